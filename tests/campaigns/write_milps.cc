@@ -1,12 +1,13 @@
-// Programs for another solver, with what is said of them here by CBC alone, by the
-// label engines and, of profiles, by the engine that is made with CBC:
+// Writes programs for another solver, with the answers to them here by CBC
+// alone, by the label engines and, for profiles, by the engine that is made
+// with CBC:
 //
 //   write_milps random FOLDER COUNT [FIRST]    random profiles and steps
 //   write_milps files FOLDER PROFILE...        of each, four budgets
 //
-// writes NAME.mps into the folder and, to standard output, a line of JSON for each:
-// name, kind, and the answers, each a status and an objective. check_milps.py has
-// HiGHS solve them and compares.
+// writes NAME.mps into the folder and, to standard output, a line of JSON for
+// each: name, kind, and the answers, each a status and an objective.
+// check_milps.py has HiGHS solve them and compares.
 
 #include <fmt/format.h>
 
@@ -49,7 +50,7 @@ namespace {
 using nlohmann::ordered_json;
 using solver::Milp;
 
-// Larger than anything in reach of a campaign.
+// Longer than anything in reach of a campaign.
 constexpr double kSecondsOfCbc = 60;
 
 struct Written {
@@ -86,7 +87,7 @@ ordered_json AnswerOf(const ModuleSolution& found) {
 void Write(Written& written, const std::string& kind, const Milp& milp,
            const ModuleSolution& by_labels,
            const std::optional<ModuleSolution>& by_engine) {
-  // Nothing is to be decided.
+  // There is nothing to decide.
   if (milp.columns.empty()) return;
   const std::string name =
       fmt::format("{}_{}_{}", kind, written.of, written.count++);
@@ -141,7 +142,7 @@ void WriteRandomProfile(Written& written, unsigned seed) {
   if (random() % 3 != 0) options.memory.model = DefaultMemoryModel(profile);
   if (random() % 3 == 0) options.max_units = 1 + static_cast<int>(random() % 3);
   const double share = std::uniform_real_distribution(0., 0.8)(random);
-  // Below the least there is nothing, which both must see.
+  // No plan is below the least budget, which both must see.
   WriteProfile(written, profile, options, std::vector<double>{-0.02, share});
 }
 

@@ -8,10 +8,11 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// Input that looks odd and is right.
+// Input that looks odd and is valid.
 class AcceptedInputTest : public CliTest {
  protected:
-  // A plan of the edited profile that `check` accepts; its warnings.
+  // Returns the warnings about a plan of the edited profile, which `check`
+  // accepts.
   std::string Warnings(const std::vector<Edit>& edits,
                        const std::vector<std::string>& more = {}) const {
     Put("profile.json", Edited(SmallProfile(), edits));
@@ -112,7 +113,7 @@ TEST_F(AcceptedInputTest, TimesThatAreTiny) {
   }
 }
 
-// The same numbers as a profile and as PyTorch's ModuleInfo are planned alike.
+// The same numbers give the same plan as a profile and as PyTorch's ModuleInfo.
 TEST_F(AcceptedInputTest, ModuleInfoOfPyTorch) {
   json profile = SmallProfile();
   json info;

@@ -15,9 +15,9 @@
 #include "tests/support/random_step.h"
 #include "tests/support/synthetic_profile.h"
 
-// What commands say of one random step or profile and of one plan for it is the same.
-// Every question is the program's, in a process of its own; instances.h says how to go
-// through more than CI does.
+// Commands agree on one random step or profile and on one plan for it. Each
+// question is asked of the program, in a process of its own; instances.h says
+// how to go through more than CI does.
 
 namespace acplan::cli {
 namespace {
@@ -29,7 +29,7 @@ constexpr int kUsual = 40;
 
 class AgreementTest : public CliTest {
  protected:
-  // Writes what is asked about.
+  // Writes the step or profile that the questions are about.
   void PutStep(int seed, std::mt19937& random) const {
     const auto half = [&] { return random() % 2 == 0; };
     std::mt19937 of_step(static_cast<unsigned>(seed));
@@ -63,7 +63,7 @@ class AgreementTest : public CliTest {
   void ExpectLeast(const std::vector<std::string>& flags) const;
 };
 
-// Of a plan in plan.json, which fits its budget.
+// Expects that commands agree on the plan in plan.json, which fits its budget.
 void AgreementTest::ExpectTheSamePlan(const json& plan, bool is_trace) const {
   const int64_t peak = plan["peak_bytes"];
   const int64_t budget = plan["budget_bytes"];
@@ -99,7 +99,7 @@ void AgreementTest::ExpectTheSamePlan(const json& plan, bool is_trace) const {
             plan["baseline"]["peak_bytes"]);
 }
 
-// The least budget has a plan; a byte less has none where it is proven.
+// The least budget has a plan; if it is proven, a byte less has none.
 void AgreementTest::ExpectLeast(const std::vector<std::string>& flags) const {
   const Outcome least =
       Ask({"plan", "input.json", "--budget", "min", "--json"}, flags);

@@ -15,8 +15,8 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-// input (4 bytes) -> b (6) -> 7 (8); 7, input -> d (3); d, b -> e (1): d needs 15 bytes,
-// and has b beside it unless b runs again.
+// input (4 bytes) -> b (6) -> 7 (8); 7, input -> d (3); d, b -> e (1): d needs
+// 15 bytes, and b is beside it unless b runs again.
 constexpr char kNodeLink[] =
     ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_node_link.json";
 constexpr char kJoint[] = ACPLAN_DATA_DIR "/joint/gpt2_tiny.json.gz";
@@ -144,7 +144,8 @@ TEST_F(AnyScheduleCommandTest, WrongInputIsRefused) {
   Put("g.json", graph.dump());
   refuse({"g.json", "--any-schedule", "--budget", "18"},
          {"g.json: links[1].target: expected the id of a node, found \"zz\""});
-  // What may not be kept from forward to backward is of passes.
+  // Buffers that may not be kept from forward to backward only make sense with
+  // passes.
   refuse({ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_joint.json",
           "--any-schedule", "--budget", "1GiB"},
          {"buffers[6].keep: expected true, of any schedule, found false"});
@@ -158,7 +159,7 @@ TEST_F(AnyScheduleCommandTest, WrongInputIsRefused) {
       {"empty.json: nodes: expected at least one node, found an array of 0"});
 }
 
-// Clp's assertion ended the process before CBC's branch and bound began.
+// Clp's assertion once ended the process before CBC's branch and bound began.
 TEST_F(AnyScheduleCommandTest, NoAssertionOfASolverEndsIt) {
   const json schedule =
       Schedule(ACPLAN_TEST_DATA_DIR "/clp_assertion.joint.json", "909312");

@@ -73,7 +73,7 @@ std::vector<std::string> Environment(const RunOptions& options) {
     }
   }
   environment.emplace_back("TERM=xterm");
-  // The last one counts, as for putenv.
+  // The last one counts, as with putenv.
   for (const auto& [name, value] : options.environment) {
     std::erase_if(environment, [&](const std::string& entry) {
       return entry.starts_with(name + "=");
@@ -110,7 +110,7 @@ Process::Process(const fs::path& program,
       Check(errno, "posix_openpt");
     }
     terminal_name = ptsname(terminal_);
-    // Without it, our end would be told that nobody writes yet.
+    // Without it, our end would report that there is no writer yet.
     far_end = open(terminal_name.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
     const winsize size{24, options.columns, 0, 0};
     ioctl(terminal_, TIOCSWINSZ, &size);

@@ -17,24 +17,24 @@
 
 namespace acplan::cli {
 
-// Where a standard stream of the program goes.
+// The target of a standard stream of the program.
 enum class Stream { kFile, kClosed, kFull, kTerminal };
 
 struct RunOptions {
   Stream out = Stream::kFile;
   Stream err = Stream::kFile;
   std::vector<std::pair<std::string, std::string>> environment = {};
-  unsigned short columns = 0;  // of the terminal; 0: it does not say
+  unsigned short columns = 0;  // of the terminal; 0: unknown
   std::string input = {};  // the file that is the standard input; empty: closed
 };
 
 struct Outcome {
-  int exit_code = -1;  // 128 + signal where one ended the program
+  int exit_code = -1;  // 128 + signal if one ended the program
   std::string out, err;
 };
 
-// A run of a program in a folder, without NO_COLOR unless the options set it. Where a stream goes to a terminal, what
-// is written there is in Outcome::out.
+// A run of a program in a folder, without NO_COLOR unless the options set it.
+// If a stream goes to a terminal, Outcome::out has the text written there.
 class Process {
  public:
   Process(const std::filesystem::path& program,
@@ -74,13 +74,13 @@ class CliTest : public testing::Test {
   graph::TemporaryFolder folder_;
 };
 
-// "llama8b" -> the path of the bundled profile.
+// Returns the path of the bundled profile, for "llama8b".
 std::string ProfilePath(std::string_view name);
-// The profile "transformer4".
+// Returns the profile "transformer4".
 const nlohmann::json& SmallProfile();
 
-// A change of a JSON document: what the value at a JSON pointer becomes, as
-// text that need not be JSON; or, without a text, its removal.
+// A change of a JSON document: the new text of the value at a JSON pointer,
+// which need not be JSON; without a text, the value is removed.
 struct Edit {
   std::string pointer;
   std::optional<std::string> text;
@@ -90,8 +90,8 @@ std::string Edited(nlohmann::json document, const std::vector<Edit>& edits);
 
 std::vector<std::string> Lines(std::string_view text);
 
-// Exit code 2; one line on stderr, "acplan: ..." with all of these in it;
-// nothing on stdout.
+// Expects exit code 2, one line on stderr, "acplan: ..." with all of these
+// fragments, and nothing on stdout.
 void ExpectRefused(const Outcome& outcome,
                    const std::vector<std::string>& fragments);
 

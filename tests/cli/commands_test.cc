@@ -120,7 +120,7 @@ TEST_F(CommandsTest, CheckFindsEveryFalseClaim) {
   }
 }
 
-// The operators of a unit in which something is decided both ways.
+// The operators of a unit in which some are saved and some recomputed.
 TEST_F(CommandsTest, CheckFindsWhatWasDoneToOperators) {
   PlanTo("good.json", "10GiB");
   const json good = json::parse(Read("good.json"));
@@ -170,7 +170,7 @@ TEST_F(CommandsTest, CheckFindsWhatWasDoneToOperators) {
               HasSubstr("the plan says its discard ratio is 0.5; its "
                         "operators make it 0.8648"));
 
-  // Operators that the profile does not have make it another model's plan.
+  // Operators that the profile lacks make it another model's plan.
   const std::string other = "(plan for another model?)";
   ExpectRefused(check({{path(2, "name"), "\"conv\""}}),
                 {"plan.json: ",
@@ -183,7 +183,7 @@ TEST_F(CommandsTest, CheckFindsWhatWasDoneToOperators) {
       check({{fmt::format("{}/ops/{}", unit_path, n - 1), {}}}),
       {fmt::format("{} operators in the plan, {} in the profile", n - 1, n),
        other});
-  // Without any, the unit would be one of a mixture of policies.
+  // Without operators, the unit would be a mixture of policies.
   for (const std::optional<std::string>& none :
        {std::optional<std::string>(), std::optional<std::string>("[]")}) {
     const Outcome outcome = check({{unit_path + "/ops", none}});
@@ -232,7 +232,7 @@ TEST_F(CommandsTest, CheckTakesTheBudgetsThatPlanTakes) {
       EXPECT_EQ(check["budget_bytes"], plan["budget_bytes"]);
     }
   }
-  // Under the options in force, not those of the plan.
+  // The budget follows from the options in force, not from those of the plan.
   PlanTo("plan.json", "min");
   const auto budget_bytes = [&](const std::string& budget,
                                 const std::vector<std::string>& more) {

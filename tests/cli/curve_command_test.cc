@@ -33,7 +33,7 @@ class CurveCommandTest : public CliTest {
   const std::string profile_ = ProfilePath("transformer4");
 };
 
-// The rows of a CSV by column, numbers and all as text.
+// Returns the rows of a CSV by column, with numbers as text.
 std::vector<std::map<std::string, std::string>> Rows(const std::string& csv) {
   std::vector<std::map<std::string, std::string>> rows;
   std::vector<std::string> heading;

@@ -68,7 +68,7 @@ TEST_F(DataflowCommandTest, OfARealModelIsTheAnalysis) {
   EXPECT_EQ(answer["fwd_mem_tmp"], info.fwd_mem_tmp);
   EXPECT_EQ(answer["bwd_mem_tmp"], info.bwd_mem_tmp);
   EXPECT_EQ(answer["bwd_mem_out"], info.bwd_mem_out);
-  // A gradient for each parameter.
+  // There is a gradient for each parameter.
   int64_t parameters = 0;
   for (const graph::DataflowNode& node : graph.nodes)
     if (node.name.starts_with("GPT2LMHeadModel.")) parameters += node.bytes;

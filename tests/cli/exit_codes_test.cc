@@ -118,7 +118,7 @@ TEST_F(ExitCodesTest, FourWhereALimitIsHitWithoutAPlan) {
   EXPECT_EQ(Read("plan.json"), outcome.out);
 }
 
-// CBC may not get as far as to prove it.
+// CBC may not be able to prove the minimum.
 TEST_F(ExitCodesTest, FourWhereTheMinimumIsNotProven) {
   int unproven = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {

@@ -29,7 +29,7 @@ int64_t SumOf(const json& rows) {
 
 class ExplainCommandTest : public CliTest {};
 
-// Of every trace that comes with acplan, whatever has its peak.
+// For every trace that comes with acplan, the account adds up to the peak.
 TEST_F(ExplainCommandTest, EveryAccountAddsUpToItsPeak) {
   for (const char* name : {"gpt2_tiny", "bert_base", "resnet50_autocast"}) {
     const std::string trace =
@@ -123,7 +123,7 @@ TEST_F(ExplainCommandTest, APlanThatThereIsNoneOfHasTheLineAndTheWayOut) {
               HasSubstr("less than the least that any plan needs"));
 }
 
-// Blocks in which a transform differentiates, say.
+// Such as blocks in which a transform differentiates.
 TEST_F(ExplainCommandTest, ModulesThatAreNoUnitsAreListed) {
   json trace = json::parse(graph::ReadFile(kTinyGpt2));
   for (json& call : trace["calls"]) {
@@ -144,7 +144,7 @@ TEST_F(ExplainCommandTest, ModulesThatAreNoUnitsAreListed) {
                     HasSubstr(listed[0]["why"].get<std::string>())));
 }
 
-// Of a rank of eight, whose layers are whole while they run.
+// A rank of eight, whose layers are whole while they run.
 TEST_F(ExplainCommandTest, ARankHasItsShards) {
   const std::vector<std::string> rank = {
       "--world-size", "8", "--fsdp-units",
@@ -210,7 +210,7 @@ TEST_F(ExplainCommandTest, LinesOfPythonAreShownWhereTheTraceHasThem) {
   EXPECT_THAT(AcplanOut({"explain", seed}),
               AllOf(HasSubstr("by line that made it"),
                     HasSubstr("nets/small.py:12"), HasSubstr("(of no line)")));
-  // Traces of before have none.
+  // Older traces have none.
   EXPECT_TRUE(AcplanJson({"explain", kTinyGpt2})["baseline"]["lines"].empty());
   EXPECT_THAT(AcplanOut({"explain", kTinyGpt2}),
               testing::Not(HasSubstr("by line")));

@@ -22,7 +22,7 @@ const std::string kModelOfNodes =
 
 using FitTest = CliTest;
 
-// A row is what llm-search finds first.
+// A row is the first strategy of llm-search.
 TEST_F(FitTest, ARowIsTheFastestStrategyOfItsCount) {
   const json fit = AcplanJson({"fit", kModelThatFits, "--gpu", "h100", "--gpus",
                                "16,8", "--gbs", "64,128", "-o", "f.json"});
@@ -43,7 +43,8 @@ TEST_F(FitTest, ARowIsTheFastestStrategyOfItsCount) {
   EXPECT_EQ(fit["tables"][1]["rows"][0]["gbs"], 128);
 }
 
-// Of counts by doubling, and of full nodes between: no smaller count of these fits.
+// Counts are tried by doubling, then full nodes in between: no smaller one of
+// these counts fits.
 TEST_F(FitTest, FindsTheLeastCount) {
   const auto fit = [&](const std::string& budget) {
     const Outcome outcome =
@@ -87,7 +88,7 @@ TEST_F(FitTest, DegreesThatAreSaidDivideTheCounts) {
   EXPECT_EQ(counts({}).front().first, 6);
 }
 
-// The least that is known to fit is not said to be the least where fewer might.
+// The least count known to fit is not called the least if fewer might fit.
 TEST_F(FitTest, TheLeastIsNotKnownWhereFewerMightFit) {
   for (const char* limit : {"0.0005", "0.002", "0.01", "none"}) {
     const std::vector<std::string> arguments = {
@@ -141,7 +142,7 @@ TEST_F(FitTest, WhatFitsNowhereExitsThree) {
   EXPECT_THAT(outcome.out, HasSubstr("none of these counts of GPUs fits"));
 }
 
-// What a search had no time for is not said to be impossible.
+// A strategy that the search had no time for is not called impossible.
 TEST_F(FitTest, SaysWhatTheTimeLimitLeftUnknown) {
   const Outcome outcome = Acplan(
       {"fit",          ACPLAN_DATA_DIR "/training/models/deepseek-v3.json",

@@ -39,7 +39,7 @@ std::vector<std::string> Cells(const std::string& line) {
   return cells;
 }
 
-// Rows by column, with numbers as text.
+// Returns rows by column, with numbers as text.
 std::vector<Row> Rows(const std::string& csv) {
   std::vector<Row> rows;
   const std::vector<std::string> lines = Lines(csv);
@@ -301,7 +301,7 @@ TEST_F(FrontierCommandTest, ProgressIsLoggedOnRequest) {
                                     "budgets\nacplan: 3 of 3 budgets\n"));
 }
 
-// Each of many budgets takes CBC minutes.
+// CBC takes minutes for each of many budgets.
 TEST_F(FrontierCommandTest, CtrlCGivesWhatIsKnown) {
   Process process(
       ACPLAN_PROGRAM,
@@ -319,7 +319,7 @@ TEST_F(FrontierCommandTest, CtrlCGivesWhatIsKnown) {
   process.Signal(SIGINT);
   const Outcome outcome = process.Wait();
   EXPECT_LT(std::chrono::steady_clock::now() - sent, std::chrono::seconds(60));
-  EXPECT_EQ(outcome.exit_code, 0);  // what fits needs no search
+  EXPECT_EQ(outcome.exit_code, 0);  // a budget that fits needs no search
   EXPECT_EQ(Read("f.json"), outcome.out);
   const json plans = json::parse(outcome.out)["plans"];
   ASSERT_THAT(plans, SizeIs(2));

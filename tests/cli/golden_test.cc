@@ -10,7 +10,8 @@ namespace acplan::cli {
 namespace {
 
 // The tables of one small profile, byte for byte, with the effort of the search
-// masked. After a wanted change, write the files anew and read the difference:
+// masked. After an intended change, write the files anew and read the
+// difference:
 //   ACPLAN_UPDATE_GOLDENS=1 ctest --preset release -R GoldenTest
 //   git diff tests/cli/golden
 class GoldenTest : public CliTest {

@@ -57,7 +57,7 @@ const std::vector<std::string> kCommands{"plan",
 
 class HelpTest : public CliTest {
  protected:
-  // A folder that looks like a checkout in which acplan is on the PATH.
+  // Makes a folder that looks like a checkout in which acplan is on the PATH.
   HelpTest() {
     std::filesystem::create_directory(folder() / "bin");
     std::filesystem::create_symlink(ACPLAN_PROGRAM, folder() / "bin/acplan");
@@ -73,7 +73,7 @@ class HelpTest : public CliTest {
         .Wait();
   }
 
-  // Returns what bash would complete the last of these words to.
+  // Returns the completions that bash has for the last of these words.
   std::vector<std::string> Completions(
       const std::vector<std::string>& words) const {
     std::string quoted;
@@ -226,7 +226,7 @@ TEST_F(HelpTest, LeavesFilesToTheShell) {
               HasSubstr("complete -o default -F _acplan acplan"));
 }
 
-// Runs where zsh is installed.
+// Runs if zsh is installed.
 TEST_F(HelpTest, ZshReadsItsScript) {
   if (Bash("command -v zsh").exit_code != 0) GTEST_SKIP() << "no zsh here";
   Put("completion", AcplanOut({"completion", "zsh"}));
@@ -235,12 +235,12 @@ TEST_F(HelpTest, ZshReadsItsScript) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
-// Text as manual pages write it.
+// Returns text as manual pages write it.
 std::string Escaped(const std::string& text) {
   return std::regex_replace(text, std::regex("-"), "\\-");
 }
 
-// The flags that --help shows.
+// Returns the flags that --help shows.
 std::vector<std::string> ShownFlags(const std::string& help) {
   const std::regex flag("^  (?:-[A-Za-z],)?(--[^ ,]+)");
   std::vector<std::string> flags;
@@ -251,7 +251,7 @@ std::vector<std::string> ShownFlags(const std::string& help) {
   return flags;
 }
 
-// Every flag that --help shows stands in the page of its command.
+// Every flag that --help shows is in the page of its command.
 TEST_F(HelpTest, TheManualHasEveryCommandAndFlag) {
   AcplanOut({"man", "."});
   const std::string page = Read("acplan.1");
@@ -268,7 +268,7 @@ TEST_F(HelpTest, TheManualHasEveryCommandAndFlag) {
   }
 }
 
-// Runs where groff is installed, as run-tests.sh does.
+// Runs if groff is installed, as run-tests.sh does.
 TEST_F(HelpTest, GroffFindsNothingToWarnOfInTheManual) {
   if (Bash("command -v groff").exit_code != 0) GTEST_SKIP() << "no groff here";
   AcplanOut({"man", "."});

@@ -13,7 +13,7 @@ using nlohmann::json;
 using testing::AnyOf;
 using testing::HasSubstr;
 
-// A search that takes CBC minutes.
+// Returns a search that takes CBC minutes.
 std::vector<std::string> LongSearch(const std::vector<std::string>& more) {
   std::vector<std::string> arguments{
       "plan",    ProfilePath("llama8b"), "--engine", "cbc",      "--tradeoff",
@@ -24,7 +24,7 @@ std::vector<std::string> LongSearch(const std::vector<std::string>& more) {
 
 class InterruptTest : public CliTest {
  protected:
-  // The signal comes a second after the search has begun.
+  // Sends the signal a second after the search has begun.
   Outcome Interrupt(std::vector<std::string> arguments, int signal) const {
     arguments.emplace_back("--verbose");
     Process process(ACPLAN_PROGRAM, LongSearch(arguments), folder());

@@ -36,13 +36,13 @@ class LlmCommandTest : public CliTest {
     return arguments;
   }
 
-  // The example with one of its keys changed, in exe.json.
+  // Writes the example with one of its keys changed to exe.json.
   void PutExecution(const std::vector<Edit>& edits) const {
     Put("exe.json", Edited(json::parse(graph::ReadFile(kExample)), edits));
   }
 };
 
-// Byte for byte.
+// Compares byte for byte.
 TEST_F(LlmCommandTest, DashPrintsCalculonsText) {
   for (const json& one : json::parse(Golden("index.json"))) {
     const std::string name = one.at("name");

@@ -26,7 +26,7 @@ std::vector<std::string> CompareWith(const std::vector<std::string>& more) {
   return arguments;
 }
 
-// Each column is what llm-train says of that strategy.
+// Each column has llm-train's figures for that strategy.
 TEST_F(LlmCompareTest, SaysOfEachWhatLlmTrainSays) {
   Put("file.json", R"({"tensor_model_parallel_size": 4})");
   const json compared = AcplanJson(

@@ -18,7 +18,8 @@ const std::string kPlannedModel =
 
 using LlmPlanTest = CliTest;
 
-// Two stages whose layers keep more than there is room for.
+// Returns a question about two stages whose layers keep more than there is room
+// for.
 std::vector<std::string> PlanQuestion(const std::string& command,
                                       const std::vector<std::string>& more) {
   std::vector<std::string> arguments = {
@@ -28,8 +29,8 @@ std::vector<std::string> PlanQuestion(const std::string& command,
   return arguments;
 }
 
-// A plan is what llm-train says of it, faster than other recomputation that fits,
-// and has every layer.
+// llm-train has the same figures for a plan, which is faster than other
+// recomputation that fits, and which covers every layer.
 TEST_F(LlmPlanTest, PlansWhatEachLayerKeeps) {
   const json full =
       AcplanJson(PlanQuestion("llm-train", {"--recompute", "full"}));
@@ -69,7 +70,7 @@ TEST_F(LlmPlanTest, ShowsItWithinAHundredColumns) {
   }
 }
 
-// A plan names its strategy, which can be planned again in other memory.
+// A plan names its strategy, which can be planned again for another budget.
 TEST_F(LlmPlanTest, PlansTheStrategyOfAPlan) {
   const json plan = AcplanJson(PlanQuestion("llm-plan", {"-o", "plan.json"}));
   EXPECT_EQ(AcplanJson({"llm-plan", kPlannedModel, "--strategy", "plan.json"}),
@@ -79,7 +80,7 @@ TEST_F(LlmPlanTest, PlansTheStrategyOfAPlan) {
   EXPECT_GT(tighter["iteration_s"], plan["iteration_s"]);
 }
 
-// Whatever a strategy's file says of recomputation.
+// The plan replaces every kind of recomputation in a strategy's file.
 TEST_F(LlmPlanTest, ReplacesTheStrategysRecomputation) {
   Put("s.json", R"({"recompute_granularity": "full", "recompute_method":
       "uniform", "recompute_num_layers": 1})");
@@ -102,7 +103,7 @@ TEST_F(LlmPlanTest, WrongInputIsALine) {
   ExpectRefused(Acplan(PlanQuestion("llm-plan", {"--implementation", "eager"})),
                 {"plan"});
   ExpectRefused(Acplan(PlanQuestion("llm-plan", {"-o", "p.txt"})), {"p.txt"});
-  // Calculon's model is none of these.
+  // A model of Calculon is no config.json.
   ExpectRefused(Acplan({"llm-plan", ACPLAN_DATA_DIR "/models/gpt3-13B.json",
                         "--gpu", "h100", "--gpus", "8"}),
                 {"gpt3-13B.json: expected a config.json", "Calculon's"});

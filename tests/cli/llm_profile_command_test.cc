@@ -25,8 +25,8 @@ std::string TrainingModel(const std::string& name) {
   return ACPLAN_DATA_DIR "/training/models/" + name + ".json";
 }
 
-// Small enough for the plan of every stage to be proven, and for the GPU to take
-// longer than the host.
+// Returns questions small enough for the plan of every stage to be proven, and
+// for the GPU to take longer than the host.
 std::vector<StageQuestion> ProfileQuestions() {
   return {
       {"dense",
@@ -53,8 +53,9 @@ std::vector<std::string> ProfileCommand(const std::string& command,
   return arguments;
 }
 
-// Two planners that share no code beyond the layers' operations: the one for any
-// PyTorch model plans the stage's profile to the same time as the cost model's own.
+// Two planners share no code beyond the layers' operations: the one for any
+// PyTorch model plans the stage's profile to the same time as the cost model's
+// own.
 TEST_F(LlmProfileTest, ThePlanOfTheProfileIsThePlanOfTheStage) {
   for (const StageQuestion& question : ProfileQuestions()) {
     const json plan = AcplanJson(ProfileCommand("llm-plan", question, {}));
@@ -82,7 +83,8 @@ TEST_F(LlmProfileTest, ThePlanOfTheProfileIsThePlanOfTheStage) {
   }
 }
 
-// Without recomputation the profile needs what llm-train says of the stage.
+// Without recomputation the profile needs the memory that llm-train reports for
+// the stage.
 TEST_F(LlmProfileTest, ThePeakIsTheStagesMemory) {
   for (const StageQuestion& question : ProfileQuestions()) {
     const Outcome outcome =

@@ -26,7 +26,7 @@ TEST_F(LlmScoreTest, PrintsEachSourceAndTheAverage) {
   EXPECT_EQ(text.find("not represented"), std::string::npos);
 }
 
-// JSON, the file of predictions and the text are of the same numbers.
+// JSON, the file of predictions and the text have the same numbers.
 TEST_F(LlmScoreTest, JsonHoldsWhatThePredictionsHold) {
   const json score =
       json::parse(AcplanOut({"llm-score", kRuns, "--json", "-o", "p.csv"}));

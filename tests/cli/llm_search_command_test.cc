@@ -35,7 +35,7 @@ TEST_F(LlmSearchTest, ShowsTheFastestWithinAHundredColumns) {
   }
 }
 
-// What is found is what llm-train says of the same strategy.
+// llm-train has the same figures for a strategy that the search finds.
 TEST_F(LlmSearchTest, AnswersAreThoseOfLlmTrain) {
   const json found = AcplanJson(SearchWith({"-t", "5", "-o", "s.json"}));
   EXPECT_EQ(json::parse(Read("s.json")), found);
@@ -79,7 +79,7 @@ TEST_F(LlmSearchTest, NoPartOfAnIterationIsLessThanNothing) {
   }
 }
 
-// Strategies and plans alike.
+// The limit holds for strategies and plans alike.
 TEST_F(LlmSearchTest, EndsAtTheTimeLimit) {
   const auto search = [&](const char* limit) {
     return std::vector<std::string>{"llm-search",   kModel, "--gpu", "h100",
@@ -99,7 +99,7 @@ TEST_F(LlmSearchTest, EndsAtTheTimeLimit) {
   EXPECT_EQ(whole["unplanned"], 0);
   EXPECT_EQ(whole["best"][0]["strategy"]["recompute"], "plan");
   EXPECT_EQ(whole["bound_s"], whole["best"][0]["iteration_s"]);
-  // What a limit leaves is no better, and is not said to be.
+  // An answer under a limit is no better, and does not claim to be.
   for (const char* limit : {"0.002", "0.01", "0.03"}) {
     const Outcome outcome = Acplan(search(limit));
     if (outcome.exit_code == 4) continue;
@@ -161,7 +161,7 @@ TEST_F(LlmSearchTest, CtrlCEndsStrategiesWithoutPlans) {
   }
 }
 
-// One of them is a strategy for llm-train, by its rank.
+// llm-train takes one of them as a strategy, by its rank.
 TEST_F(LlmSearchTest, AnswersAreStrategyFiles) {
   const json found = AcplanJson(SearchWith({"-t", "3", "-o", "s.json"}));
   for (const char* rank : {"0", "2"}) {
@@ -195,7 +195,7 @@ TEST_F(LlmSearchTest, ADegreeThatIsSaidIsKept) {
   }
 }
 
-// A schedule is tried where it is said, or where the software has it.
+// A schedule is tried if it is given, or if the software has it.
 TEST_F(LlmSearchTest, SchedulesAreThoseOfTheSoftwareUnlessSaid) {
   const auto schedules = [&](std::vector<std::string> more) {
     more.insert(more.end(), {"-t", "100", "--recompute", "none", "--pp", "2"});
@@ -215,7 +215,7 @@ TEST_F(LlmSearchTest, SchedulesAreThoseOfTheSoftwareUnlessSaid) {
               testing::IsSupersetOf({"DualPipe", "ZBVZeroBubble"}));
 }
 
-// Offload is tried where it is asked for, and then as little as fits.
+// Offload is tried if it is requested, and then as little as fits.
 TEST_F(LlmSearchTest, OffloadIsTriedWhereAny) {
   const auto search = [&](std::vector<std::string> more) {
     more.insert(more.end(),
@@ -235,7 +235,7 @@ TEST_F(LlmSearchTest, OffloadIsTriedWhereAny) {
             3);
 }
 
-// What a search had no time for is not said to be impossible.
+// A strategy that the search had no time for is not called impossible.
 TEST_F(LlmSearchTest, SaysWhereTheLimitLeftNothing) {
   const Outcome outcome = Acplan(
       {"llm-search", ACPLAN_DATA_DIR "/training/models/deepseek-v3.json",
@@ -245,8 +245,8 @@ TEST_F(LlmSearchTest, SaysWhereTheLimitLeftNothing) {
   EXPECT_THAT(outcome.err, HasSubstr("not all were tried (--time-limit)"));
 }
 
-// Plans that many labels found are those that are written: the search is of a
-// layer with many policies, whose plans no limit lets it finish.
+// The plans written are those that many labels found: the search is for a layer
+// with many policies, and no limit lets it finish with them.
 TEST_F(LlmSearchTest, TextAndJsonTellTheSamePlansWhereALimitEndsThem) {
   const std::string text = AcplanOut(
       {"llm-search", ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_config.json",

@@ -64,7 +64,7 @@ TEST_F(LlmTrainTest, BytesBeyondIntegersAreNotNegative) {
   }
 }
 
-// What docs/file_formats.md says of the numbers.
+// The numbers keep the relations in docs/file_formats.md.
 TEST_F(LlmTrainTest, JsonAddsUp) {
   const json report =
       AcplanJson(With({"--pp", "4", "--gbs", "64", "--price", "3", "--tokens",
@@ -103,7 +103,7 @@ TEST_F(LlmTrainTest, FlagsReplaceWhatTheFileSays) {
   EXPECT_EQ(both["strategy"]["dp"], 16);
 }
 
-// Whatever a strategy says, its report says it so that it can be read again.
+// The report of every strategy states it in a form that can be read again.
 TEST_F(LlmTrainTest, AReportIsAStrategyFile) {
   const std::vector<std::vector<std::string>> kinds = {
       {"--tp", "4", "--sp", "false", "--overlap-tp", "true"},
@@ -148,7 +148,7 @@ TEST_F(LlmTrainTest, WhatDoesNotFitIsShownAndExitsThree) {
   EXPECT_EQ(outcome.err, "");
 }
 
-// All commands on training runs.
+// Applies to all commands on training runs.
 TEST_F(LlmTrainTest, LinesKeepToTheScreen) {
   for (const std::vector<std::string>& command :
        std::vector<std::vector<std::string>>{
@@ -171,7 +171,7 @@ TEST_F(LlmTrainTest, LinesKeepToTheScreen) {
   }
 }
 
-// A file of one's own GPU: all of H100's numbers but a product's speed.
+// Returns a user's own GPU: all of H100's numbers except a product's speed.
 std::string OwnSystem(double bf16_tflops) {
   const json systems =
       json::parse(graph::ReadFile(ACPLAN_DATA_DIR "/training/systems.json"));

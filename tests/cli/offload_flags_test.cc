@@ -17,7 +17,7 @@ constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/vit_base.json.gz";
 
 class OffloadFlagsTest : public CliTest {
  protected:
-  // A plan within 70%, with some flags.
+  // Returns a plan within 70%, with some flags.
   json Planned(const std::vector<std::string>& flags) const {
     std::vector<std::string> command = {"plan", kTrace, "--budget",
                                         "70%",  "-o",   "plan.json"};

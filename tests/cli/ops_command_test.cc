@@ -223,7 +223,7 @@ TEST_F(OpsCommandTest, InfeasibleTellsTheLeastBudget) {
   }
 }
 
-// Where a byte is a large share, the least budget is below forced / total.
+// If a byte is a large share, the least budget is below forced / total.
 TEST_F(OpsCommandTest, TheCapacityIsRoundedUp) {
   Put("profile.json",
       Edited(SmallProfile(), {{"/modules/4/sac",

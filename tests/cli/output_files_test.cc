@@ -20,7 +20,8 @@ constexpr char kConfig[] = ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json";
 
 class OutputFilesTest : public CliTest {
  protected:
-  // The arguments name the file "f.json" as an input and as what is written.
+  // Expects that the file "f.json" is kept: the arguments name it as an input
+  // and as an output.
   void ExpectKept(const std::string& content,
                   const std::vector<std::string>& arguments,
                   const std::string& said) const {
@@ -31,7 +32,7 @@ class OutputFilesTest : public CliTest {
   }
 };
 
-// What a library says of these flags.
+// The complaint of a library about these flags.
 class Flags {
  public:
   Flags() {

@@ -123,7 +123,7 @@ TEST(RequireMinimumTest, SaysWhatStoppedTheProofAndHowNearItIs) {
   EXPECT_EQ(text(), "budget min: stopped by the time limit" + rest);
   least.budget.stopped_by = solver::StoppedBy::kInterrupt;
   EXPECT_EQ(text(), "budget min: interrupted" + rest);
-  // There is an answer where a plan is known.
+  // There is an answer if a plan is known.
   least.has_plan = true;
   EXPECT_EQ(text(), "");
   least = {.budget = {.bytes = 7, .proven = true, .bound_bytes = 7}};
@@ -258,7 +258,7 @@ TEST_F(PlanningFlagsTest, AProfileWithFitsOnlyIsPlannedByThem) {
   EXPECT_EQ(Options().tradeoff, Tradeoff::kProfile);
   EXPECT_EQ(Error(), "");
 
-  // But not where something else was asked for.
+  // But not if something else is requested.
   flags_.granularity = "operator";
   EXPECT_EQ(Options().granularity, Granularity::kOperator);
   EXPECT_EQ(Options().tradeoff, Tradeoff::kPareto);

@@ -32,7 +32,7 @@ PlannedModule Unit(const std::string& fqn, double ratio = 0.5,
   return unit;
 }
 
-// Names and sizes.
+// Returns the names and sizes of groups.
 std::vector<std::pair<std::string, size_t>> Groups(
     const std::vector<PlannedModule>& units) {
   std::vector<std::pair<std::string, size_t>> groups;
@@ -76,7 +76,7 @@ TEST(GroupUnitsTest, TheNoiseOfASumIsNoDifference) {
 }
 
 TEST(GroupUnitsTest, NamesWithSeveralNumbers) {
-  // The number that more units share is the one that is folded.
+  // The number that more units share is folded.
   EXPECT_THAT(Groups({Unit("s.0.l.0"), Unit("s.0.l.1"), Unit("s.1.l.0"),
                       Unit("s.2.l.0"), Unit("s.2.l.1")}),
               ElementsAre(Pair("s.0-2.l.0", 3), Pair("s.0,2.l.1", 2)));
@@ -107,8 +107,8 @@ TEST(GroupUnitsTest, UnitsStayInThePlansOrder) {
   EXPECT_THAT(groups[1].units, ElementsAre(&units[1]));
 }
 
-// A policy and its text: a name with '+' is saved, with '-' skipped, with '/'
-// view-like.
+// Returns the text of a policy: an operator whose name has '+' is saved, '-'
+// skipped, '/' view-like.
 std::string Text(const std::vector<std::string>& ops) {
   PlannedModule unit;
   graph::SacStatistics sac;

@@ -22,7 +22,8 @@ class QuestionFileTest : public CliTest {
     return keys;
   }
 
-  // The plan file that a command answers with, but for how long it took.
+  // Returns the plan file that a command answers with, without the time that it
+  // took.
   static json Comparable(std::string_view text) {
     json plan = json::parse(text);
     plan.erase("solver");
@@ -57,7 +58,7 @@ class QuestionFileTest : public CliTest {
   }
 };
 
-// Each option of a plan, as flags and as keys.
+// An option of a plan, as flags and as keys.
 struct Choice {
   std::vector<std::string> flags;
   json keys;
@@ -185,7 +186,7 @@ TEST_F(QuestionFileTest, ComplaintsNameTheKey) {
   }
   ExpectComplaint(Gpt2With({{"save", {"zzz"}}}),
                   "save: expected a pattern that matches an operator");
-  // What the library refuses, and not the flag.
+  // Values that the library refuses, and not the flag.
   ExpectComplaint(Gpt2With({{"granularity", "module"}, {"save", {"mm"}}}),
                   "save: ");
   ExpectComplaint(Gpt2With({{"budgt", 1}}),

@@ -23,7 +23,7 @@ using testing::Not;
 constexpr std::string_view kNastyTitle =
     "a & b <i> \"c\" ]]> \x01\xff </script>";
 
-// 1,1 to 4,2, without a rate at 4,1.
+// Returns 1,1 to 4,2, without a rate at 4,1.
 RateMap SmallMap() {
   return {{{1, 1, 10.0, "10.0"},
            {1, 2, 14.5, "14.5"},
@@ -43,7 +43,7 @@ std::vector<std::vector<std::string>> Found(const std::string& text,
   return found;
 }
 
-// Finds x, y and colour of the cell of a pair.
+// Returns x, y and colour of the cell of a pair.
 std::vector<std::string> CellOf(const std::string& svg, int tp, int pp) {
   const auto cells = Found(
       svg,
@@ -145,7 +145,7 @@ TEST(HeatmapTest, OneCellIsAPictureToo) {
   EXPECT_EQ(CellOf(HeatmapSvg(map, ""), 8, 4)[2], HotColor(0));
 }
 
-// Finds x and y of the dot of a pair.
+// Returns x and y of the dot of a pair.
 std::vector<double> DotOf(const std::string& svg, int tp, int pp) {
   const auto dots = Found(
       svg, fmt::format(
@@ -159,7 +159,7 @@ std::vector<double> DotOf(const std::string& svg, int tp, int pp) {
 TEST(SurfaceTest, HasADotForEachRateAndAFaceWhereAllFourCornersHaveOne) {
   const std::string svg = SurfaceSvg(SmallMap(), "");
   EXPECT_EQ(Found(svg, "(<circle)").size(), 5U);
-  // The floor, two walls, and one face of two.
+  // The floor, two walls, and one face of the surface.
   EXPECT_EQ(Found(svg, "(<polygon)").size(), 4U);
   EXPECT_THAT(svg, HasSubstr(RainbowColor((56.75 / 4 - 10) / 10)));
 }
@@ -188,7 +188,7 @@ TEST(SurfaceTest, HigherRatesAreHigherUp) {
 
 class SurfaceScriptTest : public CliTest {};
 
-// Runs where node is installed.
+// Runs if node is installed.
 TEST_F(SurfaceScriptTest, TurnsWhatThePageShows) {
   if (std::system("command -v node >/dev/null") != 0)
     GTEST_SKIP() << "no node here";

@@ -68,7 +68,7 @@ TEST_F(RematCommandTest, TellsProgramsThePlan) {
                           {"recomputed", {"drop"}}}));
 }
 
-// The bytes of every step, and whether it runs again.
+// Returns the bytes of every step, and whether it runs again.
 std::vector<std::string> MemoryOf(const json& answer) {
   std::vector<std::string> steps;
   for (const json& step : answer.at("memory")) {
@@ -104,7 +104,7 @@ TEST_F(RematCommandTest, WritesWhatItPrints) {
   const std::string printed =
       AcplanOut({"remat", kTiny, "--budget", "80%", "--json", "-o", "p.json"});
   EXPECT_EQ(printed, Read("p.json"));
-  // What it wrote is what --of reads.
+  // --of reads the file that the command wrote.
   const json plan = json::parse(printed);
   const json given = AcplanJson({"remat", kTiny, "--of", "p.json"});
   for (const char* key : {"saved", "recomputed", "peak_bytes", "recompute_ms",
@@ -113,7 +113,8 @@ TEST_F(RematCommandTest, WritesWhatItPrints) {
   }
 }
 
-// What the program says of a plan is so: another piece of code comes to it.
+// Expects that the program's statements about a plan are true, according to
+// other code.
 void ExpectIsSo(const json& answer, const graph::JointGraph& graph) {
   const auto saved = answer.at("saved").get<std::set<std::string>>();
   std::vector<char> kept;
@@ -191,7 +192,7 @@ TEST_F(RematCommandTest, FrontiersAreOfPlans) {
               Plan(kSmall, std::to_string(budget))["recompute_ms"]);
     EXPECT_FALSE(point.contains("saved"));
   }
-  // From the least to the peak of keeping all.
+  // From the least budget to the peak of keeping all.
   EXPECT_THAT(budgets, ElementsAre(153, 154, 155, 156));
   const std::string text = AcplanOut({"remat", kSmall, "--frontier", "2"});
   EXPECT_THAT(text, HasSubstr("153 B"));

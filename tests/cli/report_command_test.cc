@@ -26,7 +26,7 @@ using testing::Not;
 
 constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
 
-// The data in a page, which a browser would read.
+// Returns the data in a page, which a browser would read.
 json DataOf(const std::string& page) {
   constexpr std::string_view kBegin = "id=\"data\">";
   const size_t begin = page.find(kBegin) + kBegin.size();
@@ -69,7 +69,7 @@ TEST(SampleSteps, AreNeverBelowWhatIsInUse) {
       }
       ASSERT_LT(samples[s].first, end);
       const auto first = live.begin() + samples[s].first;
-      // The first with the most of its part.
+      // The first step with the most bytes of its part.
       ASSERT_EQ(live.begin() + samples[s].step,
                 std::max_element(first, live.begin() + end));
     }
@@ -109,8 +109,8 @@ TEST_F(ReportCommandTest, IsOnePageOfWhatSimulateSays) {
   }
 }
 
-// All that a timeline has, where the page has every step.
-// The seed of the fuzzers, whose lines are known; others have none.
+// The parts of a timeline in a page with every step. The seed of the fuzzers
+// has known lines; others have none.
 TEST_F(ReportCommandTest, ShowsTheLinesOfPythonOfATraceThatHasThem) {
   AcplanOut({"report", ACPLAN_SEED_TRACE, "--points", "0", "-o", "page.html"});
   const json data = DataOf(Read("page.html"));
@@ -177,8 +177,8 @@ TEST_F(ReportCommandTest, TakesAFrontierOrMakesOne) {
   }
 }
 
-// A document with any one value replaced, or left out, is read or refused on one
-// line.
+// Expects that a document with any one value replaced, or left out, is read or
+// refused on one line.
 template <typename Read>
 void ExpectReadOrRefused(const json& document, Read read) {
   const json flat = document.flatten();
@@ -191,7 +191,7 @@ void ExpectReadOrRefused(const json& document, Read read) {
   for (int round = 0; round < 400; ++round) {
     json changed = document;
     json::json_pointer at(pointers[random() % pointers.size()]);
-    // Sometimes all that a value stands in.
+    // Sometimes takes all of the values around.
     while (random() % 4 == 0 && !at.parent_pointer().empty()) {
       at = at.parent_pointer();
     }

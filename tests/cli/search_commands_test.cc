@@ -27,7 +27,8 @@ std::string Data(const std::string& name) {
 
 class SearchCommandsTest : public CliTest {
  protected:
-  // A search for the model of 126 million parameters on four processors.
+  // Returns a search for the model of 126 million parameters on four
+  // processors.
   std::vector<std::string> Search(const std::string& command,
                                   const std::string& output,
                                   std::vector<std::string> flags = {}) const {
@@ -49,7 +50,8 @@ std::vector<std::string> UntimedLines(const std::string& text) {
   return lines;
 }
 
-// A file of a search, whatever its format: equal numbers are equal.
+// Returns the content of a search's file in either format: equal numbers are
+// equal.
 json Content(const std::string& text, bool is_json) {
   if (is_json) return json::parse(text);
   json rows = json::array();
@@ -244,7 +246,8 @@ TEST_F(SearchCommandsTest, ShardsThatWereChanged) {
   EXPECT_FALSE(Exists("out.csv"));
 }
 
-// A note says which command wrote the file, which is how the rest is read.
+// A note names the command that wrote the file, which determines how the rest is
+// read.
 TEST_F(SearchCommandsTest, ShardsWithTheNoteOfAnotherFile) {
   AcplanOut(Search("lae", "1.csv", {"--shard", "1/1"}));
   AcplanOut(Search("loe", "1.json", {"-t", "3", "--shard", "1/1"}));

@@ -22,7 +22,7 @@ const json& TheTrace() {
   return trace;
 }
 
-// A unit with these decisions; the names as in the trace.
+// Returns a unit with these decisions; the names as in the trace.
 json Unit(const std::string& path, const std::vector<int>& saved) {
   const std::string fqn = "GPT2LMHeadModel." + path;
   json unit = {{"fqn", fqn}, {"discard_ratio", 1}, {"memory_budget", 0}};
@@ -93,7 +93,7 @@ TEST_F(SimulateCommandTest, APlanIsSetBesideTheBaseline) {
 }
 
 TEST_F(SimulateCommandTest, WhatIsSkippedDoesNotRunAgain) {
-  // The last operator of a block, its residual, nobody in it needs.
+  // Nothing in a block needs its last operator, the residual.
   json unit = Unit("transformer.h.1", {});
   const json whole = json::parse(With(PlanOf({unit}), {"--json"}).out);
   unit["ops"].back()["decision"] = "skip";

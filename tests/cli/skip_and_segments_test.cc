@@ -30,8 +30,8 @@ const json& CallOf(const std::string& fqn) {
   });
 }
 
-// The blocks from the first to the last as one unit, or one block, of which
-// everything runs again.
+// Returns the blocks from the first to the last as one unit, or one block, all
+// of which runs again.
 json Unit(int first, int last) {
   const std::string block = kBlocks + std::to_string(first);
   json unit = {
@@ -60,7 +60,8 @@ json PlanOf(const std::vector<json>& units) {
 
 class SkipAndSegmentsTest : public CliTest {
  protected:
-  // Each command that reads plans says so in a line, and writes nothing.
+  // Each command that reads plans refuses them with one line, and writes
+  // nothing.
   void ExpectRefusedByAll(const json& plan,
                           const std::vector<std::string>& fragments) const {
     Put("plan.json", plan.dump());
@@ -110,7 +111,7 @@ TEST_F(SkipAndSegmentsTest, SegmentsAreAutoNoneOrALength) {
 }
 
 TEST_F(SkipAndSegmentsTest, PlansAreWhatOtherCommandsFind) {
-  // At the least budget and at one where a run of blocks is a unit.
+  // At the least budget and at one for which a run of blocks is a unit.
   for (const char* budget : {"min", "36.85MB"}) {
     SCOPED_TRACE(budget);
     const json plan =
@@ -132,7 +133,7 @@ TEST_F(SkipAndSegmentsTest, PlansAreWhatOtherCommandsFind) {
                    std::to_string(plan["budget_bytes"].get<int64_t>())}),
         HasSubstr("holds: "));
   }
-  // A byte less than the least budget no plan meets.
+  // No plan fits in a byte less than the least budget.
   const json least = AcplanJson({"plan", kTrace, "--budget", "min",
                                  "--decisions", "save,recompute,skip"});
   const auto bytes = least["budget_bytes"].get<int64_t>();
@@ -147,7 +148,8 @@ TEST_F(SkipAndSegmentsTest, UnitsOfSegmentsAreRunsOfTheTrace) {
   EXPECT_THAT(Check(PlanOf({Unit(0, 1), Unit(2, 3)})).out,
               HasSubstr("holds: 2 units"));
   json renamed = Unit(0, 1);
-  // No run: no such children, or in another order.
+  // These are no runs: there are no such children, or they are in another
+  // order.
   for (const char* name : {"1-0", "0-9", "0-0", "a-b", "0-", "-1", "0-1-2"}) {
     SCOPED_TRACE(name);
     renamed["fqn"] = std::string(kBlocks) + name;
@@ -164,7 +166,7 @@ TEST_F(SkipAndSegmentsTest, UnitsOfSegmentsAreRunsOfTheTrace) {
   ExpectRefusedByAll(PlanOf({shorter}), {"h.0-1", " 73"});
 }
 
-// Which PyTorch can run, but the planner's rules leave out.
+// PyTorch can run this, but the planner's rules exclude it.
 TEST_F(SkipAndSegmentsTest, UnitsInsideSegmentsAreSimulatedAndBreakARule) {
   for (const json& inner : {Unit(1, 1), Unit(0, 1)}) {
     const json plan = PlanOf({Unit(0, 2), inner});
@@ -231,7 +233,7 @@ TEST_F(SkipAndSegmentsTest, KeptResultsAreOfSavedOperators) {
                      {"results[1]: expected an index above 1, found 0"});
   norm["results"] = {int64_t{1} << 40};
   ExpectRefusedByAll(PlanOf({unit}), {"results[0]: expected a whole number "});
-  // The statistics are asked for.
+  // Backward asks for the statistics.
   norm["results"] = {0};
   Put("plan.json", PlanOf({unit}).dump());
   ExpectRefused(Acplan({"simulate", kTrace, "plan.json"}),

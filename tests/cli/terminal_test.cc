@@ -81,7 +81,7 @@ TEST_F(TerminalTest, QuietDoesNotSilenceErrors) {
 
 class JsonErrorsTest : public CliTest {
  protected:
-  // The only line on stderr of a run with --errors json.
+  // Returns the only line on stderr of a run with --errors json.
   json Said(std::vector<std::string> arguments, int exit_code) const {
     arguments.insert(arguments.end(), {"--errors", "json"});
     const Outcome outcome = Acplan(arguments);

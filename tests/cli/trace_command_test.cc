@@ -141,7 +141,7 @@ TEST_F(TraceCommandTest, FrontiersFallWithTheBudget) {
   EXPECT_EQ(last, 0);
 }
 
-// A plan made on the statistics of modules is simulated beside.
+// A plan made from the statistics of modules is simulated as well.
 TEST_F(TraceCommandTest, SnapshotPlansAreSimulated) {
   const Outcome outcome = Acplan(
       {"plan", kTrace, "--budget", "95%", "--memory-model", "snapshot", "-q"});

@@ -83,7 +83,8 @@ std::string DeepName(int components) {
   return name;
 }
 
-// A row for a few kinds of complaint; tests/graph/profile_test.cc has the rest.
+// One row for each of a few kinds of complaint; tests/graph/profile_test.cc has
+// the rest.
 TEST_F(WrongInputTest, Profiles) {
   const std::vector<WrongDocument> documents{
       {{{"/format", "\"acplan.plan\""}},
@@ -518,7 +519,8 @@ TEST_F(WrongInputTest, OtherCommands) {
   }
 }
 
-// The flag, and not what follows the command that it takes for its value.
+// The complaint is about the flag, not about the arguments after the command
+// that it takes for its value.
 TEST_F(WrongInputTest, GlobalFlagsWithoutAValue) {
   const std::vector<WrongArguments> cases{
       {{"--color", "plan", "profile.json", "--budget", "2GiB"},
@@ -536,7 +538,7 @@ TEST_F(WrongInputTest, GlobalFlagsWithoutAValue) {
   }
 }
 
-// A name in a file that would clear the screen, or show as another one.
+// Names in a file that would clear the screen, or look like another one.
 TEST_F(WrongInputTest, NamesThatATerminalObeys) {
   json profile = SmallProfile();
   profile["model"]["name"] = "m\u009b31m\u202e\x1b[2J";

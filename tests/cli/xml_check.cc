@@ -23,7 +23,7 @@ bool HasOnlyKnownEntities(std::string_view text) {
   return true;
 }
 
-// Describes the fault between "<" and ">".
+// Returns a description of the fault between "<" and ">".
 std::string TagFault(const std::string& tag, std::vector<std::string>& open) {
   static const std::regex kTag(
       R"re(([A-Za-z][\w-]*)((\s+[A-Za-z][\w-]*="[^"<]*")*)\s*(/?))re");

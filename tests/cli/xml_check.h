@@ -5,8 +5,8 @@
 
 namespace acplan::cli {
 
-// "" where `text` is well-formed XML as far as elements, attributes, entities
-// and CDATA go, else what is wrong and where.
+// Returns "" if `text` is well-formed XML with respect to elements, attributes,
+// entities and CDATA, else the fault and its place.
 std::string XmlFault(std::string_view text);
 
 }  // namespace acplan::cli

@@ -1,4 +1,4 @@
-// Whatever the bytes: a size between 1 and 2^62, or an InputError of one line.
+// All bytes are a size between 1 and 2^62, or an InputError of one line.
 
 #include <cstdint>
 #include <string>

@@ -6,7 +6,7 @@
 
 #include "graph/base/input_error.h"
 
-// What the fuzzers demand.
+// The demands of the fuzzers.
 
 inline void Require(bool condition, std::string_view what) {
   if (condition) return;
@@ -14,7 +14,7 @@ inline void Require(bool condition, std::string_view what) {
   std::abort();
 }
 
-// Of a complaint about a file, or a flag.
+// Checks a complaint about a file, or a flag.
 inline void CheckMessage(const acplan::InputError& error,
                          std::string_view start = "fuzz.json: ") {
   const std::string_view message = error.what();

@@ -1,7 +1,6 @@
-// Whatever the bytes: what is accepted as a model, a system or an execution can
-// be computed with, and its statistics are numbers or missing where they may be;
-// everything else is an InputError of one line. Built with
-// -fsanitize=fuzzer, or with replay_main.cc.
+// All bytes are an accepted model, system or execution that can be computed
+// with, whose statistics are numbers or missing if they may be, or an
+// InputError of one line. Built with -fsanitize=fuzzer, or with replay_main.cc.
 
 #include <cmath>
 #include <cstdint>

@@ -1,6 +1,6 @@
-// What libFuzzer does to an input before it feeds it again: half of the time what it
-// does by itself, else changes of the JSON document (mutations.h), and now and then an
-// input that is made anew.
+// Changes an input before libFuzzer feeds it again: half of the time as
+// libFuzzer does by itself, else by changes of the JSON document (mutations.h),
+// and sometimes by a newly made input.
 
 #include <algorithm>
 #include <cstddef>
@@ -20,7 +20,7 @@ std::string_view AsText(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-// 0 where there is no room for it.
+// Returns the size of the text, or 0 if there is no room for it.
 size_t Put(const std::string& text, uint8_t* to, size_t max_size) {
   if (text.empty() || text.size() > max_size) return 0;
   std::memcpy(to, text.data(), text.size());

@@ -1,7 +1,7 @@
-// Whatever the bytes: a graph that is accepted is the same after it was written
-// and read again, its inputs come before it, and its sums are within those of
-// its nodes; everything else is an InputError of one line. Built with
-// -fsanitize=fuzzer, or with replay_main.cc.
+// All bytes are an accepted graph that is the same after it is written and read
+// again, whose inputs come before it, and whose sums are within those of its
+// nodes, or an InputError of one line. Built with -fsanitize=fuzzer, or with
+// replay_main.cc.
 
 #include <cstdint>
 #include <random>

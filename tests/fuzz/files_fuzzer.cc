@@ -1,8 +1,9 @@
-// Whatever the bytes of a file that one command writes for another: what is read of it
-// is used as that command does, and everything else is an InputError of one line that
-// names the file. Rates of searches, shards of searches, strategies that were found,
-// frontiers, plans of compiled steps, GPUs of one's own, lists of names and what pages
-// show; each also compressed. Built with -fsanitize=fuzzer, or with replay_main.cc.
+// All bytes of a file that one command writes for another are read and used as
+// that command does, or are an InputError of one line that names the file.
+// Rates of searches, shards of searches, strategies from searches, frontiers,
+// plans of compiled steps, users' own GPUs, lists of names and the data of
+// pages; each also compressed. Built with -fsanitize=fuzzer, or with
+// replay_main.cc.
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -36,7 +37,7 @@ namespace {
 namespace costmodel = acplan::costmodel;
 namespace graph = acplan::graph;
 
-// A complaint names the file, or what comes of using it.
+// Uses a file. A complaint must name the file, or a consequence of its use.
 template <typename Use>
 void Try(const std::string& start, Use use) {
   try {
@@ -46,7 +47,7 @@ void Try(const std::string& start, Use use) {
   }
 }
 
-// Its bytes under each name that tells commands how to read them.
+// The file's bytes under each name that tells commands how to read them.
 class Files {
  public:
   Files() = default;
@@ -75,7 +76,7 @@ void CheckRates(const std::string& path) {
   });
 }
 
-// As the command itself, on a shard that is the only one.
+// Merges as the command itself does, from a shard that is the only one.
 void CheckMerge(const std::string& shard, const std::string& output) {
   const acplan::cli::Terminal terminal(
       acplan::cli::ColorMode::kNever, /*quiet=*/true, /*verbose=*/false,
@@ -127,7 +128,7 @@ void CheckKept(const std::string& path) {
   });
 }
 
-// What pages are made of, and what is read as a table.
+// Reads the data of pages, and the files that are read as tables.
 void CheckPages(const std::string& path) {
   Try(path + ": ", [&] {
     for (const auto& page :

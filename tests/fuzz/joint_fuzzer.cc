@@ -1,7 +1,7 @@
-// Whatever the bytes: a joint graph that is accepted is the same after it was written
-// and read again, its nodes read what is made before them, and its step can be
-// simulated; everything else is an InputError of one line. Built with
-// -fsanitize=fuzzer, or with replay_main.cc.
+// All bytes are an accepted joint graph that is the same after it is written
+// and read again, whose nodes read buffers made before them, and whose step can
+// be simulated, or an InputError of one line. Built with -fsanitize=fuzzer, or
+// with replay_main.cc.
 
 #include <algorithm>
 #include <cstdint>
@@ -38,7 +38,7 @@ void CheckNodes(const JointGraph& graph) {
   }
 }
 
-// Throws InputError where rules of the graph contradict each other.
+// Throws InputError if rules of the graph contradict each other.
 void CheckStep(const JointGraph& graph) {
   const JointSimulator simulator(graph);
   const JointRun run = simulator.Run(simulator.AllKept());

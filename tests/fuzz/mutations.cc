@@ -8,10 +8,11 @@
 #include <utility>
 #include <vector>
 
-// A change of bytes seldom gets past the parser, and past what names which element of
-// what: most of a reader is behind that. So changes are made to the document: numbers
-// mostly become a neighbour, since most are indices and times, and parts move between
-// places of the same document, where names and indices have a meaning.
+// A change of bytes seldom gets past the parser, and past the check of names
+// and indices, but most of a reader comes after that. So changes are made to
+// the document: numbers mostly become a neighbour, since most are indices and
+// times, and parts move between places of the same document, where names and
+// indices have a meaning.
 
 namespace {
 
@@ -35,7 +36,7 @@ constexpr std::array<std::string_view, 8> kOddTexts = {
     "", "a", ".", "root", "\x1b[2J", "\xe2\x80\xae", "NaN", "None"};
 
 ordered_json Number(double value) {
-  // As whole numbers are written in files.
+  // As files write whole numbers.
   if (std::abs(value) < 9e18 && value == std::trunc(value))
     return static_cast<int64_t>(value);
   return value;
@@ -91,7 +92,7 @@ void MutateNumber(ordered_json& number, Random& random) {
   }
 }
 
-// An element twice, at another place, or not at all.
+// Repeats, moves or removes an element.
 void MutateArray(ordered_json& array, Random& random) {
   const auto at = static_cast<ptrdiff_t>(Below(random, array.size()));
   const auto to = static_cast<ptrdiff_t>(Below(random, array.size()));
@@ -109,7 +110,7 @@ void MutateArray(ordered_json& array, Random& random) {
   }
 }
 
-// A member away, or under another name.
+// Removes or renames a member.
 void MutateObject(ordered_json& object, Random& random) {
   auto member = object.begin();
   std::advance(member, Below(random, object.size()));
@@ -153,7 +154,8 @@ void MutateOnce(ordered_json& document, Random& random) {
   }
 }
 
-// Nothing where it is no JSON, or what its reader refuses for its depth.
+// Parses a document. Returns nothing if it is no JSON, or too deep for its
+// reader.
 ordered_json Parsed(std::string_view text) {
   ordered_json document = ordered_json::parse(
       text,

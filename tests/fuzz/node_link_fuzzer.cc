@@ -1,7 +1,7 @@
-// Whatever the bytes: a node-link graph that is accepted has nodes that read what is made
-// before them, and every node once is a schedule whose peak two ways of counting agree
-// about; everything else is an InputError of one line. Built with -fsanitize=fuzzer, or
-// with replay_main.cc.
+// All bytes are an accepted node-link graph whose nodes read values made before
+// them, and which, with every node once, is a schedule on whose peak two ways
+// of counting agree, or an InputError of one line. Built with
+// -fsanitize=fuzzer, or with replay_main.cc.
 
 #include <fmt/format.h>
 
@@ -40,7 +40,7 @@ void CheckNodes(const ScheduleGraph& graph) {
 
 }  // namespace
 
-// Nodes that read earlier ones, by either words for bytes and time.
+// Returns nodes that read earlier ones, with either words for bytes and time.
 std::string ValidInput(unsigned seed) {
   std::mt19937 random(seed);
   const int count = 1 + static_cast<int>(random() % 12);

@@ -1,7 +1,7 @@
-// Whatever the bytes: a plan that is accepted is the same after it was written and read
-// again, and the check of it, for a step and for a profile, says what rule it breaks or
-// none; everything else is an InputError of one line. Built with -fsanitize=fuzzer, or
-// with replay_main.cc.
+// All bytes are an accepted plan that is the same after it is written and read
+// again, and whose check, for a step and for a profile, names the rule that it
+// breaks or none, or an InputError of one line. Built with -fsanitize=fuzzer,
+// or with replay_main.cc.
 
 #include <cstdint>
 #include <optional>

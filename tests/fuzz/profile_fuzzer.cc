@@ -1,6 +1,6 @@
-// Whatever the bytes: a profile that is accepted has a tree and groups and is
-// the same after it was written and read again; everything else is an
-// InputError of one line. Built with -fsanitize=fuzzer, or with replay_main.cc.
+// All bytes are an accepted profile that has a tree and groups and is the same
+// after it is written and read again, or an InputError of one line. Built with
+// -fsanitize=fuzzer, or with replay_main.cc.
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
-// replay ITERATIONS FILE...: a `main` for a fuzzer where libFuzzer is missing.
-// Feeds it the files and then mutations of them, of bytes and of JSON documents
-// (mutations.h), and inputs that are made anew, the same ones in every run.
+// replay ITERATIONS FILE...: a `main` for a fuzzer without libFuzzer. It feeds
+// the fuzzer the files and then mutations of them, of bytes and of JSON
+// documents (mutations.h), and newly made inputs, the same ones in every run.
 
 #include <algorithm>
 #include <cctype>

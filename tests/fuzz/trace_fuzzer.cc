@@ -1,6 +1,6 @@
-// Whatever the bytes: a trace that is accepted is the same after it was written
-// and read again, its indices are sound, its step can be simulated with whatever units, and
-// its profile is sound where it has one; everything else is an InputError of one line.
+// All bytes are an accepted trace that is the same after it is written and read
+// again, whose indices are valid, whose step can be simulated with any units,
+// and whose profile, if it has one, is valid, or an InputError of one line.
 // Built with -fsanitize=fuzzer, or with replay_main.cc.
 
 #include <cstdint>
@@ -44,7 +44,7 @@ void CheckLives(const Trace& trace) {
   Require(born == 0, "an operator for each birth");
 }
 
-// A profile that its reader takes, of a trace that has one.
+// Checks that a trace's profile, if it has one, is one that its reader accepts.
 void CheckProfile(const Trace& trace) {
   try {
     const Profile profile = Aggregate(trace);
@@ -84,7 +84,7 @@ void CheckStep(const Trace& trace) {
       Require(use.live_bytes.size() == use.steps.size(), "bytes of every step");
       Require(use.recompute_ms >= 0, "no time is won");
     } catch (const acplan::InputError& error) {
-      CheckMessage(error, "");  // what the simulation refuses
+      CheckMessage(error, "");  // units that the simulation refuses
     }
   }
 }

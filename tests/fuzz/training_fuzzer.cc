@@ -1,7 +1,7 @@
-// Whatever the bytes: what is accepted as a model of Hugging Face transformers, as
-// settings of a strategy, as GPUs and software, or as a table of measured runs can be
-// computed with, and times and memory are numbers of at least 0; everything else is an
-// InputError of one line. Any other JSON can be told as text. Built with
+// All bytes are an accepted model of Hugging Face transformers, settings of a
+// strategy, GPUs and software, or a table of measured runs that can be computed
+// with, with times and memory that are numbers of at least 0, or an InputError
+// of one line. Any other JSON can be shown as text. Built with
 // -fsanitize=fuzzer, or with replay_main.cc.
 
 #include <cmath>
@@ -53,7 +53,8 @@ void Try(std::string_view start, Check check) {
   }
 }
 
-// A plan of a stage, and an iteration of millions of microbatches, take too long here.
+// Returns whether a job is quick here: a plan of a stage, and an iteration of
+// millions of microbatches, take too long.
 bool IsQuick(const TrainingJob& job) {
   return job.strategy.recomputation != Recomputation::kPlan &&
          job.shape.layers < 1000 && job.strategy.pipeline < 100 &&

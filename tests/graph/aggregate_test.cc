@@ -125,9 +125,9 @@ TEST(Aggregate, OrdersModulesAndMeasuresTheStep) {
   EXPECT_EQ(p.device.name, "A100");
 }
 
-// A root that calls a block twice. Each call's f makes a storage that autograd
-// saves, its g the result; h is the loss. The backward of a call frees what it
-// saved: operators 6 and 7.
+// Returns a root that calls a block twice. In each call f makes a storage that
+// autograd saves, and g the result; h is the loss. The backward of a call frees
+// what the call saved: operators 6 and 7.
 Trace TwoCalls() {
   Trace t;
   t.forward_end = 5;
@@ -230,8 +230,8 @@ TEST(Aggregate, SumsOverCalls) {
   EXPECT_EQ(block.fw_runtime_per_module, 15);
   EXPECT_EQ(block.bw_runtime_per_module, 192);
   EXPECT_EQ(block.act_fw_per_module, 2048);
-  // Snapshots are of the second call; it began when the first one's result and
-  // what it saved were there, and ended before that result was freed.
+  // Snapshots are of the second call. It began when the first call's result and
+  // saved storage were there, and ended before that result was freed.
   EXPECT_EQ((*block.snap->pre_fw)[kAct], 3072);
   EXPECT_EQ((*block.snap->post_fw)[kAct], 6144);
   EXPECT_EQ(block.input_per_module, 2048);
@@ -269,13 +269,14 @@ TEST(Aggregate, TellsWhatIsWrittenInPlace) {
   t.operators[3].outputs = {3, 4};
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
               ElementsAre(Pair(1, 0)));
-  // Of the caller; and not returned, which is no result to save.
+  // The storage is the caller's; the operator does not return it, so there is
+  // no result to save.
   t.calls[1].arguments = t.calls[2].arguments = {};
   t.operators[1].mutates = {0};
   t.operators[1].outputs = {0, 2};
   t.operators[3].mutates = {2};
   t.operators[3].outputs = {2, 4};
-  // What reads it before that may not run again.
+  // An operator that reads it before that may not run again.
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
               ElementsAre(Pair(0, 0), Pair(1, 1)));
   t.operators[1].outputs = {2};
@@ -297,20 +298,21 @@ TEST(Aggregate, TiesWhatReadsAResultBeforeItIsWrittenTo) {
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
               ElementsAre(Pair(1, 0), Pair(2, 0)));
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->view_like_ops, IsEmpty());
-  // Not a view, which has no bytes of its own.
+  // A view has no bytes of its own.
   t.operators[1].view = true;
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
               ElementsAre(Pair(2, 0)));
   t.operators[1].view = false;
-  // By the caller: nothing can be saved that this writes to.
+  // Only the caller's operator writes to it: nothing can be saved that this
+  // operator writes to.
   t.operators[2].mutates = {};
   t.operators[4].mutates = {1};
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops, IsEmpty());
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->view_like_ops, ElementsAre(0));
 }
 
-// Saving it would keep none of its parts, and in each call it runs again if it
-// does so in one.
+// Saving the operator would keep none of the tensor's parts; if it runs again
+// in one call, it does so in each.
 TEST(Aggregate, WhatMakesASparseTensorIsNotSaved) {
   Trace t = TwoCalls();
   t.operators[0].opaque = true;
@@ -360,7 +362,7 @@ TEST(Aggregate, CallsWithoutGradientsCountForNothing) {
   EXPECT_TRUE(Find(Aggregate(t), "M.b").sac.has_value()) << "another operator";
 }
 
-// Both calls write to a storage that is there before the step.
+// Makes both calls write to a storage that is there before the step.
 Trace WithCounter() {
   Trace t = TwoCalls();
   const auto counter = static_cast<int32_t>(t.storages.size());
@@ -395,7 +397,7 @@ TEST(Aggregate, WhatOnlyCountsMayBeWrittenToAgain) {
   };
   Trace t = WithCounter();
   EXPECT_FALSE(refusal(t).has_value());
-  // What reads it makes something of it.
+  // An operator that reads the counter makes something of it.
   const auto counter = static_cast<int32_t>(t.storages.size() - 1);
   for (const int op : {1, 3}) t.operators[op].reads.push_back(counter);
   ASSERT_TRUE(refusal(t).has_value());
@@ -481,7 +483,7 @@ TEST(Aggregate, CountsResultsThatNobodyKeeps) {
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->memory, ElementsAre(2048, 0));
 }
 
-// ---- Against plain loops over everything.
+// ---- Compared with plain loops over everything.
 
 int64_t Rounded(int64_t bytes) { return (bytes + 511) / 512 * 512; }
 
@@ -545,7 +547,7 @@ void ExpectAddsUp(const MemorySnapshot& snapshot) {
   EXPECT_GE(*std::ranges::min_element(snapshot), 0);
 }
 
-// Without what a profile knows nothing of.
+// Returns the trace without the parts that a profile ignores.
 Trace Plain(Trace trace) {
   for (TraceOperator& op : trace.operators) {
     op.recasts = {};
@@ -570,7 +572,7 @@ void ExpectSound(const Trace& trace, const Module& m, int32_t index) {
        {m.snap->pre_fw, m.snap->post_fw, m.snap->peak_fw, m.snap->pre_bw,
         m.snap->post_bw, m.snap->peak_bw})
     if (snapshot) ExpectAddsUp(*snapshot);
-  // The largest of what is in use at an operator or at the start.
+  // The most bytes in use at an operator or at the start.
   const int64_t most = MostWhile(trace, forward);
   EXPECT_GE((*m.snap->peak_fw)[kTotal], most);
   if ((*m.snap->peak_fw)[kTotal] > most) {

@@ -73,7 +73,7 @@ TEST(CsvTable, RowsSayWhereAValueIsWrong) {
               HasSubstr("c: expected a number above 0, found no such column"));
 }
 
-// What CsvCell writes is what ParseCsv reads, whatever the text.
+// ParseCsv reads what CsvCell writes, for every text.
 TEST(CsvTable, CellsAreReadAsTheyWereWritten) {
   std::mt19937 random(7);
   const std::string letters = "ab,\"\n\r ";

@@ -19,7 +19,7 @@ using test_support::Enough;
 using test_support::RandomDataflow;
 using test_support::Repetitions;
 
-// The rules word by word, with sets and scans: quadratic.
+// Computes the sums by the rules word by word, with sets and scans: quadratic.
 GraphInfo ByTheRules(const DataflowGraph& graph) {
   const int count = static_cast<int>(graph.nodes.size());
   const auto users_of = [&](int k) {
@@ -70,8 +70,8 @@ TEST(Analyse, OfNothingIsNothing) {
 
 TEST(Analyse, OfASmallGraphIsWhatAHandFinds) {
   const DataflowGraph graph = ReadDataflowGraph(ACPLAN_SEED_DATAFLOW);
-  // Live, before what each node releases: gl 4; gl gy 20; gl gy gh 80; then gv
-  // and gw are gradients, gs is skipped, and with gt it is 90.
+  // Live before each node's releases: gl 4; gl gy 20; gl gy gh 80; then gv and
+  // gw are gradients, gs is skipped, and with gt it is 90.
   EXPECT_EQ(Analyse(graph), (GraphInfo{.fwd_flop = 1503,
                                        .bwd_flop = 800,
                                        .fwd_mem_in = 140,
@@ -89,7 +89,7 @@ TEST(Analyse, WhatALossReadsIsNotSaved) {
                  {"s", kLoss, true, 8, {}}};
   EXPECT_EQ(Analyse(graph), (GraphInfo{.fwd_mem_in = 1, .fwd_mem_tmp = 2}));
   graph.nodes.push_back({"l", kLoss, false, 16, {0, 1, 2, 3}});
-  // The backward node is one like any other then, and has a user.
+  // Then the backward node is one like any other, and has a user.
   EXPECT_EQ(Analyse(graph), (GraphInfo{.bwd_mem_tmp = 4}));
 }
 
@@ -144,7 +144,7 @@ TEST(Analyse, IsWhatTheRulesSayOnRandomGraphs) {
     int64_t used = 0;
     for (const DataflowNode& node : graph.nodes)
       if (node.stage == kBackward) used += node.bytes;
-    // Where something is released before the peak.
+    // Cases in which something is released before the peak.
     if (info.fwd_mem_in > 0 && info.fwd_mem_tmp > 0 &&
         info.bwd_mem_tmp + info.bwd_mem_out < used) {
       ++tight;

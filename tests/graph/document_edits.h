@@ -23,7 +23,7 @@ inline nlohmann::json Changed(nlohmann::json document, const Edit& edit) {
   return document;
 }
 
-// A change that makes it invalid, and what the complaint says.
+// A change that makes a document invalid, and the complaint about it.
 struct BadRow {
   Edit edit;
   std::string path;  // as named in the message

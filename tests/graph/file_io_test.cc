@@ -30,7 +30,7 @@ class FileIo : public ::testing::Test {
  protected:
   fs::path Path(const std::string& name) const { return folder_.path() / name; }
 
-  // What ReadFile says about a file with these bytes.
+  // Returns the complaint of ReadFile about a file with these bytes.
   std::string ReadError(const std::string& name, std::string_view bytes) const {
     PutBytes(Path(name), bytes);
     return ReadError(Path(name));

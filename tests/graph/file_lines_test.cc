@@ -44,7 +44,7 @@ TEST_F(FileLinesTest, LinesWithoutTheirEnds) {
   EXPECT_THAT(LinesOf("a"), ElementsAre(""));
 }
 
-// Lines that end on either side of where a chunk ends, gzipped or not.
+// Lines that end on either side of a chunk's end, gzipped or not.
 TEST_F(FileLinesTest, ManyLines) {
   std::string text;
   std::vector<std::string> lines;

@@ -215,7 +215,7 @@ std::vector<BadRow> BadNodes() {
 std::vector<BadRow> BadOrders() {
   const std::string returned = "a buffer that the pass makes or is given";
   return {
-      // It reads what it makes itself, or what a later node makes.
+      // It reads its own result, or that of a later node.
       {{"/nodes/3/reads/0", "7"},
        "nodes[3].reads[0]",
        "a buffer made before",

@@ -37,7 +37,8 @@ std::vector<char> Keeping(const JointGraph& graph,
   return kept;
 }
 
-// What runs, in order; "|" before the backward pass, "again " before what runs again.
+// Returns the steps in order; "|" stands before the backward pass, "again "
+// before a node that runs again.
 std::vector<std::string> Steps(const JointGraph& graph, const JointRun& run) {
   std::vector<std::string> steps;
   bool is_backward = false;
@@ -60,7 +61,7 @@ std::string Kept(const JointGraph& graph, const std::vector<char>& kept) {
 TEST(JointSimulation, KeepsAllThatBackwardReads) {
   const JointGraph graph = Small();
   const JointSimulator simulator(graph);
-  // m may not be kept: drop runs again, and finds what it reads.
+  // m may not be kept: drop runs again, and its inputs are there.
   const std::vector<char> all = simulator.AllKept();
   EXPECT_EQ(Kept(graph, all), "shye");
   const JointRun run = simulator.Run(all);
@@ -118,7 +119,8 @@ TEST(JointSimulation, MakesAgainWhatIsNotKept) {
 
 TEST(JointSimulation, AnEitherNodeRunsTwiceWhereForwardHasToRunIt) {
   JointGraph graph = Small();
-  // A second one reads what the first makes, and backward reads both.
+  // A second node of stage either reads the result of the first, and backward
+  // reads both.
   graph.buffers.push_back({.name = "f", .bytes = 2});
   graph.nodes.insert(graph.nodes.begin() + 5, {.name = "shift",
                                                .stage = JointStage::kEither,
@@ -133,7 +135,7 @@ TEST(JointSimulation, AnEitherNodeRunsTwiceWhereForwardHasToRunIt) {
       ElementsAre("seed", "mm", "drop", "loss", "scale", "shift", "|", "loss_b",
                   "again drop", "again scale", "drop_b", "mm_b"));
   EXPECT_EQ(run.recompute_ms, 1 + 1);
-  // Where neither is kept, backward runs both, and forward none.
+  // If neither is kept, backward runs both, and forward none.
   EXPECT_EQ(simulator.Run(Keeping(graph, {"s", "y", "h"})).recompute_ms, 1);
 }
 
@@ -199,7 +201,7 @@ TEST(JointSimulation, RefusesWhatTheRulesForbid) {
     EXPECT_EQ(ErrorOf(graph, {"s", name}),
               "buffer '" + name + "': expected one that may be kept");
   }
-  // What forward returns is there anyway.
+  // The results that forward returns are there in any case.
   EXPECT_EQ(ErrorOf(graph, {"s", "l"}), "accepted");
 }
 

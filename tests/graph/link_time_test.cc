@@ -21,7 +21,8 @@ using test_support::Repetitions;
 
 using enum OffloadEvent::Kind;
 
-// A step of operators of whole milliseconds, and what moves meanwhile.
+// A step of operators of whole milliseconds, and the storages that move
+// meanwhile.
 struct Example {
   Trace trace;
   Simulation simulation;
@@ -60,7 +61,8 @@ Example RandomExample(std::mt19937& random) {
   return example;
 }
 
-// Moves a byte a millisecond each way, and computes, a millisecond at a time.
+// Returns the stall by moving a byte a millisecond each way, and computing, a
+// millisecond at a time.
 int64_t StallOfTicks(const Example& example) {
   const OffloadUse& use = example.simulation.offload;
   std::vector<int64_t> to_send, to_fetch;
@@ -75,7 +77,7 @@ int64_t StallOfTicks(const Example& example) {
   int64_t stall = 0;
   for (;;) {
     bool waits = false;
-    // What takes no time.
+    // Events and steps that take no time.
     while (left_of_step == 0 && !waits) {
       if (event < use.events.size() &&
           use.events[event].step == static_cast<int32_t>(step)) {
@@ -94,7 +96,7 @@ int64_t StallOfTicks(const Example& example) {
         ++step;
       }
     }
-    // A millisecond.
+    // One millisecond.
     while (!sends.empty() && to_send[sends.front()] == 0) sends.pop_front();
     while (!fetches.empty() && to_fetch[fetches.front()] == 0) {
       fetches.pop_front();
@@ -133,7 +135,7 @@ TEST(TimeOnLink, IsThatOfAPlayedLink) {
 }
 
 // Two storages of 4 and 2 bytes, made before and after an operator of 3 ms, are
-// let go of 1 ms later; a byte takes a millisecond.
+// released 1 ms later; a byte takes a millisecond.
 TEST(TimeOnLink, WaitsForWhatIsBeforeInTheQueue) {
   Example example;
   example.trace.operators.resize(3);

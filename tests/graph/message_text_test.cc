@@ -15,8 +15,8 @@ TEST(OneLine, EscapesControlCharactersOnly) {
   EXPECT_EQ(OneLine("Größe"), "Größe");
 }
 
-// C1's CSI starts a sequence that a terminal obeys, and an override of direction
-// shows a name as another one.
+// C1's CSI starts a sequence that a terminal obeys, and an override of
+// direction makes a name look like another one.
 TEST(OneLine, EscapesWhatTerminalsObey) {
   EXPECT_EQ(OneLine("a\u009b31m"), "a\\u009b31m");
   EXPECT_EQ(OneLine("\u202egnp.exe\u2066\u200f\u061c"),

@@ -53,7 +53,7 @@ struct NaiveNode {
   int module, parent, depth;
 };
 
-// The definition in module_tree.h, word by word.
+// Follows the definition in module_tree.h, word by word.
 void NaiveVisit(const Profile& profile, const std::vector<int>& parents,
                 int parent, int parent_node, int depth,
                 std::vector<NaiveNode>& nodes) {
@@ -138,7 +138,8 @@ void ExpectEqualsNaive(const Profile& profile) {
   EXPECT_EQ(tree.PostOrderMatchesTree(), post_order == profile.order.fw_post);
 }
 
-// parse_module_info of torch.distributed._tools.ilp_utils.
+// Returns the matrix of parse_module_info in
+// torch.distributed._tools.ilp_utils.
 Matrix TorchAdMatrix(const Names& names) {
   Matrix matrix(names.size(), std::vector<int>(names.size(), 0));
   for (size_t i = 0; i < names.size(); ++i) {
@@ -235,7 +236,7 @@ TEST(ModuleTree, SortsComponentsNotCharacters) {
   EXPECT_EQ(tree.node(*tree.Find("m x")).parent, -1);
 }
 
-// The reference sorts the modules into one variable and goes on with another.
+// The reference sorts the modules into one variable and continues with another.
 TEST(ReferenceDefect, ModulesNotListedInPreOrder) {
   Profile profile = PlainProfile({"m", "m.a", "m.a.x", "m.b", "m.b.x"});
   const Names pre_order = profile.order.fw_pre;
@@ -264,8 +265,8 @@ TEST(ReferenceDefect, SubstringIsNoAncestor) {
   EXPECT_EQ(tree.AdMatrix(0, 3), 0);
 }
 
-// The reference stops at the first module that is no descendant, so a child
-// that is called after a module from elsewhere is lost.
+// The reference stops at the first module that is no descendant, so it loses a
+// child that is called after a module from elsewhere.
 TEST(ReferenceDefect, EarlyBreakLosesLateChildren) {
   const Names order = {"m", "m.a", "m.b", "m.a.late"};
   EXPECT_EQ(TorchAdMatrix(order)[1][3], 0);
@@ -292,7 +293,7 @@ TEST(ReferenceDefect, FrozenModulesAndModulesWithoutBackward) {
   EXPECT_EQ(ModuleTree(profile).size(), 3);
 }
 
-// A module under two names appears under the first one only, maybe inside a
+// A module under two names appears under the first one only, possibly inside a
 // module that did not call it first.
 TEST(ReferenceDefect, SharedModuleCalledOutsideItsParent) {
   Profile profile = PlainProfile({"m", "m.head.emb", "m.body", "m.head"});

@@ -14,7 +14,7 @@ bool Has(const std::vector<int32_t>& values, int32_t value) {
   return std::ranges::find(values, value) != values.end();
 }
 
-// Contents of storages that are born in a call, by name.
+// The contents of storages that are born in a call, by name.
 class Contents {
  public:
   Contents(const Trace& trace, const NaiveFrame& frame)
@@ -70,7 +70,7 @@ class Contents {
     return call_.start <= born && born < call_.end;
   }
 
-  // A content is the last operator that wrote it.
+  // Runs an operator. A content is the last operator that wrote it.
   void Run(int32_t op, int32_t content) {
     for (const int32_t s : trace_.operators[op].creates) now_[s] = content;
     for (const int32_t s : trace_.operators[op].mutates) {
@@ -86,7 +86,8 @@ class Contents {
     return read;
   }
 
-  // The recomputation does not get to what writes after it.
+  // Returns the content at the stop: the recomputation does not reach later
+  // writes.
   int32_t AtStop(int32_t storage,
                  const std::map<int32_t, int32_t>& at_the_end) const {
     int32_t content = at_the_end.at(storage);

@@ -44,7 +44,7 @@ bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor) {
 
 namespace {
 
-// By operator and then by result.
+// Returns the storages that move, by operator and then by result.
 std::vector<std::pair<int32_t, int32_t>> MovedOf(const Trace& trace,
                                                  const NaiveFrame& frame) {
   std::vector<std::pair<int32_t, int32_t>> moved;
@@ -119,8 +119,8 @@ std::vector<NaiveRecast> NaiveRecastsOf(const Trace& trace,
                                         const NaiveFrame& frame) {
   const TraceCall& call = trace.calls[frame.call];
   int32_t end = frame.stop;
-  // Where it stops because an argument of an operator is saved, all arguments of
-  // that have been cast.
+  // If it stops because an argument of an operator is saved, all arguments of
+  // that operator have been cast.
   if (!frame.saved.empty() && frame.stop < call.end) {
     const std::vector<int32_t>& reads = trace.operators[frame.stop].reads;
     if (std::ranges::find(reads, frame.saved.back().storage) != reads.end()) {

@@ -11,24 +11,27 @@
 
 namespace acplan::graph {
 
-// What naive_simulation.h follows: calls of units with gradients.
+// The frames that naive_simulation.h follows: calls of units with gradients.
 struct NaiveFrame {
   int32_t call = 0;
   const CheckpointedModule* unit = nullptr;
   int parent = -1;  // the innermost frame around it
-  // Without what is saved in frames inside.
+  // Without the tensors that are saved in frames inside.
   std::vector<SavedTensor> saved = {};
-  int32_t asked = kNever;  // when backward first asks for something saved in it
+  int32_t asked = kNever;  // when backward first asks for something saved in
+                           // the frame
   int32_t stop = 0;
   int32_t released = 0;
-  // Storages that are offloaded, by the operator that does.
+  // Offloaded storages, with the operator of each that is offloaded.
   std::vector<std::pair<int32_t, int32_t>> moved = {};
   bool is_released = false, is_fetched = false;
-  std::map<int32_t, int32_t> fetched = {};  // by storage: what came back
+  std::map<int32_t, int32_t> fetched = {};  // by storage: its copy that came
+                                            // back
 };
 
-// In the order of calls. Of a frame inside of another one the tensors given by
-// position are saved in that one, when the call begins.
+// Returns the frames in the order of calls. If a frame is inside of another
+// one, the tensors given by position are saved in that one when the call
+// begins.
 std::vector<NaiveFrame> FramesOf(
     const Trace& trace, const std::vector<CheckpointedModule>& modules);
 
@@ -38,10 +41,11 @@ bool IsSavedAround(const Trace& trace, const NaiveFrame& frame);
 OperatorDecision DecisionOf(const Trace& trace, const NaiveFrame& frame,
                             int32_t op);
 
-// Whether what an operator returns is kept, wherever.
+// Returns whether the result of an operator is kept, be it on the device or the
+// host.
 bool IsSaved(const Trace& trace, const NaiveFrame& frame, int32_t op);
 
-// Of a saved operator: the storages and the tensors that are kept.
+// Returns the kept storages of a saved operator.
 std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,
                                int32_t op);
 bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor);

@@ -61,12 +61,12 @@ class Player {
     int32_t storage = 0;
     bool is_made = false;
     std::multiset<int32_t> ends = {};  // of its holders, in the trace's time
-    int other_holders = 0;             // whose end is an event
+    int other_holders = 0;             // holders whose end is an event
   };
   struct FrameState {
     bool has_run = false;
-    // The pieces of its arguments when it runs again, and those that the frame
-    // around it holds until it has.
+    // The pieces of its arguments when it runs again, and the pieces that the
+    // frame around it holds until it has run again.
     std::vector<int32_t> given = {}, until_it_ran = {};
   };
   struct LocalHold {
@@ -74,7 +74,7 @@ class Player {
     int32_t piece;
   };
 
-  // A call that runs again: which pieces its storages and tensors are.
+  // A call that runs again: the pieces that its storages and tensors are.
   struct Again {
     std::map<int32_t, int32_t> given;  // storages from outside of it
     std::map<int32_t, int32_t> storages, tensors;
@@ -113,7 +113,7 @@ class Player {
         if (!IsSaved(trace_, frames_[f], op)) continue;
         for (const int32_t s : KeptStorages(trace_, frame, op)) {
           if (IsMoved(frame, s)) continue;
-          // What waits for its turn is let go of by RunAgain.
+          // RunAgain releases the pieces whose turn is still to come.
           if (IsReached(frame) && op < frame.stop) {
             ++pieces_[s].other_holders;
           } else {
@@ -193,7 +193,7 @@ class Player {
     }
   }
 
-  // As call `f` begins to run again.
+  // Moves storages back when call `f` begins to run again.
   void MoveBack(size_t f) {
     const int32_t now = frames_[f].asked;
     Release(f);
@@ -243,7 +243,7 @@ class Player {
     }
   }
 
-  // A step, and what it makes, which is there while it runs in any case.
+  // Takes a step. Its results are there at least while it runs.
   void Take(Simulation::Step step, const std::vector<int32_t>& made) {
     int64_t live = 0;
     const std::set<int32_t> fresh(made.begin(), made.end());
@@ -345,7 +345,8 @@ class Player {
     if (piece != kNothing) again.holders.push_back({end, piece});
   }
 
-  // The program holds what it makes as it did before, until it stops.
+  // The program holds the call's results as it did before, until the call
+  // stops.
   void HoldByTheProgram(Again& again) const {
     std::set<int32_t> told_apart;
     for (const auto& [t, piece] : again.tensors) {
@@ -386,8 +387,8 @@ class Player {
     }
   }
 
-  // The calls of units inside begin and end again, and those that are asked for
-  // take their arguments from here.
+  // The calls of units inside begin and end again, and those that backward asks
+  // for take their arguments from here.
   void HoldByFramesInside(size_t f, Again& again) {
     const int32_t stop = frames_[f].stop;
     for (size_t g = f + 1; g < frames_.size(); ++g) {
@@ -444,7 +445,7 @@ class Player {
     }
   }
 
-  // What the policy of a frame inside keeps of an operator.
+  // Adds the pieces of an operator that the policy of a frame inside keeps.
   void AddKept(size_t g, int32_t op, const Again& again,
                std::vector<int32_t>& held) const {
     const TraceOperator& now = trace_.operators[op];
@@ -486,7 +487,7 @@ class Player {
     CastAgain(f, frame.stop, recasts, again);
     LetGoLocally(kNever, again);
     for (const int32_t p : states_[f].until_it_ran) --pieces_[p].other_holders;
-    // What ended before or at this time has ended.
+    // Releases the pieces that ended before or at this time.
     LetGo(frame.asked);
   }
 
@@ -516,7 +517,7 @@ class Player {
 
   const Trace& trace_;
   std::vector<NaiveFrame> frames_;
-  std::vector<FrameState> states_;  // a frame
+  std::vector<FrameState> states_;  // by frame
   bool has_run_again_ = false;
   std::map<std::pair<size_t, int32_t>, int32_t> places_;
   int64_t host_bytes_ = 0;

@@ -7,16 +7,17 @@
 
 namespace acplan::graph {
 
-// The rules of graph/trace/simulation.h once more, as plainly as they can be
-// put: the step is played, operator by operator, and who holds what is listed.
-// Whatever is refused is played nevertheless.
+// Simulates by the rules of graph/trace/simulation.h, stated once more, as
+// plainly as possible: the step is played, operator by operator, with a list of
+// the holders of each piece. Plays plans that the simulation refuses, too.
 Simulation SimulateNaively(const Trace& trace,
                            const std::vector<CheckpointedModule>& modules);
 
-// Whether all that runs again reads what it read in the forward pass, and
-// backward finds what the forward pass saved: each value is followed from
-// operator to operator. A view of what is there counts as there, even if it is
-// skipped. For units that are not inside one another.
+// Returns whether all operators that run again read the values that they read
+// in the forward pass, and backward gets the values that the forward pass
+// saved: each value is followed from operator to operator. A view of a storage
+// that is there counts as there, even if it is skipped. For units that are not
+// inside one another.
 bool ComputesTheSame(const Trace& trace,
                      const std::vector<CheckpointedModule>& modules);
 

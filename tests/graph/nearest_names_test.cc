@@ -34,7 +34,7 @@ size_t NaiveDistance(const std::string& a, const std::string& b) {
   return d[a.size()][b.size()];
 }
 
-// As many of the last components of `name` as `like` has.
+// Returns as many of the last components of `name` as `like` has.
 std::string LastComponents(const std::string& name, const std::string& like) {
   auto dots = std::ranges::count(name, '.') - std::ranges::count(like, '.');
   std::string rest = name;

@@ -21,9 +21,9 @@ constexpr OperatorDecision kSave = OperatorDecision::kSave;
 constexpr OperatorDecision kSkip = OperatorDecision::kSkip;
 
 // Two calls of one module, each a chain of four operators: the input, a product
-// (0), an operator with two results (1), a sum of the first of them (2), and
-// what nobody needs (3). Backward asks for the result of the sum in the first
-// call, and in the second for the product only.
+// (0), an operator with two results (1), a sum of the first of them (2), and an
+// operator whose result nothing needs (3). Backward asks for the result of the
+// sum in the first call, and for the product only in the second.
 class Chain : public ::testing::Test {
  protected:
   Chain() {
@@ -101,15 +101,16 @@ TEST_F(Chain, RunsAgainWhatReturnsNoTensor) {
   trace_.operators[2].reads = {0};
   EXPECT_THAT(Policy({0, 0, 1, 0}).decisions,
               ElementsAre(kRecompute, kRecompute, kSave, kSkip));
-  // The second call's recomputation does not get there, the first one's does.
+  // The second call's recomputation stops before that, the first one's does
+  // not.
   trace_.saved[0].packed = 1;
   trace_.saved[0].storage = 1;
   EXPECT_THAT(Policy({0, 0, 1, 0}).decisions,
               ElementsAre(kRecompute, kSkip, kSkip, kSkip));
 }
 
-// The trace has the storages of the indices and the elements of a sparse tensor,
-// but no tensor of the one that operator 1 makes.
+// The trace has the storages of the indices and the elements of a sparse
+// tensor, but no tensor for the one that operator 1 makes.
 TEST_F(Chain, RunsAgainWhatMakesASparseTensor) {
   for (const int op : {1, 5}) {
     trace_.operators[op].opaque = true;
@@ -120,7 +121,7 @@ TEST_F(Chain, RunsAgainWhatMakesASparseTensor) {
   }
   EXPECT_THAT(Policy({0, 0, 0, 0}).decisions,
               ElementsAre(kRecompute, kRecompute, kRecompute, kSkip));
-  // Even where the sum, which reads it, is there.
+  // Even if the sum, which reads it, is there.
   const CheckpointedModule policy = Policy({1, 0, 1, 0});
   EXPECT_THAT(policy.decisions, ElementsAre(kSave, kRecompute, kSave, kSkip));
   trace_.operator_names = {"op"};
@@ -129,7 +130,7 @@ TEST_F(Chain, RunsAgainWhatMakesASparseTensor) {
 }
 
 TEST_F(Chain, NeedsWhatIsWrittenToInPlace) {
-  // Operator 3 adds to the sum, of which backward needs what comes out.
+  // Operator 3 adds to the sum, and backward needs the outcome.
   trace_.operators[3].creates = trace_.operators[3].results = {};
   trace_.operators[3].outputs = trace_.operators[3].mutates =
       trace_.operators[3].reads;

@@ -139,7 +139,8 @@ TEST(NodeLink, IsToldFromOtherFiles) {
   EXPECT_FALSE(IsNodeLink("[]"));
 }
 
-// Forward makes h from the input x; backward comes with t, of which d is made.
+// Returns a graph: forward makes h from the input x; backward gets t, from
+// which d is made.
 JointGraph SmallJoint() {
   return {.model = {"m", "", 0, 0, "", ""},
           .held_bytes = 100,

@@ -23,7 +23,7 @@ using test_support::Enough;
 using test_support::RandomStep;
 using test_support::Repetitions;
 
-// Of what is saved some goes to the host, one of `one_in`.
+// Sends one of `one_in` saved operators to the host.
 CheckpointedModule WithOffload(CheckpointedModule unit, unsigned one_in,
                                std::mt19937& random) {
   for (OperatorDecision& decision : unit.decisions) {
@@ -38,7 +38,7 @@ struct Played {
   int plans = 0, refused = 0, moved = 0, dropped = 0, early = 0;
 };
 
-// The device has less by what is away.
+// Expects that the device has fewer bytes while storages are away.
 void ExpectAway(const Trace& trace, const Simulation& use,
                 const Simulation& saved) {
   std::vector<int64_t> away(use.steps.size(), 0);
@@ -48,7 +48,7 @@ void ExpectAway(const Trace& trace, const Simulation& use,
     for (int32_t k = storage.away_begin; k < storage.away_end; ++k) {
       away[k] += bytes;
     }
-    // Some have it twice.
+    // Some steps have a storage twice.
     if (storage.away_end < storage.away_begin) return;
   }
   for (size_t k = 0; k < away.size(); ++k) {
@@ -56,7 +56,7 @@ void ExpectAway(const Trace& trace, const Simulation& use,
   }
 }
 
-// Plays units by chance beside the simulation.
+// Plays random units beside the simulation.
 void PlayOne(const Trace& trace, std::mt19937& random, Played& played) {
   const NeedDrivenPolicies needs(trace);
   std::vector<CheckpointedModule> units;

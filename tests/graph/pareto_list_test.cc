@@ -87,7 +87,7 @@ TEST(ParetoListTest, TinyAndHugeNumbers) {
       ElementsAre(FieldsAre(0, 2e18), FieldsAre(1, 1e18), FieldsAre(2, 0)));
 }
 
-// Ratios whose products differ beyond the digits of a double.
+// The products of these ratios differ beyond the digits of a double.
 TEST(ParetoListTest, RatiosThatAreNearlyEqual) {
   const int64_t a = (int64_t{1} << 50) - 1;
   const int64_t b = (int64_t{1} << 50) - 3;
@@ -100,8 +100,8 @@ TEST(ParetoListTest, RatiosThatAreNearlyEqual) {
   EXPECT_EQ(ParetoHull(FreeGroups({{6 * a, 6}, {2 * a, 2}, {a, 1}})).size(), 2);
 }
 
-// The largest subset of points on the lower convex hull; exact for small
-// numbers.
+// Returns the largest subset of points on the lower convex hull; exact for
+// small numbers.
 std::vector<PolicyCost> LowerHull(const std::vector<PolicyCost>& points) {
   std::vector<PolicyCost> hull;
   for (const PolicyCost& point : points) {
@@ -119,7 +119,7 @@ std::vector<PolicyCost> LowerHull(const std::vector<PolicyCost>& points) {
   return hull;
 }
 
-// Whole milliseconds, so that sums are exact.
+// Returns statistics in whole milliseconds, so that sums are exact.
 SacStatistics RandomStatistics(std::mt19937& random) {
   const int n = 1 + static_cast<int>(random() % 12);
   const unsigned most = random() % 2 == 0 ? 5 : 1000;
@@ -139,8 +139,8 @@ SacStatistics RandomStatistics(std::mt19937& random) {
   return sac;
 }
 
-// Whether a policy (a bit for each saved operator) keeps the rules, from the
-// statistics alone.
+// Returns whether a policy (a bit for each saved operator) keeps the rules,
+// from the statistics alone.
 bool IsLegal(const SacStatistics& sac, const OperatorPatterns& patterns,
              unsigned policy) {
   const auto saves = [&](int op) { return (policy >> op & 1) != 0; };

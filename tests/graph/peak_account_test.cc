@@ -60,7 +60,7 @@ TEST(PeakAccount, AddsUpToThePeakUnderAnyPlan) {
   EXPECT_GT(planned, Enough(200));
 }
 
-// Plans are tried, so that a floor that is too high is found.
+// Plans are tried, so that a floor that is too high shows.
 TEST(PeakAccount, NoPlanIsBelowTheFloor) {
   std::mt19937 random(32);
   int met = 0;
@@ -81,11 +81,12 @@ TEST(PeakAccount, NoPlanIsBelowTheFloor) {
       }
     }
   }
-  EXPECT_GT(met, 20);  // else it would be too low to say anything
+  EXPECT_GT(met, 20);  // otherwise the floor would be so low that it says
+                       // nothing
 }
 
-// What is fixed at an operator is what the account there says: of the trace
-// whose only operator has the peak, all is needed.
+// The bytes fixed at an operator are those of the account there: in a trace
+// whose only operator has the peak, all are needed.
 TraceStorage Stored(int64_t bytes, StorageCategory category, int32_t born = -1,
                     int32_t freed = kNever) {
   TraceStorage storage;
@@ -137,13 +138,13 @@ TEST(PeakAccount, WhatTheOperatorNeedsIsFixed) {
   const auto kinds = account.ByKind();
   EXPECT_EQ(kinds[static_cast<size_t>(MemoryKind::kParameter)], 512);
   EXPECT_EQ(kinds[static_cast<size_t>(MemoryKind::kInput)], 1024);
-  // That of the operator, and that of no module.
+  // The module of the operator, and no module.
   EXPECT_EQ(kinds[static_cast<size_t>(MemoryKind::kWorkspace)], 2048);
   EXPECT_EQ(FindPeakFloor(trace).bytes, account.peak_bytes);
 }
 
-// What autograd alone keeps is not there under every plan; what it keeps and the
-// operator reads is.
+// A storage that only autograd keeps is not there under every plan; a storage
+// that autograd keeps and the operator reads is.
 TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
   Trace trace;
   trace.modules = {Named("root")};
@@ -177,7 +178,8 @@ TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
   EXPECT_EQ(account.place, 1);
   EXPECT_EQ(account.FixedBytes(), 1536);
   EXPECT_EQ(FindPeakFloor(trace).op, 1);
-  // Where it does not, what backward reads is there, and the other is not.
+  // If it does not, the storage that backward reads is there, and the other is
+  // not.
   trace.storages[0].scope_end = trace.storages[1].scope_end = 2;
   trace.operators[1].reads = {};
   trace.storages[0].scope_end = 1;

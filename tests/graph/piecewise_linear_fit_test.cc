@@ -21,7 +21,7 @@ using testing::ElementsAre;
 
 using Points = std::vector<std::pair<double, double>>;
 
-// The least squared error of a continuous function with these inner
+// Returns the least squared error of a continuous function with these inner
 // breakpoints, by orthogonalising 1, x and max(0, x - b) against each other.
 double LeastError(const Points& points, const std::vector<double>& inner) {
   std::vector<std::function<double(double)>> basis = {
@@ -58,8 +58,8 @@ double LeastError(const Points& points, const std::vector<double>& inner) {
   return dot(rest, rest);
 }
 
-// The best over a grid of inner breakpoints: all points, and `steps` places
-// between neighbours.
+// Returns the best error over a grid of inner breakpoints: all points, and
+// `steps` places between neighbours.
 double BestOnGrid(const Points& points, int segments, int steps) {
   std::vector<double> grid;
   for (size_t i = 0; i + 1 < points.size(); ++i) {
@@ -165,7 +165,7 @@ TEST_P(OptimumTest, IsNeverAboveTheBestOfAGrid) {
     EXPECT_LE(f.slopes.size(), static_cast<size_t>(segments));
     const double error = SquaredError(f, points);
     EXPECT_LE(error, best * (1 + 1e-9) + 1e-20) << "round " << round;
-    // What is claimed is what the breakpoints give.
+    // The stated error is that of the breakpoints.
     std::vector<double> inner(f.breakpoints.begin() + 1,
                               f.breakpoints.end() - 1);
     EXPECT_NEAR(error, LeastError(points, inner), 1e-9 * error + 1e-18);
@@ -180,7 +180,7 @@ TEST_P(OptimumTest, IsNeverAboveTheBestOfAGrid) {
 
 INSTANTIATE_TEST_SUITE_P(Segments, OptimumTest, testing::Values(1, 2, 3));
 
-// Clusters, jumps and steps: places where the best join is hard to find.
+// Clusters, jumps and steps make the best join hard to find.
 TEST(FitPiecewiseLinearTest, JumpsAndClusters) {
   Points jump, cluster, steps;
   for (int i = 0; i < 12; ++i) {

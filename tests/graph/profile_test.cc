@@ -481,7 +481,7 @@ TEST_P(RealProfile, RoundTrips) {
   EXPECT_EQ(ProfileToJson(ParseProfile(text, "p.json")), text);
 }
 
-// The profile as a second reader sees it: every field of the file is kept.
+// A second reader of the profile: every field of the file is kept.
 TEST_P(RealProfile, KeepsTheFieldsOfTheFile) {
   const json original = json::parse(ReadFile(GetParam()));
   const json written = json::parse(ProfileToJson(ReadProfile(GetParam())));

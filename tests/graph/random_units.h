@@ -19,25 +19,26 @@ struct RandomUnit {
   int32_t length = 0;
 };
 
-// By chance, none inside another one unless they may nest.
+// Returns random units; none is inside another one unless `may_nest`.
 std::vector<RandomUnit> UnitsByChance(const Trace& trace, std::mt19937& random,
                                       bool may_nest = false);
 
 std::vector<char> RandomSaves(int32_t length, std::mt19937& random);
 
-// Nothing where the simulation refuses the units.
+// Returns the simulation, or nothing if it refuses the units.
 std::optional<Simulation> Accepted(
     const Trace& trace, const std::vector<CheckpointedModule>& modules);
 
 CheckpointedModule AllOthersRunAgain(int32_t module,
                                      const std::vector<char>& saves);
 
-// Whether some policy keeps views. Then a storage is there twice, and which of
-// the two is read a trace does not tell.
+// Returns whether some policy keeps views. Then a storage is there twice, and a
+// trace does not tell which of the two is read.
 bool SavesViews(const Trace& trace,
                 const std::vector<CheckpointedModule>& modules);
 
-// Without what peak_by_category and peak_step say, which follow from the rest.
+// Compares simulations except for peak_by_category and peak_step, which follow
+// from the rest.
 void ExpectTheSame(const Simulation& simulation, const Simulation& naive);
 
 }  // namespace acplan::graph

@@ -80,7 +80,7 @@ TEST(ForcedSavedBytes, NeverCountsNorFollowsViewLikeOperators) {
   EXPECT_EQ(ForcedSavedBytes(sac), 9);
 }
 
-// The example of PyTorch's greedy order: only copy_ is stored whatever happens.
+// The example of PyTorch's greedy order: every policy stores only copy_.
 TEST(ForcedSavedBytes, OnPyTorchsEightOperators) {
   SacStatistics sac = WithMemory({0, 100, 100, 120, 0, 100, 0, 0});
   sac.view_like_ops = {6};
@@ -91,7 +91,7 @@ TEST(ForcedSavedBytes, OnPyTorchsEightOperators) {
   EXPECT_EQ(ForcedSavedBytes(sac), 64);
 }
 
-// The least memory that a policy can save, by trying all.
+// Returns the least memory that a policy can save, by trying all.
 int64_t LeastSaved(const SacStatistics& sac) {
   const int n = static_cast<int>(sac.memory.size());
   auto is_in = [](const std::vector<int>& set, int op) {
@@ -180,12 +180,13 @@ SacStatistics FewOperators(std::mt19937& random) {
   return RandomOperators(random, {.most_ops = 9, .most_memory = 50});
 }
 
-// Every second one none.
+// Returns random patterns half of the time, else none.
 OperatorPatterns SomePatterns(std::mt19937& random) {
   return random() % 2 == 0 ? OperatorPatterns() : RandomPatterns(random);
 }
 
-// Which operators in-place pairs and random operators tie, as a closure.
+// Returns which operators in-place pairs and random operators tie, as a
+// closure.
 std::vector<std::vector<char>> TiesOf(const SacStatistics& sac) {
   const size_t n = sac.memory.size();
   std::vector<std::vector<char>> tied(n, std::vector<char>(n, 0));
@@ -339,14 +340,15 @@ TEST(GroupOperators, SumsAreThoseOfTheExtremePolicies) {
   }
 }
 
-// What the text of a contradiction says of one operator.
+// A contradiction's statement about one operator.
 struct SaidOfOperator {
   int op = -1;
   std::string name, rule;
 };
 
-// "operator 3 'add' A, operator 1 'mm' B, and both are tied to each other" or
-// "operator 3 'add' A and B"; two entries, or none where it is neither.
+// Parses "operator 3 'add' A, operator 1 'mm' B, and both are tied to each
+// other" or "operator 3 'add' A and B". Returns two entries, or none for other
+// texts.
 std::vector<SaidOfOperator> ReadContradiction(const std::string& text) {
   static const std::regex of_two(
       "operator (\\d+) '([^']*)' (.*), operator (\\d+) '([^']*)' (.*), and "
@@ -370,7 +372,7 @@ bool IsIn(const std::vector<int>& ops, int op) {
   return std::ranges::find(ops, op) != ops.end();
 }
 
-// Whether an operator's rule, as the text tells it, is so.
+// Returns whether the rule that the text states for an operator applies.
 bool IsTrue(const SacStatistics& sac, const OperatorPatterns& patterns,
             const SaidOfOperator& said, bool of_saving) {
   if (said.op >= static_cast<int>(sac.memory.size()) ||
@@ -445,8 +447,8 @@ TEST(GroupOperators, TellWhatPyTorchAsksForBeforeAPattern) {
   EXPECT_FALSE(groups.contradicts_pattern);
 }
 
-// Whether a pattern alone contradicts is asked of the module, not of the first
-// group that contradicts itself.
+// The cause of a contradiction, patterns or not, depends on the whole module,
+// not on the first group that contradicts itself.
 TEST(GroupOperators, NeedNoPatternWhereALaterGroupContradictsItself) {
   SacStatistics sac = WithMemory({1, 2});
   sac.func_names = {"view", "copy_"};

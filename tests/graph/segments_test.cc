@@ -25,9 +25,9 @@ using test_support::Repetitions;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// M has children a, b, c and d, called one after the other; between c and d M runs
-// an operator of its own. a makes storage 1 of the input 0, b storage 2 of 1 and of
-// the mask 5, c storage 3, M storage 4, d storage 6.
+// M calls its children a, b, c and d in turn; between c and d it runs an
+// operator of its own. a makes storage 1 from the input 0, b storage 2 from 1
+// and from the mask 5, c storage 3, M storage 4, d storage 6.
 class FourChildren : public ::testing::Test {
  protected:
   FourChildren() {
@@ -198,7 +198,7 @@ TEST_F(FourChildren, MayHaveNamesThatReadInTwoWays) {
   EXPECT_THROW(RunNamed(trace_, "M.a-b-c"), InputError);
 }
 
-// Some of the runs of a step, any two apart or one inside the other.
+// Returns some of the runs of a step, any two apart or one inside the other.
 std::vector<ModuleRun> RunsByChance(const Trace& trace, std::mt19937& random) {
   std::vector<ModuleRun> runs;
   for (const std::vector<int32_t>& children : LongestRuns(trace)) {
@@ -227,7 +227,7 @@ test_support::StepOptions OptionsByChance(std::mt19937& random) {
   return options;
 }
 
-// Reading checks modules, calls, and which of these operators and saves are in.
+// The reader checks modules, calls, and the module of each operator and save.
 TEST(SegmentsTest, GiveAValidTrace) {
   int segments = 0;
   for (unsigned seed = 0; seed < Repetitions(300); ++seed) {

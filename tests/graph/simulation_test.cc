@@ -30,7 +30,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// 0 recomputed, 1 saved, 2 skipped.
+// Returns decisions: 0 recomputed, 1 saved, 2 skipped.
 std::vector<OperatorDecision> Decisions(const std::vector<int>& values) {
   std::vector<OperatorDecision> decisions;
   for (const int value : values) {
@@ -57,8 +57,9 @@ INSTANTIATE_TEST_SUITE_P(Models, MeasuredByPyTorch,
                                            "noted", "writing", "resnet", "unet",
                                            "custom", "shared"));
 
-// Every operator that PyTorch runs, and the bytes in use while it does, with the
-// modules really checkpointed (written by adapters/torch/tests/write_goldens.py).
+// Every operator that PyTorch runs, and the bytes in use while it does, with
+// the modules actually checkpointed (written by
+// adapters/torch/tests/write_goldens.py).
 TEST_P(MeasuredByPyTorch, IsSimulatedToTheByte) {
   const std::string stem =
       std::string(ACPLAN_TEST_DATA_DIR "/traces/") + GetParam();
@@ -86,8 +87,7 @@ TEST_P(MeasuredByPyTorch, IsSimulatedToTheByte) {
   }
 }
 
-// Units that are called, with decisions by chance that PyTorch
-// does not refuse.
+// Returns called units with random decisions that PyTorch accepts.
 std::vector<CheckpointedModule> RandomUnits(const Trace& trace,
                                             std::mt19937& random) {
   std::set<int32_t> mutated;
@@ -131,9 +131,9 @@ std::vector<CheckpointedModule> RandomUnits(const Trace& trace,
   return units;
 }
 
-// A call of two operators: the first makes a result (storage 0), something that
-// is saved for backward (1), and a workspace (2). One operator after the call,
-// and a backward that asks for what was saved.
+// Returns a call of two operators: the first makes a result (storage 0), a
+// storage that is saved for backward (1), and a workspace (2). One operator
+// follows the call, then a backward that asks for the saved storage.
 Trace TwoOperators() {
   Trace trace;
   trace.forward_end = 3;
@@ -204,7 +204,7 @@ TEST(Simulate, WithoutUnitsIsTheTrace) {
   }
 }
 
-// What holds whatever the trace.
+// Invariants of every trace.
 TEST(Simulate, KeepsItsRules) {
   std::mt19937 random(2);
   int with_units = 0;
@@ -215,7 +215,7 @@ TEST(Simulate, KeepsItsRules) {
     const Simulation simulation = Simulate(trace, units);
     with_units += units.empty() ? 0 : 1;
     ASSERT_EQ(simulation.live_bytes.size(), simulation.steps.size());
-    // The step itself, in its order, and in between what runs again.
+    // The step itself, in its order, with repeated operators in between.
     std::vector<int32_t> once;
     double ms = 0;
     for (size_t k = 0; k < simulation.steps.size(); ++k) {
@@ -390,7 +390,7 @@ TEST_F(TwoLayers, BothRunAgain) {
                   1 + 1 + 8, 1 + 1 + 8 + 4, 1 + 1 + 8 + 2, 1 + 1 + 8 + 2));
   EXPECT_EQ(Simulate(trace_, both).recompute_ms, 1 + 2 + 3 + 4 + 5 + 6);
 
-  // What the reruns make, apart from what the forward pass made.
+  // The results of reruns, apart from those of the forward pass.
   std::vector<int64_t> recomputed;
   for (const LiveBytes& bytes :
        Simulator(trace_).SimulateInDetail(both).by_kind) {
@@ -413,8 +413,8 @@ TEST_F(TwoLayers, WhatIsSavedDoesNotRunAgain) {
 }
 
 TEST_F(TwoLayers, ASavedViewThatIsLetGoOfBeforeTheCallWaitsForItToRunAgain) {
-  // Operator 4 returns a view of the product of b too. The view's scope_end is
-  // before the operator, which a trace may say.
+  // Operator 4 also returns a view of the product of b. The view's scope_end is
+  // before the operator, which a trace may state.
   trace_.tensors.push_back({4, -1, 3, 5});
   trace_.tensors.push_back({4, 2, 4, 0});
   EXPECT_THAT(Units({{.module = 2, .decisions = Decisions({0, 1, 0})}}),
@@ -484,7 +484,7 @@ TEST_F(TwoLayers, CastsThatAutocastKeptAreMadeAgain) {
   EXPECT_THAT(ErrorOf({{.module = 2, .decisions = Decisions({0, 1, 0})}}),
               HasSubstr("module 'N.b': cannot have a policy: autocast cast a "
                         "weight that it uses before the call (operator 1)"));
-  // Not when the call makes it itself.
+  // No operator casts again if the call itself makes the cast.
   EXPECT_THAT(Operators({{.module = 0}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 7, 8));
 }
@@ -522,7 +522,7 @@ TEST_F(TwoLayers, ASavedViewIsOneOfTheOriginal) {
 }
 
 TEST_F(TwoLayers, WhatIsSkippedTakesNeitherTimeNorMemory) {
-  // Nobody needs the temporary of b but its result, which is saved.
+  // Only its result, which is saved, needs the temporary of b.
   const std::vector<CheckpointedModule> unit = {
       {.module = 2, .decisions = Decisions({0, 2, 1})}};
   EXPECT_THAT(Operators(unit), ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 7, 8));
@@ -554,11 +554,11 @@ TEST_F(TwoLayers, FramesInsideSkipForThemselves) {
                           // b, without the temporary
                           1 + 1 + 8 + 2 + 16, 1 + 1 + 8 + 2 + 16 + 2,
                           1 + 1 + 8 + 2 + 16 + 2, 1 + 1 + 8 + 2));
-  // What b saved it has from the forward pass.
+  // b has the storages that it saved from the forward pass.
   AddSaved(6, 6, 0, 7, 8);
   EXPECT_THAT(Operators(nested({0, 0, 0, 2, 2, 0}, {1, 0, 0})),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 5, 4, 5, 7, 8));
-  // The argument of b.
+  // Now the argument of b.
   trace_.saved[1].unpacked = kNever;
   EXPECT_THAT(ErrorOf(nested({0, 0, 2, 0, 0, 0}, {0, 0, 0})),
               HasSubstr("module 'N': operator 2 (op) cannot be skipped: module "
@@ -585,7 +585,7 @@ TEST_F(TwoLayers, ResultsThatAreNotKeptAreFreed) {
       Units({{.module = 2, .decisions = Decisions({1, 0, 0})}});
   EXPECT_EQ(Units(with({0, 1})), all);
   std::vector<int64_t> without = all;
-  // The program holds it during step 4, and where it is handed out again.
+  // The program holds it during step 4, and when it is handed out again.
   for (const int step : {5, 6, 7}) without[step] -= 4;
   EXPECT_EQ(Units(with({0})), without);
   EXPECT_THAT(ErrorOf(with({1})),
@@ -620,7 +620,7 @@ TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
                         "backward asks for what it makes"));
   trace_.saved[3].unpacked = kNever;
   EXPECT_EQ(decide({2, 2, 1}), "accepted");
-  // What a module keeps beyond the step is the one of the forward pass.
+  // A storage that a module keeps beyond the step is that of the forward pass.
   trace_.storages[5].scope_end = trace_.storages[5].freed = kNever;
   EXPECT_EQ(decide({2, 2, 1}), "accepted");
   trace_.storages[5].scope_end = trace_.storages[5].freed = 5;
@@ -634,7 +634,7 @@ TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("operator 1 (op) cannot be skipped: operator 2 (op), "
                         "which runs again, reads what it writes to in place"));
-  // What is from outside of the unit is as the forward pass left it.
+  // A storage from outside of the unit is as the forward pass left it.
   trace_.operators[4].mutates = trace_.operators[4].outputs = {0};
   trace_.operators[5].reads = {0, 4};
   EXPECT_EQ(decide({0, 2, 0}), "accepted");
@@ -644,7 +644,7 @@ TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
                         "tensor"));
 }
 
-// Operator 4 makes a sparse tensor, whose parts storage 5 is.
+// Operator 4 makes a sparse tensor, whose parts are storage 5.
 TEST_F(TwoLayers, WhatMakesASparseTensorRunsAgain) {
   trace_.operators[4].opaque = true;
   trace_.operators[4].outputs = {};
@@ -724,7 +724,7 @@ TEST_F(TwoLayers, ViewsOfStandInsAreStandIns) {
               HasSubstr("operator 1 (op) cannot be skipped: backward asks for "
                         "what it makes"));
   trace_.operators[5].reads = {};
-  // Autograd keeps nothing of a view that is not there, and that nobody asks
+  // Autograd keeps nothing of a view that is not there and that nothing asks
   // for: step 8 is operator 5 again, after the product.
   trace_.saved[3].unpacked = kNever;
   trace_.tensors[2].scope_end = 4;
@@ -732,9 +732,9 @@ TEST_F(TwoLayers, ViewsOfStandInsAreStandIns) {
             Units({{.module = 2, .decisions = Decisions({2, 2, 0})}})[7]);
   trace_.saved[3].unpacked = 7;
   trace_.tensors[2].scope_end = 5;
-  // A saved view is one of the original.
+  // A saved view is a view of the original.
   EXPECT_EQ(decide({2, 1, 0}), "accepted");
-  // No view runs of what is not there.
+  // No view of a missing storage runs.
   trace_.saved[3].unpacked = kNever;
   EXPECT_THAT(Operators({{.module = 2, .decisions = Decisions({2, 0, 0})}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 5, 7, 8));
@@ -796,7 +796,7 @@ TEST_F(TwoLayers, WhatIsWrittenToInPlaceIsSavedAsAWholeOrNot) {
   EXPECT_THAT(save({0, 1, 0}),
               HasSubstr("operator 1 (op) cannot be saved: it writes in place "
                         "to what is not saved"));
-  // What runs again would read what the last one wrote.
+  // An operator that runs again would read the last write.
   trace_.operators[4].mutates = {};
   EXPECT_THAT(save({1, 0, 1}),
               HasSubstr("operator 0 (op) cannot be saved: operator 2 (op) "

@@ -104,7 +104,7 @@ TEST_P(RealSteps, NeedNoMoreThanIsSaidToBeNeeded) {
   EXPECT_GT(compared, Enough(5));
 }
 
-// The operators that run again, views apart, which cost nothing.
+// Returns the operators that run again, without views, which cost nothing.
 std::set<int32_t> RunningAgain(const Simulation& simulation,
                                const Trace& trace) {
   std::set<int32_t> running;
@@ -116,7 +116,7 @@ std::set<int32_t> RunningAgain(const Simulation& simulation,
   return running;
 }
 
-// Of all that could be skipped beside what is saved, and of all results that
+// Tries all operators that could be skipped in addition, and all results that
 // could be left out.
 TEST(Skip, NothingMoreCanBeLeftOut) {
   std::mt19937 random(12);
@@ -169,7 +169,7 @@ TEST(Skip, NothingMoreCanBeLeftOut) {
   EXPECT_GT(results, Enough(20));
 }
 
-// Decisions by chance, those that compute with a stand-in among them.
+// Random decisions, some of which compute with a stand-in.
 TEST(Skip, IsAsPlainlyPlayed) {
   std::mt19937 random(13);
   int accepted = 0, refused = 0, skipped = 0;
@@ -181,7 +181,7 @@ TEST(Skip, IsAsPlainlyPlayed) {
     for (const RandomUnit& at : UnitsByChance(trace, random)) {
       const std::vector<char> saves = RandomSaves(at.length, random);
       CheckpointedModule unit = needs.Of(at.module, saves);
-      // Some decisions more, up to all.
+      // Some more decisions, up to all.
       const auto one_in = 1 + random() % 8;
       for (int32_t k = 0; k < at.length; ++k) {
         if (random() % one_in != 0) continue;
@@ -208,8 +208,8 @@ TEST(Skip, IsAsPlainlyPlayed) {
   EXPECT_GT(skipped, Enough(3000));
 }
 
-// Decisions by chance for units of a step, which may be inside one another. Those
-// that are refused are left out.
+// Returns random decisions for units of a step, which may be inside one
+// another, without those that the simulation refuses.
 std::vector<CheckpointedModule> UnitsInsideUnits(const Trace& trace,
                                                  std::mt19937& random) {
   const NeedDrivenPolicies needs(trace);
@@ -247,7 +247,7 @@ bool HasNestedUnits(const Trace& trace,
   return false;
 }
 
-// Some operators that others read from become casts that autocast keeps.
+// Turns some operators that others read from into casts that autocast keeps.
 Trace WithRecasts(Trace trace, std::mt19937& random) {
   for (int32_t op = 0; op < trace.forward_end; ++op) {
     for (const int32_t s : trace.operators[op].reads) {
@@ -332,9 +332,9 @@ TEST_P(RealSteps, AreAsPlainlyPlayed) {
   EXPECT_GT(played, 2);
 }
 
-// M.a makes storage 1. M.a.b makes 2 of the input, then writes to 1 in place (the
-// operator at place 1 of its call), and M.a makes 3 of that. Backward asks for 2 and
-// 3.
+// Returns a trace: M.a makes storage 1. M.a.b makes 2 from the input, then
+// writes to 1 in place (the operator at place 1 of its call), and M.a makes 3
+// from that. Backward asks for 2 and 3.
 Trace WritesInside(bool is_made_inside) {
   Trace trace;
   trace.forward_end = 5;
@@ -406,7 +406,7 @@ std::string RefusalOf(const Trace& trace,
   return "";
 }
 
-// What a unit around makes again has not been written to yet.
+// A storage that a unit around makes again has not been written to yet.
 TEST(Skip, WritesAgainToWhatIsMadeAgain) {
   constexpr OperatorDecision kRuns = OperatorDecision::kRecompute;
   constexpr OperatorDecision kSkips = OperatorDecision::kSkip;
@@ -419,7 +419,7 @@ TEST(Skip, WritesAgainToWhatIsMadeAgain) {
             "module 'M.a.b': operator 1 (write) must run again: it writes in "
             "place to what a unit around this one makes again");
   EXPECT_EQ(RefusalOf(made, {around, writes}), "");
-  // What no unit makes again was written to in the forward pass.
+  // The forward pass wrote to a storage that no unit makes again.
   EXPECT_EQ(RefusalOf(made, {skips}), "");
   const Trace from_outside = WritesInside(false);
   EXPECT_EQ(ParseTrace(ToJson(from_outside), "trace"), from_outside);

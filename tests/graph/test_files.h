@@ -10,7 +10,7 @@
 
 namespace acplan::graph {
 
-// A new folder that goes away with everything in it.
+// A new folder that is removed with everything in it.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

@@ -14,8 +14,8 @@ namespace {
 
 using testing::ElementsAre;
 
-// y = relu(x w), z = y + 1 in a call; its backward makes the gradient of y, one
-// of x w, and of w. The multiplication saves x and w, relu its result.
+// Returns y = relu(x w), z = y + 1 in a call; its backward makes the gradients
+// of y, of x w and of w. The multiplication saves x and w, relu its result.
 Trace OneCall() {
   Trace trace;
   trace.forward_end = 4;

@@ -151,7 +151,7 @@ TEST(Trace, NeedsNoModelDeviceMeasuredOrFlags) {
   EXPECT_THAT(ToJson(t), Not(HasSubstr("source")));
 }
 
-// Files of earlier versions say which storages modules keep as attributes.
+// Files of earlier versions list the storages that modules keep as attributes.
 TEST(Trace, ReadsWhatIsKeptNoLonger) {
   const Trace trace = ReadTrace(ACPLAN_SEED_TRACE);
   for (const char* kept : {R"([{"storage": 6, "since": 3}])", "[]", "null",
@@ -163,7 +163,7 @@ TEST(Trace, ReadsWhatIsKeptNoLonger) {
   EXPECT_THAT(ToJson(trace), Not(HasSubstr("\"kept\"")));
 }
 
-// A sparse tensor is made of storage 5, which the trace has no tensor of.
+// A sparse tensor has storage 5 as a part, but the trace has no tensor of it.
 TEST(Trace, OperatorsMayBeOpaque) {
   json small = SmallTrace();
   json& op = small["operators"][2];
@@ -329,8 +329,8 @@ std::vector<BadRow> RowsOfWrongTypes() {
   return rows;
 }
 
-// The rows of tests/data/wrong_trace_values.tsv: pointer, value, path, expected,
-// found.
+// Returns the rows of tests/data/wrong_trace_values.tsv: pointer, value, path,
+// expected, found.
 std::vector<BadRow> RowsOfWrongValues() {
   std::vector<BadRow> rows;
   std::ifstream file(ACPLAN_TEST_DATA_DIR "/wrong_trace_values.tsv");
@@ -433,7 +433,7 @@ TEST(TraceToJson, RoundTripsRandomTraces) {
   }
 }
 
-// Something else of a kind that a trace may hold.
+// Returns a random value of a kind that a trace may hold.
 json RandomValue(std::mt19937& random) {
   switch (random() % 8) {
     case 0:

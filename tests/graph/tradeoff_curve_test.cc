@@ -26,7 +26,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::Pair;
 
-// The example of PyTorch's greedy order.
+// Returns the example of PyTorch's greedy order.
 SacStatistics EightOperators() {
   SacStatistics sac;
   sac.func_names = {"copy_",          "add",    "div", "mm",
@@ -205,14 +205,14 @@ TEST(FitTradeoffTest, IsSoundForRandomStatistics) {
   EXPECT_GT(checked, Enough(100));
 }
 
-// What PyTorch computed for the modules of a bundled profile.
+// PyTorch's results for the modules of a bundled profile.
 class PyTorchTest : public testing::TestWithParam<std::filesystem::path> {
  protected:
   PyTorchTest()
       : profile_(ReadProfile(GetParam())),
         modules_(json::parse(ReadFile(GetParam())).at("modules")) {}
 
-  // For each module with operators, in the order of the file.
+  // Checks each module with operators, in the order of the file.
   template <typename Check>
   void ForEachModule(Check check) const {
     int checked = 0;
@@ -254,7 +254,7 @@ TEST_P(PyTorchTest, HasTheSameGreedyOrder) {
     EXPECT_EQ(order.inplace_op_groups, Groups(greedy.at("inplace_op_groups")));
     EXPECT_EQ(order.random_ops_group, Groups(greedy.at("random_ops_group")));
 
-    // PyTorch's order, its ties by head.
+    // PyTorch's order, with its ties by head.
     struct Item {
       int head;
       int64_t memory;

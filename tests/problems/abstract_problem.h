@@ -14,8 +14,9 @@ struct AbstractProblemOptions {
   double limited_units = 0.4;
 };
 
-// A module problem without a profile: a random forest with random records and
-// curves, a few kinds of which repeat, and a budget that asks for something.
+// Returns a module problem without a profile: a random forest with random
+// records and curves, of which a few kinds repeat, and a budget that requires
+// some units.
 ModuleProblem RandomModuleProblem(std::mt19937& random,
                                   const AbstractProblemOptions& options = {});
 
@@ -27,10 +28,10 @@ struct AbstractJointOptions {
   int64_t bytes_scale = 1;    // everything in bytes is a multiple of it
 };
 
-// A joint problem without a profile: the forest, records and budget of a random
-// module problem, or of several equal blocks that no record tells apart; random
-// policies, some of which make more than autograd keeps, some groups and units
-// free.
+// Returns a joint problem without a profile: the forest, records and budget of
+// a random module problem, or of several equal blocks that no record tells
+// apart; random policies, some of which make more than autograd keeps; some
+// groups and units cost nothing.
 JointProblem RandomJointProblem(std::mt19937& random,
                                 const AbstractJointOptions& options = {});
 

@@ -52,7 +52,7 @@ TEST(EvenBudgets, OfLargeSizes) {
   EXPECT_TRUE(std::ranges::is_sorted(budgets));
 }
 
-// A question about a profile that it keeps.
+// A question together with its profile.
 struct Question {
   Profile profile;
   ModuleTree tree;
@@ -111,7 +111,8 @@ void ExpectMonotone(const std::vector<Plan>& plans) {
   }
 }
 
-// From the minimum to the peak, each as if it were the only one.
+// Expects, for budgets from the minimum to the peak, the plans of separate
+// searches.
 void ExpectEqualsPlansAlone(const Question& question, int points) {
   const std::vector<int64_t> budgets = question.Budgets(points);
   size_t calls = 0;
@@ -231,7 +232,7 @@ TEST_P(BundledFrontier, NeverGetsWorseUnderLimits) {
         PlanFrontier(question.problem, question.Budgets(6), limits);
     ASSERT_THAT(plans, SizeIs(6));
     ExpectMonotone(plans);
-    // What needs no plan needs no time.
+    // A budget that needs no plan needs no time.
     EXPECT_EQ(plans.back().status, PlanStatus::kOptimal);
   }
 }

@@ -83,7 +83,7 @@ TEST(MinimumBudget, IsTheLeastOfAllSets) {
   }
 }
 
-// Records that are left out leave the optimum alone.
+// Leaving records out does not change the optimum.
 TEST(BindingRecords, ImplyTheOthers) {
   std::mt19937 random(5);
   int left_out = 0;

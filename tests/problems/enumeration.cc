@@ -23,8 +23,8 @@ bool IsBelow(const std::string& name, const std::string& ancestor) {
 // f at x.
 using Cost = std::function<double(double)>;
 
-// The knots of a convex, piecewise-linear f on [0, most], and of
-// min over d' >= d of f(d'), that is without its falling part.
+// Returns the knots of min over d' >= d of f(d'), for a convex,
+// piecewise-linear f on [0, most]: f without its falling part.
 std::vector<Knot> RisingKnots(std::vector<double> breaks, double most,
                               const Cost& f) {
   std::erase_if(breaks, [&](double x) { return !(x > 0 && x < most); });
@@ -95,7 +95,8 @@ double FixedBytes(const Profile& profile, const MemoryOptions& memory) {
   return SnapshotSum(*profile.measured.opt_step_peak_categories, memory);
 }
 
-// Operators that every policy saves, from the rules as logical implications.
+// Returns the bytes of operators that every policy saves, from the rules as
+// logical implications.
 double ForcedBytes(const graph::SacStatistics& sac) {
   const int n = static_cast<int>(sac.memory.size());
   const auto is_in = [](const std::vector<int>& list, int k) {
@@ -188,8 +189,9 @@ class SetSearch {
     Extend(0, use);
   }
 
-  // At each record, bytes in use above the budget with these units, all or the
-  // first of their knots discarded. (The difference comes first: it is exact.)
+  // Returns, for each record, the bytes in use above the budget with these
+  // units, with all of their knots discarded or only the first. (The difference
+  // comes first: it is exact.)
   std::vector<double> Above(double budget, const std::vector<int>& set,
                             bool all) const {
     std::vector<double> above;

@@ -12,16 +12,16 @@
 namespace acplan::problems {
 
 // An oracle: every set of units that are not nested, with the cheapest bytes
-// for each. It knows the statement of the problem, but none of the code that
-// solves it.
+// for each. It shares the statement of the problem with the engines, but no
+// code.
 struct Enumeration {
   struct Unit {
     int id = 0;
     int time = 0;
     double held_bytes = 0;
-    std::vector<char> contains;  // a record: is it inside?
-    // Convex and rising, net of the held bytes; the first knot comes with being
-    // a unit.
+    std::vector<char> contains;  // by record: is it inside?
+    // Convex and rising, net of the held bytes; every unit has at least the
+    // first knot.
     std::vector<Knot> knots;
     std::vector<int> nested_with;  // units
   };
@@ -34,9 +34,9 @@ struct Enumeration {
   double fixed_bytes = 0;
   std::optional<int> max_units;
 
-  // The least milliseconds within a budget; nullopt where no set fits.
+  // Returns the least milliseconds within a budget; nullopt if no set fits.
   std::optional<double> LeastMs(double budget) const;
-  // The least budget that some set fits.
+  // Returns the least budget that some set fits.
   double LeastBudget() const;
 };
 
@@ -46,16 +46,16 @@ struct EnumerationOptions {
   std::vector<std::string> fsdp_units = {};
   std::optional<int> max_units = std::nullopt;
 };
-// From the names, orders and statistics of a profile.
+// Builds the oracle from the names, orders and statistics of a profile.
 Enumeration EnumerationOf(const graph::Profile& profile,
                           const EnumerationOptions& options);
 Enumeration EnumerationOf(const ModuleProblem& problem);
 
-// The largest record of a profile with these units, which have ratios.
+// Returns the largest record of a profile with these units, which have ratios.
 double PeakOf(const graph::Profile& profile,
               const std::vector<PlannedModule>& modules,
               const MemoryOptions& memory);
-// Their milliseconds.
+// Returns the milliseconds that these units recompute.
 double MsOf(const graph::Profile& profile,
             const std::vector<PlannedModule>& modules);
 

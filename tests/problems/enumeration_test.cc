@@ -104,7 +104,8 @@ void ExpectOptimal(const Case& c, const PlanOptions& options) {
             std::nullopt);
 }
 
-// Inside the range of budgets, at its lower end, and one byte below that.
+// Tests a budget inside the range of budgets, the lower end of it, and one byte
+// below that.
 void ExpectOptimalAroundTheLeastBudget(Case c) {
   ExpectOptimal(c, c.options);
   for (const int64_t budget : {c.least_budget, c.least_budget - 1}) {

@@ -25,8 +25,8 @@ using solver::SearchStatus;
 using test_support::Enough;
 using test_support::Repetitions;
 
-// Every unit gets groups of so few bytes that they are settled last, and the
-// budget asks for some of them.
+// Adds groups to every unit with so few bytes that they are settled last, and
+// lets the budget ask for some of them.
 void AddSmallGroups(std::mt19937& random, JointProblem& problem) {
   const auto up_to = [&](int most) {
     return 1 + static_cast<int>(random() % static_cast<unsigned>(most));
@@ -49,8 +49,8 @@ void AddSmallGroups(std::mt19937& random, JointProblem& problem) {
   problem.relaxed.budget_bytes -= up_to(120) - 30;
 }
 
-// The policies of the kinds as points, some of them cheaper than their groups:
-// then what they cost is no sum.
+// Turns the policies of the kinds into points, some of them cheaper than their
+// groups: then their cost is no sum.
 void MakePoints(std::mt19937& random, JointProblem& problem) {
   for (JointProblem::Policies& policies : problem.policies) {
     std::map<int64_t, double> cheapest = {
@@ -165,7 +165,8 @@ TEST(JointEngines, AgreeOnLargerProblems) {
     ASSERT_EQ(labels.status, SearchStatus::kOptimal);
     ExpectPlan(problem, labels);
     with_units += labels.units.empty() ? 0 : 1;
-    // What CBC could not prove in its time still has a bound and a plan.
+    // A problem that CBC could not prove in its time still has a bound and a
+    // plan.
     EXPECT_LE(cbc.bound_ms, labels.ms + 1e-6 * std::max(1.0, labels.ms));
     if (cbc.status != SearchStatus::kNoSolution) {
       EXPECT_GE(cbc.ms, labels.ms - 1e-6 * std::max(1.0, labels.ms));
@@ -207,7 +208,7 @@ TEST(JointLabels, StopOnLimitsWithABoundAndThePlanSoFar) {
                   limits.gap * solution.ms * (1 + 1e-9) + 1e-9);
       }
     }
-    // Starting from the optimum proves it.
+    // A search that starts from the optimum proves it.
     const ModuleSolution again = SolveJointByLabels(problem, {}, best.units);
     EXPECT_EQ(again.status, SearchStatus::kOptimal);
     EXPECT_NEAR(again.ms, best.ms, 1e-9 * std::max(1.0, best.ms));
@@ -216,7 +217,7 @@ TEST(JointLabels, StopOnLimitsWithABoundAndThePlanSoFar) {
   EXPECT_GT(stopped, Enough(100));
 }
 
-// Where times are proportional to bytes, the relaxation is no help.
+// If times are proportional to bytes, the relaxation is no help.
 TEST(JointLabels, StopOnLimitsWherePoliciesTie) {
   std::mt19937 random(5);
   const auto up_to = [&](int64_t n) {

@@ -6,10 +6,10 @@
 
 namespace acplan::problems {
 
-// An oracle: the least milliseconds over every set of units that are not nested
-// and every decision for each of their groups; nullopt where none fits. From
-// the statement of the problem alone (the curves of problem.relaxed are not
-// read).
+// Returns the least milliseconds over every set of units that are not nested
+// and every decision for each of their groups; nullopt if none fits. This
+// oracle uses the statement of the problem alone (it does not read the curves
+// of problem.relaxed).
 std::optional<double> LeastJointMs(const JointProblem& problem);
 
 }  // namespace acplan::problems

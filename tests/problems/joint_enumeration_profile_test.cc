@@ -61,7 +61,7 @@ void ExpectPolicies(const JointProblem::Policies& policies,
       EXPECT_NEAR(policies.MsOf(counts), policy.ms, tolerance);
     }
     before = policy.bytes + 1;
-    // The hull lies below.
+    // The hull lies below the policy.
     EXPECT_LE(CurveCost(node.curve, policy.bytes), policy.ms + tolerance);
   }
   EXPECT_NEAR(node.curve.back().bytes, last.bytes, 1e-6);
@@ -104,7 +104,8 @@ TEST(BuildJointProblem, HasThePoliciesOfTheCandidates) {
   EXPECT_GT(units, Enough(500));
 }
 
-// That units are candidates, keep the budget, and cost what is said.
+// Expects that the units are candidates, keep the budget, and cost as much as
+// stated.
 void ExpectValid(const JointProfileCase& c, const ModuleTree& tree,
                  double budget, const ModuleSolution& solution) {
   std::vector<std::pair<int, double>> chosen;
@@ -130,7 +131,7 @@ void ExpectValid(const JointProfileCase& c, const ModuleTree& tree,
 
 using Solve = std::function<ModuleSolution(const JointProblem&)>;
 
-// At a budget in between, at the least one, and a byte below it.
+// Tests a budget in between, the least one, and one a byte below it.
 void ExpectOptimal(const JointProfileCase& c, const Solve& solve,
                    double tolerance) {
   const ModuleTree tree(c.profile);

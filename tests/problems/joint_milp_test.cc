@@ -24,7 +24,7 @@ using solver::SearchStatus;
 using test_support::Enough;
 using test_support::Repetitions;
 
-// Whether the net bytes are those of a policy.
+// Returns whether the net bytes are those of a policy.
 bool IsPolicy(const JointProblem::Policies& policies, double net_bytes) {
   std::set<double> sums = {static_cast<double>(policies.base_bytes)};
   for (const GroupKind& kind : policies.kinds) {
@@ -96,7 +96,7 @@ TEST(JointMilp, FindsTheBestWhereBlocksAreEqual) {
   EXPECT_GT(merged, Enough(200));
 }
 
-// Budgets of which a byte decides, for sizes beyond what CBC tells apart.
+// A single byte decides at these budgets, for sizes beyond CBC's precision.
 TEST(JointMilp, CountsEveryByte) {
   std::mt19937 random(13);
   for (int round = 0; round < Repetitions(800); ++round) {
@@ -123,8 +123,9 @@ TEST(JointMilp, CountsEveryByte) {
   }
 }
 
-// Sums that no double holds exactly when they are scaled by other numbers than
-// powers of two: CBC found them a little short of the record, and then far.
+// No double holds these sums exactly if they are scaled by anything but a power
+// of two. CBC once took them for a little short of the record, and then for far
+// off.
 TEST(JointMilp, FindsTheBestOfAProfileWhoseRecordIsMetExactly) {
   const graph::Profile profile = graph::ReadProfile(
       ACPLAN_TEST_DATA_DIR "/profiles/sums_that_meet_a_record.json");

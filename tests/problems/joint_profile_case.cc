@@ -23,7 +23,7 @@ std::vector<std::string> RandomNames(const Profile& profile,
   return names;
 }
 
-// One for the name of some operator.
+// Returns a pattern for the name of some operator.
 graph::OperatorPatterns RandomPattern(const Profile& profile,
                                       std::mt19937& random) {
   std::vector<std::string> names;

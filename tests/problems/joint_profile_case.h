@@ -12,8 +12,8 @@ namespace acplan::problems {
 struct JointProfileCase {
   explicit JointProfileCase(unsigned seed);
 
-  // Somewhere between the least budget and the baseline, the least budget, and
-  // a byte less. All at least 1.
+  // Returns a budget between the least budget and the baseline, the least
+  // budget, and one a byte less. All are at least 1.
   std::vector<double> Budgets() const;
 
   graph::Profile profile;

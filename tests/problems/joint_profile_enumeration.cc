@@ -28,7 +28,7 @@ bool IsIn(const std::vector<std::string>& names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// Without those that another beats, most bytes last.
+// Returns the policies without those that another beats, most bytes last.
 std::vector<Policy> Unbeaten(std::vector<Policy> policies) {
   std::ranges::sort(policies, [](const Policy& a, const Policy& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : a.ms < b.ms;
@@ -88,8 +88,8 @@ void ForEachSet(const JointProfileEnumeration& problem,
   extend(0);
 }
 
-// The cheapest policies of a set that meet every record, by combining units in
-// the order of time; kInf where there are none below `below`.
+// Returns the cost of the cheapest policies of a set that meet every record, by
+// combining units in the order of time; kInf if none cost less than `below`.
 double CheapestOfSet(const JointProfileEnumeration& problem,
                      const std::vector<int>& set, double budget, double below) {
   std::vector<Policy> sums = {{0, 0}};
@@ -167,7 +167,7 @@ double JointProfileEnumeration::Peak(
 
 JointProfileEnumeration JointEnumerationOf(
     const Profile& profile, const JointProfileEnumerationOptions& options) {
-  // Records are those of the module problem.
+  // The records are those of the module problem.
   const Enumeration modules =
       EnumerationOf(profile, {.memory = options.memory});
   JointProfileEnumeration result;

@@ -14,7 +14,7 @@ namespace acplan::problems {
 // An oracle for units and operators together: every set of units that are not
 // nested, with every policy of each that keeps the rules of
 // tests/support/operator_rules.h. It reads names, orders and statistics of a
-// profile, and knows none of the code that solves the problem.
+// profile, and shares no code with the engines.
 struct JointProfileEnumeration {
   struct Policy {
     double bytes = 0;  // discarded, net of what the frame holds; > 0
@@ -24,12 +24,12 @@ struct JointProfileEnumeration {
     std::string fqn;
     int time = 0;
     double held_bytes = 0;
-    std::vector<char> contains;    // a record: is it inside?
+    std::vector<char> contains;    // by record: is it inside?
     std::vector<Policy> policies;  // that no other beats; both ascending
     std::vector<int> nested_with;  // units
 
-    // The least milliseconds with at least so many bytes; +infinity where that
-    // is too many.
+    // Returns the least milliseconds that discard at least so many bytes;
+    // +infinity if that is too many.
     double LeastMs(double bytes) const;
   };
   std::vector<Unit> units;  // candidates that can discard something, by time
@@ -37,12 +37,12 @@ struct JointProfileEnumeration {
   double fixed_bytes = 0;
   std::optional<int> max_units;
 
-  // The least milliseconds within a budget; nullopt where no plan fits.
+  // Returns the least milliseconds within a budget; nullopt if no plan fits.
   std::optional<double> LeastMs(double budget) const;
-  // The least budget that some plan meets.
+  // Returns the least budget that some plan meets.
   double LeastBudget() const;
-  // The most bytes in use with these units (by index) that discard so many
-  // bytes each.
+  // Returns the most bytes in use with these units (by index), each of which
+  // discards so many bytes.
   double Peak(const std::vector<std::pair<int, double>>& chosen) const;
 };
 

@@ -19,7 +19,7 @@ namespace {
 using test_support::Enough;
 using test_support::Repetitions;
 
-// A chain root > block > leaf, the block with two operators.
+// Returns a chain root > block > leaf, the block with two operators.
 graph::Profile SmallProfile() {
   graph::Profile profile;
   for (const char* fqn : {"r", "r.b", "r.b.l"}) {
@@ -93,8 +93,8 @@ TEST(JointProfileEnumeration, ChargesHeldBytesInsideAndAfterTheUnit) {
   EXPECT_EQ(all.LeastMs(94), 3.5);
 }
 
-// Recomputing all of a unit, where that is legal, does to the profile what the
-// oracle says, by the code that checks plans.
+// The code that checks plans confirms the oracle's view of recomputing all of a
+// unit, if that is legal.
 TEST(JointProfileEnumeration, AgreesWithPlanCheck) {
   int units = 0;
   for (unsigned seed = 0; seed < Repetitions(300) && !HasFailure(); ++seed) {

@@ -39,7 +39,7 @@ MilpSolution SolveLiteral(const Profile& profile, int64_t budget_bytes,
                           static_cast<double>(budget_bytes), world_size));
 }
 
-// Budgets between the least that can be met and the baseline.
+// Returns a budget between the least that can be met and the baseline.
 int64_t BudgetWithin(const Profile& profile, const MemoryOptions& memory,
                      double share) {
   const double least = EnumerationOf(profile, {.memory = memory}).LeastBudget();
@@ -100,8 +100,8 @@ TEST(LiteralForm, RulesOutUnitsOfMoreThan100Ms) {
   EXPECT_EQ(SolveLiteral(slow, budget, 1).status, MilpStatus::kInfeasible);
 }
 
-// ACT times an intercept above the big-M: rct >= ACT rcp - M cannot hold for a
-// module that is no unit.
+// ACT times an intercept is above the big-M: rct >= ACT rcp - M cannot hold for
+// a module that is no unit.
 TEST(LiteralForm, AnInterceptAloneMakesItInfeasible) {
   Profile profile = test_support::SyntheticGpt(1);
   for (graph::Module& module : profile.modules) {

@@ -23,8 +23,9 @@ using graph::ModuleTree;
 using graph::Profile;
 using test_support::BundledProfile;
 
-// With max_units, bounds credit the units left over, so that a pass may end
-// with a label that is no better than the best plan. It must not replace it.
+// With max_units, bounds credit the remaining units, so that a pass may end
+// with a label that is no better than the best plan. Such a label must not
+// replace it.
 
 class MaxUnits : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(BundledProfiles, MaxUnits,

@@ -25,11 +25,11 @@
 #include "tests/support/random_step.h"
 #include "tests/support/synthetic_profile.h"
 
-// What must hold between the answers to questions that belong together: of the same
-// step within more memory, with other names, in other units, in another order. No
-// second planner is asked, so that the steps may be of any size.
-// One step in a thousand takes as long as all others (instances.h says how to go
-// through more than CI does).
+// Relations between the answers to questions that belong together: about the
+// same step with more memory, with other names, in other units, in another
+// order. These tests need no second planner, so the steps may be of any size.
+// One step in a thousand takes as long as all others (instances.h says how to
+// go through more than CI does).
 
 namespace acplan::problems {
 namespace {
@@ -82,7 +82,8 @@ struct Step {
   SegmentKind segments = SegmentKind::kNone;
 };
 
-// From the least that some plan was found to need to what the step needs without.
+// Returns budgets from the least one that a search found to the bytes that the
+// step needs without a plan.
 std::vector<int64_t> BudgetsOf(const ProblemsWithSegments& problems,
                                std::mt19937& random) {
   const int64_t least = LeastPlan(problems, Limits()).least.budget.bytes;
@@ -102,10 +103,11 @@ bool IsProven(const Plan& plan) {
          plan.status == PlanStatus::kInfeasible;
 }
 
-// Of two answers to what is the same question, in which milliseconds count `times`.
+// Compares two answers to the same question, where the other's milliseconds are
+// `times` as long.
 void ExpectTheSame(const Plan& one, const Plan& other, double times = 1) {
   if (!IsProven(one) || !IsProven(other)) {
-    // Bounds hold, whoever found them.
+    // A bound holds for every plan, no matter which search found it.
     if (!one.HasPlan() || !other.HasPlan()) return;
     EXPECT_LE(one.bound_ms * times, other.recompute_ms * (1 + 1e-9));
     EXPECT_LE(other.bound_ms, one.recompute_ms * times * (1 + 1e-9));
@@ -136,9 +138,9 @@ TEST(MetamorphicTest, MoreMemoryIsNeverWorse) {
   }
 }
 
-// Of these steps some budget was without a proof after five seconds: groups of
-// operators that nothing needs, and plans that cost more than the best one in any
-// case, were told apart one by one.
+// For these steps the search once had no proof for some budget after five
+// seconds: it distinguished, one by one, groups of operators that nothing
+// needs, and plans that cost more than the best one in any case.
 TEST(MetamorphicTest, SmallStepsAreProven) {
   for (const unsigned seed :
        {205, 327, 774, 878, 912, 947, 1987, 2531, 2850, 2874, 3960}) {
@@ -201,7 +203,7 @@ Trace Scaled(Trace trace, int64_t bytes, double ms) {
   return trace;
 }
 
-// Of storages of whole allocations, for others are rounded up.
+// Makes all storages whole allocations; others would be rounded up.
 Trace InAllocations(Trace trace) {
   for (graph::TraceStorage& storage : trace.storages) storage.bytes *= 512;
   trace.peak_bytes = std::nullopt;
@@ -226,8 +228,8 @@ TEST(MetamorphicTest, UnitsOfBytesAndTimesDoNotMatter) {
   }
 }
 
-// Storages in another order, and modules with other names, but for the numbers that
-// runs go by.
+// Reorders the storages, and renames modules except for the numbers that runs
+// go by.
 Trace Renamed(Trace trace, std::mt19937& random) {
   std::vector<int32_t> place(trace.storages.size());
   std::iota(place.begin(), place.end(), 0);
@@ -327,8 +329,8 @@ TEST(MetamorphicTest, FrontiersAreOfPlans) {
   }
 }
 
-// Legal plans that nobody looked for: units by chance, each with operators saved by
-// chance and all that nothing needs skipped, or without skips.
+// Random legal plans: random units, each with random operators saved and
+// everything else skipped that nothing needs, or without skips.
 TEST(MetamorphicTest, NoPlanByChanceBeatsABound) {
   int fitting = 0;
   for (int k = First(); k < End() && !HasFailure(); ++k) {
@@ -375,8 +377,8 @@ PlanOptions OnProfiles(const graph::Profile& profile, std::mt19937& random) {
   return options;
 }
 
-// The profile, with operators that make up to 10^10 times as many bytes beside what
-// autograd keeps of their modules.
+// Returns the profile with operators that make up to 10^10 times as many bytes
+// as autograd keeps of their modules.
 graph::Profile WithLargeOperators(graph::Profile profile, int k) {
   std::mt19937 random(k);
   const int digits = 1 + static_cast<int>(random() % 10);
@@ -418,7 +420,8 @@ Compared CompareEngines(const graph::Profile& profile, int k) {
   const int64_t between =
       least +
       static_cast<int64_t>(random() % std::max<int64_t>(1, most - least));
-  // What a plan needs to the byte lies within CBC's tolerances of what misses it.
+  // A need that a plan meets to the byte lies within CBC's tolerances of one
+  // that it misses.
   const int64_t peak = PlanFor(problems[0], between, {}).plan.peak_bytes;
   Compared compared;
   for (const int64_t budget : {least - 1, least, between, peak, peak - 1}) {
@@ -426,7 +429,8 @@ Compared CompareEngines(const graph::Profile& profile, int k) {
     const Plan by_labels = PlanFor(problems[0], budget, {}).plan;
     Plan by_cbc;
     EXPECT_NO_THROW(by_cbc = PlanFor(problems[1], budget, {}).plan);
-    // Costs that differ by 10^8 times lie within its tolerances too: not proven, then.
+    // Costs that differ by a factor of 10^8 lie within its tolerances, too:
+    // then the plan is not proven.
     if (by_cbc.status == PlanStatus::kFeasible) {
       EXPECT_EQ(by_labels.status, PlanStatus::kOptimal);
       EXPECT_LE(by_cbc.bound_ms, by_labels.recompute_ms * (1 + 1e-9));
@@ -461,12 +465,12 @@ TEST(MetamorphicTest, EnginesAgreeOnOperatorsLargerThanTheirModules) {
   CompareEnginesOn([](int k) { return WithLargeOperators(ProfileOf(k), k); });
 }
 
-// Cases that were found among the first 60,000.
+// These cases were found among the first 60,000.
 TEST(MetamorphicTest, EnginesAgreeWhereTheyDidNot) {
-  // On the way CBC shows a solution that keeps rows only as far as its tolerances go.
+  // On the way CBC shows a solution that keeps rows only within its tolerances.
   EXPECT_EQ(CompareEngines(ProfileOf(19281), 19281).budgets, 5);
-  // A plan misses the budget by so little that CBC takes it for one and then does not, and
-  // then knows none of those beside it.
+  // A plan misses the budget by so little that CBC first accepts it and then
+  // does not, and then loses all plans near it.
   EXPECT_EQ(CompareEngines(ProfileOf(1043), 1043).budgets, 5);
   EXPECT_EQ(CompareEngines(ProfileOf(19493), 19493).budgets, 5);
 }

@@ -37,7 +37,7 @@ double NaiveMax(const Lines& lines, double x) {
   return most;
 }
 
-// The least of NaiveMax over [x, most].
+// Returns the least of NaiveMax over [x, most].
 double NaiveRising(const Lines& lines, double x, double most) {
   double least = std::min(NaiveMax(lines, x), NaiveMax(lines, most));
   const auto consider = [&](double at) {

@@ -29,7 +29,7 @@ PlanOptions Skipping(bool may_skip) {
   return options;
 }
 
-// A random step with the question that is asked of it.
+// A random step with a question about it.
 struct Question {
   explicit Question(unsigned seed, bool may_skip = true, double times = 1)
       : trace([seed, times] {
@@ -56,7 +56,8 @@ struct Question {
   const PlanningProblem problem;
 };
 
-// Each figure of an offload that is off by a little is refused.
+// Expects that the check refuses each figure of an offload that is off by a
+// little.
 void ExpectMisstatementsAreRefused(const PlanOffload& offload,
                                    const PlanOffload& actual) {
   const auto rule_of = [&](auto&& misstate) {
@@ -106,7 +107,8 @@ TEST(WithOffload, IsNeverWorseAndSaysWhatItDoes) {
   EXPECT_GT(offloads, Enough(8));
 }
 
-// A byte less of it than is wanted, and so little that nothing can move.
+// A byte less of host memory than a plan would use, and so little that nothing
+// can move.
 TEST(WithOffload, KeepsTheHostsMemory) {
   int limited = 0;
   for (int seed = 0; seed < Repetitions(12); ++seed) {
@@ -133,7 +135,7 @@ TEST(WithOffload, KeepsTheHostsMemory) {
   EXPECT_GT(limited, Enough(5));
 }
 
-// However short a step is, what costs anything of it is not called nothing.
+// No matter how short a step is, a plan that costs any of it is not free.
 TEST(WithOffload, IsOptimalOnlyWhereItCostsNothing) {
   int dear = 0;
   for (int seed = 0; seed < Repetitions(12); ++seed) {

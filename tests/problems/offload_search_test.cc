@@ -31,8 +31,8 @@ const TraceCaseKind kKind = {
     .step = {.shares_storages = true, .repeats = true, .writes = true},
     .skips = true};
 
-// The least cost of these units with any choice of what they offload; infinity
-// where none keeps the limits, nothing where there are too many.
+// Returns the least cost of these units over all choices of offloaded
+// operators; infinity if none keeps the limits, nothing if there are too many.
 std::optional<double> LeastCost(const TraceCase& c,
                                 const std::vector<CheckpointedModule>& units,
                                 int64_t budget_bytes,
@@ -62,7 +62,8 @@ std::optional<double> LeastCost(const TraceCase& c,
   return least;
 }
 
-// Searches from every plan, so the best of all choices is the most it may find.
+// The search starts from every plan, so the best of all choices is the most
+// that it may find.
 TEST(OffloadSearch, FindsNothingThatIsNotThere) {
   std::mt19937 random(8);
   int asked = 0, found = 0, best = 0, better = 0;
@@ -111,7 +112,7 @@ TEST(OffloadSearch, FindsNothingThatIsNotThere) {
   }
   EXPECT_GT(found, 100);
   EXPECT_GT(better, 20);
-  // It is greedy, and nearly always right on small steps.
+  // The search is greedy, and nearly always right on small steps.
   EXPECT_GE(best, found * 9 / 10) << best << " of " << found;
 }
 

@@ -34,7 +34,8 @@ using test_support::RandomOperators;
 using test_support::RandomPatterns;
 using test_support::Repetitions;
 
-// That a policy says of itself what it does, and keeps rules and capacity.
+// Expects that a policy's stated figures are true, and that it keeps rules and
+// capacity.
 void ExpectSound(const SacStatistics& sac, const OperatorPatterns& patterns,
                  const OperatorPolicy& policy, int64_t capacity) {
   ASSERT_EQ(policy.save.size(), sac.memory.size());
@@ -63,8 +64,8 @@ void ExpectNearlyProven(const OperatorSolution& solution, double tolerance) {
   EXPECT_GE(solution.bound_ms, ms - tolerance * (1 + ms));
 }
 
-// Nothing, everything, around feasibility, and around policies that are worth
-// their bytes.
+// Returns capacities of nothing, of everything, around feasibility, and around
+// the bytes of good policies.
 std::set<int64_t> Capacities(const SacStatistics& sac,
                              const OperatorEnumeration& all,
                              std::mt19937& random) {
@@ -90,7 +91,7 @@ TEST(SolveOperators, FindsTheBestOfAllPolicies) {
   int infeasible = 0;
   for (int round = 0; round < 5000 && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
-    // Few different bytes make many ties.
+    // With few different bytes there are many ties.
     const SacStatistics sac = RandomOperators(
         random, {.most_ops = 18, .most_memory = round % 2 == 0 ? 8 : 100000});
     const OperatorPatterns patterns =
@@ -166,7 +167,7 @@ TEST(SolveOperatorsByCbc, FindsTheBestOfAllPolicies) {
   EXPECT_GT(contradictory, Enough(20));
 }
 
-// The example of PyTorch's estimator.
+// Returns the example of PyTorch's estimator.
 SacStatistics EightOperators() {
   SacStatistics sac;
   sac.func_names = {"copy_",          "add",    "div", "mm",
@@ -219,7 +220,7 @@ TEST_P(OnEightOperators, ThePolicyIsTheKnownOne) {
     EXPECT_EQ(solution.policy.recompute_ms, recompute_ms);
     EXPECT_EQ(solution.policy.saved_ms, 63 - recompute_ms);
   }
-  // The next bytes change nothing until the next capacity of the table.
+  // More bytes change nothing until the next capacity of the table.
   EXPECT_EQ(ToText(SolveOperators(groups, capacity + 19).policy.save), policy);
 }
 
@@ -241,8 +242,8 @@ TEST(PolicyOf, AddsUpWhatIsSavedAndRecomputed) {
 }
 
 // The 0-1 knapsacks of functorch's test_ac_knapsack.py: memory, run-time,
-// capacity; the run-time of what is saved, and what that is. Memories of one
-// case are doubled, to be whole.
+// capacity; the run-time of the saved operators, and their indices. The
+// memories of one case are doubled, to be whole.
 struct Knapsack {
   std::vector<int64_t> memory;
   std::vector<double> runtimes;
@@ -290,7 +291,7 @@ TEST_P(Knapsacks, AreSolvedAsFunctorchDoes) {
   EXPECT_NEAR(by_cbc.policy.saved_ms, knapsack.saved_ms, 1e-6 * total_ms);
 }
 
-// Operators whose times are proportional to their bytes.
+// Returns operators whose times are proportional to their bytes.
 SacStatistics ProportionalOperators(std::mt19937& random, int count,
                                     int64_t unit, int64_t most_units) {
   SacStatistics sac;
@@ -305,7 +306,7 @@ SacStatistics ProportionalOperators(std::mt19937& random, int count,
   return sac;
 }
 
-// Times are then least where the bytes recomputed are: a sum of some of them.
+// Then times are least if the recomputed bytes, a sum of some of them, are.
 TEST(SolveOperators, DecidesAmongManyTies) {
   std::mt19937 random(11);
   for (int round = 0; round < 50; ++round) {

@@ -10,29 +10,29 @@
 namespace acplan::problems {
 
 // An oracle: every policy of a module with few operators that keeps the rules
-// of tests/support/operator_rules.h. It knows neither groups nor bounds.
+// of tests/support/operator_rules.h. It uses neither groups nor bounds.
 class OperatorEnumeration {
  public:
   struct Policy {
-    std::vector<char> save;  // an operator
+    std::vector<char> save;  // by operator
     int64_t saved_bytes = 0;
     double recompute_ms = 0;
   };
 
-  // Up to about 20 free operators.
+  // Enumerates all policies of up to about 20 free operators.
   explicit OperatorEnumeration(const graph::SacStatistics& sac,
                                const graph::OperatorPatterns& patterns = {});
 
-  // Policies that no other beats in both, saved bytes ascending and recomputed
-  // milliseconds descending; of equal ones the first in the order of operators,
-  // a saved operator before a recomputed one. Milliseconds are compared as
-  // double sums in the order of operators, which are exact for multiples of
-  // 1/16. Empty where the rules contradict each other.
+  // Returns the policies that no other beats in both, saved bytes ascending and
+  // recomputed milliseconds descending; among equal ones, the first in the
+  // order of operators, a saved operator before a recomputed one. Milliseconds
+  // are compared as double sums in the order of operators, which are exact for
+  // multiples of 1/16. Empty if the rules contradict each other.
   const std::vector<Policy>& Pareto() const { return pareto_; }
 
-  // The policy with the least recomputation within a capacity, of those the one
-  // that saves the fewest bytes, and of those the first; nullopt where none
-  // fits.
+  // Returns the policy with the least recomputation within a capacity, among
+  // those the one that saves the fewest bytes, and among these the first;
+  // nullopt if none fits.
   std::optional<Policy> Best(int64_t capacity) const;
 
  private:

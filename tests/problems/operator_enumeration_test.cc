@@ -20,7 +20,7 @@ using test_support::RandomOperators;
 using test_support::RandomPatterns;
 using test_support::Repetitions;
 
-// The first policy within a capacity, by the comparison of two policies.
+// Returns the first policy within a capacity, by comparing each two policies.
 std::optional<OperatorEnumeration::Policy> BestOfAll(
     const SacStatistics& sac, const OperatorPatterns& patterns,
     int64_t capacity) {

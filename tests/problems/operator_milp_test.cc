@@ -23,7 +23,8 @@ bool IsIn(const std::vector<int>& list, int op) {
   return std::ranges::find(list, op) != list.end();
 }
 
-// Names are a, b, c ...; patterns are lists of such names or "*".
+// Returns whether a name matches. Names are a, b, c ...; patterns are such
+// names or "*".
 bool Names(const std::vector<std::string>& patterns, const std::string& name) {
   return std::ranges::any_of(patterns, [&](const std::string& pattern) {
     return pattern == name || pattern == "*";
@@ -47,7 +48,7 @@ bool IsLegal(const SacStatistics& sac, const OperatorPatterns& patterns,
   return true;
 }
 
-// The least recomputation over all policies; nullopt where none is legal.
+// Returns the least recomputation over all policies; nullopt if none is legal.
 std::optional<double> LeastMs(const SacStatistics& sac,
                               const OperatorPatterns& patterns,
                               int64_t capacity) {
@@ -104,7 +105,8 @@ RandomModule Random(std::mt19937& random, int64_t unit) {
   } else if (!chance(8)) {
     result.capacity = std::llround(static_cast<double>(total) *
                                    static_cast<double>(random() % 1000) / 1000);
-    // Not a byte too few for what fits nearly, and one too few.
+    // A capacity that nearly fits, not a byte too little, and one that is a
+    // byte too little.
     if (unit > 1) result.capacity = result.capacity / unit * unit;
     if (chance(3)) result.capacity = std::max<int64_t>(0, result.capacity - 1);
   }

@@ -58,7 +58,7 @@ struct GoodPlan {
             .memory_budget = 1 - ratio,
             .ops = {}};
   }
-  // A policy for the module that has statistics: 1 save, 0 recompute.
+  // Returns a policy for the module that has statistics: 1 save, 0 recompute.
   PlannedModule Ops(const std::string& policy) {
     const graph::SacStatistics& sac = *Find("GPT.h.1.mlp").sac;
     double total = 0;
@@ -77,7 +77,7 @@ struct GoodPlan {
     }
     return planned;
   }
-  // What the plan says of itself becomes true again.
+  // Makes the plan's statements about itself true again.
   void Refresh() {
     const PlanEffect effect = ComputeEffect(profile, plan.modules, plan.memory);
     plan.peak_bytes = effect.peak_bytes;
@@ -120,13 +120,13 @@ TEST(BrokenOperatorRule, WhatIsSkippedIsNeitherSavedNorRunAgain) {
               Optional(HasSubstr("runs again on what is skipped")));
   EXPECT_THAT(broken("---100-"),
               Optional(HasSubstr("not treated as its parent")));
-  // On a trace what read its parent's result may be kept alone.
+  // On a trace an operator that read its parent's result may be kept alone.
   EXPECT_THAT(broken("----001"),
               Optional(HasSubstr("not treated as its parent")));
   EXPECT_EQ(broken("----001", true), std::nullopt);
   EXPECT_THAT(broken("---0001", true),
               Optional(HasSubstr("not treated as its parent")));
-  // A write to something from outside is not made twice.
+  // A write to something from outside must not be made twice.
   sac.inplace_ops = {{6, 6}};
   EXPECT_THAT(broken("----000"), Optional(HasSubstr("must be saved")));
   EXPECT_EQ(broken("----00-"), std::nullopt);
@@ -239,7 +239,7 @@ TEST(FirstBrokenRule, NamesEachRule) {
   }
 }
 
-// A policy of the module that has statistics, with true sums.
+// Returns a policy of the module that has statistics, with true sums.
 StatedPolicy Stated(const graph::SacStatistics& sac, std::string_view saved,
                     double memory_budget) {
   StatedPolicy policy{.save = {}, .memory_budget = memory_budget};

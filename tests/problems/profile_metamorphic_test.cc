@@ -22,10 +22,10 @@
 #include "tests/support/instances.h"
 #include "tests/support/synthetic_profile.h"
 
-// What must hold between the answers to questions about profiles that belong together,
-// as metamorphic_test.cc has it of steps: at both granularities, with the memory
-// models, trade-offs and engines that a profile allows. instances.h says how to go
-// through more than CI does.
+// Relations between the answers to questions about profiles that belong
+// together, as in metamorphic_test.cc for steps: at both granularities, with
+// the memory models, trade-offs and engines that a profile allows. instances.h
+// says how to go through more than CI does.
 
 namespace acplan::problems {
 namespace {
@@ -39,7 +39,7 @@ using test_support::LimitsOfInstances;
 
 solver::SearchLimits Limits() { return LimitsOfInstances(100'000); }
 
-// What is asked of a profile: options by chance.
+// Returns random options of a question about a profile.
 PlanOptions OptionsByChance(const Profile& profile, std::mt19937& random) {
   const auto one_in = [&](unsigned count) { return random() % count == 0; };
   PlanOptions options;
@@ -56,7 +56,7 @@ PlanOptions OptionsByChance(const Profile& profile, std::mt19937& random) {
   return options;
 }
 
-// A question about a profile. Is where it was made: the problem refers to it.
+// A question about a profile. It cannot be copied: the problem refers to it.
 struct Question {
   Question(Profile of, const PlanOptions& options)
       : profile(std::move(of)),
@@ -74,8 +74,8 @@ struct Question {
   const PlanningProblem problem;
 };
 
-// Nothing where no module of the profile may be a unit, or an option does not go
-// with it.
+// Returns nothing if no module of the profile may be a unit, or if an option is
+// incompatible with it.
 std::unique_ptr<const Question> Ask(Profile profile,
                                     const PlanOptions& options) {
   try {
@@ -100,7 +100,7 @@ struct Case {
   std::unique_ptr<const Question> question;
 };
 
-// Goes through the cases that there are, and asserts that most are.
+// Tests all cases that there are, and asserts that most are.
 template <typename Test>
 void ForEachCase(Test test) {
   int cases = 0;
@@ -114,7 +114,8 @@ void ForEachCase(Test test) {
   EXPECT_GT(2 * cases, Instances());
 }
 
-// From the least to what the model needs without a plan.
+// Returns budgets from the least one to the bytes that the model needs without
+// a plan.
 std::vector<int64_t> BudgetsOf(Case& c) {
   const int64_t least = LeastBudget(c.question->problem, Limits()).bytes;
   const int64_t most = c.question->problem.unplanned_peak_bytes;
@@ -141,11 +142,12 @@ double Rounding(const Plan& plan) {
   return (plan.solver.name == "cbc" ? 1e-5 : 1e-8) * (1 + plan.recompute_ms);
 }
 
-// Of two answers to what is the same question, in which milliseconds count `times`.
+// Compares two answers to the same question, where the other's milliseconds are
+// `times` as long.
 void ExpectTheSame(const Plan& one, const Plan& other, double times = 1) {
   const double rounding = Rounding(other) + times * Rounding(one);
   if (!IsProven(one) || !IsProven(other)) {
-    // Bounds hold, whoever found them.
+    // A bound holds for every plan, no matter which search found it.
     if (!one.HasPlan() || !other.HasPlan()) return;
     EXPECT_LE(one.bound_ms * times, other.recompute_ms + rounding);
     EXPECT_LE(other.bound_ms, one.recompute_ms * times + rounding);
@@ -274,8 +276,8 @@ TEST(ProfileMetamorphic, UnitsOfBytesAndTimesDoNotMatter) {
   });
 }
 
-// Modules with other names and in another order in the file: the orders of the
-// profile say when each runs.
+// Renames modules and reorders them in the file: the orders of the profile say
+// when each runs.
 Profile Renamed(Profile profile, std::mt19937& random) {
   const auto rename = [](std::string& fqn) {
     std::string renamed = "Q";
@@ -353,7 +355,8 @@ bool IsInside(const std::string& fqn, const std::string& outer) {
   return fqn.starts_with(outer + ".");
 }
 
-// Operators saved by chance as far as the rules allow, or a share of the bytes.
+// Returns a unit with random operators saved, within the rules, or with a
+// random share of the bytes.
 std::optional<PlannedModule> UnitByChance(const Module& module,
                                           const PlanOptions& options,
                                           std::mt19937& random) {
@@ -407,7 +410,7 @@ std::vector<PlannedModule> UnitsByChance(Case& c) {
         UnitByChance(module, c.options, c.random);
     if (unit) units.push_back(*std::move(unit));
   }
-  // In forward pre-order, as plans have them.
+  // In forward pre-order, as in plans.
   const std::vector<std::string>& order = c.profile.order.fw_pre;
   std::ranges::sort(units, {}, [&](const PlannedModule& unit) {
     return std::ranges::find(order, unit.fqn) - order.begin();
@@ -415,7 +418,8 @@ std::vector<PlannedModule> UnitsByChance(Case& c) {
   return units;
 }
 
-// Legal plans that nobody looked for. Returns how often one fitted a budget.
+// Compares random legal plans with the answers. Returns how often one fitted a
+// budget.
 int CompareWithPlansByChance(Case& c) {
   int fitting = 0;
   std::vector<Plan> plans;
@@ -438,7 +442,7 @@ int CompareWithPlansByChance(Case& c) {
     } catch (const InputError&) {
       continue;  // a module without a usable fit
     }
-    // Peaks are told in whole bytes, the check allows for rounding.
+    // Peaks are stated in whole bytes, the check allows for rounding.
     double peak = 1;
     for (const RecordUse& record : effect.records) {
       peak = std::max(peak, record.Bytes());
@@ -463,8 +467,8 @@ TEST(ProfileMetamorphic, NoPlanByChanceBeatsABound) {
   EXPECT_GT(fitting, Instances());
 }
 
-// A case that was found among the first 20,000: a corner of the hull of a unit's
-// policies at which it discards nothing at all was left out.
+// A case that was found among the first 20,000: the hull lacked a corner of a
+// unit's policies at which the unit discards nothing at all.
 TEST(ProfileMetamorphic, AUnitThatDiscardsNothingIsACornerOfItsHull) {
   Case c(3924);
   ASSERT_TRUE(c.question);

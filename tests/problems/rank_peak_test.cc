@@ -39,7 +39,7 @@ MemoryOptions RankByChance(const Trace& trace, std::mt19937& random) {
   return options;
 }
 
-// A module or none, all of which runs again.
+// Returns no module or one, all of which runs again.
 std::vector<CheckpointedModule> UnitByChance(const Trace& trace,
                                              std::mt19937& random) {
   if (random() % 3 == 0) return {};
@@ -55,8 +55,9 @@ std::optional<graph::DetailedSimulation> Accepted(
   }
 }
 
-// The sums are checked against those by category, which are running sums over the
-// step: parameters with what is gathered, gradients, optimizer state and the rest.
+// The sums are checked against those by category, which are running sums over
+// the step: parameters with gathered ones, gradients, optimizer state and the
+// rest.
 TEST(RankPeak, AddsUpToThePeakThatPlansAreMadeWith) {
   std::mt19937 random(41);
   int planned = 0;

@@ -136,8 +136,8 @@ TEST(TorchOwnTest, AtAMediumBudgetTheFourLayersAreUnits) {
   std::ranges::sort(ratios);
   for (int i = 0; i < 3; ++i) EXPECT_NEAR(ratios[i], 0.55, 0.05);
   EXPECT_NEAR(std::accumulate(ratios.begin(), ratios.end(), 0.0), 2.35, 0.05);
-  // torch counts the prim.device operators of backward as full reads, and so do
-  // the 97.97 ms; the profile's run-times leave them out. With them, as the
+  // torch counts the prim.device operators of backward as full reads, and its
+  // 97.97 ms do, too; the profile's run-times leave them out. With them, as the
   // profile's export notes say, a step takes 130.37 ms.
   constexpr double kTorchStepMs = 130.367435621;
   constexpr double kShare = 6.97 / 97.97;
@@ -164,8 +164,8 @@ TEST(TorchOwnTest, AtASmallBudgetThereIsNoPlan) {
             PlanStatus::kInfeasible);
 }
 
-// PyTorch's plan as it was applied: with its operator decisions, or the whole
-// unit recomputed where it had none.
+// Returns PyTorch's plan as it was applied: with its operator decisions, or the
+// whole unit recomputed if it had none.
 std::vector<PlannedModule> Applied(const TorchPlan& torch) {
   std::vector<PlannedModule> units = test_support::UnitsOf(torch);
   for (PlannedModule& unit : units) {

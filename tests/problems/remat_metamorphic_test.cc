@@ -20,10 +20,11 @@
 #include "tests/support/random_joint.h"
 #include "tests/support/remat_milp.h"
 
-// What must hold between the answers to questions about compiled steps that belong
-// together: of the same step within more memory, with other names, in other units, in
-// another order; and beside a bound of CBC. Steps are larger than those that
-// remat_test.cc enumerates. instances.h says how to go through more than CI does.
+// Relations between the answers to questions about compiled steps that belong
+// together: about the same step with more memory, with other names, in other
+// units, in another order; and compared with a bound of CBC. Steps are larger
+// than those that remat_test.cc enumerates. instances.h says how to go through
+// more than CI does.
 
 namespace acplan::problems {
 namespace {
@@ -37,7 +38,7 @@ using test_support::End;
 using test_support::First;
 using test_support::Instances;
 
-// Of a step whose rules some plan keeps.
+// A step whose rules some plan keeps.
 struct Step {
   explicit Step(unsigned seed) : random(seed) {
     do {
@@ -59,7 +60,7 @@ struct Step {
     return true;
   }
 
-  // Legal kept values by chance; nothing where there were none.
+  // Simulates random legal kept values; returns nothing if there were none.
   std::optional<JointRun> RunByChance() {
     std::vector<char> kept(graph.buffers.size(), 0);
     for (const RematValue& value : BuildRematProblem(graph).values)
@@ -93,8 +94,8 @@ LeastRematBudget Least(const JointGraph& graph) {
   return FindLeastRematBudget(BuildRematProblem(graph), {}, 0);
 }
 
-// From a byte less than the least that some plan was found to need to what the step
-// needs where all is kept.
+// Returns budgets from a byte less than the least one that a search found to
+// the bytes that the step needs if all is kept.
 std::vector<int64_t> BudgetsOf(Step& step) {
   const int64_t least = Least(step.graph).bytes;
   const JointSimulator simulator(step.graph);
@@ -110,11 +111,12 @@ std::vector<int64_t> BudgetsOf(Step& step) {
   return budgets;
 }
 
-// Of two answers to what is the same question, in which milliseconds count `times`.
+// Compares two answers to the same question, where the other's milliseconds are
+// `times` as long.
 void ExpectTheSame(const RematAnswer& one, const RematAnswer& other,
                    double times = 1) {
   if (!IsProven(one) || !IsProven(other)) {
-    // Bounds hold, whoever found them.
+    // A bound holds for every plan, no matter which search found it.
     if (!HasPlan(one) || !HasPlan(other)) return;
     EXPECT_LE(one.bound_ms * times, other.run.recompute_ms * (1 + 1e-9));
     EXPECT_LE(other.bound_ms, one.run.recompute_ms * times * (1 + 1e-9));
@@ -153,7 +155,7 @@ TEST(RematMetamorphic, NothingFitsBelowTheLeast) {
     const Step step(k);
     const LeastRematBudget least = Least(step.graph);
     ASSERT_LE(least.bound_bytes, least.bytes);
-    const JointRun run = JointSimulator(step.graph).Run(least.kept);
+    const JointRun run = JointSimulator(step.graph).Run(least.is_kept);
     EXPECT_EQ(run.peak_bytes, least.bytes);
     const RematAnswer at = Solve(step.graph, least.bytes);
     EXPECT_NE(at.status, SearchStatus::kInfeasible);
@@ -204,7 +206,7 @@ TEST(RematMetamorphic, UnitsOfBytesAndTimesDoNotMatter) {
   }
 }
 
-// A byte too little, of more bytes than tolerances of a solver tell apart.
+// One byte too little, out of more bytes than a solver's tolerances tell apart.
 TEST(RematMetamorphic, NothingFitsAByteBelowWhatNoChoiceChanges) {
   JointGraph graph;
   graph.buffers = {{.name = "x", .bytes = 1'500'000'000'000}};
@@ -213,8 +215,8 @@ TEST(RematMetamorphic, NothingFitsAByteBelowWhatNoChoiceChanges) {
   EXPECT_EQ(Solve(graph, 1'499'999'999'999).status, SearchStatus::kInfeasible);
 }
 
-// Buffers in another order with other names; what a node reads and makes, and what is
-// returned, in another order.
+// Renames and reorders buffers; reorders what a node reads and makes, and what
+// is returned.
 JointGraph Renamed(JointGraph graph, std::mt19937& random) {
   std::vector<int32_t> place(graph.buffers.size());
   std::iota(place.begin(), place.end(), 0);
@@ -250,7 +252,7 @@ TEST(RematMetamorphic, NamesAndOrdersDoNotMatter) {
   }
 }
 
-// What is held beside the buffers is as a larger budget.
+// Held bytes beside the buffers are like a larger budget.
 TEST(RematMetamorphic, WhatIsHeldIsTakenFromTheBudget) {
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
@@ -263,7 +265,8 @@ TEST(RematMetamorphic, WhatIsHeldIsTakenFromTheBudget) {
   }
 }
 
-// A plan that is near enough is no better than the best one, its bound no higher.
+// A plan that is near enough is no better than the best one, its bound no
+// higher.
 TEST(RematMetamorphic, GapsAreKept) {
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
@@ -285,7 +288,7 @@ TEST(RematMetamorphic, GapsAreKept) {
   }
 }
 
-// Legal plans that nobody looked for.
+// Random legal plans.
 TEST(RematMetamorphic, NoPlanByChanceBeatsABound) {
   int fitting = 0;
   for (int k = First(); k < End() && !HasFailure(); ++k) {
@@ -311,7 +314,8 @@ TEST(RematMetamorphic, NoPlanByChanceBeatsABound) {
   EXPECT_GT(fitting, Instances());
 }
 
-// CBC's bound holds; and where its plan does what it says, that is the optimum.
+// CBC's bound holds; and if the simulation of its plan agrees with CBC, that is
+// the optimum.
 TEST(RematMetamorphic, AgreesWithCbc) {
   int compared = 0;
   int equal = 0;

@@ -55,7 +55,8 @@ TEST(RematPlan, FrontierNeverWorsens) {
   EXPECT_GT(points, Enough(40));
 }
 
-// What a file keeps is what it was made of, and does what it says.
+// The file has the plan's kept buffers, and evaluating it gives the plan's
+// figures.
 TEST(RematPlan, FileTellsWhatThePlanKeeps) {
   const graph::TemporaryFolder folder;
   const auto path = folder.path() / "plan.json";

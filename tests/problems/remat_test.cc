@@ -28,7 +28,7 @@ using test_support::RandomJoint;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Every choice of kept values that no rule forbids, simulated.
+// Simulates every choice of kept values that no rule forbids.
 std::vector<JointRun> AllRuns(const JointGraph& graph) {
   const RematProblem problem = BuildRematProblem(graph);
   const JointSimulator simulator(graph);
@@ -48,7 +48,8 @@ std::vector<JointRun> AllRuns(const JointGraph& graph) {
   return runs;
 }
 
-// Every choice of what the first run of a graph keeps, and the others alike.
+// Simulates every choice of what the first run of a graph keeps, with the same
+// choice for the others.
 std::vector<JointRun> AllTiedRuns(const JointGraph& graph) {
   const JointSimulator simulator(graph);
   std::vector<std::vector<int32_t>> free;
@@ -151,7 +152,7 @@ TEST(Remat, IsWhatEnumerationFinds) {
   RecordProperty("unproven", unproven);
 }
 
-// What runs of one graph keep is the same in all of them: by enumeration.
+// Runs of one graph keep the same buffers: tested by enumeration.
 TEST(Remat, DecidesRunsOfOneGraphAsOne) {
   std::mt19937 random(5);
   int unproven = 0;
@@ -190,7 +191,8 @@ TEST(Remat, DecidesRunsOfOneGraphAsOne) {
   RecordProperty("unproven", unproven);
 }
 
-// Both the simulation and the check refuse a run that keeps what another one does not.
+// Both the simulation and the check refuse a run that keeps a buffer that
+// another one does not.
 TEST(Remat, RefusesRunsOfOneGraphThatDiffer) {
   // a -> b -> c twice; backward reads b.
   JointGraph graph{.buffers = {{.name = "x"}, {.name = "g"}}};
@@ -272,7 +274,7 @@ TEST(Remat, FindsTheLeastBudget) {
   }
 }
 
-// An operator of either pass whose results nothing wants runs in neither.
+// An operator of either pass whose results nothing needs runs in neither.
 TEST(Remat, HoldsWhatItHoldsWhereNothingRuns) {
   JointGraph graph{.held_bytes = 59};
   graph.buffers = {{.name = "x", .bytes = 780}};

@@ -6,15 +6,17 @@
 
 namespace acplan::problems {
 
-// What is least of all schedules, by a shortest path over all states of a step: how many
-// nodes have run, which one ran last, and which values are in memory. Any value may be
-// dropped at any time. For graphs of few values.
+// The rules for runs after the first. The oracle finds the best of all
+// schedules by a shortest path over all states of a step: the number of nodes
+// that have run, the node that ran last, and the values in memory. Any value
+// may be dropped at any time. For graphs of few values.
 enum class AgainRuns {
   kInOrder,  // between two first runs each node once, in the order of the graph
-  kAny,      // as often as one likes, in any order
+  kAny,      // any number of times, in any order
 };
 
-// The least time spent again within a budget; infinity where nothing fits.
+// Returns the least time spent on running again within a budget; infinity if
+// nothing fits.
 double LeastRecomputation(const graph::ScheduleGraph& graph, int64_t budget,
                           AgainRuns again);
 

@@ -34,17 +34,18 @@ using testing::ElementsAre;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Nodes run again anywhere, where they may.
+// Returns a schedule in which nodes run again in random stages, if they may.
 StagedSchedule AnySchedule(std::mt19937& random, const ScheduleGraph& graph) {
   StagedSchedule schedule = WithoutRecomputation(graph);
   for (int32_t s = 0; s < std::ssize(graph.nodes); ++s)
     for (int32_t n = 0; n < s; ++n)
       if (graph.nodes[n].may_run_again && random() % 4 == 0)
-        schedule.again[s].push_back(n);
+        schedule.repeats[s].push_back(n);
   return schedule;
 }
 
-// Budgets from what one node needs at least to what all need.
+// Returns budgets from the bytes that one node needs at least to those that all
+// need.
 std::vector<int64_t> Budgets(const ScheduleGraph& graph) {
   const int64_t least = std::ranges::max(NeededBytes(graph));
   const int64_t most = ScheduleBaseline(graph);
@@ -76,7 +77,7 @@ TEST(RunSchedule, CountsWhatIsLive) {
   EXPECT_EQ(once.peak_step, 3);
   // a is dropped after b, and runs again before d.
   StagedSchedule schedule = WithoutRecomputation(graph);
-  schedule.again[3] = {0};
+  schedule.repeats[3] = {0};
   const ScheduleRun again = RunSchedule(graph, schedule);
   EXPECT_THAT(again.sequence, ElementsAre(0, 1, 2, 0, 3, 4));
   EXPECT_THAT(again.live_bytes, ElementsAre(4, 10, 14, 18, 21, 10));
@@ -95,7 +96,7 @@ TEST(RunSchedule, IsThatOfAWalkFromTheEnd) {
     ASSERT_DOUBLE_EQ(run.recompute_ms, effect.recompute_ms);
     CheckSchedule(graph, run.sequence,
                   {run.peak_bytes, run.peak_bytes, run.recompute_ms});
-    // The sum over the budget is that of the bytes of all runs.
+    // The excess is summed over all runs.
     const int64_t budget = run.peak_bytes * 3 / 4;
     double excess = 0;
     for (const int64_t bytes : run.live_bytes)
@@ -160,11 +161,12 @@ TEST(SolveSchedule, IsWhatEnumerationFinds) {
   }
   EXPECT_GT(searched, repetitions / 4);
   EXPECT_GT(infeasible, 0);
-  // Stages with each node once, in order, are a restriction, if a small one.
+  // Stages that run each node once, in order, are a restriction, if a small
+  // one.
   EXPECT_LT(better_in_any_order, searched / 5);
 }
 
-// The same graph with bytes of any size, up to a random power of ten.
+// Returns the same graph with bytes of any size, up to a random power of ten.
 ScheduleGraph WithLargeBytes(std::mt19937_64& random, ScheduleGraph graph) {
   int64_t most = 1000000;
   for (auto more = random() % 8; more > 0; --more) most *= 10;
@@ -195,7 +197,7 @@ TEST(SolveSchedule, IsWhatEnumerationFindsOfLargeBytes) {
       peak = std::min(
           peak, RunSchedule(graph, AnySchedule(random, graph)).peak_bytes);
     if (peak == baseline) continue;
-    // What a schedule needs to the byte, and no schedule that needs a byte more.
+    // The bytes that a schedule needs, and one byte less.
     for (const int64_t budget : {peak, peak - 1, baseline - 1}) {
       SCOPED_TRACE(budget);
       const double least =
@@ -228,7 +230,7 @@ Moments AllFirstRuns(const ScheduleGraph& graph) {
   return moments;
 }
 
-// The objective of the model; infinity where it has no solution.
+// Returns the objective of the model; infinity if it has no solution.
 double OptimumOf(const ScheduleGraph& graph, int64_t budget,
                  const Moments& moments) {
   const MomentModel model(graph, budget, moments);
@@ -278,14 +280,14 @@ TEST(MomentModel, EncodesSchedulesWithinTheBudget) {
       if (random() % 2 == 0) moments.first_runs.insert(n);
     moments.first_runs.insert({4, 5});
     for (int32_t n = 0; n < 5; ++n) moments.inner.insert({5, n});
-    // What runs again for nothing is not in the model.
+    // The model has no runs that are repeated for nothing.
     ScheduleRepair(graph, run.peak_bytes, 1).Prune(schedule);
     const MomentModel model(graph, run.peak_bytes, moments);
     const std::vector<double> x = model.Encode(schedule);
     ASSERT_TRUE(solver::IsFeasible(model.program(), x));
     const double ms = solver::ObjectiveValue(model.program(), x);
     ASSERT_LE(ms * model.time_unit(), RecomputeMs(graph, schedule));
-    // As late as it can, it is a schedule that costs no more.
+    // Running as late as it can, it is a schedule that costs no more.
     const StagedSchedule decoded = model.Decode(x);
     ASSERT_LE(RecomputeMs(graph, decoded), ms * model.time_unit() + 1e-9);
     ComputeScheduleEffect(graph, SequenceOf(decoded));
@@ -330,7 +332,7 @@ TEST(SolveSchedule, KeepsLimits) {
   const ScheduleAnswer late = SolveSchedule(
       graph, {.budget_bytes = budget, .limits = {.time_limit_s = 0}});
   EXPECT_EQ(late.stopped_by, solver::StoppedBy::kTime);
-  // What is known is an answer.
+  // A known schedule is an answer.
   const ScheduleAnswer best = SolveSchedule(graph, {.budget_bytes = budget});
   ASSERT_EQ(best.status, SearchStatus::kOptimal);
   const ScheduleAnswer known =

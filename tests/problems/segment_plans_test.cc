@@ -47,8 +47,8 @@ PlanOptions OnTraces(bool may_skip = false) {
   return options;
 }
 
-// The modules of a trace without segments that a unit is made of, as places from the
-// first to behind the last.
+// Returns the modules in a unit, of a trace without segments, as a range of
+// indices.
 std::pair<int32_t, int32_t> ModulesOf(const graph::Trace& trace,
                                       const std::string& unit) {
   const auto place = [&](std::string_view fqn) {
@@ -67,7 +67,7 @@ std::pair<int32_t, int32_t> ModulesOf(const graph::Trace& trace,
   return {first, end};
 }
 
-// The adapter refuses units that overlap.
+// Expects no overlapping units, since the adapter refuses them.
 void ExpectApart(const graph::Trace& trace, const Plan& plan) {
   std::vector<std::pair<int32_t, int32_t>> all;
   for (const PlannedModule& unit : plan.modules) {
@@ -88,7 +88,7 @@ std::vector<std::string> NamesOf(const graph::Trace& trace,
   return names;
 }
 
-// Every plan of every family. Nothing where there are too many.
+// Returns every plan of every family; nothing if there are too many.
 std::optional<TracePlans> PlansOf(const ProblemsWithSegments& problems) {
   TracePlans all;
   for (const auto& problem : problems) {
@@ -100,7 +100,7 @@ std::optional<TracePlans> PlansOf(const ProblemsWithSegments& problems) {
   return all;
 }
 
-// Blocks that are called one after the other, without anything in between.
+// Returns consecutive blocks without anything in between.
 graph::Trace Blocks(int count) {
   graph::Trace trace;
   trace.modules = {{"M", "M", {}, {}}};
@@ -181,14 +181,14 @@ TEST(SegmentPlansTest, NoPlanOfAFamilyIsBetter) {
   EXPECT_GT(with_segments, Enough(10));
 }
 
-// Of all families, budget after budget; each plan as good as if it were asked for
-// alone.
+// The frontier of all families, budget by budget; each plan is as good as that
+// of a separate search.
 TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
   int done = 0;
   int compared = 0;
   for (unsigned seed = 0; done < Repetitions(12) && seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
-    // Blocks enough for two families.
+    // Enough blocks for two families.
     const graph::Trace trace = StepOf(seed, {.blocks_least = 5,
                                              .blocks_most = 6,
                                              .operators_least = 1,
@@ -208,7 +208,8 @@ TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
       EXPECT_NEAR(plan.recompute_ms, *best, 1e-9 * (1 + *best));
       ExpectApart(trace, plan);
     }
-    // Stopped at once, a family is no worse than the first, whose plan it has.
+    // If the search is stopped at once, a family is no worse than the first,
+    // whose plan it has.
     const LeastWithSegments least = LeastPlan(problems, {.node_limit = 0});
     const LeastAnswer& first = least.of_family.front();
     for (const LeastAnswer& other : least.of_family) {
@@ -220,7 +221,7 @@ TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
       EXPECT_LE(other.budget.bytes, first.budget.bytes);
       ++compared;
     }
-    // Each still is a plan for the next budget.
+    // Each plan is still a plan for the next budget.
     double least_ms = std::numeric_limits<double>::infinity();
     for (const Plan& plan :
          PlanFrontier(problems, budgets, {.node_limit = 0})) {
@@ -233,7 +234,8 @@ TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
   EXPECT_GE(compared, Enough(10));
 }
 
-// However soon a search with skips is stopped, it is no worse than one without.
+// No matter how soon a search with skips is stopped, it is no worse than one
+// without.
 TEST(SegmentPlansTest, SkipsNeverMakeAPlanWorse) {
   int compared = 0;
   for (unsigned seed = 0; seed < Repetitions(60); ++seed) {
@@ -259,7 +261,7 @@ TEST(SegmentPlansTest, SkipsNeverMakeAPlanWorse) {
   EXPECT_GT(compared, Enough(100));
 }
 
-// The check says so, of a plan that the trace can be simulated with.
+// The check refuses them, in a plan with which the trace can be simulated.
 TEST(SegmentPlansTest, AreCheckedForUnitsInsideAndFsdpUnits) {
   const graph::Trace trace = StepOf(1);
   const std::vector<std::vector<int32_t>> runs = graph::LongestRuns(trace);

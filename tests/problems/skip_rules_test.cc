@@ -27,7 +27,7 @@ using test_support::Repetitions;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-// The module and its number of operators, or none where its calls differ.
+// Returns a module's number of operators, or nothing if its calls differ.
 std::optional<size_t> LengthOf(const Trace& trace, int32_t module) {
   std::optional<size_t> length;
   for (const graph::TraceCall& call : trace.calls) {
@@ -48,8 +48,8 @@ std::string RefusalOf(const Trace& trace, const CheckpointedModule& unit) {
   return "";
 }
 
-// Need-driven decisions, some of them changed by chance, those about views only
-// where `skips_views`.
+// Returns need-driven decisions with random changes; decisions about views
+// change only if `skips_views`.
 CheckpointedModule RandomPolicy(const Trace& trace, int32_t module,
                                 size_t length, bool skips_views,
                                 std::mt19937& random) {
@@ -73,7 +73,7 @@ CheckpointedModule RandomPolicy(const Trace& trace, int32_t module,
   return unit;
 }
 
-// The rules are about units that do.
+// Returns whether a unit skips, since the rules are about such units.
 bool SkipsSome(const CheckpointedModule& unit) {
   return !unit.kept_results.empty() ||
          std::ranges::find(unit.decisions, OperatorDecision::kSkip) !=

@@ -16,9 +16,9 @@ using graph::Trace;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Two blocks, ten operators: forward 0 to 3, backward 4 to 7 (the second block
-// first), optimizer step 8 and 9. Storages: the root's parameter, one of each
-// block, a gradient of each block, an activation, optimizer state.
+// Returns two blocks, ten operators: forward 0 to 3, backward 4 to 7 (the
+// second block first), optimizer step 8 and 9. Storages: the root's parameter,
+// one of each block, a gradient of each block, an activation, optimizer state.
 Trace TwoBlocks() {
   Trace trace;
   trace.forward_end = 4;
@@ -72,9 +72,10 @@ TEST(TraceMemoryTest, OneRankHasEverything) {
               ElementsAre(0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
 }
 
-// A quarter each: 3/4 of 28,672 bytes of parameters less at all times; of the
-// gradients 12,288 less from 4 and 6,144 from 7 on, of 1,000 bytes, which take
-// 1,024, 512 from 8 on.
+// A rank has a quarter of each. So it has 3/4 of 28,672 bytes of parameters
+// less at all times, 12,288 bytes of gradients less from 4 on and 6,144 from 7
+// on, and 512 less of the optimizer state's 1,000 bytes, which take 1,024, from
+// 8 on.
 TEST(TraceMemoryTest, RanksShareWhatIsSharded) {
   EXPECT_THAT(
       BytesOfRank(TwoBlocks(), {.model = MemoryModel::kTrace, .world_size = 4}),
@@ -82,9 +83,9 @@ TEST(TraceMemoryTest, RanksShareWhatIsSharded) {
                   -39936, -40448, -40448));
 }
 
-// The root's 3,072 are whole until 8. a's 6,144 from 0 to 2, and from 4, when b
-// runs backward, to 8; b's 12,288 from 0, when a runs, to 4, and from 4 to 6. A
-// gradient is whole until its unit's backward has ended.
+// The root's 3,072 bytes are whole until 8. a's 6,144 are whole from 0 to 2,
+// and from 4, when b runs backward, to 8; b's 12,288 from 0, when a runs, to 4,
+// and from 4 to 6. A gradient is whole until its unit's backward has ended.
 TEST(TraceMemoryTest, UnitsAreWholeWhileTheyRun) {
   EXPECT_THAT(
       BytesOfRank(TwoBlocks(), {.model = MemoryModel::kTrace,

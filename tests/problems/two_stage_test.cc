@@ -77,7 +77,7 @@ TEST_P(TwoStages, AreNeverBetterThanUnitsAndOperatorsTogether) {
   EXPECT_GE(compared, 2);
 }
 
-// Those with operators for every unit.
+// Returns the plans with operators for every unit.
 std::vector<TorchPlan> PlansWithOperators() {
   std::vector<TorchPlan> plans = test_support::TorchPlans();
   std::erase_if(plans, [](const TorchPlan& plan) {
@@ -98,7 +98,8 @@ TEST(TorchsOperatorsFile, HasAllButOneModel) {
   EXPECT_EQ(PlansWithOperators().size(), 21u);
 }
 
-// At its budget, or where its operators do not keep that, at what they need.
+// At the plan's budget or, if its operators exceed that, at the bytes that they
+// need.
 TEST_P(TorchsOperators, AreNeverBetter) {
   const TorchPlan& torch = GetParam();
   const Profile& profile = BundledProfile(torch.profile);

@@ -18,12 +18,12 @@ namespace {
 using test_support::Enough;
 using test_support::Repetitions;
 
-// No test hangs on a machine that is merely slow.
+// A limit that keeps tests from hanging on a machine that is merely slow.
 constexpr double kGenerous = 60;
 
 Milp Hard() { return HardKnapsack(200, 15, 2); }
 
-// The one item of a knapsack that comes first.
+// Returns the first item of a knapsack as its only one.
 std::vector<double> FirstItem(const Milp& milp) {
   std::vector<double> x(milp.columns.size(), 0.0);
   x[0] = 1;
@@ -153,7 +153,7 @@ TEST(CbcLimits, IsInterruptedFromAnotherThread) {
   }
 }
 
-// What was reported before a stop is there after it.
+// A solution that was reported before a stop is the answer after it.
 TEST(CbcLimits, KeepsTheBestSolutionWhenInterrupted) {
   for (int after = 1; after < 10; after += 2) {
     std::atomic<bool> interrupted = false;

@@ -22,7 +22,7 @@ namespace {
 using test_support::Repetitions;
 using ::testing::ElementsAre;
 
-// What holds of every answer.
+// Expects the invariants of every answer.
 void ExpectConsistent(const Milp& milp, const MilpSolution& solution) {
   EXPECT_GE(solution.seconds, 0);
   EXPECT_GE(solution.nodes, 0);
@@ -324,7 +324,7 @@ TEST(SolveWithCbc, TellsTheInfeasibleLinearProgram) {
 }
 
 TEST(SolveWithCbc, IsNotFooledByBigM) {
-  // y may be 1e-7 to a tolerance, which would let x through for free.
+  // y may be 1e-7 within a tolerance, which would let x through for free.
   Milp milp;
   const int x =
       milp.AddColumn({.name = "x", .lower = 0, .upper = 10, .cost = -1});
@@ -389,7 +389,7 @@ TEST(SolveWithCbc, MayBeCalledConcurrently) {
   EXPECT_THAT(wrong, ::testing::Each(0));
 }
 
-// What a program writes to one of its file descriptors.
+// The text that a program writes to one of its file descriptors.
 class CapturedDescriptor {
  public:
   explicit CapturedDescriptor(int descriptor)

@@ -20,7 +20,7 @@ constexpr double kTolerance = 1e-9;
 
 using Random = std::mt19937;
 
-// Eighths now and then, so that slopes are equal, and 0.
+// Returns a slope; half of them are eighths, so that some are equal, or 0.
 double RandomSlope(Random& random) {
   if (random() % 2 == 0) return static_cast<double>(random() % 24) / 8;
   return std::uniform_real_distribution<double>(0, 3)(random);
@@ -41,7 +41,7 @@ ConvexCost FromSegments(const std::vector<CostSegment>& segments) {
   return ConvexCost().Plus(segments);
 }
 
-// Values at 0, 1, ..., end.
+// Returns the values at 0, 1, ..., end.
 std::vector<double> Values(const std::vector<CostSegment>& segments) {
   std::vector<double> values{0};
   for (const CostSegment& segment : segments) {
@@ -62,7 +62,8 @@ void ExpectValues(const ConvexCost& cost, const std::vector<double>& values) {
   EXPECT_EQ(cost.At(end + 1), kInf);
 }
 
-// The lower hull of points (n, values[n]) at every n; infinite ones are none.
+// Returns the lower hull of points (n, values[n]) at every n; infinite values
+// are no points.
 std::vector<double> NaiveHull(const std::vector<double>& values) {
   std::vector<double> hull = values;
   for (size_t n = 0; n < values.size(); ++n) {
@@ -176,7 +177,7 @@ TEST(ConvexCost, LeastSumIsTheLeastOfAllPoints) {
   EXPECT_GT(finite, Enough(1000));
 }
 
-// Different steps from one whole number to the next.
+// Returns the number of different steps from one whole number to the next.
 int StepsOf(const ConvexCost& cost) {
   int steps = 0;
   double last = -1;

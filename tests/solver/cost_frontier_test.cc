@@ -20,14 +20,14 @@ constexpr double kTolerance = 1e-9;
 
 using Random = std::mt19937;
 
-// Costs are eighths in every second round, so that there are equal ones.
+// Returns a cost; eighths if `eighths`, so that some are equal.
 double RandomCost(Random& random, bool eighths) {
   if (eighths) return static_cast<double>(random() % 8) / 8;
   return std::uniform_real_distribution<double>(0, 1)(random);
 }
 
-// The value of each piece is its number, its label `first_label` more. Ends are
-// vertices at random unless all are.
+// Returns a frontier. The value of each piece is its number, its label
+// `first_label` more. Ends are vertices at random unless all are.
 CostFrontier RandomFrontier(Random& random, bool eighths, bool all_vertices,
                             int first_label = 0) {
   CostFrontier frontier;
@@ -62,13 +62,13 @@ const FrontierPiece* PieceAt(const CostFrontier& frontier, int64_t bytes) {
   return nullptr;
 }
 
-// Infinite between the pieces.
+// Returns the cost, which is infinite between the pieces.
 double CostAt(const CostFrontier& frontier, int64_t bytes) {
   const FrontierPiece* p = PieceAt(frontier, bytes);
   return p ? p->CostAt(bytes) : kInf;
 }
 
-// The least cost of at least so many bytes.
+// Returns the least cost of at least so many bytes.
 double Closure(const CostFrontier& frontier, int64_t bytes) {
   double least = kInf;
   for (const FrontierPiece& p : frontier) {
@@ -216,7 +216,8 @@ std::vector<FixedKnot> RandomCurve(Random& random, bool eighths) {
   return curve;
 }
 
-// Of a whole number of bytes between the first knot and the last.
+// Returns the cost of a whole number of bytes between the first knot and the
+// last.
 double CurveAt(const std::vector<FixedKnot>& curve, int64_t bytes) {
   size_t k = 1;
   while (k < curve.size() && curve[k].bytes < bytes) ++k;
@@ -227,7 +228,8 @@ double CurveAt(const std::vector<FixedKnot>& curve, int64_t bytes) {
                        static_cast<double>(to.bytes - from.bytes);
 }
 
-// At least `bytes` split between the frontier and the curve.
+// Returns the least cost of at least `bytes` split between the frontier and the
+// curve.
 double NaiveSum(const CostFrontier& frontier,
                 const std::vector<FixedKnot>& curve, int64_t bytes) {
   double least = kInf;
@@ -263,8 +265,8 @@ TEST_P(Sum, IsTheInfimalConvolutionWhereAllEndsAreVertices) {
   }
 }
 
-// Each point tells which point of the frontier it came from, and that point
-// and the unit together cost as much. That holds whatever the vertices are.
+// Each point names the point of the frontier that it came from, and that point
+// and the unit together cost as much. This holds for all vertices.
 TEST_P(Sum, EachPointLeadsBackToWhereItCameFrom) {
   Random random(6);
   for (int round = 0; round < Repetitions(3000) && !HasFailure(); ++round) {

@@ -28,7 +28,8 @@ void ForEachPoint(const Milp& milp,
   }
 }
 
-// Whether some values of the columns behind x keep every row but the first.
+// Returns whether some values of the columns after x keep every row except the
+// first.
 bool CanBeCompleted(const Milp& milp, const std::vector<double>& x) {
   Milp rest = milp;
   rest.rows.erase(rest.rows.begin());

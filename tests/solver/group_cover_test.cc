@@ -18,7 +18,8 @@ using test_support::Enough;
 using test_support::Repetitions;
 using ::testing::ElementsAre;
 
-// The least time, the most bytes, later items rather than earlier ones.
+// The order of solutions: the least time, the most bytes, later items rather
+// than earlier ones.
 struct Best {
   double ms = std::numeric_limits<double>::infinity();
   int64_t bytes = 0;
@@ -42,13 +43,14 @@ Best Enumerate(const std::vector<CoverItem>& items, int64_t need) {
   return best;
 }
 
-// Times in eighths, so that sums tie, some of them 0; bytes some of them 0.
+// Returns items with times in eighths, so that sums tie; some times and bytes
+// are 0.
 std::vector<CoverItem> RandomItems(std::mt19937& random, int most) {
   std::vector<CoverItem> items(random() % (most + 1));
   for (CoverItem& item : items) {
     item.bytes = static_cast<int64_t>(random() % 9);
     item.ms = static_cast<double>(random() % 17) / 8;
-    // What discards nothing is of no use, whatever it costs.
+    // An item that discards nothing is of no use at any cost.
     if (item.bytes == 0) item.ms += 1;
   }
   return items;
@@ -91,7 +93,8 @@ TEST(LeastCover, TakesWhatIsFree) {
   EXPECT_EQ(LeastCover({}, 1).status, SearchStatus::kInfeasible);
 }
 
-// Bytes and times that nothing dominates, near proportional.
+// Returns items whose bytes and times are nearly proportional, so that none
+// dominates another.
 std::vector<CoverItem> HardItems() {
   std::mt19937_64 random(3);
   std::vector<CoverItem> items(60);

@@ -106,7 +106,8 @@ void ExpectNear(double read, double written) {
   }
 }
 
-// Compares by name, since LP readers number columns as they meet them.
+// Compares by name, since LP readers number columns in the order of their first
+// use.
 void ExpectSame(const Milp& read, const Milp& written) {
   ASSERT_EQ(read.columns.size(), written.columns.size());
   ASSERT_EQ(read.rows.size(), written.rows.size());
@@ -139,7 +140,7 @@ void ExpectSame(const Milp& read, const Milp& written) {
   }
 }
 
-// With every kind of bound.
+// Returns a program with every kind of bound.
 Milp RandomProgram(std::mt19937& random) {
   const auto draw = [&random](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);
@@ -181,7 +182,7 @@ Milp RandomProgram(std::mt19937& random) {
     if (milp.rows[i].terms.empty()) {
       milp.rows[i].terms.push_back({.column = 0, .coefficient = 1});
     }
-    // Zeros are no part of what is read back.
+    // Zeros are not written, so they are not read back.
     for (Milp::Term& term : milp.rows[i].terms) {
       if (term.coefficient == 0) term.coefficient = 1e9 / 7;
     }
@@ -200,7 +201,8 @@ TEST(ToMps, ReadsBackTheSame) {
   }
 }
 
-// LP text has a column for the offset and two rows for a range.
+// Returns the program as LP text has it: with a column for the offset and two
+// rows for a range.
 Milp AsLp(const Milp& milp) {
   Milp lp = milp;
   if (milp.objective_offset != 0) {

@@ -39,7 +39,7 @@ int64_t LeastOfAllCuts(const FlowNetwork& network) {
   return least;
 }
 
-// A maximum flow by any paths that have capacity left.
+// Returns a maximum flow by any paths with remaining capacity.
 int64_t FlowByPaths(const FlowNetwork& network) {
   std::vector<std::vector<int64_t>> left(
       network.nodes, std::vector<int64_t>(network.nodes, 0));

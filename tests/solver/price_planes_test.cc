@@ -61,8 +61,9 @@ TEST(PricePlanes, PayForRoomThatIsMissing) {
   EXPECT_NEAR(highest->missing, 3, kNear);
 }
 
-// Prices and mixture prove each other best: the lowest plane at the prices costs as much
-// as the mixture, which keeps all rows but for what is missing.
+// Prices and mixture prove each other best: the lowest plane at the prices
+// costs as much as the mixture, which keeps all rows except for what is
+// missing.
 TEST(PricePlanes, AreAsHighAsTheirMixtureCosts) {
   std::mt19937 random(1);
   const auto draw = [&](double least, double most) {

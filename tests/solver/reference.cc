@@ -20,7 +20,7 @@ double Dot(const Vector& a, const Vector& b) {
   return sum;
 }
 
-// Solves for the point where all planes meet.
+// Returns the point where all planes meet.
 std::optional<Vector> Meet(std::vector<HalfSpace> planes) {
   const size_t n = planes.size();
   for (size_t k = 0; k < n; ++k) {
@@ -47,7 +47,7 @@ std::optional<Vector> Meet(std::vector<HalfSpace> planes) {
   return point;
 }
 
-// The least cost * y in a bounded polyhedron.
+// Returns the least cost * y in a bounded polyhedron.
 std::optional<double> LeastAtVertex(const Vector& cost,
                                     const std::vector<HalfSpace>& spaces) {
   std::optional<double> least;
@@ -88,7 +88,7 @@ Milp RandomMilp(std::mt19937& random, const RandomMilpOptions& options) {
   };
   Milp milp;
   milp.objective_offset = draw(0, 2) == 0 ? number(-50, 50) : 0.0;
-  Vector inside;  // a point that most rows are made to admit
+  Vector inside;  // a point that most rows admit by construction
   for (int j = 0; j < options.integers + options.continuous; ++j) {
     const bool integer = j < options.integers;
     const double lower = integer ? draw(-2, 1) : number(-4, 1);
@@ -111,7 +111,7 @@ Milp RandomMilp(std::mt19937& random, const RandomMilpOptions& options) {
       row.terms.push_back({.column = j, .coefficient = number(-6, 6)});
       value += row.terms.back().coefficient * inside[static_cast<size_t>(j)];
     }
-    // Now and then a row that nothing inside was asked about.
+    // Some rows are independent of that point.
     if (draw(0, 7) == 0) value = draw(-12, 12);
     const int kind = draw(0, options.equalities ? 3 : 2);
     row.lower = kind == 1 ? -kInfinity : value - (kind == 3 ? 0 : draw(0, 4));

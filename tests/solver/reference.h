@@ -15,14 +15,16 @@ struct RandomMilpOptions {
   bool fractional = false;  // coefficients and costs that are no integers
 };
 
-// A small program whose columns are all bounded; some have no solution.
+// Returns a small program whose columns are all bounded; some have no solution.
 Milp RandomMilp(std::mt19937& random, const RandomMilpOptions& options);
 
-// The optimal objective by trying all integers and all vertices of what is left
-// (at most three continuous columns); none where there is no solution.
+// Returns the optimal objective by trying all integers and all vertices of the
+// remaining program (at most three continuous columns); nothing if there is no
+// solution.
 std::optional<double> BruteForce(const Milp& milp);
 
-// A multi-dimensional knapsack that takes CBC much longer than a few seconds.
+// Returns a multi-dimensional knapsack that takes CBC much longer than a few
+// seconds.
 Milp HardKnapsack(int items, int dimensions, int seed);
 
 }  // namespace acplan::solver

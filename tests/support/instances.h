@@ -5,11 +5,11 @@
 #include "solver/search.h"
 #include "tests/support/repetitions.h"
 
-// How many random instances of a kind a metamorphic test goes through: those that
-// the test says, or by the environment
+// The number of random instances of a kind that a metamorphic test goes
+// through: the test's own number, or by the environment
 //   ACPLAN_INSTANCES=20000   so many
 //   ACPLAN_FIRST=19281       from that one on
-//   ACPLAN_MILLISECONDS=50   ending every search after so long
+//   ACPLAN_MILLISECONDS=50   ending every search after that time
 
 namespace acplan::test_support {
 
@@ -21,8 +21,9 @@ inline int NumberOf(const char* variable, int otherwise) {
 constexpr int kUsualInstances = 200;
 
 inline int First() { return NumberOf("ACPLAN_FIRST", 0); }
-// Under AddressSanitizer searches are slow and every instance is of the same few kinds of
-// steps: a third of the repetitions of other tests.
+// Returns the number of instances. Under AddressSanitizer searches are slow and
+// every instance is of the same few kinds of steps: a third of the repetitions
+// of other tests.
 inline int Instances(int usual = kUsualInstances) {
   const int asked = Repetitions(usual);
   return NumberOf("ACPLAN_INSTANCES", kEvery == 1 ? asked : (asked + 2) / 3);
@@ -31,7 +32,7 @@ inline int End(int usual = kUsualInstances) {
   return First() + Instances(usual);
 }
 
-// Searches end after so many labels, unless they end after so long.
+// Returns limits that end searches after so many labels, or after that time.
 inline solver::SearchLimits LimitsOfInstances(int labels) {
   if (const int ms = NumberOf("ACPLAN_MILLISECONDS", 0)) {
     return {.time_limit_s = ms / 1000.};

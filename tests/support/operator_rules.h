@@ -9,23 +9,24 @@
 namespace acplan::test_support {
 
 // The rules of operator policies as PyTorch's MILP states them, one by one.
-// Shares no code with graph/profile/sac_statistics.cc.
+// This file shares no code with graph/profile/sac_statistics.cc.
 
-// Whether `name` matches the whole of a shell pattern of '*', '?' and '[...]'
-// (single characters, no ranges).
+// Returns whether `name` matches the whole of a shell pattern of '*', '?' and
+// '[...]' (single characters, no ranges).
 bool GlobMatches(const std::string& name, const std::string& pattern);
 
-// Whether a policy (one entry an operator, 1 is saved) keeps every rule.
+// Returns whether a policy (one entry an operator, 1 is saved) keeps every
+// rule.
 bool KeepsRules(const graph::SacStatistics& sac,
                 const graph::OperatorPatterns& patterns,
                 const std::vector<char>& save);
 
-// The rules by the last operator that each speaks of.
+// The rules, each filed under the last operator that it concerns.
 class RulesByLastOperator {
  public:
   RulesByLastOperator(const graph::SacStatistics& sac,
                       const graph::OperatorPatterns& patterns);
-  // Whether save[k] keeps the rules of k and operators before it.
+  // Returns whether save[k] keeps the rules of k and operators before it.
   bool Allows(const std::vector<char>& save, int k) const;
   int ops() const { return static_cast<int>(rules_.size()); }
 

@@ -14,7 +14,7 @@ DataflowGraph RandomDataflow(std::mt19937& random, int nodes) {
   graph.model.name = "random";
   for (int k = 0; k < nodes; ++k) {
     DataflowNode node{.name = "n" + std::to_string(k)};
-    // Half of them backward, and the loss seldom.
+    // Half of the nodes are backward, and few are the loss.
     const int kind = static_cast<int>(random() % 12);
     node.stage = kind == 0  ? DataflowStage::kLoss
                  : kind < 3 ? DataflowStage::kPlaceholder

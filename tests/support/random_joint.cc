@@ -55,7 +55,7 @@ class Maker {
     if (std::ranges::find(to, b) == to.end()) to.push_back(b);
   }
 
-  // Mostly a recent one.
+  // Returns one of them, mostly a recent one.
   int32_t OneOf(const std::vector<int32_t>& from) {
     const int count = static_cast<int>(from.size());
     const int back = std::min(Whole(1, count), Whole(1, count));
@@ -109,9 +109,10 @@ class Maker {
   JointGraph graph_;
   size_t inputs_ = 0;
   int32_t tangent_ = 0;
-  std::vector<int32_t> forward_;  // inputs and what nodes of stage forward make
-  std::vector<int32_t> all_;      // those of stage either, too
-  std::vector<int32_t> backward_;  // what backward makes, and the tangent
+  std::vector<int32_t> forward_;   // inputs and results of nodes of stage
+                                   // forward
+  std::vector<int32_t> all_;       // those and results of stage either
+  std::vector<int32_t> backward_;  // results of backward, and the tangent
 };
 
 }  // namespace
@@ -151,11 +152,12 @@ class Repeater {
     }
     for (int32_t n = 0; n < std::ssize(graph_.nodes); ++n)
       if (graph_.nodes[n].stage != JointStage::kBackward) AddNode(n, run);
-    // Other results of every other run.
+    // Other results in every other run.
     for (const int32_t b : graph_.forward_outputs)
       if (b > 0 && (b + run) % 2 == 0)
         AddOnce(here_.back()[b], step_.forward_outputs);
-    // What a run hands on is made by a node of its own, and never a second time.
+    // A node of its own makes the buffer that a run hands on, and never a
+    // second time.
     JointBuffer passed = graph_.buffers[0];
     passed.name += " handed on";
     passed_ = Add(passed, run);
@@ -192,10 +194,10 @@ class Repeater {
 
   const JointGraph& graph_;
   const int32_t handed_on_;     // buffer
-  std::vector<int32_t> maker_;  // a buffer
+  std::vector<int32_t> maker_;  // by buffer
   JointGraph step_;
-  std::vector<std::vector<int32_t>> here_;  // a run, a buffer
-  std::vector<int32_t> first_;  // a node of forward: that of the first run
+  std::vector<std::vector<int32_t>> here_;  // by run and buffer
+  std::vector<int32_t> first_;  // by node of forward: that of the first run
   int32_t passed_ = 0;
 };
 

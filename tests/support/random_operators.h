@@ -25,15 +25,16 @@ struct RandomOperatorsOptions {
   double in_place_anywhere = 0.1;   // of the others: on a later operator too
 };
 
-// Statistics of a module that a profile may hold. They may contradict
+// Returns statistics of a module that a profile may hold. They may contradict
 // themselves.
 graph::SacStatistics RandomOperators(
     std::mt19937& random, const RandomOperatorsOptions& options = {});
 
-// Whether all run-times are multiples of 1/16 ms, whose sums are exact.
+// Returns whether all run-times are multiples of 1/16 ms, whose sums are exact.
 bool HasExactRuntimes(const graph::SacStatistics& sac);
 
-// Up to two patterns, of which the names that RandomOperators gives match some.
+// Returns up to two patterns; the names that RandomOperators gives match some
+// of them.
 graph::OperatorPatterns RandomPatterns(std::mt19937& random);
 
 }  // namespace acplan::test_support

@@ -12,8 +12,8 @@ struct ScheduleShape {
       true;  // several results, scratch, returns, nodes that run once only
 };
 
-// A graph of any schedule whose nodes read near and far ones, with whole times. Valid for
-// what schedules are made of.
+// Returns a graph whose operators may run in any schedule, with nodes that read
+// near and far ones, and whole times. It is valid for schedules.
 graph::ScheduleGraph RandomSchedule(std::mt19937& random,
                                     const ScheduleShape& shape);
 

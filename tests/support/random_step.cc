@@ -42,9 +42,9 @@ class Dice {
 struct Operation {
   std::string name = {};
   double runtime_ms = 1;
-  std::vector<int64_t> bytes = {};  // of what it makes
+  std::vector<int64_t> bytes = {};  // of its results
   int64_t workspace_bytes = 0;      // while it runs
-  int64_t inner_bytes = 0;          // made by an operator of its own before
+  int64_t inner_bytes = 0;          // made by a separate operator before it
   bool has_weight = false;          // of the module
   bool view = false;
   bool random = false;
@@ -52,10 +52,11 @@ struct Operation {
   bool has_gradient = true;
   bool saves_arguments = false, saves_weight = false;
   std::vector<int> saves_results = {};
-  bool hands_on_gradients = false;  // they are those of its result
+  bool hands_on_gradients = false;  // its result's gradients
 };
 
-// Variables are numbered; a module's arguments are the first.
+// A statement of a program. Variables are numbered; a module's arguments are
+// the first.
 struct Statement {
   enum class Kind { kOperation, kCall, kKeep };
   Kind kind = Kind::kOperation;
@@ -63,7 +64,7 @@ struct Statement {
   int child = 0;
   bool is_of_root = false;  // a child of the root
   std::vector<int> arguments = {}, results = {};
-  int by_position = 0;  // so many of the arguments of a call
+  int by_position = 0;  // the number of arguments of a call by position
   bool no_grad = false;
 };
 
@@ -141,7 +142,7 @@ class Author {
                           : dice_.Between(1, 4) * 0.5;
   }
 
-  // Of a mask or a position bias.
+  // Returns the operation of a mask or a position bias.
   Operation Shared() {
     Operation of = {.name = "aten.gt.Scalar",
                     .runtime_ms = 0.25,
@@ -244,7 +245,7 @@ class Author {
                                   .results = std::move(results)});
   }
 
-  // The variable of the result: a new one, or `replaced`.
+  // Returns the variable of the result: a new one, or `replaced`.
   int AddAny(Program& program, const std::vector<int>& arguments,
              int replaced) {
     Operation operation = arguments.size() > 1 ? Binary() : Unary();
@@ -281,7 +282,7 @@ class Author {
     return result;
   }
 
-  // The variables of the results.
+  // Returns the variables of the results.
   std::vector<int> Call(Program& program, int child,
                         const std::vector<int>& arguments) {
     Statement call = {
@@ -301,7 +302,8 @@ class Author {
     return call.results;
   }
 
-  // Calls at the end of a block of the root one that takes one argument.
+  // Calls, at the end of a block of the root, another block that takes one
+  // argument.
   void CallOther(Program& root, int block) {
     for (int other = 0; other < block; ++other) {
       const Program& candidate = root.children[other];
@@ -317,7 +319,7 @@ class Author {
     }
   }
 
-  // Another block of the root, as a block inside this one.
+  // Calls another block of the root, as a block inside this one.
   int CallShared(Program& program, const Program& root, int child, int x) {
     const int result = program.variables++;
     Statement call = {.kind = Statement::Kind::kCall,
@@ -333,7 +335,7 @@ class Author {
     return result;
   }
 
-  // A block with a call's arguments, in `around`.
+  // Adds a block with a call's arguments to `around`.
   int AddBlock(Program& around, int arguments, bool is_nested) {
     const int index = static_cast<int>(around.children.size());
     Program block{.fqn = around.fqn + "." + std::to_string(index),
@@ -371,7 +373,7 @@ class Author {
       block.statements.push_back(
           {.kind = Statement::Kind::kKeep, .arguments = {x}});
     }
-    // Only what has modules inside may be a unit.
+    // Only modules with modules inside may be units.
     if (block.children.empty()) {
       block.children.push_back(
           {.fqn = block.fqn + ".leaf0", .results = {0}, .variables = 1});
@@ -401,7 +403,7 @@ class Runner {
   Runner(Dice& dice, const StepOptions& options)
       : dice_(dice), options_(options) {}
 
-  // Nothing where PyTorch would refuse.
+  // Returns nothing if PyTorch would refuse.
   std::optional<Trace> Run(const Program& model) {
     trace_.model = {"random", "Net", 1, 1, "fp32", "SGD"};
     root_ = &model;
@@ -435,15 +437,18 @@ class Runner {
   }
 
  private:
-  // Autograd's of an operator. Edges lead to what its arguments were made by.
+  // Autograd's node of an operator. Edges lead to the nodes of the operators
+  // that made its arguments.
   struct Node {
     int32_t op = 0;
     const Operation* operation = nullptr;
     std::vector<std::pair<int32_t, int64_t>> edges = {};  // node, bytes
     std::vector<int32_t> saved = {};
     std::vector<int32_t> results = {};    // tensors
-    std::vector<int32_t> gradients = {};  // that have arrived: storages
-    int32_t weight = -1;                  // accumulates the gradient of
+    std::vector<int32_t> gradients = {};  // storages of the gradients that have
+                                          // arrived
+    int32_t weight = -1;                  // the weight whose gradient it
+                                          // accumulates
     bool has_run = false;
   };
 
@@ -461,7 +466,7 @@ class Runner {
     return static_cast<int32_t>(index);
   }
 
-  // A tensor of its own, of a storage that was there before the step.
+  // Adds a tensor of its own, of a storage that was there before the step.
   int32_t AddEarlier(int64_t bytes, StorageCategory category) {
     trace_.storages.push_back({.bytes = bytes, .category = category});
     return AddTensor(
@@ -498,7 +503,7 @@ class Runner {
     if (--holders_[tensor] == 0) trace_.tensors[tensor].scope_end = Now();
   }
 
-  // Results are held by the caller.
+  // Runs a program. The caller holds the results.
   std::vector<int32_t> RunProgram(const Program& program,
                                   const Statement& statement,
                                   const std::vector<int32_t>& arguments) {
@@ -572,7 +577,7 @@ class Runner {
     }
   }
 
-  // In place of what a call before has kept.
+  // Keeps a tensor in place of the one that an earlier call has kept.
   void Keep(const Program& program, int32_t tensor) {
     if (trace_.storages[trace_.tensors[tensor].storage].born < 0) return;
     Hold(tensor);
@@ -596,7 +601,7 @@ class Runner {
     return static_cast<int32_t>(trace_.storages.size()) - 1;
   }
 
-  // The operator begins; its results are still to come.
+  // Begins an operator, whose results are still to come.
   TraceOperator Begin(const std::string& name, double runtime_ms,
                       std::vector<int32_t> reads) {
     std::ranges::sort(reads);
@@ -616,7 +621,7 @@ class Runner {
     trace_.operators.push_back(std::move(op));
   }
 
-  // Results are held by the caller, for it to let go of.
+  // Runs an operation. The caller holds the results and has to release them.
   std::vector<int32_t> RunOperation(const Operation& operation,
                                     std::vector<int32_t> arguments,
                                     int32_t weight) {
@@ -713,7 +718,7 @@ class Runner {
                             .call = call_});
   }
 
-  // The last node that is made runs first.
+  // Runs backward. The last node that was made runs first.
   void RunBackward(int32_t of_loss) {
     TraceOperator start = Begin("aten.ones_like.default", 0, {});
     const int32_t gradient = Create(4, StorageCategory::kTemporary);
@@ -725,7 +730,7 @@ class Runner {
     }
   }
 
-  // A gradient arrives at a node, which holds it from now on.
+  // Gives a gradient to a node, which holds it from now on.
   void Give(int32_t n, int32_t gradient) {
     Node& node = nodes_[n];
     ++gradient_holders_[gradient];
@@ -797,7 +802,7 @@ class Runner {
     }
   }
 
-  // An operator makes gradients of all of these.
+  // Runs an operator that makes gradients of all of these.
   void GiveNew(const std::vector<int32_t>& reads,
                const std::vector<std::pair<int32_t, int64_t>>& edges) {
     TraceOperator op = Begin("aten.backward.default", 1, reads);
@@ -831,8 +836,8 @@ class Runner {
     }
   }
 
-  // Nodes that no gradient reaches go with their results and with the nodes
-  // that lead to them.
+  // Releases nodes that no gradient reaches, with their results and with the
+  // nodes that lead to them.
   void LetGoOfUnused() {
     std::vector<int32_t> end(nodes_.size(), 0);
     for (size_t n = nodes_.size(); n-- > 0;) {
@@ -846,7 +851,7 @@ class Runner {
       if (node.has_run) continue;
       for (const int32_t k : node.saved) trace_.saved[k].released = end[n];
     }
-    // A node that has handed on what it asked for.
+    // A node that has handed on the storage that it asked for.
     for (const int32_t k : handed_on_) {
       SavedTensor& saved = trace_.saved[k];
       saved.local_end = dice_.Between(
@@ -854,7 +859,8 @@ class Runner {
     }
   }
 
-  // What is born in the forward pass is freed when nobody holds it any more.
+  // Frees storages that are born in the forward pass when nothing holds them
+  // any more.
   void EndStorages() {
     for (const graph::TraceTensor& tensor : trace_.tensors) {
       graph::TraceStorage& storage = trace_.storages[tensor.storage];
@@ -879,9 +885,9 @@ class Runner {
     }
   }
 
-  // By chance some operators make sparse tensors: of these the trace has the
-  // storages of indices and elements, and neither outputs nor results. What
-  // one call of a module does, all do.
+  // Makes some random operators make sparse tensors: the trace has the storages
+  // of their indices and elements, and neither outputs nor results of the
+  // operators. All calls of a module do as one call does.
   void MakeSparse() {
     std::vector<char> is_written(trace_.storages.size(), 0);
     for (const TraceOperator& op : trace_.operators) {
@@ -920,12 +926,12 @@ class Runner {
   bool is_without_gradients_ = false;
   bool is_refused_ = false;
   std::map<const Program*, int32_t> kept_;  // tensors
-  std::vector<int> holders_;                // a tensor: in Python
-  // A tensor: what made it, as far as gradients go, or -1.
+  std::vector<int> holders_;                // by tensor: in Python
+  // By tensor: the node that made it, with respect to gradients, or -1.
   std::vector<int32_t> node_of_;
   std::vector<Node> nodes_;
-  std::map<int32_t, int> gradient_holders_;  // a storage
-  std::vector<int32_t> handed_on_;           // in Trace::saved
+  std::map<int32_t, int> gradient_holders_;  // by storage
+  std::vector<int32_t> handed_on_;           // indices in Trace::saved
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ constexpr std::array kNames = {
     "aten._to_copy.default", "",
     "my \"ops\"::Ω\n"};
 
-// Runs a step, one operator after the other.
+// Runs a step, operator by operator.
 class Step {
  public:
   Step(std::mt19937& random, int operators) : random_(random), end_(operators) {
@@ -58,7 +58,7 @@ class Step {
   }
   int Between(int least, int most) { return least + Below(most - least + 1); }
   bool OneIn(int n) { return Below(n) == 0; }
-  // From `least` on: soon, at any time up to `most`, or never.
+  // Returns a time from `least` on: soon, at any time up to `most`, or never.
   int32_t Later(int32_t least, int32_t most) {
     if (OneIn(6)) return kNever;
     return OneIn(2) ? Between(least, most) : std::min(most, least + Below(4));
@@ -97,7 +97,7 @@ class Step {
     }
   }
 
-  // Calls begin and end, and tensors are saved.
+  // Begins and ends calls, and saves tensors.
   void ActInForward(int time) {
     const bool is_last = time == trace_.forward_end;
     for (int i = Below(4); i > 0; --i) {
@@ -189,7 +189,7 @@ class Step {
     trace_.operators.push_back(std::move(op));
   }
 
-  // The youngest, or -1.
+  // Returns the youngest tensor of a storage, or -1.
   int32_t TensorOf(int32_t storage) {
     for (auto t = static_cast<int32_t>(trace_.tensors.size()) - 1; t >= 0; --t)
       if (trace_.tensors[t].storage == storage) return t;
@@ -228,7 +228,8 @@ class Step {
     return static_cast<int32_t>(trace_.storages.size()) - 1;
   }
 
-  // A few of those that anything holds at a time, the young ones first of all.
+  // Returns a few of the storages that anything holds at a time, mostly young
+  // ones.
   std::vector<int32_t> LiveStorages(int time) {
     const int count = static_cast<int>(trace_.storages.size());
     std::set<int32_t> live;
@@ -252,8 +253,8 @@ class Step {
     }
   }
 
-  // Some operators have a line, in about half of all traces; not by chance, so that
-  // nothing else of a trace depends on it.
+  // Gives some operators a line, in about half of all traces; not at random, so
+  // that nothing else of a trace depends on it.
   void NameLines() {
     if (trace_.storages.size() % 2 == 0) return;
     for (int32_t line = 1; line <= 3; ++line) {

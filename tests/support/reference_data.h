@@ -11,20 +11,20 @@
 
 namespace acplan::test_support {
 
-// The bundled profiles, and what others answer on them (tests/data).
+// The bundled profiles, and other programs' answers on them (tests/data).
 
 std::filesystem::path ProfilePath(const std::string& name);
-// Read once a process.
+// Returns a bundled profile, which is read once in a process.
 const graph::Profile& BundledProfile(const std::string& name);
 
 struct KnownOptimum {
   std::string profile;
   int64_t budget_bytes = 0;
-  double module_recompute_ms = 0;  // a discard ratio a unit
-  double joint_recompute_ms = 0;   // a decision an operator
+  double module_recompute_ms = 0;  // a discard ratio for each unit
+  double joint_recompute_ms = 0;   // a decision for each operator
 };
-// Where the file has an optimum at module granularity, and for units and
-// operators together.
+// Returns the known optima at module granularity; KnownJointOptima returns
+// those for units and operators together.
 std::vector<KnownOptimum> KnownModuleOptima();
 std::vector<KnownOptimum> KnownJointOptima();
 
@@ -42,14 +42,15 @@ struct TorchPlan {
   double recompute_ms = 0;
   int64_t measured_peak = 0;  // without optimizer state, buffers and inputs
   int64_t measured_peak_total = 0;
-  // Ratios as sac_milp gives them, and the operator decisions where there are. The
-  // file does not name operators.
+  // Ratios as sac_milp gives them, and the operator decisions if there are any.
+  // The file does not name operators.
   std::vector<problems::PlannedModule> unnamed_units;
 };
 std::vector<TorchPlan> TorchPlans();
 
-// The plan's units, with operators named as the bundled profile does. Apart, since
-// every run of the tests lists all plans and would read every profile.
+// Returns the plan's units, with operators named as in the bundled profile.
+// This is a function, since every run of the tests lists all plans and would
+// read every profile.
 std::vector<problems::PlannedModule> UnitsOf(const TorchPlan& plan);
 
 std::ostream& operator<<(std::ostream& out, const KnownOptimum& optimum);

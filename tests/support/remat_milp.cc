@@ -92,8 +92,8 @@ class RematBuilder {
   const RematProblem& problem_;
   const int64_t budget_;
   RematMilp milp_;
-  std::vector<int> need_;   // a value
-  std::vector<int> again_;  // an operator
+  std::vector<int> need_;   // by value
+  std::vector<int> again_;  // by operator
 };
 
 }  // namespace

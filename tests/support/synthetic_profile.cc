@@ -25,7 +25,7 @@ int64_t Sum(const MemorySnapshot& s) {
   return sum;
 }
 
-// What one module adds on top of its children.
+// The costs that one module adds to those of its children.
 struct Costs {
   int64_t parameters = 0;
   int64_t saved = 0;      // activations besides the output
@@ -144,7 +144,7 @@ class GptBuilder {
     Close(index, jittered(costs.gradients));
   }
 
-  // Of all modules that are open.
+  // Adds an operator to all modules that are open.
   void Operator(const std::string& name, int64_t bytes, double ms,
                 OperatorKind kind = OperatorKind::kPlain) {
     const bool in_layer = open_.size() > 1;
@@ -412,7 +412,7 @@ class RandomBuilder {
     }
   }
 
-  // A copy of the subtree of `size` modules that begins at `begin`.
+  // Adds a copy of the subtree of `size` modules that begins at `begin`.
   void Repeat(int begin, int size, size_t prefix, const std::string& name) {
     const auto renamed = [&](const std::string& fqn) {
       return name + fqn.substr(prefix);
@@ -524,7 +524,8 @@ class RandomBuilder {
     return sac;
   }
 
-  // Up to twice as many bytes as autograd keeps, at least half of them.
+  // Returns operators with up to twice as many bytes as autograd keeps, and at
+  // least half of them.
   graph::SacStatistics Operators(int64_t internal) {
     graph::SacStatistics sac =
         RandomOperators(random_, {.most_ops = options_.most_operators,

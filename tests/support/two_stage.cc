@@ -15,7 +15,7 @@ using problems::PlannedModule;
 
 namespace {
 
-// False where there is no policy.
+// Adds the policy. Returns false if there is none.
 bool AddPolicy(const graph::SacStatistics& sac, PlannedModule& unit) {
   const graph::OperatorGroups groups = graph::GroupOperators(sac);
   if (!groups.contradiction.empty()) return false;

@@ -9,23 +9,23 @@
 
 namespace acplan::test_support {
 
-// PyTorch's way to a plan with operators, in two stages: which modules and how
-// much of each to discard (sac_milp, with the fits of the profile), then for
-// each unit the operators to save within what its ratio leaves
+// PyTorch's way to a plan with operators, in two stages: first which modules to
+// discard, and how much of each (sac_milp, with the fits of the profile), then
+// for each unit the operators to save within its ratio
 // (get_optimal_checkpointing_policy_per_module). Both stages are solved to the
-// optimum here, so what is left to be compared with is the division itself.
+// optimum here, so a comparison measures the division itself.
 
 enum class TwoStageOutcome {
   kFits,        // a plan within the budget
-  kOverBudget,  // a plan, but what it saves does not fit
-  kNoPolicy,    // a unit must save more than its ratio leaves
+  kOverBudget,  // a plan, but its saved bytes do not fit
+  kNoPolicy,    // a unit must save more than its ratio allows
   kNoRatios,    // the first stage has no plan
 };
 
 struct TwoStagePlan {
   TwoStageOutcome outcome = TwoStageOutcome::kNoRatios;
-  // kFits, kOverBudget: units with operators. Peak and recomputation are what
-  // ComputeEffect says of them, not what the fits promised.
+  // kFits, kOverBudget: units with operators. Peak and recomputation come from
+  // ComputeEffect, not from the fits.
   problems::Plan plan;
 };
 

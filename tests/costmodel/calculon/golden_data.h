@@ -11,19 +11,20 @@
 // Outputs of Calculon, tests/data/calculon/README.md.
 namespace acplan::costmodel {
 
-// "models/gpt3-175B.json" or "custom/systems/nomem2_1net.json" -> its path.
+// Returns the path of an input such as "models/gpt3-175B.json" or
+// "custom/systems/nomem2_1net.json".
 std::filesystem::path GoldenInput(const std::string& name);
 
 // Returns the path of a file in tests/data/calculon.
 std::filesystem::path GoldenFile(const std::string& name);
 
-// The objects of a file of JSON lines.
+// Returns the objects of a file of JSON lines.
 std::vector<nlohmann::json> GoldenLines(const std::string& name);
 
 const Model& GoldenModel(const std::string& name);
 const System& GoldenSystem(const std::string& name);
 
-// Returns whether `ours` is `theirs` but for a relative 1e-9; NaN is null.
+// Returns whether `ours` equals `theirs` up to a relative 1e-9; NaN is null.
 bool IsClose(double ours, const nlohmann::json& theirs);
 
 }  // namespace acplan::costmodel

@@ -17,14 +17,15 @@ namespace {
 
 using nlohmann::json;
 
-// Executions that we refuse: a network tier of -1, and "false" for false.
+// Returns the executions that we refuse: a network tier of -1, and "false" for
+// false.
 const std::set<std::string>& Refused() {
   static const std::set<std::string> refused = {"L0298", "L0342"};
   return refused;
 }
 
-// Python's message for an execution that is wrong by itself, or contradicts
-// model or system, is none of ours.
+// Returns whether an execution is infeasible. Python's message for an execution
+// that is wrong by itself, or contradicts model or system, is none of ours.
 bool IsInfeasible(const json& error) { return error.at("type") == "Llm.Error"; }
 
 bool IsDivisionByZero(const json& error) {

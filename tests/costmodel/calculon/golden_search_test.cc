@@ -77,7 +77,7 @@ std::vector<std::vector<std::string>> ReadCsv(const std::string& text) {
   return rows;
 }
 
-// Cells as text or, within 1e-9, as numbers.
+// Returns whether cells are equal as text or, within 1e-9, as numbers.
 bool AreEqual(const std::vector<std::string>& ours,
               const std::vector<std::string>& theirs) {
   return std::ranges::equal(ours, theirs,
@@ -157,7 +157,7 @@ TEST(GoldenSearch, SameTables) {
   }
 }
 
-// By execution: our rows are in the order of the space.
+// Returns rows by execution: our rows are in the order of the space.
 std::map<std::vector<std::string>, std::vector<std::string>> ByExecution(
     const std::vector<std::vector<std::string>>& rows) {
   std::map<std::vector<std::string>, std::vector<std::string>> map;

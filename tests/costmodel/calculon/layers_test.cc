@@ -9,7 +9,8 @@ namespace {
 
 using enum Stage;
 
-// Two bytes an element, the optimizer on 4 processors, 4 tensor-parallel peers.
+// Returns a context: two bytes an element, the optimizer on 4 processors, 4
+// tensor-parallel peers.
 LayerContext Context(TensorCommType comm_type = TensorCommType::kAllReduce) {
   return {.bytes_per_element = 2,
           .optimizer_shards = 4,
@@ -200,7 +201,7 @@ TEST_F(LayerTimes, WorkRunsOnItsEngine) {
                    forward.flops + forward.mem);
   hardware_.is_roofline = true;
   EXPECT_EQ(TimeProcessing(matrix, forward, 0, hardware_).run, forward.mem);
-  // Weights' gradients on the matrix engine, the step on the other.
+  // Weights' gradients are on the matrix engine, the step on the other one.
   EXPECT_DOUBLE_EQ(FlopsTime(matrix, kWeightGradient, hardware_), 2e8 / 5e11);
   EXPECT_DOUBLE_EQ(FlopsTime(matrix, kOptimizerStep, hardware_),
                    100. / 4 * 11 / 2.5e11);
@@ -228,7 +229,7 @@ TEST_F(LayerTimes, WhatAStageSends) {
                    1e-3 + 2e6 * .75 / 5e8 + adding);
 }
 
-// Four tiles; computing takes 8 s and 1/.75 of it where it is slowed down.
+// Four tiles; computing takes 8 s, and 1/.75 of that if it is slowed down.
 TEST_F(LayerTimes, RingHidesCommunicationBehindThreeTiles) {
   Layer layer = OverlappedLinear(Context(TensorCommType::kScattered), "qkv",
                                  {10, 8, 12}, false, {});

@@ -57,7 +57,7 @@ double MemoryOf(const System& system, const Execution& execution) {
   return evaluation.memory.tier1;
 }
 
-// A step function's throughput times two.
+// Returns a step function's throughput times two.
 EfficiencyCurve Faster(const EfficiencyCurve& curve) {
   std::vector<EfficiencyStep> steps;
   for (const double size : {1e11, 1.6e10, 1e9, 1e8, 1e7, 1e6, 0.}) {
@@ -76,8 +76,8 @@ TEST_P(Properties, ThereAreManyStrategies) {
   EXPECT_GT(strategies_.size(), 1000);
 }
 
-// No longer than before: communication that is overlapped counts as it is, so
-// only where nothing is overlapped or offloaded is the time monotone.
+// The time is monotone only if nothing is overlapped or offloaded, since
+// overlapped communication counts in full.
 TEST_P(Properties, TimeFallsWithFasterNetworks) {
   System faster = system_;
   for (Network& network : faster.networks) network.bandwidth *= 2;
@@ -130,7 +130,7 @@ TEST_P(Properties, MemoryFallsWithMoreRecomputation) {
         execution.tensor_par_overlap != TensorOverlap::kNone) {
       continue;
     }
-    // A checkpoint saves nothing where only one block's activations live.
+    // A checkpoint saves nothing if only one block's activations are live.
     const Schedule schedule = ScheduleOf(TestModel(), execution);
     if (schedule.blocks * schedule.microbatches == 1) continue;
     execution.activation_recompute = Recompute::kFull;

@@ -34,7 +34,7 @@ class RateMapTest : public testing::Test {
   graph::TemporaryFolder folder_;
 };
 
-// "TP,PP=TEXT" of each cell.
+// Returns "TP,PP=TEXT" for each cell.
 std::vector<std::string> Texts(const RateMap& map) {
   std::vector<std::string> texts;
   for (const RateMap::Cell& cell : map.cells) {

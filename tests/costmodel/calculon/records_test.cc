@@ -111,11 +111,11 @@ TEST(CsvRow, HasACellForEachHeading) {
   EXPECT_TRUE(json.at(std::string(kStatisticNames[0])).is_null());
 }
 
-// A rule that an execution breaks, and what is said of it.
+// A rule that an execution breaks, and the text about it.
 struct Broken {
   Rule rule;
   std::string words;    // of a contradiction, or Calculon's
-  std::string numbers;  // of what is infeasible
+  std::string numbers;  // of an infeasible execution
   Execution execution;
 };
 
@@ -216,7 +216,8 @@ TEST(CheckFit, NamesADatatypeThatNoEngineHas) {
 }
 
 TEST(CountParameters, AreThoseOfGpt3) {
-  // 96 blocks, hidden 12,288: 174.6 billion, positions and 51,200 words with them.
+  // 96 blocks, hidden 12,288: 174.6 billion, including positions and 51,200
+  // words.
   const Model model = ReadModel(ACPLAN_DATA_DIR "/models/gpt3-175B.json");
   const double h = 12288;
   EXPECT_DOUBLE_EQ(CountParameters(model),

@@ -25,7 +25,8 @@ SearchProblem SmallProblem() {
   return problem;
 }
 
-// Three tiers of the network, a second tier of memory, and not everything fits.
+// Returns a problem with three tiers of the network and a second tier of
+// memory, in which not everything fits.
 SearchProblem TightProblem() {
   SearchProblem problem;
   problem.model = GoldenModel("models/megatron-22B.json");
@@ -113,7 +114,7 @@ TEST(SearchSpace, EveryExecutionIsConsistent) {
   EXPECT_GT(seen.size(), 1000);
 }
 
-// Cached values are those that would be computed.
+// Cached values equal computed ones.
 TEST(Search, AgreesWithEvaluationsOneByOne) {
   const SearchProblem problem = TightProblem();
   int64_t visited = 0;

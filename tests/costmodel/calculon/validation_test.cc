@@ -39,9 +39,9 @@ TEST(Comparison, HasErrorsOfEitherSign) {
   EXPECT_NEAR(MaximumError(table), 25, 1e-12);
 }
 
-// Korthikanti et al., equations 1 and 2: of a layer that is spread over t ranks,
-// s b h (10 + 24 / t + 5 a s / (h t)) bytes without recomputation, and
-// s b h / t (34 + 5 a s / h) with sequence parallelism.
+// Korthikanti et al., equations 1 and 2: a layer that is spread over t ranks
+// takes s b h (10 + 24 / t + 5 a s / (h t)) bytes without recomputation, and s
+// b h / t (34 + 5 a s / h) with sequence parallelism.
 TEST(CompareFigure7, SequenceParallelismIsThatOfThePapersFormula) {
   const ComparisonTable table = CompareFigure7(kData);
   EXPECT_EQ(table.size(), 20u);
@@ -77,7 +77,7 @@ TEST(CompareFigure1, StatesDoNotDependOnTheMode) {
   EXPECT_LT(MaximumError(figure.activations), 9);
 }
 
-// Calculon's paper says of itself that it is 3.65% off on average, 8.87% at most.
+// Calculon's paper states an error of 3.65% on average, 8.87% at most.
 TEST(CompareTable5, IsAsFarOffAsItsPaperSays) {
   const ComparisonTable table = CompareTable5(kData);
   ASSERT_EQ(table.size(), 8u);
@@ -90,7 +90,7 @@ TEST(CompareTable5, SaysWhichFileIsNotThere) {
   EXPECT_THROW(CompareTable5(kData / "nowhere"), InputError);
 }
 
-// An execution of more processors than a tier of the network connects.
+// An execution with more processors than a tier of the network connects.
 TEST(CompareTable5, RefusesAnExecutionThatDoesNotFit) {
   const graph::TemporaryFolder folder;
   for (const char* part : {"models", "systems", "validation"}) {

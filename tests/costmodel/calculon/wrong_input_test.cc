@@ -20,8 +20,8 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// A change of a sound file, and what the complaint must say. The value is JSON;
-// "" removes the key.
+// A change of a valid file, and the complaint that it must cause. The value is
+// JSON; "" removes the key.
 struct WrongValue {
   std::string pointer;
   std::string value;

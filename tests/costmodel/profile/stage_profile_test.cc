@@ -35,8 +35,8 @@ TEST(StageProfile, IsAValidProfile) {
   }
 }
 
-// Its operators are all that runs in a forward pass, and keep all that the backward
-// pass reads but the layer's input.
+// The profile's operators are all operations of a forward pass, and keep all
+// that the backward pass reads except the layer's input.
 TEST(StageProfile, OperatorsTakeWhatLayersTake) {
   const TrainingJob job = Job();
   const LayerGraph graph = GraphOfLayer(job, false);

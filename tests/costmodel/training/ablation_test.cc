@@ -21,7 +21,7 @@ std::vector<TrainingRun> PublishedRuns() {
   return ReadRuns(graph::ParseCsv(graph::ReadFile(path), path), systems);
 }
 
-// The published runs, and some with what none of them has.
+// Returns the published runs, and some with features that none of them has.
 std::vector<TrainingRun> RunsOfAllKinds() {
   std::vector<TrainingRun> runs = PublishedRuns();
   TrainingRun moe = runs.front();
@@ -71,7 +71,7 @@ std::vector<TrainingRun> RunsOfAllKinds() {
   return runs;
 }
 
-// A part that is switched off without any effect would be none.
+// A part without any effect would be no part.
 TEST(Ablation, EachPartMovesARunAndLeavesTheOthers) {
   const std::vector<TrainingRun> runs = RunsOfAllKinds();
   const std::vector<AblatedScore> scores = AblateFeatures(runs);
@@ -120,7 +120,8 @@ TEST(StackFactors, AStackOfOneGroupHasNone) {
   EXPECT_NE(scaled[0].reason, "");
 }
 
-// A predictor that is wrong by the same factor everywhere is right with factors.
+// A predictor that is wrong by the same factor everywhere is right with
+// factors.
 TEST(StackFactors, TakeAwayWhatAStackHasInCommon) {
   std::vector<TrainingRun> runs = PublishedRuns();
   std::vector<Prediction> predictions;

@@ -7,8 +7,9 @@
 namespace acplan::costmodel {
 namespace {
 
-// Sums by hand of what autograd saves, bytes of a token of a small model: hidden 8,
-// 4 heads of 2 with 2 for keys and values, feed-forward 16, vocabulary 100.
+// Returns a small model for sums by hand of the bytes that autograd saves of a
+// token: hidden 8, 4 heads of 2 with 2 for keys and values, feed-forward 16,
+// vocabulary 100.
 TrainingJob Tiny() {
   TrainingJob job = Llama8B();
   job.shape = {.layers = 4,
@@ -28,15 +29,16 @@ TrainingJob Tiny() {
 }
 constexpr double kTokens = 30;
 
-// Two norms: 4 of the float32 copy and 2 of the result an element, 4 a row.
+// Two norms: 4 bytes an element for the float32 copy and 2 for the result, 4 a
+// row.
 constexpr double kNorms = 2 * (6 * 8 + 4);
-// What the products read, queries, keys, values, the result, 4 a head.
+// The products' input, queries, keys, values, the result, and 4 a head.
 constexpr double kAttention = 2 * 8 + 2 * (8 + 4 + 4) + 2 * 8 + 4 * 4;
-// What the products read; gate, up, activation, and gate times up.
+// The products' input; gate, up, activation, and gate times up.
 constexpr double kFeedforward = 2 * 8 + 2 * 4 * 16;
 constexpr double kLayer = kNorms + kAttention + kFeedforward;
 
-// Bytes of a token and layer after a change of the form.
+// Returns the bytes of a token and layer after a change of the form.
 template <typename Change>
 double LayerAfter(Change change, bool is_moe = false) {
   TrainingJob job = Tiny();
@@ -80,7 +82,7 @@ TEST(EagerLayerBytes, FollowWhereQueriesKeysAndValuesLie) {
     return LayerAfter([=](ModelShape& shape) { shape.form.qkv = qkv; });
   };
   EXPECT_DOUBLE_EQ(with(QkvLayout::kWhole), kLayer);
-  // Values are a view of the one product, which so stays as a whole.
+  // Values are a view of the one product, which therefore stays as a whole.
   EXPECT_DOUBLE_EQ(with(QkvLayout::kRotated), kLayer + 2 * (8 + 4));
 }
 
@@ -150,8 +152,8 @@ TEST(EagerLayerBytes, HaveTheRanksOfLatentAttention) {
     });
   };
   const double rest = kNorms + kFeedforward + 2 * 8;
-  // Queries and keys of 3, what the up-projection makes of keys and values, the
-  // result of 5 a head, 4 a head.
+  // Queries and keys of 3, the up-projection's keys and values, the result of 5
+  // a head, 4 a head.
   const double heads = 2 * 2 * 4 * 3 + 2 * 4 * (2 + 5) + 2 * 4 * 5 + 4 * 4;
   EXPECT_DOUBLE_EQ(with(0), rest + heads + (6 * 3 + 4) + 2 * 3);
   EXPECT_DOUBLE_EQ(with(4), rest + heads + (6 * 7 + 2 * 4) + 2 * 7);
@@ -160,7 +162,7 @@ TEST(EagerLayerBytes, HaveTheRanksOfLatentAttention) {
 TEST(EagerEndBytes, AreNormLogitsAndLabels) {
   TrainingJob job = Tiny();
   const auto bytes = [&] { return EagerEndBytes(job.shape, job.strategy); };
-  // The last norm, what the logits read, logits in float32, labels.
+  // The last norm, the logits' input, logits in float32, labels.
   double expected = kTokens * (6 * 8 + 4 + 2 * 8 + 4 * 100 + 8);
   EXPECT_DOUBLE_EQ(bytes(), expected);
   job.shape.has_rope = true;
@@ -200,7 +202,7 @@ TEST(EagerActivations, PeakInABlockOfANarrowVocabulary) {
   EXPECT_DOUBLE_EQ(memory.working, kTokens * 2 * 2 * (2 * 16 + 8));
   job.strategy.recomputation = Recomputation::kFull;
   const RankMemory again = EagerActivations(job);
-  // Only inputs are kept; the block that goes back has been made again.
+  // Only inputs are kept; the block whose backward runs has been made again.
   EXPECT_DOUBLE_EQ(again.activations, 4 * kTokens * 2 * 8);
   EXPECT_DOUBLE_EQ(again.working, memory.working + kTokens * kLayer);
 }

@@ -30,7 +30,7 @@ std::string Complaint(const std::string& config) {
   return "none";
 }
 
-// Published tables of 79 models, with the parameters that they name, in 10^9 with
+// Published tables of 79 models, with their stated parameters, in 10^9 with
 // four digits.
 TEST(ModelShape, ParametersAreThoseOfPublishedModels) {
   const std::string path = ACPLAN_TEST_DATA_DIR "/training/models.csv";
@@ -51,8 +51,8 @@ TEST(ModelShape, ParametersAreThoseOfPublishedModels) {
 struct KnownConfig {
   std::string name;
   std::string json;
-  double billions;  // as its page says
-  double digits;    // to which the page rounds
+  double billions;  // as stated on its page
+  double digits;    // the page's precision
 };
 
 class HuggingFaceConfig : public ::testing::TestWithParam<KnownConfig> {};
@@ -170,8 +170,8 @@ TEST(HuggingFaceConfigs, TellOfWindowsGroupsAndPositions) {
 }
 
 // Small configurations of each type, and the parameters of the modules that
-// transformers 5.23 builds of them (adapters/torch/tests/test_cost_model.py counts
-// these again).
+// transformers 5.23 builds from them (adapters/torch/tests/test_cost_model.py
+// counts these again).
 TEST(HuggingFaceConfigs, HaveTheParametersOfTheirModules) {
   const std::string path = ACPLAN_TEST_DATA_DIR "/training/config_counts.json";
   const nlohmann::json document = graph::ParseJson(graph::ReadFile(path), path);
@@ -264,7 +264,7 @@ TEST(HuggingFaceConfigs, ReadTheTextOfAModelOfSeveralParts) {
           "intermediate_size": 10240, "sliding_window": 1024},
           "vision_config": {"hidden_size": 7}, "image_token_id": 5})",
       "c");
-  // What the file does not say is the type's: 8 heads of 256, 262,208 tokens.
+  // Values that the file lacks are the type's: 8 heads of 256, 262,208 tokens.
   EXPECT_EQ(read.shape.heads, 8);
   EXPECT_EQ(read.shape.head_dim, 256);
   EXPECT_EQ(read.shape.full_layers, 5);

@@ -26,7 +26,7 @@ TrainingJob PlannedJob(const std::string& model, const std::string& settings,
                        kSystems);
 }
 
-// One of each structure that layers have.
+// Returns one job for each structure that layers have.
 std::vector<TrainingJob> JobsOfManyStructures() {
   return {
       PlannedJob("llama-3.1-8b", R"({"gpu": "h100", "gpus": 8, "tp": 2})", 4),
@@ -69,8 +69,7 @@ TEST(LayerGraph, HasWhatOperationsSave) {
   }
 }
 
-// Every choice of tensors is no better than one of the policies, and no policy is
-// beaten.
+// No choice of tensors is better than all policies, and no policy is beaten.
 TEST(LayerPolicies, AreThoseThatNoSubsetBeats) {
   for (const TrainingJob& job : JobsOfManyStructures()) {
     const LayerGraph graph = GraphOfLayer(job, job.shape.IsMoe());
@@ -118,7 +117,7 @@ class ChoiceOracle {
     double bytes = 0;
     double gpu = 0;
     double host = 0;
-    double most = 0;   // of a layer of the kind that is visited
+    double most = 0;   // of a layer of the visited kind
     double again = 0;  // of kinds before
   };
 
@@ -151,7 +150,8 @@ class ChoiceOracle {
   double least_ = std::numeric_limits<double>::infinity();
 };
 
-// Policies that nobody beats, with more bytes less time by one measure at least.
+// Returns policies that do not beat each other: those with more bytes take less
+// time by at least one measure.
 std::vector<LayerPolicy> RandomPolicies(std::mt19937& random, double slant) {
   std::uniform_real_distribution<double> real(0, 1);
   std::vector<LayerPolicy> policies;
@@ -208,7 +208,7 @@ TEST(LayerPolicies, ChosenForAStageAreTheBestOfAll) {
   EXPECT_GT(feasible, 1000);
 }
 
-// Whoever ends the search has a choice that fits, and a bound.
+// Every limit that ends the search leaves a choice that fits, and a bound.
 TEST(LayerPolicies, ASearchThatIsStoppedHasWhatItFound) {
   std::mt19937 random(20261123);
   std::vector<LayerPolicy> policies;
@@ -236,7 +236,7 @@ TEST(LayerPolicies, ASearchThatIsStoppedHasWhatItFound) {
   EXPECT_LT(asked, 200);
 }
 
-// Else many searches of few labels each go on after their end.
+// Otherwise many searches of few labels each would go on after their end.
 TEST(LayerPolicies, ASearchOfFewLabelsIsStopped) {
   const std::vector<LayerPolicy> policies = {{.bytes = 1, .gpu = 9},
                                              {.bytes = 2, .gpu = 5},
@@ -272,7 +272,7 @@ double SecondsOfMode(TrainingJob job, Recomputation mode, int64_t layers,
   return PredictStepTime(job).Total();
 }
 
-// Of budgets from what keeps all to what keeps inputs.
+// Budgets from the one that keeps all to the one that keeps inputs only.
 TEST(TrainingPlan, HoldsAndIsNotSlowerThanWholeLayersRecomputed) {
   int planned = 0;
   for (const TrainingJob& stated :
@@ -316,7 +316,7 @@ TEST(TrainingPlan, HoldsAndIsNotSlowerThanWholeLayersRecomputed) {
       EXPECT_LE(plan.time.Total(), fixed * (1 + 1e-12));
       EXPECT_GE(plan.time.Total(), before * (1 - 1e-12));
       before = plan.time.Total();
-      // As much memory as the plan takes is enough for it.
+      // The memory that the plan takes is enough for it.
       const double exact = plan.Memory().Worst().Total();
       EXPECT_NEAR(PlanTraining(job, exact).time.Total(), plan.time.Total(),
                   1e-12 * before);
@@ -325,7 +325,7 @@ TEST(TrainingPlan, HoldsAndIsNotSlowerThanWholeLayersRecomputed) {
   EXPECT_GT(planned, 25);
 }
 
-// The check notices what is changed.
+// The check notices changes.
 TEST(TrainingPlan, WrongOnesAreFound) {
   const TrainingJob job =
       PlannedJob("llama-3.1-8b", R"({"gpu": "h100", "gpus": 8, "pp": 2,

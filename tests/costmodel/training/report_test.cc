@@ -15,8 +15,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of a token of Llama 3 8B: two operations a weight of a layer's matrices, and of
-// attention two products with half of the sequence.
+// The operations for a token of Llama 3 8B: two for each weight of a layer's
+// matrices, and for attention two products with half of the sequence.
 constexpr double kWeights =
     2.0 * 4096 * 4096 + 2.0 * 4096 * 1024 + 3.0 * 4096 * 14336;
 double AttentionFlops(double keys) { return 2 * 2 * keys * 4096; }
@@ -157,7 +157,7 @@ TEST(ReadOwnAccelerators, SaysWhatIsWrong) {
               HasSubstr("accelerators: expected one GPU at least"));
 }
 
-// What the model's card and its files on Hugging Face say.
+// The counts in the model's card and its files on Hugging Face.
 TEST(CountParameters, AreThoseOfPublishedModels) {
   const auto of = [](const std::string& name) {
     return CountParameters(ReadHuggingFaceConfig(

@@ -16,7 +16,7 @@
 namespace acplan::costmodel {
 namespace {
 
-// Llama 3 8B on 64 H100, a pipeline of four.
+// Returns Llama 3 8B on 64 H100, a pipeline of four.
 TrainingJob Piped() {
   TrainingJob job = Llama8B();
   job.strategy.gpus = 64;
@@ -25,9 +25,9 @@ TrainingJob Piped() {
   return job;
 }
 
-// What a stage is asked for, in order of arrival.
+// The operations that a stage may run, in order of arrival.
 struct SimulatedStage {
-  double free = 0;  // when it has ended what it began
+  double free = 0;  // when the operation that it began ends
   std::vector<double> forward_ready = {};
   std::vector<double> backward_ready = {};
   size_t forwards = 0;
@@ -41,9 +41,9 @@ struct SimulatedTimes {
   double weights = 1;
 };
 
-// ZB-H1, event by event: a stage with p - i microbatches in flight at most runs
-// the backward pass that is ready, else a forward pass, else, where it would wait,
-// gradients of weights. Returns when all have ended.
+// Simulates ZB-H1, event by event: a stage with at most p - i microbatches in
+// flight runs the backward pass that is ready, else a forward pass, else, if it
+// would wait, gradients of weights. Returns the time when all have ended.
 double SimulateZeroBubble(size_t stages, size_t microbatches,
                           const SimulatedTimes& times) {
   std::vector<SimulatedStage> all(stages);
@@ -51,7 +51,8 @@ double SimulateZeroBubble(size_t stages, size_t microbatches,
   size_t left = 3 * stages * microbatches;
   double end = 0;
   while (left > 0) {
-    // The operation that may begin first; of those, as a stage prefers.
+    // The operation that may begin first; among several, the one that a stage
+    // prefers.
     size_t stage = 0;
     int kind = -1;
     double begin = 0;
@@ -132,7 +133,7 @@ TEST(PipelineSchedule, FillingTheBubbleNeverMakesItLonger) {
   }
 }
 
-// Table 2 of the DeepSeek-V3 report, F = 1, B = 2 with W = 1 of it, both at once
+// Table 2 of the DeepSeek-V3 report, F = 1, B = 2 of which W = 1, both at once
 // 3: (PP / 2 - 1) (3 + 2 - 3).
 TEST(PipelineSchedule, BubbleOfDualPipeIsThatOfItsTable) {
   // A stage there has one part of the model in each direction.
@@ -165,7 +166,8 @@ TEST(PipelineSchedule, DualPipeHoldsTwoPartsAndAsMuchWork) {
   const StepTime dual = PredictStepTime(job);
   const StepMemory twice = PredictStepMemory(job);
   EXPECT_LT(dual.bubble, plain.bubble);
-  // Stages of both ends are averaged: the slowest of one direction is less alone.
+  // Stages of both ends are averaged: the slowest of one direction is less
+  // alone.
   EXPECT_LE(dual.compute, plain.compute * (1 + 1e-9));
   EXPECT_NEAR(twice.stages[1].parameters,
               once.stages[1].parameters + once.stages[2].parameters, 1);
@@ -231,7 +233,7 @@ TEST(Layout, IsThatOfMegatronsText) {
   }
 }
 
-// A layout that says what the rule does is the same.
+// A layout that describes the rule's division gives the same result.
 TEST(Layout, SaysWhatRulesSay) {
   TrainingJob job = Piped();
   const double seconds = PredictStepTime(job).Total();
@@ -243,7 +245,7 @@ TEST(Layout, SaysWhatRulesSay) {
   EXPECT_NE(PredictStepTime(job).Total(), seconds);
 }
 
-// HSDP: states as of the ranks of a group, and each group all of them.
+// HSDP: a group's ranks share the states, and each group has all of them.
 TEST(HybridSharding, GroupsHoldCopiesAndTogetherAllRanks) {
   TrainingJob job = Piped();
   job.strategy.pipeline = 1;
@@ -262,7 +264,7 @@ TEST(HybridSharding, GroupsHoldCopiesAndTogetherAllRanks) {
   }
 }
 
-// Inside of a group NVLink gathers and scatters; among groups the network adds up.
+// Within a group NVLink gathers and scatters; among groups the network adds up.
 TEST(HybridSharding, OnlySumsOfGradientsCrossTheNetwork) {
   TrainingJob job = Piped();
   job.strategy.pipeline = 1;
@@ -275,8 +277,8 @@ TEST(HybridSharding, OnlySumsOfGradientsCrossTheNetwork) {
     return PredictStepTime(job).data;
   };
   EXPECT_NEAR(data(1, 10e9) / data(1, 20e9), 2, .01);
-  // A rank adds up an eighth of the gradients among eight groups: 2 x 7/8 of that,
-  // as eight ranks of a node share its rails.
+  // A rank adds up an eighth of the gradients among eight groups: 2 x 7/8 of
+  // that, as eight ranks of a node share its rails.
   const double parameters = 8.03e9;
   const double slow = data(8, 10e9);
   const double fast = data(8, 20e9);
@@ -285,8 +287,8 @@ TEST(HybridSharding, OnlySumsOfGradientsCrossTheNetwork) {
   EXPECT_NEAR((slow - fast) / sums, 1, .01);
 }
 
-// A plan that is best stage by stage is best: no schedule gets faster when a stage
-// takes longer.
+// A plan that is best stage by stage is best: no schedule gets faster if a
+// stage takes longer.
 TEST(Bubble, RisesWithEachStage) {
   std::mt19937 random(7);
   std::uniform_real_distribution<double> unit(0, 1);
@@ -318,8 +320,8 @@ TEST(Bubble, RisesWithEachStage) {
   }
 }
 
-// A ring hides what attention covers, an all-gather nothing; all-to-all sends less
-// than both, as each rank sends its own part once.
+// A ring hides what attention covers, an all-gather nothing; all-to-all sends
+// less than both, as each rank sends its own part once.
 TEST(ContextExchange, RingsHideAndAllToAllSendsLess) {
   TrainingJob job = Llama8B();
   job.strategy.context = 4;
@@ -347,7 +349,8 @@ TEST(ContextExchange, RingsHideAndAllToAllSendsLess) {
   EXPECT_NEAR(context(kRing, 65536) / context(kAllGather, 65536), .1, 1e-6);
 }
 
-// What the host's link takes longer for than the pass beside it is waited for.
+// The stage waits for the part of a copy that takes longer than the pass beside
+// it.
 TEST(Offload, IsExposedBeyondThePassBesideIt) {
   TrainingJob job = Llama8B();
   const double none = PredictStepTime(job).Total();
@@ -367,7 +370,8 @@ TEST(Offload, IsExposedBeyondThePassBesideIt) {
               2 * kept / (.8 * 1e9) * microbatches, 1e-6);
 }
 
-// A model without experts pays nothing for a group of ranks with the same experts.
+// A model without experts pays nothing for a group of ranks with the same
+// experts.
 TEST(DataParallelism, EmptyTensorsAreNotSent) {
   const TrainingJob job = Piped();
   EXPECT_EQ(CollectiveSeconds(CollectiveKind::kAllReduce, 0, {64, 1}, job), 0);

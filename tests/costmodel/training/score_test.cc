@@ -28,7 +28,7 @@ const TrainingSystems& Systems() {
 
 using Cells = std::map<std::string, std::string>;
 
-// Llama 3 8B on 8 H100.
+// Returns Llama 3 8B on 8 H100.
 Cells Example() {
   return {{"id", "x"},
           {"source", "s"},
@@ -220,7 +220,7 @@ TEST(Score, OfNothingHasNoSources) {
 }
 
 // Three published tables, 40 runs (their sources: docs/training_cost_model.md).
-// The bounds are a little above what docs/measured/cost_model.md shows.
+// The bounds are a little above the figures in docs/measured/cost_model.md.
 TEST(Score, OfPublishedTablesStaysWhereItIs) {
   const std::string path = ACPLAN_DATA_DIR "/training/runs.csv";
   const Score score = ScorePredictions(PredictRuns(
@@ -235,8 +235,8 @@ TEST(Score, OfPublishedTablesStaysWhereItIs) {
   EXPECT_LT(std::abs(score.memory.worst), .015);
 }
 
-// 190 readings of Megatron-Core's functional tests. The bounds are a little above
-// what docs/measured/cost_model.md shows.
+// 190 readings of Megatron-Core's functional tests. The bounds are a little
+// above the figures in docs/measured/cost_model.md.
 TEST(MemoryTable, OfFunctionalTestsStaysWhereItIs) {
   const std::string path = ACPLAN_DATA_DIR "/training/memory.csv";
   const graph::CsvTable table = graph::ParseCsv(graph::ReadFile(path), path);
@@ -295,7 +295,7 @@ std::string ComplaintOfSystems(const std::string& text) {
   return "none";
 }
 
-// They are shown as they are, on terminals too.
+// Names are shown unescaped, on terminals too.
 TEST(TrainingSystems, NamesHaveNoControls) {
   const std::string known =
       graph::ReadFile(ACPLAN_DATA_DIR "/training/systems.json");

@@ -46,8 +46,8 @@ TrainingJob JobOf(const SearchCase& searched) {
                    SearchedSystems());
 }
 
-// What the rules say of a strategy, by the functions that commands call, and what
-// the model does: none where it is not legal.
+// Returns the strategy with the model's figures, or nothing if it is not legal,
+// by the functions that commands call.
 std::optional<RankedStrategy> Judged(const TrainingJob& job,
                                      const TrainingStrategy& strategy,
                                      double budget) {
@@ -154,11 +154,11 @@ class Enumerator {
       s.counts_logits = counted >= 2;
       const bool is_even = layers % parts == 0;
       if (counted == 0 && !is_even && (layers + 2) % parts != 0) continue;
-      // One stage has all; where all count and none could, that is the first case.
+      // One stage has all; if all count and none could, that is the first case.
       if (counted > 0 && (parts == 1 || (counted == 3 && !is_even))) continue;
       if (counted > 0 && (layers + (counted + 1) / 2) % parts != 0) continue;
       if (parts > layers + 2) continue;
-      // Other words for the same stages are one strategy.
+      // Different words for the same stages are one strategy.
       TrainingJob divided = job_;
       divided.strategy = s;
       known.push_back(DivideLayers(divided));
@@ -233,7 +233,7 @@ class Enumerator {
 
 class SearchedCase : public ::testing::TestWithParam<SearchCase> {};
 
-// The search finds what trying every strategy finds.
+// The search finds the strategies that trying all of them finds.
 TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
   const SearchCase& searched = GetParam();
   const TrainingJob job = JobOf(searched);
@@ -255,7 +255,7 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
   const auto fastest =
       std::ranges::min_element(every.all, {}, &RankedStrategy::seconds);
   EXPECT_DOUBLE_EQ(search.best[0].seconds, fastest->seconds);
-  // Each that is shown is what the other commands say of it.
+  // The other commands have the same figures for each strategy shown.
   for (const RankedStrategy& ranked :
        SearchStrategies(job, space, budget, 50).best) {
     const auto judged = Judged(job, ranked.strategy, budget);
@@ -264,7 +264,7 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
     EXPECT_DOUBLE_EQ(judged->bytes, ranked.bytes);
     EXPECT_LE(ranked.bytes, budget + kByteRounding);
   }
-  // Whenever it ends, it says truly how far it may be from that.
+  // Whenever it ends, it states a valid limit on the distance from the best.
   for (const double seconds : {0.0, 1e-3}) {
     const StrategySearch hurried =
         SearchStrategies(job, space, budget, 5, {.seconds = seconds});
@@ -277,7 +277,8 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
   }
 }
 
-// One that is interrupted before it begins has tried nothing, and claims nothing.
+// A search that is interrupted before it begins has tried nothing, and claims
+// nothing.
 TEST(SearchStrategies, AnInterruptLeavesStrategiesUntried) {
   const TrainingJob job =
       JobOf({"Dense", "llama-3.1-8b",
@@ -301,7 +302,7 @@ TEST(SearchStrategies, AnInterruptLeavesStrategiesUntried) {
   EXPECT_EQ(none.Bound(), 0);
 }
 
-// At any moment: what it has found is a strategy of the space, and its bound holds.
+// At any moment the strategy found is in the space, and the bound holds.
 TEST(SearchStrategies, AnInterruptKeepsWhatWasFound) {
   const TrainingJob job =
       JobOf({"Experts", "qwen3-30b-a3b",

@@ -95,7 +95,7 @@ TEST(StrategySettings, HiddenAndAttentionDropoutAreTwo) {
             (std::vector{true, false, true}));
 }
 
-// A configuration says what is taken where settings do not.
+// The configuration supplies values that settings lack.
 TEST(StrategySettings, TakeTheDropoutsOfTheConfiguration) {
   ModelShape shape = Llama();
   shape.attention_dropout = .1;
@@ -106,7 +106,8 @@ TEST(StrategySettings, TakeTheDropoutsOfTheConfiguration) {
       JobOf(shape, gpus + R"(, "attn_pdrop": 0})").strategy.drops_scores);
 }
 
-// What one program names, another does too: HSDP, stages, types of states.
+// Settings of one program have names in another, too: HSDP, stages, types of
+// states.
 TEST(StrategySettings, FurtherKeysSayTheSame) {
   const TrainingJob titan = JobOf(Llama(), R"({"gpu": "H100", "gpus": 64,
       "software": "torchtitan", "local_batch_size": 1,
@@ -135,7 +136,7 @@ TEST(StrategySettings, FurtherKeysSayTheSame) {
   EXPECT_EQ(vee.strategy.chunks, 2);
 }
 
-// What a report says beside times: worked out by hand.
+// The figures of a report beside times, worked out by hand.
 TEST(TrainingReport, FlopsAreThoseOfTheConvention) {
   TrainingJob job =
       JobOf(Llama(), R"({"gpu": "h100", "gpus": 8, "seq": 8192, "gbs": 8})");
@@ -187,7 +188,7 @@ struct WrongSetting {
 
 class WrongSettings : public ::testing::TestWithParam<WrongSetting> {};
 
-// One line that names the setting and what would do.
+// One line that names the setting and the values that would do.
 TEST_P(WrongSettings, AreRefusedForAReason) {
   const WrongSetting& wrong = GetParam();
   try {

@@ -42,7 +42,7 @@ TEST(ProductSeconds, IsNeverFasterThanThePeakOrTheMemory) {
   }
 }
 
-// What a ring moves, counted rank by rank and step by step.
+// The bytes that a ring moves, counted rank by rank and step by step.
 TEST(CollectiveSeconds, MovesWhatARingMoves) {
   TrainingJob job = Llama8B();
   const double rate =
@@ -75,8 +75,8 @@ TEST(CollectiveSeconds, NetworkIsSlowerTheFewerRailsAGroupHas) {
   }
 }
 
-// Every division of contiguous blocks among the stages, the greatest weight of
-// each, the least of these.
+// Returns the least of the greatest weights over all divisions of contiguous
+// blocks among the stages.
 double LeastGreatestWeight(const std::vector<double>& weights, size_t stages) {
   std::function<double(size_t, size_t)> best = [&](size_t begin,
                                                    size_t left) -> double {
@@ -188,7 +188,7 @@ TEST(StepTime, BubbleOfEqualStagesIsThatOfTheSchedule) {
   const StepTime plain = PredictStepTime(job);
   const double microbatches = 16;
   const double busy = plain.compute + plain.sent + plain.host;
-  // Messages are no part of what fills the pipeline.
+  // Messages are no part of the time that fills the pipeline.
   EXPECT_NEAR(plain.bubble / busy, 3 / microbatches, .01);
   job.strategy.chunks = 4;
   job.strategy.schedule = PipelineSchedule::kInterleaved;
@@ -233,8 +233,8 @@ TEST(StepMemory, StatesAreEighteenBytesAParameterOrSharded) {
   EXPECT_NEAR(states() / whole, 1 / 8.0, 1e-6);
 }
 
-// s b h (34 + 5 a s / h) / t bytes (Korthikanti et al., table 2); of the second term
-// the mask and the result of the dropout of scores are 3.
+// s b h (34 + 5 a s / h) / t bytes (Korthikanti et al., table 2); the mask and
+// the result of the dropout of scores are 3 of the second term's 5.
 TEST(StepMemory, DropoutsOfLayersAndOfScoresKeepTheirOwn) {
   TrainingJob job = Llama8B();
   job.shape = ParseHuggingFaceConfig(

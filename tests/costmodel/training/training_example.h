@@ -5,7 +5,7 @@
 
 namespace acplan::costmodel {
 
-// Llama 3 8B on 8 H100.
+// Returns Llama 3 8B on 8 H100.
 inline TrainingJob Llama8B() {
   static const TrainingSystems kSystems =
       ReadTrainingSystems(ACPLAN_DATA_DIR "/training/systems.json");

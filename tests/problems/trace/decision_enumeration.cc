@@ -99,7 +99,7 @@ class PolicyEnumerator {
   const TraceProblem& problem_;
   const OperatorGroups& groups_;
   const graph::TraceCall& call_;
-  std::vector<OperatorDecision> decided_;  // a group; kSkip: not yet
+  std::vector<OperatorDecision> decided_;  // by group; kSkip: not yet
   CheckpointedModule unit_;
   std::vector<CheckpointedModule> accepted_;
 };
@@ -122,7 +122,7 @@ class PlanEnumerator {
     std::vector<char> excludes = {};  // other units
   };
 
-  // Returns whether none has too many operators.
+  // Returns whether no unit has too many operators.
   bool FindUnits() {
     std::vector<int> index(problem_.groups.size(), -1);
     for (const CandidateCall& candidate : problem_.candidates) {
@@ -159,7 +159,7 @@ class PlanEnumerator {
            });
   }
 
-  // Returns whether there are not too many.
+  // Returns whether there are at most so many plans.
   bool Choose(size_t u) {
     if (u == units_.size()) return Simulate();
     if (!Choose(u + 1)) return false;

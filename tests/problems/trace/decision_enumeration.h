@@ -8,15 +8,15 @@
 
 namespace acplan::problems {
 
-// Every plan of a trace problem that skips that the simulation does not refuse,
-// whether need-driven or not: each set of candidate modules none of which is called
-// inside another, with each decision about each operator that keeps the rules of
-// groups (what is not skipped of a group is saved or recomputed as one, as its
-// rule says) and each choice of the results that are kept. Policies that the
-// simulation refuses for a unit alone are left out.
+// Limits of an enumeration of every plan of a trace problem with skips that the
+// simulation accepts, need-driven or not: each set of candidate modules that
+// are not called inside one another, with each decision about each operator
+// that keeps the rules of groups (the operators of a group that are not skipped
+// are saved or recomputed as one, as its rule says) and each choice of the kept
+// results. Policies that the simulation refuses for a unit alone are left out.
 //
-// Nothing where a unit has more than `most_operators`, or where there are more
-// plans than `most`. The first plan is that without units.
+// There is no enumeration if a unit has more than `most_operators`, or if there
+// are more plans than `most`. The first plan is the one without units.
 struct DecisionLimits {
   std::optional<int> max_units = {};
   int most_operators = 6;

@@ -17,9 +17,10 @@
 #include "tests/problems/trace/trace_case.h"
 #include "tests/support/repetitions.h"
 
-// Against the planner, every decision about every operator: saved, recomputed or
-// skipped, and every choice of kept results. The other enumeration
-// (trace_search_test.cc) takes it from graph/trace/needs.h what is skipped.
+// Compares the planner with every decision about every operator: saved,
+// recomputed or skipped, and every choice of kept results. The other
+// enumeration (trace_search_test.cc) takes the skipped operators from
+// graph/trace/needs.h.
 
 namespace acplan::problems {
 namespace {
@@ -46,7 +47,8 @@ INSTANTIATE_TEST_SUITE_P(RandomSteps, EveryDecision,
                          ::testing::ValuesIn(SmallKinds()),
                          [](const auto& of) { return of.param.name; });
 
-// What is wrong with the answers at a budget; empty: nothing.
+// Returns a description of what is wrong with the answers at a budget; empty:
+// nothing.
 std::string MismatchAt(const TraceCase& c, const TracePlans& plans,
                        int64_t budget) {
   const std::optional<double> least = plans.LeastMs(budget);

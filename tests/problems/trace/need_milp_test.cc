@@ -34,10 +34,10 @@ INSTANTIATE_TEST_SUITE_P(RandomSteps, RelaxationsByCbc,
                          ::testing::ValuesIn(TraceCaseKinds()),
                          [](const auto& of) { return of.param.name; });
 
-// What a relaxation turned out to be.
+// The kinds of relaxations.
 enum class Relaxed { kNeedsNoUnits, kNeedsUnits, kInfeasible };
 
-// What CBC says of its policies is what they do.
+// Expects that CBC's figures for its policies are true.
 void ExpectItsPlan(const TraceProblem& problem, const NeedMilp& form,
                    const solver::MilpSolution& by_cbc) {
   try {
@@ -46,11 +46,11 @@ void ExpectItsPlan(const TraceProblem& problem, const NeedMilp& form,
     EXPECT_NEAR(use.recompute_ms, by_cbc.objective,
                 1e-6 * (1 + use.recompute_ms));
   } catch (const InputError&) {
-    // A relaxation may ask for what PyTorch refuses.
+    // A relaxation may use policies that PyTorch refuses.
   }
 }
 
-// Both engines say the same.
+// Expects that both engines agree.
 Relaxed Solved(const TraceProblem& problem, const Witnesses& witnesses,
                const std::vector<Decision>& decisions, int64_t budget) {
   TraceRelaxation relaxation = Relax(problem, witnesses, decisions);

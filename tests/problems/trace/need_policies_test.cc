@@ -25,8 +25,8 @@ namespace {
 using test_support::Enough;
 using test_support::Repetitions;
 
-// A random chain of operators with skips, several results, operators in groups
-// and operators in place.
+// Returns a random chain of operators with skips, several results, groups and
+// operators in place.
 NeedGraph RandomGraph(std::mt19937& random, int operators,
                       bool has_in_place = true) {
   NeedGraph graph;
@@ -38,7 +38,7 @@ NeedGraph RandomGraph(std::mt19937& random, int operators,
         .is_always_needed = random() % 20 == 0};
     graph.operators.push_back(op);
   }
-  // What operators make; each reads what some before it make.
+  // The results of operators; each operator reads results of some before it.
   std::vector<int> made;
   for (int k = operators - 1; k >= 0; --k) {
     NeedGraph::Operator& op = graph.operators[k];
@@ -48,7 +48,7 @@ NeedGraph RandomGraph(std::mt19937& random, int operators,
       reads.insert(made[made.size() - back]);
     }
     op.reads.assign(reads.begin(), reads.end());
-    // In place, if the operator that made it is of the same group.
+    // In place, if the operator that made the result is in the same group.
     if (has_in_place && !op.reads.empty() && k + 1 < operators &&
         graph.operators[k + 1].group == op.group) {
       op.makes = {graph.operators[k + 1].makes.front()};
@@ -62,7 +62,7 @@ NeedGraph RandomGraph(std::mt19937& random, int operators,
       made.push_back(graph.results++);
     }
   }
-  // Backward asks for some of what is made before an operator's successor.
+  // Backward asks for some of the results made before an operator's successor.
   for (int k = 0; k < operators; ++k) {
     NeedGraph::Operator& op = graph.operators[k];
     for (const int r : op.makes) {
@@ -97,7 +97,7 @@ struct Outcome {
   std::vector<GroupUse> uses = {};
 };
 
-// What a policy that saves some groups does, by its definition.
+// Returns the effect of a policy that saves some groups, by its definition.
 Outcome OutcomeOf(const NeedGraph& graph, const NeedChoices& choices,
                   const std::vector<char>& saved) {
   Outcome outcome;
@@ -144,7 +144,7 @@ std::vector<char> SavedBy(const NeedChoices& choices,
   return saved;
 }
 
-// All sets of groups that are saved, one after the other.
+// Goes through all sets of groups that are saved.
 TEST(NeedPoliciesTest, AreAllThatNoOtherBeats) {
   std::mt19937 random(1);
   int64_t points = 0;
@@ -226,8 +226,8 @@ struct WindowCase {
   PolicyWindow window = {};
 };
 
-// Policies of the window that no other one beats are there as they are; all others
-// still have a point that discards as much for no more.
+// Policies of the window that no other one beats are in the list unchanged; for
+// every other policy the list has a point that discards as much for no more.
 TEST(NeedPoliciesTest, AreExactWithinAWindow) {
   std::mt19937 random(4);
   int64_t exact = 0;
@@ -276,8 +276,8 @@ TEST(NeedPoliciesTest, AreExactWithinAWindow) {
   EXPECT_GT(raised, Enough(100));
 }
 
-// The least ms of a policy that keeps at most so many bytes, by CBC; nothing
-// where none does. Of graphs without operators in place.
+// Returns the least ms of a policy that keeps at most so many bytes, by CBC;
+// nothing if none does. For graphs without operators in place.
 std::optional<double> LeastByCbc(const NeedGraph& graph,
                                  const NeedChoices& choices,
                                  int64_t most_kept_bytes) {
@@ -303,7 +303,7 @@ std::optional<double> LeastByCbc(const NeedGraph& graph,
     kept.push_back(binary(0, choices.may_keep[r] != 0));
     capacity.terms.push_back(
         {kept[r], static_cast<double>(choices.bytes[r]) / 512});
-    // What is needed is made, or it is kept if its operator is saved.
+    // A needed result is made, or it is kept if its operator is saved.
     const NeedGraph::Operator& op = graph.operators[maker[r]];
     milp.AddRow(
         {.lower = 0,
@@ -356,9 +356,9 @@ TEST(NeedPoliciesTest, AreTheBestOfTheMilp) {
   EXPECT_GT(found, Enough(60));
 }
 
-// Checks that points ascend, and that a policy costs no less than the cheapest point
-// that discards as much: policies of points, others near them, and some at random.
-// Returns how many were allowed.
+// Checks that points ascend, and that a policy costs at least as much as the
+// cheapest point that discards as much: policies of points, others near them,
+// and some random ones. Returns how many were allowed.
 int CheckBounds(const NeedGraph& graph, const NeedChoices& choices,
                 std::mt19937& random) {
   int checked = 0;
@@ -407,9 +407,10 @@ TEST(NeedPoliciesTest, AreBoundsForLargeCalls) {
   EXPECT_GT(checked, Enough(1000));
 }
 
-// As a U-Net's skips: what is made on the way down is read on the way up, the last
-// first. Backward asks for what is made on the way up, which takes little time: so
-// saving it is dear until the way down is reached, where less is needed then.
+// Returns a graph like a U-Net's skips: results made on the way down are read
+// on the way up, the last one first. Backward asks for results made on the way
+// up, which takes little time. So saving one is dear until the way down is
+// reached, where fewer are needed then.
 NeedGraph NestedSkips(std::mt19937& random, int depth) {
   NeedGraph graph = {.operators = {}, .results = 2 * depth};
   for (int place = 2 * depth - 1; place >= 0; --place) {
@@ -429,8 +430,9 @@ NeedGraph NestedSkips(std::mt19937& random, int depth) {
   return graph;
 }
 
-// The groups that the best policy saves at a price of a byte, where each operator is
-// a group and makes one result, all allowed: by all sets of results that are needed.
+// Returns the groups that the best policy saves at a price of a byte, if each
+// operator is a group and makes one result, all allowed: by all sets of needed
+// results.
 std::vector<char> BestAt(double price, const NeedGraph& graph,
                          const NeedChoices& choices) {
   struct Best {
@@ -467,8 +469,8 @@ std::vector<char> BestAt(double price, const NeedGraph& graph,
   return saved;
 }
 
-// States are the sets of skips that are needed. Lines are through the best policies
-// at some prices, where bounds are tight.
+// States are the sets of needed skips. Lines go through the best policies at
+// some prices, where bounds are tight.
 TEST(NeedPoliciesTest, AreBoundsWhereStatesAreMany) {
   std::mt19937 random(3);
   constexpr int kDepth = 14;

@@ -11,7 +11,7 @@
 #include "tests/problems/trace/trace_case.h"
 #include "tests/support/repetitions.h"
 
-// Plans that may skip are no worse than those that may not.
+// Plans that may skip are no worse than plans that may not.
 
 namespace acplan::problems {
 namespace {
@@ -22,7 +22,8 @@ using test_support::Repetitions;
 constexpr int kComparedSteps = 12;
 constexpr int64_t kMostPlansCompared = 1000;
 
-// Kinds that do not skip; the same with skips are of the same steps.
+// Returns the kinds without skips; the same kinds with skips have the same
+// steps.
 std::vector<TraceCaseKind> KindsWithoutSkips() {
   std::vector<TraceCaseKind> kinds = TraceCaseKinds();
   std::erase_if(kinds, [](const TraceCaseKind& kind) {
@@ -55,7 +56,7 @@ TEST_P(NeverWorse, AreSkips) {
     const TraceCase without(GetParam(), seed);
     const TraceCase with(with_skips, seed);
     ASSERT_EQ(without.trace, with.trace);
-    // Small ones, of which all is proven in no time.
+    // Small steps, for which everything is proven in no time.
     if (!EnumeratePlans(with.problem, {}, kMostPlansCompared)) continue;
     const TraceMinimum least = FindLeastPlan(without.problem);
     const TraceMinimum least_with = FindLeastPlan(with.problem);

@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(RandomSteps, RerunBoundTest,
                          ::testing::ValuesIn(TraceCaseKinds()),
                          [](const auto& of) { return of.param.name; });
 
-// At each budget at which another plan fits.
+// Compares the bound with plans at each budget at which another plan fits.
 TEST_P(RerunBoundTest, IsNoMoreThanAnyPlan) {
   int done = 0;
   int reached = 0;
@@ -67,7 +67,7 @@ TEST_P(RerunBoundTest, IsNoMoreThanAnyPlan) {
         EnumeratePlans(c.problem, c.options.max_units, 1000);
     if (!plans || plans->plans.size() < 2) continue;
     ++done;
-    std::map<int64_t, double> least_ms;  // a peak
+    std::map<int64_t, double> least_ms;  // by peak
     for (const TracePlans::Plan& plan : plans->plans) {
       double& ms = least_ms.try_emplace(plan.peak_bytes, plan.recompute_ms)
                        .first->second;
@@ -85,7 +85,7 @@ TEST_P(RerunBoundTest, IsNoMoreThanAnyPlan) {
   EXPECT_GT(reached, 0);
 }
 
-// Units inside units, with policies of all kinds.
+// Returns units inside units, with policies of all kinds.
 std::vector<CheckpointedModule> RandomUnits(
     const Trace& trace, const graph::NeedDrivenPolicies& need_driven,
     std::mt19937& random) {
@@ -119,7 +119,7 @@ std::vector<CheckpointedModule> RandomUnits(
   return units;
 }
 
-// Returns how many plans with units the simulator took.
+// Returns how many plans with units the simulator accepted.
 int CheckRandomPlans(const Trace& trace, int plans, std::mt19937& random) {
   const graph::NeedDrivenPolicies need_driven(trace);
   const graph::Simulator simulator(trace);
@@ -152,8 +152,8 @@ TEST_P(RerunBoundTest, IsNoMoreThanUnitsInsideUnits) {
   EXPECT_GT(taken, Repetitions(100));
 }
 
-// What operators read and no call is said to be given, the simulator does not hold
-// for units.
+// If operators read storages that no call is said to be given, the simulator
+// does not hold them for units.
 TEST_P(RerunBoundTest, IsNoMoreWhereArgumentsAreNotTold) {
   int taken = 0;
   for (int seed = 0; seed < Repetitions(40) && !HasFailure(); ++seed) {
@@ -175,7 +175,7 @@ TEST_P(RerunBoundTest, IsNoMoreWhereArgumentsAreNotTold) {
   EXPECT_GT(taken, Repetitions(100));
 }
 
-// Traces of no program: whatever the simulator takes.
+// Traces of no program: all that the simulator accepts.
 TEST(RerunBoundOfAnyTraceTest, IsNoMoreThanAnyPlan) {
   int taken = 0;
   for (int seed = 0; seed < Repetitions(400) && !::testing::Test::HasFailure();
@@ -189,8 +189,8 @@ TEST(RerunBoundOfAnyTraceTest, IsNoMoreThanAnyPlan) {
   EXPECT_GT(taken, Repetitions(100));
 }
 
-// The relaxation as a linear program, with memory at all operators. Infinity
-// where it has no solution.
+// Returns the optimum of the relaxation as a linear program, with memory at all
+// operators; infinity if it has no solution.
 double LinearOptimum(const RerunProblem& problem, double budget_bytes) {
   constexpr double kUnit = 512;
   solver::Milp program;
@@ -259,7 +259,7 @@ TEST_P(RerunBoundTest, IsTheOptimumOfTheRelaxation) {
         continue;
       }
       ASSERT_LE(bound, optimum * (1 + 1e-6) + 1e-9) << "budget " << budget;
-      // A mixture may be over the budget by as much as rounding is.
+      // A mixture may exceed the budget by as much as rounding does.
       const double below = LinearOptimum(problem, bytes * (1 + 1.1e-4));
       ASSERT_GE(bound, below * (1 - 1e-4) - 1e-9) << "budget " << budget;
       above_zero += bound > 0 ? 1 : 0;
@@ -268,7 +268,7 @@ TEST_P(RerunBoundTest, IsTheOptimumOfTheRelaxation) {
   EXPECT_GT(above_zero, 0);
 }
 
-// A limit makes it no higher, and it says so.
+// A limit makes the bound no higher, and the answer says that it is loose.
 TEST_P(RerunBoundTest, HoldsWhereALimitStrikes) {
   int loose = 0;
   for (int seed = 0; seed < Repetitions(40) || (loose == 0 && seed < 40);
@@ -292,8 +292,9 @@ TEST_P(RerunBoundTest, HoldsWhereALimitStrikes) {
   EXPECT_GT(loose, 0);
 }
 
-// Two operators, of 10 and 1 ms, whose results of 4 and 2 KiB backward asks for;
-// the second reads the first's. Then the loss, of 512 bytes, and their backward.
+// Returns two operators, of 10 and 1 ms, whose results of 4 and 2 KiB backward
+// asks for; the second reads the first's. Then the loss, of 512 bytes, and
+// their backward.
 Trace ChainOfTwo() {
   using enum graph::StorageCategory;
   Trace trace;
@@ -318,15 +319,15 @@ Trace ChainOfTwo() {
 }
 
 // While the loss runs, 6656 bytes are live if nothing runs again, and while the
-// second operator does, 6144 whatever happens. For a quarter of its bytes less at
-// the loss, a quarter of the second operator runs again, which wants the result of
-// the first. With both gone 512 are left.
+// second operator does, 6144 in every schedule. To save a quarter of its bytes
+// at the loss, a quarter of the second operator runs again, which needs the
+// result of the first. Without both, 512 remain.
 TEST(RerunBoundExampleTest, IsWhatItSays) {
   const Trace trace = ChainOfTwo();
   EXPECT_EQ(BoundMs(trace, 6656), 0);
   EXPECT_NEAR(BoundMs(trace, 6144), .25, 1e-6);
   EXPECT_EQ(BoundMs(trace, 6143), std::numeric_limits<double>::infinity());
-  // With 2 KiB more for everything but the loss.
+  // With 2 KiB more for everything except the loss.
   EXPECT_NEAR(BoundReruns(trace, {-2560, -2560, 0, -2560, -2560}, 4608, {}).ms,
               1, 1e-6);
   EXPECT_NEAR(BoundReruns(trace, {-2560, -2560, 0, -2560, -2560}, 3584, {}).ms,
@@ -367,8 +368,8 @@ TEST_P(BoundOfBundledTraceTest, IsNoMoreThanThePlan) {
   EXPECT_GT(plans, 0);
 }
 
-// What others found for the same problem with memory counted at all operators at
-// once, by integer programs and to four digits.
+// Results of other forms of the same problem with memory counted at all
+// operators at once, by integer programs and to four digits.
 TEST(BoundOfBundledTracesTest, IsThatOfOtherForms) {
   const auto expect = [](const std::string& name,
                          const std::vector<std::pair<int64_t, double>>& known) {

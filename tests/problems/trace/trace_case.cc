@@ -88,7 +88,7 @@ class Enumerator {
     }
   }
 
-  // The number of plans.
+  // Returns the number of plans.
   double Count() const { return Count(0, {}); }
 
   TracePlans Run() {
@@ -125,7 +125,8 @@ class Enumerator {
     return free;
   }
 
-  // By group, with nothing of those that are free.
+  // Returns, by group, whether every policy saves it; free groups are not
+  // saved.
   std::vector<char> AlwaysSaved(const Unit& unit) const {
     std::vector<char> saved;
     for (const auto& group : problem_.groups[unit.node].groups) {
@@ -360,7 +361,8 @@ Witnesses RandomWitnesses(const TraceProblem& problem,
                           const std::vector<Decision>& decisions,
                           std::mt19937& random) {
   using enum Witness::Kind;
-  // All candidates that may hold it: as many at once as are innermost ones.
+  // Returns all candidates that may hold a storage: as many at once as there
+  // are innermost ones.
   const auto of_candidates = [&](int32_t s) {
     std::vector<Witness> holders;
     for (const int c : problem.makers_of[s]) {
@@ -416,7 +418,7 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
                                       std::mt19937& random) {
   const graph::Trace& trace = *problem.trace;
   std::vector<Decision> decisions;
-  // What is live is all that is missing where there are no witnesses.
+  // Without witnesses all live bytes are missing.
   const Witnesses none(trace.storages.size());
   for (auto k = random() % 4; k > 0; --k) {
     const auto at = static_cast<int32_t>(random() % trace.operators.size());
@@ -444,9 +446,9 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
                            .is_so = unit != plan.modules.end()});
       continue;
     }
-    // If it is a unit.
+    // The candidate's policy if it is a unit.
     const OperatorGroups& groups = problem.groups[candidate.module_node];
-    // What can only run again as a whole has none.
+    // A call that can only run again as a whole has no groups.
     if (groups.groups.empty()) continue;
     const size_t group = random() % groups.groups.size();
     if (groups.groups[group].rule != GroupRule::kFree) continue;

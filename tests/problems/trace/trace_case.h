@@ -18,7 +18,7 @@
 
 namespace acplan::problems {
 
-// A kind of random steps, and of what is asked of a plan.
+// A kind of random steps, and the options of a plan for them.
 struct TraceCaseKind {
   std::string name;
   test_support::StepOptions step = {};
@@ -28,7 +28,7 @@ struct TraceCaseKind {
 };
 std::vector<TraceCaseKind> TraceCaseKinds();
 
-// A small random step as a trace problem. Is where it was made: the problem
+// A small random step as a trace problem. It cannot be copied: the problem
 // refers to it.
 class TraceCase {
  public:
@@ -43,13 +43,13 @@ class TraceCase {
   TraceProblem problem;
 };
 
-// Some runs of a step, any two apart or one inside the other.
+// Returns some runs of a step, any two apart or one inside the other.
 std::vector<graph::ModuleRun> RunsByChance(const graph::Trace& trace,
                                            std::mt19937& random);
 
-// Every plan of a trace problem that the simulation does not refuse: each set of
-// candidate modules none of which is called inside another, with each choice of
-// the groups that are free to be saved.
+// Every plan of a trace problem that the simulation accepts: each set of
+// candidate modules that are not called inside one another, with each choice of
+// the free groups to save.
 struct TracePlans {
   struct Plan {
     int64_t peak_bytes = 0;
@@ -60,42 +60,43 @@ struct TracePlans {
   int64_t refused = 0;
 
   int64_t LeastPeakBytes() const;
-  // Nothing where no plan fits.
+  // Returns nothing if no plan fits.
   std::optional<double> LeastMs(int64_t budget_bytes) const;
 };
 
-// Nothing where there are more plans than `most`.
+// Returns nothing if there are more plans than `most`.
 std::optional<TracePlans> EnumeratePlans(const TraceProblem& problem,
                                          std::optional<int> max_units,
                                          int64_t most);
 
-// One of them, which the simulation may refuse.
+// Returns a random plan, which the simulation may refuse.
 std::vector<graph::CheckpointedModule> PlanByChance(const TraceProblem& problem,
                                                     std::mt19937& random);
 
-// What is wrong with an answer, a line; empty: nothing.
+// Returns a description, in a line, of what is wrong with an answer; empty:
+// nothing.
 std::string Mismatch(const TracePlans& plans, int64_t budget_bytes,
                      const TraceProblem& problem,
                      const TraceSolution& solution);
 
-// The same for a relaxation, for which every plan within the budget that keeps
-// the decisions is no cheaper than its optimum. `least_ms`: of those plans.
+// Does the same for a relaxation: a plan within the budget that keeps the
+// decisions must cost at least its optimum. `least_ms`: of those plans.
 std::string RelaxationMismatch(const TraceProblem& problem,
                                const Witnesses& witnesses,
                                const std::vector<Decision>& decisions,
                                int64_t budget_bytes, double least_ms);
 
-// Any that the relaxation allows with these decisions.
+// Returns random witnesses that the relaxation allows with these decisions.
 Witnesses RandomWitnesses(const TraceProblem& problem,
                           const std::vector<Decision>& decisions,
                           std::mt19937& random);
 
-// Some that a plan keeps.
+// Returns some decisions that a plan keeps.
 std::vector<Decision> RandomDecisions(const TraceProblem& problem,
                                       const TracePlans::Plan& plan,
                                       std::mt19937& random);
 
-// Budgets at which answers change: about peaks of plans, ascending.
+// Returns budgets at which answers change: about peaks of plans, ascending.
 std::vector<int64_t> BudgetsAbout(const TracePlans& plans, unsigned seed);
 
 }  // namespace acplan::problems

@@ -83,8 +83,8 @@ TEST_P(EveryPlanOfATrace, IsNoBetterThanTheAnswer) {
   RecordProperty("proven", fmt::format("{} of {}", proven, asked));
 }
 
-// Whatever the witnesses: a plan that keeps the decisions is one of the
-// relaxation, with a budget that it just meets.
+// For all witnesses: a plan that keeps the decisions is one of the relaxation,
+// with a budget that it just meets.
 TEST_P(EveryPlanOfATrace, IsOneOfTheRelaxation) {
   const auto check = [](const TraceCase& c, const TracePlans& plans,
                         unsigned seed) {
@@ -105,8 +105,8 @@ TEST_P(EveryPlanOfATrace, IsOneOfTheRelaxation) {
   ForEachCase(GetParam(), kSteps, check);
 }
 
-// A plan that is known is no worse than the answer, and one that does not fit
-// is of no use.
+// The answer is no worse than a known plan; a known plan that does not fit is
+// ignored.
 TEST_P(EveryPlanOfATrace, MayBeKnownBefore) {
   const auto check = [](const TraceCase& c, const TracePlans& plans,
                         unsigned seed) {
@@ -148,7 +148,7 @@ TEST_P(EveryPlanOfATrace, IsNoneTheBetterForALargerBudget) {
   ForEachCase(GetParam(), 2 * kFewSteps, check);
 }
 
-// A search that is stopped at once has the plan that it knew.
+// A search that is stopped at once returns the plan that it knew.
 TEST_P(EveryPlanOfATrace, IsKeptWhereALimitStrikes) {
   const auto check = [](const TraceCase& c, const TracePlans& plans,
                         unsigned seed) {
@@ -177,7 +177,7 @@ TEST_P(EveryPlanOfATrace, NeedsTheLeastBudget) {
     ASSERT_EQ(least.budget.proven,
               least.budget.bytes == least.budget.bound_bytes);
     proven += least.budget.proven ? 1 : 0;
-    // Stopped at once, it says how near it is.
+    // A search that is stopped at once says how near it is.
     const TraceMinimum stopped = FindLeastPlan(c.problem, {.time_limit_s = 0});
     EXPECT_LE(stopped.budget.bound_bytes, plans.LeastPeakBytes());
     EXPECT_GE(stopped.budget.bytes, plans.LeastPeakBytes());
@@ -186,7 +186,7 @@ TEST_P(EveryPlanOfATrace, NeedsTheLeastBudget) {
   EXPECT_GE(proven, kLeastProven * kSteps);
 }
 
-// A budget to meet is met where a plan meets it, or proven too small.
+// The search meets a given budget if a plan meets it, or proves it too small.
 TEST_P(EveryPlanOfATrace, MeetsABudgetOrIsProvenNotTo) {
   const auto check = [](const TraceCase& c, const TracePlans& plans,
                         unsigned seed) {
@@ -202,7 +202,7 @@ TEST_P(EveryPlanOfATrace, MeetsABudgetOrIsProvenNotTo) {
   ForEachCase(GetParam(), kFewSteps, check);
 }
 
-// What stops at a gap has proven a bound that near.
+// A search that stops at a gap has proven a bound that near.
 TEST_P(EveryPlanOfATrace, IsNotMuchBetterThanAnAnswerWithAGap) {
   const auto check = [](const TraceCase& c, const TracePlans& plans,
                         unsigned seed) {
@@ -223,7 +223,7 @@ TEST_P(EveryPlanOfATrace, IsNotMuchBetterThanAnAnswerWithAGap) {
   ForEachCase(GetParam(), kFewSteps, check);
 }
 
-// A trace of the repository's as a problem. Is where it was made.
+// A trace of the repository as a problem. It cannot be copied.
 class StoredTrace {
  public:
   explicit StoredTrace(const std::string& name,
@@ -243,8 +243,8 @@ class StoredTrace {
   const TraceProblem problem;
 };
 
-// Modules called several times, whose operators no decision on storages tells
-// apart.
+// Modules that are called several times, and operators that no decision on
+// storages tells apart.
 TEST(StoredTraceTest, ALargerBudgetIsNoWorse) {
   const StoredTrace stored("repeated_modules");
   const TraceSolution small = SolveTraceProblem(stored.problem, 22016, {});
@@ -254,7 +254,7 @@ TEST(StoredTraceTest, ALargerBudgetIsNoWorse) {
   EXPECT_LE(large.use.recompute_ms, small.use.recompute_ms);
 }
 
-// A unit that costs nothing, and counts all the same.
+// A unit that costs nothing counts towards the limit all the same.
 TEST(StoredTraceTest, HasNoMoreUnitsThanMayBe) {
   for (const int most : {0, 1, 2, 3}) {
     SCOPED_TRACE(most);
@@ -267,7 +267,8 @@ TEST(StoredTraceTest, HasNoMoreUnitsThanMayBe) {
   }
 }
 
-// Keeps what was computed from a result that is written to later, and not that result.
+// Keeps a result that was computed from another one before that was written to,
+// without keeping the other one.
 TEST(StoredTraceTest, KeepsWhatReadAResultBeforeItWasWrittenTo) {
   const StoredTrace stored("read_before_write");
   const graph::ModuleTree tree(stored.profile);
@@ -293,12 +294,12 @@ TEST(StoredTraceTest, SaysHowNearItsLeastBudgetIs) {
       FindLeastPlan(stored.problem, {.time_limit_s = 1}).budget;
   EXPECT_LE(least.bound_bytes, kLeast);
   EXPECT_GE(least.bytes, kLeast);
-  // Those of the first relaxation and its plan.
+  // These bounds are those of the first relaxation and its plan.
   EXPECT_GE(least.bound_bytes, kLeast * .85);
   EXPECT_LE(least.bytes, kLeast * 1.1);
 }
 
-// Near the least budget, where relaxations' plans do not fit.
+// Near the least budget the plans of relaxations do not fit.
 TEST(StoredTraceTest, HasAPlanWhereverOneFits) {
   const StoredTrace stored("segformer");
   for (const int64_t budget : {350'000'000, 400'000'000}) {

@@ -8,12 +8,14 @@
 #include <utility>
 #include <vector>
 
-// What the searches use of oneTBB, made of threads, mutexes and nothing else, for
-// ThreadSanitizer: it does not see how Debian's libtbb synchronises, and takes every
-// hand-over of work for a race. Found in place of oneTBB with -I tests/threads.
+// The part of oneTBB that the searches use, made of threads, mutexes and
+// nothing else, for ThreadSanitizer, which does not see how Debian's libtbb
+// synchronises and takes every hand-over of work for a race. Compiled in place
+// of oneTBB with -I tests/threads.
 //
-// Threads take their work by a counter without an order (relaxed), so that what one
-// task writes another sees for sure only by what the searches themselves do.
+// Threads take their work by a counter without an order (relaxed), so that a
+// task sees another one's writes only through the synchronisation of the
+// searches themselves.
 
 namespace oneapi::tbb {
 
@@ -74,7 +76,7 @@ template <typename In, typename Out, typename Body>
 Filter<In, Out, Body> make_filter(filter_mode mode, Body body) {
   return {mode, std::move(body)};
 }
-// The three of a pipeline: one after the other, side by side, one after the other.
+// The three filters of a pipeline: serial, parallel, serial.
 template <typename First, typename Second>
 struct Filters {
   First first;
