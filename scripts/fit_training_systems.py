@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """fit_training_systems.py ACPLAN RUNS.csv SYSTEMS.json OUTPUT.json [OPTION...]
 
-Fits the numbers of data/training/systems.json that say "fitted" to measured runs, with
-`acplan llm-score`, and writes the file with them; prints the loss after each sweep. With
---hold-out, the runs of a source have no part in it, and its error is printed at the end.
+Fits the numbers of data/training/systems.json that say "fitted" to measured runs, with `acplan
+llm-score`, and writes the file with them; prints the loss after each sweep. With --hold-out,
+the runs of a source have no part in the fit, and its error is printed at the end.
 
 The loss is the mean over sources of .8 |x| + 1.5 x^2 of x = ln(predicted / measured), both
-flattened far out, so that no single run decides; and for each number a penalty for leaving what
-is known beforehand: PRIORS says its centre and how wide that is, as a logarithm. Coordinate
-descent from the centres (with --from-values, from what the file has): a number is moved up or
-down by a step, which grows where that helped and halves where it did not. Numbers of GPUs of
-one group move together.
+flattened far out, so that no single run decides; and for each number a penalty for leaving its
+prior: the centre is the number's `prior` or its value, and PRIORS has the width, as a
+logarithm. Coordinate descent from the centres (with --from-values, from the file's values)
+moves a number up or down by a step, which grows if that helped and halves if it did not.
+Numbers of GPUs of one group move together.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import statistics
 import subprocess
 import tempfile
 
-# GPUs whose fitted numbers are one; what is not in a group is not fitted.
+# GPUs that share their fitted numbers; GPUs that are in no group are not fitted.
 GROUPS = (
     ("A100-SXM4-80GB", "A100-SXM4-40GB", "A100-PCIE"),
     ("H100-SXM5", "H200", "H800"),
@@ -33,7 +33,7 @@ GROUPS = (
     ("GB200", "GB300"),
 )
 
-# How wide a number is known beforehand, least and most.
+# The width of a number's prior, its least and its most value.
 PRIORS = {
     "product_share": (0.12, 0.3, 0.9),
     "fp8_product_share": (0.12, 0.25, 0.85),
@@ -55,7 +55,7 @@ PENALTY = 0.0009
 
 
 def numbers_of(document):
-    """The fitted numbers: a name each, and the objects that hold it."""
+    """Returns the fitted numbers: by name, the objects that hold it."""
     found = {}
     for group in GROUPS:
         gpus = [a for a in document["accelerators"] if a["name"] in group]
@@ -78,7 +78,7 @@ class Loss:
         with open(runs, newline="") as file:
             self._runs = {row["id"]: row for row in csv.DictReader(file)}
         self.values = {n: found[0]["value"] for n, found in self._numbers.items()}
-        # Where the penalty is none: `prior`, or the value.
+        # The values without a penalty: `prior`, or the number's value.
         self.centres = {
             n: found[0].get("prior", self.values[n]) for n, found in self._numbers.items()
         }

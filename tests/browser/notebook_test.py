@@ -1,5 +1,5 @@
-"""Opens what acplan's values show in a notebook in headless Chromium: charts that the report
-draws, of the same numbers, offline, in frames that are as high as what is in them.
+"""Opens the notebook output of acplan's values in headless Chromium: the report's charts of the
+same numbers, offline, in frames that are as high as their content.
 
     ACPLAN=build/release/cli/acplan python -m pytest tests/browser
 
@@ -77,7 +77,7 @@ class Notebook:
         self.page.context.close()
 
     def frames(self) -> list[Frame]:
-        """Those of the outputs, in order, with their charts."""
+        """Returns the frames of the outputs, in order, with their charts."""
         found = []
         for handle in self.page.query_selector_all("iframe"):
             frame = handle.content_frame()
@@ -123,7 +123,7 @@ def test_outputs_are_the_charts_of_the_report(browser, values, tmp_path):
             point["budget_bytes"] for point in _data(frames["frontier"])["frontier"]["points"]
         ]
         assert shown == [row["budget_bytes"] for row in values["frontier"].rows]
-        # As high as what is in it, and nothing asked or complained of.
+        # Each frame is as high as its content, and there are no requests and no complaints.
         for frame in frames.values():
             inside = frame.evaluate("document.body.getBoundingClientRect().height")
             outside = frame.frame_element().bounding_box()["height"]

@@ -1,5 +1,5 @@
-"""Opens pages of `acplan report` in headless Chromium: what they show is what the JSON in
-them says, nothing is complained of or asked of a network, and axe-core finds no violation,
+"""Opens pages of `acplan report` in headless Chromium: they show the values of the JSON in
+them, there are no complaints and no requests to a network, and axe-core finds no violation,
 wide and narrow, light and dark.
 
     ACPLAN=build/release/cli/acplan python -m pytest tests/browser
@@ -116,7 +116,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
 
 
 class Opened:
-    """A page, and what it complained of and asked for."""
+    """A page, with its complaints and its requests."""
 
     def __init__(
         self, browser: Browser, path: pathlib.Path, width: int = 1600, scheme: str = "light"
@@ -143,7 +143,7 @@ class Opened:
         self.page.context.close()
 
     def table(self, selector: str) -> list[dict[str, str]]:
-        """Rows of a table, by heading."""
+        """Returns the rows of a table, by heading."""
         heads = self.page.locator(f"{selector} thead th").all_text_contents()
         rows = self.page.locator(f"{selector} tbody tr")
         return [
@@ -225,7 +225,7 @@ def test_values_are_those_of_the_data(browser, pages, name):
 
 
 def test_plans_and_report_agree_with_the_program(pages):
-    """The peaks in a page are those that `acplan simulate` says."""
+    """The peaks in a page are those of `acplan simulate`."""
     folder = pages["trace"].parent
     for plan in ("t.json", "u.json"):
         said = json.loads(
@@ -358,7 +358,7 @@ def test_names_stay_text(browser, pages):
 
 
 def big_trace(layers: int) -> dict:
-    """A step of so many layers with 100 operators each."""
+    """Returns a step of so many layers with 100 operators each."""
     trace = json.loads(gzip.decompress(TINY.read_bytes()))
     half = 50
     operators, storages, saved, calls = [], [], [], []

@@ -1,18 +1,18 @@
-"""Has HiGHS answer what `acplan remat` answers of random graphs, and compares.
+"""Compares the answers of `acplan remat` on random graphs with those of HiGHS.
 
     python tests/campaigns/check_graphs.py build/release/cli/acplan FOLDER COUNT [FIRST]
 
 Needs highspy. The programs that HiGHS solves are written from the documentation of the
 formats, of the graphs alone: joint_program.py and schedule_program.py share nothing with
-the searches. Of each seed
+the searches. The questions for each seed are
 
 - *least*: the least budget of a compiled step;
-- *remat*: what it recomputes at the least budget, a byte below and between;
-- *kept*: the same where no more than so many bytes may be kept;
-- *any schedule*, *node-link*: the least that any schedule recomputes, of the step and of a
+- *remat*: its recomputation at the least budget, a byte below and between;
+- *kept*: the same with a limit on the kept bytes;
+- *any schedule*, *node-link*: the least recomputation of any schedule, of the step and of a
   graph without passes.
 
-Prints a row a kind of question, and every difference; exit code 1 where there is one.
+Prints a row for each kind of question, and every difference; exit code 1 if there is one.
 Graphs that differ stay in the folder. *nothing again* are equal answers in which nothing
 runs again, *bounds* answers that were not proven and whose bounds enclose the optimum,
 *refused* graphs with ties that need each other.
@@ -48,7 +48,7 @@ OUTCOMES = (
     "unproven",
     "different",
 )
-# What is refused: graphs whose rules forbid every plan, and ties in a circle.
+# Complaints about graphs whose rules forbid every plan, and about ties in a circle.
 RULES = ("may not run again, and what", "nodes tied to it do not need")
 
 
@@ -73,7 +73,7 @@ class Campaign:
             print(f"{path.name}: {told}", flush=True)
 
     def compare(self, kind: str, path: pathlib.Path, flags: list[str], found: Found) -> bool:
-        """Of one question about a graph; false where answers differ."""
+        """Returns whether the answers to one question about a graph agree."""
         answer = self.ask(path, *flags)
         value = answer.get("recompute_ms", answer.get("recomputed"))
         bound = answer.get("bound_ms", answer.get("bound"))
@@ -111,7 +111,7 @@ def written(folder: pathlib.Path, name: str, graph: Json) -> pathlib.Path:
 def check_remat(campaign: Campaign, seed: int) -> bool:
     graph = joint_graph(seed)
     path = written(campaign.folder, f"joint_{seed}", graph)
-    # A budget that nothing fits tells the least.
+    # The answer to a budget that nothing fits has the least one.
     least = campaign.ask(path, "--budget", "1")
     if "tied to it" in least.get("refused", ""):
         campaign.count("least", path, "", "refused")

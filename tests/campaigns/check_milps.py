@@ -1,18 +1,18 @@
-"""Has HiGHS solve the programs that were solved here, and compares.
+"""Compares HiGHS's answers to programs with the answers of acplan's engines.
 
     build/release/tests/campaigns/write_milps random FOLDER 1000 > FOLDER.jsonl
     python tests/campaigns/check_milps.py FOLDER < FOLDER.jsonl
 
-Needs highspy. Prints a row a kind of program, and every difference; exit code 1 where
-there is one. Answers are the same where all find nothing, or all an optimum, equal to
-1e-6. What users get is compared: the label engines and, of profiles, the engine with
-CBC, which asks again where CBC contradicts itself; of other programs CBC's own. Apart
-are counted
+Needs highspy. Prints a row for each kind of program, and every difference; exit code 1 if there
+is one. Answers are the same if all find nothing, or if all find an optimum, equal to 1e-6. The
+comparison is with the answers that users get: those of the label engines and, for profiles, of
+the engine with CBC, which asks again if CBC contradicts itself; for other programs CBC's own.
+These are counted separately:
 
-- *alone*: CBC alone says something else, and the engine does not believe it;
+- *alone*: CBC alone gives another answer, and the engine does not believe it;
 - *repeated*: so does HiGHS, until it is asked again with tolerances of 1e-9;
-- *tolerances*: what HiGHS finds is cheaper only because it breaks a row by less than
-  its tolerance;
+- *tolerances*: HiGHS's solution is cheaper only because it breaks a row by less than its
+  tolerance;
 - *unproven*: a limit of time was hit.
 
 Programs that differ stay in the folder.
@@ -26,7 +26,7 @@ import sys
 import highspy
 
 EQUAL = 1e-6
-# Of what a row asks for; rows are scaled to about a thousand.
+# Relative to the limit of a row; rows are scaled to about a thousand.
 EXACT = 1e-9
 
 
@@ -34,7 +34,7 @@ Found = tuple[str, float | None]
 
 
 def solve(path: pathlib.Path, tolerance: float) -> tuple[Found, float]:
-    """Status and objective, and by how much the solution breaks a row."""
+    """Returns status and objective, and by how much the solution breaks a row."""
     highs = highspy.Highs()
     highs.silent()
     for name, value in {
@@ -61,7 +61,8 @@ def solve(path: pathlib.Path, tolerance: float) -> tuple[Found, float]:
 
 
 def violation(highs: highspy.Highs) -> float:
-    """Of the solution with its integers rounded, relative to what the row asks for."""
+    """Returns by how much the solution with rounded integers breaks a row, relative to its
+    limit."""
     model = highs.getLp()
     x = list(highs.getSolution().col_value)
     for column, kind in enumerate(model.integrality_):
@@ -93,7 +94,7 @@ def is_equal(one: Found, other: Found) -> bool:
 
 
 def compare(case: dict, folder: pathlib.Path) -> str:
-    """One of the outcomes, or what differs."""
+    """Returns one of the outcomes, or a description of the difference."""
     answers = {
         name: (case[name]["status"], case[name]["objective"])
         for name in ("cbc", "labels", "engine")

@@ -1,13 +1,13 @@
-"""Runs acplan with flags and files by chance, and looks at how it ends.
+"""Runs acplan with random flags and files, and examines how it ends.
 
     python3 tests/campaigns/commands.py build/release/cli/acplan . [RUNS] [SEED]
 
-Each run is a command with flags that its --help lists, values that are usual or odd, and
-a small file that is valid or has some of its JSON changed. Whatever is asked: acplan ends
-by itself within twice its time limit and two seconds, with a documented exit code and
-less than 1.5 GB; wrong input is one line on stderr, with nothing on stdout and nothing
-written; --json prints JSON without NaN, which is what -o writes; check accepts what plan writes. Prints each run that breaks a rule, then a count
-of exit codes; exit code 1 where a rule is broken.
+Each run is a command with flags that its --help lists, values that are usual or odd, and a
+small file that is valid or has some of its JSON changed. For every question acplan must end by
+itself within twice its time limit and two seconds, with a documented exit code and less than
+1.5 GB; wrong input is one line on stderr, with nothing on stdout and nothing written; --json
+prints JSON without NaN, and -o writes the same; check accepts the plans that plan writes.
+Prints each run that breaks a rule, then a count of exit codes; exit code 1 if a rule is broken.
 """
 
 import collections
@@ -64,7 +64,7 @@ COMMANDS = {
     **dict.fromkeys(["plan", "frontier", "report", "baseline", "tree", "check", "compare"], (TRACES + PROFILES, PLAN)),
     **dict.fromkeys(["explain", "profile", "simulate"], (TRACES, PLAN)),
     **dict.fromkeys(["llm-train", "llm-plan", "llm-search", "fit", "llm-compare", "llm-profile"], (MODELS, TRAIN))}
-# Said in every run, where a command has them.
+# Given in every run of the commands that have them.
 NEEDED = {"--budget": ("remat", "plan", "check"), "--gpu": tuple(COMMANDS), "--gpus": tuple(COMMANDS), "--time-limit": tuple(COMMANDS)}
 OUTPUTS = ["out.csv", "in.json", "list.txt", "plan.json", ".", "no/out.json", "/dev/full", ""]
 # fmt: on
@@ -87,7 +87,7 @@ class Questions:
 
     @staticmethod
     def _flags_of(program: pathlib.Path, command: str) -> dict[str, bool]:
-        """A name of each flag, and whether it takes a value."""
+        """Returns a name of each flag, and whether it takes a value."""
         text = subprocess.run(
             [program, command, "--help"], capture_output=True, text=True, check=True
         ).stdout
@@ -102,7 +102,7 @@ class Questions:
         return {flag: value for flag, value in found.items() if flag not in others}
 
     def ask(self, folder: pathlib.Path) -> list[str]:
-        """A command; the file that it reads lies in the folder."""
+        """Returns a command, and writes the file that it reads to the folder."""
         r = self.random
         command = r.choice(sorted(COMMANDS))
         files, usual = COMMANDS[command]
@@ -149,7 +149,7 @@ class Questions:
         return words
 
     def _plan_of(self, folder: pathlib.Path, name: str) -> str:
-        """What plan says of a file, whatever that is; sometimes changed."""
+        """Returns the output of plan for a file, of any kind, sometimes changed."""
         r = self.random
         command = [
             self.program,
@@ -256,10 +256,10 @@ def broken_rules(words: list[str], ended: Ended) -> list[str]:
     lines = [
         line for line in err.split("\n") if line and not line.startswith("acplan: warning:")
     ]
-    # A plan that check does not accept is one that was changed, or asked otherwise.
+    # A plan that check refuses was changed, or is for another question.
     if ended.code not in (0, 2, 3, 4) and (words[0], ended.code) != ("check", 1):
         found.append(f"exit code {ended.code}")
-    # Of fit the limit is that of a row.
+    # For fit the limit is that of a row.
     if ended.seconds > 2 * limit_of(words) + 2 and words[0] != "fit":
         found.append(f"{ended.seconds:.1f} s")
     if ended.megabytes > 1500:
@@ -287,7 +287,7 @@ def output_of(words: list[str]) -> str:
 
 
 def untruths(node: object) -> Iterator[str]:
-    """What an answer says that cannot be."""
+    """Yields statements of an answer that cannot be true."""
     if isinstance(node, list):
         for value in node:
             yield from untruths(value)
@@ -296,7 +296,8 @@ def untruths(node: object) -> Iterator[str]:
     for less, more in (("bound_ms", "recompute_ms"), ("bound", "recomputed"), ("least_bound_bytes", "least_bytes"),
                        ("peak_bytes", "budget_bytes"), ("bound_s", "iteration_s")):  # fmt: skip
         numbers = [node.get(less), node.get(more)]
-        # Of a plan that does not fit, and of compare, which says so, a peak is above the budget.
+        # For a plan that does not fit, and in compare, which says so, a peak is above the
+        # budget.
         is_judged = less == "peak_bytes" and (
             "holds" in node or node.get("status") == "baseline"
         )
@@ -312,7 +313,8 @@ def untruths(node: object) -> Iterator[str]:
 def disagreements(
     program: pathlib.Path, words: list[str], folder: pathlib.Path, ended: Ended
 ) -> list[str]:
-    """Where what was written is not what was said, or is a plan that check refuses."""
+    """Returns complaints if the file differs from the output, or is a plan that check
+    refuses."""
     output = output_of(words)
     if ended.code != 0 or output not in ("out.json", "out.json.gz"):
         return []

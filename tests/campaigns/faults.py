@@ -1,11 +1,10 @@
-"""Runs acplan while something goes wrong, and looks at what is left behind.
+"""Runs acplan while something goes wrong, and examines the files that it leaves.
 
     python3 tests/campaigns/faults.py build/release/cli/acplan data [RUNS]
 
-Each fault is tried RUNS times (100), with a command, a trace or profile and a moment by
-chance. Whatever happens, the file that is written is the old one or a whole new one,
-nothing else lies beside it, and the exit code is one that the documentation has. Prints
-a table; exit code 1 where a rule is broken.
+Each fault is tried RUNS times (100), with a random command, trace or profile and moment. In
+every case the file is the old one or a complete new one, there is no other file beside it, and
+the exit code is a documented one. Prints a table; exit code 1 if a rule is broken.
 """
 
 import collections
@@ -21,7 +20,7 @@ import tempfile
 from collections.abc import Callable
 
 OLD = '{"old": true}'
-# A signal that nobody handles, besides.
+# Besides these: a signal that is not handled.
 DOCUMENTED = {0, 1, 2, 3, 4}
 
 Folder = pathlib.Path
@@ -34,7 +33,7 @@ class Campaign:
         self.random = random.Random(seed)
 
     def command(self) -> list[str]:
-        """One that writes plan.json."""
+        """Returns a command that writes plan.json."""
         traces = ["gpt2_tiny", "gpt2_small", "t5_small", "swin_tiny", "vit_base"]
         share = self.random.choice(["min", "60%", "75%", "90%"])
         choices = [

@@ -1,12 +1,12 @@
-"""What a compiled step keeps, as a mixed-integer program of its graph alone.
+"""The kept buffers of a compiled step as a mixed-integer program of its graph alone.
 
-Written from docs/file_formats.md (joint graph), without a look at how acplan finds its
-answer. Everything that follows from what is kept is said in both directions, so that a
-solution is a step as it would run.
+Written from docs/file_formats.md (joint graph), without a look at how acplan finds its answer.
+The rows state all that follows from the kept buffers in both directions, so that a solution is
+a step as it would run.
 
 Columns, of buffers b that nodes of stage forward or either make and forward does not
-return, of those nodes o, and of batches j: what is made again before the backward node j,
-the last for what backward returns.
+return, of those nodes o, and of batches j: the nodes that run again before the backward node j,
+the last for the buffers that backward returns.
 
     kept[b]       kept, and needed by backward
     needed[b][j]  before j or earlier backward needed b
@@ -15,8 +15,8 @@ the last for what backward returns.
     early[o]      o of stage either runs in forward
     both[o]       o of stage either runs in both passes
 
-What is live is bounded from below at every moment that there may be. A moment of a node
-that does not run there holds no more than one before or after it that does.
+The live bytes are bounded from below at every moment that there may be. A moment of a node that
+does not run there holds at most as much as one before or after it that does.
 """
 
 from typing import Any
@@ -45,7 +45,7 @@ class JointProgram(Program):
             for b in self.nodes[n]["makes"]
             if b not in self.forward_outputs
         ]
-        # What each batch is for.
+        # The buffers that each batch is for.
         self.reads = [self.nodes[n]["reads"] for n in self.backward_nodes]
         self.reads.append(graph["backward_outputs"])
         self.batches = len(self.reads)
@@ -97,7 +97,7 @@ class JointProgram(Program):
 
     def _add_needs(self) -> None:
         for b in self.values:
-            # What is kept and not needed counts as not kept.
+            # A buffer that is kept and not needed counts as not kept.
             self.row([(self.kept[b], 1), (self.needed[b][-1], -1)], upper=0)
             for j in range(self.batches):
                 needed, missed = self.needed[b][j], self.missed[b][j]
@@ -122,7 +122,8 @@ class JointProgram(Program):
             self.is_any(early, wanted)
 
     def _add_ties(self) -> None:
-        """Of all that tied nodes make, in order, nothing is kept where one is missed."""
+        """Adds rows for tied nodes: of their results at the same place, none is kept if one is
+        missed."""
         alike: dict[tuple[int, int], list[int]] = {}
         for n in self.early_nodes:
             first = self.nodes[n].get("tied_to", n)
@@ -136,7 +137,7 @@ class JointProgram(Program):
                         self.row([(self.kept[a], 1), (self.missed[b][-1], 1)], upper=1)
 
     def _add_moment(self, fixed: float, terms: Terms) -> None:
-        """At most the budget."""
+        """Adds the row of a moment: at most the budget."""
         if self.is_least_peak:
             self.row([(self.peak, 1), *((c, -v) for c, v in terms)], lower=fixed)
         else:
@@ -167,7 +168,7 @@ class JointProgram(Program):
             self._add_moment(fixed, terms)
 
     def _live_in_forward(self, b: int, maker: int, at: int, terms: Terms) -> float:
-        """Bytes of the buffer, where that is known, or a column for them."""
+        """Returns the bytes of the buffer if they are known, or adds a column for them."""
         readers = [n for n in self._readers(b) if n >= at]
         is_made_here = maker == at
         if maker not in self.early:
@@ -212,8 +213,8 @@ class JointProgram(Program):
         return now if j == 0 else [*now, (self.ran[n][j - 1], -1)]
 
     def _live_of_backward(self, j: int) -> float:
-        """Of what comes with backward or is made there, at the backward node j; those
-        that it makes are there while it runs."""
+        """Returns the bytes of buffers that come with backward or are made there, at the
+        backward node j; those that it makes are there while it runs."""
         total = 0.0
         for b in range(len(self.bytes)):
             maker = self.maker.get(b)
@@ -233,16 +234,16 @@ class JointProgram(Program):
         return total
 
     def _only_at(self, j: int) -> float:
-        """Of what the backward node j makes, which is not there before."""
+        """Returns the bytes that the backward node j makes, which are not there before."""
         if j == len(self.backward_nodes):
             return 0.0
         makes = self.nodes[self.backward_nodes[j]]["makes"]
         return float(sum(self.bytes[b] for b in makes))
 
     def _add_live_in_backward(self, b: int, j: int, at: int | None, terms: Terms) -> None:
-        """Adds the bytes of a buffer while `at` runs again in batch j, or while its
-        backward node runs (None): kept or made again before, and read then or later.
-        What `at` makes itself is counted with it, but for a copy that was kept."""
+        """Adds the bytes of a buffer while `at` runs again in batch j, or while its backward
+        node runs (None): kept or made again before, and read then or later. The results of `at`
+        itself are counted with it, except for a kept copy."""
         is_read = any(b in reads for reads in self.reads[j:])
         maker = self.maker[b]
         there: list[list[tuple[int, int]]] = [[(self.kept[b], 1)]]
@@ -261,7 +262,8 @@ class JointProgram(Program):
         terms.append((live, self.bytes[b]))
 
     def _later_reads(self, b: int, j: int, at: int | None) -> list[list[tuple[int, int]]]:
-        """Of each node that reads it, whether it runs again then or later."""
+        """Returns terms for each node that reads the buffer: 1 if it runs again then or
+        later."""
         found = []
         for n in self._readers(b):
             before = self.ran[n][j] if at is None or n < at else None

@@ -5,7 +5,7 @@ import math
 import highspy
 
 Terms = list[tuple[int, float]]
-# Found status and objective: optimal, infeasible or unproven.
+# A status (optimal, infeasible or unproven) and the objective.
 Found = tuple[str, float | None]
 
 _SECONDS = 60.0
@@ -30,7 +30,7 @@ class Program:
         return self._columns - 1
 
     def row(self, terms: Terms, lower: float = -math.inf, upper: float = math.inf) -> None:
-        """Terms of the same column are added up."""
+        """Adds a row. Terms of the same column are added up."""
         sums: dict[int, float] = {}
         for column, value in terms:
             sums[column] = sums.get(column, 0.0) + value
@@ -42,7 +42,7 @@ class Program:
             self.row([(column, 1), (other, -1)], lower=0)
 
     def is_any(self, column: int, others: list[int]) -> None:
-        """The column is 1 where one of the others is, and 0 where none is."""
+        """Requires that the column is 1 if one of the others is, else 0."""
         self.at_least_all(column, others)
         self.row([(column, 1), *((other, -1) for other in others)], upper=0)
 

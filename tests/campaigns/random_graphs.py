@@ -2,7 +2,7 @@
 
 Small, so that another solver finds the optimum in no time, and with all that the formats
 allow: nodes of every stage, several results and none, scratch, inputs and outputs of both
-passes, what may not be kept or not run again, ties, buffers of no bytes.
+passes, buffers that may not be kept, nodes that may not run again, ties, buffers of no bytes.
 """
 
 import random
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def joint_graph(seed: int) -> Json:
-    """A graph of format acplan.graph."""
+    """Returns a graph of format acplan.graph."""
     return _Joint(random.Random(seed)).graph
 
 
@@ -62,7 +62,7 @@ class _Joint:
         return len(self.buffers) - 1
 
     def _some(self, values: list[int], most: int) -> list[int]:
-        """Without repetition, recent ones more often."""
+        """Returns some of the values without repetition, recent ones more often."""
         chosen: list[int] = []
         for _ in range(self.random.randint(0, most)):
             if not values:
@@ -106,7 +106,7 @@ class _Joint:
         (self.either if is_either else self.ahead).extend(makes)
 
     def _tie(self, node: Json) -> int | None:
-        """An earlier node that this one may be another run of."""
+        """Returns an earlier node that this one may be another run of."""
         alike = [
             n
             for n, other in enumerate(self.nodes[:-1])
@@ -118,7 +118,8 @@ class _Joint:
         return self.random.choice(alike) if alike else None
 
     def _needs(self, reads: list[int], first: int) -> bool:
-        """Returns whether what a node, or one tied to it, makes is read on the way to these."""
+        """Returns whether these buffers need, directly or not, a result of a node or of one
+        tied to it."""
         group = {n for n, node in enumerate(self.nodes) if node.get("tied_to") == first}
         group.add(first)
         makers = {b: n for n, node in enumerate(self.nodes) for b in node["makes"]}
@@ -138,7 +139,7 @@ class _Joint:
     def _add_backward_node(self) -> None:
         early = self.ahead + self.either
         reads = self._some(self.behind, 1)
-        # Mostly from the last to the first, as gradients are.
+        # Mostly from the last to the first, as for gradients.
         late = sum(node["stage"] == "backward" for node in self.nodes)
         from_end = max(1, len(early) - late)
         for b in self._some(early[:from_end], 3) + self._some(early, 1):
@@ -150,7 +151,7 @@ class _Joint:
 
 
 def node_link_graph(seed: int) -> Json:
-    """A graph in the form of NetworkX."""
+    """Returns a graph in the form of NetworkX."""
     source = random.Random(seed)
     largest = source.choice((6, 40, 1000))
     count = source.randint(3, 9)

@@ -17,8 +17,9 @@ Json = dict[str, Any]
 
 
 class Steps:
-    """Nodes in the order of first runs: time, bytes of scratch, whether it may run again,
-    values that it reads and makes; of values their bytes, and whether they are returned."""
+    """Nodes in the order of first runs, each with its time, bytes of scratch, whether it may
+    run again, and the values that it reads and makes; values with their bytes, and whether they
+    are returned."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -43,7 +44,7 @@ class Steps:
 
 
 def steps_of_node_link(graph: Json) -> Steps:
-    """Of one with the order of its nodes."""
+    """Returns the steps of a graph that has the order of its nodes."""
     steps = Steps()
     by_id = {node["id"]: node for node in graph["nodes"]}
     value: dict[str, int] = {}
@@ -55,8 +56,8 @@ def steps_of_node_link(graph: Json) -> Steps:
 
 
 def steps_of_joint(graph: Json) -> Steps:
-    """Inputs are held during the whole step; what comes with backward is made, once, in
-    no time before the first node of backward."""
+    """Returns the steps of a graph. Inputs are held during the whole step; buffers that come
+    with backward are made, once, in no time, before the first node of backward."""
     steps = Steps()
     steps.held = graph.get("held_bytes", 0)
     made = {b for node in graph["nodes"] for b in node["makes"]}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""check_commands.py ROOT PROGRAM FILE...: fails where a command that a document shows prints
-anything else than what the document says.
+"""check_commands.py ROOT PROGRAM FILE...: fails if a command that a document shows prints
+anything but the output in the document.
 
 A block that opens with ```console holds lines `$ acplan ...`, each with its output below.
 The commands run in ROOT. A line `...` stands for any lines, `*` for any text of a line.
@@ -17,7 +17,7 @@ _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def commands(document: str) -> Iterator[tuple[str, str]]:
-    """The commands of the document and what they are said to print."""
+    """Yields the commands of the document, each with its stated output."""
     for block in _BLOCK.finditer(document):
         for shown in re.split(r"^\$ ", block.group(1), flags=re.MULTILINE)[1:]:
             command, _, output = shown.partition("\n")

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """try_wheel.py WHEEL README: installs the wheel into an empty environment that sees the
-packages of the one that runs this, PyTorch among them, and uses it there from an empty
-folder, without the source tree. Fails where something is missing or out of step; else
-prints what it found.
+packages of the one that runs this, including PyTorch, and uses it there from an empty folder,
+without the source tree. Fails if something is missing or out of step; else prints the results.
 """
 
 import os
@@ -15,7 +14,7 @@ import tempfile
 import time
 import venv
 
-# What the example of README.md takes as given.
+# The variables that the example of README.md presupposes.
 _MODEL = """
 import acplan, torch, transformers
 
@@ -49,8 +48,8 @@ class _Environment:
         (self.packages / "torch.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
     def run(self, *command: str) -> str:
-        """What the command prints, with nothing set but what an activated environment
-        sets."""
+        """Returns the output of the command, with only the variables of an activated
+        environment set."""
         paths = f"{self.scripts}{os.pathsep}/usr/bin{os.pathsep}/bin"
         kept = {k: v for k, v in os.environ.items() if k in ("HOME", "LANG", "TMPDIR")}
         quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
@@ -71,7 +70,7 @@ def _require(holds: bool, message: str) -> None:
 
 
 def _install(wheel: str, environment: _Environment) -> None:
-    # Nothing is fetched: PyTorch is there.
+    # Nothing is downloaded: PyTorch is there.
     pip = [sys.executable, "-m", "pip", "--python", str(environment.scripts / "python")]
     options = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
     subprocess.run([*pip, "install", *options, str(pathlib.Path(wheel).resolve())], check=True)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""check_sizes.py ROOT: fails, with a line for each violation, where a source or header
-under ROOT, or a module of the Python package, is too large to read in one go: a file of more
-than 500 lines, a class of more than 200 or with more than 8 data members (private ones, whose
-names end or, in Python, begin with _: a struct of values may have as many as its file format),
-a function of more than 60 lines or 5 parameters. Parameters of Python that can only be given
-by name do not count, as each call says which is which; nor do docstrings, of the length.
+"""check_sizes.py ROOT: fails, with a line for each violation, if a source or header under ROOT,
+or a module of the Python package, is too large to read in one go: a file of more than 500
+lines, a class of more than 200 or with more than 8 data members (private ones, whose names end
+or, in Python, begin with _: a struct of values may have as many as its file format), a function
+of more than 60 lines or 5 parameters. Keyword-only parameters of Python do not count, as each
+call names them; docstrings do not count towards the length.
 
-What cannot keep them stands in sizes.txt, a line each: the place, and the reason why. An
-entry that nothing needs any more is a violation, too.
+sizes.txt lists the exceptions, a line each: the place, and the reason. An entry that is no
+longer needed is a violation, too.
 
 The sources are formatted, so braces tell where things begin and end: no parser is needed.
 """
@@ -34,7 +34,8 @@ _TOKENS = re.compile(
 
 
 def without_text(source: str) -> str:
-    """The source with comments, strings and preprocessor lines blanked, of as many lines."""
+    """Returns the source with comments, strings and preprocessor lines blanked, in as many
+    lines."""
 
     def blank(found: re.Match[str]) -> str:
         return re.sub(r"[^\n]", " ", found.group())
@@ -43,7 +44,7 @@ def without_text(source: str) -> str:
 
 
 def parameters(signature: str) -> int:
-    """How many parameters the first pair of parentheses holds."""
+    """Returns the number of parameters in the first pair of parentheses."""
     signature = signature.replace("operator()", "operator_call")
     start = signature.index("(")
     depth = 0
@@ -59,12 +60,12 @@ def parameters(signature: str) -> int:
 
 
 def violations_of(path: str, source: str) -> Iterator[tuple[str, str]]:
-    """The place ("file" or "file: name") and what is too much there."""
+    """Yields each violation: the place ("file" or "file: name") and what is too much there."""
     lines = source.count("\n")
     if lines > FILE_LINES:
         yield path, f"{lines} lines, more than {FILE_LINES}"
     code = without_text(source)
-    # Of what is open: kind, name, first line, members.
+    # The open scopes: kind, name, first line, members.
     open_scopes: list[list] = []
     header_start = 0
     line = 1
@@ -125,7 +126,7 @@ def violations_of(path: str, source: str) -> Iterator[tuple[str, str]]:
 
 
 def _lines_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Returns how many lines a class or function has, but for its docstring."""
+    """Returns how many lines a class or function has without its docstring."""
     docstring = ast.get_docstring(node, clean=False)
     text = 0 if docstring is None else docstring.count("\n") + 1
     return (node.end_lineno or node.lineno) - node.lineno + 1 - text
@@ -144,7 +145,7 @@ def _private_members_of(node: ast.ClassDef) -> set[str]:
 
 
 def python_violations_of(path: str, source: str) -> Iterator[tuple[str, str]]:
-    """As violations_of, for a module of Python."""
+    """Does the same as violations_of for a module of Python."""
     lines = source.count("\n")
     if lines > FILE_LINES:
         yield path, f"{lines} lines, more than {FILE_LINES}"

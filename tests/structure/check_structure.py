@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""check_structure.py ROOT: fails, with a line for each violation, where under ROOT
+"""check_structure.py ROOT: fails, with a line for each violation, if under ROOT
 - a source or header includes what its folder may not know, or a folder links such a target;
 - a COIN-OR header is included outside of the two files that wrap COIN-OR;
 - an #include "..." is no path from the root;
@@ -19,8 +19,8 @@ from collections.abc import Iterator
 
 LIBRARIES = ("graph", "solver", "costmodel", "problems", "cli")
 
-# What a folder may know besides itself; of several entries, the longest that begins a
-# file's path counts. An entry covers the folders inside of it. Order: from the bottom up.
+# The folders that a folder may know besides itself; if several entries begin a file's path, the
+# longest counts. An entry covers the folders inside of it. Order: from the bottom up.
 MAY_KNOW: dict[str, tuple[str, ...]] = {
     "graph/base": (),
     "graph/profile": ("graph/base",),
@@ -30,7 +30,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     "graph/schedule": ("graph/base", "graph/profile", "graph/joint"),
     "solver": (),
     "solver/labels": ("solver",),
-    # Knows nothing of the model of training runs, nor that of it.
+    # This and the model of training runs do not know each other.
     "costmodel/calculon": ("graph/base", "graph/profile"),
     "costmodel/training/model": ("graph/base",),
     "costmodel/training/hardware": ("graph/base",),
@@ -99,7 +99,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     "costmodel/profile": ("graph/base", "graph/profile", "costmodel/training"),
     "problems/model": ("graph", "solver"),
     "problems/plan": ("graph", "problems/model"),
-    # Shares nothing with what makes plans.
+    # Shares nothing with the code that makes plans.
     "problems/check": ("graph", "problems/model", "problems/plan"),
     "problems/engines": ("graph", "solver", "problems/model"),
     # Neither engine knows the other.
@@ -122,7 +122,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "problems/trace/policies",
         "problems/trace/problem",
     ),
-    # Has no units, and so needs nothing that makes plans.
+    # Has no units, so it needs no code that makes plans.
     "problems/trace/rerun_bound": ("graph", "solver"),
     "problems/trace": (
         "graph",
@@ -189,13 +189,14 @@ MAY_LINK = {
 
 PACKAGE = "adapters/torch/acplan"
 
-# What a room of the Python package may know besides itself. Order: from the bottom up.
+# The rooms that a room of the Python package may know besides itself. Order: from the bottom
+# up.
 ROOM_MAY_KNOW: dict[str, tuple[str, ...]] = {
     "_base": (),
     "_files": ("_base",),
     "_device": ("_base",),
     "_fakes": ("_base", "_files", "_device"),
-    # What runs in training is not built on what traces: neither _fakes nor _step.
+    # Code that runs in training does not depend on code that traces: neither _fakes nor _step.
     "_apply": ("_base", "_files"),
     "_step": ("_base", "_files", "_device", "_fakes"),
     "_program": ("_base", "_files"),
@@ -209,7 +210,7 @@ ROOM_MAY_KNOW: dict[str, tuple[str, ...]] = {
     "_peers": ("_base", "_files", "_step", "_program"),
 }  # fmt: skip
 
-# Modules in no room: the face, which knows all rooms and of which no room knows anything.
+# Modules in no room: the face, which knows all rooms and which no room knows.
 FACE = ("__init__", "__main__", "accelerate", "lightning", "torchtitan", "transformers")
 
 WRAPS_COIN_OR = re.compile(r"solver/(cbc|clp|lp)_\w+\.cc$")
@@ -222,7 +223,7 @@ def covers(entry: str, path: str) -> bool:
 
 
 def room(path: str) -> str | None:
-    """The longest entry of MAY_KNOW that covers the path."""
+    """Returns the longest entry of MAY_KNOW that covers the path."""
     return max((e for e in MAY_KNOW if covers(e, path)), key=len, default=None)
 
 
@@ -277,8 +278,8 @@ def _check(root: pathlib.Path) -> Iterator[str]:
 
 
 def imports_of(source: str) -> Iterator[str]:
-    """Yields the modules that a Python module imports, wherever it does: of `from acplan import
-    x` the module acplan.x."""
+    """Yields the modules that a Python module imports, anywhere in it; for `from acplan import
+    x` that is the module acplan.x."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -291,7 +292,7 @@ def imports_of(source: str) -> Iterator[str]:
 
 
 def python_violations_of(path: str, source: str) -> Iterator[str]:
-    """`path` is relative to the package."""
+    """Yields the violations of a module of Python. `path` is relative to the package."""
     folder, _, name = path.rpartition("/")
     if folder not in ROOM_MAY_KNOW and (folder or name.removesuffix(".py") not in FACE):
         yield "is in no room, and is no module that users import"

@@ -39,7 +39,7 @@ class RulesByLastOperator {
   std::vector<Rules> rules_;
 };
 
-// Calls `use` with each policy that keeps every rule, in the order of
+// Invokes `use` with each policy that keeps every rule, in the order of
 // operators, a saved one before a recomputed one. For few operators.
 template <typename Use>
 void ForEachLegalPolicy(const graph::SacStatistics& sac,

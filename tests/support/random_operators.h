@@ -11,10 +11,10 @@ namespace acplan::test_support {
 struct RandomOperatorsOptions {
   int most_ops = 18;           // at least one
   int64_t most_memory = 1000;  // bytes of an operator
-  // Probabilities. Of the whole module:
+  // Probabilities for the whole module:
   double arbitrary_runtimes = 0.2;  // else multiples of 1/16 ms up to 1 ms
   double force_store_random = 0.3;
-  // Of an operator:
+  // Probabilities for an operator:
   double no_memory = 0.2;
   double no_runtime = 0.15;
   double repeated = 0.3;  // memory and run-time of an earlier operator

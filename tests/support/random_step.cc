@@ -927,7 +927,7 @@ class Runner {
   bool is_refused_ = false;
   std::map<const Program*, int32_t> kept_;  // tensors
   std::vector<int> holders_;                // by tensor: in Python
-  // By tensor: the node that made it, with respect to gradients, or -1.
+  // Indexed by tensor: the node that made it, with respect to gradients, or -1.
   std::vector<int32_t> node_of_;
   std::vector<Node> nodes_;
   std::map<int32_t, int> gradient_holders_;  // by storage
