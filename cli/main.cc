@@ -95,17 +95,17 @@ std::string DescribeUnknown(const CLI::App& program,
                                ? unknown.front()
                                : flag->substr(0, flag->find('='));
   std::string kind = "flag";
-  std::vector<std::string> known = FlagNames(app);
+  std::vector<std::string> known_names = FlagNames(app);
   if (flag == unknown.end()) {
     kind = &app == &program ? "command" : "argument";
-    known.clear();
+    known_names.clear();
     for (const CLI::App* command : program.get_subcommands({})) {
-      if (&app == &program) known.push_back(command->get_name());
+      if (&app == &program) known_names.push_back(command->get_name());
     }
   }
   // A single letter is near to any other.
   const std::vector<std::string> near =
-      what.size() > 3 ? graph::NearestNames(what, known, 1)
+      what.size() > 3 ? graph::NearestNames(what, known_names, 1)
                       : std::vector<std::string>();
   return fmt::format(
       "unknown {} '{}'{}", kind, graph::OneLine(what),
@@ -226,7 +226,7 @@ void EndAtOnce() {
         kFormat == ErrorFormat::kJson
             ? "{\"error\":\"out of memory\",\"exit_code\":1}\n"
             : "acplan: out of memory\n";
-    [[maybe_unused]] const auto written =
+    [[maybe_unused]] const auto written_bytes =
         ::write(STDERR_FILENO, kText.data(), kText.size());
     std::_Exit(kExitFailure);
   } catch (const std::exception& error) {

@@ -51,21 +51,22 @@ std::string Upper(std::string text) {
 
 // Returns the options and arguments that are shown; a group without a name is
 // hidden.
-std::vector<const CLI::Option*> Shown(const CLI::App& app, bool positional) {
-  std::vector<const CLI::Option*> shown;
+std::vector<const CLI::Option*> ShownOptions(const CLI::App& app,
+                                             bool positional) {
+  std::vector<const CLI::Option*> options;
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_positional() == positional &&
         !option->get_group().empty()) {
-      shown.push_back(option);
+      options.push_back(option);
     }
   }
-  return shown;
+  return options;
 }
 
 std::string Synopsis(const CLI::App& app, bool has_commands) {
   std::string line = has_commands ? " [\\fIOPTIONS\\fR] \\fICOMMAND\\fR ..."
                                   : " [\\fIOPTIONS\\fR]";
-  for (const CLI::Option* option : Shown(app, true)) {
+  for (const CLI::Option* option : ShownOptions(app, true)) {
     std::string name = "\\fI" + Plain(option->get_name(true)) + "\\fR";
     if (option->get_expected_max() > 1) name += " ...";
     line += option->get_required() ? " " + name : " [" + name + "]";
@@ -127,14 +128,14 @@ std::string Page(const CLI::App& app,
       ".SH SYNOPSIS\n{}\n",
       Plain(Upper(name)), ACPLAN_VERSION, Plain(name),
       Plain(app.get_description()), Synopsis(app, is_program));
-  page += OptionSection("ARGUMENTS", Shown(app, true));
+  page += OptionSection("ARGUMENTS", ShownOptions(app, true));
   if (is_program) page += ".SH COMMANDS\n";
   for (const CLI::App* command : commands) {
     if (!is_program) break;
     page += fmt::format(".TP\n\\fB{}\\fR(1)\n{}\n", Plain(PageName(*command)),
                         Plain(command->get_description()));
   }
-  page += OptionSection("OPTIONS", Shown(app, false));
+  page += OptionSection("OPTIONS", ShownOptions(app, false));
   page += Notes(app.get_footer());
   if (!is_program) page += ".SH SEE ALSO\n\\fBacplan\\fR(1)\n";
   return page;

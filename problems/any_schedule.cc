@@ -14,12 +14,13 @@ namespace acplan::problems {
 
 Plan WithAnySchedule(const PlanningProblem& problem, Plan plan,
                      const solver::SearchLimits& limits) {
-  const auto* built = std::get_if<TraceProblem>(&problem.built);
-  if (built == nullptr || !problem.options.may_skip || !plan.HasPlan()) {
+  const auto* trace_problem = std::get_if<TraceProblem>(&problem.built);
+  if (trace_problem == nullptr || !problem.options.may_skip ||
+      !plan.HasPlan()) {
     return plan;
   }
   const RerunBound bound =
-      BoundReruns(*built->trace, built->bytes_of_rank,
+      BoundReruns(*trace_problem->trace, trace_problem->bytes_of_rank,
                   plan.budget_bytes - plan.reserve_bytes, limits);
   const double ms = plan.recompute_ms;
   if (bound.ms > ms + 1e-6 * std::max(1.0, ms)) {

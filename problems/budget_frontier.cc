@@ -25,7 +25,7 @@ namespace {
 // and may use what it learned from the budgets before.
 std::vector<Plan> PlansWithin(
     std::vector<int64_t> budgets, const solver::SearchLimits& limits,
-    const std::function<void(size_t)>& done,
+    const std::function<void(size_t)>& on_plan,
     const std::function<Plan(int64_t, const solver::SearchLimits&)>&
         plan_within) {
   std::ranges::sort(budgets);
@@ -35,10 +35,12 @@ std::vector<Plan> PlansWithin(
   std::vector<Plan> plans;
   for (const int64_t budget : budgets) {
     // The time that one search does not use goes to the searches after it.
-    solver::SearchLimits left = solver::LeftOf(limits, stopwatch.Seconds());
-    left.time_limit_s /= static_cast<double>(budgets.size() - plans.size());
-    plans.push_back(plan_within(budget, left));
-    if (done) done(plans.size());
+    solver::SearchLimits remaining_limits =
+        solver::LeftOf(limits, stopwatch.Seconds());
+    remaining_limits.time_limit_s /=
+        static_cast<double>(budgets.size() - plans.size());
+    plans.push_back(plan_within(budget, remaining_limits));
+    if (on_plan) on_plan(plans.size());
   }
   return plans;
 }
@@ -48,35 +50,37 @@ std::vector<Plan> PlansWithin(
 std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
                                std::vector<int64_t> budgets,
                                const solver::SearchLimits& limits,
-                               const std::function<void(size_t)>& done,
-                               KnownUnits known) {
-  return PlansWithin(std::move(budgets), limits, done,
-                     [&](int64_t budget, const solver::SearchLimits& left) {
-                       PlanAnswer answer =
-                           PlanFor(problem, budget, left, known);
-                       if (answer.plan.HasPlan()) {
-                         known = std::move(answer.units);
-                       }
-                       return std::move(answer.plan);
-                     });
+                               const std::function<void(size_t)>& on_plan,
+                               KnownUnits known_units) {
+  return PlansWithin(
+      std::move(budgets), limits, on_plan,
+      [&](int64_t budget, const solver::SearchLimits& remaining_limits) {
+        PlanAnswer answer =
+            PlanFor(problem, budget, remaining_limits, known_units);
+        if (answer.plan.HasPlan()) {
+          known_units = std::move(answer.units);
+        }
+        return std::move(answer.plan);
+      });
 }
 
 std::vector<Plan> PlanFrontier(const ProblemsWithSegments& problems,
                                std::vector<int64_t> budgets,
                                const solver::SearchLimits& limits,
-                               const std::function<void(size_t)>& done,
-                               std::vector<LeastAnswer> known) {
-  known.resize(problems.size());
-  return PlansWithin(std::move(budgets), limits, done,
-                     [&](int64_t budget, const solver::SearchLimits& left) {
-                       Plan plan = PlanFor(problems, budget, left, known).plan;
-                       for (size_t f = 0; f < problems.size(); ++f) {
-                         KnownUnits units = UnitsIn(*problems[f], plan);
-                         if (!units.modules.empty())
-                           known[f].units = std::move(units);
-                       }
-                       return plan;
-                     });
+                               const std::function<void(size_t)>& on_plan,
+                               std::vector<LeastAnswer> known_answers) {
+  known_answers.resize(problems.size());
+  return PlansWithin(
+      std::move(budgets), limits, on_plan,
+      [&](int64_t budget, const solver::SearchLimits& remaining_limits) {
+        Plan plan =
+            PlanFor(problems, budget, remaining_limits, known_answers).plan;
+        for (size_t f = 0; f < problems.size(); ++f) {
+          KnownUnits units = UnitsIn(*problems[f], plan);
+          if (!units.modules.empty()) known_answers[f].units = std::move(units);
+        }
+        return plan;
+      });
 }
 
 }  // namespace acplan::problems

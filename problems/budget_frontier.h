@@ -22,21 +22,21 @@ std::vector<int64_t> EvenBudgets(int64_t least, int64_t most, int points);
 // duplicates. Each search starts from the plan of the previous budget, which
 // also fits the larger one. So a smaller budget never recomputes less,
 // whichever limit stops a search. The time limit is for all searches together
-// and is divided evenly among the remaining ones. `done` (may be empty) is
-// called after each plan with the number of plans so far. `known`: units known
-// before, for the budgets that they meet.
+// and is divided evenly among the remaining ones. `on_plan` (may be empty) is
+// called after each plan with the number of plans so far. `known_units`: units
+// known before, for the budgets that they meet.
 std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
                                std::vector<int64_t> budgets,
                                const solver::SearchLimits& limits,
-                               const std::function<void(size_t)>& done = {},
-                               KnownUnits known = {});
+                               const std::function<void(size_t)>& on_plan = {},
+                               KnownUnits known_units = {});
 
-// Does the same for problems in which runs of modules may be units. `known`: as
-// in PlanFor.
+// Does the same for problems in which runs of modules may be units.
+// `known_answers`: as in PlanFor.
 std::vector<Plan> PlanFrontier(const ProblemsWithSegments& problems,
                                std::vector<int64_t> budgets,
                                const solver::SearchLimits& limits,
-                               const std::function<void(size_t)>& done = {},
-                               std::vector<LeastAnswer> known = {});
+                               const std::function<void(size_t)>& on_plan = {},
+                               std::vector<LeastAnswer> known_answers = {});
 
 }  // namespace acplan::problems

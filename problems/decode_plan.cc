@@ -24,17 +24,17 @@ OperatorPolicy EnginesPolicy(const graph::SacStatistics& sac,
                              const graph::OperatorGroups& groups,
                              const JointProblem::Policies& policies,
                              const ChosenUnit& unit) {
-  std::vector<int> left = unit.counts;
+  std::vector<int> remaining_counts = unit.counts;
   std::vector<char> save(groups.group_of.size(), 1);
   for (size_t g = groups.groups.size(); g-- > 0;) {
     const graph::OperatorGroup& group = groups.groups[g];
     bool recomputed = group.rule == graph::GroupRule::kRecompute;
     if (group.rule == graph::GroupRule::kFree && group.memory > 0) {
       recomputed = group.runtime == 0;
-      for (size_t k = 0; k < left.size() && !recomputed; ++k) {
+      for (size_t k = 0; k < remaining_counts.size() && !recomputed; ++k) {
         const GroupKind& kind = policies.kinds[k];
         recomputed = kind.bytes == group.memory && kind.ms == group.runtime &&
-                     left[k]-- > 0;
+                     remaining_counts[k]-- > 0;
       }
     }
     for (const int op : group.ops) save[op] = recomputed ? 0 : 1;
@@ -42,29 +42,30 @@ OperatorPolicy EnginesPolicy(const graph::SacStatistics& sac,
   return PolicyOf(sac, std::move(save));
 }
 
-PlannedModule Planned(const graph::Module& module,
-                      const OperatorPolicy& policy) {
+PlannedModule UnitWithPolicy(const graph::Module& module,
+                             const OperatorPolicy& policy) {
   const std::vector<int64_t>& memory = module.sac->memory;
   const int64_t total =
       std::accumulate(memory.begin(), memory.end(), int64_t{0});
-  PlannedModule planned;
-  planned.fqn = module.fqn;
-  planned.memory_budget = total > 0 ? static_cast<double>(policy.saved_bytes) /
-                                          static_cast<double>(total)
-                                    : 1;
-  planned.discard_ratio = 1 - planned.memory_budget;
+  PlannedModule planned_unit;
+  planned_unit.fqn = module.fqn;
+  planned_unit.memory_budget =
+      total > 0
+          ? static_cast<double>(policy.saved_bytes) / static_cast<double>(total)
+          : 1;
+  planned_unit.discard_ratio = 1 - planned_unit.memory_budget;
   // Negative if temporaries are saved.
-  planned.discarded_bytes =
+  planned_unit.discarded_bytes =
       std::max<int64_t>(kNotStated, std::min(module.act_fw_per_module, total) -
                                         policy.saved_bytes);
-  planned.recompute_ms = policy.recompute_ms;
+  planned_unit.recompute_ms = policy.recompute_ms;
   for (size_t k = 0; k < policy.save.size(); ++k) {
-    planned.ops.push_back(
+    planned_unit.ops.push_back(
         {.index = static_cast<int>(k),
          .name = module.sac->func_names[k],
          .decision = graph::SaveOrRecompute(policy.save[k] != 0)});
   }
-  return planned;
+  return planned_unit;
 }
 
 std::vector<char> SavedOps(const graph::CheckpointedModule& unit) {
@@ -80,36 +81,36 @@ std::vector<char> SavedOps(const graph::CheckpointedModule& unit) {
 // no time.
 PlannedModule PlannedOnTrace(const graph::Module& module,
                              const graph::CheckpointedModule& unit) {
-  PlannedModule planned =
-      Planned(module, PolicyOf(*module.sac, SavedOps(unit)));
+  PlannedModule planned_unit =
+      UnitWithPolicy(module, PolicyOf(*module.sac, SavedOps(unit)));
   const bool is_of_two =
       std::ranges::all_of(unit.decisions, [](graph::OperatorDecision decision) {
         return decision == graph::OperatorDecision::kSave ||
                decision == graph::OperatorDecision::kRecompute;
       });
-  if (!is_of_two) planned.recompute_ms = 0;
-  for (PlannedOp& op : planned.ops) {
+  if (!is_of_two) planned_unit.recompute_ms = 0;
+  for (PlannedOp& op : planned_unit.ops) {
     op.decision = unit.decisions[op.index];
     if (!is_of_two && op.RunsAgain()) {
-      planned.recompute_ms += module.sac->runtimes[op.index];
+      planned_unit.recompute_ms += module.sac->runtimes[op.index];
     }
-    const auto kept = unit.kept_results.find(op.index);
-    if (kept != unit.kept_results.end()) op.results = kept->second;
+    const auto results = unit.kept_results.find(op.index);
+    if (results != unit.kept_results.end()) op.results = results->second;
   }
-  return planned;
+  return planned_unit;
 }
 
 // Returns a unit without a policy.
-PlannedModule WholeUnit(const TraceProblem& built, const std::string& fqn,
+PlannedModule WholeUnit(const TraceProblem& problem, const std::string& fqn,
                         int32_t module) {
   PlannedModule unit;
   unit.fqn = fqn;
   unit.discard_ratio = 1;
   unit.memory_budget = 0;
   unit.recompute_ms = 0;
-  for (const CandidateCall& candidate : built.candidates) {
-    if (built.trace->calls[candidate.call].module == module) {
-      unit.recompute_ms += WholeMs(built, candidate);
+  for (const CandidateCall& candidate : problem.candidates) {
+    if (problem.trace->calls[candidate.call].module == module) {
+      unit.recompute_ms += WholeMs(problem, candidate);
     }
   }
   return unit;
@@ -118,9 +119,9 @@ PlannedModule WholeUnit(const TraceProblem& built, const std::string& fqn,
 }  // namespace
 
 PlannedModule DecodeModule(const Profile& profile, const ModuleTree& tree,
-                           const BuiltModuleProblem& built,
+                           const BuiltModuleProblem& built_problem,
                            const ChosenUnit& unit) {
-  const UnitScale& scale = built.scales[unit.node];
+  const UnitScale& scale = built_problem.scales[unit.node];
   PlannedModule module;
   module.fqn = profile.modules[tree.node(unit.node).module].fqn;
   module.memory_budget =
@@ -128,43 +129,45 @@ PlannedModule DecodeModule(const Profile& profile, const ModuleTree& tree,
   module.discard_ratio = 1 - module.memory_budget;
   module.discarded_bytes = std::llround(unit.net_bytes + scale.held_bytes);
   module.recompute_ms =
-      CurveCost(built.problem.nodes[unit.node].curve, unit.net_bytes);
+      CurveCost(built_problem.problem.nodes[unit.node].curve, unit.net_bytes);
   return module;
 }
 
 PlannedModule DecodeUnit(const Profile& profile, const ModuleTree& tree,
-                         const BuiltJointProblem& built,
+                         const BuiltJointProblem& built_problem,
                          const ChosenUnit& unit) {
   const graph::Module& module = profile.modules[tree.node(unit.node).module];
-  const graph::OperatorGroups& groups = built.groups[unit.node];
-  const int64_t discarded = std::llround(
-      unit.net_bytes + built.problem.relaxed.nodes[unit.node].held_bytes);
+  const graph::OperatorGroups& groups = built_problem.groups[unit.node];
+  const int64_t discarded =
+      std::llround(unit.net_bytes +
+                   built_problem.problem.relaxed.nodes[unit.node].held_bytes);
   const int64_t total = groups.TotalBytes();
-  const int64_t kept = std::min(module.act_fw_per_module, total);
+  const int64_t kept_bytes = std::min(module.act_fw_per_module, total);
   const JointProblem::Policies& policies =
-      built.problem.policies[built.problem.policies_of[unit.node]];
+      built_problem.problem
+          .policies[built_problem.problem.policies_of[unit.node]];
   OperatorPolicy policy = EnginesPolicy(*module.sac, groups, policies, unit);
-  OperatorSolution least = SolveOperators(groups, kept - discarded,
+  OperatorSolution least = SolveOperators(groups, kept_bytes - discarded,
                                           {.node_limit = kMostDecodingLabels});
   if (least.status == SearchStatus::kOptimal ||
       least.policy.recompute_ms < policy.recompute_ms) {
     policy = std::move(least.policy);
   }
-  return Planned(module, policy);
+  return UnitWithPolicy(module, policy);
 }
 
 std::vector<PlannedModule> DecodeUnits(
-    const Profile& profile, const ModuleTree& tree, const TraceProblem& built,
+    const Profile& profile, const ModuleTree& tree, const TraceProblem& problem,
     const std::vector<graph::CheckpointedModule>& units) {
   std::vector<PlannedModule> modules;
   for (int i = 0; i < tree.size(); ++i) {
     const graph::Module& module = profile.modules[tree.node(i).module];
     const auto unit = std::ranges::find(units, module.fqn, [&](const auto& u) {
-      return built.trace->modules[u.module].fqn;
+      return problem.trace->modules[u.module].fqn;
     });
     if (unit == units.end()) continue;
     modules.push_back(unit->decisions.empty()
-                          ? WholeUnit(built, module.fqn, unit->module)
+                          ? WholeUnit(problem, module.fqn, unit->module)
                           : PlannedOnTrace(module, *unit));
   }
   return modules;

@@ -17,7 +17,7 @@ namespace acplan::problems {
 // Returns a unit with a ratio.
 PlannedModule DecodeModule(const graph::Profile& profile,
                            const graph::ModuleTree& tree,
-                           const BuiltModuleProblem& built,
+                           const BuiltModuleProblem& built_problem,
                            const ChosenUnit& unit);
 
 // Returns a unit with the policy that recomputes least among those that discard
@@ -25,13 +25,13 @@ PlannedModule DecodeModule(const graph::Profile& profile,
 // takes too long.
 PlannedModule DecodeUnit(const graph::Profile& profile,
                          const graph::ModuleTree& tree,
-                         const BuiltJointProblem& built,
+                         const BuiltJointProblem& built_problem,
                          const ChosenUnit& unit);
 
 // Returns units under the trace memory model, in the order of the module tree.
 std::vector<PlannedModule> DecodeUnits(
     const graph::Profile& profile, const graph::ModuleTree& tree,
-    const TraceProblem& built,
+    const TraceProblem& problem,
     const std::vector<graph::CheckpointedModule>& units);
 
 }  // namespace acplan::problems

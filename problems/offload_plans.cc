@@ -35,12 +35,12 @@ constexpr double kPlanSeconds = 0.5;
 
 // Returns the same question, restricted to units that cover the step.
 PlanningProblem OfCover(const PlanningProblem& problem,
-                        const TraceProblem& built) {
+                        const TraceProblem& trace_problem) {
   PlanOptions options = problem.options;
   std::vector<std::string> names;
   for (const graph::CheckpointedModule& unit :
-       WithCover(built, {}, std::nullopt)) {
-    names.push_back(built.trace->modules[unit.module].fqn);
+       WithCover(trace_problem, {}, std::nullopt)) {
+    names.push_back(trace_problem.trace->modules[unit.module].fqn);
   }
   if (!names.empty()) options.ac_units = std::move(names);
   return BuildPlanningProblem(*problem.profile, *problem.tree, options,
@@ -105,31 +105,32 @@ void StartFromPlans(Starts& starts, int64_t least, int64_t most) {
 
 Plan WithOffload(const PlanningProblem& problem, Plan plan,
                  const LinkLimits& link, const solver::SearchLimits& limits) {
-  const auto* built = std::get_if<TraceProblem>(&problem.built);
-  if (built == nullptr || !problem.options.may_skip) {
+  const auto* trace_problem = std::get_if<TraceProblem>(&problem.built);
+  if (trace_problem == nullptr || !problem.options.may_skip) {
     throw OptionError("offload",
                       "expected for plans on traces that may skip operators");
   }
-  solver::SearchLimits left = limits;
-  left.time_limit_s = std::min(kMostSeconds, left.time_limit_s);
-  left.gap = 0;
+  solver::SearchLimits remaining_limits = limits;
+  remaining_limits.time_limit_s =
+      std::min(kMostSeconds, remaining_limits.time_limit_s);
+  remaining_limits.gap = 0;
   const solver::Stopwatch watch;
   const auto is_stopped = [&] {
-    return watch.Seconds() > left.time_limit_s ||
+    return watch.Seconds() > remaining_limits.time_limit_s ||
            (limits.interrupted != nullptr && limits.interrupted->load());
   };
-  OffloadSearch search({.problem = *built,
+  OffloadSearch search({.problem = *trace_problem,
                         .budget_bytes = plan.budget_bytes - plan.reserve_bytes,
                         .limits = link,
                         .max_units = problem.options.max_units,
                         .is_stopped = is_stopped});
   if (plan.HasPlan()) {
-    search.Start(CheckpointedModules(*built->trace, plan.modules));
+    search.Start(CheckpointedModules(*trace_problem->trace, plan.modules));
   }
   const int64_t fitting = plan.minimum_budget_bytes.value_or(
       plan.fitting_budget_bytes.value_or(plan.budget_bytes));
-  const PlanningProblem of_cover = OfCover(problem, *built);
-  Starts starts(of_cover, left, search);
+  const PlanningProblem of_cover = OfCover(problem, *trace_problem);
+  Starts starts(of_cover, remaining_limits, search);
   starts.FromBaseline();
   StartFromPlans(starts, std::max(fitting, plan.budget_bytes),
                  problem.unplanned_peak_bytes + plan.reserve_bytes);

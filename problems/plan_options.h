@@ -67,10 +67,10 @@ struct PlanOptions {
 // An option that is out of range or incompatible with another one.
 class OptionError : public InputError {
  public:
-  // `option` and `remedy` are names of options as users know them, with '_'
-  // between words and, where it helps, a value after the name: "max_units",
-  // "engine cbc". what() is "OPTION: COMPLAINT", or "OPTION: COMPLAINT; use
-  // REMEDY".
+  // Names an option, the complaint about it, and a remedy. `option` and
+  // `remedy` are names of options as users know them, with '_' between words
+  // and, where it helps, a value after the name: "max_units", "engine cbc".
+  // what() is "OPTION: COMPLAINT", or "OPTION: COMPLAINT; use REMEDY".
   OptionError(std::string option, std::string complaint,
               std::string remedy = "");
 

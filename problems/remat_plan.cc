@@ -128,11 +128,12 @@ RematPlan PlanRemat(const JointGraph& graph, const RematQuestion& question) {
       throw std::logic_error("the plan fails its check: it keeps too much");
     plan.run = std::move(answer.run);
   } else {
-    solver::SearchLimits left = clock.Left();
-    left.on_progress = {};
-    left.time_limit_s = std::min(left.time_limit_s, kLeastSeconds);
+    solver::SearchLimits remaining_limits = clock.Left();
+    remaining_limits.on_progress = {};
+    remaining_limits.time_limit_s =
+        std::min(remaining_limits.time_limit_s, kLeastSeconds);
     const LeastRematBudget least = FindLeastRematBudget(
-        problem, left, kLeastTolerance, question.kept_bytes);
+        problem, remaining_limits, kLeastTolerance, question.kept_bytes);
     if (least.exists) plan.least = least;
   }
   plan.seconds = clock.Seconds();
@@ -140,11 +141,11 @@ RematPlan PlanRemat(const JointGraph& graph, const RematQuestion& question) {
 }
 
 RematPlan EvaluateRemat(const JointGraph& graph,
-                        const std::vector<char>& kept) {
+                        const std::vector<char>& is_kept) {
   const solver::Stopwatch stopwatch;
   RematPlan plan = PlanOn(graph);
   plan.is_given = true;
-  plan.run = graph::JointSimulator(graph).Run(kept);
+  plan.run = graph::JointSimulator(graph).Run(is_kept);
   plan.budget_bytes = plan.run->peak_bytes;
   CheckRemat(graph, plan.budget_bytes, *plan.run);
   plan.seconds = stopwatch.Seconds();
@@ -159,13 +160,13 @@ std::vector<char> ReadKept(const std::filesystem::path& path,
   std::unordered_map<std::string_view, size_t> index;
   for (size_t b = 0; b < graph.buffers.size(); ++b)
     index.emplace(graph.buffers[b].name, b);
-  std::vector<char> kept(graph.buffers.size(), 0);
+  std::vector<char> is_kept(graph.buffers.size(), 0);
   for (const graph::JsonField& name : root.Get("saved").Elements()) {
-    const auto found = index.find(name.String());
-    if (found == index.end()) name.Fail("the name of a buffer of the graph");
-    kept[found->second] = 1;
+    const auto buffer = index.find(name.String());
+    if (buffer == index.end()) name.Fail("the name of a buffer of the graph");
+    is_kept[buffer->second] = 1;
   }
-  return kept;
+  return is_kept;
 }
 
 std::vector<RematPlan> RematFrontier(const JointGraph& graph, int points,
@@ -173,9 +174,9 @@ std::vector<RematPlan> RematFrontier(const JointGraph& graph, int points,
   const solver::LimitClock clock(limits);
   const RematProblem problem = BuildRematProblem(graph);
   const auto left_for = [&](int parts) {
-    solver::SearchLimits left = clock.Left();
-    left.time_limit_s /= parts;
-    return left;
+    solver::SearchLimits remaining_limits = clock.Left();
+    remaining_limits.time_limit_s /= parts;
+    return remaining_limits;
   };
   solver::SearchLimits of_least = left_for(points + 1);
   of_least.on_progress = {};
@@ -183,7 +184,7 @@ std::vector<RematPlan> RematFrontier(const JointGraph& graph, int points,
   std::vector<RematPlan> plans;
   if (!least.exists) return plans;
   const int64_t most = RematBaseline(graph);
-  std::vector<char> start = least.kept;
+  std::vector<char> start = least.is_kept;
   for (int p = 0; p < points; ++p) {
     const double share =
         points == 1 ? 1 : static_cast<double>(p) / (points - 1);

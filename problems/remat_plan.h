@@ -64,7 +64,7 @@ std::vector<RematPlan> RematFrontier(const graph::JointGraph& graph, int points,
 // Returns the plan that keeps these buffers. Throws InputError if the rules
 // forbid it.
 RematPlan EvaluateRemat(const graph::JointGraph& graph,
-                        const std::vector<char>& kept);
+                        const std::vector<char>& is_kept);
 
 // Reads the names of the kept buffers from a file of any format with `saved`.
 // Returns 1 for each kept buffer of the graph, else 0. Throws InputError for

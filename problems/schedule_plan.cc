@@ -85,10 +85,11 @@ std::vector<SchedulePlan> ScheduleFrontier(const ScheduleGraph& graph,
             ? most
             : least + static_cast<int64_t>(share *
                                            static_cast<double>(most - least));
-    solver::SearchLimits left = clock.Left();
-    left.time_limit_s /= points - p;
+    solver::SearchLimits remaining_limits = clock.Left();
+    remaining_limits.time_limit_s /= points - p;
     plans.push_back(PlanSchedule(
-        graph, {.budget_bytes = budget, .limits = left, .start = start}));
+        graph,
+        {.budget_bytes = budget, .limits = remaining_limits, .start = start}));
     if (plans.back().answer.schedule) start = plans.back().answer.schedule;
   }
   return plans;

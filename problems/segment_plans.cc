@@ -67,9 +67,9 @@ PlanStatus StatusOf(const Plan& best, bool is_proven) {
   return is_proven ? PlanStatus::kOptimal : PlanStatus::kFeasible;
 }
 
-bool IsBetter(const Plan& plan, const Plan& than) {
-  if (plan.HasPlan() != than.HasPlan()) return plan.HasPlan();
-  return plan.HasPlan() && plan.recompute_ms < than.recompute_ms;
+bool IsBetter(const Plan& plan, const Plan& other) {
+  if (plan.HasPlan() != other.HasPlan()) return plan.HasPlan();
+  return plan.HasPlan() && plan.recompute_ms < other.recompute_ms;
 }
 
 // Returns the least of a member over all families if all families have it.
@@ -90,19 +90,20 @@ Plan Together(const Plan& best, const std::vector<Plan>& plans) {
   Plan plan = best;
   bool is_proven = true;
   plan.solver = {.name = best.solver.name};
-  for (const Plan& of : plans) {
-    plan.solver.seconds += of.solver.seconds;
-    plan.solver.nodes += of.solver.nodes;
-    plan.solver.rows += of.solver.rows;
-    plan.solver.columns += of.solver.columns;
+  for (const Plan& family_plan : plans) {
+    plan.solver.seconds += family_plan.solver.seconds;
+    plan.solver.nodes += family_plan.solver.nodes;
+    plan.solver.rows += family_plan.solver.rows;
+    plan.solver.columns += family_plan.solver.columns;
     const bool is_no_better =
-        best.HasPlan() && of.HasPlan() &&
-        of.bound_ms >= best.recompute_ms * (1 - kTolerance);
-    if (is_no_better || of.status == PlanStatus::kInfeasible) continue;
+        best.HasPlan() && family_plan.HasPlan() &&
+        family_plan.bound_ms >= best.recompute_ms * (1 - kTolerance);
+    if (is_no_better || family_plan.status == PlanStatus::kInfeasible) continue;
     is_proven = false;
-    if (!plan.limit) plan.limit = of.limit;
+    if (!plan.limit) plan.limit = family_plan.limit;
     if (best.HasPlan()) {
-      plan.bound_ms = std::min(plan.bound_ms, of.HasPlan() ? of.bound_ms : 0);
+      plan.bound_ms = std::min(
+          plan.bound_ms, family_plan.HasPlan() ? family_plan.bound_ms : 0);
     }
   }
   plan.status = StatusOf(best, is_proven);
@@ -116,9 +117,9 @@ Plan Together(const Plan& best, const std::vector<Plan>& plans) {
   plan.minimum_budget_bytes = LeastOf(plans, &Plan::minimum_budget_bytes);
   plan.fitting_budget_bytes = std::nullopt;
   if (plan.minimum_budget_bytes) return plan;
-  for (const Plan& of : plans) {
+  for (const Plan& family_plan : plans) {
     for (const auto& bytes :
-         {of.minimum_budget_bytes, of.fitting_budget_bytes}) {
+         {family_plan.minimum_budget_bytes, family_plan.fitting_budget_bytes}) {
       if (!bytes) continue;
       plan.fitting_budget_bytes =
           std::min(plan.fitting_budget_bytes.value_or(*bytes), *bytes);
@@ -138,18 +139,18 @@ solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
 
 // Returns the same units in another family, or none if that family lacks one of
 // them.
-KnownUnits Moved(const KnownUnits& units, const ProblemWithSegments& from,
-                 const ProblemWithSegments& to) {
-  KnownUnits moved;
+KnownUnits MovedUnits(const KnownUnits& units, const ProblemWithSegments& from,
+                      const ProblemWithSegments& to) {
+  KnownUnits moved_units;
   const std::vector<graph::TraceModule>& modules = to.trace.modules;
   for (graph::CheckpointedModule unit : units.modules) {
-    const auto named = std::ranges::find(
+    const auto module = std::ranges::find(
         modules, from.trace.modules[unit.module].fqn, &graph::TraceModule::fqn);
-    if (named == modules.end()) return {};
-    unit.module = static_cast<int32_t>(named - modules.begin());
-    moved.modules.push_back(std::move(unit));
+    if (module == modules.end()) return {};
+    unit.module = static_cast<int32_t>(module - modules.begin());
+    moved_units.modules.push_back(std::move(unit));
   }
-  return moved;
+  return moved_units;
 }
 
 // Returns the units that recompute less within the budget; none if neither fit.
@@ -195,16 +196,16 @@ ProblemWithSegments::ProblemWithSegments(const Trace& plain,
       problem(BuildPlanningProblem(profile, tree, options, &trace)) {}
 
 KnownUnits UnitsIn(const ProblemWithSegments& problem, const Plan& plan) {
-  KnownUnits known;
+  KnownUnits known_units;
   const auto is_there = [&](const PlannedModule& unit) {
     return std::ranges::find(problem.trace.modules, unit.fqn,
                              &graph::TraceModule::fqn) !=
            problem.trace.modules.end();
   };
   if (plan.HasPlan() && std::ranges::all_of(plan.modules, is_there)) {
-    known.modules = CheckpointedModules(problem.trace, plan.modules);
+    known_units.modules = CheckpointedModules(problem.trace, plan.modules);
   }
-  return known;
+  return known_units;
 }
 
 ProblemsWithSegments BuildProblemsWithSegments(const Trace& trace,
@@ -227,8 +228,8 @@ LeastWithSegments LeastPlan(const ProblemsWithSegments& problems,
         LeastPlan(problems[f]->problem,
                   ShareOf(limits, stopwatch.Seconds(), problems.size() - f),
                   f == 0 ? KnownUnits()
-                         : Moved(answer.of_family.front().units,
-                                 *problems.front(), *problems[f])));
+                         : MovedUnits(answer.of_family.front().units,
+                                      *problems.front(), *problems[f])));
   }
   answer.least = *std::ranges::min_element(
       answer.of_family, {},
@@ -248,15 +249,15 @@ LeastWithSegments LeastPlan(const ProblemsWithSegments& problems,
 PlanWithSegments PlanFor(const ProblemsWithSegments& problems,
                          int64_t budget_bytes,
                          const solver::SearchLimits& limits,
-                         const std::vector<LeastAnswer>& known) {
+                         const std::vector<LeastAnswer>& known_answers) {
   const solver::Stopwatch stopwatch;
   PlanWithSegments best;
   std::vector<Plan> plans;
   for (size_t f = 0; f < problems.size(); ++f) {
     KnownUnits units = UnitsIn(*problems[f], best.plan);
-    if (f < known.size()) {
+    if (f < known_answers.size()) {
       units = CheaperOf(*problems[f], budget_bytes, std::move(units),
-                        known[f].units);
+                        known_answers[f].units);
     }
     // True of the plan of the first family, which has all modules.
     units.beats_plans_without_skips = f > 0 && best.plan.HasPlan();

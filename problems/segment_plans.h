@@ -80,8 +80,8 @@ LeastWithSegments LeastPlan(const ProblemsWithSegments& problems,
                             const solver::SearchLimits& limits);
 
 // The best plan of all families. Its bound, status and effort are those of all
-// families together. `known`: as in PlanFor, one for each family; empty if
-// nothing is known.
+// families together. `known_answers`: as in PlanFor, one for each family; empty
+// if nothing is known.
 struct PlanWithSegments {
   Plan plan;
   const ProblemWithSegments* problem = nullptr;  // the problem of this plan
@@ -89,6 +89,6 @@ struct PlanWithSegments {
 PlanWithSegments PlanFor(const ProblemsWithSegments& problems,
                          int64_t budget_bytes,
                          const solver::SearchLimits& limits,
-                         const std::vector<LeastAnswer>& known = {});
+                         const std::vector<LeastAnswer>& known_answers = {});
 
 }  // namespace acplan::problems

@@ -18,11 +18,11 @@ namespace {
 
 template <size_t kCount>
 void LogIgnored(const std::string& text, const std::string& path,
-                const std::array<std::string_view, kCount>& known,
+                const std::array<std::string_view, kCount>& used_keys,
                 const Terminal& terminal) {
   if (!terminal.verbose()) return;
   for (const auto& [key, unused] : graph::ParseTextValue(text, path).members) {
-    if (std::ranges::find(known, key) == known.end()) {
+    if (std::ranges::find(used_keys, key) == used_keys.end()) {
       terminal.Log(fmt::format("{}: {}: ignored", graph::OneLine(path, 400),
                                graph::OneLine(key)));
     }

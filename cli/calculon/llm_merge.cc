@@ -53,10 +53,10 @@ bool IsCsv(const std::string& name) {
 }
 
 void RequireCount(const std::string& name, std::string_view what,
-                  int64_t expected, int64_t found) {
-  if (expected == found) return;
+                  int64_t expected, int64_t count) {
+  if (expected == count) return;
   RefuseShard(name, fmt::format("{} {}, as its note says, found {}", expected,
-                                what, found));
+                                what, count));
 }
 
 // Refuses a note of another command than `command`, be it in a CSV file or in a

@@ -80,8 +80,8 @@ std::string MemoryTable(const LlmResult& result, const Terminal& terminal) {
                   row.is_offloaded ? Bytes(row.size.all) : ""});
   }
   table.AddRule();
-  const auto share = [](double used, double capacity) {
-    return fmt::format("{:.1f}%", 100 * used / capacity);
+  const auto share = [](double used_bytes, double capacity) {
+    return fmt::format("{:.1f}%", 100 * used_bytes / capacity);
   };
   table.AddRow(
       {"total", Bytes(memory.tier1), has_tier2 ? Bytes(memory.tier2) : ""});
@@ -257,9 +257,9 @@ namespace {
 
 std::string InfeasibleText(const LlmResult& result) {
   const MemoryNeeds& memory = result.evaluation.memory;
-  const auto needs = [](int tier, double needed, double capacity) {
+  const auto needs = [](int tier, double needed_bytes, double capacity) {
     return fmt::format("Mem tier{} needs {} but only has {}", tier,
-                       Bytes(needed), Bytes(capacity));
+                       Bytes(needed_bytes), Bytes(capacity));
   };
   switch (result.evaluation.verdict.rule) {
     case Rule::kMem1:

@@ -14,9 +14,9 @@ std::filesystem::path DataFolder() {
                                                       : ACPLAN_SOURCE_DATA;
 }
 
-std::filesystem::path SystemsFile(const std::string& given) {
-  return given.empty() ? DataFolder() / "training" / "systems.json"
-                       : std::filesystem::path(given);
+std::filesystem::path SystemsFile(const std::string& path) {
+  return path.empty() ? DataFolder() / "training" / "systems.json"
+                      : std::filesystem::path(path);
 }
 
 }  // namespace acplan::cli

@@ -9,8 +9,8 @@ namespace acplan::cli {
 // if it is installed, else in the source tree that it was built from.
 std::filesystem::path DataFolder();
 
-// Returns `given`, the value of --systems, or, if it is empty, the file of that
+// Returns `path`, the value of --systems, or, if it is empty, the file of that
 // data.
-std::filesystem::path SystemsFile(const std::string& given);
+std::filesystem::path SystemsFile(const std::string& path);
 
 }  // namespace acplan::cli

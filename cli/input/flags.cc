@@ -154,9 +154,9 @@ std::vector<std::string> ParseNames(const std::vector<std::string>& values,
                         std::back_inserter(names));
     }
   }
-  std::unordered_set<std::string> seen;
+  std::unordered_set<std::string> seen_names;
   std::erase_if(names, [&](const std::string& name) {
-    return !seen.insert(name).second;
+    return !seen_names.insert(name).second;
   });
   return names;
 }
@@ -251,9 +251,9 @@ graph::OperatorPatterns PatternFlags::Patterns() const {
 void RefuseUnmatched(const graph::OperatorPatterns& patterns,
                      const std::vector<std::string>& names) {
   const std::set<std::string> distinct(names.begin(), names.end());
-  const auto refuse = [&](const std::vector<std::string>& wanted,
+  const auto refuse = [&](const std::vector<std::string>& side,
                           std::string_view flag) {
-    for (const std::string& pattern : wanted) {
+    for (const std::string& pattern : side) {
       if (std::ranges::any_of(distinct, [&](const std::string& name) {
             return graph::MatchesPattern(name, pattern);
           })) {

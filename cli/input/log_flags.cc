@@ -52,27 +52,27 @@ int ParseLevel(const std::string& text) {
 
 // The value of the flag at `index`, which is part of the same argument or is
 // the next one, and the number of arguments that both take.
-struct Taken {
+struct FlagValue {
   std::string value;
   size_t count = 0;
 };
 
-std::optional<Taken> TakeValue(const std::vector<std::string>& arguments,
-                               size_t index, std::string_view short_name,
-                               std::string_view long_name) {
+std::optional<FlagValue> TakeValue(const std::vector<std::string>& arguments,
+                                   size_t index, std::string_view short_name,
+                                   std::string_view long_name) {
   const std::string& argument = arguments[index];
   if (argument == short_name || argument == long_name) {
     if (index + 1 == arguments.size() || IsCommand(arguments[index + 1])) {
       return std::nullopt;
     }
-    return Taken{arguments[index + 1], 2};
+    return FlagValue{arguments[index + 1], 2};
   }
   const std::string joined = std::string(long_name) + "=";
   if (argument.starts_with(joined)) {
-    return Taken{argument.substr(joined.size()), 1};
+    return FlagValue{argument.substr(joined.size()), 1};
   }
   if (argument.starts_with(short_name) && !argument.starts_with("--")) {
-    return Taken{argument.substr(short_name.size()), 1};
+    return FlagValue{argument.substr(short_name.size()), 1};
   }
   return std::nullopt;
 }

@@ -74,9 +74,9 @@ int64_t BudgetFlag::Resolve(const problems::PlanningProblem& problem,
     case Kind::kBytes:
       return bytes;
     case Kind::kShare: {
-      const double wanted =
+      const double share_bytes =
           std::floor(share * static_cast<double>(problem.unplanned_peak_bytes));
-      return static_cast<int64_t>(std::clamp(wanted, 1.0, 0x1p62));
+      return static_cast<int64_t>(std::clamp(share_bytes, 1.0, 0x1p62));
     }
     case Kind::kMinimum:
       break;

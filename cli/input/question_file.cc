@@ -112,9 +112,9 @@ void AddOption(const CLI::Option& option, const JsonField& field,
 [[noreturn]] void RefuseKey(
     const QuestionFile& question, const std::string& key,
     const std::map<std::string, const CLI::Option*>& options) {
-  std::vector<std::string> known;
-  for (const auto& [name, option] : options) known.push_back(name);
-  const std::vector<std::string> near = graph::NearestNames(key, known, 1);
+  std::vector<std::string> keys;
+  for (const auto& [name, option] : options) keys.push_back(name);
+  const std::vector<std::string> near = graph::NearestNames(key, keys, 1);
   throw InputError(fmt::format(
       "{}: unknown key {}{}", question.name, graph::Quoted(key, 100),
       near.empty() ? "" : fmt::format("; did you mean {}?", near.front())));

@@ -102,10 +102,10 @@ class Heatmap {
   int Height() const {
     return cell_height_ * static_cast<int>(tensor_pars_.size());
   }
-  int Left(size_t column) const {
+  int LeftOf(size_t column) const {
     return kLeft + cell_width_ * static_cast<int>(column);
   }
-  int Top(size_t row) const {
+  int TopOf(size_t row) const {
     return kTop + Height() - cell_height_ * static_cast<int>(row + 1);
   }
 
@@ -118,13 +118,13 @@ class Heatmap {
     std::string text = fmt::format(
         "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\">"
         "<title>TP {}, PP {}: {}</title></rect>\n",
-        Left(column), Top(row), cell_width_, cell_height_,
+        LeftOf(column), TopOf(row), cell_width_, cell_height_,
         cell ? HotColor(share) : "#d0d0d0", tp, pp,
         cell ? Escaped(cell->text) + " samples/s" : "none");
     if (cell == nullptr) return text;
     const bool is_dark = *cell->rate > DarkTextThreshold(map_);
-    return text + Text(Left(column) + cell_width_ / 2.0,
-                       Top(row) + cell_height_ / 2.0 + 4.5, "middle",
+    return text + Text(LeftOf(column) + cell_width_ / 2.0,
+                       TopOf(row) + cell_height_ / 2.0 + 4.5, "middle",
                        CellText(*cell),
                        fmt::format(" fill=\"{}\" pointer-events=\"none\"",
                                    is_dark ? "black" : "white"));
@@ -146,11 +146,11 @@ class Heatmap {
     const double middle = kTop + Height() / 2.0;
     std::string axes;
     for (size_t column = 0; column < pipeline_pars_.size(); ++column) {
-      axes += Text(Left(column) + cell_width_ / 2.0, bottom + 20, "middle",
+      axes += Text(LeftOf(column) + cell_width_ / 2.0, bottom + 20, "middle",
                    fmt::to_string(pipeline_pars_[column]));
     }
     for (size_t row = 0; row < tensor_pars_.size(); ++row) {
-      axes += Text(kLeft - 8, Top(row) + cell_height_ / 2.0 + 4.5, "end",
+      axes += Text(kLeft - 8, TopOf(row) + cell_height_ / 2.0 + 4.5, "end",
                    fmt::to_string(tensor_pars_[row]));
     }
     return axes +
@@ -163,23 +163,23 @@ class Heatmap {
   std::string ColorBar() const {
     constexpr int kSteps = 64;
     constexpr int kTicks = 4;
-    const double left = kLeft + Width() + 24;
+    const double bar_left = kLeft + Width() + 24;
     const double height = Height();
     std::string bar;
     for (int step = 0; step < kSteps; ++step) {
       bar += fmt::format(
           "<rect x=\"{:.1f}\" y=\"{:.2f}\" width=\"{}\" height=\"{:.2f}\" "
           "fill=\"{}\"/>\n",
-          left, kTop + height * (kSteps - 1 - step) / kSteps, kBarWidth,
+          bar_left, kTop + height * (kSteps - 1 - step) / kSteps, kBarWidth,
           height / kSteps + 0.3, HotColor((step + 0.5) / kSteps));
     }
     for (int tick = 0; tick <= kTicks; ++tick) {
       const double share = static_cast<double>(tick) / kTicks;
-      bar +=
-          Text(left + kBarWidth + 6, kTop + height * (1 - share) + 4.5, "start",
-               fmt::format("{:.4g}", least_ + share * (most_ - least_)));
+      bar += Text(bar_left + kBarWidth + 6, kTop + height * (1 - share) + 4.5,
+                  "start",
+                  fmt::format("{:.4g}", least_ + share * (most_ - least_)));
     }
-    return bar + Text(left, kTop - 16, "start", "samples/s");
+    return bar + Text(bar_left, kTop - 16, "start", "samples/s");
   }
 
   const RateMap& map_;

@@ -283,7 +283,7 @@ std::vector<Placed> Place(const std::vector<Item>& items, const View& view) {
 
 // Returns the element of an item. Its place is either in `points` or in
 // `transform`; the page's script changes nothing else of it.
-std::string Drawn(const Item& item, const View& view, bool is_seen) {
+std::string Element(const Item& item, const View& view, bool is_seen) {
   std::string points;
   for (const Point& point : item.points) {
     points += fmt::format("{}{:.1f},{:.1f}", points.empty() ? "" : " ",
@@ -315,7 +315,7 @@ std::string Drawn(const Item& item, const View& view, bool is_seen) {
       points, item.color, hidden, Escaped(item.text));
 }
 
-std::string Svg(const std::string& drawn, std::string_view title) {
+std::string Svg(const std::string& elements, std::string_view title) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
       "viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\" font-size=\"13\" "
@@ -324,7 +324,7 @@ std::string Svg(const std::string& drawn, std::string_view title) {
       "<text x=\"{3}\" y=\"30\" text-anchor=\"middle\" "
       "font-size=\"16\">{4}</text>\n<g id=\"scene\">\n{5}</g>\n</svg>\n",
       kWidth, kHeight, Escaped(title.empty() ? "Sample rate" : title),
-      kWidth / 2, Escaped(title), drawn);
+      kWidth / 2, Escaped(title), elements);
 }
 
 // Returns the places of the items, in the order in which they are drawn.
@@ -412,24 +412,24 @@ std::string Script(const std::vector<Placed>& placed) {
 std::string SurfaceSvg(const RateMap& map, std::string_view title) {
   const Scene scene(map);
   const View view(kAzimuth, kElevation);
-  std::string drawn;
+  std::string elements;
   for (const Placed& one : Place(scene.items(), view)) {
-    if (one.is_seen) drawn += Drawn(*one.item, view, true);
+    if (one.is_seen) elements += Element(*one.item, view, true);
   }
-  return Svg(drawn, title);
+  return Svg(elements, title);
 }
 
 std::string SurfaceHtml(const RateMap& map, std::string_view title) {
   const Scene scene(map);
   const View view(kAzimuth, kElevation);
   const std::vector<Placed> placed = Place(scene.items(), view);
-  std::string drawn;
+  std::string elements;
   for (const Placed& one : placed) {
-    drawn += Drawn(*one.item, view, one.is_seen);
+    elements += Element(*one.item, view, one.is_seen);
   }
   return HtmlPage(
       title.empty() ? "Sample rate" : title,
-      Svg(drawn, title) +
+      Svg(elements, title) +
           "<p>Drag the picture or press the arrow keys to turn it; a double "
           "click turns it back.</p>\n",
       Script(placed));

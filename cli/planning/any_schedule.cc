@@ -56,18 +56,19 @@ std::string Comparison(const SchedulePlan& plan, const ScheduleGraph& graph,
                        const Terminal& terminal) {
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight});
-  const double again = plan.run->recompute_ms;
+  const double again_time = plan.run->recompute_ms;
   table.AddRow({"", "each once", "schedule", "change"});
   table.AddRow({"peak memory", graph::FormatBytes(plan.baseline_peak_bytes),
                 graph::FormatBytes(plan.run->peak_bytes),
                 FormatChange(static_cast<double>(plan.baseline_peak_bytes),
                              static_cast<double>(plan.run->peak_bytes))});
-  table.AddRow({"step time", TimeText(plan.step_ms, graph),
-                TimeText(plan.step_ms + again, graph),
-                plan.step_ms > 0
-                    ? fmt::format("+{}", FormatPercentUp(again / plan.step_ms))
-                    : ""});
-  table.AddRow({"recomputed", "", TimeText(again, graph), ""});
+  table.AddRow(
+      {"step time", TimeText(plan.step_ms, graph),
+       TimeText(plan.step_ms + again_time, graph),
+       plan.step_ms > 0
+           ? fmt::format("+{}", FormatPercentUp(again_time / plan.step_ms))
+           : ""});
+  table.AddRow({"recomputed", "", TimeText(again_time, graph), ""});
   table.AddRow({"runs", FormatCount(std::ssize(graph.nodes)),
                 FormatCount(std::ssize(plan.run->sequence)), ""});
   return table.ToString(terminal) + "\n";
@@ -78,22 +79,23 @@ std::string Operators(const SchedulePlan& plan, const ScheduleGraph& graph,
                       const Terminal& terminal) {
   std::vector<int64_t> times(graph.nodes.size(), -1);
   for (const int32_t node : plan.run->sequence) ++times[node];
-  std::vector<int32_t> again;
+  std::vector<int32_t> repeated_nodes;
   for (int32_t n = 0; n < std::ssize(times); ++n)
-    if (times[n] > 0) again.push_back(n);
-  if (again.empty()) return "Nothing runs again.\n\n";
+    if (times[n] > 0) repeated_nodes.push_back(n);
+  if (repeated_nodes.empty()) return "Nothing runs again.\n\n";
   const auto spent = [&](int32_t n) {
     return static_cast<double>(times[n]) * graph.nodes[n].ms;
   };
-  std::ranges::stable_sort(again, std::greater(), spent);
+  std::ranges::stable_sort(repeated_nodes, std::greater(), spent);
   using enum Table::Align;
   Table table({kLeft, kRight, kRight});
   table.AddRow({"operator", "run again", "recomputed"});
-  const size_t rows = again.size() <= kMostRows ? again.size() : kMostRows - 1;
+  const size_t rows = repeated_nodes.size() <= kMostRows ? repeated_nodes.size()
+                                                         : kMostRows - 1;
   int64_t other_runs = 0;
   double other_time = 0;
-  for (size_t i = 0; i < again.size(); ++i) {
-    const int32_t n = again[i];
+  for (size_t i = 0; i < repeated_nodes.size(); ++i) {
+    const int32_t n = repeated_nodes[i];
     if (i < rows) {
       table.AddRow({graph::OneLine(graph.nodes[n].name, 60),
                     FormatCount(times[n]), TimeText(spent(n), graph)});
@@ -102,8 +104,8 @@ std::string Operators(const SchedulePlan& plan, const ScheduleGraph& graph,
       other_time += spent(n);
     }
   }
-  if (rows < again.size()) {
-    table.AddRow({fmt::format("{} others", again.size() - rows),
+  if (rows < repeated_nodes.size()) {
+    table.AddRow({fmt::format("{} others", repeated_nodes.size() - rows),
                   FormatCount(other_runs), TimeText(other_time, graph)});
   }
   return table.ToString(terminal) + "\n";
@@ -208,11 +210,11 @@ std::string FrontierTable(const std::vector<SchedulePlan>& plans,
   for (const SchedulePlan& plan : plans) {
     std::vector<std::string> row = {graph::FormatBytes(plan.budget_bytes)};
     if (plan.run) {
-      const double again = plan.run->recompute_ms;
+      const double again_time = plan.run->recompute_ms;
       row.push_back(graph::FormatBytes(plan.run->peak_bytes));
-      row.push_back(TimeText(again, graph));
-      row.push_back(plan.step_ms > 0 ? FormatPercentUp(again / plan.step_ms)
-                                     : "");
+      row.push_back(TimeText(again_time, graph));
+      row.push_back(
+          plan.step_ms > 0 ? FormatPercentUp(again_time / plan.step_ms) : "");
       row.push_back(TimeText(plan.answer.bound_ms, graph));
     } else {
       row.insert(row.end(), 4, "");

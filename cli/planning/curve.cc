@@ -245,13 +245,13 @@ double LeastRecomputed(const Curve& curve, double discarded) {
   if (after == curve.pareto.begin()) {
     return std::numeric_limits<double>::quiet_NaN();
   }
-  const Choice& within = *std::prev(after);
+  const Choice& best_within = *std::prev(after);
   if (curve.pareto_is_complete || after == curve.pareto.end()) {
-    return within.recomputed_share;
+    return best_within.recomputed_share;
   }
-  return std::lerp(within.recomputed_share, after->recomputed_share,
-                   (budget - within.memory_budget) /
-                       (after->memory_budget - within.memory_budget));
+  return std::lerp(best_within.recomputed_share, after->recomputed_share,
+                   (budget - best_within.memory_budget) /
+                       (after->memory_budget - best_within.memory_budget));
 }
 
 std::string Drawing(const Curve& curve, const Terminal& terminal) {
@@ -303,24 +303,24 @@ std::string FitTable(const Curve& curve, const Terminal& terminal) {
 std::vector<Choice> ShownPolicies(const Curve& curve) {
   constexpr int kParts = 20;
   if (curve.pareto.size() <= kParts) return curve.pareto;
-  std::vector<Choice> shown{curve.pareto.front()};
+  std::vector<Choice> choices{curve.pareto.front()};
   for (int part = 0; part <= kParts; ++part) {
     const auto after = std::ranges::upper_bound(
         curve.pareto, part / double{kParts}, {}, &Choice::memory_budget);
     if (after == curve.pareto.begin()) continue;
-    if (std::prev(after)->saved_bytes > shown.back().saved_bytes) {
-      shown.push_back(*std::prev(after));
+    if (std::prev(after)->saved_bytes > choices.back().saved_bytes) {
+      choices.push_back(*std::prev(after));
     }
   }
-  return shown;
+  return choices;
 }
 
 std::string ParetoTable(const Curve& curve, const Terminal& terminal) {
   using enum Table::Align;
   Table table({kRight, kRight, kRight, kRight, kLeft});
   table.AddRow({"memory budget", "saved", "discarded", "recomputed", "hull"});
-  const std::vector<Choice> shown = ShownPolicies(curve);
-  for (const Choice& choice : shown) {
+  const std::vector<Choice> choices = ShownPolicies(curve);
+  for (const Choice& choice : choices) {
     table.AddRow({fmt::format("{:.4f}", choice.memory_budget),
                   graph::FormatBytes(choice.saved_bytes),
                   graph::FormatBytes(choice.discarded_bytes),
@@ -330,11 +330,11 @@ std::string ParetoTable(const Curve& curve, const Terminal& terminal) {
   std::string text = table.ToString(terminal);
   const std::string count =
       FormatCount(static_cast<int64_t>(curve.pareto.size()));
-  if (shown.size() < curve.pareto.size()) {
+  if (choices.size() < curve.pareto.size()) {
     text += terminal.Dim(fmt::format(
                 "{} of {}: the least within each twentieth of the memory; "
                 "--csv lists all",
-                shown.size(), count)) +
+                choices.size(), count)) +
             "\n";
   }
   if (!curve.pareto_is_complete) {

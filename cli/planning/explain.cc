@@ -70,7 +70,7 @@ struct Explanation {
   Explained least;
   int64_t world_size = 1;
   problems::MinimumBudget minimum;
-  std::optional<Explained> planned;
+  std::optional<Explained> under_plan;
   std::optional<int64_t> budget_bytes;  // without the reserve
   Staying staying;
   size_t top = 0;
@@ -91,10 +91,11 @@ Explained ExplainPlan(const ProfileInput& input, const std::string& path,
     terminal.Warn(fmt::format("{} was made for {}, and is shown under {}", path,
                               QuestionText(plan.memory), QuestionText(memory)));
   }
-  const ProfileInput with = WithSegmentsOf(input, plan, path);
+  const ProfileInput with_segments = WithSegmentsOf(input, plan, path);
   try {
     return ExplainUnder(
-        *with.trace, problems::CheckpointedModules(*with.trace, plan.modules),
+        *with_segments.trace,
+        problems::CheckpointedModules(*with_segments.trace, plan.modules),
         memory);
   } catch (const InputError& error) {
     throw NamingFile(error, path);
@@ -123,15 +124,15 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
                      .least = ExplainUnder(*trace, modules, memory),
                      .world_size = memory.world_size,
                      .minimum = least.least.budget,
-                     .planned = {},
+                     .under_plan = {},
                      .budget_bytes = {},
                      .staying = {FindPeakFloorOfRank(*input.trace, memory)}};
-  if (const auto* built =
+  if (const auto* trace_problem =
           std::get_if<problems::TraceProblem>(&question.problem().built)) {
-    answer.staying.no_units = built->no_units.entries();
+    answer.staying.no_units = trace_problem->no_units.entries();
   }
   if (!flags.plan.empty()) {
-    answer.planned = ExplainPlan(input, flags.plan, memory, terminal);
+    answer.under_plan = ExplainPlan(input, flags.plan, memory, terminal);
   }
   if (!flags.budget.empty()) {
     const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
@@ -163,7 +164,7 @@ std::string ToJson(const Explanation& answer) {
   json["least"] = {{"proven", answer.minimum.proven},
                    {"bound_bytes", answer.minimum.bound_bytes}};
   json["least"].update(peak(answer.least));
-  if (answer.planned) json["planned"] = peak(*answer.planned);
+  if (answer.under_plan) json["planned"] = peak(*answer.under_plan);
   json["no_units"] = nlohmann::ordered_json::array();
   for (const auto& entry : answer.staying.no_units) {
     json["no_units"].push_back({{"modules", entry.Modules()},
@@ -180,12 +181,12 @@ std::string KindTable(const Explanation& answer, const Terminal& terminal) {
   const auto row = [&](std::string name, auto value) {
     std::vector<std::string> cells = {std::move(name),
                                       value(answer.baseline.account)};
-    if (answer.planned) cells.push_back(value(answer.planned->account));
+    if (answer.under_plan) cells.push_back(value(answer.under_plan->account));
     cells.push_back(value(answer.least.account));
     table.AddRow(std::move(cells));
   };
   std::vector<std::string> heading = {"", "without a plan", "least budget"};
-  if (answer.planned) heading.insert(heading.begin() + 2, "the plan");
+  if (answer.under_plan) heading.insert(heading.begin() + 2, "the plan");
   table.AddRow(std::move(heading));
   row("peak", [](const PeakAccount& account) {
     return graph::FormatBytes(account.peak_bytes);
@@ -262,7 +263,7 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
             ContentsText(step.trace, step.account, answer.top, terminal);
   };
   add("without a plan", answer.baseline);
-  if (answer.planned) add("the plan", *answer.planned);
+  if (answer.under_plan) add("the plan", *answer.under_plan);
   add(answer.minimum.proven ? "the least budget, proven"
                             : "the least budget found",
       answer.least);

@@ -14,23 +14,23 @@ ModuleStatistics FindStatistics(const graph::Profile& profile,
                                 const graph::OperatorPatterns& patterns) {
   const graph::ModuleTree tree(profile);
   const int node = FindModules(profile, tree, {name}, "MODULE").front();
-  ModuleStatistics found;
-  found.module = &profile.modules[tree.node(node).module];
-  if (!found.module->sac) {
+  ModuleStatistics statistics;
+  statistics.module = &profile.modules[tree.node(node).module];
+  if (!statistics.module->sac) {
     throw InputError(fmt::format(
         "MODULE: expected a module with operator statistics, found {}, which "
         "{}",
-        graph::Quoted(found.module->fqn, 200),
-        found.module->is_leaf ? "is a leaf" : "has none"));
+        graph::Quoted(statistics.module->fqn, 200),
+        statistics.module->is_leaf ? "is a leaf" : "has none"));
   }
-  RefuseUnmatched(patterns, found.sac().func_names);
-  found.groups = GroupOperators(found.sac(), patterns);
-  if (!found.groups.contradiction.empty()) {
+  RefuseUnmatched(patterns, statistics.sac().func_names);
+  statistics.groups = GroupOperators(statistics.sac(), patterns);
+  if (!statistics.groups.contradiction.empty()) {
     throw InputError(fmt::format("{}: no policy keeps every rule: {}",
-                                 graph::OneLine(found.module->fqn, 200),
-                                 found.groups.contradiction));
+                                 graph::OneLine(statistics.module->fqn, 200),
+                                 statistics.groups.contradiction));
   }
-  return found;
+  return statistics;
 }
 
 }  // namespace acplan::cli

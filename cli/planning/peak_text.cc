@@ -151,16 +151,16 @@ std::vector<NamedSum> SumByLine(const Trace& trace,
 }
 
 nlohmann::ordered_json ToJson(
-    const std::array<int64_t, graph::kMemoryKinds>& by) {
+    const std::array<int64_t, graph::kMemoryKinds>& bytes_by_kind) {
   auto json = nlohmann::ordered_json::object();
-  for (size_t k = 0; k < by.size(); ++k) {
-    json[ToString(static_cast<MemoryKind>(k))] = by[k];
+  for (size_t k = 0; k < bytes_by_kind.size(); ++k) {
+    json[ToString(static_cast<MemoryKind>(k))] = bytes_by_kind[k];
   }
   return json;
 }
 
-nlohmann::ordered_json ToJson(const NamedSum& named, const char* key) {
-  const auto& [name, sum] = named;
+nlohmann::ordered_json ToJson(const NamedSum& named_sum, const char* key) {
+  const auto& [name, sum] = named_sum;
   nlohmann::ordered_json json = {{key, name},
                                  {"bytes", sum.bytes},
                                  {"fixed_bytes", sum.fixed_bytes},
@@ -214,9 +214,10 @@ nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,
   for (const NamedSum& sum : SumBy(account, [&](const PeakStorage& storage) {
          return MadeBy(trace, storage);
        })) {
-    const PeakStorage& made = *first.at(sum.first);
-    nlohmann::ordered_json row = {{"operator", OperatorName(trace, made.op)},
-                                  {"phase", ToString(made.phase)}};
+    const PeakStorage& first_storage = *first.at(sum.first);
+    nlohmann::ordered_json row = {
+        {"operator", OperatorName(trace, first_storage.op)},
+        {"phase", ToString(first_storage.phase)}};
     row.update(ToJson(sum, "made"));
     row.erase("made");
     operators.push_back(std::move(row));
@@ -299,12 +300,12 @@ std::string InfeasibleText(const PlanningQuestion& question,
                                 graph::FormatBytes(by_kind[k])));
   }
   std::string most;
-  const auto made = SumBy(account, [&](const PeakStorage& storage) {
+  const auto sums_by_maker = SumBy(account, [&](const PeakStorage& storage) {
     return storage.is_fixed && storage.kind != MemoryKind::kParameter
                ? MadeBy(*trace, storage)
                : std::string();
   });
-  for (const auto& [name, sum] : made) {
+  for (const auto& [name, sum] : sums_by_maker) {
     if (name.empty()) continue;
     most = fmt::format("; most is from {}: {}", name,
                        graph::FormatBytes(sum.bytes));

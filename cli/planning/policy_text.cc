@@ -66,10 +66,10 @@ std::string Ranges(std::vector<int64_t> numbers) {
 }
 
 std::string Names(const std::vector<std::string>& names) {
-  std::vector<std::string> shown;
+  std::vector<std::string> parts;
   if (names.size() <= kMostNames) {
-    for (const std::string& name : names) shown.push_back(graph::OneLine(name));
-    return fmt::format("{}", fmt::join(shown, ", "));
+    for (const std::string& name : names) parts.push_back(graph::OneLine(name));
+    return fmt::format("{}", fmt::join(parts, ", "));
   }
   std::vector<std::string> order;
   std::map<std::string, size_t> count;
@@ -78,15 +78,15 @@ std::string Names(const std::vector<std::string>& names) {
   }
   size_t more = names.size();
   for (const std::string& name : order) {
-    if (shown.size() == kMostCounted) {
-      shown.push_back(fmt::format("{} more", more));
+    if (parts.size() == kMostCounted) {
+      parts.push_back(fmt::format("{} more", more));
       break;
     }
     more -= count[name];
-    shown.push_back(graph::OneLine(name) +
+    parts.push_back(graph::OneLine(name) +
                     (count[name] > 1 ? fmt::format(" × {}", count[name]) : ""));
   }
-  return fmt::format("{}", fmt::join(shown, ", "));
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 std::string Others(size_t n) {
@@ -110,23 +110,24 @@ std::string SidesText(const std::vector<std::string>& saved,
 std::vector<UnitGroup> GroupUnits(const std::vector<PlannedModule>& units) {
   // For each unit, the number in which most other units differ from it.
   using Key = std::pair<std::string, std::string>;
-  std::map<Key, std::vector<size_t>> alike;
+  std::map<Key, std::vector<size_t>> units_of_name;
   std::vector<std::vector<NumberedName>> numbers;
   for (size_t u = 0; u < units.size(); ++u) {
     numbers.push_back(NumbersOf(units[u].fqn));
     for (const NumberedName& name : numbers[u]) {
-      alike[{name.before, name.after}].push_back(u);
+      units_of_name[{name.before, name.after}].push_back(u);
     }
   }
   std::vector<UnitGroup> groups;
-  std::vector<char> done(units.size(), 0);
+  std::vector<char> is_grouped(units.size(), 0);
   for (size_t u = 0; u < units.size(); ++u) {
-    if (done[u]) continue;
+    if (is_grouped[u]) continue;
     UnitGroup group{.name = units[u].fqn, .units = {&units[u]}};
     for (const NumberedName& name : numbers[u]) {
       std::vector<size_t> members;
-      for (const size_t v : alike[{name.before, name.after}]) {
-        if (!done[v] && DoTheSame(units[u], units[v])) members.push_back(v);
+      for (const size_t v : units_of_name[{name.before, name.after}]) {
+        if (!is_grouped[v] && DoTheSame(units[u], units[v]))
+          members.push_back(v);
       }
       if (members.size() <= group.units.size()) continue;
       group.units.clear();
@@ -142,7 +143,7 @@ std::vector<UnitGroup> GroupUnits(const std::vector<PlannedModule>& units) {
       group.name = name.before + Ranges(members_numbers) + name.after;
     }
     for (const PlannedModule* unit : group.units) {
-      done[static_cast<size_t>(unit - units.data())] = 1;
+      is_grouped[static_cast<size_t>(unit - units.data())] = 1;
     }
     groups.push_back(std::move(group));
   }
@@ -154,7 +155,7 @@ std::string PolicyText(const PlannedModule& unit,
   std::vector<char> is_view(unit.ops.size(), 0);
   for (const int op : sac.view_like_ops) is_view[op] = 1;
   std::vector<std::string> saved, recomputed, offloaded;
-  size_t skipped = 0;
+  size_t skipped_ops = 0;
   for (const problems::PlannedOp& op : unit.ops) {
     if (op.Saves()) {
       saved.push_back(op.name);
@@ -164,13 +165,13 @@ std::string PolicyText(const PlannedModule& unit,
       if (op.RunsAgain())
         recomputed.push_back(op.name);
       else
-        ++skipped;
+        ++skipped_ops;
     }
   }
-  if (skipped > 0 || !offloaded.empty()) {
+  if (skipped_ops > 0 || !offloaded.empty()) {
     const bool is_alone =
         saved.empty() && recomputed.empty() && offloaded.empty();
-    if (is_alone) return fmt::format("skip all {}", skipped);
+    if (is_alone) return fmt::format("skip all {}", skipped_ops);
     std::vector<std::string> parts;
     if (!offloaded.empty()) {
       parts.push_back(fmt::format("offload {}", Names(offloaded)));
@@ -178,7 +179,8 @@ std::string PolicyText(const PlannedModule& unit,
     if (!saved.empty() || !recomputed.empty()) {
       parts.push_back(SidesText(saved, recomputed));
     }
-    if (skipped > 0) parts.push_back(fmt::format("skip {}", Others(skipped)));
+    if (skipped_ops > 0)
+      parts.push_back(fmt::format("skip {}", Others(skipped_ops)));
     return fmt::format("{}", fmt::join(parts, "; "));
   }
   if (saved.empty()) {

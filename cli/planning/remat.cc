@@ -44,8 +44,8 @@ constexpr double kLeastShare = 0.5;
 struct RematFlags {
   std::string graph;
   std::string budget;
-  std::string kept;
-  std::string of;
+  std::string kept_size;
+  std::string saved_file;
   std::string frontier;
   std::string time_limit;
   std::string gap;
@@ -93,9 +93,9 @@ std::string Comparison(const RematPlan& plan, const Terminal& terminal) {
 std::string Operators(const JointGraph& graph, const RematPlan& plan,
                       const Terminal& terminal) {
   struct Sums {
-    int64_t kept = 0;
+    int64_t kept_count = 0;
     int64_t kept_bytes = 0;
-    int64_t again = 0;
+    int64_t again_count = 0;
     double ms = 0;
   };
   const JointRun& run = *plan.run;
@@ -104,7 +104,7 @@ std::string Operators(const JointGraph& graph, const RematPlan& plan,
     for (const int32_t b : node.makes) {
       if (!run.kept[b]) continue;
       Sums& sums = by_op[node.op];
-      ++sums.kept;
+      ++sums.kept_count;
       sums.kept_bytes += graph.buffers[b].bytes;
     }
   }
@@ -114,7 +114,7 @@ std::string Operators(const JointGraph& graph, const RematPlan& plan,
     // A node that only backward runs does not run a second time.
     if (!step.is_again || !is_forward[step.node]) continue;
     Sums& sums = by_op[graph.nodes[step.node].op];
-    ++sums.again;
+    ++sums.again_count;
     sums.ms += graph.nodes[step.node].ms;
   }
   if (by_op.empty()) return "Nothing is kept.\n\n";
@@ -129,15 +129,16 @@ std::string Operators(const JointGraph& graph, const RematPlan& plan,
   Sums all;
   for (const auto& [op, sums] : rows) {
     table.AddRow({op.empty() ? "(unnamed)" : graph::OneLine(op, 60),
-                  FormatCount(sums.kept), graph::FormatBytes(sums.kept_bytes),
-                  FormatCount(sums.again), FormatMs(sums.ms)});
-    all.kept += sums.kept;
-    all.again += sums.again;
+                  FormatCount(sums.kept_count),
+                  graph::FormatBytes(sums.kept_bytes),
+                  FormatCount(sums.again_count), FormatMs(sums.ms)});
+    all.kept_count += sums.kept_count;
+    all.again_count += sums.again_count;
   }
   table.AddRule();
-  table.AddRow({"in all", FormatCount(all.kept),
-                graph::FormatBytes(run.kept_bytes), FormatCount(all.again),
-                FormatMs(run.recompute_ms)});
+  table.AddRow({"in all", FormatCount(all.kept_count),
+                graph::FormatBytes(run.kept_bytes),
+                FormatCount(all.again_count), FormatMs(run.recompute_ms)});
   return table.ToString(terminal) + "\n";
 }
 
@@ -186,9 +187,10 @@ std::string Verdict(const RematPlan& plan, const Terminal& terminal) {
 
 // Returns the value of --kept, without which any number of bytes may be kept.
 int64_t KeptBytes(const RematFlags& flags) {
-  return flags.kept.empty()  ? std::numeric_limits<int64_t>::max()
-         : flags.kept == "0" ? 0
-                             : graph::ParseByteSize(flags.kept, "--kept");
+  return flags.kept_size.empty() ? std::numeric_limits<int64_t>::max()
+         : flags.kept_size == "0"
+             ? 0
+             : graph::ParseByteSize(flags.kept_size, "--kept");
 }
 
 // The budget and, if it is the least one, the search's answer.
@@ -244,18 +246,18 @@ std::string InFile(const std::string& path, std::string_view message) {
 }
 
 // Evaluates the plan in the file that --of names.
-RematPlan Given(const RematFlags& flags, const JointGraph& graph) {
-  const std::vector<char> kept = problems::ReadKept(flags.of, graph);
+RematPlan PlanOfFile(const RematFlags& flags, const JointGraph& graph) {
+  const std::vector<char> is_kept = problems::ReadKept(flags.saved_file, graph);
   try {
-    return problems::EvaluateRemat(graph, kept);
+    return problems::EvaluateRemat(graph, is_kept);
   } catch (const InputError& error) {
-    throw InputError(InFile(flags.of, error.what()));
+    throw InputError(InFile(flags.saved_file, error.what()));
   }
 }
 
 RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
                  const Terminal& terminal) {
-  if (!flags.of.empty()) return Given(flags, graph);
+  if (!flags.saved_file.empty()) return PlanOfFile(flags, graph);
   ProgressLine progress(terminal);
   solver::SearchLimits limits = Limits(flags);
   limits.on_progress = [&](const solver::SearchProgress& p) {
@@ -267,7 +269,7 @@ RematPlan Answer(const RematFlags& flags, const JointGraph& graph,
       .budget_bytes = budget.bytes,
       .kept_bytes = KeptBytes(flags),
       .limits = solver::LeftOf(limits, stopwatch.Seconds())};
-  if (budget.least) question.start = budget.least->kept;
+  if (budget.least) question.start = budget.least->is_kept;
   RematPlan plan = problems::PlanRemat(graph, question);
   if (budget.least) plan.least = budget.least;
   return plan;
@@ -313,18 +315,19 @@ int RunFrontier(const RematFlags& flags, const JointGraph& graph,
 
 // Throws InputError for flags that contradict each other.
 void CheckFlags(const RematFlags& flags) {
-  const bool has_budget = !flags.budget.empty() || !flags.kept.empty();
-  const int asked = (has_budget ? 1 : 0) + (flags.of.empty() ? 0 : 1) +
-                    (flags.frontier.empty() ? 0 : 1);
-  if (asked != 1)
+  const bool has_budget = !flags.budget.empty() || !flags.kept_size.empty();
+  const int question_count = (has_budget ? 1 : 0) +
+                             (flags.saved_file.empty() ? 0 : 1) +
+                             (flags.frontier.empty() ? 0 : 1);
+  if (question_count != 1)
     throw InputError(
         "--budget: expected it, or --kept, --of or --frontier in its place");
   for (const auto& [name, value] :
        {std::pair("--gap", &flags.gap), {"--time-limit", &flags.time_limit}})
-    if (!flags.of.empty() && !value->empty())
+    if (!flags.saved_file.empty() && !value->empty())
       throw InputError(fmt::format("{}: expected without --of", name));
   for (const auto& [name, value] :
-       {std::pair("--kept", &flags.kept), {"--of", &flags.of}})
+       {std::pair("--kept", &flags.kept_size), {"--of", &flags.saved_file}})
     if (flags.any_schedule && !value->empty())
       throw InputError(
           fmt::format("{}: expected without --any-schedule", name));
@@ -389,10 +392,10 @@ Command AddRematCommand(CLI::App& program) {
   app->add_option("-b,--budget", flags->budget,
                   "peak memory: 20GiB, 75% of keeping all, or min")
       ->type_name("SIZE");
-  app->add_option("--kept", flags->kept,
+  app->add_option("--kept", flags->kept_size,
                   "keep at most so much for backward, at any peak unless told")
       ->type_name("SIZE");
-  app->add_option("--of", flags->of,
+  app->add_option("--of", flags->saved_file,
                   "what a plan does that keeps `saved` of this file")
       ->type_name("FILE");
   app->add_option("--frontier", flags->frontier,

@@ -101,44 +101,45 @@ std::vector<NamedPlan> ReadPlans(const std::vector<std::string>& paths,
 }
 
 // Returns a step of a trace under a plan.
-ordered_json TraceRunJson(const ProfileInput& input, const NamedPlan& named,
+ordered_json TraceRunJson(const ProfileInput& input, const NamedPlan& plan_file,
                           const problems::MemoryOptions& memory) {
-  const ProfileInput own = WithSegmentsOf(input, named.plan, named.path);
+  const ProfileInput own =
+      WithSegmentsOf(input, plan_file.plan, plan_file.path);
   const graph::Trace& trace = *own.trace;
-  SampledRun run{.name = named.name, .trace = &trace, .detail = {}};
+  SampledRun run{.name = plan_file.name, .trace = &trace, .detail = {}};
   ordered_json lines;
   try {
     const auto modules =
-        problems::CheckpointedModules(trace, named.plan.modules);
+        problems::CheckpointedModules(trace, plan_file.plan.modules);
     run.detail = graph::Simulator(trace).SimulateInDetail(modules);
     run.detail = DetailOnRank(std::move(run.detail), trace, memory);
     if (!trace.sources.empty()) {
       lines = LinesJson(trace, AccountForPeakOfRank(trace, modules, memory));
     }
   } catch (const InputError& error) {
-    throw NamingFile(error, named.path);
+    throw NamingFile(error, plan_file.path);
   }
   ordered_json json = RunJson(run);
   if (!lines.empty()) json["lines"] = std::move(lines);
   return json;
 }
 
-ordered_json ProfileRun(const ProfileInput& input, const NamedPlan& named,
+ordered_json ProfileRun(const ProfileInput& input, const NamedPlan& plan_file,
                         const problems::MemoryOptions& memory) {
-  const bool is_drawn = named.path.empty() && !memory.without_states &&
+  const bool is_drawn = plan_file.path.empty() && !memory.without_states &&
                         memory.model == problems::MemoryModel::kSnapshot;
-  ordered_json json = is_drawn
-                          ? ProfileRunJson(named.name, input.profile, memory)
-                          : ordered_json{{"name", named.name}};
+  ordered_json json =
+      is_drawn ? ProfileRunJson(plan_file.name, input.profile, memory)
+               : ordered_json{{"name", plan_file.name}};
   try {
     const problems::PlanEffect effect =
-        ComputeEffect(input.profile, named.plan.modules, memory,
-                      named.plan.tradeoff, input.TraceIfAny());
+        ComputeEffect(input.profile, plan_file.plan.modules, memory,
+                      plan_file.plan.tradeoff, input.TraceIfAny());
     json["peak_bytes"] = effect.peak_bytes;
     json["peak_module"] = effect.peak_module;
     json["recompute_ms"] = effect.recompute_ms;
   } catch (const InputError& error) {
-    throw NamingFile(error, named.path);
+    throw NamingFile(error, plan_file.path);
   }
   return json;
 }
@@ -162,12 +163,13 @@ PlanningFlags QuestionOf(const problems::MemoryOptions& memory,
 }
 
 // Replaces points that are not proven by given plans that are better.
-void Improve(std::vector<Plan>& points, const std::vector<NamedPlan>& known) {
+void Improve(std::vector<Plan>& points,
+             const std::vector<NamedPlan>& given_plans) {
   for (Plan& point : points) {
     const bool is_open = point.status == problems::PlanStatus::kFeasible ||
                          point.status == problems::PlanStatus::kNoPlan;
-    for (const NamedPlan& named : known) {
-      const Plan& plan = named.plan;
+    for (const NamedPlan& given_plan : given_plans) {
+      const Plan& plan = given_plan.plan;
       const bool fits =
           plan.HasPlan() && plan.granularity == point.granularity &&
           QuestionText(plan.memory) == QuestionText(point.memory) &&
@@ -186,7 +188,7 @@ void Improve(std::vector<Plan>& points, const std::vector<NamedPlan>& known) {
 
 ordered_json FindFrontier(const ProfileInput& input, PlanningFlags flags,
                           int points, const std::string& time_limit,
-                          const std::vector<NamedPlan>& known) {
+                          const std::vector<NamedPlan>& given_plans) {
   flags.time_limit =
       time_limit.empty() ? fmt::to_string(kReportSeconds) : time_limit;
   const graph::ModuleTree tree(input.profile);
@@ -204,7 +206,7 @@ ordered_json FindFrontier(const ProfileInput& input, PlanningFlags flags,
   std::vector<Plan> plans =
       question.PlansWithin(budgets, solver::LeftOf(limits, stopwatch.Seconds()),
                            {}, least.of_family);
-  Improve(plans, known);
+  Improve(plans, given_plans);
   return FrontierJson(plans, unplanned);
 }
 
@@ -257,16 +259,16 @@ ordered_json StepData(const ReportFlags& flags, const ProfileInput& input,
                        {"runs", ordered_json::array()}};
   std::vector<NamedPlan> runs{{.path = "", .name = "no plan", .plan = {}}};
   runs.insert(runs.end(), plans.begin(), plans.end());
-  for (const NamedPlan& named : runs) {
-    ordered_json run = input.trace ? TraceRunJson(input, named, memory)
-                                   : ProfileRun(input, named, memory);
-    if (!named.path.empty()) {
-      run["answer"] = AnswerJson(named.plan);
-      run["units"] = UnitsJson(named.plan);
-      if (QuestionText(named.plan.memory) != QuestionText(memory)) {
-        terminal.Warn(fmt::format("{} was made for {}, and is shown under {}",
-                                  named.path, QuestionText(named.plan.memory),
-                                  QuestionText(memory)));
+  for (const NamedPlan& plan_file : runs) {
+    ordered_json run = input.trace ? TraceRunJson(input, plan_file, memory)
+                                   : ProfileRun(input, plan_file, memory);
+    if (!plan_file.path.empty()) {
+      run["answer"] = AnswerJson(plan_file.plan);
+      run["units"] = UnitsJson(plan_file.plan);
+      if (QuestionText(plan_file.plan.memory) != QuestionText(memory)) {
+        terminal.Warn(fmt::format(
+            "{} was made for {}, and is shown under {}", plan_file.path,
+            QuestionText(plan_file.plan.memory), QuestionText(memory)));
       }
     }
     data["runs"].push_back(std::move(run));

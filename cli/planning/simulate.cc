@@ -42,12 +42,12 @@ struct SimulateFlags {
 struct Answer {
   const Trace* trace;
   Simulation baseline;
-  std::optional<Simulation> planned;
+  std::optional<Simulation> under_plan;
   size_t units = 0;
   // The time that the planned step waits for its link, if the plan names one.
   std::optional<double> stall_ms = {};
 
-  const Simulation& last() const { return planned ? *planned : baseline; }
+  const Simulation& last() const { return under_plan ? *under_plan : baseline; }
 };
 
 std::string_view PhaseOf(const Trace& trace, const Simulation::Step& step) {
@@ -103,10 +103,10 @@ std::string ToJson(const Answer& answer) {
     json["measured_peak_bytes"] = *answer.trace->peak_bytes;
   }
   json["baseline"] = ToJson(*answer.trace, answer.baseline);
-  if (answer.planned) {
+  if (answer.under_plan) {
     json["units"] = answer.units;
-    json["planned"] = ToJson(*answer.trace, *answer.planned);
-    const graph::OffloadUse& offload = answer.planned->offload;
+    json["planned"] = ToJson(*answer.trace, *answer.under_plan);
+    const graph::OffloadUse& offload = answer.under_plan->offload;
     if (!offload.storages.empty()) {
       json["planned"]["offload"] = {{"storages", offload.storages.size()},
                                     {"sent_bytes", offload.sent_bytes},
@@ -153,8 +153,9 @@ std::string PeakText(const Trace& trace, const Simulation& simulation) {
 
 // Returns the line on offloading; "" if nothing is offloaded.
 std::string OffloadText(const Answer& answer) {
-  if (!answer.planned || answer.planned->offload.storages.empty()) return "";
-  const graph::OffloadUse& use = answer.planned->offload;
+  if (!answer.under_plan || answer.under_plan->offload.storages.empty())
+    return "";
+  const graph::OffloadUse& use = answer.under_plan->offload;
   const auto storages = std::ssize(use.storages);
   return fmt::format(
       "{} of {} {} offloaded, {} in the host's memory at most{}\n",
@@ -175,19 +176,19 @@ std::string ToText(const Answer& answer, const Terminal& terminal) {
       FormatCount(trace.backward_end - trace.forward_end),
       FormatCount(std::ssize(trace.operators) - trace.backward_end),
       FormatCount(std::ssize(trace.storages)));
-  if (answer.planned) {
+  if (answer.under_plan) {
     text += fmt::format("{} {} checkpointed: {} operators run again, {}\n",
                         FormatCount(static_cast<int64_t>(answer.units)),
                         answer.units == 1 ? "unit" : "units",
-                        FormatCount(RunAgain(*answer.planned)),
-                        FormatMs(answer.planned->recompute_ms));
+                        FormatCount(RunAgain(*answer.under_plan)),
+                        FormatMs(answer.under_plan->recompute_ms));
     text += OffloadText(answer);
   }
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight});
   const auto add = [&](const std::string& name, int64_t before, int64_t after) {
     std::vector<std::string> cells{name, graph::FormatBytes(before)};
-    if (answer.planned) {
+    if (answer.under_plan) {
       cells.push_back(graph::FormatBytes(after));
       if (before > 0) {
         cells.push_back(FormatChange(static_cast<double>(before),
@@ -196,7 +197,7 @@ std::string ToText(const Answer& answer, const Terminal& terminal) {
     }
     table.AddRow(std::move(cells));
   };
-  table.AddRow(answer.planned
+  table.AddRow(answer.under_plan
                    ? std::vector<std::string>{"", "baseline", "planned", ""}
                    : std::vector<std::string>{"", "baseline"});
   const Simulation& before = answer.baseline;
@@ -209,13 +210,13 @@ std::string ToText(const Answer& answer, const Terminal& terminal) {
   text += "\n" + table.ToString(terminal);
   text += fmt::format("\nbaseline's peak of {} bytes: {}\n",
                       FormatCount(before.peak_bytes), PeakText(trace, before));
-  if (answer.planned) {
+  if (answer.under_plan) {
     text += fmt::format("planned peak of {} bytes: {}\n",
                         FormatCount(after.peak_bytes), PeakText(trace, after));
   }
   if (!terminal.IsScreen()) return text;
   std::vector<MemoryCurve> curves{CurveOf(trace, before)};
-  if (answer.planned) curves.push_back(CurveOf(trace, after));
+  if (answer.under_plan) curves.push_back(CurveOf(trace, after));
   return text + "\n" + DrawMemory(curves, {}, terminal);
 }
 
@@ -250,15 +251,16 @@ Trace TraceFor(Trace trace, const problems::Plan& plan,
 
 int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
   Trace trace = graph::ReadTrace(flags.trace);
-  Answer answer{
-      .trace = &trace, .baseline = graph::Simulate(trace, {}), .planned = {}};
+  Answer answer{.trace = &trace,
+                .baseline = graph::Simulate(trace, {}),
+                .under_plan = {}};
   if (!flags.plan.empty()) {
     const problems::Plan plan = ReadPlanFor(trace, flags.plan);
     trace = TraceFor(std::move(trace), plan, flags.plan);
     answer.units = plan.modules.size();
-    answer.planned = SimulatePlan(trace, plan, flags.plan);
+    answer.under_plan = SimulatePlan(trace, plan, flags.plan);
     if (plan.offload) {
-      answer.stall_ms = graph::TimeOnLink(trace, *answer.planned,
+      answer.stall_ms = graph::TimeOnLink(trace, *answer.under_plan,
                                           plan.offload->bytes_per_second)
                             .stall_ms;
     }

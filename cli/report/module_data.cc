@@ -86,10 +86,10 @@ ordered_json ModulesJson(const ProfileInput& input,
     int64_t own = module.act_fw_per_module;
     int64_t own_parameters = module.param_per_module;
     for (const int child : tree.Children(i)) {
-      const graph::Module& inside =
+      const graph::Module& child_module =
           input.profile.modules[tree.node(child).module];
-      own -= inside.act_fw_per_module;
-      own_parameters -= inside.param_per_module;
+      own -= child_module.act_fw_per_module;
+      own_parameters -= child_module.param_per_module;
     }
     ordered_json entry = {
         {"name", module.fqn},
@@ -100,11 +100,12 @@ ordered_json ModulesJson(const ProfileInput& input,
         {"activations", module.act_fw_per_module},
         {"own_activations", std::max<int64_t>(0, own)},
         {"forward_ms", module.fw_runtime_per_module}};
-    if (const auto found = classes.find(module.fqn); found != classes.end()) {
-      entry["class"] = found->second;
+    if (const auto entry_of = classes.find(module.fqn);
+        entry_of != classes.end()) {
+      entry["class"] = entry_of->second;
     }
-    if (const auto found = lines.find(module.fqn); found != lines.end()) {
-      entry["lines"] = found->second;
+    if (const auto entry_of = lines.find(module.fqn); entry_of != lines.end()) {
+      entry["lines"] = entry_of->second;
     }
     list.push_back(std::move(entry));
   }

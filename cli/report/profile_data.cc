@@ -27,10 +27,10 @@ std::vector<Moment> MomentsOf(const graph::Profile& profile) {
   std::vector<Moment> moments;
   const auto add = [&](const std::vector<std::string>& order, int phase) {
     for (const std::string& fqn : order) {
-      const auto found = snapshots.find(fqn);
-      if (found == snapshots.end()) continue;
+      const auto snapshot = snapshots.find(fqn);
+      if (snapshot == snapshots.end()) continue;
       const std::optional<MemorySnapshot>& bytes =
-          phase == 0 ? found->second->peak_fw : found->second->peak_bw;
+          phase == 0 ? snapshot->second->peak_fw : snapshot->second->peak_bw;
       if (bytes) moments.push_back({fqn, phase, *bytes});
     }
   };

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kTicks = 4;
 
-std::string Drawn(const Plot::Pen& pen, const Terminal& terminal) {
+std::string Styled(const Plot::Pen& pen, const Terminal& terminal) {
   switch (pen.style) {
     case Plot::Style::kDim:
       return terminal.Dim(pen.glyph);
@@ -44,10 +44,10 @@ void Plot::AddColumns(const std::vector<double>& ys, const Pen& pen) {
     const double y = std::clamp(ys[column], -1.0, 2.0);
     AddPoint(x, y, pen);
     if (column == 0 || std::isnan(y) || std::isnan(ys[column - 1])) continue;
-    const double left = std::clamp(ys[column - 1], -1.0, 2.0);
+    const double last_y = std::clamp(ys[column - 1], -1.0, 2.0);
     const double step = 1.0 / (kRows - 1);
-    for (double middle = std::min(left, y) + step;
-         middle < std::max(left, y) - step / 2; middle += step) {
+    for (double middle = std::min(last_y, y) + step;
+         middle < std::max(last_y, y) - step / 2; middle += step) {
       AddPoint(x, middle, pen);
     }
   }
@@ -72,7 +72,7 @@ std::string Plot::Rows(const Terminal& terminal, int columns,
                        return !p.glyph.empty();
                      }).base();
     for (auto pen = pens.begin(); pen != end; ++pen) {
-      text += pen->glyph.empty() ? " " : Drawn(*pen, terminal);
+      text += pen->glyph.empty() ? " " : Styled(*pen, terminal);
     }
     text += "\n";
   }
@@ -86,8 +86,8 @@ std::string Plot::Rows(const Terminal& terminal, int columns,
 std::string Plot::Legend(const Terminal& terminal) const {
   std::string legend;
   for (const auto& [pen, what] : legend_) {
-    legend +=
-        (legend.empty() ? "      " : "   ") + Drawn(pen, terminal) + " " + what;
+    legend += (legend.empty() ? "      " : "   ") + Styled(pen, terminal) +
+              " " + what;
   }
   return legend + "\n";
 }
@@ -132,8 +132,8 @@ std::string Plot::ToString(const Terminal& terminal, const Axis& x,
   for (int tick = 0; tick <= kTicks; ++tick) {
     const std::string label = label_of(x, static_cast<double>(tick) / kTicks);
     const size_t place = kLabel + 2 + tick * ((kColumns - 1) / kTicks);
-    const size_t left = tick == kTicks ? label.size() - 1 : label.size() / 2;
-    ticks.resize(std::max(ticks.size(), place - left), ' ');
+    const size_t shift = tick == kTicks ? label.size() - 1 : label.size() / 2;
+    ticks.resize(std::max(ticks.size(), place - shift), ' ');
     ticks += label;
   }
   return y.label + "\n" +

@@ -94,8 +94,8 @@ std::string Terminal::Yellow(std::string_view text) const {
 }
 
 void Terminal::Print(std::string_view text) const {
-  const size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
-  if (written != text.size() || std::fflush(stdout) != 0) {
+  const size_t written_bytes = std::fwrite(text.data(), 1, text.size(), stdout);
+  if (written_bytes != text.size() || std::fflush(stdout) != 0) {
     throw std::runtime_error("cannot write to standard output");
   }
 }

@@ -22,14 +22,14 @@ double CeilAt(double value, double digits) {
 // columns, or up to the first one beyond if a word is longer.
 size_t BreakWithin(std::string_view line, size_t columns) {
   const size_t first = line.find_first_not_of(' ');
-  size_t found = std::string_view::npos;
+  size_t length = std::string_view::npos;
   for (size_t at = line.find(' ', std::min(first, line.size()));
        at != std::string_view::npos; at = line.find(' ', at + 1)) {
     const bool fits = TextWidth(line.substr(0, at)) <= columns;
-    if (fits || found == std::string_view::npos) found = at;
+    if (fits || length == std::string_view::npos) length = at;
     if (!fits) break;
   }
-  return std::min(found, line.size());
+  return std::min(length, line.size());
 }
 
 std::string BrokenLine(std::string_view line, size_t columns) {

@@ -72,14 +72,14 @@ struct FitRow {
 
 std::vector<std::string> ListOf(const StrategySettings& settings,
                                 const std::string& key) {
-  const auto found = settings.find(key);
-  if (found == settings.end()) return {};
+  const auto setting = settings.find(key);
+  if (setting == settings.end()) return {};
   std::vector<std::string> values;
-  const std::string& text = found->second.value;
+  const std::string& text = setting->second.value;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     values.push_back(fmt::to_string(ParseWhole(
-        text.substr(begin, end - begin), found->second.place, 1, INT32_MAX)));
+        text.substr(begin, end - begin), setting->second.place, 1, INT32_MAX)));
     begin = end + 1;
   }
   return values;

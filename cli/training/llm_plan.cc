@@ -79,16 +79,16 @@ std::string ComparisonText(const std::vector<TrainingReport>& reports,
 
 ordered_json PlanFile(const std::vector<TrainingReport>& reports,
                       const TrainQuestion& question) {
-  const TrainingReport& planned = reports.back();
+  const TrainingReport& with_plan = reports.back();
   ordered_json file = {{"format", "acplan.training_plan"},
                        {"version", 1},
                        {"model", question.model},
-                       {"strategy", StrategyJson(planned.job)},
+                       {"strategy", StrategyJson(with_plan.job)},
                        {"budget_bytes", BytesJson(question.budget)},
-                       {"fits", planned.Fits(question.budget)},
-                       {"iteration_s", planned.time.Total()},
-                       {"recompute_s", planned.time.recompute}};
-  file.update(PlanJson(planned));
+                       {"fits", with_plan.Fits(question.budget)},
+                       {"iteration_s", with_plan.time.Total()},
+                       {"recompute_s", with_plan.time.recompute}};
+  file.update(PlanJson(with_plan));
   for (const TrainingReport& report : reports) {
     if (report.plan) continue;
     file["others"].push_back(
@@ -107,14 +107,14 @@ int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
   const TrainingJob job = ReadJob(flags.train, terminal);
   const TrainQuestion question = flags.train.Question(job.cluster.gpu);
   const std::vector<TrainingReport> reports = ReportsOf(job, question.budget);
-  const TrainingReport& planned = reports.back();
-  const bool fits = planned.Fits(question.budget);
+  const TrainingReport& with_plan = reports.back();
+  const bool fits = with_plan.Fits(question.budget);
   const std::string json = PlanFile(reports, question).dump(2) + "\n";
   if (!flags.output.empty() && fits) graph::WriteFile(flags.output, json);
-  const std::string text = HeadingText(planned, question, terminal) +
-                           PlanText(planned, terminal) +
+  const std::string text = HeadingText(with_plan, question, terminal) +
+                           PlanText(with_plan, terminal) +
                            ComparisonText(reports, question.budget, terminal) +
-                           MemoryText(planned, question, terminal);
+                           MemoryText(with_plan, question, terminal);
   terminal.Print(flags.json ? json : BrokenLines(text, terminal));
   return fits ? kExitOk
               : terminal.Explain("infeasible: no plan fits", kExitInfeasible);

@@ -245,14 +245,14 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
   json["model_utilisation"] = report.ModelUtilisation();
   json["hardware_utilisation"] = report.HardwareUtilisation();
   if (report.plan) json["plan"] = PlanJson(report);
-  nlohmann::ordered_json kept;
+  nlohmann::ordered_json saved_bytes;
   if (!report.job.shape.IsMoe() || report.job.shape.dense_layers > 0) {
-    kept["dense"] = BytesJson(SavedBytesOfLayer(report.job, false));
+    saved_bytes["dense"] = BytesJson(SavedBytesOfLayer(report.job, false));
   }
   if (report.job.shape.IsMoe()) {
-    kept["moe"] = BytesJson(SavedBytesOfLayer(report.job, true));
+    saved_bytes["moe"] = BytesJson(SavedBytesOfLayer(report.job, true));
   }
-  if (!report.plan) json["saved_bytes_of_a_layer"] = std::move(kept);
+  if (!report.plan) json["saved_bytes_of_a_layer"] = std::move(saved_bytes);
   json["budget_bytes"] = BytesJson(question.budget);
   json["fits"] = report.Fits(question.budget);
   json["fullest_stage"] = report.FullestStage();

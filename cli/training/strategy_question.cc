@@ -32,12 +32,12 @@ void RefuseUnsearched(const StrategySettings& settings) {
   }
   for (const char* key : {"first_layers", "last_layers", "counts_embedding",
                           "counts_logits", "layout", "dp"}) {
-    const auto found = settings.find(key);
-    if (found == settings.end()) continue;
+    const auto setting = settings.find(key);
+    if (setting == settings.end()) continue;
     throw InputError(fmt::format(
         "{}: expected none in a search, which finds its own (llm-train "
         "reads it); found {}",
-        found->second.place, graph::Quoted(found->second.value)));
+        setting->second.place, graph::Quoted(setting->second.value)));
   }
 }
 

@@ -129,15 +129,16 @@ costmodel::StrategySettings ParseList(const std::string& list) {
 }
 
 NamedStrategy ReadStrategyOfSearch(const graph::JsonField& root,
-                                   const StrategyFile& named) {
+                                   const StrategyFile& strategy_file) {
   const std::vector<graph::JsonField> best = root.Get("best").Elements();
-  const std::string rank = named.rank.value_or("0");
+  const std::string rank = strategy_file.rank.value_or("0");
   if (best.empty()) root.Get("best").Fail("at least one strategy");
-  const int64_t index = ParseWhole(rank, graph::OneLine(named.file) + ": rank",
-                                   0, static_cast<int64_t>(best.size()) - 1);
+  const int64_t index =
+      ParseWhole(rank, graph::OneLine(strategy_file.file) + ": rank", 0,
+                 static_cast<int64_t>(best.size()) - 1);
   const std::string place =
-      fmt::format("{}: best.{}.strategy", named.file, index);
-  return {fmt::format("{}:{}", FileStem(named.file), index),
+      fmt::format("{}: best.{}.strategy", strategy_file.file, index);
+  return {fmt::format("{}:{}", FileStem(strategy_file.file), index),
           costmodel::SettingsOf(
               best[static_cast<size_t>(index)].Get("strategy"), place)};
 }
@@ -148,28 +149,28 @@ NamedStrategy ReadNamedStrategy(const std::string& argument) {
   if (IsSettingList(argument)) {
     return {graph::OneLine(argument, 400), ParseList(argument)};
   }
-  const StrategyFile named = SplitStrategyArgument(argument);
+  const StrategyFile strategy_file = SplitStrategyArgument(argument);
   const nlohmann::json document =
-      graph::ParseJson(graph::ReadFile(named.file), named.file);
-  const graph::JsonField root(document, named.file);
+      graph::ParseJson(graph::ReadFile(strategy_file.file), strategy_file.file);
+  const graph::JsonField root(document, strategy_file.file);
   const std::string format = document.is_object() && root.Has("format")
                                  ? root.Get("format").String()
                                  : "";
   if (format == "acplan.training_search") {
-    return ReadStrategyOfSearch(root, named);
+    return ReadStrategyOfSearch(root, strategy_file);
   }
-  if (named.rank) {
+  if (strategy_file.rank) {
     root.Complain(fmt::format(
         "expected what llm-search wrote, of which {} is a rank, found {}",
-        graph::Quoted(*named.rank),
+        graph::Quoted(*strategy_file.rank),
         format.empty() ? "settings" : graph::Quoted(format)));
   }
-  const std::string stem = graph::OneLine(FileStem(named.file), 400);
+  const std::string stem = graph::OneLine(FileStem(strategy_file.file), 400);
   if (format == "acplan.training" || format == "acplan.training_plan") {
     return {stem, costmodel::SettingsOf(root.Get("strategy"),
-                                        named.file + ": strategy")};
+                                        strategy_file.file + ": strategy")};
   }
-  return {stem, costmodel::SettingsOf(root, named.file)};
+  return {stem, costmodel::SettingsOf(root, strategy_file.file)};
 }
 
 void SetRecomputation(const std::string& value,

@@ -80,9 +80,9 @@ double SecondsOf(const LayerShare& share) {
 }
 
 void AddRows(Table& table, const std::string& stage, const TrainingPlan& plan,
-             const PlannedStage& planned) {
+             const PlannedStage& planned_stage) {
   std::string first = stage;
-  for (const LayerShare& share : planned.shares) {
+  for (const LayerShare& share : planned_stage.shares) {
     const LayerGraph& graph = plan.graphs[share.is_moe ? 1 : 0];
     std::vector<std::string> names = NamesThatRun(graph, share);
     if (names.empty()) names = {"nothing"};

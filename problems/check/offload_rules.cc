@@ -18,8 +18,8 @@ std::optional<PlanOffload> OffloadEffect(const graph::Trace& trace,
   PlanOffload actual = *plan.offload;
   actual.host_bytes = use.host_peak_bytes;
   actual.sent_bytes = 0;
-  for (const graph::OffloadedStorage& moved : use.storages) {
-    actual.sent_bytes += trace.storages[moved.storage].bytes;
+  for (const graph::OffloadedStorage& storage : use.storages) {
+    actual.sent_bytes += trace.storages[storage.storage].bytes;
   }
   actual.storages = static_cast<int64_t>(use.storages.size());
   actual.stall_ms =

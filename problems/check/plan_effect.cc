@@ -111,8 +111,8 @@ PlanEffect EffectOnTrace(const graph::Trace& trace,
 // The bytes that a unit of a plan discards, net of the bytes that its frame
 // holds, and the latter.
 struct UnitBytes {
-  double net = 0;
-  double held = 0;
+  double net_bytes = 0;
+  double held_bytes = 0;
 };
 using UnitsByName = std::unordered_map<std::string_view, UnitBytes>;
 
@@ -121,12 +121,12 @@ double HeldAround(const UnitsByName& units, const std::string& fqn) {
   const auto is_unit = [&](std::string_view name) {
     return units.contains(name);
   };
-  double held = is_unit(fqn) ? units.at(fqn).held : 0;
+  double held_bytes = is_unit(fqn) ? units.at(fqn).held_bytes : 0;
   for (auto above = NearestAbove(fqn, is_unit); above;
        above = NearestAbove(*above, is_unit)) {
-    held += units.at(*above).held;
+    held_bytes += units.at(*above).held_bytes;
   }
-  return held;
+  return held_bytes;
 }
 
 double ParameterBytes(const Profile& profile, const ModulesByName& by_name) {
@@ -173,15 +173,15 @@ std::vector<Record> RecordsOf(const Profile& profile,
     const Module& module = *by_name.at(fqn);
     if (module.calls == 0) continue;
     const auto [use, phase] = UseAtModule(module, parameters, memory);
-    const double held = HeldAround(units, fqn);
-    records.push_back(
-        {.use = {.module = fqn,
-                 .phase = phase,
-                 .base_bytes = use.Sum(),
-                 .discarded_bytes = static_cast<double>(discarded - held)},
-         .persistent_bytes = use.persistent});
+    const double held_bytes = HeldAround(units, fqn);
+    records.push_back({.use = {.module = fqn,
+                               .phase = phase,
+                               .base_bytes = use.Sum(),
+                               .discarded_bytes =
+                                   static_cast<double>(discarded - held_bytes)},
+                       .persistent_bytes = use.persistent});
     if (const auto unit = units.find(fqn); unit != units.end()) {
-      discarded += unit->second.net;
+      discarded += unit->second.net_bytes;
     }
   }
   if (auto optimizer = RecordOfOptimizer(profile, memory)) {
@@ -206,18 +206,18 @@ PlanEffect ComputeEffect(const Profile& profile,
   const ModulesByName by_name = ByName(profile);
   UnitsByName units;
   PlanEffect effect;
-  for (const PlannedModule& planned : modules) {
-    const Module& module = Lookup(by_name, planned.fqn);
-    if (const auto unknown = KnownOnTracesOnly(planned)) {
+  for (const PlannedModule& planned_unit : modules) {
+    const Module& module = Lookup(by_name, planned_unit.fqn);
+    if (const auto unknown = KnownOnTracesOnly(planned_unit)) {
       throw InputError("plan: " + *unknown);
     }
-    const UnitEffect unit = EffectOf(module, planned, tradeoff);
-    const double held = memory.model != MemoryModel::kTorch
-                            ? static_cast<double>(module.held_per_module)
-                            : 0;
+    const UnitEffect unit = EffectOf(module, planned_unit, tradeoff);
+    const double held_bytes = memory.model != MemoryModel::kTorch
+                                  ? static_cast<double>(module.held_per_module)
+                                  : 0;
     UnitBytes& bytes = units[module.fqn];
-    bytes.net += unit.discarded_bytes - held;
-    bytes.held += held;
+    bytes.net_bytes += unit.discarded_bytes - held_bytes;
+    bytes.held_bytes += held_bytes;
     effect.recompute_ms += unit.recompute_ms;
   }
   double peak = 0;

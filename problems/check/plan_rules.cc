@@ -28,16 +28,16 @@ using BrokenRule = std::optional<std::string>;
 
 // Returns whether a unit has no policy and needs none: then the simulation
 // defines its effect.
-bool IsWhole(const Module& module, const PlannedModule& planned,
+bool IsWhole(const Module& module, const PlannedModule& planned_unit,
              const MemoryOptions& memory) {
   return memory.model == MemoryModel::kTrace && !module.sac &&
-         planned.ops.empty() && planned.discard_ratio == 1;
+         planned_unit.ops.empty() && planned_unit.discard_ratio == 1;
 }
 
 std::optional<std::string> BrokenRatioRule(const Module& module,
-                                           const PlannedModule& planned,
+                                           const PlannedModule& planned_unit,
                                            const Plan& plan) {
-  const UnitEffect effect = EffectOf(module, planned, plan.tradeoff);
+  const UnitEffect effect = EffectOf(module, planned_unit, plan.tradeoff);
   const double internal = InternalBytes(module, plan.tradeoff);
   double limit = internal;
   if (module.sac && (plan.memory.model != MemoryModel::kTorch ||
@@ -48,45 +48,47 @@ std::optional<std::string> BrokenRatioRule(const Module& module,
     return fmt::format(
         "{}: discard ratio {} is below (ACM - IA) / ACM = {}, so it "
         "saves no memory",
-        planned.fqn, planned.discard_ratio,
+        planned_unit.fqn, planned_unit.discard_ratio,
         1 - internal / SacBytes(module, plan.tradeoff));
   }
   if (effect.discarded_bytes > limit + ByteRounding(internal)) {
     return fmt::format(
         "{}: discards {:.0f} bytes, more than the {:.0f} that can be "
         "discarded",
-        planned.fqn, effect.discarded_bytes, limit);
+        planned_unit.fqn, effect.discarded_bytes, limit);
   }
   return std::nullopt;
 }
 
 std::optional<std::string> BrokenUnitRule(
-    const Module& module, const PlannedModule& planned, const Plan& plan,
+    const Module& module, const PlannedModule& planned_unit, const Plan& plan,
     const graph::OperatorPatterns& patterns) {
   if (module.is_leaf) {
-    return fmt::format("{} is a leaf; leaves are never AC units", planned.fqn);
+    return fmt::format("{} is a leaf; leaves are never AC units",
+                       planned_unit.fqn);
   }
   if (module.calls == 0) {
     return fmt::format("{} is never called, so it cannot be an AC unit",
-                       planned.fqn);
+                       planned_unit.fqn);
   }
-  if (IsWhole(module, planned, plan.memory)) return std::nullopt;
-  if (planned.ops.empty() && plan.granularity == "operator") {
+  if (IsWhole(module, planned_unit, plan.memory)) return std::nullopt;
+  if (planned_unit.ops.empty() && plan.granularity == "operator") {
     return fmt::format(
         "{} has no operator decisions, in a plan at operator granularity",
-        planned.fqn);
+        planned_unit.fqn);
   }
-  if (planned.ops.empty()) return BrokenRatioRule(module, planned, plan);
+  if (planned_unit.ops.empty())
+    return BrokenRatioRule(module, planned_unit, plan);
   // Throws if the operators differ from the profile's.
-  EffectOf(module, planned, plan.tradeoff);
-  const auto decision = [&](int k) { return planned.ops[k].decision; };
+  EffectOf(module, planned_unit, plan.tradeoff);
+  const auto decision = [&](int k) { return planned_unit.ops[k].decision; };
   const bool is_on_trace = plan.memory.model == MemoryModel::kTrace;
   if (!is_on_trace) {
-    if (auto unknown = KnownOnTracesOnly(planned)) return unknown;
+    if (auto unknown = KnownOnTracesOnly(planned_unit)) return unknown;
   }
   if (auto broken =
           BrokenOperatorRule(*module.sac, patterns, decision, is_on_trace)) {
-    return fmt::format("{}: {}", planned.fqn, *broken);
+    return fmt::format("{}: {}", planned_unit.fqn, *broken);
   }
   return std::nullopt;
 }
@@ -96,7 +98,8 @@ BrokenRule BrokenUnitRules(const Profile& profile, const Plan& plan,
                            const PlanRules& rules) {
   const ModulesByName by_name = ByName(profile);
   std::unordered_set<std::string_view> units;
-  for (const PlannedModule& planned : plan.modules) units.insert(planned.fqn);
+  for (const PlannedModule& planned_unit : plan.modules)
+    units.insert(planned_unit.fqn);
   const std::unordered_set<std::string_view> only(rules.ac_units.begin(),
                                                   rules.ac_units.end());
   std::unordered_map<std::string, std::string_view> above_fsdp;
@@ -105,24 +108,28 @@ BrokenRule BrokenUnitRules(const Profile& profile, const Plan& plan,
       above_fsdp[name] = fsdp_unit;
     }
   }
-  for (const PlannedModule& planned : plan.modules) {
-    const Module& module = Lookup(by_name, planned.fqn);
-    if (auto broken = BrokenUnitRule(module, planned, plan, rules.patterns))
+  for (const PlannedModule& planned_unit : plan.modules) {
+    const Module& module = Lookup(by_name, planned_unit.fqn);
+    if (auto broken =
+            BrokenUnitRule(module, planned_unit, plan, rules.patterns))
       return broken;
-    const std::vector<std::string> around = NamesAround(by_name, planned.fqn);
+    const std::vector<std::string> names_around =
+        NamesAround(by_name, planned_unit.fqn);
     const auto above = std::ranges::find_if(
-        around, [&](const std::string& name) { return units.contains(name); });
-    if (above != around.end()) {
+        names_around,
+        [&](const std::string& name) { return units.contains(name); });
+    if (above != names_around.end()) {
       return fmt::format("{} lies inside {}; AC units must not be nested",
-                         planned.fqn, *above);
+                         planned_unit.fqn, *above);
     }
-    if (!only.empty() && !only.contains(planned.fqn)) {
-      return fmt::format("{} is not among the given AC units", planned.fqn);
+    if (!only.empty() && !only.contains(planned_unit.fqn)) {
+      return fmt::format("{} is not among the given AC units",
+                         planned_unit.fqn);
     }
-    if (const auto found = above_fsdp.find(planned.fqn);
-        found != above_fsdp.end()) {
-      return fmt::format("{} contains the FSDP unit {}", planned.fqn,
-                         found->second);
+    if (const auto fsdp_unit = above_fsdp.find(planned_unit.fqn);
+        fsdp_unit != above_fsdp.end()) {
+      return fmt::format("{} contains the FSDP unit {}", planned_unit.fqn,
+                         fsdp_unit->second);
     }
   }
   if (rules.max_units &&
@@ -149,38 +156,40 @@ BrokenRule BrokenBudget(const Plan& plan, const PlanEffect& effect) {
 
 // Returns the first false statement of the plan about a unit.
 std::optional<std::string> FalseUnitStatement(const Module& module,
-                                              const PlannedModule& planned,
+                                              const PlannedModule& planned_unit,
                                               std::string_view tradeoff) {
-  const UnitEffect effect = EffectOf(module, planned, tradeoff);
-  if (std::abs(planned.discard_ratio + planned.memory_budget - 1) > 1e-6) {
+  const UnitEffect effect = EffectOf(module, planned_unit, tradeoff);
+  if (std::abs(planned_unit.discard_ratio + planned_unit.memory_budget - 1) >
+      1e-6) {
     return fmt::format("{}: memory budget {} is not 1 - discard ratio {}",
-                       planned.fqn, planned.memory_budget,
-                       planned.discard_ratio);
+                       planned_unit.fqn, planned_unit.memory_budget,
+                       planned_unit.discard_ratio);
   }
-  if (!planned.ops.empty()) {
+  if (!planned_unit.ops.empty()) {
     const double total = SumOfMemory(*module.sac);
     double saved = 0;
-    for (const PlannedOp& op : planned.ops) {
+    for (const PlannedOp& op : planned_unit.ops) {
       if (op.Saves())
         saved += static_cast<double>(module.sac->memory[op.index]);
     }
     const double ratio = total > 0 ? 1 - saved / total : 0;
-    if (std::abs(planned.discard_ratio - ratio) > 1e-6) {
+    if (std::abs(planned_unit.discard_ratio - ratio) > 1e-6) {
       return fmt::format(
           "{}: the plan says its discard ratio is {}; its operators make it {}",
-          planned.fqn, planned.discard_ratio, ratio);
+          planned_unit.fqn, planned_unit.discard_ratio, ratio);
     }
   }
-  if (planned.discarded_bytes != kNotStated &&
-      std::abs(static_cast<double>(planned.discarded_bytes) -
+  if (planned_unit.discarded_bytes != kNotStated &&
+      std::abs(static_cast<double>(planned_unit.discarded_bytes) -
                effect.discarded_bytes) > 1) {
     return fmt::format("{}: the plan says {} bytes are discarded; it is {:.2f}",
-                       planned.fqn, planned.discarded_bytes,
+                       planned_unit.fqn, planned_unit.discarded_bytes,
                        effect.discarded_bytes);
   }
-  if (IsFalse(planned.recompute_ms, effect.recompute_ms)) {
+  if (IsFalse(planned_unit.recompute_ms, effect.recompute_ms)) {
     return fmt::format("{}: the plan says it recomputes {} ms; it is {} ms",
-                       planned.fqn, planned.recompute_ms, effect.recompute_ms);
+                       planned_unit.fqn, planned_unit.recompute_ms,
+                       effect.recompute_ms);
   }
   return std::nullopt;
 }
@@ -264,10 +273,10 @@ BrokenRule FalseBaseline(const Profile& profile, const Plan& plan,
 BrokenRule FalseStatement(const Profile& profile, const Plan& plan,
                           const PlanEffect& effect, const graph::Trace* trace) {
   const ModulesByName by_name = ByName(profile);
-  for (const PlannedModule& planned : plan.modules) {
-    const Module& module = Lookup(by_name, planned.fqn);
-    if (IsWhole(module, planned, plan.memory)) continue;
-    if (auto broken = FalseUnitStatement(module, planned, plan.tradeoff)) {
+  for (const PlannedModule& planned_unit : plan.modules) {
+    const Module& module = Lookup(by_name, planned_unit.fqn);
+    if (IsWhole(module, planned_unit, plan.memory)) continue;
+    if (auto broken = FalseUnitStatement(module, planned_unit, plan.tradeoff)) {
       return broken;
     }
   }

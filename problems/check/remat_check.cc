@@ -23,11 +23,11 @@ using graph::JointStage;
 // The nodes that run in the two passes, in order.
 class Order {
  public:
-  Order(const JointGraph& graph, const std::vector<char>& kept)
+  Order(const JointGraph& graph, const std::vector<char>& is_kept)
       : maker(graph.buffers.size(), -1),
         returned(graph.forward_outputs.begin(), graph.forward_outputs.end()),
         graph_(graph),
-        kept_(kept) {
+        is_kept_(is_kept) {
     for (size_t n = 0; n < graph.nodes.size(); ++n)
       for (const int32_t b : graph.nodes[n].makes)
         maker[b] = static_cast<int>(n);
@@ -40,8 +40,8 @@ class Order {
   std::set<int> returned;  // by forward
   std::vector<int> forward;
   std::vector<int> backward;
-  std::set<int> used;   // buffers that are kept and needed
-  std::set<int> again;  // nodes
+  std::set<int> kept_buffers;    // buffers that are kept and needed
+  std::set<int> repeated_nodes;  // nodes
 
  private:
   // Returns whether backward has a buffer without making it again.
@@ -67,13 +67,13 @@ class Order {
       const int b = open.back();
       open.pop_back();
       if (IsThere(b)) continue;
-      if (kept_[b]) {
-        used.insert(b);
+      if (is_kept_[b]) {
+        kept_buffers.insert(b);
         continue;
       }
       const int n = maker[b];
       missed_.insert(b);
-      if (!again.insert(n).second) continue;
+      if (!repeated_nodes.insert(n).second) continue;
       batch.insert(n);
       open.insert(open.end(), graph_.nodes[n].reads.begin(),
                   graph_.nodes[n].reads.end());
@@ -89,7 +89,7 @@ class Order {
 
   void ListForward() {
     std::set<int> early;
-    std::vector<int> open(used.begin(), used.end());
+    std::vector<int> open(kept_buffers.begin(), kept_buffers.end());
     while (!open.empty()) {
       const int n = maker[open.back()];
       open.pop_back();
@@ -112,7 +112,7 @@ class Order {
       const JointNode& node = graph_.nodes[n];
       const int first = node.tied_to.value_or(n);
       for (size_t i = 0; i < node.makes.size(); ++i) {
-        if (used.contains(node.makes[i])) has_kept.emplace(first, i);
+        if (kept_buffers.contains(node.makes[i])) has_kept.emplace(first, i);
         if (missed_.contains(node.makes[i])) has_missed.emplace(first, i);
       }
     }
@@ -125,7 +125,7 @@ class Order {
   }
 
   const JointGraph& graph_;
-  const std::vector<char>& kept_;
+  const std::vector<char>& is_kept_;
   std::set<int> missed_;  // buffers that are needed and not there
 };
 
@@ -157,7 +157,7 @@ class Passes {
     if (is_backward) {
       for (const int b : graph_.backward_outputs) ++uses_[b];
     } else {
-      for (const int b : order_.used) ++uses_[b];
+      for (const int b : order_.kept_buffers) ++uses_[b];
     }
   }
 
@@ -207,10 +207,10 @@ class Passes {
 }  // namespace
 
 RematEffect ComputeRematEffect(const JointGraph& graph,
-                               const std::vector<char>& kept) {
-  const Order order(graph, kept);
+                               const std::vector<char>& is_kept) {
+  const Order order(graph, is_kept);
   RematEffect effect{.peak_bytes = Passes(graph, order).Peak()};
-  for (const int b : order.used) {
+  for (const int b : order.kept_buffers) {
     effect.kept_bytes += graph.buffers[b].bytes;
     if (!graph.buffers[b].may_keep) {
       throw std::logic_error(
@@ -218,7 +218,8 @@ RematEffect ComputeRematEffect(const JointGraph& graph,
     }
   }
   for (const int n : order.forward)
-    if (order.again.contains(n)) effect.recompute_ms += graph.nodes[n].ms;
+    if (order.repeated_nodes.contains(n))
+      effect.recompute_ms += graph.nodes[n].ms;
   return effect;
 }
 

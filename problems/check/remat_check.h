@@ -19,7 +19,7 @@ struct RematEffect {
 };
 
 RematEffect ComputeRematEffect(const graph::JointGraph& graph,
-                               const std::vector<char>& kept);
+                               const std::vector<char>& is_kept);
 
 // Throws std::logic_error if a plan differs from its stated figures or exceeds
 // the budget, which is a defect of acplan.

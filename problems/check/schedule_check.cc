@@ -48,9 +48,10 @@ ScheduleEffect ComputeScheduleEffect(const ScheduleGraph& graph,
                                      const std::vector<int32_t>& sequence) {
   CheckOrder(graph, sequence);
   ScheduleEffect effect;
-  std::set<int32_t> wanted;
+  std::set<int32_t> live_values;
   for (size_t v = 0; v < graph.values.size(); ++v)
-    if (graph.values[v].is_returned) wanted.insert(static_cast<int32_t>(v));
+    if (graph.values[v].is_returned)
+      live_values.insert(static_cast<int32_t>(v));
   std::vector<char> is_seen(graph.nodes.size(), 0);
   for (const int32_t node : sequence) {
     if (is_seen[node]) effect.recompute_ms += graph.nodes[node].ms;
@@ -58,14 +59,14 @@ ScheduleEffect ComputeScheduleEffect(const ScheduleGraph& graph,
   }
   for (auto step = sequence.rbegin(); step != sequence.rend(); ++step) {
     const ScheduleNode& node = graph.nodes[*step];
-    wanted.insert(node.reads.begin(), node.reads.end());
-    wanted.insert(node.makes.begin(), node.makes.end());
+    live_values.insert(node.reads.begin(), node.reads.end());
+    live_values.insert(node.makes.begin(), node.makes.end());
     int64_t bytes = graph.held_bytes + node.scratch_bytes;
-    for (const int32_t value : wanted) bytes += graph.values[value].bytes;
+    for (const int32_t value : live_values) bytes += graph.values[value].bytes;
     effect.peak_bytes = std::max(effect.peak_bytes, bytes);
-    for (const int32_t value : node.makes) wanted.erase(value);
+    for (const int32_t value : node.makes) live_values.erase(value);
   }
-  if (!wanted.empty()) Fail("a value is read that was not made");
+  if (!live_values.empty()) Fail("a value is read that was not made");
   return effect;
 }
 

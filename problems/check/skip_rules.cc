@@ -63,9 +63,9 @@ class CallNeeds {
     const int32_t op = tensor < 0 ? -1 : trace_.tensors[tensor].op;
     if (op < call_.start || op >= call_.end) return false;
     if (!graph::Keeps(DecisionOf(op))) return false;
-    const auto kept = unit_.kept_results.find(op - call_.start);
-    if (kept == unit_.kept_results.end()) return true;
-    return std::ranges::any_of(kept->second, [&](int32_t result) {
+    const auto results = unit_.kept_results.find(op - call_.start);
+    if (results == unit_.kept_results.end()) return true;
+    return std::ranges::any_of(results->second, [&](int32_t result) {
       return trace_.operators[op].results[result] == tensor;
     });
   }
@@ -81,7 +81,7 @@ class CallNeeds {
       if (saved.unpacked == kNever) continue;
       begins = true;
       if (IsKept(saved.tensor)) continue;
-      needed_.insert(saved.storage);
+      needed_storages_.insert(saved.storage);
     }
     return begins ? stop : 0;
   }
@@ -96,15 +96,16 @@ class CallNeeds {
       case OperatorDecision::kRecompute:
         Make(now);
         if (!now.view && op < stop) {
-          needed_.insert(now.reads.begin(), now.reads.end());
-          needed_.insert(now.mutates.begin(), now.mutates.end());
+          needed_storages_.insert(now.reads.begin(), now.reads.end());
+          needed_storages_.insert(now.mutates.begin(), now.mutates.end());
         }
         return std::nullopt;
       case OperatorDecision::kSave:
       case OperatorDecision::kOffload:
         if (now.opaque && op < stop) return say("is kept and cannot be");
         for (const int32_t s : now.creates) {
-          if (op < stop && needed_.contains(s) && !IsStorageKept(op, s)) {
+          if (op < stop && needed_storages_.contains(s) &&
+              !IsStorageKept(op, s)) {
             return say("does not keep a result that is needed");
           }
         }
@@ -117,7 +118,9 @@ class CallNeeds {
     if (now.outputs.empty() && now.mutates.empty()) {
       return say("is skipped and returns no tensor");
     }
-    const auto is_needed = [&](int32_t s) { return needed_.contains(s); };
+    const auto is_needed = [&](int32_t s) {
+      return needed_storages_.contains(s);
+    };
     if (std::ranges::any_of(now.creates, is_needed)) {
       return say("is skipped and makes what is needed");
     }
@@ -157,13 +160,13 @@ class CallNeeds {
   }
 
   void Make(const TraceOperator& op) {
-    for (const int32_t s : op.creates) needed_.erase(s);
+    for (const int32_t s : op.creates) needed_storages_.erase(s);
   }
 
   const Trace& trace_;
   const graph::CheckpointedModule& unit_;
   const TraceCall& call_;
-  std::set<int32_t> needed_;  // storages
+  std::set<int32_t> needed_storages_;  // storages
 };
 
 }  // namespace

@@ -18,23 +18,24 @@ using graph::SacStatistics;
 
 namespace {
 
-UnitEffect EffectOfOps(const Module& module, const PlannedModule& planned) {
+UnitEffect EffectOfOps(const Module& module,
+                       const PlannedModule& planned_unit) {
   const auto mismatch = [&](const std::string& what) {
     return InputError(fmt::format("plan: {}: {} (plan for another model?)",
-                                  planned.fqn, what));
+                                  planned_unit.fqn, what));
   };
   if (!module.sac)
     throw mismatch("operator decisions, but the profile has no operators");
   const SacStatistics& sac = *module.sac;
   const size_t n = sac.func_names.size();
-  if (planned.ops.size() != n) {
+  if (planned_unit.ops.size() != n) {
     throw mismatch(fmt::format("{} operators in the plan, {} in the profile",
-                               planned.ops.size(), n));
+                               planned_unit.ops.size(), n));
   }
   UnitEffect effect;
   double saved = 0;
   for (size_t k = 0; k < n; ++k) {
-    const PlannedOp& op = planned.ops[k];
+    const PlannedOp& op = planned_unit.ops[k];
     if (op.index != static_cast<int>(k) || op.name != sac.func_names[k]) {
       throw mismatch(
           fmt::format("operator {} is {} '{}' in the plan, '{}' in the "
@@ -55,7 +56,7 @@ UnitEffect EffectOfOps(const Module& module, const PlannedModule& planned) {
 }
 
 // Returns the share of the SAC run-time according to the fit's largest segment.
-double FitMs(const graph::TradeoffFit& fit, const PlannedModule& planned) {
+double FitMs(const graph::TradeoffFit& fit, const PlannedModule& planned_unit) {
   double share = 0;
   for (size_t s = 0; s < fit.slopes.size(); ++s) {
     if (!fit.slopes[s] || !fit.intercepts[s]) {
@@ -63,10 +64,10 @@ double FitMs(const graph::TradeoffFit& fit, const PlannedModule& planned) {
           fmt::format("plan: {}: the profile's trade-off fit of this module is "
                       "null, so the "
                       "effect of a discard ratio is unknown",
-                      planned.fqn));
+                      planned_unit.fqn));
     }
-    share = std::max(
-        share, *fit.slopes[s] * planned.discard_ratio + *fit.intercepts[s]);
+    share = std::max(share, *fit.slopes[s] * planned_unit.discard_ratio +
+                                *fit.intercepts[s]);
   }
   return share * fit.sac_runtime;
 }
@@ -74,60 +75,61 @@ double FitMs(const graph::TradeoffFit& fit, const PlannedModule& planned) {
 // Returns 1 - r. The plan states both r and 1 - r: where ACM is far above IA,
 // the ratio is so near 1 that a double misses bytes, but 1 - r as stated does
 // not.
-double SavedShare(const PlannedModule& planned) {
-  const double share = 1 - planned.discard_ratio;
-  const bool is_same = std::abs(share - planned.memory_budget) <= 0x1p-52;
-  return is_same ? planned.memory_budget : share;
+double SavedShare(const PlannedModule& planned_unit) {
+  const double share = 1 - planned_unit.discard_ratio;
+  const bool is_same = std::abs(share - planned_unit.memory_budget) <= 0x1p-52;
+  return is_same ? planned_unit.memory_budget : share;
 }
 
 // Interpolates between the policies at the corners of the Pareto list.
-double HullMs(const SacStatistics& sac, const PlannedModule& planned) {
+double HullMs(const SacStatistics& sac, const PlannedModule& planned_unit) {
   const graph::OperatorGroups groups = graph::GroupOperators(sac);
   if (!groups.contradiction.empty()) {
     throw InputError(
         fmt::format("plan: {}: no policy keeps all rules of its operators ({})",
-                    planned.fqn, groups.contradiction));
+                    planned_unit.fqn, groups.contradiction));
   }
   const std::vector<graph::PolicyCost> hull = graph::ParetoHull(groups);
-  const double saved = SavedShare(planned) * SumOfMemory(sac);
+  const double saved = SavedShare(planned_unit) * SumOfMemory(sac);
   size_t k = 0;
   while (k < hull.size() && static_cast<double>(hull[k].saved_bytes) < saved) {
     ++k;
   }
   if (k == 0) return hull.front().recompute_ms;
   if (k == hull.size()) return hull.back().recompute_ms;
-  const auto left = static_cast<double>(hull[k - 1].saved_bytes);
-  const auto right = static_cast<double>(hull[k].saved_bytes);
+  const auto left_bytes = static_cast<double>(hull[k - 1].saved_bytes);
+  const auto right_bytes = static_cast<double>(hull[k].saved_bytes);
   return hull[k - 1].recompute_ms +
-         (saved - left) / (right - left) *
+         (saved - left_bytes) / (right_bytes - left_bytes) *
              (hull[k].recompute_ms - hull[k - 1].recompute_ms);
 }
 
-UnitEffect EffectOfRatio(const Module& module, const PlannedModule& planned,
+UnitEffect EffectOfRatio(const Module& module,
+                         const PlannedModule& planned_unit,
                          std::string_view tradeoff) {
   UnitEffect effect;
   const double sac_bytes = SacBytes(module, tradeoff);
   effect.discarded_bytes =
-      InternalBytes(module, tradeoff) - sac_bytes * SavedShare(planned);
+      InternalBytes(module, tradeoff) - sac_bytes * SavedShare(planned_unit);
   if (tradeoff == "profile") {
     if (!module.torch_fit || module.torch_fit->slopes.empty()) {
       throw InputError(fmt::format(
           "plan: {}: the profile has no trade-off fit of this module, so "
           "the effect of a discard ratio is unknown",
-          planned.fqn));
+          planned_unit.fqn));
     }
-    effect.recompute_ms = FitMs(*module.torch_fit, planned);
+    effect.recompute_ms = FitMs(*module.torch_fit, planned_unit);
     return effect;
   }
   if (!module.sac) {
     throw InputError(fmt::format(
         "plan: {}: the profile has no operators of this module, so the effect "
         "of a discard ratio is unknown",
-        planned.fqn));
+        planned_unit.fqn));
   }
-  effect.recompute_ms = tradeoff == "fit"
-                            ? FitMs(graph::FitTradeoff(*module.sac), planned)
-                            : HullMs(*module.sac, planned);
+  effect.recompute_ms =
+      tradeoff == "fit" ? FitMs(graph::FitTradeoff(*module.sac), planned_unit)
+                        : HullMs(*module.sac, planned_unit);
   return effect;
 }
 
@@ -140,12 +142,12 @@ ModulesByName ByName(const Profile& profile) {
 }
 
 const Module& Lookup(const ModulesByName& by_name, const std::string& fqn) {
-  const auto found = by_name.find(fqn);
-  if (found == by_name.end()) {
+  const auto entry = by_name.find(fqn);
+  if (entry == by_name.end()) {
     throw InputError(fmt::format(
         "plan: the profile has no module '{}' (plan for another model?)", fqn));
   }
-  return *found->second;
+  return *entry->second;
 }
 
 bool IsRoot(const ModulesByName& by_name, const Module& module) {
@@ -195,13 +197,14 @@ double InternalBytes(const Module& module, std::string_view tradeoff) {
                               : internal;
 }
 
-std::optional<std::string> KnownOnTracesOnly(const PlannedModule& planned) {
-  for (const PlannedOp& op : planned.ops) {
+std::optional<std::string> KnownOnTracesOnly(
+    const PlannedModule& planned_unit) {
+  for (const PlannedOp& op : planned_unit.ops) {
     const bool skips = op.decision == graph::OperatorDecision::kSkip;
     if (!skips && !op.Offloads() && !op.results) continue;
     return fmt::format(
         "{}: operator {} '{}' {}, of which the effect is known on traces only",
-        planned.fqn, op.index, op.name,
+        planned_unit.fqn, op.index, op.name,
         skips           ? "is skipped"
         : op.Offloads() ? "is offloaded"
                         : "keeps some of its results");
@@ -209,10 +212,11 @@ std::optional<std::string> KnownOnTracesOnly(const PlannedModule& planned) {
   return std::nullopt;
 }
 
-UnitEffect EffectOf(const Module& module, const PlannedModule& planned,
+UnitEffect EffectOf(const Module& module, const PlannedModule& planned_unit,
                     std::string_view tradeoff) {
-  return planned.ops.empty() ? EffectOfRatio(module, planned, tradeoff)
-                             : EffectOfOps(module, planned);
+  return planned_unit.ops.empty()
+             ? EffectOfRatio(module, planned_unit, tradeoff)
+             : EffectOfOps(module, planned_unit);
 }
 
 }  // namespace acplan::problems

@@ -61,7 +61,7 @@ double InternalBytes(const graph::Module& module, std::string_view tradeoff);
 // Returns a complaint, as one line, about a unit whose effect is known on
 // traces only, because it skips or offloads operators or keeps only some of
 // their results; nullopt for other units.
-std::optional<std::string> KnownOnTracesOnly(const PlannedModule& planned);
+std::optional<std::string> KnownOnTracesOnly(const PlannedModule& planned_unit);
 
 struct UnitEffect {
   double discarded_bytes = 0;
@@ -71,7 +71,8 @@ struct UnitEffect {
 // Computes a unit's effect from its operators, or, if it has none, from its
 // ratio and the trade-off (ComputeEffect). Throws InputError under the same
 // conditions as ComputeEffect.
-UnitEffect EffectOf(const graph::Module& module, const PlannedModule& planned,
+UnitEffect EffectOf(const graph::Module& module,
+                    const PlannedModule& planned_unit,
                     std::string_view tradeoff);
 
 }  // namespace acplan::problems

@@ -86,10 +86,10 @@ class FeasibilityWalk {
     if (!node.curve.empty()) {
       const double need = node.unit_base_bytes.value_or(subtree_base_[i]) +
                           node.held_bytes - budget_;
-      const size_t used = problem_.max_units ? 1 : 0;
-      for (size_t k = used; k < most.size(); ++k) {
-        if (most[k - used] >= need) {
-          as_unit[k] = most[k - used] + node.curve.back().bytes;
+      const size_t added_units = problem_.max_units ? 1 : 0;
+      for (size_t k = added_units; k < most.size(); ++k) {
+        if (most[k - added_units] >= need) {
+          as_unit[k] = most[k - added_units] + node.curve.back().bytes;
         }
       }
     }
@@ -215,13 +215,13 @@ MinimumBudget ByCbc(const ModuleProblem& problem,
     any.on_progress = nullptr;
     any.time_limit_s =
         std::max(limits.time_limit_s, kLeastSeconds) - stopwatch.Seconds();
-    const ModuleSolution found = SolveByCbc(below, any);
-    if (found.status == SearchStatus::kInfeasible) break;
-    if (found.units.empty()) {
+    const ModuleSolution solution = SolveByCbc(below, any);
+    if (solution.status == SearchStatus::kInfeasible) break;
+    if (solution.units.empty()) {
       least.proven = false;
-      least.stopped_by = found.stopped_by;
+      least.stopped_by = solution.stopped_by;
     } else {
-      least.bytes = LeastPeak(problem, found.units);
+      least.bytes = LeastPeak(problem, solution.units);
     }
   }
   least.bound_bytes =

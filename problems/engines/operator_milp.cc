@@ -150,32 +150,32 @@ OperatorSolution SolveOperatorsByCbc(const SacStatistics& sac,
   const int capacity_row = CapacityRow(milp);
   const double all_ms = milp.objective_offset;
   while (true) {
-    const MilpSolution found = SolveWithCbc(
+    const MilpSolution answer = SolveWithCbc(
         milp, {.limits = LeftOf(limits, stopwatch.Seconds(), solution.nodes)});
-    solution.stopped_by = found.stopped_by;
-    solution.nodes += found.nodes;
-    solution.bound_ms = std::max(solution.bound_ms, found.bound);
+    solution.stopped_by = answer.stopped_by;
+    solution.nodes += answer.nodes;
+    solution.bound_ms = std::max(solution.bound_ms, answer.bound);
     solution.seconds = stopwatch.Seconds();
-    if (found.status == MilpStatus::kInfeasible) return Infeasible(solution);
-    if (found.status != MilpStatus::kOptimal &&
-        found.status != MilpStatus::kFeasible) {
+    if (answer.status == MilpStatus::kInfeasible) return Infeasible(solution);
+    if (answer.status != MilpStatus::kOptimal &&
+        answer.status != MilpStatus::kFeasible) {
       return solution;
     }
 
     std::vector<char> save;
     for (size_t op = 0; op < sac.memory.size(); ++op) {
-      save.push_back(found.x[op] > 0.5 ? 1 : 0);
+      save.push_back(answer.x[op] > 0.5 ? 1 : 0);
     }
     OperatorPolicy policy = PolicyOf(sac, std::move(save));
     if (policy.saved_bytes > capacity) {
       // This solution is within CBC's tolerances, but not within the capacity:
       // cut it off.
-      milp = solver::WithCutOff(std::move(milp), capacity_row, found.x);
+      milp = solver::WithCutOff(std::move(milp), capacity_row, answer.x);
       continue;
     }
     solution.policy = std::move(policy);
     const double ms = solution.policy.recompute_ms;
-    return Concluded(std::move(solution), ms, found.status,
+    return Concluded(std::move(solution), ms, answer.status,
                      kProofTolerance * ms + 1e-9 * all_ms);
   }
 }

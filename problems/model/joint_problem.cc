@@ -259,32 +259,32 @@ BuiltJointProblem BuildJointProblem(const Profile& profile,
     const Module& module = profile.modules[tree.node(refused.node).module];
     forest.by_type.Add(module.fqn, refused.kind, refused.details);
   }
-  BuiltJointProblem built;
-  built.warnings = forest.Warnings();
-  JointProblem& problem = built.problem;
+  BuiltJointProblem built_problem;
+  built_problem.warnings = forest.Warnings();
+  JointProblem& problem = built_problem.problem;
   problem.relaxed = std::move(forest.problem);
   problem.policies_of.assign(tree.size(), -1);
-  built.groups.resize(tree.size());
+  built_problem.groups.resize(tree.size());
 
   PolicyTable table;
   for (int i = 0; i < tree.size(); ++i) {
     OperatorGroups& groups = choices.groups[i];
     if (groups.groups.empty()) continue;
     const Module& module = profile.modules[tree.node(i).module];
-    const int64_t held = options.memory.model != MemoryModel::kTorch
-                             ? module.held_per_module
-                             : 0;
-    JointProblem::Policies policies = PoliciesOf(module, groups, held);
+    const int64_t held_bytes = options.memory.model != MemoryModel::kTorch
+                                   ? module.held_per_module
+                                   : 0;
+    JointProblem::Policies policies = PoliciesOf(module, groups, held_bytes);
     if (policies.MostBytes() <= 0) continue;
     ModuleProblem::Node& node = problem.relaxed.nodes[i];
     node.curve = HullOf(policies);
-    node.held_bytes = static_cast<double>(held);
+    node.held_bytes = static_cast<double>(held_bytes);
     problem.policies_of[i] = table.IndexOf(std::move(policies));
-    built.groups[i] = std::move(groups);
+    built_problem.groups[i] = std::move(groups);
   }
   problem.policies = table.Take();
   DropUselessLimit(problem.relaxed);
-  return built;
+  return built_problem;
 }
 
 }  // namespace acplan::problems

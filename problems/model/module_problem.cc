@@ -21,27 +21,28 @@ using graph::TradeoffFit;
 namespace {
 
 bool IsUsable(const TradeoffFit& fit) {
-  const auto given = [](const std::optional<double>& v) {
+  const auto has_value = [](const std::optional<double>& v) {
     return v.has_value();
   };
-  return !fit.slopes.empty() && std::ranges::all_of(fit.slopes, given) &&
-         std::ranges::all_of(fit.intercepts, given);
+  return !fit.slopes.empty() && std::ranges::all_of(fit.slopes, has_value) &&
+         std::ranges::all_of(fit.intercepts, has_value);
 }
 
 bool IsConvex(const TradeoffFit& fit) {
   return std::ranges::is_sorted(fit.slopes);
 }
 
-std::vector<Knot> NetOfHeldBytes(const std::vector<Knot>& curve, double held) {
-  if (held <= 0) return curve;
+std::vector<Knot> NetOfHeldBytes(const std::vector<Knot>& curve,
+                                 double held_bytes) {
+  if (held_bytes <= 0) return curve;
   std::vector<Knot> net;
   for (size_t k = 0; k < curve.size(); ++k) {
-    const Knot knot{curve[k].bytes - held, curve[k].ms};
+    const Knot knot{curve[k].bytes - held_bytes, curve[k].ms};
     if (knot.bytes >= 0) {
       if (k > 0 && net.empty() && knot.bytes > 0) {
         const Knot& before = curve[k - 1];
         const double share =
-            (held - before.bytes) / (curve[k].bytes - before.bytes);
+            (held_bytes - before.bytes) / (curve[k].bytes - before.bytes);
         net.push_back({0, before.ms + share * (knot.ms - before.ms)});
       }
       net.push_back(knot);
@@ -123,10 +124,11 @@ double CurveCost(const std::vector<Knot>& curve, double net_bytes) {
   const auto after =
       std::ranges::lower_bound(curve, net_bytes, {}, &Knot::bytes);
   if (after == curve.begin()) return after->ms;
-  const Knot& right = *after;
-  const Knot& left = *std::prev(after);
-  const double share = (net_bytes - left.bytes) / (right.bytes - left.bytes);
-  return left.ms + share * (right.ms - left.ms);
+  const Knot& right_knot = *after;
+  const Knot& left_knot = *std::prev(after);
+  const double share =
+      (net_bytes - left_knot.bytes) / (right_knot.bytes - left_knot.bytes);
+  return left_knot.ms + share * (right_knot.ms - left_knot.ms);
 }
 
 std::vector<Knot> CurveOfLines(std::vector<std::pair<double, double>> lines,
@@ -177,10 +179,10 @@ std::vector<Knot> CurveOfLines(std::vector<std::pair<double, double>> lines,
 BuiltModuleProblem BuildModuleProblem(const Profile& profile,
                                       const ModuleTree& tree,
                                       const ModuleProblemOptions& options) {
-  BuiltModuleProblem built;
+  BuiltModuleProblem built_problem;
   UnitForest forest = BuildUnitForest(profile, tree, options);
-  built.problem = std::move(forest.problem);
-  built.scales.resize(tree.size());
+  built_problem.problem = std::move(forest.problem);
+  built_problem.scales.resize(tree.size());
   for (int i = 0; i < tree.size(); ++i) {
     if (!forest.may_be_unit[i]) continue;
     const Module& module = profile.modules[tree.node(i).module];
@@ -189,20 +191,20 @@ BuiltModuleProblem BuildModuleProblem(const Profile& profile,
     if (!fit) continue;
     WarnOf(module, *fit, forest.by_type);
     const UnitScale scale = ScaleOf(module, *fit, options.memory.model);
-    built.scales[i] = scale;
+    built_problem.scales[i] = scale;
     double most_bytes = scale.internal_bytes;
     if (options.bound_by_forced_saves && module.sac) {
       most_bytes -= static_cast<double>(graph::ForcedSavedBytes(*module.sac));
     }
     if (most_bytes <= scale.held_bytes) continue;
-    ModuleProblem::Node& node = built.problem.nodes[i];
+    ModuleProblem::Node& node = built_problem.problem.nodes[i];
     node.held_bytes = scale.held_bytes;
     node.curve = NetOfHeldBytes(CurveOfLines(LinesOf(*fit, scale), most_bytes),
                                 scale.held_bytes);
   }
-  DropUselessLimit(built.problem);
-  built.warnings = forest.Warnings();
-  return built;
+  DropUselessLimit(built_problem.problem);
+  built_problem.warnings = forest.Warnings();
+  return built_problem;
 }
 
 }  // namespace acplan::problems

@@ -148,29 +148,30 @@ std::optional<std::vector<ChosenUnit>> CheapestBytes(
                   unit, knot});
   };
   size_t next = 0;
-  double added = 0;  // beyond the first knots, by units that have finished
+  double added_bytes =
+      0;  // beyond the first knots, by units that have finished
   for (const RecordBytes& record : BytesByTime(problem, units)) {
     for (; next < units.size() &&
            problem.nodes[units[next].node].time < record.time;
          ++next) {
       offer(next, 0);
     }
-    double missing = record.bytes - added - problem.budget_bytes;
+    double missing = record.bytes - added_bytes - problem.budget_bytes;
     while (missing > ByteTolerance(problem)) {
       if (at_hand.empty()) return std::nullopt;
       const Stretch stretch = at_hand.top();
       ChosenUnit& unit = units[stretch.unit];
       const double end = problem.nodes[unit.node].curve[stretch.knot + 1].bytes;
       const double room = end - unit.net_bytes;
-      const double taken = std::min(room, missing);
-      added += taken;
-      missing -= taken;
-      if (taken == room) {
+      const double taken_bytes = std::min(room, missing);
+      added_bytes += taken_bytes;
+      missing -= taken_bytes;
+      if (taken_bytes == room) {
         unit.net_bytes = end;
         at_hand.pop();
         offer(stretch.unit, stretch.knot + 1);
       } else {
-        unit.net_bytes += taken;
+        unit.net_bytes += taken_bytes;
       }
     }
   }
@@ -207,15 +208,15 @@ std::vector<ChosenUnit> WithoutNeedlessUnits(const ModuleProblem& problem,
     if (!problem.nodes[units[k].node].must_be_unit &&
         slack[time + 1] + ByteTolerance(problem) >= units[k].net_bytes) {
       // A unit also replaces the records in its subtree.
-      std::vector<ChosenUnit> kept = units;
+      std::vector<ChosenUnit> all_units = units;
       units.erase(units.begin() + static_cast<std::ptrdiff_t>(k));
-      std::vector<double> left = slack_after();
-      if (left.front() + ByteTolerance(problem) >=
+      std::vector<double> slack_without = slack_after();
+      if (slack_without.front() + ByteTolerance(problem) >=
           std::min(0.0, slack.front())) {
-        slack = std::move(left);
+        slack = std::move(slack_without);
         continue;
       }
-      units = std::move(kept);
+      units = std::move(all_units);
     }
     ++k;
   }

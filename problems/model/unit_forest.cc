@@ -34,7 +34,7 @@ std::string TypeName(const std::string& fqn) {
 }
 
 struct Restriction {
-  std::vector<char> allowed;  // a node: may it be a unit?
+  std::vector<char> is_allowed;  // a node: may it be a unit?
   std::vector<std::string> warnings;
 };
 
@@ -45,9 +45,9 @@ Restriction RestrictUnits(const Profile& profile, const ModuleTree& tree,
   const std::vector<int> fsdp_units =
       graph::FindModules(profile, tree, options.fsdp_units, "--fsdp-units");
   Restriction result;
-  std::vector<char>& allowed = result.allowed;
-  allowed.assign(tree.size(), ac_units.empty() ? 1 : 0);
-  for (const int i : ac_units) allowed[i] = 1;
+  std::vector<char>& is_allowed = result.is_allowed;
+  is_allowed.assign(tree.size(), ac_units.empty() ? 1 : 0);
+  for (const int i : ac_units) is_allowed[i] = 1;
   std::vector<char> above_fsdp(tree.size(), 0);
   for (const int unit : fsdp_units) {
     for (int i = tree.node(unit).parent; i >= 0 && !above_fsdp[i];
@@ -70,7 +70,7 @@ Restriction RestrictUnits(const Profile& profile, const ModuleTree& tree,
     }
   }
   for (int i = 0; i < tree.size(); ++i) {
-    if (above_fsdp[i]) allowed[i] = 0;
+    if (above_fsdp[i]) is_allowed[i] = 0;
   }
   return result;
 }
@@ -162,7 +162,7 @@ UnitForest BuildUnitForest(const Profile& profile, const ModuleTree& tree,
           "used");
     }
     forest.may_be_unit[i] =
-        !module.is_leaf && node.time >= 0 && restriction.allowed[i] ? 1 : 0;
+        !module.is_leaf && node.time >= 0 && restriction.is_allowed[i] ? 1 : 0;
   }
   return forest;
 }

@@ -28,14 +28,14 @@ struct ClassOfUnits {
 
 // Returns the bytes of storages born in a call that autograd saves.
 int64_t SavedBytes(const Trace& trace, int32_t call) {
-  std::set<int32_t> seen;
+  std::set<int32_t> seen_storages;
   int64_t bytes = 0;
   const graph::TraceCall& now = trace.calls[call];
   for (const graph::SavedTensor& saved : trace.saved) {
     const int32_t born = trace.storages[saved.storage].born;
     const bool is_of_call = saved.packed > now.start &&
                             saved.packed <= now.end && born >= now.start;
-    if (is_of_call && seen.insert(saved.storage).second) {
+    if (is_of_call && seen_storages.insert(saved.storage).second) {
       bytes += trace.storages[saved.storage].bytes;
     }
   }
@@ -52,14 +52,14 @@ std::vector<ClassOfUnits> ClassesOf(const TraceProblem& problem) {
     const graph::TraceModule& module =
         trace.modules[trace.calls[candidate.call].module];
     if (candidate.is_whole || module.IsSegment()) continue;
-    ClassOfUnits& of = by_name[module.class_name];
-    ++of.calls;
-    of.bytes += SavedBytes(trace, candidate.call);
-    of.candidates.push_back(c);
+    ClassOfUnits& unit_class = by_name[module.class_name];
+    ++unit_class.calls;
+    unit_class.bytes += SavedBytes(trace, candidate.call);
+    unit_class.candidates.push_back(c);
   }
   std::vector<ClassOfUnits> classes;
-  for (auto& [name, of] : by_name) {
-    if (of.bytes > 0) classes.push_back(std::move(of));
+  for (auto& [name, unit_class] : by_name) {
+    if (unit_class.bytes > 0) classes.push_back(std::move(unit_class));
   }
   std::ranges::stable_sort(classes, [](const auto& a, const auto& b) {
     const bool is_a_often = a.calls >= kOften;
@@ -70,10 +70,10 @@ std::vector<ClassOfUnits> ClassesOf(const TraceProblem& problem) {
 }
 
 // The candidates that are units, in one, or around one.
-class Taken {
+class TakenCandidates {
  public:
-  Taken(const TraceProblem& problem,
-        const std::vector<CheckpointedModule>& units)
+  TakenCandidates(const TraceProblem& problem,
+                  const std::vector<CheckpointedModule>& units)
       : problem_(problem), is_taken_(problem.candidates.size(), 0) {
     for (const CheckpointedModule& unit : units) Take(unit.module);
   }
@@ -82,9 +82,9 @@ class Taken {
     for (const int c : CandidatesOf(module)) {
       std::fill(is_taken_.begin() + c,
                 is_taken_.begin() + problem_.candidates[c].last + 1, 1);
-      for (int around = c; around >= 0;
-           around = problem_.candidates[around].parent) {
-        is_taken_[around] = 1;
+      for (int outer = c; outer >= 0;
+           outer = problem_.candidates[outer].parent) {
+        is_taken_[outer] = 1;
       }
     }
   }
@@ -119,13 +119,13 @@ std::vector<CheckpointedModule> WithCover(const TraceProblem& problem,
                                           std::vector<CheckpointedModule> units,
                                           std::optional<int> max_units) {
   const Trace& trace = *problem.trace;
-  Taken taken(problem, units);
-  for (const ClassOfUnits& of : ClassesOf(problem)) {
-    for (const int c : of.candidates) {
+  TakenCandidates taken_candidates(problem, units);
+  for (const ClassOfUnits& unit_class : ClassesOf(problem)) {
+    for (const int c : unit_class.candidates) {
       if (max_units && std::ssize(units) >= *max_units) return units;
       const CandidateCall& candidate = problem.candidates[c];
       const int32_t module = trace.calls[candidate.call].module;
-      if (!taken.IsFree(module)) continue;
+      if (!taken_candidates.IsFree(module)) continue;
       std::vector<char> saved;
       for (const graph::OperatorGroup& group :
            problem.groups[candidate.module_node].groups) {
@@ -134,7 +134,7 @@ std::vector<CheckpointedModule> WithCover(const TraceProblem& problem,
       if (saved.empty()) continue;
       units.push_back(UnitThatSaves(problem, candidate.module_node, saved));
       if (SimulatedUse(problem, units)) {
-        taken.Take(module);
+        taken_candidates.Take(module);
       } else {
         units.pop_back();
       }

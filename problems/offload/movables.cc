@@ -39,10 +39,10 @@ constexpr double kNoWaitMs = 1e-9;
 std::vector<int32_t> KeptBy(const Trace& trace, const CheckpointedModule& unit,
                             int32_t start, int32_t place) {
   const graph::TraceOperator& op = trace.operators[start + place];
-  const auto kept = unit.kept_results.find(place);
-  if (kept == unit.kept_results.end()) return op.outputs;
+  const auto kept_results = unit.kept_results.find(place);
+  if (kept_results == unit.kept_results.end()) return op.outputs;
   std::vector<int32_t> storages;
-  for (const int32_t r : kept->second) {
+  for (const int32_t r : kept_results->second) {
     storages.push_back(trace.tensors[op.results[r]].storage);
   }
   return storages;
@@ -61,10 +61,10 @@ class Choice {
  public:
   explicit Choice(const OffloadQuestion& question)
       : question_(question),
-        use_(question.moved.offload),
+        use_(question.moved_run.offload),
         begins_ms_(
-            graph::BeginsOfSteps(*question.problem.trace, question.moved)),
-        live_(question.saved.live_bytes),
+            graph::BeginsOfSteps(*question.problem.trace, question.moved_run)),
+        live_(question.saved_run.live_bytes),
         moves_(use_.storages.size(), 0) {
     choice_.is_chosen.assign(question.movables.size(), 0);
   }
@@ -86,7 +86,7 @@ class Choice {
 
  private:
   bool IsAway(const Movable& movable, int32_t step) const {
-    return std::ranges::any_of(movable.moved, [&](int32_t k) {
+    return std::ranges::any_of(movable.moved_storages, [&](int32_t k) {
       return use_.storages[k].away_begin <= step &&
              step < use_.storages[k].away_end;
     });
@@ -94,7 +94,7 @@ class Choice {
 
   int64_t BytesAt(const Movable& movable, int32_t step) const {
     int64_t bytes = 0;
-    for (const int32_t k : movable.moved) {
+    for (const int32_t k : movable.moved_storages) {
       const OffloadedStorage& storage = use_.storages[k];
       if (storage.away_begin <= step && step < storage.away_end) {
         bytes += graph::AllocatedBytes(storage.bytes);
@@ -124,7 +124,7 @@ class Choice {
   }
 
   void Mark(int32_t m, bool moves) {
-    for (const int32_t k : question_.movables[m].moved) {
+    for (const int32_t k : question_.movables[m].moved_storages) {
       moves_[k] = moves ? 1 : 0;
     }
   }
@@ -132,7 +132,7 @@ class Choice {
   void Move(int32_t m, bool moves) {
     Mark(m, moves);
     choice_.is_chosen[m] = moves ? 1 : 0;
-    for (const int32_t k : question_.movables[m].moved) {
+    for (const int32_t k : question_.movables[m].moved_storages) {
       const OffloadedStorage& storage = use_.storages[k];
       const int64_t bytes = graph::AllocatedBytes(storage.bytes);
       const auto end = std::min<int32_t>(
@@ -208,9 +208,9 @@ std::vector<CheckpointedModule> WithAllOffloaded(
       const bool may_go =
           std::ranges::all_of(trace.calls, [&](const TraceCall& call) {
             if (call.module != unit.module) return true;
-            const std::vector<int32_t> kept =
+            const std::vector<int32_t> kept_storages =
                 KeptBy(trace, unit, call.start, place);
-            return std::ranges::all_of(kept, [&](int32_t s) {
+            return std::ranges::all_of(kept_storages, [&](int32_t s) {
               return trace.storages[s].born >= call.start &&
                      last_write[s] <= call.start + place;
             });
@@ -235,7 +235,7 @@ std::vector<Movable> MovablesOf(const TraceProblem& problem,
                        .place = storage.op - call.start};
     const auto [at, is_new] = movables.emplace(
         std::pair(movable.unit, movable.place), std::move(movable));
-    at->second.moved.push_back(k);
+    at->second.moved_storages.push_back(k);
   }
   std::vector<Movable> list;
   for (auto& [key, movable] : movables) list.push_back(std::move(movable));

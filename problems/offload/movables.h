@@ -22,7 +22,7 @@ struct LinkLimits {
 struct Movable {
   int32_t unit = 0;   // index in the list of units
   int32_t place = 0;  // of the operator in each of the unit's calls
-  std::vector<int32_t> moved = {};  // indices in OffloadUse::storages
+  std::vector<int32_t> moved_storages = {};  // indices in OffloadUse::storages
 };
 
 // Returns the units with all operators offloaded that may be: those whose
@@ -49,8 +49,8 @@ struct OffloadChoice {
 struct OffloadQuestion {
   const TraceProblem& problem;
   const std::vector<Movable>& movables;
-  const graph::Simulation& saved;  // of a rank, nothing offloaded
-  const graph::Simulation& moved;  // of a rank, all movables offloaded
+  const graph::Simulation& saved_run;  // of a rank, nothing offloaded
+  const graph::Simulation& moved_run;  // of a rank, all movables offloaded
   int64_t budget_bytes;
   LinkLimits limits;
   double most_stall_ms;  // choices that wait longer are not wanted

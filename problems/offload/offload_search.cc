@@ -36,22 +36,23 @@ void OffloadSearch::Start(const std::vector<CheckpointedModule>& units) {
 
 bool OffloadSearch::Try(const std::vector<CheckpointedModule>& units) {
   const TraceProblem& problem = question_.problem;
-  const std::optional<Simulation> saved = SimulatedUse(problem, units);
-  if (!saved || saved->recompute_ms >= CostMs() - kSameMs) return false;
+  const std::optional<Simulation> saved_run = SimulatedUse(problem, units);
+  if (!saved_run || saved_run->recompute_ms >= CostMs() - kSameMs) return false;
   OffloadPlan plan = {.modules = units};
-  if (saved->peak_bytes > question_.budget_bytes) {
+  if (saved_run->peak_bytes > question_.budget_bytes) {
     std::vector<CheckpointedModule> all = WithAllOffloaded(problem, units);
-    const std::optional<Simulation> moved = SimulatedUse(problem, all);
-    if (!moved || moved->peak_bytes > question_.budget_bytes) return false;
-    const std::vector<Movable> movables = MovablesOf(problem, all, *moved);
+    const std::optional<Simulation> moved_run = SimulatedUse(problem, all);
+    if (!moved_run || moved_run->peak_bytes > question_.budget_bytes)
+      return false;
+    const std::vector<Movable> movables = MovablesOf(problem, all, *moved_run);
     const std::optional<OffloadChoice> choice =
         ChooseWhatMoves({.problem = problem,
                          .movables = movables,
-                         .saved = *saved,
-                         .moved = *moved,
+                         .saved_run = *saved_run,
+                         .moved_run = *moved_run,
                          .budget_bytes = question_.budget_bytes,
                          .limits = question_.limits,
-                         .most_stall_ms = CostMs() - saved->recompute_ms});
+                         .most_stall_ms = CostMs() - saved_run->recompute_ms});
     if (!choice) return false;
     for (size_t m = 0; m < movables.size(); ++m) {
       if (choice->is_chosen[m] == 0) continue;

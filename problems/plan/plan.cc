@@ -36,10 +36,10 @@ double Share(const JsonField& field) {
 }
 
 std::string OneOf(const JsonField& field,
-                  const std::vector<std::string>& known) {
+                  const std::vector<std::string>& known_names) {
   std::string name = field.String();
-  if (std::ranges::find(known, name) == known.end()) {
-    field.Fail(fmt::format("\"{}\"", fmt::join(known, "\" or \"")));
+  if (std::ranges::find(known_names, name) == known_names.end()) {
+    field.Fail(fmt::format("\"{}\"", fmt::join(known_names, "\" or \"")));
   }
   return name;
 }
@@ -52,8 +52,8 @@ constexpr std::array<std::pair<OperatorDecision, std::string_view>, 4>
 
 OperatorDecision ReadDecision(const JsonField& field) {
   const std::string name = field.String();
-  for (const auto& [decision, known] : kDecisions) {
-    if (name == known) return decision;
+  for (const auto& [decision, decision_name] : kDecisions) {
+    if (name == decision_name) return decision;
   }
   field.Fail("\"save\", \"recompute\", \"skip\" or \"offload\"");
 }
@@ -142,12 +142,12 @@ PlanStatus ReadStatus(const JsonField& root) {
   if (!root.Has("status")) return PlanStatus::kFeasible;
   const JsonField field = root.Get("status");
   const std::string name = field.String();
-  const auto found = std::ranges::find_if(
+  const auto place = std::ranges::find_if(
       kStatuses, [&](PlanStatus status) { return ToString(status) == name; });
-  if (found == kStatuses.end()) {
+  if (place == kStatuses.end()) {
     field.Fail("\"optimal\", \"feasible\", \"infeasible\" or \"no_plan\"");
   }
-  return *found;
+  return *place;
 }
 
 PlanOffload ReadOffload(const JsonField& field) {
@@ -225,10 +225,10 @@ Plan WithStatements(Plan plan, const JsonField& root) {
 
 std::vector<PlannedModule> ReadModules(const JsonField& modules) {
   std::vector<PlannedModule> result;
-  std::unordered_set<std::string> seen;
+  std::unordered_set<std::string> seen_names;
   for (const JsonField& field : modules.Elements()) {
     result.push_back(ReadModule(field));
-    if (!seen.insert(result.back().fqn).second) {
+    if (!seen_names.insert(result.back().fqn).second) {
       field.Get("fqn").Complain(
           fmt::format("module '{}' is listed twice", result.back().fqn));
     }

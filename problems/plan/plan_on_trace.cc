@@ -27,10 +27,10 @@ bool IsNamed(std::string_view full, std::string_view name) {
 }
 
 int32_t ModuleNamed(const Trace& trace, const std::string& fqn) {
-  const auto found =
+  const auto place =
       std::ranges::find(trace.modules, fqn, &graph::TraceModule::fqn);
-  if (found != trace.modules.end()) {
-    return static_cast<int32_t>(found - trace.modules.begin());
+  if (place != trace.modules.end()) {
+    return static_cast<int32_t>(place - trace.modules.begin());
   }
   std::vector<std::string> names;
   for (const graph::TraceModule& module : trace.modules) {

@@ -50,9 +50,9 @@ void ShareOut(PeakAccount& account, const Trace& trace,
   }
   const std::map<int32_t, int32_t> owners = OwnersOf(trace);
   for (const RankBytes& change : changes) {
-    const auto found = place.find(change.storage);
-    if (!change.is_gathered && found != place.end()) {
-      account.storages[found->second].bytes += change.bytes;
+    const auto entry = place.find(change.storage);
+    if (!change.is_gathered && entry != place.end()) {
+      account.storages[entry->second].bytes += change.bytes;
       continue;
     }
     const auto owner = owners.find(change.storage);

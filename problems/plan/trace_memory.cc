@@ -68,27 +68,27 @@ class Sharding {
   }
 
   std::vector<RankBytes> At(int32_t op) {
-    std::vector<RankBytes> found;
-    if (options_.world_size == 1) return found;
+    std::vector<RankBytes> changes;
+    if (options_.world_size == 1) return changes;
     FindUnits();
     for (int32_t s = 0; s < std::ssize(trace_.storages); ++s) {
       const TraceStorage& storage = trace_.storages[s];
       if (!IsSharded(storage)) continue;
       if (ShardedFrom(storage) <= op && op < storage.freed) {
-        found.push_back(
+        changes.push_back(
             {.storage = s, .bytes = -Saving(storage, options_.world_size)});
       }
     }
     for (const Window& whole : WholeWindows()) {
       if (op < whole.begin || op >= whole.end) continue;
       for (const int32_t s : parameters_[whole.unit]) {
-        found.push_back(
+        changes.push_back(
             {.storage = s,
              .bytes = Saving(trace_.storages[s], options_.world_size),
              .is_gathered = true});
       }
     }
-    return found;
+    return changes;
   }
 
  private:
@@ -104,9 +104,9 @@ class Sharding {
   void FindUnits() {
     std::map<std::string, int> index;
     for (const std::string& fqn : options_.fsdp_units) {
-      const auto found =
+      const auto module =
           std::ranges::find(trace_.modules, fqn, &graph::TraceModule::fqn);
-      if (found == trace_.modules.end()) {
+      if (module == trace_.modules.end()) {
         throw InputError(
             fmt::format("--fsdp-units: expected modules of the trace, found {}",
                         graph::Quoted(fqn)));
@@ -116,7 +116,7 @@ class Sharding {
     whole_.assign(index.size() + 1, 0);
     parameters_.resize(index.size() + 1);
     std::vector<int> unit_of(trace_.modules.size(), -1);
-    std::set<int32_t> counted;  // parameters that are counted already
+    std::set<int32_t> counted_storages;  // parameters that are counted already
     for (size_t m = 0; m < trace_.modules.size(); ++m) {
       size_t longest = 0;
       for (const auto& [fqn, unit] : index) {
@@ -127,7 +127,7 @@ class Sharding {
         unit_of[m] = unit;
       }
       for (const int32_t s : trace_.modules[m].parameters) {
-        if (!counted.insert(s).second) continue;
+        if (!counted_storages.insert(s).second) continue;
         const size_t unit = unit_of[m] < 0 ? index.size() : unit_of[m];
         whole_[unit] += Saving(trace_.storages[s], options_.world_size);
         parameters_[unit].push_back(s);
@@ -172,8 +172,8 @@ class Sharding {
         whole.push_back({begin, window.end, window.unit});
       }
     }
-    const int outside = static_cast<int>(whole_.size()) - 1;
-    whole.push_back({0, trace_.backward_end, outside});
+    const int outside_unit = static_cast<int>(whole_.size()) - 1;
+    whole.push_back({0, trace_.backward_end, outside_unit});
     return whole;
   }
 

@@ -61,10 +61,10 @@ struct StateHash {
 // States, each with its number.
 struct States {
   int32_t Add(const State& state) {
-    const auto [found, is_new] =
+    const auto [entry, is_new] =
         index.try_emplace(state, static_cast<int32_t>(all.size()));
     if (is_new) all.push_back(state);
-    return found->second;
+    return entry->second;
   }
 
   std::vector<State> all = {};
@@ -76,14 +76,14 @@ int32_t MostPending(const std::vector<State>& states) {
   std::unordered_map<int32_t, int64_t> users;
   for (const State& state : states)
     for (const Pending& p : state) ++users[p.value];
-  int32_t found = -1;
+  int32_t most_needed = -1;
   int64_t most = 0;
   for (const auto& [value, count] : users) {
-    if (count < most || (count == most && value < found)) continue;
+    if (count < most || (count == most && value < most_needed)) continue;
     most = count;
-    found = value;
+    most_needed = value;
   }
-  return found;
+  return most_needed;
 }
 
 // Forgets needs until there are at most `most` states. Returns the new number
@@ -96,14 +96,14 @@ std::vector<int32_t> Merge(States& states, int64_t most) {
     const int32_t forgotten = MostPending(states.all);
     if (forgotten < 0) break;
     States fewer;
-    std::vector<int32_t> moved;
+    std::vector<int32_t> new_numbers;
     for (State& state : states.all) {
       std::erase_if(state, [forgotten](const Pending& p) {
         return p.value == forgotten;
       });
-      moved.push_back(fewer.Add(state));
+      new_numbers.push_back(fewer.Add(state));
     }
-    for (int32_t& t : target) t = moved[t];
+    for (int32_t& t : target) t = new_numbers[t];
     states = std::move(fewer);
   }
   return target;
@@ -176,10 +176,10 @@ class GraphBuilder {
   };
 
   RematNeed NeedOf(const State& state, int32_t value) const {
-    const auto found =
+    const auto pending =
         std::ranges::lower_bound(state, value, {}, &Pending::value);
-    return found != state.end() && found->value == value ? found->need
-                                                         : direct_[value];
+    return pending != state.end() && pending->value == value ? pending->need
+                                                             : direct_[value];
   }
 
   // Returns whether there is anything to decide about an operator in some
@@ -219,7 +219,7 @@ class GraphBuilder {
     uint64_t open = 0;
     for (const int32_t o : draft.level.ops) {
       needs.push_back(NeedsOf(s, o));
-      open |= needs.back().needed & MayKeep(problem_, o);
+      open |= needs.back().needed_bits & MayKeep(problem_, o);
     }
     if (std::popcount(open) > kMostSubsets) {
       // Too many values: decide about all as one, which proves no bound.
@@ -228,9 +228,9 @@ class GraphBuilder {
       Decide(s, needs, 0, draft);
       return;
     }
-    for (uint64_t kept = open;; kept = (kept - 1) & open) {
-      Decide(s, needs, kept, draft);
-      if (kept == 0) break;
+    for (uint64_t kept_bits = open;; kept_bits = (kept_bits - 1) & open) {
+      Decide(s, needs, kept_bits, draft);
+      if (kept_bits == 0) break;
     }
   }
 
@@ -239,36 +239,37 @@ class GraphBuilder {
     for (const int32_t v : problem_.operators[o].makes) {
       needs.of_values.push_back(NeedOf(states_[s], v));
       if (!clock_.IsNone(needs.of_values.back()))
-        needs.needed |= problem_.values[v].Bit();
+        needs.needed_bits |= problem_.values[v].Bit();
     }
     return needs;
   }
 
   // Returns what keeping these values means for an operator.
   RematChoice ChoiceOf(int32_t o, const RematNeeds& needs,
-                       uint64_t kept) const {
-    RematChoice choice{.kept = kept & needs.needed};
-    choice.is_again = choice.kept != needs.needed;
+                       uint64_t kept_bits) const {
+    RematChoice choice{.kept_bits = kept_bits & needs.needed_bits};
+    choice.is_again = choice.kept_bits != needs.needed_bits;
     const bool is_wanted = std::ranges::any_of(needs.of_values, IsEarly);
     choice.is_early =
-        problem_.operators[o].is_either && (choice.kept != 0 || is_wanted);
+        problem_.operators[o].is_either && (choice.kept_bits != 0 || is_wanted);
     if (!choice.is_again) return choice;
     choice.first = clock_.None().first;
     const std::vector<int32_t>& makes = problem_.operators[o].makes;
     for (size_t i = 0; i < makes.size(); ++i) {
-      if (needs.needed & ~choice.kept & problem_.values[makes[i]].Bit())
+      if (needs.needed_bits & ~choice.kept_bits &
+          problem_.values[makes[i]].Bit())
         choice.first = std::min(choice.first, needs.of_values[i].first);
     }
     return choice;
   }
 
   // Adds the edge of a choice, to the state with the needs that follow from it.
-  void Decide(int32_t s, const std::vector<RematNeeds>& needs, uint64_t kept,
-              Draft& draft) const {
+  void Decide(int32_t s, const std::vector<RematNeeds>& needs,
+              uint64_t kept_bits, Draft& draft) const {
     const std::vector<int32_t>& ops = draft.level.ops;
     std::vector<RematChoice> choices;
     for (size_t k = 0; k < ops.size(); ++k) {
-      choices.push_back(ChoiceOf(ops[k], needs[k], kept));
+      choices.push_back(ChoiceOf(ops[k], needs[k], kept_bits));
       const bool is_allowed =
           !choices[k].is_again || problem_.operators[ops[k]].may_run_again;
       if (!is_allowed || !MeetsConditions(ops[k], choices[k])) return;
@@ -279,9 +280,10 @@ class GraphBuilder {
     for (size_t k = 0; k < ops.size(); ++k) {
       const RematOperator& op = problem_.operators[ops[k]];
       Read(ops[k], choices[k], after);
-      const std::vector<int64_t> added =
-          bytes_.Of(ops[k], choices[k], needs[k]);
-      for (size_t row = 0; row < bytes.size(); ++row) bytes[row] += added[row];
+      const std::vector<int64_t> added_bytes =
+          bytes_.BytesOf(ops[k], choices[k], needs[k]);
+      for (size_t row = 0; row < bytes.size(); ++row)
+        bytes[row] += added_bytes[row];
       const bool is_second = !op.is_either || choices[k].is_early;
       if (choices[k].is_again && is_second) ms += op.ms;
     }
@@ -289,7 +291,7 @@ class GraphBuilder {
                                  .to = draft.next.Add(after),
                                  .effect = EffectOf(bytes, draft),
                                  .ms = ms,
-                                 .kept = kept});
+                                 .kept_bits = kept_bits});
   }
 
   // Raises the needs of the values that an operator reads.
@@ -323,11 +325,11 @@ class GraphBuilder {
     const auto view = std::as_bytes(std::span(bytes));
     const std::string key(reinterpret_cast<const char*>(view.data()),
                           view.size());
-    const auto [found, is_new] = draft.effects.try_emplace(
+    const auto [entry, is_new] = draft.effects.try_emplace(
         key, static_cast<int32_t>(draft.effects.size()));
     std::vector<int64_t>& effects = draft.level.effects;
     if (is_new) effects.insert(effects.end(), bytes.begin(), bytes.end());
-    return found->second;
+    return entry->second;
   }
 
   const RematProblem& problem_;

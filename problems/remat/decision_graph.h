@@ -24,7 +24,8 @@ struct DecisionGraph {
     int32_t to = 0;    // state of the next level
     int32_t effect = -1;
     double ms = 0;
-    uint64_t kept = 0;  // RematValue::Bit of the kept values of each operator
+    uint64_t kept_bits =
+        0;  // RematValue::Bit of the kept values of each operator
   };
   struct Level {
     std::vector<int32_t> ops = {};  // decided as one

@@ -90,20 +90,21 @@ std::vector<std::vector<int64_t>> ToldApart(const Labels& labels,
 
 // Adds the labels of a state, given by ms, that no other one beats.
 void AddUnbeaten(std::span<const int32_t> of_state,
-                 const std::vector<std::vector<int64_t>>& told,
-                 std::vector<int32_t>& needed) {
-  std::vector<size_t> kept;
+                 const std::vector<std::vector<int64_t>>& row_bytes,
+                 std::vector<int32_t>& needed_labels) {
+  std::vector<size_t> kept_places;
   for (size_t i = 0; i < of_state.size(); ++i) {
-    const bool is_beaten = std::ranges::any_of(kept, [&](size_t k) {
-      return std::ranges::all_of(told, [&](const std::vector<int64_t>& bytes) {
-        return bytes[k] <= bytes[i];
-      });
+    const bool is_beaten = std::ranges::any_of(kept_places, [&](size_t k) {
+      return std::ranges::all_of(row_bytes,
+                                 [&](const std::vector<int64_t>& bytes) {
+                                   return bytes[k] <= bytes[i];
+                                 });
     });
     if (is_beaten) continue;
     // With one row the last label kept has the fewest bytes.
-    if (told.size() == 1) kept.clear();
-    kept.push_back(i);
-    needed.push_back(of_state[i]);
+    if (row_bytes.size() == 1) kept_places.clear();
+    kept_places.push_back(i);
+    needed_labels.push_back(of_state[i]);
   }
 }
 
@@ -189,41 +190,41 @@ class Pass {
         return next_.least[a] < next_.least[b];
       return a < b;
     });
-    std::vector<int32_t> needed;
+    std::vector<int32_t> needed_labels;
     for (size_t begin = 0; begin < order.size();) {
       size_t end = begin;
       const int32_t state = next_.state[order[begin]];
       while (end < order.size() && next_.state[order[end]] == state) ++end;
       const auto of_state = std::span(order).subspan(begin, end - begin);
       AddUnbeaten(of_state, ToldApart(next_, of_state, graph_, rests_, l),
-                  needed);
+                  needed_labels);
       begin = end;
     }
-    Drop(needed);
-    Take(needed);
+    Drop(needed_labels);
+    Take(needed_labels);
   }
 
-  void Drop(std::vector<int32_t>& needed) {
-    if (std::ssize(needed) <= question_.labels_a_level) return;
+  void Drop(std::vector<int32_t>& needed_labels) {
+    if (std::ssize(needed_labels) <= question_.labels_a_level) return;
     const auto is_cheaper = [this](int32_t a, int32_t b) {
       if (next_.least[a] != next_.least[b])
         return next_.least[a] < next_.least[b];
       return a < b;
     };
-    const auto end = needed.begin() + question_.labels_a_level;
-    std::ranges::nth_element(needed, end, is_cheaper);
-    for (auto label = end; label != needed.end(); ++label)
+    const auto end = needed_labels.begin() + question_.labels_a_level;
+    std::ranges::nth_element(needed_labels, end, is_cheaper);
+    for (auto label = end; label != needed_labels.end(); ++label)
       answer_.dropped_ms = std::min(answer_.dropped_ms, next_.least[*label]);
-    needed.erase(end, needed.end());
-    std::ranges::sort(needed, {}, [this](int32_t label) {
+    needed_labels.erase(end, needed_labels.end());
+    std::ranges::sort(needed_labels, {}, [this](int32_t label) {
       return std::pair(next_.state[label], next_.ms[label]);
     });
   }
 
-  void Take(const std::vector<int32_t>& needed) {
+  void Take(const std::vector<int32_t>& needed_labels) {
     now_ = {};
     Origins origins;
-    for (const int32_t label : needed) {
+    for (const int32_t label : needed_labels) {
       now_.ms.push_back(next_.ms[label]);
       now_.least.push_back(next_.least[label]);
       now_.state.push_back(next_.state[label]);

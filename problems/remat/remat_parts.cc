@@ -17,13 +17,13 @@ bool RematRows::Add() {
   return !std::exchange(wished, {}).empty();
 }
 
-std::vector<RematMoment> RematRows::Of(const RematPart& part) const {
-  std::vector<RematMoment> found;
+std::vector<RematMoment> RematRows::RowsOf(const RematPart& part) const {
+  std::vector<RematMoment> part_rows;
   for (const RematMoment& row : rows) {
     const RematCondition* condition = part.On(row);
-    if (condition == nullptr || condition->is_met) found.push_back(row);
+    if (condition == nullptr || condition->is_met) part_rows.push_back(row);
   }
-  return found;
+  return part_rows;
 }
 
 std::optional<RematMoment> RematRows::OpenIn(const RematPart& part) const {

@@ -30,7 +30,7 @@ struct RematRows {
   bool Add();
 
   // Returns the rows that plans of a part may have.
-  std::vector<RematMoment> Of(const RematPart& part) const;
+  std::vector<RematMoment> RowsOf(const RematPart& part) const;
   // Returns a row of an operator that may run again, on which the part has no
   // condition.
   std::optional<RematMoment> OpenIn(const RematPart& part) const;

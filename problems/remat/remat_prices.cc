@@ -104,17 +104,18 @@ DecisionPath CheapestPath(const DecisionGraph& graph,
 
 std::vector<char> KeptOn(const RematProblem& problem,
                          const DecisionGraph& graph, const DecisionPath& path) {
-  std::vector<char> kept(problem.value_of.size(), 0);
+  std::vector<char> is_kept(problem.value_of.size(), 0);
   for (size_t l = 0; l < path.size(); ++l) {
     const Level& level = graph.levels[l];
     for (const int32_t o : level.ops) {
       for (const int32_t v : problem.operators[o].makes) {
         const RematValue& value = problem.values[v];
-        if (level.edges[path[l]].kept & value.Bit()) kept[value.buffer] = 1;
+        if (level.edges[path[l]].kept_bits & value.Bit())
+          is_kept[value.buffer] = 1;
       }
     }
   }
-  return kept;
+  return is_kept;
 }
 
 PathSums SumsOf(const DecisionGraph& graph, const DecisionPath& path) {

@@ -99,7 +99,7 @@ class Builder {
       : graph_(graph),
         simulator_(graph),
         reads_(graph.buffers.size()),
-        made_(graph.buffers.size(), -1) {
+        maker_places_(graph.buffers.size(), -1) {
     problem_.graph = &graph;
     problem_.operator_of.assign(graph.nodes.size(), -1);
     problem_.place_of.assign(graph.nodes.size(), -1);
@@ -146,7 +146,7 @@ class Builder {
     }
     for (int32_t i = 0; i < std::ssize(node.makes); ++i) {
       const int32_t b = node.makes[i];
-      made_[b] = place;
+      maker_places_[b] = place;
       if (simulator_.IsForwardOutput(b)) {
         op.returned_bytes += graph_.buffers[b].bytes;
         continue;
@@ -169,7 +169,7 @@ class Builder {
     problem_.place_of[n] = place;
     problem_.backward_nodes.push_back(n);
     for (const int32_t b : graph_.nodes[n].makes) {
-      made_[b] = place;
+      maker_places_[b] = place;
       reads_[b] = {.first = place, .last = place};
     }
     ReadInBackward(graph_.nodes[n].reads, place);
@@ -205,7 +205,8 @@ class Builder {
       if (value.live_until >= 0)
         sums.Add(value.maker, value.live_until, value.bytes);
     for (const int32_t b : graph_.forward_outputs)
-      if (!IsInput(b)) sums.Add(made_[b], count - 1, graph_.buffers[b].bytes);
+      if (!IsInput(b))
+        sums.Add(maker_places_[b], count - 1, graph_.buffers[b].bytes);
     problem_.forward_base = sums.Totals();
     const int64_t constant = Constant();
     for (int32_t o = 0; o < count; ++o) {
@@ -236,7 +237,7 @@ class Builder {
       if (!is_tangent && !is_made) continue;
       const int32_t last = is_output[b] ? count : reads_[b].last;
       if (last < 0) continue;
-      const int32_t begin = is_tangent ? 0 : made_[b];
+      const int32_t begin = is_tangent ? 0 : maker_places_[b];
       at.Add(begin, last, buffer.bytes);
       before.Add(is_tangent ? 0 : begin + 1, last, buffer.bytes);
     }
@@ -253,8 +254,8 @@ class Builder {
   const JointGraph& graph_;
   const graph::JointSimulator simulator_;
   RematProblem problem_;
-  std::vector<Reads> reads_;   // by buffer: reads in backward
-  std::vector<int32_t> made_;  // by buffer: the place in its pass
+  std::vector<Reads> reads_;           // by buffer: reads in backward
+  std::vector<int32_t> maker_places_;  // by buffer: the place in its pass
 };
 
 }  // namespace

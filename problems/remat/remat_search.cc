@@ -61,7 +61,7 @@ class Plans {
         unit_ms_(std::min(1.0, problem.AllMs())) {}
 
   // Simulates a plan. Returns the moment at which it breaks the budget most.
-  std::optional<RematMoment> Try(const std::vector<char>& kept) {
+  std::optional<RematMoment> Try(const std::vector<char>& is_kept) {
     graph::JointRun run;
     try {
       run = simulator_.Run(kept);
@@ -197,7 +197,7 @@ class Search {
   Outcome Solve(RematPart& part) {
     for (;;) {
       const DecisionGraph graph =
-          BuildDecisionGraph(problem_, rows_.Of(part),
+          BuildDecisionGraph(problem_, rows_.RowsOf(part),
                              {.peak_bytes = question_.budget_bytes,
                               .kept_bytes = question_.kept_bytes},
                              {.conditions = part.conditions});
@@ -284,22 +284,22 @@ class Search {
                                    RematPart& part) {
     for (int64_t most = kFirstLabels;; most *= 10) {
       const double cut_off = plans_.CutOff();
-      const RematLabelAnswer found = FindPaths({.graph = graph,
-                                                .prices = prices,
-                                                .cut_off_ms = cut_off,
-                                                .labels_a_level = most,
-                                                .paths = kPaths},
-                                               clock_);
-      answer_.labels += found.labels;
-      if (found.is_stopped) {
+      const RematLabelAnswer label_answer = FindPaths({.graph = graph,
+                                                       .prices = prices,
+                                                       .cut_off_ms = cut_off,
+                                                       .labels_a_level = most,
+                                                       .paths = kPaths},
+                                                      clock_);
+      answer_.labels += label_answer.labels;
+      if (label_answer.is_stopped) {
         IsStopped();
         return Outcome::kStopped;
       }
       // The search left out paths that cost at least the cut-off.
-      Raise(part, std::min(TryAll(graph, found), cut_off));
+      Raise(part, std::min(TryAll(graph, label_answer), cut_off));
       if (IsClosed(part)) return Outcome::kClosed;
       if (rows_.Add()) return std::nullopt;
-      const bool is_all = found.dropped_ms == kInfinity;
+      const bool is_all = label_answer.dropped_ms == kInfinity;
       if (is_all || most >= kMostLabels) {
         answer_.stopped_by =
             is_all ? solver::StoppedBy::kUnproven : solver::StoppedBy::kMemory;
@@ -311,9 +311,10 @@ class Search {
   }
 
   // Simulates the paths. Returns a bound on all paths.
-  double TryAll(const DecisionGraph& graph, const RematLabelAnswer& found) {
-    double least = found.dropped_ms;
-    for (const DecisionPath& path : found.paths) {
+  double TryAll(const DecisionGraph& graph,
+                const RematLabelAnswer& label_answer) {
+    double least = label_answer.dropped_ms;
+    for (const DecisionPath& path : label_answer.paths) {
       const double ms = SumsOf(graph, path).ms;
       least = std::min(least, ms);
       if (ms >= plans_.BestMs()) break;
@@ -354,7 +355,7 @@ LeastRematBudget FindLeastRematBudget(const RematProblem& problem,
                                                     .is_any_enough = true});
     if (answer.least_peak_seen < least.bytes) {
       least.bytes = answer.least_peak_seen;
-      least.kept = answer.least_kept;
+      least.is_kept = answer.least_kept;
     }
     if (answer.status == solver::SearchStatus::kInfeasible) {
       least.bound_bytes = std::max(least.bound_bytes, budget + 1);

@@ -45,11 +45,11 @@ RematAnswer SolveRemat(const RematProblem& problem,
 
 // The least budget that a plan fits.
 struct LeastRematBudget {
-  int64_t bytes = 0;            // of a plan that was simulated
-  std::vector<char> kept = {};  // by buffer: whether that plan keeps it
-  int64_t bound_bytes = 0;      // no plan fits in fewer; equal to `bytes` if
-                                // proven
-  bool exists = true;           // false if the rules forbid every plan
+  int64_t bytes = 0;               // of a plan that was simulated
+  std::vector<char> is_kept = {};  // by buffer: whether that plan keeps it
+  int64_t bound_bytes = 0;         // no plan fits in fewer; equal to `bytes` if
+                                   // proven
+  bool exists = true;              // false if the rules forbid every plan
 };
 // Finds it to `tolerance` of the bytes, if limits allow, for plans that keep at
 // most `kept_bytes`.

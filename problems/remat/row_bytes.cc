@@ -32,21 +32,22 @@ RowBytes::RowBytes(const RematProblem& problem,
   }
 }
 
-std::vector<int64_t> RowBytes::Of(int32_t op, const RematChoice& choice,
-                                  const RematNeeds& needs) const {
+std::vector<int64_t> RowBytes::BytesOf(int32_t op, const RematChoice& choice,
+                                       const RematNeeds& needs) const {
   const std::vector<int32_t>& makes = problem_.operators[op].makes;
   std::vector<int64_t> bytes(rows_.size(), 0);
-  const int32_t there = choice.is_again ? clock_.FirstRowOf(choice.first, op)
-                                        : static_cast<int32_t>(rows_.size());
+  const int32_t first_row = choice.is_again
+                                ? clock_.FirstRowOf(choice.first, op)
+                                : static_cast<int32_t>(rows_.size());
   for (size_t i = 0; i < makes.size(); ++i) {
     const RematValue& value = problem_.values[makes[i]];
     const RematNeed& need = needs.of_values[i];
-    const bool is_kept = (choice.kept & value.Bit()) != 0;
-    const bool is_needed = (needs.needed & value.Bit()) != 0;
+    const bool is_kept = (choice.kept_bits & value.Bit()) != 0;
+    const bool is_needed = (needs.needed_bits & value.Bit()) != 0;
     const int32_t forward = is_kept ? clock_.forward_rows() : need.early - 1;
     for (int32_t row = 0; row < forward; ++row)
       if (IsMoreIfKept(value, rows_[row].op)) bytes[row] += value.bytes;
-    int32_t row = is_kept ? clock_.forward_rows() : there;
+    int32_t row = is_kept ? clock_.forward_rows() : first_row;
     for (; is_needed && row < need.last; ++row) bytes[row] += value.bytes;
   }
   if (choice.is_again) AddAgain(op, choice, needs, bytes);
@@ -65,7 +66,7 @@ void RowBytes::AddAgain(int32_t op, const RematChoice& choice,
     if (!clock_.IsAt(moment, choice.first)) continue;
     bytes[row] += absent_[row];
     // Values that it makes a second time, and values that nothing needs.
-    const uint64_t others = choice.kept | ~needs.needed;
+    const uint64_t others = choice.kept_bits | ~needs.needed_bits;
     for (const int32_t v : problem_.operators[op].makes) {
       const RematValue& value = problem_.values[v];
       if (others & value.Bit()) bytes[row] += value.bytes;
@@ -78,14 +79,14 @@ void RowBytes::AddAgain(int32_t op, const RematChoice& choice,
 void RowBytes::AddEarly(int32_t op, const RematChoice& choice,
                         const RematNeeds& needs,
                         std::vector<int64_t>& bytes) const {
-  const RematOperator& of = problem_.operators[op];
+  const RematOperator& early_op = problem_.operators[op];
   for (int32_t row = 0; row < clock_.forward_rows(); ++row) {
     if (rows_[row].op != op) continue;
-    bytes[row] += of.scratch_bytes;
-    for (size_t i = 0; i < of.makes.size(); ++i) {
-      const RematValue& value = problem_.values[of.makes[i]];
+    bytes[row] += early_op.scratch_bytes;
+    for (size_t i = 0; i < early_op.makes.size(); ++i) {
+      const RematValue& value = problem_.values[early_op.makes[i]];
       const bool is_counted =
-          (choice.kept & value.Bit()) != 0 || needs.of_values[i].early > 0;
+          (choice.kept_bits & value.Bit()) != 0 || needs.of_values[i].early > 0;
       if (!is_counted) bytes[row] += value.bytes;
     }
   }

@@ -10,7 +10,7 @@ namespace acplan::problems {
 
 // The decision about an operator.
 struct RematChoice {
-  uint64_t kept = 0;  // RematValue::Bit
+  uint64_t kept_bits = 0;  // RematValue::Bit
   bool is_again = false;
   bool is_early = false;  // whether forward runs it, of stage either
   int32_t first = 0;      // the class at which it runs again
@@ -19,7 +19,7 @@ struct RematChoice {
 // The needs of an operator's values when its turn comes.
 struct RematNeeds {
   std::vector<RematNeed> of_values = {};  // RematOperator::makes
-  uint64_t needed = 0;                    // by backward, RematValue::Bit
+  uint64_t needed_bits = 0;               // by backward, RematValue::Bit
 };
 
 // The bytes that decisions take at rows.
@@ -36,8 +36,8 @@ class RowBytes {
   const std::vector<int64_t>& room() const { return room_; }
 
   // Returns, by row, the bytes that a decision about an operator takes.
-  std::vector<int64_t> Of(int32_t op, const RematChoice& choice,
-                          const RematNeeds& needs) const;
+  std::vector<int64_t> BytesOf(int32_t op, const RematChoice& choice,
+                               const RematNeeds& needs) const;
 
  private:
   void AddAgain(int32_t op, const RematChoice& choice, const RematNeeds& needs,

@@ -251,7 +251,7 @@ class MomentModel::Builder {
            .terms = {{.column = any, .coefficient = 1},
                      {.column = column, .coefficient = -1}}});
     }
-    model_.any_.push_back({.column = any, .of = columns});
+    model_.any_.push_back({.column = any, .columns = columns});
     return any;
   }
 
@@ -300,21 +300,21 @@ bool MomentModel::CutOff(const std::vector<double>& x) {
   const std::vector<double> exact = Exact(x);
   bool is_cut = false;
   for (const Bytes& bytes : bytes_) {
-    int64_t left = bytes.most;
-    std::vector<std::pair<int64_t, int>> there;
+    int64_t remaining_units = bytes.most;
+    std::vector<std::pair<int64_t, int>> live_columns;
     for (const auto& [column, units] : bytes.units) {
       if (exact[column] == 0) continue;
-      left -= units;
-      there.push_back({units, column});
+      remaining_units -= units;
+      live_columns.push_back({units, column});
     }
-    if (left >= 0) continue;
+    if (remaining_units >= 0) continue;
     // Without the smallest ones it is too much as well: with fewer terms the
     // row is stronger.
     std::vector<double> cover = exact;
-    std::ranges::sort(there);
-    for (const auto& [units, column] : there) {
-      if (left + units >= 0) continue;
-      left += units;
+    std::ranges::sort(live_columns);
+    for (const auto& [units, column] : live_columns) {
+      if (remaining_units + units >= 0) continue;
+      remaining_units += units;
       cover[column] = 0;
     }
     program_ = solver::WithCutOff(std::move(program_), bytes.row, cover);
@@ -327,7 +327,7 @@ std::vector<double> MomentModel::Exact(std::vector<double> x) const {
   for (double& value : x) value = value > 0.5 ? 1 : 0;
   for (const Any& any : any_) {
     x[any.column] = 0;
-    for (const int column : any.of)
+    for (const int column : any.columns)
       x[any.column] = std::max(x[any.column], x[column]);
   }
   return x;
@@ -355,8 +355,8 @@ std::vector<double> MomentModel::Encode(const StagedSchedule& schedule) const {
       if (segment->keep[b] >= 0) x[segment->keep[b]] = is_wanted[b];
     for (int32_t s = segment->end; s >= segment->begin; --s) {
       undo(s);
-      const std::vector<int32_t>& again = schedule.again[s];
-      for (auto n = again.rbegin(); n != again.rend(); ++n) {
+      const std::vector<int32_t>& repeated_nodes = schedule.repeats[s];
+      for (auto n = repeated_nodes.rbegin(); n != repeated_nodes.rend(); ++n) {
         undo(*n);
         if (*n < segment->begin && segment->run[*n] >= 0)
           x[segment->run[*n]] = 1;
@@ -400,7 +400,7 @@ StagedSchedule MomentModel::Decode(const std::vector<double>& x) const {
         for (const int32_t b : graph_.nodes[n].makes) is_there[b] = 1;
       }
       want.pop_back();
-      schedule.again[s] = std::move(want);
+      schedule.repeats[s] = std::move(want);
     }
   }
   return schedule;

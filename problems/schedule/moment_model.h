@@ -91,7 +91,7 @@ class MomentModel {
   // A column that is at least each of some others.
   struct Any {
     int column = 0;
-    std::vector<int> of = {};
+    std::vector<int> columns = {};
   };
   // A row of the program: units of bytes by column, and the most units that
   // fit.

@@ -13,8 +13,8 @@ ScheduleMeter::ScheduleMeter(const ScheduleGraph& graph, int64_t budget_bytes)
 double ScheduleMeter::Excess(const StagedSchedule& schedule) {
   change_.clear();
   last_.clear();
-  for (int32_t s = 0; s < std::ssize(schedule.again); ++s) {
-    for (const int32_t node : schedule.again[s]) Run(node);
+  for (int32_t s = 0; s < std::ssize(schedule.repeats); ++s) {
+    for (const int32_t node : schedule.repeats[s]) Run(node);
     Run(s);
   }
   const auto steps = static_cast<int32_t>(change_.size());
@@ -28,10 +28,11 @@ double ScheduleMeter::Excess(const StagedSchedule& schedule) {
   int64_t most = std::numeric_limits<int64_t>::min();
   for (int32_t step = 0; step < steps; ++step) {
     live += change_[step];
-    const int64_t here = live + last_[step];
-    if (here > budget_) excess += static_cast<double>(here - budget_);
-    if (here > most) {
-      most = here;
+    const int64_t step_bytes = live + last_[step];
+    if (step_bytes > budget_)
+      excess += static_cast<double>(step_bytes - budget_);
+    if (step_bytes > most) {
+      most = step_bytes;
       worst_step_ = step;
     }
   }

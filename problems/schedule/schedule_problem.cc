@@ -12,15 +12,15 @@ using graph::ScheduleValue;
 
 StagedSchedule WithoutRecomputation(const ScheduleGraph& graph) {
   StagedSchedule schedule;
-  schedule.again.resize(graph.nodes.size());
+  schedule.repeats.resize(graph.nodes.size());
   return schedule;
 }
 
 std::vector<int32_t> SequenceOf(const StagedSchedule& schedule) {
   std::vector<int32_t> sequence;
-  for (size_t s = 0; s < schedule.again.size(); ++s) {
-    sequence.insert(sequence.end(), schedule.again[s].begin(),
-                    schedule.again[s].end());
+  for (size_t s = 0; s < schedule.repeats.size(); ++s) {
+    sequence.insert(sequence.end(), schedule.repeats[s].begin(),
+                    schedule.repeats[s].end());
     sequence.push_back(static_cast<int32_t>(s));
   }
   return sequence;
@@ -28,7 +28,7 @@ std::vector<int32_t> SequenceOf(const StagedSchedule& schedule) {
 
 double RecomputeMs(const ScheduleGraph& graph, const StagedSchedule& schedule) {
   double ms = 0;
-  for (const std::vector<int32_t>& stage : schedule.again)
+  for (const std::vector<int32_t>& stage : schedule.repeats)
     for (const int32_t node : stage) ms += graph.nodes[node].ms;
   return ms;
 }
@@ -77,19 +77,19 @@ ScheduleRun RunSchedule(const ScheduleGraph& graph,
 }
 
 std::vector<int64_t> NeededBytes(const ScheduleGraph& graph) {
-  std::vector<int64_t> needed;
+  std::vector<int64_t> needed_bytes;
   for (const ScheduleNode& node : graph.nodes) {
     std::set<int32_t> values(node.reads.begin(), node.reads.end());
     values.insert(node.makes.begin(), node.makes.end());
-    if (needed.size() + 1 == graph.nodes.size()) {
+    if (needed_bytes.size() + 1 == graph.nodes.size()) {
       for (size_t v = 0; v < graph.values.size(); ++v)
         if (graph.values[v].is_returned) values.insert(static_cast<int32_t>(v));
     }
     int64_t bytes = graph.held_bytes + node.scratch_bytes;
     for (const int32_t value : values) bytes += graph.values[value].bytes;
-    needed.push_back(bytes);
+    needed_bytes.push_back(bytes);
   }
-  return needed;
+  return needed_bytes;
 }
 
 }  // namespace acplan::problems

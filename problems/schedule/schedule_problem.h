@@ -32,7 +32,7 @@ namespace acplan::problems {
 // sets may be too much.
 
 struct StagedSchedule {
-  std::vector<std::vector<int32_t>> again;  // by stage: its nodes, ascending
+  std::vector<std::vector<int32_t>> repeats;  // by stage: its nodes, ascending
 
   bool operator==(const StagedSchedule&) const = default;
 };

@@ -38,17 +38,17 @@ struct Change {
 };
 
 bool Runs(const StagedSchedule& schedule, int32_t stage, int32_t node) {
-  return std::ranges::binary_search(schedule.again[stage], node);
+  return std::ranges::binary_search(schedule.repeats[stage], node);
 }
 
 void Insert(StagedSchedule& schedule, int32_t stage, int32_t node) {
-  std::vector<int32_t>& nodes = schedule.again[stage];
+  std::vector<int32_t>& nodes = schedule.repeats[stage];
   const auto at = std::ranges::lower_bound(nodes, node);
   if (at == nodes.end() || *at != node) nodes.insert(at, node);
 }
 
 void Erase(StagedSchedule& schedule, int32_t stage, int32_t node) {
-  std::vector<int32_t>& nodes = schedule.again[stage];
+  std::vector<int32_t>& nodes = schedule.repeats[stage];
   nodes.erase(std::ranges::lower_bound(nodes, node));
 }
 
@@ -107,9 +107,9 @@ class ScheduleRepair::Search {
   };
   Steps ListSteps() const {
     Steps steps;
-    for (int32_t s = 0; s < std::ssize(schedule_.again); ++s) {
+    for (int32_t s = 0; s < std::ssize(schedule_.repeats); ++s) {
       steps.begins.push_back(static_cast<int32_t>(steps.nodes.size()));
-      for (const int32_t n : schedule_.again[s]) steps.nodes.push_back(n);
+      for (const int32_t n : schedule_.repeats[s]) steps.nodes.push_back(n);
       steps.nodes.push_back(s);
       steps.stages.resize(steps.nodes.size(), s);
     }
@@ -146,11 +146,11 @@ class ScheduleRepair::Search {
   std::vector<Change> ChangesAt(int32_t step) {
     const Steps steps = ListSteps();
     const std::vector<int32_t> next = NextReads(steps, step + 1);
-    const int32_t here = steps.nodes[step];
+    const int32_t running_node = steps.nodes[step];
     const int32_t stage = steps.stages[step];
     std::vector<char> is_used(graph_.values.size(), 0);
-    for (const int32_t b : graph_.nodes[here].reads) is_used[b] = 1;
-    for (const int32_t b : graph_.nodes[here].makes) is_used[b] = 1;
+    for (const int32_t b : graph_.nodes[running_node].reads) is_used[b] = 1;
+    for (const int32_t b : graph_.nodes[running_node].makes) is_used[b] = 1;
     std::vector<Drop> drops;
     for (int32_t b = 0; b < std::ssize(next); ++b) {
       const int32_t maker = graph_.values[b].maker;
@@ -159,7 +159,7 @@ class ScheduleRepair::Search {
           graph_.values[b].bytes == 0)
         continue;
       const int32_t last = steps.stages[next[b]];
-      const bool is_later_here = here != stage && maker > here;
+      const bool is_later_here = running_node != stage && maker > running_node;
       const int32_t first = is_later_here ? stage : stage + 1;
       for (const int32_t place : Places(first, last))
         drops.push_back({.stage = place, .maker = maker});
@@ -233,39 +233,40 @@ std::optional<StagedSchedule> ScheduleRepair::Repair(
 }
 
 void ScheduleRepair::Prune(StagedSchedule& schedule) {
-  struct Again {
+  struct Repeat {
     int32_t stage;
     int32_t node;
   };
-  std::vector<Again> all;
-  for (int32_t s = 0; s < std::ssize(schedule.again); ++s)
-    for (const int32_t n : schedule.again[s]) all.push_back({s, n});
+  std::vector<Repeat> all;
+  for (int32_t s = 0; s < std::ssize(schedule.repeats); ++s)
+    for (const int32_t n : schedule.repeats[s]) all.push_back({s, n});
   std::ranges::shuffle(all, random_);
-  std::ranges::stable_sort(all, [&](const Again& a, const Again& b) {
+  std::ranges::stable_sort(all, [&](const Repeat& a, const Repeat& b) {
     return graph_.nodes[a.node].ms > graph_.nodes[b.node].ms;
   });
   ScheduleMeter meter(graph_, budget_);
-  for (const Again& again : all) {
-    Erase(schedule, again.stage, again.node);
-    if (meter.Excess(schedule) > 0) Insert(schedule, again.stage, again.node);
+  for (const Repeat& repeat : all) {
+    Erase(schedule, repeat.stage, repeat.node);
+    if (meter.Excess(schedule) > 0) Insert(schedule, repeat.stage, repeat.node);
   }
 }
 
 bool ScheduleRepair::Improve(StagedSchedule& schedule,
                              const solver::LimitClock& clock) {
-  const auto stages = static_cast<int32_t>(schedule.again.size());
-  std::vector<int32_t> used;
+  const auto stages = static_cast<int32_t>(schedule.repeats.size());
+  std::vector<int32_t> used_stages;
   for (int32_t s = 0; s < stages; ++s)
-    if (!schedule.again[s].empty()) used.push_back(s);
-  if (used.empty()) return false;
+    if (!schedule.repeats[s].empty()) used_stages.push_back(s);
+  if (used_stages.empty()) return false;
   StagedSchedule next = schedule;
   const auto pick = [&](size_t below) {
     return std::uniform_int_distribution<size_t>(0, below - 1)(random_);
   };
-  const size_t middle = pick(used.size());
-  const size_t width = 1 + pick(std::max<size_t>(2, used.size() / 2));
-  for (size_t u = middle; u < std::min(middle + width, used.size()); ++u) {
-    std::vector<int32_t>& nodes = next.again[used[u]];
+  const size_t middle = pick(used_stages.size());
+  const size_t width = 1 + pick(std::max<size_t>(2, used_stages.size() / 2));
+  for (size_t u = middle; u < std::min(middle + width, used_stages.size());
+       ++u) {
+    std::vector<int32_t>& nodes = next.repeats[used_stages[u]];
     std::erase_if(nodes, [&](int32_t) { return random_() % 2 == 0; });
   }
   if (!Search(*this, next, 1).Run(clock)) return false;

@@ -65,8 +65,8 @@ std::vector<Excess> ExcessesOf(const ScheduleRun& run,
                                const StagedSchedule& schedule, int64_t budget) {
   std::vector<Excess> all;
   size_t step = 0;
-  for (int32_t s = 0; s < std::ssize(schedule.again); ++s) {
-    std::vector<int32_t> nodes = schedule.again[s];
+  for (int32_t s = 0; s < std::ssize(schedule.repeats); ++s) {
+    std::vector<int32_t> nodes = schedule.repeats[s];
     nodes.push_back(s);
     for (const int32_t n : nodes) {
       const int64_t bytes = run.live_bytes[step++];
@@ -288,12 +288,12 @@ class ScheduleSearch {
   bool AddMoments(const ScheduleRun& run, const StagedSchedule& schedule,
                   size_t most_stages) {
     const std::vector<Excess> all = ExcessesOf(run, schedule, budget_);
-    const auto apart = static_cast<int32_t>(graph_.nodes.size() / 50);
+    const auto least_distance = static_cast<int32_t>(graph_.nodes.size() / 50);
     std::vector<int32_t> stages;
     for (const Excess& excess : all) {
       if (stages.size() >= most_stages) break;
       const auto is_near = [&](int32_t s) {
-        return std::abs(s - excess.stage) <= apart;
+        return std::abs(s - excess.stage) <= least_distance;
       };
       if (std::ranges::any_of(stages, is_near)) continue;
       bool is_new = false;

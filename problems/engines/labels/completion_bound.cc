@@ -91,7 +91,7 @@ void SetNeedsInside(const ModuleProblem& problem, int i, FixedProblem& fixed) {
              ? RoundedUp(*node.unit_base_bytes - problem.budget_bytes,
                          fixed.scale)
              : fixed.subtree_need[i]) +
-        fixed.held[i];
+        fixed.held_bytes[i];
     fixed.largest_need = std::max(fixed.largest_need, fixed.unit_need[i]);
   }
   fixed.largest_need = std::max(fixed.largest_need, fixed.subtree_need[i]);
@@ -134,7 +134,7 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
   const int n = static_cast<int>(problem.nodes.size());
   FixedProblem fixed;
   fixed.scale = ScaleOf(problem, finest);
-  fixed.held.assign(n, 0);
+  fixed.held_bytes.assign(n, 0);
   fixed.need.assign(n, kNoNeed);
   fixed.subtree_need.assign(n, kNoNeed);
   fixed.unit_need.assign(n, kNoNeed);
@@ -143,7 +143,7 @@ FixedProblem ToFixedPoint(const ModuleProblem& problem, double finest) {
     const ModuleProblem::Node& node = problem.nodes[i];
     fixed.curve.push_back(FixedCurve(node.curve, fixed.scale));
     if (!node.curve.empty()) {
-      fixed.held[i] = RoundedUp(node.held_bytes, fixed.scale);
+      fixed.held_bytes[i] = RoundedUp(node.held_bytes, fixed.scale);
     }
     if (node.time >= 0) {
       fixed.need[i] =

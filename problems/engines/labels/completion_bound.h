@@ -17,7 +17,7 @@ namespace acplan::problems {
 struct FixedProblem {
   double scale = 1;  // fixed-point units a byte
   std::vector<std::vector<solver::FixedKnot>> curve;
-  std::vector<int64_t> held;
+  std::vector<int64_t> held_bytes;
   std::vector<int64_t> need;          // at the node's own record; may be < 0
   std::vector<int64_t> subtree_need;  // largest over the subtree's records
   std::vector<int64_t> unit_need;     // as a unit, held bytes included

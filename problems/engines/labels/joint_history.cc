@@ -12,18 +12,18 @@ constexpr int kStepsAMove = 32;
 }  // namespace
 
 void JointHistory::BeginUnit(int node, std::vector<int> settled) {
-  added_.push_back({.node = node, .settled = std::move(settled), .steps = {}});
+  units_.push_back({.node = node, .settled = std::move(settled), .steps = {}});
   first_open_step_ = 0;
 }
 
 void JointHistory::BeginUnitOfPoints(int node) {
-  added_.push_back(
+  units_.push_back(
       {.node = node, .has_points = true, .settled = {}, .steps = {}});
   first_open_step_ = 0;
 }
 
 uint32_t JointHistory::AddStep(int kind, int copies, PointLabels& labels) {
-  std::vector<AddedUnit::Step>& steps = added_.back().steps;
+  std::vector<AddedUnit::Step>& steps = units_.back().steps;
   if (static_cast<int>(steps.size()) - first_open_step_ == kStepsAMove) {
     Fold(labels);
   }
@@ -36,11 +36,11 @@ void JointHistory::EndUnit(PointLabels& labels) { Fold(labels); }
 void JointHistory::Fold(PointLabels& labels) {
   for (PointLabel& label : labels) {
     label.move =
-        moves_.Add({label.move, static_cast<int32_t>(added_.size()) - 1,
-                    first_open_step_, label.taken});
-    label.taken = 0;
+        moves_.Add({label.move, static_cast<int32_t>(units_.size()) - 1,
+                    first_open_step_, label.decisions});
+    label.decisions = 0;
   }
-  first_open_step_ = static_cast<int>(added_.back().steps.size());
+  first_open_step_ = static_cast<int>(units_.back().steps.size());
 }
 
 void JointHistory::ForgetUnless(const LiveLabels<PointLabels>& live) {
@@ -60,17 +60,17 @@ std::vector<ChosenUnit> JointHistory::UnitsOf(const PointLabel& label) const {
   std::vector<ChosenUnit> units;
   for (int32_t m = label.move; m >= 0; m = moves_[m].previous) {
     const Move& move = moves_[m];
-    const AddedUnit& added = added_[move.added];
-    if (units.empty() || units.back().node != added.node) {
-      units.push_back({.node = added.node, .counts = added.settled});
+    const AddedUnit& unit = units_[move.unit];
+    if (units.empty() || units.back().node != unit.node) {
+      units.push_back({.node = unit.node, .counts = unit.settled});
     }
-    if (added.has_points) {
-      units.back().counts = {static_cast<int>(move.taken)};
+    if (unit.has_points) {
+      units.back().counts = {static_cast<int>(move.decisions)};
       continue;
     }
     for (int bit = 0; bit < kStepsAMove; ++bit) {
-      if (!(move.taken >> bit & 1)) continue;
-      const AddedUnit::Step& step = added.steps[move.first_step + bit];
+      if (!(move.decisions >> bit & 1)) continue;
+      const AddedUnit::Step& step = unit.steps[move.first_step + bit];
       units.back().counts[step.kind] += step.copies;
     }
   }

@@ -20,12 +20,12 @@ class JointHistory {
   // Starts a unit. Every label recomputes `settled[k]` copies of kind k.
   void BeginUnit(int node, std::vector<int> settled);
 
-  // Starts a unit whose policies are points: PointLabel::taken is the index of
+  // Starts a unit whose policies are points: PointLabel::decisions is the index of
   // the label's policy.
   void BeginUnitOfPoints(int node);
 
   // Adds a step that takes `copies` of a kind, and returns its bit in
-  // PointLabel::taken. If no bit is free, first folds the bits of `labels`.
+  // PointLabel::decisions. If no bit is free, first folds the bits of `labels`.
   uint32_t AddStep(int kind, int copies, PointLabels& labels);
 
   // Folds the bits of the labels that have the unit.
@@ -41,13 +41,13 @@ class JointHistory {
   std::vector<ChosenUnit> UnitsOf(const PointLabel& label) const;
 
  private:
-  // Some steps in a label's history: `taken` says which steps of an AddedUnit,
+  // Some steps in a label's history: `decisions` says which steps of an AddedUnit,
   // from `first_step` on, recompute their copies.
   struct Move {
     int32_t previous;
-    int32_t added;
+    int32_t unit;
     int32_t first_step;
-    uint32_t taken;
+    uint32_t decisions;
   };
   struct AddedUnit {
     struct Step {
@@ -62,7 +62,7 @@ class JointHistory {
   void Fold(PointLabels& labels);
 
   solver::LabelHistory<Move> moves_;
-  std::vector<AddedUnit> added_;
+  std::vector<AddedUnit> units_;
   int first_open_step_ = 0;  // in the unit added last
 };
 

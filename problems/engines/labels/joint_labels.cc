@@ -19,9 +19,9 @@
 // The bytes of small groups make nearly all labels, and hardly any difference.
 // So the first search finds a plan that decides about large groups alone, in no
 // time (Priced). The second one keeps its units and large groups and decides
-// the small groups (Left), which gives a plan for the problem. The third one
-// solves the relaxation that recomputes small groups for nothing (Free), which
-// gives a bound. Often plan and bound meet, since large tensors come in
+// the small groups (SmallOnly), which gives a plan for the problem. The third
+// one solves the relaxation that recomputes small groups for nothing (Free),
+// which gives a bound. Often plan and bound meet, since large tensors come in
 // multiples of each other; then the last search, which starts from both, has
 // nothing to do. Otherwise it has a near plan and goes straight for the proof.
 // The answer is exact no matter what the first three searches find: their plans
@@ -37,9 +37,9 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // Limits that several searches share.
-class LeftLimits {
+class SharedLimits {
  public:
-  explicit LeftLimits(const SearchLimits& limits) : limits_(limits) {}
+  explicit SharedLimits(const SearchLimits& limits) : limits_(limits) {}
 
   void Spend(int64_t labels) { labels_ += labels; }
   int64_t labels() const { return labels_; }
@@ -78,31 +78,34 @@ class LeftLimits {
 // Returns the start with `units` if they cost less than its plan.
 JointStart Offer(const JointProblem& problem, std::vector<ChosenUnit> units,
                  JointStart start) {
-  if (start.known.empty() ||
-      JointCost(problem, units) < JointCost(problem, start.known)) {
-    start.known = std::move(units);
+  if (start.known_units.empty() ||
+      JointCost(problem, units) < JointCost(problem, start.known_units)) {
+    start.known_units = std::move(units);
     start.known_is_near = true;
   }
   return start;
 }
 
-ModuleSolution SearchLargeGroupsFirst(const JointProblem& problem,
-                                      const SearchLimits& limits,
-                                      const std::vector<ChosenUnit>& known) {
+ModuleSolution SearchLargeGroupsFirst(
+    const JointProblem& problem, const SearchLimits& limits,
+    const std::vector<ChosenUnit>& known_units) {
   const SmallGroups groups(problem, PriceOfAByte(problem.relaxed));
   const std::optional<JointProblem> priced = groups.Priced();
-  if (!priced) return SearchJointByPasses(problem, limits, {.known = known});
+  if (!priced)
+    return SearchJointByPasses(problem, limits, {.known_units = known_units});
 
-  LeftLimits left(limits);
+  SharedLimits shared_limits(limits);
   const auto search = [&](const JointProblem& part, const JointStart& start) {
-    ModuleSolution solution = SearchJointByPasses(part, left.Share(), start);
-    left.Spend(solution.nodes);
+    ModuleSolution solution =
+        SearchJointByPasses(part, shared_limits.Share(), start);
+    shared_limits.Spend(solution.nodes);
     return solution;
   };
-  JointStart start{.known = known};
+  JointStart start{.known_units = known_units};
   const ModuleSolution large = search(*priced, {});
   if (!large.units.empty()) {
-    const ModuleSolution small = search(groups.Left(*priced, large.units), {});
+    const ModuleSolution small =
+        search(groups.SmallOnly(*priced, large.units), {});
     start = Offer(problem, groups.FromPriced(large.units), std::move(start));
     if (!small.units.empty()) {
       start = Offer(problem, groups.Combined(large.units, small.units),
@@ -113,13 +116,14 @@ ModuleSolution SearchLargeGroupsFirst(const JointProblem& problem,
   const JointProblem free = groups.Free();
   JointStart start_of_free{.known_is_near = true};
   for (const ChosenUnit& unit : large.units) {
-    start_of_free.known.push_back(WithCheapPolicy(free, unit));
+    start_of_free.known_units.push_back(WithCheapPolicy(free, unit));
   }
   start.bound_ms = search(free, start_of_free).bound_ms;
 
-  ModuleSolution solution = SearchJointByPasses(problem, left.All(), start);
-  solution.nodes += left.labels();
-  solution.seconds = left.Seconds();
+  ModuleSolution solution =
+      SearchJointByPasses(problem, shared_limits.All(), start);
+  solution.nodes += shared_limits.labels();
+  solution.seconds = shared_limits.Seconds();
   return solution;
 }
 
@@ -163,7 +167,7 @@ ModuleSolution RoundedUp(const JointProblem& problem, ModuleSolution solution) {
 
 ModuleSolution SolveJointByLabels(const JointProblem& problem,
                                   const SearchLimits& limits,
-                                  const std::vector<ChosenUnit>& known) {
+                                  const std::vector<ChosenUnit>& known_units) {
   if (!problem.relaxed.prefix_structure) {
     throw std::invalid_argument(
         "SolveJointByLabels: the problem has no prefix structure");
@@ -172,7 +176,7 @@ ModuleSolution SolveJointByLabels(const JointProblem& problem,
       problem, limits,
       [&](const JointProblem& scaled, const SearchLimits& scaled_limits) {
         ModuleSolution solution =
-            SearchLargeGroupsFirst(scaled, scaled_limits, known);
+            SearchLargeGroupsFirst(scaled, scaled_limits, known_units);
         if (solution.status == SearchStatus::kNoSolution &&
             limits.time_limit_s > 0 && scaled_limits.cut_off == kInf) {
           return RoundedUp(scaled, std::move(solution));

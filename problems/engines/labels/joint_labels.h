@@ -22,12 +22,12 @@ namespace acplan::problems {
 // with plans without them, and with a relaxation that has them for nothing,
 // which often is the proof.
 //
-// `known` is a plan that keeps every record (net bytes as attainable by its
-// units' policies): the search starts from it.
+// `known_units` is a plan that keeps every record (net bytes as attainable by
+// its units' policies): the search starts from it.
 //
 // Throws std::invalid_argument without prefix structure.
-ModuleSolution SolveJointByLabels(const JointProblem& problem,
-                                  const solver::SearchLimits& limits = {},
-                                  const std::vector<ChosenUnit>& known = {});
+ModuleSolution SolveJointByLabels(
+    const JointProblem& problem, const solver::SearchLimits& limits = {},
+    const std::vector<ChosenUnit>& known_units = {});
 
 }  // namespace acplan::problems

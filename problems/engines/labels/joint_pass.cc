@@ -142,15 +142,15 @@ class LabelLimit {
     const double limit = bar.threshold + bar.credit;
     bounds_.clear();
     ConvexCost::Reader reader(rest);
-    size_t kept = 0;
+    size_t kept_count = 0;
     for (const PointLabel& label : labels) {
       const double bound =
           ToMs(label.ticks) + reader.At(bar.largest_need - label.bytes);
       if (bound == kInf || bound >= limit) continue;
       bounds_.push_back(bound);
-      labels[kept++] = label;
+      labels[kept_count++] = label;
     }
-    labels.resize(kept);
+    labels.resize(kept_count);
     if (IsExceededBy(labels)) CutToWidth(bar.credit, labels);
   }
 
@@ -164,15 +164,15 @@ class LabelLimit {
                      ranked_.begin() + static_cast<ptrdiff_t>(width_),
                      ranked_.end());
     const double limit = ranked_[width_];
-    size_t kept = 0;
+    size_t kept_count = 0;
     for (size_t k = 0; k < bounds_.size(); ++k) {
       if (bounds_[k] < limit || k + 1 == bounds_.size()) {
-        labels[kept++] = labels[k];
+        labels[kept_count++] = labels[k];
       } else {
         least_dropped_ = std::min(least_dropped_, bounds_[k] - credit);
       }
     }
-    labels.resize(kept);
+    labels.resize(kept_count);
   }
 
   size_t width_;
@@ -223,7 +223,7 @@ class Extension {
       sizes.without +=
           ToMs(label.ticks) + without_reader.At(missing) < limit ? 1 : 0;
       with_[sizes.with] = {label.bytes + step.bytes, label.ticks + step.ticks,
-                           label.move, label.taken | step.bit};
+                           label.move, label.decisions | step.bit};
       sizes.with += ToMs(label.ticks + step.ticks) +
                                 with_reader.At(missing - step.bytes) <
                             limit
@@ -277,7 +277,7 @@ class JointPass {
   PassResult Run() {
     ForestWalk walk(input_.problem().relaxed, input_.fixed(), *this);
     const Lists lists =
-        walk.Run({{.bytes = 0, .ticks = 0, .move = -1, .taken = 0}});
+        walk.Run({{.bytes = 0, .ticks = 0, .move = -1, .decisions = 0}});
     result_.least_dropped = limit_.least_dropped();
     if (IsStopped()) return std::move(result_);
     const PointLabel* last = nullptr;
@@ -302,9 +302,9 @@ class JointPass {
 
   Lists AddUnit(int node, const Lists& before) {
     Lists as_unit(before.size());
-    const size_t used = input_.problem().relaxed.max_units ? 1 : 0;
-    for (size_t k = 0; k + used < before.size() && !IsStopped(); ++k) {
-      as_unit[k + used] = AddUnitTo(node, k + used, before[k]);
+    const size_t added_units = input_.problem().relaxed.max_units ? 1 : 0;
+    for (size_t k = 0; k + added_units < before.size() && !IsStopped(); ++k) {
+      as_unit[k + added_units] = AddUnitTo(node, k + added_units, before[k]);
     }
     return as_unit;
   }
@@ -388,11 +388,11 @@ class JointPass {
   PointLabels TakePoints(const std::vector<OpenPoint>& points,
                          const ConvexCost& after, const PassBar& bar,
                          const PointLabels& labels) {
-    PointLabels taken = SumsWith(points, labels, after, bar);
-    result_.labels += static_cast<int64_t>(taken.size());
-    if (limit_.IsExceededBy(taken)) limit_.Prune(after, bar, taken);
+    PointLabels sums = SumsWith(points, labels, after, bar);
+    result_.labels += static_cast<int64_t>(sums.size());
+    if (limit_.IsExceededBy(sums)) limit_.Prune(after, bar, sums);
     Check();
-    return taken;
+    return sums;
   }
 
   static void MoveBy(int64_t bytes, int64_t ticks, PointLabels& labels) {
@@ -404,13 +404,15 @@ class JointPass {
 
   void Decide(const OpenKind& kind, const BoundsByKind::Bounds& bounds,
               const PassBar& bar, PointLabels& labels) {
-    for (int done = 0; done < kind.copies && !IsStopped();) {
-      const int copies = std::min(done + 1, kind.copies - done);
-      done += copies;
+    for (int decided_copies = 0;
+         decided_copies < kind.copies && !IsStopped();) {
+      const int copies =
+          std::min(decided_copies + 1, kind.copies - decided_copies);
+      decided_copies += copies;
       const uint32_t bit = history_.AddStep(kind.kind, copies, labels);
       CheckMemory();
       const ConvexCost& rest =
-          done < kind.copies ? bounds.with : bounds.without;
+          decided_copies < kind.copies ? bounds.from_kind : bounds.after_kind;
       extension_.Apply({.bytes = kind.bytes * copies,
                         .ticks = kind.ticks * copies,
                         .bit = bit},
@@ -469,7 +471,7 @@ ModuleSolution SearchJointByPasses(const JointProblem& problem,
                         {.run = run,
                          .improve = improve,
                          .cost = cost,
-                         .known = start.known,
+                         .known_units = start.known_units,
                          .known_is_near = start.known_is_near});
 }
 

@@ -10,8 +10,9 @@ namespace acplan::problems {
 
 // The knowledge of a joint problem that a search starts from.
 struct JointStart {
-  std::vector<ChosenUnit> known = {};  // a plan that keeps every record, if any
-  // True if the search is to go straight for the proof, since `known` is
+  std::vector<ChosenUnit> known_units =
+      {};  // a plan that keeps every record, if any
+  // True if the search is to go straight for the proof, since `known_units` is
   // probably nearly optimal.
   bool known_is_near = false;
   double bound_ms = 0;  // no plan costs less

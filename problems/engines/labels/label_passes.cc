@@ -247,10 +247,10 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
   }
   State start{.best = limits.cut_off, .proven = std::max(0.0, root_bound)};
   // A problem that needs no units has no candidates.
-  if (!search.known.empty() && solution.columns > 0 &&
-      search.cost(search.known) < start.best) {
-    start.best = search.cost(search.known);
-    start.units = search.known;
+  if (!search.known_units.empty() && solution.columns > 0 &&
+      search.cost(search.known_units) < start.best) {
+    start.best = search.cost(search.known_units);
+    start.units = search.known_units;
     start.is_found = true;
   }
 

@@ -43,9 +43,9 @@ struct LabelSearch {
   std::function<std::vector<ChosenUnit>(std::vector<ChosenUnit>)> improve;
   std::function<double(const std::vector<ChosenUnit>&)> cost;
   // The units of a plan known before that keeps every record, if any.
-  std::vector<ChosenUnit> known = {};
-  // True if `known` is probably nearly optimal: then the search goes straight
-  // for the proof.
+  std::vector<ChosenUnit> known_units = {};
+  // True if `known_units` is probably nearly optimal: then the search goes
+  // straight for the proof.
   bool known_is_near = false;
 };
 

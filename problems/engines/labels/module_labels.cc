@@ -95,7 +95,7 @@ class PieceBounds {
     const int64_t least = total - bound_.After(node).end();
     for (size_t k = 0; k < frontiers.size(); ++k) {
       CostFrontier& f = frontiers[k];
-      size_t kept = 0;
+      size_t kept_count = 0;
       for (size_t j = 0; j < f.size(); ++j) {
         FrontierPiece p = f[j];
         if (p.hi < least) continue;
@@ -106,11 +106,11 @@ class PieceBounds {
           // need start from here.
           p.lo_is_vertex = false;
         }
-        if (BoundAfter(node, k, p) < threshold_) f[kept++] = p;
+        if (BoundAfter(node, k, p) < threshold_) f[kept_count++] = p;
         // Beyond the largest need, the first piece is the cheapest.
         if (p.lo >= total) break;
       }
-      f.resize(kept);
+      f.resize(kept_count);
     }
   }
 
@@ -167,11 +167,11 @@ double CutToWidth(size_t width, std::vector<RankedPiece> ranked,
     }
   }
   for (size_t k = 0; k < frontiers.size(); ++k) {
-    size_t kept = 0;
+    size_t kept_count = 0;
     for (size_t j = 0; j < frontiers[k].size(); ++j) {
-      if (keep[k][j]) frontiers[k][kept++] = frontiers[k][j];
+      if (keep[k][j]) frontiers[k][kept_count++] = frontiers[k][j];
     }
-    frontiers[k].resize(kept);
+    frontiers[k].resize(kept_count);
   }
   return least_dropped;
 }
@@ -236,13 +236,13 @@ class ModulePass {
   }
 
   Frontiers AddUnit(int node, const Frontiers& before) {
-    const size_t used = problem_.max_units ? 1 : 0;
+    const size_t added_units = problem_.max_units ? 1 : 0;
     Frontiers as_unit(before.size());
-    for (size_t k = 0; k + used < before.size(); ++k) {
+    for (size_t k = 0; k + added_units < before.size(); ++k) {
       CostFrontier start = before[k];
       Cut(start, fixed_.unit_need[node]);
       if (start.empty()) continue;
-      as_unit[k + used] = AddCurve(fixed_.curve[node], start);
+      as_unit[k + added_units] = AddCurve(fixed_.curve[node], start);
     }
     bounds_.Prune(node, as_unit);
     for (CostFrontier& f : as_unit) {
@@ -322,7 +322,7 @@ class ModulePass {
 };
 
 ModuleSolution Solve(const ModuleProblem& problem, const SearchLimits& limits,
-                     const std::vector<ChosenUnit>& known) {
+                     const std::vector<ChosenUnit>& known_units) {
   const FixedProblem fixed = ToFixedPoint(problem, kFinestScale);
   const double unit_price = BestUnitPrice(problem, fixed);
   const CompletionBound bound(problem, fixed, unit_price);
@@ -337,8 +337,10 @@ ModuleSolution Solve(const ModuleProblem& problem, const SearchLimits& limits,
   const auto cost = [&](const std::vector<ChosenUnit>& units) {
     return SolutionCost(problem, units);
   };
-  const LabelSearch search{
-      .run = run_pass, .improve = improve, .cost = cost, .known = known};
+  const LabelSearch search{.run = run_pass,
+                           .improve = improve,
+                           .cost = cost,
+                           .known_units = known_units};
   return SearchByPasses(
       problem, bound.AtRoot() - unit_price * problem.max_units.value_or(0),
       limits, search);
@@ -348,7 +350,7 @@ ModuleSolution Solve(const ModuleProblem& problem, const SearchLimits& limits,
 
 ModuleSolution SolveByLabels(const ModuleProblem& problem,
                              const SearchLimits& limits,
-                             const std::vector<ChosenUnit>& known) {
+                             const std::vector<ChosenUnit>& known_units) {
   if (!problem.prefix_structure) {
     throw std::invalid_argument(
         "SolveByLabels: the problem has no prefix structure");
@@ -356,7 +358,7 @@ ModuleSolution SolveByLabels(const ModuleProblem& problem,
   return SolveWithScaledTimes(
       problem, limits,
       [&](const ModuleProblem& scaled, const SearchLimits& scaled_limits) {
-        return Solve(scaled, scaled_limits, known);
+        return Solve(scaled, scaled_limits, known_units);
       });
 }
 

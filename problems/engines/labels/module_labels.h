@@ -32,12 +32,12 @@ namespace acplan::problems {
 // max_units adds the number of units as a second coordinate, priced in Q by the
 // multiplier that makes the root bound largest.
 //
-// `known`, if not empty, are units that keep every record: the search starts
-// from them.
+// `known_units`, if not empty, are units that keep every record: the search
+// starts from them.
 //
 // Throws std::invalid_argument without prefix structure.
 ModuleSolution SolveByLabels(const ModuleProblem& problem,
                              const solver::SearchLimits& limits = {},
-                             const std::vector<ChosenUnit>& known = {});
+                             const std::vector<ChosenUnit>& known_units = {});
 
 }  // namespace acplan::problems

@@ -34,12 +34,12 @@ PricedLabels KeepPromising(PointLabels labels, const ConvexCost& relaxed,
                            const PassBar& bar) {
   std::vector<Price> prices;
   ConvexCost::Reader reader(relaxed);
-  size_t kept = 0;
+  size_t kept_count = 0;
   for (const PointLabel& label : labels) {
     const int64_t missing = bar.largest_need - label.bytes;
     const double bound = ToMs(label.ticks) + reader.At(missing) - bar.credit;
     if (bound == kInf || bound >= bar.threshold) continue;
-    labels[kept++] = label;
+    labels[kept_count++] = label;
     const double slope = reader.SlopeAt(missing);
     const double slack = bar.threshold - bound;
     if (!prices.empty() && prices.back().slope == slope) {
@@ -48,7 +48,7 @@ PricedLabels KeepPromising(PointLabels labels, const ConvexCost& relaxed,
       prices.push_back({slope, slack});
     }
   }
-  labels.resize(kept);
+  labels.resize(kept_count);
   return {.labels = std::move(labels), .prices = std::move(prices)};
 }
 
@@ -182,16 +182,16 @@ PointLabels SumsWith(const std::vector<OpenPoint>& points,
   };
   for (size_t p = 0; p < points.size(); ++p) {
     ConvexCost::Reader reader(rest);
-    PointLabels moved;
+    PointLabels moved_labels;
     for (const PointLabel& label : labels) {
       const PointLabel next = {label.bytes + points[p].bytes,
                                label.ticks + points[p].ticks, label.move,
                                static_cast<uint32_t>(points[p].place)};
       const double bound =
           ToMs(next.ticks) + reader.At(bar.largest_need - next.bytes);
-      if (bound < limit) moved.push_back(next);
+      if (bound < limit) moved_labels.push_back(next);
     }
-    carries.push_back(std::move(moved));
+    carries.push_back(std::move(moved_labels));
     for (size_t count = p + 1; count % 2 == 0; count /= 2) merge_last();
   }
   while (carries.size() > 1) merge_last();
@@ -214,9 +214,9 @@ BoundsByKind::Bounds BoundsByKind::At(size_t kind) {
     block_ = block;
   }
   const size_t k = kind % kKindsABlock;
-  return {.with = in_block_[k],
-          .without = k + 1 < in_block_.size() ? in_block_[k + 1]
-                                              : from_block_[block + 1]};
+  return {.from_kind = in_block_[k],
+          .after_kind = k + 1 < in_block_.size() ? in_block_[k + 1]
+                                                 : from_block_[block + 1]};
 }
 
 std::vector<ConvexCost> BoundsByKind::OfBlock(size_t block) const {

@@ -87,8 +87,8 @@ PointLabels SumsWith(const std::vector<OpenPoint>& points,
 class BoundsByKind {
  public:
   struct Bounds {
-    const solver::ConvexCost& with;     // the kind and all after it
-    const solver::ConvexCost& without;  // all after the kind
+    const solver::ConvexCost& from_kind;   // the kind and all after it
+    const solver::ConvexCost& after_kind;  // all after the kind
   };
 
   BoundsByKind(const std::vector<OpenKind>& kinds, solver::ConvexCost after);

@@ -20,9 +20,9 @@ inline double ToMs(int64_t ticks) {
 
 struct PointLabel {
   int64_t bytes, ticks;
-  int32_t move;    // the last one in the label's history (joint_history.h); -1:
-                   // none
-  uint32_t taken;  // a bit for each step since `move`, the first one lowest
+  int32_t move;  // the last one in the label's history (joint_history.h); -1:
+                 // none
+  uint32_t decisions;  // a bit for each step since `move`, the first one lowest
 };
 using PointLabels =
     std::vector<PointLabel>;  // bytes and ticks strictly ascending

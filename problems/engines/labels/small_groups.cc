@@ -128,22 +128,24 @@ JointProblem SmallGroups::Free() const {
   return WithCurves(std::move(large));
 }
 
-JointProblem SmallGroups::Left(const JointProblem& priced,
-                               const std::vector<ChosenUnit>& units) const {
-  JointProblem left = problem_;
-  left.policies.clear();
-  left.policies_of.assign(problem_.policies_of.size(), -1);
-  for (ModuleProblem::Node& node : left.relaxed.nodes) node.curve.clear();
+JointProblem SmallGroups::SmallOnly(
+    const JointProblem& priced, const std::vector<ChosenUnit>& units) const {
+  JointProblem small_problem = problem_;
+  small_problem.policies.clear();
+  small_problem.policies_of.assign(problem_.policies_of.size(), -1);
+  for (ModuleProblem::Node& node : small_problem.relaxed.nodes)
+    node.curve.clear();
   for (const ChosenUnit& unit : units) {
     const JointProblem::Policies& all =
         problem_.policies[problem_.policies_of[unit.node]];
     const JointProblem::Policies& large =
         priced.policies[priced.policies_of[unit.node]];
-    left.policies_of[unit.node] = static_cast<int>(left.policies.size());
+    small_problem.policies_of[unit.node] =
+        static_cast<int>(small_problem.policies.size());
     if (!all.points.empty()) {
       const std::vector<size_t> begins = ClustersOf(all.points, few_bytes_);
       const size_t cluster = unit.counts[0];
-      left.policies.push_back(
+      small_problem.policies.push_back(
           PointsFrom(all.points, begins[cluster], begins[cluster + 1]));
       continue;
     }
@@ -155,9 +157,9 @@ JointProblem SmallGroups::Left(const JointProblem& priced,
     }
     std::ranges::copy_if(all.kinds, std::back_inserter(policies.kinds),
                          [&](const GroupKind& kind) { return IsSmall(kind); });
-    left.policies.push_back(std::move(policies));
+    small_problem.policies.push_back(std::move(policies));
   }
-  return WithCurves(std::move(left));
+  return WithCurves(std::move(small_problem));
 }
 
 std::vector<ChosenUnit> SmallGroups::FromPriced(
@@ -169,11 +171,12 @@ std::vector<ChosenUnit> SmallGroups::FromPriced(
 
 std::vector<ChosenUnit> SmallGroups::Combined(
     const std::vector<ChosenUnit>& units,
-    const std::vector<ChosenUnit>& left) const {
+    const std::vector<ChosenUnit>& small_units) const {
   std::vector<ChosenUnit> all;
   for (const ChosenUnit& unit : units) {
-    const auto small = std::ranges::find(left, unit.node, &ChosenUnit::node);
-    if (small != left.end()) all.push_back(WithSmall(unit, &*small));
+    const auto small =
+        std::ranges::find(small_units, unit.node, &ChosenUnit::node);
+    if (small != small_units.end()) all.push_back(WithSmall(unit, &*small));
   }
   return all;
 }

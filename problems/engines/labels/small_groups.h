@@ -32,18 +32,19 @@ class SmallGroups {
 
   // Returns the problem in which only the small groups of a plan's units remain
   // to be decided. `units` are a plan for `priced`.
-  JointProblem Left(const JointProblem& priced,
-                    const std::vector<ChosenUnit>& units) const;
+  JointProblem SmallOnly(const JointProblem& priced,
+                         const std::vector<ChosenUnit>& units) const;
 
   // Returns a plan for `priced` as a plan for the problem.
   std::vector<ChosenUnit> FromPriced(
       const std::vector<ChosenUnit>& units) const;
 
   // Returns the plan for the problem with the large groups of `units` and the
-  // small groups of `left`, a plan for Left(priced, units). Units that `left`
-  // lacks are no units of the result.
-  std::vector<ChosenUnit> Combined(const std::vector<ChosenUnit>& units,
-                                   const std::vector<ChosenUnit>& left) const;
+  // small groups of `small_units`, a plan for SmallOnly(priced, units). Units
+  // that `small_units` lacks are no units of the result.
+  std::vector<ChosenUnit> Combined(
+      const std::vector<ChosenUnit>& units,
+      const std::vector<ChosenUnit>& small_units) const;
 
  private:
   bool IsSmall(const GroupKind& kind) const { return kind.bytes <= few_bytes_; }

@@ -156,16 +156,16 @@ std::vector<int> ParentsOf(const JointProblem& problem, int records,
 // Returns a key that is equal for two candidates if they are alike.
 std::vector<int> ShapeKey(const JointProblem& problem,
                           const CandidateForest& forest, int node) {
-  std::vector<int> inside;
+  std::vector<int> child_shapes;
   for (const int child : forest.children[node]) {
-    inside.push_back(forest.shape[child]);
+    child_shapes.push_back(forest.shape[child]);
   }
-  std::ranges::sort(inside);
+  std::ranges::sort(child_shapes);
   const Sight& sight = forest.sights[node];
   std::vector<int> key = {problem.policies_of[node], sight.first_row,
                           static_cast<int>(sight.held_rows.size())};
   std::ranges::copy(sight.held_rows, std::back_inserter(key));
-  std::ranges::copy(inside, std::back_inserter(key));
+  std::ranges::copy(child_shapes, std::back_inserter(key));
   return key;
 }
 
@@ -230,13 +230,13 @@ class ClassBuilder {
                   std::vector<PathStep> path) {
     for (const std::vector<int>& nodes : ByShape(forest_, siblings)) {
       const int unit = AddClass(nodes);
-      std::vector<int> inside;
+      std::vector<int> children;
       for (const int node : nodes) {
-        std::ranges::copy(forest_.children[node], std::back_inserter(inside));
+        std::ranges::copy(forest_.children[node], std::back_inserter(children));
       }
       path.push_back({unit, nodes.size()});
-      if (!inside.empty()) {
-        AddClasses(inside, path);
+      if (!children.empty()) {
+        AddClasses(children, path);
       } else if (path.size() > 1) {
         AddPathRow(path);
       }
@@ -259,22 +259,23 @@ class ClassBuilder {
     Milp& milp = form_.milp;
     const JointProblem::Policies& policies = PoliciesOf(problem_, nodes[0]);
     const auto members = static_cast<double>(nodes.size());
-    JointMilp::UnitClass added;
-    added.nodes = nodes;
-    added.first = FirstPolicy(policies);
-    added.unit_column = milp.AddColumn({.name = fmt::format("y{}", nodes[0]),
-                                        .upper = members,
-                                        .cost = added.first.ms,
-                                        .is_integer = true});
-    const auto threshold = static_cast<double>(1 - added.first.bytes);
+    JointMilp::UnitClass unit_class;
+    unit_class.nodes = nodes;
+    unit_class.first = FirstPolicy(policies);
+    unit_class.unit_column =
+        milp.AddColumn({.name = fmt::format("y{}", nodes[0]),
+                        .upper = members,
+                        .cost = unit_class.first.ms,
+                        .is_integer = true});
+    const auto threshold = static_cast<double>(1 - unit_class.first.bytes);
     Milp::Row useful{.name = fmt::format("useful{}", nodes[0]),
                      .lower = 0,
-                     .terms = {{added.unit_column, -1}}};
+                     .terms = {{unit_class.unit_column, -1}}};
     const int64_t most_bytes = policies.MostBytes();
     for (size_t g = 0; g < policies.kinds.size(); ++g) {
       const GroupKind& kind = policies.kinds[g];
       if (RunsAgainAlways(kind, most_bytes)) {
-        added.kind_columns.push_back(-1);
+        unit_class.kind_columns.push_back(-1);
         continue;
       }
       const int column =
@@ -282,17 +283,17 @@ class ClassBuilder {
                           .upper = members * kind.count,
                           .cost = kind.ms,
                           .is_integer = true});
-      added.kind_columns.push_back(column);
-      milp.AddRow(
-          {.name = fmt::format("unit{}_{}", nodes[0], g),
-           .upper = 0,
-           .terms = {{column, 1},
-                     {added.unit_column, -static_cast<double>(kind.count)}}});
+      unit_class.kind_columns.push_back(column);
+      milp.AddRow({.name = fmt::format("unit{}_{}", nodes[0], g),
+                   .upper = 0,
+                   .terms = {{column, 1},
+                             {unit_class.unit_column,
+                              -static_cast<double>(kind.count)}}});
       useful.terms.push_back(
           {column, std::min(1.0, static_cast<double>(kind.bytes) / threshold)});
     }
     if (threshold >= 1) milp.AddRow(std::move(useful));
-    form_.classes.push_back(std::move(added));
+    form_.classes.push_back(std::move(unit_class));
     return form_.classes.back().unit_column;
   }
 

@@ -89,8 +89,8 @@ void ShareGroups(const JointProblem::Policies& policies,
   for (const size_t g : order) {
     if (members.kind_columns[g] < 0) continue;
     const GroupKind& kind = policies.kinds[g];
-    for (auto left = std::llround(x[members.kind_columns[g]]); left > 0;
-         --left) {
+    for (auto remaining_groups = std::llround(x[members.kind_columns[g]]);
+         remaining_groups > 0; --remaining_groups) {
       size_t least = units.size();
       for (size_t u = 0; u < units.size(); ++u) {
         if (units[u].counts[g] < kind.count &&
@@ -108,7 +108,7 @@ void ShareGroups(const JointProblem::Policies& policies,
 std::vector<PricedUnit> SharedOut(const JointProblem& problem,
                                   const JointMilp& form,
                                   const std::vector<double>& x) {
-  std::vector<PricedUnit> chosen;
+  std::vector<PricedUnit> chosen_units;
   std::vector<char> covered(problem.relaxed.nodes.size(), 0);
   for (const JointMilp::UnitClass& members : form.classes) {
     const JointProblem::Policies& policies =
@@ -122,14 +122,14 @@ std::vector<PricedUnit> SharedOut(const JointProblem& problem,
         covered[i] = 1;
       }
       if (unit.bytes <= 0) continue;
-      chosen.push_back(
+      chosen_units.push_back(
           {{unit.node, static_cast<double>(unit.bytes), unit.counts},
            policies.MsOf(unit.counts)});
     }
   }
-  std::ranges::sort(chosen, {},
+  std::ranges::sort(chosen_units, {},
                     [](const PricedUnit& priced) { return priced.unit.node; });
-  return chosen;
+  return chosen_units;
 }
 
 // Returns the row of the record that these units exceed most.
@@ -228,15 +228,15 @@ class JointSearch {
     solution_.engine = "cbc";
     solution_.rows = static_cast<int64_t>(form_.milp.rows.size());
     solution_.columns = static_cast<int64_t>(form_.milp.columns.size());
-    core_ = StartOf(problem, form_, Left().time_limit_s);
+    core_ = StartOf(problem, form_, RemainingLimits().time_limit_s);
     solution_.bound_ms = core_.bound_ms;
   }
 
   ModuleSolution Run() {
     while (true) {
-      std::optional<MilpSolution> found = Ask();
-      if (!found) continue;
-      if (found->status == MilpStatus::kInfeasible) {
+      std::optional<MilpSolution> answer = Ask();
+      if (!answer) continue;
+      if (answer->status == MilpStatus::kInfeasible) {
         if (!is_whole_) {
           // The core leaves out columns on the assumption that the relaxation
           // is exact.
@@ -245,41 +245,41 @@ class JointSearch {
           core_.milp = form_.milp;
           continue;
         }
-        found = Confirmed(core_.milp);
-        if (!found) return Infeasible(solution_);
+        answer = Confirmed(core_.milp);
+        if (!answer) return Infeasible(solution_);
         solution_.bound_ms = core_.bound_ms;
       }
-      if (found->status != MilpStatus::kOptimal &&
-          found->status != MilpStatus::kFeasible) {
+      if (answer->status != MilpStatus::kOptimal &&
+          answer->status != MilpStatus::kFeasible) {
         return solution_;
       }
-      while (Keeps(found->x) && found->status == MilpStatus::kOptimal) {
-        std::optional<MilpSolution> better = BetterThan(*found);
+      while (Keeps(answer->x) && answer->status == MilpStatus::kOptimal) {
+        std::optional<MilpSolution> better = BetterThan(*answer);
         if (!better) break;
-        found = std::move(better);
+        answer = std::move(better);
         // CBC's bound was that of the dearer answer.
         solution_.bound_ms = core_.bound_ms;
       }
-      if (Keeps(found->x)) {
-        return WithUnits(problem_, found->status,
-                         SharedOut(problem_, form_, found->x), solution_);
+      if (Keeps(answer->x)) {
+        return WithUnits(problem_, answer->status,
+                         SharedOut(problem_, form_, answer->x), solution_);
       }
-      CutOff(found->x);
+      CutOff(answer->x);
     }
   }
 
  private:
-  solver::SearchLimits Left() const {
+  solver::SearchLimits RemainingLimits() const {
     return LeftOf(limits_, stopwatch_.Seconds(), solution_.nodes);
   }
 
   // Asks CBC. If CBC fails, cuts off the answer at which it failed, or relaxes
   // the records, and returns nullopt.
   std::optional<MilpSolution> Ask() {
-    MilpSolution found;
+    MilpSolution answer;
     try {
-      found = SolveWithCbc(core_.milp,
-                           {.limits = Left(), .warm_start = core_.start});
+      answer = SolveWithCbc(
+          core_.milp, {.limits = RemainingLimits(), .warm_start = core_.start});
     } catch (const solver::CbcFailure& failure) {
       // CBC's tolerances are wider than this check.
       if (!failure.x().empty() && !Keeps(failure.x())) {
@@ -290,36 +290,36 @@ class JointSearch {
       RelaxBy(kRowTolerance);
       return std::nullopt;
     }
-    solution_.stopped_by = found.stopped_by;
-    solution_.nodes += found.nodes;
-    solution_.bound_ms = std::max(solution_.bound_ms, found.bound);
+    solution_.stopped_by = answer.stopped_by;
+    solution_.nodes += answer.nodes;
+    solution_.bound_ms = std::max(solution_.bound_ms, answer.bound);
     solution_.seconds = stopwatch_.Seconds();
-    return found;
+    return answer;
   }
 
   // Asks a plain branch and bound with tight tolerances for an answer that CBC
   // denies. Returns nullopt if it finds none either, or takes long.
   std::optional<MilpSolution> Confirmed(const Milp& milp) {
-    solver::SearchLimits limits = Left();
+    solver::SearchLimits limits = RemainingLimits();
     limits.node_limit = std::min(limits.node_limit, kConfirmingNodes);
     limits.on_progress = {};
-    MilpSolution found;
+    MilpSolution answer;
     try {
-      found = SolveWithCbc(milp, {.limits = limits, .is_careful = true});
+      answer = SolveWithCbc(milp, {.limits = limits, .is_careful = true});
     } catch (const solver::CbcFailure&) {
       return std::nullopt;
     }
-    solution_.nodes += found.nodes;
+    solution_.nodes += answer.nodes;
     solution_.seconds = stopwatch_.Seconds();
-    if (found.x.empty()) return std::nullopt;
-    return found;
+    if (answer.x.empty()) return std::nullopt;
+    return answer;
   }
 
   // Returns a cheaper answer than one that CBC calls optimal, if there is any.
-  std::optional<MilpSolution> BetterThan(const MilpSolution& found) {
+  std::optional<MilpSolution> BetterThan(const MilpSolution& answer) {
     const double less =
-        found.objective - kProofTolerance * std::abs(found.objective);
-    if (less >= found.objective) return std::nullopt;  // it costs nothing
+        answer.objective - kProofTolerance * std::abs(answer.objective);
+    if (less >= answer.objective) return std::nullopt;  // it costs nothing
     Milp cheaper = core_.milp;
     Milp::Row row{.name = "cheaper", .upper = less - cheaper.objective_offset};
     for (size_t j = 0; j < cheaper.columns.size(); ++j) {
@@ -328,8 +328,8 @@ class JointSearch {
     }
     cheaper.AddRow(std::move(row));
     std::optional<MilpSolution> better = Confirmed(cheaper);
-    const double least_gain = (found.objective - less) / 2;
-    if (better && better->objective > found.objective - least_gain) {
+    const double least_gain = (answer.objective - less) / 2;
+    if (better && better->objective > answer.objective - least_gain) {
       return std::nullopt;
     }
     return better;

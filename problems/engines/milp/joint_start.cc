@@ -130,8 +130,8 @@ class GroupFilling {
 
   bool MayMove(const Item& out, const Item* in) const {
     for (size_t r = 0; r < rows_.size(); ++r) {
-      const double added = in ? rows_.coefficients[in->column][r] : 0;
-      if (sums_[r] - rows_.coefficients[out.column][r] + added <
+      const double added_bytes = in ? rows_.coefficients[in->column][r] : 0;
+      if (sums_[r] - rows_.coefficients[out.column][r] + added_bytes <
           rows_.lower[r]) {
         return false;
       }

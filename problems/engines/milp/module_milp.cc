@@ -48,9 +48,9 @@ double MostDiscarded(const ModuleProblem& problem, int from, int to) {
          c += problem.nodes[c].subtree_size) {
       children += most[c];
     }
-    const bool inside =
+    const bool is_inside =
         !node.curve.empty() && from <= node.time && node.time < to;
-    most[i] = std::max(children, inside ? node.curve.back().bytes : 0.0);
+    most[i] = std::max(children, is_inside ? node.curve.back().bytes : 0.0);
   }
   for (int i = 0; i < n; i += problem.nodes[i].subtree_size) total += most[i];
   return total;
@@ -66,16 +66,16 @@ bool HoldsBytes(const ModuleProblem& problem) {
 // to discard more.
 double UsefulBytes(const ModuleProblem& problem) {
   double need = 0;
-  double held = 0;
+  double held_bytes = 0;
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
     const ModuleProblem::Node& node = problem.nodes[i];
     if (node.time >= 0) {
       need = std::max(need, Need(problem, static_cast<int>(i)));
     }
-    if (!node.curve.empty()) held = std::max(held, node.held_bytes);
+    if (!node.curve.empty()) held_bytes = std::max(held_bytes, node.held_bytes);
   }
-  return need + held > 0 ? need + held
-                         : std::numeric_limits<double>::infinity();
+  return need + held_bytes > 0 ? need + held_bytes
+                               : std::numeric_limits<double>::infinity();
 }
 
 std::vector<Knot> CutTo(std::vector<Knot> curve, double bytes) {
@@ -160,19 +160,19 @@ std::vector<int> BindingRecords(const ModuleProblem& problem) {
       rising.push_back(record);
     }
   }
-  std::vector<int> kept;
+  std::vector<int> kept_records;
   std::ranges::reverse(rising);
   for (const int record : rising) {
     const bool implied =
-        !kept.empty() &&
-        Need(problem, kept.back()) -
+        !kept_records.empty() &&
+        Need(problem, kept_records.back()) -
                 MostDiscarded(problem, problem.nodes[record].time,
-                              problem.nodes[kept.back()].time) >=
+                              problem.nodes[kept_records.back()].time) >=
             Need(problem, record);
-    if (!implied) kept.push_back(record);
+    if (!implied) kept_records.push_back(record);
   }
-  std::ranges::reverse(kept);
-  return kept;
+  std::ranges::reverse(kept_records);
+  return kept_records;
 }
 
 std::vector<Milp::Row> ChoiceRows(const ModuleProblem& problem,
@@ -305,22 +305,23 @@ class ModuleSearch {
 
   ModuleSolution Run() {
     while (true) {
-      const std::optional<MilpSolution> found = Ask();
-      if (!found) continue;
-      if (found->status == MilpStatus::kInfeasible) {
+      const std::optional<MilpSolution> answer = Ask();
+      if (!answer) continue;
+      if (answer->status == MilpStatus::kInfeasible) {
         // A problem with a margin below CBC's tolerances may look infeasible.
         if (is_relaxed_) return Infeasible(solution_);
         Relax();
         continue;
       }
-      if (found->status != MilpStatus::kOptimal &&
-          found->status != MilpStatus::kFeasible) {
+      if (answer->status != MilpStatus::kOptimal &&
+          answer->status != MilpStatus::kFeasible) {
         return solution_;
       }
-      const std::vector<int> nodes = UnitNodes(form_, found->x);
+      const std::vector<int> nodes = UnitNodes(form_, answer->x);
       if (std::optional<std::vector<ChosenUnit>> units =
               CheapestBytes(problem_, nodes)) {
-        return WithUnits(problem_, found->status, *std::move(units), solution_);
+        return WithUnits(problem_, answer->status, *std::move(units),
+                         solution_);
       }
       // These units are within CBC's tolerances, but not within the budget: cut
       // them off.
@@ -333,9 +334,9 @@ class ModuleSearch {
  private:
   // Asks CBC. If CBC fails, relaxes the records and returns nullopt.
   std::optional<MilpSolution> Ask() {
-    MilpSolution found;
+    MilpSolution answer;
     try {
-      found = SolveWithCbc(
+      answer = SolveWithCbc(
           form_.milp,
           {.limits = LeftOf(limits_, stopwatch_.Seconds(), solution_.nodes)});
     } catch (const solver::CbcFailure&) {
@@ -345,11 +346,11 @@ class ModuleSearch {
       return std::nullopt;
     }
     solution_.rows = static_cast<int64_t>(form_.milp.rows.size());
-    solution_.stopped_by = found.stopped_by;
-    solution_.nodes += found.nodes;
-    solution_.bound_ms = std::max(0.0, found.bound);
+    solution_.stopped_by = answer.stopped_by;
+    solution_.nodes += answer.nodes;
+    solution_.bound_ms = std::max(0.0, answer.bound);
     solution_.seconds = stopwatch_.Seconds();
-    return found;
+    return answer;
   }
 
   void Relax() {
