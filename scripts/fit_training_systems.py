@@ -56,17 +56,17 @@ PENALTY = 0.0009
 
 def numbers_of(document):
     """Returns the fitted numbers: by name, the objects that hold it."""
-    found = {}
+    objects = {}
     for group in GROUPS:
         gpus = [a for a in document["accelerators"] if a["name"] in group]
         for key in PRIORS:
             if gpus and key in gpus[0]:
-                found[group[0], key] = [gpu[key] for gpu in gpus]
+                objects[group[0], key] = [gpu[key] for gpu in gpus]
     for stack in document["software"]:
         for key in PRIORS:
             if key in stack:
-                found[stack["name"], key] = [stack[key]]
-    return found
+                objects[stack["name"], key] = [stack[key]]
+    return objects
 
 
 class Loss:
@@ -77,10 +77,10 @@ class Loss:
         self._held_out = held_out
         with open(runs, newline="") as file:
             self._runs = {row["id"]: row for row in csv.DictReader(file)}
-        self.values = {n: found[0]["value"] for n, found in self._numbers.items()}
+        self.values = {n: objects[0]["value"] for n, objects in self._numbers.items()}
         # The values without a penalty: `prior`, or the number's value.
         self.centres = {
-            n: found[0].get("prior", self.values[n]) for n, found in self._numbers.items()
+            n: objects[0].get("prior", self.values[n]) for n, objects in self._numbers.items()
         }
 
     def document(self, values):
@@ -129,15 +129,15 @@ def descend(loss, start, sweeps):
     for sweep in range(sweeps):
         for name in values:
             _, least, most = PRIORS[name[1]]
-            helped = False
+            is_better = False
             for sign in (1, -1):
-                moved = values[name] * math.exp(sign * steps[name])
-                tried = {**values, name: min(most, max(least, moved))}
-                found = loss(tried)
-                if found < best - 1e-7:
-                    best, values, helped = found, tried, True
+                moved_value = values[name] * math.exp(sign * steps[name])
+                changed_values = {**values, name: min(most, max(least, moved_value))}
+                changed_loss = loss(changed_values)
+                if changed_loss < best - 1e-7:
+                    best, values, is_better = changed_loss, changed_values, True
                     break
-            steps[name] *= 1.3 if helped else 0.5
+            steps[name] *= 1.3 if is_better else 0.5
         print(f"sweep {sweep + 1}: loss {best:.5f}", flush=True)
     return values
 

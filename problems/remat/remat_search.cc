@@ -64,7 +64,7 @@ class Plans {
   std::optional<RematMoment> Try(const std::vector<char>& is_kept) {
     graph::JointRun run;
     try {
-      run = simulator_.Run(kept);
+      run = simulator_.Run(is_kept);
     } catch (const InputError&) {
       return std::nullopt;  // a relaxed path may be no plan
     }

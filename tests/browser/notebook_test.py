@@ -30,13 +30,13 @@ from acplan._files import charts, display  # noqa: E402
 def _values() -> dict[str, object]:
     model, x = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)), randn(512, 64)
     traced = acplan.trace(model, x, loss_fn=lambda output: output.square().mean())
-    planned = acplan.plan(traced, "100%")
+    plan = acplan.plan(traced, "100%")
     return {
         "trace": traced,
-        "plan": planned,
+        "plan": plan,
         "profile": acplan.profile(traced),
         "verification": acplan.verify(
-            model, planned, x, of=traced, loss_fn=lambda output: output.square().mean()
+            model, plan, x, of=traced, loss_fn=lambda output: output.square().mean()
         ),
         "frontier": acplan.frontier(traced, points=3),
         "explanation": acplan.explain(traced),
@@ -63,10 +63,10 @@ class Notebook:
         )
         self.page: Page = context.new_page()
         self.said: list[str] = []
-        self.asked: list[str] = []
+        self.requested_urls: list[str] = []
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("request", lambda request: self.requested_urls.append(request.url))
         self.page.goto(path.as_uri())
         self.path = path
 
@@ -78,13 +78,13 @@ class Notebook:
 
     def frames(self) -> list[Frame]:
         """Returns the frames of the outputs, in order, with their charts."""
-        found = []
+        frames = []
         for handle in self.page.query_selector_all("iframe"):
             frame = handle.content_frame()
             assert frame is not None
             frame.wait_for_selector("html[data-ready]", timeout=30_000)
-            found.append(frame)
-        return found
+            frames.append(frame)
+        return frames
 
 
 def _data(frame: Frame) -> dict:
@@ -119,17 +119,17 @@ def test_outputs_are_the_charts_of_the_report(browser, values, tmp_path):
         assert peaks["plan"] == [values["trace"].peak_bytes, values["plan"].peak_bytes]
         assert peaks["verification"][1] == values["verification"].measured_bytes
         assert peaks["explanation"] == [values["explanation"].peak_bytes]
-        shown = [
+        shown_budgets = [
             point["budget_bytes"] for point in _data(frames["frontier"])["frontier"]["points"]
         ]
-        assert shown == [row["budget_bytes"] for row in values["frontier"].rows]
+        assert shown_budgets == [row["budget_bytes"] for row in values["frontier"].rows]
         # Each frame is as high as its content, and there are no requests and no complaints.
         for frame in frames.values():
-            inside = frame.evaluate("document.body.getBoundingClientRect().height")
-            outside = frame.frame_element().bounding_box()["height"]
-            assert inside > 200 and 0 <= outside - inside < 2
+            content_height = frame.evaluate("document.body.getBoundingClientRect().height")
+            frame_height = frame.frame_element().bounding_box()["height"]
+            assert content_height > 200 and 0 <= frame_height - content_height < 2
         assert notebook.said == []
-        assert {url for url in notebook.asked if not url.startswith("about:")} == {
+        assert {url for url in notebook.requested_urls if not url.startswith("about:")} == {
             notebook.path.as_uri()
         }
 

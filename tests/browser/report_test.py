@@ -27,9 +27,9 @@ HOSTILE = "</script><script>document.title = 'taken'</script><!-- & \" \u2028 \u
 
 
 def acplan(*arguments: object, exit_code: int = 0) -> subprocess.CompletedProcess:
-    done = subprocess.run([ACPLAN, *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == exit_code, done.stderr
-    return done
+    process = subprocess.run([ACPLAN, *map(str, arguments)], capture_output=True, text=True)
+    assert process.returncode == exit_code, process.stderr
+    return process
 
 
 def report(folder: pathlib.Path, name: str, *arguments: object) -> pathlib.Path:
@@ -126,10 +126,10 @@ class Opened:
         )
         self.page: Page = context.new_page()
         self.said: list[str] = []
-        self.asked: list[str] = []
+        self.requested_urls: list[str] = []
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("request", lambda request: self.requested_urls.append(request.url))
         started = time.monotonic()
         self.page.goto(path.as_uri())
         self.page.wait_for_selector("html[data-ready]", timeout=30_000)
@@ -172,10 +172,10 @@ def bytes_in(text: str) -> float:
 def test_page_is_sound(browser, pages, name, width, scheme):
     with Opened(browser, pages[name], width, scheme) as opened:
         assert opened.said == []
-        assert opened.asked == [pages[name].as_uri()]
+        assert opened.requested_urls == [pages[name].as_uri()]
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
-        found = Axe().run(opened.page)
-        assert found.violations_count == 0, found.generate_report()
+        result = Axe().run(opened.page)
+        assert result.violations_count == 0, result.generate_report()
         for figure in opened.page.locator("figure svg").all():
             box = figure.bounding_box()
             assert box["width"] > 200 and box["x"] + box["width"] <= width
@@ -214,13 +214,16 @@ def test_values_are_those_of_the_data(browser, pages, name):
                 )
         kinds = opened.table("#peak")
         for column in [run for run in runs if "peak_by_kind" in run]:
-            shown = {row["kind"]: bytes_in(row[column["name"]]) for row in kinds}
-            stated = dict(zip(opened.data["kinds"], column["peak_by_kind"], strict=True))
-            assert shown.pop("all") == pytest.approx(sum(stated.values()), rel=0.005)
-            assert shown == {
-                kind: pytest.approx(stated[kind], rel=0.005, abs=1) for kind in shown
+            shown_bytes = {row["kind"]: bytes_in(row[column["name"]]) for row in kinds}
+            stated_bytes = dict(zip(opened.data["kinds"], column["peak_by_kind"], strict=True))
+            assert shown_bytes.pop("all") == pytest.approx(
+                sum(stated_bytes.values()), rel=0.005
+            )
+            assert shown_bytes == {
+                kind: pytest.approx(stated_bytes[kind], rel=0.005, abs=1)
+                for kind in shown_bytes
             }
-            assert sum(stated.values()) == column["peak_bytes"]
+            assert sum(stated_bytes.values()) == column["peak_bytes"]
             assert max(map(sum, column["samples"]["bytes"])) == column["peak_bytes"]
 
 
@@ -239,31 +242,31 @@ def test_plans_and_report_agree_with_the_program(pages):
         run = next(run for run in data["runs"] if run["name"] == plan)
         assert run["peak_bytes"] == said["planned"]["peak_bytes"]
         assert run["recompute_ms"] == pytest.approx(said["planned"]["recompute_ms"])
-        kept = {
+        kinds_by_category = {
             "parameter": "parameters",
             "optimizer": "optimizer",
             "gradient": "gradients",
             "input": "inputs",
         }
         kinds = dict(zip(data["kinds"], run["peak_by_kind"], strict=True))
-        for category, kind in kept.items():
+        for category, kind in kinds_by_category.items():
             assert kinds[kind] <= said["planned"]["by_category"][category]
         assert sum(kinds.values()) == sum(said["planned"]["by_category"].values())
 
 
 def test_chart_is_of_the_data(browser, pages):
     with Opened(browser, pages["trace"]) as opened:
-        scaled = opened.page.evaluate(
+        expected_points = opened.page.evaluate(
             "(() => { const v = charts[0].view; const y = v.scale('y'), x = v.scale('x');"
             " return runs.map(r => [x(r.samples.ms[r.peak_sample]),"
             " y(r.peak_bytes / unit.bytes)]); })()"
         )
-        drawn = opened.page.evaluate(
+        drawn_points = opened.page.evaluate(
             "[...document.querySelectorAll('#memory svg .mark-symbol path')].map(p => "
             "p.getAttribute('transform').match(/[-\\d.]+/g).map(Number))"
         )
-        assert len(drawn) == len(scaled) == 3
-        for (x, y), (drawn_x, drawn_y) in zip(scaled, drawn, strict=True):
+        assert len(drawn_points) == len(expected_points) == 3
+        for (x, y), (drawn_x, drawn_y) in zip(expected_points, drawn_points, strict=True):
             assert (drawn_x, drawn_y) == (
                 pytest.approx(x, abs=0.01),
                 pytest.approx(y, abs=0.01),
@@ -481,6 +484,6 @@ def test_a_hundred_thousand_operators(browser, tmp_path):
 )
 def test_wrong_input_writes_nothing(tmp_path, arguments, said):
     page = tmp_path / "report.html"
-    done = acplan("report", *arguments, "-o", page, exit_code=2)
-    assert said in done.stderr and done.stderr.count("\n") == 1
+    process = acplan("report", *arguments, "-o", page, exit_code=2)
+    assert said in process.stderr and process.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

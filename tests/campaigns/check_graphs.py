@@ -27,7 +27,7 @@ import sys
 from typing import Any
 
 from joint_program import JointProgram
-from programs import Found
+from programs import Answer
 from random_graphs import joint_graph, node_link_graph
 from schedule_program import (
     ScheduleProgram,
@@ -59,50 +59,50 @@ class Campaign:
 
     def ask(self, path: pathlib.Path, *flags: str) -> Json:
         command = [self.program, "remat", str(path), "--json", *flags]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode == 2 and any(rule in done.stderr for rule in RULES):
-            return {"status": "infeasible", "refused": done.stderr}
-        if done.returncode not in (0, 3, 4) or not done.stdout:
-            raise RuntimeError(f"{' '.join(command)}: {done.returncode} {done.stderr}")
-        answer: Json = json.loads(done.stdout)
+        process = subprocess.run(command, capture_output=True, text=True)
+        if process.returncode == 2 and any(rule in process.stderr for rule in RULES):
+            return {"status": "infeasible", "refused": process.stderr}
+        if process.returncode not in (0, 3, 4) or not process.stdout:
+            raise RuntimeError(f"{' '.join(command)}: {process.returncode} {process.stderr}")
+        answer: Json = json.loads(process.stdout)
         return answer
 
-    def count(self, kind: str, path: pathlib.Path, told: str, outcome: str) -> None:
+    def count(self, kind: str, path: pathlib.Path, message: str, outcome: str) -> None:
         self.table.setdefault(kind, collections.Counter())[outcome] += 1
         if outcome == "different":
-            print(f"{path.name}: {told}", flush=True)
+            print(f"{path.name}: {message}", flush=True)
 
-    def compare(self, kind: str, path: pathlib.Path, flags: list[str], found: Found) -> bool:
+    def compare(self, kind: str, path: pathlib.Path, flags: list[str], optimum: Answer) -> bool:
         """Returns whether the answers to one question about a graph agree."""
         answer = self.ask(path, *flags)
         value = answer.get("recompute_ms", answer.get("recomputed"))
         bound = answer.get("bound_ms", answer.get("bound"))
-        outcome = outcome_of(answer["status"], value, bound, found)
-        told = f"{' '.join(flags)}: {answer['status']} {value}, HiGHS {found}"
-        self.count(kind, path, told, outcome)
+        outcome = outcome_of(answer["status"], value, bound, optimum)
+        message = f"{' '.join(flags)}: {answer['status']} {value}, HiGHS {optimum}"
+        self.count(kind, path, message, outcome)
         return outcome != "different"
 
 
-def outcome_of(status: str, value: float | None, bound: float | None, found: Found) -> str:
-    if found[0] == "unproven":
+def outcome_of(status: str, value: float | None, bound: float | None, optimum: Answer) -> str:
+    if optimum[0] == "unproven":
         return "unproven"
-    if status == "infeasible" or found[1] is None:
+    if status == "infeasible" or optimum[1] is None:
         if status == "no_solution":
             return "bounds"
-        return "both infeasible" if status == found[0] else "different"
-    slack = EQUAL * (1 + abs(found[1]))
+        return "both infeasible" if status == optimum[0] else "different"
+    slack = EQUAL * (1 + abs(optimum[1]))
     if status == "optimal":
         assert value is not None
-        if abs(value - found[1]) > slack:
+        if abs(value - optimum[1]) > slack:
             return "different"
         return "equal" if value > 0 else "nothing again"
-    holds = (value is None or value >= found[1] - slack) and (
-        bound is None or bound <= found[1] + slack
+    holds = (value is None or value >= optimum[1] - slack) and (
+        bound is None or bound <= optimum[1] + slack
     )
     return "bounds" if holds else "different"
 
 
-def written(folder: pathlib.Path, name: str, graph: Json) -> pathlib.Path:
+def write_graph(folder: pathlib.Path, name: str, graph: Json) -> pathlib.Path:
     path = folder / f"{name}.json"
     path.write_text(json.dumps(graph))
     return path
@@ -110,55 +110,55 @@ def written(folder: pathlib.Path, name: str, graph: Json) -> pathlib.Path:
 
 def check_remat(campaign: Campaign, seed: int) -> bool:
     graph = joint_graph(seed)
-    path = written(campaign.folder, f"joint_{seed}", graph)
+    path = write_graph(campaign.folder, f"joint_{seed}", graph)
     # The answer to a budget that nothing fits has the least one.
     least = campaign.ask(path, "--budget", "1")
     if "tied to it" in least.get("refused", ""):
         campaign.count("least", path, "", "refused")
         return True
-    found = JointProgram(graph, None).solve()
+    optimum = JointProgram(graph, None).solve()
     budget = least.get("least_bytes")
-    told = f"least {budget}, bound {least.get('least_bound_bytes')}, HiGHS {found}"
-    if found[1] is None or budget is None:
-        is_same = found[1] is None and "refused" in least
+    message = f"least {budget}, bound {least.get('least_bound_bytes')}, HiGHS {optimum}"
+    if optimum[1] is None or budget is None:
+        is_same = optimum[1] is None and "refused" in least
         outcome = "both infeasible" if is_same else "different"
-        campaign.count("least", path, told, outcome)
+        campaign.count("least", path, message, outcome)
         return outcome != "different"
     status = "optimal" if budget == least["least_bound_bytes"] else "feasible"
-    outcome = outcome_of(status, budget, least["least_bound_bytes"], found)
-    campaign.count("least", path, told, outcome)
-    good = outcome != "different"
+    outcome = outcome_of(status, budget, least["least_bound_bytes"], optimum)
+    campaign.count("least", path, message, outcome)
+    is_good = outcome != "different"
     source = random.Random(seed)
     most = max(budget, least["baseline_peak_bytes"])
-    for asked in {budget - 1, budget, source.randint(budget, most), most}:
-        if asked < 1:
+    for limit in {budget - 1, budget, source.randint(budget, most), most}:
+        if limit < 1:
             continue
-        found = JointProgram(graph, asked).solve()
-        good &= campaign.compare("remat", path, ["--budget", str(asked)], found)
+        optimum = JointProgram(graph, limit).solve()
+        is_good &= campaign.compare("remat", path, ["--budget", str(limit)], optimum)
     saved = campaign.ask(path, "--budget", str(most)).get("saved_bytes", 0)
-    for asked in (most, source.randint(budget, most)):
-        kept = source.randint(0, saved)
-        flags = ["--budget", str(asked), "--kept", str(kept)]
-        found = JointProgram(graph, asked, kept).solve()
-        good &= campaign.compare("kept", path, flags, found)
-    return good
+    for limit in (most, source.randint(budget, most)):
+        most_kept = source.randint(0, saved)
+        flags = ["--budget", str(limit), "--kept", str(most_kept)]
+        optimum = JointProgram(graph, limit, most_kept).solve()
+        is_good &= campaign.compare("kept", path, flags, optimum)
+    return is_good
 
 
 def check_schedules(
     campaign: Campaign, kind: str, name: str, graph: Json, steps: Steps
 ) -> bool:
-    path = written(campaign.folder, name, graph)
+    path = write_graph(campaign.folder, name, graph)
     nothing = campaign.ask(path, "--any-schedule", "--budget", "1")
     most, least = nothing["baseline_peak_bytes"], nothing.get("least_bound_bytes", 0)
     source = random.Random(name)
-    good = True
-    for asked in sorted({most - 1, *(source.randint(least, most) for _ in range(3))}):
-        if asked < 1:
+    is_good = True
+    for budget in sorted({most - 1, *(source.randint(least, most) for _ in range(3))}):
+        if budget < 1:
             continue
-        found = ScheduleProgram(steps, asked).solve()
-        flags = ["--any-schedule", "--budget", str(asked)]
-        good &= campaign.compare(kind, path, flags, found)
-    return good
+        optimum = ScheduleProgram(steps, budget).solve()
+        flags = ["--any-schedule", "--budget", str(budget)]
+        is_good &= campaign.compare(kind, path, flags, optimum)
+    return is_good
 
 
 def check_seed(campaign: Campaign, seed: int) -> None:
@@ -180,9 +180,9 @@ def main() -> int:
     if len(sys.argv) not in (4, 5):
         print(__doc__, file=sys.stderr)
         return 2
-    program, made, count = sys.argv[1:4]
+    program, folder_name, count = sys.argv[1:4]
     first = int(sys.argv[4]) if len(sys.argv) > 4 else 0
-    folder = pathlib.Path(made)
+    folder = pathlib.Path(folder_name)
     folder.mkdir(parents=True, exist_ok=True)
     campaign = Campaign(program, folder)
     for seed in range(first, first + int(count)):

@@ -30,10 +30,10 @@ EQUAL = 1e-6
 EXACT = 1e-9
 
 
-Found = tuple[str, float | None]
+Answer = tuple[str, float | None]
 
 
-def solve(path: pathlib.Path, tolerance: float) -> tuple[Found, float]:
+def solve(path: pathlib.Path, tolerance: float) -> tuple[Answer, float]:
     """Returns status and objective, and by how much the solution breaks a row."""
     highs = highspy.Highs()
     highs.silent()
@@ -78,16 +78,16 @@ def violation(highs: highspy.Highs) -> float:
             sums[row] += value * x[column]
     worst = 0.0
     for row, total in enumerate(sums):
-        for broken, bound in (
+        for violated, bound in (
             (model.row_lower_[row] - total, model.row_lower_[row]),
             (total - model.row_upper_[row], model.row_upper_[row]),
         ):
             if abs(bound) < 1e30:
-                worst = max(worst, broken / max(1.0, abs(bound)))
+                worst = max(worst, violated / max(1.0, abs(bound)))
     return worst
 
 
-def is_equal(one: Found, other: Found) -> bool:
+def is_equal(one: Answer, other: Answer) -> bool:
     if one[1] is None or other[1] is None:
         return one[0] == other[0]
     return abs(one[1] - other[1]) <= EQUAL * (1 + abs(one[1]))
@@ -105,19 +105,19 @@ def compare(case: dict, folder: pathlib.Path) -> str:
         return "unproven"
     path = folder / f"{case['name']}.mps"
     for tolerance in (1e-6, 1e-9):
-        found, broken = solve(path, tolerance)
-        if found[0] == "unproven":
+        optimum, violated = solve(path, tolerance)
+        if optimum[0] == "unproven":
             return "unproven"
-        if all(is_equal(found, answer) for answer in answers.values()):
+        if all(is_equal(optimum, answer) for answer in answers.values()):
             if tolerance < 1e-6:
                 return "repeated"
-            if alone[0] != "unproven" and not is_equal(found, alone):
+            if alone[0] != "unproven" and not is_equal(optimum, alone):
                 return "alone"
-            return "both nothing" if found[0] == "infeasible" else "equal"
-    if broken > EXACT:
+            return "both nothing" if optimum[0] == "infeasible" else "equal"
+    if violated > EXACT:
         return "tolerances"
-    told = ", ".join(f"{name}: {' '.join(map(str, a))}" for name, a in answers.items())
-    return f"HiGHS: {' '.join(map(str, found))}, {told}"
+    answers_text = ", ".join(f"{name}: {' '.join(map(str, a))}" for name, a in answers.items())
+    return f"HiGHS: {' '.join(map(str, optimum))}, {answers_text}"
 
 
 OUTCOMES = ("equal", "both nothing", "alone", "repeated", "tolerances", "unproven")

@@ -65,7 +65,7 @@ COMMANDS = {
     **dict.fromkeys(["explain", "profile", "simulate"], (TRACES, PLAN)),
     **dict.fromkeys(["llm-train", "llm-plan", "llm-search", "fit", "llm-compare", "llm-profile"], (MODELS, TRAIN))}
 # Given in every run of the commands that have them.
-NEEDED = {"--budget": ("remat", "plan", "check"), "--gpu": tuple(COMMANDS), "--gpus": tuple(COMMANDS), "--time-limit": tuple(COMMANDS)}
+NEEDED_FLAGS = {"--budget": ("remat", "plan", "check"), "--gpu": tuple(COMMANDS), "--gpus": tuple(COMMANDS), "--time-limit": tuple(COMMANDS)}
 OUTPUTS = ["out.csv", "in.json", "list.txt", "plan.json", ".", "no/out.json", "/dev/full", ""]
 # fmt: on
 
@@ -91,15 +91,15 @@ class Questions:
         text = subprocess.run(
             [program, command, "--help"], capture_output=True, text=True, check=True
         ).stdout
-        found = {}
+        flags = {}
         for line in text.split("Options:")[1].splitlines():
             if match := re.match(r"  (-\S+)( [A-Z]\S*)?", line):
                 name = min(
                     match[1].split(","), key=lambda name: (not name.startswith("--"), len(name))
                 )
-                found[name] = bool(match[2])
+                flags[name] = bool(match[2])
         others = ("--help", "--color", "--errors", "--verbose", "--output", "-o")
-        return {flag: value for flag, value in found.items() if flag not in others}
+        return {flag: value for flag, value in flags.items() if flag not in others}
 
     def ask(self, folder: pathlib.Path) -> list[str]:
         """Returns a command, and writes the file that it reads to the folder."""
@@ -124,20 +124,26 @@ class Questions:
                 k=r.randrange(1, 4),
             )
         flags = self.flags[command]
-        chosen = {
-            flag for flag, commands in NEEDED.items() if command in commands and flag in flags
+        chosen_flags = {
+            flag
+            for flag, commands in NEEDED_FLAGS.items()
+            if command in commands and flag in flags
         }
         if "--json" in flags and r.random() < 0.5:
-            chosen.add("--json")
-        chosen |= set(r.sample(sorted(flags), min(len(flags), r.choice([0, 1, 1, 2, 3, 5]))))
+            chosen_flags.add("--json")
+        chosen_flags |= set(
+            r.sample(sorted(flags), min(len(flags), r.choice([0, 1, 1, 2, 3, 5])))
+        )
         if "node_link" in seed.name:
-            chosen.add("--any-schedule")
-        for flag in sorted(chosen):
+            chosen_flags.add("--any-schedule")
+        for flag in sorted(chosen_flags):
             if flags[flag] and flag not in usual and r.random() < 0.8:
                 continue
             words.append(flag)
             if flags[flag]:
-                is_odd = flag not in usual or r.random() < (0.02 if flag in NEEDED else 0.08)
+                is_odd = flag not in usual or r.random() < (
+                    0.02 if flag in NEEDED_FLAGS else 0.08
+                )
                 words.append(r.choice(ODD if is_odd else usual[flag]))
         if command == "report" or (
             r.random() < 0.5 and command not in ("baseline", "tree", "check", "compare")
@@ -163,10 +169,10 @@ class Questions:
         ]
         if r.random() < 0.3:
             command += ["--decisions", "save,recompute,skip"]
-        found = subprocess.run(
+        plan_text = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, check=False
         ).stdout
-        return self._changed(found) if found and r.random() < 0.3 else found
+        return self._changed(plan_text) if plan_text and r.random() < 0.3 else plan_text
 
     def _changed(self, text: str) -> str:
         r = self.random
@@ -251,35 +257,35 @@ def no_number(name: str) -> None:
 
 
 def broken_rules(words: list[str], ended: Ended) -> list[str]:
-    found = []
+    complaints = []
     err = ended.err.decode(errors="replace")
     lines = [
         line for line in err.split("\n") if line and not line.startswith("acplan: warning:")
     ]
     # A plan that check refuses was changed, or is for another question.
     if ended.code not in (0, 2, 3, 4) and (words[0], ended.code) != ("check", 1):
-        found.append(f"exit code {ended.code}")
+        complaints.append(f"exit code {ended.code}")
     # For fit the limit is that of a row.
     if ended.seconds > 2 * limit_of(words) + 2 and words[0] != "fit":
-        found.append(f"{ended.seconds:.1f} s")
+        complaints.append(f"{ended.seconds:.1f} s")
     if ended.megabytes > 1500:
-        found.append(f"{ended.megabytes} MB")
+        complaints.append(f"{ended.megabytes} MB")
     if re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e\ufffd]", err):
-        found.append("control characters on stderr")
+        complaints.append("control characters on stderr")
     if re.search(r"terminate|std::|basic_string|bad_alloc|vector::|exception", err):
-        found.append("an inner complaint")
+        complaints.append("an inner complaint")
     if ended.code == 2 and (len(lines) != 1 or ended.out):
-        found.append(f"{len(lines)} lines on stderr, {len(ended.out)} bytes on stdout")
+        complaints.append(f"{len(lines)} lines on stderr, {len(ended.out)} bytes on stdout")
     if ended.code == 2 and ended.has_written:
-        found.append("something written")
+        complaints.append("something written")
     if ended.code == 0 and lines:
-        found.append("a complaint")
+        complaints.append("a complaint")
     if "--json" in words and ended.out:
         try:
-            found += untruths(json.loads(ended.out, parse_constant=no_number))
+            complaints += untruths(json.loads(ended.out, parse_constant=no_number))
         except ValueError as error:
-            found.append(f"no JSON: {error}")
-    return found
+            complaints.append(f"no JSON: {error}")
+    return complaints
 
 
 def output_of(words: list[str]) -> str:
@@ -319,16 +325,18 @@ def disagreements(
     if ended.code != 0 or output not in ("out.json", "out.json.gz"):
         return []
     packed = (folder / output).read_bytes()
-    written = gzip.decompress(packed) if output.endswith(".gz") else packed
-    found = []
-    if "--json" in words and words[0] != "llm-score" and written != ended.out:
-        found.append("stdout and the file differ")
+    file_bytes = gzip.decompress(packed) if output.endswith(".gz") else packed
+    complaints = []
+    if "--json" in words and words[0] != "llm-score" and file_bytes != ended.out:
+        complaints.append("stdout and the file differ")
     if words[0] == "plan":
-        budget = str(json.loads(written)["budget_bytes"])
+        budget = str(json.loads(file_bytes)["budget_bytes"])
         check = run(program, ["check", words[1], output, "--budget", budget], folder)
         if check.code != 0:
-            found.append(f"check ends with {check.code}: {(check.out + check.err)[-200:]!r}")
-    return found
+            complaints.append(
+                f"check ends with {check.code}: {(check.out + check.err)[-200:]!r}"
+            )
+    return complaints
 
 
 def main(program: str, root: str, runs: str = "1000", seed: str = "1") -> int:
@@ -337,16 +345,18 @@ def main(program: str, root: str, runs: str = "1000", seed: str = "1") -> int:
     codes: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
     is_broken = False
     for number in range(int(runs)):
-        with tempfile.TemporaryDirectory() as made:
-            folder = pathlib.Path(made)
+        with tempfile.TemporaryDirectory() as folder_name:
+            folder = pathlib.Path(folder_name)
             words = questions.ask(folder)
             ended = run(path, words, folder)
             codes[words[0]][ended.code] += 1
-            if found := broken_rules(words, ended) + disagreements(path, words, folder, ended):
+            if complaints := broken_rules(words, ended) + disagreements(
+                path, words, folder, ended
+            ):
                 is_broken = True
                 print(
                     number,
-                    "; ".join(found),
+                    "; ".join(complaints),
                     "|",
                     shlex.join(word[:80] for word in words),
                     "|",

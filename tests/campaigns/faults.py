@@ -78,8 +78,8 @@ class Campaign:
                 "8",
             ],
         ]
-        chosen = self.random.choice(choices)
-        return [str(self.program), *chosen, "-o", "plan.json"]
+        arguments = self.random.choice(choices)
+        return [str(self.program), *arguments, "-o", "plan.json"]
 
     def _trace(self, name: str) -> str:
         return f"{self.data}/traces/{name}.json.gz"
@@ -171,24 +171,24 @@ _SIGNALS = {
 
 
 def broken_rules(name: str, folder: Folder, had_old: bool, code: int) -> Broken:
-    found: Broken = []
+    complaints: Broken = []
     ends_so = name in _SIGNALS and code == -_SIGNALS[name]
     if code not in DOCUMENTED and not ends_so:
-        found.append(f"exit code {code}")
+        complaints.append(f"exit code {code}")
     others = sorted(path.name for path in folder.iterdir() if path.name != "plan.json")
     if others:
-        found.append(f"left {', '.join(others)}")
+        complaints.append(f"left {', '.join(others)}")
     path = folder / "plan.json"
     if not path.exists():
-        return [*found, "the old file is gone"] if had_old else found
+        return [*complaints, "the old file is gone"] if had_old else complaints
     text = path.read_text()
     if had_old and text == OLD:
-        return found
+        return complaints
     try:
         json.loads(text)
     except ValueError as error:
-        found.append(f"a torn file: {error}")
-    return found
+        complaints.append(f"a torn file: {error}")
+    return complaints
 
 
 def main(program: str, data: str, runs: str = "100") -> int:
@@ -204,17 +204,17 @@ def main(program: str, data: str, runs: str = "100") -> int:
         codes: collections.Counter[int] = collections.Counter()
         broken: Broken = []
         for _ in range(int(runs)):
-            with tempfile.TemporaryDirectory() as made:
-                folder = Folder(made)
+            with tempfile.TemporaryDirectory() as folder_name:
+                folder = Folder(folder_name)
                 had_old = campaign.random.random() < 0.5
                 if had_old:
                     (folder / "plan.json").write_text(OLD)
                 code = fault(folder)
                 codes[code] += 1
                 broken += broken_rules(name, folder, had_old, code)
-        told = ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
+        code_counts = ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
         print(
-            f"| {name.replace('_', ' ')} | {runs} | {told} "
+            f"| {name.replace('_', ' ')} | {runs} | {code_counts} "
             f"| {'; '.join(broken[:3]) or 'none'} |",
             flush=True,
         )

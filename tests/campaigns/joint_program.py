@@ -8,12 +8,12 @@ Columns, of buffers b that nodes of stage forward or either make and forward doe
 return, of those nodes o, and of batches j: the nodes that run again before the backward node j,
 the last for the buffers that backward returns.
 
-    kept[b]       kept, and needed by backward
-    needed[b][j]  before j or earlier backward needed b
-    missed[b][j]  the same, and it is not kept
-    ran[o][j]     o ran in backward, in batch j or earlier
-    early[o]      o of stage either runs in forward
-    both[o]       o of stage either runs in both passes
+    is_kept[b]       kept, and needed by backward
+    is_needed[b][j]  before j or earlier backward needed b
+    is_missed[b][j]  the same, and it is not kept
+    has_run[o][j]    o ran in backward, in batch j or earlier
+    early[o]         o of stage either runs in forward
+    both[o]          o of stage either runs in both passes
 
 The live bytes are bounded from below at every moment that there may be. A moment of a node that
 does not run there holds at most as much as one before or after it that does.
@@ -59,7 +59,7 @@ class JointProgram(Program):
         self._add_forward()
         self._add_backward()
         if most_kept is not None:
-            self.row([(self.kept[b], self.bytes[b]) for b in self.values], upper=most_kept)
+            self.row([(self.is_kept[b], self.bytes[b]) for b in self.values], upper=most_kept)
 
     def _is(self, node: int, stage: str) -> bool:
         return bool(self.nodes[node]["stage"] == stage)
@@ -71,16 +71,16 @@ class JointProgram(Program):
         def may_keep(b: int) -> bool:
             return self.graph["buffers"][b].get("keep", True)
 
-        self.kept = {b: self.binary(upper=may_keep(b)) for b in self.values}
+        self.is_kept = {b: self.binary(upper=may_keep(b)) for b in self.values}
         each = range(self.batches)
-        self.needed = {b: [self.binary() for _ in each] for b in self.values}
-        self.missed = {b: [self.binary() for _ in each] for b in self.values}
-        self.ran: dict[int, list[int]] = {}
+        self.is_needed = {b: [self.binary() for _ in each] for b in self.values}
+        self.is_missed = {b: [self.binary() for _ in each] for b in self.values}
+        self.has_run: dict[int, list[int]] = {}
         self.early: dict[int, int] = {}
         for n in self.early_nodes:
             may = self.nodes[n].get("again", True)
             is_forward = self._is(n, "forward")
-            self.ran[n] = [
+            self.has_run[n] = [
                 self.binary(
                     self._cost(n) if is_forward and j == self.batches - 1 else 0.0,
                     upper=may,
@@ -90,7 +90,7 @@ class JointProgram(Program):
             if not is_forward:
                 self.early[n] = self.binary()
                 both = self.binary(self._cost(n))
-                self.row([(both, 1), (self.early[n], -1), (self.ran[n][-1], -1)], lower=-1)
+                self.row([(both, 1), (self.early[n], -1), (self.has_run[n][-1], -1)], lower=-1)
 
     def _readers(self, b: int) -> list[int]:
         return [n for n in self.early_nodes if b in self.nodes[n]["reads"]]
@@ -98,43 +98,43 @@ class JointProgram(Program):
     def _add_needs(self) -> None:
         for b in self.values:
             # A buffer that is kept and not needed counts as not kept.
-            self.row([(self.kept[b], 1), (self.needed[b][-1], -1)], upper=0)
+            self.row([(self.is_kept[b], 1), (self.is_needed[b][-1], -1)], upper=0)
             for j in range(self.batches):
-                needed, missed = self.needed[b][j], self.missed[b][j]
-                again = [self.ran[n][j] for n in self._readers(b)]
+                is_needed, is_missed = self.is_needed[b][j], self.is_missed[b][j]
+                runs_of_readers = [self.has_run[n][j] for n in self._readers(b)]
                 if any(b in reads for reads in self.reads[: j + 1]):
-                    self.row([(needed, 1)], lower=1)
+                    self.row([(is_needed, 1)], lower=1)
                 else:
-                    self.is_any(needed, again)
-                self.row([(missed, 1), (needed, -1), (self.kept[b], 1)], lower=0)
-                self.row([(missed, 1), (needed, -1)], upper=0)
-                self.row([(missed, 1), (self.kept[b], 1)], upper=1)
+                    self.is_any(is_needed, runs_of_readers)
+                self.row([(is_missed, 1), (is_needed, -1), (self.is_kept[b], 1)], lower=0)
+                self.row([(is_missed, 1), (is_needed, -1)], upper=0)
+                self.row([(is_missed, 1), (self.is_kept[b], 1)], upper=1)
         for n in self.early_nodes:
-            values = [b for b in self.nodes[n]["makes"] if b in self.kept]
+            values = [b for b in self.nodes[n]["makes"] if b in self.is_kept]
             for j in range(self.batches):
-                self.is_any(self.ran[n][j], [self.missed[b][j] for b in values])
+                self.is_any(self.has_run[n][j], [self.is_missed[b][j] for b in values])
 
     def _add_early_runs(self) -> None:
         for n, early in self.early.items():
             makes = self.nodes[n]["makes"]
-            wanted = [self.kept[b] for b in makes]
-            wanted += [self.early[r] for b in makes for r in self._readers(b)]
-            self.is_any(early, wanted)
+            reasons = [self.is_kept[b] for b in makes]
+            reasons += [self.early[r] for b in makes for r in self._readers(b)]
+            self.is_any(early, reasons)
 
     def _add_ties(self) -> None:
         """Adds rows for tied nodes: of their results at the same place, none is kept if one is
         missed."""
-        alike: dict[tuple[int, int], list[int]] = {}
+        tied_results: dict[tuple[int, int], list[int]] = {}
         for n in self.early_nodes:
             first = self.nodes[n].get("tied_to", n)
             for place, b in enumerate(self.nodes[n]["makes"]):
-                if b in self.kept:
-                    alike.setdefault((first, place), []).append(b)
-        for values in alike.values():
+                if b in self.is_kept:
+                    tied_results.setdefault((first, place), []).append(b)
+        for values in tied_results.values():
             for a in values:
                 for b in values:
                     if a != b:
-                        self.row([(self.kept[a], 1), (self.missed[b][-1], 1)], upper=1)
+                        self.row([(self.is_kept[a], 1), (self.is_missed[b][-1], 1)], upper=1)
 
     def _add_moment(self, fixed: float, terms: Terms) -> None:
         """Adds the row of a moment: at most the budget."""
@@ -176,12 +176,12 @@ class JointProgram(Program):
             if is_known or any(n not in self.early for n in readers):
                 return float(self.bytes[b])
         live = self.number()
-        wanted = [self.early[n] for n in readers]
-        if b in self.kept:
-            wanted.append(self.kept[b])
+        reasons = [self.early[n] for n in readers]
+        if b in self.is_kept:
+            reasons.append(self.is_kept[b])
         if maker in self.early and is_made_here:
-            wanted.append(self.early[maker])
-        self.at_least_all(live, wanted)
+            reasons.append(self.early[maker])
+        self.at_least_all(live, reasons)
         terms.append((live, self.bytes[b]))
         return 0.0
 
@@ -209,8 +209,8 @@ class JointProgram(Program):
 
     def _runs_in(self, n: int, j: int) -> list[tuple[int, int]]:
         """Returns whether a node runs again in a batch, as a sum."""
-        now = [(self.ran[n][j], 1)]
-        return now if j == 0 else [*now, (self.ran[n][j - 1], -1)]
+        now = [(self.has_run[n][j], 1)]
+        return now if j == 0 else [*now, (self.has_run[n][j - 1], -1)]
 
     def _live_of_backward(self, j: int) -> float:
         """Returns the bytes of buffers that come with backward or are made there, at the
@@ -246,13 +246,13 @@ class JointProgram(Program):
         itself are counted with it, except for a kept copy."""
         is_read = any(b in reads for reads in self.reads[j:])
         maker = self.maker[b]
-        there: list[list[tuple[int, int]]] = [[(self.kept[b], 1)]]
+        copies: list[list[tuple[int, int]]] = [[(self.is_kept[b], 1)]]
         # Made again in this batch or before, and not kept.
         batch = j if at is None or maker < at else j - 1
         if batch >= 0:
-            there.append([(self.ran[maker][batch], 1), (self.kept[b], -1)])
+            copies.append([(self.has_run[maker][batch], 1), (self.is_kept[b], -1)])
         live = self.number()
-        for terms_of in there:
+        for terms_of in copies:
             if is_read:
                 self.row([(live, 1), *((c, -s) for c, s in terms_of)], lower=0)
                 continue
@@ -264,11 +264,11 @@ class JointProgram(Program):
     def _later_reads(self, b: int, j: int, at: int | None) -> list[list[tuple[int, int]]]:
         """Returns terms for each node that reads the buffer: 1 if it runs again then or
         later."""
-        found = []
+        terms_by_reader = []
         for n in self._readers(b):
-            before = self.ran[n][j] if at is None or n < at else None
+            before = self.has_run[n][j] if at is None or n < at else None
             if before is None and j > 0:
-                before = self.ran[n][j - 1]
-            ends = [(self.ran[n][-1], 1)]
-            found.append(ends if before is None else [*ends, (before, -1)])
-        return found
+                before = self.has_run[n][j - 1]
+            ends = [(self.has_run[n][-1], 1)]
+            terms_by_reader.append(ends if before is None else [*ends, (before, -1)])
+        return terms_by_reader

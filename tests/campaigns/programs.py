@@ -6,7 +6,7 @@ import highspy
 
 Terms = list[tuple[int, float]]
 # A status (optimal, infeasible or unproven) and the objective.
-Found = tuple[str, float | None]
+Answer = tuple[str, float | None]
 
 _SECONDS = 60.0
 
@@ -46,7 +46,7 @@ class Program:
         self.at_least_all(column, others)
         self.row([(column, 1), *((other, -1) for other in others)], upper=0)
 
-    def solve(self) -> Found:
+    def solve(self) -> Answer:
         for name, value in {
             "threads": 1,
             "time_limit": _SECONDS,

@@ -24,24 +24,24 @@ class _Joint:
         self.has_ties = source.random() < 0.3
         self.buffers: list[Json] = []
         self.nodes: list[Json] = []
-        self.ahead: list[int] = []  # what nodes of stage forward may read
+        self.forward_readable: list[int] = []  # what nodes of stage forward may read
         self.either: list[int] = []  # what nodes of stage either make
-        self.behind: list[int] = []  # what comes with backward or is made there
+        self.backward_buffers: list[int] = []  # what comes with backward or is made there
         for _ in range(source.randint(1, 2)):
-            self.ahead.append(self._buffer())
-        inputs = list(self.ahead)
+            self.forward_readable.append(self._buffer())
+        inputs = list(self.forward_readable)
         for _ in range(source.randint(0, 2)):
-            self.behind.append(self._buffer({"from": "backward"}))
+            self.backward_buffers.append(self._buffer({"from": "backward"}))
         for _ in range(source.randint(2, 9)):
             self._add_early_node()
-        made = [b for b in self.ahead if b not in inputs]
+        made_buffers = [b for b in self.forward_readable if b not in inputs]
         for _ in range(source.randint(1, 7)):
             self._add_backward_node()
-        outputs = [b for b in made if self._chance(0.15)]
+        outputs = [b for b in made_buffers if self._chance(0.15)]
         if self._chance(0.2):
             outputs.append(source.choice(inputs))
-        returned = [b for b in self.behind if self._chance(0.3)]
-        returned += [b for b in made + self.either if self._chance(0.07)]
+        returned = [b for b in self.backward_buffers if self._chance(0.3)]
+        returned += [b for b in made_buffers + self.either if self._chance(0.07)]
         self.graph: Json = {
             "format": "acplan.graph",
             "version": 1,
@@ -63,15 +63,15 @@ class _Joint:
 
     def _some(self, values: list[int], most: int) -> list[int]:
         """Returns some of the values without repetition, recent ones more often."""
-        chosen: list[int] = []
+        chosen_values: list[int] = []
         for _ in range(self.random.randint(0, most)):
             if not values:
                 break
             back = min(self.random.randrange(len(values)) for _ in range(2))
             value = values[-1 - back]
-            if value not in chosen:
-                chosen.append(value)
-        return chosen
+            if value not in chosen_values:
+                chosen_values.append(value)
+        return chosen_values
 
     def _node(self, stage: str, reads: list[int], makes: list[int]) -> None:
         node: Json = {
@@ -88,7 +88,7 @@ class _Joint:
     def _add_early_node(self) -> None:
         is_either = self._chance(0.25)
         stage = "either" if is_either else "forward"
-        readable = self.ahead + self.either if is_either else self.ahead
+        readable = self.forward_readable + self.either if is_either else self.forward_readable
         reads = self._some(readable, 3) or [self.random.choice(readable)]
         count = self.random.choice((1, 1, 1, 1, 0, 2, 3))
         makes = [self._buffer() for _ in range(count)]
@@ -103,11 +103,11 @@ class _Joint:
                     self.buffers[b]["keep"] = False
             if self._chance(0.12):
                 node["again"] = False
-        (self.either if is_either else self.ahead).extend(makes)
+        (self.either if is_either else self.forward_readable).extend(makes)
 
     def _tie(self, node: Json) -> int | None:
         """Returns an earlier node that this one may be another run of."""
-        alike = [
+        candidates = [
             n
             for n, other in enumerate(self.nodes[:-1])
             if len(other["makes"]) == len(node["makes"])
@@ -115,7 +115,7 @@ class _Joint:
             and "tied_to" not in other
             and not self._needs(node["reads"], n)
         ]
-        return self.random.choice(alike) if alike else None
+        return self.random.choice(candidates) if candidates else None
 
     def _needs(self, reads: list[int], first: int) -> bool:
         """Returns whether these buffers need, directly or not, a result of a node or of one
@@ -123,7 +123,7 @@ class _Joint:
         group = {n for n, node in enumerate(self.nodes) if node.get("tied_to") == first}
         group.add(first)
         makers = {b: n for n, node in enumerate(self.nodes) for b in node["makes"]}
-        open_buffers, seen = list(reads), set(reads)
+        open_buffers, visited = list(reads), set(reads)
         while open_buffers:
             maker = makers.get(open_buffers.pop())
             if maker is None:
@@ -131,14 +131,14 @@ class _Joint:
             if maker in group:
                 return True
             for b in self.nodes[maker]["reads"]:
-                if b not in seen:
-                    seen.add(b)
+                if b not in visited:
+                    visited.add(b)
                     open_buffers.append(b)
         return False
 
     def _add_backward_node(self) -> None:
-        early = self.ahead + self.either
-        reads = self._some(self.behind, 1)
+        early = self.forward_readable + self.either
+        reads = self._some(self.backward_buffers, 1)
         # Mostly from the last to the first, as for gradients.
         late = sum(node["stage"] == "backward" for node in self.nodes)
         from_end = max(1, len(early) - late)
@@ -147,7 +147,7 @@ class _Joint:
                 reads.append(b)
         makes = [self._buffer() for _ in range(self.random.choice((1, 1, 1, 0, 2)))]
         self._node("backward", reads, makes)
-        self.behind.extend(makes)
+        self.backward_buffers.extend(makes)
 
 
 def node_link_graph(seed: int) -> Json:

@@ -22,7 +22,7 @@ class Steps:
     are returned."""
 
     def __init__(self) -> None:
-        self.held = 0
+        self.held_bytes = 0
         self.ms: list[float] = []
         self.scratch: list[int] = []
         self.may_run_again: list[bool] = []
@@ -32,15 +32,15 @@ class Steps:
         self.is_returned: list[bool] = []
 
     def add(self, ms: float, reads: list[int], sizes: list[int], node: Json) -> list[int]:
-        made = list(range(len(self.bytes), len(self.bytes) + len(sizes)))
+        values = list(range(len(self.bytes), len(self.bytes) + len(sizes)))
         self.bytes += sizes
         self.is_returned += [False] * len(sizes)
         self.ms.append(ms)
         self.reads.append(reads)
-        self.makes.append(made)
+        self.makes.append(values)
         self.scratch.append(node.get("scratch", 0))
         self.may_run_again.append(node.get("again", True))
-        return made
+        return values
 
 
 def steps_of_node_link(graph: Json) -> Steps:
@@ -59,16 +59,16 @@ def steps_of_joint(graph: Json) -> Steps:
     """Returns the steps of a graph. Inputs are held during the whole step; buffers that come
     with backward are made, once, in no time, before the first node of backward."""
     steps = Steps()
-    steps.held = graph.get("held_bytes", 0)
-    made = {b for node in graph["nodes"] for b in node["makes"]}
+    steps.held_bytes = graph.get("held_bytes", 0)
+    made_buffers = {b for node in graph["nodes"] for b in node["makes"]}
     begin = []
     for b, buffer in enumerate(graph["buffers"]):
-        if b in made:
+        if b in made_buffers:
             continue
         if buffer.get("from") == "backward":
             begin.append(b)
         else:
-            steps.held += buffer["bytes"]
+            steps.held_bytes += buffer["bytes"]
     value: dict[int, int] = {}
 
     def sizes(buffers: list[int]) -> list[int]:
@@ -103,7 +103,7 @@ class ScheduleProgram(Program):
         loads: list[list[tuple[int, float]]] = [
             [(runs[k], steps.scratch[i])] for k, (_, i) in enumerate(slots)
         ]
-        makers = {b: n for n, made in enumerate(steps.makes) for b in made}
+        makers = {b: n for n, made_values in enumerate(steps.makes) for b in made_values}
         for b, size in enumerate(steps.bytes):
             later = None  # live at the next slot
             for k in reversed(range(len(slots))):
@@ -121,4 +121,4 @@ class ScheduleProgram(Program):
                 loads[k].append((live, size))
                 later = live
         for load in loads:
-            self.row(load, upper=budget - steps.held)
+            self.row(load, upper=budget - steps.held_bytes)

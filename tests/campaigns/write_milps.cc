@@ -53,19 +53,19 @@ using solver::Milp;
 // Longer than anything in reach of a campaign.
 constexpr double kSecondsOfCbc = 60;
 
-struct Written {
+struct WrittenMilps {
   std::filesystem::path folder;
-  std::string of = {};  // the seed, or the file
+  std::string source = {};  // the seed, or the file
   int count = 0;
 };
 
 ordered_json AnswerOfCbc(const Milp& milp) {
   solver::CbcOptions options;
   options.limits.time_limit_s = kSecondsOfCbc;
-  const solver::MilpSolution found = solver::SolveWithCbc(milp, options);
-  switch (found.status) {
+  const solver::MilpSolution solution = solver::SolveWithCbc(milp, options);
+  switch (solution.status) {
     case solver::MilpStatus::kOptimal:
-      return {{"status", "optimal"}, {"objective", found.objective}};
+      return {{"status", "optimal"}, {"objective", solution.objective}};
     case solver::MilpStatus::kInfeasible:
       return {{"status", "infeasible"}, {"objective", nullptr}};
     default:
@@ -73,10 +73,10 @@ ordered_json AnswerOfCbc(const Milp& milp) {
   }
 }
 
-ordered_json AnswerOf(const ModuleSolution& found) {
-  switch (found.status) {
+ordered_json AnswerOf(const ModuleSolution& solution) {
+  switch (solution.status) {
     case solver::SearchStatus::kOptimal:
-      return {{"status", "optimal"}, {"objective", found.ms}};
+      return {{"status", "optimal"}, {"objective", solution.ms}};
     case solver::SearchStatus::kInfeasible:
       return {{"status", "infeasible"}, {"objective", nullptr}};
     default:
@@ -84,14 +84,14 @@ ordered_json AnswerOf(const ModuleSolution& found) {
   }
 }
 
-void Write(Written& written, const std::string& kind, const Milp& milp,
+void Write(WrittenMilps& milps, const std::string& kind, const Milp& milp,
            const ModuleSolution& by_labels,
            const std::optional<ModuleSolution>& by_engine) {
   // There is nothing to decide.
   if (milp.columns.empty()) return;
   const std::string name =
-      fmt::format("{}_{}_{}", kind, written.of, written.count++);
-  std::ofstream file(written.folder / (name + ".mps"));
+      fmt::format("{}_{}_{}", kind, milps.source, milps.count++);
+  std::ofstream file(milps.folder / (name + ".mps"));
   file << solver::ToMps(milp);
   file.close();
   if (!file) throw std::runtime_error("cannot write " + name + ".mps");
@@ -102,7 +102,7 @@ void Write(Written& written, const std::string& kind, const Milp& milp,
   std::cout << line << '\n' << std::flush;
 }
 
-void WriteProfile(Written& written, const graph::Profile& profile,
+void WriteProfile(WrittenMilps& milps, const graph::Profile& profile,
                   PlanOptions options, std::span<const double> shares) {
   const graph::ModuleTree tree(profile);
   options.engine = Engine::kLabels;
@@ -120,19 +120,20 @@ void WriteProfile(Written& written, const graph::Profile& profile,
     const double budget = std::floor(least + share * (most - least));
     if (auto* joint = std::get_if<BuiltJointProblem>(&problem->built)) {
       joint->problem.relaxed.budget_bytes = budget;
-      Write(written, "operators", ToMilp(joint->problem).milp,
+      Write(milps, "operators", ToMilp(joint->problem).milp,
             SolveJointByLabels(joint->problem),
             SolveJointByCbc(joint->problem, limits));
     } else {
-      auto& built = std::get<BuiltModuleProblem>(problem->built);
-      built.problem.budget_bytes = budget;
-      Write(written, "modules", ToMilp(built.problem).milp,
-            SolveByLabels(built.problem), SolveByCbc(built.problem, limits));
+      auto& built_problem = std::get<BuiltModuleProblem>(problem->built);
+      built_problem.problem.budget_bytes = budget;
+      Write(milps, "modules", ToMilp(built_problem.problem).milp,
+            SolveByLabels(built_problem.problem),
+            SolveByCbc(built_problem.problem, limits));
     }
   }
 }
 
-void WriteRandomProfile(Written& written, unsigned seed) {
+void WriteRandomProfile(WrittenMilps& milps, unsigned seed) {
   std::mt19937 random(seed);
   const graph::Profile profile = test_support::RandomProfile(
       seed, {.most_modules = 6 + static_cast<int>(random() % 30),
@@ -143,10 +144,10 @@ void WriteRandomProfile(Written& written, unsigned seed) {
   if (random() % 3 == 0) options.max_units = 1 + static_cast<int>(random() % 3);
   const double share = std::uniform_real_distribution(0., 0.8)(random);
   // No plan is below the least budget, which both must see.
-  WriteProfile(written, profile, options, std::vector<double>{-0.02, share});
+  WriteProfile(milps, profile, options, std::vector<double>{-0.02, share});
 }
 
-void WriteRandomStep(Written& written, unsigned seed) {
+void WriteRandomStep(WrittenMilps& milps, unsigned seed) {
   const std::vector<TraceCaseKind> kinds = TraceCaseKinds();
   const TraceCase c(kinds[seed % kinds.size()], seed);
   std::mt19937 random(seed);
@@ -159,7 +160,7 @@ void WriteRandomStep(Written& written, unsigned seed) {
   const NeedMilp form =
       ToMilp(c.problem, relaxation,
              ChoicesOfCalls(c.problem, FirstWitnesses(c.problem), {}));
-  Write(written, "needs", form.milp, SolveJointByLabels(relaxation.joint), {});
+  Write(milps, "needs", form.milp, SolveJointByLabels(relaxation.joint), {});
 }
 
 int Main(int argc, char** argv) {
@@ -170,17 +171,17 @@ int Main(int argc, char** argv) {
     return 2;
   }
   std::filesystem::create_directories(args[1]);
-  Written written = {.folder = args[1]};
+  WrittenMilps milps = {.folder = args[1]};
   if (args[0] == "files") {
     for (size_t k = 2; k < args.size(); ++k) {
       const graph::Profile profile = graph::ReadProfile(args[k]);
-      written.of = std::filesystem::path(args[k]).stem().stem();
+      milps.source = std::filesystem::path(args[k]).stem().stem();
       for (const Granularity granularity :
            {Granularity::kModule, Granularity::kOperator}) {
         PlanOptions options;
         options.granularity = granularity;
         options.memory.model = DefaultMemoryModel(profile);
-        WriteProfile(written, profile, options,
+        WriteProfile(milps, profile, options,
                      std::vector<double>{0.1, 0.4, 0.7, 0.9});
       }
     }
@@ -189,9 +190,9 @@ int Main(int argc, char** argv) {
   const int first = args.size() > 3 ? std::stoi(args[3]) : 0;
   const int end = first + std::stoi(args[2]);
   for (int seed = first; seed < end; ++seed) {
-    written.of = std::to_string(seed);
-    WriteRandomProfile(written, seed);
-    WriteRandomStep(written, seed);
+    milps.source = std::to_string(seed);
+    WriteRandomProfile(milps, seed);
+    WriteRandomStep(milps, seed);
   }
   return 0;
 }

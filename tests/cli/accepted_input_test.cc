@@ -15,7 +15,7 @@ class AcceptedInputTest : public CliTest {
   // accepts.
   std::string Warnings(const std::vector<Edit>& edits,
                        const std::vector<std::string>& more = {}) const {
-    Put("profile.json", Edited(SmallProfile(), edits));
+    PutFile("profile.json", Edited(SmallProfile(), edits));
     return WarningsOfPlan(more);
   }
 
@@ -56,7 +56,7 @@ TEST_F(AcceptedInputTest, NeverCalledModules) {
   module["fqn"] = "Transformer.spare";
   module["calls"] = 0;
   profile["modules"].push_back(module);
-  Put("profile.json", profile.dump());
+  PutFile("profile.json", profile.dump());
   EXPECT_EQ(WarningsOfPlan({}), "");
   EXPECT_THAT(AcplanOut({"tree", "profile.json"}),
               HasSubstr("unused (never called)"));
@@ -101,8 +101,8 @@ TEST_F(AcceptedInputTest, TimesThatAreTiny) {
     }
   }
   for (const std::string tradeoff : {"pareto", "fit", "profile"}) {
-    const auto recompute = [&](const json& of) {
-      Put("profile.json", of.dump());
+    const auto recompute = [&](const json& document) {
+      PutFile("profile.json", document.dump());
       return AcplanJson({"plan", "profile.json", "--budget", "1.6GiB",
                          "--tradeoff", tradeoff})["recompute_ms"]
           .get<double>();
@@ -130,17 +130,17 @@ TEST_F(AcceptedInputTest, ModuleInfoOfPyTorch) {
     for (const char* key : {"sac", "snap", "torch_fit"}) module.erase(key);
     info["mod_stats"].push_back(module);
   }
-  Put("profile.json", profile.dump());
-  Put("info.json", info.dump());
+  PutFile("profile.json", profile.dump());
+  PutFile("info.json", info.dump());
   for (const char* budget : {"2GiB", "1.6GiB", "min"}) {
     const json expected =
         AcplanJson({"plan", "profile.json", "--budget", budget, "--tradeoff",
                     "profile", "--memory-model", "torch"});
-    const json found = AcplanJson({"plan", "info.json", "--budget", budget});
-    EXPECT_EQ(found["model"], "Transformer");
+    const json plan = AcplanJson({"plan", "info.json", "--budget", budget});
+    EXPECT_EQ(plan["model"], "Transformer");
     for (const char* key : {"modules", "recompute_ms", "peak_bytes", "baseline",
                             "memory_model", "tradeoff", "status"}) {
-      EXPECT_EQ(found[key], expected[key]) << budget << ' ' << key;
+      EXPECT_EQ(plan[key], expected[key]) << budget << ' ' << key;
     }
   }
   EXPECT_THAT(Acplan({"plan", "info.json", "--budget", "2GiB", "--granularity",
@@ -179,7 +179,7 @@ TEST_F(AcceptedInputTest, ModulesWithoutOperators) {
 TEST_F(AcceptedInputTest, AProfileWithFitsOnly) {
   json profile = SmallProfile();
   for (json& module : profile["modules"]) module.erase("sac");
-  Put("profile.json", profile.dump());
+  PutFile("profile.json", profile.dump());
   EXPECT_EQ(WarningsOfPlan({}), "");
   const json plan = json::parse(Read("plan.json"));
   EXPECT_EQ(plan["granularity"], "module");
@@ -234,7 +234,7 @@ TEST_F(AcceptedInputTest, AnAncestorOfAnFsdpUnitAmongTheAcUnits) {
 }
 
 TEST_F(AcceptedInputTest, EmptyLists) {
-  Put("none.txt", "");
+  PutFile("none.txt", "");
   EXPECT_EQ(Warnings({}, {"--ac-units", "", "--fsdp-units", "@none.txt"}), "");
 }
 
@@ -264,7 +264,7 @@ TEST_F(AcceptedInputTest, AModuleOutsideOfItsParentsForward) {
   json& fw_post = profile["order"]["fw_post"];
   fw_post.push_back(fw_post[5]);
   fw_post.erase(5);
-  Put("profile.json", profile.dump());
+  PutFile("profile.json", profile.dump());
   EXPECT_EQ(WarningsOfPlan({}), "");
   EXPECT_EQ(json::parse(Read("plan.json"))["solver"]["name"], "cbc");
 }

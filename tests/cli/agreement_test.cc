@@ -33,22 +33,23 @@ class AgreementTest : public CliTest {
   void PutStep(int seed, std::mt19937& random) const {
     const auto half = [&] { return random() % 2 == 0; };
     std::mt19937 of_step(static_cast<unsigned>(seed));
-    Put("input.json", graph::ToJson(test_support::RandomStep(
-                          of_step, {.blocks_most = 3,
-                                    .operators_most = 3,
-                                    .nests = half(),
-                                    .skips = half(),
-                                    .shares_arguments = half(),
-                                    .shares_storages = half(),
-                                    .shares_modules = half(),
-                                    .repeats = half(),
-                                    .writes = half(),
-                                    .draws = half(),
-                                    .has_odd_ends = half()})));
+    PutFile("input.json", graph::ToJson(test_support::RandomStep(
+                              of_step, {.blocks_most = 3,
+                                        .operators_most = 3,
+                                        .nests = half(),
+                                        .skips = half(),
+                                        .shares_arguments = half(),
+                                        .shares_storages = half(),
+                                        .shares_modules = half(),
+                                        .repeats = half(),
+                                        .writes = half(),
+                                        .draws = half(),
+                                        .has_odd_ends = half()})));
   }
   void PutProfile(int seed) const {
-    Put("input.json", graph::ProfileToJson(test_support::RandomProfile(
-                          static_cast<unsigned>(seed), {.most_operators = 6})));
+    PutFile("input.json",
+            graph::ProfileToJson(test_support::RandomProfile(
+                static_cast<unsigned>(seed), {.most_operators = 6})));
   }
 
   Outcome Ask(const std::vector<std::string>& words,
@@ -115,16 +116,16 @@ void AgreementTest::ExpectLeast(const std::vector<std::string>& flags) const {
 
 void AgreementTest::ExpectAgreement(bool is_trace,
                                     const std::vector<std::string>& flags) {
-  std::vector<std::string> asked = {"plan", "input.json", "--budget", "70%",
-                                    "-o",   "plan.json",  "--json"};
-  const Outcome outcome = Ask(asked, flags);
+  std::vector<std::string> question = {"plan", "input.json", "--budget", "70%",
+                                       "-o",   "plan.json",  "--json"};
+  const Outcome outcome = Ask(question, flags);
   ASSERT_THAT(outcome.exit_code, testing::AnyOf(0, 2, 3, 4)) << outcome.err;
   if (outcome.exit_code == 2) return;  // nothing may be a unit
   EXPECT_EQ(Read("plan.json"), outcome.out);
   json plan = json::parse(outcome.out);
   if (plan["status"] == "infeasible" && plan.contains("minimum_budget_bytes")) {
-    asked[3] = std::to_string(plan["minimum_budget_bytes"].get<int64_t>());
-    const Outcome at_least = Ask(asked, flags);
+    question[3] = std::to_string(plan["minimum_budget_bytes"].get<int64_t>());
+    const Outcome at_least = Ask(question, flags);
     ASSERT_EQ(at_least.exit_code, 0) << at_least.err;
     plan = json::parse(at_least.out);
   }

@@ -122,7 +122,7 @@ TEST_F(AnyScheduleCommandTest, WrongInputIsRefused) {
     ExpectRefused(Acplan(flags), fragments);
     EXPECT_FALSE(Exists("s.json"));
   };
-  Put("kept.json", R"({"saved": []})");
+  PutFile("kept.json", R"({"saved": []})");
   refuse({kNodeLink, "--budget", "18"},
          {": expected --any-schedule with a node-link graph"});
   refuse({kNodeLink, "--any-schedule"}, {"--budget: expected it"});
@@ -141,7 +141,7 @@ TEST_F(AnyScheduleCommandTest, WrongInputIsRefused) {
   refuse({"none.json", "--any-schedule", "--budget", "18"}, {"none.json"});
   json graph = json::parse(graph::ReadFile(kNodeLink));
   graph["links"][1]["target"] = "zz";
-  Put("g.json", graph.dump());
+  PutFile("g.json", graph.dump());
   refuse({"g.json", "--any-schedule", "--budget", "18"},
          {"g.json: links[1].target: expected the id of a node, found \"zz\""});
   // Buffers that may not be kept from forward to backward only make sense with
@@ -153,7 +153,7 @@ TEST_F(AnyScheduleCommandTest, WrongInputIsRefused) {
       graph::ReadFile(ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_joint.json"));
   empty["nodes"] = json::array();
   empty["backward_outputs"] = empty["forward_outputs"] = json::array();
-  Put("empty.json", empty.dump());
+  PutFile("empty.json", empty.dump());
   refuse(
       {"empty.json", "--any-schedule", "--budget", "1GiB"},
       {"empty.json: nodes: expected at least one node, found an array of 0"});

@@ -179,7 +179,7 @@ std::string CliTest::Read(const fs::path& name) const {
   return ReadBytes(folder() / name);
 }
 
-void CliTest::Put(const fs::path& name, std::string_view bytes) const {
+void CliTest::PutFile(const fs::path& name, std::string_view bytes) const {
   graph::PutBytes(folder() / name, bytes);
 }
 
@@ -230,9 +230,10 @@ std::string Edited(nlohmann::json document, const std::vector<Edit>& edits) {
   }
   std::string text = document.dump();
   for (size_t i = 0; i < edits.size(); ++i) {
-    const std::string marked = '"' + mark(i) + '"';
-    if (const size_t place = text.find(marked); place != std::string::npos) {
-      text.replace(place, marked.size(), *edits[i].text);
+    const std::string marked_text = '"' + mark(i) + '"';
+    if (const size_t place = text.find(marked_text);
+        place != std::string::npos) {
+      text.replace(place, marked_text.size(), *edits[i].text);
     }
   }
   return text;

@@ -61,7 +61,7 @@ class CliTest : public testing::Test {
  protected:
   const std::filesystem::path& folder() const { return folder_.path(); }
   std::string Read(const std::filesystem::path& name) const;
-  void Put(const std::filesystem::path& name, std::string_view bytes) const;
+  void PutFile(const std::filesystem::path& name, std::string_view bytes) const;
   bool Exists(const std::filesystem::path& name) const;
 
   Outcome Acplan(const std::vector<std::string>& arguments,

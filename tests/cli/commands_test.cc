@@ -112,7 +112,7 @@ TEST_F(CommandsTest, CheckFindsEveryFalseClaim) {
       {{{"/modules/1/fqn", "\"GPT2LMHeadModel.lm_head\""}}, "is a leaf"},
       {{{"/modules/0/discard_ratio", "0"}}, "saves no memory"}};
   for (const auto& [edits, rule] : claims) {
-    Put("plan.json", Edited(good, edits));
+    PutFile("plan.json", Edited(good, edits));
     const Outcome outcome =
         Acplan({"check", profile_, "plan.json", "--budget", "10GiB"});
     EXPECT_EQ(outcome.exit_code, 1);
@@ -140,7 +140,7 @@ TEST_F(CommandsTest, CheckFindsWhatWasDoneToOperators) {
     return fmt::format("{}/ops/{}/{}", unit_path, op, key);
   };
   const auto check = [&](const std::vector<Edit>& edits) {
-    Put("plan.json", Edited(good, edits));
+    PutFile("plan.json", Edited(good, edits));
     return Acplan({"check", profile_, "plan.json", "--budget", "10GiB"});
   };
   EXPECT_EQ(check({}).exit_code, 0);
@@ -278,12 +278,12 @@ TEST_F(CommandsTest, CheckUsesThePlansOptionsUnlessGiven) {
   EXPECT_EQ(own["memory_model"], "torch");
   EXPECT_EQ(own["world_size"], 4);
   EXPECT_EQ(own["reserve_bytes"], 100 * (int64_t{1} << 20));
-  const json given = AcplanJson({"check", profile_, "plan.json", "--budget",
-                                 "20GiB", "--memory-model", "snapshot",
-                                 "--world-size", "1", "--reserve", "1GiB"});
-  EXPECT_EQ(given["memory_model"], "snapshot");
-  EXPECT_EQ(given["world_size"], 1);
-  EXPECT_EQ(given["reserve_bytes"], kGiB);
+  const json outcome = AcplanJson({"check", profile_, "plan.json", "--budget",
+                                   "20GiB", "--memory-model", "snapshot",
+                                   "--world-size", "1", "--reserve", "1GiB"});
+  EXPECT_EQ(outcome["memory_model"], "snapshot");
+  EXPECT_EQ(outcome["world_size"], 1);
+  EXPECT_EQ(outcome["reserve_bytes"], kGiB);
 }
 
 TEST_F(CommandsTest, CompareSetsPlansSideBySide) {

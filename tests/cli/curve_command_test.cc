@@ -125,13 +125,13 @@ TEST_F(CurveCommandTest, ThePrefixesAreNeverBetterThanTheList) {
 
 TEST_F(CurveCommandTest, CsvHasTheNumbersOfTheJson) {
   const json curve = AcplanJson(Curve({"--segments", "3"}));
-  std::map<std::string, size_t> seen;
+  std::map<std::string, size_t> counts;
   for (const auto& row : Rows(AcplanOut(Curve({"--segments", "3", "--csv"})))) {
     const std::string& kind = row.at("kind");
     const bool is_fit = kind == "fit" || kind == "torch_fit";
     const json& points = is_fit ? curve[kind]["segments"] : curve[kind];
-    ASSERT_LT(seen[kind], points.size());
-    const json& point = points[seen[kind]++];
+    ASSERT_LT(counts[kind], points.size());
+    const json& point = points[counts[kind]++];
     for (const auto& [name, text] : row) {
       if (name == "kind") continue;
       if (!point.contains(name)) {
@@ -143,10 +143,10 @@ TEST_F(CurveCommandTest, CsvHasTheNumbersOfTheJson) {
       }
     }
   }
-  EXPECT_EQ(seen["greedy"], curve["greedy"].size());
-  EXPECT_EQ(seen["pareto"], curve["pareto"].size());
-  EXPECT_EQ(seen["fit"], 3);
-  EXPECT_EQ(seen["torch_fit"], 2);
+  EXPECT_EQ(counts["greedy"], curve["greedy"].size());
+  EXPECT_EQ(counts["pareto"], curve["pareto"].size());
+  EXPECT_EQ(counts["fit"], 3);
+  EXPECT_EQ(counts["torch_fit"], 2);
 }
 
 TEST_F(CurveCommandTest, FilesAreWhatIsPrinted) {
@@ -227,11 +227,11 @@ TEST_F(CurveCommandTest, ListsThatAreTooLongHaveCorners) {
 }
 
 TEST_F(CurveCommandTest, ModulesWithNothingToFit) {
-  Put("profile.json",
-      Edited(SmallProfile(),
-             {{"/modules/4/torch_fit", "null"},
-              {"/modules/4/sac",
-               R"({"func_names": ["mm"], "runtimes": [0.5], "memory": [0],
+  PutFile("profile.json",
+          Edited(SmallProfile(),
+                 {{"/modules/4/torch_fit", "null"},
+                  {"/modules/4/sac",
+                   R"({"func_names": ["mm"], "runtimes": [0.5], "memory": [0],
                    "view_like_ops": [], "rand_ops": [],
                    "saved_autograd_ops": [], "inplace_ops": [],
                    "force_store_random": false})"}}));

@@ -29,7 +29,7 @@ constexpr char kSmall[] = R"({
 class DataflowCommandTest : public CliTest {};
 
 TEST_F(DataflowCommandTest, SaysWhatAGraphUses) {
-  Put("g.json", kSmall);
+  PutFile("g.json", kSmall);
   EXPECT_EQ(
       AcplanJson({"dataflow", "g.json"}),
       json(
@@ -78,7 +78,7 @@ TEST_F(DataflowCommandTest, OfARealModelIsTheAnalysis) {
 TEST_F(DataflowCommandTest, OtherFilesAreRefused) {
   json graph = json::parse(kSmall);
   graph["nodes"][3].erase("stage");
-  Put("unstaged.json", graph.dump());
+  PutFile("unstaged.json", graph.dump());
   ExpectRefused(Acplan({"dataflow", "unstaged.json", "-o", "info.json"}),
                 {"unstaged.json: nodes[3]: expected the key \"stage\""});
   EXPECT_FALSE(Exists("info.json"));

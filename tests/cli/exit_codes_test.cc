@@ -126,7 +126,7 @@ TEST_F(ExitCodesTest, FourWhereTheMinimumIsNotProven) {
         seed, {.most_modules = 40, .unmatched_post_order = 1});
     if (graph::ModuleTree(profile).PostOrderMatchesTree()) continue;
     SCOPED_TRACE(seed);
-    Put("profile.json", ProfileToJson(profile));
+    PutFile("profile.json", ProfileToJson(profile));
     const std::vector<std::string> at_once{"--time-limit", "0", "-q", "-o",
                                            "out.json"};
     std::vector<std::string> arguments{"plan", "profile.json", "--budget",

@@ -39,13 +39,13 @@ TEST_F(ExplainCommandTest, EveryAccountAddsUpToItsPeak) {
                 "plan.json"});
     const json answer = AcplanJson(
         {"explain", trace, "--plan", "plan.json", "--time-limit", "0.2"});
-    for (const char* of : {"baseline", "least", "planned"}) {
-      const json& account = answer[of];
+    for (const char* key : {"baseline", "least", "planned"}) {
+      const json& account = answer[key];
       const int64_t peak = account["peak_bytes"];
-      EXPECT_EQ(SumOf(account["by_kind"]), peak) << name << " " << of;
-      EXPECT_EQ(SumOf(account["modules"]), peak) << name << " " << of;
-      EXPECT_EQ(SumOf(account["operators"]), peak) << name << " " << of;
-      EXPECT_LE(account["fixed_bytes"], peak) << name << " " << of;
+      EXPECT_EQ(SumOf(account["by_kind"]), peak) << name << " " << key;
+      EXPECT_EQ(SumOf(account["modules"]), peak) << name << " " << key;
+      EXPECT_EQ(SumOf(account["operators"]), peak) << name << " " << key;
+      EXPECT_LE(account["fixed_bytes"], peak) << name << " " << key;
     }
     const json simulated = AcplanJson({"simulate", trace, "plan.json"});
     EXPECT_EQ(answer["baseline"]["peak_bytes"],
@@ -113,7 +113,7 @@ TEST_F(ExplainCommandTest, APlanThatThereIsNoneOfHasTheLineAndTheWayOut) {
   trace["sources"] = {
       {{"file", "model.py"}, {"line", 7}, {"function", "forward"}}};
   for (json& op : trace["operators"]) op["source"] = 0;
-  Put("lines.json", trace.dump());
+  PutFile("lines.json", trace.dump());
   const Outcome outcome = Acplan({"plan", "lines.json", "--budget", "1MiB"});
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.out,
@@ -130,7 +130,7 @@ TEST_F(ExplainCommandTest, ModulesThatAreNoUnitsAreListed) {
     const json& module = trace["modules"][call["module"].get<size_t>()];
     if (module["class"] == "GPT2Block") call["no_grad"] = true;
   }
-  Put("barred.json", trace.dump());
+  PutFile("barred.json", trace.dump());
   EXPECT_EQ(AcplanJson({"explain", kTinyGpt2})["no_units"].size(), 0u);
   const json listed = AcplanJson({"explain", "barred.json"})["no_units"];
   ASSERT_EQ(listed.size(), 1u);
@@ -158,17 +158,18 @@ TEST_F(ExplainCommandTest, ARankHasItsShards) {
       AcplanJson(with({"explain", kTinyGpt2, "--plan", "plan.json"}));
   const json whole = AcplanJson({"explain", kTinyGpt2});
   EXPECT_EQ(answer["world_size"], 8);
-  for (const char* of : {"baseline", "least", "planned"}) {
-    const json& account = answer[of];
-    for (const char* by : {"by_kind", "modules", "operators"}) {
-      EXPECT_EQ(SumOf(account[by]), account["peak_bytes"]) << of << " " << by;
+  for (const char* key : {"baseline", "least", "planned"}) {
+    const json& account = answer[key];
+    for (const char* grouping : {"by_kind", "modules", "operators"}) {
+      EXPECT_EQ(SumOf(account[grouping]), account["peak_bytes"])
+          << key << " " << grouping;
     }
     EXPECT_GT(account["by_kind"]["gathered parameters"], 0);
     EXPECT_LT(account["by_kind"]["parameters"].get<int64_t>() * 7,
               whole["baseline"]["by_kind"]["parameters"].get<int64_t>());
   }
-  const json planned = AcplanJson(with({"plan", kTinyGpt2, "--budget", "99%"}));
-  EXPECT_EQ(answer["planned"]["peak_bytes"], planned["peak_bytes"]);
+  const json plan = AcplanJson(with({"plan", kTinyGpt2, "--budget", "99%"}));
+  EXPECT_EQ(answer["planned"]["peak_bytes"], plan["peak_bytes"]);
   EXPECT_EQ(
       answer["baseline"]["peak_bytes"],
       AcplanJson(with({"plan", kTinyGpt2, "--budget", "1TiB"}))["peak_bytes"]);
@@ -234,7 +235,8 @@ TEST_F(ExplainCommandTest, WrongInputIsOneLine) {
   refused({kTinyGpt2, "--memory-model", "snapshot"}, "expected trace");
   refused({kTinyGpt2, "--budget", "1.5"}, "--budget");
   refused({kTinyGpt2, "--plan", "none.json"}, "none.json");
-  Put("plan.json", R"({"format": "acplan.plan", "version": 1, "model": "Other",
+  PutFile("plan.json",
+          R"({"format": "acplan.plan", "version": 1, "model": "Other",
       "budget_bytes": 1, "memory_model": "trace", "world_size": 1,
       "status": "feasible", "modules": []})");
   refused({kTinyGpt2, "--plan", "plan.json"}, "model");

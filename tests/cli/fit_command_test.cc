@@ -32,11 +32,11 @@ TEST_F(FitTest, ARowIsTheFastestStrategyOfItsCount) {
     ASSERT_EQ(table["rows"].size(), 2U);
     EXPECT_EQ(table["least_gpus"], 8);
     for (const json& row : table["rows"]) {
-      const json found = AcplanJson({"llm-search", kModelThatFits, "--gpu",
-                                     "h100", "--gpus", row["gpus"].dump(),
-                                     "--gbs", row["gbs"].dump(), "-t", "1"});
-      EXPECT_EQ(row["best"], found["best"][0]);
-      EXPECT_EQ(row["strategies"], found["strategies"]);
+      const json search = AcplanJson({"llm-search", kModelThatFits, "--gpu",
+                                      "h100", "--gpus", row["gpus"].dump(),
+                                      "--gbs", row["gbs"].dump(), "-t", "1"});
+      EXPECT_EQ(row["best"], search["best"][0]);
+      EXPECT_EQ(row["strategies"], search["strategies"]);
     }
   }
   EXPECT_EQ(fit["tables"][0]["rows"][0]["gpus"], 8);
@@ -73,13 +73,13 @@ TEST_F(FitTest, DegreesThatAreSaidDivideTheCounts) {
         "fit",   kModelOfNodes, "--gpu", "h100", "--seq", "8192",
         "--gbs", "48",          "--tp",  "2",    "--pp",  "3"};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    std::vector<std::pair<int64_t, bool>> found;
+    std::vector<std::pair<int64_t, bool>> rows;
     const json fit = AcplanJson(arguments);
     for (const json& row : fit["tables"][0]["rows"]) {
       EXPECT_EQ(row["strategies"] == 0, row["gpus"].get<int64_t>() % 6 != 0);
-      found.emplace_back(row["gpus"], row["fits"]);
+      rows.emplace_back(row["gpus"], row["fits"]);
     }
-    return found;
+    return rows;
   };
   EXPECT_THAT(
       counts({"--gpus", "24,32,48"}),

@@ -134,7 +134,7 @@ TEST_F(FrontierCommandTest, CheckAcceptsEveryPlan) {
           AcplanJson({"frontier", ProfilePath(name), "--points", "4",
                       "--granularity", granularity});
       for (const json& plan : frontier["plans"]) {
-        Put("plan.json", plan.dump());
+        PutFile("plan.json", plan.dump());
         EXPECT_THAT(AcplanOut({"check", ProfilePath(name), "plan.json",
                                "--budget", plan["budget_bytes"].dump()}),
                     StartsWith("holds: "));
@@ -185,7 +185,7 @@ TEST_F(FrontierCommandTest, Budgets) {
       ElementsAre(least, int64_t{2} << 30));
   EXPECT_THAT(BudgetsOf({"--budgets", "100GiB"}),
               ElementsAre(int64_t{100} << 30));
-  Put("budgets.txt", "2GiB  # as now\n75%\n");
+  PutFile("budgets.txt", "2GiB  # as now\n75%\n");
   EXPECT_THAT(BudgetsOf({"--budgets", "@budgets.txt"}), SizeIs(2));
 }
 
@@ -315,10 +315,11 @@ TEST_F(FrontierCommandTest, CtrlCGivesWhatIsKnown) {
   }
   std::this_thread::sleep_for(std::chrono::seconds(1));
   EXPECT_FALSE(process.HasEnded());
-  const auto sent = std::chrono::steady_clock::now();
+  const auto sent_at = std::chrono::steady_clock::now();
   process.Signal(SIGINT);
   const Outcome outcome = process.Wait();
-  EXPECT_LT(std::chrono::steady_clock::now() - sent, std::chrono::seconds(60));
+  EXPECT_LT(std::chrono::steady_clock::now() - sent_at,
+            std::chrono::seconds(60));
   EXPECT_EQ(outcome.exit_code, 0);  // a budget that fits needs no search
   EXPECT_EQ(Read("f.json"), outcome.out);
   const json plans = json::parse(outcome.out)["plans"];

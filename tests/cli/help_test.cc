@@ -164,7 +164,7 @@ TEST_F(HelpTest, EveryExampleRuns) {
              "plan.json"});
   // The examples of the pictures read these.
   const std::filesystem::path results = ACPLAN_TEST_DATA_DIR "/calculon/search";
-  Put("best.json", graph::ReadFile(results / "S01.json.gz"));
+  PutFile("best.json", graph::ReadFile(results / "S01.json.gz"));
   std::filesystem::copy_file(results / "S09.csv.gz", folder() / "all.csv.gz");
   std::vector<std::string> helps{AcplanOut({"--help"})};
   for (const std::string& command : kCommands) {
@@ -181,7 +181,7 @@ TEST_F(HelpTest, EveryExampleRuns) {
 
 TEST_F(HelpTest, TheCompletionScriptsAreBash) {
   for (const std::string shell : {"bash", "zsh"}) {
-    Put("completion", AcplanOut({"completion", shell}));
+    PutFile("completion", AcplanOut({"completion", shell}));
     const Outcome outcome = Bash("bash -n completion");
     EXPECT_EQ(outcome.exit_code, 0);
     EXPECT_EQ(outcome.err, "");
@@ -229,7 +229,7 @@ TEST_F(HelpTest, LeavesFilesToTheShell) {
 // Runs if zsh is installed.
 TEST_F(HelpTest, ZshReadsItsScript) {
   if (Bash("command -v zsh").exit_code != 0) GTEST_SKIP() << "no zsh here";
-  Put("completion", AcplanOut({"completion", "zsh"}));
+  PutFile("completion", AcplanOut({"completion", "zsh"}));
   const Outcome outcome =
       Bash("zsh -f -c 'source ./completion && whence _acplan'");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -34,10 +34,10 @@ class InterruptTest : public CliTest {
     }
     std::this_thread::sleep_for(std::chrono::seconds(1));
     EXPECT_FALSE(process.HasEnded());
-    const auto sent = std::chrono::steady_clock::now();
+    const auto sent_at = std::chrono::steady_clock::now();
     process.Signal(signal);
     Outcome outcome = process.Wait();
-    EXPECT_LT(std::chrono::steady_clock::now() - sent,
+    EXPECT_LT(std::chrono::steady_clock::now() - sent_at,
               std::chrono::seconds(60));
     return outcome;
   }
@@ -95,9 +95,9 @@ TEST_F(InterruptTest, ProgressIsLoggedOnRequestOnly) {
 TEST_F(InterruptTest, ProgressIsShownOnATerminal) {
   const std::vector<std::string> search =
       LongSearch({"--time-limit", "4", "--json"});
-  const Outcome shown = Acplan(search, {.err = Stream::kTerminal});
-  EXPECT_THAT(shown.out, HasSubstr("\r\033[Kbest "));
-  EXPECT_THAT(shown.out, HasSubstr("\r\033[K{"));  // cleared in the end
+  const Outcome outcome = Acplan(search, {.err = Stream::kTerminal});
+  EXPECT_THAT(outcome.out, HasSubstr("\r\033[Kbest "));
+  EXPECT_THAT(outcome.out, HasSubstr("\r\033[K{"));  // cleared in the end
   std::vector<std::string> quiet = search;
   quiet.emplace_back("-q");
   EXPECT_EQ(Acplan(quiet, {.err = Stream::kTerminal}).out.front(), '{');

@@ -38,7 +38,7 @@ class LlmCommandTest : public CliTest {
 
   // Writes the example with one of its keys changed to exe.json.
   void PutExecution(const std::vector<Edit>& edits) const {
-    Put("exe.json", Edited(json::parse(graph::ReadFile(kExample)), edits));
+    PutFile("exe.json", Edited(json::parse(graph::ReadFile(kExample)), edits));
   }
 };
 
@@ -46,7 +46,7 @@ class LlmCommandTest : public CliTest {
 TEST_F(LlmCommandTest, DashPrintsCalculonsText) {
   for (const json& one : json::parse(Golden("index.json"))) {
     const std::string name = one.at("name");
-    Put("exe.json", Golden(name + ".exe.json"));
+    PutFile("exe.json", Golden(name + ".exe.json"));
     EXPECT_EQ(AcplanOut({"llm", Data(one.at("model")), "exe.json",
                          Data(one.at("system")), "-"}),
               Golden(name + ".display.txt"))
@@ -58,7 +58,7 @@ TEST_F(LlmCommandTest, DashPrintsCalculonsText) {
 TEST_F(LlmCommandTest, WritesStatisticsLayersAndPeers) {
   for (const json& one : json::parse(Golden("index.json"))) {
     const std::string name = one.at("name");
-    Put("exe.json", Golden(name + ".exe.json"));
+    PutFile("exe.json", Golden(name + ".exe.json"));
     EXPECT_EQ(AcplanOut({"llm", Data(one.at("model")), "exe.json",
                          Data(one.at("system")), "stats.json", "-p",
                          "peers.json", "--layers"}),
@@ -211,12 +211,12 @@ TEST_F(LlmCommandTest, ContradictionsNameTheFile) {
 }
 
 TEST_F(LlmCommandTest, WrongFilesAndNames) {
-  Put("empty.json", "");
-  Put("model.txt", graph::ReadFile(kModel));
-  Put("fake.json.gz", graph::ReadFile(kModel));
+  PutFile("empty.json", "");
+  PutFile("model.txt", graph::ReadFile(kModel));
+  PutFile("fake.json.gz", graph::ReadFile(kModel));
   graph::WriteFile(folder() / "ok.json.gz", graph::ReadFile(kModel));
   const std::string packed = Read("ok.json.gz");
-  Put("cut.json.gz", packed.substr(0, packed.size() / 2));
+  PutFile("cut.json.gz", packed.substr(0, packed.size() / 2));
   ExpectRefused(Acplan({"llm", "empty.json", kExample, kSystem}),
                 {"empty.json", "found it empty"});
   ExpectRefused(Acplan({"llm", "model.txt", kExample, kSystem}),
@@ -243,8 +243,8 @@ TEST_F(LlmCommandTest, WrongFilesAndNames) {
 }
 
 TEST_F(LlmCommandTest, SaysWhatIsIgnored) {
-  Put("model.json",
-      Edited(json::parse(graph::ReadFile(kModel)), {{"/vocabulary", "5"}}));
+  PutFile("model.json",
+          Edited(json::parse(graph::ReadFile(kModel)), {{"/vocabulary", "5"}}));
   const Outcome outcome =
       Acplan({"llm", "model.json", kExample, kSystem, "-", "--verbose"});
   EXPECT_EQ(outcome.out, Golden("example.display.txt"));

@@ -95,14 +95,14 @@ TEST_F(LlmCommandsTest, ModelsThatAreWrong) {
           {"a.json: " + key + ": expected a whole number from 1 to "});
     }
   }
-  Put("list.json", "[]");
+  PutFile("list.json", "[]");
   ExpectRefused(Acplan({"lpc", "list.json"}),
                 {"list.json: expected an object, found an array of 0 entries"});
-  Put("empty.json", "");
+  PutFile("empty.json", "");
   ExpectRefused(Acplan({"lpc", "empty.json"}), {"empty.json: expected a file"});
-  Put("text.json", "hello");
+  PutFile("text.json", "hello");
   ExpectRefused(Acplan({"lpc", "text.json"}), {"text.json: line 1, column 1"});
-  Put("fake.json.gz", "{}");
+  PutFile("fake.json.gz", "{}");
   ExpectRefused(Acplan({"lpc", "fake.json.gz"}), {"expected gzip data"});
   ExpectRefused(Acplan({"lpc", "nope.json"}), {"nope.json: "});
   ExpectRefused(Acplan({"lpc"}), {"APPLICATION"});
@@ -119,16 +119,16 @@ TEST_F(LlmCommandsTest, CsvIsThatOfCalculon) {
   AcplanOut({"llm-csv", Golden("search/S01.json.gz"), "a.csv.gz"});
   EXPECT_EQ(graph::ReadFile(folder() / "a.csv.gz"), csv);
   EXPECT_NE(Read("a.csv.gz"), csv);
-  Put("a.json", graph::ReadFile(Golden("search/S01.json.gz")));
+  PutFile("a.json", graph::ReadFile(Golden("search/S01.json.gz")));
   AcplanOut({"llm-csv", "a.json", "b.csv"});
   EXPECT_EQ(Read("b.csv"), csv);
 }
 
 TEST_F(LlmCommandsTest, CsvOfNoResults) {
-  Put("a.json", "{}");
+  PutFile("a.json", "{}");
   ExpectRefused(Acplan({"llm-csv", "a.json", "a.csv"}),
                 {"a.json: expected the results of a search"});
-  Put("a.json", R"({"0": {"execution": {"a": 1}}, "1": {}})");
+  PutFile("a.json", R"({"0": {"execution": {"a": 1}}, "1": {}})");
   ExpectRefused(Acplan({"llm-csv", "a.json", "a.csv"}),
                 {"a.json: 1: expected the key \"execution\""});
   ExpectRefused(Acplan({"llm-csv", "a.json", "no/a.csv"}), {"no/a.csv"});
@@ -172,7 +172,7 @@ TEST_F(LlmCommandsTest, TheSurfacePrintsTheSameRates) {
 }
 
 TEST_F(LlmCommandsTest, CellsWithoutARateAreLeftOut) {
-  Put("a.json", R"({"2": {"1": {"stats": {"sample_rate": 4}}, "3": {}},
+  PutFile("a.json", R"({"2": {"1": {"stats": {"sample_rate": 4}}, "3": {}},
                     "1": {"3": {"stats": {"sample_rate": 2.5}}}})");
   EXPECT_EQ(AcplanOut({"llm-heatmap", "a.json", "a.svg"}),
             "2,1 is 4\n2,3 has none\n1,3 is 2.5\n"
@@ -217,16 +217,16 @@ TEST_F(LlmCommandsTest, PicturesThatCannotBe) {
     }
     ExpectRefused(Acplan({command, input, "no/h.svg"}), {"no/h.svg"});
     ExpectRefused(Acplan({command, "nope.json", "h.svg"}), {"nope.json"});
-    Put("a.txt", Read(input));
+    PutFile("a.txt", Read(input));
     ExpectRefused(Acplan({command, "a.txt", "h.svg"}),
                   {"a.txt: expected a name in .json, .json.gz, .csv or"});
-    Put("a.json", R"({"1": {"x": {}}, "2": {"1": {}}})");
+    PutFile("a.json", R"({"1": {"x": {}}, "2": {"1": {}}})");
     ExpectRefused(Acplan({command, "a.json", "h.svg"}),
                   {"a.json: 1.x: expected a whole number", "found \"x\""});
-    Put("a.json", R"({"1": {"1": {}, "2": {}}, "2": {"1": {}}})");
+    PutFile("a.json", R"({"1": {"1": {}, "2": {}}, "2": {"1": {}}})");
     ExpectRefused(Acplan({command, "a.json", "h.svg"}),
                   {"a.json: expected a sample rate, found none"});
-    Put("a.csv", "tensor_par,pipeline_par\n1,1\n");
+    PutFile("a.csv", "tensor_par,pipeline_par\n1,1\n");
     ExpectRefused(Acplan({command, "a.csv", "h.svg"}),
                   {"a.csv: line 1: expected a column \"sample_rate\""});
     ExpectRefused(Acplan({command, input, "h.svg", "-t"}), {"-t"});

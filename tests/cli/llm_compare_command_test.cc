@@ -28,7 +28,7 @@ std::vector<std::string> CompareWith(const std::vector<std::string>& more) {
 
 // Each column has llm-train's figures for that strategy.
 TEST_F(LlmCompareTest, SaysOfEachWhatLlmTrainSays) {
-  Put("file.json", R"({"tensor_model_parallel_size": 4})");
+  PutFile("file.json", R"({"tensor_model_parallel_size": 4})");
   const json compared = AcplanJson(
       CompareWith({"tp=2,pp=2,recompute=full", "file.json", "-o", "c.json"}));
   EXPECT_EQ(json::parse(Read("c.json")), compared);
@@ -53,7 +53,7 @@ TEST_F(LlmCompareTest, SaysOfEachWhatLlmTrainSays) {
 }
 
 TEST_F(LlmCompareTest, ReadsWhatSearchesAndPlansWrote) {
-  const json found =
+  const json answer =
       AcplanJson({"llm-search", kComparedModel, "--gpu", "h100", "--gpus", "64",
                   "--gbs", "512", "--seq", "8192", "-t", "2", "-o", "s.json"});
   AcplanOut({"llm-plan", kComparedModel, "--gpu", "h100", "--gpus", "64",
@@ -62,7 +62,7 @@ TEST_F(LlmCompareTest, ReadsWhatSearchesAndPlansWrote) {
       {"llm-compare", kComparedModel, "s.json", "s.json:1", "p.json"});
   for (const size_t rank : {0, 1}) {
     EXPECT_EQ(compared["strategies"][rank]["report"]["iteration_s"],
-              found["best"][rank]["iteration_s"]);
+              answer["best"][rank]["iteration_s"]);
   }
   EXPECT_EQ(compared["strategies"][2]["report"]["iteration_s"],
             json::parse(Read("p.json"))["iteration_s"]);
@@ -96,7 +96,7 @@ TEST_F(LlmCompareTest, WrongInputIsALine) {
                 {"tp=2,pp: expected KEY=VALUE, found \"pp\""});
   ExpectRefused(Acplan(CompareWith({"nope.json"})), {"nope.json"});
   ExpectRefused(Acplan(CompareWith({"tp=3"})), {"expected a divisor of 64"});
-  Put("s.json", R"({"tp": 2})");
+  PutFile("s.json", R"({"tp": 2})");
   ExpectRefused(
       Acplan(CompareWith({"s.json", "-o", "s.json"})),
       {"--output: expected another file than the input, found \"s.json\""});

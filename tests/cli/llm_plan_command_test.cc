@@ -82,7 +82,7 @@ TEST_F(LlmPlanTest, PlansTheStrategyOfAPlan) {
 
 // The plan replaces every kind of recomputation in a strategy's file.
 TEST_F(LlmPlanTest, ReplacesTheStrategysRecomputation) {
-  Put("s.json", R"({"recompute_granularity": "full", "recompute_method":
+  PutFile("s.json", R"({"recompute_granularity": "full", "recompute_method":
       "uniform", "recompute_num_layers": 1})");
   EXPECT_EQ(AcplanJson(PlanQuestion("llm-plan", {"--strategy", "s.json"})),
             AcplanJson(PlanQuestion("llm-plan", {})));

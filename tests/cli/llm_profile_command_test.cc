@@ -62,24 +62,24 @@ TEST_F(LlmProfileTest, ThePlanOfTheProfileIsThePlanOfTheStage) {
     const double microbatches = plan["strategy"]["gbs"].get<double>() /
                                 plan["strategy"]["dp"].get<double>() /
                                 plan["strategy"]["mbs"].get<double>();
-    double again = 0;
+    double again_ms = 0;
     for (int stage = 0; stage < question.stages; ++stage) {
       AcplanOut(
           ProfileCommand("llm-profile", question,
                          {"--stage", std::to_string(stage), "-o", "p.json"}));
-      const json planned =
+      const json plan_of_profile =
           AcplanJson({"plan", "p.json", "--budget", question.strategy.back(),
                       "--time-limit", "20"});
-      const double ms = planned["recompute_ms"];
+      const double ms = plan_of_profile["recompute_ms"];
       const json& own = plan["stages"][static_cast<size_t>(stage)];
-      EXPECT_EQ(planned["status"], "optimal") << question.name;
+      EXPECT_EQ(plan_of_profile["status"], "optimal") << question.name;
       EXPECT_NEAR(ms, 1e3 * microbatches * own["again_s"].get<double>(),
                   1e-9 * (1 + ms))
           << question.name << ", stage " << stage;
-      EXPECT_LE(planned["peak_bytes"], plan["budget_bytes"]);
-      again += ms;
+      EXPECT_LE(plan_of_profile["peak_bytes"], plan["budget_bytes"]);
+      again_ms += ms;
     }
-    EXPECT_GT(again, 0) << question.name;
+    EXPECT_GT(again_ms, 0) << question.name;
   }
 }
 

@@ -37,42 +37,42 @@ TEST_F(LlmSearchTest, ShowsTheFastestWithinAHundredColumns) {
 
 // llm-train has the same figures for a strategy that the search finds.
 TEST_F(LlmSearchTest, AnswersAreThoseOfLlmTrain) {
-  const json found = AcplanJson(SearchWith({"-t", "5", "-o", "s.json"}));
-  EXPECT_EQ(json::parse(Read("s.json")), found);
-  ASSERT_EQ(found["best"].size(), 5U);
+  const json answer = AcplanJson(SearchWith({"-t", "5", "-o", "s.json"}));
+  EXPECT_EQ(json::parse(Read("s.json")), answer);
+  ASSERT_EQ(answer["best"].size(), 5U);
   double before = 0;
-  for (const json& best : found["best"]) {
+  for (const json& best : answer["best"]) {
     const double seconds = best["iteration_s"];
     EXPECT_GE(seconds, before);
     before = seconds;
     EXPECT_TRUE(best["fits"].get<bool>());
     const json& s = best["strategy"];
-    std::vector<std::string> again = {"llm-train", kModel, "--gpu", "h100",
-                                      "--gpus",    "16",   "--gbs", "64"};
+    std::vector<std::string> train_command = {
+        "llm-train", kModel, "--gpu", "h100", "--gpus", "16", "--gbs", "64"};
     for (const char* key : {"tp", "pp", "vp", "cp", "mbs", "zero"}) {
-      again.push_back(std::string("--") + key);
-      again.push_back(s[key].dump());
+      train_command.push_back(std::string("--") + key);
+      train_command.push_back(s[key].dump());
     }
-    again.push_back("--recompute");
-    again.push_back(s["recompute"]);
+    train_command.push_back("--recompute");
+    train_command.push_back(s["recompute"]);
     for (const auto& [key, value] : s.items()) {
       if (key != "offload_layers" && key != "optimizer_copies" &&
           key != "cp_comm_type" && key != "pp_schedule" &&
           !key.starts_with("counts_")) {
         continue;
       }
-      again.push_back("--set");
-      again.push_back(
+      train_command.push_back("--set");
+      train_command.push_back(
           key + "=" +
           (value.is_string() ? value.get<std::string>() : value.dump()));
     }
-    EXPECT_EQ(AcplanJson(again)["iteration_s"], seconds);
+    EXPECT_EQ(AcplanJson(train_command)["iteration_s"], seconds);
   }
 }
 
 TEST_F(LlmSearchTest, NoPartOfAnIterationIsLessThanNothing) {
-  const json found = AcplanJson(SearchWith({"-t", "50"}));
-  for (const json& best : found["best"]) {
+  const json answer = AcplanJson(SearchWith({"-t", "50"}));
+  for (const json& best : answer["best"]) {
     for (const auto& [name, seconds] : best["parts_s"].items()) {
       EXPECT_GE(seconds, 0) << name;
     }
@@ -152,9 +152,9 @@ TEST_F(LlmSearchTest, CtrlCEndsStrategiesWithoutPlans) {
     }
     EXPECT_THAT(outcome.exit_code, testing::AnyOf(0, 4)) << command;
     EXPECT_EQ(Read("found.json"), outcome.out);
-    const json found = json::parse(outcome.out);
+    const json answer = json::parse(outcome.out);
     const json& search =
-        found.contains("tables") ? found["tables"][0]["rows"][0] : found;
+        answer.contains("tables") ? answer["tables"][0]["rows"][0] : answer;
     EXPECT_FALSE(search["proven"].get<bool>()) << command;
     EXPECT_EQ(search["bound_s"], 0) << command;
     EXPECT_LT(search["strategies"], 24'000'000) << command;
@@ -163,20 +163,20 @@ TEST_F(LlmSearchTest, CtrlCEndsStrategiesWithoutPlans) {
 
 // llm-train takes one of them as a strategy, by its rank.
 TEST_F(LlmSearchTest, AnswersAreStrategyFiles) {
-  const json found = AcplanJson(SearchWith({"-t", "3", "-o", "s.json"}));
+  const json answer = AcplanJson(SearchWith({"-t", "3", "-o", "s.json"}));
   for (const char* rank : {"0", "2"}) {
     EXPECT_EQ(AcplanJson({"llm-train", kModel, "--strategy",
                           std::string("s.json:") + rank})["iteration_s"],
-              found["best"][std::stoul(rank)]["iteration_s"]);
+              answer["best"][std::stoul(rank)]["iteration_s"]);
   }
   ExpectRefused(Acplan({"llm-train", kModel, "--strategy", "s.json:3"}),
                 {"s.json: rank: expected a whole number from 0 to 2"});
 }
 
 TEST_F(LlmSearchTest, SaysWhatTrainingCosts) {
-  const json found =
+  const json answer =
       AcplanJson(SearchWith({"-t", "1", "--tokens", "1e12", "--price", "2"}));
-  const json& best = found["best"][0];
+  const json& best = answer["best"][0];
   const double hours = 1e12 / best["tokens_per_gpu_s"].get<double>() / 3600;
   EXPECT_NEAR(best["gpu_hours"], hours, 1e-9 * hours);
   EXPECT_NEAR(best["cost"], 2 * hours, 1e-9 * hours);
@@ -185,9 +185,9 @@ TEST_F(LlmSearchTest, SaysWhatTrainingCosts) {
 }
 
 TEST_F(LlmSearchTest, ADegreeThatIsSaidIsKept) {
-  const json found =
+  const json answer =
       AcplanJson(SearchWith({"--tp", "4", "--pp", "2", "--recompute", "full"}));
-  for (const json& best : found["best"]) {
+  for (const json& best : answer["best"]) {
     EXPECT_EQ(best["strategy"]["tp"], 4);
     EXPECT_EQ(best["strategy"]["pp"], 2);
     EXPECT_THAT(best["strategy"]["recompute"].get<std::string>(),
@@ -199,12 +199,12 @@ TEST_F(LlmSearchTest, ADegreeThatIsSaidIsKept) {
 TEST_F(LlmSearchTest, SchedulesAreThoseOfTheSoftwareUnlessSaid) {
   const auto schedules = [&](std::vector<std::string> more) {
     more.insert(more.end(), {"-t", "100", "--recompute", "none", "--pp", "2"});
-    std::set<std::string> found;
+    std::set<std::string> names;
     const json answer = AcplanJson(SearchWith(more));
     for (const json& best : answer["best"]) {
-      found.insert(best["strategy"]["pp_schedule"]);
+      names.insert(best["strategy"]["pp_schedule"]);
     }
-    return found;
+    return names;
   };
   EXPECT_THAT(schedules({}), testing::ElementsAre("1F1B", "Interleaved1F1B"));
   EXPECT_THAT(schedules({"--pp-schedule", "DualPipe"}),
@@ -252,11 +252,11 @@ TEST_F(LlmSearchTest, TextAndJsonTellTheSamePlansWhereALimitEndsThem) {
       {"llm-search", ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_config.json",
        "--gpu", "GB200", "--gpus", "12", "--time-limit", "0.7", "-t", "5", "-o",
        "s.json"});
-  const json found = json::parse(Read("s.json"));
-  EXPECT_FALSE(found["proven"].get<bool>());
+  const json answer = json::parse(Read("s.json"));
+  EXPECT_FALSE(answer["proven"].get<bool>());
   double before = 0;
   bool has_plan = false;
-  for (const json& best : found["best"]) {
+  for (const json& best : answer["best"]) {
     const double seconds = best["iteration_s"];
     EXPECT_GE(seconds, before);
     before = seconds;
@@ -268,9 +268,9 @@ TEST_F(LlmSearchTest, TextAndJsonTellTheSamePlansWhereALimitEndsThem) {
 
 // Modules of Hugging Face run on one GPU each.
 TEST_F(LlmSearchTest, KeepsWhatAnImplementationCannotOutOfTheSearch) {
-  const json found = AcplanJson(SearchWith({"--implementation", "eager"}));
-  EXPECT_FALSE(found["best"].empty());
-  for (const json& best : found["best"]) {
+  const json answer = AcplanJson(SearchWith({"--implementation", "eager"}));
+  EXPECT_FALSE(answer["best"].empty());
+  for (const json& best : answer["best"]) {
     EXPECT_EQ(best["strategy"]["tp"], 1);
     EXPECT_EQ(best["strategy"]["pp"], 1);
   }
@@ -279,9 +279,9 @@ TEST_F(LlmSearchTest, KeepsWhatAnImplementationCannotOutOfTheSearch) {
 }
 
 TEST_F(LlmSearchTest, ANumberOfLayersThatIsSaidIsKept) {
-  const json found = AcplanJson(SearchWith({"--recompute", "full:3"}));
-  EXPECT_FALSE(found["best"].empty());
-  for (const json& best : found["best"]) {
+  const json answer = AcplanJson(SearchWith({"--recompute", "full:3"}));
+  EXPECT_FALSE(answer["best"].empty());
+  for (const json& best : answer["best"]) {
     EXPECT_EQ(best["strategy"]["recompute"], "full:3");
   }
 }

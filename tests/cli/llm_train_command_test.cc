@@ -54,7 +54,7 @@ TEST_F(LlmTrainTest, SaysHowManyRanksShareAnExpertWithoutOtherDegrees) {
 TEST_F(LlmTrainTest, BytesBeyondIntegersAreNotNegative) {
   json config = json::parse(graph::ReadFile(kConfig));
   config["hidden_size"] = 1561786512;
-  Put("huge.json", config.dump());
+  PutFile("huge.json", config.dump());
   const Outcome outcome = Acplan({"llm-train", "huge.json", "--gpu", "a100",
                                   "--gpus", "16", "--tp", "2", "--json"});
   ASSERT_EQ(outcome.exit_code, 3) << outcome.err;
@@ -94,7 +94,8 @@ TEST_F(LlmTrainTest, JsonAddsUp) {
 }
 
 TEST_F(LlmTrainTest, FlagsReplaceWhatTheFileSays) {
-  Put("s.json", R"({"gpu": "H100", "gpus": 64, "tensor-model-parallel-size": 8,
+  PutFile("s.json",
+          R"({"gpu": "H100", "gpus": 64, "tensor-model-parallel-size": 8,
       "micro-batch-size": 2})");
   const json both = AcplanJson({"llm-train", kConfig, "--strategy", "s.json",
                                 "--tp", "4", "--set", "micro_batch_size=4"});
@@ -126,13 +127,13 @@ TEST_F(LlmTrainTest, AReportIsAStrategyFile) {
   for (std::vector<std::string> kind : kinds) {
     kind.insert(kind.end(), {"--budget", "500GiB"});
     const json report = AcplanJson(With(kind));
-    Put("r.json", report.dump());
+    PutFile("r.json", report.dump());
     EXPECT_EQ(AcplanJson({"llm-train", kConfig, "--strategy", "r.json",
                           "--budget", "500GiB"}),
               report)
         << kind.front();
   }
-  Put("wrong.json", R"({"format": "acplan.training", "strategy": {"dp": 3,
+  PutFile("wrong.json", R"({"format": "acplan.training", "strategy": {"dp": 3,
       "gpus": 64, "gpu": "H100"}})");
   ExpectRefused(Acplan({"llm-train", kConfig, "--strategy", "wrong.json"}),
                 {"wrong.json: strategy: dp: expected 64"});
@@ -176,8 +177,8 @@ std::string OwnSystem(double bf16_tflops) {
   const json systems =
       json::parse(graph::ReadFile(ACPLAN_DATA_DIR "/training/systems.json"));
   json gpu;
-  for (const json& known : systems["accelerators"]) {
-    if (known["name"] == "H100-SXM5") gpu = known;
+  for (const json& accelerator : systems["accelerators"]) {
+    if (accelerator["name"] == "H100-SXM5") gpu = accelerator;
   }
   gpu["name"] = "mine";
   gpu["bf16_tflops"] = {{"value", bf16_tflops}, {"from", "measured"}};
@@ -188,29 +189,30 @@ std::string OwnSystem(double bf16_tflops) {
 }
 
 TEST_F(LlmTrainTest, OnesOwnSystemIsTheGpuThatIsMeant) {
-  Put("mine.json", OwnSystem(989.4));
-  Put("slow.json", OwnSystem(98.94));
+  PutFile("mine.json", OwnSystem(989.4));
+  PutFile("slow.json", OwnSystem(98.94));
   const auto seconds = [&](const std::vector<std::string>& gpu) {
     std::vector<std::string> command = {"llm-train", kConfig, "--gpus", "64",
                                         "--json"};
     command.insert(command.end(), gpu.begin(), gpu.end());
     return json::parse(AcplanOut(command))["iteration_s"].get<double>();
   };
-  const double known = seconds({"--gpu", "H100"});
-  EXPECT_DOUBLE_EQ(seconds({"--system", "mine.json"}), known);
-  EXPECT_GT(seconds({"--system", "slow.json"}), 2 * known);
-  EXPECT_DOUBLE_EQ(seconds({"--system", "slow.json", "--gpu", "H100"}), known);
-  Put("bad.json", R"({"format": "acplan.trace"})");
+  const double known_seconds = seconds({"--gpu", "H100"});
+  EXPECT_DOUBLE_EQ(seconds({"--system", "mine.json"}), known_seconds);
+  EXPECT_GT(seconds({"--system", "slow.json"}), 2 * known_seconds);
+  EXPECT_DOUBLE_EQ(seconds({"--system", "slow.json", "--gpu", "H100"}),
+                   known_seconds);
+  PutFile("bad.json", R"({"format": "acplan.trace"})");
   ExpectRefused(
       Acplan({"llm-train", kConfig, "--gpus", "8", "--system", "bad.json"}),
       {"bad.json: format: expected \"acplan.system\""});
-  Put("none.json",
-      R"({"format": "acplan.system", "version": 1, "accelerators": []})");
+  PutFile("none.json",
+          R"({"format": "acplan.system", "version": 1, "accelerators": []})");
   ExpectRefused(
       Acplan({"llm-train", kConfig, "--gpus", "8", "--system", "none.json"}),
       {"none.json: accelerators: expected one GPU at least"});
-  Put("new.json",
-      R"({"format": "acplan.system", "version": 2, "accelerators": []})");
+  PutFile("new.json",
+          R"({"format": "acplan.system", "version": 2, "accelerators": []})");
   ExpectRefused(
       Acplan({"llm-train", kConfig, "--gpus", "8", "--system", "new.json"}),
       {"new.json: version: expected 1"});
@@ -232,7 +234,7 @@ TEST_F(LlmTrainTest, WrongInputIsALine) {
   ExpectRefused(Acplan(With({"--tokens", "0"})), {"--tokens"});
   ExpectRefused(Acplan(With({"-o", "r.txt"})), {"r.txt"});
   ExpectRefused(Acplan(With({"--strategy", "nope.json"})), {"nope.json"});
-  Put("c.json", R"({"model_type": "mamba", "hidden_size": 8})");
+  PutFile("c.json", R"({"model_type": "mamba", "hidden_size": 8})");
   ExpectRefused(Acplan({"llm-train", "c.json", "--gpu", "h100", "--gpus", "8"}),
                 {"c.json: model_type: expected one of apertus"});
 }

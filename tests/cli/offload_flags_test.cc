@@ -18,7 +18,7 @@ constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/vit_base.json.gz";
 class OffloadFlagsTest : public CliTest {
  protected:
   // Returns a plan within 70%, with some flags.
-  json Planned(const std::vector<std::string>& flags) const {
+  json PlanWith(const std::vector<std::string>& flags) const {
     std::vector<std::string> command = {"plan", kTrace, "--budget",
                                         "70%",  "-o",   "plan.json"};
     command.insert(command.end(), flags.begin(), flags.end());
@@ -35,12 +35,12 @@ double CostOf(const json& plan) {
 }
 
 TEST_F(OffloadFlagsTest, NoLinkMakesAPlanDearerAndAFastOneMakesItFree) {
-  const double alone_ms = CostOf(Planned({}));
+  const double alone_ms = CostOf(PlanWith({}));
   ASSERT_GT(alone_ms, 0);
   double last_ms = alone_ms;
   for (const char* rate : {"1MB/s", "1GB/s", "25GB/s", "1000GB/s"}) {
     SCOPED_TRACE(rate);
-    const json plan = Planned({"--offload", rate});
+    const json plan = PlanWith({"--offload", rate});
     EXPECT_LE(CostOf(plan), alone_ms);
     EXPECT_LE(plan.at("peak_bytes"), plan.at("budget_bytes"));
     last_ms = CostOf(plan);
@@ -49,17 +49,17 @@ TEST_F(OffloadFlagsTest, NoLinkMakesAPlanDearerAndAFastOneMakesItFree) {
 }
 
 TEST_F(OffloadFlagsTest, TheHostHoldsNoMoreThanItMay) {
-  const json free = Planned({"--offload", "1000GB/s"})["offload"];
+  const json free = PlanWith({"--offload", "1000GB/s"})["offload"];
   const int64_t most = free.at("host_bytes").get<int64_t>() / 2;
   ASSERT_GT(most, 0);
-  const json held = Planned({"--offload", "1000GB/s", "--host-memory",
-                             std::to_string(most) + "B"})["offload"];
-  EXPECT_LE(held.at("host_bytes"), most);
-  EXPECT_EQ(held.at("host_memory_bytes"), most);
+  const json limited = PlanWith({"--offload", "1000GB/s", "--host-memory",
+                                 std::to_string(most) + "B"})["offload"];
+  EXPECT_LE(limited.at("host_bytes"), most);
+  EXPECT_EQ(limited.at("host_memory_bytes"), most);
 }
 
 TEST_F(OffloadFlagsTest, EveryCommandSaysTheSameOfAPlan) {
-  const json plan = Planned({"--offload", "1000GB/s"});
+  const json plan = PlanWith({"--offload", "1000GB/s"});
   ASSERT_GT(plan.at("offload").at("host_bytes"), 0);
   const json simulated =
       json::parse(Acplan({"simulate", kTrace, "plan.json", "--json"}).out);

@@ -161,7 +161,8 @@ TEST_F(OpsCommandTest, PatternsAreObeyedAndNamed) {
 }
 
 TEST_F(OpsCommandTest, RulesAreNamed) {
-  Put("profile.json",
+  PutFile(
+      "profile.json",
       Edited(
           SmallProfile(),
           {{"/modules/4/sac",
@@ -187,8 +188,9 @@ TEST_F(OpsCommandTest, RulesAreNamed) {
               testing::ElementsAre("", "in place with 0, --save r*",
                                    "in place on itself", "view-like",
                                    "random, --save r*", "random, --save r*"));
-  Put("profile.json", Edited(json::parse(Read("profile.json")),
-                             {{"/modules/4/sac/force_store_random", "true"}}));
+  PutFile("profile.json",
+          Edited(json::parse(Read("profile.json")),
+                 {{"/modules/4/sac/force_store_random", "true"}}));
   EXPECT_THAT(rules({}),
               testing::ElementsAre("", "in place with 0", "in place on itself",
                                    "view-like", "random, to be saved",
@@ -225,7 +227,8 @@ TEST_F(OpsCommandTest, InfeasibleTellsTheLeastBudget) {
 
 // If a byte is a large share, the least budget is below forced / total.
 TEST_F(OpsCommandTest, TheCapacityIsRoundedUp) {
-  Put("profile.json",
+  PutFile(
+      "profile.json",
       Edited(SmallProfile(), {{"/modules/4/sac",
                                R"({"func_names": ["a", "b"], "runtimes": [1, 1],
                    "memory": [2, 1], "view_like_ops": [], "rand_ops": [],
@@ -279,10 +282,10 @@ TEST_F(OpsCommandTest, LimitsAreSaid) {
 }
 
 TEST_F(OpsCommandTest, AModuleWithoutMemory) {
-  Put("profile.json",
-      Edited(SmallProfile(),
-             {{"/modules/4/sac",
-               R"({"func_names": ["mm"], "runtimes": [0.5], "memory": [0],
+  PutFile("profile.json",
+          Edited(SmallProfile(),
+                 {{"/modules/4/sac",
+                   R"({"func_names": ["mm"], "runtimes": [0.5], "memory": [0],
                    "view_like_ops": [], "rand_ops": [],
                    "saved_autograd_ops": [], "inplace_ops": [],
                    "force_store_random": false})"}}));

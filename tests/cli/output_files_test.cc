@@ -26,7 +26,7 @@ class OutputFilesTest : public CliTest {
                   const std::vector<std::string>& arguments,
                   const std::string& said) const {
     SCOPED_TRACE(testing::PrintToString(arguments));
-    Put("f.json", content);
+    PutFile("f.json", content);
     ExpectRefused(Acplan(arguments), {said});
     EXPECT_EQ(Read("f.json"), content);
   }
@@ -100,7 +100,7 @@ TEST_F(OutputFilesTest, SystemsThatNoFlagNamesAreNotWrittenTo) {
 }
 
 TEST_F(OutputFilesTest, WhatNamesNoFileIsNone) {
-  Put("8", "");
+  PutFile("8", "");
   const std::string path = (folder() / "8").string();
   EXPECT_EQ(Flags().ErrorOf({"-o", path, "--name", path}), "");
   EXPECT_THAT(Flags().ErrorOf({"-o", path, "--name", "@" + path}),
@@ -117,7 +117,7 @@ TEST_F(OutputFilesTest, OfTwoNoneIsWrittenWhereTheOtherCannotBe) {
                         "/dev/full"}),
                 {"/dev/full: cannot be written"});
   EXPECT_FALSE(Exists("t.csv"));
-  Put("t.csv", "old");
+  PutFile("t.csv", "old");
   ExpectRefused(Acplan({"simulate", kTracedStep, "--timeline", "/dev/full",
                         "-o", "t.csv"}),
                 {"/dev/full: cannot be written"});

@@ -273,7 +273,7 @@ TEST_F(PlanCommandTest, TheFileIsWhatJsonPrints) {
 }
 
 TEST_F(PlanCommandTest, TheFileReplacesAnOlderOne) {
-  Put("plan.json", "something that is longer than nothing");
+  PutFile("plan.json", "something that is longer than nothing");
   AcplanOut(PlanGpt2({"--output", "plan.json"}));
   EXPECT_EQ(json::parse(Read("plan.json"))["status"], "optimal");
 }

@@ -19,7 +19,7 @@ using testing::StartsWith;
 const Terminal kPlain(ColorMode::kNever, false, false);
 const Plot::Pen kStar{"*"};
 
-std::vector<std::string> Drawn(const Plot& plot) {
+std::vector<std::string> LinesOf(const Plot& plot) {
   return Lines(plot.ToString(kPlain, "x", "y"));
 }
 
@@ -32,7 +32,7 @@ int Stars(const std::vector<std::string>& lines) {
 }
 
 TEST(PlotTest, HasAxes) {
-  const std::vector<std::string> lines = Drawn(Plot());
+  const std::vector<std::string> lines = LinesOf(Plot());
   ASSERT_EQ(lines.size(), 1 + 21 + 2 + 1);
   EXPECT_EQ(lines[0], "y");
   EXPECT_EQ(lines[1], "1.00 ┤");
@@ -71,7 +71,7 @@ TEST(PlotTest, PointsStandWhereTheyBelong) {
   plot.AddPoint(0, 0, kStar);
   plot.AddPoint(1, 1, kStar);
   plot.AddPoint(.5, .5, kStar);
-  const std::vector<std::string> lines = Drawn(plot);
+  const std::vector<std::string> lines = LinesOf(plot);
   EXPECT_EQ(lines[1], "1.00 ┤" + std::string(72, ' ') + "*");
   EXPECT_EQ(lines[11], "0.50 ┤" + std::string(36, ' ') + "*");
   EXPECT_EQ(lines[21], "0.00 ┤*");
@@ -91,13 +91,13 @@ TEST(PlotTest, LeavesOutWhatIsOutside) {
   }
   plot.AddFunction([](double) { return -1e300; }, kStar);
   plot.AddFunction([&](double) { return nan; }, kStar);
-  EXPECT_EQ(Stars(Drawn(plot)), 0);
+  EXPECT_EQ(Stars(LinesOf(plot)), 0);
 }
 
 TEST(PlotTest, FunctionsHaveNoGaps) {
   Plot plot;
   plot.AddFunction([](double x) { return x < .5 ? 0 : 1; }, kStar);
-  const std::vector<std::string> lines = Drawn(plot);
+  const std::vector<std::string> lines = LinesOf(plot);
   EXPECT_EQ(Stars(lines), 73 + 19);
   EXPECT_EQ(lines[1], "1.00 ┤" + std::string(36, ' ') + std::string(37, '*'));
   EXPECT_EQ(lines[2], "     │" + std::string(36, ' ') + "*");
@@ -108,7 +108,7 @@ TEST(PlotTest, LaterCurvesCover) {
   Plot plot;
   plot.AddPoint(0, 0, {"a"});
   plot.AddPoint(0, 0, {"b"});
-  EXPECT_EQ(Drawn(plot)[21], "0.00 ┤b");
+  EXPECT_EQ(LinesOf(plot)[21], "0.00 ┤b");
 }
 
 TEST(PlotTest, HasALegendInColors) {
@@ -116,7 +116,7 @@ TEST(PlotTest, HasALegendInColors) {
   plot.AddPoint(0, 0, {"o", Plot::Style::kGreen});
   plot.AddLegend({"o", Plot::Style::kGreen}, "points");
   plot.AddLegend({"-"}, "line");
-  EXPECT_EQ(Drawn(plot).back(), "      o points   - line");
+  EXPECT_EQ(LinesOf(plot).back(), "      o points   - line");
   EXPECT_THAT(plot.ToString(kPlain, "x", "y"), Not(HasSubstr("\033")));
   const Terminal colors(ColorMode::kAlways, false, false);
   const std::string text = plot.ToString(colors, "x", "y");

@@ -44,10 +44,10 @@ TEST_F(ProfileCommandTest, PlansOnProfilesAreWhatTheTraceRuns) {
     EXPECT_FALSE(plan["modules"].empty());
   }
   const json plan = json::parse(Read("operator.json"));
-  const json planned =
+  const json simulated =
       AcplanJson({"simulate", kTrace, "operator.json"})["planned"];
-  EXPECT_LE(planned["peak_bytes"], plan["budget_bytes"]);
-  EXPECT_NEAR(planned["recompute_ms"].get<double>(),
+  EXPECT_LE(simulated["peak_bytes"], plan["budget_bytes"]);
+  EXPECT_NEAR(simulated["recompute_ms"].get<double>(),
               plan["recompute_ms"].get<double>(), 1e-9);
 }
 
@@ -57,7 +57,7 @@ TEST_F(ProfileCommandTest, ATraceMustSayWhenBackwardRuns) {
     call.erase("backward_start");
     call.erase("backward_end");
   }
-  Put("old.json", trace.dump());
+  PutFile("old.json", trace.dump());
   AcplanOut({"simulate", "old.json"});
   ExpectRefused(Acplan({"profile", "old.json", "-o", "p.json"}),
                 {"old.json: calls: expected backward_start"});

@@ -31,16 +31,16 @@ class QuestionFileTest : public CliTest {
   }
 
   Outcome Ask(const std::string& command, const json& keys) const {
-    Put("question.json", Question(keys).dump());
+    PutFile("question.json", Question(keys).dump());
     return Acplan({command, "--question", "question.json"});
   }
 
   void ExpectTheSame(const std::vector<std::string>& arguments,
                      const json& keys) const {
     const std::string expected = AcplanOut(arguments);
-    const Outcome found = Ask(arguments.front(), keys);
-    EXPECT_EQ(found.exit_code, 0) << found.err;
-    EXPECT_EQ(Comparable(found.out), Comparable(expected)) << keys;
+    const Outcome outcome = Ask(arguments.front(), keys);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(Comparable(outcome.out), Comparable(expected)) << keys;
   }
 
   void ExpectComplaint(const json& keys, const std::string& complaint) const {
@@ -107,10 +107,10 @@ TEST_F(QuestionFileTest, RandomOptionsAreTheirFlags) {
       keys.update(choice.keys);
     }
     const Outcome expected = Acplan(arguments);
-    const Outcome found = Ask("plan", keys);
-    EXPECT_EQ(found.exit_code, expected.exit_code) << keys;
+    const Outcome outcome = Ask("plan", keys);
+    EXPECT_EQ(outcome.exit_code, expected.exit_code) << keys;
     if (expected.exit_code == 0 || expected.exit_code == 3) {
-      EXPECT_EQ(Comparable(found.out), Comparable(expected.out)) << keys;
+      EXPECT_EQ(Comparable(outcome.out), Comparable(expected.out)) << keys;
     }
   }
 }
@@ -130,21 +130,21 @@ TEST_F(QuestionFileTest, OtherCommandsAndSeveralFiles) {
 }
 
 TEST_F(QuestionFileTest, BudgetsOfAFrontier) {
-  const Outcome found =
+  const Outcome outcome =
       Ask("frontier", {{"profile", ProfilePath("gpt2_small")},
                        {"budgets", {"10GiB", 12884901888, "80%"}},
                        {"json", true}});
-  EXPECT_EQ(found.exit_code, 0) << found.err;
-  EXPECT_EQ(json::parse(found.out)["plans"].size(), 3);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(json::parse(outcome.out)["plans"].size(), 3);
 }
 
 TEST_F(QuestionFileTest, FromTheStandardInput) {
-  Put("asked", Question(gpt2_).dump());
-  const Outcome found =
+  PutFile("asked", Question(gpt2_).dump());
+  const Outcome outcome =
       Acplan({"plan", "--question", "-"}, {.input = folder() / "asked"});
-  EXPECT_EQ(found.exit_code, 0) << found.err;
-  EXPECT_EQ(json::parse(found.out)["model"], "gpt2_small");
-  Put("asked", Question(Gpt2With({{"gap", 2}})).dump());
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(json::parse(outcome.out)["model"], "gpt2_small");
+  PutFile("asked", Question(Gpt2With({{"gap", 2}})).dump());
   ExpectRefused(
       Acplan({"plan", "--question", "-"}, {.input = folder() / "asked"}),
       {"acplan: plan: gap: expected a number from 0 to 1, found '2'"});
@@ -153,12 +153,12 @@ TEST_F(QuestionFileTest, FromTheStandardInput) {
 TEST_F(QuestionFileTest, FlagsStandBesideIt) {
   json keys = gpt2_;
   keys.erase("budget");
-  Put("question.json", Question(keys).dump());
+  PutFile("question.json", Question(keys).dump());
   EXPECT_EQ(Comparable(AcplanOut(
                 {"plan", "--budget", "10GiB", "--question=question.json"})),
             Comparable(AcplanOut({"plan", ProfilePath("gpt2_small"), "--budget",
                                   "10GiB", "--json"})));
-  Put("question.json", Question(gpt2_).dump());
+  PutFile("question.json", Question(gpt2_).dump());
   ExpectRefused(
       Acplan({"plan", "--budget", "3GiB", "--question", "question.json"}),
       {"--budget: expected once, found more often"});
@@ -204,7 +204,7 @@ TEST_F(QuestionFileTest, WhatIsNoQuestionIsRefused) {
            {R"({"format": "acplan.plan", "version": 1})",
             "format: expected \"acplan.question\", found \"acplan.plan\""},
            {R"({"format": "acplan.question", "version": 2})", "version"}}) {
-    Put("question.json", text);
+    PutFile("question.json", text);
     ExpectRefused(Acplan({"plan", "--question", "question.json"}),
                   {"question.json: ", complaint});
   }

@@ -33,19 +33,19 @@ RateMap SmallMap() {
            {4, 2, 13.0, "13.0"}}};
 }
 
-std::vector<std::vector<std::string>> Found(const std::string& text,
-                                            const std::string& pattern) {
+std::vector<std::vector<std::string>> MatchesIn(const std::string& text,
+                                                const std::string& pattern) {
   const std::regex regex(pattern);
-  std::vector<std::vector<std::string>> found;
+  std::vector<std::vector<std::string>> matches;
   for (std::sregex_iterator match(text.begin(), text.end(), regex);
        match != std::sregex_iterator(); ++match)
-    found.emplace_back(match->begin() + 1, match->end());
-  return found;
+    matches.emplace_back(match->begin() + 1, match->end());
+  return matches;
 }
 
 // Returns x, y and colour of the cell of a pair.
 std::vector<std::string> CellOf(const std::string& svg, int tp, int pp) {
-  const auto cells = Found(
+  const auto cells = MatchesIn(
       svg,
       fmt::format(R"re(<rect x="(\d+)" y="(\d+)" width="\d+" height="\d+" )re"
                   R"re(fill="(#\w+)"><title>TP {}, PP {}: )re",
@@ -123,8 +123,9 @@ TEST(HeatmapTest, ColorsFromTheLeastToTheMost) {
 
 TEST(HeatmapTest, TextIsDarkAboveTheThreshold) {
   EXPECT_EQ(DarkTextThreshold(SmallMap()), 13);
-  const auto texts = Found(HeatmapSvg(SmallMap(), ""),
-                           R"re(fill="(black|white)"[^>]*>([\d.]+)</text>)re");
+  const auto texts =
+      MatchesIn(HeatmapSvg(SmallMap(), ""),
+                R"re(fill="(black|white)"[^>]*>([\d.]+)</text>)re");
   EXPECT_THAT(texts,
               testing::UnorderedElementsAre(
                   ElementsAre("white", "10.0"), ElementsAre("black", "14.5"),
@@ -147,7 +148,7 @@ TEST(HeatmapTest, OneCellIsAPictureToo) {
 
 // Returns x and y of the dot of a pair.
 std::vector<double> DotOf(const std::string& svg, int tp, int pp) {
-  const auto dots = Found(
+  const auto dots = MatchesIn(
       svg, fmt::format(
                R"re(<circle transform="translate\(([\d.]+),([\d.]+)\)"[^>]*>)re"
                R"re(<title>TP {}, PP {}: )re",
@@ -158,9 +159,9 @@ std::vector<double> DotOf(const std::string& svg, int tp, int pp) {
 
 TEST(SurfaceTest, HasADotForEachRateAndAFaceWhereAllFourCornersHaveOne) {
   const std::string svg = SurfaceSvg(SmallMap(), "");
-  EXPECT_EQ(Found(svg, "(<circle)").size(), 5U);
+  EXPECT_EQ(MatchesIn(svg, "(<circle)").size(), 5U);
   // The floor, two walls, and one face of the surface.
-  EXPECT_EQ(Found(svg, "(<polygon)").size(), 4U);
+  EXPECT_EQ(MatchesIn(svg, "(<polygon)").size(), 4U);
   EXPECT_THAT(svg, HasSubstr(RainbowColor((56.75 / 4 - 10) / 10)));
 }
 
@@ -192,7 +193,7 @@ class SurfaceScriptTest : public CliTest {};
 TEST_F(SurfaceScriptTest, TurnsWhatThePageShows) {
   if (std::system("command -v node >/dev/null") != 0)
     GTEST_SKIP() << "no node here";
-  Put("page.html", SurfaceHtml(SmallMap(), "t"));
+  PutFile("page.html", SurfaceHtml(SmallMap(), "t"));
   const Outcome outcome =
       Process("node", {ACPLAN_SURFACE_SCRIPT_TEST, "page.html"}, folder())
           .Wait();

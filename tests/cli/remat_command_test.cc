@@ -81,7 +81,7 @@ std::vector<std::string> MemoryOf(const json& answer) {
 }
 
 TEST_F(RematCommandTest, EvaluatesWhatAFileSays) {
-  Put("saved.json", R"({"saved": ["s"]})");
+  PutFile("saved.json", R"({"saved": ["s"]})");
   const json answer =
       AcplanJson({"remat", kSmall, "--of", "saved.json", "--memory"});
   EXPECT_EQ(answer["status"], "given");
@@ -106,10 +106,10 @@ TEST_F(RematCommandTest, WritesWhatItPrints) {
   EXPECT_EQ(printed, Read("p.json"));
   // --of reads the file that the command wrote.
   const json plan = json::parse(printed);
-  const json given = AcplanJson({"remat", kTiny, "--of", "p.json"});
+  const json evaluation = AcplanJson({"remat", kTiny, "--of", "p.json"});
   for (const char* key : {"saved", "recomputed", "peak_bytes", "recompute_ms",
                           "saved_bytes", "peak_node", "baseline_peak_bytes"}) {
-    EXPECT_EQ(given[key], plan[key]) << key;
+    EXPECT_EQ(evaluation[key], plan[key]) << key;
   }
 }
 
@@ -117,11 +117,11 @@ TEST_F(RematCommandTest, WritesWhatItPrints) {
 // other code.
 void ExpectIsSo(const json& answer, const graph::JointGraph& graph) {
   const auto saved = answer.at("saved").get<std::set<std::string>>();
-  std::vector<char> kept;
+  std::vector<char> is_kept;
   for (const graph::JointBuffer& buffer : graph.buffers)
-    kept.push_back(saved.contains(buffer.name));
+    is_kept.push_back(saved.contains(buffer.name));
   const problems::RematEffect effect =
-      problems::ComputeRematEffect(graph, kept);
+      problems::ComputeRematEffect(graph, is_kept);
   EXPECT_EQ(effect.peak_bytes, answer["peak_bytes"]);
   EXPECT_EQ(effect.kept_bytes, answer["saved_bytes"]);
   EXPECT_NEAR(effect.recompute_ms, answer["recompute_ms"], 1e-9);
@@ -149,17 +149,18 @@ TEST_F(RematCommandTest, RealGraphsRecomputeMoreInLessMemory) {
 
 TEST_F(RematCommandTest, KeepsNoMoreThanAsked) {
   const json all = AcplanJson({"remat", kTiny, "--budget", "100%"});
-  const int64_t kept = all["saved_bytes"].get<int64_t>() / 2;
-  const json any = AcplanJson({"remat", kTiny, "--kept", std::to_string(kept)});
+  const int64_t kept_bytes = all["saved_bytes"].get<int64_t>() / 2;
+  const json any =
+      AcplanJson({"remat", kTiny, "--kept", std::to_string(kept_bytes)});
   EXPECT_EQ(any["status"], "optimal");
   EXPECT_TRUE(any["budget_bytes"].is_null());
-  EXPECT_EQ(any["kept_budget_bytes"], kept);
-  EXPECT_LE(any["saved_bytes"], kept);
-  const json both = AcplanJson(
-      {"remat", kTiny, "--kept", std::to_string(kept), "--budget", "80%"});
+  EXPECT_EQ(any["kept_budget_bytes"], kept_bytes);
+  EXPECT_LE(any["saved_bytes"], kept_bytes);
+  const json both = AcplanJson({"remat", kTiny, "--kept",
+                                std::to_string(kept_bytes), "--budget", "80%"});
   EXPECT_GE(both["recompute_ms"], any["recompute_ms"]);
   EXPECT_LE(both["peak_bytes"], both["budget_bytes"]);
-  EXPECT_THAT(AcplanOut({"remat", kTiny, "--kept", std::to_string(kept)}),
+  EXPECT_THAT(AcplanOut({"remat", kTiny, "--kept", std::to_string(kept_bytes)}),
               testing::HasSubstr("budget any peak, "));
   ExpectRefused(Acplan({"remat", kTiny, "--kept", "much"}), {"--kept"});
   EXPECT_EQ(AcplanJson({"remat", kTiny, "--kept", "0"})["saved_bytes"], 0);
@@ -246,7 +247,7 @@ TEST_F(RematCommandTest, WrongFlagsAreRefused) {
     ExpectRefused(Acplan(flags), fragments);
     EXPECT_FALSE(Exists("plan.json"));
   };
-  Put("saved.json", R"({"saved": ["s"]})");
+  PutFile("saved.json", R"({"saved": ["s"]})");
   refuse({}, {"--budget: expected it, or --kept, --of or --frontier"});
   refuse({"--budget", "60%", "--of", "saved.json"}, {"--budget: expected it"});
   refuse({"--budget", "much"}, {"--budget: expected a size", "\"much\""});
@@ -267,7 +268,7 @@ TEST_F(RematCommandTest, WrongFlagsAreRefused) {
                 {"none.json"});
   ExpectRefused(Acplan({"remat", kTiny, "--budget", "60%", "-o", kTiny}),
                 {"--output"});
-  Put("saved.json", R"({"saved": []})");
+  PutFile("saved.json", R"({"saved": []})");
   ExpectRefused(
       Acplan({"remat", kTiny, "--of", "saved.json", "-o", "saved.json"}),
       {"--output: expected another file than the input"});
@@ -276,7 +277,7 @@ TEST_F(RematCommandTest, WrongFlagsAreRefused) {
 TEST_F(RematCommandTest, WrongFilesAreRefused) {
   json graph = json::parse(graph::ReadFile(kSmall));
   graph["nodes"][3].erase("stage");
-  Put("unstaged.json", graph.dump());
+  PutFile("unstaged.json", graph.dump());
   ExpectRefused(
       Acplan({"remat", "unstaged.json", "--budget", "1GiB", "-o", "p.json"}),
       {"unstaged.json: nodes[3]: expected the key \"stage\""});
@@ -285,7 +286,7 @@ TEST_F(RematCommandTest, WrongFilesAreRefused) {
                 {"format: expected \"acplan.graph\""});
   const auto refuse_saved = [&](const std::string& saved,
                                 const std::vector<std::string>& fragments) {
-    Put("saved.json", saved);
+    PutFile("saved.json", saved);
     ExpectRefused(
         Acplan({"remat", kSmall, "--of", "saved.json", "-o", "p.json"}),
         fragments);
@@ -305,7 +306,7 @@ TEST_F(RematCommandTest, WrongFilesAreRefused) {
 TEST_F(RematCommandTest, RulesThatForbidEveryPlanAreNamed) {
   json graph = json::parse(graph::ReadFile(kSmall));
   graph["buffers"][3]["keep"] = false;  // the seed's, which may not run again
-  Put("g.json", graph.dump());
+  PutFile("g.json", graph.dump());
   ExpectRefused(Acplan({"remat", "g.json", "--budget", "1GiB"}),
                 {"g.json: node 'seed': it may not run again"});
 }
@@ -313,7 +314,7 @@ TEST_F(RematCommandTest, RulesThatForbidEveryPlanAreNamed) {
 TEST_F(RematCommandTest, TiesOfNodesThatNeedEachOtherAreRefused) {
   json graph = json::parse(graph::ReadFile(kSmall));
   graph["nodes"][4]["tied_to"] = 1;  // it reads what that makes
-  Put("g.json", graph.dump());
+  PutFile("g.json", graph.dump());
   ExpectRefused(
       Acplan({"remat", "g.json", "--budget", "1GiB", "-o", "p.json"}),
       {"g.json: node 'mm': expected that nodes tied to it do not need "

@@ -41,14 +41,14 @@ TEST(JsonForScript, HoldsAnyTextInAScript) {
   for (int round = 0; round < 500; ++round) {
     std::string text;
     for (int k = 0; k < 6; ++k) text += pieces[random() % pieces.size()];
-    const std::string written = JsonForScript({{text, text}, {"x", text}});
-    EXPECT_THAT(written, AllOf(Not(HasSubstr("<")), Not(HasSubstr(">")),
-                               Not(HasSubstr("&"))));
-    EXPECT_TRUE(std::ranges::all_of(written, [](char c) {
+    const std::string script_text = JsonForScript({{text, text}, {"x", text}});
+    EXPECT_THAT(script_text, AllOf(Not(HasSubstr("<")), Not(HasSubstr(">")),
+                                   Not(HasSubstr("&"))));
+    EXPECT_TRUE(std::ranges::all_of(script_text, [](char c) {
       return c >= ' ' && c < '\x7f';
-    })) << written;
+    })) << script_text;
     if (text.find('\xff') == std::string::npos) {
-      EXPECT_EQ(json::parse(written)["x"], text);
+      EXPECT_EQ(json::parse(script_text)["x"], text);
     }
   }
 }
@@ -168,11 +168,11 @@ TEST_F(ReportCommandTest, TakesAFrontierOrMakesOne) {
   AcplanOut({"report", kTrace, "--frontier", "f.json", "-o", "a.html"});
   AcplanOut({"report", kTrace, "--points", "3", "-o", "b.html"});
   const json read = DataOf(Read("a.html"))["frontier"];
-  const json made = DataOf(Read("b.html"))["frontier"];
+  const json own_frontier = DataOf(Read("b.html"))["frontier"];
   ASSERT_EQ(read["points"].size(), 3);
   for (size_t k = 0; k < 3; ++k) {
     for (const char* key : {"budget_bytes", "recompute_ms", "status"}) {
-      EXPECT_EQ(read["points"][k][key], made["points"][k][key]);
+      EXPECT_EQ(read["points"][k][key], own_frontier["points"][k][key]);
     }
   }
 }
@@ -219,12 +219,12 @@ TEST_F(ReportCommandTest, ReadsAnyFileOrRefusesIt) {
        "2", "-t", "2"});
   const std::string path = (folder() / "changed.json").string();
   ExpectReadOrRefused(search, [&](const json& changed) {
-    Put("changed.json", changed.dump());
+    PutFile("changed.json", changed.dump());
     ReadTraining(path);
   });
   const json frontier = AcplanJson({"frontier", kTrace, "--points", "2"});
   ExpectReadOrRefused(frontier, [&](const json& changed) {
-    Put("changed.json", changed.dump());
+    PutFile("changed.json", changed.dump());
     ReadFrontier(path, "GPT2LMHeadModel");
   });
 }
@@ -235,34 +235,36 @@ TEST_F(ReportCommandTest, ShowsStrategiesOfCalculonsCostModel) {
              ACPLAN_DATA_DIR "/systems/a100_80g.json", "found.json", "-t",
              "8"});
   AcplanOut({"report", "found.json", "-o", "a.html"});
-  const json found = json::parse(Read("found.json"));
+  const json search = json::parse(Read("found.json"));
   const json data = DataOf(Read("a.html"));
-  ASSERT_EQ(data["best"].size(), found.size());
-  ASSERT_GT(found.size(), 1);
-  for (size_t rank = 0; rank < found.size(); ++rank) {
-    const json& stats = found[std::to_string(rank)]["stats"];
-    const json& shown = data["best"][rank];
-    EXPECT_EQ(shown["iteration_s"], stats["total_time"]);
-    EXPECT_EQ(shown["samples_per_s"], stats["sample_rate"]);
+  ASSERT_EQ(data["best"].size(), search.size());
+  ASSERT_GT(search.size(), 1);
+  for (size_t rank = 0; rank < search.size(); ++rank) {
+    const json& stats = search[std::to_string(rank)]["stats"];
+    const json& entry = data["best"][rank];
+    EXPECT_EQ(entry["iteration_s"], stats["total_time"]);
+    EXPECT_EQ(entry["samples_per_s"], stats["sample_rate"]);
     double parts = 0;
-    for (const json& part : shown["parts_s"]) parts += part.get<double>();
+    for (const json& part : entry["parts_s"]) parts += part.get<double>();
     EXPECT_NEAR(parts, stats["total_time"].get<double>(), 1e-9 * parts);
-    EXPECT_EQ(shown["peak_bytes"], stats["proc_mem_tier1_cap_req"]);
-    EXPECT_EQ(shown["strategy"]["tp"],
-              found[std::to_string(rank)]["execution"]["tensor_par"]);
+    EXPECT_EQ(entry["peak_bytes"], stats["proc_mem_tier1_cap_req"]);
+    EXPECT_EQ(entry["strategy"]["tp"],
+              search[std::to_string(rank)]["execution"]["tensor_par"]);
   }
-  ExpectReadOrRefused(found, [&](const json& changed) {
-    Put("changed.json", changed.dump());
+  ExpectReadOrRefused(search, [&](const json& changed) {
+    PutFile("changed.json", changed.dump());
     ReadExecutions((folder() / "changed.json").string());
   });
 }
 
 TEST_F(ReportCommandTest, RefusesWhatItCannotShow) {
-  Put("search.json",
+  PutFile(
+      "search.json",
       R"({"format": "acplan.training_search", "version": 1, "model": "m",)"
       R"( "budget_bytes": 1, "strategies": 1, "evaluated": 1, "fitting": 1,)"
       R"( "best": []})");
-  Put("other.json", R"({"format": "acplan.training_search", "version": 2})");
+  PutFile("other.json",
+          R"({"format": "acplan.training_search", "version": 2})");
   AcplanOut({"llm-optimal-execution",
              ACPLAN_DATA_DIR "/models/megatron-22B.json", "64", "64", "float16",
              ACPLAN_DATA_DIR "/systems/a100_80g.json", "found.json"});
@@ -287,8 +289,8 @@ TEST_F(ReportCommandTest, RefusesWhatItCannotShow) {
   refused({kTrace, "-o", "a.svg"}, {"-o", "ends with .html", "a.svg"});
   refused({"other.json", "-o", "a.html"}, {"other.json"});
   refused({"search.json", "plan.json", "-o", "a.html"}, {"search.json"});
-  Put("lacking.json",
-      R"({"0": {"execution": {}, "stats": {"sample_rate": 1}}})");
+  PutFile("lacking.json",
+          R"({"0": {"execution": {}, "stats": {"sample_rate": 1}}})");
   refused({"lacking.json", "-o", "a.html"},
           {"lacking.json", "execution", "tensor_par"});
 }
@@ -296,7 +298,7 @@ TEST_F(ReportCommandTest, RefusesWhatItCannotShow) {
 // Lines as a terminal of so many columns shows them, without colours.
 class NarrowTerminalTest : public CliTest {
  protected:
-  std::vector<std::string> Shown(int columns, const std::string& command) {
+  std::vector<std::string> LinesShown(int columns, const std::string& command) {
     const std::string script =
         "stty cols " + std::to_string(columns) +
         " -opost </dev/fd/1; " ACPLAN_PROGRAM " --color never " + command;
@@ -316,7 +318,7 @@ TEST_F(NarrowTerminalTest, TextKeepsWithinIt) {
         "compare " + small + " plan.json", "tree --depth 2 " + small,
         "baseline " + small, "frontier --points 3 " + small}) {
     for (const int columns : {80, 60}) {
-      const std::vector<std::string> lines = Shown(columns, command);
+      const std::vector<std::string> lines = LinesShown(columns, command);
       EXPECT_GT(lines.size(), 4) << command;
       for (const std::string& line : lines) {
         if (command.starts_with("frontier") && columns < 80) break;
@@ -330,7 +332,7 @@ TEST_F(NarrowTerminalTest, TextKeepsWithinIt) {
 
 TEST_F(NarrowTerminalTest, MemoryIsDrawnThereOnly) {
   const std::string command = std::string("plan ") + kTrace + " --budget 99%";
-  const std::vector<std::string> lines = Shown(80, command);
+  const std::vector<std::string> lines = LinesShown(80, command);
   EXPECT_EQ(std::ranges::count_if(lines,
                                   [](const std::string& line) {
                                     return line.find("│") == 11 ||

@@ -82,10 +82,10 @@ TEST_F(SearchCommandsTest, GoldenSearches) {
         json::parse(graph::ReadFile(kGolden + "search/" + id + ".meta.json"));
     const std::string extension = meta.at("output_ext");
     const std::string output = fmt::format("{}.{}", id, extension);
-    const json& given = meta.at("args");
+    const json& given_args = meta.at("args");
     std::vector<std::string> arguments = {
-        meta.at("command"), Data(given[0]), given[1], given[2],
-        given[3],           Data(given[4]), output};
+        meta.at("command"), Data(given_args[0]), given_args[1], given_args[2],
+        given_args[3],      Data(given_args[4]), output};
     for (const json& flag : meta.at("flags")) arguments.push_back(flag);
     const Outcome outcome = Acplan(arguments);
     const bool is_crash = meta.at("exit") == 1;
@@ -149,8 +149,8 @@ TEST_F(SearchCommandsTest, DebugCountsAndWritesNothing) {
   EXPECT_THAT(Lines(out), Contains("Good executions: 0"));
   EXPECT_FALSE(Exists("best.json"));
   AcplanOut(Search("loe", "best.json"));
-  const std::string found = AcplanOut(Search("loe", "best.json"));
-  EXPECT_EQ(Lines(out).front(), Lines(found).front());
+  const std::string output = AcplanOut(Search("loe", "best.json"));
+  EXPECT_EQ(Lines(out).front(), Lines(output).front());
   const std::string all = AcplanOut(Search("lae", "all.csv", {"-d"}));
   EXPECT_FALSE(Exists("all.csv"));
   EXPECT_THAT(all, Not(HasSubstr("Good executions: 0")));

@@ -52,7 +52,7 @@ json PlanOf(const std::vector<json>& units) {
 class SimulateCommandTest : public CliTest {
  protected:
   Outcome With(const json& plan, std::vector<std::string> more = {}) const {
-    Put("plan.json", plan.dump());
+    PutFile("plan.json", plan.dump());
     more.insert(more.begin(), {"simulate", kTrace, "plan.json"});
     return Acplan(more);
   }
@@ -74,9 +74,9 @@ TEST_F(SimulateCommandTest, WithoutAPlanIsTheTrace) {
 }
 
 TEST_F(SimulateCommandTest, APlanIsSetBesideTheBaseline) {
-  Put("plan.json",
-      PlanOf({Unit("transformer.h.0", {}), Unit("transformer.h.2", {2})})
-          .dump());
+  PutFile("plan.json",
+          PlanOf({Unit("transformer.h.0", {}), Unit("transformer.h.2", {2})})
+              .dump());
   const json answer = AcplanJson({"simulate", kTrace, "plan.json"});
   EXPECT_EQ(answer["units"], 2);
   EXPECT_GT(answer["planned"]["recomputed_operators"], 50);
@@ -97,7 +97,7 @@ TEST_F(SimulateCommandTest, WhatIsSkippedDoesNotRunAgain) {
   json unit = Unit("transformer.h.1", {});
   const json whole = json::parse(With(PlanOf({unit}), {"--json"}).out);
   unit["ops"].back()["decision"] = "skip";
-  Put("plan.json", PlanOf({unit}).dump());
+  PutFile("plan.json", PlanOf({unit}).dump());
   const json skipping = AcplanJson({"simulate", kTrace, "plan.json"});
   EXPECT_LE(skipping["planned"]["recompute_ms"],
             whole["planned"]["recompute_ms"]);
@@ -143,13 +143,13 @@ TEST_F(SimulateCommandTest, RefusesToWriteBothToOneFile) {
 
 TEST_F(SimulateCommandTest, OperatorsMayBeNamedShortly) {
   json unit = Unit("transformer.h.1", {2});
-  Put("full.json", PlanOf({unit}).dump());
+  PutFile("full.json", PlanOf({unit}).dump());
   for (json& op : unit["ops"]) {
     const std::string name = op["name"];
     const size_t dot = name.find('.');
     op["name"] = name.substr(dot + 1, name.rfind('.') - dot - 1);
   }
-  Put("short.json", PlanOf({unit}).dump());
+  PutFile("short.json", PlanOf({unit}).dump());
   EXPECT_EQ(AcplanJson({"simulate", kTrace, "full.json"}),
             AcplanJson({"simulate", kTrace, "short.json"}));
 }
@@ -184,7 +184,7 @@ TEST_F(SimulateCommandTest, PlansThatDoNotFitTheTraceAreRefused) {
 TEST_F(SimulateCommandTest, TheTimelineQuotesNamesWithCommasAndQuotes) {
   json trace = json::parse(graph::ReadFile(ACPLAN_SEED_TRACE));
   trace["modules"][1]["fqn"] = "Net.a,\"b";
-  Put("trace.json", trace.dump());
+  PutFile("trace.json", trace.dump());
   AcplanOut({"simulate", "trace.json", "--timeline", "steps.csv"});
   EXPECT_THAT(Read("steps.csv"), HasSubstr(",\"Net.a,\"\"b\","));
 }

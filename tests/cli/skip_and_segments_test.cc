@@ -64,7 +64,7 @@ class SkipAndSegmentsTest : public CliTest {
   // nothing.
   void ExpectRefusedByAll(const json& plan,
                           const std::vector<std::string>& fragments) const {
-    Put("plan.json", plan.dump());
+    PutFile("plan.json", plan.dump());
     for (std::vector<std::string> command :
          {std::vector<std::string>{"simulate", kTrace, "plan.json", "-o",
                                    "out.json", "--json"},
@@ -77,7 +77,7 @@ class SkipAndSegmentsTest : public CliTest {
   }
 
   Outcome Check(const json& plan) const {
-    Put("plan.json", plan.dump());
+    PutFile("plan.json", plan.dump());
     return Acplan({"check", kTrace, "plan.json", "--budget", "1GiB"});
   }
 };
@@ -117,7 +117,7 @@ TEST_F(SkipAndSegmentsTest, PlansAreWhatOtherCommandsFind) {
     const json plan =
         AcplanJson({"plan", kTrace, "--budget", budget, "--decisions",
                     "save,recompute,skip", "--segments", "auto"});
-    Put("plan.json", plan.dump());
+    PutFile("plan.json", plan.dump());
     ASSERT_EQ(plan["status"], "optimal");
     EXPECT_THAT(plan["modules"].dump(), HasSubstr("\"skip\""));
     const json simulated = AcplanJson({"simulate", kTrace, "plan.json"});
@@ -184,7 +184,7 @@ TEST_F(SkipAndSegmentsTest, WhatIsSkippedMayNotBeNeeded) {
     unit["ops"].back()["decision"] = "skip";
     EXPECT_THAT(Check(PlanOf({unit})).out, HasSubstr("holds: 1 unit"));
     unit["ops"][0]["decision"] = "skip";
-    Put("plan.json", PlanOf({unit}).dump());
+    PutFile("plan.json", PlanOf({unit}).dump());
     for (const char* command : {"simulate", "compare"}) {
       ExpectRefused(Acplan({command, kTrace, "plan.json"}),
                     {"operator 0 (aten.native_layer_norm.default) cannot be "
@@ -202,7 +202,7 @@ TEST_F(SkipAndSegmentsTest, WhatIsSkippedMayNotBeNeeded) {
 TEST_F(SkipAndSegmentsTest, OtherMemoryModelsDoNotKnowWhatSkippingDoes) {
   json unit = Unit(1, 1);
   unit["ops"].back()["decision"] = "skip";
-  Put("plan.json", PlanOf({unit}).dump());
+  PutFile("plan.json", PlanOf({unit}).dump());
   for (const char* model : {"snapshot", "torch"}) {
     const Outcome compared =
         Acplan({"compare", kTrace, "plan.json", "--memory-model", model});
@@ -235,7 +235,7 @@ TEST_F(SkipAndSegmentsTest, KeptResultsAreOfSavedOperators) {
   ExpectRefusedByAll(PlanOf({unit}), {"results[0]: expected a whole number "});
   // Backward asks for the statistics.
   norm["results"] = {0};
-  Put("plan.json", PlanOf({unit}).dump());
+  PutFile("plan.json", PlanOf({unit}).dump());
   ExpectRefused(Acplan({"simulate", kTrace, "plan.json"}),
                 {"operator 0 (aten.native_layer_norm.default) must keep "
                  "another result: backward asks for what it makes"});

@@ -35,10 +35,11 @@ TEST_F(TraceCommandTest, PlansAreWhatTheSimulationSays) {
     EXPECT_LE(plan["peak_bytes"], plan["budget_bytes"]);
     EXPECT_GE(plan["recompute_ms"], least_ms);
     least_ms = plan["recompute_ms"];
-    const json planned =
+    const json simulated =
         AcplanJson({"simulate", kTrace, "plan.json"})["planned"];
-    EXPECT_EQ(plan["peak_bytes"], planned["peak_bytes"]);
-    EXPECT_NEAR(plan["recompute_ms"], planned["recompute_ms"], 1e-9 * least_ms);
+    EXPECT_EQ(plan["peak_bytes"], simulated["peak_bytes"]);
+    EXPECT_NEAR(plan["recompute_ms"], simulated["recompute_ms"],
+                1e-9 * least_ms);
     EXPECT_EQ(AcplanJson({"check", kTrace, "plan.json", "--budget",
                           std::to_string(
                               plan["budget_bytes"].get<int64_t>())})["holds"],
@@ -106,7 +107,7 @@ TEST_F(TraceCommandTest, CheckRefusesWhatIsNotSo) {
   const std::string budget =
       std::to_string(plan["budget_bytes"].get<int64_t>());
   const auto broken = [&](const json& with) {
-    Put("other.json", with.dump());
+    PutFile("other.json", with.dump());
     const Outcome outcome =
         Acplan({"check", kTrace, "other.json", "--budget", budget, "--json"});
     EXPECT_EQ(outcome.exit_code, 1);

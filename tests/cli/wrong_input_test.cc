@@ -15,11 +15,11 @@ using Fragments = std::vector<std::string>;
 class WrongInputTest : public CliTest {
  protected:
   WrongInputTest() {
-    Put("profile.json", SmallProfile().dump());
+    PutFile("profile.json", SmallProfile().dump());
     static const std::string plan =
         AcplanOut({"plan", "profile.json", "--budget", "2GiB", "--tradeoff",
                    "profile", "--json"});
-    Put("plan.json", plan);
+    PutFile("plan.json", plan);
   }
 
   json SoundPlan() const { return json::parse(Read("plan.json")); }
@@ -62,7 +62,7 @@ TEST_F(WrongInputTest, FilesThatAreNoProfiles) {
       {"corrupt.json.gz", corrupt, {"expected"}}};
   for (const WrongFile& file : files) {
     SCOPED_TRACE(file.name);
-    Put(file.name, file.bytes);
+    PutFile(file.name, file.bytes);
     Fragments said = file.said;
     said.push_back("acplan: " + file.name + ": ");
     ExpectPlanRefused({file.name, "--budget", "2GiB"}, said);
@@ -107,7 +107,7 @@ TEST_F(WrongInputTest, Profiles) {
         "\"Transformer\""}}};
   for (const WrongDocument& document : documents) {
     SCOPED_TRACE(document.said[0]);
-    Put("profile.json", Edited(SmallProfile(), document.edits));
+    PutFile("profile.json", Edited(SmallProfile(), document.edits));
     Fragments said = document.said;
     said.emplace_back("acplan: profile.json: ");
     ExpectPlanRefused({"profile.json", "--budget", "2GiB"}, said);
@@ -182,7 +182,7 @@ TEST_F(WrongInputTest, Plans) {
   const json sound = SoundPlan();
   for (const WrongDocument& document : documents) {
     SCOPED_TRACE(document.said[0]);
-    Put("plan.json", Edited(sound, document.edits));
+    PutFile("plan.json", Edited(sound, document.edits));
     Fragments said = document.said;
     said.emplace_back("acplan: plan.json: ");
     ExpectRefused(
@@ -238,7 +238,7 @@ TEST_F(WrongInputTest, FlagsOfPlan) {
     return std::vector<std::string>{"profile.json", "--budget", size};
   };
   std::filesystem::create_directory(folder() / "folder");
-  Put("names.txt", "Transformer.layers.0\nTransformer.blocks.1\n");
+  PutFile("names.txt", "Transformer.layers.0\nTransformer.blocks.1\n");
   const std::string size = "--budget: expected a size such as 1.6GiB";
   const std::string share =
       "--budget: expected a share of the baseline such as";
@@ -542,7 +542,7 @@ TEST_F(WrongInputTest, GlobalFlagsWithoutAValue) {
 TEST_F(WrongInputTest, NamesThatATerminalObeys) {
   json profile = SmallProfile();
   profile["model"]["name"] = "m\u009b31m\u202e\x1b[2J";
-  Put("profile.json", profile.dump());
+  PutFile("profile.json", profile.dump());
   for (const char* command : {"baseline", "tree", "frontier"}) {
     const std::string text = AcplanOut({command, "profile.json"});
     for (const char* raw : {"\u009b", "\u202e", "\x1b"}) {
@@ -554,7 +554,7 @@ TEST_F(WrongInputTest, NamesThatATerminalObeys) {
   for (json& module : profile["modules"]) {
     module["fqn"] = module["fqn"].get<std::string>() + "\u202e";
   }
-  Put("profile.json", profile.dump());
+  PutFile("profile.json", profile.dump());
   ExpectRefused(Acplan({"tree", "profile.json"}),
                 {"modules[0]", "\\u202e", "without control characters"});
 }
@@ -604,7 +604,7 @@ TEST_F(WrongInputTest, Curve) {
     SCOPED_TRACE(testing::PrintToString(wrong.arguments));
     ExpectRefused(Acplan(wrong.arguments), wrong.said);
   }
-  Put("profile.json", Edited(SmallProfile(), {{"/modules/4/sac", "null"}}));
+  PutFile("profile.json", Edited(SmallProfile(), {{"/modules/4/sac", "null"}}));
   ExpectRefused(Acplan(extended({})),
                 {"found \"Transformer.layers.0\", which has none"});
 }
@@ -680,13 +680,13 @@ TEST_F(WrongInputTest, Ops) {
   for (const std::string share : {"0", "1"}) {
     EXPECT_EQ(Acplan(budget(share)).exit_code, 0);
   }
-  Put("profile.json", Edited(SmallProfile(), {{"/modules/4/sac", "null"}}));
+  PutFile("profile.json", Edited(SmallProfile(), {{"/modules/4/sac", "null"}}));
   ExpectRefused(Acplan(budget("0.5")),
                 {"found \"Transformer.layers.0\", which has none"});
 }
 
 TEST_F(WrongInputTest, SnapshotModelWithoutSnapshots) {
-  Put("profile.json", Edited(SmallProfile(), {{"/modules/3/snap", {}}}));
+  PutFile("profile.json", Edited(SmallProfile(), {{"/modules/3/snap", {}}}));
   ExpectPlanRefused(
       {"profile.json", "--budget", "2GiB", "--memory-model", "snapshot"},
       {"memory model snapshot: module 'Transformer.dropout' has no "
@@ -702,7 +702,7 @@ TEST_F(WrongInputTest, LabelsOnAProfileWhosePostOrderIsNotThatOfItsTree) {
   json& fw_post = profile["order"]["fw_post"];
   fw_post.push_back(fw_post[5]);
   fw_post.erase(5);
-  Put("profile.json", profile.dump());
+  PutFile("profile.json", profile.dump());
   ExpectPlanRefused({"profile.json", "--budget", "2GiB", "--engine", "labels"},
                     {"--engine labels: ", "order.fw_post", "--engine cbc"});
 }

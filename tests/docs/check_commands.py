@@ -19,14 +19,14 @@ _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def commands(document: str) -> Iterator[tuple[str, str]]:
     """Yields the commands of the document, each with its stated output."""
     for block in _BLOCK.finditer(document):
-        for shown in re.split(r"^\$ ", block.group(1), flags=re.MULTILINE)[1:]:
-            command, _, output = shown.partition("\n")
+        for example in re.split(r"^\$ ", block.group(1), flags=re.MULTILINE)[1:]:
+            command, _, output = example.partition("\n")
             yield command, output
 
 
-def matches(shown: str, printed: str) -> bool:
+def matches(expected: str, printed: str) -> bool:
     pattern = ""
-    for line in shown.rstrip("\n").split("\n"):
+    for line in expected.rstrip("\n").split("\n"):
         if line == "...":
             pattern += r"(?:[^\n]*\n)*"
         else:
@@ -37,18 +37,18 @@ def matches(shown: str, printed: str) -> bool:
 def _main(root: str, program: str, *documents: str) -> int:
     status = count = 0
     for document in documents:
-        for command, shown in commands(pathlib.Path(root, document).read_text()):
+        for command, expected in commands(pathlib.Path(root, document).read_text()):
             count += 1
             name, *arguments = shlex.split(command)
             if name != "acplan":
                 print(f"{document}: {command}: no command of acplan")
                 status = 1
                 continue
-            done = subprocess.run(
+            process = subprocess.run(
                 [program, *arguments], cwd=root, capture_output=True, text=True
             )
-            if not matches(shown, done.stdout):
-                print(f"{document}: $ {command}\nprints\n{done.stdout}{done.stderr}")
+            if not matches(expected, process.stdout):
+                print(f"{document}: $ {command}\nprints\n{process.stdout}{process.stderr}")
                 status = 1
     if not count:
         print("no document shows a command")

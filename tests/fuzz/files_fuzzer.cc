@@ -51,7 +51,7 @@ void Try(const std::string& start, Use use) {
 class Files {
  public:
   Files() = default;
-  std::string Put(const std::string& name, std::string_view bytes) const {
+  std::string PutFile(const std::string& name, std::string_view bytes) const {
     const std::string path = folder_.path() / name;
     graph::PutBytes(path, bytes);
     return path;
@@ -69,8 +69,9 @@ void CheckRates(const std::string& path) {
     const costmodel::RateMap map = costmodel::ReadRateMap(path);
     Require(map.Least() <= map.Most(), "rates in order");
     for (const costmodel::RateMap::Cell& cell : map.cells) {
-      const auto* found = map.Find(cell.tensor_par, cell.pipeline_par);
-      Require(cell.rate ? found == &cell : found == nullptr, "a cell once");
+      const auto* same_cell = map.Find(cell.tensor_par, cell.pipeline_par);
+      Require(cell.rate ? same_cell == &cell : same_cell == nullptr,
+              "a cell once");
     }
     costmodel::RequireGrid(map, path);
   });
@@ -121,9 +122,9 @@ void CheckKept(const std::string& path) {
   static const graph::JointGraph step =
       graph::ReadJointGraph(ACPLAN_FUZZ_SEEDS "/small_joint.json");
   Try("", [&] {
-    const std::vector<char> kept = acplan::problems::ReadKept(path, step);
-    Require(kept.size() == step.buffers.size(), "a mark a buffer");
-    Require(acplan::problems::EvaluateRemat(step, kept).run.has_value(),
+    const std::vector<char> is_kept = acplan::problems::ReadKept(path, step);
+    Require(is_kept.size() == step.buffers.size(), "a mark a buffer");
+    Require(acplan::problems::EvaluateRemat(step, is_kept).run.has_value(),
             "what keeping them does");
   });
 }
@@ -164,8 +165,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const bool is_compressed = bytes.starts_with("\x1f\x8b");
   const std::string end = is_compressed ? ".gz" : "";
-  const std::string json = files.Put("fuzz.json" + end, bytes);
-  const std::string csv = files.Put("fuzz.csv" + end, bytes);
+  const std::string json = files.PutFile("fuzz.json" + end, bytes);
+  const std::string csv = files.PutFile("fuzz.csv" + end, bytes);
   CheckRates(json);
   CheckRates(csv);
   CheckMerge(json, files.NameOf("merged.json"));

@@ -1,7 +1,7 @@
-// All bytes are an accepted plan that is the same after it is written and read
-// again, and whose check, for a step and for a profile, names the rule that it
-// breaks or none, or an InputError of one line. Built with -fsanitize=fuzzer,
-// or with replay_main.cc.
+// Requires that every input either is refused with an InputError of one line, or
+// is a plan that is the same after it is written and read again, and whose check,
+// for a step and for a profile, names a rule that it breaks or none. Built with
+// -fsanitize=fuzzer, or with replay_main.cc.
 
 #include <cstdint>
 #include <optional>
@@ -110,8 +110,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Plan plan;
   try {
     plan = ParsePlan(text, "fuzz.json");
-    const std::string written = PlanToJson(plan);
-    Require(PlanToJson(ParsePlan(written, "fuzz.json")) == written,
+    const std::string plan_text = PlanToJson(plan);
+    Require(PlanToJson(ParsePlan(plan_text, "fuzz.json")) == plan_text,
             "the same plan after writing and reading");
   } catch (const acplan::InputError& error) {
     CheckMessage(error);

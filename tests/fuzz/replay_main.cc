@@ -48,8 +48,8 @@ class Mutator {
   std::string Next() {
     std::string text = Pick(seeds_);
     if (Below(16) == 0) {
-      const std::string made = ValidInput(static_cast<unsigned>(random_()));
-      if (!made.empty()) text = made;
+      const std::string input = ValidInput(static_cast<unsigned>(random_()));
+      if (!input.empty()) text = input;
     }
     if (Below(2) == 0) {
       const std::string mutated = Below(8) == 0

@@ -74,9 +74,10 @@ std::vector<CheckpointedModule> UnitsByChance(const Trace& trace,
 }
 
 void CheckStep(const Trace& trace) {
-  const Simulation without = Simulate(trace, {});
-  Require(without.steps.size() == trace.operators.size(), "the step as it was");
-  Require(without.recompute_ms == 0, "nothing runs again");
+  const Simulation baseline = Simulate(trace, {});
+  Require(baseline.steps.size() == trace.operators.size(),
+          "the step as it was");
+  Require(baseline.recompute_ms == 0, "nothing runs again");
   std::mt19937 random(static_cast<unsigned>(trace.operators.size()));
   for (int sample = 0; sample < 4; ++sample) {
     try {

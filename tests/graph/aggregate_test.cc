@@ -33,10 +33,10 @@ using Op = TraceOperator;
 using enum StorageCategory;
 
 const Module& Find(const Profile& profile, const std::string& fqn) {
-  const auto found = std::ranges::find(profile.modules, fqn, &Module::fqn);
-  if (found == profile.modules.end())
+  const auto module = std::ranges::find(profile.modules, fqn, &Module::fqn);
+  if (module == profile.modules.end())
     throw std::runtime_error("no module " + fqn);
-  return *found;
+  return *module;
 }
 
 std::string ErrorOf(const Trace& trace) {

@@ -141,12 +141,12 @@ TEST(Analyse, IsWhatTheRulesSayOnRandomGraphs) {
         RandomDataflow(random, static_cast<int>(random() % 60));
     const GraphInfo info = Analyse(graph);
     ASSERT_EQ(info, ByTheRules(graph)) << ToJson(graph);
-    int64_t used = 0;
+    int64_t used_bytes = 0;
     for (const DataflowNode& node : graph.nodes)
-      if (node.stage == kBackward) used += node.bytes;
+      if (node.stage == kBackward) used_bytes += node.bytes;
     // Cases in which something is released before the peak.
     if (info.fwd_mem_in > 0 && info.fwd_mem_tmp > 0 &&
-        info.bwd_mem_tmp + info.bwd_mem_out < used) {
+        info.bwd_mem_tmp + info.bwd_mem_out < used_bytes) {
       ++tight;
     }
   }

@@ -31,10 +31,10 @@ JointGraph Small() { return ReadJointGraph(ACPLAN_SEED_JOINT); }
 
 std::vector<char> Keeping(const JointGraph& graph,
                           const std::set<std::string>& names) {
-  std::vector<char> kept;
+  std::vector<char> is_kept;
   for (const JointBuffer& buffer : graph.buffers)
-    kept.push_back(names.contains(buffer.name));
-  return kept;
+    is_kept.push_back(names.contains(buffer.name));
+  return is_kept;
 }
 
 // Returns the steps in order; "|" stands before the backward pass, "again "
@@ -51,10 +51,11 @@ std::vector<std::string> Steps(const JointGraph& graph, const JointRun& run) {
   return steps;
 }
 
-std::string Kept(const JointGraph& graph, const std::vector<char>& kept) {
+std::string KeptNames(const JointGraph& graph,
+                      const std::vector<char>& is_kept) {
   std::string names;
-  for (size_t b = 0; b < kept.size(); ++b)
-    if (kept[b]) names += graph.buffers[b].name;
+  for (size_t b = 0; b < is_kept.size(); ++b)
+    if (is_kept[b]) names += graph.buffers[b].name;
   return names;
 }
 
@@ -63,7 +64,7 @@ TEST(JointSimulation, KeepsAllThatBackwardReads) {
   const JointSimulator simulator(graph);
   // m may not be kept: drop runs again, and its inputs are there.
   const std::vector<char> all = simulator.AllKept();
-  EXPECT_EQ(Kept(graph, all), "shye");
+  EXPECT_EQ(KeptNames(graph, all), "shye");
   const JointRun run = simulator.Run(all);
   EXPECT_EQ(run.kept, all);
   EXPECT_THAT(Steps(graph, run),
@@ -91,7 +92,7 @@ TEST(JointSimulation, KeepsAllThatBackwardReads) {
 TEST(JointSimulation, MakesAgainWhatIsNotKept) {
   const JointGraph graph = Small();
   const JointRun run = JointSimulator(graph).Run(Keeping(graph, {"s"}));
-  EXPECT_EQ(Kept(graph, run.kept), "s");
+  EXPECT_EQ(KeptNames(graph, run.kept), "s");
   // Only backward runs scale, which costs nothing more; h is made again once.
   EXPECT_THAT(Steps(graph, run), ElementsAre("seed", "mm", "drop", "loss", "|",
                                              "again mm", "again drop", "loss_b",
@@ -144,7 +145,7 @@ TEST(JointSimulation, WhatBackwardDoesNotNeedIsNotKept) {
   graph.nodes[6].reads = {9};  // neither m nor e
   const JointRun run =
       JointSimulator(graph).Run(Keeping(graph, {"s", "h", "y", "e"}));
-  EXPECT_EQ(Kept(graph, run.kept), "y");
+  EXPECT_EQ(KeptNames(graph, run.kept), "y");
   EXPECT_EQ(run.kept_bytes, 7);
   EXPECT_EQ(run.recompute_ms, 0);
   EXPECT_THAT(Steps(graph, run), ElementsAre("seed", "mm", "drop", "loss", "|",
@@ -182,9 +183,9 @@ TEST(JointSimulation, KnowsMakersAndOutputs) {
 }
 
 std::string ErrorOf(const JointGraph& graph,
-                    const std::set<std::string>& kept) {
+                    const std::set<std::string>& names) {
   try {
-    JointSimulator(graph).Run(Keeping(graph, kept));
+    JointSimulator(graph).Run(Keeping(graph, names));
   } catch (const InputError& error) {
     return error.what();
   }

@@ -30,7 +30,7 @@ std::string ParseError(std::string_view text) {
 
 class Fields : public ::testing::Test {
  protected:
-  JsonField Of(std::string_view text) {
+  JsonField FieldOf(std::string_view text) {
     document_ = ParseJson(text, "f.json");
     return JsonField(document_, "f.json");
   }
@@ -39,7 +39,7 @@ class Fields : public ::testing::Test {
 
 TEST_F(Fields, ReadsTypedValues) {
   const JsonField root =
-      Of(R"({"s": "x", "b": true, "i": 7, "f": 0.5, "n": null,
+      FieldOf(R"({"s": "x", "b": true, "i": 7, "f": 0.5, "n": null,
                                 "e": 1e9, "neg": -3, "a": ["p", "q"]})");
   EXPECT_EQ(root.Get("s").String(), "x");
   EXPECT_TRUE(root.Get("b").Bool());
@@ -59,7 +59,7 @@ TEST_F(Fields, ReadsTypedValues) {
 
 TEST_F(Fields, NamesThePlaceOfEveryComplaint) {
   const JsonField root =
-      Of(R"({"modules": [{"fqn": "a.b", "sac": {"memory": [1, "x"]}},
+      FieldOf(R"({"modules": [{"fqn": "a.b", "sac": {"memory": [1, "x"]}},
                                             {"list": [[], {}]}], "odd key": 3})");
   const auto modules = root.Get("modules").Elements();
   const auto memory = modules[0].Get("sac").Get("memory").Elements();
@@ -78,7 +78,7 @@ TEST_F(Fields, NamesThePlaceOfEveryComplaint) {
 }
 
 TEST_F(Fields, SuggestsANearbyKey) {
-  const JsonField root = Of(R"({"acttotal": 1})");
+  const JsonField root = FieldOf(R"({"acttotal": 1})");
   EXPECT_EQ(
       ErrorOf([&] { root.Get("act_total"); }),
       "f.json: expected the key \"act_total\", found none (but \"acttotal\")");
@@ -87,7 +87,7 @@ TEST_F(Fields, SuggestsANearbyKey) {
 }
 
 TEST_F(Fields, RefusesOtherTypes) {
-  const JsonField root = Of(R"([1, "x", null, [], {}, true, 0.5])");
+  const JsonField root = FieldOf(R"([1, "x", null, [], {}, true, 0.5])");
   const auto e = root.Elements();
   EXPECT_THAT(ErrorOf([&] { e[0].Get("k"); }),
               HasSubstr("expected an object, found 1"));
@@ -109,9 +109,10 @@ TEST_F(Fields, RefusesOtherTypes) {
 
 TEST_F(Fields, ChecksRanges) {
   const auto e =
-      Of("[9007199254740992, 9007199254740993, -1, -9007199254740993,"
-         " 1e19, -1e19, 18446744073709551615, 1e18, 1e300,"
-         " 123456789012345678901234567890, 9007199254740992.0]")
+      FieldOf(
+          "[9007199254740992, 9007199254740993, -1, -9007199254740993,"
+          " 1e19, -1e19, 18446744073709551615, 1e18, 1e300,"
+          " 123456789012345678901234567890, 9007199254740992.0]")
           .Elements();
   EXPECT_EQ(e[0].Bytes(), int64_t{1} << 53);
   EXPECT_EQ(e[10].Bytes(), int64_t{1} << 53);
@@ -136,8 +137,8 @@ TEST_F(Fields, ChecksRanges) {
 
 TEST_F(Fields, KeepsHostileValuesShortAndOnOneLine) {
   const std::string longest(100'000, 'x');
-  const auto e = Of("[\"a\\n" + longest + "\", {\"fqn\": \"b\\n" + longest +
-                    "\", \"k\\n" + longest + "\": 1}]")
+  const auto e = FieldOf("[\"a\\n" + longest + "\", {\"fqn\": \"b\\n" +
+                         longest + "\", \"k\\n" + longest + "\": 1}]")
                      .Elements();
   std::string message = ErrorOf([&] { e[0].Bytes(); });
   EXPECT_THAT(message, Not(HasSubstr("\n")));

@@ -44,9 +44,9 @@ bool NaiveIsBelow(const std::string& name, const std::string& ancestor) {
 }
 
 int PositionIn(const Names& order, const std::string& name, int absent) {
-  const auto found = std::ranges::find(order, name);
-  return found == order.end() ? absent
-                              : static_cast<int>(found - order.begin());
+  const auto place = std::ranges::find(order, name);
+  return place == order.end() ? absent
+                              : static_cast<int>(place - order.begin());
 }
 
 struct NaiveNode {
@@ -458,14 +458,14 @@ bool NaiveSame(const Profile& profile, const ModuleTree& tree, int a, int b) {
 void NaiveBlocks(const Profile& profile, const ModuleTree& tree,
                  const std::vector<int>& siblings,
                  std::vector<std::vector<int>>& groups) {
-  std::vector<bool> taken(siblings.size(), false);
+  std::vector<bool> is_taken(siblings.size(), false);
   for (size_t i = 0; i < siblings.size(); ++i) {
-    if (taken[i] || tree.node(siblings[i]).subtree_size == 1) continue;
+    if (is_taken[i] || tree.node(siblings[i]).subtree_size == 1) continue;
     std::vector<int> group = {siblings[i]};
     for (size_t j = i + 1; j < siblings.size(); ++j) {
-      if (taken[j] || !NaiveSame(profile, tree, siblings[i], siblings[j]))
+      if (is_taken[j] || !NaiveSame(profile, tree, siblings[i], siblings[j]))
         continue;
-      taken[j] = true;
+      is_taken[j] = true;
       group.push_back(siblings[j]);
     }
     if (group.size() > 1) groups.push_back(group);
@@ -475,7 +475,7 @@ void NaiveBlocks(const Profile& profile, const ModuleTree& tree,
 
 TEST(IdenticalBlocks, EqualsBruteForceOnRandomProfiles) {
   std::mt19937 random(5);
-  size_t found = 0;
+  size_t block_count = 0;
   for (int round = 0; round < Repetitions(400); ++round) {
     const Profile profile =
         RandomProfile(random, 5 + static_cast<int>(random() % 60),
@@ -485,9 +485,9 @@ TEST(IdenticalBlocks, EqualsBruteForceOnRandomProfiles) {
     NaiveBlocks(profile, tree, tree.Roots(), expected);
     std::ranges::sort(expected);
     EXPECT_EQ(IdenticalBlocks(profile, tree), expected);
-    found += expected.size();
+    block_count += expected.size();
   }
-  EXPECT_GT(found, size_t{test_support::Enough(50)});
+  EXPECT_GT(block_count, size_t{test_support::Enough(50)});
 }
 
 }  // namespace

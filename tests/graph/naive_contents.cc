@@ -113,7 +113,7 @@ bool ComputesTheSame(const Trace& trace,
                      const std::vector<CheckpointedModule>& modules) {
   const std::vector<NaiveFrame> frames = FramesOf(trace, modules);
   return std::ranges::all_of(frames, [&](const NaiveFrame& frame) {
-    return frame.asked == kNever || Contents(trace, frame).AreTheSame();
+    return frame.asked_at == kNever || Contents(trace, frame).AreTheSame();
   });
 }
 

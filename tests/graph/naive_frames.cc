@@ -20,13 +20,13 @@ bool IsSaved(const Trace& trace, const NaiveFrame& frame, int32_t op) {
 std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,
                                int32_t op) {
   const TraceOperator& now = trace.operators[op];
-  const auto kept =
+  const auto results =
       frame.unit->kept_results.find(op - trace.calls[frame.call].start);
-  if (kept == frame.unit->kept_results.end()) {
+  if (results == frame.unit->kept_results.end()) {
     return {now.outputs.begin(), now.outputs.end()};
   }
   std::set<int32_t> storages;
-  for (const int32_t r : kept->second) {
+  for (const int32_t r : results->second) {
     storages.insert(trace.tensors[now.results[r]].storage);
   }
   return storages;
@@ -34,10 +34,10 @@ std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,
 
 bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor) {
   const int32_t op = trace.tensors[tensor].op;
-  const auto kept =
+  const auto results =
       frame.unit->kept_results.find(op - trace.calls[frame.call].start);
-  if (kept == frame.unit->kept_results.end()) return true;
-  return std::ranges::any_of(kept->second, [&](int32_t r) {
+  if (results == frame.unit->kept_results.end()) return true;
+  return std::ranges::any_of(results->second, [&](int32_t r) {
     return trace.operators[op].results[r] == tensor;
   });
 }
@@ -47,22 +47,23 @@ namespace {
 // Returns the storages that move, by operator and then by result.
 std::vector<std::pair<int32_t, int32_t>> MovedOf(const Trace& trace,
                                                  const NaiveFrame& frame) {
-  std::vector<std::pair<int32_t, int32_t>> moved;
-  std::set<int32_t> seen;
+  std::vector<std::pair<int32_t, int32_t>> moved_storages;
+  std::set<int32_t> seen_storages;
   const TraceCall& call = trace.calls[frame.call];
   for (int32_t op = call.start; op < call.end; ++op) {
     if (DecisionOf(trace, frame, op) != OperatorDecision::kOffload) continue;
-    const std::set<int32_t> kept = KeptStorages(trace, frame, op);
+    const std::set<int32_t> kept_storages = KeptStorages(trace, frame, op);
     std::vector<int32_t> order;
     for (const int32_t t : trace.operators[op].results) {
       order.push_back(trace.tensors[t].storage);
     }
-    order.insert(order.end(), kept.begin(), kept.end());
+    order.insert(order.end(), kept_storages.begin(), kept_storages.end());
     for (const int32_t s : order) {
-      if (kept.contains(s) && seen.insert(s).second) moved.emplace_back(op, s);
+      if (kept_storages.contains(s) && seen_storages.insert(s).second)
+        moved_storages.emplace_back(op, s);
     }
   }
-  return moved;
+  return moved_storages;
 }
 
 int InnermostFrame(const Trace& trace, const std::vector<NaiveFrame>& frames,
@@ -91,22 +92,22 @@ std::vector<NaiveFrame> FramesOf(
                       .released = call.end});
   }
   for (const SavedTensor& saved : trace.saved) {
-    const int around = InnermostFrame(trace, frames, saved.call);
-    if (around < 0) continue;
-    NaiveFrame& frame = frames[around];
+    const int outer = InnermostFrame(trace, frames, saved.call);
+    if (outer < 0) continue;
+    NaiveFrame& frame = frames[outer];
     frame.saved.push_back(saved);
-    frame.asked = std::min(frame.asked, saved.unpacked);
+    frame.asked_at = std::min(frame.asked_at, saved.unpacked);
     frame.stop = std::max(frame.stop, saved.packed);
     frame.released = std::max(frame.released, saved.released);
   }
   for (size_t f = frames.size(); f-- > 0;) {
     NaiveFrame& frame = frames[f];
-    frame.moved = MovedOf(trace, frame);
+    frame.moved_storages = MovedOf(trace, frame);
     if (!IsSavedAround(trace, frame)) continue;
-    NaiveFrame& around = frames[frame.parent];
-    around.asked = std::min(around.asked, frame.asked);
-    around.stop = std::max(around.stop, trace.calls[frame.call].start);
-    around.released = std::max(around.released, frame.released);
+    NaiveFrame& outer = frames[frame.parent];
+    outer.asked_at = std::min(outer.asked_at, frame.asked_at);
+    outer.stop = std::max(outer.stop, trace.calls[frame.call].start);
+    outer.released = std::max(outer.released, frame.released);
   }
   return frames;
 }
@@ -128,10 +129,10 @@ std::vector<NaiveRecast> NaiveRecastsOf(const Trace& trace,
     }
   }
   std::vector<NaiveRecast> recasts;
-  std::set<int32_t> seen;
+  std::set<int32_t> seen_storages;
   for (int32_t op = call.start; op < end; ++op) {
     for (const int32_t cast : trace.operators[op].recasts) {
-      if (cast < call.start && seen.insert(cast).second) {
+      if (cast < call.start && seen_storages.insert(cast).second) {
         recasts.push_back({.op = cast, .user = op});
       }
     }

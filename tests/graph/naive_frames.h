@@ -18,12 +18,12 @@ struct NaiveFrame {
   int parent = -1;  // the innermost frame around it
   // Without the tensors that are saved in frames inside.
   std::vector<SavedTensor> saved = {};
-  int32_t asked = kNever;  // when backward first asks for something saved in
-                           // the frame
+  int32_t asked_at = kNever;  // when backward first asks for something saved in
+                              // the frame
   int32_t stop = 0;
   int32_t released = 0;
   // Offloaded storages, with the operator of each that is offloaded.
-  std::vector<std::pair<int32_t, int32_t>> moved = {};
+  std::vector<std::pair<int32_t, int32_t>> moved_storages = {};
   bool is_released = false, is_fetched = false;
   std::map<int32_t, int32_t> fetched = {};  // by storage: its copy that came
                                             // back

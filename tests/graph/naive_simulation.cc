@@ -30,7 +30,7 @@ class Player {
     }
     for (size_t f = 0; f < frames_.size(); ++f) {
       for (const int32_t t : trace_.calls[frames_[f].call].arguments) {
-        states_[f].given.push_back(trace_.tensors[t].storage);
+        states_[f].given_pieces.push_back(trace_.tensors[t].storage);
       }
     }
     HoldOriginals();
@@ -43,7 +43,7 @@ class Player {
       MoveAt(time);
       LetGo(time);
       for (size_t f = frames_.size(); f-- > 0;) {
-        if (frames_[f].asked == time) RunAgain(f);
+        if (frames_[f].asked_at == time) RunAgain(f);
       }
       if (time == count) break;
       for (const int32_t s : trace_.operators[time].creates) {
@@ -67,7 +67,7 @@ class Player {
     bool has_run = false;
     // The pieces of its arguments when it runs again, and the pieces that the
     // frame around it holds until it has run again.
-    std::vector<int32_t> given = {}, until_it_ran = {};
+    std::vector<int32_t> given_pieces = {}, until_it_ran = {};
   };
   struct LocalHold {
     int32_t end;  // in the forward pass
@@ -75,8 +75,8 @@ class Player {
   };
 
   // A call that runs again: the pieces that its storages and tensors are.
-  struct Again {
-    std::map<int32_t, int32_t> given;  // storages from outside of it
+  struct Rerun {
+    std::map<int32_t, int32_t> given_pieces;  // storages from outside of it
     std::map<int32_t, int32_t> storages, tensors;
     std::set<int32_t> running;  // operators
     std::vector<LocalHold> holders;
@@ -89,9 +89,9 @@ class Player {
   void Hold(int32_t piece, int32_t end) { pieces_[piece].ends.insert(end); }
 
   void HoldOriginals() {
-    const std::vector<int32_t> held = HeldByOthers(trace_);
-    for (int32_t s = 0; s < std::ssize(held); ++s) {
-      Hold(s, held[s]);
+    const std::vector<int32_t> held_until = HeldByOthers(trace_);
+    for (int32_t s = 0; s < std::ssize(held_until); ++s) {
+      Hold(s, held_until[s]);
     }
     for (const SavedTensor& saved : trace_.saved) {
       bool is_outside = true;
@@ -105,7 +105,7 @@ class Player {
     for (size_t f = 0; f < frames_.size(); ++f) {
       const NaiveFrame& frame = frames_[f];
       for (const int32_t s : CallOf(f).inputs) {
-        if (frame.parent < 0 || !HasValue(states_[f].given, s)) {
+        if (frame.parent < 0 || !HasValue(states_[f].given_pieces, s)) {
           Hold(s, frame.released);
         }
       }
@@ -125,18 +125,19 @@ class Player {
   }
 
   bool IsReached(const NaiveFrame& frame) const {
-    return frame.asked <= std::ssize(trace_.operators);
+    return frame.asked_at <= std::ssize(trace_.operators);
   }
 
   static bool IsMoved(const NaiveFrame& frame, int32_t storage) {
-    return std::ranges::any_of(frame.moved, [&](const auto& moved) {
-      return moved.second == storage;
-    });
+    return std::ranges::any_of(frame.moved_storages,
+                               [&](const auto& moved_storage) {
+                                 return moved_storage.second == storage;
+                               });
   }
 
   void ListMoved(size_t f) {
     const NaiveFrame& frame = frames_[f];
-    for (const auto& [op, s] : frame.moved) {
+    for (const auto& [op, s] : frame.moved_storages) {
       ++pieces_[s].other_holders;
       places_[{f, s}] = static_cast<int32_t>(result_.offload.storages.size());
       const int64_t bytes = trace_.storages[s].bytes;
@@ -165,7 +166,7 @@ class Player {
 
   void MoveAt(int32_t time) {
     for (size_t f = 0; f < frames_.size(); ++f) {
-      for (const auto& [op, s] : frames_[f].moved) {
+      for (const auto& [op, s] : frames_[f].moved_storages) {
         if (op + 1 == time) Note(OffloadEvent::Kind::kSend, f, s);
       }
     }
@@ -177,7 +178,7 @@ class Player {
     for (size_t f = 0; f < frames_.size(); ++f) {
       const NaiveFrame& frame = frames_[f];
       if (IsReached(frame) || std::min(frame.released, count) != time) continue;
-      for (const auto& [op, s] : frame.moved) {
+      for (const auto& [op, s] : frame.moved_storages) {
         Note(OffloadEvent::Kind::kDrop, f, s);
         if (!frame.is_released) --pieces_[s].other_holders;
       }
@@ -187,7 +188,7 @@ class Player {
   void Release(size_t f) {
     if (frames_[f].is_released) return;
     frames_[f].is_released = true;
-    for (const auto& [op, s] : frames_[f].moved) {
+    for (const auto& [op, s] : frames_[f].moved_storages) {
       Note(OffloadEvent::Kind::kRelease, f, s);
       --pieces_[s].other_holders;
     }
@@ -195,7 +196,7 @@ class Player {
 
   // Moves storages back when call `f` begins to run again.
   void MoveBack(size_t f) {
-    const int32_t now = frames_[f].asked;
+    const int32_t now = frames_[f].asked_at;
     Release(f);
     if (!has_run_again_ && IsThereBeyond(frames_.back(), now)) {
       Release(frames_.size() - 1);
@@ -203,7 +204,7 @@ class Player {
     has_run_again_ = true;
     Fetch(f);
     if (f > 0 && IsThereBeyond(frames_[f - 1], now)) Fetch(f - 1);
-    for (const auto& [op, s] : frames_[f].moved) {
+    for (const auto& [op, s] : frames_[f].moved_storages) {
       Note(OffloadEvent::Kind::kUse, f, s);
     }
   }
@@ -212,7 +213,7 @@ class Player {
     NaiveFrame& frame = frames_[f];
     if (frame.is_fetched) return;
     frame.is_fetched = true;
-    for (const auto& [op, s] : frame.moved) {
+    for (const auto& [op, s] : frame.moved_storages) {
       Note(OffloadEvent::Kind::kFetch, f, s);
       const auto piece = static_cast<int32_t>(pieces_.size());
       frame.fetched[s] = piece;
@@ -232,7 +233,7 @@ class Player {
     }
   }
 
-  static int32_t Kept(const NaiveFrame& frame, int32_t storage) {
+  static int32_t PieceOf(const NaiveFrame& frame, int32_t storage) {
     const auto fetched = frame.fetched.find(storage);
     return fetched == frame.fetched.end() ? storage : fetched->second;
   }
@@ -244,9 +245,9 @@ class Player {
   }
 
   // Takes a step. Its results are there at least while it runs.
-  void Take(Simulation::Step step, const std::vector<int32_t>& made) {
+  void Take(Simulation::Step step, const std::vector<int32_t>& new_pieces) {
     int64_t live = 0;
-    const std::set<int32_t> fresh(made.begin(), made.end());
+    const std::set<int32_t> fresh(new_pieces.begin(), new_pieces.end());
     for (int32_t p = 0; p < std::ssize(pieces_); ++p) {
       const Piece& piece = pieces_[p];
       const bool is_before = result_.steps.empty() &&
@@ -264,17 +265,17 @@ class Player {
     }
   }
 
-  static int32_t OfStorage(const Again& again, int32_t s) {
-    const auto made = again.storages.find(s);
-    if (made != again.storages.end()) return made->second;
-    const auto given = again.given.find(s);
-    return given == again.given.end() ? s : given->second;
+  static int32_t OfStorage(const Rerun& rerun, int32_t s) {
+    const auto piece = rerun.storages.find(s);
+    if (piece != rerun.storages.end()) return piece->second;
+    const auto given_piece = rerun.given_pieces.find(s);
+    return given_piece == rerun.given_pieces.end() ? s : given_piece->second;
   }
 
-  int32_t OfTensor(const Again& again, int32_t t) const {
-    const auto piece = again.tensors.find(t);
-    return piece == again.tensors.end()
-               ? OfStorage(again, trace_.tensors[t].storage)
+  int32_t OfTensor(const Rerun& rerun, int32_t t) const {
+    const auto piece = rerun.tensors.find(t);
+    return piece == rerun.tensors.end()
+               ? OfStorage(rerun, trace_.tensors[t].storage)
                : piece->second;
   }
 
@@ -283,18 +284,19 @@ class Player {
     return static_cast<int32_t>(pieces_.size()) - 1;
   }
 
-  Again MakeAgain(size_t f) {
+  Rerun MakeAgain(size_t f) {
     const NaiveFrame& frame = frames_[f];
-    Again again;
+    Rerun rerun;
     // An argument that is given twice is the first of the two.
-    for (size_t k = 0; k < states_[f].given.size(); ++k) {
+    for (size_t k = 0; k < states_[f].given_pieces.size(); ++k) {
       const int32_t t = CallOf(f).arguments[k];
-      again.given.try_emplace(trace_.tensors[t].storage, states_[f].given[k]);
+      rerun.given_pieces.try_emplace(trace_.tensors[t].storage,
+                                     states_[f].given_pieces[k]);
     }
     for (const NaiveRecast& recast : NaiveRecastsOf(trace_, frame)) {
       for (const int32_t s : trace_.operators[recast.op].creates) {
-        again.given[s] = Copy(s);
-        again.holders.push_back({kNever, again.given[s]});
+        rerun.given_pieces[s] = Copy(s);
+        rerun.holders.push_back({kNever, rerun.given_pieces[s]});
       }
     }
     for (int32_t op = CallOf(f).start; op < frame.stop; ++op) {
@@ -303,85 +305,86 @@ class Player {
       bool runs = decision == OperatorDecision::kRecompute;
       if (runs && now.view) {
         for (const int32_t s : now.outputs) {
-          runs = runs && OfStorage(again, s) != kNothing;
+          runs = runs && OfStorage(rerun, s) != kNothing;
         }
         for (const int32_t t : now.results) {
           const int32_t base = trace_.tensors[t].base;
-          runs = runs && (base < 0 || OfTensor(again, base) != kNothing);
+          runs = runs && (base < 0 || OfTensor(rerun, base) != kNothing);
         }
       }
-      if (runs) again.running.insert(op);
-      MakePieces(frame, op, again);
+      if (runs) rerun.running.insert(op);
+      MakePieces(frame, op, rerun);
     }
-    return again;
+    return rerun;
   }
 
-  void MakePieces(const NaiveFrame& frame, int32_t op, Again& again) {
+  void MakePieces(const NaiveFrame& frame, int32_t op, Rerun& rerun) {
     const TraceOperator& now = trace_.operators[op];
-    const bool runs = again.running.contains(op);
+    const bool runs = rerun.running.contains(op);
     const bool is_saved = IsSaved(trace_, frame, op);
     for (const int32_t s : now.creates) {
       int32_t piece = kNothing;
       if (is_saved && KeptStorages(trace_, frame, op).contains(s)) {
-        piece = Kept(frame, s);
+        piece = PieceOf(frame, s);
       }
       if (runs) piece = Copy(s);
-      again.storages[s] = piece;
+      rerun.storages[s] = piece;
     }
     for (const int32_t t : now.results) {
       const TraceTensor& tensor = trace_.tensors[t];
       int32_t piece = kNothing;
       if (is_saved) {
-        if (IsTensorKept(trace_, frame, t)) piece = Kept(frame, tensor.storage);
+        if (IsTensorKept(trace_, frame, t))
+          piece = PieceOf(frame, tensor.storage);
       } else if (runs || HasValue(now.mutates, tensor.storage)) {
-        piece = tensor.base < 0 ? OfStorage(again, tensor.storage)
-                                : OfTensor(again, tensor.base);
+        piece = tensor.base < 0 ? OfStorage(rerun, tensor.storage)
+                                : OfTensor(rerun, tensor.base);
       }
-      again.tensors[t] = piece;
+      rerun.tensors[t] = piece;
     }
   }
 
-  static void HoldLocally(Again& again, int32_t piece, int32_t end) {
-    if (piece != kNothing) again.holders.push_back({end, piece});
+  static void HoldLocally(Rerun& rerun, int32_t piece, int32_t end) {
+    if (piece != kNothing) rerun.holders.push_back({end, piece});
   }
 
   // The program holds the call's results as it did before, until the call
   // stops.
-  void HoldByTheProgram(Again& again) const {
+  void HoldByTheProgram(Rerun& rerun) const {
     std::set<int32_t> told_apart;
-    for (const auto& [t, piece] : again.tensors) {
+    for (const auto& [t, piece] : rerun.tensors) {
       const int32_t s = trace_.tensors[t].storage;
-      const bool is_made = again.storages.contains(s);
-      if (piece != OfStorage(again, s) && (is_made || piece != kNothing)) {
+      const bool is_made = rerun.storages.contains(s);
+      if (piece != OfStorage(rerun, s) && (is_made || piece != kNothing)) {
         told_apart.insert(s);
       }
     }
-    for (const auto& [t, piece] : again.tensors) {
+    for (const auto& [t, piece] : rerun.tensors) {
       if (told_apart.contains(trace_.tensors[t].storage)) {
-        HoldLocally(again, piece, trace_.tensors[t].scope_end);
+        HoldLocally(rerun, piece, trace_.tensors[t].scope_end);
       }
     }
-    for (const auto& [s, piece] : again.storages) {
+    for (const auto& [s, piece] : rerun.storages) {
       if (!told_apart.contains(s)) {
-        HoldLocally(again, piece, trace_.storages[s].scope_end);
+        HoldLocally(rerun, piece, trace_.storages[s].scope_end);
       }
     }
   }
 
-  void HoldByAutograd(size_t f, Again& again) {
+  void HoldByAutograd(size_t f, Rerun& rerun) {
     for (const SavedTensor& saved : frames_[f].saved) {
-      const int32_t piece = saved.tensor < 0 ? OfStorage(again, saved.storage)
-                                             : OfTensor(again, saved.tensor);
+      const int32_t piece = saved.tensor < 0 ? OfStorage(rerun, saved.storage)
+                                             : OfTensor(rerun, saved.tensor);
       if (piece == kNothing) continue;
       std::set<int32_t> pieces = {piece};
-      if (!saved.requires_grad) pieces.insert(OfStorage(again, saved.storage));
+      if (!saved.requires_grad) pieces.insert(OfStorage(rerun, saved.storage));
       pieces.erase(kNothing);
       for (const int32_t p : pieces) {
-        if (saved.released <= frames_[f].asked) {
-          HoldLocally(again, p, saved.released);
+        if (saved.released <= frames_[f].asked_at) {
+          HoldLocally(rerun, p, saved.released);
           continue;
         }
-        HoldLocally(again, p, kNever);
+        HoldLocally(rerun, p, kNever);
         Hold(p, saved.unpacked == kNever ? saved.released : saved.local_end);
       }
     }
@@ -389,36 +392,36 @@ class Player {
 
   // The calls of units inside begin and end again, and those that backward asks
   // for take their arguments from here.
-  void HoldByFramesInside(size_t f, Again& again) {
+  void HoldByFramesInside(size_t f, Rerun& rerun) {
     const int32_t stop = frames_[f].stop;
     for (size_t g = f + 1; g < frames_.size(); ++g) {
       const NaiveFrame& inner = frames_[g];
       if (CallOf(g).start >= CallOf(f).end || CallOf(g).start > stop) continue;
       if (!IsInside(g, f)) continue;
-      const bool lets_go = inner.released <= frames_[f].asked;
+      const bool lets_go = inner.released <= frames_[f].asked_at;
       const int32_t end = lets_go ? inner.released : kNever;
-      if (inner.parent == static_cast<int>(f)) GiveArguments(g, end, again);
-      std::vector<int32_t> held;
+      if (inner.parent == static_cast<int>(f)) GiveArguments(g, end, rerun);
+      std::vector<int32_t> held_pieces;
       for (const int32_t s : CallOf(g).inputs) {
         const bool is_given = HasValue(ArgumentsOf(g), s);
         if (inner.parent == static_cast<int>(f) || !is_given) {
-          held.push_back(OfStorage(again, s));
+          held_pieces.push_back(OfStorage(rerun, s));
         }
       }
       for (int32_t op = CallOf(g).start; op < std::min(CallOf(g).end, stop);
            ++op) {
-        if (IsSaved(trace_, frames_[g], op)) AddKept(g, op, again, held);
+        if (IsSaved(trace_, frames_[g], op)) AddKept(g, op, rerun, held_pieces);
       }
-      for (const int32_t piece : held) HoldLocally(again, piece, end);
+      for (const int32_t piece : held_pieces) HoldLocally(rerun, piece, end);
     }
   }
 
   bool IsInside(size_t g, size_t f) const {
-    auto around = frames_[g].parent;
-    while (around >= 0 && around != static_cast<int>(f)) {
-      around = frames_[around].parent;
+    auto outer = frames_[g].parent;
+    while (outer >= 0 && outer != static_cast<int>(f)) {
+      outer = frames_[outer].parent;
     }
-    return around >= 0;
+    return outer >= 0;
   }
 
   std::vector<int32_t> ArgumentsOf(size_t g) const {
@@ -429,12 +432,12 @@ class Player {
     return storages;
   }
 
-  void GiveArguments(size_t g, int32_t end, Again& again) {
+  void GiveArguments(size_t g, int32_t end, Rerun& rerun) {
     FrameState& state = states_[g];
-    for (size_t k = 0; k < state.given.size(); ++k) {
-      const int32_t piece = OfTensor(again, CallOf(g).arguments[k]);
-      state.given[k] = piece;
-      HoldLocally(again, piece, end);
+    for (size_t k = 0; k < state.given_pieces.size(); ++k) {
+      const int32_t piece = OfTensor(rerun, CallOf(g).arguments[k]);
+      state.given_pieces[k] = piece;
+      HoldLocally(rerun, piece, end);
       if (end != kNever || piece == kNothing) continue;
       if (IsReached(frames_[g])) {
         state.until_it_ran.push_back(piece);
@@ -446,16 +449,17 @@ class Player {
   }
 
   // Adds the pieces of an operator that the policy of a frame inside keeps.
-  void AddKept(size_t g, int32_t op, const Again& again,
-               std::vector<int32_t>& held) const {
+  void AddKept(size_t g, int32_t op, const Rerun& rerun,
+               std::vector<int32_t>& held_pieces) const {
     const TraceOperator& now = trace_.operators[op];
     for (const int32_t t : now.results) {
       if (IsTensorKept(trace_, frames_[g], t)) {
-        held.push_back(OfTensor(again, t));
+        held_pieces.push_back(OfTensor(rerun, t));
       }
     }
     if (!now.results.empty()) return;
-    for (const int32_t s : now.outputs) held.push_back(OfStorage(again, s));
+    for (const int32_t s : now.outputs)
+      held_pieces.push_back(OfStorage(rerun, s));
   }
 
   void RunAgain(size_t f) {
@@ -464,35 +468,35 @@ class Player {
     if (IsSavedAround(trace_, frame)) RunAgain(frame.parent);
     states_[f].has_run = true;
     MoveBack(f);
-    Again again = MakeAgain(f);
-    HoldByTheProgram(again);
-    HoldByAutograd(f, again);
-    HoldByFramesInside(f, again);
-    for (const LocalHold& hold : again.holders) {
+    Rerun rerun = MakeAgain(f);
+    HoldByTheProgram(rerun);
+    HoldByAutograd(f, rerun);
+    HoldByFramesInside(f, rerun);
+    for (const LocalHold& hold : rerun.holders) {
       ++pieces_[hold.piece].other_holders;
     }
     const std::vector<NaiveRecast> recasts = NaiveRecastsOf(trace_, frame);
     for (int32_t op = CallOf(f).start; op < frame.stop; ++op) {
-      LetGoLocally(op, again);
-      CastAgain(f, op, recasts, again);
+      LetGoLocally(op, rerun);
+      CastAgain(f, op, recasts, rerun);
       if (IsSaved(trace_, frames_[f], op)) {
         for (const int32_t s : KeptStorages(trace_, frame, op)) {
-          --pieces_[Kept(frame, s)].other_holders;
+          --pieces_[PieceOf(frame, s)].other_holders;
         }
       }
-      if (again.running.contains(op)) {
-        Redo(f, op, again);
+      if (rerun.running.contains(op)) {
+        Redo(f, op, rerun);
       }
     }
-    CastAgain(f, frame.stop, recasts, again);
-    LetGoLocally(kNever, again);
+    CastAgain(f, frame.stop, recasts, rerun);
+    LetGoLocally(kNever, rerun);
     for (const int32_t p : states_[f].until_it_ran) --pieces_[p].other_holders;
     // Releases the pieces that ended before or at this time.
-    LetGo(frame.asked);
+    LetGo(frame.asked_at);
   }
 
-  void LetGoLocally(int32_t time, Again& again) {
-    std::erase_if(again.holders, [&](const LocalHold& hold) {
+  void LetGoLocally(int32_t time, Rerun& rerun) {
+    std::erase_if(rerun.holders, [&](const LocalHold& hold) {
       if (hold.end > time) return false;
       --pieces_[hold.piece].other_holders;
       return true;
@@ -500,19 +504,19 @@ class Player {
   }
 
   void CastAgain(size_t f, int32_t user,
-                 const std::vector<NaiveRecast>& recasts, const Again& again) {
+                 const std::vector<NaiveRecast>& recasts, const Rerun& rerun) {
     for (const NaiveRecast& recast : recasts) {
-      if (recast.user == user) Redo(f, recast.op, again);
+      if (recast.user == user) Redo(f, recast.op, rerun);
     }
   }
 
-  void Redo(size_t f, int32_t op, const Again& again) {
-    std::vector<int32_t> made;
+  void Redo(size_t f, int32_t op, const Rerun& rerun) {
+    std::vector<int32_t> new_pieces;
     for (const int32_t s : trace_.operators[op].creates) {
-      made.push_back(OfStorage(again, s));
-      pieces_[made.back()].is_made = true;
+      new_pieces.push_back(OfStorage(rerun, s));
+      pieces_[new_pieces.back()].is_made = true;
     }
-    Take({.op = op, .redone = frames_[f].call}, made);
+    Take({.op = op, .redone = frames_[f].call}, new_pieces);
   }
 
   const Trace& trace_;

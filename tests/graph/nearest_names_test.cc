@@ -42,59 +42,59 @@ std::string LastComponents(const std::string& name, const std::string& like) {
   return rest;
 }
 
-Names NaiveNearest(const std::string& name, const Names& known, size_t count) {
+Names NaiveNearest(const std::string& name, const Names& names, size_t count) {
   auto ends_in_it = [&](const std::string& k) {
     return k.ends_with("." + name);
   };
   Names result;
-  for (const std::string& k : known)
+  for (const std::string& k : names)
     if (ends_in_it(k)) result.push_back(k);
   std::vector<std::pair<size_t, size_t>> others;
-  for (size_t i = 0; i < known.size(); ++i) {
-    const std::string compared = LastComponents(known[i], name);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string compared = LastComponents(names[i], name);
     const size_t distance = NaiveDistance(name, compared);
-    if (!ends_in_it(known[i]) &&
+    if (!ends_in_it(names[i]) &&
         distance <= std::max(name.size(), compared.size()) / 2)
       others.emplace_back(distance, i);
   }
   std::ranges::sort(others);
-  for (auto [distance, i] : others) result.push_back(known[i]);
+  for (auto [distance, i] : others) result.push_back(names[i]);
   if (result.size() > count) result.resize(count);
   return result;
 }
 
 TEST(NearestNames, FindsTypingErrors) {
-  const Names known = {"GPT.h.0.attn", "GPT.h.1.attn", "GPT.h.0.mlp", "GPT"};
-  EXPECT_THAT(NearestNames("GPT.h.0.atn", known, 1),
+  const Names names = {"GPT.h.0.attn", "GPT.h.1.attn", "GPT.h.0.mlp", "GPT"};
+  EXPECT_THAT(NearestNames("GPT.h.0.atn", names, 1),
               ElementsAre("GPT.h.0.attn"));
-  EXPECT_THAT(NearestNames("GPT.h.0.mpl", known, 1),
+  EXPECT_THAT(NearestNames("GPT.h.0.mpl", names, 1),
               ElementsAre("GPT.h.0.mlp"));
 }
 
 TEST(NearestNames, ComparesTheLastComponents) {
-  const Names known = {"GPT2LMHeadModel.transformer.h.0.attn",
+  const Names names = {"GPT2LMHeadModel.transformer.h.0.attn",
                        "GPT2LMHeadModel.transformer.h.0.mlp"};
-  EXPECT_THAT(NearestNames("h.0.atn", known, 1), ElementsAre(known[0]));
+  EXPECT_THAT(NearestNames("h.0.atn", names, 1), ElementsAre(names[0]));
 }
 
 TEST(NearestNames, PutsNamesThatEndInItFirst) {
-  const Names known = {"h.00", "GPT.h.0", "XPT.h.0", "GPTh.0"};
-  EXPECT_THAT(NearestNames("h.0", known),
+  const Names names = {"h.00", "GPT.h.0", "XPT.h.0", "GPTh.0"};
+  EXPECT_THAT(NearestNames("h.0", names),
               ElementsAre("GPT.h.0", "XPT.h.0", "h.00"));
-  EXPECT_THAT(NearestNames("h.0", known, 1), ElementsAre("GPT.h.0"));
+  EXPECT_THAT(NearestNames("h.0", names, 1), ElementsAre("GPT.h.0"));
 }
 
 TEST(NearestNames, LeavesOutWhatIsFarAway) {
-  const Names known = {"encoder", "decoder"};
-  EXPECT_THAT(NearestNames("xyz", known), IsEmpty());
-  EXPECT_THAT(NearestNames("", known), IsEmpty());
+  const Names names = {"encoder", "decoder"};
+  EXPECT_THAT(NearestNames("xyz", names), IsEmpty());
+  EXPECT_THAT(NearestNames("", names), IsEmpty());
   EXPECT_THAT(NearestNames("encoder", Names()), IsEmpty());
-  EXPECT_THAT(NearestNames("encoder", known, 0), IsEmpty());
+  EXPECT_THAT(NearestNames("encoder", names, 0), IsEmpty());
 }
 
 TEST(NearestNames, BreaksTiesByOrder) {
-  const Names known = {"ac", "ab", "ad"};
-  EXPECT_THAT(NearestNames("aa", known, 2), ElementsAre("ac", "ab"));
+  const Names names = {"ac", "ab", "ad"};
+  EXPECT_THAT(NearestNames("aa", names, 2), ElementsAre("ac", "ab"));
 }
 
 TEST(NearestNames, EqualsTheDefinitionOnRandomNames) {
@@ -105,13 +105,13 @@ TEST(NearestNames, EqualsTheDefinitionOnRandomNames) {
     return text;
   };
   for (int round = 0; round < Repetitions(300); ++round) {
-    Names known(20);
-    std::ranges::generate(known, name);
-    const std::string wanted = name();
+    Names names(20);
+    std::ranges::generate(names, name);
+    const std::string wanted_name = name();
     const int count = 1 + static_cast<int>(random() % 5);
-    EXPECT_EQ(NearestNames(wanted, known, count),
-              NaiveNearest(wanted, known, static_cast<size_t>(count)))
-        << wanted;
+    EXPECT_EQ(NearestNames(wanted_name, names, count),
+              NaiveNearest(wanted_name, names, static_cast<size_t>(count)))
+        << wanted_name;
   }
 }
 
@@ -122,12 +122,12 @@ constexpr int kManyNames = 100'000;
 #endif
 
 TEST(NearestNames, CopesWithManyLongNames) {
-  Names known;
+  Names names;
   for (int i = 0; i < kManyNames; ++i)
-    known.push_back("Model.encoder.layers." + std::to_string(i) + "." +
+    names.push_back("Model.encoder.layers." + std::to_string(i) + "." +
                     std::string(static_cast<size_t>(i % 700), 'x'));
-  EXPECT_EQ(NearestNames("Model.encodr.layers.77.", known, 1).size(), 1u);
-  EXPECT_LE(NearestNames(std::string(100'000, 'y'), known, 3).size(), 3u);
+  EXPECT_EQ(NearestNames("Model.encodr.layers.77.", names, 1).size(), 1u);
+  EXPECT_LE(NearestNames(std::string(100'000, 'y'), names, 3).size(), 3u);
 }
 
 }  // namespace

@@ -56,10 +56,10 @@ class Chain : public ::testing::Test {
   int32_t AddOperator(std::vector<int32_t> reads, int results) {
     const auto op = static_cast<int32_t>(trace_.operators.size());
     const auto first = static_cast<int32_t>(trace_.storages.size());
-    TraceOperator made;
-    made.call = op / 4;
-    made.reads = std::move(reads);
-    trace_.operators.push_back(made);
+    TraceOperator new_op;
+    new_op.call = op / 4;
+    new_op.reads = std::move(reads);
+    trace_.operators.push_back(new_op);
     for (int32_t s = first; s < first + results; ++s) {
       trace_.storages.push_back({.bytes = 512, .born = op});
       trace_.operators.back().creates.push_back(s);

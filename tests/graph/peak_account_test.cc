@@ -37,13 +37,13 @@ std::vector<CheckpointedModule> PlanByChance(const Trace& trace,
 // The sum is checked against another account of the same peak: by category.
 TEST(PeakAccount, AddsUpToThePeakUnderAnyPlan) {
   std::mt19937 random(31);
-  int planned = 0;
+  int plan_count = 0;
   for (int i = 0; i < Repetitions(8000); ++i) {
     const Trace trace = RandomTrace(random, 30);
     const auto modules = PlanByChance(trace, random);
     const auto simulation = Accepted(trace, modules);
     if (!simulation || simulation->peak_step < 0) continue;
-    planned += simulation->recompute_ms > 0;
+    plan_count += simulation->recompute_ms > 0;
     const PeakAccount account = AccountForPeak(trace, modules);
     EXPECT_EQ(account.peak_bytes, simulation->peak_bytes);
     EXPECT_EQ(account.step, simulation->steps[simulation->peak_step]);
@@ -57,7 +57,7 @@ TEST(PeakAccount, AddsUpToThePeakUnderAnyPlan) {
     EXPECT_EQ(std::accumulate(kinds.begin(), kinds.end(), int64_t{0}),
               simulation->peak_bytes);
   }
-  EXPECT_GT(planned, Enough(200));
+  EXPECT_GT(plan_count, Enough(200));
 }
 
 // Plans are tried, so that a floor that is too high shows.
@@ -98,7 +98,7 @@ TraceStorage Stored(int64_t bytes, StorageCategory category, int32_t born = -1,
   return storage;
 }
 
-TraceCall Called(int32_t module, int32_t parent, int32_t start, int32_t end) {
+TraceCall CallOf(int32_t module, int32_t parent, int32_t start, int32_t end) {
   TraceCall call;
   call.module = module;
   call.parent = parent;
@@ -107,7 +107,7 @@ TraceCall Called(int32_t module, int32_t parent, int32_t start, int32_t end) {
   return call;
 }
 
-TraceModule Named(const std::string& fqn) {
+TraceModule ModuleNamed(const std::string& fqn) {
   TraceModule module;
   module.fqn = fqn;
   return module;
@@ -115,7 +115,7 @@ TraceModule Named(const std::string& fqn) {
 
 TEST(PeakAccount, WhatTheOperatorNeedsIsFixed) {
   Trace trace;
-  trace.modules = {Named("root")};
+  trace.modules = {ModuleNamed("root")};
   trace.modules[0].parameters = {0};
   trace.operator_names = {"mm"};
   TraceOperator product;
@@ -124,7 +124,7 @@ TEST(PeakAccount, WhatTheOperatorNeedsIsFixed) {
   product.creates = {2, 3};
   product.outputs = {2};
   trace.operators = {product};
-  trace.calls = {Called(0, -1, 0, 1)};
+  trace.calls = {CallOf(0, -1, 0, 1)};
   trace.calls[0].inputs = {1};
   trace.forward_end = trace.backward_end = 1;
   trace.storages = {Stored(512, StorageCategory::kParameter),
@@ -147,7 +147,7 @@ TEST(PeakAccount, WhatTheOperatorNeedsIsFixed) {
 // that autograd keeps and the operator reads is.
 TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
   Trace trace;
-  trace.modules = {Named("root")};
+  trace.modules = {ModuleNamed("root")};
   trace.operator_names = {"a", "b"};
   TraceOperator make, use, back;
   make.call = use.call = 0;
@@ -156,7 +156,7 @@ TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
   use.reads = {0};
   back.reads = {1};
   trace.operators = {make, use, back};
-  trace.calls = {Called(0, -1, 0, 2)};
+  trace.calls = {CallOf(0, -1, 0, 2)};
   trace.forward_end = 2;
   trace.backward_end = 3;
   trace.storages = {Stored(1024, StorageCategory::kActivation, 0, 3),
@@ -190,7 +190,7 @@ TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
 // A gradient's operator is in the backward pass that began last.
 TEST(ModuleOfOperatorTest, TakesTheBackwardPassThatBeganLast) {
   Trace trace;
-  trace.modules = {Named("r"), Named("r.a"), Named("r.b")};
+  trace.modules = {ModuleNamed("r"), ModuleNamed("r.a"), ModuleNamed("r.b")};
   trace.operators.resize(6);
   trace.operators[0].call = 1;
   trace.operators[1].call = 2;
@@ -202,13 +202,13 @@ TEST(ModuleOfOperatorTest, TakesTheBackwardPassThatBeganLast) {
     call.backward_end = end;
     trace.calls.push_back(std::move(call));
   };
-  add(Called(0, -1, 0, 2), 2, 5);
-  add(Called(1, 0, 0, 1), 3, 4);
-  add(Called(2, 0, 1, 2), 2, 4);
+  add(CallOf(0, -1, 0, 2), 2, 5);
+  add(CallOf(1, 0, 0, 1), 3, 4);
+  add(CallOf(2, 0, 1, 2), 2, 4);
   const ModuleOfOperator module_of(trace);
-  std::vector<int32_t> found;
-  for (int32_t op = 0; op < 6; ++op) found.push_back(module_of(op));
-  EXPECT_THAT(found, ::testing::ElementsAre(1, 2, 2, 1, 0, -1));
+  std::vector<int32_t> modules;
+  for (int32_t op = 0; op < 6; ++op) modules.push_back(module_of(op));
+  EXPECT_THAT(modules, ::testing::ElementsAre(1, 2, 2, 1, 0, -1));
 }
 
 }  // namespace

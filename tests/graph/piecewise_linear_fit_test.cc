@@ -235,15 +235,16 @@ TEST(FitPiecewiseLinearTest, RecoversWhatIsPiecewiseLinear) {
 TEST(FitPiecewiseLinearTest, DoesNotDependOnWhereTheDataLie) {
   std::mt19937 random(9);
   const Points points = RandomPoints(random, 30);
-  Points moved;
+  Points moved_points;
   for (const auto& [x, y] : points) {
-    moved.emplace_back(1024 * x + 65536, 4096 * y + x);
+    moved_points.emplace_back(1024 * x + 65536, 4096 * y + x);
   }
   for (const int segments : {2, 3, 5}) {
     const double error =
         SquaredError(FitPiecewiseLinear(points, segments), points);
-    EXPECT_NEAR(SquaredError(FitPiecewiseLinear(moved, segments), moved),
-                error * 4096 * 4096, 1e-5 * error * 4096 * 4096);
+    EXPECT_NEAR(
+        SquaredError(FitPiecewiseLinear(moved_points, segments), moved_points),
+        error * 4096 * 4096, 1e-5 * error * 4096 * 4096);
   }
 }
 
@@ -271,12 +272,12 @@ TEST(FitPiecewiseLinearTest, FourSegmentsAreALocalOptimum) {
     const PiecewiseLinear f = FitPiecewiseLinear(points, 4);
     ASSERT_EQ(f.slopes.size(), 4);
     const double error = SquaredError(f, points);
-    for (size_t moved = 1; moved <= 3; ++moved) {
+    for (size_t moved_count = 1; moved_count <= 3; ++moved_count) {
       for (double x = points.front().first; x < points.back().first;
            x += 1e-3) {
         std::vector<double> inner(f.breakpoints.begin() + 1,
                                   f.breakpoints.end() - 1);
-        inner[moved - 1] = x;
+        inner[moved_count - 1] = x;
         std::ranges::sort(inner);
         EXPECT_GE(LeastError(points, inner), error * (1 - 1e-9));
       }

@@ -484,14 +484,14 @@ TEST_P(RealProfile, RoundTrips) {
 // A second reader of the profile: every field of the file is kept.
 TEST_P(RealProfile, KeepsTheFieldsOfTheFile) {
   const json original = json::parse(ReadFile(GetParam()));
-  const json written = json::parse(ProfileToJson(ReadProfile(GetParam())));
-  EXPECT_EQ(written["order"], original["order"]);
-  EXPECT_EQ(written["device"], original["device"]);
-  ASSERT_EQ(written["modules"].size(), original["modules"].size());
+  const json document = json::parse(ProfileToJson(ReadProfile(GetParam())));
+  EXPECT_EQ(document["order"], original["order"]);
+  EXPECT_EQ(document["device"], original["device"]);
+  ASSERT_EQ(document["modules"].size(), original["modules"].size());
   for (size_t i = 0; i < original["modules"].size(); ++i) {
     for (const auto& [key, value] : original["modules"][i].items()) {
       if (key == "torch_greedy") continue;
-      EXPECT_EQ(written["modules"][i][key], value) << key;
+      EXPECT_EQ(document["modules"][i][key], value) << key;
     }
   }
 }

@@ -218,11 +218,11 @@ void ForEachPolicy(size_t n, const Use& use) {
 
 bool HasLegalPolicy(const SacStatistics& sac,
                     const OperatorPatterns& patterns) {
-  bool found = false;
+  bool has_policy = false;
   ForEachPolicy(sac.memory.size(), [&](const std::vector<char>& save) {
-    found = found || KeepsRules(sac, patterns, save);
+    has_policy = has_policy || KeepsRules(sac, patterns, save);
   });
-  return found;
+  return has_policy;
 }
 
 bool KeepsGroups(const OperatorGroups& groups, const std::vector<char>& save) {
@@ -356,14 +356,14 @@ std::vector<SaidOfOperator> ReadContradiction(const std::string& text) {
   static const std::regex of_one(
       "operator (\\d+) '([^']*)' "
       "(.*must be saved.*?) and ((?:is view-like|must be recomputed).*)");
-  std::smatch found;
-  if (std::regex_match(text, found, of_two)) {
-    return {{std::stoi(found[1]), found[2], found[3]},
-            {std::stoi(found[4]), found[5], found[6]}};
+  std::smatch match;
+  if (std::regex_match(text, match, of_two)) {
+    return {{std::stoi(match[1]), match[2], match[3]},
+            {std::stoi(match[4]), match[5], match[6]}};
   }
-  if (std::regex_match(text, found, of_one)) {
-    return {{std::stoi(found[1]), found[2], found[3]},
-            {std::stoi(found[1]), found[2], found[4]}};
+  if (std::regex_match(text, match, of_one)) {
+    return {{std::stoi(match[1]), match[2], match[3]},
+            {std::stoi(match[1]), match[2], match[4]}};
   }
   return {};
 }
@@ -402,7 +402,7 @@ bool IsTrue(const SacStatistics& sac, const OperatorPatterns& patterns,
 TEST(GroupOperators, TellWhichRulesContradict) {
   std::mt19937 random(14);
   int with_pattern = 0;
-  int without = 0;
+  int plain_count = 0;
   int of_one_operator = 0;
   for (int round = 0; round < Repetitions(6000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
@@ -425,11 +425,11 @@ TEST(GroupOperators, TellWhichRulesContradict) {
     const bool tells_pattern =
         groups.contradiction.find("(--") != std::string::npos;
     EXPECT_EQ(groups.contradicts_pattern, tells_pattern);
-    ++(tells_pattern ? with_pattern : without);
+    ++(tells_pattern ? with_pattern : plain_count);
     of_one_operator += said[0].op == said[1].op;
   }
   EXPECT_GT(with_pattern, Enough(150));
-  EXPECT_GT(without, Enough(300));
+  EXPECT_GT(plain_count, Enough(300));
   EXPECT_GT(of_one_operator, Enough(100));
 }
 

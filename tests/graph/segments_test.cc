@@ -54,12 +54,12 @@ class FourChildren : public ::testing::Test {
     AddCall(4, 0, 2, 3, {2, 5}, {3});
     AddCall(5, 0, 4, 5, {4}, {6});
     const std::vector<int32_t> call_of = {2, 3, 4, 0, 5};
-    const std::vector<int32_t> made = {1, 2, 3, 4, 6};
+    const std::vector<int32_t> storages = {1, 2, 3, 4, 6};
     for (size_t k = 0; k < 5; ++k) {
       TraceOperator op;
       op.call = call_of[k];
       op.runtime_ms = 1;
-      op.creates = op.outputs = {made[k]};
+      op.creates = op.outputs = {storages[k]};
       trace_.operators.push_back(op);
     }
     trace_.operators.resize(7);

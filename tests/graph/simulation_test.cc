@@ -576,18 +576,18 @@ TEST_F(TwoLayers, ResultsThatAreNotKeptAreFreed) {
   trace_.tensors.push_back({4, -1, 3, 5});
   trace_.tensors.push_back({5, -1, 3, 4});
   trace_.operators[3].results = {2, 3};
-  const auto with = [&](std::vector<int32_t> kept) {
+  const auto with = [&](std::vector<int32_t> kept_results) {
     CheckpointedModule unit{.module = 2, .decisions = Decisions({1, 0, 0})};
-    unit.kept_results[0] = std::move(kept);
+    unit.kept_results[0] = std::move(kept_results);
     return std::vector<CheckpointedModule>{unit};
   };
   const std::vector<int64_t> all =
       Units({{.module = 2, .decisions = Decisions({1, 0, 0})}});
   EXPECT_EQ(Units(with({0, 1})), all);
-  std::vector<int64_t> without = all;
+  std::vector<int64_t> expected = all;
   // The program holds it during step 4, and when it is handed out again.
-  for (const int step : {5, 6, 7}) without[step] -= 4;
-  EXPECT_EQ(Units(with({0})), without);
+  for (const int step : {5, 6, 7}) expected[step] -= 4;
+  EXPECT_EQ(Units(with({0})), expected);
   EXPECT_THAT(ErrorOf(with({1})),
               HasSubstr("module 'N.b': operator 0 (op) must keep another "
                         "result: backward asks for what it makes"));
@@ -658,8 +658,8 @@ TEST_F(TwoLayers, WhatMakesASparseTensorRunsAgain) {
     EXPECT_EQ(Units(unit), NaiveUnits(unit));
   }
   EXPECT_THAT(Operators({{.module = 2}}), Contains(4).Times(2));
-  for (const int kept : {1, 3}) {
-    EXPECT_THAT(decide({0, kept, 0}),
+  for (const int kept_result : {1, 3}) {
+    EXPECT_THAT(decide({0, kept_result, 0}),
                 HasSubstr("module 'N.b': operator 1 (op) cannot be saved: it "
                           "makes a sparse tensor"));
   }

@@ -44,14 +44,15 @@ TEST(Skip, WhatNobodyNeedsCostsNothingToLeaveOut) {
     }
     if (all.empty()) continue;
     ++compared;
-    const Simulation with = Simulate(trace, all);
-    const Simulation without = Simulate(trace, needed);
-    EXPECT_LE(without.peak_bytes, with.peak_bytes);
-    EXPECT_LE(without.recompute_ms, with.recompute_ms + 1e-9);
-    cheaper += without.recompute_ms < with.recompute_ms - 1e-9 ? 1 : 0;
-    smaller += without.peak_bytes < with.peak_bytes ? 1 : 0;
+    const Simulation without_skips = Simulate(trace, all);
+    const Simulation with_skips = Simulate(trace, needed);
+    EXPECT_LE(with_skips.peak_bytes, without_skips.peak_bytes);
+    EXPECT_LE(with_skips.recompute_ms, without_skips.recompute_ms + 1e-9);
+    cheaper +=
+        with_skips.recompute_ms < without_skips.recompute_ms - 1e-9 ? 1 : 0;
+    smaller += with_skips.peak_bytes < without_skips.peak_bytes ? 1 : 0;
     EXPECT_TRUE(SavesViews(trace, all) || ComputesTheSame(trace, needed));
-    ExpectTheSame(without, SimulateNaively(trace, needed));
+    ExpectTheSame(with_skips, SimulateNaively(trace, needed));
     if (HasFailure()) break;
   }
   EXPECT_GT(compared, Enough(1000));
@@ -90,13 +91,13 @@ TEST_P(RealSteps, NeedNoMoreThanIsSaidToBeNeeded) {
     }
     if (all.empty()) continue;
     ++compared;
-    const Simulation with = simulator.Simulate(all);
-    const Simulation without = simulator.Simulate(needed);
-    EXPECT_LE(without.peak_bytes, with.peak_bytes);
-    EXPECT_LE(without.recompute_ms, with.recompute_ms + 1e-9);
+    const Simulation without_skips = simulator.Simulate(all);
+    const Simulation with_skips = simulator.Simulate(needed);
+    EXPECT_LE(with_skips.peak_bytes, without_skips.peak_bytes);
+    EXPECT_LE(with_skips.recompute_ms, without_skips.recompute_ms + 1e-9);
     if (is_plain) {
-      ExpectTheSame(with, SimulateNaively(trace, all));
-      ExpectTheSame(without, SimulateNaively(trace, needed));
+      ExpectTheSame(without_skips, SimulateNaively(trace, all));
+      ExpectTheSame(with_skips, SimulateNaively(trace, needed));
       EXPECT_TRUE(SavesViews(trace, all) || ComputesTheSame(trace, needed));
     }
     if (HasFailure()) break;
@@ -150,11 +151,12 @@ TEST(Skip, NothingMoreCanBeLeftOut) {
         ASSERT_TRUE(std::ranges::includes(others, running)) << mask;
         ASSERT_TRUE(ComputesTheSame(trace, {some})) << mask;
       }
-      for (const auto& [place, kept] : least.kept_results) {
-        for (size_t k = 0; k < kept.size(); ++k) {
+      for (const auto& [place, kept_results] : least.kept_results) {
+        for (size_t k = 0; k < kept_results.size(); ++k) {
           CheckpointedModule fewer = least;
-          std::vector<int32_t>& left = fewer.kept_results[place];
-          left.erase(left.begin() + static_cast<std::ptrdiff_t>(k));
+          std::vector<int32_t>& remaining_results = fewer.kept_results[place];
+          remaining_results.erase(remaining_results.begin() +
+                                  static_cast<std::ptrdiff_t>(k));
           ++results;
           // Another result may be a view of the same storage.
           if (Accepted(trace, {fewer})) {
@@ -360,9 +362,9 @@ Trace WritesInside(bool is_made_inside) {
        .outputs = {2}}};
   trace.operator_names = {"make", "write"};
   trace.operators.resize(7);
-  const auto make = [&](int32_t op, int32_t storage, int32_t of) {
+  const auto make = [&](int32_t op, int32_t storage, int32_t input) {
     trace.operators[op] = {.runtime_ms = 1,
-                           .reads = {of},
+                           .reads = {input},
                            .creates = {storage},
                            .outputs = {storage},
                            .mutates = {}};
@@ -410,20 +412,20 @@ std::string RefusalOf(const Trace& trace,
 TEST(Skip, WritesAgainToWhatIsMadeAgain) {
   constexpr OperatorDecision kRuns = OperatorDecision::kRecompute;
   constexpr OperatorDecision kSkips = OperatorDecision::kSkip;
-  const CheckpointedModule around = {.module = 1};
+  const CheckpointedModule outer = {.module = 1};
   const CheckpointedModule skips = {.module = 2, .decisions = {kRuns, kSkips}};
   const CheckpointedModule writes = {.module = 2, .decisions = {kRuns, kRuns}};
-  const Trace made = WritesInside(true);
-  EXPECT_EQ(ParseTrace(ToJson(made), "trace"), made);
-  EXPECT_EQ(RefusalOf(made, {around, skips}),
+  const Trace write_inside = WritesInside(true);
+  EXPECT_EQ(ParseTrace(ToJson(write_inside), "trace"), write_inside);
+  EXPECT_EQ(RefusalOf(write_inside, {outer, skips}),
             "module 'M.a.b': operator 1 (write) must run again: it writes in "
             "place to what a unit around this one makes again");
-  EXPECT_EQ(RefusalOf(made, {around, writes}), "");
+  EXPECT_EQ(RefusalOf(write_inside, {outer, writes}), "");
   // The forward pass wrote to a storage that no unit makes again.
-  EXPECT_EQ(RefusalOf(made, {skips}), "");
+  EXPECT_EQ(RefusalOf(write_inside, {skips}), "");
   const Trace from_outside = WritesInside(false);
   EXPECT_EQ(ParseTrace(ToJson(from_outside), "trace"), from_outside);
-  EXPECT_EQ(RefusalOf(from_outside, {around, skips}), "");
+  EXPECT_EQ(RefusalOf(from_outside, {outer, skips}), "");
 }
 
 TEST(Skip, RefusesWhatReadsBeforeAWriteFromOutside) {

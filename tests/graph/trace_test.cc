@@ -154,11 +154,11 @@ TEST(Trace, NeedsNoModelDeviceMeasuredOrFlags) {
 // Files of earlier versions list the storages that modules keep as attributes.
 TEST(Trace, ReadsWhatIsKeptNoLonger) {
   const Trace trace = ReadTrace(ACPLAN_SEED_TRACE);
-  for (const char* kept : {R"([{"storage": 6, "since": 3}])", "[]", "null",
-                           R"([{"storage": 99}])"}) {
+  for (const char* kept_json : {R"([{"storage": 6, "since": 3}])", "[]", "null",
+                                R"([{"storage": 99}])"}) {
     json earlier = SmallTrace();
-    earlier["kept"] = json::parse(kept);
-    EXPECT_EQ(ParseTrace(earlier.dump(), "t.json"), trace) << kept;
+    earlier["kept"] = json::parse(kept_json);
+    EXPECT_EQ(ParseTrace(earlier.dump(), "t.json"), trace) << kept_json;
   }
   EXPECT_THAT(ToJson(trace), Not(HasSubstr("\"kept\"")));
 }
@@ -283,12 +283,12 @@ std::vector<BadRow> RowsOfWrongTypes() {
   const auto add = [&](const std::string& pointer, const std::string& path,
                        const std::vector<std::string>& keys,
                        const std::string& value, const std::string& expected,
-                       const std::string& found) {
+                       const std::string& found_text) {
     for (const std::string& key : keys)
       rows.push_back({{pointer + "/" + key, value},
                       path + (path.empty() ? "" : ".") + key,
                       expected,
-                      found});
+                      found_text});
   };
   const std::string whole = "a whole number from ";
   add("", "", {"modules", "calls", "operators", "storages", "tensors", "saved"},

@@ -51,17 +51,17 @@ class _Environment:
         """Returns the output of the command, with only the variables of an activated
         environment set."""
         paths = f"{self.scripts}{os.pathsep}/usr/bin{os.pathsep}/bin"
-        kept = {k: v for k, v in os.environ.items() if k in ("HOME", "LANG", "TMPDIR")}
+        inherited = {k: v for k, v in os.environ.items() if k in ("HOME", "LANG", "TMPDIR")}
         quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=self._empty,
-            env=kept | quiet | {"PATH": paths, "VIRTUAL_ENV": str(self.root)},
+            env=inherited | quiet | {"PATH": paths, "VIRTUAL_ENV": str(self.root)},
             capture_output=True,
             text=True,
         )
-        _require(done.returncode == 0, f"{command}: {done.stdout}{done.stderr}")
-        return done.stdout
+        _require(process.returncode == 0, f"{command}: {process.stdout}{process.stderr}")
+        return process.stdout
 
 
 def _require(holds: bool, message: str) -> None:
@@ -77,7 +77,7 @@ def _install(wheel: str, environment: _Environment) -> None:
 
 
 def _check_facts(environment: _Environment, expected_version: str) -> None:
-    found = environment.run("python", "-c", _FACTS).splitlines()
+    facts = environment.run("python", "-c", _FACTS).splitlines()
     expected = [
         f"{expected_version} {expected_version}",
         str(environment.packages / "acplan"),
@@ -85,7 +85,7 @@ def _check_facts(environment: _Environment, expected_version: str) -> None:
         "True",
         "['hf', 'lightning', 'pandas', 'progress', 'test', 'transformers']",
     ]
-    _require(found == expected, f"expected {expected}, found {found}")
+    _require(facts == expected, f"expected {expected}, found {facts}")
     printed = environment.run("acplan", "version").strip()
     _require(printed == f"acplan {expected_version}", f"acplan version printed {printed!r}")
 
@@ -95,8 +95,8 @@ def _check_commands(environment: _Environment) -> None:
         _require("gpu-check" in environment.run(*command, "--help"), f"{command}: no help")
     data = environment.root / "share" / "acplan"
     profile = data / "profiles" / "gpt2_small.json.gz"
-    planned = environment.run("acplan", "plan", str(profile), "--budget", "10GiB")
-    _require("optimal: no plan" in planned, planned)
+    plan_output = environment.run("acplan", "plan", str(profile), "--budget", "10GiB")
+    _require("optimal: no plan" in plan_output, plan_output)
     # The program finds the data beside it.
     environment.run("acplan", "llm-validation")
 
@@ -117,11 +117,11 @@ def _main(wheel: str, readme: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         environment = _Environment(pathlib.Path(folder).resolve())
         _install(wheel, environment)
-        found = _check_example(environment, text)
+        summary = _check_example(environment, text)
         planned_at = time.monotonic() - start
         _check_facts(environment, version)
         _check_commands(environment)
-    print(f"{pathlib.Path(wheel).name}: {found}")
+    print(f"{pathlib.Path(wheel).name}: {summary}")
     print(f"{planned_at:.0f} s from an empty environment to the plan that was traced again")
     return 0
 

@@ -62,10 +62,10 @@ class Builder {
     const int index = Count();
     problem_.nodes.emplace_back();
     problem_.nodes[index].subtree_size = size;
-    for (int left = size - 1; left > 0;) {
-      const int child = Int(1, left);
+    for (int remaining_nodes = size - 1; remaining_nodes > 0;) {
+      const int child = Int(1, remaining_nodes);
       AddSubtree(child);
-      left -= child;
+      remaining_nodes -= child;
     }
     ModuleProblem::Node& node = problem_.nodes[index];
     if (Chance(0.1)) return;

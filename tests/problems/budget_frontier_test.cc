@@ -60,8 +60,8 @@ struct Question {
   int64_t least = 0;
   int64_t most = 0;
 
-  Question(const Profile& of, PlanOptions options)
-      : profile(of), tree(profile) {
+  Question(const Profile& source, PlanOptions options)
+      : profile(source), tree(profile) {
     options.memory.model = DefaultMemoryModel(profile);
     problem = BuildPlanningProblem(profile, tree, options);
     const MinimumBudget minimum = LeastBudget(problem, {});
@@ -118,7 +118,7 @@ void ExpectEqualsPlansAlone(const Question& question, int points) {
   size_t calls = 0;
   const std::vector<Plan> plans =
       PlanFrontier(question.problem, budgets, {},
-                   [&](size_t done) { EXPECT_EQ(done, ++calls); });
+                   [&](size_t count) { EXPECT_EQ(count, ++calls); });
   ASSERT_EQ(plans.size(), budgets.size());
   EXPECT_EQ(calls, plans.size());
   for (size_t k = 0; k < plans.size(); ++k) {

@@ -91,16 +91,16 @@ TEST(BindingRecords, ImplyTheOthers) {
     SCOPED_TRACE(round);
     const ModuleProblem problem =
         RandomModuleProblem(random, {.prefix_structure = round % 2 == 0});
-    const std::vector<int> kept = BindingRecords(problem);
+    const std::vector<int> kept_records = BindingRecords(problem);
     Enumeration all = EnumerationOf(problem);
     Enumeration few = all;
     for (auto& record : few.records) {
-      const bool is_kept = std::ranges::any_of(kept, [&](int node) {
+      const bool is_kept = std::ranges::any_of(kept_records, [&](int node) {
         return problem.nodes[node].time == record.time;
       });
       if (!is_kept) record.bytes = 0;
     }
-    left_out += kept.size() < all.records.size();
+    left_out += kept_records.size() < all.records.size();
     const std::optional<double> least = all.LeastMs(problem.budget_bytes);
     const std::optional<double> least_of_few =
         few.LeastMs(problem.budget_bytes);
@@ -116,8 +116,9 @@ TEST(BindingRecords, AreFewInARealModel) {
   const graph::ModuleTree tree(profile);
   ModuleProblemOptions options;
   options.budget_bytes = 9e9;
-  const BuiltModuleProblem built = BuildModuleProblem(profile, tree, options);
-  EXPECT_LT(BindingRecords(built.problem).size(), 40u);
+  const BuiltModuleProblem built_problem =
+      BuildModuleProblem(profile, tree, options);
+  EXPECT_LT(BindingRecords(built_problem.problem).size(), 40u);
   EXPECT_EQ(MemoryRecords(profile, tree, {}).size(), 160u);
 }
 

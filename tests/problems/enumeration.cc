@@ -158,12 +158,12 @@ bool HasFit(const Module& module) {
 std::vector<Knot> UnitKnots(const Module& module, const MemoryOptions& memory) {
   const double internal = InternalBytes(module);
   const double sac = SacBytes(module);
-  const double held = HeldBytes(module, memory);
+  const double held_bytes = HeldBytes(module, memory);
   double most = internal;
   if (memory.model == MemoryModel::kSnapshot && module.sac) {
     most -= ForcedBytes(*module.sac);
   }
-  if (most - held <= 0) return {};
+  if (most - held_bytes <= 0) return {};
   std::vector<std::pair<double, double>> lines = {{0, 0}};
   for (size_t s = 0; s < module.torch_fit->slopes.size(); ++s) {
     lines.emplace_back(*module.torch_fit->slopes[s],
@@ -173,11 +173,11 @@ std::vector<Knot> UnitKnots(const Module& module, const MemoryOptions& memory) {
   for (const auto& a : lines) {
     for (const auto& b : lines) {
       if (a.first == b.first) continue;
-      breaks.push_back(sac * Meeting(a, b) - (sac - internal) - held);
+      breaks.push_back(sac * Meeting(a, b) - (sac - internal) - held_bytes);
     }
   }
-  return RisingKnots(std::move(breaks), most - held, [&](double net) {
-    return FitMs(module, (net + held + sac - internal) / sac);
+  return RisingKnots(std::move(breaks), most - held_bytes, [&](double net) {
+    return FitMs(module, (net + held_bytes + sac - internal) / sac);
   });
 }
 
@@ -213,10 +213,10 @@ class SetSearch {
     double ms = 0;
     for (const int u : set) ms += problem_.units[u].knots.front().ms;
     const std::vector<double> above = Above(budget, set, false);
-    std::vector<double> taken(set.size(), 0);
+    std::vector<double> taken_bytes(set.size(), 0);
     for (size_t k = 0; k < above.size(); ++k) {
       double missing = above[k];
-      for (const double t : taken) missing -= t;
+      for (const double t : taken_bytes) missing -= t;
       while (missing > 1e-9 + 1e-14 * std::abs(budget)) {
         size_t best = set.size();
         double best_slope = kInf;
@@ -224,7 +224,7 @@ class SetSearch {
         for (size_t s = 0; s < set.size(); ++s) {
           const Enumeration::Unit& unit = problem_.units[set[s]];
           if (unit.time >= problem_.records[k].time) continue;
-          const double at = unit.knots.front().bytes + taken[s];
+          const double at = unit.knots.front().bytes + taken_bytes[s];
           for (size_t i = 0; i + 1 < unit.knots.size(); ++i) {
             const double room = unit.knots[i + 1].bytes - at;
             if (room <= 1e-9) continue;
@@ -241,7 +241,7 @@ class SetSearch {
         }
         if (best == set.size()) return kInf;
         const double more = std::min(best_room, missing);
-        taken[best] += more;
+        taken_bytes[best] += more;
         missing -= more;
         ms += more * best_slope;
       }
@@ -360,7 +360,7 @@ Enumeration EnumerationOf(const ModuleProblem& problem) {
   for (const auto& [time, node] : by_time) {
     result.records.push_back({time, problem.nodes[node].base_bytes});
   }
-  const auto inside = [&](int node, int unit) {
+  const auto is_inside = [&](int node, int unit) {
     return unit <= node && node < unit + problem.nodes[unit].subtree_size;
   };
   for (int i = 0; i < n; ++i) {
@@ -373,10 +373,10 @@ Enumeration EnumerationOf(const ModuleProblem& problem) {
                            .knots = node.curve,
                            .nested_with = {}};
     for (const auto& [time, other] : by_time) {
-      unit.contains.push_back(inside(other, i));
+      unit.contains.push_back(is_inside(other, i));
     }
     for (size_t u = 0; u < result.units.size(); ++u) {
-      if (inside(i, result.units[u].id)) {
+      if (is_inside(i, result.units[u].id)) {
         unit.nested_with.push_back(static_cast<int>(u));
       }
     }
@@ -396,12 +396,12 @@ double PeakOf(const Profile& profile, const std::vector<PlannedModule>& modules,
     for (const PlannedModule& unit : modules) {
       const Module& checkpointed =
           *std::ranges::find(profile.modules, unit.fqn, &Module::fqn);
-      const double held = HeldBytes(checkpointed, memory);
-      if (fqn == unit.fqn || IsBelow(fqn, unit.fqn)) bytes += held;
+      const double held_bytes = HeldBytes(checkpointed, memory);
+      if (fqn == unit.fqn || IsBelow(fqn, unit.fqn)) bytes += held_bytes;
       if (fqn == unit.fqn) {
         const double sac = SacBytes(checkpointed);
         discarded += sac * unit.discard_ratio -
-                     (sac - InternalBytes(checkpointed)) - held;
+                     (sac - InternalBytes(checkpointed)) - held_bytes;
       }
     }
     peak = std::max(peak, bytes);

@@ -145,7 +145,7 @@ TEST(RandomProfilesKinds, AreAllThere) {
   int several_roots = 0;
   int identical_blocks = 0;
   int unmatched = 0;
-  int held = 0;
+  int held_count = 0;
   int infeasible = 0;
   int with_units = 0;
   for (unsigned seed = 0; seed < 500; ++seed) {
@@ -154,16 +154,16 @@ TEST(RandomProfilesKinds, AreAllThere) {
     several_roots += tree.Roots().size() > 1;
     identical_blocks += !graph::IdenticalBlocks(c.profile, tree).empty();
     unmatched += !tree.PostOrderMatchesTree();
-    held += std::ranges::any_of(c.enumeration.units, [](const auto& unit) {
-      return unit.held_bytes > 0;
-    });
+    held_count += std::ranges::any_of(
+        c.enumeration.units,
+        [](const auto& unit) { return unit.held_bytes > 0; });
     infeasible += c.least_budget - 1 > c.options.reserve_bytes;
     with_units += c.LeastMs(c.options.budget_bytes).value_or(0) > 0;
   }
   EXPECT_GT(several_roots, 50);
   EXPECT_GT(identical_blocks, 25);
   EXPECT_GT(unmatched, 10);
-  EXPECT_GT(held, 25);
+  EXPECT_GT(held_count, 25);
   EXPECT_GT(infeasible, 250);
   EXPECT_GT(with_units, 75);
 }

@@ -43,8 +43,9 @@ void AddSmallGroups(std::mt19937& random, JointProblem& problem) {
                              });
   }
   for (size_t i = 0; i < problem.policies_of.size(); ++i) {
-    const int of = problem.policies_of[i];
-    if (of >= 0) problem.relaxed.nodes[i].curve = HullOf(problem.policies[of]);
+    const int policies_index = problem.policies_of[i];
+    if (policies_index >= 0)
+      problem.relaxed.nodes[i].curve = HullOf(problem.policies[policies_index]);
   }
   problem.relaxed.budget_bytes -= up_to(120) - 30;
 }
@@ -78,10 +79,10 @@ void MakePoints(std::mt19937& random, JointProblem& problem) {
     policies.base_ms = policies.points.front().ms;
   }
   for (size_t i = 0; i < problem.policies_of.size(); ++i) {
-    const int of = problem.policies_of[i];
-    if (of < 0) continue;
-    if (problem.policies[of].MostBytes() > 0) {
-      problem.relaxed.nodes[i].curve = HullOf(problem.policies[of]);
+    const int policies_index = problem.policies_of[i];
+    if (policies_index < 0) continue;
+    if (problem.policies[policies_index].MostBytes() > 0) {
+      problem.relaxed.nodes[i].curve = HullOf(problem.policies[policies_index]);
     } else {
       problem.policies_of[i] = -1;
       problem.relaxed.nodes[i].curve.clear();
@@ -209,9 +210,9 @@ TEST(JointLabels, StopOnLimitsWithABoundAndThePlanSoFar) {
       }
     }
     // A search that starts from the optimum proves it.
-    const ModuleSolution again = SolveJointByLabels(problem, {}, best.units);
-    EXPECT_EQ(again.status, SearchStatus::kOptimal);
-    EXPECT_NEAR(again.ms, best.ms, 1e-9 * std::max(1.0, best.ms));
+    const ModuleSolution second = SolveJointByLabels(problem, {}, best.units);
+    EXPECT_EQ(second.status, SearchStatus::kOptimal);
+    EXPECT_NEAR(second.ms, best.ms, 1e-9 * std::max(1.0, best.ms));
     if (HasFailure()) break;
   }
   EXPECT_GT(stopped, Enough(100));
@@ -237,10 +238,10 @@ TEST(JointLabels, StopOnLimitsWherePoliciesTie) {
     }
     double most = 0;
     for (size_t i = 0; i < problem.policies_of.size(); ++i) {
-      const int of = problem.policies_of[i];
+      const int policies_index = problem.policies_of[i];
       ModuleProblem::Node& node = problem.relaxed.nodes[i];
-      if (of < 0) continue;
-      node.curve = HullOf(problem.policies[of]);
+      if (policies_index < 0) continue;
+      node.curve = HullOf(problem.policies[policies_index]);
       node.held_bytes = 0;
       most += node.curve.back().bytes;
     }

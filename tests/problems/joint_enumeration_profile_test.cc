@@ -35,10 +35,11 @@ BuiltJointProblem Build(const JointProfileCase& c, const ModuleTree& tree,
 }
 
 int UnitNamed(const JointProfileEnumeration& all, const std::string& fqn) {
-  const auto found =
+  const auto unit_at =
       std::ranges::find(all.units, fqn, &JointProfileEnumeration::Unit::fqn);
-  return found == all.units.end() ? -1
-                                  : static_cast<int>(found - all.units.begin());
+  return unit_at == all.units.end()
+             ? -1
+             : static_cast<int>(unit_at - all.units.begin());
 }
 
 void ExpectPolicies(const JointProblem::Policies& policies,
@@ -75,12 +76,12 @@ TEST(BuildJointProblem, HasThePoliciesOfTheCandidates) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const JointProfileCase c(seed);
     const ModuleTree tree(c.profile);
-    const BuiltJointProblem built = Build(c, tree, c.least_budget);
-    const JointProblem& problem = built.problem;
+    const BuiltJointProblem built_problem = Build(c, tree, c.least_budget);
+    const JointProblem& problem = built_problem.problem;
     EXPECT_EQ(problem.relaxed.prefix_structure, tree.PostOrderMatchesTree());
     ASSERT_EQ(std::ssize(problem.policies_of), tree.size());
     ASSERT_EQ(std::ssize(problem.relaxed.nodes), tree.size());
-    ASSERT_EQ(std::ssize(built.groups), tree.size());
+    ASSERT_EQ(std::ssize(built_problem.groups), tree.size());
     for (int i = 0; i < tree.size(); ++i) {
       const graph::Module& module = c.profile.modules[tree.node(i).module];
       SCOPED_TRACE(module.fqn);
@@ -96,7 +97,8 @@ TEST(BuildJointProblem, HasThePoliciesOfTheCandidates) {
         continue;
       }
       ++units;
-      EXPECT_EQ(built.groups[i].group_of.size(), module.sac->memory.size());
+      EXPECT_EQ(built_problem.groups[i].group_of.size(),
+                module.sac->memory.size());
       ExpectPolicies(problem.policies[policies], c.all.units[unit],
                      problem.relaxed.nodes[i]);
     }
@@ -108,25 +110,25 @@ TEST(BuildJointProblem, HasThePoliciesOfTheCandidates) {
 // stated.
 void ExpectValid(const JointProfileCase& c, const ModuleTree& tree,
                  double budget, const ModuleSolution& solution) {
-  std::vector<std::pair<int, double>> chosen;
+  std::vector<std::pair<int, double>> chosen_units;
   double ms = 0;
   EXPECT_TRUE(std::ranges::is_sorted(solution.units, {}, &ChosenUnit::node));
   for (const ChosenUnit& unit : solution.units) {
     const int u =
         UnitNamed(c.all, c.profile.modules[tree.node(unit.node).module].fqn);
     ASSERT_GE(u, 0);
-    for (const auto& [other, bytes] : chosen) {
+    for (const auto& [other, bytes] : chosen_units) {
       const auto& nested = c.all.units[std::max(u, other)].nested_with;
       EXPECT_EQ(std::ranges::count(nested, std::min(u, other)), 0);
       EXPECT_NE(u, other);
     }
-    chosen.emplace_back(u, unit.net_bytes);
+    chosen_units.emplace_back(u, unit.net_bytes);
     ms += c.all.units[u].LeastMs(unit.net_bytes - 0.01);
   }
   EXPECT_LE(solution.units.size(),
             static_cast<size_t>(c.options.max_units.value_or(1000)));
   EXPECT_NEAR(solution.ms, ms, 1e-9 * (1 + ms));
-  EXPECT_LE(c.all.Peak(chosen), budget + 0.01);
+  EXPECT_LE(c.all.Peak(chosen_units), budget + 0.01);
 }
 
 using Solve = std::function<ModuleSolution(const JointProblem&)>;

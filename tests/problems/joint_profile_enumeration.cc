@@ -47,12 +47,12 @@ std::vector<Policy> PoliciesOf(const Module& module,
                                const graph::OperatorPatterns& patterns,
                                double held_bytes) {
   const graph::SacStatistics& sac = *module.sac;
-  int64_t made = 0;
-  for (const int64_t bytes : sac.memory) made += bytes;
+  int64_t made_bytes = 0;
+  for (const int64_t bytes : sac.memory) made_bytes += bytes;
   std::vector<Policy> policies;
   test_support::ForEachLegalPolicy(
       sac, patterns, [&](const std::vector<char>& save) {
-        int64_t discarded = std::min(module.act_fw_per_module, made);
+        int64_t discarded = std::min(module.act_fw_per_module, made_bytes);
         double ms = 0;
         for (size_t k = 0; k < save.size(); ++k) {
           if (save[k]) {
@@ -142,21 +142,21 @@ std::optional<double> JointProfileEnumeration::LeastMs(double budget) const {
 double JointProfileEnumeration::LeastBudget() const {
   double least = kInf;
   ForEachSet(*this, [&](const std::vector<int>& set) {
-    std::vector<std::pair<int, double>> chosen;
+    std::vector<std::pair<int, double>> chosen_units;
     for (const int u : set) {
-      chosen.emplace_back(u, units[u].policies.back().bytes);
+      chosen_units.emplace_back(u, units[u].policies.back().bytes);
     }
-    least = std::min(least, Peak(chosen));
+    least = std::min(least, Peak(chosen_units));
   });
   return least;
 }
 
 double JointProfileEnumeration::Peak(
-    const std::vector<std::pair<int, double>>& chosen) const {
+    const std::vector<std::pair<int, double>>& chosen_units) const {
   double peak = fixed_bytes;
   for (size_t k = 0; k < records.size(); ++k) {
     double bytes = records[k];
-    for (const auto& [u, discarded] : chosen) {
+    for (const auto& [u, discarded] : chosen_units) {
       if (units[u].time < static_cast<int>(k)) bytes -= discarded;
       if (units[u].contains[k]) bytes += units[u].held_bytes;
     }

@@ -43,7 +43,7 @@ struct JointProfileEnumeration {
   double LeastBudget() const;
   // Returns the most bytes in use with these units (by index), each of which
   // discards so many bytes.
-  double Peak(const std::vector<std::pair<int, double>>& chosen) const;
+  double Peak(const std::vector<std::pair<int, double>>& chosen_units) const;
 };
 
 struct JointProfileEnumerationOptions {

@@ -105,22 +105,23 @@ TEST(JointProfileEnumeration, AgreesWithPlanCheck) {
       const graph::Module& module =
           *std::ranges::find(c.profile.modules, unit.fqn, &graph::Module::fqn);
       const graph::SacStatistics& sac = *module.sac;
-      PlannedModule planned;
-      planned.fqn = unit.fqn;
+      PlannedModule planned_unit;
+      planned_unit.fqn = unit.fqn;
       double ms = 0;
       for (size_t k = 0; k < sac.memory.size(); ++k) {
-        planned.ops.push_back({.index = static_cast<int>(k),
-                               .name = sac.func_names[k],
-                               .decision = graph::SaveOrRecompute(false)});
+        planned_unit.ops.push_back({.index = static_cast<int>(k),
+                                    .name = sac.func_names[k],
+                                    .decision = graph::SaveOrRecompute(false)});
         ms += sac.runtimes[k];
       }
-      if (!test_support::KeepsRules(sac, c.options.patterns,
-                                    std::vector<char>(planned.ops.size(), 0))) {
+      if (!test_support::KeepsRules(
+              sac, c.options.patterns,
+              std::vector<char>(planned_unit.ops.size(), 0))) {
         continue;
       }
       ++units;
       const PlanEffect effect =
-          ComputeEffect(c.profile, {planned}, c.options.memory);
+          ComputeEffect(c.profile, {planned_unit}, c.options.memory);
       EXPECT_DOUBLE_EQ(effect.recompute_ms, ms);
       EXPECT_NEAR(
           static_cast<double>(effect.peak_bytes),
@@ -132,7 +133,7 @@ TEST(JointProfileEnumeration, AgreesWithPlanCheck) {
 
 TEST(JointProfileCases, HaveEverything) {
   int feasible_with_units = 0;
-  int held = 0;
+  int held_count = 0;
   int patterns = 0;
   int several_units = 0;
   int many_policies = 0;
@@ -146,14 +147,14 @@ TEST(JointProfileCases, HaveEverything) {
     limited += c.options.max_units && c.all.units.size() > 1;
     unmatched += !graph::ModuleTree(c.profile).PostOrderMatchesTree();
     for (const auto& unit : c.all.units) {
-      held += unit.held_bytes > 0;
+      held_count += unit.held_bytes > 0;
       many_policies += unit.policies.size() > 4;
     }
     EXPECT_EQ(c.all.LeastMs(c.least_budget - 1), std::nullopt);
     EXPECT_NE(c.all.LeastMs(c.least_budget), std::nullopt);
   }
   EXPECT_GT(feasible_with_units, 150);
-  EXPECT_GT(held, 50);
+  EXPECT_GT(held_count, 50);
   EXPECT_GT(patterns, 60);
   EXPECT_GT(several_units, 100);
   EXPECT_GT(many_policies, 200);

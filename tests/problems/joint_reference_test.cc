@@ -38,13 +38,14 @@ TEST_P(KnownJoint, OptimaAreFoundAndProven) {
   JointProblemOptions options;
   options.memory.model = MemoryModel::kTorch;
   options.budget_bytes = static_cast<double>(GetParam().budget_bytes);
-  const BuiltJointProblem built = BuildJointProblem(profile, tree, options);
-  const ModuleSolution solution = SolveJointByLabels(built.problem);
+  const BuiltJointProblem built_problem =
+      BuildJointProblem(profile, tree, options);
+  const ModuleSolution solution = SolveJointByLabels(built_problem.problem);
   const double optimum = GetParam().joint_recompute_ms;
   EXPECT_EQ(solution.status, SearchStatus::kOptimal);
   EXPECT_NEAR(solution.ms, optimum, 1e-6 * optimum);
   EXPECT_NEAR(solution.bound_ms, optimum, 1e-6 * optimum);
-  EXPECT_LE(SolutionPeak(built.problem.relaxed, solution.units),
+  EXPECT_LE(SolutionPeak(built_problem.problem.relaxed, solution.units),
             options.budget_bytes + 0.01);
 }
 

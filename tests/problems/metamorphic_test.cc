@@ -68,12 +68,12 @@ struct Step {
   }
 
   ProblemsWithSegments ProblemsOf(
-      const Trace& of, std::optional<int> max_units = std::nullopt) const {
+      const Trace& source, std::optional<int> max_units = std::nullopt) const {
     PlanOptions options;
     options.max_units = max_units;
     options.memory.model = MemoryModel::kTrace;
     options.may_skip = may_skip;
-    return BuildProblemsWithSegments(of, options, {.kind = segments});
+    return BuildProblemsWithSegments(source, options, {.kind = segments});
   }
 
   std::mt19937 random;
@@ -235,9 +235,9 @@ Trace Renamed(Trace trace, std::mt19937& random) {
   std::iota(place.begin(), place.end(), 0);
   std::ranges::shuffle(place, random);
   const auto move = [&](int32_t& storage) { storage = place[storage]; };
-  const auto move_all = [&](std::vector<int32_t>& of) {
-    std::ranges::for_each(of, move);
-    std::ranges::sort(of);
+  const auto move_all = [&](std::vector<int32_t>& moved_storages) {
+    std::ranges::for_each(moved_storages, move);
+    std::ranges::sort(moved_storages);
   };
   std::vector<graph::TraceStorage> storages(trace.storages.size());
   for (size_t s = 0; s < place.size(); ++s) {
@@ -255,9 +255,9 @@ Trace Renamed(Trace trace, std::mt19937& random) {
     move_all(call.outputs);
   }
   for (TraceOperator& op : trace.operators) {
-    for (std::vector<int32_t>* of :
+    for (std::vector<int32_t>* list :
          {&op.reads, &op.creates, &op.outputs, &op.mutates}) {
-      move_all(*of);
+      move_all(*list);
     }
   }
   for (graph::TraceTensor& tensor : trace.tensors) move(tensor.storage);
@@ -290,23 +290,24 @@ TEST(MetamorphicTest, PlansAreWhatIsSaidOfThem) {
     const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
     for (const int64_t budget : BudgetsOf(problems, step.random)) {
       if (budget <= 0) continue;
-      const PlanWithSegments found = PlanFor(problems, budget, Limits());
-      if (!found.plan.HasPlan()) continue;
-      const Trace& trace = found.problem->trace;
-      EXPECT_EQ(FirstBrokenRule(found.problem->profile, found.plan, {}, &trace),
-                std::nullopt);
+      const PlanWithSegments answer = PlanFor(problems, budget, Limits());
+      if (!answer.plan.HasPlan()) continue;
+      const Trace& trace = answer.problem->trace;
+      EXPECT_EQ(
+          FirstBrokenRule(answer.problem->profile, answer.plan, {}, &trace),
+          std::nullopt);
       const graph::Simulation use = graph::Simulate(
-          trace, CheckpointedModules(trace, found.plan.modules));
-      EXPECT_EQ(use.peak_bytes, found.plan.peak_bytes);
+          trace, CheckpointedModules(trace, answer.plan.modules));
+      EXPECT_EQ(use.peak_bytes, answer.plan.peak_bytes);
       EXPECT_LE(use.peak_bytes, budget);
-      EXPECT_NEAR(use.recompute_ms, found.plan.recompute_ms,
+      EXPECT_NEAR(use.recompute_ms, answer.plan.recompute_ms,
                   1e-9 * (1 + use.recompute_ms));
       if (!step.may_skip) continue;
       const Plan bounded =
-          WithAnySchedule(problems.front()->problem, found.plan);
+          WithAnySchedule(problems.front()->problem, answer.plan);
       ASSERT_TRUE(bounded.any_schedule);
       EXPECT_LE(bounded.any_schedule->bound_ms,
-                found.plan.recompute_ms * (1 + 1e-9));
+                answer.plan.recompute_ms * (1 + 1e-9));
     }
   }
 }
@@ -338,7 +339,8 @@ TEST(MetamorphicTest, NoPlanByChanceBeatsABound) {
     Step step(k);
     step.segments = SegmentKind::kNone;
     const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
-    const auto& built = std::get<TraceProblem>(problems.front()->problem.built);
+    const auto& trace_problem =
+        std::get<TraceProblem>(problems.front()->problem.built);
     const std::vector<int64_t> budgets = BudgetsOf(problems, step.random);
     std::vector<Plan> plans;
     for (const int64_t budget : budgets) {
@@ -348,8 +350,9 @@ TEST(MetamorphicTest, NoPlanByChanceBeatsABound) {
         LeastPlan(problems, Limits()).least.budget.bound_bytes;
     for (int sample = 0; sample < 10; ++sample) {
       const std::vector<graph::CheckpointedModule> modules =
-          PlanByChance(built, step.random);
-      const std::optional<graph::Simulation> use = SimulatedUse(built, modules);
+          PlanByChance(trace_problem, step.random);
+      const std::optional<graph::Simulation> use =
+          SimulatedUse(trace_problem, modules);
       if (!use) continue;
       EXPECT_GE(std::max<int64_t>(use->peak_bytes, 1), least);
       for (const Plan& plan : plans) {

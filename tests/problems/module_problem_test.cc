@@ -177,12 +177,12 @@ TEST(Warnings, SacMemoryBelowActivationsIsSaidOnceAType) {
   for (const char* fqn : {"GPT.h.0.mlp", "GPT.h.1.mlp"}) {
     model.Find(fqn).torch_fit->sac_memory = 1000;
   }
-  const BuiltModuleProblem built = model.Build();
-  EXPECT_THAT(built.warnings,
+  const BuiltModuleProblem built_problem = model.Build();
+  EXPECT_THAT(built_problem.warnings,
               ElementsAre(AllOf(HasSubstr("GPT.h.*.mlp (2 modules)"),
                                 HasSubstr("below the activation memory"))));
   const ModuleTree tree(model.profile);
-  EXPECT_EQ(built.scales[*tree.Find("GPT.h.0.mlp")].sac_bytes,
+  EXPECT_EQ(built_problem.scales[*tree.Find("GPT.h.0.mlp")].sac_bytes,
             static_cast<double>(model.Find("GPT.h.0.mlp").act_fw_per_module));
 }
 
@@ -200,9 +200,9 @@ TEST(Warnings, FitsWithoutNumbers) {
 
 TEST(Warnings, ResNetHasAFitThatIsNotConvex) {
   const Profile& profile = test_support::BundledProfile("resnet50");
-  const BuiltModuleProblem built =
+  const BuiltModuleProblem built_problem =
       BuildModuleProblem(profile, ModuleTree(profile), {});
-  EXPECT_THAT(built.warnings,
+  EXPECT_THAT(built_problem.warnings,
               Contains(AllOf(HasSubstr("embedder"), HasSubstr("not convex"))));
 }
 
@@ -216,11 +216,11 @@ TEST(ModuleProblem, HeldBytesShortenTheCurve) {
   const std::vector<Knot> full = model.Build(options).problem.nodes[node].curve;
   options.memory.model = MemoryModel::kSnapshot;
   const std::vector<Knot> net = model.Build(options).problem.nodes[node].curve;
-  const auto held = static_cast<double>(block.held_per_module);
-  EXPECT_DOUBLE_EQ(net.back().bytes, full.back().bytes - held);
+  const auto held_bytes = static_cast<double>(block.held_per_module);
+  EXPECT_DOUBLE_EQ(net.back().bytes, full.back().bytes - held_bytes);
   for (double share = 0; share <= 1; share += 0.1) {
     const double d = share * net.back().bytes;
-    EXPECT_NEAR(CurveCost(net, d), CurveCost(full, d + held), 1e-9);
+    EXPECT_NEAR(CurveCost(net, d), CurveCost(full, d + held_bytes), 1e-9);
   }
   block.held_per_module = block.act_fw_per_module;
   EXPECT_THAT(model.Build(options).problem.nodes[node].curve, IsEmpty());

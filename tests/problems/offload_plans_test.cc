@@ -87,15 +87,15 @@ TEST(WithOffload, IsNeverWorseAndSaysWhatItDoes) {
     const int64_t least = LeastBudget(question.problem, {}).bytes;
     const int64_t most = question.problem.unplanned_peak_bytes;
     for (const int64_t budget : {least, least + (most - least) / 2}) {
-      const Plan without = question.Best(budget);
-      ASSERT_TRUE(without.HasPlan());
-      const Plan with = WithOffload(question.problem, without,
+      const Plan without_offload = question.Best(budget);
+      ASSERT_TRUE(without_offload.HasPlan());
+      const Plan with = WithOffload(question.problem, without_offload,
                                     {.bytes_per_second = 1e15}, {});
       ASSERT_TRUE(with.HasPlan());
       ASSERT_TRUE(with.offload);
       EXPECT_LE(with.peak_bytes, budget);
       EXPECT_LE(with.recompute_ms + with.offload->stall_ms,
-                without.recompute_ms + 1e-9);
+                without_offload.recompute_ms + 1e-9);
       const auto actual = OffloadEffect(question.trace, with);
       ASSERT_TRUE(actual);
       EXPECT_EQ(BrokenOffloadRule(*with.offload, *actual), std::nullopt);
@@ -115,22 +115,22 @@ TEST(WithOffload, KeepsTheHostsMemory) {
     SCOPED_TRACE(seed);
     const Question question(seed);
     const int64_t budget = LeastBudget(question.problem, {}).bytes;
-    const Plan without = question.Best(budget);
+    const Plan without_offload = question.Best(budget);
     const auto offload_with = [&](int64_t memory) {
       const Plan with = WithOffload(
-          question.problem, without,
+          question.problem, without_offload,
           {.bytes_per_second = 1e15, .host_memory_bytes = memory}, {});
       EXPECT_LE(with.offload->host_bytes, memory);
       return *with.offload;
     };
-    const int64_t wanted = offload_with(INT64_MAX).host_bytes;
+    const int64_t wanted_bytes = offload_with(INT64_MAX).host_bytes;
     const PlanOffload none = offload_with(64);
     EXPECT_EQ(none.host_bytes, 0);
     EXPECT_EQ(none.host_memory_bytes, 64);
-    if (wanted == 0) continue;
+    if (wanted_bytes == 0) continue;
     ++limited;
-    EXPECT_LT(offload_with(wanted - 1).host_bytes, wanted);
-    EXPECT_EQ(offload_with(wanted).host_bytes, wanted);
+    EXPECT_LT(offload_with(wanted_bytes - 1).host_bytes, wanted_bytes);
+    EXPECT_EQ(offload_with(wanted_bytes).host_bytes, wanted_bytes);
   }
   EXPECT_GT(limited, Enough(5));
 }

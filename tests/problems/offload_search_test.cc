@@ -38,18 +38,19 @@ std::optional<double> LeastCost(const TraceCase& c,
                                 int64_t budget_bytes,
                                 const LinkLimits& limits) {
   std::vector<CheckpointedModule> choice = units;
-  std::vector<OperatorDecision*> kept;
+  std::vector<OperatorDecision*> kept_decisions;
   for (CheckpointedModule& unit : choice) {
     for (OperatorDecision& decision : unit.decisions) {
-      if (decision == OperatorDecision::kSave) kept.push_back(&decision);
+      if (decision == OperatorDecision::kSave)
+        kept_decisions.push_back(&decision);
     }
   }
-  if (kept.size() > 8) return std::nullopt;
+  if (kept_decisions.size() > 8) return std::nullopt;
   double least = kInfinite;
-  for (uint32_t mask = 0; mask < uint32_t{1} << kept.size(); ++mask) {
-    for (size_t k = 0; k < kept.size(); ++k) {
-      *kept[k] = (mask >> k & 1) != 0 ? OperatorDecision::kOffload
-                                      : OperatorDecision::kSave;
+  for (uint32_t mask = 0; mask < uint32_t{1} << kept_decisions.size(); ++mask) {
+    for (size_t k = 0; k < kept_decisions.size(); ++k) {
+      *kept_decisions[k] = (mask >> k & 1) != 0 ? OperatorDecision::kOffload
+                                                : OperatorDecision::kSave;
     }
     const std::optional<Simulation> use = SimulatedUse(c.problem, choice);
     const bool fits = use && use->peak_bytes <= budget_bytes &&
@@ -66,8 +67,8 @@ std::optional<double> LeastCost(const TraceCase& c,
 // that it may find.
 TEST(OffloadSearch, FindsNothingThatIsNotThere) {
   std::mt19937 random(8);
-  int asked = 0, found = 0, best = 0, better = 0;
-  for (unsigned seed = 0; asked < 300 && !HasFailure(); ++seed) {
+  int questions = 0, found_count = 0, best = 0, better = 0;
+  for (unsigned seed = 0; questions < 300 && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     const TraceCase c(kKind, seed);
     const std::optional<TracePlans> plans =
@@ -97,23 +98,23 @@ TEST(OffloadSearch, FindsNothingThatIsNotThere) {
     }
     search.Improve();
     if (!is_known) continue;
-    ++asked;
-    const double without = plans->LeastMs(budget).value_or(kInfinite);
-    EXPECT_LE(search.CostMs(), without + 1e-6);
+    ++questions;
+    const double without_ms = plans->LeastMs(budget).value_or(kInfinite);
+    EXPECT_LE(search.CostMs(), without_ms + 1e-6);
     EXPECT_GE(search.CostMs(), least - 1e-6);
     if (!search.best()) continue;
-    ++found;
+    ++found_count;
     best += search.CostMs() <= least + 1e-6 ? 1 : 0;
-    better += search.CostMs() < without - 1e-6 ? 1 : 0;
+    better += search.CostMs() < without_ms - 1e-6 ? 1 : 0;
     const OffloadPlan& plan = *search.best();
     EXPECT_EQ(SimulatedUse(c.problem, plan.modules), plan.use);
     EXPECT_LE(plan.use.peak_bytes, budget);
     EXPECT_LE(plan.use.offload.host_peak_bytes, limits.host_memory_bytes);
   }
-  EXPECT_GT(found, 100);
+  EXPECT_GT(found_count, 100);
   EXPECT_GT(better, 20);
   // The search is greedy, and nearly always right on small steps.
-  EXPECT_GE(best, found * 9 / 10) << best << " of " << found;
+  EXPECT_GE(best, found_count * 9 / 10) << best << " of " << found_count;
 }
 
 }  // namespace

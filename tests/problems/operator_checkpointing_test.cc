@@ -316,15 +316,15 @@ TEST(SolveOperators, DecidesAmongManyTies) {
     const OperatorGroups groups = GroupOperators(sac, {});
     const int64_t total = groups.TotalBytes();
     const int64_t capacity = CapacityOf(groups, 0.1 + 0.016 * round);
-    std::vector<char> reached(total / kUnit + 1, 0);
-    reached[0] = 1;
+    std::vector<char> is_reached(total / kUnit + 1, 0);
+    is_reached[0] = 1;
     for (const int64_t bytes : sac.memory) {
       for (int64_t sum = total / kUnit; sum >= bytes / kUnit; --sum) {
-        reached[sum] |= reached[sum - bytes / kUnit];
+        is_reached[sum] |= is_reached[sum - bytes / kUnit];
       }
     }
     int64_t least = (total - capacity + kUnit - 1) / kUnit;
-    while (!reached[least]) ++least;
+    while (!is_reached[least]) ++least;
     const OperatorSolution solution = SolveOperators(groups, capacity);
     ASSERT_EQ(solution.status, SearchStatus::kOptimal);
     ExpectSound(sac, {}, solution.policy, capacity);
@@ -416,17 +416,18 @@ INSTANTIATE_TEST_SUITE_P(Profiles, BundledOperators,
                          [](const auto& test) { return test.param; });
 
 TEST_P(BundledOperators, PoliciesAreLegalAndFallWithTheBudget) {
-  std::vector<const SacStatistics*> seen;
+  std::vector<const SacStatistics*> seen_statistics;
   int with_recomputation = 0;
   for (const graph::Module& module : BundledProfile(GetParam()).modules) {
-    if (!module.sac || std::ranges::any_of(seen, [&](const auto* other) {
+    if (!module.sac ||
+        std::ranges::any_of(seen_statistics, [&](const auto* other) {
           return *other == *module.sac;
         })) {
       continue;
     }
     SCOPED_TRACE(module.fqn);
     const SacStatistics& sac = *module.sac;
-    seen.push_back(&sac);
+    seen_statistics.push_back(&sac);
     const OperatorGroups groups = GroupOperators(sac);
     if (!groups.contradiction.empty()) continue;
     const int64_t forced = graph::ForcedSavedBytes(sac);
@@ -452,7 +453,7 @@ TEST_P(BundledOperators, PoliciesAreLegalAndFallWithTheBudget) {
       EXPECT_NEAR(by_cbc.policy.recompute_ms, ms, 1e-6 * std::max(ms, 1e-3));
     }
   }
-  EXPECT_GT(seen.size(), 3u);
+  EXPECT_GT(seen_statistics.size(), 3u);
   EXPECT_GT(with_recomputation, 20);
 }
 

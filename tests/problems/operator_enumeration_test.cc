@@ -61,15 +61,15 @@ TEST(OperatorEnumeration, AgreesWithTheBestOfAllPolicies) {
     const OperatorEnumeration all(sac, patterns);
     for (const int64_t capacity : {0, 5, 20, 50, 200}) {
       const auto expected = BestOfAll(sac, patterns, capacity);
-      const auto found = all.Best(capacity);
-      ASSERT_EQ(found.has_value(), expected.has_value());
+      const auto best = all.Best(capacity);
+      ASSERT_EQ(best.has_value(), expected.has_value());
       if (!expected) {
         ++infeasible;
         continue;
       }
-      EXPECT_EQ(found->save, expected->save);
-      EXPECT_EQ(found->saved_bytes, expected->saved_bytes);
-      EXPECT_EQ(found->recompute_ms, expected->recompute_ms);
+      EXPECT_EQ(best->save, expected->save);
+      EXPECT_EQ(best->saved_bytes, expected->saved_bytes);
+      EXPECT_EQ(best->recompute_ms, expected->recompute_ms);
     }
   }
   EXPECT_GT(infeasible, Enough(100));

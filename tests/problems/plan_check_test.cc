@@ -68,14 +68,14 @@ struct GoodPlan {
       total += bytes;
       if (k < policy.size() && policy[k] == '1') saved += bytes;
     }
-    PlannedModule planned = Ratio("GPT.h.1.mlp", 1 - saved / total);
+    PlannedModule planned_unit = Ratio("GPT.h.1.mlp", 1 - saved / total);
     for (size_t k = 0; k < policy.size(); ++k) {
-      planned.ops.push_back(
+      planned_unit.ops.push_back(
           {.index = static_cast<int>(k),
            .name = sac.func_names[k],
            .decision = graph::SaveOrRecompute(policy[k] == '1')});
     }
-    return planned;
+    return planned_unit;
   }
   // Makes the plan's statements about itself true again.
   void Refresh() {

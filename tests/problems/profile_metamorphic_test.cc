@@ -58,8 +58,8 @@ PlanOptions OptionsByChance(const Profile& profile, std::mt19937& random) {
 
 // A question about a profile. It cannot be copied: the problem refers to it.
 struct Question {
-  Question(Profile of, const PlanOptions& options)
-      : profile(std::move(of)),
+  Question(Profile source, const PlanOptions& options)
+      : profile(std::move(source)),
         tree(profile),
         problem(BuildPlanningProblem(profile, tree, options)) {}
   Question(const Question&) = delete;

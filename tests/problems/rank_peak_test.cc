@@ -60,7 +60,7 @@ std::optional<graph::DetailedSimulation> Accepted(
 // rest.
 TEST(RankPeak, AddsUpToThePeakThatPlansAreMadeWith) {
   std::mt19937 random(41);
-  int planned = 0;
+  int plan_count = 0;
   int gathered = 0;
   for (int i = 0; i < Repetitions(600); ++i) {
     const Trace trace = RandomTrace(random, 30);
@@ -77,26 +77,26 @@ TEST(RankPeak, AddsUpToThePeakThatPlansAreMadeWith) {
     const int32_t time = TimesOf(of_rank)[account.place];
     CategoryBytes expected = BytesOfRankByCategory(trace, options)[time];
     const graph::LiveBytes& live = detail->by_kind[account.place];
-    CategoryBytes found = {};
+    CategoryBytes sums = {};
     for (size_t c = 0; c < graph::kStorageCategories; ++c) {
       expected[c] += live[c];
     }
     for (const graph::PeakStorage& storage : account.storages) {
       const auto category = trace.storages[storage.storage].category;
       const bool is_gathered = storage.kind == MemoryKind::kGathered;
-      found[static_cast<size_t>(is_gathered ? StorageCategory::kParameter
-                                            : category)] += storage.bytes;
+      sums[static_cast<size_t>(is_gathered ? StorageCategory::kParameter
+                                           : category)] += storage.bytes;
       gathered += is_gathered;
     }
     for (const auto category :
          {StorageCategory::kParameter, StorageCategory::kGradient,
           StorageCategory::kOptimizer}) {
-      EXPECT_EQ(found[static_cast<size_t>(category)],
+      EXPECT_EQ(sums[static_cast<size_t>(category)],
                 expected[static_cast<size_t>(category)]);
     }
-    planned += detail->simulation.recompute_ms > 0;
+    plan_count += detail->simulation.recompute_ms > 0;
   }
-  EXPECT_GT(planned, Enough(20));
+  EXPECT_GT(plan_count, Enough(20));
   EXPECT_GT(gathered, Enough(20));
 }
 

@@ -62,11 +62,11 @@ struct Step {
 
   // Simulates random legal kept values; returns nothing if there were none.
   std::optional<JointRun> RunByChance() {
-    std::vector<char> kept(graph.buffers.size(), 0);
+    std::vector<char> is_kept(graph.buffers.size(), 0);
     for (const RematValue& value : BuildRematProblem(graph).values)
-      kept[value.buffer] = value.may_keep && random() % 2 == 0;
+      is_kept[value.buffer] = value.may_keep && random() % 2 == 0;
     try {
-      return JointSimulator(graph).Run(kept);
+      return JointSimulator(graph).Run(is_kept);
     } catch (const InputError&) {
       return std::nullopt;
     }
@@ -174,8 +174,8 @@ TEST(RematMetamorphic, ThePeakOfAPlanIsABudgetForIt) {
       const RematAnswer answer = Solve(step.graph, budget);
       if (!HasPlan(answer)) continue;
       ASSERT_LE(answer.run.peak_bytes, budget);
-      const RematAnswer again = Solve(step.graph, answer.run.peak_bytes);
-      ExpectTheSame(answer, again);
+      const RematAnswer second = Solve(step.graph, answer.run.peak_bytes);
+      ExpectTheSame(answer, second);
     }
   }
 }
@@ -258,10 +258,11 @@ TEST(RematMetamorphic, WhatIsHeldIsTakenFromTheBudget) {
     SCOPED_TRACE(k);
     Step step(k);
     JointGraph more = step.graph;
-    const int64_t held = static_cast<int64_t>(step.random() % 100);
-    more.held_bytes += held;
+    const int64_t held_bytes = static_cast<int64_t>(step.random() % 100);
+    more.held_bytes += held_bytes;
     for (const int64_t budget : BudgetsOf(step))
-      ExpectTheSame(Solve(step.graph, budget), Solve(more, budget + held));
+      ExpectTheSame(Solve(step.graph, budget),
+                    Solve(more, budget + held_bytes));
   }
 }
 

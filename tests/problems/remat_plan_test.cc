@@ -68,12 +68,12 @@ TEST(RematPlan, FileTellsWhatThePlanKeeps) {
     ASSERT_TRUE(plan.run);
     const std::string text = RematToJson(plan, graph, /*has_memory=*/true);
     graph::PutBytes(path, text);
-    const std::vector<char> kept = ReadKept(path, graph);
-    EXPECT_EQ(kept, plan.run->kept);
-    const RematPlan given = EvaluateRemat(graph, kept);
-    EXPECT_TRUE(given.is_given);
-    EXPECT_EQ(given.run->peak_bytes, plan.run->peak_bytes);
-    EXPECT_EQ(given.run->recompute_ms, plan.run->recompute_ms);
+    const std::vector<char> is_kept = ReadKept(path, graph);
+    EXPECT_EQ(is_kept, plan.run->kept);
+    const RematPlan evaluated = EvaluateRemat(graph, is_kept);
+    EXPECT_TRUE(evaluated.is_given);
+    EXPECT_EQ(evaluated.run->peak_bytes, plan.run->peak_bytes);
+    EXPECT_EQ(evaluated.run->recompute_ms, plan.run->recompute_ms);
     const json file = json::parse(text);
     EXPECT_EQ(file.at("status"), "optimal");
     EXPECT_EQ(file.at("memory").size(), plan.run->steps.size());
@@ -81,22 +81,23 @@ TEST(RematPlan, FileTellsWhatThePlanKeeps) {
     for (const json& step : file.at("memory"))
       most = std::max(most, step.at("bytes").get<int64_t>());
     EXPECT_EQ(most, plan.run->peak_bytes);
-    const json again = json::parse(RematToJson(given, graph, false));
-    EXPECT_EQ(again.at("status"), "given");
-    EXPECT_FALSE(again.contains("bound_ms"));
-    EXPECT_FALSE(again.contains("memory"));
+    const json json_of_evaluated =
+        json::parse(RematToJson(evaluated, graph, false));
+    EXPECT_EQ(json_of_evaluated.at("status"), "given");
+    EXPECT_FALSE(json_of_evaluated.contains("bound_ms"));
+    EXPECT_FALSE(json_of_evaluated.contains("memory"));
   }
 }
 
 TEST(RematPlan, SaysTheLeastBudgetWhereNothingFits) {
-  int told = 0;
+  int complaints = 0;
   for (int seed = 0; seed < Repetitions(20); ++seed) {
     const graph::JointGraph graph = SmallJoint(seed);
     const RematPlan none = PlanRemat(graph, {.budget_bytes = 0});
     if (none.run) continue;
     ASSERT_EQ(none.status, SearchStatus::kInfeasible);
     ASSERT_TRUE(none.least);
-    ++told;
+    ++complaints;
     const json file = json::parse(RematToJson(none, graph, false));
     EXPECT_EQ(file.at("least_bytes"), none.least->bytes);
     EXPECT_FALSE(file.contains("saved"));
@@ -104,7 +105,7 @@ TEST(RematPlan, SaysTheLeastBudgetWhereNothingFits) {
     EXPECT_FALSE(
         PlanRemat(graph, {.budget_bytes = none.least->bound_bytes - 1}).run);
   }
-  EXPECT_GT(told, Enough(10));
+  EXPECT_GT(complaints, Enough(10));
 }
 
 TEST(RematPlan, RefusesANameThatIsNoBuffer) {

@@ -37,10 +37,11 @@ std::vector<JointRun> AllRuns(const JointGraph& graph) {
     if (value.may_keep) free.push_back(value.buffer);
   std::vector<JointRun> runs;
   for (uint32_t choice = 0; choice < 1U << free.size(); ++choice) {
-    std::vector<char> kept(graph.buffers.size(), 0);
-    for (size_t i = 0; i < free.size(); ++i) kept[free[i]] = choice >> i & 1U;
+    std::vector<char> is_kept(graph.buffers.size(), 0);
+    for (size_t i = 0; i < free.size(); ++i)
+      is_kept[free[i]] = choice >> i & 1U;
     try {
-      runs.push_back(simulator.Run(kept));
+      runs.push_back(simulator.Run(is_kept));
     } catch (const InputError&) {
       continue;
     }
@@ -73,11 +74,11 @@ std::vector<JointRun> AllTiedRuns(const JointGraph& graph) {
   });
   std::vector<JointRun> runs;
   for (uint32_t choice = 0; choice < 1U << free.size(); ++choice) {
-    std::vector<char> kept(graph.buffers.size(), 0);
+    std::vector<char> is_kept(graph.buffers.size(), 0);
     for (size_t i = 0; i < free.size(); ++i)
-      for (const int32_t b : free[i]) kept[b] = choice >> i & 1U;
+      for (const int32_t b : free[i]) is_kept[b] = choice >> i & 1U;
     try {
-      runs.push_back(simulator.Run(kept));
+      runs.push_back(simulator.Run(is_kept));
     } catch (const InputError&) {
       continue;
     }
@@ -99,10 +100,10 @@ TEST(JointSimulation, IsThatOfARunWithCounts) {
         random, {.forward = 12, .backward = 10, .has_rules = false});
     const JointSimulator simulator(graph);
     const RematProblem problem = BuildRematProblem(graph);
-    std::vector<char> kept(graph.buffers.size(), 0);
+    std::vector<char> is_kept(graph.buffers.size(), 0);
     for (const RematValue& value : problem.values)
-      kept[value.buffer] = random() % 2 == 0;
-    const JointRun run = simulator.Run(kept);
+      is_kept[value.buffer] = random() % 2 == 0;
+    const JointRun run = simulator.Run(is_kept);
     const RematEffect effect = ComputeRematEffect(graph, run.kept);
     ASSERT_EQ(run.peak_bytes, effect.peak_bytes) << ToJson(graph);
     ASSERT_EQ(run.kept_bytes, effect.kept_bytes) << ToJson(graph);
@@ -114,7 +115,7 @@ TEST(JointSimulation, IsThatOfARunWithCounts) {
 TEST(Remat, IsWhatEnumerationFinds) {
   std::mt19937 random(2);
   int unproven = 0;
-  int asked = 0;
+  int questions = 0;
   for (int i = 0; i < test_support::Repetitions(400); ++i) {
     const JointGraph graph = RandomJoint(
         random, {.forward = 7, .backward = 6, .has_rules = i % 2 == 0});
@@ -127,7 +128,7 @@ TEST(Remat, IsWhatEnumerationFinds) {
     for (const int64_t budget : peaks) {
       const RematAnswer answer = SolveRemat(problem, {.budget_bytes = budget});
       const double least = LeastMs(runs, budget);
-      ++asked;
+      ++questions;
       if (answer.status == SearchStatus::kInfeasible) {
         ASSERT_EQ(least, kInfinity) << budget << ToJson(graph);
         continue;
@@ -147,8 +148,8 @@ TEST(Remat, IsWhatEnumerationFinds) {
       }
     }
   }
-  EXPECT_LE(unproven * 50, asked);
-  RecordProperty("asked", asked);
+  EXPECT_LE(unproven * 50, questions);
+  RecordProperty("asked", questions);
   RecordProperty("unproven", unproven);
 }
 
@@ -156,7 +157,7 @@ TEST(Remat, IsWhatEnumerationFinds) {
 TEST(Remat, DecidesRunsOfOneGraphAsOne) {
   std::mt19937 random(5);
   int unproven = 0;
-  int asked = 0;
+  int questions = 0;
   for (int i = 0; i < test_support::Repetitions(200); ++i) {
     const int count = 2 + i % 3;
     const JointGraph graph = test_support::RandomRuns(
@@ -170,7 +171,7 @@ TEST(Remat, DecidesRunsOfOneGraphAsOne) {
     for (const int64_t budget : peaks) {
       const RematAnswer answer = SolveRemat(problem, {.budget_bytes = budget});
       const double least = LeastMs(runs, budget);
-      ++asked;
+      ++questions;
       if (answer.status == SearchStatus::kInfeasible) {
         ASSERT_EQ(least, kInfinity) << budget << ToJson(graph);
         continue;
@@ -185,9 +186,9 @@ TEST(Remat, DecidesRunsOfOneGraphAsOne) {
           << budget << ToJson(graph);
     }
   }
-  EXPECT_GE(asked, 200);
-  EXPECT_LE(unproven * 20, asked);
-  RecordProperty("asked", asked);
+  EXPECT_GE(questions, 200);
+  EXPECT_LE(unproven * 20, questions);
+  RecordProperty("asked", questions);
   RecordProperty("unproven", unproven);
 }
 
@@ -212,9 +213,10 @@ TEST(Remat, RefusesRunsOfOneGraphThatDiffer) {
   EXPECT_THROW(simulator.Run(differing), InputError);
   EXPECT_THROW(ComputeRematEffect(graph, differing), std::logic_error);
   for (const char is_kept : {char{0}, char{1}}) {
-    const std::vector<char> alike = {0, 0, is_kept, is_kept};
-    EXPECT_EQ(simulator.Run(alike).recompute_ms, is_kept ? 0 : 2);
-    EXPECT_EQ(ComputeRematEffect(graph, alike).recompute_ms, is_kept ? 0 : 2);
+    const std::vector<char> kept_alike = {0, 0, is_kept, is_kept};
+    EXPECT_EQ(simulator.Run(kept_alike).recompute_ms, is_kept ? 0 : 2);
+    EXPECT_EQ(ComputeRematEffect(graph, kept_alike).recompute_ms,
+              is_kept ? 0 : 2);
   }
 }
 
@@ -238,19 +240,19 @@ TEST(Remat, KeepsNoMoreThanItMay) {
     const JointRun& some = runs[random() % runs.size()];
     const int64_t any = std::numeric_limits<int64_t>::max() / 4;
     for (const int64_t peak : {some.peak_bytes + 2, any}) {
-      for (const int64_t kept : {some.kept_bytes, some.kept_bytes / 2}) {
+      for (const int64_t kept_bytes : {some.kept_bytes, some.kept_bytes / 2}) {
         double least = kInfinity;
         for (const JointRun& run : runs)
-          if (run.peak_bytes <= peak && run.kept_bytes <= kept)
+          if (run.peak_bytes <= peak && run.kept_bytes <= kept_bytes)
             least = std::min(least, run.recompute_ms);
-        const RematAnswer answer =
-            SolveRemat(problem, {.budget_bytes = peak, .kept_bytes = kept});
+        const RematAnswer answer = SolveRemat(
+            problem, {.budget_bytes = peak, .kept_bytes = kept_bytes});
         if (least == kInfinity) {
           ASSERT_EQ(answer.status, SearchStatus::kInfeasible) << ToJson(graph);
           continue;
         }
         ASSERT_EQ(answer.status, SearchStatus::kOptimal) << ToJson(graph);
-        ASSERT_LE(answer.run.kept_bytes, kept);
+        ASSERT_LE(answer.run.kept_bytes, kept_bytes);
         ASSERT_NEAR(answer.run.recompute_ms, least, 1e-9) << ToJson(graph);
         CheckRemat(graph, peak, answer.run);
       }

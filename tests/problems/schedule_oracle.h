@@ -18,6 +18,6 @@ enum class AgainRuns {
 // Returns the least time spent on running again within a budget; infinity if
 // nothing fits.
 double LeastRecomputation(const graph::ScheduleGraph& graph, int64_t budget,
-                          AgainRuns again);
+                          AgainRuns rule);
 
 }  // namespace acplan::problems

@@ -78,10 +78,10 @@ TEST(RunSchedule, CountsWhatIsLive) {
   // a is dropped after b, and runs again before d.
   StagedSchedule schedule = WithoutRecomputation(graph);
   schedule.repeats[3] = {0};
-  const ScheduleRun again = RunSchedule(graph, schedule);
-  EXPECT_THAT(again.sequence, ElementsAre(0, 1, 2, 0, 3, 4));
-  EXPECT_THAT(again.live_bytes, ElementsAre(4, 10, 14, 18, 21, 10));
-  EXPECT_EQ(again.recompute_ms, 1);
+  const ScheduleRun run_with_repeat = RunSchedule(graph, schedule);
+  EXPECT_THAT(run_with_repeat.sequence, ElementsAre(0, 1, 2, 0, 3, 4));
+  EXPECT_THAT(run_with_repeat.live_bytes, ElementsAre(4, 10, 14, 18, 21, 10));
+  EXPECT_EQ(run_with_repeat.recompute_ms, 1);
 }
 
 TEST(RunSchedule, IsThatOfAWalkFromTheEnd) {
@@ -298,7 +298,7 @@ TEST(MomentModel, EncodesSchedulesWithinTheBudget) {
 
 TEST(ScheduleRepair, FindsSchedulesWithinTheBudgetAndNeverAWorseOne) {
   std::mt19937 random(6);
-  int found = 0;
+  int found_count = 0;
   for (int i = 0; i < 30; ++i) {
     const ScheduleGraph graph =
         RandomSchedule(random, {.nodes = 40, .is_rich = false});
@@ -307,7 +307,7 @@ TEST(ScheduleRepair, FindsSchedulesWithinTheBudgetAndNeverAWorseOne) {
     const solver::LimitClock clock({});
     auto schedule = repair.Repair(WithoutRecomputation(graph), clock);
     if (!schedule) continue;
-    ++found;
+    ++found_count;
     double ms = RecomputeMs(graph, *schedule);
     for (int t = 0; t < 10; ++t) {
       repair.Improve(*schedule, clock);
@@ -316,7 +316,7 @@ TEST(ScheduleRepair, FindsSchedulesWithinTheBudgetAndNeverAWorseOne) {
       ms = RecomputeMs(graph, *schedule);
     }
   }
-  EXPECT_GT(found, 15);
+  EXPECT_GT(found_count, 15);
 }
 
 TEST(SolveSchedule, KeepsLimits) {
@@ -335,12 +335,12 @@ TEST(SolveSchedule, KeepsLimits) {
   // A known schedule is an answer.
   const ScheduleAnswer best = SolveSchedule(graph, {.budget_bytes = budget});
   ASSERT_EQ(best.status, SearchStatus::kOptimal);
-  const ScheduleAnswer known =
+  const ScheduleAnswer from_best =
       SolveSchedule(graph, {.budget_bytes = budget,
                             .limits = {.time_limit_s = 0},
                             .start = best.schedule});
-  EXPECT_EQ(known.status, SearchStatus::kFeasible);
-  EXPECT_EQ(known.recompute_ms, best.recompute_ms);
+  EXPECT_EQ(from_best.status, SearchStatus::kFeasible);
+  EXPECT_EQ(from_best.recompute_ms, best.recompute_ms);
 }
 
 TEST(ScheduleFrontier, FallsWithTheBudget) {

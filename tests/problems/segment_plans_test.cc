@@ -136,9 +136,9 @@ TEST(SegmentFamiliesTest, CutRunsFromTheFirstChildOn) {
 }
 
 TEST(SegmentPlansTest, NoPlanOfAFamilyIsBetter) {
-  int done = 0;
+  int cases = 0;
   int with_segments = 0;
-  for (unsigned seed = 0; done < Repetitions(40) && seed < 2000; ++seed) {
+  for (unsigned seed = 0; cases < Repetitions(40) && seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
     const graph::Trace trace = StepOf(seed);
     const ProblemsWithSegments problems = BuildProblemsWithSegments(
@@ -150,7 +150,7 @@ TEST(SegmentPlansTest, NoPlanOfAFamilyIsBetter) {
     if (!has_runs) continue;
     const std::optional<TracePlans> all = PlansOf(problems);
     if (!all) continue;
-    ++done;
+    ++cases;
     const LeastWithSegments least = LeastPlan(problems, {});
     ASSERT_TRUE(least.least.budget.proven);
     ASSERT_EQ(least.least.budget.bytes, all->LeastPeakBytes());
@@ -168,25 +168,25 @@ TEST(SegmentPlansTest, NoPlanOfAFamilyIsBetter) {
       ASSERT_NEAR(answer.plan.recompute_ms, *best, 1e-9 * (1 + *best));
       ExpectApart(trace, answer.plan);
       // The file's units, on the trace without segments.
-      const auto again = WithSegmentsOf(trace, answer.plan.modules);
-      with_segments += again ? 1 : 0;
-      const graph::Trace& own = again ? *again : trace;
+      const auto with_segments_of = WithSegmentsOf(trace, answer.plan.modules);
+      with_segments += with_segments_of ? 1 : 0;
+      const graph::Trace& own = with_segments_of ? *with_segments_of : trace;
       EXPECT_LE(
           graph::Simulate(own, CheckpointedModules(own, answer.plan.modules))
               .peak_bytes,
           budget);
     }
   }
-  EXPECT_EQ(done, Repetitions(40));
+  EXPECT_EQ(cases, Repetitions(40));
   EXPECT_GT(with_segments, Enough(10));
 }
 
 // The frontier of all families, budget by budget; each plan is as good as that
 // of a separate search.
 TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
-  int done = 0;
+  int cases = 0;
   int compared = 0;
-  for (unsigned seed = 0; done < Repetitions(12) && seed < 2000; ++seed) {
+  for (unsigned seed = 0; cases < Repetitions(12) && seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
     // Enough blocks for two families.
     const graph::Trace trace = StepOf(seed, {.blocks_least = 5,
@@ -198,7 +198,7 @@ TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
     if (problems.size() < 2) continue;
     const std::optional<TracePlans> all = PlansOf(problems);
     if (!all) continue;
-    ++done;
+    ++cases;
     std::vector<int64_t> budgets = BudgetsAbout(*all, seed);
     std::erase_if(budgets, [](int64_t budget) { return budget <= 0; });
     for (const Plan& plan : PlanFrontier(problems, budgets, {})) {
@@ -230,7 +230,7 @@ TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
       least_ms = plan.recompute_ms;
     }
   }
-  EXPECT_EQ(done, Repetitions(12));
+  EXPECT_EQ(cases, Repetitions(12));
   EXPECT_GE(compared, Enough(10));
 }
 
@@ -242,15 +242,15 @@ TEST(SegmentPlansTest, SkipsNeverMakeAPlanWorse) {
     SCOPED_TRACE(seed);
     const graph::Trace trace = StepOf(seed);
     const ProblemWithSegments with(trace, {}, OnTraces(/*may_skip=*/true));
-    const ProblemWithSegments without(trace, {}, OnTraces());
-    const LeastAnswer least = LeastPlan(without.problem, {});
+    const ProblemWithSegments plain(trace, {}, OnTraces());
+    const LeastAnswer least = LeastPlan(plain.problem, {});
     EXPECT_LE(LeastPlan(with.problem, {.node_limit = 0}).budget.bytes,
               least.budget.bytes);
-    const int64_t most = without.problem.unplanned_peak_bytes;
+    const int64_t most = plain.problem.unplanned_peak_bytes;
     for (const int64_t share : {0, 1, 2, 3}) {
       const int64_t budget =
           least.budget.bytes + (most - least.budget.bytes) * share / 4;
-      const Plan plan = PlanFor(without.problem, budget, {}).plan;
+      const Plan plan = PlanFor(plain.problem, budget, {}).plan;
       ASSERT_TRUE(plan.HasPlan());
       const Plan skips = PlanFor(with.problem, budget, {.node_limit = 0}).plan;
       ASSERT_TRUE(skips.HasPlan());
@@ -276,12 +276,12 @@ TEST(SegmentPlansTest, AreCheckedForUnitsInsideAndFsdpUnits) {
   const auto unit = [&](const std::string& fqn) {
     const graph::Module& module =
         *std::ranges::find(with.profile.modules, fqn, &graph::Module::fqn);
-    PlannedModule planned{.fqn = fqn, .discard_ratio = 1, .ops = {}};
+    PlannedModule planned_unit{.fqn = fqn, .discard_ratio = 1, .ops = {}};
     for (size_t k = 0; k < module.sac->func_names.size(); ++k) {
-      planned.ops.push_back(
+      planned_unit.ops.push_back(
           {.index = static_cast<int>(k), .name = module.sac->func_names[k]});
     }
-    return planned;
+    return planned_unit;
   };
   plan.modules = {unit(segment)};
   EXPECT_EQ(FirstBrokenRule(with.profile, plan, {}, &with.trace), std::nullopt);

@@ -31,8 +31,8 @@ std::vector<double> FirstItem(const Milp& milp) {
 }
 
 void ExpectStopped(const Milp& milp, const MilpSolution& solution,
-                   StoppedBy by) {
-  EXPECT_EQ(solution.stopped_by, by);
+                   StoppedBy limit) {
+  EXPECT_EQ(solution.stopped_by, limit);
   if (solution.x.empty()) {
     EXPECT_EQ(solution.status, MilpStatus::kNoSolution);
     return;

@@ -142,8 +142,9 @@ TEST(ConvexCost, TruncateLeavesTheRestAlone) {
     std::vector<double> values = Values(segments);
     const int64_t cap = static_cast<int64_t>(random() % 50) - 5;
     cost.Truncate(cap);
-    const auto left = static_cast<size_t>(std::max<int64_t>(cap, 0)) + 1;
-    if (left < values.size()) values.resize(left);
+    const auto remaining_size =
+        static_cast<size_t>(std::max<int64_t>(cap, 0)) + 1;
+    if (remaining_size < values.size()) values.resize(remaining_size);
     ExpectValues(cost, values);
   }
 }
@@ -166,11 +167,11 @@ TEST(ConvexCost, LeastSumIsTheLeastOfAllPoints) {
           at_lo + slope * static_cast<double>(x - lo) + cost.At(total - x);
       least = std::min(least, sum);
     }
-    const double found = cost.LeastSum(lo, hi, at_lo, slope, total);
+    const double least_sum = cost.LeastSum(lo, hi, at_lo, slope, total);
     if (least == kInf) {
-      EXPECT_EQ(found, kInf);
+      EXPECT_EQ(least_sum, kInf);
     } else {
-      EXPECT_NEAR(found, least, kTolerance);
+      EXPECT_NEAR(least_sum, least, kTolerance);
       ++finite;
     }
   }

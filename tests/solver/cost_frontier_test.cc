@@ -138,7 +138,7 @@ TEST_P(Envelope, IsThePointwiseMinimumOfTheClosures) {
 
 TEST_P(Envelope, OfTheFirstIsWhatTheSecondDoesNotBeat) {
   Random random(2);
-  int left = 0;
+  int staying = 0;
   int beaten = 0;
   for (int round = 0; round < Repetitions(5000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
@@ -158,7 +158,7 @@ TEST_P(Envelope, OfTheFirstIsWhatTheSecondDoesNotBeat) {
       // Equal points stay, equal costs for fewer bytes do not.
       const double slack = PieceAt(b, n) ? kTolerance : -kTolerance;
       const bool stays = source->CostAt(n) <= least + slack;
-      ++(stays ? left : beaten);
+      ++(stays ? staying : beaten);
       ASSERT_EQ(piece != nullptr, stays);
       if (!stays) continue;
       EXPECT_EQ(piece->label, source->label);
@@ -166,7 +166,7 @@ TEST_P(Envelope, OfTheFirstIsWhatTheSecondDoesNotBeat) {
       EXPECT_EQ(IsVertex(*piece, n), IsVertex(*source, n));
     }
   }
-  EXPECT_GT(left, Enough(10000));
+  EXPECT_GT(staying, Enough(10000));
   EXPECT_GT(beaten, Enough(10000));
 }
 

@@ -98,23 +98,23 @@ std::map<std::string, std::map<std::string, double>> MatrixOf(
   return rows;
 }
 
-void ExpectNear(double read, double written) {
-  if (std::isinf(written)) {
-    EXPECT_EQ(read, written);
+void ExpectNear(double read, double expected) {
+  if (std::isinf(expected)) {
+    EXPECT_EQ(read, expected);
   } else {
-    EXPECT_NEAR(read, written, 1e-12 * std::max(1.0, std::abs(written)));
+    EXPECT_NEAR(read, expected, 1e-12 * std::max(1.0, std::abs(expected)));
   }
 }
 
 // Compares by name, since LP readers number columns in the order of their first
 // use.
-void ExpectSame(const Milp& read, const Milp& written) {
-  ASSERT_EQ(read.columns.size(), written.columns.size());
-  ASSERT_EQ(read.rows.size(), written.rows.size());
-  ExpectNear(read.objective_offset, written.objective_offset);
+void ExpectSame(const Milp& read, const Milp& expected) {
+  ASSERT_EQ(read.columns.size(), expected.columns.size());
+  ASSERT_EQ(read.rows.size(), expected.rows.size());
+  ExpectNear(read.objective_offset, expected.objective_offset);
   std::map<std::string, Milp::Column> columns;
   for (const Milp::Column& column : read.columns) columns[column.name] = column;
-  for (const Milp::Column& column : written.columns) {
+  for (const Milp::Column& column : expected.columns) {
     SCOPED_TRACE(column.name);
     ASSERT_TRUE(columns.contains(column.name));
     const Milp::Column& other = columns[column.name];
@@ -124,13 +124,13 @@ void ExpectSame(const Milp& read, const Milp& written) {
     EXPECT_EQ(other.is_integer, column.is_integer);
   }
   for (size_t i = 0; i < read.rows.size(); ++i) {
-    SCOPED_TRACE(written.rows[i].name);
-    EXPECT_EQ(read.rows[i].name, written.rows[i].name);
-    ExpectNear(read.rows[i].lower, written.rows[i].lower);
-    ExpectNear(read.rows[i].upper, written.rows[i].upper);
+    SCOPED_TRACE(expected.rows[i].name);
+    EXPECT_EQ(read.rows[i].name, expected.rows[i].name);
+    ExpectNear(read.rows[i].lower, expected.rows[i].lower);
+    ExpectNear(read.rows[i].upper, expected.rows[i].upper);
   }
   const auto read_matrix = MatrixOf(read);
-  for (const auto& [row, terms] : MatrixOf(written)) {
+  for (const auto& [row, terms] : MatrixOf(expected)) {
     ASSERT_TRUE(read_matrix.contains(row));
     ASSERT_EQ(read_matrix.at(row).size(), terms.size()) << row;
     for (const auto& [column, coefficient] : terms) {

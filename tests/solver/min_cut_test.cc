@@ -41,10 +41,10 @@ int64_t LeastOfAllCuts(const FlowNetwork& network) {
 
 // Returns a maximum flow by any paths with remaining capacity.
 int64_t FlowByPaths(const FlowNetwork& network) {
-  std::vector<std::vector<int64_t>> left(
+  std::vector<std::vector<int64_t>> capacity_left(
       network.nodes, std::vector<int64_t>(network.nodes, 0));
   for (const FlowNetwork::Edge& edge : network.edges) {
-    left[edge.from][edge.to] += edge.capacity;
+    capacity_left[edge.from][edge.to] += edge.capacity;
   }
   int64_t flow = 0;
   for (;;) {
@@ -52,23 +52,24 @@ int64_t FlowByPaths(const FlowNetwork& network) {
     std::vector<int> queue = {FlowNetwork::kSource};
     for (size_t k = 0; k < queue.size(); ++k) {
       for (int v = 1; v < network.nodes; ++v) {
-        if (before[v] >= 0 || left[queue[k]][v] == 0) continue;
+        if (before[v] >= 0 || capacity_left[queue[k]][v] == 0) continue;
         before[v] = queue[k];
         queue.push_back(v);
       }
     }
     if (before[FlowNetwork::kSink] < 0) return flow;
     int64_t more = kUncuttable;
-    const auto along = [&](const auto& act) {
+    const auto follow_path = [&](const auto& act) {
       for (int v = FlowNetwork::kSink; v != FlowNetwork::kSource;
            v = before[v]) {
         act(before[v], v);
       }
     };
-    along([&](int u, int v) { more = std::min(more, left[u][v]); });
-    along([&](int u, int v) {
-      left[u][v] -= more;
-      left[v][u] += more;
+    follow_path(
+        [&](int u, int v) { more = std::min(more, capacity_left[u][v]); });
+    follow_path([&](int u, int v) {
+      capacity_left[u][v] -= more;
+      capacity_left[v][u] += more;
     });
     flow += more;
   }

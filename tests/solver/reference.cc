@@ -63,16 +63,16 @@ std::optional<double> LeastAtVertex(const Vector& cost,
     try_point({});
     return least;
   }
-  std::vector<bool> chosen(spaces.size(), false);
-  std::fill(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(n),
-            true);
+  std::vector<bool> is_chosen(spaces.size(), false);
+  std::fill(is_chosen.begin(),
+            is_chosen.begin() + static_cast<std::ptrdiff_t>(n), true);
   do {
     std::vector<HalfSpace> planes;
     for (size_t i = 0; i < spaces.size(); ++i) {
-      if (chosen[i]) planes.push_back(spaces[i]);
+      if (is_chosen[i]) planes.push_back(spaces[i]);
     }
     if (const auto y = Meet(planes)) try_point(*y);
-  } while (std::prev_permutation(chosen.begin(), chosen.end()));
+  } while (std::prev_permutation(is_chosen.begin(), is_chosen.end()));
   return least;
 }
 
@@ -88,7 +88,7 @@ Milp RandomMilp(std::mt19937& random, const RandomMilpOptions& options) {
   };
   Milp milp;
   milp.objective_offset = draw(0, 2) == 0 ? number(-50, 50) : 0.0;
-  Vector inside;  // a point that most rows admit by construction
+  Vector inside_point;  // a point that most rows admit by construction
   for (int j = 0; j < options.integers + options.continuous; ++j) {
     const bool integer = j < options.integers;
     const double lower = integer ? draw(-2, 1) : number(-4, 1);
@@ -98,7 +98,7 @@ Milp RandomMilp(std::mt19937& random, const RandomMilpOptions& options) {
                     .upper = upper,
                     .cost = number(-9, 9),
                     .is_integer = integer});
-    inside.push_back(
+    inside_point.push_back(
         integer ? draw(static_cast<int>(lower), static_cast<int>(upper))
                 : 0.5 * (lower + upper));
   }
@@ -109,7 +109,8 @@ Milp RandomMilp(std::mt19937& random, const RandomMilpOptions& options) {
     for (int j = 0; j < columns; ++j) {
       if (draw(0, 3) == 0) continue;
       row.terms.push_back({.column = j, .coefficient = number(-6, 6)});
-      value += row.terms.back().coefficient * inside[static_cast<size_t>(j)];
+      value +=
+          row.terms.back().coefficient * inside_point[static_cast<size_t>(j)];
     }
     // Some rows are independent of that point.
     if (draw(0, 7) == 0) value = draw(-12, 12);

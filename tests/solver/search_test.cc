@@ -22,10 +22,10 @@ TEST(LimitClock, LeavesNoNegativeTime) {
   const LimitClock clock({.time_limit_s = -1, .gap = 0.25, .seed = 7});
   EXPECT_EQ(clock.Stop(), StoppedBy::kTime);
   EXPECT_EQ(clock.SecondsLeft(), 0);
-  const SearchLimits left = clock.Left();
-  EXPECT_EQ(left.time_limit_s, 0);
-  EXPECT_EQ(left.gap, 0.25);
-  EXPECT_EQ(left.seed, 7);
+  const SearchLimits remaining_limits = clock.Left();
+  EXPECT_EQ(remaining_limits.time_limit_s, 0);
+  EXPECT_EQ(remaining_limits.gap, 0.25);
+  EXPECT_EQ(remaining_limits.seed, 7);
 }
 
 TEST(LimitClock, CountsFromWhenItWasMade) {

@@ -37,8 +37,8 @@ def without_text(source: str) -> str:
     """Returns the source with comments, strings and preprocessor lines blanked, in as many
     lines."""
 
-    def blank(found: re.Match[str]) -> str:
-        return re.sub(r"[^\n]", " ", found.group())
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match.group())
 
     return re.sub(r"(?m)^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, _TOKENS.sub(blank, source))
 
@@ -72,16 +72,16 @@ def violations_of(path: str, source: str) -> Iterator[tuple[str, str]]:
     for i, char in enumerate(code):
         if char == "\n":
             line += 1
-        inside = open_scopes[-1][0] if open_scopes else "namespace"
+        scope_kind = open_scopes[-1][0] if open_scopes else "namespace"
         if char == ";":
-            if inside == "class":
+            if scope_kind == "class":
                 statement = code[header_start:i]
                 member = re.search(r"(\w+_)\s*(=.*|\[.*\])?$", statement.strip(), re.DOTALL)
                 if member and not re.match(
                     r"\s*(using|friend|typedef|return)\b|.*\bstatic\b", statement
                 ):
                     open_scopes[-1][3] += 1
-            if inside != "other":
+            if scope_kind != "other":
                 header_start = i + 1
         elif char == "{":
             header = code[header_start:i]
@@ -95,16 +95,16 @@ def violations_of(path: str, source: str) -> Iterator[tuple[str, str]]:
                 )
             )
             kind, name = "other", ""
-            if inside in ("namespace", "class"):
+            if scope_kind in ("namespace", "class"):
                 plain = re.sub(r"template <[^{;]*?>\s*(?=\w)", "", stripped, count=1)
                 if re.match(r"(inline )?namespace\b|extern\b", plain):
                     kind = "namespace"
-                elif found := re.match(r"(?:enum )?(class|struct|union)\s+(\w+)", plain):
-                    kind, name = "class", found.group(2)
-                elif found := re.search(r"([\w:~]+|operator\W+?)\s*\(", plain):
+                elif match := re.match(r"(?:enum )?(class|struct|union)\s+(\w+)", plain):
+                    kind, name = "class", match.group(2)
+                elif match := re.search(r"([\w:~]+|operator\W+?)\s*\(", plain):
                     if not re.search(r"=\s*$|\breturn$", plain):
-                        kind, name = "function", found.group(1)
-                elif re.search(r"\w+_\s*$", plain) and inside == "class":
+                        kind, name = "function", match.group(1)
+                elif re.search(r"\w+_\s*$", plain) and scope_kind == "class":
                     open_scopes[-1][3] += 1
                 if kind == "function" and (count := parameters(plain)) > PARAMETERS:
                     yield f"{path}: {name}", f"{count} parameters, more than {PARAMETERS}"

@@ -232,15 +232,15 @@ def violations_of(path: str, source: str) -> Iterator[str]:
     if folder is None:
         yield f"no rule covers its folder: see {pathlib.Path(__file__).name}"
         return
-    known = (folder, *MAY_KNOW[folder])
+    may_know = (folder, *MAY_KNOW[folder])
     for include in _INCLUDE.finditer(source):
         header = include.group(1) or include.group(2)
         is_ours = header.split("/")[0] in LIBRARIES and "/" in header
         if include.group(1) and "/" not in header:
             yield f'write "folder/{header}"'
         elif is_ours and room(header) is not None:
-            if not any(covers(entry, header) for entry in known):
-                yield f"{folder}/ may not know {header} (only: {', '.join(known)})"
+            if not any(covers(entry, header) for entry in may_know):
+                yield f"{folder}/ may not know {header} (only: {', '.join(may_know)})"
         elif include.group(1):
             yield f'"{header}" is in no folder of the library'
         elif re.match(r"(Cbc|Cgl|Osi|Clp|Coin)", header.split("/")[-1]):
@@ -299,13 +299,13 @@ def python_violations_of(path: str, source: str) -> Iterator[str]:
         return
     for module in imports_of(source):
         first, _, rest = module.partition(".")
-        known = (folder, *ROOM_MAY_KNOW.get(folder, ()))
+        may_know = (folder, *ROOM_MAY_KNOW.get(folder, ()))
         if first == "unittest":
             yield "unittest is for tests"
         elif module.startswith("."):
             yield f'write "acplan" in place of the dots of {module}'
-        elif first == "acplan" and folder and rest.split(".")[0] not in known:
-            yield f"{folder} may not know {module} (only: {', '.join(known)})"
+        elif first == "acplan" and folder and rest.split(".")[0] not in may_know:
+            yield f"{folder} may not know {module} (only: {', '.join(may_know)})"
 
 
 def _check_package(root: pathlib.Path) -> Iterator[str]:
@@ -319,9 +319,9 @@ def _check_package(root: pathlib.Path) -> Iterator[str]:
 
 
 def _main(root: pathlib.Path) -> int:
-    found = [*_check(root), *_check_package(root)]
-    print("\n".join(found), end="\n" if found else "")
-    return 1 if found else 0
+    violations = [*_check(root), *_check_package(root)]
+    print("\n".join(violations), end="\n" if violations else "")
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

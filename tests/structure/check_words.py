@@ -36,7 +36,7 @@ ROOMS = {
     "pages": ("docs README.md CONTRIBUTING.md adapters/torch/README.md", ".md"),
 }
 # Pages that commands write, and the page that quotes what it forbids.
-SKIPPED = ("docs/measured/", "docs/style.md", "tests/data/")
+SKIPPED_PAGES = ("docs/measured/", "docs/style.md", "tests/data/")
 
 OPENINGS = frozenset("Of What Whether Those Who That By".split())
 # Openings that are plain English.
@@ -212,8 +212,10 @@ _PROPERTIES = frozenset({"property", "cached_property", "setter", "fixture"})
 def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     names = set()
     for decorator in node.decorator_list:
-        called = decorator.func if isinstance(decorator, ast.Call) else decorator
-        names.add(called.attr if isinstance(called, ast.Attribute) else ast.unparse(called))
+        function = decorator.func if isinstance(decorator, ast.Call) else decorator
+        names.add(
+            function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+        )
     return names
 
 
@@ -314,7 +316,7 @@ def findings_of_room(root: pathlib.Path, room: str) -> Iterator[tuple[str, int, 
         files = [start] if start.is_file() else sorted(start.rglob("*"))
         for path in files:
             name = str(path.relative_to(root))
-            if path.suffix not in suffixes.split() or name.startswith(SKIPPED):
+            if path.suffix not in suffixes.split() or name.startswith(SKIPPED_PAGES):
                 continue
             source = path.read_text()
             if path.suffix == ".py":
@@ -336,17 +338,17 @@ def _main(root: pathlib.Path, listed_room: str | None) -> int:
             print(f"{name}:{line}: {kind}: {text}")
         return 0
     counts_file = root / "tests/structure/words.txt"
-    allowed: dict[tuple[str, str], int] = {}
+    limits: dict[tuple[str, str], int] = {}
     if counts_file.exists():
         for entry in counts_file.read_text().splitlines():
             if entry and not entry.startswith("#"):
                 room, *numbers = entry.split()
-                allowed.update({(room, kind): int(n) for kind, n in zip(KINDS, numbers)})
+                limits.update({(room, kind): int(n) for kind, n in zip(KINDS, numbers)})
     status = 0
     for room in ROOMS:
         counts = Counter(kind for _, _, kind, _ in findings_of_room(root, room))
         for kind in KINDS:
-            limit = allowed.pop((room, kind), 0)
+            limit = limits.pop((room, kind), 0)
             if counts[kind] > limit:
                 print(
                     f"{room}: {counts[kind]} {kind}, more than {limit}: run "
@@ -359,7 +361,7 @@ def _main(root: pathlib.Path, listed_room: str | None) -> int:
                     "tests/structure/words.txt"
                 )
                 status = 1
-    for room in sorted({room for room, _ in allowed}):
+    for room in sorted({room for room, _ in limits}):
         print(f"tests/structure/words.txt: there is no room {room}")
         status = 1
     return status

@@ -14,8 +14,8 @@
 namespace acplan::test_support {
 
 inline int NumberOf(const char* variable, int otherwise) {
-  const char* asked = std::getenv(variable);
-  return asked ? std::atoi(asked) : otherwise;
+  const char* text = std::getenv(variable);
+  return text ? std::atoi(text) : otherwise;
 }
 
 constexpr int kUsualInstances = 200;
@@ -25,8 +25,9 @@ inline int First() { return NumberOf("ACPLAN_FIRST", 0); }
 // every instance is of the same few kinds of steps: a third of the repetitions
 // of other tests.
 inline int Instances(int usual = kUsualInstances) {
-  const int asked = Repetitions(usual);
-  return NumberOf("ACPLAN_INSTANCES", kEvery == 1 ? asked : (asked + 2) / 3);
+  const int repetitions = Repetitions(usual);
+  return NumberOf("ACPLAN_INSTANCES",
+                  kEvery == 1 ? repetitions : (repetitions + 2) / 3);
 }
 inline int End(int usual = kUsualInstances) {
   return First() + Instances(usual);

@@ -22,11 +22,11 @@ double GiB(int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
 bool IsLeafHere(const Module& module) {
   if (module.is_leaf || module.calls == 0 || !module.torch_fit) return true;
   const graph::TradeoffFit& fit = *module.torch_fit;
-  const auto given = [](const std::optional<double>& v) {
+  const auto has_value = [](const std::optional<double>& v) {
     return v.has_value();
   };
-  return fit.slopes.empty() || !std::ranges::all_of(fit.slopes, given) ||
-         !std::ranges::all_of(fit.intercepts, given) ||
+  return fit.slopes.empty() || !std::ranges::all_of(fit.slopes, has_value) ||
+         !std::ranges::all_of(fit.intercepts, has_value) ||
          std::max(fit.sac_memory, module.act_fw_per_module) == 0;
 }
 

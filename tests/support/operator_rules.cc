@@ -63,19 +63,19 @@ bool KeepsRules(const SacStatistics& sac, const OperatorPatterns& patterns,
 RulesByLastOperator::RulesByLastOperator(const SacStatistics& sac,
                                          const OperatorPatterns& patterns)
     : rules_(sac.func_names.size()) {
-  const auto alike = [&](int a, int b) {
+  const auto tie = [&](int a, int b) {
     rules_[std::max(a, b)].same_as.push_back(std::min(a, b));
   };
   for (const int op : sac.view_like_ops) rules_[op].must_recompute = true;
   for (const int op : sac.rand_ops) {
     if (sac.force_store_random) rules_[op].must_save = true;
-    if (op != sac.rand_ops.front()) alike(op, sac.rand_ops.front());
+    if (op != sac.rand_ops.front()) tie(op, sac.rand_ops.front());
   }
   for (const auto& [op, parent] : sac.inplace_ops) {
     if (op == parent) {
       rules_[op].must_save = true;
     } else {
-      alike(op, parent);
+      tie(op, parent);
     }
   }
   for (int op = 0; op < ops(); ++op) {

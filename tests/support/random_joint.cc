@@ -42,7 +42,7 @@ class Maker {
   int Whole(int least, int most) {
     return std::uniform_int_distribution<int>(least, most)(random_);
   }
-  bool Chance(int of) { return Whole(1, of) == 1; }
+  bool Chance(int most) { return Whole(1, most) == 1; }
 
   int32_t AddBuffer() {
     const auto b = static_cast<int32_t>(graph_.buffers.size());
@@ -141,29 +141,30 @@ class Repeater {
   }
 
   void AddForward(int run) {
-    here_.emplace_back();
+    buffers_of_run_.emplace_back();
     for (int32_t b = 0; b < std::ssize(graph_.buffers); ++b) {
       const bool is_shared = maker_[b] < 0 && b > 0;
       if (run > 0 && (is_shared || b == 0)) {
-        here_.back().push_back(b == 0 ? passed_ : here_[0][b]);
+        buffers_of_run_.back().push_back(b == 0 ? handed_buffer_
+                                                : buffers_of_run_[0][b]);
         continue;
       }
-      here_.back().push_back(Add(graph_.buffers[b], run));
+      buffers_of_run_.back().push_back(Add(graph_.buffers[b], run));
     }
     for (int32_t n = 0; n < std::ssize(graph_.nodes); ++n)
       if (graph_.nodes[n].stage != JointStage::kBackward) AddNode(n, run);
     // Other results in every other run.
     for (const int32_t b : graph_.forward_outputs)
       if (b > 0 && (b + run) % 2 == 0)
-        AddOnce(here_.back()[b], step_.forward_outputs);
+        AddOnce(buffers_of_run_.back()[b], step_.forward_outputs);
     // A node of its own makes the buffer that a run hands on, and never a
     // second time.
-    JointBuffer passed = graph_.buffers[0];
-    passed.name += " handed on";
-    passed_ = Add(passed, run);
+    JointBuffer handed_buffer = graph_.buffers[0];
+    handed_buffer.name += " handed on";
+    handed_buffer_ = Add(handed_buffer, run);
     step_.nodes.push_back({.name = "hand on " + std::to_string(run),
-                           .reads = {here_.back()[handed_on_]},
-                           .makes = {passed_},
+                           .reads = {buffers_of_run_.back()[handed_on_]},
+                           .makes = {handed_buffer_},
                            .may_run_again = false});
   }
 
@@ -171,7 +172,7 @@ class Repeater {
     for (int32_t n = 0; n < std::ssize(graph_.nodes); ++n)
       if (graph_.nodes[n].stage == JointStage::kBackward) AddNode(n, run);
     for (const int32_t b : graph_.backward_outputs)
-      AddOnce(here_[run][b], step_.backward_outputs);
+      AddOnce(buffers_of_run_[run][b], step_.backward_outputs);
   }
 
   int32_t Add(JointBuffer buffer, int run) {
@@ -183,8 +184,8 @@ class Repeater {
   void AddNode(int32_t n, int run) {
     JointNode node = graph_.nodes[n];
     node.name += "." + std::to_string(run);
-    for (int32_t& b : node.reads) b = here_[run][b];
-    for (int32_t& b : node.makes) b = here_[run][b];
+    for (int32_t& b : node.reads) b = buffers_of_run_[run][b];
+    for (int32_t& b : node.makes) b = buffers_of_run_[run][b];
     if (node.stage != JointStage::kBackward) {
       if (run == 0) first_.push_back(static_cast<int32_t>(step_.nodes.size()));
       if (run > 0) node.tied_to = first_[n];
@@ -196,20 +197,21 @@ class Repeater {
   const int32_t handed_on_;     // buffer
   std::vector<int32_t> maker_;  // by buffer
   JointGraph step_;
-  std::vector<std::vector<int32_t>> here_;  // by run and buffer
+  std::vector<std::vector<int32_t>> buffers_of_run_;  // by run and buffer
   std::vector<int32_t> first_;  // by node of forward: that of the first run
-  int32_t passed_ = 0;
+  int32_t handed_buffer_ = 0;
 };
 
 }  // namespace
 
 JointGraph RandomRuns(std::mt19937& random, const JointShape& shape, int runs) {
   const JointGraph graph = RandomJoint(random, shape);
-  std::vector<int32_t> made = {0};
+  std::vector<int32_t> made_buffers = {0};
   for (const JointNode& node : graph.nodes)
     if (node.stage == JointStage::kForward)
-      made.insert(made.end(), node.makes.begin(), node.makes.end());
-  const int32_t handed_on = made[random() % made.size()];
+      made_buffers.insert(made_buffers.end(), node.makes.begin(),
+                          node.makes.end());
+  const int32_t handed_on = made_buffers[random() % made_buffers.size()];
   return Repeater(graph, handed_on).Repeat(runs);
 }
 

@@ -30,8 +30,8 @@ class Dice {
   int Between(int least, int most) { return least + Below(most - least + 1); }
   bool OneIn(int n) { return Below(n) == 0; }
   template <typename T>
-  T Any(const std::vector<T>& of) {
-    return of[Below(std::ssize(of))];
+  T Any(const std::vector<T>& values) {
+    return values[Below(std::ssize(values))];
   }
 
  private:
@@ -93,7 +93,7 @@ class Author {
         Add(root, Shared(), {0}, {extras.back()});
       }
     }
-    std::vector<int> skipped;
+    std::vector<int> skip_sources;
     const int blocks =
         dice_.Between(options_.blocks_least, options_.blocks_most);
     for (int b = 0; b < blocks; ++b) {
@@ -101,9 +101,9 @@ class Author {
       for (const int extra : extras) {
         if (!dice_.OneIn(4)) arguments.push_back(extra);
       }
-      if (!skipped.empty() && dice_.OneIn(2)) {
-        arguments.push_back(skipped.back());
-        skipped.pop_back();
+      if (!skip_sources.empty() && dice_.OneIn(2)) {
+        arguments.push_back(skip_sources.back());
+        skip_sources.pop_back();
       }
       if (dice_.OneIn(4)) x = AddAny(root, {x}, x);
       const int child = AddBlock(root, static_cast<int>(arguments.size()),
@@ -115,15 +115,16 @@ class Author {
         const int before = x;
         const std::vector<int> results = Call(root, child, arguments);
         x = results[0];
-        skipped.insert(skipped.end(), results.begin() + 1, results.end());
+        skip_sources.insert(skip_sources.end(), results.begin() + 1,
+                            results.end());
         // A residual of the root, or a skip.
         if (dice_.OneIn(5)) x = AddAny(root, {before, x}, x);
-        if (options_.skips && !dice_.OneIn(3)) skipped.push_back(x);
+        if (options_.skips && !dice_.OneIn(3)) skip_sources.push_back(x);
       }
     }
-    while (!skipped.empty() && dice_.OneIn(2)) {
-      x = AddAny(root, {x, skipped.back()}, x);
-      skipped.pop_back();
+    while (!skip_sources.empty() && dice_.OneIn(2)) {
+      x = AddAny(root, {x, skip_sources.back()}, x);
+      skip_sources.pop_back();
     }
     if (dice_.OneIn(2)) x = AddAny(root, {x}, x);
     root.results = {x};
@@ -144,93 +145,96 @@ class Author {
 
   // Returns the operation of a mask or a position bias.
   Operation Shared() {
-    Operation of = {.name = "aten.gt.Scalar",
-                    .runtime_ms = 0.25,
-                    .bytes = {Bytes()},
-                    .has_gradient = false};
+    Operation operation = {.name = "aten.gt.Scalar",
+                           .runtime_ms = 0.25,
+                           .bytes = {Bytes()},
+                           .has_gradient = false};
     if (dice_.OneIn(2)) {
-      of.name = "aten.embedding.default";
-      of.has_weight = of.has_gradient = true;
+      operation.name = "aten.embedding.default";
+      operation.has_weight = operation.has_gradient = true;
     }
-    return of;
+    return operation;
   }
 
   Operation Unary() {
-    Operation of = {.runtime_ms = Milliseconds(), .bytes = {Bytes()}};
-    if (dice_.OneIn(6)) of.workspace_bytes = Bytes();
+    Operation operation = {.runtime_ms = Milliseconds(), .bytes = {Bytes()}};
+    if (dice_.OneIn(6)) operation.workspace_bytes = Bytes();
     const int more = (options_.draws ? 2 : 0) + (options_.writes ? 2 : 0);
     switch (const int kind = dice_.Below(10 + more)) {
       case 0:
       case 1:
       case 2:
-        of.name = "aten.mm.default";
-        of.has_weight = of.saves_arguments = of.saves_weight = true;
-        return of;
+        operation.name = "aten.mm.default";
+        operation.has_weight = operation.saves_arguments =
+            operation.saves_weight = true;
+        return operation;
       case 3:
-        of.name = "aten.gelu.default";
-        of.saves_arguments = true;
-        return of;
+        operation.name = "aten.gelu.default";
+        operation.saves_arguments = true;
+        return operation;
       case 4:
       case 5:
-        of.name = "aten.tanh.default";
-        of.saves_results = {0};
-        return of;
+        operation.name = "aten.tanh.default";
+        operation.saves_results = {0};
+        return operation;
       case 6:
-        of.name = "aten.native_layer_norm.default";
-        of.bytes = {Bytes(), 512, 512};
-        of.has_weight = of.saves_arguments = of.saves_weight = true;
-        of.saves_results = {1, 2};
-        return of;
+        operation.name = "aten.native_layer_norm.default";
+        operation.bytes = {Bytes(), 512, 512};
+        operation.has_weight = operation.saves_arguments =
+            operation.saves_weight = true;
+        operation.saves_results = {1, 2};
+        return operation;
       case 7:
         return {.name = "aten.view.default", .runtime_ms = 0, .view = true};
       case 8:
-        of.name = "aten.clone.default";
-        if (options_.has_odd_ends && dice_.OneIn(3)) of.inner_bytes = Bytes();
-        of.saves_arguments = of.inner_bytes > 0;
-        return of;
+        operation.name = "aten.clone.default";
+        if (options_.has_odd_ends && dice_.OneIn(3))
+          operation.inner_bytes = Bytes();
+        operation.saves_arguments = operation.inner_bytes > 0;
+        return operation;
       case 9:
-        of.name = "aten.square.default";
-        of.saves_arguments = true;
-        of.saves_results = {0};
-        return of;
+        operation.name = "aten.square.default";
+        operation.saves_arguments = true;
+        operation.saves_results = {0};
+        return operation;
       default:
         if (kind < 12 && options_.draws) {
-          of.name = "aten.native_dropout.default";
-          of.bytes.push_back(Bytes());
-          of.saves_results = {1};
-          of.random = true;
-          return of;
+          operation.name = "aten.native_dropout.default";
+          operation.bytes.push_back(Bytes());
+          operation.saves_results = {1};
+          operation.random = true;
+          return operation;
         }
-        of.name = "aten.relu_.default";
-        of.bytes.clear();
-        of.in_place = true;
-        of.saves_results = {0};
-        return of;
+        operation.name = "aten.relu_.default";
+        operation.bytes.clear();
+        operation.in_place = true;
+        operation.saves_results = {0};
+        return operation;
     }
   }
 
   Operation Binary() {
-    Operation of = {.runtime_ms = Milliseconds(), .bytes = {Bytes()}};
+    Operation operation = {.runtime_ms = Milliseconds(), .bytes = {Bytes()}};
     switch (dice_.Below(options_.writes ? 5 : 4)) {
       case 0:
       case 1:
-        of.name = "aten.add.Tensor";
-        of.hands_on_gradients = dice_.OneIn(2);
-        return of;
+        operation.name = "aten.add.Tensor";
+        operation.hands_on_gradients = dice_.OneIn(2);
+        return operation;
       case 2:
-        of.name = "aten.mul.Tensor";
-        of.saves_arguments = true;
-        return of;
+        operation.name = "aten.mul.Tensor";
+        operation.saves_arguments = true;
+        return operation;
       case 3:
-        of.name = "aten.bmm.default";
-        of.saves_arguments = true;
-        if (dice_.OneIn(3)) of.saves_results = {0};
-        return of;
+        operation.name = "aten.bmm.default";
+        operation.saves_arguments = true;
+        if (dice_.OneIn(3)) operation.saves_results = {0};
+        return operation;
       default:
-        of.name = "aten.add_.Tensor";
-        of.bytes.clear();
-        of.in_place = of.hands_on_gradients = true;
-        return of;
+        operation.name = "aten.add_.Tensor";
+        operation.bytes.clear();
+        operation.in_place = operation.hands_on_gradients = true;
+        return operation;
     }
   }
 
@@ -264,10 +268,10 @@ class Author {
                           std::to_string(program.children.size()),
                    .results = {0},
                    .variables = static_cast<int>(arguments.size())};
-      std::vector<int> inside(arguments.size());
-      for (size_t k = 0; k < inside.size(); ++k)
-        inside[k] = static_cast<int>(k);
-      Add(leaf, std::move(operation), inside, {0});
+      std::vector<int> inner_arguments(arguments.size());
+      for (size_t k = 0; k < inner_arguments.size(); ++k)
+        inner_arguments[k] = static_cast<int>(k);
+      Add(leaf, std::move(operation), inner_arguments, {0});
       program.children.push_back(std::move(leaf));
       program.statements.push_back(
           {.kind = Statement::Kind::kCall,
@@ -336,9 +340,9 @@ class Author {
   }
 
   // Adds a block with a call's arguments to `around`.
-  int AddBlock(Program& around, int arguments, bool is_nested) {
-    const int index = static_cast<int>(around.children.size());
-    Program block{.fqn = around.fqn + "." + std::to_string(index),
+  int AddBlock(Program& outer, int arguments, bool is_nested) {
+    const int index = static_cast<int>(outer.children.size());
+    Program block{.fqn = outer.fqn + "." + std::to_string(index),
                   .arguments = arguments,
                   .variables = arguments};
     std::vector<int> others;
@@ -349,19 +353,20 @@ class Author {
                                                 options_.operators_most);
     for (int k = 0; k < parts; ++k) {
       if (is_nested && dice_.OneIn(3)) x = AddAny(block, {x}, x);
-      std::vector<int> of = {x};
+      std::vector<int> inputs = {x};
       if (!others.empty() && dice_.OneIn(2)) {
-        of.push_back(dice_.Any(others));
+        inputs.push_back(dice_.Any(others));
       }
-      if (of[0] == of.back()) of.resize(1);
+      if (inputs[0] == inputs.back()) inputs.resize(1);
       const int before = x;
       if (is_nested) {
-        const int child = AddBlock(block, static_cast<int>(of.size()), false);
-        const std::vector<int> results = Call(block, child, of);
+        const int child =
+            AddBlock(block, static_cast<int>(inputs.size()), false);
+        const std::vector<int> results = Call(block, child, inputs);
         x = results[0];
         others.insert(others.end(), results.begin() + 1, results.end());
       } else {
-        x = AddAny(block, of, x);
+        x = AddAny(block, inputs, x);
         if (options_.has_odd_ends && dice_.OneIn(8)) {
           AddAny(block, {x}, block.variables++);
         }
@@ -388,7 +393,7 @@ class Author {
     if (options_.shares_storages && !others.empty() && dice_.OneIn(3)) {
       block.results.push_back(dice_.Any(others));
     }
-    around.children.push_back(std::move(block));
+    outer.children.push_back(std::move(block));
     return index;
   }
 
@@ -412,10 +417,10 @@ class Runner {
     Hold(x);
     if (dice_.OneIn(2)) {
       // Made for the model alone.
-      const int32_t made = RunOperation(
+      const int32_t cast = RunOperation(
           {.name = "aten._to_copy.default", .bytes = {BytesOf(x)}}, {x}, -1)[0];
       LetGo(x);
-      x = made;
+      x = cast;
     }
     Statement call = {.arguments = {0}, .by_position = 1};
     const std::vector<int32_t> results = RunProgram(model, call, {x});
@@ -458,9 +463,9 @@ class Runner {
   }
 
   int32_t NameOf(const std::string& name) {
-    const auto found = std::ranges::find(trace_.operator_names, name);
-    const auto index = found - trace_.operator_names.begin();
-    if (found == trace_.operator_names.end()) {
+    const auto place = std::ranges::find(trace_.operator_names, name);
+    const auto index = place - trace_.operator_names.begin();
+    if (place == trace_.operator_names.end()) {
       trace_.operator_names.push_back(name);
     }
     return static_cast<int32_t>(index);
@@ -524,13 +529,13 @@ class Runner {
       }
     }
     trace_.calls.push_back(call);
-    const int32_t around = std::exchange(call_, index);
+    const int32_t outer_call = std::exchange(call_, index);
     const bool was_without = std::exchange(is_without_gradients_, call.no_grad);
     for (const Statement& next : program.statements) {
       RunStatement(program, next, variables);
     }
     is_without_gradients_ = was_without;
-    call_ = around;
+    call_ = outer_call;
     std::vector<int32_t> results;
     for (const int variable : program.results) {
       results.push_back(variables[variable]);
@@ -581,18 +586,18 @@ class Runner {
   void Keep(const Program& program, int32_t tensor) {
     if (trace_.storages[trace_.tensors[tensor].storage].born < 0) return;
     Hold(tensor);
-    const auto [kept, is_first] = kept_.try_emplace(&program, tensor);
+    const auto [place, is_first] = kept_tensors_.try_emplace(&program, tensor);
     if (is_first) return;
-    LetGo(kept->second);
-    kept->second = tensor;
+    LetGo(place->second);
+    place->second = tensor;
   }
 
   int32_t WeightOf(const Program& program) const {
     const int32_t storage =
         trace_.modules[module_of_.at(&program)].parameters[0];
-    const auto found = std::ranges::find(trace_.tensors, storage,
+    const auto place = std::ranges::find(trace_.tensors, storage,
                                          &graph::TraceTensor::storage);
-    return static_cast<int32_t>(found - trace_.tensors.begin());
+    return static_cast<int32_t>(place - trace_.tensors.begin());
   }
 
   int32_t Create(int64_t bytes, StorageCategory category) {
@@ -748,12 +753,12 @@ class Runner {
       add.mutates = add.outputs = {sum};
       End(std::move(add));
     } else {
-      const int32_t made =
+      const int32_t new_sum =
           Create(trace_.storages[sum].bytes, StorageCategory::kTemporary);
-      add.creates = add.outputs = {made};
+      add.creates = add.outputs = {new_sum};
       End(std::move(add));
-      ++gradient_holders_[made];
-      node.gradients.back() = made;
+      ++gradient_holders_[new_sum];
+      node.gradients.back() = new_sum;
       LetGoOfGradient(sum);
     }
     LetGoOfGradient(gradient);
@@ -769,10 +774,10 @@ class Runner {
     Node& node = nodes_[n];
     node.has_run = true;
     const int32_t begin = Now();
-    std::vector<int32_t> asked, reads = node.gradients;
+    std::vector<int32_t> requested, reads = node.gradients;
     for (const int32_t k : node.saved) {
       if (options_.has_odd_ends && dice_.OneIn(10)) continue;
-      asked.push_back(k);
+      requested.push_back(k);
       reads.push_back(trace_.saved[k].storage);
       trace_.saved[k].unpacked = Now();
     }
@@ -786,7 +791,7 @@ class Runner {
     } else {
       for (const auto& edge : node.edges) GiveNew(reads, {edge});
     }
-    for (const int32_t k : asked) {
+    for (const int32_t k : requested) {
       SavedTensor& saved = trace_.saved[k];
       saved.local_end = dice_.OneIn(4) ? dice_.Between(begin, Now()) : Now();
       is_handed_on = options_.has_odd_ends && dice_.OneIn(20);
@@ -806,18 +811,19 @@ class Runner {
   void GiveNew(const std::vector<int32_t>& reads,
                const std::vector<std::pair<int32_t, int64_t>>& edges) {
     TraceOperator op = Begin("aten.backward.default", 1, reads);
-    std::vector<int32_t> made;
+    std::vector<int32_t> gradients;
     for (const auto& [to, bytes] : edges) {
-      made.push_back(Create(bytes, StorageCategory::kTemporary));
+      gradients.push_back(Create(bytes, StorageCategory::kTemporary));
     }
-    op.creates = op.outputs = made;
+    op.creates = op.outputs = gradients;
     if (dice_.OneIn(6)) {
       op.creates.push_back(
           Create(512 * dice_.Between(1, 8), StorageCategory::kTemporary));
       trace_.storages.back().freed = Now() + 1;
     }
     End(std::move(op));
-    for (size_t k = 0; k < edges.size(); ++k) Give(edges[k].first, made[k]);
+    for (size_t k = 0; k < edges.size(); ++k)
+      Give(edges[k].first, gradients[k]);
   }
 
   void RunOptimizer() {
@@ -925,8 +931,8 @@ class Runner {
   int32_t call_ = -1;
   bool is_without_gradients_ = false;
   bool is_refused_ = false;
-  std::map<const Program*, int32_t> kept_;  // tensors
-  std::vector<int> holders_;                // by tensor: in Python
+  std::map<const Program*, int32_t> kept_tensors_;  // tensors
+  std::vector<int> holders_;                        // by tensor: in Python
   // Indexed by tensor: the node that made it, with respect to gradients, or -1.
   std::vector<int32_t> node_of_;
   std::vector<Node> nodes_;

@@ -85,15 +85,15 @@ class Step {
   }
 
   void AddModules() {
-    std::vector<std::string> around = {"m"};
+    std::vector<std::string> names_around = {"m"};
     for (int i = 1 + Below(8); i > 0; --i) {
       trace_.modules.push_back(
-          {.fqn = around.back(),
+          {.fqn = names_around.back(),
            .class_name = "Class" + std::to_string(Below(3)),
            .parameters = EarlierStorages(StorageCategory::kParameter),
            .buffers = EarlierStorages(StorageCategory::kBuffer)});
-      while (around.size() > 1 && OneIn(2)) around.pop_back();
-      around.push_back(around.back() + "." + std::to_string(i));
+      while (names_around.size() > 1 && OneIn(2)) names_around.pop_back();
+      names_around.push_back(names_around.back() + "." + std::to_string(i));
     }
   }
 

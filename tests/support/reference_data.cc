@@ -20,19 +20,19 @@ json ReadTestData(const std::string& name) {
 }
 
 problems::PlannedModule ReadUnit(const json& unit) {
-  problems::PlannedModule planned;
-  planned.fqn = unit.at("fqn");
-  planned.discard_ratio = unit.at("discard_ratio");
-  planned.memory_budget = 1 - planned.discard_ratio;
-  if (!unit.contains("policy")) return planned;
+  problems::PlannedModule planned_unit;
+  planned_unit.fqn = unit.at("fqn");
+  planned_unit.discard_ratio = unit.at("discard_ratio");
+  planned_unit.memory_budget = 1 - planned_unit.discard_ratio;
+  if (!unit.contains("policy")) return planned_unit;
   const std::string policy = unit.at("policy");
   for (size_t k = 0; k < policy.size(); ++k) {
-    planned.ops.push_back(
+    planned_unit.ops.push_back(
         {.index = static_cast<int>(k),
          .name = {},
          .decision = graph::SaveOrRecompute(policy[k] == '1')});
   }
-  return planned;
+  return planned_unit;
 }
 
 std::vector<KnownOptimum> KnownOptimaWith(const std::string& optimum) {
@@ -58,8 +58,8 @@ std::filesystem::path ProfilePath(const std::string& name) {
 
 const graph::Profile& BundledProfile(const std::string& name) {
   static std::map<std::string, graph::Profile> profiles;
-  const auto found = profiles.find(name);
-  if (found != profiles.end()) return found->second;
+  const auto place = profiles.find(name);
+  if (place != profiles.end()) return place->second;
   return profiles.emplace(name, graph::ReadProfile(ProfilePath(name)))
       .first->second;
 }

@@ -41,7 +41,7 @@ class RematBuilder {
       need_.push_back(AddBinary(IsRead(value) ? 1 : 0, 1));
     }
     for (const RematOperator& op : problem_.operators) {
-      again_.push_back(
+      again_columns_.push_back(
           AddBinary(0, op.may_run_again ? 1 : 0, op.is_either ? 0 : op.ms));
     }
   }
@@ -51,11 +51,12 @@ class RematBuilder {
       for (const int32_t v : problem_.operators[o].makes) {
         milp_.program.AddRow(
             {.lower = 0,
-             .terms = {{again_[o], 1}, {need_[v], -1}, {milp_.keep[v], 1}}});
+             .terms = {
+                 {again_columns_[o], 1}, {need_[v], -1}, {milp_.keep[v], 1}}});
       }
       for (const int32_t v : problem_.operators[o].reads)
         milp_.program.AddRow(
-            {.lower = 0, .terms = {{need_[v], 1}, {again_[o], -1}}});
+            {.lower = 0, .terms = {{need_[v], 1}, {again_columns_[o], -1}}});
     }
   }
 
@@ -92,8 +93,8 @@ class RematBuilder {
   const RematProblem& problem_;
   const int64_t budget_;
   RematMilp milp_;
-  std::vector<int> need_;   // by value
-  std::vector<int> again_;  // by operator
+  std::vector<int> need_;           // by value
+  std::vector<int> again_columns_;  // by operator
 };
 
 }  // namespace
@@ -104,10 +105,10 @@ RematMilp BuildRematMilp(const RematProblem& problem, int64_t budget_bytes) {
 
 std::vector<char> KeptBy(const RematMilp& milp, const RematProblem& problem,
                          const std::vector<double>& x) {
-  std::vector<char> kept(problem.value_of.size(), 0);
+  std::vector<char> is_kept(problem.value_of.size(), 0);
   for (size_t v = 0; v < problem.values.size(); ++v)
-    kept[problem.values[v].buffer] = x[milp.keep[v]] > 0.5 ? 1 : 0;
-  return kept;
+    is_kept[problem.values[v].buffer] = x[milp.keep[v]] > 0.5 ? 1 : 0;
+  return is_kept;
 }
 
 }  // namespace acplan::test_support

@@ -14,12 +14,12 @@ constexpr int kEvery = 1;
 
 // Returns the number of random cases of one kind that a test goes through:
 // `wanted`, or an eighth.
-constexpr int Repetitions(int wanted) { return (wanted + kEvery - 1) / kEvery; }
+constexpr int Repetitions(int cases) { return (cases + kEvery - 1) / kEvery; }
 
 // Returns how many of these must be of some sort: more than `wanted`, or than
 // half of the number in proportion, since shares of fewer cases vary more.
-constexpr int Enough(int wanted) {
-  return kEvery == 1 ? wanted : wanted / (2 * kEvery);
+constexpr int Enough(int cases) {
+  return kEvery == 1 ? cases : cases / (2 * kEvery);
 }
 
 }  // namespace acplan::test_support

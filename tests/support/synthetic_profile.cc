@@ -394,17 +394,17 @@ class RandomBuilder {
 
   void AddSubtree(const std::string& fqn, int modules) {
     const int index = AddModule(fqn, modules == 1);
-    int left = modules - 1;
-    for (int child = 0; left > 0; ++child) {
-      const int size = Chance(0.4) ? 1 : Int(1, left);
+    int remaining_modules = modules - 1;
+    for (int child = 0; remaining_modules > 0; ++child) {
+      const int size = Chance(0.4) ? 1 : Int(1, remaining_modules);
       const int begin = Count();
       const std::string name = fqn + "." + std::to_string(child);
       AddSubtree(name, size);
-      left -= size;
-      while (left >= size && Chance(options_.identical_blocks)) {
+      remaining_modules -= size;
+      while (remaining_modules >= size && Chance(options_.identical_blocks)) {
         ++child;
         Repeat(begin, size, name.size(), fqn + "." + std::to_string(child));
-        left -= size;
+        remaining_modules -= size;
       }
     }
     if (profile_.modules[index].calls > 0) {

@@ -78,10 +78,10 @@ TEST(Layers, DropOutKeepsAMaskOfBytes) {
 }
 
 TEST(Layers, ActivationStoresNothingWhereFused) {
-  const Layer apart = Activation(Context(), "gelu", 100, false, {});
-  ExpectWork(apart, kForward, 800, 400);
-  ExpectWork(apart, kActivationGradient, 1300, 400);
-  EXPECT_EQ(apart.activation_bytes, 200);
+  const Layer separate = Activation(Context(), "gelu", 100, false, {});
+  ExpectWork(separate, kForward, 800, 400);
+  ExpectWork(separate, kActivationGradient, 1300, 400);
+  EXPECT_EQ(separate.activation_bytes, 200);
   const Layer fused = Activation(Context(), "gelu", 100, true, {});
   ExpectWork(fused, kForward, 800, 400);
   EXPECT_EQ(fused.activation_bytes, 0);

@@ -16,15 +16,15 @@ using testing::HasSubstr;
 
 class RateMapTest : public testing::Test {
  protected:
-  std::filesystem::path Put(const std::string& name,
-                            std::string_view bytes) const {
+  std::filesystem::path PutFile(const std::string& name,
+                                std::string_view bytes) const {
     graph::WriteFile(folder_.path() / name, bytes);
     return folder_.path() / name;
   }
   void ExpectRefused(const std::string& name, std::string_view bytes,
                      const std::string& said) const {
     try {
-      ReadRateMap(Put(name, bytes));
+      ReadRateMap(PutFile(name, bytes));
       ADD_FAILURE() << bytes;
     } catch (const InputError& error) {
       EXPECT_THAT(error.what(), HasSubstr(name + ": " + said));
@@ -49,7 +49,7 @@ constexpr std::string_view kNested =
         "2": {"4": {"stats": {"sample_rate": 10.50, "x": 1}, "y": 2}}})";
 
 TEST_F(RateMapTest, ANestedMapKeepsItsOrder) {
-  const RateMap map = ReadRateMap(Put("a.json", kNested));
+  const RateMap map = ReadRateMap(PutFile("a.json", kNested));
   EXPECT_THAT(Texts(map), ElementsAre("16,1=3", "16,4=", "2,4=10.5"));
   EXPECT_THAT(map.TensorPars(), ElementsAre(2, 16));
   EXPECT_THAT(map.PipelinePars(), ElementsAre(1, 4));
@@ -62,12 +62,12 @@ TEST_F(RateMapTest, ANestedMapKeepsItsOrder) {
 }
 
 TEST_F(RateMapTest, GzippedFilesToo) {
-  EXPECT_EQ(Texts(ReadRateMap(Put("a.json.gz", kNested))),
-            Texts(ReadRateMap(Put("a.json", kNested))));
+  EXPECT_EQ(Texts(ReadRateMap(PutFile("a.json.gz", kNested))),
+            Texts(ReadRateMap(PutFile("a.json", kNested))));
 }
 
 TEST_F(RateMapTest, OfResultsTheBestOfEachPair) {
-  const RateMap map = ReadRateMap(Put(
+  const RateMap map = ReadRateMap(PutFile(
       "a.json",
       R"({"0": {"execution": {"tensor_par": 8, "pipeline_par": 1}, "stats": {"sample_rate": 5.0}},
           "1": {"execution": {"tensor_par": 1, "pipeline_par": 2}, "stats": {"sample_rate": 3.0}},
@@ -84,22 +84,23 @@ TEST_F(RateMapTest, OfCsvTheBestOfEachPair) {
       "\n"
       "8,8,1,2.5,None\n"
       "#shard {\"index\": 1}\n";
-  EXPECT_THAT(Texts(ReadRateMap(Put("a.csv", rows))),
+  EXPECT_THAT(Texts(ReadRateMap(PutFile("a.csv", rows))),
               ElementsAre("1,2=1e-05", "8,1=2.5"));
-  EXPECT_THAT(Texts(ReadRateMap(Put("a.csv.gz", rows))),
+  EXPECT_THAT(Texts(ReadRateMap(PutFile("a.csv.gz", rows))),
               ElementsAre("1,2=1e-05", "8,1=2.5"));
 }
 
 TEST_F(RateMapTest, OfCsvWithRanksAndTrailingCommas) {
-  const RateMap map = ReadRateMap(Put("a.csv",
-                                      ",tensor_par,pipeline_par,sample_rate,,\n"
-                                      "0,4,2,7.0,,\n"));
+  const RateMap map =
+      ReadRateMap(PutFile("a.csv",
+                          ",tensor_par,pipeline_par,sample_rate,,\n"
+                          "0,4,2,7.0,,\n"));
   EXPECT_THAT(Texts(map), ElementsAre("4,2=7.0"));
 }
 
 TEST_F(RateMapTest, ResultsNeedBeNoGridAndANestedMapMust) {
-  const RateMap map = ReadRateMap(
-      Put("a.csv", "tensor_par,pipeline_par,sample_rate\n4,2,7.0\n4,1,3.0\n"));
+  const RateMap map = ReadRateMap(PutFile(
+      "a.csv", "tensor_par,pipeline_par,sample_rate\n4,2,7.0\n4,1,3.0\n"));
   EXPECT_THROW(RequireGrid(map, "a.csv"), InputError);
   ExpectRefused("a.json",
                 R"({"1": {"1": {"stats": {"sample_rate": 1}}, "2": {}}})",

@@ -98,7 +98,7 @@ TEST(SearchSpace, NothingForNoProcessorsOrNoBatch) {
 
 TEST(SearchSpace, EveryExecutionIsConsistent) {
   const SearchProblem problem = TightProblem();
-  std::set<std::string> seen;
+  std::set<std::string> texts;
   for (const SearchUnit& unit : SearchUnits(problem)) {
     FixedWalk walk(problem, unit);
     for (const SearchVariant& variant : SearchVariants(problem, unit)) {
@@ -107,11 +107,11 @@ TEST(SearchSpace, EveryExecutionIsConsistent) {
                    const BatchTimes&, const BlockCosts&) {
                  const std::string text = ToJson(execution).dump();
                  EXPECT_EQ(ParseExecution(text, "execution"), execution);
-                 EXPECT_TRUE(seen.insert(text).second);
+                 EXPECT_TRUE(texts.insert(text).second);
                });
     }
   }
-  EXPECT_GT(seen.size(), 1000);
+  EXPECT_GT(texts.size(), 1000);
 }
 
 // Cached values equal computed ones.
@@ -212,11 +212,11 @@ TEST(Search, BreaksMicrobatchesOff) {
 
 TEST(Search, CountsOnly) {
   const SearchProblem problem = TightProblem();
-  const SearchOutcome counted = FindBest(problem, {.counts_only = true});
-  EXPECT_EQ(counted.counts.total, FindBest(problem, {}).counts.total);
-  EXPECT_EQ(counted.counts.good, 0);
-  EXPECT_EQ(counted.counts.bad, 0);
-  EXPECT_TRUE(counted.best.empty());
+  const SearchOutcome count_outcome = FindBest(problem, {.counts_only = true});
+  EXPECT_EQ(count_outcome.counts.total, FindBest(problem, {}).counts.total);
+  EXPECT_EQ(count_outcome.counts.good, 0);
+  EXPECT_EQ(count_outcome.counts.bad, 0);
+  EXPECT_TRUE(count_outcome.best.empty());
 }
 
 TEST(Search, AnInterruptEndsIt) {

@@ -54,10 +54,10 @@ TEST(StageProfile, OperatorsTakeWhatLayersTake) {
     EXPECT_NEAR(Sum(module.sac->runtimes), forward, 1e-9 * forward);
     EXPECT_NEAR(module.fw_runtime_per_module, forward, 1e-9 * forward);
     // Two microbatches are in flight on the first of two stages.
-    const double kept = 2 * (graph.WholeBytes() - graph.input_bytes);
+    const double kept_bytes = 2 * (graph.WholeBytes() - graph.input_bytes);
     const bool is_last = layers == DivideLayers(job)[0].Layers();
     EXPECT_NEAR(static_cast<double>(module.act_fw_per_module),
-                is_last ? kept / 2 : kept, 20);
+                is_last ? kept_bytes / 2 : kept_bytes, 20);
     EXPECT_EQ(module.sac->memory.back(), 0) << "its last product";
   }
   EXPECT_EQ(layers, DivideLayers(job)[0].Layers());

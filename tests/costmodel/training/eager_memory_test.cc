@@ -201,10 +201,11 @@ TEST(EagerActivations, PeakInABlockOfANarrowVocabulary) {
   // Gradients: two of gate and up, two of the residual stream.
   EXPECT_DOUBLE_EQ(memory.working, kTokens * 2 * 2 * (2 * 16 + 8));
   job.strategy.recomputation = Recomputation::kFull;
-  const RankMemory again = EagerActivations(job);
+  const RankMemory with_recomputation = EagerActivations(job);
   // Only inputs are kept; the block whose backward runs has been made again.
-  EXPECT_DOUBLE_EQ(again.activations, 4 * kTokens * 2 * 8);
-  EXPECT_DOUBLE_EQ(again.working, memory.working + kTokens * kLayer);
+  EXPECT_DOUBLE_EQ(with_recomputation.activations, 4 * kTokens * 2 * 8);
+  EXPECT_DOUBLE_EQ(with_recomputation.working,
+                   memory.working + kTokens * kLayer);
 }
 
 TEST(EagerActivations, RecomputeTheFirstLayers) {

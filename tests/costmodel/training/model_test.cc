@@ -58,9 +58,11 @@ struct KnownConfig {
 class HuggingFaceConfig : public ::testing::TestWithParam<KnownConfig> {};
 
 TEST_P(HuggingFaceConfig, HasTheParametersThatItsPageSays) {
-  const KnownConfig& known = GetParam();
-  const ModelShape shape = ParseHuggingFaceConfig(known.json, "config.json");
-  EXPECT_NEAR(CountMatrixParameters(shape) / 1e9, known.billions, known.digits);
+  const KnownConfig& known_config = GetParam();
+  const ModelShape shape =
+      ParseHuggingFaceConfig(known_config.json, "config.json");
+  EXPECT_NEAR(CountMatrixParameters(shape) / 1e9, known_config.billions,
+              known_config.digits);
 }
 
 INSTANTIATE_TEST_SUITE_P(

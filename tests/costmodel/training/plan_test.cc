@@ -78,8 +78,8 @@ TEST(LayerPolicies, AreThoseThatNoSubsetBeats) {
     EXPECT_EQ(policies.back().sets.runs, 0U);
     EXPECT_EQ(policies.front().sets.kept, 0U);
     const auto subsets = TensorSet{1} << graph.tensors.size();
-    for (TensorSet kept = 0; kept < subsets; ++kept) {
-      const OperationSet runs = RunsAgain(graph, kept);
+    for (TensorSet kept_set = 0; kept_set < subsets; ++kept_set) {
+      const OperationSet runs = RunsAgain(graph, kept_set);
       double gpu = 0;
       double host = 0;
       for (size_t i = 0; i < graph.operations.size(); ++i) {
@@ -88,7 +88,7 @@ TEST(LayerPolicies, AreThoseThatNoSubsetBeats) {
                graph.operations[i].forward.sent.Total();
         host += graph.operations[i].forward.host;
       }
-      const double bytes = graph.KeptBytes(kept);
+      const double bytes = graph.KeptBytes(kept_set);
       bool is_reached = false;
       for (const LayerPolicy& policy : policies) {
         is_reached |= policy.bytes <= bytes && policy.gpu <= gpu + 1e-12 &&
@@ -117,32 +117,33 @@ class ChoiceOracle {
     double bytes = 0;
     double gpu = 0;
     double host = 0;
-    double most = 0;   // of a layer of the visited kind
-    double again = 0;  // of kinds before
+    double most = 0;         // of a layer of the visited kind
+    double again_bytes = 0;  // of kinds before
   };
 
-  void Visit(size_t kind, size_t policy, int64_t left, Sums sums) {
+  void Visit(size_t kind, size_t policy, int64_t remaining_layers, Sums sums) {
     const LayerOffer& offer = offers_[kind];
-    if (left == 0) {
+    if (remaining_layers == 0) {
       if (offer.layers > 0) {
-        sums.again = std::max(sums.again, offer.whole_bytes - sums.most);
+        sums.again_bytes =
+            std::max(sums.again_bytes, offer.whole_bytes - sums.most);
       }
       sums.most = 0;
       if (kind == 0) return Visit(1, 0, offers_[1].layers, sums);
-      const double held =
-          room_.in_flight * sums.bytes + std::max(room_.logits, sums.again);
-      if (held > room_.bytes + kByteRounding) return;
+      const double held_bytes = room_.in_flight * sums.bytes +
+                                std::max(room_.logits, sums.again_bytes);
+      if (held_bytes > room_.bytes + kByteRounding) return;
       least_ = std::min(least_, std::max(sums.gpu, sums.host));
       return;
     }
     if (policy == offer.policies.size()) return;
-    Visit(kind, policy + 1, left, sums);
+    Visit(kind, policy + 1, remaining_layers, sums);
     const LayerPolicy& p = offer.policies[policy];
     sums.bytes += p.bytes;
     sums.gpu += p.gpu;
     sums.host += p.host;
     sums.most = std::max(sums.most, p.bytes);
-    Visit(kind, policy, left - 1, sums);
+    Visit(kind, policy, remaining_layers - 1, sums);
   }
 
   const std::array<LayerOffer, 2>& offers_;
@@ -225,15 +226,15 @@ TEST(LayerPolicies, ASearchThatIsStoppedHasWhatItFound) {
                .whole_bytes = policies.back().bytes,
                .layers = 100};
   const StageRoom room{.in_flight = 1, .bytes = 100 * 4.00001e6};
-  int asked = 0;
-  const auto is_stopped = [&asked] { return ++asked > 3; };
+  int calls = 0;
+  const auto is_stopped = [&calls] { return ++calls > 3; };
   const PolicyChoice choice =
       ChooseLayerPolicies(offers, room, {.is_stopped = is_stopped});
   EXPECT_TRUE(choice.is_feasible);
   EXPECT_FALSE(choice.is_optimal);
   EXPECT_LE(choice.bound, choice.seconds);
-  EXPECT_GT(asked, 3);
-  EXPECT_LT(asked, 200);
+  EXPECT_GT(calls, 3);
+  EXPECT_LT(calls, 200);
 }
 
 // Otherwise many searches of few labels each would go on after their end.
@@ -274,7 +275,7 @@ double SecondsOfMode(TrainingJob job, Recomputation mode, int64_t layers,
 
 // Budgets from the one that keeps all to the one that keeps inputs only.
 TEST(TrainingPlan, HoldsAndIsNotSlowerThanWholeLayersRecomputed) {
-  int planned = 0;
+  int plan_count = 0;
   for (const TrainingJob& stated :
        {PlannedJob("llama-3.1-8b",
                    R"({"gpu": "h100", "gpus": 16, "tp": 2, "pp": 4, "vp": 2,
@@ -311,7 +312,7 @@ TEST(TrainingPlan, HoldsAndIsNotSlowerThanWholeLayersRecomputed) {
         EXPECT_GT(fixed, 1e300);
         continue;
       }
-      ++planned;
+      ++plan_count;
       EXPECT_TRUE(plan.IsOptimal());
       EXPECT_LE(plan.time.Total(), fixed * (1 + 1e-12));
       EXPECT_GE(plan.time.Total(), before * (1 - 1e-12));
@@ -322,7 +323,7 @@ TEST(TrainingPlan, HoldsAndIsNotSlowerThanWholeLayersRecomputed) {
                   1e-12 * before);
     }
   }
-  EXPECT_GT(planned, 25);
+  EXPECT_GT(plan_count, 25);
 }
 
 // The check notices changes.

@@ -75,11 +75,11 @@ TEST(CountIterationFlops, CountTheKeysOfAWindow) {
 
 TEST(CountIterationFlops, CountLayersOfMultiTokenPrediction) {
   TrainingJob job = Llama8B();
-  const double without = CountIterationFlops(job).model;
+  const double plain = CountIterationFlops(job).model;
   job.shape.mtp_layers = 32;  // as many again, each with logits
   const double logits = 3 * 64 * 8192 * kLogits;
   const double with = CountIterationFlops(job).model;
-  EXPECT_NEAR(with, 2 * (without - logits) + 33 * logits, 1e-9 * with);
+  EXPECT_NEAR(with, 2 * (plain - logits) + 33 * logits, 1e-9 * with);
 }
 
 TEST(TrainingReport, DividesByTimeAndGpus) {
@@ -116,13 +116,13 @@ TEST(TrainingReport, HasThePlanThatItsStrategyAsksFor) {
   EXPECT_FALSE(none.plan);
   job.strategy.recomputation = Recomputation::kPlan;
   const double budget = none.memory.stages[none.FullestStage()].Total() * .8;
-  const TrainingReport planned = ReportOfTraining(job, budget);
-  ASSERT_TRUE(planned.plan);
-  EXPECT_TRUE(planned.Fits(budget));
+  const TrainingReport report = ReportOfTraining(job, budget);
+  ASSERT_TRUE(report.plan);
+  EXPECT_TRUE(report.Fits(budget));
   EXPECT_FALSE(none.Fits(budget));
-  EXPECT_EQ(planned.flops.model, none.flops.model);
-  EXPECT_GT(planned.flops.hardware, planned.flops.model);
-  EXPECT_GT(planned.HardwareUtilisation(), planned.ModelUtilisation());
+  EXPECT_EQ(report.flops.model, none.flops.model);
+  EXPECT_GT(report.flops.hardware, report.flops.model);
+  EXPECT_GT(report.HardwareUtilisation(), report.ModelUtilisation());
 }
 
 TEST(NamesOf, AreThoseOfMegatron) {
@@ -159,14 +159,14 @@ TEST(ReadOwnAccelerators, SaysWhatIsWrong) {
 
 // The counts in the model's card and its files on Hugging Face.
 TEST(CountParameters, AreThoseOfPublishedModels) {
-  const auto of = [](const std::string& name) {
+  const auto counts_of = [](const std::string& name) {
     return CountParameters(ReadHuggingFaceConfig(
         ACPLAN_DATA_DIR "/training/models/" + name + ".json"));
   };
-  EXPECT_EQ(of("llama-3.1-8b"), 8'030'261'248);
-  EXPECT_EQ(of("llama-3.1-70b"), 70'553'706'496);
-  EXPECT_EQ(of("mixtral-8x7b"), 46'702'792'704);
-  EXPECT_EQ(of("qwen3-30b-a3b"), 30'532'122'624);
+  EXPECT_EQ(counts_of("llama-3.1-8b"), 8'030'261'248);
+  EXPECT_EQ(counts_of("llama-3.1-70b"), 70'553'706'496);
+  EXPECT_EQ(counts_of("mixtral-8x7b"), 46'702'792'704);
+  EXPECT_EQ(counts_of("qwen3-30b-a3b"), 30'532'122'624);
 }
 
 TEST(CheckShape, SaysWhichSizesContradictEachOther) {

@@ -48,9 +48,9 @@ double SimulateZeroBubble(size_t stages, size_t microbatches,
                           const SimulatedTimes& times) {
   std::vector<SimulatedStage> all(stages);
   all[0].forward_ready.assign(microbatches, 0.0);
-  size_t left = 3 * stages * microbatches;
+  size_t remaining_operations = 3 * stages * microbatches;
   double end = 0;
-  while (left > 0) {
+  while (remaining_operations > 0) {
     // The operation that may begin first; among several, the one that a stage
     // prefers.
     size_t stage = 0;
@@ -80,7 +80,7 @@ double SimulateZeroBubble(size_t stages, size_t microbatches,
                                      : times.weights;
     s.free = begin + lasts;
     end = std::max(end, s.free);
-    --left;
+    --remaining_operations;
     if (kind == 2) ++s.weights;
     if (kind == 0) {
       ++s.forwards;
@@ -342,8 +342,8 @@ TEST(ContextExchange, RingsHideAndAllToAllSendsLess) {
   const double once = .75 * gathered / rate + 2 * latency;
   EXPECT_NEAR(context(kAllGather, 8192) / (microbatches * 32 * 3 * once), 1,
               1e-6);
-  const double sent = 2 * rows / 4 * 128 * (16 + 64);
-  const double exchange = .75 * sent / rate + latency;
+  const double sent_bytes = 2 * rows / 4 * 128 * (16 + 64);
+  const double exchange = .75 * sent_bytes / rate + latency;
   EXPECT_NEAR(context(kAllToAll, 8192) / (microbatches * 32 * 2 * exchange), 1,
               1e-6);
   EXPECT_NEAR(context(kRing, 65536) / context(kAllGather, 65536), .1, 1e-6);
@@ -354,12 +354,13 @@ TEST(ContextExchange, RingsHideAndAllToAllSendsLess) {
 TEST(Offload, IsExposedBeyondThePassBesideIt) {
   TrainingJob job = Llama8B();
   const double none = PredictStepTime(job).Total();
-  const double kept = SavedBytesOfLayer(job, false);
+  const double kept_bytes = SavedBytesOfLayer(job, false);
   job.strategy.offloaded_layers = 16;
   job.cluster.gpu.host_rate = 1e15;
   EXPECT_DOUBLE_EQ(PredictStepTime(job).Total(), none);
   job.cluster.gpu.host_rate = 1e9;
-  const double copy = 16 * kept / (.8 * 1e9);  // much longer than any pass
+  const double copy =
+      16 * kept_bytes / (.8 * 1e9);  // much longer than any pass
   const StepTime slow = PredictStepTime(job);
   const double microbatches = 8;
   EXPECT_LT(slow.exposed.offload, 2 * copy * microbatches);
@@ -367,7 +368,7 @@ TEST(Offload, IsExposedBeyondThePassBesideIt) {
   EXPECT_NEAR(slow.Total() - none, slow.exposed.offload, 1e-9);
   job.strategy.offloaded_layers = 17;
   EXPECT_NEAR(PredictStepTime(job).Total() - slow.Total(),
-              2 * kept / (.8 * 1e9) * microbatches, 1e-6);
+              2 * kept_bytes / (.8 * 1e9) * microbatches, 1e-6);
 }
 
 // A model without experts pays nothing for a group of ranks with the same

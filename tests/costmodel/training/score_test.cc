@@ -191,15 +191,17 @@ TEST(TrainingRuns, WithoutAMeasuredTimeNothingIsScored) {
   EXPECT_THROW(Predict(cells), InputError);
 }
 
-Prediction Of(const std::string& source, double predicted, double measured) {
+Prediction PredictionOf(const std::string& source, double predicted,
+                        double measured) {
   return {.source = source, .seconds = predicted, .measured_seconds = measured};
 }
 
 // Worked out by hand.
 TEST(Score, AveragesOverSources) {
   const Score score =
-      ScorePredictions({Of("a", 11, 10), Of("a", 8, 10), Of("a", 13, 10),
-                        Of("b", 9, 10), Of("b", 0, 10)});
+      ScorePredictions({PredictionOf("a", 11, 10), PredictionOf("a", 8, 10),
+                        PredictionOf("a", 13, 10), PredictionOf("b", 9, 10),
+                        PredictionOf("b", 0, 10)});
   ASSERT_EQ(score.sources.size(), 2u);
   EXPECT_EQ(score.sources[0].name, "a");
   EXPECT_NEAR(score.sources[0].mean, .2, 1e-12);
@@ -216,7 +218,7 @@ TEST(Score, AveragesOverSources) {
 }
 
 TEST(Score, OfNothingHasNoSources) {
-  EXPECT_TRUE(ScorePredictions({Of("a", 0, 10)}).sources.empty());
+  EXPECT_TRUE(ScorePredictions({PredictionOf("a", 0, 10)}).sources.empty());
 }
 
 // Three published tables, 40 runs (their sources: docs/training_cost_model.md).
@@ -297,10 +299,10 @@ std::string ComplaintOfSystems(const std::string& text) {
 
 // Names are shown unescaped, on terminals too.
 TEST(TrainingSystems, NamesHaveNoControls) {
-  const std::string known =
+  const std::string systems_text =
       graph::ReadFile(ACPLAN_DATA_DIR "/training/systems.json");
   for (const char* list : {"accelerators", "software"}) {
-    nlohmann::json systems = nlohmann::json::parse(known);
+    nlohmann::json systems = nlohmann::json::parse(systems_text);
     systems[list][0]["name"] = "x\u009b31m\u202e";
     EXPECT_THAT(ComplaintOfSystems(systems.dump()),
                 AllOf(HasSubstr(std::string(list) + "[0].name"),

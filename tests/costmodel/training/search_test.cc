@@ -104,7 +104,7 @@ class Enumerator {
         }
       }
     }
-    return found_;
+    return enumeration_;
   }
 
  private:
@@ -148,21 +148,27 @@ class Enumerator {
   void TryDivisions(TrainingStrategy s) {
     const int64_t layers = job_.shape.layers + job_.shape.mtp_layers;
     const int64_t parts = s.pipeline * s.chunks;
-    std::vector<std::vector<StageContent>> known;
-    for (const int64_t counted : {0, 1, 2, 3}) {
-      s.counts_embedding = counted % 2 == 1;
-      s.counts_logits = counted >= 2;
+    std::vector<std::vector<StageContent>> divisions;
+    for (const int64_t counted_layers : {0, 1, 2, 3}) {
+      s.counts_embedding = counted_layers % 2 == 1;
+      s.counts_logits = counted_layers >= 2;
       const bool is_even = layers % parts == 0;
-      if (counted == 0 && !is_even && (layers + 2) % parts != 0) continue;
+      if (counted_layers == 0 && !is_even && (layers + 2) % parts != 0)
+        continue;
       // One stage has all; if all count and none could, that is the first case.
-      if (counted > 0 && (parts == 1 || (counted == 3 && !is_even))) continue;
-      if (counted > 0 && (layers + (counted + 1) / 2) % parts != 0) continue;
+      if (counted_layers > 0 &&
+          (parts == 1 || (counted_layers == 3 && !is_even)))
+        continue;
+      if (counted_layers > 0 &&
+          (layers + (counted_layers + 1) / 2) % parts != 0)
+        continue;
       if (parts > layers + 2) continue;
       // Different words for the same stages are one strategy.
       TrainingJob divided = job_;
       divided.strategy = s;
-      known.push_back(DivideLayers(divided));
-      if (std::ranges::find(known, known.back()) != known.end() - 1) continue;
+      divisions.push_back(DivideLayers(divided));
+      if (std::ranges::find(divisions, divisions.back()) != divisions.end() - 1)
+        continue;
       for (const int64_t microbatch : space_.microbatch) {
         s.microbatch = microbatch;
         TryMemory(s);
@@ -177,12 +183,13 @@ class Enumerator {
       s.fsdp = zero >= 2 ? s.Data() * s.context : 0;
       TryRecomputations(s);
       const int64_t ranks = s.Data() * s.context;
-      const int64_t inside = job_.cluster.domain / s.tensor;
-      if (zero == 0 || inside <= 1 || inside >= ranks || ranks % inside != 0) {
+      const int64_t groups_in_domain = job_.cluster.domain / s.tensor;
+      if (zero == 0 || groups_in_domain <= 1 || groups_in_domain >= ranks ||
+          ranks % groups_in_domain != 0) {
         continue;
       }
-      s.optimizer_copies = ranks / inside;
-      s.fsdp = zero >= 2 ? inside : 0;
+      s.optimizer_copies = ranks / groups_in_domain;
+      s.fsdp = zero >= 2 ? groups_in_domain : 0;
       TryRecomputations(s);
     }
   }
@@ -197,8 +204,8 @@ class Enumerator {
       }
       const auto judged = Judged(job_, s, budget_);
       if (!judged) continue;
-      found_.all.push_back(*judged);
-      ++found_.legal;
+      enumeration_.all.push_back(*judged);
+      ++enumeration_.legal;
       if (recomputation == Recomputation::kFull) TryNumbers(s);
       if (recomputation == Recomputation::kNone && s.pipeline == 1) {
         TryOffload(s);
@@ -211,8 +218,8 @@ class Enumerator {
       s.offloaded_layers = n;
       const auto judged = Judged(job_, s, budget_);
       if (!judged) continue;
-      found_.all.push_back(*judged);
-      ++found_.legal;
+      enumeration_.all.push_back(*judged);
+      ++enumeration_.legal;
     }
   }
 
@@ -220,15 +227,15 @@ class Enumerator {
     for (int64_t n = 1; n < MostLayers(job_, s); ++n) {
       s.full_layers = n;
       const auto judged = Judged(job_, s, budget_);
-      if (judged) found_.all.push_back(*judged);
-      ++found_.legal;
+      if (judged) enumeration_.all.push_back(*judged);
+      ++enumeration_.legal;
     }
   }
 
   const TrainingJob& job_;
   const StrategySpace& space_;
   double budget_;
-  Enumeration found_ = {};
+  Enumeration enumeration_ = {};
 };
 
 class SearchedCase : public ::testing::TestWithParam<SearchCase> {};

@@ -49,13 +49,13 @@ TEST(CollectiveSeconds, MovesWhatARingMoves) {
       job.cluster.gpu.nvlink_rate * job.cluster.gpu.nvlink_share;
   const double bytes = 80e9;
   for (const int64_t size : {2, 4, 8}) {
-    double moved = 0;
+    double moved_bytes = 0;
     for (int64_t step = 1; step < size; ++step) {
-      moved += bytes / static_cast<double>(size);
+      moved_bytes += bytes / static_cast<double>(size);
     }
     const double gather =
         CollectiveSeconds(CollectiveKind::kAllGather, bytes, {size, 1}, job);
-    EXPECT_NEAR(gather, moved / rate, .001 * gather);
+    EXPECT_NEAR(gather, moved_bytes / rate, .001 * gather);
     EXPECT_DOUBLE_EQ(
         CollectiveSeconds(CollectiveKind::kAllReduce, bytes, {size, 1}, job),
         2 * gather);
@@ -78,15 +78,16 @@ TEST(CollectiveSeconds, NetworkIsSlowerTheFewerRailsAGroupHas) {
 // Returns the least of the greatest weights over all divisions of contiguous
 // blocks among the stages.
 double LeastGreatestWeight(const std::vector<double>& weights, size_t stages) {
-  std::function<double(size_t, size_t)> best = [&](size_t begin,
-                                                   size_t left) -> double {
+  std::function<double(size_t, size_t)> best =
+      [&](size_t begin, size_t remaining_stages) -> double {
     if (begin == weights.size()) return 0;
-    if (left == 0) return INFINITY;
+    if (remaining_stages == 0) return INFINITY;
     double least = INFINITY;
     double sum = 0;
     for (size_t end = begin; end < weights.size(); ++end) {
       sum += weights[end];
-      least = std::min(least, std::max(sum, best(end + 1, left - 1)));
+      least =
+          std::min(least, std::max(sum, best(end + 1, remaining_stages - 1)));
     }
     return least;
   };
@@ -199,10 +200,10 @@ TEST(StepTime, BubbleOfEqualStagesIsThatOfTheSchedule) {
 TEST(StepTime, FastestMicrobatchIsTheFastestOfAll) {
   TrainingJob job = Llama8B();
   job.strategy.microbatch = 0;
-  const double chosen = Seconds(job);
+  const double chosen_seconds = Seconds(job);
   for (const int64_t size : {1, 2, 4, 8}) {
     job.strategy.microbatch = size;
-    EXPECT_LE(chosen, Seconds(job));
+    EXPECT_LE(chosen_seconds, Seconds(job));
   }
 }
 
@@ -247,16 +248,16 @@ TEST(StepMemory, DropoutsOfLayersAndOfScoresKeepTheirOwn) {
   s.sequence = 2048;
   s.microbatch = 4;
   s.attention = AttentionKernel::kUnfused;
-  const auto kept = [&](bool hidden, bool scores) {
+  const auto kept_share = [&](bool hidden, bool scores) {
     s.drops_hidden = hidden;
     s.drops_scores = scores;
     return SavedBytesOfLayer(job, false) / (2048. * 4 * 6144 / 8);
   };
   const double per_score = 64. * 2048 / 6144;
-  EXPECT_NEAR(kept(true, true), 34 + 5 * per_score, .1);
-  EXPECT_NEAR(kept(true, false), 34 + 2 * per_score, .1);
-  EXPECT_NEAR(kept(false, true), 32 + 5 * per_score, .1);
-  EXPECT_NEAR(kept(false, false), 32 + 2 * per_score, .1);
+  EXPECT_NEAR(kept_share(true, true), 34 + 5 * per_score, .1);
+  EXPECT_NEAR(kept_share(true, false), 34 + 2 * per_score, .1);
+  EXPECT_NEAR(kept_share(false, true), 32 + 5 * per_score, .1);
+  EXPECT_NEAR(kept_share(false, false), 32 + 2 * per_score, .1);
 }
 
 TEST(StepMemory, EarlierStagesHoldMoreMicrobatches) {

@@ -86,10 +86,11 @@ class PolicyEnumerator {
     Decide(op + 1);
     if (results < 2) return;
     for (uint32_t subset = 1; subset + 1 < uint32_t{1} << results; ++subset) {
-      std::vector<int32_t>& kept = unit_.kept_results[place];
-      kept.clear();
+      std::vector<int32_t>& kept_results = unit_.kept_results[place];
+      kept_results.clear();
       for (size_t r = 0; r < results; ++r) {
-        if ((subset >> r & 1) != 0) kept.push_back(static_cast<int32_t>(r));
+        if ((subset >> r & 1) != 0)
+          kept_results.push_back(static_cast<int32_t>(r));
       }
       Decide(op + 1);
     }
@@ -126,9 +127,9 @@ class PlanEnumerator {
   bool FindUnits() {
     std::vector<int> index(problem_.groups.size(), -1);
     for (const CandidateCall& candidate : problem_.candidates) {
-      int& of = index[candidate.module_node];
-      if (of >= 0) continue;
-      of = static_cast<int>(units_.size());
+      int& unit_index = index[candidate.module_node];
+      if (unit_index >= 0) continue;
+      unit_index = static_cast<int>(units_.size());
       const size_t length =
           problem_.groups[candidate.module_node].group_of.size();
       if (length > static_cast<size_t>(limits_.most_operators)) return false;
@@ -140,11 +141,11 @@ class PlanEnumerator {
     }
     for (Unit& unit : units_) unit.excludes.assign(units_.size(), 0);
     for (const CandidateCall& candidate : problem_.candidates) {
-      const int of = index[candidate.module_node];
+      const int inner = index[candidate.module_node];
       for (int c = candidate.parent; c >= 0;
            c = problem_.candidates[c].parent) {
-        const int around = index[problem_.candidates[c].module_node];
-        units_[of].excludes[around] = units_[around].excludes[of] = 1;
+        const int outer = index[problem_.candidates[c].module_node];
+        units_[inner].excludes[outer] = units_[outer].excludes[inner] = 1;
       }
     }
     return true;
@@ -153,8 +154,8 @@ class PlanEnumerator {
   bool MayAdd(size_t u) const {
     const int most =
         limits_.max_units.value_or(std::numeric_limits<int>::max());
-    return std::ssize(chosen_) < most &&
-           std::ranges::none_of(chosen_, [&](size_t other) {
+    return std::ssize(chosen_units_) < most &&
+           std::ranges::none_of(chosen_units_, [&](size_t other) {
              return units_[u].excludes[other] != 0;
            });
   }
@@ -164,14 +165,14 @@ class PlanEnumerator {
     if (u == units_.size()) return Simulate();
     if (!Choose(u + 1)) return false;
     if (!MayAdd(u)) return true;
-    chosen_.push_back(u);
+    chosen_units_.push_back(u);
     for (const CheckpointedModule& policy : units_[u].policies) {
       modules_.push_back(policy);
       const bool is_done = Choose(u + 1);
       modules_.pop_back();
       if (!is_done) return false;
     }
-    chosen_.pop_back();
+    chosen_units_.pop_back();
     return true;
   }
 
@@ -191,7 +192,7 @@ class PlanEnumerator {
   const TraceProblem& problem_;
   const DecisionLimits limits_;
   std::vector<Unit> units_;
-  std::vector<size_t> chosen_;
+  std::vector<size_t> chosen_units_;
   std::vector<CheckpointedModule> modules_;
   TracePlans result_;
 };

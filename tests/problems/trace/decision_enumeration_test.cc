@@ -45,7 +45,7 @@ std::vector<TraceCaseKind> SmallKinds() {
 class EveryDecision : public ::testing::TestWithParam<TraceCaseKind> {};
 INSTANTIATE_TEST_SUITE_P(RandomSteps, EveryDecision,
                          ::testing::ValuesIn(SmallKinds()),
-                         [](const auto& of) { return of.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 // Returns a description of what is wrong with the answers at a budget; empty:
 // nothing.

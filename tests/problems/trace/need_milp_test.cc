@@ -32,7 +32,7 @@ constexpr int64_t kMostPlansOfStep = 1000;
 class RelaxationsByCbc : public ::testing::TestWithParam<TraceCaseKind> {};
 INSTANTIATE_TEST_SUITE_P(RandomSteps, RelaxationsByCbc,
                          ::testing::ValuesIn(TraceCaseKinds()),
-                         [](const auto& of) { return of.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 // The kinds of relaxations.
 enum class Relaxed { kNeedsNoUnits, kNeedsUnits, kInfeasible };

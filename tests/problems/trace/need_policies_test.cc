@@ -39,13 +39,14 @@ NeedGraph RandomGraph(std::mt19937& random, int operators,
     graph.operators.push_back(op);
   }
   // The results of operators; each operator reads results of some before it.
-  std::vector<int> made;
+  std::vector<int> made_results;
   for (int k = operators - 1; k >= 0; --k) {
     NeedGraph::Operator& op = graph.operators[k];
     std::set<int> reads;
-    for (auto n = random() % 3; n > 0 && !made.empty(); --n) {
-      const size_t back = std::min<size_t>(made.size(), 1 + random() % 6);
-      reads.insert(made[made.size() - back]);
+    for (auto n = random() % 3; n > 0 && !made_results.empty(); --n) {
+      const size_t back =
+          std::min<size_t>(made_results.size(), 1 + random() % 6);
+      reads.insert(made_results[made_results.size() - back]);
     }
     op.reads.assign(reads.begin(), reads.end());
     // In place, if the operator that made the result is in the same group.
@@ -59,7 +60,7 @@ NeedGraph RandomGraph(std::mt19937& random, int operators,
     }
     for (auto n = 1 + random() % 2; n > 0; --n) {
       op.makes.push_back(graph.results);
-      made.push_back(graph.results++);
+      made_results.push_back(graph.results++);
     }
   }
   // Backward asks for some of the results made before an operator's successor.
@@ -102,26 +103,26 @@ Outcome OutcomeOf(const NeedGraph& graph, const NeedChoices& choices,
                   const std::vector<char>& saved) {
   Outcome outcome;
   outcome.uses.assign(saved.size(), GroupUse::kNone);
-  std::set<int> needed, counted;
+  std::set<int> needed_results, counted;
   for (const NeedGraph::Operator& op : graph.operators) {
-    needed.insert(op.asked.begin(), op.asked.end());
-    std::set<int> wanted;
+    needed_results.insert(op.asked.begin(), op.asked.end());
+    std::set<int> wanted_results;
     for (const int r : op.makes) {
-      if (needed.erase(r) > 0) wanted.insert(r);
+      if (needed_results.erase(r) > 0) wanted_results.insert(r);
     }
-    if (!wanted.empty() || op.is_always_needed) {
+    if (!wanted_results.empty() || op.is_always_needed) {
       outcome.uses[op.group] =
           saved[op.group] ? GroupUse::kSaved : GroupUse::kRunsAgain;
       if (saved[op.group]) {
         outcome.is_allowed &= choices.may_save[op.group] != 0;
-        for (const int r : wanted) {
+        for (const int r : wanted_results) {
           outcome.is_allowed &= choices.may_keep[r] != 0;
           if (!counted.contains(r)) outcome.kept_bytes += choices.bytes[r];
         }
       } else {
         outcome.is_allowed &= choices.may_rerun[op.group] != 0;
         outcome.ms += op.ms;
-        needed.insert(op.reads.begin(), op.reads.end());
+        needed_results.insert(op.reads.begin(), op.reads.end());
       }
     }
     counted.insert(op.makes.begin(), op.makes.end());
@@ -148,7 +149,7 @@ std::vector<char> SavedBy(const NeedChoices& choices,
 TEST(NeedPoliciesTest, AreAllThatNoOtherBeats) {
   std::mt19937 random(1);
   int64_t points = 0;
-  int without = 0;
+  int empty_count = 0;
   for (int round = 0; round < Repetitions(3000); ++round) {
     SCOPED_TRACE(round);
     const NeedGraph graph =
@@ -173,7 +174,7 @@ TEST(NeedPoliciesTest, AreAllThatNoOtherBeats) {
     const NeedPolicies policies = PoliciesOf(graph, choices);
     ASSERT_EQ(policies.points(), expected);
     points += std::ssize(expected);
-    without += expected.empty() ? 1 : 0;
+    empty_count += expected.empty() ? 1 : 0;
     for (size_t p = 0; p < expected.size(); ++p) {
       const std::vector<GroupUse> uses = policies.UsesOf(p);
       std::vector<char> saved;
@@ -186,7 +187,7 @@ TEST(NeedPoliciesTest, AreAllThatNoOtherBeats) {
     }
   }
   EXPECT_GT(points, Enough(8000));
-  EXPECT_LT(without, Repetitions(1000));
+  EXPECT_LT(empty_count, Repetitions(1000));
 }
 
 // All policies of a random call, a list of them with bytes rounded down, and a
@@ -240,13 +241,13 @@ TEST(NeedPoliciesTest, AreExactWithinAWindow) {
     const auto sharp = SharpPolicies(c.graph, c.choices, c.coarse, c.window);
     const std::vector<PolicyPoint>& points = sharp->points();
     for (const PolicyPoint& point : c.all) {
-      const auto found = std::ranges::lower_bound(points, point.bytes, {},
+      const auto place = std::ranges::lower_bound(points, point.bytes, {},
                                                   &PolicyPoint::bytes);
-      ASSERT_NE(found, points.end());
-      ASSERT_LE(found->ms, point.ms * (1 + 1e-12) + 1e-12);
+      ASSERT_NE(place, points.end());
+      ASSERT_LE(place->ms, point.ms * (1 + 1e-12) + 1e-12);
       if (!c.IsInWindow(point)) continue;
-      EXPECT_EQ(found->bytes, point.bytes);
-      EXPECT_TRUE(sharp->IsExact(found - points.begin()));
+      EXPECT_EQ(place->bytes, point.bytes);
+      EXPECT_TRUE(sharp->IsExact(place - points.begin()));
     }
     for (size_t p = 0; p < points.size(); ++p) {
       if (p > 0) {
@@ -334,7 +335,7 @@ std::optional<double> LeastByCbc(const NeedGraph& graph,
 
 TEST(NeedPoliciesTest, AreTheBestOfTheMilp) {
   std::mt19937 random(3);
-  int found = 0;
+  int found_count = 0;
   for (int round = 0; round < Repetitions(60); ++round) {
     SCOPED_TRACE(round);
     const NeedGraph graph =
@@ -350,10 +351,10 @@ TEST(NeedPoliciesTest, AreTheBestOfTheMilp) {
       ASSERT_EQ(least.has_value(), cheapest != points.end());
       if (!least) continue;
       EXPECT_NEAR(cheapest->ms, *least, 1e-5);
-      ++found;
+      ++found_count;
     }
   }
-  EXPECT_GT(found, Enough(60));
+  EXPECT_GT(found_count, Enough(60));
 }
 
 // Checks that points ascend, and that a policy costs at least as much as the
@@ -442,23 +443,23 @@ std::vector<char> BestAt(double price, const NeedGraph& graph,
   std::unordered_map<uint64_t, Best> of_needed = {{0, {}}};
   for (const NeedGraph::Operator& op : graph.operators) {
     std::unordered_map<uint64_t, Best> next;
-    const auto add = [&](uint64_t needed, const Best& best) {
-      const auto [place, is_new] = next.try_emplace(needed, best);
+    const auto add = [&](uint64_t needed_bits, const Best& best) {
+      const auto [place, is_new] = next.try_emplace(needed_bits, best);
       if (!is_new && best.cost < place->second.cost) place->second = best;
     };
-    const uint64_t made = uint64_t{1} << op.makes[0];
+    const uint64_t made_bit = uint64_t{1} << op.makes[0];
     for (const auto& [before, best] : of_needed) {
-      uint64_t needed = before;
-      for (const int r : op.asked) needed |= uint64_t{1} << r;
-      if ((needed & made) == 0) {
-        add(needed, best);
+      uint64_t needed_bits = before;
+      for (const int r : op.asked) needed_bits |= uint64_t{1} << r;
+      if ((needed_bits & made_bit) == 0) {
+        add(needed_bits, best);
         continue;
       }
-      needed &= ~made;
+      needed_bits &= ~made_bit;
       const auto bytes = static_cast<double>(choices.bytes[op.makes[0]]);
-      add(needed, {best.cost + price * bytes, best.saved | made});
-      for (const int r : op.reads) needed |= uint64_t{1} << r;
-      add(needed, {best.cost + op.ms, best.saved});
+      add(needed_bits, {best.cost + price * bytes, best.saved | made_bit});
+      for (const int r : op.reads) needed_bits |= uint64_t{1} << r;
+      add(needed_bits, {best.cost + op.ms, best.saved});
     }
     of_needed = std::move(next);
   }

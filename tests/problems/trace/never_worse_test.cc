@@ -41,7 +41,7 @@ std::vector<TraceCaseKind> KindsWithoutSkips() {
 class NeverWorse : public ::testing::TestWithParam<TraceCaseKind> {};
 INSTANTIATE_TEST_SUITE_P(RandomSteps, NeverWorse,
                          ::testing::ValuesIn(KindsWithoutSkips()),
-                         [](const auto& of) { return of.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 TEST_P(NeverWorse, AreSkips) {
   TraceCaseKind with_skips = GetParam();
@@ -53,12 +53,12 @@ TEST_P(NeverWorse, AreSkips) {
   };
   for (unsigned seed = 0; goes_on() && !HasFailure(); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    const TraceCase without(GetParam(), seed);
+    const TraceCase without_skips(GetParam(), seed);
     const TraceCase with(with_skips, seed);
-    ASSERT_EQ(without.trace, with.trace);
+    ASSERT_EQ(without_skips.trace, with.trace);
     // Small steps, for which everything is proven in no time.
     if (!EnumeratePlans(with.problem, {}, kMostPlansCompared)) continue;
-    const TraceMinimum least = FindLeastPlan(without.problem);
+    const TraceMinimum least = FindLeastPlan(without_skips.problem);
     const TraceMinimum least_with = FindLeastPlan(with.problem);
     ASSERT_LE(least_with.budget.bound_bytes, least.budget.bytes);
     if (!least.budget.proven || !least_with.budget.proven) continue;
@@ -72,7 +72,8 @@ TEST_P(NeverWorse, AreSkips) {
       SCOPED_TRACE(percent);
       const int64_t budget =
           least.budget.bytes + (baseline - least.budget.bytes) * percent / 100;
-      const TraceSolution plan = SolveTraceProblem(without.problem, budget, {});
+      const TraceSolution plan =
+          SolveTraceProblem(without_skips.problem, budget, {});
       const TraceSolution skipping =
           SolveTraceProblem(with.problem, budget, {});
       if (plan.status != SearchStatus::kOptimal) continue;

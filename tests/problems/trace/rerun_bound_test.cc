@@ -51,14 +51,14 @@ double AtMost(double ms) { return ms * (1 + 1e-9) + 1e-12; }
 class RerunBoundTest : public ::testing::TestWithParam<TraceCaseKind> {};
 INSTANTIATE_TEST_SUITE_P(RandomSteps, RerunBoundTest,
                          ::testing::ValuesIn(TraceCaseKinds()),
-                         [](const auto& of) { return of.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 // Compares the bound with plans at each budget at which another plan fits.
 TEST_P(RerunBoundTest, IsNoMoreThanAnyPlan) {
-  int done = 0;
-  int reached = 0;
+  int cases = 0;
+  int met_bounds = 0;
   const auto goes_on = [&] {
-    return done < Repetitions(60) || (reached == 0 && done < 60);
+    return cases < Repetitions(60) || (met_bounds == 0 && cases < 60);
   };
   for (unsigned seed = 0; goes_on(); ++seed) {
     SCOPED_TRACE(seed);
@@ -66,7 +66,7 @@ TEST_P(RerunBoundTest, IsNoMoreThanAnyPlan) {
     const std::optional<TracePlans> plans =
         EnumeratePlans(c.problem, c.options.max_units, 1000);
     if (!plans || plans->plans.size() < 2) continue;
-    ++done;
+    ++cases;
     std::map<int64_t, double> least_ms;  // by peak
     for (const TracePlans::Plan& plan : plans->plans) {
       double& ms = least_ms.try_emplace(plan.peak_bytes, plan.recompute_ms)
@@ -79,10 +79,10 @@ TEST_P(RerunBoundTest, IsNoMoreThanAnyPlan) {
       ASSERT_LE(bound, AtMost(ms)) << "budget " << peak;
       ASSERT_LE(bound, before * (1 + 1e-4)) << "budget " << peak;
       before = std::min(bound, before);
-      reached += ms > 0 && bound > ms * .5 ? 1 : 0;
+      met_bounds += ms > 0 && bound > ms * .5 ? 1 : 0;
     }
   }
-  EXPECT_GT(reached, 0);
+  EXPECT_GT(met_bounds, 0);
 }
 
 // Returns units inside units, with policies of all kinds.
@@ -123,7 +123,7 @@ std::vector<CheckpointedModule> RandomUnits(
 int CheckRandomPlans(const Trace& trace, int plans, std::mt19937& random) {
   const graph::NeedDrivenPolicies need_driven(trace);
   const graph::Simulator simulator(trace);
-  int taken = 0;
+  int accepted = 0;
   for (int k = 0; k < plans; ++k) {
     const std::vector<CheckpointedModule> units =
         RandomUnits(trace, need_driven, random);
@@ -134,28 +134,28 @@ int CheckRandomPlans(const Trace& trace, int plans, std::mt19937& random) {
       continue;
     }
     if (use.recompute_ms == 0) continue;
-    ++taken;
+    ++accepted;
     EXPECT_LE(BoundMs(trace, use.peak_bytes), AtMost(use.recompute_ms))
         << "plan " << k;
   }
-  return taken;
+  return accepted;
 }
 
 TEST_P(RerunBoundTest, IsNoMoreThanUnitsInsideUnits) {
-  int taken = 0;
+  int accepted = 0;
   for (int seed = 0; seed < Repetitions(60) && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const Trace trace = test_support::RandomStep(random, GetParam().step);
-    taken += CheckRandomPlans(trace, 40, random);
+    accepted += CheckRandomPlans(trace, 40, random);
   }
-  EXPECT_GT(taken, Repetitions(100));
+  EXPECT_GT(accepted, Repetitions(100));
 }
 
 // If operators read storages that no call is said to be given, the simulator
 // does not hold them for units.
 TEST_P(RerunBoundTest, IsNoMoreWhereArgumentsAreNotTold) {
-  int taken = 0;
+  int accepted = 0;
   for (int seed = 0; seed < Repetitions(40) && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
@@ -170,23 +170,23 @@ TEST_P(RerunBoundTest, IsNoMoreWhereArgumentsAreNotTold) {
         return !is_by_position && is_not_told(s);
       });
     }
-    taken += CheckRandomPlans(trace, 40, random);
+    accepted += CheckRandomPlans(trace, 40, random);
   }
-  EXPECT_GT(taken, Repetitions(100));
+  EXPECT_GT(accepted, Repetitions(100));
 }
 
 // Traces of no program: all that the simulator accepts.
 TEST(RerunBoundOfAnyTraceTest, IsNoMoreThanAnyPlan) {
-  int taken = 0;
+  int accepted = 0;
   for (int seed = 0; seed < Repetitions(400) && !::testing::Test::HasFailure();
        ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const Trace trace =
         test_support::RandomTrace(random, 5 + static_cast<int>(random() % 40));
-    taken += CheckRandomPlans(trace, 20, random);
+    accepted += CheckRandomPlans(trace, 20, random);
   }
-  EXPECT_GT(taken, Repetitions(100));
+  EXPECT_GT(accepted, Repetitions(100));
 }
 
 // Returns the optimum of the relaxation as a linear program, with memory at all
@@ -339,13 +339,12 @@ Trace BundledTrace(const std::string& name) {
 }
 
 class BoundOfBundledTraceTest : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Traces, BoundOfBundledTraceTest,
-                         ::testing::Values("bert_base", "gpt2_small",
-                                           "gpt2_small_autocast", "gpt2_tiny",
-                                           "llama3_8b", "mixtral_4_layers",
-                                           "resnet50", "resnet50_autocast",
-                                           "swin_tiny", "t5_small", "vit_base"),
-                         [](const auto& of) { return std::string(of.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Traces, BoundOfBundledTraceTest,
+    ::testing::Values("bert_base", "gpt2_small", "gpt2_small_autocast",
+                      "gpt2_tiny", "llama3_8b", "mixtral_4_layers", "resnet50",
+                      "resnet50_autocast", "swin_tiny", "t5_small", "vit_base"),
+    [](const auto& test) { return std::string(test.param); });
 
 TEST_P(BoundOfBundledTraceTest, IsNoMoreThanThePlan) {
   const Trace trace = BundledTrace(GetParam());
@@ -371,13 +370,15 @@ TEST_P(BoundOfBundledTraceTest, IsNoMoreThanThePlan) {
 // Results of other forms of the same problem with memory counted at all
 // operators at once, by integer programs and to four digits.
 TEST(BoundOfBundledTracesTest, IsThatOfOtherForms) {
-  const auto expect = [](const std::string& name,
-                         const std::vector<std::pair<int64_t, double>>& known) {
-    const Trace trace = BundledTrace(name);
-    for (const auto& [budget, ms] : known) {
-      EXPECT_NEAR(BoundMs(trace, budget), ms, 6e-4) << name << " " << budget;
-    }
-  };
+  const auto expect =
+      [](const std::string& name,
+         const std::vector<std::pair<int64_t, double>>& known_bounds) {
+        const Trace trace = BundledTrace(name);
+        for (const auto& [budget, ms] : known_bounds) {
+          EXPECT_NEAR(BoundMs(trace, budget), ms, 6e-4)
+              << name << " " << budget;
+        }
+      };
   expect("t5_small", {{4362681344, .532},
                       {3898741760, 1.123},
                       {3434802176, 4.477},

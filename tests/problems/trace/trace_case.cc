@@ -72,18 +72,18 @@ class Enumerator {
     const std::vector<CandidateCall>& candidates = problem.candidates;
     std::vector<int> index(problem.groups.size(), -1);
     for (const CandidateCall& candidate : candidates) {
-      int& of = index[candidate.module_node];
-      if (of >= 0) continue;
-      of = static_cast<int>(units_.size());
+      int& unit_index = index[candidate.module_node];
+      if (unit_index >= 0) continue;
+      unit_index = static_cast<int>(units_.size());
       units_.push_back({.node = candidate.module_node,
                         .module = problem.trace->calls[candidate.call].module});
     }
     for (Unit& unit : units_) unit.excludes.assign(units_.size(), 0);
     for (const CandidateCall& candidate : candidates) {
-      const int of = index[candidate.module_node];
+      const int inner = index[candidate.module_node];
       for (int c = candidate.parent; c >= 0; c = candidates[c].parent) {
-        const int around = index[candidates[c].module_node];
-        units_[of].excludes[around] = units_[around].excludes[of] = 1;
+        const int outer = index[candidates[c].module_node];
+        units_[inner].excludes[outer] = units_[outer].excludes[inner] = 1;
       }
     }
   }
@@ -98,8 +98,8 @@ class Enumerator {
 
   std::vector<CheckpointedModule> ByChance(std::mt19937& random) {
     for (size_t u = 0; u < units_.size(); ++u) {
-      if (random() % 2 == 0 || !MayAdd(u, chosen_)) continue;
-      chosen_.push_back(u);
+      if (random() % 2 == 0 || !MayAdd(u, chosen_units_)) continue;
+      chosen_units_.push_back(u);
       std::vector<char> saved = AlwaysSaved(units_[u]);
       for (const int group : FreeGroups(units_[u])) {
         saved[group] = random() % 2 == 0 ? 1 : 0;
@@ -136,20 +136,21 @@ class Enumerator {
     return saved;
   }
 
-  bool MayAdd(size_t u, const std::vector<size_t>& chosen) const {
-    return std::ssize(chosen) < max_units_ &&
-           std::ranges::none_of(chosen, [&](size_t other) {
+  bool MayAdd(size_t u, const std::vector<size_t>& chosen_units) const {
+    return std::ssize(chosen_units) < max_units_ &&
+           std::ranges::none_of(chosen_units, [&](size_t other) {
              return units_[u].excludes[other] != 0;
            });
   }
 
-  double Count(size_t u, std::vector<size_t> chosen) const {
+  double Count(size_t u, std::vector<size_t> chosen_units) const {
     if (u == units_.size()) return 1;
-    const double without = Count(u + 1, chosen);
-    if (!MayAdd(u, chosen)) return without;
-    chosen.push_back(u);
+    const double plans_without = Count(u + 1, chosen_units);
+    if (!MayAdd(u, chosen_units)) return plans_without;
+    chosen_units.push_back(u);
     const auto free = static_cast<int>(FreeGroups(units_[u]).size());
-    return without + std::ldexp(Count(u + 1, std::move(chosen)), free);
+    return plans_without +
+           std::ldexp(Count(u + 1, std::move(chosen_units)), free);
   }
 
   void Choose(size_t u) {
@@ -158,9 +159,9 @@ class Enumerator {
       return;
     }
     Choose(u + 1);
-    if (!MayAdd(u, chosen_)) return;
+    if (!MayAdd(u, chosen_units_)) return;
     const std::vector<int> free = FreeGroups(units_[u]);
-    chosen_.push_back(u);
+    chosen_units_.push_back(u);
     for (uint32_t subset = 0; subset >> free.size() == 0; ++subset) {
       std::vector<char> saved = AlwaysSaved(units_[u]);
       for (size_t k = 0; k < free.size(); ++k) {
@@ -170,7 +171,7 @@ class Enumerator {
       Choose(u + 1);
       modules_.pop_back();
     }
-    chosen_.pop_back();
+    chosen_units_.pop_back();
   }
 
   void Simulate() {
@@ -187,7 +188,7 @@ class Enumerator {
   const TraceProblem& problem_;
   const int max_units_;
   std::vector<Unit> units_;
-  std::vector<size_t> chosen_;
+  std::vector<size_t> chosen_units_;
   std::vector<CheckpointedModule> modules_;
   TracePlans result_;
 };
@@ -375,10 +376,10 @@ Witnesses RandomWitnesses(const TraceProblem& problem,
         holders.push_back({.kind = kArgument, .index = c});
       }
     }
-    const auto is_innermost = [&](const Witness& of) {
+    const auto is_innermost = [&](const Witness& witness) {
       return std::ranges::none_of(holders, [&](const Witness& other) {
-        return other.index > of.index &&
-               other.index <= problem.candidates[of.index].last;
+        return other.index > witness.index &&
+               other.index <= problem.candidates[witness.index].last;
       });
     };
     const auto most = std::ranges::count_if(holders, is_innermost);
@@ -422,16 +423,16 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
   const Witnesses none(trace.storages.size());
   for (auto k = random() % 4; k > 0; --k) {
     const auto at = static_cast<int32_t>(random() % trace.operators.size());
-    const auto of = static_cast<int32_t>(random() % trace.storages.size());
+    const auto storage = static_cast<int32_t>(random() % trace.storages.size());
     const std::vector<Miscounted> live =
         FindMiscounted(problem, plan.modules, at, none);
-    if (trace.storages[of].born > at) continue;
+    if (trace.storages[storage].born > at) continue;
     decisions.push_back(
         {.kind = Decision::Kind::kLife,
-         .subject = of,
+         .subject = storage,
          .detail = at,
          .is_so = std::ranges::any_of(live, [&](const Miscounted& m) {
-           return m.storage == of && !m.is_copy;
+           return m.storage == storage && !m.is_copy;
          })});
   }
   for (auto k = random() % 3; k > 0 && !problem.candidates.empty(); --k) {

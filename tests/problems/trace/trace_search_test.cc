@@ -34,15 +34,15 @@ constexpr double kLeastProven = 0.99;
 // Calls `check` with a number of steps of a kind, and all plans of each.
 template <typename Check>
 void ForEachCase(const TraceCaseKind& kind, int steps, const Check& check) {
-  int done = 0;
-  for (unsigned seed = 0; done < steps && !::testing::Test::HasFailure();
+  int cases = 0;
+  for (unsigned seed = 0; cases < steps && !::testing::Test::HasFailure();
        ++seed) {
     SCOPED_TRACE(fmt::format("{}, seed {}", kind.name, seed));
     const TraceCase c(kind, seed);
     const std::optional<TracePlans> plans =
         EnumeratePlans(c.problem, c.options.max_units, kMostPlans);
     if (!plans || plans->plans.size() < 2) continue;
-    ++done;
+    ++cases;
     check(c, *plans, seed);
   }
 }
@@ -50,7 +50,7 @@ void ForEachCase(const TraceCaseKind& kind, int steps, const Check& check) {
 class EveryPlanOfATrace : public ::testing::TestWithParam<TraceCaseKind> {};
 INSTANTIATE_TEST_SUITE_P(RandomSteps, EveryPlanOfATrace,
                          ::testing::ValuesIn(TraceCaseKinds()),
-                         [](const auto& of) { return of.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 TEST_P(EveryPlanOfATrace, IsOfAValidTrace) {
   ForEachCase(
@@ -63,14 +63,14 @@ TEST_P(EveryPlanOfATrace, IsOfAValidTrace) {
 
 TEST_P(EveryPlanOfATrace, IsNoBetterThanTheAnswer) {
   int proven = 0;
-  int asked = 0;
+  int questions = 0;
   const auto check = [&](const TraceCase& c, const TracePlans& plans,
                          unsigned seed) {
     for (const int64_t budget : BudgetsAbout(plans, seed)) {
       const TraceSolution solution = SolveTraceProblem(c.problem, budget, {});
       ASSERT_EQ(Mismatch(plans, budget, c.problem, solution), "")
           << "budget " << budget;
-      ++asked;
+      ++questions;
       proven += solution.status == SearchStatus::kOptimal ||
                         solution.status == SearchStatus::kInfeasible
                     ? 1
@@ -78,9 +78,9 @@ TEST_P(EveryPlanOfATrace, IsNoBetterThanTheAnswer) {
     }
   };
   ForEachCase(GetParam(), kSteps, check);
-  const double share = static_cast<double>(proven) / asked;
-  EXPECT_GE(share, kLeastProven) << proven << " of " << asked;
-  RecordProperty("proven", fmt::format("{} of {}", proven, asked));
+  const double share = static_cast<double>(proven) / questions;
+  EXPECT_GE(share, kLeastProven) << proven << " of " << questions;
+  RecordProperty("proven", fmt::format("{} of {}", proven, questions));
 }
 
 // For all witnesses: a plan that keeps the decisions is one of the relaxation,
@@ -112,17 +112,18 @@ TEST_P(EveryPlanOfATrace, MayBeKnownBefore) {
                         unsigned seed) {
     std::mt19937 random(seed + 4);
     for (int k = 0; k < 3; ++k) {
-      const TracePlans::Plan& known =
+      const TracePlans::Plan& known_plan =
           plans.plans[random() % plans.plans.size()];
       const int64_t budget =
           plans.plans[random() % plans.plans.size()].peak_bytes;
       const TraceSolution solution =
-          SolveTraceProblem(c.problem, budget, {}, known.modules);
+          SolveTraceProblem(c.problem, budget, {}, known_plan.modules);
       ASSERT_EQ(Mismatch(plans, budget, c.problem, solution), "");
-      if (known.peak_bytes > budget) continue;
+      if (known_plan.peak_bytes > budget) continue;
       EXPECT_TRUE(solution.status == SearchStatus::kOptimal ||
                   solution.status == SearchStatus::kFeasible);
-      EXPECT_LE(solution.use.recompute_ms, known.recompute_ms * (1 + 1e-9));
+      EXPECT_LE(solution.use.recompute_ms,
+                known_plan.recompute_ms * (1 + 1e-9));
     }
   };
   ForEachCase(GetParam(), kFewSteps, check);
@@ -153,14 +154,17 @@ TEST_P(EveryPlanOfATrace, IsKeptWhereALimitStrikes) {
   const auto check = [](const TraceCase& c, const TracePlans& plans,
                         unsigned seed) {
     std::mt19937 random(seed + 5);
-    const TracePlans::Plan& known = plans.plans[random() % plans.plans.size()];
+    const TracePlans::Plan& known_plan =
+        plans.plans[random() % plans.plans.size()];
     for (const int64_t more : {0, 4096}) {
       const TraceSolution solution =
-          SolveTraceProblem(c.problem, known.peak_bytes + more,
-                            {.time_limit_s = 0}, known.modules);
-      ASSERT_EQ(Mismatch(plans, known.peak_bytes + more, c.problem, solution),
-                "");
-      EXPECT_LE(solution.use.recompute_ms, known.recompute_ms * (1 + 1e-9));
+          SolveTraceProblem(c.problem, known_plan.peak_bytes + more,
+                            {.time_limit_s = 0}, known_plan.modules);
+      ASSERT_EQ(
+          Mismatch(plans, known_plan.peak_bytes + more, c.problem, solution),
+          "");
+      EXPECT_LE(solution.use.recompute_ms,
+                known_plan.recompute_ms * (1 + 1e-9));
     }
   };
   ForEachCase(GetParam(), kFewSteps, check);

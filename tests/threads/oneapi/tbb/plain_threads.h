@@ -99,7 +99,7 @@ void parallel_pipeline(size_t, Pipeline pipeline) {
   std::mutex output;
   std::condition_variable turn;
   flow_control flow;
-  size_t given = 0;
+  size_t next_item = 0;
   size_t finished = 0;
   OnPlainThreads([&] {
     while (true) {
@@ -107,7 +107,7 @@ void parallel_pipeline(size_t, Pipeline pipeline) {
       if (flow.is_stopped) return;
       auto item = pipeline.first.first.body(flow);
       if (flow.is_stopped) return;
-      const size_t number = given++;
+      const size_t number = next_item++;
       reading.unlock();
       auto result = pipeline.first.second.body(item);
       std::unique_lock writing(output);
