@@ -27,7 +27,7 @@ class Architecture:
     exceptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def exception(self, step: str) -> str:
-        """Why the trace of a step may differ; "" where it may not."""
+        """Returns why the trace of a step may differ, "" if it may not."""
         return self.exceptions.get(step, self.exceptions.get("", ""))
 
 
@@ -69,7 +69,7 @@ def masked_variants(
     length: int = LENGTH,
     sides: tuple[str, ...] = ("right", "left"),
 ) -> dict[str, Inputs]:
-    """The batches of a model that takes a mask: none, ones, padded, the last one.
+    """Returns batches for a model that takes a mask: without one, of ones, padded, of one row.
 
     inputs: from the size of a batch and its mask to what the model is called with.
     """
@@ -86,12 +86,12 @@ def masked_variants(
 
 
 def batches(inputs: Callable[[int], dict[str, Any]]) -> dict[str, Inputs]:
-    """The batches of a model that takes no mask."""
+    """Returns batches for a model that takes no mask."""
     return {"no mask": lambda: inputs(BATCH), "batch of one": lambda: inputs(1)}
 
 
 def architectures() -> dict[str, Architecture]:
-    """All that can be made with the libraries that are installed."""
+    """Returns all architectures that the installed libraries can make."""
     import architectures_torch
     import architectures_transformers
 

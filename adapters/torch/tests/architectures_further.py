@@ -36,7 +36,7 @@ _MAMBA = {
 
 
 def _inputs_only(kind: str, auto: str, group: str, **options: Any) -> Architecture:
-    """A model of texts whose loss is the mean of its output."""
+    """Returns a model of texts whose loss is the mean of its output."""
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
         found = text_inputs(batch, mask)
@@ -48,7 +48,7 @@ def _inputs_only(kind: str, auto: str, group: str, **options: Any) -> Architectu
 
 
 def _laid_out_text(kind: str, **options: Any) -> Architecture:
-    """Words with the boxes that they stand in."""
+    """Returns a model of words and the boxes that they stand in."""
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
         found = text_inputs(batch, mask)
@@ -217,7 +217,7 @@ def _questions_about_images() -> Architecture:
 def _decoder_with_images(
     kind: str, auto: str, towers: dict[str, Any], patches: int, **options: Any
 ) -> Architecture:
-    """A language model that reads an image's patches in place of a token repeated."""
+    """Returns a language model that reads an image's patches in place of a repeated token."""
     image = 7
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def model_of(kind: str, auto: str, **options: Any) -> Callable[[], nn.Module]:
 
 
 def text_inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-    """What a collator gives a language model: padded ids, labels of -100 there."""
+    """Returns what a collator gives a language model: padded ids, with labels of -100 there."""
     ids = tokens(batch)
     if mask is None:
         return {"input_ids": ids, "labels": ids.clone()}
@@ -61,7 +61,7 @@ def text_inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
 
 
 def _packed() -> dict[str, Any]:
-    """Three sequences in one row, told apart by their positions."""
+    """Returns three sequences in one row, which their positions tell apart."""
     ids = tokens(1)
     positions = torch.cat([torch.arange(n) for n in (10, 8, LENGTH - 18)])
     return {"input_ids": ids, "position_ids": positions[None], "labels": ids.clone()}
@@ -129,7 +129,7 @@ _SAMPLES = 1200
 
 
 def ctc(kind: str, auto: str = "AutoModelForCTC", **options: Any) -> Architecture:
-    """Speech in, as samples; texts of different lengths out."""
+    """Returns a model of speech as samples, with texts of different lengths as labels."""
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
         targets = tokens(batch, 8, 32)
@@ -158,7 +158,7 @@ def ctc(kind: str, auto: str = "AutoModelForCTC", **options: Any) -> Architectur
 
 
 def _features(kind: str, width: int, length: int, **options: Any) -> Architecture:
-    """Speech in, as a spectrogram; texts out."""
+    """Returns a model of speech as a spectrogram, with texts as labels."""
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
         shape = (width, length) if kind == "whisper" else (length, width)

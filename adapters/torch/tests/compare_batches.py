@@ -84,7 +84,7 @@ of 16, in batches of 4, within the memory that one of 112 takes without a plan; 
 0.1%. Beside it is what tracing and planning each of the sequences finds.
 """
 
-# By name, the configuration, and what the shell is given of it.
+# Indexed by model: the fields of its configuration, as the shell's `--set` takes them.
 _OF_SEQUENCES = {
     "gpt2": ("n_layer=3", "n_embd=96", "n_head=4", "vocab_size=1000"),
     "llama": (
@@ -108,7 +108,7 @@ def _sequence(name: str, length: int) -> acplan.Trace:
 
 
 def _printed(name: str, budget: int) -> str:
-    """What the shell says."""
+    """Returns what the shell prints."""
     changes = [word for change in _OF_SEQUENCES[name] for word in ("--set", change)]
     command = ["batch", "--hf-config", name, *changes, "--batch", str(_COUNT)]
     command += ["--over", "seq", "--multiple-of", "16", "--most", str(_SEQUENCES[-1])]

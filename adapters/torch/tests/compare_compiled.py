@@ -1,5 +1,5 @@
-"""What torch.compile's partitioner saves at its memory budgets, beside acplan's plans at the
-same peak.
+"""Compares what torch.compile's partitioner saves at its memory budgets with acplan's plans at
+the same peak.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_compiled.py FOLDER
 
@@ -108,7 +108,7 @@ class Case:
                     break
 
     def _chosen(self, budget: float, solver: str) -> tuple[list[Node], float, bool]:
-        """What PyTorch saves, its seconds, and whether it asked the solver."""
+        """Returns what PyTorch saves, its seconds, and whether it asked the solver."""
         asked: list[bool] = []
         solve = partitioners._optimize_runtime_with_given_memory
 
@@ -140,7 +140,7 @@ class Case:
         return Row(budget, solver, seconds, theirs, _figures(ours), is_as_predicted)
 
     def _run_of(self, saved: list[Node]) -> dict[str, Any]:
-        """What PyTorch's two graphs need and run twice."""
+        """Returns what PyTorch's two graphs need, and what both of them run."""
         kept = set(self._graph.names_of(saved))
         forward, backward = self._graphs_saving(saved)
         first, second = run_step(forward, backward, self._num_fwd_outputs)
@@ -220,7 +220,8 @@ _COLUMNS = (
 
 
 def _found(name: str, folder: pathlib.Path) -> tuple[list[Row], dict[str, Any]]:
-    """The rows of the model, and its least budget."""
+    """Returns the rows of the model, and its least budget. Makes them if the folder has
+    none."""
     file = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".json")
     if not file.exists():
         with joint_of(*MODELS[name]) as joint:
@@ -233,7 +234,8 @@ def _found(name: str, folder: pathlib.Path) -> tuple[list[Row], dict[str, Any]]:
 
 
 def _same_saved(name: str, folder: pathlib.Path, rows: list[Row]) -> dict[str, dict[str, Any]]:
-    """By bytes, the best plans that keep no more than PyTorch's choices."""
+    """Returns the best plans that keep at most as many bytes as PyTorch's choices, indexed by
+    these bytes."""
     file = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".kept.json")
     if not file.exists():
         with joint_of(*MODELS[name]) as joint:

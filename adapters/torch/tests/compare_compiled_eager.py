@@ -33,7 +33,7 @@ comparable in milliseconds. Named are the five operators that run again most oft
 
 
 def rows_of(name: str, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """One for each way, kept in the folder."""
+    """Returns a row for each way. Makes them if the folder has none."""
     file = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".eager.json")
     if not file.exists():
         write_json(file, _made(name))
@@ -65,7 +65,7 @@ def _made(name: str) -> list[dict[str, Any]]:
 
 
 def _short(operator: str) -> str:
-    """aten.add.Tensor is add."""
+    """Returns the bare name of an operator: `add` of aten.add.Tensor."""
     parts = operator.split(".")
     return parts[1] if len(parts) > 1 else operator
 

@@ -148,7 +148,7 @@ CASES: dict[str, Case] = {
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """What the graphs of a step need and run twice."""
+    """The memory that the graphs of a step need, and the time of what they run twice."""
 
     peak_bytes: int
     recompute_ms: float
@@ -174,7 +174,7 @@ class MeasuredStep:
         return int(made._memory.beside_step(inside)) + self.step.elsewhere_bytes
 
     def of(self, graphs: dict[str, Graphs]) -> Way:
-        """Found by running them."""
+        """Runs the graphs, and returns what they need."""
         steps = run_graphs(self.step, graphs, self.joint.data["held_bytes"])
         ms = {node["name"]: node["ms"] for node in self.joint.data["nodes"]}
         seen: set[str] = set()
@@ -192,7 +192,8 @@ class MeasuredStep:
         return self.of(graphs)
 
     def one_after_another(self, budget: int) -> Way:
-        """As acplan's partitioner plans them where it does not know the step."""
+        """Plans each graph by itself, as acplan's partitioner does if it does not know the
+        step."""
         made = partitioner(budget, model=self.model, device="a100")
         graphs: dict[str, Graphs] = {}
         for key, graph in self.graphs.items():
@@ -212,7 +213,7 @@ class MeasuredStep:
         return forward, found[-1].order.applied(backward)
 
     def together(self, budget: int) -> tuple[Way, dict[str, Any], bool]:
-        """And whether the graphs run as predicted."""
+        """Plans all graphs together. The last value says whether they run as predicted."""
         data = plan_graph(self.joint.data, budget, 60.0)
         plan = plan_of(self.step, self.joint, data)
         graphs = {k: self.graphs[k].saving(v) for k, v in plan.shares.items()}

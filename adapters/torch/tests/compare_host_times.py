@@ -77,7 +77,7 @@ class _Unit(nn.Module):
         self.run = run
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # What asks for a recomputation, of all that there is.
+        # Only the exponential asks for a recomputation: autograd saves its result.
         return self.run(x).sum() + x.exp()
 
 
@@ -121,7 +121,7 @@ class _ByPyTorch(nn.Module):
 
 
 def _planned(run: Forward, policy: str) -> tuple[nn.Module, nn.Module]:
-    """The model without a plan and with one."""
+    """Returns the model without a plan and with one."""
     if policy in _OF_PYTORCH:
         return _Model(run), _ByPyTorch(_Model(run), policy)
     is_run = policy.endswith("run")
@@ -138,7 +138,7 @@ def _planned(run: Forward, policy: str) -> tuple[nn.Module, nn.Module]:
 
 
 def _times(models: list[nn.Module]) -> list[tuple[float, float]]:
-    """The best of many, forward and backward, in turns."""
+    """Returns the best of many times, forward and backward. The models take turns."""
     best = [(float("inf"), float("inf"))] * len(models)
     for _ in range(_REPEATS):
         for index, model in enumerate(models):
@@ -153,7 +153,7 @@ def _times(models: list[nn.Module]) -> list[tuple[float, float]]:
     return best
 
 
-# Of each kind of operator, by its decision: forward and backward, in microseconds.
+# Indexed by kind of operator and by decision: forward and backward, in microseconds.
 Costs = dict[str, dict[str, tuple[float, float]]]
 
 
@@ -181,8 +181,8 @@ def _kind(operator: dict[str, Any]) -> str:
 
 
 def _host_ms(planned: Plan, traced: Trace, costs: Costs) -> tuple[int, float]:
-    """Operators of units, and what they cost the host in a step. Those of a run of
-    modules follow one another."""
+    """Returns the number of operators in units, and the milliseconds that they cost the host in
+    a step. The operators of a run of modules follow one another."""
     data = traced.data
     names = [module["fqn"] for module in data["modules"]]
     starts = {names[call["module"]]: call["start"] for call in reversed(data["calls"])}
@@ -197,7 +197,7 @@ def _host_ms(planned: Plan, traced: Trace, costs: Costs) -> tuple[int, float]:
 
 
 def _first_of(fqn: str, known: dict[str, int]) -> str:
-    """The module itself, or the first of the run."""
+    """Returns the module itself, or the first one of the run."""
     if fqn in known:
         return fqn
     parent, _, children = fqn.rpartition(".")

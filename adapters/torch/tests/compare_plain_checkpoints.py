@@ -34,7 +34,7 @@ def cases() -> dict[str, Case]:
 
 
 def blocks_of(model: nn.Module) -> Iterator[tuple[str, ...]]:
-    """The children of each list or sequence of modules."""
+    """Yields the children of each list or sequence of modules."""
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module):
             names = (name for name, child in module.named_children() if child is not None)
@@ -42,8 +42,8 @@ def blocks_of(model: nn.Module) -> Iterator[tuple[str, ...]]:
 
 
 def plain_peaks(model: nn.Module, inputs: dict[str, Any], options: Any) -> dict[str, int]:
-    """By list of blocks the peak with each of them in a checkpoint; without those that
-    PyTorch refuses."""
+    """Returns the peak with each block of a list in a checkpoint, indexed by the first and last
+    block. Lists that PyTorch refuses are left out."""
     root = type(model).__name__
     found = {}
     with measuring(model, **options, **inputs) as measured:
@@ -90,7 +90,8 @@ def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def complaint_of(case: Case) -> tuple[str, bool]:
-    """What is said of a model, and whether its least budget is above what it may be."""
+    """Returns what to print of a model, and whether its least budget is above the peak of
+    checkpoints with equal gradients."""
     make, inputs_of, given = case
     model, inputs = make(), inputs_of()
     options = {"optimizer": "sgd", "workspaces": False, **given}

@@ -37,7 +37,7 @@ whether the plan, simulated, keeps it. Where the plan on the profile recomputes 
 not keep the budget, or the plan on the trace is not proven optimal.
 """
 
-# Of the way from the least that any plan needs to what the step needs without one.
+# Shares of the way from the least that any plan needs to what the step needs without one.
 SHARES = (0.9, 0.6, 0.3, 0.1, 0.0)
 
 

@@ -32,7 +32,7 @@ _BUDGETS = ("90%", "75%", "60%", "min")
 
 
 def _large(name: str) -> Trace:
-    """The model with sixteen times its batch, so that activations count."""
+    """Traces the model with sixteen times its batch, so that activations count."""
     example = EXAMPLES[name]()
     with torch.device("meta"):
         model = example.make()
@@ -44,7 +44,7 @@ def _large(name: str) -> Trace:
 
 
 def _row(folder: str, name: str, budget: str) -> list[str] | None:
-    """None where no plan fits the budget."""
+    """Returns the cells of a row, or None if no plan fits the budget."""
 
     def run(command: str, *arguments: str) -> dict[str, Any]:
         files = [f"{folder}/{a}" if ".json" in a else a for a in arguments]

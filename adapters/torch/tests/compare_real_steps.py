@@ -83,8 +83,8 @@ _FACTS = (
 
 
 def cases(architecture: Architecture) -> Iterator[tuple[str, Case]]:
-    """Every batch in training; autocast without a mask and with padding; evaluation
-    of the last, small batch."""
+    """Yields every batch in training, two of them with autocast as well (without a mask and
+    with padding), and the last, small batch in evaluation."""
     variants = architecture.variants
     for name, inputs in variants.items():
         yield name, Case(inputs())
@@ -97,7 +97,7 @@ def cases(architecture: Architecture) -> Iterator[tuple[str, Case]]:
 
 
 def facts() -> Iterator[tuple[str, str]]:
-    """Common models, each without a mask and with one of ones."""
+    """Yields common models, each with the names of its batches: no mask, and a mask of ones."""
     for name in _FACTS:
         yield name, "no mask"
         yield name, "ones"
@@ -143,7 +143,7 @@ class _Row:
     steps: int = 0
     equal: int = 0
     operators: int = 0
-    # By what differs, or the reason why it may: the steps.
+    # The labels of steps, indexed by what differs or by the reason why it may.
     reasons: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     def exceptions(self) -> str:

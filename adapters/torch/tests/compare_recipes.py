@@ -53,8 +53,8 @@ operators. Llama's recipes all peak in the optimizer step, which no plan changes
 recomputed at their peak.
 """
 
-# Of the memory between the least and the recipe's: how near the least budget with as
-# little recomputation is sought.
+# How near the least budget with as little recomputation is sought: a share of the memory
+# between the least and the recipe's.
 _NEAR = 1e-3
 # Operators that PyTorch's estimator leaves out, and policies see.
 _LEFT_OUT = ("aten.clone.default", "aten.lift_fresh.default")
@@ -104,7 +104,8 @@ class Comparison:
 
 
 def compare(at: Subject, theirs: Measured, near: float = _NEAR) -> Comparison:
-    """`near`: how near the least memory is sought, of what there is to gain."""
+    """Compares a recipe with acplan's plans at its peak. `near` says how near the least memory
+    is sought, as a share of what there is to gain."""
     budget = theirs.peak_bytes
     planned = at.plan(budget, **WITH_SKIP)
     without = at.plan(budget, **WITHOUT_SKIP)
@@ -114,7 +115,7 @@ def compare(at: Subject, theirs: Measured, near: float = _NEAR) -> Comparison:
 
 
 def least_memory(at: Subject, known: Plan, recompute_ms: float, near: float) -> Plan:
-    """By bisection from a plan that recomputes no more than that."""
+    """Bisects for the least memory, from a plan that recomputes no more than `recompute_ms`."""
     try:
         lower = at.least_with_skip
     except AcplanError as error:
@@ -136,7 +137,8 @@ def least_memory(at: Subject, known: Plan, recompute_ms: float, near: float) -> 
 
 
 def torch_plan(traced: Trace, units: dict[str, Any]) -> Plan:
-    """Of a unit for which it finds no policy, everything is recomputed."""
+    """Returns PyTorch's plan as one of acplan's. A unit for which PyTorch finds no policy is
+    recomputed as a whole."""
     return Plan(
         tuple(
             PlannedModule(fqn, _decisions(_names(traced, fqn), unit))
@@ -166,7 +168,7 @@ def _decisions(names: list[str], unit: dict[str, Any]) -> tuple[PlannedOperator,
 
 
 def _plans(at: Subject, of_torch: list[dict[str, Any]]) -> Iterator[tuple[str, Plan | str]]:
-    """Or why there is none."""
+    """Yields each recipe and plan of PyTorch, or the reason why there is none."""
     yield from recipes(at.example, at.traced)
     for found in of_torch:
         label = "PyTorch's planner"

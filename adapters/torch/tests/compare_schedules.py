@@ -70,7 +70,8 @@ Wanted are plans within 5% of the bound of any schedule at 40% and above, found 
 seconds, proven, and never more than what is recomputed without skipping.
 """
 
-# Of the way from the least that save, recompute needs to what the step needs without a plan.
+# Shares of the way from the least that save, recompute needs to what the step needs without a
+# plan.
 SHARES = (0.8, 0.6, 0.4, 0.2, 0.0)
 
 _SKIP = {"decisions": "save,recompute,skip", "time_limit": "2"}
@@ -95,7 +96,7 @@ def _cases() -> dict[str, Case]:
 
 
 def kinds() -> list[str]:
-    """Those that this version of acplan has."""
+    """Returns the kinds of plans that this version of acplan has."""
     return [kind for kind in _KINDS if not {*_KINDS[kind]} - {*PLAN_OPTIONS}]
 
 
@@ -111,7 +112,7 @@ class Found:
 
     @property
     def ms(self) -> float:
-        """Of recomputation and stalls."""
+        """The milliseconds of recomputation and stalls."""
         stall = self._data.get("offload", {}).get("stall_ms", 0.0)
         return float(self._data.get("recompute_ms", 0.0) + stall)
 
@@ -154,7 +155,7 @@ class Row:
 
     @property
     def best(self) -> Found | None:
-        """Of the plans without offload."""
+        """The best of the plans without offload."""
         plans = [f for k, f in self.found.items() if k in _OF_UNITS and not f.failed]
         return min(plans, key=lambda plan: plan.ms, default=None)
 
@@ -201,7 +202,7 @@ class _Case:
         return path
 
     def rows(self) -> Iterator[Row]:
-        """The one of least budgets first."""
+        """Yields the rows, the one of the least budgets first."""
         first = self._row(-1, "min")
         yield first
         least = first.found["save, recompute"].budget
@@ -244,7 +245,7 @@ class _Case:
         return file.read_text()
 
     def _difference(self, planned: Plan) -> str:
-        """Of the step with the plan, traced again, from what the plan says."""
+        """Returns how the step with the plan, traced again, differs from what the plan says."""
         try:
             measured = self._at.measured(planned)
         except AcplanError as error:
@@ -259,7 +260,7 @@ class _Case:
 
 
 def _seconds() -> float:
-    """Of the processes that were started here, on processors."""
+    """Returns the processor time of the processes that were started here."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

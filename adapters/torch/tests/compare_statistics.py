@@ -172,7 +172,7 @@ def _operator_rows(fqn: str, ours: dict[str, Any], theirs: SACStats) -> Iterator
 
 
 def reasons(row: Row, of: Comparison) -> set[str]:
-    """Why a row is unequal; empty where nothing explains it."""
+    """Returns why a row is unequal: an empty set if nothing explains it."""
     if row.statistic.startswith("order bw"):
         return {TIES} if _differs_in_ties(row, of) else set()
     if row.statistic == "input_per_module":
@@ -210,7 +210,7 @@ def _differs_in_ties(row: Row, of: Comparison) -> bool:
 
 
 def _reasons_of_ties(row: Row, of: Comparison) -> set[str]:
-    """An operator that both tie, to other parents; else one of ours alone."""
+    """Explains operators that both tie, to other parents, and operators that only we tie."""
     ours, theirs = set(map(tuple, row.ours)), set(map(tuple, row.torchs))
     tied = {op for op, _ in theirs}
     if not tied <= {op for op, _ in ours}:

@@ -51,7 +51,7 @@ from third_party import all_entries
 from third_party.page import print_page, wrong
 from third_party.registry import Entry, seed
 
-# Of the way from the least that any plan needs to what the step needs without one.
+# Shares of the way from the least that any plan needs to what the step needs without one.
 SHARES = (0.75, 0.5)
 _TIME_LIMIT = 1.0  # seconds, of one search
 _MOST_SECONDS = 180  # of one step, on the processor
@@ -59,7 +59,7 @@ _MOST_BYTES = 8 << 30  # of one step
 _ITERATIONS = 2
 _CLOSE = 1e-5  # of the largest element
 
-# What a real step leaves: by name, a tensor, or None where there is none.
+# The tensors that a real step leaves, indexed by name: None if there is no such tensor.
 Left = dict[str, Tensor | None]
 
 
@@ -75,7 +75,7 @@ class Result:
     peak_bytes: int = 0
     least_bytes: int = 0
     values: str = ""
-    # Of two runs without a plan, which differ, or 0 where they are equal bit for bit.
+    # The tolerance within which two runs without a plan agree: 0 if they are equal bit for bit.
     tolerance: float = 0.0
     refused: str = ""
     plans: list[tuple[float, bool, str]] = dataclasses.field(default_factory=list)
@@ -116,7 +116,8 @@ def _fill(found: Result, entry: Entry) -> None:
 
 
 def _traced(entry: Entry, found: Result) -> tuple[Trace, dict[str, Any]]:
-    """The trace; with the values of the batch where it is refused without them."""
+    """Returns the trace, with the values of the batch if it is refused without them, and the
+    options that ask for these values."""
     step = entry.made()
     try:
         return acplan.trace(step.model, *step.args, progress=False, **step.options()), {}
@@ -134,7 +135,7 @@ def _traced(entry: Entry, found: Result) -> tuple[Trace, dict[str, Any]]:
 
 
 def _plans(traced: Trace) -> list[Plan]:
-    """At the shares, and with the least memory, which is the last one."""
+    """Returns plans at the shares, and as the last one the plan with the least memory."""
     with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
         path = pathlib.Path(folder) / "trace.json"
         traced.save(path)
@@ -173,8 +174,8 @@ def _unlike(plan: Plan, seen: acplan.Verification, step_ms: float) -> str:
 
 
 def _tolerance(expected: Left, again: Left) -> float:
-    """What two runs without a plan may differ by: some kernels add in another order where
-    memory is aligned otherwise."""
+    """Returns the tolerance within which two runs without a plan agree: some kernels add in
+    another order if memory is aligned otherwise."""
     for tolerance in (0.0, _CLOSE):
         difference = first_difference(expected, again, tolerance)
         if not difference:
@@ -191,7 +192,8 @@ def _wrong_when_run(entry: Entry, expected: Left, tolerance: float, plan: Plan) 
 
 
 def _said(find: Callable[..., str], *args: Any) -> str:
-    """What it finds, or raises: other plans are tried all the same."""
+    """Returns what the function finds, or the error that it raises, so that other plans are
+    tried all the same."""
     try:
         return find(*args)
     except Exception as error:  # It is what did not hold.
@@ -233,7 +235,7 @@ def real_step(entry: Entry, plan: Plan | None) -> Left:
 
 
 def _names(model: torch.nn.Module, what: str) -> Iterable[tuple[str, Tensor]]:
-    """Of parameters, as they are named without a plan."""
+    """Yields parameters, as they are named without a plan."""
     for name, value in getattr(model, what)():
         yield name.replace("_checkpoint_wrapped_module.", ""), value
 
@@ -258,7 +260,7 @@ def _loss(
 
 
 def first_difference(expected: Left, found: Left, tolerance: float = 0.0) -> str:
-    """The name of what differs first, by more than the tolerance, or ""."""
+    """Returns the name of the first value that differs by more than the tolerance, or ""."""
     for name, value in expected.items():
         if name not in found:
             return name
@@ -273,7 +275,7 @@ def first_difference(expected: Left, found: Left, tolerance: float = 0.0) -> str
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
-    """Bit for bit; what is not a number in both is equal."""
+    """Returns whether tensors are equal bit for bit, also where they are not a number."""
     if is_traceable_wrapper_subclass(a) and type(a) is type(b):
         inner = a.__tensor_flatten__()[0]
         return all(_is_same(getattr(a, name), getattr(b, name)) for name in inner)
@@ -310,7 +312,7 @@ def _place(error: BaseException) -> str:
 
 
 def _checked(entry: Entry) -> Result:
-    """The real steps alone."""
+    """Runs the real steps alone, without a plan."""
     found = Result(entry.package, entry.name, importlib.metadata.version(entry.package))
     try:
         found.kind = type(entry.made().model).__name__
@@ -331,14 +333,15 @@ _Out = multiprocessing.connection.Connection
 
 
 def _told(find: Find, entry: Entry, out: _Out) -> None:
-    """In a process of its own, which the system ends if it takes too long or too much."""
+    """Sends the result, from a process of its own that the system ends if it takes too much
+    time or memory."""
     resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS + 5))
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
     out.send(find(entry))
 
 
 def _apart(find: Find, entry: Entry) -> Result:
-    """The result of a process of its own: no step ends the others."""
+    """Returns the result of a process of its own, so that no step ends the others."""
     began = time.monotonic()
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
@@ -367,7 +370,7 @@ def _ending(code: int | None) -> str:
 
 
 def _package(find: Find, entries: Sequence[Entry], path: pathlib.Path | None) -> None:
-    """All steps of a package, which is imported once."""
+    """Runs all steps of a package, which is imported once."""
     for name in dict.fromkeys(itertools.chain(*(e.modules for e in entries))):
         try:
             importlib.import_module(name)

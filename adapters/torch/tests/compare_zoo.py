@@ -62,7 +62,7 @@ length: neither peaks nor shares say anything of models in use. Batches are padd
 right where a model takes a mask.
 """
 
-# Of the way from the least that any plan needs to what the step needs without one.
+# Shares of the way from the least that any plan needs to what the step needs without one.
 SHARES = (0.75, 0.5)
 _TIME_LIMIT = 2.0  # seconds, of one search
 _MOST_SECONDS = 200  # of one model, on the processor
@@ -94,7 +94,7 @@ class Result:
 
 
 def batch_of(architecture: Architecture) -> dict[str, Any]:
-    """Padded on the right where the model takes a mask."""
+    """Returns a batch, padded on the right if the model takes a mask."""
     variants = architecture.variants
     return variants.get("padded right", next(iter(variants.values())))()
 
@@ -197,7 +197,7 @@ def _first_difference(
 
 
 def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit for bit; what is not a number in both is equal."""
+    """Returns whether tensors are equal bit for bit, also where they are not a number."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     a, b = a.contiguous(), b.contiguous()
@@ -205,7 +205,7 @@ def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _told(architecture: Architecture, out: multiprocessing.connection.Connection) -> None:
-    """In a process of its own, which the system ends if it takes too long."""
+    """Sends the result, from a process of its own that the system ends if it takes too long."""
     resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS + 5))
     _be_quiet()
     try:
@@ -220,7 +220,7 @@ def _told(architecture: Architecture, out: multiprocessing.connection.Connection
 
 
 def _apart(architecture: Architecture) -> Result:
-    """The result of a process of its own: no model ends the others."""
+    """Returns the result of a process of its own, so that no model ends the others."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
         target=_told, args=(architecture, theirs)

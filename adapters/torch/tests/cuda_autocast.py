@@ -50,7 +50,7 @@ _KEY = "AutocastCPU"
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """While it lasts, torch.autocast("cpu") casts what torch.autocast("cuda") does."""
+    """Makes torch.autocast("cpu") cast what torch.autocast("cuda") does, within its block."""
     if not torch.is_autocast_enabled("cpu"):
         yield
         return
@@ -82,7 +82,7 @@ def as_on_cuda() -> Iterator[None]:
 
 
 def cast_as_half(tensor: Tensor) -> Tensor:
-    """What autocast, if it is on, makes of an input of attention."""
+    """Casts an input of attention as autocast does, if it is on."""
     kind = tensor.device.type
     if not torch.is_autocast_enabled(kind) or not _is_cast(tensor):
         return tensor
@@ -90,7 +90,7 @@ def cast_as_half(tensor: Tensor) -> Tensor:
 
 
 def cast_as_single(tensor: Tensor) -> Tensor:
-    """What autocast, if it is on, makes of an input of a norm."""
+    """Casts an input of a norm to float32 as autocast does, if it is on."""
     if not torch.is_autocast_enabled(tensor.device.type) or not _is_cast(tensor):
         return tensor
     return tensor.to(torch.float32)
@@ -147,7 +147,7 @@ def _casting(operator: Any, rule: Callable[[Tensor], Tensor]) -> Callable[..., A
 def _cast_all(
     rule: Callable[[Tensor], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """From the last argument to the first, as compiled C++ does."""
+    """Casts the arguments from the last to the first, as compiled C++ does."""
 
     def cast(value: Any) -> Any:
         return rule(value) if _is_cast(value) else value
@@ -190,6 +190,6 @@ def _of_the_cpu_alone() -> Iterator[Any]:
         bare = name.removeprefix("aten::")
         if name.startswith("aten::") and bare not in ours:
             operator = _operator(bare)
-            # Those that autocast itself needs are there for CUDA as well.
+            # Operators that autocast itself needs are there for CUDA as well.
             if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA"):
                 yield operator

@@ -32,7 +32,7 @@ _CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 
 @contextlib.contextmanager
 def device_marks() -> Iterator[None]:
-    """While it lasts, marked operators take the place of the device's kernels."""
+    """Puts marked operators in the place of the device's kernels, within its block."""
     with contextlib.ExitStack() as replaced:
         for owner, name, value in _REPLACEMENTS:
             replaced.enter_context(mock.patch.object(owner, name, value))
@@ -41,8 +41,8 @@ def device_marks() -> Iterator[None]:
 
 
 def _zero_gradients(op: Any) -> None:
-    """Only forward passes are compared: the backward pass has but to run. Nothing is
-    kept for it, as what is marked may be written to."""
+    """Gives an operator gradients of zeros: only forward passes are compared, and the backward
+    pass has but to run. Nothing is kept for it, as marked tensors may be written to."""
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.gradients = [_zeros_like(value) for value in inputs]
@@ -57,7 +57,7 @@ def _zero_gradients(op: Any) -> None:
 
 
 def _zeros_like(value: Any) -> Any:
-    """A function that makes the gradient of an input, or one for each of a list."""
+    """Returns a function that makes the gradient of an input, or a list of such functions."""
     if isinstance(value, (list, tuple)) and isinstance(value[0], Tensor):
         return [_zeros_like(item) for item in value]
     if not isinstance(value, Tensor) or not value.requires_grad:
@@ -90,7 +90,8 @@ def _attention(
 
 
 def _rows_first(query: Tensor, value: Tensor) -> Tensor:
-    """As flash attention lays out its result, rows before heads."""
+    """Returns an empty result of attention, laid out as flash attention does: rows before
+    heads."""
     shape = (*query.shape[:-1], value.shape[-1])
     if len(shape) != 4:
         return query.new_empty(shape)

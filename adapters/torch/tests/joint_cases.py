@@ -21,7 +21,7 @@ Graphs = tuple[GraphModule, GraphModule]
 
 @dataclasses.dataclass(frozen=True)
 class Joint:
-    """What a partitioner is called with."""
+    """The arguments that a partitioner is called with."""
 
     module: GraphModule
     inputs: Any
@@ -50,8 +50,8 @@ def joint_of(
     *,
     is_inductors: bool = True,
 ) -> Iterator[Joint]:
-    """The joint graph of the model and its loss, on an A100 that is not there, while it
-    lasts; with `is_inductors` after Inductor's decompositions and passes."""
+    """Yields the joint graph of the model and its loss, on an A100 that is not there. With
+    `is_inductors` it is the graph after Inductor's decompositions and passes."""
     with torch.device("meta"):
         model, given = make(), inputs()
     with fake_cuda(), _as_compiling(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -91,7 +91,8 @@ def joint_of(
 
 @contextlib.contextmanager
 def _as_compiling() -> Iterator[None]:
-    """The device's random numbers have a state, and transformers asks for no values."""
+    """Gives the device's random numbers a state, and keeps transformers from asking for
+    values."""
     name = "transformers.utils.import_utils.is_torchdynamo_compiling"
     with (
         mock.patch.object(torch.cuda, "get_rng_state", lambda *_: torch.zeros(16)),

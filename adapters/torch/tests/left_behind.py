@@ -1,4 +1,4 @@
-"""What calls of acplan leave behind that end by chance in their midst: nothing.
+"""Checks that calls of acplan that are ended by chance in their midst leave nothing behind.
 
     python tests/left_behind.py 500 [SEED]
 
@@ -87,7 +87,7 @@ _CONFIGS = (torch._dynamo.config, torch._functorch.config, torch._inductor.confi
 
 
 def state_of(model: nn.Module) -> dict[str, Any]:
-    """By name, of values that can be compared."""
+    """Returns values that can be compared, indexed by name."""
     state: dict[str, Any] = dict(_of_process())
     for owner in _OWNERS:
         state |= {
@@ -154,7 +154,7 @@ class Case:
         self.call = call
 
     def state(self) -> dict[str, Any]:
-        # Who asks for a trace may have hooks that note what runs in it.
+        # A caller who asks for a trace may have hooks that note what runs in it.
         is_asked_for = self.call in (CALLS["trace"], CALLS["verify"])
         return state_of(self.model) | {"noted": 0 if is_asked_for else len(self.noted)}
 
@@ -184,7 +184,7 @@ CALLS: dict[str, Callable[[Case], object]] = {
 
 
 class Midway(Exception):
-    """By chance."""
+    """The error that ends a call by chance."""
 
 
 @contextlib.contextmanager

@@ -20,13 +20,13 @@ from zoo import Example
 
 WITHOUT_SKIP = {"decisions": "save,recompute"}
 WITH_SKIP = {"decisions": "save,recompute,skip", "segments": "auto"}
-# Of times that are sums of the same numbers in another order.
+# The tolerance for times that are sums of the same numbers in another order.
 SAME = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What the model with a plan needs, and what was predicted of it."""
+    """The memory and time of the model with a plan, and those that were predicted."""
 
     peak_bytes: int
     recompute_ms: float
@@ -46,7 +46,7 @@ class Measured:
         )
 
     def is_as_promised(self, planned: Plan, budget: int) -> bool:
-        """As predicted, within the budget, and what the plan says of itself."""
+        """Returns whether the step is as predicted, within the budget, and as the plan says."""
         return (
             self.is_as_predicted
             and self.peak_bytes <= budget
@@ -117,8 +117,8 @@ class Subject:
 def subject(
     example: Example, autocast: torch.dtype | None, kept: pathlib.Path | None = None
 ) -> Iterator[Subject]:
-    """With its trace, which is read from `kept` where that is a file, and written there
-    where it is not yet."""
+    """Yields the subject with its trace, which is read from the given file if it is there, and
+    else written to it."""
     model, inputs = example.on_meta()
     with (
         tempfile.TemporaryDirectory(prefix="acplan-") as folder,

@@ -126,7 +126,7 @@ def _swin() -> Example:
 
 
 def _larger(name: str, times: int) -> Callable[[], Example]:
-    """A model of the zoo with so many times its batch."""
+    """Returns a model of the zoo with so many times its batch."""
     example = EXAMPLES[name]()
 
     def inputs() -> dict[str, torch.Tensor]:

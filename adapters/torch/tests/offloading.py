@@ -17,7 +17,7 @@ from acplan._apply.host_link import Copy, Link, Queues, Streams
 
 
 def with_offload(plan: Plan, chance: random.Random, share: float = 0.7) -> Plan:
-    """Of what is saved, a part goes to the host."""
+    """Returns the plan with a share of what it saves sent to the host."""
     return Plan(tuple(_offloading(module, chance, share) for module in plan.modules))
 
 
@@ -63,7 +63,7 @@ class LateQueues:
         if not self._is_late:
             target.copy_(source)
             return LateCopy(self._told, name, None)
-        # What has not arrived is not what it will be.
+        # The copy holds other bytes until it arrives.
         target.fill_(0xAB)
         return LateCopy(self._told, name, (source, target))
 
@@ -72,9 +72,9 @@ class LateQueues:
 
 
 class Device:
-    """What PyTorch's module of a kind of device has of streams. What is computed ends at
-    once; copies on other streams are made at some time, by chance, between being asked for
-    and being waited for, with whatever is in memory then."""
+    """The streams of PyTorch's module of a kind of device. Computations end at once; copies on
+    other streams are made at some time, by chance, between being asked for and being waited
+    for, with whatever is in memory then."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -150,7 +150,7 @@ class FakeStream:
 
 
 class FakeStreams(Streams):
-    """Of a device that is the CPU."""
+    """The streams of a device that is the CPU."""
 
     def __init__(self, device: torch.device, streams: Device, told: list[str]) -> None:
         super().__init__(device, streams)
@@ -165,7 +165,7 @@ class FakeStreams(Streams):
 
 
 class Links:
-    """Those that were made meanwhile: `late`, `early`, or with `streams`."""
+    """The links that were made meanwhile: `late`, `early`, or with `streams`."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -195,7 +195,7 @@ class Links:
 
 
 def other_links() -> Iterator[Links]:
-    """While it lasts, copies on the CPU are made at other times."""
+    """Makes copies on the CPU happen at other times, within its block."""
     links = Links()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offload, "queues_of", links.make)

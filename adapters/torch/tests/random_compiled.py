@@ -100,7 +100,7 @@ def _loss(out: Any) -> torch.Tensor:
 
 
 def run(call: Any, model: nn.Module, seed: int) -> list[torch.Tensor]:
-    """Steps by chance, and all that is left of them."""
+    """Runs steps by chance, and returns all values that they leave."""
     chance = random.Random(seed)
     found: list[torch.Tensor] = []
     for k in range(4):
@@ -128,7 +128,7 @@ def run(call: Any, model: nn.Module, seed: int) -> list[torch.Tensor]:
 
 
 def compare(seed: int) -> tuple[str, str]:
-    """How the step was planned, and what is wrong."""
+    """Returns how the step was planned, and what is wrong."""
     torch._dynamo.reset()
     chance = random.Random(seed)
     torch.manual_seed(seed)

@@ -15,7 +15,7 @@ from test_never_ends import BLOCKS, STEPS, Chance, _net, _x
 
 
 def legal_plan(net: nn.Module, seed: int) -> Plan:
-    """Of both blocks, or of modules by chance."""
+    """Returns a plan of both blocks, or of modules by chance."""
     torch.manual_seed(1)
     data = recorded_step(copy.deepcopy(net), lambda of: of(_x()).float().square().mean())
     chance = random.Random(seed)
@@ -24,7 +24,7 @@ def legal_plan(net: nn.Module, seed: int) -> Plan:
 
 
 def outcome(net: nn.Module, step: Callable[[nn.Module], Any]) -> list[torch.Tensor]:
-    """What a step returns, the gradients, and what is drawn next."""
+    """Returns the results of a step, the gradients, and the random numbers after it."""
     torch.manual_seed(1)
     values = step(net)
     values = [*values] if isinstance(values, (list, tuple)) else [values]

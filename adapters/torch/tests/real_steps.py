@@ -16,13 +16,13 @@ from acplan._step.step import step_on_fakes
 from acplan._step.training_step import TrainingStep
 from device_marks import device_marks
 
-# What acplan._step.recorder does not see either.
+# Operators that acplan._step.recorder does not see either.
 _INVISIBLE = ("aten.detach.default", "prim.device.default")
 _PLACES = ("device", "pin_memory")
 # Their sizes are those of the result; a -1 among them is as good.
 _OF_KNOWN_SIZES = ("aten.view.default", "aten._unsafe_view.default")
 _NUMBERS = ("aten.lift_fresh.default", "aten.scalar_tensor.default")
-# What they make beside the result is for the device's own backward kernel.
+# The buffers that they make beside the result are for the device's own backward kernel.
 _WITH_BUFFERS = (
     "aten.log_sigmoid_forward.default",
     "aten._embedding_bag.default",
@@ -72,8 +72,8 @@ class _Log(TorchDispatchMode):
 
 
 def _is_move(name: str, args: tuple[Any, ...], out: Any, given: dict[str, Any]) -> bool:
-    """Between the CPU and the device, where the CPU's step has nothing to move but
-    may copy."""
+    """Returns whether an operator moves data between the CPU and the device: the CPU's step has
+    nothing to move but may copy."""
     return (
         name == "aten._to_copy.default"
         and args[0].dtype == out.dtype
@@ -90,8 +90,8 @@ def _compare_counts(operators: list[Seen]) -> None:
 
 
 def _compare_assigned_numbers(operators: list[Seen]) -> None:
-    """From PyTorch 2.15 on a number that is assigned to places of a tensor is made on the
-    device where that is a GPU, and comes from the host on the CPU."""
+    """Marks a number that is assigned to places of a tensor. From PyTorch 2.15 on it is made on
+    the device if that is a GPU, and comes from the host on the CPU."""
     names = [seen.name for seen in operators[-2:]]
     if names[1:] == ["aten.index_put_.default"] and names[0] in _NUMBERS:
         operators[-2] = Seen("a number", "", operators[-2].results)
@@ -145,7 +145,7 @@ class Case:
 
 
 def real_pass(model: nn.Module, case: Case) -> list[Seen]:
-    """The second forward pass on real CPU tensors."""
+    """Returns the operators of the second forward pass on real CPU tensors."""
     marked = Marked(model).train(case.trains)
     for _ in range(2):
         inputs = tree_map_only(torch.Tensor, torch.Tensor.clone, case.inputs)
@@ -158,8 +158,8 @@ def real_pass(model: nn.Module, case: Case) -> list[Seen]:
 
 
 def traced_pass(model: nn.Module, case: Case) -> list[Seen]:
-    """The second forward pass as acplan runs it on fake tensors of a GPU; the first
-    ends with a step of the optimizer."""
+    """Returns the operators of the second forward pass as acplan runs it on fake tensors of a
+    GPU. The first pass ends with a step of the optimizer."""
     marked = Marked(model)
     training = TrainingStep(marked, (), case.inputs, optimizer=_sgd, autocast=case.autocast)
     with step_on_fakes(training) as (step, _):
@@ -188,7 +188,7 @@ class Comparison:
         return not self.error and _attention(self.real) == _attention(self.traced)
 
     def difference(self) -> str:
-        """The first difference in a few words; "" where there is none."""
+        """Returns the first difference in a few words, "" if there is none."""
         if self.error:
             return self.error
         for place, (real, traced) in enumerate(zip(self.real, self.traced)):
@@ -200,7 +200,8 @@ class Comparison:
 
 
 def compare(make: Callable[[], nn.Module], case: Case) -> Comparison:
-    """One model, first traced, which leaves it as it was, then run."""
+    """Compares the passes of one model: first the traced one, which leaves the model
+    unchanged."""
     model = make()
     traced: list[Seen] = []
     error = ""

@@ -9,7 +9,8 @@ from typing import Any
 
 
 def longest_runs(data: dict[str, Any]) -> list[list[int]]:
-    """Modules that are children of one, one after the other, and are called so."""
+    """Returns the longest runs of children of one module that are called one right after the
+    other."""
     names = [module["fqn"] for module in data["modules"]]
     runs: list[list[int]] = []
     for parent in names:
@@ -63,7 +64,7 @@ def name_of(data: dict[str, Any], run: list[int]) -> str:
 
 
 def with_segment(data: dict[str, Any], run: list[int]) -> dict[str, Any]:
-    """The trace with a module, and calls, around those of the run."""
+    """Returns the trace with a module, and calls of it, around those of the run."""
     data = copy.deepcopy(data)
     calls, added = data["calls"], len(data["calls"])
     module = {"fqn": name_of(data, run), "class": "", "parameters": [], "buffers": []}
@@ -105,7 +106,7 @@ def _around(data: dict[str, Any], group: list[dict[str, Any]], module: int) -> d
 def segments_by_chance(
     data: dict[str, Any], chance: random.Random
 ) -> tuple[dict[str, Any], list[str]]:
-    """The trace with segments, none inside another one, and their names."""
+    """Returns the trace with segments, none inside another one, and their names."""
     found: list[str] = []
     taken: list[str] = []
     fqns = [module["fqn"] for module in data["modules"]]

@@ -214,7 +214,7 @@ def _check(case: Case, mesh: DeviceMesh, rank: int) -> None:
 
 
 def _check_runs(mesh: DeviceMesh, rank: int) -> None:
-    """Blocks as one unit; where each wrapper is sharded, each block as one."""
+    """Checks blocks as one unit, or each block as one if each wrapper is sharded."""
     for layout, is_first, is_mixed in itertools.product(LAYOUTS, (True, False), (False, True)):
         dtype = torch.bfloat16 if is_mixed else torch.float32
         step = recorded_step(Net().to(dtype), functools.partial(_loss, dtype=dtype))
@@ -242,7 +242,8 @@ def _loss(net: nn.Module, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _check_refusal(mesh: DeviceMesh) -> None:
-    """What the module runs, of all layouts, and only that, must be in the plan."""
+    """Checks that a plan must have all operators that the module runs, and only these, with
+    every layout."""
     planned = list(plans(torch.float32)["policies"].modules[0].operators)
     for layout in LAYOUTS:
         for operators in (planned[:-1], planned + planned[-1:], planned[1:]):
@@ -277,8 +278,8 @@ class AttendingNet(Net):
 
 
 def _epoch(net: nn.Module, rank: int) -> list[torch.Tensor]:
-    """Seven batches of two, the last one of one; gradients of two batches are added up;
-    evaluation in between."""
+    """Trains on seven batches of two, the last one of one, and evaluates in between. Gradients
+    of two batches are added up."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     numbers = torch.Generator().manual_seed(rank)
     torch.manual_seed(rank)
@@ -309,7 +310,7 @@ def _attending(plan: Plan, is_first: bool, options: dict[str, Any]) -> nn.Module
 
 
 def _check_epoch(mesh: DeviceMesh, rank: int) -> None:
-    """As a plan for CUDA names the operators, and blocks are sharded with it."""
+    """Checks a plan that names operators as CUDA runs them, with blocks that are sharded."""
     names = [
         "aten._scaled_dot_product_flash_attention.default" if "attention" in n else n
         for n in operators_of(Attending(), torch.randn(2, 5, 16))
@@ -336,7 +337,7 @@ def _check_epoch(mesh: DeviceMesh, rank: int) -> None:
 
 
 def _check_removal(net: nn.Module, plan: Plan, rank: int) -> None:
-    """Returns whether units are what is sharded, or in what is sharded."""
+    """Checks a plan removed and applied again, to units that are sharded or in what is sharded."""
     keys = set(AttendingNet().state_dict())
     assert set(net.state_dict()) == keys
     before = {name: v.to_local().clone() for name, v in net.state_dict().items()}
@@ -353,7 +354,7 @@ def _check_removal(net: nn.Module, plan: Plan, rank: int) -> None:
 
 
 def _check_replicas(rank: int) -> None:
-    """What the host has is one replica's."""
+    """Checks that the host's copies belong to one replica."""
     gradients = []
     for name in ("none", "offloading"):
         torch.manual_seed(0)
@@ -367,7 +368,7 @@ def _check_replicas(rank: int) -> None:
 
 
 def _check_compiled(mesh: DeviceMesh, rank: int) -> None:
-    """The order of torchtitan: plan, compile every block, shard every block."""
+    """Checks the order of torchtitan: plan, compile every block, shard every block."""
     of = plans(torch.float32)
     for name in ("blocks", "policies", "mixed", "skipping"):
         torch._dynamo.reset()

@@ -16,7 +16,7 @@ from acplan._step.saved_tensors import recording_saved
 
 
 def recorded_step(model: nn.Module, step: Callable[[nn.Module], Any]) -> dict[str, Any]:
-    """A step on real tensors as a trace has it, as far as plans need it: acplan.trace
+    """Returns a step on real tensors as a trace has it, as far as plans need it: acplan.trace
     shows the kernels of a GPU, and the CPU runs others."""
     names = [name for name, _ in model.named_modules()]
     root = type(model).__name__
@@ -75,7 +75,8 @@ class Unit:
         return self._data["operators"][call["start"] : call["end"]]
 
     def _writes_to_arguments(self, index: int) -> bool:
-        """Which checkpoints do not allow, until they have run again."""
+        """Returns whether arguments are written to from the call on. Checkpoints do not allow
+        that until they have run again."""
         data, call = self._data, self._data["calls"][index]
         given = {data["tensors"][tensor]["storage"] for tensor in call["arguments"]}
         return any(
@@ -89,7 +90,7 @@ class Unit:
         return not touched & self._written
 
     def planned(self, saved: set[int]) -> PlannedModule:
-        """What must run again runs again, and nothing else."""
+        """Returns the policy that runs again what must run again, and nothing else."""
         runs: set[int] = set()
         kept: dict[int, set[int]] = {}
         while True:
@@ -140,7 +141,8 @@ class Unit:
         return bool((creates | written | seen) & needed)
 
     def _asked(self, index: int) -> dict[int, set[int]]:
-        """What is saved in the call and asked for in backward, by when it is saved."""
+        """Returns what is saved in the call and asked for in backward, indexed by when it is
+        saved."""
         calls = self._data["calls"]
         inside = {index}
         found: dict[int, set[int]] = {}
@@ -169,7 +171,7 @@ def plan_by_chance(data: dict[str, Any], fqns: Sequence[str], chance: random.Ran
 
 
 def units_by_chance(data: dict[str, Any], chance: random.Random) -> list[str]:
-    """Modules of a trace that can be units, none inside another one."""
+    """Returns modules of a trace that can be units, none inside another one."""
     names = [module["fqn"] for module in data["modules"]]
     called = {names[call["module"]] for call in data["calls"]}
     found: list[str] = []
@@ -187,7 +189,7 @@ def units_by_chance(data: dict[str, Any], chance: random.Random) -> list[str]:
 
 
 def shares(plan: Plan) -> Iterator[tuple[int, int, int]]:
-    """By unit: how many operators are saved, run again and are skipped."""
+    """Yields for each unit how many operators are saved, run again and are skipped."""
     for module in plan.modules:
         kinds = [operator.decision for operator in module.operators]
         yield kinds.count("save"), kinds.count("recompute"), kinds.count("skip")

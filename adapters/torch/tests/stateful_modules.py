@@ -46,7 +46,7 @@ class Clock:
 
 
 class State(nn.Module):
-    """What an action may read and write."""
+    """The state that an action may read and write."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -350,7 +350,7 @@ def outcome(model: nn.Module, microbatches: int, is_joint: bool) -> list[Any]:
 
 def are_equal(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
-        # What is no number is equal to itself.
+        # A value that is not a number is equal to itself.
         return torch.equal(one.nan_to_num(), other.nan_to_num())
     if isinstance(one, numpy.ndarray):
         return bool((one == other).all())

@@ -64,8 +64,8 @@ def _trained(model: nn.Module, **given: Any) -> list[torch.Tensor]:
 
 
 def _assert_same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
-    """Not to the bit: what a cache joins lies otherwise in memory, and other kernels round
-    otherwise. Keys that are there twice would be seen."""
+    """Compares with a tolerance: what a cache joins lies otherwise in memory, and other kernels
+    round otherwise. Keys that are there twice would be noticed."""
     torch.testing.assert_close(found, expected)
 
 

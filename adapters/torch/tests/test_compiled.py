@@ -124,7 +124,7 @@ def _step(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
 def _compiled(
     model: nn.Module, x: torch.Tensor, budget: int | str, **options: Any
 ) -> tuple[CompiledPlan, list[torch.Tensor]]:
-    """The plan of the one graph, and what a step with it makes."""
+    """Returns the plan of the one graph, and the results of a step with it."""
     options = {"backend": "aot_eager", "strict": True, "fullgraph": True} | options
     compiled = acplan.compile(model, budget, **options)
     made = _step(compiled, x)
@@ -460,7 +460,7 @@ def test_a_graph_is_told_what_others_hold() -> None:
     ]
     # Parameters of the other block; in backward their gradients, too.
     assert first.graph["held_bytes"] == 2 * sizes[1]
-    # What the first returns is an input of the second.
+    # The result of the first graph is an input of the second.
     assert second.graph["held_bytes"] == sizes[0] + first.data["saved_bytes"]
     model.zero_grad()
     for a, b in zip(_step(model, x), found, strict=True):

@@ -126,14 +126,14 @@ def test_runs_of_a_graph_are_tied() -> None:
         {name.partition(".")[2] for name in plan.saved if name.startswith(f"{k}.")}
         for k in range(4)
     ]
-    # What a block returns is not its own to decide.
+    # The result of a block is not its own to decide.
     (graph,) = {run.graph for run in plan.step.forward if plan.step}
     own = {*graph.joint.keepable()} - {
         graph.data["buffers"][b]["name"] for b in graph.data["forward_outputs"]
     }
     assert runs[0] & own
     assert all(run & own == runs[0] & own for run in runs)
-    # That ties cost something is known from a plan without them.
+    # A plan without ties shows that they cost something.
     free = copy.deepcopy(plan.graph)
     for node in free["nodes"]:
         node.pop("tied_to", None)
@@ -424,7 +424,7 @@ def test_refuses_blocks(blocks: Callable[[nn.Module], Any], message: str) -> Non
 
 
 class DistributedDataParallel(nn.Module):
-    """By its name."""
+    """A wrapper that has the name of PyTorch's."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -446,7 +446,7 @@ def test_a_step_of_several_ranks_is_not_run_alone() -> None:
 
 
 class Passing(nn.Module):
-    """What goes from its first graph to its second one is needed by no backward pass."""
+    """A model whose first graph hands its second one a tensor that no backward pass needs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -86,7 +86,7 @@ def _plans() -> dict[str, Plan]:
     }
 
 
-# Whether matrix products run again, and how many GELUs do.
+# Indexed by plan: whether matrix products run again, and how many GELUs do.
 AGAIN = {"blocks": (True, 3), "policies": (False, 3), "differing": (True, 1)}
 
 
@@ -184,8 +184,8 @@ def between(y: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_compiler_does_not_look_into_a_checkpoint() -> None:
-    """What is compiled in a unit with a plan is what is compiled in it without, which
-    PyTorch 2.9 compiles once more where it runs again under a policy."""
+    """The compiler sees the same code in a unit with a plan and without. PyTorch 2.9 compiles
+    it once more if it runs again under a policy."""
     compiled: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:

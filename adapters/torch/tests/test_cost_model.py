@@ -95,7 +95,7 @@ _BLOCK = re.compile(r"\.(?:layers|h)\.(\d+)$")
 
 
 def _blocks(model: torch.nn.Module) -> dict[str, int]:
-    """Names of blocks as traces have them, and their places."""
+    """Returns the places of blocks, indexed by their names in traces."""
     root = type(model).__name__
     names = [name for name, _ in model.named_modules()]
     found = ((f"{root}.{name}", _BLOCK.search(f".{name}")) for name in names)
@@ -103,7 +103,7 @@ def _blocks(model: torch.nn.Module) -> dict[str, int]:
 
 
 def _saved_bytes(data: dict[str, Any], block: str) -> int:
-    """What autograd keeps that a call within the block saves first."""
+    """Returns the bytes that autograd keeps and that a call within the block saves first."""
     calls, modules, storages = data["calls"], data["modules"], data["storages"]
     bytes_, seen = 0, set()
     for saved in data["saved"]:
@@ -129,7 +129,7 @@ def _predicted(config_file: pathlib.Path, recompute: str) -> dict[str, Any]:
 
 
 def _planned_peak(trace_file: pathlib.Path, blocks: list[str]) -> int:
-    """Of the step with every block recomputed as a whole."""
+    """Returns the peak of the step with every block recomputed as a whole."""
     plan = trace_file.with_name("plan.json")
     plan.write_text(
         json.dumps(

@@ -20,7 +20,7 @@ Graph = dict[str, Any]
 
 
 def _by_the_rules(graph: Graph) -> dict[str, int]:
-    """ColossalAI's rules, word by word."""
+    """Follows ColossalAI's rules, word by word."""
     info = dict.fromkeys(
         (
             "fwd_flop",

@@ -21,7 +21,7 @@ needs_no_cuda = pytest.mark.skipif(
 
 
 class Calling(torch.nn.Module):
-    """Of a module, something else than its forward pass."""
+    """A model that calls a function of a module other than its forward pass."""
 
     def __init__(
         self, module: torch.nn.Module, function: Callable[[Any, torch.Tensor], Any]
@@ -262,7 +262,7 @@ def test_one_device_leaves_nothing_to_the_next() -> None:
 
 
 def test_run_times_of_what_pytorch_does_not_count() -> None:
-    """By FLOPs, which are more than the bytes take."""
+    """The FLOPs take longer here than the bytes."""
     aten = torch.ops.aten
     meta = torch.device("meta")
     a = torch.empty(4096, 1024, device=meta, dtype=torch.bfloat16)

@@ -1,5 +1,5 @@
-"""What a step has beside its model: devices that it names, generators, parameters in the
-model's own containers, operators that run otherwise for classes of tensors."""
+"""Steps with more than a model: devices that it names, generators, parameters in the model's
+own containers, operators that run otherwise for classes of tensors."""
 
 import types
 from collections.abc import Callable
@@ -114,7 +114,7 @@ def _is_exact_and_changes_nothing(model: nn.Module, traced: Trace) -> None:
 
 
 def _run(model: nn.Module) -> list[torch.Tensor]:
-    """The loss, gradients and buffers of two steps on the CPU."""
+    """Returns the losses, gradients and buffers of two steps on the CPU."""
     buffers = [b.clone() for b in model.buffers()]
     found = []
     for _ in range(2):

@@ -29,7 +29,7 @@ def _output(*command: str) -> str:
 
 
 def _output_of_two(*script: str) -> str:
-    """What two processes of a group print."""
+    """Returns what two processes of a group print."""
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     return _output(*launch, str(TESTS / "rank.py"), *script)
 

@@ -25,7 +25,8 @@ def _x() -> torch.Tensor:
 
 
 def _gradients(model: nn.Module) -> list[torch.Tensor]:
-    """Of the parameters, by a call with others that are made of them."""
+    """Returns the gradients of the parameters after a call with others that are made of
+    them."""
     others = {name: 1.5 * value for name, value in model.named_parameters()}
     functional_call(model, others, (_x(),)).square().mean().backward()
     return [p.grad for p in model.parameters()]

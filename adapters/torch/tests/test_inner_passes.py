@@ -100,7 +100,7 @@ def _meta(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _clone(module: nn.Module, moved: dict[torch.Tensor, torch.Tensor]) -> nn.Module:
-    """As learn2learn makes clones: by the attributes, and with other parameters."""
+    """Clones a module as learn2learn does: by its attributes, and with other parameters."""
     clone = module.__new__(type(module))
     clone.__dict__ = module.__dict__.copy()
     parameters = {name: moved[p] for name, p in module._parameters.items() if p is not None}
@@ -241,7 +241,7 @@ def test_several_optimizers_are_refused_with_the_way_out() -> None:
 
 
 class _Waves(nn.Module):
-    """Of which a plan skips the first operator, unless the input needs a gradient."""
+    """A module whose first operator a plan skips, unless the input needs a gradient."""
 
     def __init__(self) -> None:
         super().__init__()

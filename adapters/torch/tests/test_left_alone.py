@@ -1,5 +1,5 @@
-"""What acplan has no business with: a model's own state, what it is given, its user's hooks
-and modes, other threads, signals."""
+"""Things that acplan leaves alone: a model's own state, what it is given, its user's hooks and
+modes, other threads, signals."""
 
 import collections
 import contextlib

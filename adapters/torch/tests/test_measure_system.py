@@ -73,7 +73,7 @@ def test_llm_train_reads_the_file(file: pathlib.Path) -> None:
     assert json.loads(ran.stdout)
 
 
-# What the model says of the shapes with the share that is found is what was measured.
+# With the share that is found, the model says of these shapes what was measured.
 @pytest.mark.parametrize("share", [0.2, 0.55, 1.0])
 def test_the_share_is_that_of_the_model(share: float) -> None:
     peak, processors = 1e15, 100

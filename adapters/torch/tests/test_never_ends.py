@@ -96,7 +96,7 @@ def _run(net: nn.Module, step: Step) -> list[torch.Tensor]:
     torch.manual_seed(1)
     values = step(net)
     values = list(values) if isinstance(values, (list, tuple)) else [values]
-    # What comes next draws where it would without a plan.
+    # The next random numbers are those without a plan.
     values.append(torch.rand(3))
     values += [p.grad for p in net.parameters() if p.grad is not None]
     return [value.detach().clone() for value in values]
@@ -318,7 +318,7 @@ class Chance(nn.Module):
 
 
 def _wrong(chance: random.Random, names: list[str]) -> tuple[Op, ...]:
-    """A policy of another model, or of this one."""
+    """Returns a policy of another model, or of this one."""
     kind = chance.randrange(6)
     names = list(names)
     if kind == 1:
@@ -403,7 +403,7 @@ def test_one_warning_a_module_and_none_where_all_is_as_planned() -> None:
     for text in texts:
         assert "the plan expects aten." in text and "is recomputed" in text
         assert "of 4 operators that the plan saves here 4 were found" in text
-        # Of four linear layers in float32, of 2 x 3 rows, ReLU overwrites one.
+        # There are four linear layers in float32, with 2 x 3 rows; ReLU overwrites one result.
         assert f"{4 * 6 * (3 * WIDTH + WIDTH + WIDTH):,} bytes are saved" in text
 
 

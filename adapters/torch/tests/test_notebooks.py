@@ -1,4 +1,4 @@
-"""What acplan's values show of themselves."""
+"""The pages that acplan's values show in notebooks."""
 
 import base64
 import gzip
@@ -75,7 +75,7 @@ def test_a_line_and_a_page(values: dict[str, Any]) -> None:
 
 
 def _inside(page: str) -> tuple[str, str]:
-    """What a frame shows before its script runs, and the page that it then is."""
+    """Returns what a frame shows before its script runs, and the page that it becomes."""
     found = re.search(r'srcdoc="([^"]*)"', page)
     assert found
     inside = html.unescape(found.group(1))
@@ -99,7 +99,7 @@ def test_values_of_which_nothing_is_known_have_the_plain_chart(
     values["plan"].save(tmp_path / "p.json")
     loaded = acplan.Plan.load(tmp_path / "p.json")
     assert "iframe" not in _elements(loaded._repr_html_())
-    # What a plan is of is not pickled with it, and not kept alive by it.
+    # The trace of a plan is not pickled with it, and not kept alive by it.
     assert len(pickle.dumps(values["plan"])) < len(pickle.dumps(values["trace"]))
     model, x = nn.Linear(4, 4), torch.randn(2, 4)
     verified = acplan.verify(model, acplan.Plan(()), x)

@@ -55,7 +55,7 @@ def links() -> Iterator[Links]:
 
 
 def _plan_of(data: dict[str, Any], seed: int) -> Plan:
-    """Of units, or of segments."""
+    """Returns a plan of units, or of segments."""
     chance = random.Random(seed)
     if seed % 2:
         with_runs, names = segments_by_chance(data, chance)
@@ -71,7 +71,7 @@ def test_gradients_are_equal_with_any_legal_plan(name: str, links: Links) -> Non
     model, inputs = _model(name)
     autocast = _MODELS.index(name) % 3 == 2
     if name in _ARCHITECTURES:
-        _step(model, inputs, autocast)  # What is made in the first step is there then.
+        _step(model, inputs, autocast)  # makes what later steps find
         model.zero_grad()
     expected = _step(copy.deepcopy(model), inputs, autocast)
     data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, autocast))
@@ -171,7 +171,7 @@ def test_random_modules_and_steps(links: Links) -> None:
 
 
 class _Writing(nn.Module):
-    """What is saved is written to, by operators that are saved, too."""
+    """A module that writes to what is saved, by operators that are saved, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class _Written(Net):
 
 @pytest.mark.parametrize("kind", ["late", "early", "streams"])
 def test_results_of_units_may_be_written_to(kind: str, links: Links) -> None:
-    """What was saved is not what it was then, unless the host has it already."""
+    """A saved result is lost if it is written to, unless the host has it already."""
     links.kind = kind
     names = operators_of(_Writing(), _x())
 
@@ -260,7 +260,8 @@ class _Run(nn.Module):
 
 
 def _offloading_products(units: Sequence[int]) -> tuple[PlannedModule, ...]:
-    """Of two rows, unit 0 sends 64 bytes, 1 and 2 two and three times that."""
+    """Returns units that offload their products: of two rows, unit 0 sends 64 bytes, 1 and 2
+    two and three times that."""
     names = operators_of(_Wide([], 0), torch.ones(2, 8))
     operators = tuple(Op(n, "addmm" in n, offload="addmm" in n) for n in names)
     return tuple(PlannedModule(f"_Run.units.{k}", operators) for k in units)

@@ -93,7 +93,7 @@ class _OfMegatronCheckpoint(torch.autograd.Function):
 
 
 def _named(module: str, backward: Any) -> Any:
-    """A class that is named as the library's: its forward, which asks a device, is not
+    """Returns a class that is named as the library's. Its forward, which asks a device, is not
     to run."""
 
     def forward(ctx: Any, *args: Any) -> Any:

@@ -53,7 +53,7 @@ class Tower(nn.Module):
 
 @functools.cache
 def _plan_text() -> str:
-    """Of a file of a plan made on the meta device."""
+    """Returns the text of a plan that is made on the meta device."""
     with torch.device("meta"):
         model, x = Tower(), torch.empty(64, 64, 64)
     traced = acplan.trace(model, x, workspaces=False)
@@ -190,7 +190,7 @@ def _of_tower() -> tuple[nn.Module, torch.Tensor]:
 
 
 def _with_units(offloads: bool) -> tuple[nn.Module, nn.Module, torch.Tensor]:
-    """A plan that skips, of acplan's own."""
+    """Returns a model, a copy with a plan of acplan's own that skips, and an input."""
     model, x = _of_tower()
     data = json.loads(_plan_text())
     if offloads:
@@ -291,7 +291,7 @@ def test_evaluation_and_export_are_those_without(kind: str) -> None:
 
 
 def _names_by_children(module: nn.Module) -> list[str]:
-    """As transformers finds the parameters that are decayed."""
+    """Returns the names of parameters as transformers finds those that are decayed."""
     inside = [
         f"{name}.{inner}"
         for name, child in module.named_children()

@@ -44,7 +44,7 @@ def test_plans_are_measured_as_predicted(at: Subject) -> None:
 
 def test_recipes_are_never_better(at: Subject) -> None:
     compared = 0
-    # Of larger models one plan with less memory is tried, of others some.
+    # For larger models one plan with less memory is tried, for others some.
     near = 0.1 if len(at.traced.data["operators"]) < 300 else 0.5
     for label, recipe in recipes(at.example, at.traced):
         found = compare(at, at.measured(recipe), near)

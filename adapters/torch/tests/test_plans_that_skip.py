@@ -69,8 +69,8 @@ class _Written(nn.Module):
 
 
 class _WrittenLinearBlock(nn.Module):
-    """What a linear layer returns of more than two dimensions is another view of its
-    product, and what writes to it writes to that."""
+    """A block that writes to what a linear layer returns: with more than two dimensions that is
+    another view of the layer's product, which is then written to."""
 
     def __init__(self) -> None:
         super().__init__()

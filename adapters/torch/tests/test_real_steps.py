@@ -1,4 +1,4 @@
-"""What is traced is what a step on real tensors runs, architecture by architecture.
+"""Compares traces with steps on real tensors, architecture by architecture.
 
 compare_real_steps.py prints the whole table, for every kind of batch; here each
 architecture has one, another from one to the next.
@@ -23,7 +23,7 @@ _known = functools.cache(architectures)
 
 
 def _one_each() -> Iterator[tuple[str, str]]:
-    """Every architecture with a kind of batch, by turns."""
+    """Yields every architecture with a kind of batch, by turns."""
     turns: dict[int, Iterator[int]] = {}
     for name, architecture in _known().items():
         labels = [label for label, _ in cases(architecture)]

@@ -22,7 +22,8 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
 
 
 def _run(model: nn.Module, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
-    """The loss, gradients and buffers of a step on the CPU."""
+    """Returns the loss, gradients and buffers of a step on the CPU, and the next random
+    number."""
     torch.manual_seed(5)
     loss = model(*inputs)
     loss.backward()
@@ -66,7 +67,8 @@ def test_a_step_that_asks_nothing_is_the_same_with_real_values() -> None:
 
 
 class _Attending(nn.Module):
-    """Of queries more heads than of keys; heads of 16 for kernels of the device."""
+    """Attention with more heads of queries than of keys; heads of 16 for kernels of the
+    device."""
 
     def __init__(self, is_causal: bool, groups: int = 1) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ def _activation(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 
 def _compiled() -> "Function":
-    """A function that no test has called before."""
+    """Scripts a function that no test has called before."""
     anew = types.FunctionType(_activation.__code__, globals(), "_activation")
     anew.__annotations__ = _activation.__annotations__
     found: Function = torch.jit.script(anew)

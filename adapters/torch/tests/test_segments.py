@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _plans(data: dict[str, Any], seeds: int) -> Iterator[tuple[dict[str, Any], Plan]]:
-    """Segments as a whole, and with random legal policies that skip."""
+    """Yields plans of segments: first as a whole, then with random legal policies that skip."""
     for seed in range(seeds):
         chance = random.Random(seed)
         with_runs, names = segments_by_chance(data, chance)
@@ -89,7 +89,7 @@ def test_predicted_is_measured_at_every_operator(
         for data, plan in _plans(traced.data, 4):
             result = verified(plan)
             assert result.first_difference() is None, f"{plan}: {result}"
-            # Of the trace that has the segments among its modules.
+            # This trace has the segments among its modules.
             assert result.predicted == simulate(Trace(data), plan)
 
 
@@ -108,14 +108,14 @@ def test_plans_of_acplan_have_runs_and_are_exact() -> None:
 
 
 class State:
-    """What PyTorch does not know how to take apart."""
+    """A value that PyTorch does not know how to take apart."""
 
     def __init__(self, x: torch.Tensor) -> None:
         self.x = x
 
 
 class Released(State):
-    """Of which there is no copy, as it would be released twice."""
+    """A state of which there is no copy, as it would be released twice."""
 
     def __del__(self) -> None:
         del self.x
@@ -164,7 +164,8 @@ def in_order(net: Net, x: torch.Tensor) -> torch.Tensor:
 
 
 def by_chance(seed: int) -> Callable[[Net, torch.Tensor], torch.Tensor]:
-    """Calls blocks in order most of the time, and does something else in between."""
+    """Returns a program that calls blocks in order most of the time, and does something else in
+    between."""
 
     def program(net: Net, x: torch.Tensor) -> torch.Tensor:
         chance = random.Random(seed)
@@ -264,7 +265,7 @@ def _equal(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
 
 
 def _policies() -> list[tuple[str, Plan]]:
-    """For blocks called in order."""
+    """Returns plans for blocks called in order."""
     data = recorded_step(_net(), lambda net: net(_X).square().mean())
     (run,) = longest_runs(data)[:1]
     names = [data["modules"][k]["fqn"] for k in run]

@@ -63,7 +63,7 @@ def _loss(model: nn.Module, inputs: dict[str, Any], autocast: bool) -> torch.Ten
 
 
 def _step(model: nn.Module, inputs: dict[str, Any], autocast: bool) -> list[torch.Tensor]:
-    """All that a step leaves behind, and what is drawn next."""
+    """Returns all that a step leaves behind, and the random numbers after it."""
     loss = _loss(model, inputs, autocast)
     loss.backward()
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -76,7 +76,7 @@ def test_gradients_are_equal_with_any_legal_plan(name: str) -> None:
     model, inputs = _model(name)
     autocast = _MODELS.index(name) % 3 == 2
     if name in _ARCHITECTURES:
-        _step(model, inputs, autocast)  # What is made in the first step is there then.
+        _step(model, inputs, autocast)  # makes what later steps find
         model.zero_grad()
     expected = _step(copy.deepcopy(model), inputs, autocast)
     data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, autocast))
@@ -129,7 +129,7 @@ def test_units_that_are_called_with_keywords_and_draw() -> None:
 
 
 def _saved_by_chance(unit: Unit, chance: random.Random) -> set[int]:
-    """The operators of a dropout together: they write to one mask."""
+    """Returns operators to save, those of a dropout together: they write to one mask."""
     saved = {k for k in range(len(unit.names)) if unit.can_save(k) and chance.random() < 0.3}
     for place, name in enumerate(unit.names):
         if "bernoulli_" in name and chance.random() < 0.5:
@@ -201,8 +201,8 @@ def _planned(
     saves: dict[str, tuple[int, ...] | None] | None = None,
     strict: bool = True,
 ) -> nn.Module:
-    """Decisions by the names of operators, `mm.default`, or these with an occurrence:
-    `mm.default 1`."""
+    """Applies decisions by the names of operators, `mm.default`, or by these with an
+    occurrence: `mm.default 1`."""
     torch.manual_seed(0)
     model = Model(forward)
     seen: Counter[str] = Counter()
@@ -224,7 +224,7 @@ def _same(
     skips: Sequence[str] = (),
     saves: dict[str, tuple[int, ...] | None] | None = None,
 ) -> list[str]:
-    """What runs in backward."""
+    """Asserts that values are equal, and returns what runs in backward."""
     torch.manual_seed(0)
     expected = _values(Model(forward))
     found = _values(_planned(forward, skips, saves))
@@ -333,7 +333,7 @@ def test_what_is_shown_of_a_stand_in() -> None:
 
 
 def test_views_of_what_is_absent_are_absent() -> None:
-    """Returns whether the plan skips them or runs them again."""
+    """The plan may skip the views or run them again."""
 
     def forward(unit: Unit1, x: torch.Tensor) -> torch.Tensor:
         y = unit.linear(x) * 3

@@ -58,7 +58,7 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
 
 
 def _lines_of(traced: Trace, name: str) -> list[tuple[int, str]]:
-    """The operators of that name: the line, and where in the step it runs."""
+    """Returns of each operator of that name the line, and where in the step it runs."""
     found = []
     for k, row in enumerate(traced._rows()):
         if row["name"] == name:
@@ -150,7 +150,7 @@ def test_files_are_told_without_the_folders_of_a_user(
     assert file_of(str(tmp_path / "nets/mlp.py")) == "nets/mlp.py"
     assert file_of("nets/mlp.py") == "nets/mlp.py"
     assert file_of("<stdin>") == "<stdin>"
-    # What calls operators for others.
+    # Code that calls operators for others has no file.
     assert file_of(torch.nn.functional.__file__) == file_of(acplan.__file__) == ""
     assert file_of(json.__file__) == file_of("<eval_with_key>.3") == ""
 

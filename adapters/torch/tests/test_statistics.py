@@ -5,7 +5,7 @@ import pytest
 from acplan import AcplanError, profile
 from compare_statistics import compare, models, reasons
 
-# Of every module of every model.
+# These are equal for every module of every model.
 _EXACT = {
     "param_per_module",
     "buffer_per_module",

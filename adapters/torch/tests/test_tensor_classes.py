@@ -44,7 +44,7 @@ def _trained(model: nn.Module, inputs: Any, optimizer_of: Any) -> list[torch.Ten
 
 
 def _plans(model: nn.Module, inputs: Any, **step: Any) -> list[Plan]:
-    """The least plan and one between it and none, both verified."""
+    """Returns the least plan and one between it and none, both verified."""
     step = {"loss_fn": _loss, "optimizer": _sgd, "workspaces": False} | step
     trace = acplan.trace(model, *inputs, **step)
     least = acplan.plan(trace, "min")
@@ -89,7 +89,7 @@ def _rows() -> torch.Tensor:
 
 
 def _hooked(model: nn.Module, log: list[Any]) -> None:
-    """Each module has hooks that look and hooks that change gradients."""
+    """Gives each module hooks that look and hooks that change gradients."""
     for module in model.modules():
         name = type(module).__name__
         module.register_full_backward_hook(

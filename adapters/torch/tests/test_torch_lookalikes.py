@@ -38,7 +38,7 @@ def _torch_planner() -> Any:
 
 
 def _module_info(profile: Profile) -> dict[str, Any]:
-    """As aggregate_stats would have returned it."""
+    """Returns what aggregate_stats would have returned."""
     stats = []
     for module in profile.modules:
         fit = dict(
@@ -265,7 +265,7 @@ class _Net(nn.Module):
 
 
 def _aggregated(monkeypatch: Any) -> Any:
-    """What PyTorch's own estimators say of a model, with run-times by bytes, as there
+    """Returns what PyTorch's own estimators say of a model, with run-times by bytes, as there
     is no device."""
     pytest.importorskip("pwlf")
     from torch.distributed._tools.mem_tracker import MemTracker
@@ -360,7 +360,7 @@ def _random_stats(chance: random.Random) -> SACStats:
 
 
 def _best_ms(stats: SACStats, share: float) -> float | None:
-    """By trying every policy."""
+    """Returns the most that a policy saves, found by trying every one."""
     best = None
     for bits in range(2 ** len(stats.func_names)):
         policy = [bits >> op & 1 for op in range(len(stats.func_names))]

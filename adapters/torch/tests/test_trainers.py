@@ -150,7 +150,7 @@ def test_the_step_of_the_trainer_is_traced(
 
 
 def _traced_for(plan: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> acplan.Trace:
-    """What is traced while a plan is made."""
+    """Returns the trace that is made for a plan."""
 
     traces: list[acplan.Trace] = []
 
@@ -262,7 +262,7 @@ def test_a_trainer_that_has_trained_is_refused(tmp_path: pathlib.Path) -> None:
 
 @functools.cache
 def _of_ranks() -> dict[str, Any]:
-    """What two processes found: trainer_ranks.py."""
+    """Returns what two processes found: trainer_ranks.py."""
     output = _output_of_two(str(TESTS / "trainer_ranks.py"))
     (line,) = [line for line in output.splitlines() if line.startswith('{"ddp')]
     found: dict[str, Any] = json.loads(line)

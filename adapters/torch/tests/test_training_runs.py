@@ -58,7 +58,7 @@ def _llama(dropout: float = 0.1) -> nn.Module:
 
 
 class Sentences(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """Of different lengths, padded to the longest one that there can be."""
+    """Sentences of different lengths, padded to the longest one that there can be."""
 
     def __init__(self, count: int, seed: int) -> None:
         numbers = torch.Generator().manual_seed(seed)
@@ -88,12 +88,12 @@ def _traced(make: Any) -> acplan.Trace:
     with torch.device("meta"):
         model = make()
         batch = {k: v.to("meta") for k, v in _batch().items()}
-    # Of so small a model the workspaces are most of its memory.
+    # The workspaces of so small a model are most of its memory.
     return acplan.trace(model, autocast=torch.bfloat16, workspaces=False, **batch)
 
 
 def _by_chance(traced: acplan.Trace) -> Plan:
-    """Of every block, as CUDA runs it."""
+    """Returns a plan of every block by chance, as CUDA runs it."""
     chance = random.Random(0)
     data = traced.data
     names = [module["fqn"] for module in data["modules"]]

@@ -36,13 +36,13 @@ def _names(traced: Trace) -> list[str]:
 
 
 def _update(traced: Trace) -> list[str]:
-    """The operators of the update, `aten.` and overloads left out."""
+    """Returns the operators of the update, `aten.` and overloads left out."""
     names = _names(traced)[traced.data["backward_end"] :]
     return [name.split(".")[1] for name in names]
 
 
 def _before(traced: Trace, category: str) -> int:
-    """The bytes that are there before the step."""
+    """Returns the bytes of a category that are there before the step."""
     return sum(
         storage["bytes"]
         for storage in traced.data["storages"]
@@ -91,7 +91,8 @@ def test_verify_takes_the_microbatches_of_the_trace() -> None:
 
 
 def _like_trainer(model: nn.Module) -> torch.optim.Optimizer:
-    """Two groups, already stepped, with a schedule that wraps its step."""
+    """Makes an optimizer of two groups, already stepped, with a schedule that wraps its
+    step."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others}]

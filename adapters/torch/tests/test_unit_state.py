@@ -21,7 +21,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_random_modules_have_equal_steps() -> None:
     for seed in range(60):
         for kind, result in stateful_modules.result_of(seed, False).items():
-            # What a module outside of all units has written is gone.
+            # A plan may be refused: state that a module outside of all units has overwritten is
+            # gone.
             known = ("equal", "no valid step", "refused: AcplanError")
             assert result.startswith(known), (seed, kind, result)
 

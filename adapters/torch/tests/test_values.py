@@ -108,7 +108,7 @@ def test_known_masks_give_unknown_tensors_their_shape() -> None:
     Picking()(x, mask).backward()
     data = trace(Picking(), x, mask).data
     names = [op["name"] for op in data["operators"]]
-    # What a mask stands for is looked up inside the operator, as on a real device.
+    # The places of a mask are looked up inside the operator, as on a real device.
     assert "aten.nonzero.default" not in names
     assert names.count("aten.index.Tensor") == 3
 
@@ -181,7 +181,7 @@ def test_random_decisions_are_the_same_at_every_step() -> None:
     expected = torch.rand(2).tolist(), random.random(), np.random.uniform()
     torch.manual_seed(3), random.seed(3), np.random.seed(3)
     first = trace(model, torch.zeros(2, 8))
-    # What comes after is not moved on.
+    # The random numbers after the trace are those that would follow without it.
     assert expected == (torch.rand(2).tolist(), random.random(), np.random.uniform())
     assert trace(model, torch.zeros(2, 8)).data == first.data
 

@@ -1,5 +1,6 @@
-"""What a unit is given is for its recomputation what it was when it was called, whatever has
-become of it, and what it wrote to it is written once; and calls that end by exceptions."""
+"""Arguments of units: a recomputation gets them as they were when the unit was called, whatever
+has become of them, and what it writes to them is written once. Also calls that end by
+exceptions."""
 
 import collections
 import dataclasses
@@ -186,7 +187,7 @@ class Base(BaseException):
 
 
 def _raising(kind: type[BaseException]) -> Any:
-    """What is made goes by the exception."""
+    """Returns functions of which one hands its result on in an exception."""
 
     def does(of: Any, x: torch.Tensor) -> None:
         raise kind(of(x))
@@ -203,7 +204,7 @@ def _raising(kind: type[BaseException]) -> Any:
 
 
 def _caught() -> Any:
-    """The end of a recomputation is no error that a module catches."""
+    """Returns functions that catch errors: the end of a recomputation is none."""
 
     def does(of: Any, x: torch.Tensor) -> torch.Tensor:
         try:

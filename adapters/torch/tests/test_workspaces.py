@@ -1,4 +1,5 @@
-"""What kernels allocate beside their results, by the formulas of docs/workspaces.md."""
+"""The memory that kernels allocate beside their results, by the formulas of
+docs/workspaces.md."""
 
 import pathlib
 import re
@@ -30,7 +31,8 @@ def _blocks(*sizes: int) -> int:
 
 
 def _heads(heads: int = 4, rows: int = 256, width: int = 64, **options: Any) -> torch.Tensor:
-    """As projections make them: [batch, heads, rows, width] of rows of all heads."""
+    """Returns heads as projections make them: [batch, heads, rows, width] of rows of all
+    heads."""
     return _empty(2, rows, heads, width, **options).transpose(1, 2)
 
 

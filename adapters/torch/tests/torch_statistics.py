@@ -1,4 +1,4 @@
-"""What PyTorch's own estimators (torch.distributed._tools) say of a step."""
+"""Statistics of a step by PyTorch's own estimators (torch.distributed._tools)."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ _STATES = {
     "post_bw": _ModState.POST_BW,
     "peak_bw": _ModState.PEAK_BW,
 }
-# What the adapter does not record, and what views and allocations take.
+# Operators that the adapter does not record, and allocations. Views take no time either.
 _FREE = ("detach", "empty", "prim.device")
 
 Snapshot = list[int]
@@ -55,7 +55,8 @@ class ModuleMemory:
 
 @dataclasses.dataclass
 class TorchStatistics:
-    """By FQN. A tool that fails leaves its part empty and says why in `failed`."""
+    """Statistics, indexed by FQN. A tool that fails leaves its part empty and says why in
+    `failed`."""
 
     memory: dict[str, ModuleMemory] = dataclasses.field(default_factory=dict)
     peak_bytes: int = 0
@@ -70,8 +71,8 @@ class TorchStatistics:
 def torch_statistics(
     model: nn.Module, inputs: dict[str, Any], light_hooks: bool
 ) -> TorchStatistics:
-    """Each tool on a second training step, as acplan.trace takes it; run-times are
-    those of acplan's roofline, as PyTorch's asks a real device.
+    """Runs each tool on a second training step, as acplan.trace takes it. Run-times are those
+    of acplan's roofline, as PyTorch's asks a real device.
 
     The tools' hooks hold gradients until the last one of a module's inputs has
     arrived, which changes what they measure; light ones hold nothing.
@@ -99,7 +100,7 @@ def torch_statistics(
 def second_step(
     model: nn.Module, inputs: dict[str, Any], autocast: torch.dtype | None = None
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
-    """For the tools to watch, with acplan's roofline."""
+    """Yields a second step for the tools to watch, with acplan's roofline."""
     with (
         mock.patch.object(RuntimeEstimator, "_roofline_estimate", _estimate),
         mock.patch("builtins.print"),
@@ -111,7 +112,7 @@ def second_step(
 def _light_hook(
     tensors: Sequence[torch.Tensor], action: Callable[..., None], mode: str = "all"
 ) -> None:
-    """register_multi_grad_hook without the gradients."""
+    """Does what register_multi_grad_hook does, without the gradients."""
     # Asking for a node may run an operator.
     edges = tensors if mode == "all" else ()
     nodes = [t.grad_fn or get_gradient_edge(t).node for t in edges]

@@ -162,7 +162,7 @@ def _case(run: Any, is_mixed: bool) -> dict[str, Any]:
 
 
 def _errors() -> list[str]:
-    """Of a budget that no plan fits, by rank."""
+    """Returns the errors of a budget that no plan fits, indexed by rank."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
     accelerator = accelerate.Accelerator()
     told = ""

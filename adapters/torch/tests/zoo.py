@@ -441,7 +441,7 @@ _WORTH_SAVING = ("mm.", "bmm.", "norm.", "softmax.", "gelu.", "silu.", "attentio
 
 
 def plans(example: Example, trace: Trace, seeds: int = 2) -> Iterator[tuple[str, Plan]]:
-    """All blocks, every second, parts, both, parts inside blocks, and policies by
+    """Yields plans: all blocks, every second, parts, both, parts inside blocks, and policies by
     chance."""
     root = trace.data["modules"][0]["fqn"]
 

@@ -64,7 +64,7 @@ _ERRORS = ("Error: ", "Exception: ")
 
 
 def wrong(row: dict[str, Any]) -> str:
-    """All that did not hold, in one line; what is the same of several plans once."""
+    """Returns all that did not hold, in one line: what several plans have in common once."""
     told = [what for _, _, what in row["plans"] if what]
     return row["error"] or "; ".join(dict.fromkeys(told))
 

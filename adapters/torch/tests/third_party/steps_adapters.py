@@ -50,7 +50,7 @@ for _name, _make in {
 
 
 def _quantised(kind: str) -> Any:
-    """The small model, its layers quantised by bitsandbytes."""
+    """Returns the small model, its layers quantised by bitsandbytes."""
     import bitsandbytes as bnb
 
     model = small_llama(hidden_size=64, intermediate_size=128)

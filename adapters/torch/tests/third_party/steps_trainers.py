@@ -21,7 +21,7 @@ _TEXTS = [{"text": "the cat sat on the mat ."}, {"text": "a dog ran on the red l
 
 
 def _trainer(kind: str, rows: list[dict[str, Any]], model: Any = None, **options: Any) -> Any:
-    """A trainer of TRL with small models and these rows."""
+    """Returns a trainer of TRL with small models and these rows."""
     import datasets
     import trl
 
@@ -47,16 +47,16 @@ def _trainer(kind: str, rows: list[dict[str, Any]], model: Any = None, **options
 
 
 def _stored(model: Any) -> Any:
-    """The model as it is loaded from a folder, where trainers look for it again."""
+    """Returns the model as it is loaded from a folder, where trainers look for it again."""
     folder = pathlib.Path(tempfile.gettempdir()) / "acplan-third-party" / type(model).__name__
     model.save_pretrained(folder)
     return type(model).from_pretrained(folder)
 
 
 def _of_trainer(trainer: Any) -> TrainingStep:
-    """What it computes of its first batch."""
+    """Returns the step that the trainer computes of its first batch."""
     trainer.model.train()
-    trainer.current_gradient_accumulation_steps = 1  # What the training loop sets.
+    trainer.current_gradient_accumulation_steps = 1  # as the training loop sets it
     batch = next(iter(trainer.get_train_dataloader()))
     inputs = trainer._prepare_inputs(batch)
 
