@@ -337,7 +337,7 @@ def _check_epoch(mesh: DeviceMesh, rank: int) -> None:
 
 
 def _check_removal(net: nn.Module, plan: Plan, rank: int) -> None:
-    """Checks a plan removed and applied again, to units that are sharded or in what is sharded."""
+    """Checks steps after the plan is removed and after it is applied again."""
     keys = set(AttendingNet().state_dict())
     assert set(net.state_dict()) == keys
     before = {name: v.to_local().clone() for name, v in net.state_dict().items()}
