@@ -57,16 +57,16 @@ def _row(folder: str, name: str, budget: str) -> list[str] | None:
         return None
     cells += [str(len(plan["modules"])), f"{plan['peak_bytes']:,}"]
     try:
-        planned = run("simulate", "trace.json", "plan.json")["planned"]
+        simulated = run("simulate", "trace.json", "plan.json")["planned"]
     except AcplanError:
         return [*cells, "refused", "", f"{plan['recompute_ms']:.5f}", ""]
-    error = plan["peak_bytes"] / planned["peak_bytes"] - 1
+    error = plan["peak_bytes"] / simulated["peak_bytes"] - 1
     return [
         *cells,
-        f"{planned['peak_bytes']:,}",
+        f"{simulated['peak_bytes']:,}",
         f"{error:+.2%}",
         f"{plan['recompute_ms']:.5f}",
-        f"{planned['recompute_ms']:.5f}",
+        f"{simulated['recompute_ms']:.5f}",
     ]
 
 

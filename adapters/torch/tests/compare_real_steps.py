@@ -107,15 +107,15 @@ def facts() -> Iterator[tuple[str, str]]:
 
 
 def _print_facts() -> None:
-    known = architectures()
-    found: list[Comparison] = []
+    by_name = architectures()
+    results: list[Comparison] = []
     print(_FACTS_TEXT)
     print("| step | before | attention | operators | first difference |")
     print("|---|---|---|---|---|")
     for name, variant in facts():
-        architecture = known[name]
+        architecture = by_name[name]
         result = compare(architecture.make, Case(architecture.variants[variant]()))
-        found.append(result)
+        results.append(result)
         attention = "the same" if result.has_same_attention else "differs"
         operators = "differ" if result.difference() else "the same"
         same = variant == "no mask" and name in _SAME_BEFORE
@@ -125,10 +125,10 @@ def _print_facts() -> None:
             f"{_cell(result.difference())} |",
             flush=True,
         )
-    attention = sum(result.has_same_attention for result in found)
-    operators = sum(not result.difference() for result in found)
+    attention = sum(result.has_same_attention for result in results)
+    operators = sum(not result.difference() for result in results)
     print(
-        f"\n{len(found)} steps: attention the same in {attention}, all operators in {operators}"
+        f"\n{len(results)} steps: attention the same in {attention}, all operators in {operators}"
     )
 
 
@@ -147,11 +147,11 @@ class _Row:
     reasons: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     def exceptions(self) -> str:
-        told = (
+        reasons = (
             f"{'all' if len(labels) == self.steps else ', '.join(labels)}: {reason}"
             for reason, labels in self.reasons.items()
         )
-        return "; ".join(told)
+        return "; ".join(reasons)
 
 
 def _row(name: str, architecture: Architecture, each: bool) -> _Row:

@@ -49,8 +49,8 @@ def _zero_gradients(op: Any) -> None:
 
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         return tuple(
-            [zeros() for zeros in made] if isinstance(made, list) else made()
-            for made in ctx.gradients
+            [zeros() for zeros in make] if isinstance(make, list) else make()
+            for make in ctx.gradients
         )
 
     op.register_autograd(backward, setup_context=setup)
@@ -304,8 +304,8 @@ def _marked_ctc_loss(
     zero_infinity: bool = False,
 ) -> Tensor:
     lengths = [
-        given if isinstance(given, Tensor) else torch.tensor(given)
-        for given in (input_lengths, target_lengths)
+        value if isinstance(value, Tensor) else torch.tensor(value)
+        for value in (input_lengths, target_lengths)
     ]
     return _ctc_loss(log_probs, targets, *lengths, blank, reduction, zero_infinity)
 
@@ -330,10 +330,10 @@ def _recurrent(
     run = getattr(_RECURRENT, kind)
     options = (has_biases, layers, dropout, train, bidirectional)
     if lengths is None:
-        found = run(input, hidden, weights, *options, batch_first)
+        outputs = run(input, hidden, weights, *options, batch_first)
     else:
-        found = run(input, lengths, hidden, weights, *options)
-    return [t.contiguous().clone() for t in found]
+        outputs = run(input, lengths, hidden, weights, *options)
+    return [t.contiguous().clone() for t in outputs]
 
 
 @_recurrent.register_fake
@@ -379,8 +379,8 @@ def _cell(
 ) -> list[Tensor]:
     weights = [weight.to(input.dtype) for weight in weights]
     hidden = tuple(state) if kind == "lstm_cell" else state[0]
-    found = getattr(_RECURRENT, kind)(input, hidden, *weights)
-    return [t.clone() for t in ((found,) if isinstance(found, Tensor) else found)]
+    outputs = getattr(_RECURRENT, kind)(input, hidden, *weights)
+    return [t.clone() for t in ((outputs,) if isinstance(outputs, Tensor) else outputs)]
 
 
 @_cell.register_fake
@@ -397,9 +397,9 @@ def _marked_cell(kind: str) -> Callable[..., Any]:
     def cell(input: Tensor, state: Any, *weights: Tensor | None) -> Any:
         states = [state] if isinstance(state, Tensor) else list(state)
         input, states = cast_as_half(input), [cast_as_half(s) for s in states]
-        given = [w for w in weights if w is not None]
-        found = tuple(_cell(kind, input, states, given))
-        return found if kind == "lstm_cell" else found[0]
+        present_weights = [w for w in weights if w is not None]
+        outputs = tuple(_cell(kind, input, states, present_weights))
+        return outputs if kind == "lstm_cell" else outputs[0]
 
     return cell
 

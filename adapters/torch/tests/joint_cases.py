@@ -53,11 +53,11 @@ def joint_of(
     """Yields the joint graph of the model and its loss, on an A100 that is not there. With
     `is_inductors` it is the graph after Inductor's decompositions and passes."""
     with torch.device("meta"):
-        model, given = make(), inputs()
+        model, arguments = make(), inputs()
     with fake_cuda(), _as_compiling(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         model = _on_cuda(model.train())
-        given = tree_map(_fake, {k: v for k, v in given.items() if v is not None})
-        found: list[Joint] = []
+        arguments = tree_map(_fake, {k: v for k, v in arguments.items() if v is not None})
+        joints: list[Joint] = []
 
         def capture(module: GraphModule, joint_inputs: Any, **options: Any) -> Graphs:
             if is_inductors:
@@ -69,7 +69,7 @@ def joint_of(
                 alone = config.patch(joint_graph_constant_folding=False, shape_padding=False)
                 with V.set_fake_mode(mode), alone:
                     module = joint_graph_passes(module)
-            found.append(Joint(module, joint_inputs, options))
+            joints.append(Joint(module, joint_inputs, options))
             raise _Captured
 
         table = None
@@ -79,14 +79,14 @@ def joint_of(
             table = select_decomp_table()
         with contextlib.suppress(_Captured):
             aot_module_simplified(
-                _Loss(model, [*given]),
-                tuple(given.values()),
+                _Loss(model, [*arguments]),
+                tuple(arguments.values()),
                 fw_compiler=lambda module, _: module,
                 partition_fn=capture,
                 decompositions=table,
                 keep_inference_input_mutations=True,
             )
-        yield found[0]
+        yield joints[0]
 
 
 @contextlib.contextmanager
@@ -109,16 +109,16 @@ def _fake(value: Any) -> Any:
 
 
 def _on_cuda(model: nn.Module) -> nn.Module:
-    made: dict[int, Any] = {}
+    fakes: dict[int, Any] = {}
 
-    def moved(value: torch.Tensor) -> torch.Tensor:
-        if id(value) not in made:
-            made[id(value)] = _fake(value)
+    def fake_of(value: torch.Tensor) -> torch.Tensor:
+        if id(value) not in fakes:
+            fakes[id(value)] = _fake(value)
             if isinstance(value, nn.Parameter):
-                made[id(value)] = nn.Parameter(made[id(value)], value.requires_grad)
-        return made[id(value)]
+                fakes[id(value)] = nn.Parameter(fakes[id(value)], value.requires_grad)
+        return fakes[id(value)]
 
     for module in model.modules():
         for store in (module._parameters, module._buffers):
-            store.update({k: moved(v) for k, v in store.items() if v is not None})
+            store.update({k: fake_of(v) for k, v in store.items() if v is not None})
     return model

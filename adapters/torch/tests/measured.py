@@ -45,13 +45,13 @@ class Measured:
             and same_ms(self.recompute_ms, self.predicted_ms)
         )
 
-    def is_as_promised(self, planned: Plan, budget: int) -> bool:
+    def is_as_promised(self, plan: Plan, budget: int) -> bool:
         """Returns whether the step is as predicted, within the budget, and as the plan says."""
         return (
             self.is_as_predicted
             and self.peak_bytes <= budget
-            and self.peak_bytes == planned.peak_bytes
-            and same_ms(self.recompute_ms, planned.recompute_ms)
+            and self.peak_bytes == plan.peak_bytes
+            and same_ms(self.recompute_ms, plan.recompute_ms)
         )
 
 
@@ -94,28 +94,28 @@ class Subject:
     def least_with_skip(self) -> Plan:
         return self.plan("min", **WITH_SKIP)
 
-    def measured(self, planned: Plan) -> Measured:
-        found = self._verified(planned)
+    def measured(self, plan: Plan) -> Measured:
+        verification = self._verified(plan)
         return Measured(
-            found.measured_bytes,
-            found.measured_ms - self._step_ms,
-            found.predicted_bytes,
-            found.predicted_ms - self._step_ms,
-            len(found.measured),
-            found.first_difference() is None,
+            verification.measured_bytes,
+            verification.measured_ms - self._step_ms,
+            verification.predicted_bytes,
+            verification.predicted_ms - self._step_ms,
+            len(verification.measured),
+            verification.first_difference() is None,
         )
 
-    def simulated_bytes(self, planned: Plan) -> int:
+    def simulated_bytes(self, plan: Plan) -> int:
         with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
             file = pathlib.Path(folder) / "plan.json"
-            planned.save(file, model=self.traced.data["model"]["name"])
+            plan.save(file, model=self.traced.data["model"]["name"])
             said = run_acplan(["simulate", f"{self.path}", f"{file}", "--json"])
         return int(json.loads(said)["planned"]["peak_bytes"])
 
 
 @contextmanager
 def subject(
-    example: Example, autocast: torch.dtype | None, kept: pathlib.Path | None = None
+    example: Example, autocast: torch.dtype | None, trace_file: pathlib.Path | None = None
 ) -> Iterator[Subject]:
     """Yields the subject with its trace, which is read from the given file if it is there, and
     else written to it."""
@@ -124,7 +124,7 @@ def subject(
         tempfile.TemporaryDirectory(prefix="acplan-") as folder,
         ExitStack() as until_end,
     ):
-        path = kept or pathlib.Path(folder) / "trace.json"
+        path = trace_file or pathlib.Path(folder) / "trace.json"
         if path.exists():
             traced = Trace.load(path)
         else:

@@ -10,7 +10,7 @@ from torch import nn
 from zoo import EXAMPLES, Example, images, tokens
 
 
-def _named(model: nn.Module, kind: str) -> tuple[str, ...]:
+def _paths_of_kind(model: nn.Module, kind: str) -> tuple[str, ...]:
     return tuple(n for n, m in model.named_modules() if type(m).__name__ == kind)
 
 
@@ -21,7 +21,7 @@ def example_of(
     *parts: str,
 ) -> Example:
     with torch.device("meta"):
-        blocks = _named(make(), kind)
+        blocks = _paths_of_kind(make(), kind)
     return Example(make, inputs, blocks, tuple(f"{b}.{p}" for b in blocks for p in parts))
 
 

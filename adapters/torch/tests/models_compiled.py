@@ -22,8 +22,8 @@ def _tokens(batch: int, length: int, vocabulary: int) -> Callable[[], dict[str, 
 
 def _images(batch: int, size: int, *, labels: bool = True) -> Callable[[], dict[str, Any]]:
     def inputs() -> dict[str, Any]:
-        found = {"pixel_values": torch.rand(batch, 3, size, size)}
-        return found | ({"labels": torch.randint(0, 10, (batch,))} if labels else {})
+        arguments = {"pixel_values": torch.rand(batch, 3, size, size)}
+        return arguments | ({"labels": torch.randint(0, 10, (batch,))} if labels else {})
 
     return inputs
 

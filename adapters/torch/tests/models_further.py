@@ -160,8 +160,8 @@ def _dit() -> Example:
             self.transformer = diffusers.DiTTransformer2DModel(num_layers=28)
 
         def forward(self, noisy: Tensor, step: Tensor, label: Tensor) -> Tensor:
-            found = self.transformer(noisy, timestep=step, class_labels=label)
-            return found.sample.square().mean()
+            output = self.transformer(noisy, timestep=step, class_labels=label)
+            return output.sample.square().mean()
 
     def inputs() -> dict[str, Tensor]:
         return {
