@@ -98,7 +98,7 @@ def result_of(entry: Entry) -> Result:
 
 
 def _fill(result: Result, entry: Entry) -> None:
-    result.kind = type(entry.made().model).__name__
+    result.kind = type(entry.new_step().model).__name__
     expected = real_step(entry, None)
     result.tolerance = _tolerance(expected, real_step(entry, None))
     traced, options = _traced(entry, result)
@@ -118,7 +118,7 @@ def _fill(result: Result, entry: Entry) -> None:
 def _traced(entry: Entry, result: Result) -> tuple[Trace, dict[str, Any]]:
     """Returns the trace, with the values of the batch if it is refused without them, and the
     options that ask for these values."""
-    step = entry.made()
+    step = entry.new_step()
     try:
         return acplan.trace(step.model, *step.args, progress=False, **step.options()), {}
     except AcplanError as error:
@@ -127,7 +127,7 @@ def _traced(entry: Entry, result: Result) -> tuple[Trace, dict[str, Any]]:
         result.refused = _one_line(str(error))
     result.values = "real"
     options = {"values": "real"}
-    step = entry.made()
+    step = entry.new_step()
     return (
         acplan.trace(step.model, *step.args, progress=False, **{**step.options(), **options}),
         options,
@@ -148,7 +148,7 @@ def _plans(traced: Trace) -> list[Plan]:
 def _wrong_when_traced(
     entry: Entry, options: dict[str, Any], traced: Trace, plans: Sequence[Plan]
 ) -> list[str]:
-    step = entry.made()
+    step = entry.new_step()
     step_ms = sum(op["runtime_ms"] for op in traced.data["operators"])
     with verifying(
         step.model, *step.args, of=traced, **{**step.options(), **options}
@@ -206,7 +206,7 @@ def _said(find: Callable[..., str], *args: Any) -> str:
 
 def real_step(entry: Entry, plan: Plan | None) -> Values:
     """Losses, gradients, weights, buffers and random states of two iterations."""
-    step = entry.made()
+    step = entry.new_step()
     model = step.model if plan is None else acplan.apply(step.model, plan)
     optimizer = _optimizer(step)
     values: Values = {}
@@ -317,7 +317,7 @@ def _checked(entry: Entry) -> Result:
     """Runs the real steps alone, without a plan."""
     result = Result(entry.package, entry.name, importlib.metadata.version(entry.package))
     try:
-        result.kind = type(entry.made().model).__name__
+        result.kind = type(entry.new_step().model).__name__
         expected = real_step(entry, None)
         result.operators = len(expected)
         loss = expected["the loss of iteration 1"]

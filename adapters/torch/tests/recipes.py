@@ -34,10 +34,10 @@ def _later_list() -> frozenset[str]:
 
 def recipes(example: Example, traced: Trace) -> Iterator[tuple[str, Plan]]:
     """Yields each distinct plan once."""
-    found: list[Plan] = []
+    plans: list[Plan] = []
     for label, plan in _recipes(example, traced):
-        if plan.modules and plan not in found:
-            found.append(plan)
+        if plan.modules and plan not in plans:
+            plans.append(plan)
             yield label, plan
 
 

@@ -224,7 +224,7 @@ def test_runs_of_modules_are_units_each(how: str, has_policy: bool) -> None:
     run = longest_runs(data)[0]
     unit = Unit(with_segment(data, run), name_of(data, run))
     saved = {k for k, name in enumerate(unit.names) if "addmm" in name}
-    plan = Plan((unit.planned(saved) if has_policy else PlannedModule(unit.fqn),))
+    plan = Plan((unit.planned_module(saved) if has_policy else PlannedModule(unit.fqn),))
 
     def compiled(strict: bool) -> nn.Module:
         torch._dynamo.reset()

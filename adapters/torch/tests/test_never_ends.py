@@ -154,7 +154,7 @@ def test_what_is_saved_does_not_run_again() -> None:
         loss = net(_x()).sum()
         with Names() as names:
             loss.backward()
-        return names.seen
+        return names.operators
 
     products = "aten.addmm.default"
     # ReLU overwrites the result of one of them.
@@ -427,7 +427,7 @@ def test_other_attention_kernels_are_saved_like_the_planned_one() -> None:
         loss = net(_x()).sum()
     with Names() as names:
         loss.backward()
-    forwards = [n for n in names.seen if "attention" in n and "backward" not in n]
+    forwards = [n for n in names.operators if "attention" in n and "backward" not in n]
     assert not forwards, forwards
 
 
@@ -494,7 +494,7 @@ def test_units_with_hooks_stay_and_can_be_planned_again() -> None:
     assert calls == [1] and isinstance(net.blocks[0], Block)
     with Names() as names:
         loss.backward()
-    assert "aten.native_layer_norm.default" not in names.seen
+    assert "aten.native_layer_norm.default" not in names.operators
     net.zero_grad()
     assert _equal(_run(apply(net, plan), _forward_backward), _run(_net(), _forward_backward))
     with pytest.raises(AcplanError, match="remove"):

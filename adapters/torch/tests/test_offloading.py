@@ -82,7 +82,7 @@ def test_gradients_are_equal_with_any_legal_plan(name: str, links: Links) -> Non
         found = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, autocast)
         assert len(found) == len(expected)
         assert all(map(torch.equal, found, expected)), seed
-    assert links.asked > 0 and links.pool_bytes > links.used_bytes == 0
+    assert links.request_count > 0 and links.pool_bytes > links.used_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_steps_that_were_not_planned(name: str, links: Links) -> None:
         found = outcome(apply(_net(), _offloading_by_chance(_net(), seed)), STEPS[name])
         assert len(found) == len(expected) and all(map(torch.equal, found, expected))
     gc.collect()
-    assert links.asked > 0 and links.used_bytes == 0
+    assert links.request_count > 0 and links.used_bytes == 0
 
 
 @pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
@@ -167,7 +167,7 @@ def test_random_modules_and_steps(links: Links) -> None:
     chance = random.Random(0)
     for links.kind in ["late", "streams"] * 5:
         require_equal_outcomes(chance, lambda plan: with_offload(plan, chance))
-    assert links.asked > 20
+    assert links.request_count > 20
 
 
 class _Writing(nn.Module):
@@ -195,9 +195,9 @@ def test_what_is_written_to_is_sent_again(links: Links) -> None:
         plan = Plan(tuple(PlannedModule(f"Net.blocks.{k}", operators) for k in range(2)))
         expected = outcome(_net(_Writing), _forward_backward)
         for links.kind in ("late", "early", "streams"):
-            before = links.asked
+            before = links.request_count
             found = outcome(apply(_net(_Writing), plan, strict=True), _forward_backward)
-            assert all(map(torch.equal, found, expected)) and links.asked > before
+            assert all(map(torch.equal, found, expected)) and links.request_count > before
 
 
 class _Written(Net):
@@ -224,9 +224,9 @@ def test_results_of_units_may_be_written_to(kind: str, links: Links) -> None:
         return outcome(apply(_Written(_Writing), Plan(plan)), _forward_backward)
 
     expected = with_saved(())
-    assert links.asked == 0
+    assert links.request_count == 0
     found = with_saved(("exp",))
-    assert all(map(torch.equal, found, expected)) and links.asked > 0
+    assert all(map(torch.equal, found, expected)) and links.request_count > 0
 
 
 # --- When
@@ -272,10 +272,10 @@ def _run_planned(told: list[str]) -> nn.Module:
 
 
 def test_what_is_asked_for_when(links: Links) -> None:
-    loss = _run_planned(links.told)(torch.ones(2, 8)).sum()
-    links.told.append("backward")
+    loss = _run_planned(links.log)(torch.ones(2, 8)).sum()
+    links.log.append("backward")
     loss.backward()
-    assert links.told == [
+    assert links.log == [
         "unit 0", "send 64",
         "unit 1", "send 128", "send 64 ends",
         "unit 2", "send 192", "send 128 ends",
@@ -288,11 +288,11 @@ def test_what_is_asked_for_when(links: Links) -> None:
 
 def test_units_that_send_nothing_count(links: Links) -> None:
     plan = Plan((*_offloading_products((0,)), PlannedModule("_Run.units.1")))
-    loss = apply(_Run(links.told), plan, strict=True)(torch.ones(2, 8)).sum()
-    assert links.told == ["unit 0", "send 64", "unit 1", "send 64 ends", "unit 2"]
-    links.told.clear()
+    loss = apply(_Run(links.log), plan, strict=True)(torch.ones(2, 8)).sum()
+    assert links.log == ["unit 0", "send 64", "unit 1", "send 64 ends", "unit 2"]
+    links.log.clear()
     loss.backward()
-    assert links.told == ["fetch 64", "unit 1", "fetch 64 ends", "unit 0"]
+    assert links.log == ["fetch 64", "unit 1", "fetch 64 ends", "unit 0"]
 
 
 @pytest.mark.parametrize("kind", ["late", "streams"])
@@ -326,7 +326,7 @@ def test_units_in_any_order(orders: list[list[int]], kind: str, links: Links) ->
         return [*values, x.grad, *(p.grad for p in model.parameters())]
 
     expected = losses(_Run([]))
-    found = losses(_run_planned(links.told))
+    found = losses(_run_planned(links.log))
     assert all(map(torch.equal, found, expected)) and len(found) == len(expected)
     del found, expected
     gc.collect()
@@ -341,7 +341,7 @@ def test_an_exception_in_between(links: Links) -> None:
     def stop(*_: Any) -> None:
         raise _Stop
 
-    model = _run_planned(links.told)
+    model = _run_planned(links.log)
     for unit in (0, 1, 2):
         handle = model.units[unit].up.register_forward_hook(stop)
         with pytest.raises(_Stop):
@@ -353,9 +353,9 @@ def test_an_exception_in_between(links: Links) -> None:
             loss.backward()
         handle.remove()
     model.zero_grad()
-    links.told.clear()
+    links.log.clear()
     model(torch.ones(2, 8)).sum().backward()
-    in_forward = [line for line in links.told if "send" in line and "ends" not in line]
+    in_forward = [line for line in links.log if "send" in line and "ends" not in line]
     assert in_forward == ["send 64", "send 128", "send 192"]
     expected = _Run([])
     expected(torch.ones(2, 8)).sum().backward()
@@ -367,16 +367,16 @@ def test_an_exception_in_between(links: Links) -> None:
 
 
 def test_evaluation_sends_nothing(links: Links) -> None:
-    model = _run_planned(links.told)
+    model = _run_planned(links.log)
     with torch.no_grad():
         model(torch.ones(2, 8))
     with torch.inference_mode():
         model(torch.ones(2, 8))
-    assert links.told == ["unit 0", "unit 1", "unit 2"] * 2
+    assert links.log == ["unit 0", "unit 1", "unit 2"] * 2
 
 
 def test_buffers_are_used_again(links: Links) -> None:
-    model = _run_planned(links.told)
+    model = _run_planned(links.log)
     sizes = []
     for rows in (2, 2, 2, 4, 1, 2, 2):
         model(torch.ones(rows, 8)).sum().backward()
@@ -392,9 +392,9 @@ def test_copies_of_a_model(links: Links) -> None:
     for made in (copy.deepcopy(model), apply(remove(copy.deepcopy(model)), plan)):
         found = outcome(made, _forward_backward)
         assert all(map(torch.equal, found, expected))
-    before = links.asked
+    before = links.request_count
     found = outcome(remove(model), _forward_backward)
-    assert all(map(torch.equal, found, expected)) and links.asked == before > 0
+    assert all(map(torch.equal, found, expected)) and links.request_count == before > 0
 
 
 def test_segments_can_be_pickled() -> None:
@@ -447,7 +447,7 @@ def test_a_unit_called_in_another_one_keeps_all_on_the_device(links: Links) -> N
         model(x).sum().backward()
     for a, b in zip(model.units[1].parameters(), expected.units[1].parameters()):
         assert torch.equal(a.grad, b.grad)
-    assert links.asked == 0
+    assert links.request_count == 0
 
 
 def test_under_the_compiler_all_stays_on_the_device(links: Links) -> None:
@@ -463,7 +463,7 @@ def test_under_the_compiler_all_stays_on_the_device(links: Links) -> None:
         torch.compile(model, backend="aot_eager")(x).sum().backward()
     for a, b in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
-    assert links.asked == 0
+    assert links.request_count == 0
 
 
 def test_plan_files(tmp_path: pathlib.Path) -> None:

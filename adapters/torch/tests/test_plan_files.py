@@ -207,7 +207,7 @@ def _with_a_run() -> tuple[nn.Module, nn.Module, torch.Tensor]:
     run = longest_runs(step)[0]
     unit = Unit(with_segment(step, run), name_of(step, run))
     saved = {k for k, name in enumerate(unit.names) if "addmm" in name}
-    plan = Plan((unit.planned(saved),))
+    plan = Plan((unit.planned_module(saved),))
     return model, acplan.apply(copy.deepcopy(model), plan, strict=True), x
 
 
@@ -269,7 +269,7 @@ def _backward_operators(model: nn.Module, x: torch.Tensor) -> int:
     loss = model(x).square().mean()
     with Names() as names:
         loss.backward()
-    return len(names.seen)
+    return len(names.operators)
 
 
 @pytest.mark.parametrize("kind", PLANNED)

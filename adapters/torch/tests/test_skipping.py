@@ -235,7 +235,7 @@ def _same(
     out = model(_X)
     with Names() as names:
         (out if isinstance(out, torch.Tensor) else sum(out)).sum().backward()
-    return [name.removeprefix("aten.") for name in names.seen]
+    return [name.removeprefix("aten.") for name in names.operators]
 
 
 def test_a_skipped_operator_does_not_run() -> None:
@@ -545,7 +545,7 @@ def test_a_recomputation_that_runs_otherwise_begins_again() -> None:
     expected = outcome(net(), _forward_backward)
     place = {name: k for k, name in enumerate(unit.names)}
     for saved in ({place["aten.sin.default"]}, {place["aten.mul.Tensor"]}, set()):
-        plan = Plan((unit.planned(saved),))
+        plan = Plan((unit.planned_module(saved),))
         assert any(operator.skip for operator in plan.modules[0].operators)
         planned = net()
         found = outcome(apply(planned, plan, strict=True), _forward_backward)
@@ -562,8 +562,10 @@ def test_units_in_units() -> None:
     for _ in range(8):
         outer, inner = Unit(data, "Net.blocks.1"), Unit(data, "Net.blocks.1.mlp")
         saved = {k for k in range(len(inner.names)) if chance.random() < 0.5}
-        planned = inner.planned({k for k in saved if inner.can_save(k)})
-        plan = Plan((outer.planned(set()), chance.choice([planned, PlannedModule(inner.fqn)])))
+        planned = inner.planned_module({k for k in saved if inner.can_save(k)})
+        plan = Plan(
+            (outer.planned_module(set()), chance.choice([planned, PlannedModule(inner.fqn)]))
+        )
         found = outcome(apply(_net(), plan, strict=True), _forward_backward)
         assert len(found) == len(expected) and all(map(torch.equal, found, expected))
 

@@ -127,12 +127,12 @@ def torch_plans(name: str) -> list[TorchPlan]:
 
 def _main(path: str, names: list[str]) -> None:
     file = pathlib.Path(path)
-    found = json.loads(file.read_text()) if file.exists() else {}
+    plans = json.loads(file.read_text()) if file.exists() else {}
     for name in names or MODELS:
-        found[name] = torch_plans(name)
-        for plan in found[name]:
+        plans[name] = torch_plans(name)
+        for plan in plans[name]:
             print(name, {k: v for k, v in plan.items() if k != "units"}, flush=True)
-        file.write_text(json.dumps(found))
+        file.write_text(json.dumps(plans))
 
 
 if __name__ == "__main__":

@@ -143,14 +143,14 @@ class _Noted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.frozen = nn.ModuleList(_Noting() for _ in range(2)).requires_grad_(False)
-        self.still = _Noting().requires_grad_(False)
+        self.untrained = _Noting().requires_grad_(False)
         self.layers = nn.ModuleList(_Noting() for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             for layer in self.frozen:
                 x = layer(x)
-        x = self.still(x)
+        x = self.untrained(x)
         for layer in self.layers:
             x = layer(x)
         return x.mean() + sum(layer.noted.mean() for layer in self.layers)
@@ -417,7 +417,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "noted": lambda: Example(
         _Noted,
         lambda: {"x": torch.randn(4, 32)},
-        ("frozen.0", "frozen.1", "still", *(f"layers.{k}" for k in range(3))),
+        ("frozen.0", "frozen.1", "untrained", *(f"layers.{k}" for k in range(3))),
         ("layers.0.up", "layers.1.down"),
     ),
     "writing": lambda: Example(
@@ -466,14 +466,17 @@ def plans(example: Example, trace: Trace, seeds: int = 2) -> Iterator[tuple[str,
     if len(blocks) > 1:
         of_others = [p for p in parts if not p.startswith(f"{blocks[0]}.")]
         yield "a block and parts of others", whole(blocks[0], *of_others)
-    yield "all in one, and what is inside", whole(*_around(blocks), *blocks[1:], *parts)
+    yield (
+        "all in one, and what is inside",
+        whole(*_enclosing_module(blocks), *blocks[1:], *parts),
+    )
     for seed in range(seeds):
         chance = random.Random(seed)
         yield f"policies by chance, {seed}", by_chance(chance, *blocks)
         yield f"by chance and inside, {seed}", by_chance(chance, *blocks, *parts)
 
 
-def _around(blocks: tuple[str, ...]) -> tuple[str, ...]:
+def _enclosing_module(blocks: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the module around the first block, if that module is called."""
     path = blocks[0].rpartition(".")[0]
     if path.endswith((".h", ".layers", ".layer", ".block", ".blocks", ".stages")):

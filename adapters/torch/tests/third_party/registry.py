@@ -28,7 +28,7 @@ class Entry:
     def key(self) -> str:
         return f"{self.package}: {self.name}"
 
-    def made(self) -> TrainingStep:
+    def new_step(self) -> TrainingStep:
         """Makes the step, with the same weights and inputs each time."""
         seed()
         return self.make()

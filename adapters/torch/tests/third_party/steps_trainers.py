@@ -139,8 +139,8 @@ _trl("RLOO", lambda: _rewarded("RLOO"), "trainer.rloo_trainer")
 def _lora(**options: Any) -> Any:
     from peft import LoraConfig
 
-    chosen = {"r": 4, "lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj", "up_proj"]}
-    return LoraConfig(task_type="CAUSAL_LM", **(chosen | options))
+    defaults = {"r": 4, "lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj", "up_proj"]}
+    return LoraConfig(task_type="CAUSAL_LM", **(defaults | options))
 
 
 def _mixtral() -> Any:
@@ -188,12 +188,12 @@ def _sentence_step(
     for k in range(columns):
         features.append(dict(model.preprocess(texts[k:] + texts[:k])))
 
-    def of(loss: nn.Module, features: Any, labels: Any) -> Tensor:
-        found = loss([dict(each) for each in features], labels)
-        return found if isinstance(found, Tensor) else sum(found.values())
+    def forward_loss(loss: nn.Module, features: Any, labels: Any) -> Tensor:
+        value = loss([dict(each) for each in features], labels)
+        return value if isinstance(value, Tensor) else sum(value.values())
 
     # The loss is the module: it holds the model, as it does for the trainer.
-    return TrainingStep(loss, (features, labels), forward_fn=of)
+    return TrainingStep(loss, (features, labels), forward_fn=forward_loss)
 
 
 for _name, (_loss, _columns, _labels) in {
