@@ -53,10 +53,10 @@ def test_so_it_is_with_microbatches_and_updates(name: str, options: dict[str, An
     model, inputs = example.on_meta()
     options = {"accumulate": 2, **options}
     traced = trace(model, **options, **inputs)
-    planned = [("acplan", plan(traced, "min"))]
+    least = [("acplan", plan(traced, "min"))]
     some = list(plans(example, traced, seeds=1))[::3]
     with verifying(model, of=traced, **options, **inputs) as verified:
-        for label, made in (*some, *planned):
-            result = verified(made)
+        for label, trial_plan in (*some, *least):
+            result = verified(trial_plan)
             assert result.first_difference() is None, f"{label}: {result}"
-    assert planned[0][1].peak_bytes == result.measured_bytes
+    assert least[0][1].peak_bytes == result.measured_bytes
