@@ -74,14 +74,14 @@ def test_gradients_are_equal_with_any_legal_plan(name: str, links: Links) -> Non
         _step(model, inputs, autocast)  # makes what later steps find
         model.zero_grad()
     expected = _step(copy.deepcopy(model), inputs, autocast)
-    data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, autocast))
+    data = recorded_step(copy.deepcopy(model), lambda net: _loss(net, inputs, autocast))
     for seed in range(2):
         plan = _plan_of(data, seed)
         links.kind = ("late", "streams")[seed]
         # A plan that is not followed raises.
-        found = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, autocast)
-        assert len(found) == len(expected)
-        assert all(map(torch.equal, found, expected)), seed
+        actual = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, autocast)
+        assert len(actual) == len(expected)
+        assert all(map(torch.equal, actual, expected)), seed
     assert links.request_count > 0 and links.pool_bytes > links.used_bytes == 0
 
 
@@ -108,35 +108,35 @@ def test_predicted_is_measured_at_every_operator(
 def test_plans_of_acplan_are_exact_on_the_device_and_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[Link] = []
-    sent: list[int] = []
+    created_links: list[Link] = []
+    sizes: list[int] = []
 
     class Counting(Link):
         def __init__(self, queues: Queues) -> None:
             super().__init__(queues)
-            made.append(self)
+            created_links.append(self)
 
         def send(self, source: torch.Tensor, buffer: Buffer) -> Copy:
-            sent.append(len(source))
+            sizes.append(len(source))
             return super().send(source, buffer)
 
     monkeypatch.setattr(offload, "Link", Counting)
     model, inputs = _larger("gpt2", 3)().on_meta()
     traced = trace(model, **inputs)
     options = {"decisions": "save,recompute,skip", "segments": "auto"}
-    without = plan(traced, "77%", **options)
-    planned = plan(traced, "77%", offload="400GB/s", host_memory="1GiB", **options)
-    assert planned.stall_ms is not None and without.stall_ms is None
-    assert planned.recompute_ms + planned.stall_ms < without.recompute_ms
-    result = verify(model, planned, of=traced, **inputs)
+    without_offload = plan(traced, "77%", **options)
+    with_offload = plan(traced, "77%", offload="400GB/s", host_memory="1GiB", **options)
+    assert with_offload.stall_ms is not None and without_offload.stall_ms is None
+    assert with_offload.recompute_ms + with_offload.stall_ms < without_offload.recompute_ms
+    result = verify(model, with_offload, of=traced, **inputs)
     assert result.first_difference() is None, result
-    assert planned.peak_bytes == result.measured_bytes
-    told = planned.data["offload"]
-    assert [link.most_used_bytes for link in made] == [told["host_bytes"]]
+    assert with_offload.peak_bytes == result.measured_bytes
+    figures = with_offload.data["offload"]
+    assert [link.most_used_bytes for link in created_links] == [figures["host_bytes"]]
     # In the steps before the one that counts, too, if there are any.
-    steps = len(sent) // told["storages"]
-    assert steps > 0 and len(sent) == steps * told["storages"]
-    assert sum(sent) == steps * told["sent_bytes"]
+    steps = len(sizes) // figures["storages"]
+    assert steps > 0 and len(sizes) == steps * figures["storages"]
+    assert sum(sizes) == steps * figures["sent_bytes"]
 
 
 # --- Steps that were not planned
@@ -156,8 +156,8 @@ def test_steps_that_were_not_planned(name: str, links: Links) -> None:
     expected = outcome(_net(), STEPS[name])
     for seed in range(2):
         links.kind = ("streams", "late")[seed]
-        found = outcome(apply(_net(), _offloading_by_chance(_net(), seed)), STEPS[name])
-        assert len(found) == len(expected) and all(map(torch.equal, found, expected))
+        actual = outcome(apply(_net(), _offloading_by_chance(_net(), seed)), STEPS[name])
+        assert len(actual) == len(expected) and all(map(torch.equal, actual, expected))
     gc.collect()
     assert links.request_count > 0 and links.used_bytes == 0
 
@@ -186,18 +186,18 @@ class _Writing(nn.Module):
 def test_what_is_written_to_is_sent_again(links: Links) -> None:
     """The host has what a late copy finds there, and what an early one does not."""
     names = operators_of(_Writing(), _x())
-    kept = ("addmm", "view", "mul_", "relu_")
-    for offloaded in (kept, ("addmm",), ("addmm", "relu_"), ("mul_",)):
+    saved = ("addmm", "view", "mul_", "relu_")
+    for offloaded in (saved, ("addmm",), ("addmm", "relu_"), ("mul_",)):
         operators = tuple(
-            Op(n, any(k in n for k in kept), offload=any(k in n for k in offloaded))
+            Op(n, any(k in n for k in saved), offload=any(k in n for k in offloaded))
             for n in names
         )
         plan = Plan(tuple(PlannedModule(f"Net.blocks.{k}", operators) for k in range(2)))
         expected = outcome(_net(_Writing), _forward_backward)
         for links.kind in ("late", "early", "streams"):
             before = links.request_count
-            found = outcome(apply(_net(_Writing), plan, strict=True), _forward_backward)
-            assert all(map(torch.equal, found, expected)) and links.request_count > before
+            actual = outcome(apply(_net(_Writing), plan, strict=True), _forward_backward)
+            assert all(map(torch.equal, actual, expected)) and links.request_count > before
 
 
 class _Written(Net):
@@ -218,26 +218,26 @@ def test_results_of_units_may_be_written_to(kind: str, links: Links) -> None:
 
     def with_saved(saved: tuple[str, ...]) -> list[torch.Tensor]:
         torch.manual_seed(0)
-        kept = [any(part in name for part in saved) for name in names]
-        ops = tuple(Op(n, k, offload=k) for n, k in zip(names, kept) if saved)
+        is_saved = [any(part in name for part in saved) for name in names]
+        ops = tuple(Op(n, k, offload=k) for n, k in zip(names, is_saved) if saved)
         plan = tuple(PlannedModule(f"_Written.blocks.{k}", ops) for k in range(2))
         return outcome(apply(_Written(_Writing), Plan(plan)), _forward_backward)
 
     expected = with_saved(())
     assert links.request_count == 0
-    found = with_saved(("exp",))
-    assert all(map(torch.equal, found, expected)) and links.request_count > 0
+    actual = with_saved(("exp",))
+    assert all(map(torch.equal, actual, expected)) and links.request_count > 0
 
 
 # --- When
 
 
 class _Wide(nn.Module):
-    def __init__(self, told: list[str], place: int) -> None:
+    def __init__(self, log: list[str], place: int) -> None:
         super().__init__()
         self.up = nn.Linear(8, 8 * (place + 1))
         # Not the list, which a recomputation leaves as it was.
-        self.tell, self.place = told.append, place
+        self.tell, self.place = log.append, place
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.tell(f"unit {self.place}")
@@ -247,10 +247,10 @@ class _Wide(nn.Module):
 class _Run(nn.Module):
     """Units in any order, each any number of times."""
 
-    def __init__(self, told: list[str]) -> None:
+    def __init__(self, log: list[str]) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.units = nn.ModuleList(_Wide(told, place) for place in range(3))
+        self.units = nn.ModuleList(_Wide(log, place) for place in range(3))
         self.order = [0, 1, 2]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -267,8 +267,8 @@ def _offloading_products(units: Sequence[int]) -> tuple[PlannedModule, ...]:
     return tuple(PlannedModule(f"_Run.units.{k}", operators) for k in units)
 
 
-def _run_planned(told: list[str]) -> nn.Module:
-    return apply(_Run(told), Plan(_offloading_products((0, 1, 2))), strict=True)
+def _run_planned(log: list[str]) -> nn.Module:
+    return apply(_Run(log), Plan(_offloading_products((0, 1, 2))), strict=True)
 
 
 def test_what_is_asked_for_when(links: Links) -> None:
@@ -326,9 +326,9 @@ def test_units_in_any_order(orders: list[list[int]], kind: str, links: Links) ->
         return [*values, x.grad, *(p.grad for p in model.parameters())]
 
     expected = losses(_Run([]))
-    found = losses(_run_planned(links.log))
-    assert all(map(torch.equal, found, expected)) and len(found) == len(expected)
-    del found, expected
+    actual = losses(_run_planned(links.log))
+    assert all(map(torch.equal, actual, expected)) and len(actual) == len(expected)
+    del actual, expected
     gc.collect()
     assert links.used_bytes == 0 < links.pool_bytes
 
@@ -389,22 +389,22 @@ def test_copies_of_a_model(links: Links) -> None:
     plan = _offloading_by_chance(_net(), 0)
     expected = outcome(_net(), _forward_backward)
     model = apply(_net(), plan)
-    for made in (copy.deepcopy(model), apply(remove(copy.deepcopy(model)), plan)):
-        found = outcome(made, _forward_backward)
-        assert all(map(torch.equal, found, expected))
+    for copied_model in (copy.deepcopy(model), apply(remove(copy.deepcopy(model)), plan)):
+        actual = outcome(copied_model, _forward_backward)
+        assert all(map(torch.equal, actual, expected))
     before = links.request_count
-    found = outcome(remove(model), _forward_backward)
-    assert all(map(torch.equal, found, expected)) and links.request_count == before > 0
+    actual = outcome(remove(model), _forward_backward)
+    assert all(map(torch.equal, actual, expected)) and links.request_count == before > 0
 
 
 def test_segments_can_be_pickled() -> None:
     ops = (Op("aten.addmm.default", True, offload=True),)
     model = apply(_Run([]), Plan((PlannedModule("_Run.units.0-1", ops),)))
     places = [model.units[k].checkpoint_fn for k in (0, 1)]
-    again = pickle.loads(pickle.dumps(places))
-    assert again[0].segment is again[1].segment
-    assert again[0].segment.traffic is not None
-    assert again[0].segment.traffic is not places[0].segment.traffic
+    copies = pickle.loads(pickle.dumps(places))
+    assert copies[0].segment is copies[1].segment
+    assert copies[0].segment.traffic is not None
+    assert copies[0].segment.traffic is not places[0].segment.traffic
 
 
 # --- What is refused
