@@ -42,7 +42,7 @@ def layers_run(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
 _IDS = torch.tensor([[5, 9, 2, 0], [7, 3, 0, 0]])
 
 
-def _written(ids: torch.Tensor) -> int:
+def _sum_of_writes(ids: torch.Tensor) -> int:
     row = ids.clone()[0]
     row[1:] = 4
     row += 1
@@ -76,7 +76,7 @@ def _through_views(ids: torch.Tensor) -> torch.Tensor:
         (lambda ids: torch.arange(7, device=ids.device)[-1] - 4, 2),
         (lambda ids: torch.zeros_like(ids).sum() + 1, 1),
         (lambda ids: ids.new_full((2, 2), 1).sum(), 4),
-        (_written, 3),
+        (_sum_of_writes, 3),
         (_through_views, 2),
     ],
 )
@@ -97,11 +97,11 @@ def test_known_masks_give_unknown_tensors_their_shape() -> None:
             assert picked.shape == (3, 8)
             assert hidden[mask, :2].shape == (3, 2)
             assert hidden[:, mask[0]].shape == (2, 1, 8)
-            chosen = torch.masked_select(hidden, mask.unsqueeze(-1))
-            assert chosen.shape == (24,)
+            selection = torch.masked_select(hidden, mask.unsqueeze(-1))
+            assert selection.shape == (24,)
             rest = hidden * 2
             rest[mask] = 0.0
-            return picked.sum() + chosen.sum() + rest.sum()
+            return picked.sum() + selection.sum() + rest.sum()
 
     mask = torch.tensor([[True, False], [True, True]])
     x = torch.randn(2, 2, 8)
@@ -217,8 +217,8 @@ def test_inputs_on_the_meta_device_have_default_values(
 
 def test_default_values_are_told() -> None:
     meta = torch.zeros(2, 4, dtype=torch.long, device="meta")
-    told = trace(Asking(lambda input_ids: 1), torch.zeros(2, 8), input_ids=meta).notes
-    assert len(told) == 1 and "input_ids" in told[0] and "meta" in told[0]
+    notes = trace(Asking(lambda input_ids: 1), torch.zeros(2, 8), input_ids=meta).notes
+    assert len(notes) == 1 and "input_ids" in notes[0] and "meta" in notes[0]
     assert not trace(Asking(lambda ids: 1), torch.zeros(2, 8), _IDS).notes
 
 
