@@ -95,9 +95,9 @@ def architectures() -> dict[str, Architecture]:
     import architectures_torch
     import architectures_transformers
 
-    known = architectures_transformers.ARCHITECTURES | architectures_torch.ARCHITECTURES
+    by_name = architectures_transformers.ARCHITECTURES | architectures_torch.ARCHITECTURES
     try:
         import architectures_diffusers
     except ImportError:
-        return known
-    return known | architectures_diffusers.ARCHITECTURES
+        return by_name
+    return by_name | architectures_diffusers.ARCHITECTURES
