@@ -342,7 +342,7 @@ def _send_result(find: Find, entry: Entry, out: _Out) -> None:
     out.send(find(entry))
 
 
-def _result_apart(find: Find, entry: Entry) -> Result:
+def _result_in_own_process(find: Find, entry: Entry) -> Result:
     """Returns the result of a process of its own, so that no step ends the others."""
     began = time.monotonic()
     ours, theirs = multiprocessing.Pipe(duplex=False)
@@ -381,7 +381,7 @@ def _package(find: Find, entries: Sequence[Entry], path: pathlib.Path | None) ->
                 traceback.print_exc()
     _be_quiet()
     for entry in entries:
-        result = _result_apart(find, entry)
+        result = _result_in_own_process(find, entry)
         verdict = wrong(dataclasses.asdict(result)) or (
             "closely" if result.tolerance else "yes"
         )

@@ -227,7 +227,7 @@ def _send_result(
         out.send(Result("", error=f"{type(error).__name__}: {lines[0][:160]}"))
 
 
-def _result_apart(architecture: Architecture) -> Result:
+def _result_in_own_process(architecture: Architecture) -> Result:
     """Returns the result of a process of its own, so that no model ends the others."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
@@ -288,7 +288,9 @@ def _main(names: list[str]) -> int:
     left_out = [name for name in ZOO if names and name not in names]
     names = names or list(ZOO)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as waiting:
-        for name, result in zip(names, waiting.map(_result_apart, (ZOO[n] for n in names))):
+        for name, result in zip(
+            names, waiting.map(_result_in_own_process, (ZOO[n] for n in names))
+        ):
             results.append(result)
             print(_row(name, ZOO[name].group, result), flush=True)
     verified = sum(not result.wrong for result in results)
