@@ -29,7 +29,9 @@ def _images(batch: int, size: int, *, labels: bool = True) -> Callable[[], dict[
 
 
 def _gpt2(dropout: float) -> Callable[[], nn.Module]:
-    dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+    dropouts: dict[str, Any] = dict.fromkeys(
+        ("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout
+    )
     return transformer("GPT2LMHeadModel", use_cache=False, **dropouts)
 
 
