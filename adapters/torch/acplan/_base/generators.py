@@ -11,6 +11,6 @@ def default_generator(device: torch.device) -> torch.Generator | None:
     of_type = getattr(getattr(torch, device.type, None), "default_generators", ())
     index = device.index or 0
     found = of_type[index] if index < len(of_type) else None
-    # On fake tensors there may be no device, and nothing is drawn: what answers then is
-    # none of it.
+    # On fake tensors there may be no device, and nothing is drawn: a generator of another kind
+    # of device is not this device's.
     return found if found is not None and found.device.type == device.type else None

@@ -1,5 +1,5 @@
-"""What stands in the place of functions of PyTorch in one thread: others, which may train
-or compile meanwhile, get PyTorch's own."""
+"""Replaces functions of PyTorch in one thread: other threads, which may train or compile
+meanwhile, get PyTorch's own."""
 
 import contextlib
 import functools
@@ -12,9 +12,9 @@ from typing import Any
 @contextlib.contextmanager
 def set_attribute(owner: Any, name: str, value: Any, create: bool = False) -> Iterator[None]:
     """Sets an attribute of a module, class or object within the block, for all threads. At the
-    end the owner's own attribute is what it was, or gone where it had none: what it inherits
-    is there again. Raises AttributeError where there is no such attribute, unless it is to
-    `create` one."""
+    end the owner's own attribute is restored, or removed if the owner had none, so that an
+    inherited one shows again. Raises AttributeError if there is no such attribute, unless
+    `create` allows a new one."""
     own = vars(owner)
     is_own = name in own
     if not is_own and not create:
@@ -31,7 +31,8 @@ def set_attribute(owner: Any, name: str, value: Any, create: bool = False) -> It
 
 
 def here(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
-    """`other` in the thread that asks for it now, `original` in all others."""
+    """Returns a function that is `other` in the current thread and `original` in all other
+    threads."""
     owner = threading.get_ident()
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -44,9 +45,9 @@ def here(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..
 
 
 def replaced_here(owner: Any, name: str, other: Any) -> Any:
-    """Replaces an attribute within the block for this thread alone: a function, a property,
-    or a constant of a module. Others are replaced for all threads."""
-    # Of some modules of PyTorch it is their class that has the functions.
+    """Replaces an attribute within the block for this thread alone if it is a function, a
+    property, or a constant of a module. Any other attribute is replaced for all threads."""
+    # For some modules of PyTorch, the functions are in the module's class.
     original = vars(owner).get(name, getattr(owner, name, None))
     if isinstance(other, property) and isinstance(original, property):
         assert original.fget is not None and other.fget is not None
@@ -61,8 +62,8 @@ def replaced_here(owner: Any, name: str, other: Any) -> Any:
 
 @contextlib.contextmanager
 def _constant_here(module: types.ModuleType, name: str, value: Any) -> Iterator[None]:
-    """While it lasts the module has another class, in which the name is a property: other
-    threads read, and write, what the module has."""
+    """Gives the module another class within the block, in which the name is a property: other
+    threads read, and write, the module's own value."""
     owner = threading.get_ident()
     before = type(module)
 

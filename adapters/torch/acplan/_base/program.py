@@ -21,7 +21,7 @@ from acplan._base.package import FOLDER
 _LOGGER = logging.getLogger("acplan")
 
 _JSON_ERRORS = ("--errors", "json")
-# In the source tree.
+# The program's path in the source tree.
 _BUILT = "build/release/cli/acplan"
 
 
@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """Returns what the program says is wrong, on one line."""
+        """Returns the error that the program reports, on one line."""
         if self.errors:
             return self.errors[-1]
         ended = f"it ended with {self.exit_code} and said nothing"
@@ -47,7 +47,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class _Said:
-    """What the program writes on stderr with `--errors json`."""
+    """The messages that the program writes to stderr with `--errors json`."""
 
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -62,7 +62,7 @@ class _Said:
                 warnings.append(str(data["warning"]))
             elif "error" in data:
                 errors.append(str(data["error"]))
-            elif line.strip():  # of the system, where the program crashes
+            elif line.strip():  # from the system, if the program crashes
                 errors.append(line)
         return cls(tuple(errors), tuple(warnings))
 
@@ -76,8 +76,8 @@ def _json_object(line: str) -> dict[str, Any]:
 
 
 def find_program() -> str:
-    """$ACPLAN, else the first `acplan` among the scripts of this Python, on the PATH,
-    and in the source tree that this package is run from."""
+    """Returns $ACPLAN, or else the first `acplan` among the scripts of this Python, on the
+    PATH, and in the source tree that this package is run from."""
     chosen = os.environ.get("ACPLAN")
     if chosen:
         if _is_program(chosen):
@@ -118,7 +118,7 @@ def _is_program(path: str) -> bool:
 
 @functools.cache
 def _require_command(program: str, command: str) -> None:
-    """Raises AcplanError where the program is no acplan that has the command."""
+    """Raises AcplanError if the program is not an acplan that has the command."""
     try:
         run = subprocess.run(
             [program, command, "--help"], capture_output=True, text=True, timeout=60
@@ -140,11 +140,12 @@ def call_acplan(
     folder: str | None = None,
     stdin: str | None = None,
 ) -> Outcome:
-    """Runs `acplan ARGUMENTS`, in a folder, with a text as its standard input. Its warnings
-    are logged, each once: what a model is like does not change from command to command.
+    """Runs `acplan ARGUMENTS`, in a folder, with a text as its standard input. Each distinct
+    warning of the program is logged once: the properties of a model do not change from command
+    to command.
 
-    Ctrl-C goes to the program, which ends with the best that it has; where it has
-    nothing, KeyboardInterrupt is raised.
+    Ctrl-C goes to the program, which ends with the best result that it has; if it has none,
+    KeyboardInterrupt is raised.
     """
     with interrupted_as_ever():
         return _called(arguments, each_second, folder, stdin)
@@ -175,7 +176,7 @@ def _called(
                 out, err = process.communicate(stdin, timeout=1 if each_second else None)
                 break
             except subprocess.TimeoutExpired:
-                stdin = None  # which is on its way
+                stdin = None  # the program has been sent it
                 if each_second:
                     each_second()
             except KeyboardInterrupt as interrupt:
