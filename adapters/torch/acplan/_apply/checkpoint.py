@@ -20,7 +20,7 @@ from acplan._apply.recompute_mode import Recomputation
 from acplan._apply.tape import RUN, Tape, Writes
 from acplan._apply.unit_call import Call, Stopped, run
 from acplan._apply.unit_state import UnitState
-from acplan._base.call_arguments import copied, holds_nothing, tensors_given
+from acplan._base.call_arguments import copy_of, holds_nothing, tensors_given
 from acplan._base.modules import FSDPModule
 
 
@@ -79,7 +79,7 @@ def _checkpointed(
     if tape is not None and tape.may_skip:
         called = functools.partial(run, called, tape)
     if not holds_nothing(args, kwargs):
-        args, kwargs = copied((args, kwargs))
+        args, kwargs = copy_of((args, kwargs))
     try:
         return checkpoint(called, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
     except Stopped as stopped:

@@ -24,7 +24,7 @@ from acplan._apply.tape import (
 from acplan._apply.unit_call import ENDS, Hooks, run, top_hooks
 from acplan._apply.unit_state import UnitState
 from acplan._base import generators
-from acplan._base.call_arguments import Copies, copied, holds_nothing, tensors_given
+from acplan._base.call_arguments import Copies, copy_of, holds_nothing, tensors_given
 from acplan._base.errors import AcplanError
 from acplan._base.torchscript import endings_kept
 
@@ -125,8 +125,8 @@ class Frame:
             place = by_position.get(id(tensor))
             return self._hold_as_it_is(tensor) if place is None else _ByPosition(place)
 
-        self._first = Copies(source).of((args, kwargs))
-        args, kwargs = copied((args, kwargs))
+        self._first = Copies(source).copy_of((args, kwargs))
+        args, kwargs = copy_of((args, kwargs))
         found: list[Hooks] = []
         is_forward = True
 
@@ -211,7 +211,7 @@ class Frame:
                 for place in [place for place in made if place not in call.alive]:
                     del made[place]
                 arguments = self._first if index == 0 else call.arguments
-                args, kwargs = Copies(of_other=source).of(arguments)
+                args, kwargs = Copies(of_other=source).copy_of(arguments)
                 if index == 0:
                     made |= _numbered(-1, tensors_given(args, kwargs))
                 with endings_kept():

@@ -169,7 +169,7 @@ class Run:
         return self._values.is_hidden_in(values)
 
     def _arguments(self, args: Any, kwargs: Any) -> Any:
-        return Copies(self._source, self._again).of((args, kwargs))
+        return Copies(self._source, self._again).copy_of((args, kwargs))
 
     def _again(self, thing: Any) -> Any:
         known = self._values.get(thing)
@@ -229,7 +229,7 @@ class _KnownValues:
     def is_hidden_in(self, values: Any) -> bool:
         """Returns whether tensors of the run are in an object that cannot be made anew."""
         others: list[Any] = []
-        Copies(of_other=others.append).of(values)
+        Copies(of_other=others.append).copy_of(values)
         return any(
             self.is_new(tensor)
             for other in others

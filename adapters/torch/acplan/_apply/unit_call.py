@@ -8,7 +8,7 @@ import torch
 from torch.utils import checkpoint
 
 from acplan._apply.tape import Tape
-from acplan._base.call_arguments import copied
+from acplan._base.call_arguments import copy_of
 from acplan._base.stand_ins import (
     StandIn,
 )
@@ -123,7 +123,7 @@ class Call:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._first is None:
-            return self._again(*copied((args, kwargs)))
+            return self._again(*copy_of((args, kwargs)))
         (args, kwargs), self._first = self._first, None
         try:
             return self._module(*args, **kwargs)

@@ -15,11 +15,13 @@ def require_module(model: Any, name: str = "model") -> None:
         raise AcplanError(f"{name}: expected a module, found {type(model).__name__}")
 
 
-def require_function(value: Any, name: str, of: str) -> None:
+def require_function(value: Any, name: str, argument: str) -> None:
     """Raises AcplanError if `value` is given and cannot be called. The message says that a
     function of `argument` was expected."""
     if value is not None and not callable(value):
-        raise AcplanError(f"{name}: expected a function of {of}, found {type(value).__name__}")
+        raise AcplanError(
+            f"{name}: expected a function of {argument}, found {type(value).__name__}"
+        )
 
 
 def require_mapping(value: Any, name: str) -> None:

@@ -48,19 +48,19 @@ _THEMSELVES = (
 def holds_nothing(args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
     """Returns whether all arguments are tensors, numbers and the like, which need no copy. This
     is so for nearly all calls."""
-    given = (*args, *kwargs.values())
-    return _PLAIN.issuperset(map(type, given))
+    values = (*args, *kwargs.values())
+    return _PLAIN.issuperset(map(type, values))
 
 
-def copied(given: Any) -> Any:
-    return Copies().of(given)
+def copy_of(value: Any) -> Any:
+    return Copies().copy_of(value)
 
 
-def tensors_given(*given: Any) -> list[torch.Tensor]:
+def tensors_given(*values: Any) -> list[torch.Tensor]:
     """Returns the tensors that a call holds as long as it may run again, each once."""
     copies = Copies()
-    for value in given:
-        copies.of(value)
+    for value in values:
+        copies.copy_of(value)
     return copies.tensors
 
 
@@ -79,54 +79,54 @@ class Copies:
         self._of_other = of_other
         # A thing and its copy, indexed by the thing's id, which stays valid as the thing is
         # held.
-        self._made: dict[int, tuple[Any, Any]] = {}
+        self._copies_by_id: dict[int, tuple[Any, Any]] = {}
 
-    def of(self, thing: Any) -> Any:
+    def copy_of(self, thing: Any) -> Any:
         kind = type(thing)
         if issubclass(kind, torch.Tensor):
-            if id(thing) not in self._made:
-                self._made[id(thing)] = (thing, self._of_tensor(thing))
+            if id(thing) not in self._copies_by_id:
+                self._copies_by_id[id(thing)] = (thing, self._of_tensor(thing))
                 self.tensors.append(thing)
-            return self._made[id(thing)][1]
+            return self._copies_by_id[id(thing)][1]
         if kind in _PLAIN or issubclass(kind, _THEMSELVES):
             return thing
         if kind is weakref.ref:
             # A part that refers to its whole refers to the copy of it.
-            of = self._made.get(id(thing()))
-            return thing if of is None else weakref.ref(of[1])
-        if id(thing) not in self._made:
-            made = _new(thing)
-            self._made[id(thing)] = (thing, made)
-            made = self._filled(thing, made)
-            self._made[id(thing)] = (thing, made)
-        return self._made[id(thing)][1]
+            entry = self._copies_by_id.get(id(thing()))
+            return thing if entry is None else weakref.ref(entry[1])
+        if id(thing) not in self._copies_by_id:
+            copy = _new(thing)
+            self._copies_by_id[id(thing)] = (thing, copy)
+            copy = self._filled(thing, copy)
+            self._copies_by_id[id(thing)] = (thing, copy)
+        return self._copies_by_id[id(thing)][1]
 
-    def _filled(self, thing: Any, made: Any) -> Any:
+    def _filled(self, thing: Any, copy: Any) -> Any:
         """Returns the copy, filled with copies of what `thing` holds, or `thing` itself if it
         cannot be copied."""
         if is_a(thing, tuple):
-            made = self._tuple(thing)
-        elif made is thing:
+            copy = self._tuple(thing)
+        elif copy is thing:
             return self._of_other(thing)
         elif is_a(thing, dict):
             kind: Any = _base(thing, _DICTIONARIES)
             keep = dict.__len__(thing) > _MOST_ELEMENTS
             for key, value in [*dict.items(thing)]:
-                kind.__setitem__(made, key, value if keep else self.of(value))
+                kind.__setitem__(copy, key, value if keep else self.copy_of(value))
         elif (elements := elements_of(thing)) is not None:
             kind = _base(thing, _SEQUENCES)
             if len(elements) <= _MOST_ELEMENTS and not is_a(thing, set):
-                elements = [self.of(element) for element in elements]
-            (kind.update if kind is set else kind.extend)(made, elements)
-        if made is not thing:
-            self._fill_attributes(thing, made)
-        return made
+                elements = [self.copy_of(element) for element in elements]
+            (kind.update if kind is set else kind.extend)(copy, elements)
+        if copy is not thing:
+            self._fill_attributes(thing, copy)
+        return copy
 
     def _tuple(self, thing: Any) -> Any:
         """Returns a new tuple only if the copy of an element is a new object: nobody can change
         a tuple."""
         before = elements_of(thing) or []
-        elements = [self.of(element) for element in before]
+        elements = [self.copy_of(element) for element in before]
         if all(new is old for new, old in zip(elements, before)):
             return thing
         try:
@@ -134,12 +134,12 @@ class Copies:
         except TypeError:  # such as the results of operators, whose class is made in C
             return type(thing)(elements)
 
-    def _fill_attributes(self, thing: Any, made: Any) -> None:
-        attributes, own = attributes_of(thing), attributes_of(made)
+    def _fill_attributes(self, thing: Any, copy: Any) -> None:
+        attributes, own = attributes_of(thing), attributes_of(copy)
         if attributes is not None and own is not None:
-            own.update({name: self.of(value) for name, value in attributes.items()})
+            own.update({name: self.copy_of(value) for name, value in attributes.items()})
         for slot, value in slots_filled(thing).items():
-            slot.__set__(made, self.of(value))
+            slot.__set__(copy, self.copy_of(value))
 
 
 _DICTIONARIES = (collections.OrderedDict, dict)
@@ -156,13 +156,13 @@ def _new(thing: Any) -> Any:
     base = _base(thing, (*_DICTIONARIES, *_SEQUENCES))
     try:
         if base is collections.deque:
-            made = base.__new__(kind)
-            collections.deque.__init__(made, (), thing.maxlen)
-            return made
+            copy = base.__new__(kind)
+            collections.deque.__init__(copy, (), thing.maxlen)
+            return copy
         if issubclass(kind, collections.defaultdict):
-            made = collections.defaultdict.__new__(kind)
-            collections.defaultdict.__init__(made, thing.default_factory)
-            return made
+            copy = collections.defaultdict.__new__(kind)
+            collections.defaultdict.__init__(copy, thing.default_factory)
+            return copy
         if base is not None:
             return base.__new__(kind)
         if not _is_of_its_users(thing, kind):

@@ -20,12 +20,12 @@ _SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 Handler = Callable[[int, FrameType | None], Any]
 
 
-class _Held:
+class _HeldSignals:
     """The signals that the main thread holds back. Python calls handlers in no other thread."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, Handler] = {}
-        self.came: list[tuple[int, FrameType | None]] = []
+        self.pending: list[tuple[int, FrameType | None]] = []
         self.is_holding = False
 
     def hold(self) -> None:
@@ -43,20 +43,20 @@ class _Held:
 
     def call(self) -> None:
         """Runs the handlers of the signals that came. One of them may raise."""
-        while self.came:
-            number, frame = self.came.pop(0)
+        while self.pending:
+            number, frame = self.pending.pop(0)
             handler = self.handlers.get(number) or signal.getsignal(number)
             if callable(handler):
                 handler(number, frame)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        is_second = any(number == signal.SIGINT == other for other, _ in self.came)
-        self.came.append((number, frame))
+        is_second = any(number == signal.SIGINT == other for other, _ in self.pending)
+        self.pending.append((number, frame))
         if is_second:
             self.call()
 
 
-_HELD = _Held()
+_HELD_SIGNALS = _HeldSignals()
 
 
 def _is_main() -> bool:
@@ -67,33 +67,33 @@ def _is_main() -> bool:
 def uninterrupted() -> Iterator[None]:
     """Holds back the handlers of signals within the block, until its end or the next
     give_way()."""
-    if not _is_main() or _HELD.is_holding:
+    if not _is_main() or _HELD_SIGNALS.is_holding:
         yield
         return
     try:
-        _HELD.hold()
+        _HELD_SIGNALS.hold()
         yield
     finally:
-        _HELD.let_go()
-        _HELD.call()
+        _HELD_SIGNALS.let_go()
+        _HELD_SIGNALS.call()
 
 
 @contextlib.contextmanager
 def interrupted_as_ever() -> Iterator[None]:
     """Lets handlers of signals run at once within the block, after those of signals that came
     before."""
-    if not _is_main() or not _HELD.is_holding:
+    if not _is_main() or not _HELD_SIGNALS.is_holding:
         yield
         return
-    _HELD.let_go()
+    _HELD_SIGNALS.let_go()
     try:
-        _HELD.call()
+        _HELD_SIGNALS.call()
         yield
     finally:
-        _HELD.hold()
+        _HELD_SIGNALS.hold()
 
 
 def give_way() -> None:
     """Runs the handlers of the signals that have been held back until now."""
-    if _HELD.came and _is_main():
-        _HELD.call()
+    if _HELD_SIGNALS.pending and _is_main():
+        _HELD_SIGNALS.call()

@@ -20,8 +20,8 @@ def borrows_parameters(module: torch.nn.Module) -> bool:
         return False
     return any(
         value is not None and not isinstance(value, torch.nn.Parameter)
-        for inside in module.modules()
-        for value in inside._parameters.values()
+        for submodule in module.modules()
+        for value in submodule._parameters.values()
     )
 
 

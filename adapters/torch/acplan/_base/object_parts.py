@@ -75,9 +75,9 @@ def slots_of(kind: type) -> tuple[types.MemberDescriptorType, ...]:
 
 
 def slots_filled(thing: Any) -> dict[types.MemberDescriptorType, Any]:
-    found = {}
+    values = {}
     kind: Any = type(thing)
     for slot in slots_of(kind):
         with contextlib.suppress(AttributeError):
-            found[slot] = slot.__get__(thing)
-    return found
+            values[slot] = slot.__get__(thing)
+    return values

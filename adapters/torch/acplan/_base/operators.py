@@ -81,8 +81,8 @@ def draws(traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     none if its dropout is 0."""
     if not traits.is_random or traits.dropout_place < 0:
         return traits.is_random
-    given = args[traits.dropout_place :]
-    return bool(given[0] if given else kwargs.get("dropout_p"))
+    positional = args[traits.dropout_place :]
+    return bool(positional[0] if positional else kwargs.get("dropout_p"))
 
 
 def is_kept_cast(tensor: torch.Tensor) -> bool:
@@ -112,10 +112,10 @@ def statistics_of(
     places = _places_of_statistics(func)
     if not places:
         return []
-    given = {name: args[k] if k < len(args) else kwargs.get(name) for k, name in places}
-    if any(given.get(name) is False for name in _IN_TRAINING):
+    arguments = {name: args[k] if k < len(args) else kwargs.get(name) for k, name in places}
+    if any(arguments.get(name) is False for name in _IN_TRAINING):
         return []
-    return [value for value in given.values() if isinstance(value, torch.Tensor)]
+    return [value for value in arguments.values() if isinstance(value, torch.Tensor)]
 
 
 @functools.cache
@@ -124,8 +124,8 @@ def _places_of_statistics(func: Any) -> tuple[tuple[int, str], ...]:
     names = [argument.name for argument in schema.arguments] if schema else []
     if STATISTICS[0] not in names:
         return ()
-    known = STATISTICS + _IN_TRAINING
-    return tuple((place, name) for place, name in enumerate(names) if name in known)
+    relevant = STATISTICS + _IN_TRAINING
+    return tuple((place, name) for place, name in enumerate(names) if name in relevant)
 
 
 @functools.cache
@@ -142,7 +142,7 @@ def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
     places = _places_written(func)
     if args and places == _ONLY_SELF and isinstance(args[0], torch.Tensor):
         return [args[0]]
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for place, name in places:
-        found += tensors_of(args[place] if place < len(args) else kwargs.get(name))
-    return found
+        tensors += tensors_of(args[place] if place < len(args) else kwargs.get(name))
+    return tensors

@@ -30,18 +30,20 @@ def set_attribute(owner: Any, name: str, value: Any, create: bool = False) -> It
             delattr(owner, name)
 
 
-def here(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+def in_this_thread(
+    original: Callable[..., Any], other: Callable[..., Any]
+) -> Callable[..., Any]:
     """Returns a function that is `other` in the current thread and `original` in all other
     threads."""
     owner = threading.get_ident()
 
-    def called(*args: Any, **kwargs: Any) -> Any:
-        chosen = other if threading.get_ident() == owner else original
-        return chosen(*args, **kwargs)
+    def dispatcher(*args: Any, **kwargs: Any) -> Any:
+        function = other if threading.get_ident() == owner else original
+        return function(*args, **kwargs)
 
     with contextlib.suppress(AttributeError, TypeError):
-        functools.update_wrapper(called, original)
-    return called
+        functools.update_wrapper(dispatcher, original)
+    return dispatcher
 
 
 def replaced_here(owner: Any, name: str, other: Any) -> Any:
@@ -51,9 +53,9 @@ def replaced_here(owner: Any, name: str, other: Any) -> Any:
     original = vars(owner).get(name, getattr(owner, name, None))
     if isinstance(other, property) and isinstance(original, property):
         assert original.fget is not None and other.fget is not None
-        return set_attribute(owner, name, property(here(original.fget, other.fget)))
+        return set_attribute(owner, name, property(in_this_thread(original.fget, other.fget)))
     if callable(other) and callable(original):
-        return set_attribute(owner, name, here(original, other))
+        return set_attribute(owner, name, in_this_thread(original, other))
     plainly: Any = types.ModuleType.__setattr__
     if type(owner).__setattr__ is plainly and name in vars(owner):
         return _constant_here(owner, name, other)

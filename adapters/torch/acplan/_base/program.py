@@ -22,7 +22,7 @@ _LOGGER = logging.getLogger("acplan")
 
 _JSON_ERRORS = ("--errors", "json")
 # The program's path in the source tree.
-_BUILT = "build/release/cli/acplan"
+_BUILD_PATH = "build/release/cli/acplan"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Said:
+class _Messages:
     """The messages that the program writes to stderr with `--errors json`."""
 
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
 
     @classmethod
-    def parse(cls, stderr: str) -> "_Said":
+    def parse(cls, stderr: str) -> "_Messages":
         errors: list[str] = []
         warnings: list[str] = []
         for line in stderr.splitlines():
@@ -78,11 +78,11 @@ def _json_object(line: str) -> dict[str, Any]:
 def find_program() -> str:
     """Returns $ACPLAN, or else the first `acplan` among the scripts of this Python, on the
     PATH, and in the source tree that this package is run from."""
-    chosen = os.environ.get("ACPLAN")
-    if chosen:
-        if _is_program(chosen):
-            return chosen
-        raise AcplanError(f"$ACPLAN: {chosen!r} is no program that can be run")
+    configured = os.environ.get("ACPLAN")
+    if configured:
+        if _is_program(configured):
+            return configured
+        raise AcplanError(f"$ACPLAN: {configured!r} is no program that can be run")
     places = list(_places())
     for place in places:
         if _is_program(place):
@@ -90,12 +90,17 @@ def find_program() -> str:
     on_path = shutil.which("acplan")
     if on_path:
         return on_path
-    built = _built()
-    if built and _is_program(built):
-        return built
-    looked = ["$ACPLAN (not set)", *places, "the PATH", *([built] if built else [])]
+    build_path = _build_path()
+    if build_path and _is_program(build_path):
+        return build_path
+    searched_places = [
+        "$ACPLAN (not set)",
+        *places,
+        "the PATH",
+        *([build_path] if build_path else []),
+    ]
     raise AcplanError(
-        f"there is no program acplan; looked at {', '.join(looked)}: it comes "
+        f"there is no program acplan; looked at {', '.join(searched_places)}: it comes "
         "with the package where pip installs that, or set ACPLAN to its path"
     )
 
@@ -105,11 +110,11 @@ def _places() -> Iterator[str]:
     return (str(pathlib.Path(folder) / "acplan") for folder in folders)
 
 
-def _built() -> str | None:
+def _build_path() -> str | None:
     parents = FOLDER.resolve().parents
     if len(parents) < 3 or not (parents[2] / "cli" / "command.h").exists():
         return None
-    return str(parents[2] / _BUILT)
+    return str(parents[2] / _BUILD_PATH)
 
 
 def _is_program(path: str) -> bool:
@@ -148,10 +153,10 @@ def call_acplan(
     KeyboardInterrupt is raised.
     """
     with interrupted_as_ever():
-        return _called(arguments, each_second, folder, stdin)
+        return _run_program(arguments, each_second, folder, stdin)
 
 
-def _called(
+def _run_program(
     arguments: Sequence[str],
     each_second: Callable[[], object] | None,
     folder: str | None,
@@ -191,10 +196,10 @@ def _called(
             process.wait()
     if interrupted and process.returncode != 0:
         raise interrupted
-    said = _Said.parse(err)
-    for warning in said.warnings:
+    messages = _Messages.parse(err)
+    for warning in messages.warnings:
         _warn_once(warning)
-    return Outcome(process.returncode, out, said.errors)
+    return Outcome(process.returncode, out, messages.errors)
 
 
 @functools.cache

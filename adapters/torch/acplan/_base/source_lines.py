@@ -32,11 +32,11 @@ class SourceLines:
     step.
     """
 
-    def __init__(self, around: Iterable[CodeType] = ()) -> None:
+    def __init__(self, outer_codes: Iterable[CodeType] = ()) -> None:
         # For a code object, a file to name, "" for no file, or None at the end of the step. The
         # key is the id of the code object, which is faster than the code object itself and is
         # valid as long as `_codes` holds it.
-        self._codes: list[CodeType] = list(around)
+        self._codes: list[CodeType] = list(outer_codes)
         self._files: dict[int, str | None] = dict.fromkeys(map(id, self._codes))
         self._by_place: dict[tuple[int, int], int] = {}
         self._by_line: dict[tuple[str, int, str], int] = {}
@@ -82,12 +82,12 @@ class SourceLines:
 
     def _line_at(self, file: str, frame: FrameType) -> int:
         place = (id(frame.f_code), frame.f_lasti)
-        found = self._by_place.get(place)
-        if found is None:
+        index = self._by_place.get(place)
+        if index is None:
             line = (file, frame.f_lineno or 1, frame.f_code.co_name)
-            found = self._by_line.setdefault(line, len(self._by_line))
-            self._by_place[place] = found
-        return found
+            index = self._by_line.setdefault(line, len(self._by_line))
+            self._by_place[place] = index
+        return index
 
     def _of_node(self, number: int) -> int:
         # A node takes its number before its operator runs.
@@ -126,8 +126,10 @@ def file_of(name: str) -> str:
     cell = _cell_of(name)
     if cell:
         return cell
-    here = os.path.relpath(path)
-    return parts[-1] if here.startswith(os.pardir) else here.replace(os.sep, "/")
+    relative_path = os.path.relpath(path)
+    return (
+        parts[-1] if relative_path.startswith(os.pardir) else relative_path.replace(os.sep, "/")
+    )
 
 
 def _cell_of(name: str) -> str:
@@ -135,5 +137,5 @@ def _cell_of(name: str) -> str:
     shell = sys.modules.get("IPython.core.interactiveshell")
     if shell is None or not shell.InteractiveShell.initialized():
         return ""
-    named = shell.InteractiveShell.instance().compile.format_code_name(name)
-    return str(named[1]) if named else ""
+    label = shell.InteractiveShell.instance().compile.format_code_name(name)
+    return str(label[1]) if label else ""

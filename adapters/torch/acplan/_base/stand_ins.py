@@ -73,9 +73,9 @@ class Turned(Shape):
         self.is_conj = tensor.is_conj()
         self.is_neg = tensor.is_neg()
 
-    def turn(self, made: torch.Tensor) -> None:
-        torch._C._set_conj(made, self.is_conj)
-        torch._C._set_neg(made, self.is_neg)
+    def turn(self, tensor: torch.Tensor) -> None:
+        torch._C._set_conj(tensor, self.is_conj)
+        torch._C._set_neg(tensor, self.is_neg)
 
 
 SHAPES = frozenset([Shape, Turned])
@@ -115,12 +115,12 @@ class StandIn(torch.Tensor):
         if any(map(is_run_inside, types)):
             return NotImplemented
         kwargs = kwargs or {}
-        found = next(stand_ins((args, kwargs)))
+        first = next(stand_ins((args, kwargs)))
         if func is torch.ops.prim.device.default:
-            return found.device
+            return first.device
         if func in SAC_IGNORED_OPS or is_view(func):
-            return by_shape(func, args, kwargs, found.origin)
-        found.origin.refuse(func)
+            return by_shape(func, args, kwargs, first.origin)
+        first.origin.refuse(func)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"StandIn({tuple(self.shape)}, {self.dtype}, {self.origin.func})"
@@ -163,14 +163,14 @@ class StandIn(torch.Tensor):
 
 def stand_in(shape: Shape, origin: Origin) -> StandIn:
     # Arguments by position are quicker.
-    made: StandIn = _make(
+    result: StandIn = _make(
         StandIn, shape.size, shape.stride, None, None, shape.dtype, _STRIDED, shape.device
     )
-    torch._C._set_throw_on_mutable_data_ptr(made)
-    made.origin = origin
+    torch._C._set_throw_on_mutable_data_ptr(result)
+    result.origin = origin
     if type(shape) is Turned:
-        shape.turn(made)
-    return made
+        shape.turn(result)
+    return result
 
 
 @contextlib.contextmanager
@@ -185,8 +185,8 @@ def one_hot_as_in_forward() -> Iterator[None]:
         if not is_at_a_place or num_classes < 0:
             return original(tensor, num_classes)
         shape = (*tensor.shape, num_classes)
-        made = torch.zeros(shape, dtype=torch.int64, device=tensor.device)
-        return made.scatter_(-1, tensor.unsqueeze(-1), 1)
+        zeros = torch.zeros(shape, dtype=torch.int64, device=tensor.device)
+        return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
 
     torch.nn.functional.one_hot = one_hot
     try:
@@ -246,15 +246,15 @@ def by_shape(
             return torch.device("meta")
         if not isinstance(value, torch.Tensor):
             return value
-        made = torch.empty_strided(
+        tensor = torch.empty_strided(
             value.shape, value.stride(), dtype=value.dtype, device="meta"
         )
         shape = shape_of(value)
         if isinstance(shape, Turned):
-            shape.turn(made)
-        return made
+            shape.turn(tensor)
+        return tensor
 
-    def named(value: Any) -> Any:
+    def to_stand_in(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         shape = shape_of(value)
@@ -263,13 +263,13 @@ def by_shape(
 
     # Modes that count operators must not see this one.
     with no_dispatch():
-        made = func(*tree_map(on_meta, args), **tree_map(on_meta, dict(kwargs)))
-        return tree_map(named, made)
+        result = func(*tree_map(on_meta, args), **tree_map(on_meta, dict(kwargs)))
+        return tree_map(to_stand_in, result)
 
 
 def reshape(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Changes the shape of a stand-in, the first argument, as the operator does."""
-    given = args[0]
-    made = by_shape(func, args, kwargs, given.origin)
+    tensor = args[0]
+    reshaped = by_shape(func, args, kwargs, tensor.origin)
     with no_dispatch():
-        given.data = made
+        tensor.data = reshaped

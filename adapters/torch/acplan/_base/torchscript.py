@@ -104,7 +104,9 @@ def holders_of(module: torch.nn.Module) -> tuple[Any, ...]:
 
 def has_unknown_state(module: torch.nn.Module) -> bool:
     """Returns whether the module is, or contains, a module with code that sets attributes."""
-    return any(is_scripted(inside) and _sets_some(inside) for inside in module.modules())
+    return any(
+        is_scripted(submodule) and _sets_some(submodule) for submodule in module.modules()
+    )
 
 
 def _sets_some(module: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from acplan._base.patching import here, replaced_here, set_attribute
+from acplan._base.patching import in_this_thread, replaced_here, set_attribute
 
 ValueOf = Callable[[torch.Tensor], torch.Tensor | None]
 
@@ -39,7 +39,7 @@ def plain_fakes(value_of: ValueOf) -> Iterator[None]:
     others look at them.
     """
     moves = replaced_here(torch.nn.Module, "_apply", _moved)
-    made = staticmethod(here(_made_apart, _made_plain))
+    made = staticmethod(in_this_thread(_made_apart, _made_plain))
     with set_attribute(FakeTensor, "__new__", made), moves:
         try:
             yield

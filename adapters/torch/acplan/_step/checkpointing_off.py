@@ -18,7 +18,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 
 from acplan._base import kv_caches
-from acplan._base.patching import here, set_attribute
+from acplan._base.patching import in_this_thread, set_attribute
 
 _LOGGER = logging.getLogger("acplan")
 
@@ -116,7 +116,7 @@ def _plain(found: list[str], left: list[str]) -> Iterator[tuple[Any, str, Any]]:
         note(args[place])
         return out
 
-    yield owner, "apply", classmethod(here(apply, apply_plainly))
+    yield owner, "apply", classmethod(in_this_thread(apply, apply_plainly))
 
 
 def _plain_without_function(
@@ -135,7 +135,7 @@ def _plain_without_function(
 
 
 def _wherever_imported(name: str, original: Any, other: Any) -> Iterator[tuple[Any, str, Any]]:
-    called = here(original, other)
+    called = in_this_thread(original, other)
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is original:
             yield module, name, called

@@ -203,7 +203,7 @@ class _Recording:
 
     def _recorded(self, step: Step, optimizer: torch.optim.Optimizer) -> Trace:
         kernels = self.device if self.workspaces else None
-        sources = SourceLines(around=AROUND_STEPS) if self.source else None
+        sources = SourceLines(outer_codes=AROUND_STEPS) if self.source else None
         full = Recorder(
             self.device,
             self.phase("trace: what is kept", None),
