@@ -1,4 +1,4 @@
-"""How acplan's values look in a notebook, and how they become tables of pandas."""
+"""Shows acplan's values in a notebook, and turns them into tables of pandas."""
 
 import html
 import importlib
@@ -15,7 +15,7 @@ _WIDTH, _HEIGHT, _LEFT, _BELOW = 560, 150, 70, 22
 
 
 def size(count: float) -> str:
-    """As the program writes it: 9.27 GiB."""
+    """Returns a number of bytes as the program writes it, such as 9.27 GiB."""
     for unit in ("B", "KiB", "MiB"):
         if abs(count) < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
@@ -24,8 +24,8 @@ def size(count: float) -> str:
 
 
 def plain(text: object) -> str:
-    """Without characters that move a terminal's cursor or turn its text around: names of
-    files that others wrote are shown."""
+    """Returns the text with characters escaped that move a terminal's cursor or turn its text
+    around: names from files that others wrote are shown."""
     return "".join(
         c if unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") else ascii(c)[1:-1]
         for c in str(text)
@@ -41,7 +41,7 @@ def to_pandas(rows: Rows) -> Any:
 
 
 def page(title: str, facts: Mapping[str, object], *parts: str) -> str:
-    """Returns a title, what is to be said in words, and charts or tables below."""
+    """Returns a title, the facts in words, and charts or tables below."""
     said = " · ".join(
         f"{html.escape(name)} <b>{html.escape(str(value))}</b>" for name, value in facts.items()
     )
@@ -52,7 +52,7 @@ def page(title: str, facts: Mapping[str, object], *parts: str) -> str:
 
 
 def table(rows: Rows, most: int = 12) -> str:
-    """Returns the first rows; what is left out is said."""
+    """Returns a table of the first rows, and a line with the number of rows left out."""
     if not rows:
         return ""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
@@ -76,7 +76,8 @@ def _cell(name: str, value: object) -> str:
 
 
 def own_chart(label: str, series: Mapping[str, Points], line: float | None = None) -> str:
-    """Lines over a common axis from 0 up, in bytes; `line` is one across."""
+    """Returns a chart of lines over a common axis, from 0 bytes up. `line` is the bytes of a
+    horizontal line."""
     points = [point for found in series.values() for point in found]
     if not points:
         return ""
@@ -114,7 +115,7 @@ def own_chart(label: str, series: Mapping[str, Points], line: float | None = Non
 
 
 def thinned(points: Points, most: int = 400) -> Points:
-    """Returns the highest of each of so many runs of points, so that no peak is lost."""
+    """Returns the highest point of each of `most` runs of points, so that no peak is lost."""
     if len(points) <= most:
         return points
     each = len(points) / most
@@ -124,15 +125,15 @@ def thinned(points: Points, most: int = 400) -> Points:
 
 Chart = Callable[[str, Mapping[str, Points], float | None], str]
 
-# What draws where the charts of the report cannot (charts.py).
+# Draws the charts in place of those of the report, where these cannot be shown (charts.py).
 chart: Chart = own_chart
 
 
 def set_chart(draw: Chart | None) -> None:
-    """Draws the charts of notebooks with a function of one's own; None: with acplan's.
+    """Sets a function that draws the charts of notebooks; None sets acplan's own.
 
-    `draw` takes the label of the axis, series of points (x, bytes) by name, and the bytes of
-    a line across, or None. It returns HTML.
+    `draw` takes the label of the axis, series of points (x, bytes) by name, and the bytes of a
+    horizontal line, or None. It returns HTML.
     """
     global chart
     chart = draw or own_chart

@@ -12,11 +12,12 @@ from acplan._files.json_files import read_json, write_json
 
 @dataclasses.dataclass(frozen=True)
 class PlannedOperator:
-    """An operator of a module to checkpoint: saved, or else recomputed, or skipped
-    where nothing that is recomputed, and no gradient, needs what it makes.
+    """An operator of a module to checkpoint: saved, or else recomputed, or skipped if nothing
+    that is recomputed, and no gradient, needs its results.
 
-    Of a saved operator all results are kept, or those of the tensors that it makes
-    whose places are in `results`; if it is offloaded, in the host's memory.
+    If an operator is saved, all its results are kept, or, if `results` is given, those of the
+    tensors that it makes whose places are in `results`. If it is offloaded, they are kept in
+    the host's memory.
     """
 
     name: str
@@ -47,7 +48,7 @@ class PlannedOperator:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> "PlannedOperator":
-        """As a plan file has it."""
+        """Returns the operator that an entry of a plan file describes."""
         name, decision, results = data["name"], data["decision"], data.get("results")
         if decision not in ("save", "recompute", "skip", "offload"):
             raise AcplanError(
@@ -74,8 +75,8 @@ class PlannedOperator:
 
 @dataclasses.dataclass(frozen=True)
 class PlannedModule:
-    """A module to checkpoint, or a run of modules, by the names of their parent and of
-    the first and the last: `GPT.h.0-2`. Without operators, all of it is recomputed."""
+    """A module to checkpoint, or a run of modules, named by their parent, the first and the
+    last: `GPT.h.0-2`. Without operators, all of it is recomputed."""
 
     fqn: str
     operators: tuple[PlannedOperator, ...] = ()
@@ -91,7 +92,7 @@ class PlannedModule:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to checkpoint, and the plan file that says so (docs/file_formats.md)."""
+    """The modules to checkpoint, and the plan file that lists them (docs/file_formats.md)."""
 
     modules: tuple[PlannedModule, ...]
     data: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
@@ -99,7 +100,8 @@ class Plan:
 
     @classmethod
     def of(cls, data: dict[str, Any], text: str = "") -> "Plan":
-        """`text` is what `acplan plan` printed about it."""
+        """Returns the plan in the data of a plan file. `text` is what `acplan plan` printed
+        about it."""
         if not isinstance(data, dict):
             raise AcplanError(f"plan: expected a dict, found {type(data).__name__}")
         if data.get("format") != "acplan.plan" or data.get("version") != 1:
@@ -120,7 +122,7 @@ class Plan:
         return cls.of(read_json(path))
 
     def save(self, path: str | os.PathLike[str], model: str | None = None) -> None:
-        """Writes a plan file; one made by hand is a plan for the model named."""
+        """Writes a plan file. A plan made by hand is written for the model named `model`."""
         if not self.data and model is None:
             raise AcplanError("plan: made by hand, it needs the name of its model")
         data = self.data or {
@@ -154,8 +156,8 @@ class Plan:
         return value
 
     def _number(self, *keys: str) -> int | float:
-        """Returns a figure as the file has it: bytes are whole numbers. Raises AcplanError
-        where it is no number, or too large a one."""
+        """Returns a figure as the file has it: bytes are whole numbers. Raises AcplanError if
+        it is not a number, or too large."""
         value = self._figure(*keys)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if abs(value) <= _MOST:
@@ -166,7 +168,7 @@ class Plan:
 
     @property
     def status(self) -> str:
-        """`optimal`, or `feasible` where a limit was hit first."""
+        """`optimal`, or `feasible` if a limit was hit first."""
         return str(self._figure("status"))
 
     @property
@@ -179,7 +181,7 @@ class Plan:
 
     @property
     def baseline_peak_bytes(self) -> int:
-        """Without the plan, of one device."""
+        """The peak without the plan, on one device."""
         return int(self._number("baseline", "peak_bytes"))
 
     @property
@@ -188,27 +190,27 @@ class Plan:
 
     @property
     def stall_ms(self) -> float | None:
-        """How long the step waits for the host, where offload was asked for."""
+        """The time that the step waits for the host, or None if offload was not asked for."""
         offload = self.data.get("offload")
         return None if offload is None else float(offload["stall_ms"])
 
     @property
     def bound_ms(self) -> float:
-        """No plan recomputes less: proven."""
+        """A number that no plan's recomputation is below, proven."""
         return float(self._number("bound_ms"))
 
     @property
     def gap(self) -> float:
-        """Between both, relative to what the plan recomputes."""
+        """The difference of recomputation and bound, relative to the recomputation."""
         return float(self._number("gap"))
 
     @property
     def overhead(self) -> float:
-        """Recomputation relative to the step without it."""
+        """The recomputation relative to the step without it."""
         return float(self._number("overhead"))
 
     def to_pandas(self) -> Any:
-        """Returns a table of the units: name, operators, how many of them are saved."""
+        """Returns a table of the units: name, operators, and how many of them are saved."""
         return display.to_pandas(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -240,8 +242,8 @@ class Plan:
         }
 
     def _wrong_figure(self) -> str:
-        """Returns what is wrong with the figures of a file that others have written to, as far
-        as they are shown: who looks at a plan is told, and nothing is raised."""
+        """Returns the error in the figures of a file that others have written to, or "", among
+        those figures that are shown: the error is shown to the user, and nothing is raised."""
         try:
             for key in ("peak_bytes", "budget_bytes", "recompute_ms", "overhead"):
                 self._number(key)
@@ -275,7 +277,7 @@ class Plan:
         )
 
 
-_MOST = 1e300  # of a number that a plan tells
+_MOST = 1e300  # the largest number that a plan may have
 
 
 def _planned(module: dict[str, Any]) -> PlannedModule:
@@ -289,7 +291,7 @@ def _planned(module: dict[str, Any]) -> PlannedModule:
 
 
 def plan_given(plan: Any) -> Plan:
-    """Returns a plan, or the one that the file with this path has."""
+    """Returns the plan itself, or the plan in the file with this path."""
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, (str, os.PathLike)):
