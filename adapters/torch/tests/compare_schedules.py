@@ -223,7 +223,7 @@ class _Case:
         made = read_json(file)
         if "failed" in made:
             return Found(None, made["seconds"], failed=made["failed"])
-        planned = Plan.of(made["plan"])
+        planned = Plan.from_data(made["plan"])
         return Found(planned, made["seconds"], retraced=self._retraced(kind, planned))
 
     def _planned(self, kind: str, budget: int | str) -> dict[str, Any]:

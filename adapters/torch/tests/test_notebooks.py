@@ -170,7 +170,7 @@ def test_plans_without_their_figures_are_shown(more: dict[str, Any]) -> None:
     """As files may be that somebody has written to."""
     lacks = ", figures plan: it does not say its peak_bytes" if "recompute_ms" in more else ""
     unit = {"fqn": "\x1b[31m\u202eNet", "ops": []}
-    found = acplan.Plan.of({**_PLAN, "model": unit["fqn"], "modules": [unit], **more})
+    found = acplan.Plan.from_data({**_PLAN, "model": unit["fqn"], "modules": [unit], **more})
     assert repr(found) == r"<Plan for \x1b[31m\u202eNet: units 1" + f"{lacks}>"
     assert str(found) == r"1 modules to checkpoint: \x1b[31m\u202eNet"
     page = found._repr_html_()

@@ -616,6 +616,6 @@ def test_wrong_decisions_are_refused(op: dict[str, Any], message: str) -> None:
     module = {"fqn": "Net.a", "ops": [{"name": "aten.mm.default", **op}]}
     data = {"format": "acplan.plan", "version": 1, "status": "optimal"}
     with pytest.raises(AcplanError, match=message):
-        Plan.of({**data, "modules": [module]})
+        Plan.from_data({**data, "modules": [module]})
     with pytest.raises(AcplanError, match="both saved and skipped"):
         Op("aten.mm.default", True, skip=True)

@@ -76,7 +76,7 @@ def made_of(value: Any) -> tuple[Any, ...] | None:
 
 def figure(
     parts: Sequence[str],
-    of: Source | None,
+    source: Source | None,
     plain: str = "",
     *,
     plan: Saved | None = None,
@@ -88,29 +88,29 @@ def figure(
     the reason; if there is no source, or acplan.set_chart has replaced the charts, it returns
     `plain` alone.
     """
-    if of is None or display.chart is not display.own_chart:
+    if source is None or display.chart is not display.own_chart:
         return plain
     try:
-        made = _framed(_page(parts, of, plan, frontier), plain)
+        frame = _framed(_page(parts, source, plan, frontier), plain)
     except AcplanError as error:
         return plain + _note(f"without the charts of acplan report: {error}")
-    if len(made) > MOST:
+    if len(frame) > MOST:
         return plain + _note(
-            f"without the charts of acplan report, of {len(made):,} bytes: "
+            f"without the charts of acplan report, of {len(frame):,} bytes: "
             "acplan.report writes them into a file"
         )
-    return made
+    return frame
 
 
 def _page(
     parts: Sequence[str],
-    of: Source,
+    source: Source,
     plan: Saved | None,
     frontier: dict[str, Any] | None,
 ) -> bytes:
     with question_folder() as folder:
         question: dict[str, Any] = {
-            "profile": folder.add("step", of),
+            "profile": folder.add("step", source),
             "plan": [] if plan is None else [folder.add("plan", plan)],
             "parts": ",".join(parts),
             "output": "page.html",
@@ -126,10 +126,10 @@ def _page(
 
 def _framed(page: bytes, plain: str) -> str:
     packed = base64.b64encode(gzip.compress(page, mtime=0)).decode()
-    inside = f"{plain}<script>{_SCRIPT % packed}</script>"
+    content = f"{plain}<script>{_SCRIPT % packed}</script>"
     return (
         '<iframe title="Charts of acplan report" style="width: 100%; height: 560px; '
-        f'border: 0" srcdoc="{html.escape(inside)}"></iframe>'
+        f'border: 0" srcdoc="{html.escape(content)}"></iframe>'
     )
 
 

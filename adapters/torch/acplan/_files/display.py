@@ -11,7 +11,7 @@ from acplan._base.errors import AcplanError
 Rows = Sequence[Mapping[str, Any]]
 Points = Sequence[tuple[float, float]]
 
-_WIDTH, _HEIGHT, _LEFT, _BELOW = 560, 150, 70, 22
+_WIDTH, _HEIGHT, _MARGIN_LEFT, _MARGIN_BELOW = 560, 150, 70, 22
 
 
 def size(count: float) -> str:
@@ -42,12 +42,12 @@ def to_pandas(rows: Rows) -> Any:
 
 def page(title: str, facts: Mapping[str, object], *parts: str) -> str:
     """Returns a title, the facts in words, and charts or tables below."""
-    said = " · ".join(
+    words = " · ".join(
         f"{html.escape(name)} <b>{html.escape(str(value))}</b>" for name, value in facts.items()
     )
     return (
         f'<div class="acplan"><div><b>{html.escape(plain(title))}</b></div>'
-        f"<div>{said}</div>{''.join(parts)}</div>"
+        f"<div>{words}</div>{''.join(parts)}</div>"
     )
 
 
@@ -78,7 +78,7 @@ def _cell(name: str, value: object) -> str:
 def own_chart(label: str, series: Mapping[str, Points], line: float | None = None) -> str:
     """Returns a chart of lines over a common axis, from 0 bytes up. `line` is the bytes of a
     horizontal line."""
-    points = [point for found in series.values() for point in found]
+    points = [point for curve in series.values() for point in curve]
     if not points:
         return ""
     widest = max(x for x, _ in points) or 1
@@ -87,20 +87,20 @@ def own_chart(label: str, series: Mapping[str, Points], line: float | None = Non
     span = (widest - narrowest) or 1
 
     def at(x: float, y: float) -> str:
-        across = _LEFT + (x - narrowest) / span * (_WIDTH - _LEFT - 5)
-        return f"{across:.1f},{8 + (1 - y / highest) * (_HEIGHT - _BELOW - 8):.1f}"
+        across = _MARGIN_LEFT + (x - narrowest) / span * (_WIDTH - _MARGIN_LEFT - 5)
+        return f"{across:.1f},{8 + (1 - y / highest) * (_HEIGHT - _MARGIN_BELOW - 8):.1f}"
 
-    drawn = []
-    for place, (name, found) in enumerate(series.items()):
+    lines = []
+    for place, (name, curve) in enumerate(series.items()):
         dashes = "" if place == 0 else ' stroke-dasharray="5 3"'
-        drawn.append(
+        lines.append(
             f'<polyline fill="none" stroke="currentColor"{dashes} points="'
-            + " ".join(at(x, y) for x, y in thinned(found))
+            + " ".join(at(x, y) for x, y in thinned(curve))
             + f'"><title>{html.escape(name)}</title></polyline>'
         )
     if line is not None:
         start, end = at(narrowest, line), at(widest, line)
-        drawn.append(
+        lines.append(
             f'<polyline fill="none" stroke="#c33" points="{start} {end}">'
             "<title>budget</title></polyline>"
         )
@@ -108,9 +108,9 @@ def own_chart(label: str, series: Mapping[str, Points], line: float | None = Non
         f'<svg role="img" aria-label="{html.escape(label)}" width="{_WIDTH}" '
         f'height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-size="11" '
         f'fill="currentColor"><text x="0" y="14">{size(highest)}</text>'
-        f'<text x="0" y="{_HEIGHT - _BELOW}">0</text>'
-        f'<text x="{_LEFT}" y="{_HEIGHT - 5}">{html.escape(label)}</text>'
-        f"{''.join(drawn)}</svg>"
+        f'<text x="0" y="{_HEIGHT - _MARGIN_BELOW}">0</text>'
+        f'<text x="{_MARGIN_LEFT}" y="{_HEIGHT - 5}">{html.escape(label)}</text>'
+        f"{''.join(lines)}</svg>"
     )
 
 

@@ -107,15 +107,15 @@ def _modules(model: torch.nn.Module, dtype: torch.dtype | None) -> Iterator[_Des
         yield name, class_name_of(module), weights_of(module, dtype)
 
 
-def _difference(expected: Sequence[_Described], found: Sequence[_Described]) -> str | None:
-    if expected and expected[0][1] != found[0][1]:
+def _difference(expected: Sequence[_Described], actual: Sequence[_Described]) -> str | None:
+    if expected and expected[0][1] != actual[0][1]:
         return (
-            f"expected a {expected[0][1]}, found a {found[0][1]}; apply plans before "
+            f"expected a {expected[0][1]}, found a {actual[0][1]}; apply plans before "
             "torch.compile or DistributedDataParallel wraps the model"
         )
-    of_found = {name for name, _, _ in found}
-    for ours, theirs in itertools.zip_longest(expected, found):
-        if ours is None or (theirs and ours[0] != theirs[0] and ours[0] in of_found):
+    names_in_model = {name for name, _, _ in actual}
+    for ours, theirs in itertools.zip_longest(expected, actual):
+        if ours is None or (theirs and ours[0] != theirs[0] and ours[0] in names_in_model):
             return f"expected no module {theirs[0]}, found a {theirs[1]}"
         name, kind, weights = ours
         if theirs is None or name != theirs[0]:

@@ -47,7 +47,7 @@ class PlannedOperator:
         return "skip" if self.skip else "recompute"
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> "PlannedOperator":
+    def from_data(cls, data: dict[str, Any]) -> "PlannedOperator":
         """Returns the operator that an entry of a plan file describes."""
         name, decision, results = data["name"], data["decision"], data.get("results")
         if decision not in ("save", "recompute", "skip", "offload"):
@@ -67,10 +67,10 @@ class PlannedOperator:
         return cls(name, is_saved, decision == "skip", results, is_offloaded)
 
     def data(self, index: int) -> dict[str, Any]:
-        found = {"index": index, "name": self.name, "decision": self.decision}
+        entry = {"index": index, "name": self.name, "decision": self.decision}
         if self.results is not None:
-            found["results"] = list(self.results)
-        return found
+            entry["results"] = list(self.results)
+        return entry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Plan:
     text: str = dataclasses.field(default="", repr=False, compare=False)
 
     @classmethod
-    def of(cls, data: dict[str, Any], text: str = "") -> "Plan":
+    def from_data(cls, data: dict[str, Any], text: str = "") -> "Plan":
         """Returns the plan in the data of a plan file. `text` is what `acplan plan` printed
         about it."""
         if not isinstance(data, dict):
@@ -112,14 +112,14 @@ class Plan:
         if data.get("status") not in ("optimal", "feasible"):
             raise AcplanError(f"plan: there is none, it is {data.get('status')!r}")
         try:
-            modules = tuple(_planned(module) for module in data["modules"])
+            modules = tuple(_module_from_data(module) for module in data["modules"])
         except (KeyError, TypeError, ValueError) as error:
             raise AcplanError(f"plan: modules: {error!r}") from None
         return cls(modules, data, text)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":
-        return cls.of(read_json(path))
+        return cls.from_data(read_json(path))
 
     def save(self, path: str | os.PathLike[str], model: str | None = None) -> None:
         """Writes a plan file. A plan made by hand is written for the model named `model`."""
@@ -214,7 +214,7 @@ class Plan:
         return display.to_pandas(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:
-        known = {m["fqn"]: m for m in self.data.get("modules", ())}
+        entries = {m["fqn"]: m for m in self.data.get("modules", ())}
         return [
             {
                 "unit": module.fqn,
@@ -222,7 +222,7 @@ class Plan:
                 "saved": sum(operator.save for operator in module.operators),
                 "skipped": sum(operator.skip for operator in module.operators),
                 "offloaded": sum(operator.offload for operator in module.operators),
-                "recompute_ms": known.get(module.fqn, {}).get("recompute_ms"),
+                "recompute_ms": entries.get(module.fqn, {}).get("recompute_ms"),
             }
             for module in self.modules
         ]
@@ -253,15 +253,15 @@ class Plan:
         return ""
 
     def __repr__(self) -> str:
-        of = display.plain(f" for {self.data['model']}" if "model" in self.data else "")
+        suffix = display.plain(f" for {self.data['model']}" if "model" in self.data else "")
         facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
-        return f"<Plan{of}: {display.plain(facts)}>"
+        return f"<Plan{suffix}: {display.plain(facts)}>"
 
     def _repr_html_(self) -> str:
-        of = f" for {self.data['model']}" if "model" in self.data else ""
+        suffix = f" for {self.data['model']}" if "model" in self.data else ""
         step = made_of(self)
         charts = figure(["memory"], step[0], plan=self) if step else ""
-        return display.page(f"Plan{of}", self._facts(), charts, display.table(self._rows()))
+        return display.page(f"Plan{suffix}", self._facts(), charts, display.table(self._rows()))
 
     def __str__(self) -> str:
         if self.text:
@@ -280,12 +280,12 @@ class Plan:
 _MOST = 1e300  # the largest number that a plan may have
 
 
-def _planned(module: dict[str, Any]) -> PlannedModule:
+def _module_from_data(module: dict[str, Any]) -> PlannedModule:
     if not isinstance(module["fqn"], str):
         raise ValueError(f"fqn: expected a name, found {module['fqn']!r}")
     return PlannedModule(
         module["fqn"],
-        tuple(map(PlannedOperator.of, module.get("ops", ()))),
+        tuple(map(PlannedOperator.from_data, module.get("ops", ()))),
         float(module.get("discard_ratio", 1)),
     )
 

@@ -20,21 +20,21 @@ class Profile:
     data: dict[str, Any] = dataclasses.field(repr=False)
 
     @classmethod
-    def of(cls, data: Any) -> "Profile":
+    def from_data(cls, data: Any) -> "Profile":
         if not isinstance(data, dict):
             raise AcplanError(f"profile: expected a dict, found {type(data).__name__}")
         if "format" in data or not all(key in data for key in MODULE_INFO_KEYS):
-            found = data.get("format"), data.get("version")
-            if found != ("acplan.profile", 1):
+            header = data.get("format"), data.get("version")
+            if header != ("acplan.profile", 1):
                 raise AcplanError(
                     "profile: expected format acplan.profile, version 1, found "
-                    f"{found[0]!r}, {found[1]!r}"
+                    f"{header[0]!r}, {header[1]!r}"
                 )
         return cls(data)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":
-        return cls.of(read_json(path))
+        return cls.from_data(read_json(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file whole or not at all, gzipped if the name ends in `.gz`."""

@@ -53,8 +53,8 @@ class Trace:
     def capacity(self) -> Capacity:
         """The factor of the number of rows that values select, relative to the batch, or
         "all"."""
-        found: Capacity = self.data.get("capacity", 1)
-        return found
+        capacity: Capacity = self.data.get("capacity", 1)
+        return capacity
 
     @property
     def notes(self) -> list[str]:
@@ -122,9 +122,9 @@ class Trace:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Trace":
         data = read_json(path)
-        found = data.get("format") if isinstance(data, dict) else data
-        if found != "acplan.trace":
-            raise AcplanError(f"{path}: expected format acplan.trace, found {found!r}")
+        file_format = data.get("format") if isinstance(data, dict) else data
+        if file_format != "acplan.trace":
+            raise AcplanError(f"{path}: expected format acplan.trace, found {file_format!r}")
         for key, kind in _LOOKED_AT.items():
             if not isinstance(data.get(key), kind):
                 what = type(data[key]).__name__ if key in data else "none"

@@ -30,15 +30,15 @@ class ValueCheck:
     compared: int = 0
     differences: tuple[str, ...] = ()
     exact: bool = True
-    skipped: str = ""
+    skip_reason: str = ""
 
     @property
     def is_equal(self) -> bool:
         return not self.differences
 
     def __str__(self) -> str:
-        if self.skipped:
-            return f"values were not compared: {self.skipped}"
+        if self.skip_reason:
+            return f"values were not compared: {self.skip_reason}"
         if self.differences:
             more = len(self.differences) - 3
             text = "; ".join(self.differences[:3]) + (f" and {more} more" if more > 0 else "")
@@ -120,14 +120,14 @@ class Verification:
     def _repr_html_(self) -> str:
         steps = {"re-traced": self.measured, "predicted": self.predicted}
         curves = {
-            name: [(float(k), float(step.live_bytes)) for k, step in enumerate(found)]
-            for name, found in steps.items()
+            name: [(float(k), float(step.live_bytes)) for k, step in enumerate(run)]
+            for name, run in steps.items()
         }
         charts = display.chart("operators of the step", curves, None)
-        made = made_of(self)
+        sources = made_of(self)
         # The report's chart shows the predicted memory.
-        if made and self.first_difference() is None:
-            charts = figure(["memory"], made[0], charts, plan=made[1])
+        if sources and self.first_difference() is None:
+            charts = figure(["memory"], sources[0], charts, plan=sources[1])
         return display.page(
             "Verification",
             {"peak": display.size(self.measured_bytes), "error": f"{self.error:+.4%}"},

@@ -29,7 +29,7 @@ class Frontier:
     def plans(self) -> list[Plan]:
         """By ascending budget; without those that there are none of."""
         found = ("optimal", "feasible")
-        return [Plan.of(p) for p in self.data["plans"] if p["status"] in found]
+        return [Plan.from_data(p) for p in self.data["plans"] if p["status"] in found]
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ def plan(of: Source, budget: Budget, *, progress: bool | None = None, **options:
         }
         outcome = folder.ask("plan", question, phase("plan", None)).require_success()
         data = {**read_json(folder.path_of("plan")), **_made_for(of)}
-        found: Plan = remember(Plan.of(data, outcome.out + _note(of)), of)
+        found: Plan = remember(Plan.from_data(data, outcome.out + _note(of)), of)
     _tell_of_limit(found)
     return found
 

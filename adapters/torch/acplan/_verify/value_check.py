@@ -71,7 +71,7 @@ def compare_values(step: TrainingStep, plan: Plan) -> ValueCheck:
                 again = _compared(expected, _outcome(step, None))
                 if again.differences:
                     return ValueCheck(
-                        skipped="the step without the plan differs from one time to the "
+                        skip_reason="the step without the plan differs from one time to the "
                         f"next, too: {again.differences[0]}"
                     )
         except AcplanError:

@@ -65,7 +65,7 @@ def verify(
     except AcplanError as error:
         if values:
             raise
-        check = ValueCheck(skipped=str(error))
+        check = ValueCheck(skip_reason=str(error))
     return remember(dataclasses.replace(verification, values=check), of, plan)
 
 
