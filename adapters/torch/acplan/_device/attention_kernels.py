@@ -1,8 +1,8 @@
-"""Which kernel PyTorch takes for scaled_dot_product_attention on a device.
+"""Chooses the kernel that PyTorch takes for scaled_dot_product_attention on a device.
 
-The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and
-sdp_utils_cpp.h, named by their functions there, as of PyTorch 2.6 to 2.14. Nested
-tensors take the mathematical form here, whatever the device would.
+The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and sdp_utils_cpp.h,
+and comments have the names of their functions, as of PyTorch 2.6 to 2.14. Nested tensors take
+the mathematical form here, even if the device would take another kernel.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ Version = tuple[int, int]
 
 
 class Kernel(enum.IntEnum):
-    """By the numbers of at::SDPBackend."""
+    """The kernels, with the numbers of at::SDPBackend."""
 
     MATH = 0
     FLASH = 1
@@ -27,7 +27,7 @@ DEFAULT_ORDER = (Kernel.FLASH, Kernel.EFFICIENT, Kernel.MATH, Kernel.CUDNN)
 _CUDNN_FIRST = (Kernel.CUDNN, Kernel.FLASH, Kernel.EFFICIENT, Kernel.MATH)
 _HALF = (torch.float16, torch.bfloat16)
 
-# That of the wheels on PyPI, as their metadata requires it.
+# The version of cuDNN for which the metadata of the wheels on PyPI asks.
 _CUDNN_VERSIONS: dict[Version, int] = {
     (2, 6): 90100,
     (2, 7): 90501,
@@ -42,14 +42,14 @@ _CUDNN_VERSIONS: dict[Version, int] = {
 
 
 def cudnn_version_of(pytorch: Version) -> int:
-    """Returns the version of cuDNN that a version of PyTorch comes with, as cuDNN counts."""
+    """Returns the version of cuDNN that comes with a version of PyTorch, as cuDNN counts."""
     known = [v for v in _CUDNN_VERSIONS if v <= pytorch]
     return _CUDNN_VERSIONS[max(known, default=min(_CUDNN_VERSIONS))]
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What a choice asks of a tensor."""
+    """The properties of a tensor on which a choice depends."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -90,7 +90,8 @@ class Attention:
 
 @dataclasses.dataclass(frozen=True)
 class Platform:
-    """What runs it: the version of PyTorch, and the device's compute capability."""
+    """The platform that runs a call: the version of PyTorch, and the device's compute
+    capability."""
 
     pytorch: Version
     capability: tuple[int, int]
@@ -100,8 +101,8 @@ class Platform:
 
 @dataclasses.dataclass(frozen=True)
 class Switches:
-    """What a program may change: torch.backends.cuda.enable_*_sdp, torch.nn.attention.
-    sdpa_kernel, torch.use_deterministic_algorithms, and the environment."""
+    """The settings that a program may change: torch.backends.cuda.enable_*_sdp,
+    torch.nn.attention.sdpa_kernel, torch.use_deterministic_algorithms, and the environment."""
 
     enabled: frozenset[Kernel] = frozenset(Kernel)
     order: tuple[Kernel, ...] = DEFAULT_ORDER
@@ -110,7 +111,8 @@ class Switches:
 
 
 def choose(call: Attention, on: Platform, switches: Switches) -> Kernel | None:
-    """select_sdp_backend: the first kernel that can take the call, if there is one."""
+    """Returns the first kernel that can take the call, or None if there is none
+    (select_sdp_backend)."""
     for kernel in _order(on, switches):
         if kernel in switches.enabled and _CHECKS[kernel](call, on, switches):
             return kernel
@@ -118,14 +120,15 @@ def choose(call: Attention, on: Platform, switches: Switches) -> Kernel | None:
 
 
 def _order(on: Platform, switches: Switches) -> Sequence[Kernel]:
-    """priority_order: one that a program set counts as it is."""
+    """Returns the order of the kernels; an order that the program has set is unchanged
+    (priority_order)."""
     if switches.order == DEFAULT_ORDER and _prefers_cudnn(on, switches):
         return _CUDNN_FIRST
     return switches.order
 
 
 def _prefers_cudnn(on: Platform, switches: Switches) -> bool:
-    """check_prefer_cudnn_attention"""
+    """Returns whether cuDNN comes first (check_prefer_cudnn_attention)."""
     return (
         on.pytorch >= (2, 10)
         and not on.is_rocm
@@ -141,7 +144,7 @@ def _can_use_math(call: Attention, on: Platform, switches: Switches) -> bool:
 
 
 def _can_use_flash(call: Attention, on: Platform, switches: Switches) -> bool:
-    """can_use_flash_attention"""
+    """Returns whether flash attention can take the call (can_use_flash_attention)."""
     return (
         _has_four_dimensions(call)
         and call.mask is None
@@ -157,7 +160,8 @@ def _can_use_flash(call: Attention, on: Platform, switches: Switches) -> bool:
 
 
 def _can_use_efficient(call: Attention, on: Platform, switches: Switches) -> bool:
-    """can_use_mem_efficient_attention"""
+    """Returns whether memory-efficient attention can take the call
+    (can_use_mem_efficient_attention)."""
     if not _has_four_dimensions(call):
         return False
     if on.is_rocm:
@@ -176,7 +180,8 @@ def _can_use_efficient(call: Attention, on: Platform, switches: Switches) -> boo
 
 
 def _fits_efficient(call: Attention, on: Platform) -> bool:
-    """check_head_dim_size_mem_efficient, check_data_ptr_alignment_mem_efficient"""
+    """Returns whether sizes and addresses are aligned (check_head_dim_size_mem_efficient,
+    check_data_ptr_alignment_mem_efficient)."""
     alignment = _gemm_alignment(call.query.dtype, on.capability)
     head, value_head = call.query.shape[3], call.value.shape[3]
     is_aligned = (
@@ -195,7 +200,7 @@ def _fits_efficient(call: Attention, on: Platform) -> bool:
 
 
 def _gemm_alignment(dtype: torch.dtype, capability: tuple[int, int]) -> int:
-    """minimum_gemm_alignment"""
+    """Returns the alignment of matrix products, in elements (minimum_gemm_alignment)."""
     is_half = dtype in _HALF
     uses_tensor_cores = capability[0] >= 8 or (capability[0] >= 7 and is_half)
     least = 4 if capability[0] >= 8 else 1
@@ -203,7 +208,9 @@ def _gemm_alignment(dtype: torch.dtype, capability: tuple[int, int]) -> int:
 
 
 def _fits_efficient_on_rocm(call: Attention) -> bool:
-    """check_head_dim_size_flash<caller_is_meff>: both share one kernel there."""
+    """Returns whether the mask and the sizes of heads fit
+    (check_head_dim_size_flash<caller_is_meff>): flash and memory-efficient attention share one
+    kernel on ROCm."""
     alignment = 8 if call.query.dtype in _HALF else 4
     has_mask_type = call.mask is None or call.mask.dtype in (
         torch.bool,
@@ -218,7 +225,7 @@ def _fits_efficient_on_rocm(call: Attention) -> bool:
 
 
 def _can_use_cudnn(call: Attention, on: Platform, switches: Switches) -> bool:
-    """can_use_cudnn_attention"""
+    """Returns whether cuDNN's attention can take the call (can_use_cudnn_attention)."""
     if on.is_rocm or on.cudnn < 90000 or switches.is_deterministic:
         return False
     if not (_has_four_dimensions(call) and (8, 0) <= on.capability <= _newest(on)):
@@ -235,14 +242,16 @@ def _can_use_cudnn(call: Attention, on: Platform, switches: Switches) -> bool:
 
 
 def _can_drop_out_in_cudnn(call: Attention, on: Platform) -> bool:
-    """check_cudnn_dropout, and what can_use_cudnn_attention says of its versions"""
+    """Returns whether this cuDNN has the dropout (check_cudnn_dropout, and the versions in
+    can_use_cudnn_attention)."""
     if call.dropout > 0 and on.pytorch >= (2, 10) and 91100 < on.cudnn < 91400:
         return False
     return on.pytorch < (2, 13) or call.dropout * 16 == int(call.dropout * 16)
 
 
 def _fits_cudnn(call: Attention, on: Platform) -> bool:
-    """check_cudnn_tensor_shapes, check_cudnn_d256_bprop_head_dim"""
+    """Returns whether shapes fit cuDNN (check_cudnn_tensor_shapes,
+    check_cudnn_d256_bprop_head_dim)."""
     head, value_head = call.query.shape[3], call.value.shape[3]
     limit = _cudnn_head_limit(head, value_head, on)
     if max(head, value_head) > limit or head % 8 or value_head % 8:
@@ -282,18 +291,20 @@ def _newest(on: Platform) -> tuple[int, int]:
 
 
 def _has_four_dimensions(call: Attention) -> bool:
-    """check_tensor_shapes"""
+    """Returns whether all tensors have four dimensions (check_tensor_shapes)."""
     return all(len(t.shape) == 4 for t in (call.query, call.key, call.value))
 
 
 def _has_one_head_size(call: Attention, limit: int) -> bool:
-    """check_head_dim_size_flash"""
+    """Returns whether all tensors have one head size, at most `limit`
+    (check_head_dim_size_flash)."""
     head = call.query.shape[3]
     return head == call.key.shape[3] == call.value.shape[3] and head <= limit
 
 
 def _can_train_on_small_chips(call: Attention, on: Platform) -> bool:
-    """check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120"""
+    """Returns whether small chips have the backward pass of this head size
+    (check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120)."""
     is_small = (8, 6) <= on.capability <= (8, 9) or ((12, 0) <= on.capability <= (12, 1))
     if not call.trains or not is_small or on.is_rocm:
         return True
@@ -302,18 +313,19 @@ def _can_train_on_small_chips(call: Attention, on: Platform) -> bool:
 
 
 def _has_dtype(call: Attention, allowed: Sequence[torch.dtype]) -> bool:
-    """check_tensor_dtype"""
+    """Returns whether all tensors have one of these data types (check_tensor_dtype)."""
     dtype = call.query.dtype
     return dtype == call.key.dtype == call.value.dtype and dtype in allowed
 
 
 def _has_rows(call: Attention) -> bool:
-    """check_nonzero_sequence_lengths_dense"""
+    """Returns whether no sequence is empty (check_nonzero_sequence_lengths_dense)."""
     return call.query.shape[2] != 0 and call.key.shape[2] != 0
 
 
 def _is_packed(call: Attention, ignores_size_one: bool) -> bool:
-    """check_last_dim_stride_equals_1_dense"""
+    """Returns whether the last dimension has stride 1
+    (check_last_dim_stride_equals_1_dense)."""
     is_packed = all(t.stride[-1] == 1 for t in (call.query, call.key, call.value))
     if ignores_size_one and call.query.shape[-1] == 1:
         is_packed = True
@@ -323,7 +335,8 @@ def _is_packed(call: Attention, ignores_size_one: bool) -> bool:
 def _has_fitting_heads(
     call: Attention, supports_gqa: bool, equal_key_and_value: bool = True
 ) -> bool:
-    """check_batch_size_and_num_heads_dense, check_grouped_query_attention"""
+    """Returns whether batches and numbers of heads fit (check_batch_size_and_num_heads_dense,
+    check_grouped_query_attention)."""
     if not call.query.shape[0] == call.key.shape[0] == call.value.shape[0]:
         return False
     heads, keys, values = (t.shape[1] for t in (call.query, call.key, call.value))
@@ -335,7 +348,7 @@ def _has_fitting_heads(
 
 
 def _has_broadcast_mask(call: Attention) -> bool:
-    """check_attn_mask_shape"""
+    """Returns whether the mask broadcasts to the scores (check_attn_mask_shape)."""
     mask = call.mask
     if mask is None:
         return True

@@ -1,9 +1,9 @@
-"""What operators that a device alone has compute, on the CPU.
+"""Computes on the CPU the operators that only a device has.
 
-The values that a traced step computes beside its fake tensors decide what runs, so they
-need to be right up to rounding. Results that only the backward of the same operator reads
-(reserves, random states) have no values, and none of these operators drops anything out:
-what is drawn differs from the device's anyway.
+The values that a traced step computes beside its fake tensors decide which operators run, so
+they need to be right up to rounding. Results that only the backward of the same operator reads
+(reserves, random states) have no values, and none of these operators drops anything out: random
+numbers differ from the device's anyway.
 """
 
 import functools
@@ -16,7 +16,7 @@ import torch
 _aten = torch.ops.aten
 Compute = Callable[[Mapping[str, Any]], Any]
 
-# Of arguments, those that what is computed here does not read.
+# The names of arguments that these computations do not read.
 _UNREAD = frozenset(
     ["logsumexp", "cum_seq_q", "cum_seq_k", "philox_seed", "philox_offset", "out"]
     + ["reserve", "reserveSpace", "weight_buf", "dropout_state"]
@@ -25,8 +25,8 @@ _UNREAD = frozenset(
 
 @functools.cache
 def on_the_cpu(func: Any) -> Callable[..., Any] | None:
-    """Returns what computes an operator on CPU tensors where the CPU has no kernel for it,
-    or another one than it needs."""
+    """Returns a function that computes an operator on CPU tensors, if the CPU has no kernel for
+    it or not the one that is needed, else None."""
     name = func.name().removeprefix("aten::")
     compute = _COMPUTED.get(name.removesuffix(".default"))
     if compute is None:
@@ -51,8 +51,8 @@ def read_on_the_cpu(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _scores(a: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
-    """Returns the query, key and value in float32, with a head each, the scale, and what
-    softmax makes of the scores."""
+    """Returns the query, key and value in float32, with a key and a value for each head, the
+    scale, and the scores that softmax takes."""
     query, key, value = (a[name].float() for name in ("query", "key", "value"))
     groups = query.shape[1] // key.shape[1]
     key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
@@ -93,7 +93,7 @@ def _attention_backward(a: Mapping[str, Any]) -> Any:
 
 
 def _summed_to(found: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Returns a gradient of what was expanded, or repeated for a group of heads."""
+    """Returns the gradient of a tensor that was expanded, or repeated for a group of heads."""
     if found.dim() == 4 and like.shape[1] not in (1, found.shape[1]):
         groups = found.shape[1] // like.shape[1]
         found = found.unflatten(1, (like.shape[1], groups)).sum(2)
@@ -115,7 +115,8 @@ def _batch_norm_backward(a: Mapping[str, Any]) -> Any:
 
 
 def _softmax(of_floats: Any) -> Compute:
-    """Half precision becomes float32 on the way, which the CPU does not do in one."""
+    """Returns a softmax that turns half precision into float32 first; the CPU has no kernel
+    that does both."""
 
     def compute(a: Mapping[str, Any]) -> Any:
         data = a["self"].float() if a["half_to_float"] else a["self"]
@@ -149,7 +150,7 @@ def _rms_norm_backward(a: Mapping[str, Any]) -> Any:
 
 
 def _gates(a: Mapping[str, Any], count: int) -> tuple[list[torch.Tensor], ...]:
-    """Of the input and of the hidden state, with their biases."""
+    """Returns the gates of the input and of the hidden state, with their biases."""
     pairs = (("input_gates", "input_bias"), ("hidden_gates", "hidden_bias"))
     found = []
     for gates, bias in pairs:
@@ -215,7 +216,7 @@ def _rnn(a: Mapping[str, Any]) -> Any:
         out = run(a["input"], sizes, hidden, weights, *shape)
     else:
         data = a["input"].transpose(0, 1) if a["batch_first"] else a["input"]
-        with warnings.catch_warnings():  # of how long some kinds take
+        with warnings.catch_warnings():  # about how long some kinds take
             warnings.simplefilter("ignore")
             out = run(data, hidden, weights, *shape, False)
     first = out[0].transpose(0, 1) if a["batch_first"] else out[0]
@@ -223,7 +224,8 @@ def _rnn(a: Mapping[str, Any]) -> Any:
 
 
 def _rnn_backward(a: Mapping[str, Any]) -> Any:
-    """By autograd, which operators are below of: it is let in again."""
+    """Computes the gradients by autograd, which is switched off below the operators and is
+    switched on again here."""
     with torch.enable_grad(), _with_autograd():
         names = ("input", "hx", "cx")
         data, hx, cx = (_leaf(a[name]) for name in names)
@@ -257,7 +259,8 @@ def _with_autograd() -> Any:
 
 
 def _grouped_mm(a: Mapping[str, Any]) -> Any:
-    """Returns a product for each group of rows, or of columns, that ends where `offs` says."""
+    """Returns a product for each group of rows, or of columns, that ends at the places in
+    `offs`."""
     left, right, ends = a.get("self", a.get("mat_a")), a.get("mat2", a.get("mat_b")), a["offs"]
     dtype = a["out_dtype"] or left.dtype
     if ends is None:
@@ -305,8 +308,8 @@ _COMPUTED: Mapping[str, Compute] = {
 
 
 def in_float32(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Returns what an operator makes of half precision that the CPU has it for in float32
-    alone; raises NotImplementedError for one that writes to what it is given."""
+    """Runs in float32 an operator in half precision for which the CPU has only a float32
+    kernel. Raises NotImplementedError for an operator that writes to its arguments."""
     if func._schema.is_mutable:
         raise NotImplementedError(str(func))
     halves = (torch.float16, torch.bfloat16)

@@ -1,9 +1,10 @@
 """The library that stands in for a CUDA device (cuda_guard.cpp), compiled once a machine.
 
-It is kept in the user's cache, under a name that says what it was compiled for and the hash
-of its bytes. A file of the cache is loaded only if its bytes have that hash, so that it is
-whole, and if nobody but this user or root could have written it. Where the cache cannot be
-used, the library is compiled again, and loaded from a private folder that is gone at once.
+It is kept in the user's cache. Its name has a hash of the properties that it was compiled for
+and the hash of its bytes. A file of the cache is loaded only if its bytes have that hash, so
+that it is whole, and if nobody except this user or root could have written it. If the cache
+cannot be used, the library is compiled again, and loaded from a private folder that is removed
+at once.
 """
 
 import contextlib
@@ -29,8 +30,8 @@ _SOURCE = pathlib.Path(__file__).with_name("cuda_guard.cpp")
 
 @functools.cache
 def cuda_guard() -> ctypes.CDLL:
-    """Returns the library, once a process. Raises AcplanError where it must be compiled and
-    there is no compiler, or the compiler fails."""
+    """Returns the library, once a process. Raises AcplanError if it must be compiled and there
+    is no compiler, or the compiler fails."""
     return load_guard()
 
 
@@ -38,7 +39,9 @@ def load_guard() -> ctypes.CDLL:
     """Returns the library of the cache, or else compiles and keeps it."""
     folder, name = _cache(), _name()
     for path in _whole(folder, name):
-        with contextlib.suppress(OSError):  # Another system, which shares the home, made it.
+        with contextlib.suppress(
+            OSError
+        ):  # another system, which shares the home folder, made it
             return ctypes.CDLL(str(path))
     with tempfile.TemporaryDirectory(prefix="acplan-") as private:
         built = pathlib.Path(private) / f"{name}.so"
@@ -48,13 +51,13 @@ def load_guard() -> ctypes.CDLL:
 
 def _cache() -> pathlib.Path:
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    with contextlib.suppress(RuntimeError):  # The user has no home.
+    with contextlib.suppress(RuntimeError):  # the user has no home folder
         cache = cache.expanduser()
     return cache / "acplan"
 
 
 def _name() -> str:
-    """Returns the part of the file's name that says what it was compiled for."""
+    """Returns the part of the file's name that identifies what it was compiled for."""
     parts = (
         _SOURCE.read_bytes(),
         torch.__version__,
@@ -82,8 +85,8 @@ def _whole(folder: pathlib.Path, name: str) -> Iterator[pathlib.Path]:
 
 
 def _is_private(path: pathlib.Path) -> bool:
-    """Returns whether a file or folder is this user's or root's, and nobody else may write
-    to it."""
+    """Returns whether a file or folder is this user's or root's, and nobody else may write to
+    it."""
     try:
         state = path.lstat()
     except OSError:
@@ -93,7 +96,8 @@ def _is_private(path: pathlib.Path) -> bool:
 
 
 def _kept(built: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path | None:
-    """Puts the library into the cache, whole; returns where, or None where it cannot."""
+    """Copies the library into the cache, whole. Returns its path there, or None if that
+    fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if folder.stat().st_uid == os.getuid():
@@ -130,7 +134,8 @@ def _compile(library: pathlib.Path) -> None:
 
 
 def _compiler() -> list[str]:
-    """Returns the compiler, with what $CXX may say before and after it (ccache g++ -m64)."""
+    """Returns the compiler, with the words that $CXX may have before and after it (ccache g++
+    -m64)."""
     named = shlex.split(os.environ.get("CXX", ""))
     compiler = named or [path for path in map(shutil.which, ("g++", "clang++")) if path][:1]
     if not compiler:

@@ -1,4 +1,4 @@
-"""Run-times of operators, measured one by one on the CUDA device that is there."""
+"""Run-times of operators, measured one by one on the current CUDA device."""
 
 import dataclasses
 import warnings
@@ -33,9 +33,9 @@ def cuda_clock(call: Callable[[], Any]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredDevice(Device):
-    """Runs each operator, once for all of the same shapes, on tensors of its own, so
-    that a model needs not fit on the device. Where one cannot run, says so and takes
-    the roofline."""
+    """A device that runs each operator, once for all calls with the same shapes, on tensors of
+    its own, so that a model need not fit on the device. For an operator that cannot run, it
+    warns and returns the roofline."""
 
     place: torch.device
     clock: Clock = cuda_clock
@@ -80,7 +80,7 @@ class MeasuredDevice(Device):
             return value
         ends = (stride * (size - 1) for size, stride in zip(value.shape, value.stride()))
         length = 1 + sum(ends) if value.numel() else 0
-        # Zeros are indices that every table has.
+        # Zeros are valid indices into every table.
         make = torch.rand if value.dtype in _RANDOM else torch.zeros
         place = self._place_of(value.device)
         storage = make(length, dtype=value.dtype, device=place)
@@ -108,8 +108,8 @@ def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hash
 
 
 def measured_device() -> MeasuredDevice:
-    """Returns the current CUDA device; its roofline is that of the one in DEVICES which its
-    name says, or of an A100."""
+    """Returns the current CUDA device. Its roofline is that of the device in DEVICES that its
+    name matches, or else of an A100."""
     if not torch.cuda.is_available():
         raise AcplanError(
             "device: 'cuda' measures run-times, and PyTorch finds no CUDA device; "

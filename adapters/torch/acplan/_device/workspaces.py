@@ -1,7 +1,7 @@
-"""Memory that a device's kernels take from PyTorch's allocator beside their results,
-which fake tensors do not show: docs/workspaces.md has the formulas and their sources.
+"""Memory that a device's kernels take from PyTorch's allocator beside their results, which fake
+tensors do not show: docs/workspaces.md has the formulas and their sources.
 
-What cuDNN and cuBLASLt ask for by heuristics of their own is not among it.
+Memory that cuDNN and cuBLASLt take by heuristics of their own is not included.
 """
 
 import functools
@@ -25,7 +25,7 @@ Arguments = dict[str, Any]
 def workspace_bytes(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, device: Device
 ) -> int:
-    """Returns what the operator allocates while it runs and frees before it ends."""
+    """Returns the bytes that the operator allocates while it runs and frees before it ends."""
     name = func._schema.name.removeprefix("aten::")
     model = _MODELS.get(name)
     if model is None or _is_on_the_cpu(out, args):
@@ -34,8 +34,8 @@ def workspace_bytes(
 
 
 def persistent_bytes(device: Device) -> int:
-    """Returns what stays from the first matrix product on: cuBLAS' workspace, of a handle each
-    for the program's thread and autograd's."""
+    """Returns the bytes that stay allocated from the first matrix product on: the workspaces of
+    two cuBLAS handles, for the program's thread and for autograd's."""
     return 2 * _blocks(_cublas_workspace(device))
 
 
@@ -55,7 +55,7 @@ def _bound(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Argument
 
 
 def _blocks(*sizes: int) -> int:
-    """Allocations of these sizes, which live at one time."""
+    """Returns the bytes of allocations of these sizes, which live at one time."""
     return sum(map(block_bytes, sizes))
 
 
@@ -101,7 +101,8 @@ def _flash_forward(given: Arguments, device: Device) -> int:
 
 
 def _flash_splits(blocks: int, processors: int, column_blocks: int) -> int:
-    """num_splits_heuristic: the least that keeps most processors busy."""
+    """Returns the least number of splits that keeps most processors busy
+    (num_splits_heuristic)."""
     if blocks >= 0.8 * processors:
         return 1
     efficiency = {}
@@ -134,13 +135,14 @@ def _flash_backward(given: Arguments, device: Device) -> int:
         *_uncontiguous(given["grad_out"], given["out"]),
     ]
     if key_heads != heads:
-        # dk and dv of every head of the query.
+        # dk and dv for every head of the query.
         sizes += 2 * [batch * columns * heads * width * query.element_size()]
     return _blocks(*sizes)
 
 
 def _uncontiguous(*tensors: torch.Tensor) -> list[int]:
-    """Copies of tensors that are not contiguous as [batch, rows, heads, width]."""
+    """Returns the bytes of copies of the tensors that are not contiguous as [batch, rows,
+    heads, width]."""
     return [
         tensor.numel() * tensor.element_size()
         for tensor in tensors
@@ -175,7 +177,7 @@ def _efficient_backward(given: Arguments, device: Device) -> int:
     has_own_delta = is_half and (is_in_registers or device.capability != (7, 0))
     if has_own_delta:
         return _blocks(delta, workspace)
-    # The product of the gradient and the result, in float32, then its sums.
+    # The product of the gradient and the result, in float32, and then its sums.
     product = _blocks(4 * value_width * batch * heads * rows, delta)
     return max(product, _blocks(delta, workspace))
 
@@ -183,8 +185,9 @@ def _efficient_backward(given: Arguments, device: Device) -> int:
 def _efficient_tile(
     width: int, is_half: bool, has_dropout: bool, capability: tuple[int, int]
 ) -> tuple[int, int, bool]:
-    """Of the first kernel that fits: rows of queries, of keys, and whether gradients
-    stay in registers. Those of 128 rows fit into the shared memory of large chips."""
+    """Returns, for the first kernel that fits: rows of queries, rows of keys, and whether
+    gradients stay in registers. Kernels of 128 rows fit into the shared memory of large
+    chips."""
     is_large = capability in ((8, 0), (9, 0)) or capability[0] == 10
     if width <= 64:
         return 64, 64, is_half
@@ -203,7 +206,7 @@ def _cudnn_attention_backward(given: Arguments, device: Device) -> int:
     sizes = [4 * batch * heads * rows * width, 4 * batch * heads * rows]
     if key.shape[1] != heads:
         sizes += 2 * [batch * heads * key.shape[2] * width * query.element_size()]
-    # One workspace.
+    # One workspace holds all of these.
     return _blocks(sum(sizes))
 
 
@@ -238,7 +241,7 @@ def _foreach_norm(given: Arguments, device: Device) -> int:
 
 
 def _sorted_pairs(count: int) -> int:
-    """cub's radix sort of pairs of 64 bits: another pair of buffers."""
+    """Returns the bytes of cub's radix sort of pairs of 64 bits: another pair of buffers."""
     return 2 * _INDEX * count
 
 
@@ -273,7 +276,7 @@ def _index_put(given: Arguments, device: Device) -> int:
         return 0
     count = torch.broadcast_shapes(*(index.shape for index in indices)).numel()
     each = _INDEX * count
-    # The places, sorted, their order, and the numbers that are sorted along.
+    # The places, sorted, their order, and the numbers that are sorted along with them.
     return _blocks(each, each, each, each, _sorted_pairs(count))
 
 
@@ -281,7 +284,7 @@ def _index_put(given: Arguments, device: Device) -> int:
 
 
 def _grid_copies(given: Arguments, device: Device) -> int:
-    """Returns what cuDNN wants in one piece."""
+    """Returns the bytes of copies of the tensors that cuDNN needs in one piece."""
     grid = given["grid"]
     copied = [] if grid.is_contiguous() else [grid]
     others = (given["self"], given.get("grad_output"))
@@ -316,7 +319,8 @@ def _reduction_bytes(
     size: int,
     device: Device,
 ) -> int:
-    """setReduceConfig: partial sums of blocks, where blocks share an output."""
+    """Returns the bytes of partial sums of blocks, if blocks share an output
+    (setReduceConfig)."""
     reduced, kept = _iterated(shape, strides, set(dims))
     outputs = math.prod(length for length, _ in kept)
     inputs = math.prod(length for length, _ in reduced)
@@ -359,8 +363,8 @@ _Dimensions = list[tuple[int, int]]
 def _iterated(
     shape: Sequence[int], strides: Sequence[int], dims: set[int]
 ) -> tuple[_Dimensions, _Dimensions]:
-    """Lengths and strides as TensorIterator goes through them: what is reduced and
-    what is kept, innermost first, neighbours in one."""
+    """Returns lengths and strides as TensorIterator goes through them: the dimensions that are
+    reduced and those that are kept, innermost first, neighbours merged."""
     groups: tuple[_Dimensions, _Dimensions] = ([], [])
     places = sorted(range(len(shape)), key=lambda place: strides[place])
     for place in places:
