@@ -30,25 +30,27 @@ KERNELS_OF_CUDA = ("_fused_rms_norm", "mish_backward", "silu_backward")
 def shapes_of_device_operators() -> Iterator[None]:
     """Adds the operators of `_fakes` to fake tensors within the block, and lets optimizers take
     fake tensors in lists, as they take tensors on the device."""
-    known = {operator: _as_implementation(fake) for operator, fake in _fakes().items()}
-    with contextlib.ExitStack() as replaced:
-        replaced.enter_context(_implementations(known))
+    implementations = {
+        operator: _as_implementation(fake) for operator, fake in _fakes().items()
+    }
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(_implementations(implementations))
         for owner in map(importlib.import_module, _MODULES_OF_LISTS):
             types = [*owner._foreach_supported_types, FakeTensor]
-            replaced.enter_context(set_attribute(owner, "_foreach_supported_types", types))
+            undo.enter_context(set_attribute(owner, "_foreach_supported_types", types))
         yield
 
 
 @contextlib.contextmanager
-def _implementations(known: dict[Any, Any]) -> Iterator[None]:
+def _implementations(implementations: dict[Any, Any]) -> Iterator[None]:
     """Adds these to the table of fake tensors' operators within the block."""
     table = fake_impls.op_implementations_dict
-    before = {operator: table[operator] for operator in known if operator in table}
-    table.update(known)
+    before = {operator: table[operator] for operator in implementations if operator in table}
+    table.update(implementations)
     try:
         yield
     finally:
-        for operator in known:
+        for operator in implementations:
             del table[operator]
         table.update(before)
 
@@ -100,9 +102,9 @@ def _on_the_cpu(
     def real(value: Any) -> Any:
         if not isinstance(value, FakeTensor):
             return value
-        made = torch.zeros(value.shape, dtype=value.dtype)
-        originals[id(made)] = value
-        return made
+        zeros = torch.zeros(value.shape, dtype=value.dtype)
+        originals[id(zeros)] = value
+        return zeros
 
     with no_dispatch():
         args, kwargs = tree_unflatten([real(value) for value in flat_args], spec)
@@ -148,14 +150,14 @@ def _fakes() -> dict[Any, Fake]:
         "_use_miopen_ctc_loss": _no_cudnn_ctc_loss,
         "_use_miopen_ctc_loss.Tensor": _no_cudnn_ctc_loss,
     }
-    found = {}
+    fakes_by_operator = {}
     for name, fake in fakes.items():
         packet, _, overload = name.partition(".")
         if hasattr(_aten, packet):
             operators = getattr(_aten, packet)
             if (overload or "default") in operators.overloads():
-                found[getattr(operators, overload or "default")] = fake
-    return found
+                fakes_by_operator[getattr(operators, overload or "default")] = fake
+    return fakes_by_operator
 
 
 # aten/src/ATen/native/cuda/RNN.cu

@@ -52,16 +52,16 @@ class Device:
     def runtime_ms(
         self,
         run: OperatorRun,
-        read: Sequence[torch.Tensor],
-        written: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
     ) -> float:
         """Returns the roofline: the larger of the times that the FLOPs and the bytes of an
         operator take. `inputs` and `outputs` are its tensors with memory."""
-        moved = sum(t.numel() * t.element_size() for t in (*read, *written))
-        seconds = moved / self.bandwidth
+        moved_bytes = sum(t.numel() * t.element_size() for t in (*inputs, *outputs))
+        seconds = moved_bytes / self.bandwidth
         flops = flops_of(*run)
         if flops:
-            floating = (t.dtype for t in read if t.is_floating_point())
+            floating = (t.dtype for t in inputs if t.is_floating_point())
             dtype = next(floating, torch.float32)
             seconds = max(seconds, flops / self.peak_flops(dtype))
         return seconds * 1e3

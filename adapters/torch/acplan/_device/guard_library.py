@@ -44,9 +44,9 @@ def load_guard() -> ctypes.CDLL:
         ):  # another system, which shares the home folder, made it
             return ctypes.CDLL(str(path))
     with tempfile.TemporaryDirectory(prefix="acplan-") as private:
-        built = pathlib.Path(private) / f"{name}.so"
-        _compile(built)
-        return ctypes.CDLL(str(_kept(built, folder, name) or built))
+        library = pathlib.Path(private) / f"{name}.so"
+        _compile(library)
+        return ctypes.CDLL(str(_keep_in_cache(library, folder, name) or library))
 
 
 def _cache() -> pathlib.Path:
@@ -95,7 +95,9 @@ def _is_private(path: pathlib.Path) -> bool:
     return is_plain and state.st_uid in (os.getuid(), 0) and not state.st_mode & 0o022
 
 
-def _kept(built: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path | None:
+def _keep_in_cache(
+    library: pathlib.Path, folder: pathlib.Path, name: str
+) -> pathlib.Path | None:
     """Copies the library into the cache, whole. Returns its path there, or None if that
     fails."""
     try:
@@ -104,9 +106,9 @@ def _kept(built: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path 
             folder.chmod(0o700)
         if not _is_private(folder):
             return None
-        content = built.read_bytes()
-        with tempfile.TemporaryDirectory(dir=folder) as beside:
-            copy = pathlib.Path(beside) / built.name
+        content = library.read_bytes()
+        with tempfile.TemporaryDirectory(dir=folder) as neighbour:
+            copy = pathlib.Path(neighbour) / library.name
             copy.write_bytes(content)
             copy.chmod(0o600)
             return copy.replace(folder / f"{name}_{_hash(content)}.so")
@@ -136,8 +138,10 @@ def _compile(library: pathlib.Path) -> None:
 def _compiler() -> list[str]:
     """Returns the compiler, with the words that $CXX may have before and after it (ccache g++
     -m64)."""
-    named = shlex.split(os.environ.get("CXX", ""))
-    compiler = named or [path for path in map(shutil.which, ("g++", "clang++")) if path][:1]
+    configured = shlex.split(os.environ.get("CXX", ""))
+    compiler = (
+        configured or [path for path in map(shutil.which, ("g++", "clang++")) if path][:1]
+    )
     if not compiler:
         raise AcplanError(
             "PyTorch finds no CUDA device, so tracing needs a C++ compiler to build a "

@@ -44,14 +44,14 @@ class MeasuredDevice(Device):
     def runtime_ms(
         self,
         run: OperatorRun,
-        read: Sequence[torch.Tensor],
-        written: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
     ) -> float:
         func, args, kwargs, _ = run
         key = _signature(func, args, kwargs)
         if key not in self.known_ms:
             try:
-                found = self._measured_ms(func, args, kwargs)
+                time_ms = self._measured_ms(func, args, kwargs)
             except (RuntimeError, TypeError, ValueError) as error:
                 reason = str(error).partition("\n")[0]
                 warnings.warn(
@@ -59,8 +59,8 @@ class MeasuredDevice(Device):
                     f"of {self.name}",
                     stacklevel=2,
                 )
-                found = super().runtime_ms(run, read, written)
-            self.known_ms[key] = found
+                time_ms = super().runtime_ms(run, inputs, outputs)
+            self.known_ms[key] = time_ms
         return self.known_ms[key]
 
     def _measured_ms(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
@@ -117,7 +117,7 @@ def measured_device() -> MeasuredDevice:
         )
     name = torch.cuda.get_device_name()
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    known = dataclasses.asdict(DEVICES[_known_as(name)]) | {
+    fields = dataclasses.asdict(DEVICES[_known_as(name)]) | {
         "name": name,
         "product": name,
         "capability": (properties.major, properties.minor),
@@ -126,7 +126,7 @@ def measured_device() -> MeasuredDevice:
         "is_rocm": torch.version.hip is not None,
     }
     place = torch.device("cuda", torch.cuda.current_device())
-    return MeasuredDevice(**known, place=place)
+    return MeasuredDevice(**fields, place=place)
 
 
 def _known_as(name: str) -> str:

@@ -50,8 +50,8 @@ def _is_on_the_cpu(out: Any, args: tuple[Any, ...]) -> bool:
 def _bound(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     parameters = func._schema.arguments
     defaults = {p.name: p.default_value for p in parameters if p.has_default_value()}
-    given = {parameter.name: value for parameter, value in zip(parameters, args)}
-    return defaults | given | kwargs
+    positional = {parameter.name: value for parameter, value in zip(parameters, args)}
+    return defaults | positional | kwargs
 
 
 def _blocks(*sizes: int) -> int:
@@ -69,9 +69,9 @@ def _pytorch() -> tuple[int, int]:
 
 def _cublas_workspace(device: Device) -> int:
     config = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
-    chosen = re.findall(r":([0-9]+):([0-9]+)", config)
-    if chosen:
-        return sum(int(size) * int(count) * 1024 for size, count in chosen)
+    configured = re.findall(r":([0-9]+):([0-9]+)", config)
+    if configured:
+        return sum(int(size) * int(count) * 1024 for size, count in configured)
     if device.is_rocm:
         return 128 * 2**20 if device.capability[0] == 9 else 32 * 2**20
     is_large = device.capability == (9, 0) or (
@@ -83,11 +83,11 @@ def _cublas_workspace(device: Device) -> int:
 # --- Attention
 
 
-def _flash_forward(given: Arguments, device: Device) -> int:
-    if device.is_rocm or given["dropout_p"]:
+def _flash_forward(arguments: Arguments, device: Device) -> int:
+    if device.is_rocm or arguments["dropout_p"]:
         return 0
-    batch, heads, rows, width = given["query"].shape
-    columns = given["key"].shape[2]
+    batch, heads, rows, width = arguments["query"].shape
+    columns = arguments["key"].shape[2]
     block = 256 if width <= 64 else 128 if width <= 128 else 64
     splits = _flash_splits(
         batch * heads * -(-rows // 64),
@@ -112,17 +112,17 @@ def _flash_splits(blocks: int, processors: int, column_blocks: int) -> int:
             waves = blocks * splits / processors
             efficiency[splits] = waves / math.ceil(waves)
     best = max(efficiency.values(), default=0)
-    return next((s for s, found in efficiency.items() if found >= 0.85 * best), 1)
+    return next((s for s, share in efficiency.items() if share >= 0.85 * best), 1)
 
 
 def _flash_width(width: int) -> int:
     return -(-width // 32) * 32 if width <= 192 else 256
 
 
-def _flash_backward(given: Arguments, device: Device) -> int:
+def _flash_backward(arguments: Arguments, device: Device) -> int:
     if device.is_rocm:
         return 0
-    query, key = given["query"], given["key"]
+    query, key = arguments["query"], arguments["key"]
     batch, heads, rows, width = query.shape
     key_heads, columns = key.shape[1:3]
     rounded = -(-rows // 128) * 128
@@ -132,7 +132,7 @@ def _flash_backward(given: Arguments, device: Device) -> int:
     sizes = [
         4 * copies * batch * rounded * heads * _flash_width(width),  # dq_accum
         4 * batch * heads * rounded,  # softmax_d
-        *_uncontiguous(given["grad_out"], given["out"]),
+        *_uncontiguous(arguments["grad_out"], arguments["out"]),
     ]
     if key_heads != heads:
         # dk and dv for every head of the query.
@@ -150,15 +150,15 @@ def _uncontiguous(*tensors: torch.Tensor) -> list[int]:
     ]
 
 
-def _efficient_backward(given: Arguments, device: Device) -> int:
+def _efficient_backward(arguments: Arguments, device: Device) -> int:
     if device.is_rocm:
         return 0
-    query, key, value = given["query"], given["key"], given["value"]
+    query, key, value = arguments["query"], arguments["key"], arguments["value"]
     batch, heads, rows, width = query.shape
     columns, value_width = key.shape[2], value.shape[3]
     is_half = query.dtype in _HALF
     block_i, block_j, is_in_registers = _efficient_tile(
-        max(width, value_width), is_half, bool(given["dropout_p"]), device.capability
+        max(width, value_width), is_half, bool(arguments["dropout_p"]), device.capability
     )
     sums = 0
     if is_half and not is_in_registers:
@@ -200,8 +200,8 @@ def _efficient_tile(
     return 128, 64, False
 
 
-def _cudnn_attention_backward(given: Arguments, device: Device) -> int:
-    query, key = given["query"], given["key"]
+def _cudnn_attention_backward(arguments: Arguments, device: Device) -> int:
+    query, key = arguments["query"], arguments["key"]
     batch, heads, rows, width = query.shape
     sizes = [4 * batch * heads * rows * width, 4 * batch * heads * rows]
     if key.shape[1] != heads:
@@ -213,15 +213,15 @@ def _cudnn_attention_backward(given: Arguments, device: Device) -> int:
 # --- Norms
 
 
-def _group_norm(given: Arguments, device: Device) -> int:
-    each = given["N"] * given["C"] * _accumulator(given["input"].dtype)
+def _group_norm(arguments: Arguments, device: Device) -> int:
+    each = arguments["N"] * arguments["C"] * _accumulator(arguments["input"].dtype)
     return _blocks(each, each)
 
 
-def _group_norm_backward(given: Arguments, device: Device) -> int:
-    size = _accumulator(given["input"].dtype)
-    channels = given["N"] * given["C"] * size
-    groups = given["N"] * given["group"] * size
+def _group_norm_backward(arguments: Arguments, device: Device) -> int:
+    size = _accumulator(arguments["input"].dtype)
+    channels = arguments["N"] * arguments["C"] * size
+    groups = arguments["N"] * arguments["group"] * size
     return _blocks(channels, channels, channels, groups, groups)
 
 
@@ -229,8 +229,8 @@ def _accumulator(dtype: torch.dtype) -> int:
     return 4 if dtype in _HALF else dtype.itemsize
 
 
-def _foreach_norm(given: Arguments, device: Device) -> int:
-    tensors = given["self"]
+def _foreach_norm(arguments: Arguments, device: Device) -> int:
+    tensors = arguments["self"]
     if not tensors:
         return 0
     chunks = max(-(-tensor.numel() // 65536) for tensor in tensors)
@@ -245,16 +245,16 @@ def _sorted_pairs(count: int) -> int:
     return 2 * _INDEX * count
 
 
-def _embedding_backward(given: Arguments, device: Device) -> int:
-    gradient, indices = given["grad_output"], given["indices"]
+def _embedding_backward(arguments: Arguments, device: Device) -> int:
+    gradient, indices = arguments["grad_output"], arguments["indices"]
     count, width = indices.numel(), gradient.shape[-1]
     copied = 0
     if not gradient.is_contiguous():
         copied = gradient.numel() * gradient.element_size()
-    if count <= 3072 and not given["scale_grad_by_freq"]:
+    if count <= 3072 and not arguments["scale_grad_by_freq"]:
         return _blocks(copied)
     size = indices.element_size()
-    segments = min(count, given["num_weights"])
+    segments = min(count, arguments["num_weights"])
     partials = count // 10 + segments
     ordered = _blocks(copied, size * count, size * count)
     sorting = _blocks(size * count, _sorted_pairs(count))
@@ -268,10 +268,10 @@ def _embedding_backward(given: Arguments, device: Device) -> int:
     return ordered + max(sorting, summing)
 
 
-def _index_put(given: Arguments, device: Device) -> int:
-    if not given["accumulate"]:
+def _index_put(arguments: Arguments, device: Device) -> int:
+    if not arguments["accumulate"]:
         return 0
-    indices = [index for index in given["indices"] if index is not None]
+    indices = [index for index in arguments["indices"] if index is not None]
     if not indices or any(index.dtype == torch.bool for index in indices):
         return 0
     count = torch.broadcast_shapes(*(index.shape for index in indices)).numel()
@@ -283,11 +283,11 @@ def _index_put(given: Arguments, device: Device) -> int:
 # --- Samplers
 
 
-def _grid_copies(given: Arguments, device: Device) -> int:
+def _grid_copies(arguments: Arguments, device: Device) -> int:
     """Returns the bytes of copies of the tensors that cuDNN needs in one piece."""
-    grid = given["grid"]
+    grid = arguments["grid"]
     copied = [] if grid.is_contiguous() else [grid]
-    others = (given["self"], given.get("grad_output"))
+    others = (arguments["self"], arguments.get("grad_output"))
     copied += [t for t in others if t is not None and 0 in t.stride()]
     return _blocks(*(t.numel() * t.element_size() for t in copied))
 
@@ -295,14 +295,14 @@ def _grid_copies(given: Arguments, device: Device) -> int:
 # --- Reductions
 
 
-def _reduction(given: Arguments, device: Device) -> int:
-    tensor = given["self"]
-    dims = given.get("dim")
+def _reduction(arguments: Arguments, device: Device) -> int:
+    tensor = arguments["self"]
+    dims = arguments.get("dim")
     if dims is None or dims == []:
         dims = range(tensor.dim())
     elif isinstance(dims, int):
         dims = [dims]
-    dtype = given.get("dtype") or tensor.dtype
+    dtype = arguments.get("dtype") or tensor.dtype
     return _reduction_bytes(
         tuple(tensor.shape),
         tensor.stride(),
@@ -321,21 +321,23 @@ def _reduction_bytes(
 ) -> int:
     """Returns the bytes of partial sums of blocks, if blocks share an output
     (setReduceConfig)."""
-    reduced, kept = _iterated(shape, strides, set(dims))
-    outputs = math.prod(length for length, _ in kept)
-    inputs = math.prod(length for length, _ in reduced)
+    reduced_dims, kept_dims = _iterated(shape, strides, set(dims))
+    outputs = math.prod(length for length, _ in kept_dims)
+    inputs = math.prod(length for length, _ in reduced_dims)
     if outputs * inputs == 0:
         return 0
-    is_inner = not kept or (bool(reduced) and reduced[0][1] < kept[0][1])
+    is_inner = not kept_dims or (bool(reduced_dims) and reduced_dims[0][1] < kept_dims[0][1])
     vector = 1
     if is_inner:
         x, y = inputs, outputs
-        if reduced and reduced[0][1] == 1 and x >= 128 and len(reduced) == 1:
+        if reduced_dims and reduced_dims[0][1] == 1 and x >= 128 and len(reduced_dims) == 1:
             x //= 4
     else:
         x, y = outputs, inputs
-        if kept[0][1] == 1:
-            vector = _common_vector(kept[0][0], [s for _, s in reduced + kept[1:]])
+        if kept_dims[0][1] == 1:
+            vector = _common_vector(
+                kept_dims[0][0], [s for _, s in reduced_dims + kept_dims[1:]]
+            )
             x //= vector
     width, height = _block_of(x, y, 512 // vector, 64 if device.is_rocm else 32)
     step_in, step_out = (width, 1) if is_inner else (1, width)
