@@ -1,5 +1,5 @@
-"""What an update asks of values that fake tensors do not have: whether gradients are
-finite, how long a step is."""
+"""Answers an update's questions about values that fake tensors do not have: whether gradients
+are finite, how long a step is."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from acplan._base.stand_ins import is_run_inside
 from acplan._base.tensors import tensors_in
 from acplan._fakes.followed_numbers import suspended
 
-# Where kernels are that run for fake tensors, too.
+# The dispatch keys of kernels that run for fake tensors, too.
 _FAKED_BY = (
     "Meta",
     "CompositeImplicitAutograd",
@@ -28,13 +28,13 @@ _ITEM = torch.ops.aten._local_scalar_dense.default
 
 
 class Assumed(TorchDispatchMode):
-    """Where it is `asked`, `.item()` has an answer: for tensors of one element that
-    come from constants the right one, else the one that holds if all floating-point
-    numbers are 1. So no gradient is infinite or NaN, a GradScaler lets the optimizer
-    step, and Adafactor's parameters have a length above its threshold.
+    """A mode in which `.item()` has an answer within `answering()`: for a tensor of one element
+    that comes from constants its value, else the value that it has if all floating-point
+    numbers are 1. So no gradient is infinite or NaN, a GradScaler lets the optimizer step, and
+    Adafactor's parameters have a length above its threshold.
 
-    An operator that only writes and that PyTorch has no fake of does nothing: nobody
-    could tell.
+    An operator that only writes, and that PyTorch has no fake of, does nothing: nobody could
+    notice.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Assumed(TorchDispatchMode):
             with contextlib.ExitStack() as stack:
                 stack.enter_context(suspended())
                 if not torch.cuda.is_available():
-                    # Optimizers with kernels of their own wait for them.
+                    # Optimizers with kernels of their own wait for these kernels.
                     stack.enter_context(
                         set_attribute(torch.cuda, "synchronize", _wait_for_nothing)
                     )
@@ -94,7 +94,8 @@ class Assumed(TorchDispatchMode):
             self._known[out] = value
 
     def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns its result if each tensor had one element, the value that is assumed."""
+        """Returns the result that an operator has if each tensor has one element, its assumed
+        value, or None if it cannot be computed."""
 
         def real(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
@@ -124,7 +125,7 @@ class Assumed(TorchDispatchMode):
 
 
 def _only_writes(func: Any) -> bool:
-    """Returns whether it writes to its arguments, returns nothing, and has no fake."""
+    """Returns whether an operator writes to its arguments, returns nothing, and has no fake."""
     schema = func._schema
     if schema.returns or not schema.is_mutable:
         return False

@@ -20,7 +20,7 @@ from acplan._fakes.unknown_numbers import Number, UnknownInt, joined, kind_of, k
 
 @contextlib.contextmanager
 def following(session: Following) -> Iterator[None]:
-    """Follows unknown numbers, while it lasts."""
+    """Follows unknown numbers within the block."""
     before = set_followed(session)
     methods = {
         "item": _item,
@@ -47,7 +47,7 @@ def following(session: Following) -> Iterator[None]:
 
 
 def _taken(tensor: torch.Tensor, take: Callable[[Any], Any]) -> tuple[Any, bool]:
-    """Returns what a tensor of one element gives, and whether that is not known."""
+    """Returns the number of a tensor of one element, and whether the number is unknown."""
     session = followed()
     if session is None or not isinstance(tensor, torch.Tensor) or tensor.is_complex():
         return take(tensor), False
@@ -85,7 +85,8 @@ def _bool_of(tensor: torch.Tensor) -> bool:
 
 
 def picked(tensor: torch.Tensor, index: Any) -> Any:
-    """One of many, of which none has a value: whichever."""
+    """Returns an element of a tensor. If no element has a value, an unknown index is taken to
+    be 0: any element will do."""
     parts = index if isinstance(index, tuple) else (index,)
     is_unknown = any(type(part) is UnknownInt for part in parts)
     if is_unknown and followed() is not None and "_acplan_value" not in vars(tensor):
@@ -106,7 +107,8 @@ def _compares(function: Callable[..., bool]) -> Callable[..., Any]:
 
 
 def _number_of(value: Any) -> Any:
-    """Returns a number for what Python's own function is given: an unknown one, or as it is."""
+    """Returns a tensor of one element as a number, which may be unknown, and any other argument
+    of Python's own functions unchanged."""
     if isinstance(value, (FakeTensor, StandIn)) and value.numel() == 1:
         return value.item()
     return value
@@ -120,7 +122,8 @@ def _any_unknown(values: Any) -> bool:
 
 
 def _follows(function: Callable[..., Any], result: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that is `result` of what is unknown, else as it was."""
+    """Returns a function that returns `result` of its arguments if one is unknown, and else
+    calls `function`."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if followed() is None:
@@ -160,7 +163,7 @@ def _mathematics() -> Iterator[tuple[Any, Any]]:
 
 
 class _OfNumbers(type):
-    """A class that stands for float, int or bool."""
+    """The class of a class that stands for float, int or bool."""
 
     stands_for: Any
 
@@ -189,7 +192,8 @@ class _OfNumbers(type):
 
 
 def knows_types(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function, which takes what stands for a class for that class."""
+    """Returns the function, with each argument that stands for a class replaced by that
+    class."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,23 +1,23 @@
-"""What functions that are given with a model reach, such as its loss: put back, and moved.
+"""Restores and moves what functions that are passed with a model, such as its loss, can reach.
 
-A step runs the code of `forward_fn`, `loss_fn` and the like on fake tensors, and that may keep
-some: in a scheduler that it closes over, in a criterion's attributes, in a global dictionary.
-So what their code can reach is noted before and put back after: variables of closures, globals
-that the code names, default arguments, the objects of bound methods, arguments of partials,
-and from there on attributes, elements and attributes of classes; and the globals of the files
-that the model's classes are from, and attributes of these classes. Libraries' globals are not
-looked into.
+A step runs the code of `forward_fn`, `loss_fn` and the like on fake tensors, and that code may
+keep some of them: in a scheduler of its closure, in a criterion's attributes, in a global
+dictionary. So everything that the code can reach is noted before and restored after: variables
+of closures, globals that the code names, default arguments, the objects of bound methods,
+arguments of partials, and from there on attributes, elements and attributes of classes; and the
+globals of the files that the model's classes are from, and attributes of these classes.
+Libraries' globals are not looked into.
 
-Put back is what has changed. Notes of what runs stay: lists that have only grown, by what
-holds no tensor of the step. Of globals and attributes of classes only those are put back
-that hold tensors of the step.
+Only changes are undone. Notes on the run stay: lists that have only grown, by elements that
+hold no tensor of the step. Globals and attributes of classes are restored only if they hold
+tensors of the step.
 
-Modules that are reached, a criterion say, are on the device as the model is. Another tensor
-lies where its owner has it, on the CPU, and stays there as long as nothing else is asked: code
-may copy it to the device itself. Where it meets tensors of the device in an operator that
-takes no others, labels in a closure say, the step begins again with that tensor on the device,
-where its owner would have had to put it; and at last with the device in each attribute that
-says the CPU, a LightningModule's or an Accelerator's say, as it would where the model is.
+Modules that are reached, such as a criterion, are moved to the device like the model. Another
+tensor stays where its owner has it, on the CPU, as long as nothing else is required: code may
+copy it to the device itself. If it meets tensors of the device in an operator that takes no
+others, such as labels in a closure, the step begins again with that tensor on the device, where
+its owner would have had to put it; and at last with the device in each attribute that names the
+CPU, such as a LightningModule's or an Accelerator's, as it would be on the model's device.
 """
 
 import collections
@@ -58,17 +58,18 @@ Change = Callable[[torch.Tensor], Any]
 
 
 class FunctionsGiven:
-    """What these functions reach, and what the files of the model's classes hold."""
+    """The things that these functions reach, and the data in the files of the model's
+    classes."""
 
     def __init__(self, model: torch.nn.Module, functions: Iterable[Any]) -> None:
         self.tensors: dict[int, torch.Tensor] = {}
         self._of_model = {id(module) for module in model.modules()}
         self._things: dict[int, Any] = {}
-        # Globals and attributes of classes, by their owner and name.
+        # Globals and attributes of classes, as their owner, their name and their value.
         self._names: list[tuple[Any, str, Any]] = []
         self._spaces: list[tuple[Any, frozenset[str]]] = []
         self._walk([f for f in functions if f is not None and not isinstance(f, str)])
-        # What holds tensors that may be moved.
+        # The things that hold tensors that may be moved.
         self._holders, self.movable = [*self._things.values()], dict(self.tensors)
         self._names_given = len(self._names)
         kinds = {type(module) for module in model.modules()}
@@ -76,7 +77,7 @@ class FunctionsGiven:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """At the end all of it is what it was."""
+        """Restores all of it after the block."""
         with _disable_current_modes():
             noted = [u for thing in self._things.values() for u in undone(thing, _is_note)]
             noted += [functools.partial(_put_name_back, *name) for name in self._names]
@@ -94,7 +95,8 @@ class FunctionsGiven:
                     undo.callback(one)
 
     def move_modules(self, fake: Change) -> list[torch.Tensor]:
-        """Moves the modules that are not the model's; returns what stands for their tensors."""
+        """Moves the modules that are not the model's to the device. Returns their new
+        tensors."""
         moved = []
         for module in self._holders:
             if not is_a(module, torch.nn.Module):
@@ -107,7 +109,8 @@ class FunctionsGiven:
         return moved
 
     def move(self, tensors: Iterable[int], fake: Change) -> list[torch.Tensor]:
-        """Puts others in the place of these tensors, by their ids, in all that holds them."""
+        """Replaces these tensors, given by their ids, in everything that holds them. Returns
+        the new tensors."""
         others = {key: fake(self.movable[key]) for key in tensors}
         if not others:
             return []
@@ -116,9 +119,9 @@ class FunctionsGiven:
         return [*others.values()]
 
     def move_devices(self, model: torch.nn.Module) -> bool:
-        """Puts the device in the place of the CPU where that is an attribute, an element or a
-        variable, in all that holds some and in the model's modules: that is where their owner
-        had the model. Returns whether there are any."""
+        """Replaces the CPU by the device in attributes, elements and variables of all holders
+        and of the model's modules: the device is where their owner had the model. Returns
+        whether there were any."""
         changed = []
 
         def moved(value: Any) -> Any:
@@ -225,7 +228,7 @@ class FunctionsGiven:
         return found
 
     def _named_by(self, kinds: Iterable[type]) -> list[Any]:
-        """Returns what the files hold that classes are from, and the classes, as data."""
+        """Returns the data in the files that classes are from, and in the classes."""
         found: list[Any] = []
         bases = {base for kind in kinds for base in kind.__mro__}
         modules = {base.__module__ for base in bases}
@@ -267,8 +270,8 @@ def _is_data(value: Any) -> bool:
 
 
 class Origins(TorchDispatchMode):
-    """Follows which of these tensors others on the CPU are made of, up to an operator that
-    refuses one of them: `met` are their ids."""
+    """Follows from which of these tensors other tensors on the CPU are made, up to an operator
+    that refuses one of them: `met` has the ids of the tensors that it was made from."""
 
     def __init__(self, tensors: dict[int, torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -331,7 +334,7 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_note(added: list[Any]) -> bool:
-    """Returns whether none of what a list has grown by holds tensors of the step."""
+    """Returns whether no new element of a list holds tensors of the step."""
     return not any(map(holds_fakes, added))
 
 
@@ -382,14 +385,15 @@ def _put_name_back(owner: Any, name: str, before: Any) -> None:
 
 
 def replace_in(things: Iterable[Any], others: dict[int, torch.Tensor]) -> None:
-    """Puts other tensors, by the ids of those that are there, in what holds them."""
+    """Replaces tensors, given by their ids, in the things that hold them."""
     replaced = functools.partial(_replaced, others)
     for thing in things:
         _replace_within(thing, replaced)
 
 
 def _replaced(others: dict[int, torch.Tensor], value: Any) -> Any:
-    """Returns a tensor's other one; a tuple with some of them."""
+    """Returns the tensor that replaces a tensor, or a tuple with such tensors, or else the
+    value itself."""
     if id(value) in others:
         return others[id(value)]
     if not is_a(value, tuple):

@@ -1,8 +1,8 @@
-"""NumPy arrays and lists of numbers that nobody knows, as metrics take them.
+"""NumPy arrays and lists of unknown numbers, as metrics take them.
 
-An unknown array has a shape, a type and zeros in it. What NumPy makes of it has the shape that
-it makes of the zeros, and is unknown, too: an array, or where NumPy gives a number, an unknown
-number. Where the shape itself depends on values (a mask as an index, `unique`), the step ends.
+An unknown array has a shape, a type and zeros in it. NumPy's results for it have the shapes of
+its results for the zeros, and are unknown, too: arrays, or unknown numbers if NumPy returns a
+number. If the shape itself depends on values (a mask as an index, `unique`), the step ends.
 """
 
 import functools
@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from acplan._fakes.followed_numbers import followed
 from acplan._fakes.unknown_numbers import Number, unknown
 
-# A list has an object for each.
+# A list has an object for each element.
 _MOST_IN_LISTS = 1 << 16
 _MOST_IN_ARRAYS = 1 << 22
 _SHAPED_BY_VALUES = frozenset(
@@ -32,7 +32,7 @@ _METHODS = (
 
 
 def list_of_unknown(tensor: torch.Tensor) -> Any:
-    """As `tolist` nests it."""
+    """Returns unknown numbers, nested as `tolist` nests them."""
     _require(tensor.numel(), _MOST_IN_LISTS, "a list")
     kind = _kind(_zeros_of(tensor[:0] if tensor.dim() else tensor))
 
@@ -49,7 +49,7 @@ def array_of_unknown(tensor: torch.Tensor) -> Any:
 
 
 def of_ufunc(ufunc: Any, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Returns what a function of NumPy's makes of unknown numbers and arrays."""
+    """Returns the result of a function of NumPy's for unknown numbers and arrays."""
     import numpy
 
     out = kwargs.get("out")
@@ -68,7 +68,7 @@ def _require(count: int, most: int, what: str) -> None:
 
 
 def _zeros_of(tensor: torch.Tensor) -> Any:
-    """As PyTorch makes it, which refuses some types."""
+    """Returns an array of zeros as PyTorch makes it; PyTorch refuses some types."""
     from torch.utils._mode_utils import no_dispatch
 
     with no_dispatch():
@@ -81,7 +81,7 @@ def _kind(value: Any) -> type:
 
 
 def _plain(value: Any) -> Any:
-    """With zeros for what is unknown."""
+    """Returns the value with zeros in place of unknown numbers."""
     import numpy
 
     if isinstance(value, Number):
@@ -193,7 +193,8 @@ def _failed(what: str) -> Exception:
 
 
 def _replace_functions() -> None:
-    """Has functions that take the zeros of an array keep in mind that they are none."""
+    """Replaces functions that take an array's zeros by functions whose results are unknown
+    again."""
     session = followed()
     assert session is not None
     if session.are_arrays_known:
