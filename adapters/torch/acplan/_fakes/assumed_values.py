@@ -39,12 +39,12 @@ class Assumed(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._is_asked = False
-        self._known: Any = WeakIdKeyDictionary()
+        self._is_answering = False
+        self._values: Any = WeakIdKeyDictionary()
 
     @contextlib.contextmanager
-    def asked(self) -> Iterator[None]:
-        self._is_asked = True
+    def answering(self) -> Iterator[None]:
+        self._is_answering = True
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(suspended())
@@ -55,7 +55,7 @@ class Assumed(TorchDispatchMode):
                     )
                 yield
         finally:
-            self._is_asked = False
+            self._is_answering = False
 
     def __torch_dispatch__(
         self,
@@ -67,7 +67,7 @@ class Assumed(TorchDispatchMode):
         if any(map(is_run_inside, types)):
             return NotImplemented
         kwargs = kwargs or {}
-        if not self._is_asked:
+        if not self._is_answering:
             return func(*args, **kwargs)
         if func is _ITEM:
             try:
@@ -89,9 +89,9 @@ class Assumed(TorchDispatchMode):
         is_answer = out.dtype == torch.bool and bool(read)
         value = self._computed(func, args, kwargs) if from_known or is_answer else None
         if value is None:
-            self._known.pop(out, None)
+            self._values.pop(out, None)
         else:
-            self._known[out] = value
+            self._values[out] = value
 
     def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns the result that an operator has if each tensor has one element, its assumed
@@ -111,11 +111,11 @@ class Assumed(TorchDispatchMode):
                 return None  # not for such shapes, or not on a CPU
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
-        return tensor in self._known or not isinstance(tensor, FakeTensor)
+        return tensor in self._values or not isinstance(tensor, FakeTensor)
 
     def _value(self, tensor: torch.Tensor) -> Any:
-        if tensor in self._known:
-            return self._known[tensor]
+        if tensor in self._values:
+            return self._values[tensor]
         if not isinstance(tensor, FakeTensor) and tensor.numel() == 1:
             with no_dispatch():
                 return tensor.item()

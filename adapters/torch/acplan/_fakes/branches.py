@@ -76,10 +76,10 @@ def node_of(frame: FrameType) -> ast.expr | None:
     instruction = _instructions(code, frame.f_lasti)[0]
     if instruction is None or None in (place := instruction.positions):
         return None
-    found = source.at((place.lineno, place.col_offset, place.end_lineno, place.end_col_offset))
-    if instruction.opname == "UNARY_NOT" and isinstance(found, ast.UnaryOp):
-        return found.operand
-    return found
+    node = source.at((place.lineno, place.col_offset, place.end_lineno, place.end_col_offset))
+    if instruction.opname == "UNARY_NOT" and isinstance(node, ast.UnaryOp):
+        return node.operand
+    return node
 
 
 @functools.lru_cache(maxsize=256)
@@ -114,24 +114,24 @@ def line_of(frame: FrameType | None, line: int = 0) -> str:
     such as `model.py:12: text`, or ""."""
     while frame is not None and not _is_end(frame.f_code):
         name = frame.f_code.co_filename
-        shown = file_of(name)
-        if shown:
+        file = file_of(name)
+        if file:
             line = line or frame.f_lineno or 1
             text = linecache.getline(name, line, frame.f_globals).strip()
-            return f"{shown}:{line}: {text}" if text else f"{shown}:{line}"
+            return f"{file}:{line}: {text}" if text else f"{file}:{line}"
         frame, line = frame.f_back, 0
     return ""
 
 
 def line_of_error(error: BaseException) -> str:
     """Returns the user's line that an error came from, the innermost one, or ""."""
-    traceback, found = error.__traceback__, ""
+    traceback, line = error.__traceback__, ""
     while traceback is not None:
         frame = traceback.tb_frame
         if file_of(frame.f_code.co_filename):
-            found = line_of(frame, traceback.tb_lineno)
+            line = line_of(frame, traceback.tb_lineno)
         traceback = traceback.tb_next
-    return found
+    return line
 
 
 def is_formatting(frame: FrameType) -> bool:
@@ -210,18 +210,18 @@ def _source_of(name: str, variables: _LinesOf) -> _Source | None:
 
 
 def _parent(node: ast.AST) -> ast.AST | None:
-    found: ast.AST | None = vars(node).get("acplan_parent")
-    return found
+    parent: ast.AST | None = vars(node).get("acplan_parent")
+    return parent
 
 
-def _answer(frame: FrameType, node: ast.expr, wanted: bool) -> bool | None:
+def _answer(frame: FrameType, node: ast.expr, truth: bool) -> bool | None:
     """Returns the value that an expression's truth must have, or, with `truth` False, must not
     have."""
     inner: ast.AST = node
     outer = _parent(inner)
     while isinstance(outer, (ast.expr, ast.comprehension)):
         if isinstance(outer, ast.UnaryOp) and isinstance(outer.op, ast.Not):
-            wanted = not wanted
+            truth = not truth
         elif isinstance(outer, ast.Call):
             if inner not in outer.args or not _is_any_of(outer.func, frame, _OF_TRUTH):
                 return None
@@ -236,9 +236,9 @@ def _answer(frame: FrameType, node: ast.expr, wanted: bool) -> bool | None:
         call = None if back is None else node_of(back)
         if back is None or not isinstance(call, ast.Call):
             return None
-        return _answer(back, call, wanted)
+        return _answer(back, call, truth)
     side = _side_of(frame, outer)
-    return None if side is None else side is wanted
+    return None if side is None else side is truth
 
 
 def _side_of(frame: FrameType, statement: ast.AST | None) -> bool | None:
@@ -314,8 +314,8 @@ def _tells(function: ast.expr) -> bool:
         return function.id == "print"
     if not isinstance(function, ast.Attribute) or function.attr not in _TELLING:
         return False
-    of = _name_of(function.value).lower()
-    return of == "warnings" or "log" in of
+    owner = _name_of(function.value).lower()
+    return owner == "warnings" or "log" in owner
 
 
 def _name_of(node: ast.expr) -> str:
@@ -339,18 +339,18 @@ def _raised_by(frame: FrameType, statement: ast.stmt) -> Iterator[Any]:
 def _is_caught(frame: FrameType, node: ast.AST, raised: set[Any]) -> bool:
     """Returns whether an exception of these classes may be caught before it leaves the step, by
     code that goes on."""
-    within: FrameType | None = frame
+    current: FrameType | None = frame
     place: ast.AST | None = node
-    while within is not None:
-        code = within.f_code
+    while current is not None:
+        code = current.f_code
         if _is_end(code):
             return False
         if not code.co_filename.startswith(_OF_ACPLAN) and _may_catch(code):
-            if within is not frame:
-                place = node_of(within)
-            if place is None or _catches(within, place, raised):
+            if current is not frame:
+                place = node_of(current)
+            if place is None or _catches(current, place, raised):
                 return True
-        within = within.f_back
+        current = current.f_back
     return False
 
 
@@ -403,8 +403,8 @@ def _goes_on(frame: FrameType, handler: ast.ExceptHandler, raised: set[Any]) -> 
 
 
 def _is_any_of(node: ast.expr, frame: FrameType, values: tuple[Any, ...]) -> bool:
-    found = _evaluated(node, frame)
-    return any(found is v or getattr(found, "stands_for", None) is v for v in values)
+    value = _evaluated(node, frame)
+    return any(value is v or getattr(value, "stands_for", None) is v for v in values)
 
 
 def _evaluated(node: ast.expr, frame: FrameType) -> Any:

@@ -38,7 +38,9 @@ def give_defaults(forward: Callable[..., Any], inputs: Any, fakes: Any) -> list[
     """Gives the fakes of a model's inputs on the meta device their default values. Returns
     notes on that. `inputs` and `fakes` are pairs of arguments and keyword arguments."""
     names = []
-    for (name, value), (_, fake) in zip(_named(forward, inputs), _named(forward, fakes)):
+    for (name, value), (_, fake) in zip(
+        _named_tensors(forward, inputs), _named_tensors(forward, fakes)
+    ):
         # One tensor may be several inputs, such as tokens and labels: the first counts.
         if value.device.type != "meta" or value_of(fake) is not None:
             continue
@@ -54,7 +56,7 @@ def give_defaults(forward: Callable[..., Any], inputs: Any, fakes: Any) -> list[
     ]
 
 
-def _named(
+def _named_tensors(
     forward: Callable[..., Any], inputs: tuple[Sequence[Any], Mapping[str, Any]]
 ) -> list[tuple[str, torch.Tensor]]:
     """Returns tensors with the names by which a model, or a mapping among its inputs, takes
@@ -62,10 +64,10 @@ def _named(
     args, kwargs = inputs
     try:
         signature = inspect.signature(forward)
-        given: Any = signature.bind_partial(*args, **kwargs).arguments
+        arguments: Any = signature.bind_partial(*args, **kwargs).arguments
     except (TypeError, ValueError):
-        given = {**kwargs, "": args}
-    return list(_leaves("", given))
+        arguments = {**kwargs, "": args}
+    return list(_leaves("", arguments))
 
 
 def _leaves(name: str, values: Any) -> Iterator[tuple[str, torch.Tensor]]:

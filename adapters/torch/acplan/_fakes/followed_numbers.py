@@ -108,15 +108,15 @@ class Following:
     def truth(self, is_value: bool = False) -> bool:
         """Returns the answer to the frame that asks, or raises an error if there is none."""
         frame = asker()
-        found = answer_of(frame, is_value)
-        if found is None:
+        answer = answer_of(frame, is_value)
+        if answer is None:
             if not is_value and self._replaces_in(frame):
                 raise BegunAnew
             raise self.fail("the truth of a value", frame)
         note = f"a check of values is taken to hold: {line_of(frame)}"
         if note not in self.notes:
             self.notes.append(note)
-        return found
+        return answer
 
     def plain(self, kind: type) -> Any:
         """Returns a plain number if the code in C that asks for it only writes it, else raises
@@ -143,8 +143,8 @@ class Following:
         default = json.JSONEncoder.default
 
         def plain_or_default(encoder: json.JSONEncoder, thing: Any) -> Any:
-            known = PLAIN[thing.kind] if isinstance(thing, Number) else None
-            return default(encoder, thing) if known is None else known
+            number = PLAIN[thing.kind] if isinstance(thing, Number) else None
+            return default(encoder, thing) if number is None else number
 
         self.replace(json.JSONEncoder, "default", plain_or_default)
         for cls in (FakeTensor, StandIn):
@@ -170,7 +170,7 @@ class Following:
             with contextlib.suppress(TypeError):  # not hashable
                 # A class that stands for another one is equal to it.
                 if value in STAND_INS and value is not STAND_INS[value]:
-                    self._put_back.callback(_put, names, name, names.get(name, _NONE))
+                    self._put_back.callback(_set_or_remove, names, name, names.get(name, _NONE))
                     names[name] = STAND_INS[value]
                     is_new = True
                     if isinstance(value, type):
@@ -183,20 +183,20 @@ class Following:
         if self._are_types_known:
             return
         self._are_types_known = True
-        for name in ("to", "type", *_OF_TYPES, *(f"new_{made}" for made in _MADE)):
+        for name in ("to", "type", *_OF_TYPES, *(f"new_{maker}" for maker in _MAKERS)):
             self.replace(FakeTensor, name, knows_types(getattr(torch.Tensor, name)))
-        likes = (f"{made}_like" for made in _MADE)
-        for name in (*_MADE, *likes, *_OF_TYPES, "tensor", "as_tensor", "arange"):
+        likes = (f"{maker}_like" for maker in _MAKERS)
+        for name in (*_MAKERS, *likes, *_OF_TYPES, "tensor", "as_tensor", "arange"):
             self.replace(torch, name, knows_types(getattr(torch, name)))
 
 
 _NONE = object()
 # Functions that take a data type.
-_MADE = ("zeros", "ones", "full", "empty")
+_MAKERS = ("zeros", "ones", "full", "empty")
 _OF_TYPES = ("sum", "mean", "prod", "cumsum", "softmax", "log_softmax")
 
 
-def _put(names: dict[str, Any], name: str, value: Any) -> None:
+def _set_or_remove(names: dict[str, Any], name: str, value: Any) -> None:
     if value is _NONE:
         names.pop(name, None)
     else:

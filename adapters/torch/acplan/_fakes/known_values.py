@@ -106,8 +106,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
             give_way()
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
             return self._faked(func, types, args, kwargs)
-        given = tensors_of(args, kwargs)
-        if concerns_sparse(func, given):
+        tensors = tensors_of(args, kwargs)
+        if concerns_sparse(func, tensors):
             return self._of_sparse(func, types, args, kwargs)
         has_unknown = False
         session = followed()
@@ -264,13 +264,13 @@ class ValuedFakeTensorMode(FakeTensorMode):
     def _fake_like(self, value: Any, device: torch.device) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        made = self._faked(
+        fake = self._faked(
             _aten.empty_strided.default,
             (),
             (list(value.shape), list(value.stride())),
             {"dtype": value.dtype, "device": device},
         )
-        return made
+        return fake
 
 
 # Operators that return numbers of Python.
@@ -310,8 +310,8 @@ def _can_end_at(func: Any) -> bool:
     such a call raises."""
     if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":
         return False
-    made = [r for r in func._schema.returns if r.alias_info is None]
-    return any(r.type.kind() in ("TensorType", "ListType") for r in made)
+    results = [r for r in func._schema.returns if r.alias_info is None]
+    return any(r.type.kind() in ("TensorType", "ListType") for r in results)
 
 
 def _takes_numbers(func: Any) -> bool:
@@ -329,7 +329,7 @@ LOST_ZERO = (
 )
 
 
-def depends_on_values(error: Exception, given: Any, inputs: Any) -> str:
+def depends_on_values(error: Exception, user_inputs: Any, inputs: Any) -> str:
     """Returns the message for a step that depends on values: what it asked for, where, and what
     to do. `user_inputs` are the inputs as the user passed them, `inputs` their fakes."""
     if isinstance(error, UnknownValue):
@@ -337,7 +337,7 @@ def depends_on_values(error: Exception, given: Any, inputs: Any) -> str:
     else:
         what, line = f"the result of {error}", line_of_error(error)
     ways = []
-    if any(tensor.device.type == "meta" for tensor in tensors_of(*given)):
+    if any(tensor.device.type == "meta" for tensor in tensors_of(*user_inputs)):
         ways.append(
             "give real inputs in place of those on the meta device, whose values are unknown"
         )
@@ -397,26 +397,26 @@ def _of_finite_numbers(func: Any, args: Sequence[Any], out: Any) -> Any:
     if not isinstance(out, FakeTensor) or out.dtype != torch.bool:
         return UNKNOWN
     if func in (_aten.eq.Tensor, _aten.ne.Tensor) and args[0] is args[1]:
-        found = func is _aten.eq.Tensor
+        answer = func is _aten.eq.Tensor
     elif func in (_aten.eq.Scalar, _aten.ne.Scalar) and args[1] in (_INF, -_INF):
-        found = func is _aten.ne.Scalar
+        answer = func is _aten.ne.Scalar
     elif func is _aten.isnan.default or func is _aten.isinf.default:
-        found = False
+        answer = False
     elif func is _aten.mul.Tensor and all(map(_is_uniform, args)):
         values = map(value_of, args)
-        found = all(value is not None and bool(value.flatten()[0]) for value in values)
+        answer = all(value is not None and bool(value.flatten()[0]) for value in values)
     else:
         return UNKNOWN
     with no_dispatch():
-        return torch.tensor(found).expand(out.shape)
+        return torch.tensor(answer).expand(out.shape)
 
 
 _INF = float("inf")
 
 
 def _is_uniform(value: Any) -> bool:
-    known = value_of(value) if isinstance(value, FakeTensor) else None
-    return known is not None and known.numel() > 0 and not any(known.stride())
+    known_value = value_of(value) if isinstance(value, FakeTensor) else None
+    return known_value is not None and known_value.numel() > 0 and not any(known_value.stride())
 
 
 def _fill_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -434,11 +434,11 @@ def _attach_fill(out: Any, fill: Any) -> None:
         with no_dispatch():
             # Zeros of the operating system cost nothing until they are read.
             if fill == 0 and out.is_contiguous():
-                made = torch.zeros(out.shape, dtype=out.dtype)
+                value = torch.zeros(out.shape, dtype=out.dtype)
             else:
-                made = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype)
-                made.fill_(fill)
-            set_value(out, made)
+                value = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype)
+                value.fill_(fill)
+            set_value(out, value)
 
 
 def _attach(out: Any, value: Any) -> None:

@@ -46,7 +46,7 @@ def following(session: Following) -> Iterator[None]:
         set_followed(before)
 
 
-def _taken(tensor: torch.Tensor, take: Callable[[Any], Any]) -> tuple[Any, bool]:
+def _take_number(tensor: torch.Tensor, take: Callable[[Any], Any]) -> tuple[Any, bool]:
     """Returns the number of a tensor of one element, and whether the number is unknown."""
     session = followed()
     if session is None or not isinstance(tensor, torch.Tensor) or tensor.is_complex():
@@ -60,27 +60,27 @@ def _taken(tensor: torch.Tensor, take: Callable[[Any], Any]) -> tuple[Any, bool]
 
 
 def _item(tensor: torch.Tensor) -> Any:
-    plain, is_unknown = _taken(tensor, torch.Tensor.item)
+    plain, is_unknown = _take_number(tensor, torch.Tensor.item)
     return unknown(kind_of(tensor)) if is_unknown else plain
 
 
 def _float_of(tensor: torch.Tensor) -> float:
-    plain, is_unknown = _taken(tensor, torch.Tensor.__float__)
+    plain, is_unknown = _take_number(tensor, torch.Tensor.__float__)
     return float(session_now().plain(float)) if is_unknown else plain
 
 
 def _int_of(tensor: torch.Tensor) -> int:
-    plain, is_unknown = _taken(tensor, torch.Tensor.__int__)
+    plain, is_unknown = _take_number(tensor, torch.Tensor.__int__)
     return int(session_now().plain(int)) if is_unknown else plain
 
 
 def _index_of(tensor: torch.Tensor) -> int:
-    plain, is_unknown = _taken(tensor, torch.Tensor.__index__)
+    plain, is_unknown = _take_number(tensor, torch.Tensor.__index__)
     return unknown(int).__index__() if is_unknown else plain
 
 
 def _bool_of(tensor: torch.Tensor) -> bool:
-    plain, is_unknown = _taken(tensor, torch.Tensor.__bool__)
+    plain, is_unknown = _take_number(tensor, torch.Tensor.__bool__)
     return session_now().truth() if is_unknown else plain
 
 
@@ -98,7 +98,7 @@ def picked(tensor: torch.Tensor, index: Any) -> Any:
 def _compares(function: Callable[..., bool]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*tensors: Any, **kwargs: Any) -> Any:
-        plain, is_unknown = _taken(
+        plain, is_unknown = _take_number(
             tensors[0], lambda first: function(first, *tensors[1:], **kwargs)
         )
         return unknown(bool) if is_unknown else plain
@@ -128,13 +128,13 @@ def _follows(function: Callable[..., Any], result: Callable[..., Any]) -> Callab
     def call(*args: Any, **kwargs: Any) -> Any:
         if followed() is None:
             return function(*args, **kwargs)
-        known = [_number_of(value) for value in args]
-        if len(known) == 1 and not isinstance(known[0], (str, numbers.Number, torch.Tensor)):
+        values = [_number_of(value) for value in args]
+        if len(values) == 1 and not isinstance(values[0], (str, numbers.Number, torch.Tensor)):
             with contextlib.suppress(TypeError):
-                known[0] = list(known[0])
-        if not _any_unknown((*known, *kwargs.values())):
-            return function(*known, **kwargs)
-        return result(*known)
+                values[0] = list(values[0])
+        if not _any_unknown((*values, *kwargs.values())):
+            return function(*values, **kwargs)
+        return result(*values)
 
     vars(call)["stands_for"] = function
     return call

@@ -36,9 +36,9 @@ def plain_fakes(value_of: ValueOf) -> Iterator[None]:
     A module that is moved to a device or type that it already has stays unchanged, as with
     plain tensors: PyTorch would swap fake ones, which it cannot if others refer to them.
     """
-    moves = replaced_here(torch.nn.Module, "_apply", _moved)
-    made = staticmethod(in_this_thread(_made_apart, _made_plain))
-    with set_attribute(FakeTensor, "__new__", made), moves:
+    moves = replaced_here(torch.nn.Module, "_apply", _apply_to_module)
+    constructor = staticmethod(in_this_thread(_made_apart, _made_plain))
+    with set_attribute(FakeTensor, "__new__", constructor), moves:
         try:
             yield
         finally:
@@ -48,7 +48,7 @@ def plain_fakes(value_of: ValueOf) -> Iterator[None]:
 _move: Any = torch.nn.Module._apply
 
 
-def _moved(
+def _apply_to_module(
     module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
 ) -> torch.nn.Module:
     if recurse:
@@ -61,12 +61,12 @@ def _moved(
             if all(fn(tensor) is tensor for tensor in tensors):
                 return module
             if not torch.__future__.get_overwrite_module_params_on_conversion():
-                return _moved_one_by_one(module, fn)
-    moved: torch.nn.Module = _move(module, fn, False)
-    return moved
+                return _apply_one_by_one(module, fn)
+    result: torch.nn.Module = _move(module, fn, False)
+    return result
 
 
-def _moved_one_by_one(
+def _apply_one_by_one(
     module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.nn.Module:
     """Moves a module's tensors as if they were plain: parameters stay the same objects if they
@@ -74,11 +74,11 @@ def _moved_one_by_one(
     for name, parameter in module._parameters.items():
         if parameter is None:
             continue
-        made = fn(parameter)
-        if torch._has_compatible_shallow_copy_type(parameter, made):
-            parameter.data = made
+        tensor = fn(parameter)
+        if torch._has_compatible_shallow_copy_type(parameter, tensor):
+            parameter.data = tensor
         else:
-            module._parameters[name] = torch.nn.Parameter(made, parameter.requires_grad)
+            module._parameters[name] = torch.nn.Parameter(tensor, parameter.requires_grad)
     for name, buffer in module._buffers.items():
         if buffer is not None:
             module._buffers[name] = fn(buffer)
@@ -109,9 +109,9 @@ def _leave_nothing(value_of: ValueOf) -> None:
     embeddings of detectors, which would return fake tensors to later calls. Makes the fakes
     that remain real."""
     # There are a million objects and more.
-    found = [thing for thing in gc.get_objects() if type(thing) in _LOOKED_FOR]
-    fakes = [thing for thing in found if type(thing) is FakeTensor]
-    for cache in found:
+    objects = [thing for thing in gc.get_objects() if type(thing) in _LOOKED_FOR]
+    fakes = [thing for thing in objects if type(thing) is FakeTensor]
+    for cache in objects:
         if type(cache) is _CACHE and _holds_fakes(cache):
             cache.cache_clear()
     for fake in filter(_is_plain, fakes):
@@ -145,16 +145,16 @@ def _has_cuda() -> bool:
 def _holds_fakes(cache: Any) -> bool:
     if cache.cache_info().currsize == 0:
         return False
-    seen: set[int] = set()
-    found = gc.get_referents(cache)
-    while found:
-        held = found.pop()
-        if isinstance(held, FakeTensor):
+    visited: set[int] = set()
+    pending = gc.get_referents(cache)
+    while pending:
+        thing = pending.pop()
+        if isinstance(thing, FakeTensor):
             return True
-        if id(held) in seen or not (isinstance(held, _HOLDERS) or _is_link(held)):
+        if id(thing) in visited or not (isinstance(thing, _HOLDERS) or _is_link(thing)):
             continue
-        seen.add(id(held))
-        found.extend(gc.get_referents(held))
+        visited.add(id(thing))
+        pending.extend(gc.get_referents(thing))
     return False
 
 

@@ -145,21 +145,21 @@ class RealValuesMode(ValuedFakeTensorMode):
     ) -> Any:
         if not self.is_real:
             return super().computed(func, args, kwargs, out)
-        made = tensors_of(out)
-        self.limits.require_room(sum(t.numel() * t.element_size() for t in made))
+        outputs = tensors_of(out)
+        self.limits.require_room(sum(t.numel() * t.element_size() for t in outputs))
         flops = flops_of(func, tuple(args), dict(kwargs), out)
-        self.limits.add_flops(flops + _PER_ELEMENT * sum(t.numel() for t in made))
+        self.limits.add_flops(flops + _PER_ELEMENT * sum(t.numel() for t in outputs))
         self._tick()
         self._count()
         with no_dispatch():
-            given, options = tree_map(_real, [*args]), tree_map(_real, dict(kwargs))
+            real_args, options = tree_map(_real, [*args]), tree_map(_real, dict(kwargs))
             is_padded = self.capacity != 1 and not self.is_first
             if is_padded:
-                given = with_most_rows(func, given, self.capacity)
-            value = self._run(func, given, options)
+                real_args = with_most_rows(func, real_args, self.capacity)
+            value = self._run(func, real_args, options)
             if is_padded and value is not UNKNOWN:
-                value = most_rows_of(func, given, value, self.capacity)
-            if not any(made.alias_info for made in func._schema.returns):
+                value = most_rows_of(func, real_args, value, self.capacity)
+            if not any(outputs.alias_info for outputs in func._schema.returns):
                 value = _laid_out_as(out, value)
         for tensor in tensors_of(value):
             self.limits.watch(tensor)
@@ -205,12 +205,12 @@ class RealValuesMode(ValuedFakeTensorMode):
             return
         self.limits.require_room(value.numel() * fake.element_size())
         with no_dispatch():
-            made = value.detach().to("cpu", fake.dtype, copy=True)
-            if made.stride() != value.stride() and 0 not in value.stride():
-                made = torch.empty_strided(value.shape, value.stride(), dtype=fake.dtype)
-                made.copy_(value.detach())
-            self.limits.watch(made)
-            set_value(fake, made)
+            copy = value.detach().to("cpu", fake.dtype, copy=True)
+            if copy.stride() != value.stride() and 0 not in value.stride():
+                copy = torch.empty_strided(value.shape, value.stride(), dtype=fake.dtype)
+                copy.copy_(value.detach())
+            self.limits.watch(copy)
+            set_value(fake, copy)
 
 
 def _laid_out_as(out: Any, value: Any) -> Any:
@@ -222,8 +222,8 @@ def _laid_out_as(out: Any, value: Any) -> Any:
         return value
     if out.shape != value.shape or out.stride() == value.stride() or 0 in out.stride():
         return value
-    made = torch.empty_strided(out.shape, out.stride(), dtype=value.dtype)
-    return made.copy_(value)
+    copy = torch.empty_strided(out.shape, out.stride(), dtype=value.dtype)
+    return copy.copy_(value)
 
 
 def _has_value(tensor: torch.Tensor, but_real: bool) -> bool:
@@ -258,7 +258,7 @@ class Beginning:
     def __init__(self, mode: RealValuesMode) -> None:
         self._mode = mode
         self._noted: dict[int, _Noted] = {}
-        self._kept: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        self._noted_attributes: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._is_complete = False
         self._started_s = time.monotonic()
 
@@ -281,7 +281,7 @@ class Beginning:
         with no_dispatch():
             for noted in self._noted.values():
                 _put_back(noted.fake, noted.value)
-            for holder, name, value in self._kept:
+            for holder, name, value in self._noted_attributes:
                 tensor = holder.get(name)
                 if tensor is None or not _is_another(tensor, self._noted):
                     continue
@@ -295,11 +295,11 @@ class Beginning:
             return
         self._is_complete = True
         self._mode.begin()
-        given = {id(tensor) for tensor in inputs}
+        input_ids = {id(tensor) for tensor in inputs}
         with no_dispatch():
             for noted in self._noted.values():
                 value = value_of(noted.fake)
-                if value is None or id(noted.fake) in given:
+                if value is None or id(noted.fake) in input_ids:
                     continue
                 # Most are still the user's own values, and are not kept twice.
                 if not _is_equal(value, noted.value):
@@ -318,7 +318,7 @@ class Beginning:
             if _is_another(tensor, self._noted):
                 value = value_of(tensor)
                 if value is not None:
-                    self._kept.append((holder, name, value.clone()))
+                    self._noted_attributes.append((holder, name, value.clone()))
 
     @contextlib.contextmanager
     def update(self, model: torch.nn.Module, is_own: bool) -> Iterator[None]:
@@ -386,9 +386,9 @@ def require_values(
 ) -> None:
     """Raises an error if a weight or an input has no values, unless the model `is_empty` yet,
     or if their copies and gradients alone have no room. Logs how much memory they take."""
-    named = [*model.named_parameters(), *model.named_buffers()]
-    given = [("an input", tensor) for tensor in inputs]
-    for name, tensor in (*named, *given):
+    weights = [*model.named_parameters(), *model.named_buffers()]
+    named_inputs = [("an input", tensor) for tensor in inputs]
+    for name, tensor in (*weights, *named_inputs):
         is_known = tensor.device.type != "meta" or not tensor.is_floating_point()
         if not is_known and not is_empty:
             raise NoValues(
@@ -396,7 +396,7 @@ def require_values(
                 "model and its inputs on the CPU, with fewer layers where they are too large"
             )
     trained = [p for p in model.parameters() if p.requires_grad]
-    tensors = [*(t for _, t in named), *trained, *(t for _, t in given)]
+    tensors = [*(t for _, t in weights), *trained, *(t for _, t in named_inputs)]
     size = sum(t.numel() * t.element_size() for t in tensors)
     _LOGGER.info(
         "trace: the step runs with real values on the CPU: weights, gradients and inputs "
@@ -418,12 +418,12 @@ def about_real_values(capacity: Capacity) -> str:
 
 def free_bytes() -> float:
     """Returns the memory that this process may still take, or infinity if that is not known."""
-    found = [float("inf")]
+    bounds = [float("inf")]
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                found.append(1024.0 * int(line.split()[1]))
+                bounds.append(1024.0 * int(line.split()[1]))
     with contextlib.suppress(OSError, ValueError):
         most = float((_GROUP / "memory.max").read_text())
-        found.append(most - float((_GROUP / "memory.current").read_text()))
-    return min(found)
+        bounds.append(most - float((_GROUP / "memory.current").read_text()))
+    return min(bounds)

@@ -76,7 +76,7 @@ class FunctionsGiven:
         self._walk(self._named_by(kinds))
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
+    def state_kept(self) -> Iterator[None]:
         """Restores all of it after the block."""
         with _disable_current_modes():
             noted = [u for thing in self._things.values() for u in undone(thing, _is_note)]
@@ -97,7 +97,7 @@ class FunctionsGiven:
     def move_modules(self, fake: Change) -> list[torch.Tensor]:
         """Moves the modules that are not the model's to the device. Returns their new
         tensors."""
-        moved = []
+        tensors = []
         for module in self._holders:
             if not is_a(module, torch.nn.Module):
                 continue
@@ -105,8 +105,8 @@ class FunctionsGiven:
                 for name, value in [*values.items()]:
                     if is_a(value, torch.Tensor) and not is_a(value, FakeTensor):
                         values[name] = fake(value)
-                        moved.append(values[name])
-        return moved
+                        tensors.append(values[name])
+        return tensors
 
     def move(self, tensors: Iterable[int], fake: Change) -> list[torch.Tensor]:
         """Replaces these tensors, given by their ids, in everything that holds them. Returns
@@ -120,31 +120,30 @@ class FunctionsGiven:
 
     def move_devices(self, model: torch.nn.Module) -> bool:
         """Replaces the CPU by the device in attributes, elements and variables of all holders
-        and of the model's modules: the device is where their owner had the model. Returns
-        whether there were any."""
+        and of the model's modules: their owner had the model there. Returns whether any was."""
         changed = []
 
-        def moved(value: Any) -> Any:
+        def to_device(value: Any) -> Any:
             if not (is_a(value, torch.device) and value.type == "cpu"):
                 return value
             changed.append(value)
             return torch.device("cuda", 0)
 
         for thing in (*map(vars, model.modules()), *self._holders):
-            _replace_within(thing, moved)
-        self._replace_names(moved)
+            _replace_within(thing, to_device)
+        self._replace_names(to_device)
         return bool(changed)
 
     def _replace_names(self, replaced: Callable[[Any], Any]) -> None:
         for owner, name, _ in self._names[: self._names_given]:
-            value = _named(owner, name)
+            value = _value_named(owner, name)
             if replaced(value) is not value:
                 _set_name(owner, name, replaced(value))
 
     def _walk(self, roots: Iterable[Any]) -> None:
-        left = [*roots]
-        while left:
-            thing = left.pop()
+        pending = [*roots]
+        while pending:
+            thing = pending.pop()
             if is_a(thing, torch.Tensor):
                 self.tensors.setdefault(id(thing), thing)
                 continue
@@ -155,7 +154,7 @@ class FunctionsGiven:
             if is_a(thing, types.ModuleType):
                 continue
             self._things[id(thing)] = thing
-            left += self._parts(thing)
+            pending += self._parts(thing)
 
     def _parts(self, thing: Any) -> list[Any]:
         if is_a(thing, type):
@@ -172,33 +171,33 @@ class FunctionsGiven:
             return [f for f in (thing.fget, thing.fset) if f is not None]
         if is_of_others(thing):
             return []
-        found: list[Any] = [type(thing)]
+        parts: list[Any] = [type(thing)]
         if is_a(thing, functools.partial):
-            found += [thing.func, thing.args, thing.keywords]
+            parts += [thing.func, thing.args, thing.keywords]
         if is_a(thing, functools._lru_cache_wrapper):
-            found.append(thing.__wrapped__)
+            parts.append(thing.__wrapped__)
         elements = elements_of(thing)
         if elements is not None and len(elements) <= MOST_ELEMENTS:
-            found += elements
+            parts += elements
         attributes = attributes_of(thing)
         if attributes is not None:
-            found.append(attributes)
-        return [*found, *slots_filled(thing).values()]
+            parts.append(attributes)
+        return [*parts, *slots_filled(thing).values()]
 
     def _of_function(self, function: types.FunctionType) -> list[Any]:
-        found: list[Any] = [*(function.__closure__ or ())]
+        parts: list[Any] = [*(function.__closure__ or ())]
         if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES:
-            return found
-        found += [function.__kwdefaults__ or {}, function.__dict__]
+            return parts
+        parts += [function.__kwdefaults__ or {}, function.__dict__]
         self._note_name(function, "__defaults__", function.__defaults__)
-        found += function.__defaults__ or ()
+        parts += function.__defaults__ or ()
         if _is_of_a_library(function.__code__.co_filename):
-            return found
+            return parts
         names = {*_names_in(function.__code__)}
         for name in names:
             value = function.__globals__.get(name, _MISSING)
-            found += self._global(function.__globals__, name, value, names)
-        return found
+            parts += self._global(function.__globals__, name, value, names)
+        return parts
 
     def _global(
         self, owner: dict[str, Any], name: str, value: Any, names: set[str]
@@ -220,34 +219,34 @@ class FunctionsGiven:
             return []
         if _is_of_a_library(getattr(module, "__file__", None) or ""):
             return []
-        found: list[Any] = [*kind.__bases__]
+        parts: list[Any] = [*kind.__bases__]
         for name, value in [*vars(kind).items()]:
             if not name.startswith("__") or name in ("__init__", "__call__"):
                 self._note_name(kind, name, value)
-                found.append(value)
-        return found
+                parts.append(value)
+        return parts
 
     def _named_by(self, kinds: Iterable[type]) -> list[Any]:
         """Returns the data in the files that classes are from, and in the classes."""
-        found: list[Any] = []
+        data: list[Any] = []
         bases = {base for kind in kinds for base in kind.__mro__}
         modules = {base.__module__ for base in bases}
         for name in sorted(modules):
             module = sys.modules.get(name)
             if module is None or name.partition(".")[0] in _LIBRARIES:
                 continue
-            found += self._data_of(vars(module), vars(module))
+            data += self._data_of(vars(module), vars(module))
         for base in bases:
             if str(base.__module__).partition(".")[0] not in _LIBRARIES:
-                found += self._data_of(base, vars(base))
-        return found
+                data += self._data_of(base, vars(base))
+        return data
 
     def _data_of(self, owner: Any, names: Mapping[str, Any]) -> list[Any]:
-        found: list[Any] = []
+        data: list[Any] = []
         self._spaces.append((owner, frozenset(names)))
         for name, value in [*names.items()]:
-            found += self._datum(owner, name, value)
-        return found
+            data += self._datum(owner, name, value)
+        return data
 
     def _datum(self, owner: Any, name: str, value: Any) -> list[Any]:
         if is_a(value, types.FunctionType) and not name.startswith("__"):
@@ -301,9 +300,9 @@ class Origins(TorchDispatchMode):
         return out
 
     def _origins(self, tensor: torch.Tensor) -> set[int]:
-        known = self._tensors.get(id(tensor))
-        found: set[int] = {id(tensor)} if known is tensor else set()
-        return found | (self._made_of.get(tensor) or set())
+        original = self._tensors.get(id(tensor))
+        origins: set[int] = {id(tensor)} if original is tensor else set()
+        return origins | (self._made_of.get(tensor) or set())
 
 
 def is_of_devices(error: BaseException) -> bool:
@@ -333,9 +332,9 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _is_note(added: list[Any]) -> bool:
+def _is_note(new_elements: list[Any]) -> bool:
     """Returns whether no new element of a list holds tensors of the step."""
-    return not any(map(holds_fakes, added))
+    return not any(map(holds_fakes, new_elements))
 
 
 def holds_fakes(thing: Any, depth: int = 6) -> bool:
@@ -357,7 +356,7 @@ def _put_gradient_back(tensor: torch.Tensor, gradient: torch.Tensor | None) -> N
         tensor.grad = gradient
 
 
-def _named(owner: Any, name: str) -> Any:
+def _value_named(owner: Any, name: str) -> Any:
     if isinstance(owner, dict):
         return owner.get(name, _MISSING)
     return vars(owner).get(name) if isinstance(owner, type) else getattr(owner, name)
@@ -374,12 +373,12 @@ def _set_name(owner: Any, name: str, value: Any) -> None:
 
 def _drop_new(owner: Any, before: frozenset[str]) -> None:
     for name in [*(owner if isinstance(owner, dict) else vars(owner))]:
-        if name not in before and holds_fakes(_named(owner, name)):
+        if name not in before and holds_fakes(_value_named(owner, name)):
             _set_name(owner, name, _MISSING)
 
 
 def _put_name_back(owner: Any, name: str, before: Any) -> None:
-    now = _named(owner, name)
+    now = _value_named(owner, name)
     if now is not before and (holds_fakes(now) or is_a(now, torch.device)):
         _set_name(owner, name, before)
 

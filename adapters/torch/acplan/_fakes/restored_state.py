@@ -54,10 +54,10 @@ def state_kept(model: torch.nn.Module, of_functions: bool = True) -> Iterator[li
     """Restores, after the block, the things that are reached from the model; it yields them.
     `of_functions`: variables of functions, such as those of hooks, are reached, too."""
     with _disable_current_modes():
-        reached = [*_reached([*model.modules(), *_global_hooks()], of_functions)]
-        noted = [undo for thing in reached for undo in undone(thing)]
+        things = [*_reachable_from([*model.modules(), *_global_hooks()], of_functions)]
+        noted = [undo for thing in things for undo in undone(thing)]
     try:
-        yield reached
+        yield things
     finally:
         # All of them run, even if one raises.
         with _disable_current_modes(), contextlib.ExitStack() as undo:
@@ -71,8 +71,8 @@ def objects_kept(*roots: Any) -> Iterator[None]:
     trainer, a data collator or a data set, except modules, optimizers and the things in
     them."""
     with _disable_current_modes():
-        reached = _reached(roots, but=(torch.nn.Module, torch.optim.Optimizer))
-        noted = [undo for thing in reached for undo in undone(thing)]
+        things = _reachable_from(roots, but=(torch.nn.Module, torch.optim.Optimizer))
+        noted = [undo for thing in things for undo in undone(thing)]
     try:
         yield
     finally:
@@ -85,9 +85,9 @@ def read_once(data: Any, with_files: bool) -> str:
     """Returns the class of an iterator that data, a loader or a sampler reads from, which
     cannot be read again, or "" if there is none. `with_files`: a file counts as one, too; data
     with places seek in their files."""
-    found = (thing for thing in _reached([data]) if is_a(thing, Iterator))
+    iterators = (thing for thing in _reachable_from([data]) if is_a(thing, Iterator))
     but = () if with_files else (io.IOBase,)
-    return next((type(t).__name__ for t in found if not is_a(t, but)), "")
+    return next((type(t).__name__ for t in iterators if not is_a(t, but)), "")
 
 
 def without_saved_hooks() -> contextlib.AbstractContextManager[object]:
@@ -113,7 +113,7 @@ def fake_beside(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     return mode.from_tensor(own)
 
 
-def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
+def copied_with(inputs: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
     """Returns a copy of a model's inputs, in which each tensor is the one that `of_tensor`
     returns for it: all that the model does with it, takes from it or writes to it is done to
     the copy.
@@ -121,7 +121,7 @@ def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
     Raises AcplanError for objects that cannot be copied, and for iterators, which can be read
     once.
     """
-    for thing in _reached([given]):
+    for thing in _reachable_from([inputs]):
         if is_a(thing, Iterator):
             raise AcplanError(
                 f"what the model is given has a {type(thing).__name__}, which can be read "
@@ -129,18 +129,18 @@ def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
             )
     try:
         with _Copies(of_tensor):
-            return copy.deepcopy(given, _shared_by(given, of_tensor))
+            return copy.deepcopy(inputs, _shared_by(inputs, of_tensor))
     except Exception as error:  # of any class: the author of the object's class chose it
         raise AcplanError(
             f"what the model is given cannot be copied: {type(error).__name__}: {error}"
         ) from error
 
 
-def _shared_by(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> dict[int, Any]:
+def _shared_by(inputs: Any, of_tensor: Callable[[torch.Tensor], Any]) -> dict[int, Any]:
     """Returns the memo of a copy: modules, which the copy shares, and parameters, which are not
     plain tensors, with their copies."""
     memo: dict[int, Any] = {}
-    for thing in _reached([given]):
+    for thing in _reachable_from([inputs]):
         if is_a(thing, torch.nn.Module):
             memo[id(thing)] = thing
         elif is_parameter(thing):
@@ -166,58 +166,58 @@ class _Copies(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         tensor, memo = args
         # A tensor that occurs several times has one copy.
-        memo[id(tensor)] = made = self._of_tensor(tensor)
-        return made
+        memo[id(tensor)] = duplicate = self._of_tensor(tensor)
+        return duplicate
 
 
 Undo = Callable[[], object]
 
 
 def _global_hooks() -> list[Any]:
-    found = vars(modules_of_torch)
-    return [found[name] for name in found if name.startswith(_GLOBAL_HOOKS)]
+    variables = vars(modules_of_torch)
+    return [variables[name] for name in variables if name.startswith(_GLOBAL_HOOKS)]
 
 
-def _reached(
+def _reachable_from(
     roots: Iterable[Any], of_functions: bool = True, but: tuple[type, ...] = ()
 ) -> Iterator[Any]:
     """Yields all things that are reached from the roots, each once, except those of the classes
     in `but`, and, unless `of_functions`, those that only functions reach."""
-    left = [*roots]
-    seen: dict[int, Any] = {}
-    while left:
-        thing = left.pop()
-        if id(thing) in seen:
+    pending = [*roots]
+    visited: dict[int, Any] = {}
+    while pending:
+        thing = pending.pop()
+        if id(thing) in visited:
             continue
         if is_a(thing, _PASSED_BY) and not is_parameter(thing):
             continue
         if but and is_a(thing, but):
             continue
-        seen[id(thing)] = thing  # holds the thing, so that its id stays valid
+        visited[id(thing)] = thing  # holds the thing, so that its id stays valid
         yield thing
         if of_functions or not is_a(thing, types.FunctionType):
-            left += _parts_of(thing)
+            pending += _parts_of(thing)
 
 
 def not_of_optimizers(things: Iterable[Any]) -> list[Any]:
     """Returns these things except groups of parameters of optimizers and the parts of these
     groups. Wrappers of optimizers have such groups, too."""
-    found = [*things]
+    all_things = [*things]
     groups = [
         group
-        for thing in found
+        for thing in all_things
         if is_a(thing, dict)
         for group in elements_of(dict.get(thing, "param_groups")) or []
     ]
     theirs = {id(part) for group in groups for part in [group, *_parts_of(group)]}
-    return [thing for thing in found if id(thing) not in theirs]
+    return [thing for thing in all_things if id(thing) not in theirs]
 
 
 def tensors_beside(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """Returns the tensors in attributes of parameters, such as the scales of quantised ones, at
     any depth, except those of modules."""
     but = (torch.nn.Module, torch.optim.Optimizer)
-    things = _reached([*map(vars, parameters)], of_functions=False, but=but)
+    things = _reachable_from([*map(vars, parameters)], of_functions=False, but=but)
     parts = (part for thing in things for part in _parts_of(thing))
     return [part for part in parts if is_a(part, torch.Tensor)]
 
@@ -237,17 +237,17 @@ def _parts_of(thing: Any) -> list[Any]:
         return [thing.cell_contents] if _is_filled(thing) else []
     if is_a(thing, types.MethodType):
         return [thing.__self__, thing.__func__]
-    found: list[Any] = []
+    parts: list[Any] = []
     if is_a(thing, functools.partial):
-        found += [thing.func, *thing.args, *thing.keywords.values()]
+        parts += [thing.func, *thing.args, *thing.keywords.values()]
     elements = elements_of(thing)
     if elements is not None and len(elements) <= MOST_ELEMENTS:
-        found += elements
+        parts += elements
     attributes = attributes_of(thing)
     if attributes is not None:
-        found.append(attributes)
-    found += slots_filled(thing).values()
-    return found
+        parts.append(attributes)
+    parts += slots_filled(thing).values()
+    return parts
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -325,8 +325,8 @@ def _put_back(container: Any, before: Any, stays: Stays | None = None) -> None:
     """Restores the elements of a container, in their order: of a dictionary the pairs."""
     if _is_as_before(container, before):
         return
-    added = None if stays is None else _added(container, before)
-    if stays is not None and added is not None and stays(added):
+    new_elements = None if stays is None else _new_elements_of(container, before)
+    if stays is not None and new_elements is not None and stays(new_elements):
         return
     kinds = (collections.OrderedDict, dict, list, collections.deque, set)
     # Derived classes may refuse changes that the model itself made in another way.
@@ -340,7 +340,7 @@ def _put_back(container: Any, before: Any, stays: Stays | None = None) -> None:
     add(container, before)
 
 
-def _added(container: Any, before: Any) -> list[Any] | None:
+def _new_elements_of(container: Any, before: Any) -> list[Any] | None:
     """Returns the elements that have been added to the end of a list, or None if it has changed
     otherwise."""
     if not is_a(container, (list, collections.deque)):
@@ -355,9 +355,9 @@ def _is_as_before(container: Any, before: Any) -> bool:
     """Returns whether a container has the same elements. It compares identities: equal elements
     may be other objects, and classes may not compare."""
     if is_a(container, dict):
-        found = [*dict.items(container)]
-        return len(found) == len(before) and all(
-            name is old and value is was for (name, value), (old, was) in zip(found, before)
+        pairs = [*dict.items(container)]
+        return len(pairs) == len(before) and all(
+            name is old and value is was for (name, value), (old, was) in zip(pairs, before)
         )
     elements = elements_of(container) or []
     if isinstance(before, set):

@@ -66,10 +66,10 @@ def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
         return [whole, others, tensor.values()]
 
 
-def concerns_sparse(func: Any, given: Sequence[torch.Tensor]) -> bool:
+def concerns_sparse(func: Any, tensors: Sequence[torch.Tensor]) -> bool:
     """Returns whether an operator with these tensors is one for `SparseFakes`."""
     is_strided = True
-    for tensor in given:
+    for tensor in tensors:
         layout = tensor.layout
         if layout is not _STRIDED:
             is_strided = False
@@ -115,8 +115,10 @@ def made_of(real: torch.Tensor, parts: Sequence[Any]) -> torch.Tensor:
     with no_dispatch(), in_kernel_invocation_manager(mode):
         metas = [part.view(part.shape) for part in parts]
     with no_dispatch():
-        made = _with_parts(real, metas)
-    fake: torch.Tensor = mode.fake_tensor_converter.from_meta_and_device(mode, made, device)
+        meta_tensor = _with_parts(real, metas)
+    fake: torch.Tensor = mode.fake_tensor_converter.from_meta_and_device(
+        mode, meta_tensor, device
+    )
     fake.__dict__[_REAL] = real
     return fake
 
@@ -136,16 +138,16 @@ class SparseFakes:
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Returns the operator's result for fake tensors."""
         name = func.__name__.split(".")[0]
-        given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
-        self._device = next((t.device for t in given if t.dim() > 0), given[0].device)
+        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        self._device = next((t.device for t in tensors if t.dim() > 0), tensors[0].device)
         if func._schema.is_mutable:
-            return self._written(func, args)
+            return self._run_in_place(func, args)
         if name in _PRODUCTS:
-            left, right = (args[place] for place in _PRODUCTS[name])
-            if not (is_sparse(left) and is_sparse(right)):
-                return self._product(left, right, args[0])
-        if name in _TO_SPARSE and given[0].layout is _STRIDED:
-            if self._value_of(given[0]) is None:
+            first, second = (args[place] for place in _PRODUCTS[name])
+            if not (is_sparse(first) and is_sparse(second)):
+                return self._product(first, second, args[0])
+        if name in _TO_SPARSE and tensors[0].layout is _STRIDED:
+            if self._value_of(tensors[0]) is None:
                 raise AcplanError(
                     f"{func}: how many elements a sparse tensor has that is made of a plain "
                     "one depends on values, which a trace does not compute; make it before "
@@ -153,7 +155,7 @@ class SparseFakes:
                 )
         return tree_map(self._fake, self._computed(func, args, kwargs))
 
-    def _written(self, func: Any, args: Sequence[Any]) -> Any:
+    def _run_in_place(self, func: Any, args: Sequence[Any]) -> Any:
         """Runs an operator that writes in place. A tensor that is written to has its own
         elements and those of another sparse tensor that is added. Returns the operator's
         result."""
@@ -162,37 +164,37 @@ class SparseFakes:
         pairs: Any = [(first, second)]
         if isinstance(first, kinds) and isinstance(second, kinds):
             pairs = zip(first, second)
-        for to, other in pairs:
-            if not (isinstance(to, torch.Tensor) and isinstance(other, torch.Tensor)):
+        for target, other in pairs:
+            if not (isinstance(target, torch.Tensor) and isinstance(other, torch.Tensor)):
                 continue
-            if is_sparse(to) and is_sparse(other):
-                self._add(func, to, other)
+            if is_sparse(target) and is_sparse(other):
+                self._add(func, target, other)
         return first if func._schema.returns else None
 
-    def _add(self, func: Any, to: torch.Tensor, other: torch.Tensor) -> None:
-        """Adds a sparse tensor as CUDA does: its elements come behind those of `to`."""
+    def _add(self, func: Any, target: torch.Tensor, other: torch.Tensor) -> None:
+        """Adds a sparse tensor as CUDA does: its elements come behind those of `target`."""
         is_sum = func.__name__.split(".")[0] in ("add_", "sub_", "_foreach_add_")
-        if not is_sum or {to.layout, other.layout} != {torch.sparse_coo}:
+        if not is_sum or {target.layout, other.layout} != {torch.sparse_coo}:
             raise AcplanError(
                 f"{func}: what is written to a sparse tensor in place cannot be traced "
                 "but sums of tensors of coordinates; make a new one"
             )
-        sides = zip(sparse_parts(to), sparse_parts(other))
+        sides = zip(sparse_parts(target), sparse_parts(other))
         dims = (1, 0)
         parts = [torch.cat(pair, dim) for pair, dim in zip(sides, dims)]
         with no_dispatch():
-            indices = torch.cat([structure_of(t)._indices() for t in (to, other)], 1)
+            indices = torch.cat([structure_of(t)._indices() for t in (target, other)], 1)
             real = torch.sparse_coo_tensor(
-                indices, _zeros(parts[1]), to.shape, check_invariants=False
+                indices, _zeros(parts[1]), target.shape, check_invariants=False
             )
-        made = made_of(real, parts)
+        total = made_of(real, parts)
         with torch.no_grad():
-            to.data = made
-        to.__dict__[_REAL] = real
+            target.data = total
+        target.__dict__[_REAL] = real
 
-    def _product(self, left: Any, right: Any, like: torch.Tensor) -> torch.Tensor:
-        plain = next(t for t in (left, right, like) if not is_sparse(t))
-        return plain.new_empty([*left.shape[:-1], *right.shape[left.dim() - 1 :]])
+    def _product(self, first: Any, second: Any, like: torch.Tensor) -> torch.Tensor:
+        plain = next(t for t in (first, second, like) if not is_sparse(t))
+        return plain.new_empty([*first.shape[:-1], *second.shape[first.dim() - 1 :]])
 
     def _computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if func is _aten._coalesce.default:
@@ -221,9 +223,9 @@ class SparseFakes:
                 .coalesce()
                 ._indices()
             )
-            kept = _zeros(values[:1]).expand(indices.shape[1], *values.shape[1:])
+            zeros = _zeros(values[:1]).expand(indices.shape[1], *values.shape[1:])
             return torch.sparse_coo_tensor(
-                indices, kept, real.shape, check_invariants=False, is_coalesced=True
+                indices, zeros, real.shape, check_invariants=False, is_coalesced=True
             )
 
     def _real(self, value: Any) -> Any:
@@ -235,12 +237,12 @@ class SparseFakes:
             with no_dispatch():
                 return value.detach().cpu()
         if not is_sparse(value):
-            known = self._value_of(value)
+            known_value = self._value_of(value)
             with no_dispatch():
-                made = _zeros(value) if known is None else known.clone()
-            self._originals[id(made)] = (made, value)
-            self._fakes[_key(made)] = value
-            return made
+                copy = _zeros(value) if known_value is None else known_value.clone()
+            self._originals[id(copy)] = (copy, value)
+            self._fakes[_key(copy)] = value
+            return copy
         parts = sparse_parts(value)
         with no_dispatch():
             real = structure_of(value, parts)
@@ -260,16 +262,16 @@ class SparseFakes:
             with no_dispatch():
                 parts = sparse_parts(value)
             return made_of(value, [self._fake(part) for part in parts])
-        of = self._fakes.get(_key(value))
-        if of is not None and of.dtype == value.dtype:
-            if of.shape == value.shape:
-                return of.detach()
+        source = self._fakes.get(_key(value))
+        if source is not None and source.dtype == value.dtype:
+            if source.shape == value.shape:
+                return source.detach()
             if not _is_one_number(value):
-                return of.as_strided(value.shape, value.stride(), value.storage_offset())
-        made = torch.empty(value.shape, dtype=value.dtype, device=self._device)
+                return source.as_strided(value.shape, value.stride(), value.storage_offset())
+        fake = torch.empty(value.shape, dtype=value.dtype, device=self._device)
         if not value.is_floating_point():
-            self._give_value(made, value)
-        return made
+            self._give_value(fake, value)
+        return fake
 
 
 def _key(tensor: torch.Tensor) -> int:
@@ -293,10 +295,10 @@ def _with_parts(like: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tens
             indices, values, shape, check_invariants=False, is_coalesced=like.is_coalesced()
         )
     whole, others, values = parts
-    made: torch.Tensor = torch.sparse_compressed_tensor(
+    tensor: torch.Tensor = torch.sparse_compressed_tensor(
         whole, others, values, shape, layout=like.layout, check_invariants=False
     )
-    return made
+    return tensor
 
 
 def _assumed(fake: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:

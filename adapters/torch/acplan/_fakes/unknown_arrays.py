@@ -54,10 +54,10 @@ def of_ufunc(ufunc: Any, method: str, args: Sequence[Any], kwargs: Mapping[str, 
 
     out = kwargs.get("out")
     with numpy.errstate(all="ignore"):
-        made = getattr(ufunc, method)(*_plain(args), **_plain(dict(kwargs)))
+        result = getattr(ufunc, method)(*_plain(args), **_plain(dict(kwargs)))
     if out is not None:
         return out[0] if len(out) == 1 else out
-    return made if ufunc.__name__ in _OF_FINITE else _unknown(made)
+    return result if ufunc.__name__ in _OF_FINITE else _unknown(result)
 
 
 def _require(count: int, most: int, what: str) -> None:
@@ -101,16 +101,16 @@ def _is_unknown(value: Any) -> bool:
     return isinstance(value, (Number, _array_class()))
 
 
-def _unknown(made: Any) -> Any:
+def _unknown(value: Any) -> Any:
     import numpy
 
-    if isinstance(made, (list, tuple)):
-        return type(made)(map(_unknown, made))
-    if isinstance(made, numpy.ndarray):
-        return made.view(_array_class())
-    if isinstance(made, numpy.generic):
-        return unknown(_kind(made))
-    return unknown(type(made)) if type(made) in (bool, int, float) else made
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_unknown, value))
+    if isinstance(value, numpy.ndarray):
+        return value.view(_array_class())
+    if isinstance(value, numpy.generic):
+        return unknown(_kind(value))
+    return unknown(type(value)) if type(value) in (bool, int, float) else value
 
 
 @functools.cache
@@ -126,8 +126,8 @@ def _array_class() -> Any:
             if name in _SHAPED_BY_VALUES or name == "where" and len(args) == 1:
                 raise _failed(f"numpy.{name} of values")
             with numpy.errstate(all="ignore"):
-                made = func(*_plain(args), **_plain(kw))
-            return made if name in _OF_SHAPES else _unknown(made)
+                result = func(*_plain(args), **_plain(kw))
+            return result if name in _OF_SHAPES else _unknown(result)
 
         def __getitem__(self, key: Any) -> Any:
             parts = key if isinstance(key, tuple) else (key,)
@@ -227,10 +227,10 @@ def _tensor_of(function: Any) -> Callable[..., Any]:
     def call(value: Any, *args: Any, **kwargs: Any) -> Any:
         if followed() is None or not _is_unknown(value):
             return function(value, *args, **kwargs)
-        made = function(_plain(value), *args, **kwargs)
-        if not isinstance(made, FakeTensor):
-            made = torch.ops.aten.lift_fresh(made)
-        vars(made).pop("_acplan_value", None)
-        return made
+        tensor = function(_plain(value), *args, **kwargs)
+        if not isinstance(tensor, FakeTensor):
+            tensor = torch.ops.aten.lift_fresh(tensor)
+        vars(tensor).pop("_acplan_value", None)
+        return tensor
 
     return call

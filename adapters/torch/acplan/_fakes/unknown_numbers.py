@@ -303,30 +303,31 @@ _complete(Number)
 def without_numbers(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
     """Returns an operator's arguments with plain numbers for unknown ones, and whether there
     was one. Raises an error if one decides a shape."""
-    found = [False]
-    placed = [
-        _plain_in(value, func, argument, found)
+    has_unknown = [False]
+    by_position = [
+        _plain_in(value, func, argument, has_unknown)
         for value, argument in zip(args, func._schema.arguments)
     ]
     by_name = {argument.name: argument for argument in func._schema.arguments}
-    named = {
-        name: _plain_in(value, func, by_name.get(name), found) for name, value in kwargs.items()
+    by_keyword = {
+        name: _plain_in(value, func, by_name.get(name), has_unknown)
+        for name, value in kwargs.items()
     }
-    return (placed, named, True) if found[0] else (args, kwargs, False)
+    return (by_position, by_keyword, True) if has_unknown[0] else (args, kwargs, False)
 
 
 _SYMBOLIC = (torch.SymFloat, torch.SymInt, torch.SymBool)
 
 
-def _plain_in(value: Any, func: Any, argument: Any, found: list[bool]) -> Any:
+def _plain_in(value: Any, func: Any, argument: Any, has_unknown: list[bool]) -> Any:
     if isinstance(value, (list, tuple)):
         if any(isinstance(part, _SYMBOLIC) for part in value):
-            return [_plain_in(part, func, argument, found) for part in value]
+            return [_plain_in(part, func, argument, has_unknown) for part in value]
         return value
     if not isinstance(value, _SYMBOLIC) or not isinstance(value.node, _Node):
         return value
     kind = value.node.kind
-    found[0] = True
+    has_unknown[0] = True
     if kind is int and argument is not None and "int" in str(argument.type).lower():
         raise session_now().fail("a value as a size, a count or an index")
     return NUMBERS_IN_OPERATORS[kind]

@@ -33,9 +33,9 @@ def as_in_training() -> Iterator[None]:
     # `quiet`: PyTorch logs an operator that it cannot fake with a traceback, and raises as
     # well.
     data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined]
-    moved = set_attribute(FakeTensor, "data", data, create=True)
+    setter = set_attribute(FakeTensor, "data", data, create=True)
     quiet = set_attribute(fake_tensor.log, "disabled", True)
-    asked = set_attribute(torch._subclasses, "FakeTensor", _AskedFakeTensor)
+    checks = set_attribute(torch._subclasses, "FakeTensor", _AskedFakeTensor)
     lists = set_attribute(FakeTensor, "tolist", _to_list)
     arrays = set_attribute(FakeTensor, "numpy", _to_numpy, create=True)
     array = set_attribute(FakeTensor, "__array__", _to_array, create=True)
@@ -43,7 +43,7 @@ def as_in_training() -> Iterator[None]:
     padding = set_attribute(torch._VF, "_pad_packed_sequence", _pad_packed_sequence)
     lengths = set_attribute(torch, "ctc_loss", _ctc_loss)
     plain = plain_fakes(value_of)
-    replaced = (quiet, asked, lists, arrays, array, text, padding, moved)
+    replaced = (quiet, checks, lists, arrays, array, text, padding, setter)
     with contextlib.ExitStack() as undo:
         for one in (*replaced, random_state_kept(), plain, lengths, by_operators()):
             undo.enter_context(one)
@@ -89,7 +89,7 @@ def _to_list(tensor: torch.Tensor) -> Any:
     if value_of(tensor) is None and followed() is not None:
         return list_of_unknown(tensor)
     with no_dispatch():
-        return _known(tensor, "tolist").tolist()
+        return _require_value(tensor, "tolist").tolist()
 
 
 def _to_numpy(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
@@ -102,7 +102,7 @@ def _to_numpy(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
     if value_of(tensor) is None and followed() is not None:
         return array_of_unknown(tensor)
     with no_dispatch():
-        return _known(tensor, "numpy").numpy()
+        return _require_value(tensor, "numpy").numpy()
 
 
 def _to_array(tensor: FakeTensor, dtype: Any = None, *_: Any, **__: Any) -> Any:
@@ -145,8 +145,8 @@ def _pad_packed_sequence(
         place.copy_(part.view(count, size, *data.shape[1:]))
         row, first = row + count * size, end + 1
     with no_dispatch():
-        found = torch.tensor([sum(size > k for size in sizes) for k in range(sizes[0])])
-        set_value(lengths, found)
+        values = torch.tensor([sum(size > k for size in sizes) for k in range(sizes[0])])
+        set_value(lengths, values)
     return (out.transpose(0, 1) if batch_first else out), lengths
 
 
@@ -191,7 +191,7 @@ def _formatted(tensor: FakeTensor, form: str) -> str:
     return object.__format__(tensor, form)
 
 
-def _known(tensor: torch.Tensor, what: str) -> torch.Tensor:
+def _require_value(tensor: torch.Tensor, what: str) -> torch.Tensor:
     value = value_of(tensor)
     if value is None:
         raise DataDependentOutputException(what)  # type: ignore[arg-type]

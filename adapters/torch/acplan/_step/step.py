@@ -264,7 +264,7 @@ def _run_on_fakes(
         (training.loss_fn, training.forward_fn, training.step_fn, training.optimizer),
     )
     with (
-        functions.kept(),
+        functions.state_kept(),
         _faked(model, mode, training.param_dtype, beginning) as fake,
     ):
         given = (training.args, training.kwargs)

@@ -95,7 +95,7 @@ class Updating:
         self._average: AveragedModel | None = None
         if update.ema is not False:
             decay = 0.999 if update.ema is True else update.ema
-            with assumed.asked():
+            with assumed.answering():
                 self._average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
     @property
@@ -123,7 +123,7 @@ class Updating:
 
     def run(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """All that follows the backward pass."""
-        with self._assumed.asked(), _told(optimizer):
+        with self._assumed.answering(), _told(optimizer):
             if self._update.step_fn is not None:
                 self._update.step_fn(model, optimizer)
                 return
@@ -147,7 +147,7 @@ class Updating:
         given = [p.grad for p in trained]
         for parameter in trained:
             parameter.grad = parameter.detach().clone()
-        with self._assumed.asked(), _told(optimizer):
+        with self._assumed.answering(), _told(optimizer):
             _step(optimizer)
             for state in optimizer.state.values():
                 for name in _HISTORIES:
