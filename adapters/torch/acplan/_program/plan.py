@@ -28,21 +28,21 @@ _LOGGER = logging.getLogger("acplan")
 def plan(of: Source, budget: Budget, *, progress: bool | None = None, **options: Any) -> Plan:
     """Returns the plan with the least recomputation within the budget, optimal and checked.
 
-    of:      a trace, a profile, or the path of a file with either.
-    budget:  what a rank may use at its peak: bytes, "60GiB", a share of what it uses
-             without a plan such as "75%", or "min", the least that any plan needs.
-    options: the flags of `acplan plan` (docs/command_line.md): reserve, memory_model,
-             world_size, without_states, ac_units, fsdp_units, max_units, granularity,
-             decisions, segments, offload (of a link such as "25GB/s"), host_memory,
-             tradeoff, save, recompute, engine, gap, time_limit, seed. Units, and the
-             patterns of save and recompute, may be lists.
-    progress: shows that the search goes on, if tqdm is installed, once it has for two
-             seconds; by default where somebody watches, on a terminal or in a notebook.
+    source:   a trace, a profile, or the path of a file with either.
+    budget:   the bytes that a rank may use at its peak: bytes, "60GiB", a share of what it uses
+              without a plan such as "75%", or "min", the least that any plan needs.
+    options:  the flags of `acplan plan` (docs/command_line.md): reserve, memory_model,
+              world_size, without_states, ac_units, fsdp_units, max_units, granularity,
+              decisions, segments, offload (with a link such as "25GB/s"), host_memory,
+              tradeoff, save, recompute, engine, gap, time_limit, seed. Units, and the patterns
+              of save and recompute, may be lists.
+    progress: shows that the search goes on, if tqdm is installed, once it has taken two
+              seconds; by default if somebody watches, on a terminal or in a notebook.
 
-    Where no plan fits, raises AcplanError, which tells the smallest budget that one
-    does. A plan that is not proven to be optimal is logged as a warning: time_limit,
-    "none" or seconds, is five seconds where operators may be skipped, as they may in
-    plans of traces. Ctrl-C ends the search with the best plan so far.
+    If no plan fits, it raises AcplanError, which names the smallest budget that a plan meets. A
+    plan that is not proven to be optimal is logged as a warning: time_limit, "none" or seconds,
+    is five seconds if operators may be skipped, as in plans of traces. Ctrl-C ends the search
+    with the best plan so far.
     """
     with question_folder() as folder, progress_bar(progress, unit="s") as phase:
         question = {
@@ -59,7 +59,7 @@ def plan(of: Source, budget: Budget, *, progress: bool | None = None, **options:
 
 
 def _made_for(of: Source) -> dict[str, Any]:
-    """Of traces, which know their model."""
+    """Returns the entries of a plan about its model. Only traces have them."""
     data = of.data if isinstance(of, Trace) else None
     if isinstance(of, (str, os.PathLike)):
         data = read_json(of)
@@ -86,7 +86,7 @@ def _note(of: Source) -> str:
 
 def _tell_of_limit(found: Plan) -> None:
     limit = found.data.get("limit")
-    if limit in (None, "gap", "interrupted"):  # nothing, or what was asked for
+    if limit in (None, "gap", "interrupted"):  # there was none, or it was asked for
         return
     why = "without a proof" if limit == "unproven" else f"stopped by the {limit} limit"
     if found.stall_ms is not None:
@@ -109,7 +109,7 @@ def _tell_of_limit(found: Plan) -> None:
 
 
 def add_source(folder: QuestionFolder, of: Source, asked_by: str = "plan") -> str:
-    """Returns the path of what is asked about; a value is written into the folder."""
+    """Returns the path of the source of a question; a value is written into the folder."""
     if isinstance(of, (Trace, Profile, str, os.PathLike)):
         return folder.add(type(of).__name__.lower(), of)
     raise AcplanError(
@@ -118,7 +118,7 @@ def add_source(folder: QuestionFolder, of: Source, asked_by: str = "plan") -> st
 
 
 def size_value(name: str, value: Any) -> int | str:
-    """Returns a size as a question has it; raises AcplanError for what can be none."""
+    """Returns a size as a question has it. Raises AcplanError if it is not a size."""
     return value if isinstance(value, str) else int(size_text(name, value))
 
 
@@ -136,7 +136,7 @@ def size_text(name: str, value: Any) -> str:
 
 
 def require_sayable(budget: Any) -> None:
-    """Raises AcplanError for what can be no budget, before anything is traced for it."""
+    """Raises AcplanError if it cannot be a budget, before anything is traced for it."""
     text = size_text("budget", budget).strip()
     if text != "min" and not any(sign.isdigit() for sign in text):
         raise AcplanError(
@@ -155,13 +155,14 @@ _SIZES = ("reserve", "host_memory")
 _NAMES = ("ac_units", "fsdp_units")
 
 
-# Without it, plans that skip are recomputed as a whole, and those with runs refused.
+# Without this function of PyTorch, plans that skip are recomputed as a whole, and plans with
+# segments are refused.
 _MAY_SKIP = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
 
 
 def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options as a question has them. Raises AcplanError for unknown ones, and
-    for sizes that can be none."""
+    """Returns the options as a question has them. Raises AcplanError for unknown options, and
+    for sizes that are none."""
     for name in options:
         if name not in PLAN_OPTIONS:
             known = ", ".join(PLAN_OPTIONS)

@@ -25,10 +25,10 @@ def report(
 ) -> pathlib.Path:
     """Writes a page that any browser shows, without a network: `acplan report`.
 
-    of:         a trace, a profile, or the path of a file with either.
-    output:     the page's file, written whole or not at all. Returned.
-    plans:      what is shown beside no plan: a plan, or several by name.
-    points:     budgets of the frontier that is drawn; 0: none.
+    source:     a trace, a profile, or the path of a file with either.
+    output:     the page's file, written whole or not at all. It is returned.
+    plans:      the plans that are shown beside no plan: a plan, or several by name.
+    points:     the number of budgets of the frontier; 0: no frontier.
     time_limit: seconds for the frontier, or "none"; ten by default.
     """
     written = path_of(output, "output")
@@ -48,7 +48,7 @@ def report(
 def _plan_files(
     plans: Mapping[str, Plan | PathLike | None], folder: QuestionFolder
 ) -> Iterator[str]:
-    """Yields a file for each plan, called as the page is to call it."""
+    """Yields a file for each plan, with the name that the page is to show."""
     for name, plan in plans.items():
         if isinstance(plan, Plan):
             if not name or pathlib.PurePath(name).name != name:

@@ -1,5 +1,4 @@
-"""Models that checkpoint by themselves, or keep what they generate from: what is planned
-is the step without it."""
+"""Switches off a model's own checkpoints and caches: a plan is for the step without them."""
 
 import contextlib
 import functools
@@ -30,10 +29,11 @@ _NAMED_AS_ONE = re.compile("checkpoint|recomput|remat", re.IGNORECASE)
 def without_checkpointing(
     model: torch.nn.Module, is_told: bool = True
 ) -> Iterator[torch.nn.Module]:
-    """The model without caches and checkpoints, which it has again at the end: wrappers of
-    PyTorch (those of a plan of acplan among them), modules with the attribute
-    `gradient_checkpointing`, and calls of torch.utils.checkpoint, or of functions of
-    autograd that run another one again, but those of plans that are applied meanwhile."""
+    """Yields the model, within the block, without caches and checkpoints: without wrappers of
+    PyTorch (also those of a plan of acplan), the attribute `gradient_checkpointing` of modules,
+    and calls of torch.utils.checkpoint, or of functions of autograd that run another function
+    again. Calls of plans that are applied meanwhile stay. `is_told`: what was switched off is
+    logged."""
     found: list[str] = []
     left: list[str] = []
     with contextlib.ExitStack() as undo:
@@ -71,15 +71,16 @@ def _unwrapped(
 
 
 def _plain(found: list[str], left: list[str]) -> Iterator[tuple[Any, str, Any]]:
-    """Of torch.utils.checkpoint, and of autograd, what all callers go through, however
-    they have imported it; in place of which the function is just called."""
+    """Yields the attributes of torch.utils.checkpoint and of autograd through which all callers
+    go, however they have imported a checkpoint, as owner, name and replacement. The replacement
+    just calls the function."""
 
     def note(function: Any, among: list[str] = found) -> None:
         called = _name_of(function)
         if called not in among:
             among.append(called)
 
-    # From PyTorch 2.15 on all of them go through another one.
+    # From PyTorch 2.15 on, all callers go through another function.
     name = "_checkpoint_without_reentrant_generator"
     name = f"{name}_impl" if hasattr(torch.utils.checkpoint, f"{name}_impl") else name
     checkpointed = getattr(torch.utils.checkpoint, name)
@@ -93,11 +94,11 @@ def _plain(found: list[str], left: list[str]) -> Iterator[tuple[Any, str, Any]]:
             note(function)
             yield
 
-    # In this thread: others may train meanwhile.
+    # The replacement is for this thread: others may train meanwhile.
     yield from _wherever_imported(name, checkpointed, generator)
     yield from _plain_without_function(note)
     owner = torch.autograd.Function
-    # A class method of Python, or of C from PyTorch 2.14 on.
+    # It is a class method of Python, or of C from PyTorch 2.14 on.
     original = vars(owner)["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -122,7 +123,7 @@ def _plain(found: list[str], left: list[str]) -> Iterator[tuple[Any, str, Any]]:
 def _plain_without_function(
     note: Callable[[Any], None],
 ) -> Iterator[tuple[Any, str, Any]]:
-    """DeepSpeed's checkpoint by hooks of saved tensors."""
+    """Yields the attributes that hold DeepSpeed's checkpoint by hooks on saved tensors."""
     name = "non_reentrant_checkpoint"
     original = getattr(sys.modules.get(_DEEPSPEED), name, None)
 
@@ -142,7 +143,8 @@ def _wherever_imported(name: str, original: Any, other: Any) -> Iterator[tuple[A
 
 
 def _is_of_plan(function: Any) -> bool:
-    """Returns whether acplan made it: what a plan calls a module with, and its policies."""
+    """Returns whether acplan made the function: a plan calls a module with it, or it is a
+    policy."""
     while isinstance(function, functools.partial):
         function = function.func
     is_function = isinstance(function, types.FunctionType | types.MethodType)
@@ -151,8 +153,8 @@ def _is_of_plan(function: Any) -> bool:
 
 @functools.cache
 def _runs_again(cls: Any) -> bool:
-    """Returns whether a function of autograd is a checkpoint: by its name, and since backward
-    switches gradients on for what it runs. Solvers of equations do so, too."""
+    """Returns whether a function of autograd is a checkpoint: by its name, and because its
+    backward switches gradients on. Solvers of equations switch them on, too."""
     if cls is torch.utils.checkpoint.CheckpointFunction:
         return True
     if not _NAMED_AS_ONE.search(cls.__qualname__):
@@ -164,7 +166,8 @@ def _runs_again(cls: Any) -> bool:
 
 
 class _Context:
-    """What forward of a function of autograd keeps for backward, which is never run."""
+    """The context in which forward of a function of autograd keeps tensors for backward, which
+    is never run."""
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
@@ -181,7 +184,7 @@ class _Context:
 
 
 class _WithGradients:
-    """A function that is called with gradients, whatever its caller has switched off."""
+    """A function that is called with gradients, even if its caller has switched them off."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -218,7 +221,8 @@ def _as_in_fairscale(
 
 _FAIRSCALE = "fairscale.nn.checkpoint.checkpoint_activations"
 _DEEPSPEED = "deepspeed.runtime.activation_checkpointing.checkpointing"
-# By the module of CheckpointFunction. What these libraries do besides asks a device.
+# Plain calls, by the module of CheckpointFunction. The rest of what these libraries do reads
+# the device's state.
 _PLAIN_CALLS: dict[str, Callable[..., Any]] = {
     "torch.utils.checkpoint": _as_in_torch,
     _DEEPSPEED: _as_in_deepspeed,
@@ -227,8 +231,8 @@ _PLAIN_CALLS: dict[str, Callable[..., Any]] = {
 
 
 def _forward_with_gradients(cls: Any, place: int, args: tuple[Any, ...]) -> Any:
-    """Of a checkpoint what its function returns, with the graph that backward would make;
-    None where there is none."""
+    """Returns the output of a checkpoint's function, with the graph that backward would make,
+    or None if there is no graph."""
     plain = _PLAIN_CALLS.get(cls.__module__)
     if plain is not None and cls.__name__ == "CheckpointFunction":
         return plain(*args)

@@ -1,4 +1,4 @@
-"""The cross entropy of a last layer's logits, without ever having them all."""
+"""The cross entropy of a last layer's logits, without ever holding all logits."""
 
 import math
 from typing import Any
@@ -17,14 +17,14 @@ def linear_cross_entropy(
     reduction: str = "mean",
     rows: int | None = None,
 ) -> torch.Tensor:
-    """`cross_entropy(linear(hidden, weight, bias).float(), target)`, computed in chunks
-    of so many rows, each with its gradients, which wait for backward in place of the
-    logits; by default a chunk's logits are about as large as `hidden`.
+    """Returns `cross_entropy(linear(hidden, weight, bias).float(), target)`, computed in chunks
+    of `rows` rows, each with its gradients, which wait for backward in place of the logits; by
+    default a chunk's logits are about as large as `hidden`.
 
-    hidden is [n, width], target [n] of indices. The gradient of the weight is summed in
-    the type of the weight. Backward through it runs once. (PyTorch's own
-    linear_cross_entropy is one operator, of which neither memory nor run-time can be
-    traced; this one is made of PyTorch's operators.)
+    hidden is [n, width], target [n] of indices. The gradient of the weight is summed in the
+    type of the weight. Backward through it runs once. (PyTorch's own linear_cross_entropy is
+    one operator, whose memory and run-time cannot be traced; this one is made of PyTorch's
+    operators.)
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction: expected mean or sum, found {reduction!r}")
@@ -66,7 +66,7 @@ class _InChunks(torch.autograd.Function):
             right = target[part].clamp(min=0).unsqueeze(-1)
             here = counts[part].unsqueeze(-1)
             total -= (logs.gather(-1, right) * here).sum()
-            # Of the logits: softmax, less one at the right index.
+            # The gradient of the logits: softmax, less one at the right index.
             gradient = logs.exp_()
             gradient.scatter_add_(-1, right, torch.full_like(right, -1, dtype=gradient.dtype))
             gradient *= here * scale

@@ -1,5 +1,5 @@
-"""Optimizers of a traced step: by name, by class, by a function, or like one that the
-user has."""
+"""Optimizers of a traced step: by name, by class, by a function, or like one that the user
+has."""
 
 import difflib
 import inspect
@@ -17,8 +17,8 @@ OptimizerLike = OptimizerFn | torch.optim.Optimizer | str | None
 
 
 class _Blockwise(torch.optim.Optimizer):
-    """The memory of bitsandbytes' AdamW (0.45), whose own kernels need a GPU: what it
-    keeps of each parameter, and nothing besides while it steps."""
+    """A stand-in for bitsandbytes' AdamW (0.45), whose own kernels need a GPU: it has the
+    memory that AdamW keeps for each parameter, and takes no other while it steps."""
 
     def __init__(self, parameters: list[torch.nn.Parameter], bits: int, is_paged: bool) -> None:
         super().__init__(parameters, {})
@@ -64,7 +64,7 @@ class _Blockwise(torch.optim.Optimizer):
 
 
 def _named(name: str, **options: Any) -> OptimizerFn:
-    # Looked up when it is used: not every PyTorch has all of them.
+    # It is looked up when it is used: not every PyTorch has all optimizers.
     return lambda parameters: getattr(torch.optim, name)(parameters, **options)
 
 
@@ -72,7 +72,7 @@ def _blockwise(bits: int, is_paged: bool) -> OptimizerFn:
     return lambda parameters: _Blockwise(parameters, bits, is_paged)
 
 
-# With the implementation that PyTorch chooses on CUDA where the name says none.
+# If the name does not choose an implementation, PyTorch chooses it as on CUDA.
 OPTIMIZERS: Mapping[str, OptimizerFn] = {
     "adamw": _named("AdamW"),
     "adamw-fused": _named("AdamW", fused=True),
@@ -92,7 +92,7 @@ OPTIMIZERS: Mapping[str, OptimizerFn] = {
     "adafactor": _named("Adafactor"),
 }
 
-# What transformers' TrainingArguments call some of them.
+# The names that transformers' TrainingArguments have for some of them.
 _ALIASES: Mapping[str, str] = {
     "adamw-torch": "adamw",
     "adamw-torch-fused": "adamw-fused",
@@ -106,8 +106,8 @@ def make_optimizer(
     model: torch.nn.Module,
     fake: Callable[[Any], Any],
 ) -> torch.optim.Optimizer:
-    """Returns the optimizer of the model, whose parameters are fakes of those that a given
-    optimizer has."""
+    """Returns the optimizer of the model. The model's parameters are fakes of those that an
+    optimizer of the user's has."""
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise AcplanError("no parameter of the model requires a gradient")
@@ -132,7 +132,8 @@ def make_optimizer(
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Returns whether its step runs forward and backward by itself, as that of LBFGS does."""
+    """Returns whether an optimizer's step runs forward and backward by itself, as that of LBFGS
+    does."""
     given = inspect.signature(type(optimizer).step).parameters.get("closure")
     return given is not None and given.default is inspect.Parameter.empty
 
@@ -150,7 +151,7 @@ def named_optimizer(name: str) -> OptimizerFn:
 
 
 def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Returns what wrappers of trainers have inside."""
+    """Returns the optimizer inside the wrappers of trainers."""
     inner = getattr(optimizer, "optimizer", None)
     return _innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
@@ -158,8 +159,8 @@ def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 def optimizer_like(
     optimizer: torch.optim.Optimizer, trained: set[int], fake: Callable[[Any], Any]
 ) -> torch.optim.Optimizer:
-    """Another one of its class, with its groups and their options, as it is before its
-    first step. `trained` are the ids of the fakes that it may step."""
+    """Returns another optimizer of the same class, with the same groups and options, in the
+    state before its first step. `trained` are the ids of the fakes that it may step."""
     optimizer = _innermost(optimizer)
     groups: Sequence[dict[str, Any]] = optimizer.param_groups
     of_it = {id(p): p for group in groups for p in group["params"]}
@@ -173,8 +174,8 @@ def optimizer_like(
             "optimizer: none of its parameters is a trained one of the model: make it "
             "from the parameters of the model that is traced"
         )
-    # Not by its __init__, whose arguments nobody knows. What hides a method is bound
-    # to the original: schedulers and trainers do so with `step`.
+    # It is not made by its __init__, whose arguments are not known. An attribute that hides a
+    # method is bound to the original: schedulers and trainers hide `step` so.
     kept = {
         name: value
         for name, value in vars(optimizer).items()

@@ -25,19 +25,19 @@ from acplan._step.inner_passes import current_pass
 from acplan._step.records import Operator, Storage
 from acplan._step.step_log import StepLog
 
-# Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
-# whose number differs between a forward pass and its recomputation.
+# Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and whose number
+# differs between a forward pass and its recomputation.
 _INVISIBLE = frozenset({"aten.detach.default", "prim.device.default"})
 
 
 class Recorder(TorchDispatchMode):
-    """A mode in which `log` gets all operators that run. ModuleCalls and the hooks of
+    """A mode that logs all operators that run in `log`. ModuleCalls and the hooks of
     saved_tensors add calls and saved tensors to the log.
 
-    `device` gives operators their run-times; without one they have none.
-    `on_operator` is called after each. Where it `forgets_casts`, autocast keeps none,
-    so that every use of a weight casts it. The memory that its `kernels`, if any, allocate
-    beside their results lives while they run.
+    `device` gives operators their run-times; without one they have none. `on_operator` is
+    called after each. With `forgets_casts`, autocast keeps no casts, so that every use of a
+    weight casts it. The memory that the device `kernels`, if any, allocates beside results
+    lives while the operator runs.
     """
 
     def __init__(
@@ -76,14 +76,15 @@ class Recorder(TorchDispatchMode):
         return self._kernels is not None
 
     def add_persistent_workspace(self) -> None:
-        """Adds the memory that libraries of kernels keep, as if it were there before the
+        """Adds the memory that libraries of kernels keep, as if it had been there before the
         step."""
         if self._kernels is not None:
             size = persistent_bytes(self._kernels)
             self.log.storages.append(Storage(size, -1, True, None, "buffer"))
 
     def on_fetch(self, tensor: torch.Tensor) -> None:
-        """Logs a copy that comes from the host into its memory, beside what runs."""
+        """Logs a copy that comes from the host into its memory, beside the operators that
+        run."""
         self.log.storage_of(tensor, self.log.now)
 
     def __torch_dispatch__(

@@ -1,4 +1,4 @@
-"""A step that a recorder watches."""
+"""Runs a step that a recorder watches."""
 
 import contextlib
 import dataclasses
@@ -21,12 +21,12 @@ class Marks:
     forward_end: int
     backward_end: int
     gradients: frozenset[int]
-    # By module, before the step: its parameters' and its buffers' storages.
+    # For each module, the storages of its parameters and buffers before the step.
     own: list[tuple[list[int], list[int]]]
 
 
 def _register(recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer) -> None:
-    """What is there before the step, in an order of its own."""
+    """Logs the storages that exist before the step, in a fixed order."""
 
     log = recorder.log
 
@@ -65,8 +65,8 @@ def run_step(
     optimizer: torch.optim.Optimizer,
     saved_hooks: torch.autograd.graph.saved_tensors_hooks | None = None,
 ) -> Marks:
-    """Forward, backward and optimizer step. With hooks of the recorder for what
-    autograd saves, the model must be without checkpointing."""
+    """Runs forward, backward and optimizer step. With hooks of the recorder on what autograd
+    saves, the model must be without checkpointing."""
     step.run_earlier()
     log = recorder.log
     calls = ModuleCalls(log)
@@ -95,7 +95,7 @@ def run_step(
     return Marks(forward_end, backward_end, gradients, own)
 
 
-# What their frames are in is not the step.
+# Frames of these functions are not part of the step.
 AROUND_STEPS = (Step.loss_of.__code__, run_step.__code__)
 
 
@@ -127,7 +127,7 @@ def require_same_step(full: StepLog, scopes: StepLog) -> None:
 def recasts_of(
     full: StepLog, step: Step, optimizer: torch.optim.Optimizer, forward_end: int
 ) -> dict[int, list[int]]:
-    """By operator: the casts before it that autocast kept from earlier, in the order
+    """Returns, for operators, the casts before it that autocast kept from earlier, in the order
     in which it would make them."""
     casts: dict[int, int] = {}
     for k, operator in enumerate(full.operators[:forward_end]):
@@ -158,7 +158,7 @@ def _own_storages(log: StepLog, module: torch.nn.Module) -> tuple[list[int], lis
 
 
 def timeline_of(log: StepLog) -> list[int]:
-    """Returns bytes in use while each operator runs, storages rounded up to 512."""
+    """Returns the bytes in use while each operator runs, storages rounded up to 512."""
     storages = ((s.born, s.freed, s.bytes) for s in log.storages if s.on_device)
     return live_bytes(storages, log.now)
 

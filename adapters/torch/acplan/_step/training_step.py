@@ -1,4 +1,4 @@
-"""A model with what its training step takes, from a function of the user's."""
+"""A model with the options of its training step, from a function of the user's."""
 
 import dataclasses
 import importlib
@@ -16,13 +16,14 @@ from acplan._step.optimizers import OptimizerLike
 from acplan._step.update import StepFn, Update
 
 LossFn = Callable[[Any], torch.Tensor]
-# Returns the loss of the model and what it is given.
+# Returns the loss of the model and its arguments.
 ForwardFn = Callable[..., torch.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingStep:
-    """What acplan.trace takes; `about` is added to what a trace says of its model."""
+    """The arguments of acplan.trace; `model_facts` is added to the trace's entry on its
+    model."""
 
     model: torch.nn.Module
     args: tuple[Any, ...] = ()
@@ -46,7 +47,8 @@ class TrainingStep:
     def of(
         cls, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> "TrainingStep":
-        """From keyword arguments that are options of the step or the model's own."""
+        """Returns the step for keyword arguments that are options of the step or the model's
+        own."""
         options = {name: kwargs[name] for name in STEP_OPTIONS if name in kwargs}
         own = {name: kwargs[name] for name in kwargs if name not in STEP_OPTIONS}
         return cls(model, args, own, **options)
@@ -61,7 +63,7 @@ class TrainingStep:
         return {name: getattr(self, name) for name in STEP_OPTIONS} | self.kwargs
 
 
-# Of a training step, what acplan.trace takes besides the model and its arguments.
+# The arguments of acplan.trace about a training step, except the model and its arguments.
 STEP_OPTIONS = tuple(
     field.name
     for field in dataclasses.fields(TrainingStep)
@@ -72,10 +74,10 @@ _KEYS = ("model", "args", "kwargs", *STEP_OPTIONS)
 
 
 def step_of_factory(name: str) -> TrainingStep:
-    """Returns what the function `package.module:function` returns: a model; or a tuple of it,
-    its arguments and its keyword arguments, of which the last or both may be missing;
-    or a dict with `model` and any of args, kwargs and the options of acplan.trace that
-    say what a step is, such as loss_fn, optimizer, autocast and accumulate."""
+    """Returns the step that the function `package.module:function` returns: a model; or a tuple
+    of a model, its arguments and its keyword arguments, of which the last or both may be
+    missing; or a dict with `model` and any of args, kwargs and the options of acplan.trace that
+    describe a step, such as loss_fn, optimizer, autocast and accumulate."""
     made = _function(name)()
     if isinstance(made, torch.nn.Module):
         made = {"model": made}

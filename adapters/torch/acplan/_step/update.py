@@ -1,4 +1,4 @@
-"""What a training step does besides forward and backward: microbatches, clipping, loss
+"""The parts of a training step other than forward and backward: microbatches, clipping, loss
 scaling, the optimizer, averages of weights."""
 
 import contextlib
@@ -22,7 +22,7 @@ from acplan._base.patching import set_attribute
 from acplan._fakes.assumed_values import Assumed
 from acplan._step.optimizers import needs_closure
 
-# Of torch.optim.LBFGS, in its state: a tensor for each of so many steps.
+# Entries in the state of torch.optim.LBFGS: a tensor for each of the last steps.
 _HISTORIES = ("old_dirs", "old_stps", "ro")
 StepFn = Callable[[torch.nn.Module, torch.optim.Optimizer], object]
 
@@ -104,17 +104,17 @@ class Updating:
 
     @property
     def is_own(self) -> bool:
-        """Returns whether a function of the user's does it."""
+        """True if a function of the user's does the update."""
         return self._update.step_fn is not None
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """Returns what backward begins with."""
+        """Returns the loss from which backward begins."""
         if self.accumulate > 1:
             loss = loss / self.accumulate
         return loss if self._scaler is None else self._scaler.scale(loss)
 
     def states(self) -> list[torch.Tensor]:
-        """Returns what it keeps from step to step, besides the optimizer's."""
+        """Returns the tensors that it keeps from step to step, except the optimizer's."""
         found = list(self._average.state_dict().values()) if self._average else []
         if self._scaler is not None:
             # They have no public name.
@@ -122,7 +122,7 @@ class Updating:
         return [value for value in found if isinstance(value, torch.Tensor)]
 
     def run(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """All that follows the backward pass."""
+        """Runs everything that follows the backward pass."""
         with self._assumed.answering(), _told(optimizer):
             if self._update.step_fn is not None:
                 self._update.step_fn(model, optimizer)
@@ -138,8 +138,8 @@ class Updating:
             optimizer.zero_grad()
 
     def fill_history(self, optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
-        """Makes what LBFGS keeps of earlier steps as much as it ever is, and returns what
-        the trace says of such an optimizer."""
+        """Fills LBFGS' history of earlier steps up to its largest size. Returns the notes of
+        the trace on such an optimizer."""
         if self._update.step_fn is not None or not needs_closure(optimizer):
             return ()
         groups = optimizer.param_groups
@@ -178,8 +178,9 @@ class Updating:
 
 @contextlib.contextmanager
 def fakes_as_plain_tensors() -> Iterator[None]:
-    """PyTorch chooses implementations of optimizers and clipping by the type of tensors,
-    and copies a plain one to one with a storage of its own."""
+    """Lets PyTorch treat fake tensors like plain ones within the block: it chooses
+    implementations of optimizers and clipping by the type of tensors, and copies a plain tensor
+    to one with a storage of its own."""
     with contextlib.ExitStack() as stack:
         for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
             module = importlib.import_module(name)
@@ -190,7 +191,8 @@ def fakes_as_plain_tensors() -> Iterator[None]:
 
 
 def _step(optimizer: torch.optim.Optimizer) -> None:
-    """With gradients that are there, as if the closure of one that needs it made them."""
+    """Runs a step of the optimizer with the current gradients, as if the closure that it may
+    need had made them."""
     if not needs_closure(optimizer):
         optimizer.step()
         return
@@ -209,7 +211,8 @@ def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _told(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Errors name the optimizer, which may do what fake tensors cannot."""
+    """Lets errors within the block name the optimizer, which may do things that fake tensors
+    cannot."""
     try:
         yield
     except (AcplanError, DataDependentOutputException, DynamicOutputShapeException):
