@@ -235,7 +235,7 @@ def _step(flags: argparse.Namespace) -> TrainingStep:
             task=flags.task or "auto",
             has_weights=flags.values == "real",
         )
-        step.about["optimizer"] = flags.optimizer or "adamw"
+        step.model_facts["optimizer"] = flags.optimizer or "adamw"
     else:
         _refuse(flags, _CONFIG_FLAGS, "--hf-config")
         step = step_of_factory(flags.factory)
@@ -261,7 +261,7 @@ def _traced(flags: argparse.Namespace, step: TrainingStep) -> Trace:
         progress=False if flags.no_progress else None,
         **step.options(),
     )
-    return Trace({**traced.data, "model": {**traced.data["model"], **step.about}})
+    return Trace({**traced.data, "model": {**traced.data["model"], **step.model_facts}})
 
 
 def _trace(flags: argparse.Namespace) -> int:
@@ -307,7 +307,7 @@ def _dataflow(flags: argparse.Namespace) -> int:
         autocast=step.autocast,
         **step.kwargs,
     )
-    about = {k: v for k, v in step.about.items() if k != "optimizer"}
+    about = {k: v for k, v in step.model_facts.items() if k != "optimizer"}
     graph["model"] |= about
     write_json(flags.output, graph)
     saved = sum(node["saved"] for node in graph["nodes"])

@@ -154,7 +154,7 @@ def explain(
         data, text = _ask(of, options, budget, plan, top)
         return Explanation(data, text, of=of)
     chosen = _chosen(levers)
-    step = TrainingStep.of(of, args, kwargs)
+    step = TrainingStep.from_arguments(of, args, kwargs)
     with progress_bar(progress, unit="trace") as phase:
         tick = phase("explain", len(chosen) + 1)
 

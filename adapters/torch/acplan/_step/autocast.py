@@ -49,10 +49,10 @@ def autocast_of(value: AutocastLike) -> Autocast | None:
         return Autocast(value)
     if isinstance(value, torch.autocast) and value.device == "cuda":
         return _autocast_like(value)
-    found = f"one for {value.device!r}" if isinstance(value, torch.autocast) else f"{value!r}"
+    actual = f"one for {value.device!r}" if isinstance(value, torch.autocast) else f"{value!r}"
     raise AcplanError(
         f"autocast: expected one of {', '.join(AUTOCASTS)}, their torch.dtype, or a "
-        f"torch.autocast for 'cuda', found {found}"
+        f"torch.autocast for 'cuda', found {actual}"
     )
 
 

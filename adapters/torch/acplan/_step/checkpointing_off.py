@@ -34,35 +34,35 @@ def without_checkpointing(
     and calls of torch.utils.checkpoint, or of functions of autograd that run another function
     again. Calls of plans that are applied meanwhile stay. `is_told`: what was switched off is
     logged."""
-    found: list[str] = []
-    left: list[str] = []
+    switched_off: list[str] = []
+    remaining: list[str] = []
     with contextlib.ExitStack() as undo:
         for path, module in model.named_modules():
             name = path or type(module).__name__
             if vars(module).get("gradient_checkpointing") is True:
-                found.append(name)
+                switched_off.append(name)
                 undo.callback(setattr, module, "gradient_checkpointing", True)
                 module.gradient_checkpointing = False
         undo.enter_context(kv_caches.switched_off(model))
-        inner = _unwrapped(model, undo, found)
-        for owner, attribute, value in _plain(found, left):
+        inner = _unwrapped(model, undo, switched_off)
+        for owner, attribute, value in _plain(switched_off, remaining):
             undo.enter_context(set_attribute(owner, attribute, value))
         if is_told:
-            undo.callback(_tell, found, left)
+            undo.callback(_tell, switched_off, remaining)
         yield inner
 
 
 def _unwrapped(
-    model: torch.nn.Module, undo: contextlib.ExitStack, found: list[str]
+    model: torch.nn.Module, undo: contextlib.ExitStack, switched_off: list[str]
 ) -> torch.nn.Module:
     while isinstance(model, ActivationWrapper):
         model = model._checkpoint_wrapped_module
-        found.append(type(model).__name__)
+        switched_off.append(type(model).__name__)
     for path, parent in list(model.named_modules()):
         for name, child in list(parent._modules.items()):
             if not isinstance(child, ActivationWrapper):
                 continue
-            found.append(f"{path}.{name}" if path else name)
+            switched_off.append(f"{path}.{name}" if path else name)
             undo.callback(parent._modules.__setitem__, name, child)
             while isinstance(child, ActivationWrapper):
                 child = child._checkpoint_wrapped_module
@@ -70,15 +70,15 @@ def _unwrapped(
     return model
 
 
-def _plain(found: list[str], left: list[str]) -> Iterator[tuple[Any, str, Any]]:
+def _plain(switched_off: list[str], remaining: list[str]) -> Iterator[tuple[Any, str, Any]]:
     """Yields the attributes of torch.utils.checkpoint and of autograd through which all callers
     go, however they have imported a checkpoint, as owner, name and replacement. The replacement
     just calls the function."""
 
-    def note(function: Any, among: list[str] = found) -> None:
-        called = _name_of(function)
-        if called not in among:
-            among.append(called)
+    def note(function: Any, among: list[str] = switched_off) -> None:
+        function_name = _name_of(function)
+        if function_name not in among:
+            among.append(function_name)
 
     # From PyTorch 2.15 on, all callers go through another function.
     name = "_checkpoint_without_reentrant_generator"
@@ -87,8 +87,8 @@ def _plain(found: list[str], left: list[str]) -> Iterator[tuple[Any, str, Any]]:
     signature = inspect.signature(checkpointed)
 
     def generator(function: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
-        given = signature.bind(function, *args, **kwargs).arguments
-        if _is_of_plan(function) or _is_of_plan(given.get("context_fn")):
+        arguments = signature.bind(function, *args, **kwargs).arguments
+        if _is_of_plan(function) or _is_of_plan(arguments.get("context_fn")):
             yield from checkpointed(function, *args, **kwargs)
         else:
             note(function)
@@ -107,12 +107,12 @@ def _plain(found: list[str], left: list[str]) -> Iterator[tuple[Any, str, Any]]:
     def apply_plainly(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled() or not _runs_again(cls):
             return apply(cls, *args, **kwargs)
-        place = next((k for k, given in enumerate(args) if callable(given)), -1)
+        place = next((k for k, argument in enumerate(args) if callable(argument)), -1)
         out = None
         if place >= 0 and not kwargs:
             out = _forward_with_gradients(cls, place, args)
         if out is None:
-            note(cls, left)
+            note(cls, remaining)
             return apply(cls, *args, **kwargs)
         note(args[place])
         return out
@@ -136,10 +136,10 @@ def _plain_without_function(
 
 
 def _wherever_imported(name: str, original: Any, other: Any) -> Iterator[tuple[Any, str, Any]]:
-    called = in_this_thread(original, other)
+    replacement = in_this_thread(original, other)
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is original:
-            yield module, name, called
+            yield module, name, replacement
 
 
 def _is_of_plan(function: Any) -> bool:
@@ -208,14 +208,14 @@ def _as_in_deepspeed(function: Any, outputs: list[Any], *args: Any) -> Any:
 
 
 def _as_in_fairscale(
-    _: torch.Tensor, function: Any, told: dict[str, Any], names: Any, *args: Any
+    _: torch.Tensor, function: Any, context: dict[str, Any], names: Any, *args: Any
 ) -> Any:
     count = len(args) - len(names)
     out = function(*args[:count], **dict(zip(names, args[count:])))
-    told["output_requires_grad"] = True
+    context["output_requires_grad"] = True
     if not isinstance(out, torch.Tensor):
         library = sys.modules[_FAIRSCALE]
-        out, told["packed_non_tensor_outputs"] = library.split_non_tensors(out)
+        out, context["packed_non_tensor_outputs"] = library.split_non_tensors(out)
     return out
 
 
@@ -237,9 +237,9 @@ def _forward_with_gradients(cls: Any, place: int, args: tuple[Any, ...]) -> Any:
     if plain is not None and cls.__name__ == "CheckpointFunction":
         return plain(*args)
     needs = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
-    given = (*args[:place], _WithGradients(args[place]), *args[place + 1 :])
+    call_args = (*args[:place], _WithGradients(args[place]), *args[place + 1 :])
     has_context = cls.setup_context is torch.autograd.Function.setup_context
-    out = cls.forward(_Context(needs), *given) if has_context else cls.forward(*given)
+    out = cls.forward(_Context(needs), *call_args) if has_context else cls.forward(*call_args)
     tensors = [out] if isinstance(out, torch.Tensor) else out
     has_graph = isinstance(tensors, list | tuple) and any(
         isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors
@@ -254,18 +254,18 @@ def _name_of(function: Any) -> str:
     return str(name or type(inner).__name__)
 
 
-def _tell(found: list[str], left: list[str]) -> None:
-    if found:
+def _tell(switched_off: list[str], remaining: list[str]) -> None:
+    if switched_off:
         _LOGGER.warning(
             "the model checkpoints by itself (%s); that is switched off for the "
             "trace: switch it off for training, too, before a plan is applied",
-            _first_of(found),
+            _first_of(switched_off),
         )
-    if left:
+    if remaining:
         _LOGGER.warning(
             "the model checkpoints by itself (%s), in a way that is not switched off: the "
             "trace has what runs again as part of backward; switch it off before you trace",
-            _first_of(left),
+            _first_of(remaining),
         )
 
 

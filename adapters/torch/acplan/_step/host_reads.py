@@ -21,9 +21,9 @@ def _saved_by_host(log: StepLog, forward_end: int) -> Iterator[Saved]:
         ]
         call = log.operators[born].call
         while call >= 0:
-            asked = [saved for saved in later if log.is_within(saved.call, call)]
-            if asked:
-                first = min(asked, key=lambda saved: saved.unpacked or 0)
+            requests = [saved for saved in later if log.is_within(saved.call, call)]
+            if requests:
+                first = min(requests, key=lambda saved: saved.unpacked or 0)
                 host = dataclasses.replace(first, storage=storage, tensor=tensor, call=call)
                 host.packed, host.requires_grad = born + 1, False
                 yield host
@@ -33,5 +33,5 @@ def _saved_by_host(log: StepLog, forward_end: int) -> Iterator[Saved]:
 
 def with_reads_of_host(log: StepLog, forward_end: int) -> list[Saved]:
     """Returns the tensors that autograd saves and those that the host reads, in order."""
-    found = [*log.saved, *_saved_by_host(log, forward_end)]
-    return sorted(found, key=lambda saved: saved.packed)
+    records = [*log.saved, *_saved_by_host(log, forward_end)]
+    return sorted(records, key=lambda saved: saved.packed)

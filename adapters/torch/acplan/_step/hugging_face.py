@@ -94,14 +94,14 @@ def step_of_config(
             part.use_cache = False
     if sizes.image is not None and hasattr(_vision(config), "image_size"):
         _vision(config).image_size = sizes.image
-    chosen, model_class = _model_class(transformers, config, task)
+    task_name, model_class = _model_class(transformers, config, task)
     for token in ("pad_token_id", "decoder_start_token_id"):
         if getattr(config, token, None) is None:
             setattr(config, token, 0)
     with torch.device("meta"):
         model = model_class._from_config(config, dtype=DTYPES[dtype])
         main = _main_input(model, config, sizes, DTYPES[dtype])
-        kwargs = {model.main_input_name: main, **TASKS[chosen].labels(config, sizes)}
+        kwargs = {model.main_input_name: main, **TASKS[task_name].labels(config, sizes)}
     if has_weights:
         require_values(model, kwargs.values(), Limits.of_the_machine(), is_empty=True)
         with torch.random.fork_rng(devices=[]):
@@ -109,10 +109,10 @@ def step_of_config(
             model = model_class._from_config(config, dtype=DTYPES[dtype])
             most = getattr(config.get_text_config(), "vocab_size", None) or 1
             kwargs = {name: _random_like(name, t, most) for name, t in kwargs.items()}
-    about = {"batch": sizes.batch, "dtype": dtype}
+    model_facts = {"batch": sizes.batch, "dtype": dtype}
     if model.main_input_name == "input_ids":
-        about["seq"] = _length(config, sizes)
-    return TrainingStep(model, kwargs=kwargs, about=about)
+        model_facts["seq"] = _length(config, sizes)
+    return TrainingStep(model, kwargs=kwargs, model_facts=model_facts)
 
 
 def _random_like(name: str, tensor: torch.Tensor, most: int) -> torch.Tensor:
@@ -166,8 +166,8 @@ def first_line(error: BaseException) -> str:
     """Returns the text of another library's error, up to the first line that does not announce
     another."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next((k for k, line in enumerate(lines) if not line.endswith(":")), len(lines))
-    return " ".join(lines[: said + 1]) or type(error).__name__
+    count = next((k for k, line in enumerate(lines) if not line.endswith(":")), len(lines))
+    return " ".join(lines[: count + 1]) or type(error).__name__
 
 
 def _change(config: Any, change: str) -> None:
@@ -198,23 +198,23 @@ def _model_class(transformers: Any, config: Any, task: str) -> tuple[str, Any]:
     if task != "auto":
         classes = _classes(transformers, config, task)
         if not classes:
-            known = [t for t in TASKS if _classes(transformers, config, t)]
+            available = [t for t in TASKS if _classes(transformers, config, t)]
             raise AcplanError(
                 f"--task: {config.model_type!r} has no model for {task}; it has "
-                f"{', '.join(known) or 'none of those known'}"
+                f"{', '.join(available) or 'none of those known'}"
             )
         return task, classes[0]
-    wanted = getattr(config, "architectures", None) or []
-    for chosen in TASKS:
-        for model_class in _classes(transformers, config, chosen):
-            if model_class.__name__ in wanted:
-                return chosen, model_class
-    for chosen in TASKS:
-        if chosen == "seq2seq-lm" and not config.is_encoder_decoder:
+    architectures = getattr(config, "architectures", None) or []
+    for name in TASKS:
+        for model_class in _classes(transformers, config, name):
+            if model_class.__name__ in architectures:
+                return name, model_class
+    for name in TASKS:
+        if name == "seq2seq-lm" and not config.is_encoder_decoder:
             continue
-        classes = _classes(transformers, config, chosen)
+        classes = _classes(transformers, config, name)
         if classes:
-            return chosen, classes[0]
+            return name, classes[0]
     raise AcplanError(
         f"--hf-config: {config.model_type!r} has a model for none of "
         f"{', '.join(TASKS)}: use --factory"
@@ -225,8 +225,8 @@ def _classes(transformers: Any, config: Any, task: str) -> Sequence[Any]:
     mapping = getattr(transformers, TASKS[task].auto_class)._model_mapping
     if type(config) not in mapping:
         return ()
-    found = mapping[type(config)]
-    return found if isinstance(found, (list, tuple)) else (found,)
+    classes = mapping[type(config)]
+    return classes if isinstance(classes, (list, tuple)) else (classes,)
 
 
 def most_positions(config: Any) -> int | None:

@@ -77,13 +77,13 @@ class InnerPasses:
         """Notes an operator of a pass, or a request for a saved tensor. Returns the pass."""
         if self._place is None:
             self._place = place_in_python()
-        found = self._passes.get(current_pass())
-        if found is None:
+        current = self._passes.get(current_pass())
+        if current is None:
             makes_graph = torch.is_grad_enabled() and not _accumulates()
-            found = _Pass(tuple(open_calls), makes_graph)
-            self._passes[current_pass()] = found
-        found.runs_in.update(open_calls)
-        return found
+            current = _Pass(tuple(open_calls), makes_graph)
+            self._passes[current_pass()] = current
+        current.runs_in.update(open_calls)
+        return current
 
     def asks(self, saved: Saved, time: int, open_calls: Sequence[int] | None) -> None:
         """Notes a request for a saved tensor, with the open calls if it comes in forward."""
@@ -101,29 +101,33 @@ class InnerPasses:
         with False. Requests of other passes count like any request."""
         for one in self._passes.values():
             one.closed_in = _closed_in(one, calls)
-            for of, time in one.requests if one.closed_in is None else ():
-                of.unpacks += 1
-                of.unpacked = time if of.unpacked is None else min(time, of.unpacked)
+            for entry, time in one.requests if one.closed_in is None else ():
+                entry.unpacks += 1
+                entry.unpacked = time if entry.unpacked is None else min(time, entry.unpacked)
         for one in self._passes.values():
-            for of, _ in one.requests:
-                if of.unpacked is None:
-                    of.local_end = None
+            for entry, _ in one.requests:
+                if entry.unpacked is None:
+                    entry.local_end = None
         self._excluded = _exclude(self._barred(calls), calls)
         self._are_borrowing = _exclude(self._borrowing, calls)
-        return self._parts(calls, {of.call for of in saved})
+        return self._parts(calls, {entry.call for entry in saved})
 
     def _parts(self, calls: Sequence[Call], saving: set[int]) -> dict[int, bool]:
         closed = [one for one in self._passes.values() if one.closed_in is not None]
         if not closed:
             return {}
         holding = {c for one in closed if (c := one.closed_in) is not None}
-        asked = {of.call for one in closed for of, _ in one.requests}
-        asked = holding | {around for c in asked for around in _around(c, calls)}
-        saving = {around for c in saving for around in _around(c, calls)}
-        within = [c for c in saving if c not in holding and holding & {*_around(c, calls)}]
-        busy = {calls[c].module for c in asked}
-        apart = {calls[c].module for c in within} - busy
-        return dict.fromkeys(apart, False) | {calls[c].module: True for c in holding}
+        asking_calls = {entry.call for one in closed for entry, _ in one.requests}
+        asking_calls = holding | {
+            outer for c in asking_calls for outer in _calls_around(c, calls)
+        }
+        saving = {outer for c in saving for outer in _calls_around(c, calls)}
+        inner_calls = [
+            c for c in saving if c not in holding and holding & {*_calls_around(c, calls)}
+        ]
+        busy = {calls[c].module for c in asking_calls}
+        idle = {calls[c].module for c in inner_calls} - busy
+        return dict.fromkeys(idle, False) | {calls[c].module: True for c in holding}
 
     def _barred(self, calls: Sequence[Call]) -> Iterator[int]:
         asking = [set(self._asking.get(c, ())) for c in range(len(calls))]
@@ -141,8 +145,8 @@ class InnerPasses:
                 running[c].add(number)
         of_others = {n for n, one in self._passes.items() if one.closed_in is not None}
         for c in range(len(calls)):
-            left = asking[c] - closed[c]
-            if running[c] - closed[c] or len(left) > 1 or left & of_others:
+            remaining = asking[c] - closed[c]
+            if running[c] - closed[c] or len(remaining) > 1 or remaining & of_others:
                 yield c
 
     def notes(self) -> list[str]:
@@ -177,10 +181,10 @@ def _exclude(barred: Iterable[int], calls: Sequence[Call]) -> set[int]:
     """Marks all calls of the modules of these calls. Returns those modules that might have been
     units."""
     modules = {calls[c].module for c in barred}
-    found = {call.module for call in calls if call.module in modules and not call.no_grad}
+    excluded = {call.module for call in calls if call.module in modules and not call.no_grad}
     for call in calls:
         call.no_grad |= call.module in modules
-    return found
+    return excluded
 
 
 def _accumulates() -> bool:
@@ -196,7 +200,7 @@ def _accumulates() -> bool:
 _ENTRIES = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
 
 
-def _around(call: int, calls: Sequence[Call]) -> Iterator[int]:
+def _calls_around(call: int, calls: Sequence[Call]) -> Iterator[int]:
     """Yields the call and those around it."""
     while call >= 0:
         yield call
@@ -207,9 +211,11 @@ def _closed_in(one: _Pass, calls: Sequence[Call]) -> int | None:
     """Returns the innermost call of which a pass, with all that it asks for, is a part."""
     if not one.makes_graph:
         return None
-    asked = {saved.call for saved, _ in one.requests}
+    asking_calls = {saved.call for saved, _ in one.requests}
     common = functools.reduce(
-        set.intersection, (set(_around(c, calls)) for c in asked), set(one.begins_in)
+        set.intersection,
+        (set(_calls_around(c, calls)) for c in asking_calls),
+        set(one.begins_in),
     )
     return max((c for c in common if not calls[c].no_grad), default=None)
 
@@ -218,11 +224,11 @@ def held_until(calls: Sequence[Call], parts: Mapping[int, bool]) -> list[int | N
     """Returns, for each call, until when its saved tensors are kept: until the end of the
     outermost call around it of which a pass is a part. None: they are not kept."""
     ends: list[int | None] = []
-    apart: list[bool] = []
+    apart_flags: list[bool] = []
     for call in calls:
         above = ends[call.parent] if call.parent >= 0 else None
-        is_apart = call.parent >= 0 and apart[call.parent]
+        is_apart = call.parent >= 0 and apart_flags[call.parent]
         kind = parts.get(call.module)
-        apart.append(kind is False or (is_apart and kind is None))
+        apart_flags.append(kind is False or (is_apart and kind is None))
         ends.append(call.end if above is None and kind else above)
-    return [None if is_apart else end for end, is_apart in zip(ends, apart)]
+    return [None if is_apart else end for end, is_apart in zip(ends, apart_flags)]

@@ -63,13 +63,13 @@ class _InChunks(torch.autograd.Function):
             logits = torch.nn.functional.linear(hidden[part], weight, bias).float()
             logs = torch.log_softmax(logits, -1)
             del logits
-            right = target[part].clamp(min=0).unsqueeze(-1)
-            here = counts[part].unsqueeze(-1)
-            total -= (logs.gather(-1, right) * here).sum()
+            labels = target[part].clamp(min=0).unsqueeze(-1)
+            counted = counts[part].unsqueeze(-1)
+            total -= (logs.gather(-1, labels) * counted).sum()
             # The gradient of the logits: softmax, less one at the right index.
             gradient = logs.exp_()
-            gradient.scatter_add_(-1, right, torch.full_like(right, -1, dtype=gradient.dtype))
-            gradient *= here * scale
+            gradient.scatter_add_(-1, labels, torch.full_like(labels, -1, dtype=gradient.dtype))
+            gradient *= counted * scale
             gradient = gradient.to(weight.dtype)
             if of_hidden is not None:
                 of_hidden[part] = gradient @ weight
@@ -85,6 +85,6 @@ class _InChunks(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         if ctx.gradients is None:
             raise RuntimeError("linear_cross_entropy: backward through it runs once")
-        found, ctx.gradients = ctx.gradients, None
-        scaled = (None if g is None else g.mul_(grad_outputs[0]) for g in found)
+        gradients, ctx.gradients = ctx.gradients, None
+        scaled = (None if g is None else g.mul_(grad_outputs[0]) for g in gradients)
         return (*scaled, None, None, None, None)

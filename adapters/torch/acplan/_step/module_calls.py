@@ -183,7 +183,9 @@ def _results(
     out: Any, args: Any, kwargs: Any, before: list[weakref.ref[torch.Tensor]]
 ) -> list[torch.Tensor]:
     """Returns the tensors that a call returned, or has put into its arguments."""
-    known = {id(tensor()) for tensor in before}
-    put = [t for t in tensors_given(args, kwargs) if id(t) not in known]
-    results = {id(tensor): tensor for tensor in [*tensors_given(out), *tensors_in(out), *put]}
+    ids_before = {id(tensor()) for tensor in before}
+    new_tensors = [t for t in tensors_given(args, kwargs) if id(t) not in ids_before]
+    results = {
+        id(tensor): tensor for tensor in [*tensors_given(out), *tensors_in(out), *new_tensors]
+    }
     return [*results.values()]

@@ -63,7 +63,7 @@ class _Blockwise(torch.optim.Optimizer):
         return state
 
 
-def _named(name: str, **options: Any) -> OptimizerFn:
+def _from_torch(name: str, **options: Any) -> OptimizerFn:
     # It is looked up when it is used: not every PyTorch has all optimizers.
     return lambda parameters: getattr(torch.optim, name)(parameters, **options)
 
@@ -74,22 +74,22 @@ def _blockwise(bits: int, is_paged: bool) -> OptimizerFn:
 
 # If the name does not choose an implementation, PyTorch chooses it as on CUDA.
 OPTIMIZERS: Mapping[str, OptimizerFn] = {
-    "adamw": _named("AdamW"),
-    "adamw-fused": _named("AdamW", fused=True),
-    "adamw-foreach": _named("AdamW", foreach=True),
-    "adamw-for-loop": _named("AdamW", foreach=False),
-    "adamw-capturable": _named("AdamW", capturable=True),
+    "adamw": _from_torch("AdamW"),
+    "adamw-fused": _from_torch("AdamW", fused=True),
+    "adamw-foreach": _from_torch("AdamW", foreach=True),
+    "adamw-for-loop": _from_torch("AdamW", foreach=False),
+    "adamw-capturable": _from_torch("AdamW", capturable=True),
     "adamw-8bit": _blockwise(8, False),
     "paged-adamw": _blockwise(32, True),
     "paged-adamw-8bit": _blockwise(8, True),
-    "adam": _named("Adam"),
-    "adam-fused": _named("Adam", fused=True),
-    "sgd": _named("SGD", lr=1e-3),
-    "sgd-fused": _named("SGD", lr=1e-3, fused=True),
-    "momentum": _named("SGD", lr=1e-3, momentum=0.9),
-    "rmsprop": _named("RMSprop"),
-    "adagrad": _named("Adagrad"),
-    "adafactor": _named("Adafactor"),
+    "adam": _from_torch("Adam"),
+    "adam-fused": _from_torch("Adam", fused=True),
+    "sgd": _from_torch("SGD", lr=1e-3),
+    "sgd-fused": _from_torch("SGD", lr=1e-3, fused=True),
+    "momentum": _from_torch("SGD", lr=1e-3, momentum=0.9),
+    "rmsprop": _from_torch("RMSprop"),
+    "adagrad": _from_torch("Adagrad"),
+    "adafactor": _from_torch("Adafactor"),
 }
 
 # The names that transformers' TrainingArguments have for some of them.
@@ -102,7 +102,7 @@ _ALIASES: Mapping[str, str] = {
 
 
 def make_optimizer(
-    wanted: OptimizerLike,
+    optimizer: OptimizerLike,
     model: torch.nn.Module,
     fake: Callable[[Any], Any],
 ) -> torch.optim.Optimizer:
@@ -111,14 +111,14 @@ def make_optimizer(
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise AcplanError("no parameter of the model requires a gradient")
-    if isinstance(wanted, torch.optim.Optimizer):
-        return optimizer_like(wanted, {id(p) for p in trained}, fake)
-    if isinstance(wanted, str):
-        wanted = named_optimizer(wanted)
-    if wanted is None:
-        wanted = OPTIMIZERS["adamw"]
-    if not callable(wanted):
-        several = isinstance(wanted, (list, tuple, dict))
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer_like(optimizer, {id(p) for p in trained}, fake)
+    if isinstance(optimizer, str):
+        optimizer = named_optimizer(optimizer)
+    if optimizer is None:
+        optimizer = OPTIMIZERS["adamw"]
+    if not callable(optimizer):
+        several = isinstance(optimizer, (list, tuple, dict))
         hint = (
             "; of several optimizers trace the step of each, with its own loss"
             if several
@@ -126,16 +126,16 @@ def make_optimizer(
         )
         raise AcplanError(
             "optimizer: expected a name, a function of the parameters, a class or a "
-            f"torch.optim.Optimizer, found {type(wanted).__name__}{hint}"
+            f"torch.optim.Optimizer, found {type(optimizer).__name__}{hint}"
         )
-    return wanted(trained)
+    return optimizer(trained)
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     """Returns whether an optimizer's step runs forward and backward by itself, as that of LBFGS
     does."""
-    given = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return given is not None and given.default is inspect.Parameter.empty
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def named_optimizer(name: str) -> OptimizerFn:
@@ -176,13 +176,13 @@ def optimizer_like(
         )
     # It is not made by its __init__, whose arguments are not known. An attribute that hides a
     # method is bound to the original: schedulers and trainers hide `step` so.
-    kept = {
+    attributes = {
         name: value
         for name, value in vars(optimizer).items()
         if not callable(getattr(type(optimizer), name, None))
     }
-    made = object.__new__(type(optimizer))
-    vars(made).update(tree_map(faked, kept))
-    made.param_groups = [tree_map(faked, group) for group in groups]
-    made.state = defaultdict(dict)
-    return made
+    copy = object.__new__(type(optimizer))
+    vars(copy).update(tree_map(faked, attributes))
+    copy.param_groups = [tree_map(faked, group) for group in groups]
+    copy.state = defaultdict(dict)
+    return copy

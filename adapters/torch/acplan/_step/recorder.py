@@ -109,24 +109,24 @@ class Recorder(TorchDispatchMode):
         log, name = self.log, str(func)
         if log.is_forward and current_pass() >= 0:
             log.inner_passes.runs(log.open_calls)
-        read, results = log.plain(tensors_of(args, kwargs)), tensors_of(out)
-        written = log.plain(results)
+        read_tensors, results = log.plain(tensors_of(args, kwargs)), tensors_of(out)
+        written_tensors = log.plain(results)
         if name in _INVISIBLE:
-            log.add_results(read, written)
+            log.add_results(read_tensors, written_tensors)
             return
-        reads = sorted({log.storage_of(t) for t in read})
-        outputs = sorted({log.storage_of(t, log.now) for t in written})
-        tensors = log.add_results(read, written)
+        reads = sorted({log.storage_of(t) for t in read_tensors})
+        outputs = sorted({log.storage_of(t, log.now) for t in written_tensors})
+        tensors = log.add_results(read_tensors, written_tensors)
         mutates = log.plain(written_by(func, args, kwargs))
-        is_view = bool(written) and not mutates and set(outputs) <= set(reads)
-        is_opaque = written is not results
+        is_view = bool(written_tensors) and not mutates and set(outputs) <= set(reads)
+        is_opaque = written_tensors is not results
         if is_opaque:
             outputs, tensors, is_view = [], [], False
         if self._kernels is not None:
             self._add_workspace(workspace_bytes(func, args, kwargs, out, self._kernels))
         if is_launch(func):
-            read, written = log.plain(args[1]), mutates
-        is_free = is_view or not written or "empty" in name
+            read_tensors, written_tensors = log.plain(args[1]), mutates
+        is_free = is_view or not written_tensors or "empty" in name
         log.operators.append(
             Operator(
                 name=name,
@@ -134,7 +134,7 @@ class Recorder(TorchDispatchMode):
                 runtime_ms=0.0
                 if is_free or self._device is None
                 else self._device.runtime_ms(
-                    OperatorRun(func, args, kwargs, out), read, written
+                    OperatorRun(func, args, kwargs, out), read_tensors, written_tensors
                 ),
                 reads=reads,
                 outputs=outputs,
@@ -145,7 +145,7 @@ class Recorder(TorchDispatchMode):
                 and draws(traits_of(func), args, kwargs),
                 is_opaque=is_opaque,
                 cast_of=reads[0]
-                if log.is_forward and _is_kept_cast(name, read, written)
+                if log.is_forward and _is_kept_cast(name, read_tensors, written_tensors)
                 else None,
                 source=-1 if self._sources is None else self._sources.of_operator(),
                 statistics=log.storages_of(statistics_of(func, args, kwargs)),
@@ -165,10 +165,10 @@ class Recorder(TorchDispatchMode):
 
 
 def _is_kept_cast(
-    name: str, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
+    name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
 ) -> bool:
     return (
         name == "aten._to_copy.default"
-        and is_kept_cast(read[0])
-        and written[0].dtype in (torch.bfloat16, torch.float16)
+        and is_kept_cast(inputs[0])
+        and outputs[0].dtype in (torch.bfloat16, torch.float16)
     )

@@ -27,7 +27,7 @@ def dropping_saved(log: StepLog) -> torch.autograd.graph.saved_tensors_hooks:
     return _saved_hooks(log, keeps=False)
 
 
-class _Kept:
+class _SavedValue:
     """The value that autograd holds in place of a tensor that it saved. A tensor that consists
     of several is `remade` from others of their shapes."""
 
@@ -47,7 +47,7 @@ class _Kept:
 
 
 def _saved_hooks(log: StepLog, keeps: bool) -> torch.autograd.graph.saved_tensors_hooks:
-    def pack(tensor: torch.Tensor) -> _Kept:
+    def pack(tensor: torch.Tensor) -> _SavedValue:
         last = log.operators[-1].results if log.operators else []
         parts = log.plain([tensor])
         saved = [
@@ -63,20 +63,20 @@ def _saved_hooks(log: StepLog, keeps: bool) -> torch.autograd.graph.saved_tensor
         log.saved += saved
         with log.quiet():
             remade = _remade(tensor) if _needs_stand_in(tensor) else None
-        kept = _Kept(_to_keep(log, tensor, keeps), remade, parts, saved)
+        value = _SavedValue(_to_keep(log, tensor, keeps), remade, parts, saved)
 
         def on_release() -> None:
             for part in saved:
                 part.released = log.now
 
-        on_death(kept, on_release)
-        return kept
+        on_death(value, on_release)
+        return value
 
-    def unpack(kept: _Kept) -> torch.Tensor:
+    def unpack(value: _SavedValue) -> torch.Tensor:
         open_calls = log.open_calls if log.is_forward else None
-        for saved in kept.saved:
+        for saved in value.saved:
             log.inner_passes.asks(saved, log.now, open_calls)
-        return _stand_in(log, kept)
+        return _stand_in(log, value)
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
@@ -93,26 +93,26 @@ def _to_keep(log: StepLog, tensor: torch.Tensor, keeps: bool) -> torch.Tensor | 
         return tensor.detach()
 
 
-def _stand_in(log: StepLog, kept: _Kept) -> torch.Tensor:
+def _stand_in(log: StepLog, saved_value: _SavedValue) -> torch.Tensor:
     # The backward node that unpacks a checkpointed tensor releases it, but it releases the
     # original only after it has run. To see when, the node gets a tensor with a storage of its
     # own, which costs nothing as tensors are fake.
-    if kept.tensor is not None and (
-        not _needs_stand_in(kept.tensor)
+    if saved_value.tensor is not None and (
+        not _needs_stand_in(saved_value.tensor)
         # If the pass makes a graph, the tensor that it saves in turn is the original.
         or (log.is_forward and torch.is_grad_enabled())
     ):
-        for saved in kept.saved:
+        for saved in saved_value.saved:
             saved.local_end = log.now
-        return kept.tensor
+        return saved_value.tensor
     parts = [
         _part(log, shape, value, saved)
-        for (shape, value), saved in zip(kept.shapes, kept.saved)
+        for (shape, value), saved in zip(saved_value.shapes, saved_value.saved)
     ]
-    if kept.remade is None:
+    if saved_value.remade is None:
         return parts[0]
     with log.quiet(), torch.no_grad():
-        return kept.remade(parts)
+        return saved_value.remade(parts)
 
 
 def _part(log: StepLog, shape: Shape, value: torch.Tensor | None, saved: Saved) -> torch.Tensor:

@@ -75,7 +75,7 @@ class Step:
     notes: tuple[str, ...] = ()
     beginning: Beginning | None = None
     # Tensors on the device that the functions above hold.
-    held: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    held_tensors: list[torch.Tensor] = dataclasses.field(default_factory=list)
     # The ids of parameters that require a gradient before the step.
     trained: frozenset[int] = frozenset()
 
@@ -143,10 +143,10 @@ class Step:
             else:
                 loss = self.forward_fn(model, *args, **kwargs)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            found = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss)
+            actual = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss)
             name = "loss_fn" if self.forward_fn is None else "forward_fn"
             hint = f"; {_LAST}" if self.forward_fn is not None and loss is None else ""
-            raise AcplanError(f"{name}: expected a scalar tensor, found {found}{hint}")
+            raise AcplanError(f"{name}: expected a scalar tensor, found {actual}{hint}")
         return loss
 
 
@@ -268,10 +268,10 @@ def _run_on_fakes(
         functions.state_kept(),
         _faked(model, mode, training.param_dtype, beginning) as fake,
     ):
-        given = (training.args, training.kwargs)
-        held = functions.move_modules(fake)
-        inputs = copied_with(given, fake)
-        session.notes += give_defaults(model.forward, given, inputs)
+        user_inputs = (training.args, training.kwargs)
+        held_tensors = functions.move_modules(fake)
+        inputs = copied_with(user_inputs, fake)
+        session.notes += give_defaults(model.forward, user_inputs, inputs)
         optimizer = make_optimizer(training.optimizer, model, fake)
         was_training = model.training
         model.train()
@@ -285,10 +285,10 @@ def _run_on_fakes(
                 forward_fn=training.forward_fn,
                 updating=Updating(training.update, model, assumed),
                 beginning=beginning,
-                held=held,
+                held_tensors=held_tensors,
                 trained=frozenset(id(p) for p in model.parameters() if p.requires_grad),
             )
-            held += _first_run(step, optimizer, functions, fake)
+            held_tensors += _first_run(step, optimizer, functions, fake)
             notes = _notes_of_history(step, optimizer, session)
             yield dataclasses.replace(step, notes=notes), optimizer
             session.require_none_failed()
@@ -298,7 +298,7 @@ def _run_on_fakes(
             if not isinstance(cause, _OF_VALUES):
                 _tell(error)
                 raise
-            text = depends_on_values(cause, given, inputs)
+            text = depends_on_values(cause, user_inputs, inputs)
             if isinstance(mode, RealValuesMode) and mode.not_computed:
                 text += f"; {mode.not_computed}"
             raise DependsOnValues(text) from error
@@ -328,19 +328,19 @@ def _first_run(
 ) -> list[torch.Tensor]:
     """Runs a step, and begins again if a tensor of the user's functions must be on the device.
     Returns the tensors that it has moved."""
-    moved: dict[int, torch.Tensor] = {}
+    moved_tensors: dict[int, torch.Tensor] = {}
     origins: Origins | None = None
     while True:
         try:
             with origins or contextlib.nullcontext():
                 step.run(optimizer)
-            return [*moved.values()]
+            return [*moved_tensors.values()]
         except RuntimeError as error:
             if not is_of_devices(error):
                 raise
-            met = set() if origins is None else origins.met - moved.keys()
+            met = set() if origins is None else origins.met - moved_tensors.keys()
             if functions.movable and (origins is None or met):
-                moved |= zip(met, functions.move(met, fake))
+                moved_tensors |= zip(met, functions.move(met, fake))
                 origins = Origins(functions.movable)
             elif not functions.move_devices(step.model):
                 raise AcplanError(_of_devices(error)) from error
@@ -388,11 +388,11 @@ def _faked(
         is_cast = isinstance(value, torch.nn.Parameter) and value.is_floating_point()
         dtype = param_dtype if is_cast and param_dtype else value.dtype
         with mode, torch.no_grad():
-            made = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="cuda")
-        mode.give_value(made, value)
-        return made
+            data = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="cuda")
+        mode.give_value(data, value)
+        return data
 
-    def inside(value: Any) -> Any:
+    def from_parts(value: Any) -> Any:
         names, context = value.__tensor_flatten__()
         parts = {name: fake(getattr(value, name)) for name in names}
         unflatten = type(value).__tensor_unflatten__
@@ -403,23 +403,23 @@ def _faked(
             return value
         if id(value) not in fakes:
             if is_run_inside(type(value)):
-                made = inside(value)
+                result = from_parts(value)
             elif is_sparse(value):
-                made = fake_of_sparse(value, fake)
+                result = fake_of_sparse(value, fake)
             else:
-                made = plain(value)
+                result = plain(value)
             if isinstance(value, torch.nn.Parameter):
-                made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
+                result = torch.nn.Parameter(result, requires_grad=value.requires_grad)
                 for name, attribute in vars(value).items():
-                    vars(made).setdefault(name, fake(attribute))
+                    vars(result).setdefault(name, fake(attribute))
             else:
-                made.requires_grad_(value.requires_grad)
+                result.requires_grad_(value.requires_grad)
             if beginning is not None:
-                beginning.add(made, value)
-            fakes[id(value)] = (made, value)  # the original is held, so that its id stays valid
+                beginning.add(result, value)
+            fakes[id(value)] = (result, value)  # the original is held: its id stays valid
         return fakes[id(value)][0]
 
-    with state_kept(model, of_functions=False) as reached:
+    with state_kept(model, of_functions=False) as things:
         for module in model.modules():
             for values in holders_of(module):
                 for name, value in list(values.items()):
@@ -429,6 +429,6 @@ def _faked(
             fake(tensor)
         # They are replaced in lists, dictionaries and objects, too; an optimizer that the model
         # reaches, as a LightningModule reaches its trainer's, keeps its own tensors.
-        others = {key: made for key, (made, _) in fakes.items()}
-        replace_in(not_of_optimizers(reached), others)
+        others = {key: replacement for key, (replacement, _) in fakes.items()}
+        replace_in(not_of_optimizers(things), others)
         yield fake

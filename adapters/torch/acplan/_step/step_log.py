@@ -64,9 +64,9 @@ class StepLog:
         `born`."""
         storage = tensor.untyped_storage()
         key = storage._cdata
-        known = self._numbers.get(key)
-        if known is not None:
-            return known
+        known_number = self._numbers.get(key)
+        if known_number is not None:
+            return known_number
         number = len(self.storages)
         entry = Storage(storage.nbytes(), born, tensor.device.type == "cuda")
         self.storages.append(entry)
@@ -116,9 +116,9 @@ class StepLog:
         """Returns the number of a tensor. Autograd passes copies of its tensors on; the tensor
         most like a copy, preferably one of `among`, stands for it."""
         storage = self.storage_of(tensor)
-        known = self._tensor_numbers.get(tensor._cdata)
-        if known is not None and self.tensors[known].storage == storage:
-            return known
+        known_number = self._tensor_numbers.get(tensor._cdata)
+        if known_number is not None and self.tensors[known_number].storage == storage:
+            return known_number
         view = _view_of(tensor, storage)
         for number in among:
             if self.tensors[number].shape == view:
@@ -144,18 +144,18 @@ class StepLog:
         return number
 
     def add_results(
-        self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
+        self, arguments_read: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
     ) -> list[int]:
         """Gives numbers to the tensors that an operator of the forward pass makes."""
         if not self.is_forward:
             return []
         bases: dict[int, int] = {}
-        for tensor in read:
+        for tensor in arguments_read:
             bases.setdefault(self.storage_of(tensor), self.tensor_of(tensor))
-        arguments = {id(tensor) for tensor in read}
+        arguments = {id(tensor) for tensor in arguments_read}
         return [
             self.add_tensor(tensor, bases.get(self.storage_of(tensor), -1))
-            for tensor in written
+            for tensor in results
             if id(tensor) not in arguments
         ]
 

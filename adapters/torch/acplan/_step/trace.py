@@ -198,8 +198,8 @@ class _Recording:
             optimizer,
         ):
             if real is not None:
-                about = about_real_values(self.training.capacity)
-                step = dataclasses.replace(step, notes=(*step.notes, about))
+                note = about_real_values(self.training.capacity)
+                step = dataclasses.replace(step, notes=(*step.notes, note))
             return self._recorded(step, optimizer)
 
     def _recorded(self, step: Step, optimizer: torch.optim.Optimizer) -> Trace:

@@ -116,9 +116,9 @@ def _hold_during(parts: dict[int, bool], log: StepLog, scopes: StepLog) -> None:
         if end is None:
             continue
         until = end if saved.released is None else min(end, saved.released)
-        for of in (scopes.storages[saved.storage], scopes.tensors[saved.tensor]):
-            if of.freed is not None:
-                of.freed = max(of.freed, until)
+        for record in (scopes.storages[saved.storage], scopes.tensors[saved.tensor]):
+            if record.freed is not None:
+                record.freed = max(record.freed, until)
 
 
 def _settle(log: StepLog, marks: Marks) -> None:
@@ -190,18 +190,18 @@ def _add_statistics_written(log: StepLog, marks: Marks) -> None:
     """Adds to the storages that normalisations write to their running statistics, which schemas
     leave out, if other operators read these."""
     forward = log.operators[: marks.forward_end]
-    moved = {storage for operator in forward for storage in operator.statistics}
+    statistics = {storage for operator in forward for storage in operator.statistics}
     read = {
         storage
         for operator in forward
-        if moved and not operator.is_view
+        if statistics and not operator.is_view
         for storage in operator.reads
-        if storage in moved and storage not in operator.statistics
+        if storage in statistics and storage not in operator.statistics
     }
     for operator in forward:
-        written = read.intersection(operator.statistics)
-        if written:
-            operator.mutates = sorted({*operator.mutates, *written})
+        storages = read.intersection(operator.statistics)
+        if storages:
+            operator.mutates = sorted({*operator.mutates, *storages})
 
 
 def _call(call: Call) -> dict[str, Any]:

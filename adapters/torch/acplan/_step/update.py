@@ -115,15 +115,15 @@ class Updating:
 
     def states(self) -> list[torch.Tensor]:
         """Returns the tensors that it keeps from step to step, except the optimizer's."""
-        found = list(self._average.state_dict().values()) if self._average else []
+        values = list(self._average.state_dict().values()) if self._average else []
         if self._scaler is not None:
             # They have no public name.
-            found += [self._scaler._scale, self._scaler._growth_tracker]
-        return [value for value in found if isinstance(value, torch.Tensor)]
+            values += [self._scaler._scale, self._scaler._growth_tracker]
+        return [value for value in values if isinstance(value, torch.Tensor)]
 
     def run(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Runs everything that follows the backward pass."""
-        with self._assumed.answering(), _told(optimizer):
+        with self._assumed.answering(), _naming_the_optimizer(optimizer):
             if self._update.step_fn is not None:
                 self._update.step_fn(model, optimizer)
                 return
@@ -144,18 +144,18 @@ class Updating:
             return ()
         groups = optimizer.param_groups
         trained = [p for group in groups for p in group["params"] if p.requires_grad]
-        given = [p.grad for p in trained]
+        gradients = [p.grad for p in trained]
         for parameter in trained:
             parameter.grad = parameter.detach().clone()
-        with self._assumed.answering(), _told(optimizer):
+        with self._assumed.answering(), _naming_the_optimizer(optimizer):
             _step(optimizer)
             for state in optimizer.state.values():
                 for name in _HISTORIES:
-                    if kept := state.get(name):
-                        missing = groups[0].get("history_size", 0) - len(kept)
-                        kept += [torch.empty_like(kept[0]) for _ in range(missing)]
+                    if history := state.get(name):
+                        missing = groups[0].get("history_size", 0) - len(history)
+                        history += [torch.empty_like(history[0]) for _ in range(missing)]
             _step(optimizer)
-        for parameter, gradient in zip(trained, given):
+        for parameter, gradient in zip(trained, gradients):
             parameter.grad = gradient
         size = sum(p.nbytes for p in trained)
         return (
@@ -186,7 +186,7 @@ def fakes_as_plain_tensors() -> Iterator[None]:
             module = importlib.import_module(name)
             types = [*module._foreach_supported_types, FakeTensor]
             stack.enter_context(set_attribute(module, "_foreach_supported_types", types))
-        stack.enter_context(set_attribute(FakeTensor, "__deepcopy__", _copied))
+        stack.enter_context(set_attribute(FakeTensor, "__deepcopy__", _copy_of))
         yield
 
 
@@ -201,16 +201,16 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
     optimizer.step(lambda: loss)
 
 
-def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
-    made = tensor.detach().clone()
+def _copy_of(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
+    copy = tensor.detach().clone()
     if isinstance(tensor, torch.nn.Parameter):
-        made = torch.nn.Parameter(made, tensor.requires_grad)
-    memo[id(tensor)] = made
-    return made
+        copy = torch.nn.Parameter(copy, tensor.requires_grad)
+    memo[id(tensor)] = copy
+    return copy
 
 
 @contextlib.contextmanager
-def _told(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+def _naming_the_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Lets errors within the block name the optimizer, which may do things that fake tensors
     cannot."""
     try:

@@ -61,7 +61,7 @@ def verify(
         return verification
     own = {name: kwargs[name] for name in kwargs if name not in _OF_TRACES}
     try:
-        check = compare_values(TrainingStep.of(model, args, own), plan)
+        check = compare_values(TrainingStep.from_arguments(model, args, own), plan)
     except AcplanError as error:
         if values:
             raise
@@ -118,7 +118,7 @@ def measuring(
 ) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
     """`measure` for one plan after the other: a first step runs without any. `real`: with
     real values, within these limits."""
-    step = TrainingStep.of(model, args, kwargs)
+    step = TrainingStep.from_arguments(model, args, kwargs)
     on = find_device(device)
 
     with (
