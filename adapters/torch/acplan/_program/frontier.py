@@ -29,8 +29,8 @@ class Frontier:
     @property
     def plans(self) -> list[Plan]:
         """The plans by ascending budget, without the budgets that have none."""
-        found = ("optimal", "feasible")
-        return [Plan.from_data(p) for p in self.data["plans"] if p["status"] in found]
+        statuses = ("optimal", "feasible")
+        return [Plan.from_data(p) for p in self.data["plans"] if p["status"] in statuses]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ class Comparison:
 
 
 def frontier(
-    of: Source,
+    source: Source,
     *,
     points: int | None = None,
     budgets: Sequence[Budget] | None = None,
@@ -106,18 +106,18 @@ def frontier(
     """
     with question_folder() as folder, progress_bar(progress, unit="s") as phase:
         question = {
-            "profile": add_source(folder, of, "frontier"),
+            "profile": add_source(folder, source, "frontier"),
             "points": points,
             "budgets": None if budgets is None else _budgets(budgets),
             **plan_options(options),
             "output": "frontier",
         }
         outcome = folder.ask("frontier", question, phase("frontier", None))
-        written = folder.path_of("frontier")
-        if outcome.exit_code != _INFEASIBLE or not written.exists():
+        file = folder.path_of("frontier")
+        if outcome.exit_code != _INFEASIBLE or not file.exists():
             outcome.require_success()
-        found: Frontier = remember(Frontier(read_json(written), outcome.out), of)
-        return found
+        result: Frontier = remember(Frontier(read_json(file), outcome.out), source)
+        return result
 
 
 def _budgets(budgets: Any) -> list[int | str]:
@@ -128,7 +128,7 @@ def _budgets(budgets: Any) -> list[int | str]:
     return values
 
 
-def compare(of: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
+def compare(source: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
     """Returns the step without a plan and with each of these plans, side by side: `acplan
     compare`."""
     if not plans:
@@ -136,7 +136,7 @@ def compare(of: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
     with question_folder() as folder:
         values = [plan if isinstance(plan, Plan) else path_of(plan, "plans") for plan in plans]
         paths = [folder.add(f"plan-{place}", value) for place, value in enumerate(values)]
-        question = {"profile": add_source(folder, of, "compare"), "plan": paths}
+        question = {"profile": add_source(folder, source, "compare"), "plan": paths}
         text = folder.ask("compare", question).require_success().out
-        found = folder.ask("compare", {**question, "json": True}).require_success().out
-    return Comparison(json.loads(found), text)
+        data = folder.ask("compare", {**question, "json": True}).require_success().out
+    return Comparison(json.loads(data), text)

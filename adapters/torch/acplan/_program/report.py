@@ -16,7 +16,7 @@ PathLike = str | os.PathLike[str]
 
 
 def report(
-    of: Trace | Profile | PathLike,
+    source: Trace | Profile | PathLike,
     output: PathLike,
     plans: Plan | PathLike | Mapping[str, Plan | PathLike] | None = None,
     *,
@@ -31,18 +31,18 @@ def report(
     points:     the number of budgets of the frontier; 0: no frontier.
     time_limit: seconds for the frontier, or "none"; ten by default.
     """
-    written = path_of(output, "output")
-    named = plans if isinstance(plans, Mapping) else {"plan": plans}
+    page = path_of(output, "output")
+    plans_by_name = plans if isinstance(plans, Mapping) else {"plan": plans}
     with question_folder() as folder:
         question = {
-            "profile": add_source(folder, of, "report"),
-            "plan": list(_plan_files(named, folder)),
+            "profile": add_source(folder, source, "report"),
+            "plan": list(_plan_files(plans_by_name, folder)),
             "points": points,
             "time_limit": time_limit,
-            "output": os.path.abspath(written),
+            "output": os.path.abspath(page),
         }
         folder.ask("report", question).require_success()
-    return written
+    return page
 
 
 def _plan_files(
