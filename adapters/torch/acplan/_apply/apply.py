@@ -1,4 +1,4 @@
-"""acplan.apply: wraps what a plan checkpoints."""
+"""acplan.apply: wraps the modules that a plan checkpoints."""
 
 import contextlib
 import functools
@@ -47,22 +47,22 @@ def apply(
     strict: bool = False,
     param_dtype: torch.dtype | None = None,
 ) -> torch.nn.Module:
-    """Checkpoints the modules of the plan, or of a plan file, in place; returns the
-    model, which is another object only where the plan checkpoints all of it.
-    acplan.remove takes it back.
+    """Checkpoints the modules of the plan, or of a plan file, in place. Returns the model,
+    which is another object only if the plan checkpoints all of it. acplan.remove removes the
+    plan.
 
-    A plan that acplan made of a trace is for that model: where modules, or their
-    parameters' shapes or types, are others, AcplanError names the first difference.
-    Devices and ranks may differ. param_dtype: the type in which parameters compute, where
-    it is not their own: that of fully_shard's MixedPrecisionPolicy.
+    A plan that acplan made of a trace is for that model: if modules, or their parameters'
+    shapes or types, differ, AcplanError names the first difference. Devices and ranks may
+    differ. param_dtype: the type in which parameters compute, if it is not their own: that of
+    fully_shard's MixedPrecisionPolicy.
 
-    A module that later runs other operators than the plan says recomputes what the
-    plan does not know, and a PlanMismatchWarning says so once; losses and gradients
-    are those without the plan all the same. strict: it raises AcplanError.
+    A module that later runs other operators than the plan says recomputes what the plan does
+    not know, and a PlanMismatchWarning says so once; losses and gradients are those without the
+    plan all the same. strict: it raises AcplanError.
 
-    A model that is checkpointed already is refused with AcplanError. Until the plan is
-    removed, models of transformers make no cache in calls with gradients, whatever
-    `use_cache` says: a layer that runs again would add to it once more.
+    A model that is checkpointed already is refused with AcplanError. Until the plan is removed,
+    models of transformers make no cache in calls with gradients, even if `use_cache` is set: a
+    layer that runs again would add to it once more.
     """
     require_module(model)
     plan = plan_given(plan)
@@ -73,11 +73,11 @@ def apply(
 
 
 def remove(model: torch.nn.Module) -> torch.nn.Module:
-    """Takes the plan back, in place; returns the model, which is another object only
-    where the plan checkpointed all of it. Without a plan nothing happens.
+    """Removes the plan, in place. Returns the model, which is another object only if the plan
+    checkpointed all of it. Without a plan nothing happens.
 
-    A unit that was sharded, compiled or given hooks since stays in its place, and
-    calls its module without a checkpoint.
+    A unit that has been sharded, compiled or given hooks since stays in its place, and calls
+    its module without a checkpoint.
     """
     require_module(model)
     with uninterrupted():
@@ -110,7 +110,7 @@ def has_plan(model: torch.nn.Module) -> bool:
 
 @contextlib.contextmanager
 def applied(model: torch.nn.Module, plan: Plan) -> Iterator[torch.nn.Module]:
-    """The model with the plan, strictly, which is taken back at the end."""
+    """Yields the model with the plan, applied strictly; after the block the plan is removed."""
     planned, undo = _apply(model, plan, strict=True)
     try:
         yield planned
@@ -175,8 +175,8 @@ def _apply(model: torch.nn.Module, plan: Plan, strict: bool) -> tuple[torch.nn.M
 
 
 def _holders(plan: Plan, paths: Mapping[str, torch.nn.Module]) -> Iterator[tuple[int, Unit]]:
-    """By the identity of modules of which gradients within forward are a part, and of others
-    inside of them: what calls them in units."""
+    """Yields units for the modules of which gradients within forward are a part, and for other
+    modules inside them, with the modules' ids."""
     named = plan.data.get(DIFFERENTIATES, {})
     for fqn, is_part in named.items() if isinstance(named, dict) else ():
         module = paths.get(fqn)
@@ -189,15 +189,15 @@ def _holders(plan: Plan, paths: Mapping[str, torch.nn.Module]) -> Iterator[tuple
 def _is_within(
     module: int, owners: Mapping[int, Any], paths: Mapping[str, torch.nn.Module]
 ) -> bool:
-    """Returns whether a module is in one of a unit."""
+    """Returns whether a module, given by its id, is inside one that a unit has."""
     of_units = (unit for unit in paths.values() if id(unit) in owners)
     return any(id(part) == module for unit in of_units for part in unit.modules())
 
 
 @contextlib.contextmanager
 def _all_or_nothing(undo: Undo) -> Iterator[None]:
-    """What raises in the midst, such as a module that refuses to be given another one,
-    leaves the model as it was, and signals wait."""
+    """Restores the model if the block raises, for example because a module refuses to be given
+    another one. Signals wait."""
     with uninterrupted():
         try:
             yield
@@ -222,7 +222,7 @@ def _calls(
     strict: bool,
     traffic: Traffic | None,
 ) -> Iterator[tuple[torch.nn.Module, Any]]:
-    """Yields the modules of a unit, and what calls each of them."""
+    """Yields the modules of a unit, each with the function that calls it."""
     module = paths.get(planned.fqn)
     if module is not None:
         refuse_scripted(planned.fqn, module)
@@ -274,7 +274,8 @@ def _run_of(
 
 
 def _paths(model: torch.nn.Module, root: str) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yields modules by their names in plans; units that stayed stand for what is in them."""
+    """Yields modules by their names in plans. A unit that stayed stands for the module in
+    it."""
     units = [m for m in model.modules() if isinstance(m, Unit)]
     unit_of = {id(unit._checkpoint_wrapped_module): unit for unit in units}
     for path, module in model.named_modules(remove_duplicate=False):

@@ -1,4 +1,4 @@
-"""Units under torch.compile, which leaves out and rewrites operators: saved by name."""
+"""Units under torch.compile, which leaves out and rewrites operators: they save by name."""
 
 import warnings
 from collections import Counter, defaultdict
@@ -47,7 +47,8 @@ def _tell_compiler_keeps(strict: bool) -> None:
 
 
 def saved_by_name(decisions: Sequence[Decision]) -> str:
-    """Of operators that are saved at all, which times: `aten.mm.default 01`."""
+    """Returns, for operators that are saved at all, which of their runs are saved:
+    `aten.mm.default 01`."""
     times: dict[str, str] = defaultdict(str)
     for decision in decisions:
         times[decision.name] += str(int(decision.save))

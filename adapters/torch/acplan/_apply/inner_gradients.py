@@ -1,7 +1,8 @@
 """Modules of which a gradient within forward is a part (_step/inner_passes.py).
 
-A checkpoint would make such a module run again for that gradient, while it is still called.
-So what autograd saves in it is kept until the call ends, and only then is it the checkpoint's.
+A checkpoint would make such a module run again for that gradient, while it is still being
+called. So the tensors that autograd saves in it are kept until the call ends; only then are
+they left to the checkpoint.
 """
 
 import weakref
@@ -14,7 +15,7 @@ from acplan._apply.unit_call import copy_marks, top_hooks
 
 
 class _Held:
-    """What autograd has of a saved tensor."""
+    """The value that autograd holds for a saved tensor."""
 
     __slots__ = ("packed", "tensor", "__weakref__")
 
@@ -24,7 +25,8 @@ class _Held:
 
 
 def hold(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Calls a module in a checkpoint, in forward and again."""
+    """Runs a module in a checkpoint, in forward and again, and holds what it saves until it
+    ends."""
     hooks = None if torch.compiler.is_compiling() else top_hooks()
     if hooks is None:
         return module(*args, **kwargs)
@@ -32,7 +34,7 @@ def hold(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     held: list[weakref.ref[_Held]] = []
 
     def pack(tensor: torch.Tensor) -> _Held:
-        # Not with its graph, which has what is returned here.
+        # Without its graph, which holds the value that is returned here.
         one = _Held(save(tensor), tensor.detach())
         held.append(weakref.ref(one))
         return one
@@ -54,7 +56,7 @@ def hold(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def let_go(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Calls a module inside of one that holds, of which nothing is held."""
+    """Runs a module inside one that holds, without holding what it saves."""
     hooks = None if torch.compiler.is_compiling() else top_hooks()
     if hooks is None or not hasattr(hooks[0], _BENEATH):
         return module(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Selective checkpoints: which operators of a unit are saved, by a plan's list."""
+"""Selects the operators of a unit that are saved, by a plan's list."""
 
 from collections import Counter
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ from acplan._base.errors import AcplanError
 
 
 class Matching(Protocol):
-    """Of one call of a unit."""
+    """The matching of one call of a unit with its plan."""
 
     def choose(self, func: Any) -> Choice: ...
 
@@ -17,8 +17,8 @@ class Matching(Protocol):
 
 
 class NothingSaved:
-    """What runs in compiled code is not seen operator by operator, and its memory may
-    be written to unseen."""
+    """A matching that saves nothing: operators in compiled code are not seen one by one, and
+    its memory may be written to unnoticed."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -37,7 +37,7 @@ class NothingSaved:
 
 
 class InOrder:
-    """By position, and from the first difference on by name and occurrence, where
+    """A matching by position, and, from the first difference on, by name and occurrence; then
     nothing is skipped."""
 
     def __init__(self, policy: Policy, tape: Tape) -> None:

@@ -1,4 +1,5 @@
-"""What the recomputation of a run of modules needs: its calls, and what they were given."""
+"""The parts that the recomputation of a run of modules needs: its calls, and their
+arguments."""
 
 import contextlib
 import dataclasses
@@ -28,7 +29,7 @@ from acplan._base.call_arguments import Copies, copy_of, holds_nothing, tensors_
 from acplan._base.errors import AcplanError
 from acplan._base.torchscript import endings_kept
 
-# A leaf of what the first call is given (call -1), or of what a call returned.
+# A leaf of the first call's arguments (call -1), or of what a call returned.
 ValuePlace = tuple[int, int]
 
 
@@ -60,11 +61,12 @@ class _Held:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallOfModule:
-    """The first one is given what PyTorch gives the recomputation."""
+    """A call of a module. The first call of a run gets the arguments that PyTorch passes to the
+    recomputation."""
 
     module: torch.nn.Module
     arguments: Any
-    # What of the calls before was still there.
+    # The leaves of earlier calls that were still alive.
     alive: frozenset[ValuePlace]
     states: list[_State]
     state: UnitState
@@ -79,14 +81,15 @@ def _numbered(call: int, leaves: Sequence[Any]) -> dict[ValuePlace, Any]:
 
 
 def results_of(outputs: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Returns what a call returned, and what is in what it was given, where it may have put
-    some."""
+    """Returns what a call returned, and the tensors in its arguments, into which it may have
+    put some."""
     given = [] if holds_nothing(args, kwargs) else tensors_given(args, kwargs)
     return _leaves(outputs) + given
 
 
 def _leaves(values: Any) -> list[Any]:
-    """Returns those of a pytree, and after them the fields of leaves that are dataclasses."""
+    """Returns the leaves of a pytree, and after them the fields of leaves that are
+    dataclasses."""
     leaves = tree_leaves(values)
     fields = [
         [getattr(leaf, field.name) for field in dataclasses.fields(leaf)]
@@ -103,7 +106,7 @@ class Settles(Protocol):
 
 
 class Frame:
-    """What the recomputation needs: the calls of a run, and what they were given."""
+    """The calls of a run and their arguments, which the recomputation needs."""
 
     def __init__(self, policy: Policy, tape: Tape, of: "Settles") -> None:
         self.calls: list[CallOfModule] = []
@@ -113,15 +116,16 @@ class Frame:
         self._run = weakref.ref(of)
         self._held: dict[int, _Held] = {}
         self._first: Any = None
-        # The exception that ended the last call, if one did.
+        # The exception that ended the last call, if there was one.
         self.left_by: tuple[type[BaseException], ...] = ()
 
     def make(self, args: Any, kwargs: Any) -> Hooks:
-        """As PyTorch makes frames; returns the hooks by which autograd saves into it."""
+        """Makes a checkpoint's frame with PyTorch. Returns the hooks by which autograd saves
+        into it."""
         by_position = {id(a): index for index, a in enumerate(args)}
 
         def source(tensor: torch.Tensor) -> Any:
-            # Those by position are held by PyTorch, which looks after them.
+            # PyTorch holds and checks arguments by position.
             place = by_position.get(id(tensor))
             return self._hold_as_it_is(tensor) if place is None else _ByPosition(place)
 
@@ -140,7 +144,7 @@ class Frame:
 
         checkpoint(run_again, *args, use_reentrant=False, context_fn=self._contexts, **kwargs)
         is_forward = False
-        # It is not to be held by what it holds.
+        # The frame must not be held by what it holds.
         return found.pop()
 
     def _contexts(self) -> Any:
@@ -148,7 +152,8 @@ class Frame:
         return contextlib.nullcontext(), again
 
     def settle(self) -> None:
-        """Nothing is added to it any more."""
+        """Ends the run, to which nothing is added any more, and refuses held tensors that were
+        written to."""
         current = self._run()
         if current is not None:
             current.settle()
@@ -165,7 +170,8 @@ class Frame:
         self.sharded += sharded_in(call.module)
 
     def hold(self, tensor: torch.Tensor) -> _Held:
-        """Without its graph, which may be of what holds this frame."""
+        """Holds a tensor without its graph, which may belong to something that holds this
+        frame."""
         held = self._held.get(id(tensor))
         if held is None or held.of() is not tensor:
             kept = tensor
@@ -184,9 +190,10 @@ class Frame:
             yield from call.module.modules()
 
     def generator_states(self, given: Any) -> list[_State]:
-        """Of all that may have been drawn from since the call before."""
+        """Returns the states of all generators that may have been drawn from since the call
+        before."""
         if not self.calls:
-            return []  # PyTorch looks after them.
+            return []  # PyTorch restores them
         devices = {t.device for t in tree_leaves(given) if isinstance(t, torch.Tensor)}
         drawn_from = [torch.default_generator, *self.tape.first_states]
         drawn_from += filter(None, map(generators.default_generator, devices))

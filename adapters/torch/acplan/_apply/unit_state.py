@@ -1,23 +1,23 @@
-"""The Python state of a unit, which is put back for its recomputation.
+"""The Python state of a unit, which is restored for its recomputation.
 
-A module's code may read and change more than tensors in place: attributes of its modules
-and the objects, lists and dictionaries in them, buffers that are given another tensor,
-variables of closures and of the file that the code is in, and the random states of Python
-and NumPy. If that code runs once more, it must read what it read in forward, and nothing
-of what it changes may be seen afterwards.
+A module's code may read and change more than tensors in place: attributes of its modules and
+the objects, lists and dictionaries in them, buffers that are given another tensor, variables of
+closures and of the file that the code is in, and the random states of Python and NumPy. If that
+code runs once more, it must read what it read in forward, and none of its changes may be seen
+afterwards.
 
-`UnitState` notes all of it by identity when a call of a unit begins. For the recomputation
-it puts every value back, and at the end what was there before the recomputation. So the
-code runs on the state of its own call whatever other calls, other modules or the training
-loop have changed since, and a change happens once. Tensors that operators of the call have
-read are held until the unit has run again; it is the same tensor object, so changes *in* it
-are for _apply/outside_memory.py. Tensors that it has not read are not held: an attribute that
-is only written to, the last attention map say, keeps no memory.
+`UnitState` notes all of it by identity when a call of a unit begins. For the recomputation it
+restores every value, and at the end it restores the values from before the recomputation. So
+the code runs on the state of its own call, whatever other calls, other modules or the training
+loop have changed since, and a change happens once. Tensors that operators of the call have read
+are held until the unit has run again; it is the same tensor object, so changes *in* it are for
+_apply/outside_memory.py. Tensors that the call has not read are not held: an attribute that is
+only written to, such as the last attention map, keeps no memory.
 
-What is noted is found by a walk from the modules, through what belongs to the user: not
-through objects of PyTorch and of other libraries in `_LIBRARIES`, which keep accounts of
-their own (sharding, hooks that move weights), and not through parameters, which autograd
-watches. Attributes of modules are noted whoever wrote the class.
+The state is found by a walk from the modules, through things that belong to the user: not
+through objects of PyTorch and of other libraries in `_LIBRARIES`, which keep accounts of their
+own (sharding, hooks that move weights), and not through parameters, which autograd watches.
+Attributes of modules are noted for every class, also of libraries.
 """
 
 import builtins
@@ -42,21 +42,21 @@ _LIBRARIES = frozenset(
     "lightning logging multiprocessing numpy peft pytorch_lightning queue re threading "
     "torch torchao transformer_engine transformers triton typing weakref".split()
 )
-# Nothing of these can change.
+# Objects of these classes cannot change.
 _ATOMS = frozenset(
     [int, float, bool, str, bytes, complex, type(None), type, types.ModuleType, range]
     + [torch.dtype, torch.device, torch.Size]
     + [types.BuiltinFunctionType, types.MethodType, property, Ellipsis.__class__]
 )
-# The walk ends where things are no state but data: it goes through the elements of
-# containers up to the first length, notes containers up to the second one, and goes so
-# deep, and to so many things.
+# The walk ends where things are data rather than state. These limits are, in this order: the
+# length up to which it goes through the elements of containers, the length up to which it notes
+# containers, its depth, and the number of things.
 _MOST_WALKED = 256
 _MOST_NOTED = 1 << 15
 _MOST_DEPTH = 4
 _MOST_THINGS = 1 << 12
 _OF_GLOBALS = frozenset(["LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"])
-# nn.Module's own, none of which forward changes.
+# The attributes of nn.Module itself, none of which forward changes.
 _OF_MODULES = frozenset(torch.nn.Module().__dict__) - {"training"}
 
 Noted = tuple[Any, Any, Callable[[Any, Any], None]]
@@ -65,7 +65,7 @@ _Weak = tuple[Any, _Before, Any, weakref.ref[torch.Tensor]]
 
 
 class UnitState:
-    """The state that some modules read, as it is when this is made."""
+    """The state that some modules read, as it is when this object is made."""
 
     __slots__ = ("_noted", "_optimized", "_present", "_weak", "statistics", "tensors")
 
@@ -76,11 +76,11 @@ class UnitState:
         self._noted = walk.noted
         self._present: list[Noted] | None = None
         self._optimized = False
-        # Noted tensors that the call has not read, by memory.
+        # Noted tensors that the call has not read, indexed by memory.
         self._weak: dict[int, list[_Weak]] = {}
         # The memory of running statistics.
         self.statistics: set[int | None] = set()
-        # Those that it has read.
+        # The tensors that the call has read.
         self.tensors: list[torch.Tensor] = []
         for thing, before, key in walk.places:
             tensor = before[key]
@@ -88,7 +88,7 @@ class UnitState:
             if key in STATISTICS:
                 self.statistics.add(memory)
             if memory is None or tensor.device.type == "cpu":
-                # Nobody sees whether Python reads it, by tolist() say.
+                # Nothing shows whether Python reads it, by tolist() for example.
                 self.tensors.append(tensor)
                 continue
             place = (thing, before, key, weakref.ref(tensor))
@@ -105,18 +105,18 @@ class UnitState:
                 self.tensors.append(tensor)
 
     def hold_all(self) -> None:
-        """Holds all, where nobody sees what the call reads."""
+        """Holds all noted tensors, as it is not known which ones the call reads."""
         for memory in [*self._weak]:
             self.hold(memory)
 
     def put_back(self) -> None:
-        """Makes everything what it was when this was made. The first call remembers what
-        it is at present, for `restore`."""
+        """Restores the state from when this object was made. The first call remembers the
+        present state, for `restore`."""
         weak = [place for places in self._weak.values() for place in places]
         for thing, before, key, ref in weak:
             tensor = ref()
             if tensor is None:
-                # Nobody reads it: what is there now is as good.
+                # Nobody reads it: the current tensor is as good.
                 is_mapping = isinstance(thing, dict) and key in thing
                 tensor = dict.__getitem__(thing, key) if is_mapping else torch.empty(0)
             before[key] = tensor
@@ -127,7 +127,7 @@ class UnitState:
             put(thing, before)
 
     def restore(self) -> None:
-        """Makes everything what it was at the first call of `put_back`."""
+        """Restores the state from the first call of `put_back`."""
         present, self._present = self._present, None
         if present is not None:
             let_optimize(self._optimized)
@@ -141,7 +141,7 @@ class UnitState:
 class _Walk:
     def __init__(self) -> None:
         self.noted: list[Noted] = [(random, random.getstate(), _put_random)]
-        # Where tensors are: in which thing, in what is noted of it, and by which key.
+        # The places of tensors: the thing, what is noted of it, and the key.
         self.places: list[tuple[Any, _Before, Any]] = []
         self._seen: set[int] = set()
         self._uses_numpy = False
@@ -154,7 +154,7 @@ class _Walk:
             self.places += [(own, own, n) for n, p in own.items() if p is not None]
             return
         if module._parameters:
-            # They are not put back, only watched.
+            # They are not restored, only watched.
             own = dict(module._parameters)
             self.places += [(own, own, n) for n, p in own.items() if p is not None]
         if module._buffers:
@@ -328,7 +328,8 @@ _KNOWN_CODE: dict[types.CodeType, tuple[_Code, ...]] = {}
 
 
 def _variables_of(function: types.FunctionType) -> tuple[_Code, ...]:
-    """Returns those that a function names, and the functions of its file that it names."""
+    """Returns the variables that a function, and the functions of its file that it names,
+    name."""
     known = _KNOWN_CODE.get(function.__code__)
     if known is not None:
         return known
@@ -447,7 +448,7 @@ _CONTAINERS: tuple[tuple[Any, Callable[[Any, Any], None]], ...] = (
     (collections.deque, _put_in_deque),
     (set, _put_in_set),
 )
-# What is noted of a thing, by what puts it back.
+# Functions that note a thing, by the function that restores it.
 _COPIES: dict[Any, Callable[[Any], Any]] = {
     _put_in_dict: dict.copy,
     _put_training: lambda attributes: attributes["training"],
