@@ -32,7 +32,7 @@ class Policy:
     """What torchtitan takes for its `activation_checkpoint`, made of the rest of its
     configuration:
 
-        config.activation_checkpoint = acplan.torchtitan.Policy.of(config, "60GiB")
+        config.activation_checkpoint = acplan.torchtitan.Policy.from_config(config, "60GiB")
 
     torchtitan applies it where its own would be: after the model is made (on the meta
     device), before torch.compile and fully_shard. The first rank makes the plan.
@@ -54,7 +54,7 @@ class Policy:
     mode: str = "acplan"
 
     @classmethod
-    def of(
+    def from_config(
         cls,
         config: Any,
         budget: Budget,

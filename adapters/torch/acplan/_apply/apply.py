@@ -111,9 +111,9 @@ def has_plan(model: torch.nn.Module) -> bool:
 @contextlib.contextmanager
 def applied(model: torch.nn.Module, plan: Plan) -> Iterator[torch.nn.Module]:
     """Yields the model with the plan, applied strictly; after the block the plan is removed."""
-    planned, undo = _apply(model, plan, strict=True)
+    model_with_plan, undo = _apply(model, plan, strict=True)
     try:
-        yield planned
+        yield model_with_plan
     finally:
         with uninterrupted():
             _undo(undo)
@@ -131,28 +131,28 @@ def _apply(model: torch.nn.Module, plan: Plan, strict: bool) -> tuple[torch.nn.M
     idle: list[tuple[Unit, Callable[..., Any]]] = []
     owners: dict[int, list[PlannedModule]] = {}
     runs: set[str] = set()
-    offloads = any(planned.offloads for planned in plan.modules)
+    offloads = any(unit_plan.offloads for unit_plan in plan.modules)
     traffic = Traffic() if offloads else None
-    for planned in plan.modules:
-        if planned.fqn.split(".")[0] != root:
+    for unit_plan in plan.modules:
+        if unit_plan.fqn.split(".")[0] != root:
             raise AcplanError(
-                f"plan: {planned.fqn} is not in this {root}; apply plans before "
+                f"plan: {unit_plan.fqn} is not in this {root}; apply plans before "
                 "torch.compile or DistributedDataParallel wraps the model"
             )
-        for module, checkpoint_fn in _calls(planned, paths, strict, traffic):
-            owners.setdefault(id(module), []).append(planned)
+        for module, checkpoint_fn in _calls(unit_plan, paths, strict, traffic):
+            owners.setdefault(id(module), []).append(unit_plan)
             if isinstance(checkpoint_fn, Place):
-                runs.add(planned.fqn)
+                runs.add(unit_plan.fqn)
             if isinstance(module, Unit):
                 idle.append((module, checkpoint_fn))
-                module._acplan_planned = (planned.fqn, strict)
+                module._acplan_planned = (unit_plan.fqn, strict)
             else:
                 holder = holders.pop(id(module), None)
-                inside = holder if holder and holder.checkpoint_fn is hold else module
+                inner = holder if holder and holder.checkpoint_fn is hold else module
                 kind = ContainerUnit if hasattr(type(module), "__len__") else Unit
-                wrappers[id(module)] = unit = kind(inside)
+                wrappers[id(module)] = unit = kind(inner)
                 unit.checkpoint_fn = checkpoint_fn
-                unit._acplan_planned = (planned.fqn, strict)
+                unit._acplan_planned = (unit_plan.fqn, strict)
     require_apart(owners, runs)
     refuse_nested_offload(owners, paths)
     wrappers |= {m: unit for m, unit in holders.items() if _is_within(m, owners, paths)}
@@ -177,8 +177,8 @@ def _apply(model: torch.nn.Module, plan: Plan, strict: bool) -> tuple[torch.nn.M
 def _holders(plan: Plan, paths: Mapping[str, torch.nn.Module]) -> Iterator[tuple[int, Unit]]:
     """Yields units for the modules of which gradients within forward are a part, and for other
     modules inside them, with the modules' ids."""
-    named = plan.data.get(DIFFERENTIATES, {})
-    for fqn, is_part in named.items() if isinstance(named, dict) else ():
+    entries = plan.data.get(DIFFERENTIATES, {})
+    for fqn, is_part in entries.items() if isinstance(entries, dict) else ():
         module = paths.get(fqn)
         if module is not None and not isinstance(module, Unit):
             unit = Unit(module)
@@ -217,24 +217,24 @@ def _put_back(owner: torch.nn.Module, name: str, value: Any) -> None:
 
 
 def _calls(
-    planned: PlannedModule,
+    unit_plan: PlannedModule,
     paths: Mapping[str, torch.nn.Module],
     strict: bool,
     traffic: Traffic | None,
 ) -> Iterator[tuple[torch.nn.Module, Any]]:
     """Yields the modules of a unit, each with the function that calls it."""
-    module = paths.get(planned.fqn)
+    module = paths.get(unit_plan.fqn)
     if module is not None:
-        refuse_scripted(planned.fqn, module)
-        yield module, CheckpointOfUnit(planned, strict, traffic)
+        refuse_scripted(unit_plan.fqn, module)
+        yield module, CheckpointOfUnit(unit_plan, strict, traffic)
         return
-    run = _run_of(planned.fqn, paths)
+    run = _run_of(unit_plan.fqn, paths)
     if run is None:
-        raise AcplanError(f"plan: the model has no module {planned.fqn!r}")
-    refuse_part(planned)
+        raise AcplanError(f"plan: the model has no module {unit_plan.fqn!r}")
+    refuse_part(unit_plan)
     for module in run.values():
-        refuse_scripted(planned.fqn, module)
-    segment = Segment(planned.fqn, tuple(run), planned.operators, strict, traffic)
+        refuse_scripted(unit_plan.fqn, module)
+    segment = Segment(unit_plan.fqn, tuple(run), unit_plan.operators, strict, traffic)
     yield from zip(run.values(), segment.places())
 
 

@@ -24,7 +24,7 @@ class CallMemory:
         self._tape = tape
         self._own: set[int] = set()
         # Running statistics, with the last place at which the call updates them.
-        self._moved: dict[int, int] = {}
+        self._statistics_writes: dict[int, int] = {}
         # Memory that the call has not made, with the first place at which an operator that runs
         # again reads it, or None.
         self._read: dict[int, int | None] = {}
@@ -66,37 +66,37 @@ class CallMemory:
                 self.note_read(value, {}, place)
 
     def note_written(
-        self, written: Sequence[torch.Tensor], statistics: Sequence[torch.Tensor]
+        self, targets: Sequence[torch.Tensor], statistics: Sequence[torch.Tensor]
     ) -> None:
         """Copies memory from outside before its first write. Statistics are only written to,
         and are copied only if another operator has read them."""
         tape, place = self._tape, len(self._tape.items)
-        for tensor in (*written, *statistics):
+        for tensor in (*targets, *statistics):
             memory = memory_of(tensor)
             if memory is None or memory in self._own:
                 continue
             copy_for_readers(tensor, tape)
-            is_moved_on = any(tensor is moved for moved in statistics)
+            is_moved_on = any(tensor is statistic for statistic in statistics)
             if is_moved_on and memory not in self._read:
-                self._moved[memory] = place
+                self._statistics_writes[memory] = place
                 continue
-            known = tape.outside.get(memory)
-            if known is None:
+            entry = tape.outside.get(memory)
+            if entry is None:
                 tape.outside[memory] = Outside(tensor, place)
             else:
-                known.last = _NO_PLACE if known.is_of_end else place
+                entry.last = _NO_PLACE if entry.is_of_end else place
 
     def let_go_of_copies(self) -> None:
         """Forgets copies that nothing reads if the call is recomputed as planned."""
-        for memory, outside in self._tape.outside.items():
+        for memory, entry in self._tape.outside.items():
             place = self._read.get(memory)
-            is_written = outside.last >= 0 and not outside.is_of_end
-            if is_written and (place is None or place >= outside.last):
-                outside.let_go()
+            is_written = entry.last >= 0 and not entry.is_of_end
+            if is_written and (place is None or place >= entry.last):
+                entry.let_go()
 
     def _copy_statistics(self, memory: int, tensor: torch.Tensor) -> None:
         """Copies running statistics at a read: in their state after the call's last update, if
         the call has updated them."""
-        moved_at = self._moved.get(memory, -1)
+        moved_at = self._statistics_writes.get(memory, -1)
         copy = Outside(tensor, moved_at, is_of_end=moved_at >= 0)
         self._tape.outside.setdefault(memory, copy)

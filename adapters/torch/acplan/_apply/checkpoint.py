@@ -38,7 +38,7 @@ def checkpoint_of(
     AcplanError is raised. Under torch.compile, which leaves out and rewrites operators, only
     the operators that the plan saves must run as often as the plan lists them.
     """
-    policy = Policy.of(fqn, decisions, strict)
+    policy = Policy.from_decisions(fqn, decisions, strict)
     saved = saved_by_name(decisions)
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -75,13 +75,13 @@ def _checkpointed(
     tape: Tape | None = None,
 ) -> Any:
     """Runs a module in a checkpoint that holds its arguments as they are now."""
-    called: Callable[..., Any] = Call(module, args, kwargs)
+    function: Callable[..., Any] = Call(module, args, kwargs)
     if tape is not None and tape.may_skip:
-        called = functools.partial(run, called, tape)
+        function = functools.partial(run, function, tape)
     if not holds_nothing(args, kwargs):
         args, kwargs = copy_of((args, kwargs))
     try:
-        return checkpoint(called, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
+        return checkpoint(function, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
     except Stopped as stopped:
         raise stopped.error from None
 
@@ -111,7 +111,7 @@ def freight_of_call(
         yield
         return
     freight = start_of_call(traffic, policy, tape)
-    with traffic.inside():
+    with traffic.during_call():
         yield
     if freight is not None:
         traffic.ended(freight)

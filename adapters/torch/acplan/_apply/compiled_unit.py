@@ -59,17 +59,17 @@ class _ByName:
     def __init__(self, saved: str, strict: bool) -> None:
         self._times = dict(line.split(" ") for line in saved.splitlines())
         self._is_strict = strict
-        self._seen: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def start(self) -> None:
-        self._seen.clear()
+        self._counts.clear()
 
     def saves(self, func: Any) -> bool:
         name = next((n for n in names_of(func) if n in self._times), None)
         if name is None:
             return False
-        place = self._seen[name]
-        self._seen[name] += 1
+        place = self._counts[name]
+        self._counts[name] += 1
         times = self._times[name]
         if place == len(times):
             self._part(name, "more often")
@@ -77,12 +77,12 @@ class _ByName:
 
     def end(self) -> None:
         for name, times in self._times.items():
-            if self._seen[name] < len(times):
-                self._part(name, f"{self._seen[name]} times")
+            if self._counts[name] < len(times):
+                self._part(name, f"{self._counts[name]} times")
 
-    def _part(self, name: str, found: str) -> None:
+    def _part(self, name: str, times_run: str) -> None:
         difference = (
-            f"a compiled unit runs {name} {found}, the plan, which saves some, "
+            f"a compiled unit runs {name} {times_run}, the plan, which saves some, "
             f"expects {len(self._times[name])}"
         )
         if self._is_strict:

@@ -61,9 +61,9 @@ Decide = Callable[[Any], Choice]
 
 def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator | None:
     """Returns the generator from which the operator draws."""
-    given = kwargs.get("generator")
-    if given is not None and isinstance(given, torch.Generator):
-        return given
+    generator = kwargs.get("generator")
+    if generator is not None and isinstance(generator, torch.Generator):
+        return generator
     tensor = args[0] if args else None
     if not isinstance(tensor, torch.Tensor):
         tensor = next(iter(tensors_of((args, kwargs))), None)
@@ -125,8 +125,8 @@ class Forward(Mode):
             out = func(*args, **kwargs)
             # A tensor's device says nothing about the tensor's contents.
             if tape.writes and func is not torch.ops.prim.device.default:
-                made = [*map(memory_of, tensors_of(out))]
-                _note_writes(tape, traits, (args, kwargs), made, func)
+                result_memory = [*map(memory_of, tensors_of(out))]
+                _note_writes(tape, traits, (args, kwargs), result_memory, func)
             return out
         choice = self._decide(func)
         if not traits.is_plain or tape.writes:
@@ -197,12 +197,12 @@ class Forward(Mode):
         kwargs: dict[str, Any],
     ) -> Any:
         tape = self._tape
-        written: list[torch.Tensor] = []
+        targets: list[torch.Tensor] = []
         statistics = statistics_of(func, args, kwargs) if traits.writes else []
         if traits.is_mutable:
-            written = written_by(func, args, kwargs)
-            choice = self._choice_of_write(func, choice, written)
-        self.memory.note_written(written, statistics)
+            targets = written_by(func, args, kwargs)
+            choice = self._choice_of_write(func, choice, targets)
+        self.memory.note_written(targets, statistics)
         is_random = draws(traits, args, kwargs)
         generator = _generator(args, kwargs) if is_random else None
         if generator is not None and generator is not torch.default_generator:
@@ -220,16 +220,16 @@ class Forward(Mode):
             call = ((args, kwargs),) if is_given else ()
             item = self._left_out(func, traits, choice, out, *call)
         if traits.is_mutable and type(item) is Saved:
-            self._saved.send_again(written)
+            self._saved.send_again(targets)
         if item is not func and generator is not None:
             item.after = (generator, generator.get_state())
         if tape.writes:
-            made = [*map(memory_of, tensors_of(out))]
-            _note_writes(tape, traits, (args, kwargs), made, item)
+            result_memory = [*map(memory_of, tensors_of(out))]
+            _note_writes(tape, traits, (args, kwargs), result_memory, item)
             if tape.may_skip:
-                if type(item) is Skipped and written:
-                    _note_left_out(tape, item, written)
-                _note_memory(tape, traits, args, made, item)
+                if type(item) is Skipped and targets:
+                    _note_left_out(tape, item, targets)
+                _note_memory(tape, traits, args, result_memory, item)
         if traits.is_cast and is_kept_cast(args[0]):
             if item is not func:
                 tape.casts[cast_key(args, kwargs)] = item
@@ -246,27 +246,27 @@ class Forward(Mode):
         return out
 
     def _choice_of_write(
-        self, func: Any, choice: Choice, written: list[torch.Tensor]
+        self, func: Any, choice: Choice, targets: list[torch.Tensor]
     ) -> Choice:
         """Returns the choice for an operator that writes in place. It is left out only if the
         memory to which it writes is then as in forward, or is not there; else it runs again, on
         the contents that forward had there before."""
         tape = self._tape
         if choice not in (RUN, SKIP):
-            if tape.writes and tape.writes.may_skip(written):
+            if tape.writes and tape.writes.may_skip(targets):
                 tape.skips_writes = True
                 return choice
             choice = RUN
         if tape.writes is None:
             if choice == SKIP:
                 tape.distrust(f"{func} is skipped, which writes in place unnamed")
-            for saved in self._saved.take_written(written):
+            for saved in self._saved.take_written(targets):
                 tape.distrust(f"{func} writes to what the plan saves")
                 tape.has_dropped = True
                 saved.drop()
             return choice
         is_skipped = choice == SKIP and tape.may_skip
-        if tape.writes.must_forget(written, is_skipped):
+        if tape.writes.must_forget(targets, is_skipped):
             tape.distrust(f"{func} writes to what the plan saves, or skips")
             tape.drop()
         return choice
@@ -275,8 +275,8 @@ class Forward(Mode):
 def _saved_packed(is_whole: bool, choice: Choice, out: Any) -> Saved:
     """Returns the saved part of packed sequences. It always has the sizes of their batches:
     PyTorch reads their memory."""
-    kept = (0, 1) if is_whole or choice == (0,) else (1,)
-    saved = Saved.some(_PACKS, out, kept)
+    places = (0, 1) if is_whole or choice == (0,) else (1,)
+    saved = Saved.some(_PACKS, out, places)
     saved.value = (saved.value[0], out[1])
     return saved
 
@@ -299,17 +299,17 @@ class _SavedResults:
             if is_offloaded:
                 self._freight.send(saved)
 
-    def send_again(self, written: list[torch.Tensor]) -> None:
+    def send_again(self, targets: list[torch.Tensor]) -> None:
         """Sends to the host once more the memory of these tensors, to which has been written
         since."""
         if self._freight:
-            self._freight.send_again(written)
+            self._freight.send_again(targets)
 
-    def take_written(self, written: list[torch.Tensor]) -> list[Saved]:
+    def take_written(self, targets: list[torch.Tensor]) -> list[Saved]:
         """Removes and returns the results that are saved in the memory of these tensors."""
         self._index()
         return [
-            saved for tensor in written for saved in self._saved_in.pop(memory_of(tensor), ())
+            saved for tensor in targets for saved in self._saved_in.pop(memory_of(tensor), ())
         ]
 
     def _index(self) -> None:
@@ -320,36 +320,36 @@ class _SavedResults:
 
 
 def _note_writes(
-    tape: Tape, traits: Traits, call: Call, made: list[int | None], item: Any
+    tape: Tape, traits: Traits, call: Call, result_memory: list[int | None], item: Any
 ) -> None:
     """Notes an operator's effect on memory, on a tape that leaves out writes. `result_memory`:
     the memory of its results."""
     assert tape.writes is not None
     kind = (traits.only_shows, traits.is_mutable)
-    tape.writes.note(len(tape.items), kind, tensors_of(call), made, item)
+    tape.writes.note(len(tape.items), kind, tensors_of(call), result_memory, item)
 
 
-def _note_left_out(tape: Tape, item: Skipped, written: list[torch.Tensor]) -> None:
+def _note_left_out(tape: Tape, item: Skipped, targets: list[torch.Tensor]) -> None:
     """Notes a skipped operator that writes to these tensors."""
     assert tape.writes is not None
-    item.leaves_stale = tape.writes.leaves_stale(written)
+    item.leaves_stale = tape.writes.leaves_stale(targets)
     tape.leaves_stale |= item.leaves_stale
     place = len(tape.items)
-    for memory in map(memory_of, written):
+    for memory in map(memory_of, targets):
         tape.unwritten[tape.writes.made_at(memory), memory] = place
 
 
 def _note_memory(
-    tape: Tape, traits: Traits, args: Sequence[Any], made: list[int | None], item: Any
+    tape: Tape, traits: Traits, args: Sequence[Any], result_memory: list[int | None], item: Any
 ) -> None:
     """Notes what the recomputation needs to know of memory if writes are left out."""
     assert tape.writes is not None
     place = len(tape.items)
-    made_at = tape.writes.made_at(made[0]) if made else place
+    made_at = tape.writes.made_at(result_memory[0]) if result_memory else place
     if type(item) in (Skipped, Saved):
         tape.made_at[place] = made_at
-    if traits.is_view or (made and made_at != place and not traits.is_mutable):
-        tape.views[place] = (made_at, made[0], tuple(args[1:]))
+    if traits.is_view or (result_memory and made_at != place and not traits.is_mutable):
+        tape.views[place] = (made_at, result_memory[0], tuple(args[1:]))
 
 
 def _comes_to_the_host(tensor: torch.Tensor, out: torch.Tensor) -> bool:

@@ -31,17 +31,17 @@ def hold(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     if hooks is None:
         return module(*args, **kwargs)
     save, unsave = hooks
-    held: list[weakref.ref[_Held]] = []
+    refs: list[weakref.ref[_Held]] = []
 
     def pack(tensor: torch.Tensor) -> _Held:
         # Without its graph, which holds the value that is returned here.
         one = _Held(save(tensor), tensor.detach())
-        held.append(weakref.ref(one))
+        refs.append(weakref.ref(one))
         return one
 
     def unpack(one: _Held) -> torch.Tensor:
-        found: torch.Tensor = unsave(one.packed) if one.tensor is None else one.tensor
-        return found
+        tensor: torch.Tensor = unsave(one.packed) if one.tensor is None else one.tensor
+        return tensor
 
     copy_marks(save, pack)
     setattr(pack, _BENEATH, hooks)
@@ -50,9 +50,9 @@ def hold(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return module(*args, **kwargs)
     finally:
         torch._C._autograd._pop_saved_tensors_default_hooks()
-        for ref in held:
-            if (found := ref()) is not None:
-                found.tensor = None
+        for ref in refs:
+            if (entry := ref()) is not None:
+                entry.tensor = None
 
 
 def let_go(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

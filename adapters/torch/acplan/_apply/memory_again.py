@@ -56,15 +56,15 @@ class MemoryAgain:
         self.has_stale = False
         if self._tape.state is not None:
             self._tape.state.put_back()
-        for outside in self._tape.outside.values():
-            outside.end()
+        for entry in self._tape.outside.values():
+            entry.end()
 
     def end(self) -> None:
         """Restores state and counts of writes from before the recomputation."""
         if self._tape.state is not None:
             self._tape.state.restore()
-        for outside in self._tape.outside.values():
-            outside.end()
+        for entry in self._tape.outside.values():
+            entry.end()
         set_versions(self._versions)
         self._versions = []
 
@@ -111,7 +111,7 @@ class MemoryAgain:
         if not (self._changed or self._tape.outside or traits.writes) or traits.only_shows:
             return args, kwargs
         statistics = statistics_of(func, args, kwargs)
-        written = {id(tensor) for tensor in written_by(func, args, kwargs) + statistics}
+        written_ids = {id(tensor) for tensor in written_by(func, args, kwargs) + statistics}
 
         def change(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
@@ -121,7 +121,9 @@ class MemoryAgain:
                 return value
             if memory in self._own and memory not in self._tape.outside:
                 return value
-            return self._tensor_as_in_forward(func, value, memory, id(value) in written, place)
+            return self._tensor_as_in_forward(
+                func, value, memory, id(value) in written_ids, place
+            )
 
         return each(args, change), {n: each(v, change) for n, v in kwargs.items()}
 
@@ -133,15 +135,15 @@ class MemoryAgain:
         is_written: bool,
         place: int | None,
     ) -> torch.Tensor:
-        outside = self._tape.outside.get(memory)
-        is_replayed = outside is not None and not outside.is_of_end
-        if outside is not None and (is_replayed or not is_written):
-            if outside.is_for(place):
-                return outside.private(tensor)
+        entry = self._tape.outside.get(memory)
+        is_replayed = entry is not None and not entry.is_of_end
+        if entry is not None and (is_replayed or not is_written):
+            if entry.is_for(place):
+                return entry.private(tensor)
         if is_written:
             # Nothing is written to fake tensors, and a copy would count as memory.
             return tensor if is_fake(tensor) else tensor.clone()
-        is_before = outside is not None and (place is None or place <= outside.last)
+        is_before = entry is not None and (place is None or place <= entry.last)
         if is_before or memory in self._changed:
             raise AcplanError(
                 f"{self._fqn}: in backward {reader} reads {self._name_of(memory)}, which "
@@ -172,10 +174,12 @@ class MemoryAgain:
     def replays(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Returns whether an operator writes to memory from outside that has a copy, so that
         later reads of the copy find what was written."""
-        outside = self._tape.outside
+        copies_by_memory = self._tape.outside
         tensors = (*written_by(func, args, kwargs), *statistics_of(func, args, kwargs))
-        written = map(memory_of, tensors)
-        copies = (outside[m] for m in written if m is not None and m in outside)
+        memories = map(memory_of, tensors)
+        copies = (
+            copies_by_memory[m] for m in memories if m is not None and m in copies_by_memory
+        )
         return any(copy.is_kept and not copy.is_of_end for copy in copies)
 
     def _are_statistics(self, memory: int) -> bool:
@@ -184,8 +188,8 @@ class MemoryAgain:
 
     def _name_of(self, memory: int) -> str:
         for module in self._module.modules():
-            held = {**module._parameters, **module._buffers, **vars(module)}
-            for name, value in held.items():
+            attributes = {**module._parameters, **module._buffers, **vars(module)}
+            for name, value in attributes.items():
                 if isinstance(value, torch.Tensor) and memory_of(value) == memory:
                     return f"{type(module).__name__}.{name}"
         return "a tensor from outside of the unit"

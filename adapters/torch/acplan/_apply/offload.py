@@ -128,7 +128,7 @@ def _is_movable(tensor: torch.Tensor) -> bool:
 class Freight:
     """The cargo of one call of a unit, from forward until it runs again."""
 
-    _HELD, _RELEASED, _FETCHED, _LANDED = range(4)
+    _ON_DEVICE, _RELEASED, _FETCHED, _LANDED = range(4)
 
     def __init__(self, traffic: "Traffic", chain: "_Chain", tape: Tape, sends: bool) -> None:
         """Begins the freight of a call. `sends`: the plan offloads something here."""
@@ -138,7 +138,7 @@ class Freight:
         self.chain = chain
         self._traffic = traffic
         self._tape = weakref.ref(tape)
-        self._state = self._HELD
+        self._state = self._ON_DEVICE
         self._offloaded: list[Saved] = []
         # Indexed by memory, in the order in which the memory was made.
         self._cargo: dict[int | None, Cargo] = {}
@@ -153,8 +153,8 @@ class Freight:
                 with _unseen():
                     self._cargo[key] = Cargo(tensor, self._traffic.link_of(tensor))
 
-    def send_again(self, written: Sequence[torch.Tensor]) -> None:
-        for key in {memory_of(tensor) for tensor in written}:
+    def send_again(self, targets: Sequence[torch.Tensor]) -> None:
+        for key in {memory_of(tensor) for tensor in targets}:
             if key in self._cargo:
                 with _unseen():
                     self._cargo[key].send_again()
@@ -163,7 +163,7 @@ class Freight:
         """Releases the device's memory of results that are held only for this call's
         recomputation."""
         tape = self._tape()
-        if self._state != self._HELD:
+        if self._state != self._ON_DEVICE:
             return
         self._state = self._RELEASED
         if tape is None or not self._cargo:
@@ -197,8 +197,8 @@ class Freight:
         if tape is None or not self._cargo:
             return
         leaves = (tree_leaves(saved.value) for saved in tape.saved())
-        wanted = {leaf.cargo for of in leaves for leaf in of if type(leaf) is Away}
-        self._close_but({key for key, cargo in self._cargo.items() if cargo in wanted})
+        needed_cargo = {leaf.cargo for group in leaves for leaf in group if type(leaf) is Away}
+        self._close_but({key for key, cargo in self._cargo.items() if cargo in needed_cargo})
         with _unseen() as observers:
             for cargo in self._cargo.values():
                 cargo.fetch(observers)
@@ -277,7 +277,7 @@ class Traffic:
         return None if chain.depth > 0 else Freight(self, chain, tape, sends)
 
     @contextlib.contextmanager
-    def inside(self) -> Iterator[None]:
+    def during_call(self) -> Iterator[None]:
         """Counts the block as a call."""
         chain = self._chain()
         chain.depth += 1

@@ -94,9 +94,9 @@ def copy_for_readers(tensor: torch.Tensor, writer: "Tape") -> None:
         tape = reader()
         if tape is None or tape is writer or tape.is_used:
             continue
-        known = tape.outside.get(storage._cdata)
-        if known is None or not (known.is_kept or known.is_of_end):
-            last = -1 if known is None else known.last
+        entry = tape.outside.get(storage._cdata)
+        if entry is None or not (entry.is_kept or entry.is_of_end):
+            last = -1 if entry is None else entry.last
             tape.outside[storage._cdata] = Outside(tensor, last, is_of_end=True)
 
 

@@ -40,8 +40,8 @@ class Decision(Protocol):
 
 def _choice_of(decision: Decision) -> Choice:
     if decision.save:
-        kept = SAVE if decision.results is None else decision.results
-        return Offload(kept) if decision.offload else kept
+        choice = SAVE if decision.results is None else decision.results
+        return Offload(choice) if decision.offload else choice
     return SKIP if decision.skip else RUN
 
 
@@ -97,12 +97,12 @@ class Policy:
     # is lost.
     saves_of: tuple[tuple[Choice, ...], ...]
     # For each place, the operator that turned out to be the plan's, or None.
-    found: list[Any]
+    funcs_by_place: list[Any]
     has_warned: bool = False
-    _known: dict[Any, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    _numbers_by_func: dict[Any, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, fqn: str, decisions: Sequence[Decision], strict: bool) -> "Policy":
+    def from_decisions(cls, fqn: str, decisions: Sequence[Decision], strict: bool) -> "Policy":
         numbers: dict[str, int] = {}
         saves_of: list[list[Choice]] = []
         order = []
@@ -130,12 +130,12 @@ class Policy:
 
     def numbers_of(self, func: Any) -> tuple[int, ...]:
         """Returns the numbers of the plan's names that the operator has."""
-        known = self._known.get(func)
-        if known is None:
-            found = (self.numbers.get(name) for name in names_of(func))
-            known = tuple(dict.fromkeys(n for n in found if n is not None))
-            self._known[func] = known
-        return known
+        numbers = self._numbers_by_func.get(func)
+        if numbers is None:
+            candidates = (self.numbers.get(name) for name in names_of(func))
+            numbers = tuple(dict.fromkeys(n for n in candidates if n is not None))
+            self._numbers_by_func[func] = numbers
+        return numbers
 
     def kin_of(self, func: Any) -> tuple[int, ...]:
         """Returns the numbers of the plan's names for other kernels of the same operator."""

@@ -34,7 +34,7 @@ from acplan._base.stand_ins import (
 # The ways to read the tape. OFF_TAPE: it is not read, and every operator runs. RUNS: saved
 # results are handed out, and skipped operators run, too. SKIPS_AT_ONCE: operators are skipped,
 # and the tape notes no writes.
-_LOST, _RUNS, _SKIPS, _SKIPS_AT_ONCE = range(4)
+_OFF_TAPE, _RUNS, _SKIPS, _SKIPS_AT_ONCE = range(4)
 
 
 class Recomputation(Mode):
@@ -132,7 +132,7 @@ class Recomputation(Mode):
 
     def _place_to_save(self) -> int | None:
         """Returns the place on the tape of the operator whose arguments autograd saves."""
-        return None if self._reading == _LOST else self._place
+        return None if self._reading == _OFF_TAPE else self._place
 
     def __torch_dispatch__(
         self,
@@ -166,7 +166,7 @@ class Recomputation(Mode):
             if args and isinstance(args[0], StandIn):
                 return _unseen(func, args, kwargs)
             return func(*args, **kwargs)
-        if self._reading == _LOST:
+        if self._reading == _OFF_TAPE:
             return self._run(func, traits, args, kwargs)
         return self._read(func, traits, args, kwargs)
 
@@ -222,7 +222,7 @@ class Recomputation(Mode):
         memory = self._memory
         if memory.has_stale and not traits.only_shows:
             memory.refuse_stale(func, args, kwargs)
-        place = None if self._reading == _LOST else self._place - 1
+        place = None if self._reading == _OFF_TAPE else self._place - 1
         args, kwargs = memory.as_in_forward(func, traits, args, kwargs, place)
         out = func(*args, **kwargs)
         return out if traits.only_shows else memory.note_own(out)
@@ -237,7 +237,7 @@ class Recomputation(Mode):
                 f"{func}, forward ran another one; a module that writes in place must "
                 "run the same operators each time to be planned operator by operator"
             )
-        self._reading = _LOST
+        self._reading = _OFF_TAPE
 
 
 class _AutogradSaves:

@@ -44,10 +44,10 @@ def require_apart(owners: dict[int, list[PlannedModule]], runs: set[str]) -> Non
     """Raises AcplanError if a module of a segment is in another unit, unless one of the two
     units is inside a module of the other."""
     for units in owners.values():
-        found = [unit.fqn for unit in units]
-        if len(found) > 1 and runs.intersection(found):
+        names = [unit.fqn for unit in units]
+        if len(names) > 1 and runs.intersection(names):
             raise AcplanError(
-                f"plan: {found[0]} and {found[1]}: expected units that have no module "
+                f"plan: {names[0]} and {names[1]}: expected units that have no module "
                 "in common, or one inside a module of the other"
             )
 
@@ -59,7 +59,7 @@ def refuse_nested_offload(
     host while the outer unit runs again."""
     if not any(unit.offloads for units in owners.values() for unit in units):
         return
-    found = (
+    pairs = (
         (outer, inner)
         for module in paths.values()
         for outer in owners.get(id(module), ())
@@ -67,7 +67,7 @@ def refuse_nested_offload(
         for inner in owners.get(id(part), ())
         if inner.offloads and inner is not outer
     )
-    for outer, inner in found:
+    for outer, inner in pairs:
         raise AcplanError(
             f"plan: {inner.fqn} is inside {outer.fqn}: expected offload only in units "
             "that are not inside another one"

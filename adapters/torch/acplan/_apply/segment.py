@@ -54,14 +54,14 @@ class Segment:
         strict: bool,
         traffic: Traffic | None = None,
     ) -> None:
-        """`names` are those of the modules; without decisions all is recomputed."""
+        """Makes one unit of the modules `names`. Without decisions, all is recomputed."""
         if not CAN_TELL_HOOKS:
             raise AcplanError(
                 f"plan: {fqn} is a run of modules, for which PyTorch must tell the "
                 f"hooks of autograd; {torch.__version__} does not"
             )
         self._made_of = (fqn, tuple(names), tuple(decisions), strict, traffic)
-        self._policy = Policy.of(fqn, decisions, strict)
+        self._policy = Policy.from_decisions(fqn, decisions, strict)
         self._thread = threading.local()
 
     def __reduce__(self) -> Any:
@@ -139,10 +139,10 @@ class Segment:
     @property
     def _under_way(self) -> "list[Run]":
         """The runs of this thread: none or one."""
-        found: list[Run] | None = getattr(self._thread, "runs", None)
-        if found is None:
-            found = self._thread.runs = []
-        return found
+        runs: list[Run] | None = getattr(self._thread, "runs", None)
+        if runs is None:
+            runs = self._thread.runs = []
+        return runs
 
     def _current(self) -> "Run | None":
         runs = self._under_way
@@ -194,7 +194,7 @@ def _call_in_compiler(
 
 def _contexts_in_compiler(fqn: str, strict: bool) -> Any:
     tell(
-        Policy.of(fqn, (), strict),
+        Policy.from_decisions(fqn, (), strict),
         "a run of modules is not planned under torch.compile, and each of them is "
         "recomputed as a whole",
     )

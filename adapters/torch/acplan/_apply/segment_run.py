@@ -115,10 +115,10 @@ class Run:
         )
         self.next += 1
         traffic = self._segment.traffic
-        inside = traffic.inside() if traffic else contextlib.nullcontext()
+        in_call = traffic.during_call() if traffic else contextlib.nullcontext()
         hooks = _hooks_of_checkpoints(*self._hooks)
         try:
-            with inside, hooks, self._forward:
+            with in_call, hooks, self._forward:
                 outputs = module(*args, **kwargs)
         except BaseException as error:
             self._frame.left_by = (type(error),)
@@ -171,17 +171,17 @@ class Run:
         return self._values.is_hidden_in(values)
 
     def _arguments(self, args: Any, kwargs: Any) -> Any:
-        return Copies(self._source, self._again).copy_of((args, kwargs))
+        return Copies(self._source, self._made_again).copy_of((args, kwargs))
 
-    def _again(self, thing: Any) -> Any:
-        known = self._values.get(thing)
-        return thing if known is None else MadeAgain(known.place)
+    def _made_again(self, thing: Any) -> Any:
+        entry = self._values.get(thing)
+        return thing if entry is None else MadeAgain(entry.place)
 
     def _source(self, tensor: torch.Tensor) -> Any:
-        known = self._values.get(tensor)
-        if known is not None:
-            if known.place[0] < 0 or not known.has_changed():
-                return MadeAgain(known.place)
+        entry = self._values.get(tensor)
+        if entry is not None:
+            if entry.place[0] < 0 or not entry.has_changed():
+                return MadeAgain(entry.place)
             self._tell_of_tensor("that was written to since a module of the run made it")
         elif self._values.is_new(tensor):
             self._tell_of_tensor("that is computed between the modules of the run")
@@ -197,7 +197,7 @@ class _KnownValues:
     """The values that the calls of a run are given and return, by identity."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
+        self._by_id: dict[int, _Known] = {}
         self._began = torch._C._autograd._get_sequence_nr()
 
     def note(self, call: int, leaves: Sequence[Any]) -> None:
@@ -206,28 +206,28 @@ class _KnownValues:
         for place, leaf in enumerate(leaves):
             ref = _reference(leaf)
             if ref is not None:
-                self._known[id(leaf)] = _Known((call, place), ref)
+                self._by_id[id(leaf)] = _Known((call, place), ref)
         # Memory to which the modules of the run write is written to again.
         dead = []
-        for key, known in self._known.items():
-            value = known.ref()
+        for key, entry in self._by_id.items():
+            value = entry.ref()
             if value is None:
                 dead.append(key)
             elif isinstance(value, torch.Tensor):
-                known.facts = _facts(value)
+                entry.facts = _facts(value)
         for key in dead:
-            del self._known[key]
+            del self._by_id[key]
 
     def get(self, thing: Any) -> "_Known | None":
-        known = self._known.get(id(thing))
-        return None if known is None or known.ref() is not thing else known
+        entry = self._by_id.get(id(thing))
+        return None if entry is None or entry.ref() is not thing else entry
 
     def alive(self) -> frozenset[ValuePlace]:
-        return frozenset(k.place for k in self._known.values() if k.is_alive())
+        return frozenset(k.place for k in self._by_id.values() if k.is_alive())
 
     def returned(self) -> list[Any]:
         """Returns the values that calls returned; None in place of those that are gone."""
-        return [k.ref() for k in self._known.values() if k.place[0] >= 0]
+        return [k.ref() for k in self._by_id.values() if k.place[0] >= 0]
 
     def is_hidden_in(self, values: Any) -> bool:
         """Returns whether tensors of the run are in an object that cannot be made anew."""
@@ -236,7 +236,7 @@ class _KnownValues:
         return any(
             self.is_new(tensor)
             for other in others
-            if id(other) not in self._known
+            if id(other) not in self._by_id
             for tensor in _tensors_within(other)
         )
 

@@ -75,14 +75,14 @@ class Unit(CheckpointWrapper):
         kind = type(self)
         frame = sys._getframe(1)
         asked_by = frame.f_globals.get("__name__", "").partition(".")[0]
-        inside = vars(self).get("_modules", {}).get(_WRAPPED)
-        if inside is None or asked_by in _HEAR_OF_UNITS:
+        inner = vars(self).get("_modules", {}).get(_WRAPPED)
+        if inner is None or asked_by in _HEAR_OF_UNITS:
             return kind
         # This function meets the module as well, and would put its hook on both.
         if frame.f_code.co_name == _INSTALLS_HOOKS:
             return kind
-        found: type = inside.__class__
-        return found
+        inner_class: type = inner.__class__
+        return inner_class
 
     @__class__.setter
     def __class__(self, kind: type) -> None:
@@ -99,53 +99,53 @@ class Unit(CheckpointWrapper):
         remove_duplicate: bool = True,
     ) -> Iterator[tuple[str, torch.nn.Module]]:
         memo = set() if memo is None else memo
-        inside = self._checkpoint_wrapped_module
-        yield from inside.named_modules(memo, prefix, remove_duplicate)
+        inner = self._checkpoint_wrapped_module
+        yield from inner.named_modules(memo, prefix, remove_duplicate)
         # With duplicates, its parameters would go by two names.
         if remove_duplicate and self not in memo:
             memo.add(self)
             yield f"{prefix}.{_WRAPPED}" if prefix else _WRAPPED, self
 
     def named_children(self) -> Iterator[tuple[str, torch.nn.Module]]:
-        inside: torch.nn.Module = self._checkpoint_wrapped_module
+        inner: torch.nn.Module = self._checkpoint_wrapped_module
         # transformers puts hooks on the modules that it meets on this way, by class, to return
         # their outputs: it has to meet the module. Other callers, which ask for names, meet the
         # module's children instead.
         if sys._getframe(1).f_code.co_name == _INSTALLS_HOOKS:
-            return iter(((_WRAPPED, inside),))
-        return inside.named_children()
+            return iter(((_WRAPPED, inner),))
+        return inner.named_children()
 
     def children(self) -> Iterator[torch.nn.Module]:
         yield self._checkpoint_wrapped_module
 
     def __setattr__(self, name: str, value: Any) -> None:
-        inside = self._owner_of(name)
-        if inside is None or name == _MODE:
+        inner = self._owner_of(name)
+        if inner is None or name == _MODE:
             super().__setattr__(name, value)
-        if inside is not None:
-            setattr(inside, name, value)
+        if inner is not None:
+            setattr(inner, name, value)
 
     def __delattr__(self, name: str) -> None:
-        inside = self._owner_of(name)
-        if inside is None:
+        inner = self._owner_of(name)
+        if inner is None:
             super().__delattr__(name)
         else:
-            delattr(inside, name)
+            delattr(inner, name)
 
     def _owner_of(self, name: str) -> torch.nn.Module | None:
         """Returns the module inside, if it has the name and the unit does not: code that
         replaces a layer (PEFT), or sets a rate, by the path of the module means the module's
         attribute."""
         own = vars(self)
-        inside = own.get("_modules", {}).get(_WRAPPED)
-        if inside is None or name == _WRAPPED or (name in own and name != _MODE):
+        inner = own.get("_modules", {}).get(_WRAPPED)
+        if inner is None or name == _WRAPPED or (name in own and name != _MODE):
             return None
-        places = (vars(inside), inside._parameters, inside._buffers, inside._modules)
-        of_class = isinstance(getattr(type(inside), name, None), property)
+        places = (vars(inner), inner._parameters, inner._buffers, inner._modules)
+        of_class = isinstance(getattr(type(inner), name, None), property)
         is_inside = of_class or any(name in place for place in places)
-        if isinstance(inside, Unit):
-            is_inside = inside._owner_of(name) is not None
-        return inside if is_inside else None
+        if isinstance(inner, Unit):
+            is_inside = inner._owner_of(name) is not None
+        return inner if is_inside else None
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Unit":
         self._checkpoint_wrapped_module._apply(fn, recurse)
@@ -185,12 +185,12 @@ class Unit(CheckpointWrapper):
             call = call.alone
         elif isinstance(call, CheckpointOfUnit):
             call = call.function
-        inside = self._checkpoint_wrapped_module
+        inner = self._checkpoint_wrapped_module
         if call is not call_plainly and not torch.compiler.is_compiling():
             # This is for good: code that is called elsewhere before backward must not change
             # how the same code runs here again.
             self._acplan_optimized |= stop_optimizing()
-        return call(inside, *args, **kwargs)
+        return call(inner, *args, **kwargs)
 
     def _may_not_run_again(self) -> bool:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -217,8 +217,8 @@ class ContainerUnit(Unit):
         return len(self._checkpoint_wrapped_module)
 
     def __bool__(self) -> bool:
-        inside: Any = self._checkpoint_wrapped_module
-        return bool(inside)
+        inner: Any = self._checkpoint_wrapped_module
+        return bool(inner)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._checkpoint_wrapped_module)
@@ -237,9 +237,9 @@ class CheckpointOfUnit:
     """The function that calls the module of a unit. A copy, or one that was pickled, is made
     anew from the plan: it remembers only its own calls."""
 
-    def __init__(self, planned: PlannedModule, strict: bool, traffic: Traffic | None) -> None:
-        self._made_of = (planned, strict, traffic)
-        self.function = _checkpoint_fn(planned, strict, traffic)
+    def __init__(self, unit_plan: PlannedModule, strict: bool, traffic: Traffic | None) -> None:
+        self._made_of = (unit_plan, strict, traffic)
+        self.function = _checkpoint_fn(unit_plan, strict, traffic)
 
     def __reduce__(self) -> Any:
         return CheckpointOfUnit, self._made_of
@@ -255,8 +255,8 @@ def is_idle(module: torch.nn.Module) -> bool:
 
 def inside_of(module: torch.nn.Module) -> torch.nn.Module:
     while isinstance(module, Unit) and is_idle(module) and not _carries_more(module):
-        inside: torch.nn.Module = module._checkpoint_wrapped_module
-        module = inside
+        inner: torch.nn.Module = module._checkpoint_wrapped_module
+        module = inner
     return module
 
 
@@ -281,17 +281,17 @@ def wrapped_in(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _checkpoint_fn(
-    planned: PlannedModule, strict: bool, traffic: Traffic | None
+    unit_plan: PlannedModule, strict: bool, traffic: Traffic | None
 ) -> Callable[..., Any]:
-    refuse_part(planned)
-    if planned.operators:
-        return checkpoint_of(planned.fqn, planned.operators, strict, traffic)
-    return whole_checkpoint_of(planned.fqn, traffic)
+    refuse_part(unit_plan)
+    if unit_plan.operators:
+        return checkpoint_of(unit_plan.fqn, unit_plan.operators, strict, traffic)
+    return whole_checkpoint_of(unit_plan.fqn, traffic)
 
 
-def refuse_part(planned: PlannedModule) -> None:
-    if not planned.operators and planned.discard_ratio < 1:
+def refuse_part(unit_plan: PlannedModule) -> None:
+    if not unit_plan.operators and unit_plan.discard_ratio < 1:
         raise AcplanError(
-            f"plan: {planned.fqn} is to discard a part, and the plan does not say "
+            f"plan: {unit_plan.fqn} is to discard a part, and the plan does not say "
             "which operators: plan with granularity operator"
         )

@@ -72,11 +72,11 @@ def top_hooks() -> Hooks | None:
     return top(True) if top else None
 
 
-def copy_marks(of: Any, to: Any) -> None:
+def copy_marks(source: Any, target: Any) -> None:
     """Marks a hook as a checkpoint's if the hook that it replaces is marked so."""
     for name in _OF_CHECKPOINTS:
-        if hasattr(of, name):
-            setattr(to, name, getattr(of, name))
+        if hasattr(source, name):
+            setattr(target, name, getattr(source, name))
 
 
 def making_all(tape: Tape, hooks: Hooks) -> Hooks:
@@ -85,8 +85,8 @@ def making_all(tape: Tape, hooks: Hooks) -> Hooks:
     stand-in: then the unit runs once more, and skips nothing."""
     save, unsave = hooks
 
-    def unpack(held: Any) -> torch.Tensor:
-        tensor: torch.Tensor = unsave(held)
+    def unpack(packed: Any) -> torch.Tensor:
+        tensor: torch.Tensor = unsave(packed)
         if not isinstance(tensor, StandIn) or tape.is_strict or _GROUP is None:
             return tensor
         if tape.tell is not None:
@@ -102,7 +102,7 @@ def making_all(tape: Tape, hooks: Hooks) -> Hooks:
         group = torch._C._get_graph_exec_group()
         torch._C._set_graph_exec_group(tape.again[1])
         try:
-            return unsave(held)
+            return unsave(packed)
         finally:
             torch._C._set_graph_exec_group(group)
 
@@ -124,7 +124,7 @@ class Call:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._first is None:
-            return self._again(*copy_of((args, kwargs)))
+            return self._run_again(*copy_of((args, kwargs)))
         (args, kwargs), self._first = self._first, None
         try:
             return self._module(*args, **kwargs)
@@ -134,7 +134,7 @@ class Call:
                 raise Stopped(error) from None
             raise
 
-    def _again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _run_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             with endings_kept():
                 self._module(*args, **kwargs)

@@ -122,17 +122,19 @@ class UnitState:
             before[key] = tensor
         if self._present is None:
             self._optimized = stop_optimizing()
-            self._present = [(thing, _COPIES[put](thing), put) for thing, _, put in self._noted]
-        for thing, before, put in self._noted:
-            put(thing, before)
+            self._present = [
+                (thing, _COPIES[setter](thing), setter) for thing, _, setter in self._noted
+            ]
+        for thing, before, setter in self._noted:
+            setter(thing, before)
 
     def restore(self) -> None:
         """Restores the state from the first call of `put_back`."""
         present, self._present = self._present, None
         if present is not None:
             let_optimize(self._optimized)
-        for thing, before, put in reversed(present or ()):
-            put(thing, before)
+        for thing, before, setter in reversed(present or ()):
+            setter(thing, before)
         for places in self._weak.values():
             for _, unread, key, _ in places:
                 unread[key] = None
@@ -143,7 +145,7 @@ class _Walk:
         self.noted: list[Noted] = [(random, random.getstate(), _put_random)]
         # The places of tensors: the thing, what is noted of it, and the key.
         self.places: list[tuple[Any, _Before, Any]] = []
-        self._seen: set[int] = set()
+        self._visited: set[int] = set()
         self._uses_numpy = False
 
     def add_module(self, module: torch.nn.Module) -> None:
@@ -187,23 +189,23 @@ class _Walk:
                 (thing, before, key) for key, v in pairs if isinstance(v, torch.Tensor)
             ]
 
-    def _note(self, thing: Any, before: Any, put: Callable[[Any, Any], None]) -> None:
-        self._seen.add(id(thing))
-        self.noted.append((thing, before, put))
+    def _note(self, thing: Any, before: Any, setter: Callable[[Any, Any], None]) -> None:
+        self._visited.add(id(thing))
+        self.noted.append((thing, before, setter))
 
     def _add(self, thing: Any, depth: int) -> None:
         kind = type(thing)
-        if kind in _ATOMS or id(thing) in self._seen or depth > _MOST_DEPTH:
+        if kind in _ATOMS or id(thing) in self._visited or depth > _MOST_DEPTH:
             return
         if len(self.noted) > _MOST_THINGS:
             return
         if isinstance(thing, (torch.nn.Module, torch.Tensor, type)):
             return
         if kind is types.FunctionType:
-            self._seen.add(id(thing))
+            self._visited.add(id(thing))
             self._add_function(thing, depth)
         elif isinstance(thing, functools.partial):
-            self._seen.add(id(thing))
+            self._visited.add(id(thing))
             self._add_each((thing.func, *thing.args, *thing.keywords.values()), depth)
         elif kind is types.MethodType:
             self._add(thing.__self__, depth)
@@ -211,12 +213,12 @@ class _Walk:
             self._add_object(thing, depth)
 
     def _add_object(self, thing: Any, depth: int) -> None:
-        for base, put in _CONTAINERS:
+        for base, setter in _CONTAINERS:
             if not isinstance(thing, base):
                 continue
             length = base.__len__(thing)
             if length <= _MOST_NOTED:
-                self._note(thing, _COPIES[put](thing), put)
+                self._note(thing, _COPIES[setter](thing), setter)
                 self._note_places(self.noted[-1])
             if length <= _MOST_WALKED:
                 is_mapping = isinstance(thing, dict)
@@ -225,7 +227,7 @@ class _Walk:
             break
         else:
             if isinstance(thing, tuple):
-                self._seen.add(id(thing))
+                self._visited.add(id(thing))
                 self._add_each(tuple.__iter__(thing), depth)
         if _is_of_library(type(thing)):  # type: ignore[arg-type]
             self._add_of_numpy(thing)
@@ -233,8 +235,8 @@ class _Walk:
         if isinstance(thing, random.Random):
             self._note(thing, thing.getstate(), _put_random)
         attributes = _attributes_of(thing)
-        if attributes is not None and id(attributes) not in self._seen:
-            self._seen.add(id(thing))
+        if attributes is not None and id(attributes) not in self._visited:
+            self._visited.add(id(thing))
             self._note(attributes, dict(attributes), _put_in_dict)
             self._note_places(self.noted[-1])
             self._add_each([*attributes.values()], depth)
@@ -260,7 +262,7 @@ class _Walk:
         for code in _variables_of(function):
             self._add_variables(code)
         for cell in function.__closure__ or ():
-            if id(cell) in self._seen:
+            if id(cell) in self._visited:
                 continue
             try:
                 value = cell.cell_contents
@@ -275,7 +277,7 @@ class _Walk:
             self._uses_numpy = True
             of_numpy: Any = sys.modules["numpy"].random.mtrand._rand
             self._note(of_numpy, of_numpy.get_state(), _put_state)
-        if not code.names or id(code) in self._seen:
+        if not code.names or id(code) in self._visited:
             return
         before = _variables(code)
         self._note(code, before, _put_variables)
@@ -312,7 +314,7 @@ def _is_variable(space: dict[str, Any], name: str) -> bool:
 @functools.cache
 def _code_of(kind: type) -> tuple[_Code, ...]:
     """Returns the variables that the methods of a module's class name."""
-    found: list[_Code] = []
+    codes: list[_Code] = []
     for base in kind.__mro__:
         if base is torch.nn.Module or _is_of_library(base):
             continue
@@ -320,8 +322,8 @@ def _code_of(kind: type) -> tuple[_Code, ...]:
             function = getattr(value, "__func__", value)
             function = getattr(function, "__wrapped__", function)
             if isinstance(function, types.FunctionType):
-                found += _variables_of(function)
-    return tuple(found)
+                codes += _variables_of(function)
+    return tuple(codes)
 
 
 _KNOWN_CODE: dict[types.CodeType, tuple[_Code, ...]] = {}
@@ -330,25 +332,25 @@ _KNOWN_CODE: dict[types.CodeType, tuple[_Code, ...]] = {}
 def _variables_of(function: types.FunctionType) -> tuple[_Code, ...]:
     """Returns the variables that a function, and the functions of its file that it names,
     name."""
-    known = _KNOWN_CODE.get(function.__code__)
-    if known is not None:
-        return known
+    known_codes = _KNOWN_CODE.get(function.__code__)
+    if known_codes is not None:
+        return known_codes
     space = function.__globals__
     if str(space.get("__name__", "")).partition(".")[0] in _LIBRARIES:
         return _KNOWN_CODE.setdefault(function.__code__, ())
-    left, seen, names = [function.__code__], set(), set()
-    while left:
-        code = left.pop()
-        if code in seen:
+    pending, visited, names = [function.__code__], set(), set()
+    while pending:
+        code = pending.pop()
+        if code in visited:
             continue
-        seen.add(code)
+        visited.add(code)
         own = {i.argval for i in dis.get_instructions(code) if i.opname in _OF_GLOBALS}
         names |= own
-        left += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-        called = (space.get(name) for name in own)
-        left += [
+        pending += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+        functions = (space.get(name) for name in own)
+        pending += [
             f.__code__
-            for f in called
+            for f in functions
             if isinstance(f, types.FunctionType) and f.__globals__ is space
         ]
     return _KNOWN_CODE.setdefault(function.__code__, (_Code(space, names),))
