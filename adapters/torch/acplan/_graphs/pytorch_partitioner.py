@@ -1,9 +1,8 @@
-"""PyTorch's partitioner with another choice of what is saved.
+"""PyTorch's partitioner with another choice of saved values.
 
-`min_cut_rematerialization_partition` prepares the joint graph, asks
-`choose_saved_values_set` what forward is to save, and makes the two graphs of that. Only
-the question is answered here: what PyTorch does of effects, random numbers, symbols and
-ranks stays its own.
+`min_cut_rematerialization_partition` prepares the joint graph, asks `choose_saved_values_set`
+what forward is to save, and makes the two graphs from the answer. Only this question is
+answered here: effects, random numbers, symbols and ranks remain PyTorch's business.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ class _Asked(threading.local):
 
 
 class _Replacement:
-    """Stands in PyTorch's place as long as a thread is choosing, and asks PyTorch for
+    """A function that replaces PyTorch's while a thread is choosing, and calls PyTorch's in
     every other thread."""
 
     def __init__(self) -> None:
@@ -66,5 +65,6 @@ _REPLACEMENT = _Replacement()
 
 
 def choosing(chooser: Chooser) -> contextlib.AbstractContextManager[None]:
-    """While it lasts, PyTorch's partitioner saves in this thread what `chooser` says."""
+    """Lets PyTorch's partitioner save, in this thread and within the block, the nodes that
+    `chooser` returns."""
     return _REPLACEMENT.choosing(chooser)

@@ -1,4 +1,4 @@
-"""`acplan remat`: what of a joint graph to keep from forward to backward."""
+"""`acplan remat`: the buffers of a joint graph to keep from forward to backward."""
 
 import json
 from collections.abc import Iterable
@@ -19,8 +19,8 @@ def plan_graph(
     time_limit: float | None = None,
     kept: Budget | None = None,
 ) -> dict[str, Any]:
-    """Returns the plan that runs least again within the budget, and keeps at most so many
-    bytes: data of `acplan.remat`, with the memory node by node. `status` is "infeasible" where
+    """Returns the plan that runs least again within the budget, and keeps at most `kept_limit`
+    bytes: data of `acplan.remat`, with the memory node by node. `status` is "infeasible" if
     nothing fits."""
     sizes = {"budget": budget, "kept": kept}
     asked = {k: size_value(k, v) for k, v in sizes.items() if v is not None}
@@ -28,7 +28,8 @@ def plan_graph(
 
 
 def evaluate_graph(graph: dict[str, Any], saved: Iterable[str]) -> dict[str, Any]:
-    """Returns the same of a choice that is made already: the names of the buffers kept."""
+    """Returns the same data for a choice that is made already: the names of the kept
+    buffers."""
     return _run(graph, {}, {"saved": [*saved]})
 
 

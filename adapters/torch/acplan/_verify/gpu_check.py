@@ -1,4 +1,4 @@
-"""python -m acplan gpu-check: real training steps beside what plans say of them."""
+"""python -m acplan gpu-check: real training steps beside the predictions of plans."""
 
 import argparse
 import contextlib
@@ -33,13 +33,13 @@ from acplan._verify.verify import is_of_a_frame, simulate
 
 PLANS = ("none", "blocks", "80%", "60%", "min", "offload")
 _WARM_UPS = 2
-# Of the memory of a device, for a model without a plan.
+# The share of a device's memory that a model without a plan may use.
 _SHARE = 0.85
 
 
 @dataclasses.dataclass(frozen=True)
 class _Bench:
-    """A model, where its steps run, and how many of them are timed."""
+    """A model, the device on which its steps run, and how many of them are timed."""
 
     model: CheckedModel
     device: str
@@ -128,7 +128,7 @@ def _names(flag: str, text: str | None, known: Sequence[str]) -> Sequence[str]:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Returns what the results are of."""
+    """Returns the facts about the machine and its software."""
     found: dict[str, Any] = {
         "device": platform.processor() or platform.machine(),
         "memory_bytes": None,
@@ -165,7 +165,7 @@ def check(
     device: str,
     steps: int,
 ) -> Iterator[Row]:
-    """Yields the rows of a model. What fails is a row, not the end."""
+    """Yields the rows of a model. An error becomes a row, and does not end the check."""
     memory = math.inf
     if device == "cuda":
         memory = _SHARE * torch.cuda.get_device_properties(0).total_memory
@@ -185,7 +185,7 @@ def check(
         try:
             yield _checked(row, bench, base)
         except AcplanError as error:
-            has_no_plan = error.exit_code in (3, 4)  # proven, and not
+            has_no_plan = error.exit_code in (3, 4)  # no plan fits, proven or not
             told = _told(error)
             is_error = not has_no_plan
             yield (
@@ -253,7 +253,8 @@ def _difference(predicted: Sequence[str], measured: Sequence[str]) -> str | None
 def _losses_differ(
     found: Sequence[float], base: Sequence[float], again: Sequence[float]
 ) -> str | None:
-    """Bit for bit, or by no more than twice what two runs without a plan do."""
+    """Returns the difference of losses, or None if they are equal bit for bit, or differ by at
+    most twice as much as two runs without a plan."""
     if list(found) == list(base):
         return None
     noise = max(abs(a - b) for a, b in zip(base, again))
@@ -279,7 +280,8 @@ def _plan_of(label: str, model: CheckedModel, traced: Trace, device: str) -> Pla
 
 
 def _link_rate(device: str) -> str:
-    """Of the link to the host: of both ways the slower one, while the other is busy."""
+    """Returns the rate of the link to the host: that of the slower way, while the other is
+    busy."""
     if device == "cpu":
         return "25GB/s"
     size, copies = 1 << 28, 8
@@ -298,8 +300,8 @@ def _link_rate(device: str) -> str:
 
 
 def blocks_of(model: nn.Module) -> list[str]:
-    """Returns names of what the outermost lists of modules hold, without those that are a
-    single layer; of the root's own modules, where there are no such lists."""
+    """Returns the names of the modules in the outermost lists of modules, except single layers;
+    or of the root's own modules, if there are no such lists."""
     root = type(model).__name__
     found: list[str] = []
     for path, module in model.named_modules():
@@ -322,13 +324,13 @@ def _on_meta(model: CheckedModel) -> nn.Module:
 
 
 def _optimizer(parameters: Any) -> torch.optim.Optimizer:
-    # In lists, which CUDA takes by default and the CPU does not.
+    # In lists, as CUDA does by default, unlike the CPU.
     return torch.optim.AdamW(parameters, lr=1e-4, foreach=True)
 
 
 def fitting_trace(model: CheckedModel, device: str, memory: float) -> tuple[Trace, int]:
-    """Returns the trace for the largest batch, halved as often as it must be, that fits into
-    this memory without a plan."""
+    """Returns the trace for the largest batch that fits into this memory without a plan, and
+    the batch, which is halved as often as needed."""
     batch = model.batch
     while True:
         inputs: dict[str, Any] = model.inputs(batch)
@@ -396,8 +398,8 @@ def _operators_of(
     inputs: dict[str, torch.Tensor],
     optimizer: torch.optim.Optimizer,
 ) -> tuple[str, ...]:
-    """Runs a step as in the trace, in which nothing reads the loss, and returns the names of
-    its operators."""
+    """Runs a step as in the trace, in which nothing reads the loss. Returns the names of its
+    operators."""
     recorder = Recorder()
     with recorder:
         with _autocast(bench.model, bench.device):

@@ -7,8 +7,8 @@ from typing import Any, TextIO
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A model with a plan: what was predicted, what was measured, where they differ.
-    Or `note`, why there is no such plan; or the error that ended it."""
+    """A model with a plan: the predictions, the measurements, and where they differ. Or `note`,
+    why there is no such plan; or the error that ended it."""
 
     model: str
     plan: str
@@ -26,11 +26,11 @@ class Row:
     losses_differ: str | None = None
     note: str | None = None
     error: str | None = None
-    stall_ms: float | None = None  # of predicted_ms: it waits for the host
+    stall_ms: float | None = None  # the part of predicted_ms in which it waits for the host
 
     @property
     def memory_error(self) -> float | None:
-        """Of the predicted peak, relative to what was allocated."""
+        """The error of the predicted peak, relative to the allocated bytes."""
         if self.predicted_bytes is None or not self.allocated_bytes:
             return None
         return self.predicted_bytes / self.allocated_bytes - 1

@@ -37,17 +37,16 @@ def verify(
     values: bool | str | None = None,
     **kwargs: Any,
 ) -> Verification:
-    """Predicts the plan's memory over a training step, and traces the step again with
-    the plan applied, on fake tensors: no GPU is asked.
+    """Predicts the plan's memory over a training step, and traces the step again with the plan
+    applied, on fake tensors: no GPU is used.
 
-    Arguments and options as for acplan.trace, microbatches as `of` has them; `of` is
-    the model's trace where there is one. The model comes without the plan and is left
-    so.
+    Arguments and options are those of acplan.trace, microbatches are those of `of`, which is
+    the model's trace, if there is one. The model must be without the plan, and is left so.
 
-    values: takes steps of copies of the model with the plan and without it, on real
-    tensors where the model is, and compares losses, gradients, buffers and random states
-    (`Verification.values`). By default where that takes moments. A smaller batch in
-    `args`, without `of`, makes a larger model affordable. As text it is acplan.trace's.
+    values: takes steps of copies of the model with the plan and without it, on real tensors on
+    the model's device, and compares losses, gradients, buffers and random states
+    (`Verification.values`). This is the default if it takes moments. With a smaller batch in
+    `args`, and without `of`, a larger model is affordable. A text is passed to acplan.trace.
     """
     require_module(model)
     plan = plan_given(plan)
@@ -69,7 +68,7 @@ def verify(
     return remember(dataclasses.replace(verification, values=check), of, plan)
 
 
-# Options of acplan.trace that say nothing of the step.
+# Options of acplan.trace that do not describe the step.
 _OF_TRACES = ("progress", "workspaces", "source", "device")
 
 
@@ -77,7 +76,8 @@ _OF_TRACES = ("progress", "workspaces", "source", "device")
 def verifying(
     model: torch.nn.Module, *args: Any, of: Trace | None = None, **kwargs: Any
 ) -> Iterator[Callable[[Plan], Verification]]:
-    """`verify` for one plan after the other, on the same fake tensors."""
+    """Yields a function like `verify` for many plans, one after the other, on the same fake
+    tensors."""
     if of is None:
         of = trace(model, *args, **kwargs)
     accumulate = kwargs.setdefault("accumulate", of.accumulate)
@@ -102,7 +102,7 @@ def verifying(
 
 def measure(model: torch.nn.Module, plan: Plan, *args: Any, **kwargs: Any) -> tuple[Step, ...]:
     """Returns the operators of a training step of the model with the plan, on fake tensors;
-    options as for acplan.trace."""
+    options are those of acplan.trace."""
     with measuring(model, *args, **kwargs) as measured:
         return measured(plan)
 
@@ -116,8 +116,8 @@ def measuring(
     real: Limits | None = None,
     **kwargs: Any,
 ) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
-    """`measure` for one plan after the other: a first step runs without any. `real`: with
-    real values, within these limits."""
+    """Yields a function like `measure` for many plans, one after the other; a first step runs
+    without a plan. `real`: with real values, within these limits."""
     step = TrainingStep.from_arguments(model, args, kwargs)
     on = find_device(device)
 
@@ -132,7 +132,7 @@ def measuring(
 
         def measured(plan: Plan) -> tuple[Step, ...]:
             recorder = Recorder(on, kernels=on if workspaces else None)
-            plain.zero_grad(set_to_none=True)  # where a step with a plan failed
+            plain.zero_grad(set_to_none=True)  # in case a step with a plan failed
             with applied(plain, plan) as planned:
                 run_step(recorder, dataclasses.replace(on_fakes, model=planned), optimizer)
             return _steps(recorder.log)
@@ -166,7 +166,7 @@ def simulate(of: Trace, plan: Plan) -> tuple[Step, ...]:
 
 @contextlib.contextmanager
 def _simulating(of: Trace) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
-    """`simulate` for one plan after the other."""
+    """Yields a function like `simulate` for many plans, one after the other."""
     with question_folder() as folder:
         question = {
             "trace": folder.add("trace", of),
@@ -189,7 +189,7 @@ def _step_of(row: dict[str, str], of: Trace) -> Step:
 
 
 def require_within_budget(planned: Plan, verification: Verification) -> None:
-    """Raises AcplanError where the re-traced peak is over the plan's budget."""
+    """Raises AcplanError if the re-traced peak is over the plan's budget."""
     data = planned.data
     if (
         data.get("world_size", 1) != 1
