@@ -149,7 +149,7 @@ def test_predicted_is_measured_at_every_operator(
     options: dict[str, Any] = {"optimizer": "sgd", "autocast": autocast, **inputs}
     traced = trace(model, **options)
     without = [operator["name"] for operator in traced.data["operators"]]
-    with verifying(model, of=traced, **options) as verified:
+    with verifying(model, model_trace=traced, **options) as verified:
         for seed in range(3):
             chance = random.Random(seed)
             units = units_by_chance(traced.data, chance)

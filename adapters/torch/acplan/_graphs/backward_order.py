@@ -30,11 +30,11 @@ class BackwardOrder:
         it at once, so that the tuple is not held for one of them."""
         graph = module.graph
         places = self._places(graph)
-        made = Graph()
+        new_graph = Graph()
         copies: dict[Node, Node] = {}
 
         def copy(node: Node) -> None:
-            copies[node] = made.node_copy(node, copies.__getitem__)
+            copies[node] = new_graph.node_copy(node, copies.__getitem__)
             for user in node.users:
                 if user.target is operator.getitem and user not in copies:
                     copy(user)
@@ -44,30 +44,30 @@ class BackwardOrder:
         by_name = {node.name: node for node in graph.nodes}
         turns = [by_name[name] for name in self.turns if name in by_name]
         for node in [*turns, *graph.find_nodes(op="output")]:
-            for needed in sorted(_missing(node, copies), key=places.__getitem__):
-                if needed not in copies:
-                    copy(needed)
-        return GraphModule(module, made)
+            for source in sorted(_missing(node, copies), key=places.__getitem__):
+                if source not in copies:
+                    copy(source)
+        return GraphModule(module, new_graph)
 
     def _places(self, graph: Graph) -> dict[Node, float]:
         """Returns the places of a graph's nodes. A node that PyTorch has put in another's place
         runs behind the nodes that it reads."""
         places: dict[Node, float] = {}
         for node in graph.nodes:
-            behind = max((places[n] for n in node.all_input_nodes), default=-1.0) + 0.5
-            places[node] = self.place.get(node.name, behind)
+            default = max((places[n] for n in node.all_input_nodes), default=-1.0) + 0.5
+            places[node] = self.place.get(node.name, default)
             if node.op == "output":
                 places[node] = float("inf")
         return places
 
 
-def _missing(node: Node, there: Mapping[Node, Node]) -> set[Node]:
+def _missing(node: Node, copies: Mapping[Node, Node]) -> set[Node]:
     """Returns the node and the nodes that it needs, except those that have copies."""
-    found: set[Node] = set()
-    left = [node]
-    while left:
-        needed = left.pop()
-        if needed not in found and needed not in there:
-            found.add(needed)
-            left += needed.all_input_nodes
-    return found
+    missing: set[Node] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if current not in missing and current not in copies:
+            missing.add(current)
+            pending += current.all_input_nodes
+    return missing

@@ -51,13 +51,13 @@ class Pass:
         self.values: dict[Node, Any] = {}
         self.steps: list[Step] = []
 
-    def run(self, given: dict[str, Any], *, keeps_inputs: bool) -> None:
+    def run(self, held_values: dict[str, Any], *, keeps_inputs: bool) -> None:
         """Runs the graph. `held_values`: inputs by name that are held already; the others are
         made. Inputs are kept, or dropped after their last use."""
         inputs = self._graph.find_nodes(op="placeholder")
         for node in inputs:
-            if node.name in given:
-                self.values[node] = given[node.name]
+            if node.name in held_values:
+                self.values[node] = held_values[node.name]
             else:
                 self.values[node] = self._run.placeholder(node)
                 self._memory.hold(self.values[node])
@@ -69,26 +69,26 @@ class Pass:
             elif node.op == "call_function":
                 self._call(node, set() if not keeps_inputs else {*inputs})
 
-    def _call(self, node: Node, kept: set[Node]) -> None:
+    def _call(self, node: Node, kept_nodes: set[Node]) -> None:
         value = self._run.call(node, self.values.__getitem__)
         self.values[node] = value
         self._memory.hold(value)
         self.steps.append(Step(node.name, self._memory.live_bytes))
-        for used in self._last_used_by.get(node, ()):
-            if used not in kept and used.op != "get_attr":
-                self._memory.drop(self.values[used])
+        for source in self._last_used_by.get(node, ()):
+            if source not in kept_nodes and source.op != "get_attr":
+                self._memory.drop(self.values[source])
         if not node.users:
             self._memory.drop(value)
 
 
 def _last_uses(module: GraphModule) -> dict[Node, list[Node]]:
     """Returns, for each node, the nodes that nothing uses after it."""
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     last: dict[Node, list[Node]] = {}
     for node in reversed(module.graph.nodes):
         for source in node.all_input_nodes:
-            if source not in seen:
-                seen.add(source)
+            if source not in visited:
+                visited.add(source)
                 last.setdefault(node, []).append(source)
     return last
 
@@ -130,5 +130,5 @@ def device_type_of_graphs(*modules: GraphModule) -> str | None:
         for node in module.graph.nodes
         for tensor in tensors_in(node.meta.get("val"))
     }
-    used = types - {"cpu", "meta"}
-    return min(used) if used else None
+    accelerators = types - {"cpu", "meta"}
+    return min(accelerators) if accelerators else None

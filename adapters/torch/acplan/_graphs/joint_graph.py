@@ -56,7 +56,7 @@ class JointGraph:
         self._outputs = _outputs_of(module, num_fwd_outputs)
         views = {n for n in self._nodes if not self._buffers.made_by(n)}
         self._costs = GraphCosts(device, values, views, is_fused)
-        self._again = _what_may_run_again(self._nodes, self._buffers)
+        self._may_rerun = _what_may_run_again(self._nodes, self._buffers)
         self._allow_keeping()
         # A new set of PyTorch's; all nodes that backward runs in a version without it.
         needs = getattr(node_info, "tangents_closure", node_info.required_bw_nodes)
@@ -141,41 +141,41 @@ class JointGraph:
     def names_of(self, saved: Iterable[Node]) -> list[str]:
         """Returns the names of the buffers that are kept if these nodes are saved, except
         inputs."""
-        kept = sorted(set(self._buffers.read(saved)))
+        numbers = sorted(set(self._buffers.read(saved)))
         return [
             self._buffers.entries[b]["name"]
-            for b in kept
+            for b in numbers
             if self._buffers.makers[b] is not None
         ]
 
-    def saved_nodes(self, kept: Iterable[str]) -> list[Node]:
+    def saved_nodes(self, kept_names: Iterable[str]) -> list[Node]:
         """Returns the nodes that PyTorch is to save for a plan that keeps these buffers: their
         tensors, and the inputs and sizes that backward needs besides.
 
         Raises AcplanError if a node would have to run again that may not.
         """
         number_of = {buffer["name"]: k for k, buffer in enumerate(self._buffers.entries)}
-        unknown = [name for name in kept if name not in number_of]
+        unknown = [name for name in kept_names if name not in number_of]
         if unknown:
             raise AcplanError(f"the graph has no buffer {unknown[0]!r}")
-        there = {number_of[name] for name in kept}
-        there |= set(self._buffers.returned(self._outputs.forward))
+        kept_numbers = {number_of[name] for name in kept_names}
+        kept_numbers |= set(self._buffers.returned(self._outputs.forward))
         saved: set[Node] = set()
-        seen: set[Node] = set()
-        left = [n for n in self._outputs.backward if n is not None]
-        left += [n for n in self._nodes if self._stages[n] == BACKWARD]
-        while left:
-            node = left.pop()
-            if node in seen:
+        visited: set[Node] = set()
+        pending = [n for n in self._outputs.backward if n is not None]
+        pending += [n for n in self._nodes if self._stages[n] == BACKWARD]
+        while pending:
+            node = pending.pop()
+            if node in visited:
                 continue
-            seen.add(node)
-            if self._is_saved(node, there):
+            visited.add(node)
+            if self._is_saved(node, kept_numbers):
                 saved.add(node)
             else:
-                left += node.all_input_nodes
+                pending += node.all_input_nodes
         return [node for node in self._nodes if node in saved]
 
-    def _is_saved(self, node: Node, there: set[int]) -> bool:
+    def _is_saved(self, node: Node, kept_numbers: set[int]) -> bool:
         """Returns whether backward gets the node from forward."""
         if self._stages[node] == BACKWARD:
             return False
@@ -184,11 +184,11 @@ class JointGraph:
         noted = node.meta.get("val")
         if isinstance(noted, torch.SymInt):
             return True
-        made = self._buffers.made_by(node)
+        made_buffers = self._buffers.made_by(node)
         roots = [b for b in self._buffers.read([node]) if self._buffers.is_root(node, b)]
-        if roots and all(b in there for b in roots) and isinstance(noted, torch.Tensor):
+        if roots and all(b in kept_numbers for b in roots) and isinstance(noted, torch.Tensor):
             return True
-        if made and not self._again[node]:
+        if made_buffers and not self._may_rerun[node]:
             raise AcplanError(f"{node.name} would have to run again, which it must not")
         return False
 
@@ -212,7 +212,7 @@ class JointGraph:
             maker, root = self._buffers.makers[number], self._buffers.roots[number]
             if maker is None:
                 continue
-            if root is None or (self._again[maker] and must_recompute(root)):
+            if root is None or (self._may_rerun[maker] and must_recompute(root)):
                 entry["keep"] = False
 
     def _node_data(self, node: Node) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class JointGraph:
             "reads": self._buffers.read(node.all_input_nodes),
             "makes": makes,
         }
-        if not self._again[node]:
+        if not self._may_rerun[node]:
             data["again"] = False
         return data
 
@@ -244,18 +244,18 @@ def _in_order(
     late = {n for n in backward if n not in needs_tangent}
 
     def take_late_for(readers: Sequence[Node]) -> list[Node]:
-        needed: set[Node] = set()
-        to_visit, seen = [*readers], {*readers}
+        late_nodes: set[Node] = set()
+        to_visit, visited = [*readers], {*readers}
         while to_visit:
             node = to_visit.pop()
             if node in late:
-                needed.add(node)
+                late_nodes.add(node)
             for source in node.all_input_nodes:
-                if source not in seen and stages[source] == BACKWARD:
-                    seen.add(source)
+                if source not in visited and stages[source] == BACKWARD:
+                    visited.add(source)
                     to_visit.append(source)
-        late.difference_update(needed)
-        return sorted(needed, key=place.__getitem__)
+        late.difference_update(late_nodes)
+        return sorted(late_nodes, key=place.__getitem__)
 
     for node in backward:
         if node not in late:
@@ -278,22 +278,22 @@ def _outputs_of(module: GraphModule, count: int) -> _Outputs:
 
 
 def _what_may_run_again(nodes: Sequence[Node], buffers: GraphBuffers) -> dict[Node, bool]:
-    written = _written_inputs(nodes, buffers)
-    again = {}
+    written_inputs = _written_inputs(nodes, buffers)
+    may_rerun = {}
     for node in nodes:
-        reads_written = written & set(buffers.read(node.all_input_nodes))
+        reads_written = written_inputs & set(buffers.read(node.all_input_nodes))
         must_save = any(
             user.target is operator.getitem
             and user.meta.get("recompute") == CheckpointPolicy.MUST_SAVE
             for user in node.users
         )
-        again[node] = may_run_again(node) and not reads_written and not must_save
-    return again
+        may_rerun[node] = may_run_again(node) and not reads_written and not must_save
+    return may_rerun
 
 
 def _written_inputs(nodes: Sequence[Node], buffers: GraphBuffers) -> set[int]:
     """Returns the inputs to which forward writes; they have other contents in backward."""
-    written: set[int] = set()
+    buffers_written: set[int] = set()
     for node in nodes:
         schema = getattr(node.target, "_schema", None)
         if schema is None or not schema.is_mutable:
@@ -301,8 +301,8 @@ def _written_inputs(nodes: Sequence[Node], buffers: GraphBuffers) -> set[int]:
         for argument, value in zip(schema.arguments, node.args):
             alias = argument.alias_info
             if alias is not None and alias.is_write and isinstance(value, Node):
-                written |= set(buffers.read([value]))
-    return {b for b in written if buffers.makers[b] is None}
+                buffers_written |= set(buffers.read([value]))
+    return {b for b in buffers_written if buffers.makers[b] is None}
 
 
 def _reads_a_tangent(node: Node) -> bool:

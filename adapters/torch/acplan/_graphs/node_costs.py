@@ -44,43 +44,45 @@ class GraphCosts:
         return 0.0
 
     def _alone_ms(self, node: Node) -> float:
-        made = self._values[node]
+        result = self._values[node]
         read = [self._values[source] for source in node.all_input_nodes]
         if not isinstance(node.target, torch._ops.OpOverload):
-            return self._bytes_ms([*read, made])
+            return self._bytes_ms([*read, result])
         args = torch.fx.map_arg(node.args, self._values.__getitem__)
         kwargs = torch.fx.map_arg(node.kwargs, self._values.__getitem__)
         tensors = tensors_in(read)
         try:
-            run = OperatorRun(node.target, args, dict(kwargs), made)
-            return self._device.runtime_ms(run, tensors, tensors_in(made))
+            run = OperatorRun(node.target, args, dict(kwargs), result)
+            return self._device.runtime_ms(run, tensors, tensors_in(result))
         except (ValueError, TypeError, RuntimeError, AssertionError):
-            return self._bytes_ms([*read, made])  # no FLOPs are known for such arguments
+            return self._bytes_ms([*read, result])  # no FLOPs are known for such arguments
 
     def _bytes_ms(self, values: Sequence[Any]) -> float:
-        moved = sum(int(t.untyped_storage().nbytes()) for _, t in distinct_storages(values))
-        return moved / self._device.bandwidth * 1e3
+        byte_count = sum(
+            int(t.untyped_storage().nbytes()) for _, t in distinct_storages(values)
+        )
+        return byte_count / self._device.bandwidth * 1e3
 
     def _is_reduction(self, node: Node) -> bool:
         if _has_tag(node.target, "pointwise"):
             return False
-        made = max((t.numel() for t in tensors_in(self._values[node])), default=0)
+        largest = max((t.numel() for t in tensors_in(self._values[node])), default=0)
         read = (self._values[source] for source in node.all_input_nodes)
         sizes = [t.numel() for value in read for t in tensors_in(value)]
         # An operator that gathers reads a few rows of a large table, and reduces nothing.
         is_gather = _name(node.target) in _GATHERS
-        return not is_gather and made < max(sizes, default=0)
+        return not is_gather and largest < max(sizes, default=0)
 
     def _is_read_by_a_kernel(self, node: Node) -> bool:
         """Returns whether a reader of the node, or of a view of it, is a kernel of its own."""
-        left, seen = [node], {node}
-        while left:
-            for user in left.pop().users:
-                if user.op != "call_function" or user in seen:
+        pending, visited = [node], {node}
+        while pending:
+            for user in pending.pop().users:
+                if user.op != "call_function" or user in visited:
                     continue
-                seen.add(user)
+                visited.add(user)
                 if user in self._views:
-                    left.append(user)
+                    pending.append(user)
                 elif is_kernel_of_its_own(user.target):
                     return True
         return False

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 _RECOMPUTED = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 # Arguments with the share of elements that an operator drops; it draws nothing if they are
 # zero.
-_DROPPED = ("dropout_p", "dropout", "p")
+_DROP_ARGUMENTS = ("dropout_p", "dropout", "p")
 
 
 def is_tangent(node: Node) -> bool:
@@ -100,13 +100,13 @@ def _drops_nothing(node: Node) -> bool:
     time."""
     parameters = node.target._schema.arguments  # type: ignore[union-attr]
     for place, parameter in enumerate(parameters):
-        if parameter.name not in _DROPPED:
+        if parameter.name not in _DROP_ARGUMENTS:
             continue
         if place < len(node.args):
-            given = node.args[place]
+            share = node.args[place]
         else:
-            given = node.kwargs.get(parameter.name, parameter.default_value)
-        return isinstance(given, (int, float)) and given == 0
+            share = node.kwargs.get(parameter.name, parameter.default_value)
+        return isinstance(share, (int, float)) and share == 0
     return False
 
 

@@ -66,9 +66,9 @@ class FakeRun:
         if [*value.shape] == size and [*value.stride()] == stride:
             return value
         with self._mode, torch.no_grad():
-            made = torch.empty([0], dtype=noted.dtype, device=noted.device)
+            tensor = torch.empty([0], dtype=noted.dtype, device=noted.device)
             offset = size_hint(noted.storage_offset())
-            return made.set_(value.untyped_storage(), offset, size, stride)
+            return tensor.set_(value.untyped_storage(), offset, size, stride)
 
     def attribute(self, node: Node) -> Any:
         """Returns a constant of the module; there is one however often it is named."""
@@ -100,20 +100,20 @@ class FakeRun:
     def _as_noted(self, node: Node, value_of: Callable[[Node], Any]) -> Any:
         read: dict[int, torch.Tensor] = {}
         for source in node.all_input_nodes:
-            noted, found = (
+            noted, actual = (
                 tensors_in(value) for value in (source.meta.get("val"), value_of(source))
             )
-            if len(noted) == len(found):
-                read |= {storage_of(a): b for a, b in zip(noted, found)}
+            if len(noted) == len(actual):
+                read |= {storage_of(a): b for a, b in zip(noted, actual)}
 
-        def made(value: Any) -> Any:
+        def like_noted(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 base = read.get(storage_of(value))
                 if base is not None:
                     return base.detach()
             return self._empty_like(value)
 
-        return tree_map(made, node.meta.get("val"))
+        return tree_map(like_noted, node.meta.get("val"))
 
     def _empty_like(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -150,11 +150,11 @@ def run_graph(module: GraphModule) -> Values:
 
 def distinct_storages(value: Any) -> Iterator[tuple[int, torch.Tensor]]:
     """Yields, for each memory of the value, its number and a tensor in it."""
-    seen: set[int] = set()
+    storages: set[int] = set()
     for tensor in tensors_in(value):
         storage = storage_of(tensor)
-        if storage not in seen:
-            seen.add(storage)
+        if storage not in storages:
+            storages.add(storage)
             yield storage, tensor
 
 
@@ -168,5 +168,5 @@ def allocated_bytes(tensor: torch.Tensor, device_type: str | None) -> int:
 def device_type_of(values: Values) -> str | None:
     """Returns the accelerator in use, on which memory counts, or None if all memory counts."""
     types = {t.device.type for value in values.values() for t in tensors_in(value)}
-    used = types - {"cpu", "meta"}
-    return min(used) if used else None
+    accelerators = types - {"cpu", "meta"}
+    return min(accelerators) if accelerators else None

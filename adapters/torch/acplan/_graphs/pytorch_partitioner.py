@@ -19,7 +19,7 @@ Chooser = Callable[[Graph, Any], list[Node] | None]
 _NAME = "choose_saved_values_set"
 
 
-class _Asked(threading.local):
+class _OfThread(threading.local):
     chooser: Chooser | None = None
 
 
@@ -30,7 +30,7 @@ class _Replacement:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._asked = _Asked()
+        self._of_thread = _OfThread()
         self._original: Callable[..., list[Node]] | None = None
 
     @contextlib.contextmanager
@@ -40,11 +40,11 @@ class _Replacement:
                 self._original = getattr(partitioners, _NAME)
                 setattr(partitioners, _NAME, self._choose)
             self._users += 1
-        before, self._asked.chooser = self._asked.chooser, chooser
+        before, self._of_thread.chooser = self._of_thread.chooser, chooser
         try:
             yield
         finally:
-            self._asked.chooser = before
+            self._of_thread.chooser = before
             with self._lock:
                 self._users -= 1
                 if self._users == 0:
@@ -53,10 +53,10 @@ class _Replacement:
     def _choose(
         self, joint_graph: Graph, node_info: Any, *args: Any, **kwargs: Any
     ) -> list[Node]:
-        chooser = self._asked.chooser
-        chosen = chooser(joint_graph, node_info) if chooser else None
-        if chosen is not None:
-            return chosen
+        chooser = self._of_thread.chooser
+        nodes = chooser(joint_graph, node_info) if chooser else None
+        if nodes is not None:
+            return nodes
         assert self._original is not None
         return self._original(joint_graph, node_info, *args, **kwargs)
 

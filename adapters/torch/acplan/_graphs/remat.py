@@ -17,14 +17,14 @@ def plan_graph(
     graph: dict[str, Any],
     budget: Budget | None,
     time_limit: float | None = None,
-    kept: Budget | None = None,
+    kept_limit: Budget | None = None,
 ) -> dict[str, Any]:
     """Returns the plan that runs least again within the budget, and keeps at most `kept_limit`
     bytes: data of `acplan.remat`, with the memory node by node. `status` is "infeasible" if
     nothing fits."""
-    sizes = {"budget": budget, "kept": kept}
-    asked = {k: size_value(k, v) for k, v in sizes.items() if v is not None}
-    return _run(graph, {"time_limit": time_limit, **asked})
+    sizes = {"budget": budget, "kept": kept_limit}
+    limits = {k: size_value(k, v) for k, v in sizes.items() if v is not None}
+    return _run(graph, {"time_limit": time_limit, **limits})
 
 
 def evaluate_graph(graph: dict[str, Any], saved: Iterable[str]) -> dict[str, Any]:

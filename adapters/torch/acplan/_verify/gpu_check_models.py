@@ -58,8 +58,8 @@ def _ids(vocabulary: int, length: int, **others: Any) -> Callable[[int], Inputs]
     def inputs(batch: int) -> Inputs:
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(vocabulary, (batch, length), generator=generator)
-        made = {name: make(batch) for name, make in others.items()}
-        return {"input_ids": ids, "labels": ids.clone(), **made}
+        extra = {name: make(batch) for name, make in others.items()}
+        return {"input_ids": ids, "labels": ids.clone(), **extra}
 
     return inputs
 
@@ -318,8 +318,8 @@ class _Residual(nn.Module):
         y = x
         for norm, conv in zip(self.norms, self.convs):
             y = conv(nn.functional.silu(norm(y)))
-        skipped: torch.Tensor = self.skip(x)
-        return skipped + y
+        shortcut: torch.Tensor = self.skip(x)
+        return shortcut + y
 
 
 class _UNet(nn.Module):
@@ -336,17 +336,17 @@ class _UNet(nn.Module):
         self.last = nn.Conv2d(width, 3, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y, kept = self.first(x), []
+        y, outputs = self.first(x), []
         for block in self.down:
             y = block(y)
-            kept.append(y)
+            outputs.append(y)
             y = nn.functional.avg_pool2d(y, 2)
         rows = y.flatten(2).transpose(1, 2)
         attended, _ = self.attention(rows, rows, rows, need_weights=False)
         y = y + attended.transpose(1, 2).reshape(y.shape)
         for block in self.up:
             y = nn.functional.interpolate(y, scale_factor=2.0)
-            y = block(torch.cat([y, kept.pop()], 1))
+            y = block(torch.cat([y, outputs.pop()], 1))
         out: torch.Tensor = self.last(y)
         return out
 

@@ -76,28 +76,28 @@ def print_row(row: Row, to: TextIO) -> None:
     cells = [
         row.model,
         row.plan,
-        _shown(row.batch, "d"),
+        _cell(row.batch, "d"),
         _gib(row.budget_bytes),
         _gib(row.predicted_bytes),
         _gib(row.allocated_bytes) + ("!" if row.is_over_budget else ""),
-        _shown(row.memory_error, "+.1%"),
+        _cell(row.memory_error, "+.1%"),
         _gib(row.reserved_bytes),
-        _shown(row.predicted_ms, ".2f"),
-        _shown(row.measured_ms, ".2f"),
-        _shown(row.predicted_overhead, "+.1%"),
-        _shown(row.measured_overhead, "+.1%"),
+        _cell(row.predicted_ms, ".2f"),
+        _cell(row.measured_ms, ".2f"),
+        _cell(row.predicted_overhead, "+.1%"),
+        _cell(row.measured_overhead, "+.1%"),
         _verdict(row, row.operators_differ),
         _verdict(row, row.losses_differ),
     ]
     print(_line(cells), file=to, flush=True)
-    for what, told in (
+    for what, text in (
         ("error", row.error),
         ("note", row.note),
         ("operators", row.operators_differ),
         ("losses", row.losses_differ),
     ):
-        if told:
-            print(f"  {what}: {told}", file=to, flush=True)
+        if text:
+            print(f"  {what}: {text}", file=to, flush=True)
 
 
 def _verdict(row: Row, difference: str | None) -> str:
@@ -106,7 +106,7 @@ def _verdict(row: Row, difference: str | None) -> str:
     return "differ" if difference else "equal"
 
 
-def _shown(value: float | None, form: str) -> str:
+def _cell(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 

@@ -73,21 +73,21 @@ class _Numbers:
     """The numbers of a GPU, each with its source."""
 
     def __init__(self, vendor: dict[str, float]) -> None:
-        self.found: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
         self._vendor = vendor
 
     def add(self, key: str, value: float, source: str) -> None:
-        self.found[key] = {"value": float(f"{value:.6g}"), "from": source}
+        self.values[key] = {"value": float(f"{value:.6g}"), "from": source}
 
     def add_rate(self, key: str, measured: float, source: str) -> float:
         """Adds a rate, the vendor's if it is given, else the measured one. Returns it."""
-        told = self._vendor.get(key)
+        vendor_rate = self._vendor.get(key)
         self.add(
             key,
-            measured if told is None else told,
-            source if told is None else "--vendor",
+            measured if vendor_rate is None else vendor_rate,
+            source if vendor_rate is None else "--vendor",
         )
-        return measured if told is None else told
+        return measured if vendor_rate is None else vendor_rate
 
     def add_share(self, key: str, share: float, source: str) -> None:
         self.add(key, min(1.0, max(0.01, share)), source)
@@ -145,7 +145,7 @@ def measure(
     numbers.add(
         "host_factor", 1, "not measured: software's time for a launch is fitted to runs"
     )
-    return numbers.found, points.all()
+    return numbers.values, points.all()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,13 +218,13 @@ def _add_compute(numbers: _Numbers, points: _Points, multiprocessors: int) -> No
 def _add_memory(numbers: _Numbers, points: _Points) -> float:
     """Adds the rates of the device's memory and of the host's link. Returns the rate of the
     link in GB/s."""
-    moved = [*points.copies, *points.norms]
+    memory_points = [*points.copies, *points.norms]
     memory = numbers.add_rate(
-        "memory_gbs", _best_rate(moved) / 1e9, "measured: the fastest copy or norm"
+        "memory_gbs", _best_rate(memory_points) / 1e9, "measured: the fastest copy or norm"
     )
     numbers.add_share(
         "memory_share",
-        _median_rate(moved) / (memory * 1e9),
+        _median_rate(memory_points) / (memory * 1e9),
         "measured: median of copies and norms",
     )
     return numbers.add_rate(

@@ -25,8 +25,8 @@ class Sizes:
     products: tuple[tuple[int, int, int], ...]  # rows, columns, inner
     attention: tuple[tuple[int, int, int, int], ...]  # batch, heads, sequence, dim
     rows: tuple[tuple[int, int], ...]  # of a norm: tokens, hidden
-    copied: tuple[int, ...]  # bytes
-    sent: tuple[int, ...]  # bytes of a collective
+    copy_bytes: tuple[int, ...]  # bytes
+    gather_bytes: tuple[int, ...]  # bytes of a collective
 
 
 LARGE = Sizes(
@@ -41,15 +41,15 @@ LARGE = Sizes(
     ),
     attention=((1, 32, 4096, 128), (1, 32, 8192, 128), (4, 16, 2048, 128)),
     rows=((8192, 8192), (16384, 4096)),
-    copied=(1 << 28, 1 << 29),
-    sent=(1 << 26, 1 << 28),
+    copy_bytes=(1 << 28, 1 << 29),
+    gather_bytes=(1 << 26, 1 << 28),
 )
 SMALL = Sizes(
     products=((128, 128, 128), (256, 128, 64)),
     attention=((1, 2, 64, 16),),
     rows=((64, 128),),
-    copied=(1 << 16,),
-    sent=(1 << 16,),
+    copy_bytes=(1 << 16,),
+    gather_bytes=(1 << 16,),
 )
 
 
@@ -188,7 +188,7 @@ def measure_attention(clock: Clock, sizes: Sizes, backend: str | None) -> list[P
 def measure_memory(clock: Clock, sizes: Sizes) -> tuple[list[Point], list[Point]]:
     """Measures copies inside of the device, and norms, by their traffic."""
     copies = []
-    for size in sizes.copied:
+    for size in sizes.copy_bytes:
         source = torch.zeros(size, dtype=torch.uint8, device=clock.device)
         target = torch.empty_like(source)
         seconds = clock.seconds(functools.partial(target.copy_, source), calls=4)
@@ -206,13 +206,13 @@ def measure_memory(clock: Clock, sizes: Sizes) -> tuple[list[Point], list[Point]
 
 def measure_host_link(clock: Clock, sizes: Sizes) -> list[Point]:
     points = []
-    for size in sizes.copied:
+    for size in sizes.copy_bytes:
         host = torch.empty(size, dtype=torch.uint8, pin_memory=clock.device == "cuda").fill_(1)
         near = torch.empty(size, dtype=torch.uint8, device=clock.device)
-        there = clock.seconds(functools.partial(near.copy_, host, non_blocking=True))
-        back = clock.seconds(functools.partial(host.copy_, near, non_blocking=True))
-        points.append(Point("from the host", (size,), float(size), there))
-        points.append(Point("to the host", (size,), float(size), back))
+        to_device = clock.seconds(functools.partial(near.copy_, host, non_blocking=True))
+        to_host = clock.seconds(functools.partial(host.copy_, near, non_blocking=True))
+        points.append(Point("from the host", (size,), float(size), to_device))
+        points.append(Point("to the host", (size,), float(size), to_host))
     return points
 
 
@@ -229,10 +229,10 @@ def measure_collectives(
     if size < 2:
         return []
     points = []
-    for whole in sizes.sent:
+    for whole in sizes.gather_bytes:
         part = torch.zeros(whole // size, dtype=torch.uint8, device=clock.device)
         parts = [torch.empty_like(part) for _ in range(size)]
         seconds = clock.seconds(functools.partial(dist.all_gather, parts, part, group))
-        moved = float(part.numel() * (size - 1))
-        points.append(Point(what, (whole, size), moved, seconds))
+        received_bytes = float(part.numel() * (size - 1))
+        points.append(Point(what, (whole, size), received_bytes, seconds))
     return points

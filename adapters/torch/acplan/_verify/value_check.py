@@ -56,8 +56,8 @@ def compare_values(step: TrainingStep, plan: Plan) -> ValueCheck:
     Raises AcplanError if the model or its inputs cannot be run or copied, such as a model on
     the meta device.
     """
-    given = tree_leaves((step.args, step.kwargs))
-    tensors = [*step.model.parameters(), *step.model.buffers(), *given]
+    inputs = tree_leaves((step.args, step.kwargs))
+    tensors = [*step.model.parameters(), *step.model.buffers(), *inputs]
     if any(isinstance(t, torch.Tensor) and t.device.type == "meta" for t in tensors):
         raise AcplanError("values: the model or what it is given is on the meta device")
     functions = (step.loss_fn, step.forward_fn)
@@ -68,11 +68,11 @@ def compare_values(step: TrainingStep, plan: Plan) -> ValueCheck:
             check = _compared(expected, values)
             if check.differences:
                 # Values that differ from one time to the next without a plan prove nothing.
-                again = _compared(expected, _outcome(step, None))
-                if again.differences:
+                repeat = _compared(expected, _outcome(step, None))
+                if repeat.differences:
                     return ValueCheck(
                         skip_reason="the step without the plan differs from one time to the "
-                        f"next, too: {again.differences[0]}"
+                        f"next, too: {repeat.differences[0]}"
                     )
         except AcplanError:
             raise
