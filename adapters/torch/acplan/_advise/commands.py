@@ -18,7 +18,7 @@ Steps = Callable[[argparse.Namespace], TrainingStep]
 
 
 def add_explain(parser: argparse.ArgumentParser, step_of: Steps) -> None:
-    """`step_of` the flags of a model."""
+    """Adds the arguments of `explain`. `step_of` makes a step from the flags of a model."""
     parser.add_argument(
         "file", nargs="?", metavar="TRACE", help="a trace, for no model: without levers"
     )

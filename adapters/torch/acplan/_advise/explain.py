@@ -35,12 +35,12 @@ _TOGETHER = "together"
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A step with a lever, as its own trace has it; or why there is none."""
+    """A step with a lever, by its own trace, or the reason why there is none."""
 
     lever: str
     how: str
     peak_bytes: int | None = None  # without a plan
-    least_bytes: int | None = None  # of the least budget that was found
+    least_bytes: int | None = None  # the least budget that was found
     is_least_proven: bool = False
     step_ms: float | None = None  # of an iteration, without a plan
     why_not: str = ""
@@ -52,34 +52,34 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """`data` is as docs/file_formats.md has it, `acplan.explanation`; `text` what the
-    program says. The first of `levers` is the step as it is."""
+    """The answer of explain. `data` is described in docs/file_formats.md, `acplan.explanation`;
+    `text` is what the program prints. The first of `levers` is the unchanged step."""
 
     data: dict[str, Any] = dataclasses.field(repr=False)
     text: str = dataclasses.field(repr=False)
     levers: tuple[Measured, ...] = ()
-    # The trace of the step as it is, or its path.
+    # The trace of the unchanged step, or its path.
     of: Source | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def peak_bytes(self) -> int:
-        """Without a plan."""
+        """The peak without a plan."""
         return int(self.data["baseline"]["peak_bytes"])
 
     @property
     def least_bytes(self) -> int:
-        """Returns the least budget that a plan was found for."""
+        """The least budget for which a plan was found."""
         return int(self.data["least"]["peak_bytes"])
 
     @property
     def lines(self) -> Rows:
-        """Returns what is in memory at the peak without a plan, by the line of Python that made
-        it; empty where the trace has none."""
+        """The contents of memory at the peak without a plan, by the line of Python that made
+        it; empty if the trace has no lines."""
         return list(self.data["baseline"]["lines"])
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Returns what is in memory at the peak without a plan."""
+        """The contents of memory at the peak without a plan, by kind."""
         return dict(self.data["baseline"]["by_kind"])
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class Explanation:
 
     @property
     def rows(self) -> Rows:
-        """Returns what is in memory at the peak without a plan, by what made it."""
+        """The contents of memory at the peak without a plan, by the operator that made it."""
         return [
             {key: row[key] for key in ("operator", "phase", "bytes", "fixed_bytes")}
             for row in self.data["baseline"]["operators"]
@@ -133,19 +133,20 @@ def explain(
     top: int = 10,
     **kwargs: Any,
 ) -> Explanation:
-    """Where the memory of a training step goes at its peak, what of it no plan can
+    """Explains where the memory of a training step goes at its peak, which of it no plan can
     discard, what the least budget consists of, and what would help.
 
-    of:      a model, whose step is traced with what acplan.trace takes; or a trace, or
-             the path of one, of which no lever can be measured.
-    budget:  says what lacks to it.
-    plan:    its peak beside.
-    levers:  which of acplan.LEVERS to measure: all, none (False), or these. Each is set,
-             the step traced again, and the model left as it was; none is estimated.
-    source:  says of which line of Python what is in memory is.
-    kwargs:  options of acplan.plan, such as decisions and time_limit, are for the least
-             budget, of which world_size and fsdp_units make all bytes those of a rank;
-             all else is for the trace.
+    model_or_trace: a model, whose step is traced with the arguments of acplan.trace; or a
+                 trace, or the path of one, for which no lever can be measured.
+    budget:      says by how much the least budget exceeds it.
+    plan:        a plan whose peak is shown beside.
+    levers:      the levers of acplan.LEVERS to measure: all (True), none (False), or these.
+                 Each is set, the step traced again, and the model left unchanged; none is
+                 estimated.
+    source:      says which line of Python made each content of memory.
+    kwargs:      options of acplan.plan, such as decisions and time_limit, are for the least
+                 budget; with world_size and fsdp_units all bytes are those of a rank; all
+                 others are for the trace.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     if not isinstance(of, torch.nn.Module):
@@ -233,15 +234,15 @@ def _measure(
         with with_levers(step, levers) as changed:
             found = traced(changed)
         return _measured(name, how, found, _ask(found, options, None, None, 1)[0])
-    except Exception as error:  # the model's own, or PyTorch's
+    except Exception as error:  # raised by the model, or by PyTorch
         return Measured(name, how, why_not=first_line(error))
 
 
 def _helpful(
     own: Measured, levers: Sequence[Lever], measured: Sequence[Measured]
 ) -> list[Lever]:
-    """Of each group the one with the least budget, and then the least peak, where one of
-    both is less than without."""
+    """Returns, for each group, the lever with the least budget, and then the least peak, if one
+    of both is less than without it."""
     best: dict[str, tuple[tuple[int, int], Lever]] = {}
     for lever, found in zip(levers, measured, strict=True):
         if lever.group == "microbatch":
@@ -257,8 +258,8 @@ def _helpful(
 
 
 def levers_text(levers: Sequence[Measured]) -> str:
-    """Returns a table of at most 100 columns, a line for each that was not measured, and names
-    that the table has cut."""
+    """Returns a table of at most 100 columns, a line for each lever that was not measured, and
+    names that the table has cut."""
     rows = [("lever, traced", "peak, no plan", "least budget", "step")]
     rows += [(_cut(m.lever), *_cells(m)) for m in levers if m.is_measured]
     widths = [max(len(row[k]) for row in rows) for k in range(4)]

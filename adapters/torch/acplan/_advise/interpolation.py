@@ -17,7 +17,7 @@ _ONE = ("tensors", "saved")
 
 
 class Interpolation:
-    """Traces by size, and what lies between them."""
+    """Traces by size, and interpolations between them."""
 
     def __init__(self, traced: Callable[[int], Trace]) -> None:
         self._trace = traced
@@ -25,10 +25,10 @@ class Interpolation:
         self._plain: dict[int, _Plain] = {}
         self._alike: dict[tuple[int, int], bool] = {}
         self.sizes: list[int] = []
-        self.off: dict[int, str] = {}  # by size, what was not as its neighbours said
+        self.off: dict[int, str] = {}  # by size, the difference from its interpolation
 
     def trace_of(self, size: int) -> Trace:
-        """Of the size itself."""
+        """Returns the trace of the size itself."""
         if size not in self._known:
             expected = self.between(size)
             found = self._trace(size)
@@ -45,7 +45,7 @@ class Interpolation:
         return size in self._known
 
     def between(self, size: int) -> Trace | None:
-        """Returns the size's trace, or what its neighbours say of it; None where they
+        """Returns the size's trace, or the interpolation between its neighbours; None if these
         differ."""
         if size in self._known:
             return self._known[size]
@@ -58,7 +58,8 @@ class Interpolation:
         return _interpolated(self._plain[low], self._plain[high], share)
 
     def ms(self, size: int) -> float:
-        """Without a plan: of the size's trace, or on the line between its neighbours."""
+        """Returns the milliseconds without a plan: of the size's trace, or on the line between
+        its neighbours."""
         if size in self._known or len(self.sizes) < 2:
             return step_ms_of(self.trace_of(size))
         low, high = self._neighbours(size)
@@ -66,7 +67,8 @@ class Interpolation:
         return low_ms + (high_ms - low_ms) * (size - low) / (high - low)
 
     def _neighbours(self, size: int) -> tuple[int, int]:
-        """Returns the two last ones, or the two first, where it is not between any."""
+        """Returns the two sizes around a size; the last two, or the first two, if it is not
+        between any."""
         place = min(max(bisect.bisect(self.sizes, size), 1), len(self.sizes) - 1)
         return self.sizes[place - 1], self.sizes[place]
 
@@ -81,8 +83,8 @@ class Interpolation:
 
 @dataclasses.dataclass(frozen=True)
 class _Plain:
-    """A trace's data without the workspaces of kernels, which come and go with sizes;
-    and how large they are, by operator."""
+    """A trace's data without the workspaces of kernels, which come and go with sizes; and the
+    workspaces' bytes, by operator."""
 
     data: dict[str, Any]
     workspaces: dict[int, int]
@@ -104,7 +106,7 @@ class _Plain:
         return cls(renamed, workspaces)
 
     def with_workspaces(self) -> Trace:
-        """One of each operator that has any."""
+        """Returns the trace with one workspace for each operator that has any."""
         operators, storages = list(self.data["operators"]), list(self.data["storages"])
         for op, size in sorted(self.workspaces.items()):
             made = operators[op]
@@ -121,7 +123,7 @@ class _Plain:
 
 
 def _renamed(data: dict[str, Any], place: Mapping[int, int]) -> dict[str, Any]:
-    """With other numbers of storages; those that have none are left out."""
+    """Returns the data with other numbers of storages; storages that have none are left out."""
     changed = dict(data)
     for name, keys in _LISTS.items():
         changed[name] = [
@@ -179,7 +181,7 @@ def _all_but(rows: Sequence[dict[str, Any]], keys: set[str]) -> list[dict[str, A
 
 
 def _difference(expected: Trace | None, found: _Plain) -> str:
-    """Returns what a trace has otherwise than it was interpolated: "" where nothing."""
+    """Returns how a trace differs from its interpolation, or "" if it does not."""
     before = None if expected is None else _Plain.of(expected.data)
     if before is None or not _same_operators(before, found):
         return "runs other operators than its neighbours"
@@ -195,7 +197,7 @@ def _difference(expected: Trace | None, found: _Plain) -> str:
     return f"{len(wrong):,} storages are not affine, by up to {max(wrong):,} bytes"
 
 
-# Where a trace names storages: in lists, and one by one.
+# The keys under which a trace names storages are in _LISTS, for lists, and in _ONE.
 
 
 def step_ms_of(of: Trace) -> float:

@@ -1,5 +1,5 @@
-"""What a user can set to need less memory besides a plan: each is a training step that
-is a little different, to be traced like the step itself."""
+"""Settings other than a plan with which a step needs less memory: each is a training step that
+differs a little, to be traced like the step itself."""
 
 import contextlib
 import dataclasses
@@ -34,12 +34,12 @@ Setting = Callable[[TrainingStep], AbstractContextManager[TrainingStep]]
 
 @dataclasses.dataclass(frozen=True)
 class Lever:
-    """`how` is what to write in one's own code."""
+    """A setting to measure. `how` is what to write in the user's own code."""
 
     name: str
     how: str
     setting: Setting
-    # Of levers of one group at most one can be set.
+    # At most one lever of a group can be set.
     group: str
 
 
@@ -101,8 +101,8 @@ def _implemented(
 
 
 class _HalfStates(torch.optim.Optimizer):
-    """Its states are bfloat16 between steps; an update reads and writes one parameter's
-    at a time, in the type that the optimizer itself has them in."""
+    """An optimizer whose states are bfloat16 between steps; an update reads and writes the
+    states of one parameter at a time, in the type that the optimizer itself has."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner = inner
@@ -110,7 +110,7 @@ class _HalfStates(torch.optim.Optimizer):
         self.param_groups = inner.param_groups
         self.state = inner.state
 
-    # Traces give no closure; PyTorch declares an overload for each.
+    # Traces pass no closure; PyTorch declares an overload for each.
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         groups = self.inner.param_groups
@@ -149,7 +149,7 @@ def _with_half_states(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
 
 
 def _keeping_gradients(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    # Of this optimizer alone, which is the trace's own.
+    # It is changed for this optimizer alone, which is the trace's own.
     kept = functools.partial(type(optimizer).zero_grad, optimizer, set_to_none=False)
     optimizer.zero_grad = kept  # type: ignore[method-assign]
     return optimizer
@@ -184,7 +184,7 @@ def _with_output_layer(model: torch.nn.Module) -> tuple[Any, torch.nn.Linear]:
     """Returns the model of transformers that makes logits, and its last layer."""
     module: Any
     for module in model.modules():
-        # Wrappers hand on what they are asked for, and do not make the loss.
+        # Wrappers pass the method on, and do not make the loss.
         if not hasattr(type(module), "get_output_embeddings"):
             continue
         layer = module.get_output_embeddings()
@@ -195,7 +195,7 @@ def _with_output_layer(model: torch.nn.Module) -> tuple[Any, torch.nn.Linear]:
 
 @contextlib.contextmanager
 def _fused_loss(step: TrainingStep) -> Iterator[TrainingStep]:
-    """The last layer hands on what it is given, and the loss computes both."""
+    """Lets the last layer return its input, within the block, and the loss compute both."""
     owner, layer = _with_output_layer(step.model)
     plain = torch.nn.functional.cross_entropy
     seen: list[torch.Tensor] = []
@@ -278,7 +278,7 @@ def _half_microbatch(step: TrainingStep) -> Iterator[TrainingStep]:
     halves = [
         v[: size // 2] if isinstance(v, torch.Tensor) and v.dim() > 0 else v for v in leaves
     ]
-    # Views would be of the whole input's memory.
+    # Views would have the memory of the whole input.
     halves = [v.clone() if isinstance(v, torch.Tensor) else v for v in halves]
     args, kwargs = tree_unflatten(halves, shape)
     yield dataclasses.replace(step, args=args, kwargs=kwargs, accumulate=2 * step.accumulate)
@@ -411,7 +411,7 @@ LEVERS: Mapping[str, Lever] = {lever.name: lever for lever in _levers()}
 
 @contextlib.contextmanager
 def with_levers(step: TrainingStep, levers: Sequence[Lever]) -> Iterator[TrainingStep]:
-    """The step with all of them set; afterwards the model is as it was."""
+    """Yields the step with all levers set; after the block the model is unchanged."""
     with contextlib.ExitStack() as stack:
         for lever in levers:
             step = stack.enter_context(lever.setting(step))

@@ -1,5 +1,5 @@
-"""acplan as the partitioner of torch.compile: what the compiled forward saves is the plan's
-choice, and what backward needs besides is computed again inside its kernels."""
+"""acplan as the partitioner of torch.compile: the compiled forward saves what the plan chooses,
+and other tensors that backward needs are computed again inside its kernels."""
 
 import dataclasses
 import functools
@@ -50,7 +50,7 @@ from acplan._graphs.remat import plan_graph
 from acplan._program.plan import Budget, size_text
 from acplan._step.optimizers import OptimizerLike, named_optimizer
 
-# From 2.8 on. What counts beside a graph cannot be told without.
+# True from PyTorch 2.8 on. Without static inputs, the memory beside a graph is not known.
 _TELLS_STATIC_INPUTS = "static_lifetime_input_indices" in (
     inspect.signature(min_cut_rematerialization_partition).parameters
 )
@@ -64,12 +64,12 @@ class _Found:
     graph: dict[str, Any]
     saved: list[Node]
     order: BackwardOrder
-    key: str = ""  # of a graph of a step that is planned
+    key: str = ""  # the key of a graph of a step that is planned
 
 
 class Partitioner(PartitionerBase):  # type: ignore[misc]
-    """What acplan.partitioner makes. `plans` has those of the graphs that were partitioned
-    in this process; of graphs that came from PyTorch's cache there is none."""
+    """The partitioner that acplan.partitioner makes. `plans` has the plans of the graphs that
+    were partitioned in this process; graphs that came from PyTorch's cache have none."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         self._told: set[str] = set()
 
     def uuid(self) -> str:
-        """Returns what PyTorch's caches tell plans apart by."""
+        """Returns the text by which PyTorch's caches tell plans apart."""
         return repr(
             (
                 "acplan", __version__, self._budget, self._device.name,
@@ -153,9 +153,9 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
     def plan_step(
         self, compilation: Compilation, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Plans all graphs of a step together: those that the model, compiled so, runs
-        when it is called with these arguments. Where that fails, they are planned one
-        after another, with one warning; with `strict` that is an error."""
+        """Plans all graphs of a step together: those that the model, compiled so, runs when it
+        is called with these arguments. If that fails, they are planned one after another, with
+        one warning; with `strict` that is an error."""
         try:
             if not compiles_fakes():
                 raise AcplanError(
@@ -277,7 +277,7 @@ def _copy(module: GraphModule) -> GraphModule:
 
 
 def _frame_name() -> str:
-    """Of the code that is compiled, for whatever shapes."""
+    """Returns the number of the code that is compiled, the same for all shapes, or ""."""
     try:
         from torch._guards import CompileContext
 
@@ -320,22 +320,22 @@ def partitioner(
     fused: bool = True,
     time_limit: float | None = None,
 ) -> Partitioner:
-    """Returns what torch.compile takes as options={"custom_partitioner_fn": ...} (PyTorch 2.9
-    and newer), and aot_autograd and aot_module_simplified as partition_fn (2.8): of each graph,
-    it saves what makes backward compute least again while the step stays within the budget.
+    """Returns a function that torch.compile takes as options={"custom_partitioner_fn": ...}
+    (PyTorch 2.9 and newer), and aot_autograd and aot_module_simplified as partition_fn (2.8):
+    for each graph, it saves what lets backward compute least again while the step stays within
+    the budget.
 
-    budget:     bytes, "20GiB", a share such as "60%" of what the step needs if everything
-                is saved, or "min".
-    model:      whose parameters and buffers count besides what the graph has of them.
-    optimizer:  what it keeps counts, too: an instance, a name of OPTIMIZERS, a class.
+    budget:     bytes, "20GiB", a share such as "60%" of what the step needs if everything is
+                saved, or "min".
+    model:      the model whose parameters and buffers count besides those in the graph.
+    optimizer:  the optimizer whose states count, too: an instance, a name of OPTIMIZERS, a
+                class.
     held:       bytes or a size that the step needs besides.
-    strict:     raises AcplanError where nothing fits, which tells the least budget, or
-                where acplan fails. Else that budget is planned for, or PyTorch
-                partitions, with one warning.
-    device:     whose run-times count: a name of DEVICES, "cuda" to measure operators on
-                the one that is there; by default the one that is there, if known, else
-                an A100.
-    fused:      run-times of Inductor's kernels; False: of each operator by itself.
+    strict:     raises AcplanError if nothing fits, with the least budget, or if acplan fails.
+                Else that budget is planned for, or PyTorch partitions, with one warning.
+    device:     the device whose run-times count: a name of DEVICES, "cuda" to measure operators
+                on the current one; by default the current one, if known, else an A100.
+    fused:      run-times are those of Inductor's kernels; False: of each operator by itself.
     time_limit: seconds to search.
     """
     if not _TELLS_STATIC_INPUTS:
@@ -375,16 +375,16 @@ def compile(
     options: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """torch.compile(model, ...), whose training step stays within the budget: see
+    """Returns torch.compile(model, ...), whose training step stays within the budget: see
     acplan.partitioner. backend is "inductor" or "aot_eager"; mode, options, dynamic and
     fullgraph are torch.compile's.
 
-    blocks: these modules of the model are compiled, each for itself, by their method
-            compile, and the model is returned.
+    blocks: these modules of the model are compiled, each by itself, by their method compile,
+            and the model is returned.
 
-    At its first call with gradients, all graphs that the step runs are found by a step on
-    fake tensors, and planned together. acplan.compiled_plans(compiled) has that plan, or
-    where the step is one graph the plan of that.
+    At its first call with gradients, all graphs that the step runs are found by a step on fake
+    tensors, and planned together. acplan.compiled_plans(compiled) has that plan, or, if the
+    step is one graph, the plan of that graph.
     """
     require_module(model, "compile")
     if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
@@ -414,10 +414,10 @@ _ATTRIBUTE = "_acplan_partitioner"
 
 
 def compiled_plans(compiled: Any) -> tuple[CompiledPlan | StepPlan, ...]:
-    """Returns the plan of the step of what acplan.compile returned, where it is several graphs,
-    and those of the other graphs, as far as it has run."""
+    """Returns the plan of the step of a model from acplan.compile, if the step is several
+    graphs, and those of the other graphs, as far as they have run."""
     made = vars(compiled).get(_ATTRIBUTE) if hasattr(compiled, "__dict__") else None
-    if not isinstance(made, Partitioner):  # or what a copy has of one
+    if not isinstance(made, Partitioner):  # or what a copy has in place of one
         raise AcplanError("compiled_plans: expected what acplan.compile returns")
     return _plans_of(made)
 
@@ -427,8 +427,8 @@ def _plans_of(made: Partitioner) -> tuple[CompiledPlan | StepPlan, ...]:
 
 
 def verify_compiled(compiled: Any) -> tuple[Verification, ...]:
-    """Of the step, and of each graph that was planned for itself, the memory predicted
-    beside that of the graphs run node by node on fake tensors."""
+    """Returns, for the step, and for each graph that was planned by itself, the predicted
+    memory beside that of the graphs, run node by node on fake tensors."""
     is_made = isinstance(compiled, Partitioner)
     plans = _plans_of(compiled) if is_made else compiled_plans(compiled)
     return tuple(plan.verify() for plan in plans)
@@ -444,7 +444,7 @@ def _arguments(made: Partitioner, compilation: Compilation) -> dict[str, Any]:
 
 
 def _inductor(made: Partitioner, options: dict[str, Any]) -> Callable[..., Any]:
-    """Inductor of PyTorch 2.8, which has no option for a partitioner."""
+    """Returns Inductor of PyTorch 2.8, which has no option for a partitioner."""
     compiled = torch._TorchCompileInductorWrapper(None, options, None)
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Any:

@@ -1,16 +1,16 @@
-"""The graphs of a step as one joint graph: forward of each in order, then backward of each
-in order, with what passes from one to another as one buffer.
+"""The graphs of a step as one joint graph: forward of each in order, then backward of each in
+order, with each storage that passes from one to another as one buffer.
 
-- What a graph makes for itself is a buffer of each run of it. Runs of one graph share what
-  is decided: the nodes of a later run are `tied` to those of the first.
-- What forward of a graph returns, and another graph takes, is there until forward has
-  ended, as the frames between which it passes have it until they return; and kept from
-  there on where backward of any graph needs it: a graph cannot make what another
-  one has made. So it is made by a node of its own, right before the one that really does,
-  that never runs again. What the model returns, or no graph takes, stays to the end.
-- Gradients that one graph hands to another are there until that has read them, those of
-  parameters to the end, others until the graph has run that makes them.
-- Parameters, inputs and what the model's own code makes between graphs are there during the
+- A storage that a graph makes for itself is a buffer of each run of the graph. Runs of one
+  graph share decisions: the nodes of a later run are `tied` to those of the first.
+- A storage that forward of a graph returns, and another graph takes, lives until forward has
+  ended, as the frames between which it passes have it until they return; and it is kept from
+  there on if backward of any graph needs it: a graph cannot make what another one has made. So
+  it is made by a node of its own, right before the real one, that never runs again. A storage
+  that the model returns, or that no graph takes, stays to the end.
+- Gradients that one graph hands to another live until that graph has read them, those of
+  parameters to the end, others until the graph that makes them has run.
+- Parameters, inputs and tensors that the model's own code makes between graphs live during the
   whole step.
 """
 
@@ -25,14 +25,17 @@ from acplan._graphs.graph_buffers import BACKWARD, FORWARD
 
 @dataclasses.dataclass(frozen=True)
 class JointStep:
-    """data:   the file `acplan.graph` of the whole step.
-    inputs: storages that are there during the whole step."""
+    """The joint graph of a whole step.
+
+    data:   the file `acplan.graph` of the whole step.
+    inputs: storages that live during the whole step.
+    """
 
     data: dict[str, Any]
     inputs: frozenset[int]
 
     def shares(self, step: RecordedStep, saved: Iterable[str]) -> dict[str, list[str]]:
-        """Of each graph, by its key, what it saves of its own."""
+        """Returns, for each graph, by its key, the buffers of its own that it saves."""
         chosen = set(saved)
         found: dict[str, list[str]] = {}
         for place, run in enumerate(step.forward):
@@ -49,7 +52,7 @@ def global_name(place: int, name: str) -> str:
 
 
 def joint_step(step: RecordedStep, name: str, held_bytes: int = 0) -> JointStep:
-    """held_bytes: beside what is in `step`."""
+    """Returns the joint graph of a step. `held_bytes`: bytes beside those in `step`."""
     return _Builder(step).build(name, held_bytes)
 
 
@@ -58,10 +61,11 @@ class _Builder:
         self._step = step
         self._buffers: list[dict[str, Any]] = []
         self._nodes: list[dict[str, Any]] = []
-        self._buffer_of: dict[int, int] = {}  # a storage
-        self._constants: dict[tuple[str, int], int] = {}  # of graphs
+        self._buffer_of: dict[int, int] = {}  # by storage
+        self._constants: dict[tuple[str, int], int] = {}  # by graph and buffer
         self._inputs: set[int] = set()  # storages
-        # Of each run in the order of forward: its buffers here, by their places there.
+        # For each run in the order of forward: the buffers here, by their numbers in the run's
+        # graph.
         self._maps: list[dict[int, int]] = []
         self._first_nodes: dict[tuple[str, str], int] = {}
 
@@ -152,7 +156,7 @@ class _Builder:
         return len(self._buffers) - 1
 
     def _input(self, run: Run, number: int, buffer: Mapping[str, Any]) -> int:
-        """Returns what forward of a graph is given, or has for a constant."""
+        """Returns the buffer of an input of a graph's forward, or of a constant."""
         storage = run.inputs.get(number)
         if storage is None:
             key = (run.graph.key, number)
@@ -195,7 +199,7 @@ class _Builder:
 
 
 def _taken(step: RecordedStep) -> set[int]:
-    """Returns the storages that graphs are given in forward."""
+    """Returns the storages that are inputs of graphs in forward."""
     return {storage for run in step.forward for storage in run.inputs.values()}
 
 
@@ -212,5 +216,5 @@ def _end(name: str, stage: str, reads: Iterable[int]) -> dict[str, Any]:
 
 
 def of_model(step: RecordedStep, inputs: frozenset[int]) -> int:
-    """Returns bytes of the model's parameters and buffers that graphs are given."""
+    """Returns the bytes of the model's parameters and buffers that are inputs of graphs."""
     return sum(step.bytes_of[i] for i in inputs & step.of_model)

@@ -1,9 +1,9 @@
-"""What the graphs of a step hold in memory, found by running them one after another.
+"""The memory that the graphs of a step hold, found by running them one after another.
 
-Of the plan nothing is known here but the graphs that PyTorch made of it, and which storages
-pass from one to another (_compile/step_recorder.py): they run node by node on fake tensors,
-and the memory of what is left is added up. How long what passes between graphs is there says
-_compile/joint_step.py.
+Nothing of the plan is known here except the graphs that PyTorch made of it, and the storages
+that pass from one to another (_compile/step_recorder.py): they run node by node on fake
+tensors, and the memory of the remaining values is added up. How long storages between graphs
+live is described in _compile/joint_step.py.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ Modules = Mapping[str, tuple[GraphModule, GraphModule]]
 
 
 def run_graphs(step: RecordedStep, modules: Modules, held_bytes: int) -> list[Step]:
-    """Returns the nodes of all graphs as they run, with the bytes in use while they do."""
+    """Returns the nodes of all graphs as they run, with the bytes in use while they run."""
     return _StepOfGraphs(step, modules, held_bytes).run()
 
 
@@ -37,9 +37,9 @@ class _StepOfGraphs:
         every = [module for pair in modules.values() for module in pair]
         self._memory = Memory(device_type_of_graphs(*every), held_bytes)
         self._run = FakeRun(*every)
-        self._values: dict[int, Any] = {}  # a storage
-        self._saved: dict[int, dict[str, Any]] = {}  # a run, by its place
-        # What is dropped no more has a name no other may get.
+        self._values: dict[int, Any] = {}  # by storage
+        self._saved: dict[int, dict[str, Any]] = {}  # by the place of a run
+        # They are held, so that no other memory gets the number of theirs.
         self._passes: list[Pass] = []
         self._steps: list[Step] = []
 
@@ -58,7 +58,7 @@ class _StepOfGraphs:
         return self._steps
 
     def _hold_inputs(self, passed: set[int]) -> None:
-        """What is there during the whole step."""
+        """Holds the storages that live during the whole step, except those in `handed_out`."""
         seen: set[str] = set()
         for run in self._step.forward:
             forward, backward = self._modules[run.graph.key]
@@ -98,13 +98,13 @@ class _StepOfGraphs:
         self._memory.hold(done.values[node])
 
     def _let_go(self, done: Pass, returned: list[Any], *ops: str) -> None:
-        """What a pass holds for its outputs, which are held by now for whoever has them."""
+        """Releases a pass's hold on its outputs, which their readers hold by now."""
         for node in {n for n in returned if isinstance(n, Node)}:
             if node.op in ops:
                 self._memory.drop(done.values[node])
 
     def _hold_tangents(self) -> None:
-        """Those that no graph makes."""
+        """Holds the tangents that no graph makes."""
         made = {s for run in self._step.backward for s in run.gradients.values()}
         for run in self._step.backward:
             _, module = self._modules[run.graph.key]
@@ -134,7 +134,7 @@ class _StepOfGraphs:
         self._let_go(done, returned, "call_function", "placeholder")
 
     def _takers(self) -> Counter[int]:
-        """How many backward passes read what comes from another one."""
+        """Returns how many backward passes read each storage that comes from another pass."""
         found: Counter[int] = Counter()
         for run in self._step.backward:
             _, module = self._modules[run.graph.key]
@@ -176,7 +176,7 @@ class _StepOfGraphs:
 
 
 def _passed(step: RecordedStep) -> set[int]:
-    """Returns what a graph makes and hands out."""
+    """Returns the storages that a graph makes and hands out."""
     made: set[int] = set()
     given: set[int] = set()
     for run in step.forward:

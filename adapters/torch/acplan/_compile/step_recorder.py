@@ -1,11 +1,11 @@
-"""A training step of a compiled model as the graphs that it runs, in order, and the memory
-that passes from one to the next, found by a step on fake tensors.
+"""A training step of a compiled model as the graphs that it runs, in order, and the memory that
+passes from one to the next, found by a step on fake tensors.
 
-PyTorch compiles the model as it would, up to the point where a graph is partitioned. What it
-runs then is the partitioned graphs, node by node on fake tensors, while everything between
-them (the model's own code, autograd, the engine of backward) is what a real step runs. Each
-storage that goes in or comes out of a graph has a number; two graphs share memory where they
-name the same number.
+PyTorch compiles the model as it would, up to the point where a graph is partitioned. Then it
+runs the partitioned graphs, node by node on fake tensors, while everything between them (the
+model's own code, autograd, the engine of backward) is that of a real step. Each storage that
+goes into or comes out of a graph has a number; two graphs share memory if they name the same
+number.
 """
 
 import dataclasses
@@ -34,8 +34,8 @@ MakeJoint = Callable[[GraphModule, Any, int], JointGraph]
 
 
 def hash_of(joint: JointGraph, data: Mapping[str, Any]) -> str:
-    """By which the same joint graph is known again: its nodes, and all that a plan
-    depends on."""
+    """Returns a hash that identifies a joint graph: its nodes, and everything on which a plan
+    depends."""
     told = {key: data[key] for key in _PLANNED_BY} | {"signature": joint.signature}
     text = json.dumps(told, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -46,18 +46,18 @@ _PLANNED_BY = ("buffers", "nodes", "forward_outputs", "backward_outputs")
 
 @dataclasses.dataclass(repr=False, eq=False)
 class RecordedGraph:
-    """A graph that PyTorch compiled, and the two that it was made into."""
+    """A graph that PyTorch compiled, and the function that makes two graphs of it."""
 
     key: str
     joint: JointGraph
     data: dict[str, Any]
     num_fwd_outputs: int
     module: GraphModule
-    # By PyTorch, with what it says is to be saved.
+    # Partitions by PyTorch, with a choice of what is saved.
     partition: Callable[[Chooser], Graphs]
 
     def saving(self, names: Iterable[str]) -> Graphs:
-        """Forward and backward where these buffers are kept."""
+        """Returns forward and backward that keep these buffers."""
         saved = {node.name for node in self.joint.saved_nodes(names)}
 
         def choose(joint_graph: Graph, _: Any) -> list[Node]:
@@ -72,10 +72,10 @@ class RecordedGraph:
 
 @dataclasses.dataclass(repr=False, eq=False)
 class Run:
-    """A call of a graph. Storages by the number of the buffer that the graph has for them:
-    inputs of forward, what forward returns to the model, what comes with backward, and
-    what backward returns. `made`: all that forward hands out, for the model or for
-    backward."""
+    """A call of a graph. Its storages are indexed by the number of the graph's buffer for them:
+    inputs of forward, forward's results for the model, inputs that arrive with the backward
+    pass, and results of backward. `handed_out`: all storages that forward hands out, for the
+    model or for backward."""
 
     graph: RecordedGraph
     inputs: dict[int, int]
@@ -87,8 +87,8 @@ class Run:
 
 
 class Storages:
-    """Numbers of storages, and their bytes. A number is never given twice, as what is
-    left of a storage that is gone keeps its address."""
+    """The numbers of storages, and their bytes. A number is never given twice, as the remains
+    of a storage that is gone keep its address."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -113,9 +113,9 @@ class Storages:
 
 
 class StepRecorder:
-    """Partitions and runs the graphs of a step, and notes what they are given and return.
+    """Partitions and runs the graphs of a step, and notes their arguments and results.
 
-    make_joint: a graph as data, by PyTorch's account of its nodes.
+    make_joint: makes a graph's data from PyTorch's account of its nodes.
     """
 
     def __init__(self, make_joint: MakeJoint) -> None:
@@ -127,8 +127,8 @@ class StepRecorder:
         self._make_joint = make_joint
 
     def require_order(self) -> None:
-        """Raises AcplanError where the step is not all of forward, then all of backward,
-        as the joint graph of a step is."""
+        """Raises AcplanError if the step is not all of forward, then all of backward, as the
+        joint graph of a step is."""
         if not self._is_in_order:
             raise AcplanError(
                 "graphs run forward in backward, as under torch.utils.checkpoint, or "
@@ -138,8 +138,8 @@ class StepRecorder:
     def partition(
         self, by: Callable[[Chooser], Graphs], module: GraphModule, num_fwd_outputs: int
     ) -> Graphs:
-        """Notes a graph, and has PyTorch partition it so that nothing that need not runs
-        again."""
+        """Notes a graph, and lets PyTorch partition it so that only nodes run again that
+        must."""
         found: list[RecordedGraph] = []
 
         def choose(joint_graph: Graph, node_info: Any) -> list[Node]:
@@ -156,7 +156,7 @@ class StepRecorder:
         return forward, backward
 
     def compile(self, module: GraphModule, inputs: Any, **_: Any) -> Callable[..., Any]:
-        """Returns what stands in the place of the compiler of one graph."""
+        """Returns a function that replaces the compiler's result for one graph."""
         graph, is_backward = module.meta.get(_TAG, (None, False))
 
         def run(args: list[Any]) -> list[Any]:
@@ -197,7 +197,7 @@ class StepRecorder:
         self.backward_runs.append(run)
 
     def _run_of(self, graph: RecordedGraph, saved: set[int]) -> Run:
-        """Returns the last run of forward that these may be of."""
+        """Returns the last run of forward whose storages include these."""
         for run in reversed(self.runs):
             there = run.made | {*run.inputs.values()}
             if run.graph is graph and not run.is_done and saved <= there:
@@ -217,8 +217,8 @@ class StepRecorder:
 
 
 def run_module(module: GraphModule, given: list[Any]) -> list[Any]:
-    """Runs a graph node by node on the fake tensors that it is given, each value dropped
-    after its last use."""
+    """Runs a graph node by node on these fake tensors. Each value is dropped after its last
+    use."""
     run = FakeRun(module, mode=detect_fake_mode(given))
     values: dict[Node, Any] = {}
     inputs = iter(given)
