@@ -72,7 +72,7 @@ def _row(name: str) -> str:
     return (
         f"| {name} | {size(budget)} | {found.best.size} | {found.best.per_second:,.1f} | "
         f"{most:,.1f} | {found.largest.size} | {max(rates)} | {len(found.traced)} | "
-        f"{len(_SIZES)} | {found.planned} | {len(found.notes)} |"
+        f"{len(_SIZES)} | {found.plan_count} | {len(found.notes)} |"
     )
 
 

@@ -106,7 +106,7 @@ def test_values_of_which_nothing_is_known_have_the_plain_chart(
     assert "svg" in _elements(verified._repr_html_())
     assert "iframe" not in _elements(verified._repr_html_())
     explained = acplan.explain(model, x, levers=False)
-    assert explained.of is not None and "iframe" in _elements(explained._repr_html_())
+    assert explained.source is not None and "iframe" in _elements(explained._repr_html_())
 
 
 def test_plans_of_files_are_of_the_files(

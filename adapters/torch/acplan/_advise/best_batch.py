@@ -70,7 +70,7 @@ class BestBatch:
     largest: Step
     bound: float
     traced: tuple[int, ...]
-    planned: int
+    plan_count: int
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class BestBatch:
             f"step {self.largest.step_ms:,.2f} ms, {len(self.largest.plan.modules)} units",
             f"traced          {len(self.traced)} sizes: "
             + ", ".join(map(str, self.traced))
-            + f"; {self.planned} plans",
+            + f"; {self.plan_count} plans",
             *(f"note: {note}" for note in self.notes),
         ]
         return "\n".join(lines) + "\n"
@@ -132,8 +132,8 @@ def best_batch(
     def traced(size: int) -> Trace:
         inputs = inputs_of(size)
         _require_growth(inputs_of, candidates, size, inputs)
-        args, given = _arguments(inputs)
-        return trace(model, *args, device=device, progress=False, **given, **kwargs)
+        args, own_kwargs = _arguments(inputs)
+        return trace(model, *args, device=device, progress=False, **own_kwargs, **kwargs)
 
     with progress_bar(progress, unit="plan") as phase:
         of_size = functools.partial(_of_size, traced)
@@ -227,9 +227,9 @@ class _Search:
         self._make_plan = make_plan
         self._tolerance = tolerance
         self._tick = tick
-        self._planned = 0
+        self._plan_count = 0
         # The key has the number of traces, as an interpolation depends on its neighbours.
-        self._found: dict[tuple[int, int], Step | None] = {}
+        self._steps_by_key: dict[tuple[int, int], Step | None] = {}
 
     def run(self) -> BestBatch:
         self._steps.trace_of(self._sizes[0])
@@ -252,36 +252,36 @@ class _Search:
             largest,
             bound,
             tuple(self._steps.sizes),
-            self._planned,
+            self._plan_count,
             tuple(f"{size}: {what}" for size, what in self._steps.off.items()),
         )
 
-    def _plan_of(self, of: Trace) -> Plan:
-        self._planned += 1
+    def _plan_of(self, size_trace: Trace) -> Plan:
+        self._plan_count += 1
         self._tick()
-        return self._make_plan(of)
+        return self._make_plan(size_trace)
 
     def _step(self, place: int) -> Step | None:
         """Returns the step of a size, or None if nothing fits."""
         size = self._sizes[place]
-        of = self._steps.of(size)
+        size_trace = self._steps.estimate_or_trace(size)
         is_traced = self._steps.is_traced(size)
         key = (size, -1 if is_traced else len(self._steps.sizes))
-        if key not in self._found:
-            self._found[key] = self._planned_step(size, of, is_traced)
-        return self._found[key]
+        if key not in self._steps_by_key:
+            self._steps_by_key[key] = self._planned_step(size, size_trace, is_traced)
+        return self._steps_by_key[key]
 
-    def _planned_step(self, size: int, of: Trace, is_traced: bool) -> Step | None:
-        if not is_traced and of.peak_bytes > _MOST_BYTES:
+    def _planned_step(self, size: int, size_trace: Trace, is_traced: bool) -> Step | None:
+        if not is_traced and size_trace.peak_bytes > _MOST_BYTES:
             return None  # a size far beyond those that were traced
         try:
-            found = self._plan_of(of)
+            size_plan = self._plan_of(size_trace)
         except AcplanError as error:
             if error.exit_code not in _INFEASIBLE:
                 raise
             return None
-        added = found.recompute_ms + (found.stall_ms or 0)
-        return Step(size, found, step_ms_of(of) + added, is_traced)
+        added_ms = size_plan.recompute_ms + (size_plan.stall_ms or 0)
+        return Step(size, size_plan, step_ms_of(size_trace) + added_ms, is_traced)
 
     def _largest(self) -> Step:
         """Returns the step of the largest size, by its own trace; the next size does not fit by
@@ -301,11 +301,11 @@ class _Search:
             self._steps.trace_of(self._sizes[fits])
             if too_large < len(self._sizes):
                 self._steps.trace_of(self._sizes[too_large])
-            found = self._step(fits)
-            beyond = None if too_large == len(self._sizes) else self._step(too_large)
-            if found is not None and beyond is None:
-                return found
-            if found is None:
+            step = self._step(fits)
+            next_step = None if too_large == len(self._sizes) else self._step(too_large)
+            if step is not None and next_step is None:
+                return step
+            if step is None:
                 fits, too_large = 0, fits
             else:
                 fits, too_large, reach = too_large, len(self._sizes), 1
@@ -329,15 +329,15 @@ class _Search:
             if high - low < 2:
                 continue
             of_low = self._step(low)
-            added = of_low.step_ms - self._steps.ms(of_low.size) if of_low else 0.0
-            most = max(self._rate(place, added) for place in range(low + 1, high))
+            added_ms = of_low.step_ms - self._steps.ms(of_low.size) if of_low else 0.0
+            most = max(self._rate(place, added_ms) for place in range(low + 1, high))
             if most <= best.per_second * (1 + self._tolerance):
                 bound = max(bound, most)
                 continue
             middle = (low + high) // 2
-            found = self._step(middle)
-            if found is not None and found.per_second > best.per_second:
-                best = found
+            step = self._step(middle)
+            if step is not None and step.per_second > best.per_second:
+                best = step
             open_intervals += [(low, middle), (middle, high)]
         return best, max(bound, best.per_second)
 
@@ -353,7 +353,7 @@ class _Search:
         low, high = 0, last + 1
         while high - low > 1:
             middle = (low + high) // 2
-            found = self._step(middle)
-            is_free = found is not None and not found.plan.modules
+            step = self._step(middle)
+            is_free = step is not None and not step.plan.modules
             low, high = (middle, high) if is_free else (low, middle)
         return low

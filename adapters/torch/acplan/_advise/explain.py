@@ -59,7 +59,7 @@ class Explanation:
     text: str = dataclasses.field(repr=False)
     levers: tuple[Measured, ...] = ()
     # The trace of the unchanged step, or its path.
-    of: Source | None = dataclasses.field(default=None, repr=False, compare=False)
+    source: Source | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def peak_bytes(self) -> int:
@@ -113,7 +113,7 @@ class Explanation:
         ]
         facts = {"peak": size(self.peak_bytes), "least budget": size(self.least_bytes)}
         title = f"Memory of {self.data['model']}"
-        charts = figure(["memory", "lines"], self.of)
+        charts = figure(["memory", "lines"], self.source)
         return page(title, facts, charts, table(kinds), table(measured, len(measured)))
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ class Explanation:
 
 
 def explain(
-    of: torch.nn.Module | Source,
+    model_or_trace: torch.nn.Module | Source,
     *args: Any,
     budget: Budget | None = None,
     plan: Plan | None = None,
@@ -149,18 +149,18 @@ def explain(
                  others are for the trace.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
-    if not isinstance(of, torch.nn.Module):
+    if not isinstance(model_or_trace, torch.nn.Module):
         if args or kwargs:
             raise AcplanError("explain: a trace takes no arguments of a model")
-        data, text = _ask(of, options, budget, plan, top)
-        return Explanation(data, text, of=of)
-    chosen = _chosen(levers)
-    step = TrainingStep.from_arguments(of, args, kwargs)
+        data, text = _ask(model_or_trace, options, budget, plan, top)
+        return Explanation(data, text, source=model_or_trace)
+    levers_to_measure = _levers_of(levers)
+    step = TrainingStep.from_arguments(model_or_trace, args, kwargs)
     with progress_bar(progress, unit="trace") as phase:
-        tick = phase("explain", len(chosen) + 1)
+        tick = phase("explain", len(levers_to_measure) + 1)
 
         def traced(changed: TrainingStep, source: bool = False) -> Trace:
-            found = trace(
+            result = trace(
                 changed.model,
                 *changed.args,
                 device=device,
@@ -169,39 +169,39 @@ def explain(
                 **changed.options(),
             )
             tick()
-            return found
+            return result
 
         own = traced(step, source)
         data, text = _ask(own, options, budget, plan, top)
-        if not chosen:
-            return Explanation(data, text, of=own)
+        if not levers_to_measure:
+            return Explanation(data, text, source=own)
         measured = [_measured("as it is", "", own, data)]
-        for lever in chosen:
+        for lever in levers_to_measure:
             measured.append(_measure([lever], step, traced, options))
-        together = _helpful(measured[0], chosen, measured[1:])
+        together = _helpful(measured[0], levers_to_measure, measured[1:])
         if len(together) > 1:
             measured.append(_measure(together, step, traced, options))
     return Explanation(data, text, tuple(measured), own)
 
 
-def _chosen(levers: bool | Iterable[str]) -> list[Lever]:
+def _levers_of(levers: bool | Iterable[str]) -> list[Lever]:
     if isinstance(levers, bool):
         return list(LEVERS.values()) if levers else []
     if not isinstance(levers, Iterable):
         raise AcplanError(f"levers: expected True, False or names, found {levers!r}")
-    chosen = [levers] if isinstance(levers, str) else list(levers)
-    for name in chosen:
+    names = [levers] if isinstance(levers, str) else list(levers)
+    for name in names:
         if name not in LEVERS:
             raise AcplanError(f"levers: expected some of {', '.join(LEVERS)}, found {name!r}")
-    return [LEVERS[name] for name in chosen]
+    return [LEVERS[name] for name in names]
 
 
 def _ask(
-    of: Source, options: dict[str, Any], budget: Budget | None, plan: Plan | None, top: int
+    source: Source, options: dict[str, Any], budget: Budget | None, plan: Plan | None, top: int
 ) -> tuple[dict[str, Any], str]:
     with question_folder() as folder:
         question = {
-            "trace": add_source(folder, of, "explain"),
+            "trace": add_source(folder, source, "explain"),
             "top": top,
             "budget": None if budget is None else size_value("budget", budget),
             "plan": None if plan is None else folder.add("plan", plan_given(plan)),
@@ -232,8 +232,8 @@ def _measure(
     name = names if len(levers) == 1 else f"{_TOGETHER}: {names}"
     try:
         with with_levers(step, levers) as changed:
-            found = traced(changed)
-        return _measured(name, how, found, _ask(found, options, None, None, 1)[0])
+            lever_trace = traced(changed)
+        return _measured(name, how, lever_trace, _ask(lever_trace, options, None, None, 1)[0])
     except Exception as error:  # raised by the model, or by PyTorch
         return Measured(name, how, why_not=first_line(error))
 
@@ -244,13 +244,13 @@ def _helpful(
     """Returns, for each group, the lever with the least budget, and then the least peak, if one
     of both is less than without it."""
     best: dict[str, tuple[tuple[int, int], Lever]] = {}
-    for lever, found in zip(levers, measured, strict=True):
+    for lever, result in zip(levers, measured, strict=True):
         if lever.group == "microbatch":
             continue
-        if found.least_bytes is None or found.peak_bytes is None:
+        if result.least_bytes is None or result.peak_bytes is None:
             continue
         assert own.least_bytes is not None and own.peak_bytes is not None
-        needs = found.least_bytes, found.peak_bytes
+        needs = result.least_bytes, result.peak_bytes
         is_less = needs[0] < own.least_bytes or needs[1] < own.peak_bytes
         if is_less and (lever.group not in best or needs < best[lever.group][0]):
             best[lever.group] = needs, lever
@@ -280,9 +280,9 @@ def _cells(measured: Measured) -> tuple[str, str, str]:
 
 
 def _not_measured(levers: Sequence[Measured]) -> Iterator[str]:
-    for found in levers:
-        if not found.is_measured:
-            yield _cut(f"not measured: {found.lever}: {found.why_not}", 100)
+    for result in levers:
+        if not result.is_measured:
+            yield _cut(f"not measured: {result.lever}: {result.why_not}", 100)
 
 
 def _cut(text: str, width: int = 50) -> str:

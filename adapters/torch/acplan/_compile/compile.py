@@ -59,7 +59,7 @@ _LOGGER = logging.getLogger("acplan")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Found:
+class _GraphPlan:
     data: dict[str, Any]
     graph: dict[str, Any]
     saved: list[Node]
@@ -89,7 +89,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         self._strict = strict
         self._is_fused = is_fused
         self._time_limit = time_limit
-        self._told: set[str] = set()
+        self._warnings_given: set[str] = set()
 
     def uuid(self) -> str:
         """Returns the text by which PyTorch's caches tell plans apart."""
@@ -118,15 +118,15 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         static_lifetime_input_indices: list[int] | None = None,
         **kwargs: Any,
     ) -> Graphs:
-        found: list[_Found] = []
+        graph_plans: list[_GraphPlan] = []
 
         def choose(joint_graph: Graph, node_info: Any) -> list[Node] | None:
             try:
-                found.append(self._planned(gm, node_info, num_fwd_outputs))
+                graph_plans.append(self._plan_graph(gm, node_info, num_fwd_outputs))
             except Exception as error:
                 self._fall_back(error)
                 return None
-            return found[-1].saved
+            return graph_plans[-1].saved
 
         partition = functools.partial(
             min_cut_rematerialization_partition,
@@ -139,15 +139,15 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         try:
             with choosing(choose):
                 forward, backward = partition()
-            if not found:
+            if not graph_plans:
                 return forward, backward
-            backward = found[-1].order.applied(backward)
+            backward = graph_plans[-1].order.applied(backward)
         except Exception as error:
-            if not found or self._strict:
+            if not graph_plans or self._strict:
                 raise
             self._fall_back(error)
             return partition()
-        self._remember(found[-1], (forward, backward), num_fwd_outputs)
+        self._remember(graph_plans[-1], (forward, backward), num_fwd_outputs)
         return forward, backward
 
     def plan_step(
@@ -170,8 +170,8 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
                 return
             name = type(compilation.model).__name__
             inputs = joint_step(step, name).inputs
-            held = self._memory.beside_step(of_model(step, inputs)) + step.elsewhere_bytes
-            joint = joint_step(step, name, held)
+            held_bytes = self._memory.beside_step(of_model(step, inputs)) + step.elsewhere_bytes
+            joint = joint_step(step, name, held_bytes)
             data = self._within_budget(joint.data)
             self.step_plan = plan_of(step, joint, data)
         except Exception as error:
@@ -191,22 +191,24 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
             module, node_info, num_fwd_outputs, self._device, is_fused=self._is_fused
         )
 
-    def _planned(self, module: GraphModule, node_info: Any, num_fwd_outputs: int) -> _Found:
+    def _plan_graph(
+        self, module: GraphModule, node_info: Any, num_fwd_outputs: int
+    ) -> _GraphPlan:
         with _disable_current_modes():
             joint = self._joint_graph(module, node_info, num_fwd_outputs)
             if self.step_plan is not None:
                 key = hash_of(joint, joint.data(""))
                 if key in self.step_plan.shares:
                     saved = joint.saved_nodes(self.step_plan.shares[key])
-                    return _Found({}, {}, saved, joint.order, key)
-                told = "a graph is none of the step that was planned"
+                    return _GraphPlan({}, {}, saved, joint.order, key)
+                text = "a graph is none of the step that was planned"
                 if self._strict:
-                    raise AcplanError(told)
-                self._warn(f"{told}: it is planned for itself")
+                    raise AcplanError(text)
+                self._warn(f"{text}: it is planned for itself")
             inputs = joint.input_bytes(node_info.static_lifetime_input_nodes)
             sizes = GraphBytes(inputs, joint.input_bytes() - inputs)
             frame = _frame_name()
-            graph = joint.data(_name_of(module), self._memory.beside(frame, sizes))
+            graph = joint.data(_name_of(module), self._memory.bytes_beside(frame, sizes))
             data = self._within_budget(graph)
             saved = joint.saved_nodes(data["saved"])
             self._memory.plan_is(
@@ -215,7 +217,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
                     sizes, saved=int(data["saved_bytes"]), outputs=joint.returned_bytes()
                 ),
             )
-            return _Found(data, graph, saved, joint.order)
+            return _GraphPlan(data, graph, saved, joint.order)
 
     def _within_budget(self, graph: dict[str, Any]) -> dict[str, Any]:
         data = plan_graph(graph, self._budget, self._time_limit)
@@ -225,13 +227,13 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
             raise AcplanError("no plan keeps the rules of the compiled graph")
         least = int(data["least_bytes"])
         which = "fits" if data["status"] == "infeasible" else "was found that fits"
-        told = (
+        text = (
             f"budget: no plan of the compiled graph {which} {data['budget_bytes']:,} bytes; "
             f"one needs {least:,}"
         )
         if self._strict:
-            raise AcplanError(told, exit_code=3)
-        self._warn(f"{told}, which is planned for")
+            raise AcplanError(text, exit_code=3)
+        self._warn(f"{text}, which is planned for")
         return plan_graph(graph, least, self._time_limit)
 
     def _fall_back(self, error: Exception) -> None:
@@ -241,19 +243,19 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         self._warn(f"a graph is partitioned as PyTorch does: {reason}")
 
     def _warn(self, message: str) -> None:
-        if message not in self._told:
-            self._told.add(message)
+        if message not in self._warnings_given:
+            self._warnings_given.add(message)
             warnings.warn(message, stacklevel=2)
 
-    def _remember(self, found: _Found, graphs: Graphs, num_fwd_outputs: int) -> None:
+    def _remember(self, graph_plan: _GraphPlan, graphs: Graphs, num_fwd_outputs: int) -> None:
         # Inductor changes the graphs that it gets.
         forward, backward = (_copy(module) for module in graphs)
-        if found.key:
+        if graph_plan.key:
             assert self.step_plan is not None
-            self.step_plan.modules[found.key] = (forward, backward)
+            self.step_plan.modules[graph_plan.key] = (forward, backward)
             return
         plan = CompiledPlan(
-            found.graph["model"]["name"], found.data, found.graph,
+            graph_plan.graph["model"]["name"], graph_plan.data, graph_plan.graph,
             forward, backward, num_fwd_outputs,
         )  # fmt: skip
         self.plans.append(plan)
@@ -262,10 +264,10 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
 
 def _refuse_meta(model: torch.nn.Module) -> None:
     tensors = (*model.named_parameters(), *model.named_buffers())
-    found = next((name for name, tensor in tensors if tensor.is_meta), None)
-    if found is not None:
+    name_on_meta = next((name for name, tensor in tensors if tensor.is_meta), None)
+    if name_on_meta is not None:
         raise AcplanError(
-            f"{found} is on the meta device, where nothing is trained; call the model "
+            f"{name_on_meta} is on the meta device, where nothing is trained; call the model "
             "after to_empty(device=...), which keeps what is compiled"
         )
 
@@ -304,8 +306,8 @@ def _device_of(device: str | Device | None) -> Device:
         return find_device(device)
     if torch.cuda.is_available():
         name = torch.cuda.get_device_name()
-        known = (d for d in DEVICES.values() if d.product == name)
-        return next(known, DEVICES["a100"])
+        devices = (d for d in DEVICES.values() if d.product == name)
+        return next(devices, DEVICES["a100"])
     return DEVICES["a100"]
 
 
@@ -343,7 +345,7 @@ def partitioner(
             f"partitioner: PyTorch {torch.__version__} tells no partitioner which inputs "
             "are parameters; expected 2.8 or newer"
         )
-    beside = size_bytes("held", held)
+    held_bytes = size_bytes("held", held)
     require_budget(budget)
     require_time_limit(time_limit)
     if isinstance(optimizer, str):
@@ -353,7 +355,7 @@ def partitioner(
     return Partitioner(
         budget,
         _device_of(device),
-        StepMemory(model, optimizer, beside),
+        StepMemory(model, optimizer, held_bytes),
         strict=strict,
         is_fused=fused,
         time_limit=time_limit,
@@ -389,9 +391,11 @@ def compile(
     require_module(model, "compile")
     if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
         raise AcplanError("compile: the model is compiled already, by torch.compile")
-    chosen = options_of(backend, mode, options)
-    compilation = Compilation(model, blocks_of(model, blocks), backend, chosen, kwargs)
-    made = partitioner(
+    compiler_options = options_of(backend, mode, options)
+    compilation = Compilation(
+        model, blocks_of(model, blocks), backend, compiler_options, kwargs
+    )
+    partition_fn = partitioner(
         budget,
         model=model,
         optimizer=optimizer,
@@ -401,12 +405,12 @@ def compile(
         fused=backend != "aot_eager",
         time_limit=time_limit,
     )
-    compiled = compilation.apply(_arguments(made, compilation))
-    object.__setattr__(compiled, _ATTRIBUTE, made)
+    compiled = compilation.apply(_arguments(partition_fn, compilation))
+    object.__setattr__(compiled, _ATTRIBUTE, partition_fn)
     is_one_graph = bool(kwargs.get("fullgraph")) and not compilation.blocks
     can_be_planned = not compilation.is_shared and (compiles_fakes() or compilation.blocks)
     if can_be_planned and not is_one_graph:
-        plan_at_first_call(compiled, made.plan_step, compilation)
+        plan_at_first_call(compiled, partition_fn.plan_step, compilation)
     return compiled
 
 
@@ -416,14 +420,14 @@ _ATTRIBUTE = "_acplan_partitioner"
 def compiled_plans(compiled: Any) -> tuple[CompiledPlan | StepPlan, ...]:
     """Returns the plan of the step of a model from acplan.compile, if the step is several
     graphs, and those of the other graphs, as far as they have run."""
-    made = vars(compiled).get(_ATTRIBUTE) if hasattr(compiled, "__dict__") else None
-    if not isinstance(made, Partitioner):  # or what a copy has in place of one
+    partition_fn = vars(compiled).get(_ATTRIBUTE) if hasattr(compiled, "__dict__") else None
+    if not isinstance(partition_fn, Partitioner):  # or what a copy has in place of one
         raise AcplanError("compiled_plans: expected what acplan.compile returns")
-    return _plans_of(made)
+    return _plans_of(partition_fn)
 
 
-def _plans_of(made: Partitioner) -> tuple[CompiledPlan | StepPlan, ...]:
-    return (*([made.step_plan] if made.step_plan else []), *made.plans)
+def _plans_of(partition_fn: Partitioner) -> tuple[CompiledPlan | StepPlan, ...]:
+    return (*([partition_fn.step_plan] if partition_fn.step_plan else []), *partition_fn.plans)
 
 
 def verify_compiled(compiled: Any) -> tuple[Verification, ...]:
@@ -434,30 +438,30 @@ def verify_compiled(compiled: Any) -> tuple[Verification, ...]:
     return tuple(plan.verify() for plan in plans)
 
 
-def _arguments(made: Partitioner, compilation: Compilation) -> dict[str, Any]:
+def _arguments(partition_fn: Partitioner, compilation: Compilation) -> dict[str, Any]:
     if compilation.backend == "aot_eager":
-        return {"backend": _aot_eager(made)}
+        return {"backend": _aot_eager(partition_fn)}
     if not inductor_takes_partitioners():
-        return {"backend": _inductor(made, compilation.options)}
-    options = compilation.options | {PARTITIONER_OPTION: made}
+        return {"backend": _inductor(partition_fn, compilation.options)}
+    options = compilation.options | {PARTITIONER_OPTION: partition_fn}
     return {"backend": "inductor", "options": options}
 
 
-def _inductor(made: Partitioner, options: dict[str, Any]) -> Callable[..., Any]:
+def _inductor(partition_fn: Partitioner, options: dict[str, Any]) -> Callable[..., Any]:
     """Returns Inductor of PyTorch 2.8, which has no option for a partitioner."""
     compiled = torch._TorchCompileInductorWrapper(None, options, None)
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Any:
-        with partitioning_by(made):
+        with partitioning_by(partition_fn):
             return compiled(module, inputs)
 
     return backend
 
 
-def _aot_eager(made: Partitioner) -> Callable[..., Any]:
+def _aot_eager(partition_fn: Partitioner) -> Callable[..., Any]:
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
 
     return aot_autograd(
-        fw_compiler=boxed_nop, partition_fn=made, keep_inference_input_mutations=True
+        fw_compiler=boxed_nop, partition_fn=partition_fn, keep_inference_input_mutations=True
     )

@@ -80,7 +80,7 @@ def record_step(
     recorder: StepRecorder,
     model: torch.nn.Module,
     call: Callable[..., Any],
-    given: tuple[tuple[Any, ...], dict[str, Any]],
+    user_inputs: tuple[tuple[Any, ...], dict[str, Any]],
     region: int | None = None,
 ) -> RecordedStep:
     """Runs `call`, the compiled model or the model with compiled parts, on fakes of the user's
@@ -91,14 +91,14 @@ def record_step(
     mode.cache_enabled = False
     numbers = recorder.storages
     with _on_its_own(region), mode, _faked(model, mode) as fake:
-        args, kwargs = copied_with(given, fake)
+        args, kwargs = copied_with(user_inputs, fake)
         of_model = numbers_of(numbers, [*model.parameters(), *model.buffers()])
         inputs = [t for t in held_by((args, kwargs)) if t.requires_grad]
         with torch.enable_grad():
             output = call(*args, **kwargs)
             loss = _loss_of(output)
         returned = numbers_of(numbers, held_by(output))
-        kept = numbers_of(numbers, _kept_by_autograd(loss))
+        saved = numbers_of(numbers, _kept_by_autograd(loss))
         seed = torch.ones_like(loss)
         seeds = {numbers.number(seed)}
         recorder.is_backward = True
@@ -107,10 +107,12 @@ def record_step(
         recorder.require_order()
         trained = [p for p in model.parameters() if p.requires_grad]
         gradients = numbers_of(numbers, [t.grad for t in (*trained, *inputs)])
-        made = {g for run in recorder.backward_runs for g in run.gradients.values()}
+        graph_gradients = {g for run in recorder.backward_runs for g in run.gradients.values()}
         bytes_of = tuple(size for size, _ in numbers.bytes_on)
-        known = {s for run in recorder.runs for s in (*run.made, *run.inputs.values())}
-        elsewhere = (gradients - made) | (kept - known - of_model)
+        graph_storages = {
+            s for run in recorder.runs for s in (*run.handed_out, *run.inputs.values())
+        }
+        other_storages = (gradients - graph_gradients) | (saved - graph_storages - of_model)
     return RecordedStep(
         tuple(recorder.runs),
         tuple(recorder.backward_runs),
@@ -119,7 +121,7 @@ def record_step(
         frozenset(returned),
         frozenset(gradients),
         frozenset(seeds),
-        sum(bytes_of[storage] for storage in elsewhere),
+        sum(bytes_of[storage] for storage in other_storages),
     )
 
 
@@ -141,19 +143,19 @@ def _on_its_own(region: int | None) -> Iterator[None]:
 
 def _kept_by_autograd(loss: torch.Tensor) -> list[torch.Tensor]:
     """Returns the tensors that operators have saved for their backward."""
-    found: list[torch.Tensor] = []
-    left, seen = [loss.grad_fn], {loss.grad_fn, None}
-    while left:
-        node: Any = left.pop()
+    tensors: list[torch.Tensor] = []
+    pending, visited = [loss.grad_fn], {loss.grad_fn, None}
+    while pending:
+        node: Any = pending.pop()
         for name in dir(node):
             if name.startswith("_saved_"):
                 with contextlib.suppress(RuntimeError):
-                    found += tensors_in(getattr(node, name))
+                    tensors += tensors_in(getattr(node, name))
         for source, _ in node.next_functions if node is not None else ():
-            if source not in seen:
-                seen.add(source)
-                left.append(source)
-    return found
+            if source not in visited:
+                visited.add(source)
+                pending.append(source)
+    return tensors
 
 
 @contextlib.contextmanager
@@ -196,14 +198,17 @@ def _faked(
 
     def fake(value: torch.Tensor) -> torch.Tensor:
         if id(value) not in fakes:
-            made = fake_beside(mode, value)
-            give_value(made, value)
+            result = fake_beside(mode, value)
+            give_value(result, value)
             if isinstance(value, torch.nn.Parameter):
-                made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
+                result = torch.nn.Parameter(result, requires_grad=value.requires_grad)
             else:
-                made.requires_grad_(value.requires_grad)
-            vars(made).update(_marks_for_dynamo(value))
-            fakes[id(value)] = (made, value)  # the original is held, so that its id stays valid
+                result.requires_grad_(value.requires_grad)
+            vars(result).update(_marks_for_dynamo(value))
+            fakes[id(value)] = (
+                result,
+                value,
+            )  # the original is held, so that its id stays valid
         return fakes[id(value)][0]
 
     with state_kept(model):

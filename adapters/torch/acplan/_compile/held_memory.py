@@ -45,46 +45,46 @@ class StepMemory:
     """
 
     def __init__(
-        self, model: torch.nn.Module | None, optimizer: OptimizerLike, held: int
+        self, model: torch.nn.Module | None, optimizer: OptimizerLike, held_bytes: int
     ) -> None:
         self._model = model
         self._optimizer = optimizer
-        self._held = held
+        self._held_bytes = held_bytes
         self._of_optimizer: int | None = None
         self._graphs: dict[str, GraphBytes] = {}
 
     def key(self) -> tuple[int, ...]:
         """Returns what is known of the step, for caches."""
-        return (self._of_model(), self._trained(), self._held, self._kept_by_optimizer())
+        return (self._of_model(), self._trained(), self._held_bytes, self._kept_by_optimizer())
 
-    def beside(self, name: str, graph: GraphBytes) -> int:
+    def bytes_beside(self, name: str, graph: GraphBytes) -> int:
         """Returns the bytes beside a graph. `name`: the same for graphs that replace one
         another, for other shapes."""
         before = self._before(name)
         returned = sum(g.outputs for g in before)
-        found = max(0, self._of_model() - graph.static)
-        found += sum(g.saved for g in before)
-        found += max(0, returned - graph.inputs)
+        total = max(0, self._of_model() - graph.static)
+        total += sum(g.saved for g in before)
+        total += max(0, returned - graph.inputs)
         with_gradients = graph.static + sum(g.static for g in before)
-        found += max(0, self._trained() - with_gradients)
-        return found + self._held + self._kept_by_optimizer()
+        total += max(0, self._trained() - with_gradients)
+        return total + self._held_bytes + self._kept_by_optimizer()
 
     def beside_step(self, in_graphs: int) -> int:
         """Returns the bytes that are held beside all graphs of a step, which have `in_graphs`
         bytes of the model and its gradients."""
-        found = max(0, self._of_model() - in_graphs)
-        return found + self._held + self._kept_by_optimizer()
+        total = max(0, self._of_model() - in_graphs)
+        return total + self._held_bytes + self._kept_by_optimizer()
 
     def plan_is(self, name: str, graph: GraphBytes) -> None:
         self._graphs[name] = graph
 
     def _before(self, name: str) -> list[GraphBytes]:
-        found = []
+        graphs = []
         for other, graph in self._graphs.items():
             if other == name:
                 break
-            found.append(graph)
-        return found
+            graphs.append(graph)
+        return graphs
 
     def _of_model(self) -> int:
         return 0 if self._model is None else model_bytes(self._model)
@@ -106,9 +106,9 @@ def size_bytes(name: str, value: int | str) -> int:
     """Returns bytes, given as a number or as a size such as "1.5GiB"."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
-    if isinstance(value, str) and found and found[2] in _UNITS:
-        return int(float(found[1]) * _UNITS[found[2]])
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    if isinstance(value, str) and match and match[2] in _UNITS:
+        return int(float(match[1]) * _UNITS[match[2]])
     raise AcplanError(f'{name}: expected bytes or a size such as "2GiB", found {value!r}')
 
 
@@ -181,12 +181,12 @@ def optimizer_bytes(model: torch.nn.Module, optimizer: OptimizerLike) -> int:
                 )
             return memo[id(value)]
 
-        made = make_optimizer(optimizer, _Fakes(model, fake), fake)
+        fake_optimizer = make_optimizer(optimizer, _Fakes(model, fake), fake)
         for parameter in memo.values():
             if parameter.requires_grad:
                 parameter.grad = torch.empty_like(parameter)
-        made.step()
-        return _blocks(_on_device(_states(made)))
+        fake_optimizer.step()
+        return _blocks(_on_device(_states(fake_optimizer)))
 
 
 class _Fakes(torch.nn.Module):
@@ -194,7 +194,7 @@ class _Fakes(torch.nn.Module):
 
     def __init__(self, model: torch.nn.Module, fake: Any) -> None:
         super().__init__()
-        self.of = torch.nn.ParameterList([fake(p) for p in model.parameters()])
+        self.fakes = torch.nn.ParameterList([fake(p) for p in model.parameters()])
 
 
 def _states(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

@@ -94,9 +94,9 @@ class StepPlan:
             for key, share in self.shares.items()
         }
         nodes = {n["name"] for n in self.graph["nodes"] if n["op"]}
-        found = run_graphs(self.step, modules, self.graph["held_bytes"])
+        steps = run_graphs(self.step, modules, self.graph["held_bytes"])
         predicted = [s for s in self.data["memory"] if s["node"] in nodes]
-        return Verification(tuple(Step(s["node"], s["bytes"]) for s in predicted), tuple(found))
+        return Verification(tuple(Step(s["node"], s["bytes"]) for s in predicted), tuple(steps))
 
     def __repr__(self) -> str:
         return (
@@ -123,13 +123,13 @@ class RecordingPartitioner(PartitionerBase):  # type: ignore[misc]
         num_fwd_outputs: int,
         **kwargs: Any,
     ) -> Graphs:
-        def by(choose: Chooser) -> Graphs:
+        def partition_with(choose: Chooser) -> Graphs:
             with choosing(choose):
                 return min_cut_rematerialization_partition(
                     gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs
                 )
 
-        return self._recorder.partition(by, gm, num_fwd_outputs)
+        return self._recorder.partition(partition_with, gm, num_fwd_outputs)
 
 
 PARTITIONER_OPTION = "custom_partitioner_fn"
@@ -178,16 +178,16 @@ class Compilation:
         whole = torch.nn.Identity() if self.blocks else self.model
         call: Any = torch.compile(whole, **arguments)
         region = getattr(call.dynamo_ctx, "_isolate_recompiles_id", None)
-        given = (args, kwargs)
+        user_inputs = (args, kwargs)
         if not self.blocks:
-            return record_step(recorder, self.model, call, given, region)
+            return record_step(recorder, self.model, call, user_inputs, region)
         with alone(), contextlib.ExitStack() as undo:
             for block in self.blocks:
                 # In one context, the code that is compiled for one block is used for equal
                 # ones.
                 compiled = call.dynamo_ctx(block._call_impl)
                 undo.enter_context(set_attribute(block, "_compiled_call_impl", compiled))
-            return record_step(recorder, self.model, self.model, given, region)
+            return record_step(recorder, self.model, self.model, user_inputs, region)
 
     def _backend(self, recorder: StepRecorder) -> Callable[..., Any]:
         partitioner = RecordingPartitioner(recorder)
@@ -248,15 +248,15 @@ def blocks_of(
     if not isinstance(blocks, Iterable):
         what = type(blocks).__name__
         raise AcplanError(f"blocks: expected modules of the model, found an {what}")
-    found = (*blocks,)
-    if not found:
+    modules = (*blocks,)
+    if not modules:
         raise AcplanError("blocks: expected modules of the model, found none")
     own = {id(module) for module in model.modules()} - {id(model)}
-    for block in found:
+    for block in modules:
         if id(block) not in own:
             what = type(block).__name__
             raise AcplanError(f"blocks: expected modules of the model, found a {what}")
-    return found
+    return modules
 
 
 def options_of(
@@ -285,7 +285,7 @@ def options_of(
 
 
 def _of_mode(mode: str) -> dict[str, Any]:
-    known = torch._inductor.list_mode_options()
-    if mode not in known:
-        raise AcplanError(f"mode: expected one of {', '.join(known)}, found {mode!r}")
-    return dict(known[mode])
+    modes = torch._inductor.list_mode_options()
+    if mode not in modes:
+        raise AcplanError(f"mode: expected one of {', '.join(modes)}, found {mode!r}")
+    return dict(modes[mode])
