@@ -32,7 +32,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns its exit code."""
+    """Runs the command line. Returns its exit code."""
     debug = False
     try:
         flags = _parser().parse_args(arguments)
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if isinstance(error, AcplanError):
             return _complain(" ".join(str(error).split()), error.exit_code)
-        # The model's own, or PyTorch's.
+        # The error is the model's own, or PyTorch's.
         return _complain(f"{type(error).__name__}: {first_line(error)}", 2)
 
 
@@ -198,7 +198,7 @@ def _add_step_flags(model: argparse._ArgumentGroup) -> None:
 
 
 def _one_of(names: Iterable[str], default: str, what: str = "") -> dict[str, Any]:
-    """Too many to stand in one line."""
+    """Returns the arguments of a flag with choices: they are too many for one line of help."""
     names = list(names)
     help_text = f"{what}one of {', '.join(names)}; default: {default}"
     return {"choices": names, "metavar": "NAME", "help": help_text}

@@ -37,11 +37,10 @@ def auto_checkpoint(
     """Checkpoints the model, in place, so that training it on `model(**kwargs)` with the
     accelerator stays within the budget of a process and recomputes least.
 
-    Before `accelerator.prepare`. The mixed precision, the gradient accumulation and the
-    processes are the accelerator's; what acplan.trace says of the step besides, such as
-    optimizer and clip_grad_norm, and what acplan.plan takes, such as reserve, are
-    keyword arguments; all others are the model's. The first process makes the plan, and
-    all apply it.
+    It must come before `accelerator.prepare`. The mixed precision, the gradient accumulation
+    and the processes are the accelerator's; other options of acplan.trace for the step, such as
+    optimizer and clip_grad_norm, and options of acplan.plan, such as reserve, are keyword
+    arguments; all others are the model's. The first process makes the plan, and all apply it.
     """
     setup = Setup.of(accelerator, model)
     require_function(loss_fn, "loss_fn", "the model's output")
@@ -60,7 +59,7 @@ def auto_checkpoint(
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What an accelerator will do to a model. `shards` is its plugin for FSDP."""
+    """The changes that an accelerator will make to a model. `shards` is its plugin for FSDP."""
 
     mixed_precision: str
     processes: int
@@ -104,8 +103,8 @@ class Setup:
         options: dict[str, Any],
         noting: tuple[Any, ...] = (),
     ) -> TrainerStep:
-        """`forward` makes the loss of the model, as it is before it is prepared; what it
-        changes of the things in `noting` is put back."""
+        """Returns the step. `forward` makes the loss of the model, in its state before it is
+        prepared; its changes to the objects in `noting` are undone."""
         is_mixed = self.mixed_precision != "no"
         # fully_shard casts the parameters instead.
         autocast = self.mixed_precision if is_mixed and self.shards is None else None
@@ -125,7 +124,7 @@ class Setup:
         sharded = {
             "world_size": self.processes,
             "fsdp_units": list(self._units(model)),
-            # Of a run, modules that are sharded each by itself are recomputed whole.
+            # In a segment, modules that are sharded one by one would be recomputed whole.
             "segments": "none",
         }
         if dtype is not None:

@@ -1,4 +1,4 @@
-"""What one rank makes, for all of them."""
+"""Results that one rank makes for all ranks."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,8 +11,8 @@ Made = TypeVar("Made")
 
 
 def made_once(make: Callable[[], Made]) -> Made:
-    """Returns what `make` returns on the first rank, on every rank of torch.distributed; where
-    there is one process, just that. Its AcplanError is raised on every rank."""
+    """Returns the result of `make` on the first rank, on every rank of torch.distributed; if
+    there is one process, the result of `make`. Its AcplanError is raised on every rank."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return make()
     made: list[Made | AcplanError | None] = [None]
@@ -20,7 +20,7 @@ def made_once(make: Callable[[], Made]) -> Made:
         try:
             made[0] = make()
         except BaseException as error:  # Ctrl-C, too
-            # The others wait for an answer, which is this error; here it goes on as it is.
+            # The others wait for an answer, which is this error; here it is raised unchanged.
             dist.broadcast_object_list([_told(error)])
             raise
     dist.broadcast_object_list(made)

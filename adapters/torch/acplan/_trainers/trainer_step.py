@@ -1,5 +1,5 @@
-"""What the modules for trainers share: a step as the trainer runs it, planned once, and
-applied on every rank."""
+"""The code that the modules for trainers share: a step as the trainer runs it, planned once,
+and applied on every rank."""
 
 import contextlib
 import dataclasses
@@ -30,10 +30,10 @@ _LOGGER = logging.getLogger("acplan")
 
 @dataclasses.dataclass(frozen=True)
 class TrainerStep:
-    """A step of a trainer, for acplan.trace, and what its plan is made and applied
-    with: options of acplan.plan, and the type in which parameters compute. `noting` are
-    the things, such as the trainer, that may note down what the step makes: they are
-    afterwards what they were."""
+    """A step of a trainer, for acplan.trace, and the options with which its plan is made and
+    applied: options of acplan.plan, and the type in which parameters compute. `noting` are
+    objects, such as the trainer, that may note results of the step: they are restored
+    afterwards."""
 
     model: torch.nn.Module
     inputs: Mapping[str, Any]
@@ -50,8 +50,9 @@ def checkpoint_step(
     verify: bool,
     options: Mapping[str, Any],
 ) -> Plan:
-    """Traces and plans the step on the first rank, and applies the plan on each, in
-    place. `options` are those of acplan.plan that the user gives, before the step's."""
+    """Traces and plans the step on the first rank, and applies the plan on each, in place.
+    Returns the plan. `options` are the user's options of acplan.plan, which precede the
+    step's."""
     unknown = [name for name in options if name not in PLAN_OPTIONS]
     if unknown:
         raise AcplanError(
@@ -94,8 +95,8 @@ def _told(made: Plan, inputs: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def autocast_forward(model: torch.nn.Module, autocast: str | None) -> Iterator[None]:
-    """While it lasts the model runs under autocast and gives out fractions as float32,
-    as accelerate has it."""
+    """Lets the model run under autocast within the block, and return fractions as float32, as
+    with accelerate."""
     chosen = autocast_of(autocast)
     if chosen is None:
         yield
@@ -126,15 +127,15 @@ def _in_float32(outputs: Any) -> Any:
 
 
 def master_bytes(model: torch.nn.Module, dtype: torch.dtype, ranks: int) -> int:
-    """Returns what a rank of fully_shard keeps in float32 and a trace with parameters of this
-    type does not have: of weights, gradients and two moments."""
+    """Returns the bytes that a rank of fully_shard keeps in float32 and that a trace with
+    parameters of this type does not have: for weights, gradients and two moments."""
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return -(-trained * max(0, 4 - dtype.itemsize) * 4 // ranks)
 
 
 def require_read_again(loader: Any) -> None:
-    """Raises AcplanError for a loader of which the batch that is planned for would be
-    lost to the training."""
+    """Raises AcplanError for a loader if the training would lose the batch that is planned
+    for."""
     parts = {"loader": loader}
     if isinstance(loader, torch.utils.data.DataLoader):  # which has workers of its own
         names = ("dataset", "sampler", "batch_sampler", "collate_fn")
