@@ -239,8 +239,8 @@ def _step(flags: argparse.Namespace) -> TrainingStep:
     else:
         _refuse(flags, _CONFIG_FLAGS, "--hf-config")
         step = step_of_factory(flags.factory)
-    given = {name: getattr(flags, name) for name in (*_UPDATE_FLAGS, *_STEP_FLAGS)}
-    changes = {name: value for name, value in given.items() if value is not None}
+    values = {name: getattr(flags, name) for name in (*_UPDATE_FLAGS, *_STEP_FLAGS)}
+    changes = {name: value for name, value in values.items() if value is not None}
     return dataclasses.replace(step, **changes)
 
 
@@ -286,12 +286,12 @@ def _plan(flags: argparse.Namespace) -> int:
     if flags.file:
         traced_by = (*_CONFIG_FLAGS, *_UPDATE_FLAGS, *_STEP_FLAGS, "device")
         _refuse(flags, traced_by, "--hf-config or --factory")
-    of = flags.file or _traced(flags, _step(flags))
+    step_source = flags.file or _traced(flags, _step(flags))
     options = {name: getattr(flags, name) for name in PLAN_OPTIONS}
-    planned = plan(of, flags.budget, **options)
+    new_plan = plan(step_source, flags.budget, **options)
     if flags.output:
-        planned.save(flags.output)
-    print(planned, end="")
+        new_plan.save(flags.output)
+    print(new_plan, end="")
     return 0
 
 
@@ -307,8 +307,8 @@ def _dataflow(flags: argparse.Namespace) -> int:
         autocast=step.autocast,
         **step.kwargs,
     )
-    about = {k: v for k, v in step.model_facts.items() if k != "optimizer"}
-    graph["model"] |= about
+    facts = {k: v for k, v in step.model_facts.items() if k != "optimizer"}
+    graph["model"] |= facts
     write_json(flags.output, graph)
     saved = sum(node["saved"] for node in graph["nodes"])
     print(f"{flags.output}: {len(graph['nodes']):,} nodes, {saved:,} saved")
@@ -316,13 +316,13 @@ def _dataflow(flags: argparse.Namespace) -> int:
 
 
 def _verify(flags: argparse.Namespace) -> int:
-    planned = Plan.load(flags.plan)
-    of = Trace.load(flags.trace) if flags.trace else None
+    loaded_plan = Plan.load(flags.plan)
+    model_trace = Trace.load(flags.trace) if flags.trace else None
     step = _step(flags)
-    of = of or _traced(flags, step)
-    found = verify(step.model, planned, *step.args, of=of, **step.options())
-    print(found)
-    require_within_budget(planned, found)
+    model_trace = model_trace or _traced(flags, step)
+    verification = verify(step.model, loaded_plan, *step.args, of=model_trace, **step.options())
+    print(verification)
+    require_within_budget(loaded_plan, verification)
     return 0
 
 

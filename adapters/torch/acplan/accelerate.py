@@ -42,18 +42,18 @@ def auto_checkpoint(
     optimizer and clip_grad_norm, and options of acplan.plan, such as reserve, are keyword
     arguments; all others are the model's. The first process makes the plan, and all apply it.
     """
-    setup = Setup.of(accelerator, model)
+    setup = Setup.from_accelerator(accelerator, model)
     require_function(loss_fn, "loss_fn", "the model's output")
     names = ("optimizer", "accumulate", "clip_grad_norm", "clip_grad_value", "ema")
-    given = {name: kwargs.pop(name) for name in names if name in kwargs}
+    step_options = {name: kwargs.pop(name) for name in names if name in kwargs}
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     loss_of = loss_fn or default_loss
 
-    def forward(of: torch.nn.Module, **inputs: Any) -> torch.Tensor:
-        return loss_of(of(**inputs))
+    def forward(plain_model: torch.nn.Module, **inputs: Any) -> torch.Tensor:
+        return loss_of(plain_model(**inputs))
 
     accumulate = int(accelerator.gradient_accumulation_steps)
-    step = setup.step(model, kwargs, forward, {"accumulate": accumulate, **given})
+    step = setup.step(model, kwargs, forward, {"accumulate": accumulate, **step_options})
     return checkpoint_step(step, budget, device, verify, options)
 
 
@@ -66,10 +66,10 @@ class Setup:
     shards: Any
 
     @classmethod
-    def of(cls, accelerator: Any, model: torch.nn.Module) -> "Setup":
+    def from_accelerator(cls, accelerator: Any, model: torch.nn.Module) -> "Setup":
         kind = "an accelerate.Accelerator"
-        needed = "state mixed_precision num_processes gradient_accumulation_steps"
-        require_attributes(accelerator, "accelerator", kind, needed)
+        attributes = "state mixed_precision num_processes gradient_accumulation_steps"
+        require_attributes(accelerator, "accelerator", kind, attributes)
         require_module(model)
         if getattr(model, "_is_accelerate_prepared", False):
             raise AcplanError(
@@ -109,9 +109,9 @@ class Setup:
         # fully_shard casts the parameters instead.
         autocast = self.mixed_precision if is_mixed and self.shards is None else None
 
-        def forward_fn(of: torch.nn.Module, **values: Any) -> torch.Tensor:
-            with autocast_forward(of, autocast):
-                return forward(of, **values)
+        def forward_fn(plain_model: torch.nn.Module, **values: Any) -> torch.Tensor:
+            with autocast_forward(plain_model, autocast):
+                return forward(plain_model, **values)
 
         trace_options = {**options, "forward_fn": forward_fn}
         if self.mixed_precision == "fp16":

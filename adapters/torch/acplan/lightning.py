@@ -115,7 +115,7 @@ def _require_plannable(trainer: Any, module: Any) -> None:
 
 def _first_batch(trainer: Any) -> Any:
     """Returns a batch as the module is given it. Data and random numbers are restored."""
-    loaders = tree_map(_apart, trainer.train_dataloader)
+    loaders = tree_map(_without_workers, trainer.train_dataloader)
     for loader in tree_leaves(loaders):
         require_read_again(loader)
     with random_state_kept(), objects_kept(loaders):
@@ -125,13 +125,13 @@ def _first_batch(trainer: Any) -> Any:
     raise AcplanError("the train dataloader has no batch: give one as batch=")
 
 
-def _apart(loader: Any) -> Any:
+def _without_workers(loader: Any) -> Any:
     """Returns the same loader without the workers from which the trainer reads."""
     if not isinstance(loader, torch.utils.data.DataLoader):
         return loader
-    found = copy.copy(loader)
-    found._iterator = None
-    return found
+    plain_loader = copy.copy(loader)
+    plain_loader._iterator = None
+    return plain_loader
 
 
 def _batches_of(trainer: Any, loaders: Any) -> Iterator[Any]:

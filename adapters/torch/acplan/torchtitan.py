@@ -120,8 +120,8 @@ class Policy:
         inputs = dict(self.inputs or {"tokens": labels.clone()})
         loss = self.loss
 
-        def forward(of: torch.nn.Module, labels: Any, **values: Any) -> torch.Tensor:
-            return loss(of(**values), labels)
+        def forward(plain_model: torch.nn.Module, labels: Any, **values: Any) -> torch.Tensor:
+            return loss(plain_model(**values), labels)
 
         trace_options = {
             "forward_fn": forward,
@@ -172,10 +172,10 @@ def _shards(parallel: Any, ranks: int) -> int:
 
 
 def _dtype(name: Any) -> torch.dtype:
-    found = getattr(torch, str(name), None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, str(name), None)
+    if not isinstance(dtype, torch.dtype):
         raise AcplanError(f"mixed_precision_param: expected a data type, found {name!r}")
-    return found
+    return dtype
 
 
 def _optimizer(config: Any) -> str:

@@ -69,8 +69,8 @@ def _optimizer_setting(
     @contextlib.contextmanager
     def setting(step: TrainingStep) -> Iterator[TrainingStep]:
         make = _remade(step)
-        changed_optimizer: OptimizerLike = lambda parameters: change(make(parameters))  # noqa: E731
-        yield dataclasses.replace(step, optimizer=changed_optimizer)
+        optimizer: OptimizerLike = lambda parameters: change(make(parameters))  # noqa: E731
+        yield dataclasses.replace(step, optimizer=optimizer)
 
     return setting
 

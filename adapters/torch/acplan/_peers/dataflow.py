@@ -100,8 +100,8 @@ def _nodes(traced: GraphModule, arguments: Sequence[str]) -> list[dict[str, Any]
     values = {node: _value(traced, node) for node in nodes}
     placeholders = graph.find_nodes(op="placeholder")
     saved = set(_saved(values, stages)) - {placeholders[-1]}
-    named = zip(placeholders, arguments, strict=True)
-    names = {node: node.name for node in nodes} | dict(named)
+    named_arguments = zip(placeholders, arguments, strict=True)
+    names = {node: node.name for node in nodes} | dict(named_arguments)
     return [
         {
             "name": names[node],

@@ -42,7 +42,7 @@ def sac_milp(
     profile = graph if isinstance(graph, Profile) else _profile_of(graph)
     options: dict[str, Any] = {}
     if ac_units or fsdp_units:
-        options["ac_units"] = _allowed(profile, ac_units or [], fsdp_units or [])
+        options["ac_units"] = _allowed_units(profile, ac_units or [], fsdp_units or [])
         if not options["ac_units"]:
             options = {"max_units": 0}
     try:
@@ -111,13 +111,15 @@ def _profile_of(graph: Any) -> Profile:
     return from_torch({"mod_order": order, "mod_stats": graph.nodes})
 
 
-def _allowed(profile: Profile, ac_units: Sequence[str], fsdp_units: Sequence[str]) -> list[str]:
+def _allowed_units(
+    profile: Profile, ac_units: Sequence[str], fsdp_units: Sequence[str]
+) -> list[str]:
     """Returns the modules that may be units. As in PyTorch, a name of no module allows nothing,
     but still forbids the modules above it."""
     fqns = [module["fqn"] for module in profile.modules if not module["is_leaf"]]
-    known = {module["fqn"] for module in profile.modules}
+    names = {module["fqn"] for module in profile.modules}
     for name in (*ac_units, *fsdp_units):
-        if name not in known:
+        if name not in names:
             _LOGGER.warning("no module is named %r", name)
     return [
         fqn

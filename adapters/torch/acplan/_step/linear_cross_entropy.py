@@ -64,12 +64,12 @@ class _InChunks(torch.autograd.Function):
             logs = torch.log_softmax(logits, -1)
             del logits
             labels = target[part].clamp(min=0).unsqueeze(-1)
-            counted = counts[part].unsqueeze(-1)
-            total -= (logs.gather(-1, labels) * counted).sum()
+            mask = counts[part].unsqueeze(-1)
+            total -= (logs.gather(-1, labels) * mask).sum()
             # The gradient of the logits: softmax, less one at the right index.
             gradient = logs.exp_()
             gradient.scatter_add_(-1, labels, torch.full_like(labels, -1, dtype=gradient.dtype))
-            gradient *= counted * scale
+            gradient *= mask * scale
             gradient = gradient.to(weight.dtype)
             if of_hidden is not None:
                 of_hidden[part] = gradient @ weight

@@ -38,7 +38,9 @@ def auto_checkpoint(
     require_no_checkpoints(model)
     require_sayable(budget)
     traced = trace(model, *args, device=device, progress=progress, **kwargs)
-    planned = plan(traced, budget, progress=progress, **options)
+    new_plan = plan(traced, budget, progress=progress, **options)
     if verify:
-        require_within_budget(planned, verify_plan(model, planned, *args, of=traced, **kwargs))
-    return apply(model, planned)
+        require_within_budget(
+            new_plan, verify_plan(model, new_plan, *args, of=traced, **kwargs)
+        )
+    return apply(model, new_plan)

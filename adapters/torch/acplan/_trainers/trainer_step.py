@@ -66,30 +66,30 @@ def checkpoint_step(
         options_of_step = {**step.trace_options, **step.inputs}
         with objects_kept(*step.noting):
             traced = trace(step.model, device=device, **options_of_step)
-        found = plan(traced, budget, **{**step.plan_options, **options})
+        new_plan = plan(traced, budget, **{**step.plan_options, **options})
         if verify:
             with objects_kept(*step.noting):
-                again = verify_plan(step.model, found, of=traced, **options_of_step)
-            require_within_budget(found, again)
-        return found
+                verification = verify_plan(step.model, new_plan, of=traced, **options_of_step)
+            require_within_budget(new_plan, verification)
+        return new_plan
 
-    found = made_once(make)
-    planned = apply(step.model, found, param_dtype=step.param_dtype)
-    assert planned is step.model  # traced with forward_fn, it is no unit
-    _LOGGER.info("%s", _told(found, step.inputs))
-    return found
+    shared_plan = made_once(make)
+    planned_model = apply(step.model, shared_plan, param_dtype=step.param_dtype)
+    assert planned_model is step.model  # traced with forward_fn, it is no unit
+    _LOGGER.info("%s", _summary(shared_plan, step.inputs))
+    return shared_plan
 
 
-def _told(made: Plan, inputs: Mapping[str, Any]) -> str:
+def _summary(new_plan: Plan, inputs: Mapping[str, Any]) -> str:
     shapes = "; ".join(
-        f"{name} {' '.join(found)}"
+        f"{name} {' '.join(sizes)}"
         for name, value in inputs.items()
-        if (found := [str(list(t.shape)) for t in tensors_in(value) if t.dim() > 0])
+        if (sizes := [str(list(t.shape)) for t in tensors_in(value) if t.dim() > 0])
     )
     return (
-        f"{made.status} plan for {shapes}: peak {made.peak_bytes:,} of "
-        f"{made.budget_bytes:,} bytes (without a plan {made.baseline_peak_bytes:,}), "
-        f"{made.overhead:.2%} of the step's time is recomputed"
+        f"{new_plan.status} plan for {shapes}: peak {new_plan.peak_bytes:,} of "
+        f"{new_plan.budget_bytes:,} bytes (without a plan {new_plan.baseline_peak_bytes:,}), "
+        f"{new_plan.overhead:.2%} of the step's time is recomputed"
     )
 
 
@@ -97,15 +97,15 @@ def _told(made: Plan, inputs: Mapping[str, Any]) -> str:
 def autocast_forward(model: torch.nn.Module, autocast: str | None) -> Iterator[None]:
     """Lets the model run under autocast within the block, and return fractions as float32, as
     with accelerate."""
-    chosen = autocast_of(autocast)
-    if chosen is None:
+    settings = autocast_of(autocast)
+    if settings is None:
         yield
         return
     original = model.forward
 
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        with chosen.context():
+        with settings.context():
             outputs = original(*args, **kwargs)
         return _in_float32(outputs)
 
