@@ -205,7 +205,7 @@ class MeasuredStep:
         found: list[Any] = []
 
         def choose(_: Any, node_info: Any) -> Any:
-            found.append(made._planned(graph.module, node_info, graph.num_fwd_outputs))
+            found.append(made._plan_graph(graph.module, node_info, graph.num_fwd_outputs))
             return found[-1].saved
 
         forward, backward = graph.partition(choose)
