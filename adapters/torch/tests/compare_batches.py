@@ -72,7 +72,7 @@ def _row(name: str) -> str:
     return (
         f"| {name} | {size(budget)} | {search.best.size} | {search.best.per_second:,.1f} | "
         f"{most:,.1f} | {search.largest.size} | {max(rates)} | {len(search.traced)} | "
-        f"{len(_SIZES)} | {search.planned} | {len(search.notes)} |"
+        f"{len(_SIZES)} | {search.plan_count} | {len(search.notes)} |"
     )
 
 

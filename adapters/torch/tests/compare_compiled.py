@@ -243,7 +243,7 @@ def _same_saved(name: str, folder: pathlib.Path, rows: list[Row]) -> dict[str, d
         with joint_of(*MODELS[name]) as joint:
             data = Case(name, joint).data
         sizes = {int(row.theirs["saved_bytes"]) for row in rows}
-        plans = {f"{s}": plan_graph(data, None, _KEPT_TIME_LIMIT, kept=s) for s in sizes}
+        plans = {f"{s}": plan_graph(data, None, _KEPT_TIME_LIMIT, kept_limit=s) for s in sizes}
         write_json(file, {s: _figures(plan) for s, plan in plans.items()})
     data_of_file = read_json(file)
     assert isinstance(data_of_file, dict)

@@ -224,7 +224,7 @@ class _Case:
         answer = read_json(file)
         if "failed" in answer:
             return Outcome(None, answer["seconds"], failed=answer["failed"])
-        plan = Plan.of(answer["plan"])
+        plan = Plan.from_data(answer["plan"])
         return Outcome(plan, answer["seconds"], retraced=self._retraced(kind, plan))
 
     def _answer(self, kind: str, budget: int | str) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def _wrong_when_traced(
     step = entry.new_step()
     step_ms = sum(op["runtime_ms"] for op in traced.data["operators"])
     with verifying(
-        step.model, *step.args, of=traced, **{**step.options(), **options}
+        step.model, *step.args, model_trace=traced, **{**step.options(), **options}
     ) as verified:
         return [_said(_retraced_difference, verified, plan, step_ms) for plan in plans]
 

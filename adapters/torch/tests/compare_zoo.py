@@ -137,7 +137,7 @@ def _wrong_when_traced(
     inputs = batch_of(architecture)
     step_ms = sum(op["runtime_ms"] for op in traced.data["operators"])
     failures = []
-    with verifying(architecture.make(), of=traced, **inputs) as verified:
+    with verifying(architecture.make(), model_trace=traced, **inputs) as verified:
         for plan in plans:
             verification = verified(plan)
             if verification.first_difference() is not None:

@@ -79,7 +79,9 @@ class Subject:
     def _verified(self) -> Callable[[Plan], Verification]:
         """On fake tensors that are there until the subject ends."""
         return self.until_end.enter_context(
-            verifying(self.model, of=self.traced, autocast=self.autocast, **self.inputs)
+            verifying(
+                self.model, model_trace=self.traced, autocast=self.autocast, **self.inputs
+            )
         )
 
     def plan(self, budget: int | str, **options: Any) -> Plan:

@@ -36,7 +36,7 @@ TURING, VOLTA, B300 = (7, 5), (7, 0), (10, 3)
 
 def _layout(shape: tuple[int, ...], dtype: torch.dtype, requires_grad: bool = True) -> Layout:
     return dataclasses.replace(
-        Layout.of(torch.empty(shape, dtype=dtype, device="meta")),
+        Layout.from_tensor(torch.empty(shape, dtype=dtype, device="meta")),
         requires_grad=requires_grad,
     )
 

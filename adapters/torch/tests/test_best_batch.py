@@ -131,7 +131,7 @@ def test_the_search_finds_the_best_of_all(seed: int) -> None:
             raise acplan.AcplanError("no plan fits", exit_code=3)
         modules = [{"fqn": "m"}] if recompute_ms[size] else []
         figures = {"recompute_ms": recompute_ms[size], "status": "optimal", "modules": modules}
-        return acplan.Plan.of({"format": "acplan.plan", "version": 1, **figures})
+        return acplan.Plan.from_data({"format": "acplan.plan", "version": 1, **figures})
 
     traced: list[int] = []
 

@@ -133,7 +133,7 @@ def test_wrong_arguments_are_told(call: int) -> None:
 def test_plans_that_tell_no_numbers(figures: dict[str, Any], message: str) -> None:
     whole = {"format": "acplan.plan", "version": 1, "status": "optimal", "modules": []}
     whole |= {"peak_bytes": 5, "budget_bytes": 6, "recompute_ms": 1.0}
-    plan = acplan.Plan.of(whole | figures)
+    plan = acplan.Plan.from_data(whole | figures)
     with pytest.raises(AcplanError, match=message):
         _ = plan.peak_bytes, plan.recompute_ms
     assert message in repr(plan) and message in html.unescape(plan._repr_html_())
@@ -143,7 +143,7 @@ def test_plans_that_tell_no_numbers(figures: dict[str, Any], message: str) -> No
 def test_plans_of_units_without_names() -> None:
     whole = {"format": "acplan.plan", "version": 1, "status": "optimal"}
     with pytest.raises(AcplanError, match="fqn: expected a name, found 3"):
-        acplan.Plan.of({**whole, "modules": [{"fqn": 3}]})
+        acplan.Plan.from_data({**whole, "modules": [{"fqn": 3}]})
 
 
 @pytest.mark.parametrize("missing", ["model", "operators", "storages", "measured"])

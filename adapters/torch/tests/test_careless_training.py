@@ -179,7 +179,7 @@ def test_others_than_trainers_are_refused() -> None:
         acplan.transformers.auto_checkpoint(3, budget="min")
     with pytest.raises(AcplanError, match="expected an accelerate.Accelerator, found Lin"):
         acplan.accelerate.auto_checkpoint(nn.Linear(2, 2), nn.Linear(2, 2), budget="min")
-    make_policy = acplan.torchtitan.Policy.of
+    make_policy = acplan.torchtitan.Policy.from_config
     with pytest.raises(AcplanError, match="expected a configuration of torchtitan"):
         make_policy(None, "min")
 
@@ -202,9 +202,9 @@ def test_configurations_of_torchtitan(change: dict[str, Any], message: str) -> N
         part = config.training if hasattr(config.training, name) else config.parallelism
         setattr(part, name, value)
     with pytest.raises(AcplanError, match=message):
-        acplan.torchtitan.Policy.of(config, "min")
+        acplan.torchtitan.Policy.from_config(config, "min")
     with pytest.raises(AcplanError, match="expected layers"):
-        acplan.torchtitan.Policy.of(_titan_config(), "min").apply(nn.Linear(2, 2))
+        acplan.torchtitan.Policy.from_config(_titan_config(), "min").apply(nn.Linear(2, 2))
 
 
 # --- Units

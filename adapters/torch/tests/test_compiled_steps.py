@@ -195,7 +195,7 @@ def _planned_alone(planner: acplan.Partitioner, graph: RecordedGraph) -> Any:
     plans: list[Any] = []
 
     def choose(_: Any, node_info: Any) -> Any:
-        plans.append(planner._planned(graph.module, node_info, graph.num_fwd_outputs))
+        plans.append(planner._plan_graph(graph.module, node_info, graph.num_fwd_outputs))
         return plans[-1].saved
 
     forward, backward = graph.partition(choose)

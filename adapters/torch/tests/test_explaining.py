@@ -72,7 +72,7 @@ def test_an_implementation_is_that_of_the_optimizer(
         "class": torch.optim.Adam,
         "instance": torch.optim.Adam(model.parameters()),
     }[kind]
-    step = TrainingStep.of(model, (x,), {"optimizer": optimizer})
+    step = TrainingStep.from_arguments(model, (x,), {"optimizer": optimizer})
     with with_levers(step, [LEVERS[lever]]) as changed:
         actual = acplan.trace(model, x, **changed.options())
     expected = acplan.trace(model, x, optimizer=lambda p: torch.optim.Adam(p, **options))
@@ -83,7 +83,7 @@ def test_an_implementation_is_that_of_the_optimizer(
 
 def test_bf16_state_halves_it() -> None:
     model, x = _net(), torch.randn(4, 64)
-    step = TrainingStep.of(model, (x,), {})
+    step = TrainingStep.from_arguments(model, (x,), {})
 
     def state_of(trace: acplan.Trace) -> int:
         return sum(s["bytes"] for s in trace.data["storages"] if s["category"] == "optimizer")
@@ -99,7 +99,7 @@ def test_bf16_state_is_the_optimizer_with_rounded_moments() -> None:
     torch.manual_seed(0)
     plain, half = _net(), _net()
     half.load_state_dict(plain.state_dict())
-    step = TrainingStep.of(half, (), {"optimizer": "adamw"})
+    step = TrainingStep.from_arguments(half, (), {"optimizer": "adamw"})
     with with_levers(step, [LEVERS["optimizer: bf16 state"]]) as changed:
         assert callable(changed.optimizer)
         optimizer = changed.optimizer(list(half.parameters()))
@@ -162,7 +162,7 @@ def test_the_fused_loss_is_the_models(make: Any) -> None:
     expected = model(**inputs).loss
     trained = [p for p in model.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(expected, trained)
-    step = TrainingStep.of(model, (), inputs)
+    step = TrainingStep.from_arguments(model, (), inputs)
     with with_levers(step, [LEVERS["loss: fused with the last layer"]]) as changed:
         assert changed.loss_fn is not None
         actual = changed.loss_fn(model(**inputs))
@@ -187,7 +187,7 @@ def test_the_fused_loss_is_the_models(make: Any) -> None:
 def test_attention_and_layout_are_put_back() -> None:
     model, inputs = _gpt2()
     was = model.config._attn_implementation
-    step = TrainingStep.of(model, (), inputs)
+    step = TrainingStep.from_arguments(model, (), inputs)
     with with_levers(step, [LEVERS["attention: eager"]]) as changed:
         eager = acplan.trace(model, **changed.options())
     assert model.config._attn_implementation == was
@@ -196,7 +196,7 @@ def test_attention_and_layout_are_put_back() -> None:
     before = list(convolution.parameters())
     x = torch.randn(2, 3, 16, 16)
     optimizer = torch.optim.AdamW(before)
-    step = TrainingStep.of(convolution, (x,), {"optimizer": optimizer})
+    step = TrainingStep.from_arguments(convolution, (x,), {"optimizer": optimizer})
     with with_levers(step, [LEVERS["channels_last"]]) as changed:
         assert not convolution[0].weight.is_contiguous()
         acplan.trace(convolution, *changed.args, **changed.options())
@@ -223,7 +223,7 @@ def test_what_does_not_apply_has_no_figures(lever: str, why: str) -> None:
 
 def test_a_loss_that_is_not_of_logits_alone_is_refused() -> None:
     model, inputs = _gpt2()
-    step = TrainingStep.of(
+    step = TrainingStep.from_arguments(
         model, (), {**inputs, "loss_fn": lambda output: output.logits.square().mean()}
     )
     del step.kwargs["labels"]

@@ -106,7 +106,7 @@ def test_values_of_which_nothing_is_known_have_the_plain_chart(
     assert "svg" in _elements(verified._repr_html_())
     assert "iframe" not in _elements(verified._repr_html_())
     explained = acplan.explain(model, x, levers=False)
-    assert explained.of is not None and "iframe" in _elements(explained._repr_html_())
+    assert explained.source is not None and "iframe" in _elements(explained._repr_html_())
 
 
 def test_plans_of_files_are_of_the_files(
@@ -170,7 +170,7 @@ def test_plans_without_their_figures_are_shown(more: dict[str, Any]) -> None:
     """As files may be that somebody has written to."""
     lacks = ", figures plan: it does not say its peak_bytes" if "recompute_ms" in more else ""
     unit = {"fqn": "\x1b[31m\u202eNet", "ops": []}
-    plan = acplan.Plan.of({**_PLAN, "model": unit["fqn"], "modules": [unit], **more})
+    plan = acplan.Plan.from_data({**_PLAN, "model": unit["fqn"], "modules": [unit], **more})
     assert repr(plan) == r"<Plan for \x1b[31m\u202eNet: units 1" + f"{lacks}>"
     assert str(plan) == r"1 modules to checkpoint: \x1b[31m\u202eNet"
     page = plan._repr_html_()

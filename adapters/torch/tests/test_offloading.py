@@ -476,6 +476,6 @@ def test_plan_files(tmp_path: pathlib.Path) -> None:
     plan.save(tmp_path / "plan.json", model="Net")
     assert Plan.load(tmp_path / "plan.json").modules == plan.modules
     with pytest.raises(AcplanError, match="save, recompute, skip, offload, found 'send'"):
-        Op.of({"name": "mm", "decision": "send"})
+        Op.from_data({"name": "mm", "decision": "send"})
     with pytest.raises(AcplanError, match="mm is offloaded, and not saved"):
         Op("mm", False, offload=True)

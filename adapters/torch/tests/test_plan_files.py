@@ -170,18 +170,18 @@ def test_versions() -> None:
     data = json.loads(_plan_text())
     data[KEY]["torch"] = "1.13.1"
     with pytest.warns(PlanMismatchWarning, match="made with PyTorch 1.13.1"):
-        acplan.apply(Tower(), Plan.of(data))
+        acplan.apply(Tower(), Plan.from_data(data))
     with pytest.raises(AcplanError, match="expected format acplan.plan, version 1"):
-        Plan.of(data | {"version": 2})
+        Plan.from_data(data | {"version": 2})
     for wrong in ([], {}, {"torch": "2"}, {"torch": "2", "modules": [{"fqn": "Tower"}]}):
         with pytest.raises(AcplanError, match=f"plan: {KEY}"):
-            acplan.apply(Tower(), Plan.of(data | {KEY: wrong}))
+            acplan.apply(Tower(), Plan.from_data(data | {KEY: wrong}))
 
 
 def test_plans_that_do_not_say_for_which_model(plan_file: pathlib.Path) -> None:
     data = json.loads(_plan_text())
     del data[KEY]
-    assert acplan._apply.apply.has_plan(acplan.apply(Tower(), Plan.of(data)))
+    assert acplan._apply.apply.has_plan(acplan.apply(Tower(), Plan.from_data(data)))
 
 
 def _of_tower() -> tuple[nn.Module, torch.Tensor]:
@@ -198,7 +198,7 @@ def _with_units(offloads: bool) -> tuple[nn.Module, nn.Module, torch.Tensor]:
             for operator in module["ops"]:
                 if operator["decision"] == "save":
                     operator["decision"] = "offload"
-    return model, acplan.apply(copy.deepcopy(model), Plan.of(data)), x
+    return model, acplan.apply(copy.deepcopy(model), Plan.from_data(data)), x
 
 
 def _with_a_run() -> tuple[nn.Module, nn.Module, torch.Tensor]:

@@ -198,7 +198,7 @@ def test_the_program_is_found_in_order(tmp_path: pathlib.Path, monkeypatch: Any)
         place.mkdir(parents=True)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "none"))
-    monkeypatch.setattr("acplan._base.program._built", lambda: str(tmp_path / "built"))
+    monkeypatch.setattr("acplan._base.program._build_path", lambda: str(tmp_path / "built"))
     monkeypatch.setenv("PATH", str(on_path))
     monkeypatch.delenv("ACPLAN", raising=False)
     with pytest.raises(AcplanError) as raised:

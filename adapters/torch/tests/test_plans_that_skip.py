@@ -179,7 +179,7 @@ def test_they_are_exact_and_gradients_are_equal(name: str) -> None:
     traced = trace(model, **options)
     decisions: Counter[str] = Counter()
     trial_plans = []
-    with verifying(model, of=traced, **options) as verified:
+    with verifying(model, model_trace=traced, **options) as verified:
         least = verified(_all_blocks(model)).predicted_bytes
         for share, segments in ((0.0, "auto"), (0.4, "none")):
             budget = least + round(share * (traced.peak_bytes - least))

@@ -85,7 +85,7 @@ def test_predicted_is_measured_at_every_operator(
     model, inputs = EXAMPLES[name]().on_meta()
     options: dict[str, Any] = {"optimizer": "sgd", "autocast": autocast, **inputs}
     traced = trace(model, **options)
-    with verifying(model, of=traced, **options) as verified:
+    with verifying(model, model_trace=traced, **options) as verified:
         for data, plan in _plans(traced.data, 4):
             result = verified(plan)
             assert result.first_difference() is None, f"{plan}: {result}"

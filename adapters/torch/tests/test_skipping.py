@@ -149,7 +149,7 @@ def test_predicted_is_measured_at_every_operator(
     options: dict[str, Any] = {"optimizer": "sgd", "autocast": autocast, **inputs}
     traced = trace(model, **options)
     names_without_plan = [operator["name"] for operator in traced.data["operators"]]
-    with verifying(model, of=traced, **options) as verified:
+    with verifying(model, model_trace=traced, **options) as verified:
         for seed in range(3):
             chance = random.Random(seed)
             units = units_by_chance(traced.data, chance)
@@ -621,6 +621,6 @@ def test_wrong_decisions_are_refused(op: dict[str, Any], message: str) -> None:
     module = {"fqn": "Net.a", "ops": [{"name": "aten.mm.default", **op}]}
     data = {"format": "acplan.plan", "version": 1, "status": "optimal"}
     with pytest.raises(AcplanError, match=message):
-        Plan.of({**data, "modules": [module]})
+        Plan.from_data({**data, "modules": [module]})
     with pytest.raises(AcplanError, match="both saved and skipped"):
         Op("aten.mm.default", True, skip=True)

@@ -174,10 +174,10 @@ def test_cells_of_notebooks_have_their_number(monkeypatch: pytest.MonkeyPatch) -
 
 def test_frames_around_the_step_end_it() -> None:
     def line_outside() -> int:
-        return SourceLines(around=()).of_operator()
+        return SourceLines(outer_codes=()).of_operator()
 
     def step() -> int:
-        return SourceLines(around=(step.__code__,)).of_operator()
+        return SourceLines(outer_codes=(step.__code__,)).of_operator()
 
     assert line_outside() == 0 and step() == -1
 

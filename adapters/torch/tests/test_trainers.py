@@ -411,7 +411,7 @@ def test_torchtitan(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     expected = Decoder()
     planned_model = copy.deepcopy(expected).to("meta")
-    policy = acplan.torchtitan.Policy.of(_titan_config(), "min")
+    policy = acplan.torchtitan.Policy.from_config(_titan_config(), "min")
     traced = _traced_for(
         lambda: acplan.torchtitan.apply_ac(
             planned_model, policy, model_compile_enabled=False, base_folder="outputs"
@@ -431,7 +431,7 @@ def test_torchtitan(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_torchtitan_with_other_parallelism_is_refused() -> None:
     with pytest.raises(AcplanError, match="tensor_parallel_degree: expected 1, found 2"):
         config = _titan_config(tensor_parallel_degree=2)
-        acplan.torchtitan.Policy.of(config, "min")
+        acplan.torchtitan.Policy.from_config(config, "min")
 
 
 # Each is run with a plan and without.
