@@ -19,7 +19,7 @@ std::string Label(std::string_view kind, size_t index,
 
 void ValidateBounds(double lower, double upper, std::string_view kind,
                     size_t index, const std::string& name) {
-  // Written so that a NaN fails.
+  // This form of the condition is also true for a NaN.
   if (!(lower <= upper) || lower == kInfinity || upper == -kInfinity) {
     throw std::invalid_argument(fmt::format("{}: bounds [{}, {}] are no range",
                                             Label(kind, index, name), lower,
@@ -96,7 +96,7 @@ double ObjectiveValue(const Milp& milp, std::span<const double> x) {
   CheckSize(milp, x);
   double sum = 0;
   for (size_t j = 0; j < x.size(); ++j) {
-    // A free column may be infinite only where it costs nothing.
+    // A column's value may be infinite only if the column costs nothing.
     if (milp.columns[j].cost != 0) sum += milp.columns[j].cost * x[j];
   }
   return sum + milp.objective_offset;

@@ -7,9 +7,8 @@
 
 namespace acplan::solver {
 
-// The moves that led to labels, as a tree: a Move has a member `previous`, the
-// index of the move before it, -1 for none. Labels hold the index of their last
-// move.
+// The moves that led to labels, as a tree: a Move has a member `previous`, the index of the
+// move before it, or -1. Labels hold the index of their last move.
 template <typename Move>
 class LabelHistory {
  public:
@@ -20,9 +19,9 @@ class LabelHistory {
 
   const Move& operator[](int32_t index) const { return moves_[index]; }
 
-  // Returns whether it is time to forget.
+  // Returns whether the history is so long that Forget should be called.
   bool IsLong() const { return moves_.size() > most_; }
-  // Returns whether it takes more memory than a search should.
+  // Returns whether the history takes more memory than a search should.
   bool IsFull() const { return moves_.size() > kMost; }
 
   // Drops the moves that no live label's history needs and renumbers the rest.
