@@ -128,7 +128,7 @@ RematPlan PlanRemat(const JointGraph& graph, const RematQuestion& question) {
       throw std::logic_error("the plan fails its check: it keeps too much");
     plan.run = std::move(answer.run);
   } else {
-    solver::SearchLimits left = clock.Left();
+    solver::SearchLimits left = clock.Remaining();
     left.on_progress = {};
     left.time_limit_s = std::min(left.time_limit_s, kLeastSeconds);
     const LeastRematBudget least = FindLeastRematBudget(
@@ -173,7 +173,7 @@ std::vector<RematPlan> RematFrontier(const JointGraph& graph, int points,
   const solver::LimitClock clock(limits);
   const RematProblem problem = BuildRematProblem(graph);
   const auto left_for = [&](int parts) {
-    solver::SearchLimits left = clock.Left();
+    solver::SearchLimits left = clock.Remaining();
     left.time_limit_s /= parts;
     return left;
   };

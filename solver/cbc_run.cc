@@ -124,9 +124,9 @@ class CbcHandler : public CbcEventHandler {
     const double* x = model.bestSolution();
     if (x == nullptr || model.getNumCols() != columns) return;
     const Milp& milp = task_->milp;
-    run_->seen = Better(std::move(run_->seen),
-                        Checked(milp, Rounded(milp, {x, x + columns})));
-    if (run_->seen) watch_->SawSolution(run_->seen->objective);
+    run_->best_seen = Better(std::move(run_->best_seen),
+                             Checked(milp, Rounded(milp, {x, x + columns})));
+    if (run_->best_seen) watch_->SawSolution(run_->best_seen->objective);
   }
   void SeeBound(const CbcModel& model) {
     const double value = model.getBestPossibleObjValue();

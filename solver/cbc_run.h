@@ -40,7 +40,8 @@ struct CbcRun {
   double bound = -kInfinity;
   int64_t nodes = 0;
   std::vector<double> x = {};
-  std::optional<CheckedSolution> seen = {};  // the best solution of an event
+  // The best solution that an event showed.
+  std::optional<CheckedSolution> best_seen = {};
 };
 
 // Runs CBC, which is not safe to run concurrently. Throws std::runtime_error if CBC throws.

@@ -202,36 +202,38 @@ class LockedSearch {
     if (best_) return NoSolution(MilpStatus::kUnbounded, watch_);
     Milp any = milp_;
     for (Milp::Column& column : any.columns) column.cost = 0;
-    MilpSolution found =
+    MilpSolution solution =
         LockedSearch(any, std::nullopt, is_always_careful_, watch_).Solve();
-    if (!found.x.empty()) return NoSolution(MilpStatus::kUnbounded, watch_);
-    found.bound =
-        found.status == MilpStatus::kInfeasible ? kInfinity : -kInfinity;
-    return found;
+    if (!solution.x.empty()) return NoSolution(MilpStatus::kUnbounded, watch_);
+    solution.bound =
+        solution.status == MilpStatus::kInfeasible ? kInfinity : -kInfinity;
+    return solution;
   }
 
   // Returns the run's solution, polished: CBC's own, or the best one that an event showed
   // if that is better.
-  std::optional<CheckedSolution> Found(const CbcRun& run) {
-    std::optional<CheckedSolution> found;
-    if (!run.x.empty()) found = Polished(milp_, run.x, watch_);
+  std::optional<CheckedSolution> PolishedSolution(const CbcRun& run) {
+    std::optional<CheckedSolution> solution;
+    if (!run.x.empty()) solution = Polished(milp_, run.x, watch_);
     const bool is_seen_better =
-        run.seen &&
-        (!found || (run.seen->objective < found->objective &&
-                    !scale_.IsClose(run.seen->objective, found->objective)));
-    if (!is_seen_better) return found;
-    return Better(std::move(found), Polished(milp_, run.seen->x, watch_));
+        run.best_seen &&
+        (!solution ||
+         (run.best_seen->objective < solution->objective &&
+          !scale_.IsClose(run.best_seen->objective, solution->objective)));
+    if (!is_seen_better) return solution;
+    return Better(std::move(solution),
+                  Polished(milp_, run.best_seen->x, watch_));
   }
 
   // Returns the answer, or nothing if the run contradicts itself.
   std::optional<MilpSolution> Conclude(const CbcRun& run) {
-    std::optional<CheckedSolution> found = Found(run);
+    std::optional<CheckedSolution> solution = PolishedSolution(run);
     // A sound solution is as good as CBC claims, and as good as any known one.
-    const bool is_sound = found &&
-                          scale_.IsClose(found->objective, run.claimed) &&
-                          (!best_ || found->objective <= best_->objective ||
-                           scale_.IsClose(found->objective, best_->objective));
-    best_ = Better(std::move(best_), std::move(found));
+    const bool is_sound =
+        solution && scale_.IsClose(solution->objective, run.claimed) &&
+        (!best_ || solution->objective <= best_->objective ||
+         scale_.IsClose(solution->objective, best_->objective));
+    best_ = Better(std::move(best_), std::move(solution));
     switch (EndOf(run, watch_)) {
       case CbcRun::End::kStopped:
         return Stop(run);

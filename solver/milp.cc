@@ -35,7 +35,7 @@ void CheckSize(const Milp& milp, std::span<const double> x) {
 }
 
 // Returns how far a value is outside of a range; a NaN is infinitely far.
-double Outside(double value, double lower, double upper) {
+double Excess(double value, double lower, double upper) {
   if (std::isnan(value)) return kInfinity;
   return std::max({0.0, lower - value, value - upper});
 }
@@ -107,7 +107,7 @@ double LargestViolation(const Milp& milp, std::span<const double> x) {
   double largest = 0;
   for (size_t j = 0; j < x.size(); ++j) {
     const Milp::Column& column = milp.columns[j];
-    largest = std::max(largest, Outside(x[j], column.lower, column.upper));
+    largest = std::max(largest, Excess(x[j], column.lower, column.upper));
     if (column.is_integer) {
       largest = std::max(largest, std::abs(x[j] - std::round(x[j])));
     }
@@ -117,7 +117,7 @@ double LargestViolation(const Milp& milp, std::span<const double> x) {
     for (const Milp::Term& term : row.terms) {
       sum += term.coefficient * x[static_cast<size_t>(term.column)];
     }
-    largest = std::max(largest, Outside(sum, row.lower, row.upper));
+    largest = std::max(largest, Excess(sum, row.lower, row.upper));
   }
   return largest;
 }
@@ -128,7 +128,7 @@ bool IsFeasible(const Milp& milp, std::span<const double> x, double tolerance) {
     const Milp::Column& column = milp.columns[j];
     if (!std::isfinite(x[j])) return false;
     const double size = std::max(1.0, std::abs(x[j]));
-    if (Outside(x[j], column.lower, column.upper) > tolerance * size) {
+    if (Excess(x[j], column.lower, column.upper) > tolerance * size) {
       return false;
     }
     if (column.is_integer && std::abs(x[j] - std::round(x[j])) > tolerance) {
@@ -144,7 +144,7 @@ bool IsFeasible(const Milp& milp, std::span<const double> x, double tolerance) {
       sum += value;
       size = std::max(size, std::abs(value));
     }
-    if (Outside(sum, row.lower, row.upper) > tolerance * size) return false;
+    if (Excess(sum, row.lower, row.upper) > tolerance * size) return false;
   }
   return true;
 }

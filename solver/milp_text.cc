@@ -65,15 +65,15 @@ class UniqueNames {
   std::string Take(std::string_view name, std::string_view prefix,
                    size_t index) {
     std::string valid = ValidName(name, prefix, index);
-    if (taken_.insert(valid).second) return valid;
+    if (taken_names_.insert(valid).second) return valid;
     for (size_t k = index;; ++k) {
       std::string other = fmt::format("{}_{}", valid, k);
-      if (taken_.insert(other).second) return other;
+      if (taken_names_.insert(other).second) return other;
     }
   }
 
  private:
-  std::unordered_set<std::string> taken_;
+  std::unordered_set<std::string> taken_names_;
 };
 
 bool IsFree(const Milp::Row& row) {

@@ -48,7 +48,7 @@ class PushRelabel {
 
   MinCut Run() {
     for (int a = first_[kSource]; a < first_[kSource + 1]; ++a) {
-      Push(kSource, a, arcs_[a].left);
+      Push(kSource, a, arcs_[a].residual);
     }
     FindHeights();
     while (highest_ >= 0) {
@@ -84,20 +84,20 @@ class PushRelabel {
   struct Arc {
     int to = 0;
     int reverse = 0;
-    int64_t left = 0;
+    int64_t residual = 0;
   };
 
   int Count() const { return static_cast<int>(nodes_.size()); }
 
   void Push(int from, int arc, int64_t flow) {
-    Arc& along = arcs_[arc];
-    along.left -= flow;
-    arcs_[along.reverse].left += flow;
+    Arc& forward = arcs_[arc];
+    forward.residual -= flow;
+    arcs_[forward.reverse].residual += flow;
     nodes_[from].excess -= flow;
-    Node& to = nodes_[along.to];
+    Node& to = nodes_[forward.to];
     const bool wakes = to.excess == 0 && flow > 0;
     to.excess += flow;
-    if (wakes) Activate(along.to);
+    if (wakes) Activate(forward.to);
   }
 
   void Activate(int v) {
@@ -115,8 +115,8 @@ class PushRelabel {
         continue;
       }
       const Arc& arc = arcs_[node.arc];
-      if (arc.left > 0 && nodes_[arc.to].height + 1 == node.height) {
-        Push(v, node.arc, std::min(node.excess, arc.left));
+      if (arc.residual > 0 && nodes_[arc.to].height + 1 == node.height) {
+        Push(v, node.arc, std::min(node.excess, arc.residual));
       } else {
         ++node.arc;
       }
@@ -128,7 +128,7 @@ class PushRelabel {
     Node& node = nodes_[v];
     int height = Count();
     for (int a = first_[v]; a < first_[v + 1]; ++a) {
-      if (arcs_[a].left > 0) {
+      if (arcs_[a].residual > 0) {
         height = std::min(height, nodes_[arcs_[a].to].height + 1);
       }
     }
@@ -173,7 +173,7 @@ class PushRelabel {
         const Arc& arc = arcs_[a];
         const bool is_new = arc.to != kSource &&
                             nodes_[arc.to].height == Count() &&
-                            arcs_[arc.reverse].left > 0;
+                            arcs_[arc.reverse].residual > 0;
         if (!is_new) continue;
         --count_at_.back();
         SetHeight(arc.to, nodes_[v].height + 1);

@@ -87,7 +87,7 @@ class LimitClock {
   }
 
   // Returns the limits of a search that is a part of this one: with the remaining time.
-  SearchLimits Left() const { return LeftOf(limits_, Seconds()); }
+  SearchLimits Remaining() const { return LeftOf(limits_, Seconds()); }
 
   // Returns the reason to stop now: kInterrupt, kTime or kNothing.
   StoppedBy Stop() const {

@@ -346,7 +346,7 @@ LeastRematBudget FindLeastRematBudget(const RematProblem& problem,
   for (;;) {
     const RematAnswer answer = SolveRemat(problem, {.budget_bytes = budget,
                                                     .kept_bytes = kept_bytes,
-                                                    .limits = clock.Left(),
+                                                    .limits = clock.Remaining(),
                                                     .is_any_enough = true});
     if (answer.least_peak_seen < least.bytes) {
       least.bytes = answer.least_peak_seen;

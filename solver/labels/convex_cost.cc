@@ -159,10 +159,10 @@ void ConvexCost::Coarsen(size_t max_segments) {
     int64_t until = last_end;
     if (next != line) {
       // Changing to the steeper line late keeps the result below both lines.
-      const double apart =
+      const double difference =
           line_at(line, ends_[line]) - line_at(next, ends_[line]);
       until = ends_[line] + static_cast<int64_t>(std::ceil(
-                                apart / (slopes_[next] - slopes_[line])));
+                                difference / (slopes_[next] - slopes_[line])));
       until = std::clamp(until, begin, last_end);
     }
     coarse.Append(until - begin, slopes_[line]);

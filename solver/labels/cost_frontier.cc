@@ -58,7 +58,7 @@ class SegmentSum {
         slope_((last.ms - first.ms) /
                static_cast<double>(last.bytes - first.bytes)) {}
 
-  CostFrontier Behind(const CostFrontier& frontier) && {
+  CostFrontier AppendedTo(const CostFrontier& frontier) && {
     const std::vector<Base> bases = Bases(frontier, slope_);
     std::deque<const Base*> window;  // keys ascending: the front has the least
     size_t next = 0;
@@ -298,9 +298,9 @@ CostFrontier AddCurve(const std::vector<FixedKnot>& curve,
       sum = LowerEnvelope(sum, shifted, Take::kBoth);
     }
     if (k + 1 < curve.size()) {
-      sum = LowerEnvelope(sum,
-                          SegmentSum(curve[k], curve[k + 1]).Behind(frontier),
-                          Take::kBoth);
+      sum = LowerEnvelope(
+          sum, SegmentSum(curve[k], curve[k + 1]).AppendedTo(frontier),
+          Take::kBoth);
     }
   }
   return sum;

@@ -63,14 +63,15 @@ std::span<Label> WithOrWithout(const Labels& labels, const TickItem& item,
   size_t j = labels.size();
   int64_t least = std::numeric_limits<int64_t>::max();
   while (i > 0 || j > 0) {
-    const int64_t added = j > 0 ? labels[j - 1].bytes + item.bytes
-                                : std::numeric_limits<int64_t>::min();
-    const int64_t kept =
+    const int64_t bytes_with = j > 0 ? labels[j - 1].bytes + item.bytes
+                                     : std::numeric_limits<int64_t>::min();
+    const int64_t bytes_without =
         i > 0 ? labels[i - 1].bytes : std::numeric_limits<int64_t>::min();
     Label next;
-    if (added > kept || (added == kept && labels[j - 1].ticks + item.ticks <
-                                              labels[i - 1].ticks)) {
-      next = {added, labels[j - 1].ticks + item.ticks};
+    if (bytes_with > bytes_without ||
+        (bytes_with == bytes_without &&
+         labels[j - 1].ticks + item.ticks < labels[i - 1].ticks)) {
+      next = {bytes_with, labels[j - 1].ticks + item.ticks};
       --j;
     } else {
       next = labels[i - 1];
@@ -142,9 +143,9 @@ Answer RoundedRelaxation(const Problem& problem) {
 // The settled items, each on the side where the relaxation has it. The open items are those
 // whose other side may lead to an answer within the threshold.
 struct Settled {
-  std::vector<char> take;  // indexed by item, open ones left out
-  Label taken = {0, 0};    // the sums of the items taken
-  std::vector<int> open;   // items
+  std::vector<char> take;     // indexed by item, open ones left out
+  Label taken_sums = {0, 0};  // the sums of the items taken
+  std::vector<int> open;      // items
   std::vector<TickItem> open_items;
 };
 
@@ -162,8 +163,8 @@ Settled Settle(const Problem& problem, double threshold) {
       settled.open_items.push_back(item);
     } else if (reduced < 0) {
       settled.take[i] = 1;
-      settled.taken.bytes += item.bytes;
-      settled.taken.ticks += item.ticks;
+      settled.taken_sums.bytes += item.bytes;
+      settled.taken_sums.ticks += item.ticks;
     }
   }
   return settled;
@@ -179,10 +180,10 @@ std::vector<ConvexCost> RelaxedBefore(const std::vector<TickItem>& items) {
   return before;
 }
 
-// Returns the first one of the answers that the label `found` of lists[0] stands for.
+// Returns the first one of the answers that the label `answer_label` of lists[0] stands for.
 Answer ReadOff(Settled settled, const std::vector<Labels>& lists,
-               const Label& found) {
-  Label rest = found;
+               const Label& answer_label) {
+  Label rest = answer_label;
   for (size_t k = 0; k < settled.open.size(); ++k) {
     const Labels& rest_list = lists[k + 1];
     const auto leaner =
@@ -195,7 +196,7 @@ Answer ReadOff(Settled settled, const std::vector<Labels>& lists,
       rest.ticks -= settled.open_items[k].ticks;
     }
   }
-  return {.take = std::move(settled.take), .ticks = found.ticks};
+  return {.take = std::move(settled.take), .ticks = answer_label.ticks};
 }
 
 class Search {
@@ -248,24 +249,25 @@ class Search {
     const size_t n = settled.open.size();
     const std::vector<ConvexCost> before = RelaxedBefore(settled.open_items);
     std::vector<Labels> lists(n + 1);  // each of the items from k on
-    lists[n] = {settled.taken};
+    lists[n] = {settled.taken_sums};
     int64_t labels_kept = 0;
     double least_dropped = kInf;
     for (size_t k = n; k-- > 0;) {
       std::span<Label> labels =
           WithOrWithout(lists[k + 1], settled.open_items[k], memory_);
       labels_ += std::ssize(labels);
-      const auto [kept, dropped] = Prune(before[k], width, labels);
-      lists[k].assign(labels.begin(), labels.begin() + kept);
-      labels_kept += kept;
-      least_dropped = std::min(least_dropped, dropped);
+      const auto [kept_count, least_of_dropped] =
+          Prune(before[k], width, labels);
+      lists[k].assign(labels.begin(), labels.begin() + kept_count);
+      labels_kept += kept_count;
+      least_dropped = std::min(least_dropped, least_of_dropped);
       const StoppedBy stop = Stop(labels_kept);
       if (stop != StoppedBy::kNothing) return {.stopped_by = stop};
     }
-    const auto found =
+    const auto best_label =
         std::ranges::lower_bound(lists[0], problem_.need, {}, &Label::bytes);
-    if (found != lists[0].end() && found->ticks <= best_.ticks) {
-      best_ = ReadOff(std::move(settled), lists, *found);
+    if (best_label != lists[0].end() && best_label->ticks <= best_.ticks) {
+      best_ = ReadOff(std::move(settled), lists, *best_label);
     }
     bound_ = std::max(
         bound_, std::min(static_cast<double>(best_.ticks), least_dropped));
@@ -275,7 +277,7 @@ class Search {
   double Threshold() const { return static_cast<double>(best_.ticks) + kSlack; }
 
   struct Pruned {
-    ptrdiff_t kept;
+    ptrdiff_t kept_count;
     double least_dropped;
   };
   // Moves to the front the labels that can lead to an answer as good as the best one. If
@@ -284,16 +286,16 @@ class Search {
   Pruned Prune(const ConvexCost& rest, size_t width, std::span<Label> labels) {
     bounds_.clear();
     ConvexCost::Reader reader(rest);
-    ptrdiff_t kept = 0;
+    ptrdiff_t kept_count = 0;
     for (const Label& label : labels) {
       const double bound = static_cast<double>(label.ticks) +
                            reader.At(problem_.need - label.bytes);
       if (bound > Threshold()) continue;
       bounds_.push_back(bound);
-      labels[kept++] = label;
+      labels[kept_count++] = label;
       if (label.bytes >= problem_.need) break;
     }
-    if (static_cast<size_t>(kept) <= width) return {kept, kInf};
+    if (static_cast<size_t>(kept_count) <= width) return {kept_count, kInf};
     std::vector<double> ranked = bounds_;
     std::nth_element(ranked.begin(),
                      ranked.begin() + static_cast<ptrdiff_t>(width),
@@ -302,13 +304,13 @@ class Search {
     auto ties =
         static_cast<ptrdiff_t>(width) -
         std::ranges::count_if(bounds_, [&](double b) { return b < limit; });
-    kept = 0;
+    kept_count = 0;
     for (size_t k = 0; k < bounds_.size(); ++k) {
       if (bounds_[k] < limit || (bounds_[k] == limit && ties-- > 0)) {
-        labels[kept++] = labels[k];
+        labels[kept_count++] = labels[k];
       }
     }
-    return {kept, limit};
+    return {kept_count, limit};
   }
 
   StoppedBy Stop(int64_t labels_kept) const {

@@ -38,17 +38,17 @@ class LabelHistory {
         place[moves_[m].previous] = kNeeded;
       }
     }
-    size_t kept = 0;
+    size_t kept_count = 0;
     for (size_t m = 0; m < moves_.size(); ++m) {
       if (place[m] == kForgotten) continue;
-      place[m] = static_cast<int32_t>(kept);
+      place[m] = static_cast<int32_t>(kept_count);
       Move move = moves_[m];
       if (move.previous >= 0) move.previous = place[move.previous];
-      moves_[kept++] = move;
+      moves_[kept_count++] = move;
     }
-    moves_.resize(kept);
+    moves_.resize(kept_count);
     for_each_label([&](int32_t& last) { last = place[last]; });
-    most_ = std::max(kFewest, 2 * kept);
+    most_ = std::max(kFewest, 2 * kept_count);
   }
 
  private:
