@@ -51,7 +51,7 @@ Milp ForCbc(Milp milp) {
   return milp;
 }
 
-// Stops Clp within a linear program, where CBC raises no event.
+// A handler that stops Clp within a linear program, where CBC raises no event.
 class LpHandler : public ClpEventHandler {
  public:
   explicit LpHandler(CbcWatch* watch) : watch_(watch) {}

@@ -62,7 +62,7 @@ std::string_view Trim(std::string_view text) {
   return text;
 }
 
-// Splits leading decimal digits off `text`.
+// Text split into its leading decimal digits and the rest.
 struct Digits {
   std::string_view digits, rest;
 };
@@ -71,7 +71,7 @@ Digits SplitDigits(std::string_view text) {
   return {text.substr(0, end), text.substr(end)};
 }
 
-// Empty where the product is more than kMost.
+// Returns the number in units as bytes; nothing if it is more than kMost.
 std::optional<int64_t> Scale(std::string_view whole, std::string_view fraction,
                              int64_t unit) {
   int64_t number = 0;
@@ -80,7 +80,7 @@ std::optional<int64_t> Scale(std::string_view whole, std::string_view fraction,
     if (number > (kMost / unit - digit) / 10) return std::nullopt;
     number = number * 10 + digit;
   }
-  // From the last digit on: floor((n + x) / 10) = floor((n + floor(x)) / 10)
+  // Goes from the last digit to the first: floor((n + x) / 10) = floor((n + floor(x)) / 10)
   // for whole n, so rounding down at each step is rounding down once.
   int64_t part = 0;
   for (size_t i = fraction.size(); i-- > 0;)

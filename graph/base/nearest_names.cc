@@ -7,7 +7,7 @@
 namespace acplan::graph {
 namespace {
 
-// Longer names are compared by their ends only, which bounds the time.
+// Longer names are compared by their last bytes only, which bounds the time.
 constexpr size_t kComparedLength = 128;
 
 std::string_view End(std::string_view name) {
@@ -16,7 +16,7 @@ std::string_view End(std::string_view name) {
              : name.substr(name.size() - kComparedLength);
 }
 
-// The last components of `name`, as many as `like` has.
+// Returns the last components of `name`, as many as `like` has.
 std::string_view LastComponents(std::string_view name, std::string_view like) {
   size_t begin = name.size();
   for (auto dots = std::ranges::count(like, '.') + 1; dots > 0; --dots) {
@@ -32,7 +32,7 @@ bool EndsAtComponent(std::string_view name, std::string_view end) {
          name[name.size() - end.size() - 1] == '.';
 }
 
-// The edit distance where it is at most `limit`, else limit + 1.
+// Returns the edit distance if it is at most `limit`, else limit + 1.
 int Distance(std::string_view a, std::string_view b, int limit) {
   while (!a.empty() && !b.empty() && a.front() == b.front()) {
     a.remove_prefix(1);

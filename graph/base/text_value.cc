@@ -16,7 +16,7 @@ namespace {
 using Kind = TextValue::Kind;
 using nlohmann::json;
 
-// Keeps, of members with the same key, the first place and the last value.
+// Merges members with the same key: the first place and the last value stay.
 void KeepLastValues(std::vector<TextMember>& members) {
   std::unordered_map<std::string_view, TextValue*> places;
   std::vector<bool> is_repeated(members.size());
@@ -75,7 +75,7 @@ class Builder : public nlohmann::json_sax<json> {
   }
 
  private:
-  // Where the next value goes: a member that key() has made, a new element, or
+  // Returns the place of the next value: a member that key() has made, a new element, or
   // the root.
   TextValue& Place() {
     TextValue& parent = *path_.back();
