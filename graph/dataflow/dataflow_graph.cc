@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view kFormat = "acplan.dataflow";
 constexpr int kVersion = 1;
-// By DataflowStage.
+// Indexed by DataflowStage.
 constexpr std::array<std::string_view, kDataflowStages> kStageNames = {
     "placeholder", "forward", "loss", "backward"};
 

@@ -102,7 +102,7 @@ class Builder {
   const Trace& trace_;
   const TraceCall& call_;
   std::set<int32_t> saved_;             // storages
-  std::map<int32_t, int32_t> node_of_;  // a storage
+  std::map<int32_t, int32_t> node_of_;  // each storage's last node
   DataflowGraph graph_;
 };
 

@@ -22,10 +22,10 @@ namespace {
 constexpr std::string_view kFormat = "acplan.graph";
 constexpr int kVersion = 1;
 constexpr double kMostMs = 1e15;
-// By JointStage.
+// Indexed by JointStage.
 constexpr std::array<std::string_view, 3> kStageNames = {"forward", "either",
                                                          "backward"};
-// By JointBuffer::is_from_backward.
+// Indexed by JointBuffer::is_from_backward.
 constexpr std::array<std::string_view, 2> kOrigins = {"forward", "backward"};
 
 size_t ParseOneOf(const JsonField& field,
@@ -101,7 +101,7 @@ JointNode ParseNode(const JsonField& field, size_t buffers,
       .scratch_bytes = OptionalBytes(field, "scratch")};
 }
 
-// The node that one may be tied to.
+// Parses and checks the node that `node` is tied to, if any.
 void ParseTie(const JsonField& field, const JointGraph& graph,
               JointNode& node) {
   if (!field.Has("tied_to")) return;
@@ -123,10 +123,12 @@ void ParseTie(const JsonField& field, const JointGraph& graph,
   node.tied_to = place;
 }
 
-// Of what nodes of forward make, plans are subsets.
+// The most buffers that a node of stage forward or either may make, since plans are sets of
+// such buffers.
 constexpr size_t kMostMakes = 64;
 
-// Who makes the buffers, as far as nodes have been read.
+// The buffers of a graph and the stages of their makers, for the nodes that were read so
+// far.
 class Makers {
  public:
   explicit Makers(const std::vector<JointBuffer>& buffers)
@@ -136,7 +138,7 @@ class Makers {
       if (buffers[b].is_from_backward) stages_[b] = JointStage::kBackward;
   }
 
-  // Buffers that some node makes; the others are inputs.
+  // Records the buffers that some node makes; the others are inputs.
   void SetOutputs(const JsonField& nodes) {
     is_output_.assign(buffers_.size(), 0);
     for (const JsonField& node : nodes.Elements())
@@ -167,7 +169,7 @@ class Makers {
     }
   }
 
-  // What a pass returns.
+  // Parses the buffers that a pass returns. `last` is the pass's last stage.
   std::vector<int32_t> Outputs(const JsonField& field, JointStage last) const {
     std::vector<int32_t> outputs = ParseBufferIndices(field, buffers_.size());
     const std::vector<JsonField> elements = field.Elements();

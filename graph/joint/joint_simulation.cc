@@ -10,11 +10,12 @@
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 
-// Idea. What runs is known from the end: what backward nodes read is needed, what is
-// needed and neither kept nor there runs again, and needs what it reads. So one walk
-// over the nodes from the last to the first says which run again, and one from the first
-// to the last of backward says when: before the first that needs them. Then every buffer
-// has a first and a last step, and bytes are a sum of differences.
+// Idea. The nodes that run follow from the end: the buffers that backward nodes read are
+// needed; a needed buffer that is neither kept nor there makes its node run again, which
+// needs what it reads. So one walk over the nodes from the last to the first finds the
+// nodes that run again, and one walk over backward from the first to the last finds when
+// they do: before the first node that needs them. Then every buffer has a first and a last
+// step, and bytes are a sum of differences.
 
 namespace acplan::graph {
 namespace {
@@ -24,20 +25,20 @@ constexpr int32_t kNoStep = -1;
 // The steps during which memory of a buffer is live.
 struct Life {
   int32_t begin = kNoStep;
-  int32_t end = kNoStep;  // the last one
+  int32_t end = kNoStep;  // the last step
 };
 
-// Of a buffer as forward made it, in forward, and as backward has it.
+// The lives of a buffer: as forward made it, and as backward has it.
 struct Lives {
   Life first;
   Life second;
 };
 
-// What runs in the two passes.
+// The nodes that run in the two passes, and the buffers that backward needs.
 struct Duties {
-  std::vector<char> runs_forward;  // a node
-  std::vector<char> runs_again;    // a node
-  std::vector<char> is_needed;     // a buffer, by backward
+  std::vector<char> runs_forward;  // indexed by node
+  std::vector<char> runs_again;    // indexed by node
+  std::vector<char> is_needed;     // indexed by buffer
 };
 
 class Schedule {
@@ -78,7 +79,7 @@ class Schedule {
     for (const int32_t b : graph_.nodes[n].reads)
       lives_[b].second.end = Steps();
     for (const int32_t b : graph_.nodes[n].makes) {
-      // A second copy of what is there is let go of at once.
+      // A second copy of an existing buffer is released at once.
       const bool is_copy = run_.kept[b] || simulator_.IsForwardOutput(b);
       if (is_copy) {
         copies_.push_back({.step = Steps(), .bytes = graph_.buffers[b].bytes});
@@ -91,7 +92,7 @@ class Schedule {
         {.node = n, .is_backward = true, .is_again = is_again});
   }
 
-  // Runs again what makes these, and what that needs.
+  // Runs again the nodes that make these buffers, and the nodes whose results those need.
   void MakeAgain(const std::vector<int32_t>& buffers) {
     std::vector<int32_t> open(buffers);
     std::vector<int32_t> batch;
@@ -162,10 +163,10 @@ class Schedule {
   const JointSimulator& simulator_;
   const Duties& duties_;
   JointRun& run_;
-  std::vector<Lives> lives_;  // a buffer
+  std::vector<Lives> lives_;  // indexed by buffer
   std::vector<char> is_done_;
   std::vector<Copy> copies_;
-  int32_t backward_ = 0;  // the first step
+  int32_t backward_ = 0;  // the first step of backward
 };
 
 }  // namespace
@@ -193,7 +194,7 @@ std::vector<char> JointSimulator::AllKept() const {
   for (const JointNode& node : graph_.nodes)
     if (node.stage == JointStage::kBackward) keep(node.reads);
   keep(graph_.backward_outputs);
-  // What must run again for what may not be kept keeps what it reads.
+  // A node that must run again because its result may not be kept needs its inputs kept.
   std::vector<char> needed(graph_.buffers.size(), 0);
   const auto need = [&](const std::vector<int32_t>& buffers) {
     for (const int32_t b : buffers) needed[b] = 1;
@@ -216,7 +217,8 @@ std::vector<char> JointSimulator::AllKept() const {
 }
 
 void JointSimulator::KeepAlike(std::vector<char>& kept) const {
-  // Of a node that others are tied to: bit i, its i-th buffer is kept of one of them.
+  // Indexed by node that others are tied to. Bit i says that the i-th buffer is kept of one
+  // of them.
   std::vector<uint64_t> united(graph_.nodes.size(), 0);
   for (const JointNode& node : graph_.nodes) {
     if (!node.tied_to) continue;
@@ -235,7 +237,8 @@ void JointSimulator::KeepAlike(std::vector<char>& kept) const {
 
 void JointSimulator::RequireAlike(const JointRun& run,
                                   const std::vector<char>& needed) const {
-  // Of a node that others are tied to, whether the i-th buffer is kept; -1: open.
+  // Indexed by node that others are tied to: whether the i-th buffer is kept; -1 if not yet
+  // known.
   std::vector<std::vector<int8_t>> choice(graph_.nodes.size());
   const auto require = [&](const JointNode& node, int32_t of) {
     choice[of].resize(node.makes.size(), -1);
@@ -302,7 +305,7 @@ JointRun JointSimulator::Run(const std::vector<char>& kept) const {
     need(node.reads);
   }
   RequireAlike(run, duties.is_needed);
-  std::vector<char> is_wanted(run.kept);  // by forward
+  std::vector<char> is_wanted(run.kept);  // the buffers that forward needs
   for (int32_t n = static_cast<int32_t>(graph_.nodes.size()) - 1; n >= 0; --n) {
     const JointNode& node = graph_.nodes[n];
     if (node.stage == JointStage::kBackward) continue;
