@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
 
-// '.' before every other character, which puts a module's submodules right
-// behind it.
+// Compares names with '.' before every other character, which puts a module's submodules
+// directly after it.
 bool ComponentsLess(std::string_view a, std::string_view b) {
   const auto [at_a, at_b] =
       std::mismatch(a.begin(), a.end(), b.begin(), b.end());
@@ -44,7 +44,7 @@ std::vector<int> Parents(const std::vector<Module>& modules,
   return parents;
 }
 
-// The parents of what is directly inside of a segment are segments.
+// Sets the parent of each module that is directly inside of a segment to that segment.
 std::vector<int> WithSegments(
     std::vector<int> parents, const std::vector<Module>& modules,
     const std::unordered_map<std::string, int>& by_fqn) {
@@ -67,8 +67,8 @@ std::vector<int> Positions(const std::vector<std::string>& order,
   return positions;
 }
 
-// Where a module stands among its siblings: its first call, or that of its
-// first called descendant.
+// Returns the key that orders each module among its siblings: its first call, or that of
+// its first called descendant.
 std::vector<int> Places(std::vector<int> first_call,
                         const std::vector<int>& by_name,
                         const std::vector<int>& parents) {
@@ -153,7 +153,7 @@ size_t HashModule(const Module& m) {
   return seed;
 }
 
-// Numbers values: equal values, and only those, get the same number.
+// A numbering of values: two values get the same number if and only if they are equal.
 template <typename Key, typename Hash, typename Equal>
 class Numbering {
  public:
@@ -167,8 +167,8 @@ class Numbering {
   std::unordered_map<Key, int, Hash, Equal> numbers_;
 };
 
-// A number for each node; equal numbers where, and only where, the subtrees are
-// interchangeable.
+// Returns a number for each node. Two nodes get the same number if and only if their
+// subtrees are interchangeable.
 std::vector<int> SubtreeClasses(const Profile& profile,
                                 const ModuleTree& tree) {
   auto hash = [](const Module* m) { return HashModule(*m); };
@@ -225,7 +225,7 @@ ModuleTree::ModuleTree(const Profile& profile) {
   const std::vector<int> fw_post =
       Positions(profile.order.fw_post, modules, by_fqn_, -1);
 
-  // Children in a row for each parent, the last one first, as a stack wants
+  // The children of each parent are contiguous, the last one first, as the stack needs
   // them.
   std::vector<int> siblings(n);
   std::iota(siblings.begin(), siblings.end(), 0);

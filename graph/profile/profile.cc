@@ -154,7 +154,7 @@ std::vector<std::optional<double>> ParseFitNumbers(const JsonField& fit,
 
 using Curve = std::vector<std::pair<double, double>>;
 
-// JSON has no other keys than strings.
+// Parses a key that is a number: all keys of JSON are strings.
 double ParseNumberKey(const JsonField& object, const std::string& key) {
   double number = 0;
   const char* const end = key.data() + key.size();
@@ -200,7 +200,7 @@ TradeoffFit ParseTorchFit(const JsonField& field) {
   return fit;
 }
 
-// Reads what a profile's module and torch's ModStats have in common.
+// Reads the fields that a profile's module and torch's ModStats have in common.
 Module ParseCosts(const JsonField& field) {
   Module module;
   module.fqn = ParseFqn(field.Get("fqn"));
@@ -289,7 +289,7 @@ ModuleIndex IndexModules(const JsonField& field,
   return IndexFqns(field, fqns, list);
 }
 
-// Where a file has its modules and their orders.
+// The keys under which a file has its modules and their orders.
 struct Layout {
   std::string_view modules;
   Module (*parse)(const JsonField&);
