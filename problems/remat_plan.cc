@@ -197,7 +197,7 @@ std::vector<RematPlan> RematFrontier(const JointGraph& graph, int points,
                                       .limits = left_for(points - p),
                                       .start = start}));
     if (p == 0) plans.back().least = least;
-    if (plans.back().run) start = plans.back().run->kept;
+    if (plans.back().run) start = plans.back().run->is_kept;
   }
   return plans;
 }
@@ -221,8 +221,8 @@ std::string RematToJson(const RematPlan& plan, const JointGraph& graph,
   if (plan.run) {
     const JointRun& run = *plan.run;
     json["saved"] = ordered_json::array();
-    for (size_t b = 0; b < run.kept.size(); ++b)
-      if (run.kept[b]) json["saved"].push_back(graph.buffers[b].name);
+    for (size_t b = 0; b < run.is_kept.size(); ++b)
+      if (run.is_kept[b]) json["saved"].push_back(graph.buffers[b].name);
     json["recomputed"] = ordered_json::array();
     for (const JointRun::Step& step : run.steps)
       if (step.is_again)

@@ -43,12 +43,12 @@ std::string Lower(std::string_view text) {
 
 std::string UnitHint(std::string_view unit) {
   std::vector<std::string_view> near;
-  for (const Unit& known : kUnits)
-    if (Lower(known.name) == Lower(unit)) near.push_back(known.name);
+  for (const Unit& known_unit : kUnits)
+    if (Lower(known_unit.name) == Lower(unit)) near.push_back(known_unit.name);
   if (near.empty())
-    for (const Unit& known : kUnits)
-      if (Lower(known.name.substr(0, 1)) == Lower(unit.substr(0, 1)))
-        near.push_back(known.name);
+    for (const Unit& known_unit : kUnits)
+      if (Lower(known_unit.name.substr(0, 1)) == Lower(unit.substr(0, 1)))
+        near.push_back(known_unit.name);
   if (near.empty())
     return "known are B, kB, MB, GB, TB, PB, KiB, MiB, GiB, TiB and PiB";
   return fmt::format("did you mean {}?", fmt::join(near, " or "));
@@ -134,10 +134,11 @@ int64_t ParseByteSize(std::string_view text, std::string_view what) {
 
 std::string DisplayBytes(int64_t bytes, std::string_view unit) {
   const double number = static_cast<double>(bytes);
-  for (const Unit& known : kUnits)
-    if (known.name == unit && (unit == "KiB" || unit == "MiB" || unit == "GiB"))
-      return fmt::format("{:.2f} {}", number / static_cast<double>(known.bytes),
-                         unit);
+  for (const Unit& known_unit : kUnits)
+    if (known_unit.name == unit &&
+        (unit == "KiB" || unit == "MiB" || unit == "GiB"))
+      return fmt::format("{:.2f} {}",
+                         number / static_cast<double>(known_unit.bytes), unit);
   return fmt::format("{:.2f} bytes", number);
 }
 

@@ -233,9 +233,9 @@ OpenFile Open(const Destination& destination) {
   if (const int unnamed = OpenUnnamed(destination); unnamed >= 0) {
     return {.fd = unnamed};
   }
-  const int named =
+  const int named_fd =
       open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  return {.fd = named, .has_name = named >= 0};
+  return {.fd = named_fd, .has_name = named_fd >= 0};
 }
 
 // A scope within which no signal ends the program.
@@ -377,8 +377,8 @@ void CheckWritable(const fs::path& path) {
   const bool direct = fs::exists(status) && !fs::is_regular_file(status);
   const fs::path folder =
       path.has_parent_path() ? path.parent_path() : fs::path(".");
-  const fs::path& written = direct ? path : folder;
-  if (access(written.c_str(), W_OK) != 0) {
+  const fs::path& written_path = direct ? path : folder;
+  if (access(written_path.c_str(), W_OK) != 0) {
     FailErrno(path, "cannot be written", errno);
   }
 }

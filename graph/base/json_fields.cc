@@ -299,8 +299,8 @@ nlohmann::json ParseJson(std::string_view text, std::string_view file) {
 
 void RequireFormat(const JsonField& root, std::string_view format,
                    int64_t version) {
-  const JsonField found = root.Get("format");
-  if (found.String() != format) found.Fail(Quoted(format));
+  const JsonField format_field = root.Get("format");
+  if (format_field.String() != format) format_field.Fail(Quoted(format));
   root.Get("version").Int(version, version);
 }
 

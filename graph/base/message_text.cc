@@ -40,11 +40,11 @@ std::pair<char32_t, size_t> CodePointAt(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) {
     return static_cast<char32_t>(static_cast<unsigned char>(text[at + i]));
   };
-  const size_t left = text.size() - at;
-  if ((byte(0) & 0xE0) == 0xC0 && left >= 2) {
+  const size_t remaining = text.size() - at;
+  if ((byte(0) & 0xE0) == 0xC0 && remaining >= 2) {
     return {(byte(0) & 0x1F) << 6 | (byte(1) & 0x3F), 2};
   }
-  if ((byte(0) & 0xF0) == 0xE0 && left >= 3) {
+  if ((byte(0) & 0xF0) == 0xE0 && remaining >= 3) {
     return {(byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F),
             3};
   }

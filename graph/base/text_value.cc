@@ -27,11 +27,11 @@ void KeepLastValues(std::vector<TextMember>& members) {
     is_repeated[i] = !is_new;
   }
   if (places.size() == members.size()) return;
-  std::vector<TextMember> kept;
+  std::vector<TextMember> kept_members;
   for (size_t i = 0; i < members.size(); ++i) {
-    if (!is_repeated[i]) kept.push_back(std::move(members[i]));
+    if (!is_repeated[i]) kept_members.push_back(std::move(members[i]));
   }
-  members = std::move(kept);
+  members = std::move(kept_members);
 }
 
 class Builder : public nlohmann::json_sax<json> {

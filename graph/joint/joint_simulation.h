@@ -33,7 +33,7 @@ struct JointRun {
     bool is_again = false;
     bool operator==(const Step&) const = default;
   };
-  std::vector<char> kept = {};           // the buffers that count as kept
+  std::vector<char> is_kept = {};        // the buffers that count as kept
   std::vector<Step> steps = {};          // in order
   std::vector<int64_t> live_bytes = {};  // while each step runs
   int64_t peak_bytes = 0;                // held_bytes if nothing runs
@@ -49,14 +49,14 @@ class JointSimulator {
  public:
   explicit JointSimulator(const JointGraph& graph);
 
-  // Simulates the step. `kept`, indexed by buffer, has the buffers that are kept. Throws
+  // Simulates the step. `is_kept`, indexed by buffer, has the buffers that are kept. Throws
   // InputError that names the node or buffer if
   // - a buffer is kept that may not be kept, or that no node of stage forward or either
   //   makes;
   // - a node would have to run again that may not run again;
   // - among the buffers of tied nodes that backward needs, one is kept and its counterpart
   //   is not.
-  JointRun Run(const std::vector<char>& kept) const;
+  JointRun Run(const std::vector<char>& is_kept) const;
 
   // Returns all buffers that may be kept and that backward nodes read themselves, and the
   // inputs of nodes that then have to run again because their results may not be kept.
@@ -73,8 +73,9 @@ class JointSimulator {
   bool IsThere(int32_t buffer) const;
   // Keeps, for each buffer that is kept of a tied node, its counterparts of the other
   // nodes.
-  void KeepAlike(std::vector<char>& kept) const;
-  void RequireAlike(const JointRun& run, const std::vector<char>& needed) const;
+  void KeepAlike(std::vector<char>& is_kept) const;
+  void RequireAlike(const JointRun& run,
+                    const std::vector<char>& is_needed) const;
 
   const JointGraph& graph_;
   std::vector<int32_t> maker_;

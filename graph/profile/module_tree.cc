@@ -62,8 +62,8 @@ std::vector<int> Positions(const std::vector<std::string>& order,
                            int absent) {
   std::vector<int> positions(modules.size(), absent);
   for (size_t i = order.size(); i-- > 0;)
-    if (const auto found = by_fqn.find(order[i]); found != by_fqn.end())
-      positions[found->second] = static_cast<int>(i);
+    if (const auto module = by_fqn.find(order[i]); module != by_fqn.end())
+      positions[module->second] = static_cast<int>(i);
   return positions;
 }
 
@@ -158,7 +158,7 @@ template <typename Key, typename Hash, typename Equal>
 class Numbering {
  public:
   Numbering(Hash hash, Equal equal) : numbers_(16, hash, equal) {}
-  int Of(const Key& key) {
+  int NumberOf(const Key& key) {
     return numbers_.try_emplace(key, static_cast<int>(numbers_.size()))
         .first->second;
   }
@@ -186,9 +186,9 @@ std::vector<int> SubtreeClasses(const Profile& profile,
   for (int i = tree.size() - 1; i >= 0; --i) {
     std::vector<int>& key = keys[i];
     key.push_back(tree.node(i).fw_post >= 0 ? 1 : 0);
-    key.push_back(own.Of(&profile.modules[tree.node(i).module]));
+    key.push_back(own.NumberOf(&profile.modules[tree.node(i).module]));
     std::reverse(key.begin(), key.end());
-    classes[i] = subtrees.Of(key);
+    classes[i] = subtrees.NumberOf(key);
     key = {};
     if (const int parent = tree.node(i).parent; parent >= 0)
       keys[parent].push_back(classes[i]);
@@ -281,9 +281,9 @@ std::vector<int> ModuleTree::Children(int i) const {
 }
 
 std::optional<int> ModuleTree::Find(std::string_view fqn) const {
-  const auto found = by_fqn_.find(std::string(fqn));
-  if (found == by_fqn_.end()) return std::nullopt;
-  return found->second;
+  const auto entry = by_fqn_.find(std::string(fqn));
+  if (entry == by_fqn_.end()) return std::nullopt;
+  return entry->second;
 }
 
 std::vector<int> FindModules(const Profile& profile, const ModuleTree& tree,
@@ -295,10 +295,10 @@ std::vector<int> FindModules(const Profile& profile, const ModuleTree& tree,
       nodes.push_back(*node);
       continue;
     }
-    std::vector<std::string> known;
+    std::vector<std::string> known_names;
     for (const ModuleTree::Node& node : tree.nodes())
-      known.push_back(profile.modules[node.module].fqn);
-    const std::vector<std::string> nearest = NearestNames(name, known);
+      known_names.push_back(profile.modules[node.module].fqn);
+    const std::vector<std::string> nearest = NearestNames(name, known_names);
     throw InputError(fmt::format(
         "{}: expected the name of a module, found {}{}", what,
         Quoted(name, 200),

@@ -80,11 +80,11 @@ std::pair<double, double> Product(int64_t a, int64_t b) {
 
 // Orders costs by bytes for each tick, the most first.
 std::strong_ordering CompareRatio(const Cost& a, const Cost& b) {
-  const auto left = Product(a.bytes, b.ticks);
-  const auto right = Product(b.bytes, a.ticks);
-  return left > right   ? std::strong_ordering::less
-         : left < right ? std::strong_ordering::greater
-                        : std::strong_ordering::equal;
+  const auto left_product = Product(a.bytes, b.ticks);
+  const auto right_product = Product(b.bytes, a.ticks);
+  return left_product > right_product   ? std::strong_ordering::less
+         : left_product < right_product ? std::strong_ordering::greater
+                                        : std::strong_ordering::equal;
 }
 
 }  // namespace

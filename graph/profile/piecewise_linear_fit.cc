@@ -104,15 +104,15 @@ bool FitBlock(const Points& points, const Block& block, std::span<Line> lines) {
   for (size_t s = 0; s < m; ++s) {
     const Moments& sums = moments[s];
     const double length = ends[s + 1] - ends[s];
-    const double right = (sums.x - ends[s]) / length;
-    const double left = (ends[s + 1] - sums.x) / length;
+    const double right_weight = (sums.x - ends[s]) / length;
+    const double left_weight = (ends[s + 1] - sums.x) / length;
     const double spread = sums.xx / length / length;
     const double tilt = sums.xy / length;
-    diagonal[s] += sums.n * left * left + spread;
-    diagonal[s + 1] += sums.n * right * right + spread;
-    above[s] = sums.n * left * right - spread;
-    value[s] += sums.n * left * sums.y - tilt;
-    value[s + 1] += sums.n * right * sums.y + tilt;
+    diagonal[s] += sums.n * left_weight * left_weight + spread;
+    diagonal[s + 1] += sums.n * right_weight * right_weight + spread;
+    above[s] = sums.n * left_weight * right_weight - spread;
+    value[s] += sums.n * left_weight * sums.y - tilt;
+    value[s + 1] += sums.n * right_weight * sums.y + tilt;
   }
   for (size_t s = 0; s < m; ++s) {
     const double factor = above[s] / diagonal[s];
@@ -133,11 +133,11 @@ bool FitBlock(const Points& points, const Block& block, std::span<Line> lines) {
 
 // Returns the x at which two lines cross between a point and the next, or nothing.
 std::optional<double> Crossing(const Points& points, int point,
-                               const Line& left, const Line& right) {
+                               const Line& left_line, const Line& right_line) {
   const double start = points[point].first;
   const double stop = points[point + 1].first;
-  const double gap_at_start = left.At(start) - right.At(start);
-  const double gap_at_stop = left.At(stop) - right.At(stop);
+  const double gap_at_start = left_line.At(start) - right_line.At(start);
+  const double gap_at_stop = left_line.At(stop) - right_line.At(stop);
   const bool crosses = (gap_at_start <= 0 && gap_at_stop >= 0) ||
                        (gap_at_start >= 0 && gap_at_stop <= 0);
   if (!crosses || gap_at_start == gap_at_stop) return std::nullopt;
@@ -235,12 +235,12 @@ std::optional<Fit> BestJoin(const Points& points,
   }
   const int first = slot == 0 ? 0 : joins[slot - 1].point + 1;
   const int last = last_of(slot + 1);
-  const std::vector<Moments> left = Beginnings(points, first, last);
-  const std::vector<Moments> right = Ends(points, first, last);
+  const std::vector<Moments> left_moments = Beginnings(points, first, last);
+  const std::vector<Moments> right_moments = Ends(points, first, last);
   std::optional<Fit> best;
   for (int i = first; i < last; ++i) {
-    moments[slot] = left[i - first];
-    moments[slot + 1] = right[i - first + 1];
+    moments[slot] = left_moments[i - first];
+    moments[slot + 1] = right_moments[i - first + 1];
     if (fixed + moments[slot].LineError() + moments[slot + 1].LineError() >=
         max_error) {
       continue;
@@ -278,20 +278,20 @@ std::optional<Fit> BestMoreJoin(const Points& points, std::vector<Join> others,
 // Returns the fit with two joins at their best places.
 std::optional<Fit> BestTwoJoins(const Points& points, double max_error) {
   const int end = static_cast<int>(points.size()) - 1;
-  const std::vector<Moments> left = Beginnings(points, 0, end);
-  const std::vector<Moments> right = Ends(points, 0, end);
+  const std::vector<Moments> left_moments = Beginnings(points, 0, end);
+  const std::vector<Moments> right_moments = Ends(points, 0, end);
   std::optional<Fit> best;
   for (int i = 0; i < end - 1; ++i) {
-    const double left_error = left[i].LineError();
+    const double left_error = left_moments[i].LineError();
     if (left_error >= max_error) break;
     Moments middle;
     for (int j = i + 1; j < end; ++j) {
       middle.Add(points[j]);
       const double error = left_error + middle.LineError();
       if (error >= max_error) break;
-      const Moments& rest = right[j + 1];
+      const Moments& rest = right_moments[j + 1];
       if (error + rest.LineError() >= max_error) continue;
-      const Moments moments[] = {left[i], middle, rest};
+      const Moments moments[] = {left_moments[i], middle, rest};
       for (const JoinKind first : {JoinKind::kPoint, JoinKind::kFree}) {
         for (const JoinKind second : {JoinKind::kPoint, JoinKind::kFree}) {
           const std::vector<Join> joins{{i, first, points[i].first},
@@ -314,8 +314,8 @@ Fit WithMovedJoins(const Points& points, Fit fit) {
     for (size_t k = 0; k < fit.joins.size(); ++k) {
       std::vector<Join> others = fit.joins;
       others.erase(others.begin() + k);
-      if (auto moved = BestMoreJoin(points, others, Improved(fit.error))) {
-        fit = *std::move(moved);
+      if (auto better_fit = BestMoreJoin(points, others, Improved(fit.error))) {
+        fit = *std::move(better_fit);
         moves = true;
       }
     }

@@ -148,10 +148,11 @@ OperatorGroups GroupOperators(const SacStatistics& sac,
     result.groups[g].memory += sac.memory[op];
     result.groups[g].runtime += sac.runtimes[op];
     // A reason from PyTorch's rules is reported in preference to one from a pattern.
-    const auto keep = [](std::optional<Reason>& kept,
+    const auto keep = [](std::optional<Reason>& current,
                          const std::optional<Reason>& reason) {
-      if (reason && (!kept || (kept->is_pattern && !reason->is_pattern))) {
-        kept = reason;
+      if (reason &&
+          (!current || (current->is_pattern && !reason->is_pattern))) {
+        current = reason;
       }
     };
     keep(save[g], rules.save[op]);

@@ -96,18 +96,18 @@ class NodeLinkReader {
   }
 
   size_t NodeOf(const JsonField& field) const {
-    const auto found = index_.find(IdOf(field));
-    if (found == index_.end()) field.Fail("the id of a node");
-    return found->second;
+    const auto node = index_.find(IdOf(field));
+    if (node == index_.end()) field.Fail("the id of a node");
+    return node->second;
   }
 
   void ReadLinks() {
-    std::set<std::pair<size_t, size_t>> seen;
+    std::set<std::pair<size_t, size_t>> seen_links;
     for (const JsonField& element : OneOf(root_, "links", "edges").Elements()) {
       const Link link{.from = NodeOf(OneOf(element, "source", "0")),
                       .to = NodeOf(OneOf(element, "target", "1"))};
       if (link.from == link.to) element.Fail("a link to another node");
-      if (!seen.emplace(link.from, link.to).second)
+      if (!seen_links.emplace(link.from, link.to).second)
         element.Fail("a link that is there once");
       links_.push_back(link);
     }

@@ -68,7 +68,7 @@ class Plans {
     if (run.kept_bytes > question_.kept_bytes) return problem_.Between();
     if (run.peak_bytes < least_peak_) {
       least_peak_ = run.peak_bytes;
-      least_kept_ = run.kept;
+      least_kept_ = run.is_kept;
     }
     if (run.peak_bytes > question_.budget_bytes) {
       // Where nothing runs, what is held is too much, whatever is kept.
