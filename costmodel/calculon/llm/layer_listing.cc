@@ -92,7 +92,7 @@ class ValueWriter {
       Put(NetTime(layer_, stage, place, time, hardware_));
     }
     for (const BlockPlace place : {kBase, kEdge}) {
-      // Overlapped layers report what a middle block exposes for both.
+      // Overlapped layers report the exposed time of a middle block for both places.
       const bool by_place = layer_.comm.kind == LayerComm::Kind::kSeparate;
       const double net_time =
           NetTime(layer_, stage, by_place ? place : kBase, time, hardware_);

@@ -18,7 +18,7 @@
 namespace acplan::costmodel {
 namespace {
 
-// Variants of a unit, from `begin` to before `end`.
+// The variants of a unit from `begin` up to, but not including, `end`.
 struct WorkItem {
   size_t unit = 0;
   size_t begin = 0;
@@ -32,7 +32,8 @@ struct WorkList {
   int64_t executions = 0;
 };
 
-// A variant belongs to the shard in whose share of all executions it begins.
+// Lists the work of a shard. A variant belongs to the shard in whose share of all
+// executions it begins.
 WorkList ListWork(const SearchProblem& problem, const SearchShard& shard) {
   WorkList work;
   work.units = SearchUnits(problem);
@@ -64,7 +65,7 @@ WorkList ListWork(const SearchProblem& problem, const SearchShard& shard) {
   return work;
 }
 
-// Descending by rate, then in the order of the space.
+// Orders candidates by descending rate, then in the order of the space.
 bool IsBetter(const Candidate& a, const Candidate& b) {
   if (a.sample_rate != b.sample_rate) return a.sample_rate > b.sample_rate;
   if (a.unit != b.unit) return a.unit < b.unit;
@@ -103,7 +104,7 @@ class BestList {
 
  private:
   size_t most_;
-  std::vector<Candidate> heap_;  // the worst in front
+  std::vector<Candidate> heap_;  // the worst at the front
 };
 
 // The findings in a part of a space.
@@ -160,7 +161,7 @@ class SharedState {
   int64_t total_;
   std::mutex mutex_;
   Found found_;
-  double best_rate_ = 0;  // of all that were offered
+  double best_rate_ = 0;  // the best rate of all findings
   std::atomic<bool> was_interrupted_ = false;
   std::chrono::steady_clock::time_point last_report_;
 };
@@ -189,13 +190,13 @@ void RunInArena(int threads, Task task) {
     task();
     return;
   }
-  // More threads than cores, too.
+  // Allows more threads than cores.
   const tbb::global_control most(tbb::global_control::max_allowed_parallelism,
                                  static_cast<size_t>(threads));
   tbb::task_arena(threads).execute(task);
 }
 
-// Rows of a variant, and how many.
+// The rows of a variant, and their number.
 struct Rows {
   std::string text;
   SearchCounts counts;
@@ -229,7 +230,7 @@ Rows ListVariant(const SearchProblem& problem, const SearchOptions& options,
   return rows;
 }
 
-// Variants of a unit, each execution as it is.
+// Evaluates variants of a unit, each execution with its own recomputation.
 void EvaluateItem(const SearchProblem& problem, const SearchOptions& options,
                   const WorkItem& item, const SearchUnit& unit,
                   SharedState& state) {
