@@ -11,7 +11,7 @@ namespace {
 
 using graph::JsonField;
 
-// What is shown as it is.
+// Reads a name, which is printed unchanged.
 std::string Name(const JsonField& object) {
   const JsonField field = object.Get("name");
   std::string name = field.String();

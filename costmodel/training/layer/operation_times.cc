@@ -1,15 +1,15 @@
 // Times of single operations, from the vendor's peaks and a few shares of them.
 //
-// Products. A kernel cuts the result into tiles; a multiprocessor computes one at
-// a time, and small tiles reuse less of what they read, so that they reach a
-// smaller share of the peak. The library takes the tile that is fastest; so do we.
-// The last wave is often not full: what it leaves idle is counted by half, as the
-// other multiprocessors then run at higher clocks and split products are used. A
-// product is never faster than its operands come from memory.
+// Products. A kernel cuts the result into tiles, and a multiprocessor computes one at a
+// time. Small tiles reuse less of the data that they read, so they reach a smaller share of
+// the peak. The library takes the fastest tile; so does this model. The last wave is often
+// not full: half of its idle time counts, since the other multiprocessors then run at
+// higher clocks and split products are used. A product is never faster than its operands
+// arrive from memory.
 //
-// Collectives. A ring over n ranks moves (n - 1) / n of the tensor through each
-// rank, and the whole tensor through each node. NVLink carries the former, and
-// the network the latter, over as many rails as the group has ranks in a node.
+// Collectives. A ring over n ranks moves (n - 1) / n of the tensor through each rank, and
+// the whole tensor through each node. NVLink carries the former, and the network the
+// latter, over as many rails as the group has ranks in a node.
 #include "costmodel/training/layer/operation_times.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace acplan::costmodel {
 namespace {
 
-// Shares of the peak that tiles reach, of the largest.
+// A size of tiles, and the share of the peak that it reaches, relative to the largest size.
 struct Tile {
   double rows;
   double columns;
@@ -27,7 +27,7 @@ struct Tile {
 };
 constexpr std::array<Tile, 4> kTiles = {
     {{256, 128, 1}, {128, 128, .92}, {128, 64, .75}, {64, 64, .55}}};
-// Products of FlashAttention's backward pass beside those of the forward pass.
+// The products of FlashAttention's backward pass relative to those of the forward pass.
 constexpr double kBackwardAttention = 2.5;
 double GraphShare(const TrainingJob& job) {
   switch (job.strategy.graphs) {
@@ -84,7 +84,8 @@ double SentSeconds(const Collective& sent, const TrainingJob& job) {
          ExposedShare(sent.group, job);
 }
 
-// The ring of keys and values runs beside attention; other exchanges do not.
+// Returns the exposed seconds of an exchange: the ring of keys and values runs beside
+// attention, other exchanges do not.
 double ExposedBesideAttention(double sent, double attention,
                               const TrainingJob& job) {
   const bool is_ring = job.strategy.context_exchange == ContextExchange::kRing;
@@ -105,8 +106,8 @@ ExposedTime ByGroup(GroupKind group, double seconds) {
   return {};
 }
 
-// The share of tokens' copies that leave a rank, where a token that goes to
-// several experts of a node goes there once.
+// Returns the share of tokens' copies that leave a rank, if a token that goes to several
+// experts of a node goes there once.
 double CopiesSent(const TrainingJob& job, double nodes) {
   if (!job.strategy.dedupes_tokens || nodes <= 1) return 1;
   const double top_k = static_cast<double>(job.shape.top_k);
@@ -196,7 +197,7 @@ double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
   if (nodes > 1) {
     const double network =
         inside * cluster.network_rate * cluster.stack.network_share;
-    // Rings for large groups are slow to go around: a tree takes over.
+    // Rings of large groups have many steps: a tree takes over.
     const double steps = std::min(nodes - 1, 4 * std::log2(nodes));
     seconds = std::max(seconds, bytes * (nodes - 1) / nodes / network) +
               steps * cluster.stack.network_latency;
@@ -207,7 +208,7 @@ double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
 double MessageSeconds(double bytes, const TrainingJob& job) {
   const Cluster& cluster = job.cluster;
   const TrainingStrategy& s = job.strategy;
-  // Stages are as far apart as there are ranks in one.
+  // Stages are as far apart as a stage has ranks.
   const bool is_near = s.gpus <= cluster.domain;
   const double rate = is_near
                           ? cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share
@@ -266,7 +267,7 @@ PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job) {
     MatrixProduct weight = p;
     weight.rows = p.inner;
     weight.inner = p.rows;
-    // Gradients of weights are added to those of microbatches before.
+    // Gradients of weights are added to those of earlier microbatches.
     const bool accumulates = p.has_weights && job.strategy.fsdp <= 1;
     const double width = accumulates ? 2 * job.strategy.gradient_bytes : 2;
     time.weights = p.has_weights ? ProductSeconds(weight, job, width) : 0;

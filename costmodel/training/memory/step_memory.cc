@@ -1,21 +1,20 @@
-// What a rank holds, by what Megatron-Core and Transformer Engine keep when a step
-// holds most: at the end of a forward pass of the last microbatch that the
-// pipeline lets in before a backward pass.
+// The memory of a rank, from the tensors that Megatron-Core and Transformer Engine keep at
+// the peak of a step: at the end of a forward pass of the last microbatch that the pipeline
+// starts before a backward pass.
 //
-// - Parameters in 16 bits (fp32 ones are in the optimizer), gradients that
-//   microbatches add to, master weights and two moments in float32; what ZeRO
-//   shards is divided by the ranks that share it.
-// - Activations: what each operation of a layer saves (`saved_bytes`), times the
-//   microbatches that are in flight (pipeline_schedule.h).
-// - Of a layer that is recomputed, its input is kept and, while it runs again, all
-//   of one layer; or logits, where these are more. Of selected parts likewise what
-//   they make and drop (DropsItsResult).
-// - Transformer Engine adds gradients of weights to those of earlier microbatches
-//   within the product, and hands autograd an empty tensor of the weight's size in
-//   their stead, one for each shape (get_dummy_wgrad): the weights of a layer
-//   once more.
-// - Beside it the gradients of activations of the layer that runs: five tensors of
-//   the hidden size, which was seen on runs (docs/training_cost_model.md).
+// - Parameters in 16 bits (fp32 ones are in the optimizer), gradients that microbatches add
+//   to, master weights and two moments in float32; the tensors that ZeRO shards are divided
+//   by the ranks that share them.
+// - Activations: the tensors that each operation of a layer saves (`saved_bytes`), times
+//   the microbatches in flight (pipeline_schedule.h).
+// - A recomputed layer keeps its input and, while it runs again, all tensors of one layer;
+//   or there are the logits, if these are more. The same holds for selected parts and the
+//   tensors that they make and drop (DropsItsResult).
+// - Transformer Engine adds gradients of weights to those of earlier microbatches within
+//   the product, and hands autograd an empty tensor of the weight's size in their stead,
+//   one for each shape (get_dummy_wgrad): the weights of a layer once more.
+// - In addition the gradients of activations of the running layer: five tensors of the
+//   hidden size, a number that was seen on runs (docs/training_cost_model.md).
 #include "costmodel/training/memory/step_memory.h"
 
 #include <algorithm>
@@ -32,26 +31,27 @@ namespace acplan::costmodel {
 namespace {
 
 constexpr double kWorkingTensors = 5;
-// Logits in 16 bits, and once more in float32.
+// Logits in 16 bits, and a copy in float32.
 constexpr double kLogitBytes = 6;
 
-// Of the residual stream on a rank, for one microbatch.
+// Returns the elements of the residual stream on a rank, for one microbatch.
 double ResidualElements(const TrainingStrategy& s, const ModelShape& shape) {
   return static_cast<double>(s.microbatch * s.sequence) *
          static_cast<double>(shape.hidden) /
          static_cast<double>(s.context * (s.sequence_parallel ? s.tensor : 1));
 }
 
-// Megatron-LM drops the result of these parts too, where it is only read by what
-// comes right after; of others it keeps what they hand on.
+// Returns whether Megatron-LM also drops the result of a part that only the next operation
+// reads. It keeps the outputs of the other parts.
 bool DropsItsResult(LayerPart part) {
   using enum LayerPart;
   return part == kNorm || part == kMlaUp || part == kActivation ||
          part == kMoeActivation || part == kResidual;
 }
 
-// What the parts of a strategy make and nobody else reads is dropped; what they read
-// from others is kept, as they run again from it.
+// Returns the bytes that a layer keeps if the parts of a strategy are recomputed: tensors
+// that these parts make and that no other part reads are dropped; tensors of other parts
+// that they read are kept, since they run again from them.
 double KeptWithoutParts(const TrainingJob& job, bool is_moe,
                         const std::vector<LayerOperation>& operations) {
   const LayerGraph graph = GraphOfLayer(job, is_moe);
@@ -102,7 +102,8 @@ double OffloadedShare(const TrainingStrategy& s, const StageContent& stage) {
                            static_cast<double>(stage.Layers()));
 }
 
-// Of all layers of a stage, for one microbatch, on the GPU and the host.
+// Returns the bytes that all layers of a stage keep for one microbatch, on the GPU and the
+// host.
 double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
                    const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
@@ -120,7 +121,7 @@ double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
   return kept;
 }
 
-// The weights of a layer that have shapes of their own: of experts, one's.
+// Returns the weights of a layer that have distinct shapes: of experts, those of one.
 double WeightsOfLayers(const TrainingJob& job, const StageContent& stage) {
   double sum = 0;
   const auto add = [&](bool is_moe, int64_t count) {
@@ -135,11 +136,11 @@ double WeightsOfLayers(const TrainingJob& job, const StageContent& stage) {
   return sum;
 }
 
-// PyTorch's workspace of cuBLAS, one for each thread that computes, the forward
-// pass's and autograd's (getChosenWorkspaceSize in CUDABlas.cpp; Megatron-LM's
-// deterministic mode sets CUBLAS_WORKSPACE_CONFIG=:4096:8), and Transformer
-// Engine's (get_cublas_workspace_size_bytes; three of them where userbuffers
-// overlap tensor parallelism, initialize_ub).
+// Returns the bytes of workspaces: PyTorch's workspace of cuBLAS, one for each thread that
+// computes, the forward pass's and autograd's (getChosenWorkspaceSize in CUDABlas.cpp;
+// Megatron-LM's deterministic mode sets CUBLAS_WORKSPACE_CONFIG=:4096:8), and Transformer
+// Engine's (get_cublas_workspace_size_bytes; three of them if userbuffers overlap tensor
+// parallelism, initialize_ub).
 double LibraryBytes(const TrainingJob& job) {
   constexpr double kMiB = 1024 * 1024;
   const bool is_hopper = job.cluster.gpu.fp8_rate > 0;  // or later
@@ -152,9 +153,9 @@ double LibraryBytes(const TrainingJob& job) {
   return kMiB * (torch + engine);
 }
 
-// What a stage gathers of parameters that are sharded: a layer, the one that is
-// fetched before it, and the table of the embedding or the logits, which stay;
-// and the gradients of a layer before they are scattered.
+// Returns the bytes that a stage gathers of sharded parameters: a layer, the layer that is
+// fetched ahead of it, and the table of the embedding or the logits, which stays; and the
+// gradients of a layer before they are scattered.
 double GatheredBytes(const TrainingJob& job, const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
   if (s.zero < 3) return 0;
@@ -174,7 +175,7 @@ double GatheredBytes(const TrainingJob& job, const StageContent& stage) {
   return 2 * (2 * layer + table) + s.gradient_reduce_bytes * layer;
 }
 
-// Parameters, gradients and the optimizer's state.
+// Returns the memory of parameters, gradients and the optimizer's state.
 RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
   const TrainingStrategy& s = job.strategy;
   const double dense_ranks =
@@ -230,9 +231,9 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
   if (stage.has_embedding && s.drops_embedding) {
     memory.activations += elements * MicrobatchesInFlight(s, index);
   }
-  // What the last norm and the product with the vocabulary read.
+  // The inputs of the last norm and of the product with the vocabulary.
   if (stage.has_logits) memory.logits += 2 * 2 * elements;
-  // When the loss is there no layer runs again: the larger of both counts.
+  // While the loss exists no layer runs again: the larger of both counts.
   if (keeping.again <= memory.logits) return memory;
   memory.logits = 0;
   memory.working += keeping.again;
