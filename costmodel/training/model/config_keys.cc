@@ -14,8 +14,7 @@ using graph::JsonField;
 
 constexpr int64_t kMostSize = INT32_MAX;
 
-// Keys that change neither what a model holds nor how long it takes, by what their
-// names contain.
+// Keys that change neither a model's memory nor its time, by parts of their names.
 constexpr auto kHarmless =
     std::to_array<std::string_view>({"_token_id",
                                      "token_index",
@@ -108,7 +107,7 @@ constexpr auto kHarmless =
                                      "seq_aux",
                                      "tie_encoder_decoder"});
 
-// Parts that the models here do not have.
+// Names of parts that the models here do not have.
 constexpr auto kForeign =
     std::to_array<std::string_view>({"mamba",
                                      "ssm",
@@ -144,7 +143,7 @@ bool ContainsAny(std::string_view key, const auto& words) {
   });
 }
 
-// Nothing, no, zero, or an empty list.
+// Returns whether a value is null, false, zero, or empty.
 bool SaysNothing(const nlohmann::json& value) {
   if (value.is_null()) return true;
   if (value.is_boolean()) return !value.get<bool>();
@@ -153,7 +152,7 @@ bool SaysNothing(const nlohmann::json& value) {
          (value.is_string() && value.get<std::string>().empty());
 }
 
-// What every file says of a model.
+// Returns whether a key is a size that every file has.
 bool IsMainSize(std::string_view name) {
   return name == "vocab_size" || name == "hidden_size" ||
          name == "intermediate_size" || name == "num_hidden_layers" ||

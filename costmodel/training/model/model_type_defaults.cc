@@ -1,5 +1,5 @@
-// Generated from the configuration classes of transformers 5.23: the sizes that each
-// takes where a configuration does not say them.
+// Generated from the configuration classes of transformers 5.23: the sizes that each class
+// uses if a configuration does not give them.
 #include <algorithm>
 #include <iterator>
 

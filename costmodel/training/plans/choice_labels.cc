@@ -9,11 +9,11 @@
 namespace acplan::costmodel {
 namespace {
 
-// The least pairs of both measures so far: as the GPU's seconds rise, the host's
-// fall.
+// The least pairs of both measures so far: as the GPU's seconds rise, the host's fall.
 class Staircase {
  public:
-  // Whether a pair there is takes no longer by either measure; else adds this one.
+  // Returns whether an existing pair takes no longer by either measure; if not, adds this
+  // one.
   bool StandsFor(double gpu, double host) {
     auto after = least_.upper_bound(gpu);
     if (after != least_.begin() && std::prev(after)->second <= host) {
@@ -32,7 +32,7 @@ class Staircase {
   std::map<double, double> least_ = {};
 };
 
-// An object, so that sorting inlines it: most of a search's time goes here.
+// A function object, so that sorting inlines it: most of a search's time is spent here.
 struct IsBefore {
   bool operator()(const ChoiceLabel& a, const ChoiceLabel& b) const {
     if (a.left != b.left) return a.left < b.left;

@@ -1,11 +1,10 @@
-// Enumeration of all sets of kept tensors, of which there are few: what a layer saves
-// are some ten tensors.
+// Enumeration of all sets of kept tensors, of which there are few: a layer saves about ten
+// tensors.
 //
-// A set from which a tensor can be dropped without that more runs again is beaten by
-// the set without it, whatever bytes and times are: fewer bytes, the same operations.
-// So only sets of which each tensor is worth something are remembered
-// (SetsOfPolicies), and of these the policies that no other one beats by the numbers
-// of a job (PoliciesOfLayer).
+// A set from which a tensor can be dropped without more recomputation is beaten by the set
+// without it, whatever bytes and times are: fewer bytes, the same operations. So only sets
+// in which each tensor is worth keeping are remembered (SetsOfPolicies), and among these
+// the policies that no other one beats by the numbers of a job (PoliciesOfLayer).
 #include "costmodel/training/plans/layer_policies.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// An iteration takes microbatches x slowest stage + (sum of stages - slowest) x a
-// share of at most 1, and what does not depend on what runs again. There is at least
-// one microbatch, so that this rises with the seconds of each stage, whatever those
-// of the others are: stages are chosen one by one.
+// An iteration takes microbatches x slowest stage + (sum of stages - slowest) x a share of
+// at most 1, and time that does not depend on recomputation. There is at least one
+// microbatch, so this rises with the seconds of each stage, whatever those of the others
+// are: stages are chosen one by one.
 #include "costmodel/training/plans/training_plan.h"
 
 #include <algorithm>

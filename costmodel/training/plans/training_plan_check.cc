@@ -1,12 +1,12 @@
-// Shares with the search the operations of a layer, their times, and the sums over
-// stages of CombineStepTime; not what operations read of each other, what runs again,
-// nor how memory follows from it.
+// The check shares with the search the operations of a layer, their times, and the sums
+// over stages of CombineStepTime; but not which operations read each other's results, which
+// run again, and how memory follows from that.
 //
-// Values are named by the operation that makes them. ReadsOf says what an operation
-// needs to run; SavedBy what its backward pass reads. What is not kept is made by a
-// recursion from values to operations to values. Activations of a stage are linear
-// in what its layers keep: the model's own figures without and with full
-// recomputation are two points of that line.
+// Values are named after the operation that makes them. ReadsOf returns the values that an
+// operation needs to run, SavedBy the value that its backward pass reads. A value that is
+// not kept is made by a recursion from values to operations to values. Activations of a
+// stage are linear in the bytes that its layers keep: the model's own figures without and
+// with full recomputation are two points of that line.
 #include "costmodel/training/plans/training_plan_check.h"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ class CheckedLayer {
 
   double input_bytes() const { return input_bytes_; }
   double whole_bytes() const { return whole_bytes_; }
-  // Bytes, and time of what runs again, where the named values are kept.
+  // Bytes, and the time of recomputation, if the named values are kept.
   struct Cost {
     double bytes = 0;
     PassTime again = {};
@@ -50,7 +50,7 @@ class CheckedLayer {
  private:
   void AddOperations(const TrainingJob& job, LayerForm form, double share);
   bool Has(const std::string& name) const { return operations_.contains(name); }
-  // The first of these that the layer has.
+  // Returns the first of these operations that the layer has.
   std::string FirstOf(const Names& names) const;
   Names ReadsOf(const std::string& name) const;
   Names ReadsOfExperts(const std::string& name) const;
@@ -59,7 +59,7 @@ class CheckedLayer {
             std::set<std::string>& runs) const;
 
   std::map<std::string, CheckedOperation> operations_ = {};
-  std::map<std::string, double> values_ = {};  // bytes that are saved
+  std::map<std::string, double> values_ = {};  // the bytes that are saved
   double input_bytes_ = 0;
   double whole_bytes_ = 0;
 };
@@ -151,7 +151,7 @@ Names CheckedLayer::ReadsOfExperts(const std::string& name) const {
   return {FirstOf({"share experts 2", "experts down"}), "top experts"};
 }
 
-// What an operation reads, beside the layer's input.
+// Returns the values that an operation reads, except the layer's input.
 Names CheckedLayer::ReadsOf(const std::string& name) const {
   const std::string rotated = FirstOf({"rotation", "query, key, value"});
   if (name == "norm") return {};
