@@ -13,7 +13,7 @@ namespace {
 
 struct ForwardFlops {
   double all = 0;
-  double again = 0;  // of that, what recomputation runs once more
+  double again = 0;  // the part of all that recomputation runs again
 
   ForwardFlops operator*(double count) const {
     return {all * count, again * count};
@@ -38,7 +38,7 @@ ForwardFlops FlopsOf(const std::vector<LayerOperation>& operations,
   return flops;
 }
 
-// Of one layer, of those that attend to a window as many as there are.
+// Returns the FLOPs of one layer: the mean over layers with and without a window.
 ForwardFlops LayerFlops(const ModelShape& shape, const TrainingStrategy& s,
                         bool is_moe) {
   const ForwardFlops full =
@@ -53,7 +53,8 @@ ForwardFlops LayerFlops(const ModelShape& shape, const TrainingStrategy& s,
   return flops;
 }
 
-// Of a microbatch on a rank of each stage to all of an iteration.
+// Returns the recomputed FLOPs of an iteration, from those of a microbatch on a rank of
+// each stage.
 double FlopsAgain(const TrainingJob& job, const TrainingPlan& plan) {
   double sum = 0;
   for (const PlannedStage& stage : plan.stages) sum += stage.flops;
@@ -79,7 +80,7 @@ TrainingReport ReportOfPlan(const TrainingJob& job, double budget,
 }  // namespace
 
 IterationFlops CountIterationFlops(const TrainingJob& job) {
-  // What a sequence costs does not depend on how it is spread.
+  // The cost of a sequence does not depend on the way in which it is spread.
   TrainingStrategy one = job.strategy;
   one.gpus = one.tensor = one.pipeline = one.chunks = one.context = one.expert =
       1;

@@ -18,7 +18,7 @@ namespace {
 using graph::JsonField;
 
 constexpr double kGiBytes = 1024.0 * 1024 * 1024;
-// GPT-2's tokens, which Megatron-Core's tests have.
+// The number of GPT-2's tokens, which Megatron-Core's tests use.
 constexpr int64_t kTokens = 50257;
 
 bool Says(std::string_view text, std::string_view part) {
@@ -48,7 +48,7 @@ class Arguments {
   JsonField root_;
 };
 
-// "([0]*4+[1]*9)": the layers before the first with experts.
+// Returns the number of layers before the first one with experts: 4 for "([0]*4+[1]*9)".
 int64_t DenseLayers(const Arguments& arguments) {
   const std::string text = arguments.Text("moe-layer-freq");
   constexpr std::string_view kBegin = "([0]*";
@@ -143,7 +143,7 @@ TrainingStrategy WithKernelsOf(TrainingStrategy s, const Arguments& arguments) {
 TrainingStrategy StrategyOf(const Arguments& arguments) {
   const graph::CsvRow& row = arguments.row();
   TrainingStrategy s;
-  // Nodes of GB200 have 4 GPUs, of which the tests take two unless they say one.
+  // Nodes of GB200 have 4 GPUs, and the tests take two nodes unless they name one.
   const bool is_one_node = Says(row.Text("path"), "1node");
   s.gpus = row.WholeOr("gpus", 1, is_one_node ? 4 : 8);
   s.sequence = row.Whole("seq", 1);

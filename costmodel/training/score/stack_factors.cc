@@ -9,8 +9,8 @@ namespace acplan::costmodel {
 namespace {
 
 struct Stack {
-  std::map<std::string, size_t> halves = {};  // of groups
-  std::vector<double> ratios[2] = {};         // measured by predicted
+  std::map<std::string, size_t> halves = {};  // the half of each group
+  std::vector<double> ratios[2] = {};         // measured divided by predicted
 };
 
 }  // namespace

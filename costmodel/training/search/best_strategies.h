@@ -9,10 +9,11 @@
 
 namespace acplan::costmodel {
 
-// The best so many. Of equal rank the one that was found first stays first.
+// The best `count` strategies. Among those of equal rank the one that was added first stays
+// first.
 class BestStrategies {
  public:
-  // What takes longer than `cutoff` seconds is not among them.
+  // Constructs an empty list that takes no strategy of more than `cutoff` seconds.
   explicit BestStrategies(
       size_t count, double cutoff = std::numeric_limits<double>::infinity())
       : count_(count), cutoff_(cutoff) {}

@@ -1,5 +1,5 @@
-// Stages that are alike differ in the microbatches in flight, of which earlier ones
-// have more: the first of a kind has least room and runs most again, the last least.
+// Equal stages differ in the number of microbatches in flight, of which earlier ones have
+// more: the first stage of a kind has least room and recomputes most, the last one least.
 #include "costmodel/training/search/plan_search.h"
 
 #include <algorithm>
@@ -17,10 +17,10 @@ double LeastOfStage(const PlanProblem& problem, const StageContent& stage,
                       RoomOfStage(problem.job, stage, index, problem.budget));
 }
 
-// A bound of an iteration by those of parts of its stages.
+// A bound of an iteration, from bounds of parts of its stages.
 class BoundSum {
  public:
-  // `count` stages from `first` run again for as long as stage `index` must.
+  // Adds `count` stages from `first`, which recompute for as long as stage `index` must.
   void Add(const PlanProblem& problem, const StageKind& kind, size_t first,
            size_t count, size_t index) {
     if (count == 0 || is_infinite_) return;
@@ -91,14 +91,14 @@ PlanOutcome PlanOfStrategy(const PlanProblem& problem,
                            const ChoiceEffort& effort, double cutoff,
                            StageChoices known) {
   std::vector<StageKind> single;
-  std::vector<PassTime> again;  // of each stage, at least
+  std::vector<PassTime> again;  // a lower bound for each stage
   for (const StageKind& kind : problem.kinds) {
     for (size_t i = kind.first; i < kind.first + kind.count; ++i) {
       single.push_back({kind.content, i, 1});
       again.push_back({.compute = LeastOfStage(problem, kind.content, i)});
     }
   }
-  // The stage that runs most again is likely the one that all wait for.
+  // The stage that recomputes most is likely the one that all others wait for.
   std::vector<size_t> order(single.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, std::greater<>(),

@@ -1,20 +1,20 @@
 // Best bound first.
 //
-// Idea. A strategy with its best plan is not faster than without recomputation, nor
-// than the relaxation of its stages' knapsacks (plan_search.h). What these bounds do
-// not rule out are candidates, which are planned by ascending bound: the first plans
-// are likely the fastest, and when the least bound that is left is above the slowest
-// that would still count, all the rest is ruled out.
+// Idea. A strategy with its best plan is no faster than without recomputation, and no
+// faster than the relaxation of its stages' knapsacks (plan_search.h). The strategies that
+// these bounds do not rule out are candidates. They are planned by ascending bound: the
+// first plans are likely the fastest, and once the least remaining bound is above the
+// slowest plan that would still count, all the others are ruled out.
 //
-// A plan is first made with few labels for each stage, which is quick and often
-// exact; where it is not, its bound still rules many out. What is left open then is
+// A plan is first made with few labels for each stage, which is quick and often exact; if
+// it is not exact, its bound still rules many out. Candidates that are still open are
 // planned once more, by ascending bound, with many labels.
 //
 // Invariant. Each candidate is planned to its optimum, or a bound of it is above the
-// slowest of the best so many, or it is counted as unplanned or improvable. The
-// slowest of the best only ever gets faster, so that what was ruled out stays so,
-// whatever the order in which threads come: the answer is the least by seconds,
-// bytes and place, which does not depend on it.
+// slowest of the best `count`, or it is counted as unplanned or improvable. The slowest of
+// the best only ever gets faster, so candidates that were ruled out stay so, whatever the
+// order of the threads: the answer is the least by seconds, bytes and place, which does not
+// depend on that order.
 #include "costmodel/training/search/planned_search.h"
 
 #include <oneapi/tbb/parallel_for.h>
@@ -41,7 +41,7 @@ namespace {
 // Bounds are summed in another order than times.
 constexpr double kRounding = 1 - 1e-9;
 
-// What strategies of a unit share.
+// The values that strategies of a unit share.
 struct PlannedUnit {
   UnitTimes times = {};
   PlannedLayers layers = {};
@@ -52,13 +52,13 @@ struct Candidate {
   TrainingStrategy strategy = {};
   const std::vector<StageKind>* kinds = nullptr;
   const PlannedUnit* unit = nullptr;
-  size_t place = 0;  // among all
+  size_t place = 0;  // its index among all candidates
   double bound = 0;
-  std::optional<PlannedStrategy> plan = {};  // the best that is known
+  std::optional<PlannedStrategy> plan = {};  // the best known plan
   StageChoices choices = {};
 };
 
-// Of the layers of these units, each structure once. It does not depend on the
+// Returns the structures of the layers of these units, each once. They do not depend on the
 // microbatch.
 std::vector<KnownStructure> StructuresOf(
     TrainingJob job, std::span<const TrainingStrategy> units) {
@@ -130,10 +130,10 @@ const PlannedUnit& CandidateFinder::Unit() {
 void CandidateFinder::Try(const std::vector<StageKind>& kinds) {
   ++found_.counts.strategies;
   ++found_.counts.evaluated;
-  // Policies take longest to make, so that what needs none comes first.
+  // Policies take longest to compute, so the tests that need none come first.
   const double least = CombineStepTime(job_, times_.Of(job_), kinds).Total();
   if (least > question_.cutoff) return;
-  // Nothing is recomputed: the strategy is there already.
+  // It needs no recomputation: the strategy is in the list already.
   if (has_plain_ && MostBytesOf(job_, memories_, kinds) <= question_.budget) {
     return;
   }
@@ -170,7 +170,7 @@ FoundCandidates CandidateFinder::Run() {
   return std::move(found_);
 }
 
-// The seconds of the best plans, from which what is too slow follows.
+// The seconds of the best plans, and the cutoff for slower ones.
 class BestTimes {
  public:
   BestTimes(size_t count, double cutoff) : count_(count), cutoff_(cutoff) {}
@@ -179,7 +179,7 @@ class BestTimes {
     const std::lock_guard lock(mutex_);
     return cutoff_;
   }
-  // Of the strategy at a place, in place of what was known of it.
+  // Sets the seconds of the strategy at a place, and forgets its earlier ones.
   void Add(size_t place, double seconds) {
     const std::lock_guard lock(mutex_);
     std::erase_if(best_,
@@ -264,7 +264,7 @@ void Planner::Plan(Candidate& candidate, size_t most_labels) {
   times_.Add(candidate.place, candidate.plan->seconds);
 }
 
-// By ascending bound, those that may be improved.
+// Plans the candidates that may be improved, by ascending bound.
 void Planner::PlanAll(size_t most_labels) {
   std::vector<Candidate*> open;
   for (Candidate& candidate : candidates_) {
@@ -282,7 +282,7 @@ void Planner::PlanAll(size_t most_labels) {
     const double begin = ThreadSeconds();
     while (!question_.clock.HasEnded()) {
       const size_t i = next++;
-      // The others have no lesser bound.
+      // The bounds of the others are not lower.
       if (i >= open.size() || open[i]->bound > times_.Cutoff()) break;
       ++planned;
       Plan(*open[i], most_labels);

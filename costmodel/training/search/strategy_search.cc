@@ -1,19 +1,19 @@
-// All strategies, one by one, with what they share computed once.
+// All strategies, one by one, with shared values computed once.
 //
-// What a layer takes and keeps depends on tensor, context and expert parallelism,
-// the microbatch, recomputation and whether parameters are sharded (UnitTimes); the
-// rest of a strategy, pipeline, chunks, data parallelism and ZeRO, is a sum over few
-// kinds of stages. So an outer loop goes over the former and computes layers, and an
-// inner one over the latter.
+// The time and memory of a layer depend on tensor, context and expert parallelism, the
+// microbatch, recomputation and whether parameters are sharded (UnitTimes). The rest of a
+// strategy, pipeline, chunks, data parallelism and ZeRO, is a sum over few kinds of stages.
+// So an outer loop goes over the former and computes layers, and an inner one over the
+// latter.
 //
-// With the first N layers of each stage recomputed, time rises and memory falls with
-// N: each layer more adds its forward pass to a stage and leaves of it the input.
-// (Time: microbatches x slowest + (sum - slowest) / chunks rises with every stage,
-// as there is a microbatch at least.) The fastest that fits therefore is the least
-// N that fits, found by bisection; no other N can be better. The same holds of the
-// number of layers whose activations go to the host.
+// With the first N layers of each stage recomputed, time rises and memory falls with N:
+// each further layer adds its forward pass to a stage and keeps only its input. (Time:
+// microbatches x slowest + (sum - slowest) / chunks rises with every stage, as there is at
+// least one microbatch.) So the fastest strategy that fits has the least N that fits, which
+// bisection finds; no other N can be better. The same holds for the number of layers whose
+// activations go to the host.
 //
-// Plans come last, when the others have said what is to be beaten (planned_search.h).
+// Plans come last, when the others have set the time to beat (planned_search.h).
 #include "costmodel/training/search/strategy_search.h"
 
 #include <oneapi/tbb/parallel_for.h>
@@ -35,7 +35,7 @@ namespace {
 
 using Kinds = std::vector<StageKind>;
 
-// What searches of units have in common.
+// The values that searches of units have in common.
 struct SearchQuestion {
   const TrainingJob& job;
   const StrategySpace& space;
@@ -45,7 +45,7 @@ struct SearchQuestion {
   const StrategySearchClock& clock;
 };
 
-// What is found of one unit: searches of units run beside each other.
+// The search of one unit. Searches of different units run in parallel.
 class UnitSearch {
  public:
   UnitSearch(TrainingJob job, const SearchQuestion& question)
@@ -77,7 +77,7 @@ void UnitSearch::TryOne(const Kinds& kinds) {
     best_.Add({job_.strategy, seconds, bytes, seconds});
 }
 
-// The least number of layers that fits; all of them is written as 0.
+// Tries the least number of layers that fits. All layers are written as 0.
 void UnitSearch::TryLayers(const Kinds& kinds) {
   int64_t most = 0;
   for (const StageKind& kind : kinds) {
@@ -106,7 +106,7 @@ void UnitSearch::TryLayers(const Kinds& kinds) {
   layers = 0;
 }
 
-// The number of layers that was asked for, which a stage may have.
+// Tries the number of layers that was requested, if a stage may have it.
 void UnitSearch::TryStatedLayers(const Kinds& kinds) {
   TrainingStrategy& s = job_.strategy;
   const int64_t stage = (job_.shape.layers + s.pipeline - 1) / s.pipeline;
@@ -117,7 +117,8 @@ void UnitSearch::TryStatedLayers(const Kinds& kinds) {
   s.full_layers = 0;
 }
 
-// The least number of layers that makes what does not fit without.
+// Tries the least number of layers whose offload makes a strategy fit that does not fit
+// without it.
 void UnitSearch::TryOffload(const Kinds& kinds) {
   TrainingStrategy& s = job_.strategy;
   const int64_t most = question_.job.shape.layers;
@@ -187,7 +188,8 @@ std::vector<StrategySearch> SearchEachUnit(
   return parts;
 }
 
-// A defect of this search where one of its answers is no strategy.
+// Throws std::logic_error, for a defect of this search, if one of its answers is no legal
+// strategy.
 void RequireLegal(const TrainingJob& job, const RankedStrategy& ranked) {
   TrainingJob checked = job;
   checked.strategy = ranked.strategy;
@@ -199,7 +201,7 @@ void RequireLegal(const TrainingJob& job, const RankedStrategy& ranked) {
   }
 }
 
-// All but the best.
+// Adds all members except `best`.
 void Add(const StrategySearch& part, StrategySearch& sum) {
   sum.strategies += part.strategies;
   sum.evaluated += part.evaluated;

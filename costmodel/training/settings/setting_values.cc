@@ -46,7 +46,7 @@ TrainingStrategy WithSelective(TrainingStrategy strategy, std::string_view key,
   return strategy;
 }
 
-// acplan's own word: none, full, full:N, selective:PARTS or plan.
+// Applies acplan's own word: none, full, full:N, selective:PARTS or plan.
 TrainingStrategy WithRecompute(TrainingStrategy strategy,
                                const SettingValues& values) {
   const std::string text = values.Text("recompute");
@@ -79,7 +79,7 @@ TrainingStrategy WithRecompute(TrainingStrategy strategy,
   return strategy;
 }
 
-// Megatron-LM: granularity, method, modules, layers.
+// Applies the settings of Megatron-LM: granularity, method, modules, layers.
 TrainingStrategy WithGranularity(TrainingStrategy strategy,
                                  const SettingValues& values) {
   if (values.Choice("granularity", {"full", "selective"}) == 1) {
@@ -101,7 +101,7 @@ TrainingStrategy WithGranularity(TrainingStrategy strategy,
   return strategy;
 }
 
-// torchtitan: mode and option.
+// Applies the settings of torchtitan: mode and option.
 TrainingStrategy WithMode(TrainingStrategy strategy,
                           const SettingValues& values) {
   const int mode = values.Choice("ac_mode", {"none", "full", "selective"});

@@ -1,6 +1,6 @@
-// Keys of three programs for the same things. A key is looked up with its section
-// ("activation_checkpoint.mode"), then alone. Some values are other words for
-// acplan's; those are translated here, so that what follows knows one language.
+// The keys that three programs use for the same settings. A key is looked up with its
+// section ("activation_checkpoint.mode"), then alone. Some values are synonyms of acplan's;
+// they are translated here, so that all later code knows one language.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace {
 using graph::JsonField;
 
 struct KeyName {
-  std::string_view name;  // as a program calls it
-  std::string_view key;   // as acplan does
+  std::string_view name;  // a program's name
+  std::string_view key;   // acplan's name
 };
 
 constexpr KeyName kKeyNames[] = {
@@ -181,7 +181,8 @@ std::string Underscored(std::string_view text) {
   return name;
 }
 
-// Without a section where the whole is not known; empty: unknown.
+// Returns acplan's name for a key, which is looked up as a whole, and without its section
+// if that is unknown. Returns an empty text if the key is unknown.
 std::string_view KeyOf(std::string_view name) {
   for (const KeyName& known : kKeyNames) {
     if (known.name == name) return known.key;
@@ -220,7 +221,7 @@ struct NamedField {
   JsonField field;
 };
 
-// All values, of sections too.
+// Returns all values, including those in sections.
 std::vector<NamedField> FieldsOf(const JsonField& object,
                                  const std::string& section) {
   std::vector<NamedField> fields;

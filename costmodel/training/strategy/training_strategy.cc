@@ -11,7 +11,7 @@
 namespace acplan::costmodel {
 namespace {
 
-// The largest number where 64 bits do not hold the product; of numbers above 0.
+// Returns the product of numbers above 0; the largest number if 64 bits do not hold it.
 int64_t Product(std::initializer_list<int64_t> factors) {
   int64_t product = 1;
   for (const int64_t factor : factors) {
@@ -25,7 +25,7 @@ class StrategyRules {
  public:
   explicit StrategyRules(std::string_view place) : place_(place) {}
 
-  // `what` must be divided by `by`.
+  // Requires that `by` divides `what`.
   void Divides(std::string_view by_name, int64_t by, std::string_view what_name,
                int64_t what) const {
     if (what % by == 0) return;
@@ -103,7 +103,7 @@ void CheckSchedule(const TrainingStrategy& s, const StrategyRules& rules) {
   }
 }
 
-// Where the first and the last stage have layers of their own number.
+// Checks the rules of stages with stated numbers of layers.
 void CheckStages(const ModelShape& shape, const TrainingStrategy& s,
                  const StrategyRules& rules) {
   const bool is_stated = s.first_layers > 0 || s.last_layers > 0;

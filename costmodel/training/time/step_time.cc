@@ -1,15 +1,14 @@
-// An iteration. Each stage of the pipeline takes a time for a microbatch; the
-// slowest sets the pace, and the others' times fill and drain the pipeline
-// (pipeline_schedule.h):
+// An iteration. Each stage of the pipeline takes a time for a microbatch. The slowest sets
+// the pace, and the others' times fill and drain the pipeline (pipeline_schedule.h):
 //
 //     microbatches x slowest + bubble.
 //
-// Offloaded activations go to the host beside the forward pass of the stage, and come
-// back beside its backward pass; what takes longer than these is exposed.
+// Offloaded activations go to the host beside the forward pass of the stage, and come back
+// beside its backward pass; the part that takes longer than these passes is exposed.
 //
-// Inside of a stage the host launches operators while the GPU runs those before;
-// the slower of both counts. Gradients and parameters travel beside the first
-// and last microbatch where the strategy overlaps them.
+// Inside of a stage the host launches operators while the GPU runs earlier ones; the slower
+// of both counts. Gradients and parameters travel beside the first and last microbatch if
+// the strategy overlaps them.
 #include "costmodel/training/time/step_time.h"
 
 #include <fmt/format.h>
@@ -27,12 +26,12 @@
 namespace acplan::costmodel {
 namespace {
 
-// Adam in float32: gradient, two moments and the master weight read; all but the
-// gradient written, and the weight in 16 bits; the norm reads gradients once more.
+// Adam in float32 reads the gradient, two moments and the master weight, and writes all
+// except the gradient, and the weight in 16 bits; the norm reads gradients once more.
 constexpr double kOptimizerBytes = 34;
 
-// Fully sharded: a layer's parameters are gathered before each pass while the
-// layer before computes, its gradients scattered after it.
+// Adds the communication of full sharding: a layer's parameters are gathered before each
+// pass while the previous layer computes, and its gradients are scattered after it.
 PassTime Sharded(PassTime pass, double sent, const Cluster& cluster) {
   if (sent == 0) return pass;
   const double run = pass.Total();
@@ -41,7 +40,7 @@ PassTime Sharded(PassTime pass, double sent, const Cluster& cluster) {
   return pass;
 }
 
-// Collectives of all data-parallel ranks, for elements of `width` bytes.
+// The collectives of all data-parallel ranks, for elements of `width` bytes.
 class DataTraffic {
  public:
   DataTraffic(const RankParameters& parameters, const TrainingJob& job)
@@ -50,15 +49,15 @@ class DataTraffic {
         dense_(DenseDataGroups(job.strategy)),
         experts_(ExpertDataGroups(job.strategy)) {}
 
-  // Among the ranks that share parameters.
+  // Returns the seconds of a collective among the ranks that share parameters.
   double Seconds(CollectiveKind kind, double width) const {
     return CollectiveSeconds(kind, width * parameters_.dense, dense_.shards,
                              job_) +
            CollectiveSeconds(kind, width * parameters_.experts, experts_.shards,
                              job_);
   }
-  // Gradients end up where they are used: each rank of a group has its part,
-  // which the groups that hold copies add up (HSDP).
+  // Returns the seconds to bring gradients to the ranks that use them: each rank of a group
+  // has its part, which the groups that hold copies add up (HSDP).
   double ScatterSeconds(double width) const {
     return Seconds(CollectiveKind::kReduceScatter, width) +
            AddUp(width * parameters_.dense, dense_) +
@@ -119,7 +118,7 @@ class StepPredictor {
   const UnitTimes& units_;
   UnitTime dense_ = {};
   UnitTime moe_ = {};
-  LayerMemories memories_ = {};  // where some are offloaded
+  LayerMemories memories_ = {};  // set if some layers are offloaded
 };
 
 UnitTime StepPredictor::WithOffload(UnitTime unit,
@@ -156,7 +155,8 @@ StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
   return time;
 }
 
-// Each chunk sends an activation on and a gradient back.
+// Returns the seconds of the messages of a microbatch: each chunk sends an activation
+// forward and a gradient back.
 double StepPredictor::MessagesOfMicrobatch() const {
   const TrainingStrategy& s = job_.strategy;
   if (s.pipeline == 1) return 0;
@@ -199,7 +199,7 @@ double StepPredictor::OptimizerSeconds(const RankParameters& p) const {
 StepTime StepPredictor::Predict(const std::vector<StageKind>& stages,
                                 std::span<const PassTime> again) const {
   const TrainingStrategy& s = job_.strategy;
-  UnitTime unit;  // of the slowest stage
+  UnitTime unit;  // that of the slowest stage
   double slowest = -1;
   std::vector<ScheduledStages> scheduled;
   StepTime time;
@@ -228,7 +228,7 @@ StepTime StepPredictor::Predict(const std::vector<StageKind>& stages,
   time.exposed = all.sent * count;
   time.messages = count * MessagesOfMicrobatch();
   time.sent = time.exposed.Total() + time.messages;
-  // Sums in another order: what the GPU does not wait would be less than nothing.
+  // The sums are in another order, so the GPU's wait could come out slightly negative.
   const double busy = all.compute + all.sent.Total();
   time.host = count * std::max(0.0, slowest - busy);
   time.bubble = BubbleSeconds(s, scheduled);
