@@ -22,7 +22,7 @@ struct TrainingRun {
   // Source, GPU, precision, and whether there are experts
   std::string stack = {};
   double seconds = 0;         // seconds of an iteration
-  double memory_gib = 0;      // 0: not told
+  double memory_gib = 0;      // 0 if unknown
   bool is_allocated = false;  // the allocator counted the memory
   // The job that ran. If it cannot be represented, this is empty and `reason` says why.
   std::optional<TrainingJob> job = {};

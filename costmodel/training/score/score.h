@@ -16,7 +16,7 @@ struct Prediction {
   std::string source = {};
   StepTime time = {};
   double seconds = 0;
-  double memory_gib = 0;  // 0: not told
+  double memory_gib = 0;  // 0 if unknown
   double measured_seconds = 0;
   double measured_gib = 0;  // 0 if unknown, or not counted by an allocator
   std::string reason = {};
