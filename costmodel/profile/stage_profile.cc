@@ -44,7 +44,7 @@ int64_t ProfileBytes(double bytes) {
 }
 
 double Milliseconds(const PassTime& time) {
-  return 1e3 * (time.compute + time.sent.Total());
+  return 1e3 * (time.compute + time.communication.Total());
 }
 
 // An operator of a layer, for one microbatch.
@@ -132,7 +132,7 @@ class ProfileWriter {
   RankMemory memory_ = {};
   double in_flight_ = 1;
   double passes_ = 1;
-  double held_ = 0;                  // the activations of the layers so far
+  double held_bytes_ = 0;            // the activations of the layers so far
   graph::SacStatistics whole_ = {};  // those of the whole stage
   graph::Profile profile_ = {};
 };
@@ -153,7 +153,7 @@ ProfileWriter::ProfileWriter(const TrainingJob& job, size_t stage)
     StageContent one;
     (is_moe ? one.moe_layers : one.dense_layers) = 1;
     kind.states = MemoryOfKeeping(job, one, stage, {});
-    keeping.kept += static_cast<double>(layers) * kind.graph.WholeBytes();
+    keeping.kept_bytes += static_cast<double>(layers) * kind.graph.WholeBytes();
   }
   memory_ = MemoryOfKeeping(job, content_, stage, keeping);
 }
@@ -234,7 +234,7 @@ ModuleSum ProfileWriter::AddLayer(int64_t index, const LayerKind& kind,
   const double input = kind.graph.input_bytes;
   const double whole = kind.graph.WholeBytes();
   // The bytes that every plan keeps of the other microbatches, and one whole microbatch.
-  const Use use{held_ + (in_flight_ - 1) * input + whole,
+  const Use use{held_bytes_ + (in_flight_ - 1) * input + whole,
                 memory_.working + memory_.libraries};
   AddLeaves(fqn, kind, use);
   ModuleSum sum{.bytes = 0,
@@ -245,7 +245,7 @@ ModuleSum ProfileWriter::AddLayer(int64_t index, const LayerKind& kind,
   for (const int64_t bytes : sac.memory)
     sum.bytes += static_cast<double>(bytes);
   End(layer, sum, use).sac = std::move(sac);
-  held_ += in_flight_ * whole;
+  held_bytes_ += in_flight_ * whole;
   // A layer's result is the input of the next layer, which keeps it.
   if (index > 0) sum.bytes += in_flight * input;
   return sum;
@@ -269,8 +269,10 @@ graph::Profile ProfileWriter::Write() {
   const int64_t layers = content_.Layers();
   for (int64_t i = 0; i < layers; ++i) {
     const LayerKind& kind = kinds_[i < content_.dense_layers ? 0 : 1];
-    const double again = kind.graph.WholeBytes() - kind.graph.input_bytes;
-    const bool is_whole_once = i + 1 == layers && memory_.logits < again;
+    const double recomputed_bytes =
+        kind.graph.WholeBytes() - kind.graph.input_bytes;
+    const bool is_whole_once =
+        i + 1 == layers && memory_.logits < recomputed_bytes;
     const ModuleSum layer =
         AddLayer(i, kind, in_flight_ - (is_whole_once ? 1 : 0));
     stage.bytes += layer.bytes;

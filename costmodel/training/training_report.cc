@@ -13,14 +13,14 @@ namespace {
 
 struct ForwardFlops {
   double all = 0;
-  double again = 0;  // the part of all that recomputation runs again
+  double recomputation = 0;  // the part of all that recomputation runs again
 
   ForwardFlops operator*(double count) const {
-    return {all * count, again * count};
+    return {all * count, recomputation * count};
   }
   ForwardFlops& operator+=(const ForwardFlops& other) {
     all += other.all;
-    again += other.again;
+    recomputation += other.recomputation;
     return *this;
   }
 };
@@ -33,7 +33,7 @@ ForwardFlops FlopsOf(const std::vector<LayerOperation>& operations,
     const double forward =
         2 * p.rows * p.columns * p.inner * p.groups + operation.attention_flops;
     flops.all += forward;
-    flops.again += RecomputedShare(operation, strategy) * forward;
+    flops.recomputation += RecomputedShare(operation, strategy) * forward;
   }
   return flops;
 }
@@ -99,12 +99,13 @@ IterationFlops CountIterationFlops(const TrainingJob& job) {
     const double recomputed =
         static_cast<double>(one.full_layers * job.strategy.pipeline) /
         static_cast<double>(layers);
-    flops.again *= std::min(1.0, recomputed);
+    flops.recomputation *= std::min(1.0, recomputed);
   }
   flops.all += FlopsOf(LogitsOperations(shape, one), one).all *
                static_cast<double>(1 + shape.mtp_layers);
   const double sequences = static_cast<double>(job.strategy.global_batch);
-  return {3 * flops.all * sequences, (3 * flops.all + flops.again) * sequences};
+  return {3 * flops.all * sequences,
+          (3 * flops.all + flops.recomputation) * sequences};
 }
 
 double TrainingReport::Tokens() const {

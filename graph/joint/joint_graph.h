@@ -30,7 +30,7 @@ struct JointBuffer {
 
 enum class JointStage : uint8_t {
   kForward,  // a result of the forward pass needs it
-  // only backward needs it; it runs in the pass that needs its result first
+  // Only backward needs it; it runs in the pass that needs its result first.
   kEither,
   kBackward,  // it needs inputs that arrive with the backward pass
 };

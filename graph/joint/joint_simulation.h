@@ -79,7 +79,7 @@ class JointSimulator {
 
   const JointGraph& graph_;
   std::vector<int32_t> maker_;
-  // indexed by buffer: whether forward returns it
+  // Indexed by buffer: whether forward returns it.
   std::vector<char> is_returned_;
 };
 

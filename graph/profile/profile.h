@@ -88,7 +88,7 @@ struct Module {
   double bw_runtime_per_module = 0;
   // Optional in the file.
   int64_t buffer_per_module = 0;
-  // the bytes of arguments that a checkpoint frame holds beyond what autograd keeps
+  // The bytes of arguments that a checkpoint frame holds beyond what autograd keeps.
   int64_t held_per_module = 0;
   int calls = 1;  // 0: never called
   bool no_backward = false;

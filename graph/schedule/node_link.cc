@@ -195,9 +195,9 @@ class NodeLinkReader {
   std::vector<int64_t> bytes_;
   std::unordered_map<std::string, size_t> index_;  // node id to node
   std::vector<Link> links_;
-  // indexed by node: the nodes that read its value
+  // Indexed by node: the nodes that read its value.
   std::vector<std::vector<size_t>> readers_;
-  // indexed by node: the nodes that it reads
+  // Indexed by node: the nodes that it reads.
   std::vector<std::vector<size_t>> inputs_;
 };
 

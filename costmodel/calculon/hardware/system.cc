@@ -81,11 +81,11 @@ Memory ReadMemory(const JsonField& field) {
 
 template <size_t kCount>
 void RefuseOthers(const JsonField& field,
-                  const std::array<std::string_view, kCount>& known) {
+                  const std::array<std::string_view, kCount>& known_names) {
   for (const auto& [key, unused] : field.json().items()) {
-    if (std::ranges::find(known, key) == known.end()) {
-      field.Get(key).Complain(
-          fmt::format("expected none but the keys {}", fmt::join(known, ", ")));
+    if (std::ranges::find(known_names, key) == known_names.end()) {
+      field.Get(key).Complain(fmt::format("expected none but the keys {}",
+                                          fmt::join(known_names, ", ")));
     }
   }
 }

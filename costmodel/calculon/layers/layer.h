@@ -71,7 +71,7 @@ struct Layer {
   bool stores_activation = true;
   bool stores_output = true;
   bool makes_activation = false;  // the layer makes it itself: a mask
-  // the gathered input of its source, not the source's output
+  // The gathered input of its source, not the source's output.
   bool reads_gathered_input = false;
 
   LayerComm comm;

@@ -95,8 +95,8 @@ PassTimes BackwardPass(const Context& c) {
   pass.offload_size = BackwardOffloadSize(c);
   const double offload_time =
       c.execution.training ? c.OffloadTime(pass.offload_size) : 0;
-  const double moved = offload_time + block.activation_grad.mem_time;
-  AddOffload(pass, moved, block.weight_grad.mem_time);
+  const double move_time = offload_time + block.activation_grad.mem_time;
+  AddOffload(pass, move_time, block.weight_grad.mem_time);
   return pass;
 }
 
@@ -131,7 +131,7 @@ double BubbleTime(const Context& c, const PassTimes& forward,
 // traffic and without communication in the same network.
 struct OverlapTimes {
   double chunk = 0;  // the seconds of a chunk
-  // their part that computes, which communication slows down
+  // Their part that computes, which communication slows down.
   double chunk_compute = 0;
   double block_compute = 0;
 };

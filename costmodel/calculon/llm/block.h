@@ -23,7 +23,7 @@ struct BlockShape {
   double seq;
   double microbatch;
   double activation;  // rows * hidden
-  // rows * hidden, divided under sequence parallelism
+  // Rows * hidden, divided under sequence parallelism.
   double shared_activation;
 };
 

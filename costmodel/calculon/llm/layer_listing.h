@@ -16,7 +16,7 @@ extern const std::array<std::string_view, kLayerStatistics>
 
 struct LayerListing {
   std::string_view name;
-  // indexed like kLayerStatisticNames
+  // Indexed like kLayerStatisticNames.
   std::array<double, kLayerStatistics> values;
 };
 

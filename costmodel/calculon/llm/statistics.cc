@@ -217,8 +217,8 @@ Statistics ComputeStatistics(const Model& model, const System& system,
 }
 
 double Statistic(const Statistics& statistics, std::string_view name) {
-  const auto found = std::ranges::find(kStatisticNames, name);
-  return statistics[static_cast<size_t>(found - kStatisticNames.begin())];
+  const auto match = std::ranges::find(kStatisticNames, name);
+  return statistics[static_cast<size_t>(match - kStatisticNames.begin())];
 }
 
 }  // namespace acplan::costmodel

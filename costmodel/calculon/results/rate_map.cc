@@ -38,10 +38,10 @@ struct Place {
     return {file, path + (path.empty() ? "" : ".") + graph::OneLine(key)};
   }
   [[noreturn]] void Refuse(std::string_view expected,
-                           std::string_view found) const {
+                           std::string_view actual) const {
     throw InputError(fmt::format("{}: {}{}expected {}, found {}",
                                  graph::OneLine(file, 400), path,
-                                 path.empty() ? "" : ": ", expected, found));
+                                 path.empty() ? "" : ": ", expected, actual));
   }
 };
 

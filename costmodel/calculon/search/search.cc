@@ -108,11 +108,11 @@ class BestList {
 };
 
 // The findings in a part of a space.
-struct Found {
+struct Findings {
   SearchCounts counts;
   BestList best;
 
-  void Add(const Found& other) {
+  void Add(const Findings& other) {
     counts.total += other.counts.total;
     counts.good += other.counts.good;
     counts.bad += other.counts.bad;
@@ -126,7 +126,7 @@ class SharedState {
   SharedState(const SearchOptions& options, int64_t total, int64_t most)
       : options_(options),
         total_(total),
-        found_{.counts = {}, .best = BestList(most)} {}
+        findings_{.counts = {}, .best = BestList(most)} {}
 
   bool IsInterrupted() {
     if (!options_.interrupt || !options_.interrupt->load()) return false;
@@ -134,10 +134,10 @@ class SharedState {
     return true;
   }
 
-  void Add(const Found& found) {
+  void Add(const Findings& findings) {
     const std::lock_guard lock(mutex_);
-    found_.Add(found);
-    if (const std::vector<Candidate> first = found.best.Sorted();
+    findings_.Add(findings);
+    if (const std::vector<Candidate> first = findings.best.Sorted();
         !first.empty()) {
       best_rate_ = std::max(best_rate_, first.front().sample_rate);
     }
@@ -145,7 +145,7 @@ class SharedState {
   }
 
   SearchOutcome Outcome() const {
-    return {found_.counts, found_.best.Sorted(), was_interrupted_};
+    return {findings_.counts, findings_.best.Sorted(), was_interrupted_};
   }
 
  private:
@@ -154,13 +154,13 @@ class SharedState {
     const auto now = std::chrono::steady_clock::now();
     if (now - last_report_ < std::chrono::milliseconds(100)) return;
     last_report_ = now;
-    options_.on_progress({found_.counts.total, total_, best_rate_});
+    options_.on_progress({findings_.counts.total, total_, best_rate_});
   }
 
   const SearchOptions& options_;
   int64_t total_;
   std::mutex mutex_;
-  Found found_;
+  Findings findings_;
   double best_rate_ = 0;  // the best rate of all findings
   std::atomic<bool> was_interrupted_ = false;
   std::chrono::steady_clock::time_point last_report_;
@@ -238,17 +238,18 @@ void EvaluateItem(const SearchProblem& problem, const SearchOptions& options,
   FixedWalk walk(problem, unit);
   for (size_t v = item.begin; v < item.end; ++v) {
     if (state.IsInterrupted()) return;
-    Found found{.counts = {}, .best = BestList(options.top_n)};
-    found.counts =
+    Findings findings{.counts = {}, .best = BestList(options.top_n)};
+    findings.counts =
         walk.Run(variants[v], options,
                  [&](const Execution& execution, int64_t index,
                      const MemoryNeeds& memory, const BatchTimes& times,
                      const BlockCosts&) {
-                   if (!found.best.Wants(SampleRate(execution, times))) return;
-                   found.best.Offer(ToCandidate(execution, times, memory,
-                                                {item.unit, v, index}));
+                   if (!findings.best.Wants(SampleRate(execution, times)))
+                     return;
+                   findings.best.Offer(ToCandidate(execution, times, memory,
+                                                   {item.unit, v, index}));
                  });
-    state.Add(found);
+    state.Add(findings);
   }
 }
 
@@ -298,10 +299,10 @@ SearchOutcome ListAll(const SearchProblem& problem,
     return ListVariant(problem, all, work.units[one.unit], one.unit, one.begin);
   };
   const auto finish = [&](const Rows& rows) {
-    Found found{.counts = rows.counts, .best = BestList(1)};
-    if (rows.best) found.best.Offer(*rows.best);
+    Findings findings{.counts = rows.counts, .best = BestList(1)};
+    if (rows.best) findings.best.Offer(*rows.best);
     write(rows.text);
-    state.Add(found);
+    state.Add(findings);
   };
   RunInArena(options.threads, [&] {
     const auto tokens =

@@ -28,7 +28,7 @@ struct SearchCounts {
 };
 
 struct SearchProgress {
-  int64_t done = 0;
+  int64_t done_count = 0;
   int64_t total = 0;  // an upper bound if microbatches are skipped
   double best_rate = 0;
 };
@@ -57,7 +57,7 @@ struct Candidate {
 
 struct SearchOutcome {
   SearchCounts counts;
-  // descending, equal ones in the order of the space
+  // Descending, equal ones in the order of the space.
   std::vector<Candidate> best;
   bool was_interrupted = false;
 };

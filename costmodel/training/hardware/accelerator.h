@@ -44,7 +44,7 @@ struct SoftwareStack {
   std::string name = {};
   std::vector<std::string> matches = {};  // prefixes of the names of software
   double host_seconds = 0;                // for each operator that it launches
-  // traffic of elementwise work, relative to fused kernels
+  // Traffic of elementwise work, relative to fused kernels.
   double elementwise = 1;
   double network_share = 0;      // of a network's nominal rate
   double network_latency = 0;    // seconds for each step between nodes
@@ -52,7 +52,7 @@ struct SoftwareStack {
   double product_factor = 1;     // multiplies the GPU's share of products
   double attention_factor = 1;   // multiplies the GPU's share of attention
   bool fuses_experts = false;    // see TrainingStrategy
-  // the share of computation that communication can overlap
+  // The share of computation that communication can overlap.
   double hidden_share = 0;
 };
 

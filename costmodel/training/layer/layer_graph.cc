@@ -43,20 +43,20 @@ class GraphBuilder {
   void AddSaved(int index);
 
   const std::vector<LayerOperation>& operations_;
-  std::map<std::string, int, std::less<>> seen_ = {};
+  std::map<std::string, int, std::less<>> name_counts_ = {};
   std::map<std::string, int, std::less<>> last_ = {};
   LayerGraph graph_ = {};
 };
 
 std::string GraphBuilder::UniqueName(std::string_view name) {
-  const int times = ++seen_[std::string(name)];
+  const int times = ++name_counts_[std::string(name)];
   return times == 1 ? std::string(name) : fmt::format("{} {}", name, times);
 }
 
 // Returns the last operation of that name before the current one.
 OperationSet GraphBuilder::Last(std::string_view name) const {
-  const auto found = last_.find(name);
-  return found == last_.end() ? 0 : Bit(found->second);
+  const auto entry = last_.find(name);
+  return entry == last_.end() ? 0 : Bit(entry->second);
 }
 
 OperationSet GraphBuilder::InputsOf(int index) const {
@@ -167,10 +167,10 @@ double LayerGraph::WholeBytes() const {
   return sum;
 }
 
-double LayerGraph::KeptBytes(TensorSet kept) const {
+double LayerGraph::KeptBytes(TensorSet kept_tensors) const {
   double sum = input_bytes;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if ((kept >> i & 1) != 0) sum += tensors[i].bytes;
+    if ((kept_tensors >> i & 1) != 0) sum += tensors[i].bytes;
   }
   return sum;
 }
@@ -193,19 +193,20 @@ LayerGraph GraphOfLayer(const TrainingJob& job, bool is_moe) {
   return graph;
 }
 
-OperationSet RunsAgain(const LayerGraph& graph, TensorSet kept) {
+OperationSet RunsAgain(const LayerGraph& graph, TensorSet kept_tensors) {
   OperationSet runs = 0;
-  OperationSet there = 0;
+  OperationSet kept_outputs = 0;
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     const GraphTensor& tensor = graph.tensors[i];
-    if ((kept >> i & 1) == 0) {
+    if ((kept_tensors >> i & 1) == 0) {
       runs |= tensor.makers;
     } else if (tensor.is_output) {
-      there |= tensor.makers;
+      kept_outputs |= tensor.makers;
     }
   }
   for (int i = static_cast<int>(graph.operations.size()) - 1; i >= 0; --i) {
-    if ((runs >> i & 1) != 0) runs |= graph.operations[i].inputs & ~there;
+    if ((runs >> i & 1) != 0)
+      runs |= graph.operations[i].inputs & ~kept_outputs;
   }
   return runs;
 }

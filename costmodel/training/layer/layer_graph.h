@@ -14,9 +14,9 @@ using TensorSet = uint32_t;
 
 // An operation that may run again in the backward pass.
 struct GraphOperation {
-  // the name of its kind; "norm 2" is the layer's second norm
+  // The name of its kind; "norm 2" is the layer's second norm.
   std::string name = {};
-  // the operations whose outputs it reads, apart from the layer's input
+  // The operations whose outputs it reads, apart from the layer's input.
   OperationSet inputs = {};
   PassTime forward = {};  // for a microbatch
   double flops = 0;       // those of products and attention
@@ -40,7 +40,7 @@ struct LayerGraph {
 
   // Returns the bytes of a microbatch if nothing runs again.
   double WholeBytes() const;
-  double KeptBytes(TensorSet kept) const;
+  double KeptBytes(TensorSet kept_tensors) const;
 };
 
 // Returns the layer with or without experts of `job`, whose microbatch is set. The bytes of
@@ -48,9 +48,9 @@ struct LayerGraph {
 // UnitTimes: means over layers with and without a window.
 LayerGraph GraphOfLayer(const TrainingJob& job, bool is_moe);
 
-// Returns the operations that run again if `kept` is kept: those that make another tensor,
-// and those with an output that one of them reads and that is not kept.
-OperationSet RunsAgain(const LayerGraph& graph, TensorSet kept);
+// Returns the operations that run again if `kept_tensors` are kept: those that make another
+// tensor, and those with an output that one of them reads and that is not kept.
+OperationSet RunsAgain(const LayerGraph& graph, TensorSet kept_tensors);
 
 // Returns a tensor's name, which is made from its makers: "norm + up".
 std::string NameOfTensor(const LayerGraph& graph, const GraphTensor& tensor);

@@ -384,14 +384,14 @@ void LayerBuilder::AddExperts() {
                          .saved_bytes = 8 * split_rows_ * experts,
                          .made_bytes = 8 * split_rows_ * experts});
   const auto exchange = [&](std::string_view name) {
-    const Collective sent{CollectiveKind::kDispatch, GroupKind::kExpert,
-                          bytes / sharing};
+    const Collective collective{CollectiveKind::kDispatch, GroupKind::kExpert,
+                                bytes / sharing};
     operations_.push_back({.name = name,
                            .part = LayerPart::kMoe,
                            .forward_bytes = 2 * bytes,
                            .backward_bytes = 2 * bytes,
-                           .forward_sent = sent,
-                           .backward_sent = sent,
+                           .forward_sent = collective,
+                           .backward_sent = collective,
                            .forward_launches = 5,
                            .backward_launches = 5});
   };
@@ -408,11 +408,11 @@ void LayerBuilder::AddExperts() {
              bytes);
   // The router's weights multiply the activation: within its kernel if it is gated,
   // otherwise one more tensor is kept.
-  const double kept = shape_.is_gated ? inputs : inputs + 1;
+  const double kept_tensors = shape_.is_gated ? inputs : inputs + 1;
   AddElementwise(
       "experts activation", LayerPart::kMoeActivation,
       (shape_.is_clamped ? kClampedPasses : 1) * (inputs + 1) * tokens * width,
-      kWidth * kept * tokens * width);
+      kWidth * kept_tensors * tokens * width);
   AddProduct("experts down", LayerPart::kMoe, product(hidden_, width),
              kWidth * tokens * width);
   if (sharing > 1) AddExpertSharing(bytes);
@@ -422,12 +422,12 @@ void LayerBuilder::AddExperts() {
 // Adds the gathering of tokens before experts or their scattering after experts; the
 // backward pass does the opposite.
 void LayerBuilder::AddExpertSharing(double bytes) {
-  const Collective sent{CollectiveKind::kAllGather, GroupKind::kExpertTensor,
-                        bytes};
+  const Collective collective{CollectiveKind::kAllGather,
+                              GroupKind::kExpertTensor, bytes};
   operations_.push_back({.name = "share experts",
                          .part = LayerPart::kMoe,
-                         .forward_sent = sent,
-                         .backward_sent = sent,
+                         .forward_sent = collective,
+                         .backward_sent = collective,
                          .forward_launches = kCollectiveLaunches,
                          .backward_launches = kCollectiveLaunches});
 }

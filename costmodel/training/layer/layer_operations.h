@@ -27,7 +27,7 @@ enum class CollectiveKind {
   kReduceScatter,
   kAllReduce,
   kAllToAll,
-  // an all-to-all of tokens, which may go to several experts of a node
+  // An all-to-all of tokens, which may go to several experts of a node.
   kDispatch,
 };
 

@@ -77,20 +77,21 @@ double ExposedShare(GroupKind group, const TrainingJob& job) {
   return 1;
 }
 
-double SentSeconds(const Collective& sent, const TrainingJob& job) {
-  if (sent.kind == CollectiveKind::kNone) return 0;
-  return CollectiveSeconds(sent.kind, sent.bytes,
-                           GroupOf(sent.group, job.strategy), job) *
-         ExposedShare(sent.group, job);
+double SentSeconds(const Collective& collective, const TrainingJob& job) {
+  if (collective.kind == CollectiveKind::kNone) return 0;
+  return CollectiveSeconds(collective.kind, collective.bytes,
+                           GroupOf(collective.group, job.strategy), job) *
+         ExposedShare(collective.group, job);
 }
 
 // Returns the exposed seconds of an exchange: the ring of keys and values runs beside
 // attention, other exchanges do not.
-double ExposedBesideAttention(double sent, double attention,
+double ExposedBesideAttention(double exchange_seconds, double attention,
                               const TrainingJob& job) {
   const bool is_ring = job.strategy.context_exchange == ContextExchange::kRing;
-  return attention > 0 && is_ring ? std::max(.1 * sent, sent - .8 * attention)
-                                  : sent;
+  return attention > 0 && is_ring ? std::max(.1 * exchange_seconds,
+                                             exchange_seconds - .8 * attention)
+                                  : exchange_seconds;
 }
 
 ExposedTime ByGroup(GroupKind group, double seconds) {
@@ -121,16 +122,16 @@ double AllToAllSeconds(double bytes, RankGroup group, const TrainingJob& job,
                        bool is_dispatch) {
   const Cluster& cluster = job.cluster;
   const double size = static_cast<double>(group.size);
-  const double inside =
+  const double ranks_inside =
       std::clamp(static_cast<double>(cluster.domain / group.stride), 1.0, size);
-  const double nodes = size / inside;
+  const double nodes = size / ranks_inside;
   const double nvlink = cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share;
   const double network =
       cluster.network_rate * (is_dispatch && job.strategy.dedupes_tokens
                                   ? cluster.constants.dedupe_network_share
                                   : cluster.stack.network_share);
   const double copies = is_dispatch ? CopiesSent(job, nodes) : 1;
-  const double near = bytes * (inside - 1) / inside / nvlink;
+  const double near = bytes * (ranks_inside - 1) / ranks_inside / nvlink;
   if (nodes <= 1) return near + cluster.constants.nvlink_latency;
   const double far = bytes * copies * (nodes - 1) / nodes / network;
   return std::max(near, far) + cluster.stack.network_latency;
@@ -188,15 +189,15 @@ double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
   }
   const Cluster& cluster = job.cluster;
   const double size = static_cast<double>(group.size);
-  const double inside =
+  const double ranks_inside =
       std::clamp(static_cast<double>(cluster.domain / group.stride), 1.0, size);
-  const double nodes = size / inside;
+  const double nodes = size / ranks_inside;
   const double nvlink = cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share;
   double seconds = bytes * (size - 1) / size / nvlink +
                    cluster.constants.nvlink_latency * std::log2(size);
   if (nodes > 1) {
     const double network =
-        inside * cluster.network_rate * cluster.stack.network_share;
+        ranks_inside * cluster.network_rate * cluster.stack.network_share;
     // Rings of large groups have many steps: a tree takes over.
     const double steps = std::min(nodes - 1, 4 * std::log2(nodes));
     seconds = std::max(seconds, bytes * (nodes - 1) / nodes / network) +
@@ -246,7 +247,7 @@ PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job) {
   const double attention = AttentionSeconds(operation.attention_flops, job);
   time.compute += ProductSeconds(p, job, 2) + attention +
                   ElementwiseSeconds(operation.forward_bytes, job);
-  time.sent =
+  time.communication =
       ByGroup(operation.forward_sent.group,
               ExposedBesideAttention(SentSeconds(operation.forward_sent, job),
                                      attention, job));
@@ -274,7 +275,7 @@ PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job) {
     time.compute +=
         ProductSeconds(input, job, 2) + ProductSeconds(weight, job, width);
   }
-  time.sent =
+  time.communication =
       ByGroup(operation.backward_sent.group,
               ExposedBesideAttention(SentSeconds(operation.backward_sent, job),
                                      attention, job));

@@ -32,22 +32,25 @@ struct ExposedTime {
 
 // Seconds of a part of a step on one rank.
 struct PassTime {
-  double compute = 0;     // the GPU's kernels
-  double weights = 0;     // the part of compute for gradients of weights
-  ExposedTime sent = {};  // communication
-  double host = 0;        // the host's time to launch it
+  double compute = 0;  // the GPU's kernels
+  double weights = 0;  // the part of compute for gradients of weights
+  ExposedTime communication = {};
+  double host = 0;  // the host's time to launch it
 
   // Returns the time of the slower one of GPU and host, since the host runs ahead.
-  double Total() const { return std::max(compute + sent.Total(), host); }
+  double Total() const {
+    return std::max(compute + communication.Total(), host);
+  }
   PassTime& operator+=(const PassTime& other) {
     compute += other.compute;
     weights += other.weights;
-    sent += other.sent;
+    communication += other.communication;
     host += other.host;
     return *this;
   }
   PassTime operator*(double count) const {
-    return {compute * count, weights * count, sent * count, host * count};
+    return {compute * count, weights * count, communication * count,
+            host * count};
   }
 };
 

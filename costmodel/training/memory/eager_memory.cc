@@ -202,26 +202,28 @@ RankMemory EagerActivations(const TrainingJob& job) {
                               : QkvBytes(shape, true) - QkvBytes(shape, false) +
                                     kHalf * D(s.sequence);
   const bool is_full = s.recomputation == Recomputation::kFull;
-  int64_t again = 0;
+  int64_t recomputed_layers = 0;
   if (is_full) {
-    again = s.full_layers > 0 ? std::min(s.full_layers, shape.layers)
-                              : shape.layers;
+    recomputed_layers = s.full_layers > 0
+                            ? std::min(s.full_layers, shape.layers)
+                            : shape.layers;
   }
-  const int64_t dense_again = std::min(again, dense);
-  const int64_t moe_again = again - dense_again;
+  const int64_t dense_again = std::min(recomputed_layers, dense);
+  const int64_t moe_again = recomputed_layers - dense_again;
   const double dense_bytes = dense > 0 ? EagerLayerBytes(shape, s, false) : 0;
   const double moe_bytes = moe > 0 ? EagerLayerBytes(shape, s, true) : 0;
   RankMemory memory;
-  memory.activations = D(dense - dense_again) * dense_bytes +
-                       D(moe - moe_again) * moe_bytes +
-                       D(again) * kHalf * RowsOf(s) * D(shape.hidden);
-  if (again == 0 && HasMask(shape, s)) {
+  memory.activations =
+      D(dense - dense_again) * dense_bytes + D(moe - moe_again) * moe_bytes +
+      D(recomputed_layers) * kHalf * RowsOf(s) * D(shape.hidden);
+  if (recomputed_layers == 0 && HasMask(shape, s)) {
     memory.activations -= D(grouped) * RowsOf(s) * repeated;
   }
   const double loss = EagerEndBytes(shape, s) + EagerLossBytes(shape, s);
   const double block =
-      BackwardBytes(shape, s) +
-      (again == shape.layers ? (moe > 0 ? moe_bytes : dense_bytes) : 0);
+      BackwardBytes(shape, s) + (recomputed_layers == shape.layers
+                                     ? (moe > 0 ? moe_bytes : dense_bytes)
+                                     : 0);
   // Only one of the two exists at the peak.
   if (loss >= block) {
     memory.logits = loss;

@@ -55,25 +55,25 @@ bool DropsItsResult(LayerPart part) {
 double KeptWithoutParts(const TrainingJob& job, bool is_moe,
                         const std::vector<LayerOperation>& operations) {
   const LayerGraph graph = GraphOfLayer(job, is_moe);
-  OperationSet inside = 0;
+  OperationSet part_set = 0;
   OperationSet droppable = 0;
   for (size_t i = 0; i < operations.size(); ++i) {
     if (!job.strategy.parts.contains(operations[i].part)) continue;
-    inside |= OperationSet{1} << i;
+    part_set |= OperationSet{1} << i;
     if (DropsItsResult(operations[i].part)) droppable |= OperationSet{1} << i;
   }
   OperationSet read_outside = 0;
   for (size_t i = 0; i < operations.size(); ++i) {
-    if ((inside >> i & 1) == 0) read_outside |= graph.operations[i].inputs;
+    if ((part_set >> i & 1) == 0) read_outside |= graph.operations[i].inputs;
   }
-  double kept = graph.WholeBytes();
+  double kept_bytes = graph.WholeBytes();
   for (const GraphTensor& tensor : graph.tensors) {
-    const bool is_inside = (tensor.makers & ~inside) == 0;
+    const bool is_inside = (tensor.makers & ~part_set) == 0;
     const bool is_handed_on =
         tensor.is_output && (tensor.makers & read_outside & ~droppable) != 0;
-    if (is_inside && !is_handed_on) kept -= tensor.bytes;
+    if (is_inside && !is_handed_on) kept_bytes -= tensor.bytes;
   }
-  return kept;
+  return kept_bytes;
 }
 
 LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
@@ -84,14 +84,15 @@ LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
       LayerOperations(job.shape, s, {.is_moe = is_moe});
   for (const LayerOperation& operation : operations) {
     memory.whole += operation.saved_bytes;
-    const double again = is_recomputed ? RecomputedShare(operation, s) : 0;
-    memory.kept += (1 - again) * operation.saved_bytes;
+    const double recomputed_share =
+        is_recomputed ? RecomputedShare(operation, s) : 0;
+    memory.kept_bytes += (1 - recomputed_share) * operation.saved_bytes;
   }
   if (is_recomputed && s.recomputation == Recomputation::kFull) {
-    memory.kept = 2 * ResidualElements(s, job.shape);
+    memory.kept_bytes = 2 * ResidualElements(s, job.shape);
   }
   if (is_recomputed && s.recomputation == Recomputation::kSelective) {
-    memory.kept = KeptWithoutParts(job, is_moe, operations);
+    memory.kept_bytes = KeptWithoutParts(job, is_moe, operations);
   }
   return memory;
 }
@@ -108,17 +109,18 @@ double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
                    const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
   int64_t recomputed = s.full_layers > 0 ? s.full_layers : stage.Layers();
-  double kept = 0;
-  const auto add = [&](const LayerMemory& without, const LayerMemory& with,
-                       int64_t count) {
-    const int64_t again = std::min(recomputed, count);
-    recomputed -= again;
-    kept += static_cast<double>(again) * with.kept +
-            static_cast<double>(count - again) * without.kept;
+  double kept_bytes = 0;
+  const auto add = [&](const LayerMemory& plain_layer,
+                       const LayerMemory& recomputed_layer, int64_t count) {
+    const int64_t recomputed_count = std::min(recomputed, count);
+    recomputed -= recomputed_count;
+    kept_bytes +=
+        static_cast<double>(recomputed_count) * recomputed_layer.kept_bytes +
+        static_cast<double>(count - recomputed_count) * plain_layer.kept_bytes;
   };
   add(layers.dense, layers.dense_again, stage.dense_layers);
   add(layers.moe, layers.moe_again, stage.moe_layers);
-  return kept;
+  return kept_bytes;
 }
 
 // Returns the weights of a layer that have distinct shapes: of experts, those of one.
@@ -216,7 +218,7 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
   const TrainingStrategy& s = job.strategy;
   RankMemory memory = StatesOf(job, StageParametersOfRank(job, stage));
   memory.libraries = LibraryBytes(job);
-  memory.activations = keeping.kept * MicrobatchesInFlight(s, index);
+  memory.activations = keeping.kept_bytes * MicrobatchesInFlight(s, index);
   const double rows = static_cast<double>(s.microbatch * s.sequence) /
                       static_cast<double>(s.context);
   if (stage.has_logits) {
@@ -234,9 +236,9 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
   // The inputs of the last norm and of the product with the vocabulary.
   if (stage.has_logits) memory.logits += 2 * 2 * elements;
   // While the loss exists no layer runs again: the larger of both counts.
-  if (keeping.again <= memory.logits) return memory;
+  if (keeping.recomputed_bytes <= memory.logits) return memory;
   memory.logits = 0;
-  memory.working += keeping.again;
+  memory.working += keeping.recomputed_bytes;
   return memory;
 }
 
@@ -250,15 +252,17 @@ RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
     memory.working = eager.working;
     return memory;
   }
-  StageKeeping keeping{.kept = KeptOfStage(job, layers, stage) -
-                               OffloadedBytes(job, layers, stage)};
+  StageKeeping keeping{.kept_bytes = KeptOfStage(job, layers, stage) -
+                                     OffloadedBytes(job, layers, stage)};
   if (job.strategy.recomputation == Recomputation::kFull) {
-    keeping.again = (stage.moe_layers > 0 ? layers.moe : layers.dense).whole;
+    keeping.recomputed_bytes =
+        (stage.moe_layers > 0 ? layers.moe : layers.dense).whole;
   }
   if (job.strategy.recomputation == Recomputation::kSelective) {
-    keeping.again = stage.moe_layers > 0
-                        ? layers.moe_again.whole - layers.moe_again.kept
-                        : layers.dense_again.whole - layers.dense_again.kept;
+    keeping.recomputed_bytes =
+        stage.moe_layers > 0
+            ? layers.moe_again.whole - layers.moe_again.kept_bytes
+            : layers.dense_again.whole - layers.dense_again.kept_bytes;
   }
   return MemoryOfKeeping(job, stage, index, keeping);
 }
@@ -276,7 +280,7 @@ double MostBytesOf(const TrainingJob& job, const LayerMemories& layers,
 double SavedBytesOfLayer(const TrainingJob& job, bool is_moe) {
   const TrainingStrategy& s = job.strategy;
   if (s.implementation == Implementation::kFused) {
-    return MemoryOfLayer(job, is_moe, true).kept;
+    return MemoryOfLayer(job, is_moe, true).kept_bytes;
   }
   if (s.recomputation == Recomputation::kNone) {
     return EagerLayerBytes(job.shape, s, is_moe);

@@ -31,8 +31,8 @@ struct StepMemory {
 
 // The bytes that a layer holds for a microbatch.
 struct LayerMemory {
-  double kept = 0;   // kept for the backward pass
-  double whole = 0;  // all of it, without recomputation
+  double kept_bytes = 0;  // kept for the backward pass
+  double whole = 0;       // all of it, without recomputation
 };
 
 // The memory of the layers of a model, recomputed and not. It depends on the strategy as
@@ -57,8 +57,8 @@ double MostBytesOf(const TrainingJob& job, const LayerMemories& layers,
 // The bytes that the layers of a stage hold for a microbatch: kept for its backward pass,
 // and recomputed during the backward pass of a layer.
 struct StageKeeping {
-  double kept = 0;
-  double again = 0;
+  double kept_bytes = 0;
+  double recomputed_bytes = 0;
 };
 RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
                            size_t index, const StageKeeping& keeping);

@@ -52,7 +52,7 @@ class ConfigKeys {
   nlohmann::json default_document_;
   graph::JsonField defaults_;
   bool is_part_;
-  std::set<std::string, std::less<>> used_ = {};
+  std::set<std::string, std::less<>> used_keys_ = {};
 };
 
 // Returns the keys that name parts which no model here has, such as state spaces.

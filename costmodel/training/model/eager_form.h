@@ -20,7 +20,7 @@ enum class QkNorm {
 // The tensors that hold queries, keys and values when attention saves them.
 enum class QkvLayout {
   kSeparate,  // each has a separate tensor
-  // queries and keys have separate tensors, values are a part of the one product
+  // Queries and keys have separate tensors, values are a part of the one product.
   kRotated,
   kWhole,  // all are parts of the one product
 };
@@ -44,7 +44,7 @@ struct ModuleForm {
   bool copies_attention = false;
   bool has_scores = false;   // attention without a fused kernel
   bool caps_scores = false;  // tanh of scores and logits (Gemma 2)
-  // the number of tensors of a feed-forward's width
+  // The number of tensors of a feed-forward's width.
   double activation_copies = 4;
   double dropout_masks = 0;  // masks of the hidden size, a byte per element
   bool has_embedding_norm = false;

@@ -109,10 +109,10 @@ void KeepEvery(LayerFlags& flags, int64_t step, bool is_last) {
 LayerFlags MoeLayers(ConfigKeys& config, int64_t layers) {
   if (auto listed = ListedMoeLayers(config, layers)) return *listed;
   LayerFlags flags(static_cast<size_t>(layers), true);
-  const auto kept = config.Numbers("moe_layers");
-  if (!kept.empty()) {
+  const auto expert_layers = config.Numbers("moe_layers");
+  if (!expert_layers.empty()) {
     std::fill(flags.begin(), flags.end(), false);
-    for (const int64_t layer : kept) {
+    for (const int64_t layer : expert_layers) {
       if (layer < layers) flags[layer] = true;
     }
     config.Find({"interleave_moe_layer_step"});
@@ -195,8 +195,8 @@ ModelShape WithExperts(ModelShape shape, ConfigKeys& config,
   }
   shape.shared_feedforward = SharedWidth(shape, config, type);
   const int64_t groups = config.SizeOr({"n_group"}, 1);
-  const int64_t chosen = config.SizeOr({"topk_group"}, 0);
-  shape.routed_groups = groups > 1 ? chosen : 0;
+  const int64_t chosen_groups = config.SizeOr({"topk_group"}, 0);
+  shape.routed_groups = groups > 1 ? chosen_groups : 0;
   if (type.has_shared_gate) shape.moe_vectors += shape.hidden;
   if (type.has_route_bias) shape.moe_vectors += shape.experts;
   shape.has_expert_bias = type.has_expert_bias;
@@ -409,8 +409,8 @@ std::optional<JsonField> TextPart(const JsonField& root) {
 // Returns the type of a part. It may be implied by the whole's type (gemma3 has a
 // gemma3_text).
 const ModelType& TypeOf(const JsonField& root, const JsonField& config) {
-  const JsonField named = config.Has("model_type") ? config : root;
-  const JsonField name = named.Get("model_type");
+  const JsonField owner = config.Has("model_type") ? config : root;
+  const JsonField name = owner.Get("model_type");
   const ModelType* type = FindModelType(name.String());
   if (type == nullptr) FailOfType(name, config);
   return *type;

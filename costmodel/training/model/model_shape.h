@@ -59,7 +59,7 @@ struct ModelShape {
   // `dense_layers` have experts.
   std::vector<bool> moe_pattern = {};
   int64_t mtp_layers = 0;
-  // the groups of experts that a token may go to; 0 for all
+  // The groups of experts that a token may go to; 0 for all.
   int64_t routed_groups = 0;
   bool is_clamped = false;  // the activation is clamped by separate kernels
 
@@ -68,7 +68,7 @@ struct ModelShape {
   int64_t kv_rank = 0;
   int64_t qk_nope = 0;
   int64_t qk_rope = 0;
-  // the size of a head's values; head_dim is used if there is no latent attention
+  // The size of a head's values; head_dim is used if there is no latent attention.
   int64_t v_dim = 0;
 
   // The dropout shares of the configuration.

@@ -258,8 +258,8 @@ constexpr TypeDefaults kDefaults[] = {
 }  // namespace
 
 std::string_view DefaultsOfType(std::string_view name) {
-  const auto* found = std::ranges::find(kDefaults, name, &TypeDefaults::name);
-  return found == std::end(kDefaults) ? "{}" : found->json;
+  const auto* match = std::ranges::find(kDefaults, name, &TypeDefaults::name);
+  return match == std::end(kDefaults) ? "{}" : match->json;
 }
 
 }  // namespace acplan::costmodel

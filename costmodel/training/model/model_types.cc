@@ -281,8 +281,8 @@ const ModelType* FindModelType(std::string_view name) {
   for (const OtherName& other : kOtherNames) {
     if (other.name == name) name = other.type;
   }
-  const auto* found = std::ranges::find(kTypes, name, &ModelType::name);
-  return found == std::end(kTypes) ? nullptr : found;
+  const auto* match = std::ranges::find(kTypes, name, &ModelType::name);
+  return match == std::end(kTypes) ? nullptr : match;
 }
 
 std::vector<std::string_view> ModelTypeNames() {

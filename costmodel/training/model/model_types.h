@@ -27,7 +27,7 @@ enum class WindowRule {
 enum class SharedExperts {
   kByCount,  // a number of experts that all tokens pass
   kByWidth,  // one expert with a separate width
-  // one more expert of the common width, which is never mentioned (Llama 4)
+  // One more expert of the common width, which is never mentioned (Llama 4).
   kOneExpert,
 };
 

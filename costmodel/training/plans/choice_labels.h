@@ -11,12 +11,12 @@ namespace acplan::costmodel {
 
 // The numbers of layers that have each of the policies so far.
 struct ChoiceLabel {
-  int64_t left = 0;  // the remaining layers of the current kind
+  int64_t open_layers = 0;  // the remaining layers of the current kind
   double bytes = 0;
   double gpu = 0;
   double host = 0;
   double excess = 0;
-  // has a policy of this kind that the bound t requires
+  // Has a policy of this kind that the bound t requires.
   bool has_large = false;
   // The record of the label's history, except for its last step, which follows:
   int32_t record = -1;
@@ -68,7 +68,7 @@ class ChoiceMeter {
     constexpr size_t kMostRecords = 16'000'000;  // 256 MB
     constexpr int64_t kLabelsBetween = 16;
     is_stopped_ = is_stopped_ || records > kMostRecords ||
-                  (effort_.is_stopped && asked_++ % kLabelsBetween == 0 &&
+                  (effort_.is_stopped && calls_++ % kLabelsBetween == 0 &&
                    effort_.is_stopped());
     return is_stopped_;
   }
@@ -79,13 +79,13 @@ class ChoiceMeter {
 
  private:
   const ChoiceEffort& effort_;
-  int64_t asked_ = 0;
+  int64_t calls_ = 0;
   bool is_stopped_ = false;
 };
 
 // Adds labels to a sorted list of others, and drops those that another one dominates: one
 // with as many remaining layers, no more bytes and no more seconds by either measure.
-void AddUndominated(std::vector<ChoiceLabel> added,
+void AddUndominated(std::vector<ChoiceLabel> added_labels,
                     std::vector<ChoiceLabel>& labels);
 
 }  // namespace acplan::costmodel

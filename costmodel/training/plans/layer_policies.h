@@ -8,7 +8,7 @@ namespace acplan::costmodel {
 
 // The tensors that a layer keeps, and the operations that run again for the others.
 struct PolicySets {
-  TensorSet kept = {};
+  TensorSet kept_tensors = {};
   OperationSet runs = {};
 };
 

@@ -31,8 +31,9 @@ struct PlannedLayer {
 // Dense layers, then layers with experts; a kind that the model lacks has no policies. They
 // depend on the job as UnitTimes do.
 using PlannedLayers = std::array<PlannedLayer, 2>;
-PlannedLayers LayersToPlan(const TrainingJob& job,
-                           std::span<const KnownStructure> known = {});
+PlannedLayers LayersToPlan(
+    const TrainingJob& job,
+    std::span<const KnownStructure> known_structures = {});
 
 // Layers of a stage that keep the same tensors of each microbatch.
 struct LayerShare {
@@ -47,7 +48,7 @@ struct PlannedStage {
   bool fits = false;                    // if false, it keeps the least
   bool is_optimal = true;               // proven
   double bound = 0;                     // no recomputation takes fewer seconds
-  PassTime again = {};                  // for a microbatch
+  PassTime recomputation = {};          // for a microbatch
   double flops = 0;  // those that run again, for a microbatch on a rank
   StageKeeping keeping = {};
   RankMemory memory = {};
@@ -55,7 +56,7 @@ struct PlannedStage {
 
 // The tensors that each stage keeps and the operations that it runs again.
 struct TrainingPlan {
-  // of dense layers, and of layers with experts
+  // The graphs of dense layers and of layers with experts.
   std::array<LayerGraph, 2> graphs = {};
   std::vector<PlannedStage> stages = {};
   StepTime time = {};

@@ -19,10 +19,10 @@ const std::vector<ModelFeature>& ModelFeatures();
 struct AblatedScore {
   std::string_view feature = {};
   Score score = {};
-  // the runs whose time changes by more than one in a thousand
-  size_t moved = 0;
-  double with = 0;     // their mean error with the part
-  double without = 0;  // their mean error without it
+  // The runs whose time changes by more than one in a thousand.
+  size_t changed_runs = 0;
+  double error_with = 0;     // their mean error with the part
+  double error_without = 0;  // their mean error without it
 };
 
 // Returns one score for each feature, in their order. `runs` may have runs without a job.

@@ -157,10 +157,10 @@ TrainingStrategy StrategyOf(const Arguments& arguments) {
   const bool has_experts = row.WholeOr("experts", 0, 0) > 0;
   s.expert_tensor = has_experts ? row.WholeOr("etp", 1, s.tensor) : 1;
   const int64_t chunk = row.WholeOr("vpp_layers", 1, 0);
-  const int64_t told =
+  const int64_t stated_chunks =
       arguments.Whole("num-virtual-stages-per-pipeline-rank", 1);
-  s.chunks = told;
-  if (chunk > 0 && told == 1) {
+  s.chunks = stated_chunks;
+  if (chunk > 0 && stated_chunks == 1) {
     s.chunks = row.Whole("layers", 1) / s.pipeline / chunk;
   }
   if (s.chunks > 1) s.schedule = PipelineSchedule::kInterleaved;

@@ -28,7 +28,7 @@ bool IsTrue(const CsvRow& row, std::string_view column) {
 
 // Returns the value that a cell names; fails if it is none of the names.
 template <typename Value, size_t kCount>
-Value Named(
+Value ValueNamed(
     const CsvRow& row, std::string_view column,
     const std::array<std::pair<std::string_view, Value>, kCount>& names) {
   std::string expected;
@@ -41,15 +41,15 @@ Value Named(
 
 ProductPrecision PrecisionOf(const CsvRow& row) {
   using enum ProductPrecision;
-  return Named<ProductPrecision, 8>(row, "precision",
-                                    {{{"bf16", kBf16},
-                                      {"fp16", kBf16},
-                                      {"fp8_delayed", kFp8Delayed},
-                                      {"fp8_current", kFp8Current},
-                                      {"fp8_rowwise", kFp8Rowwise},
-                                      {"fp8_blockwise", kFp8Blockwise},
-                                      {"mxfp8", kMxfp8},
-                                      {"nvfp4", kNvfp4}}});
+  return ValueNamed<ProductPrecision, 8>(row, "precision",
+                                         {{{"bf16", kBf16},
+                                           {"fp16", kBf16},
+                                           {"fp8_delayed", kFp8Delayed},
+                                           {"fp8_current", kFp8Current},
+                                           {"fp8_rowwise", kFp8Rowwise},
+                                           {"fp8_blockwise", kFp8Blockwise},
+                                           {"mxfp8", kMxfp8},
+                                           {"nvfp4", kNvfp4}}});
 }
 
 AttentionKernel AttentionOf(const CsvRow& row) {
@@ -238,13 +238,14 @@ ModelShape ShapeOfRow(const CsvRow& row) {
   shape.head_dim = row.WholeOr("head_dim", 1, shape.hidden / shape.heads);
   shape.feedforward = row.WholeOr("ffn", 1, 4 * shape.hidden);
   enum class Act { kPlain, kGated };
-  shape.is_gated = Named<Act, 6>(row, "act",
-                                 {{{"gelu", Act::kPlain},
-                                   {"relu", Act::kPlain},
-                                   {"squared_relu", Act::kPlain},
-                                   {"swiglu", Act::kGated},
-                                   {"swiglu_clamped", Act::kGated},
-                                   {"geglu", Act::kGated}}}) == Act::kGated;
+  shape.is_gated =
+      ValueNamed<Act, 6>(row, "act",
+                         {{{"gelu", Act::kPlain},
+                           {"relu", Act::kPlain},
+                           {"squared_relu", Act::kPlain},
+                           {"swiglu", Act::kGated},
+                           {"swiglu_clamped", Act::kGated},
+                           {"geglu", Act::kGated}}}) == Act::kGated;
   if (row.Text("norm").starts_with("layernorm")) {
     shape.norm_weights = NormWeights::kScaleAndBias;
   }
@@ -276,8 +277,8 @@ ModelShape ShapeOfRow(const CsvRow& row) {
     shape.v_dim = row.Whole("mla_v", 1);
   }
   if (Contains(row.Text("features"), "sliding_window")) {
-    const int64_t told = NumberIn(row.Text("attention"));
-    shape.sliding_window = told > 0 ? told : 128;
+    const int64_t window = NumberIn(row.Text("attention"));
+    shape.sliding_window = window > 0 ? window : 128;
     shape.full_layers = shape.layers / 2;
   }
   CheckShape(shape, row.Text("id"));

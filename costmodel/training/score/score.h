@@ -45,7 +45,7 @@ ErrorSummary Summarise(std::string name, const std::vector<double>& errors,
 // The errors by source and of all runs. Sources are averaged so that none outweighs the
 // others.
 struct Score {
-  // sorted by name, those with a prediction
+  // Sorted by name, those with a prediction.
   std::vector<ErrorSummary> sources = {};
   ErrorSummary all = {};
   double mean_of_sources = 0;

@@ -28,7 +28,7 @@ double PlanBound(const PlanProblem& problem);
 struct PlannedStrategy {
   double seconds = 0;
   double bytes = 0;  // of the stage with the highest peak
-  // less than `seconds` if that is not proven to be the least
+  // Less than `seconds` if that is not proven to be the least.
   double bound = 0;
   std::vector<PolicyChoice> choices = {};  // indexed by stage
 };
@@ -47,6 +47,6 @@ struct PlanOutcome {
 // its search ends. Known choices that are optimal are used unchanged.
 PlanOutcome PlanOfStrategy(const PlanProblem& problem,
                            const ChoiceEffort& effort, double cutoff,
-                           StageChoices known);
+                           StageChoices known_choices);
 
 }  // namespace acplan::costmodel

@@ -62,7 +62,7 @@ struct Candidate {
 // microbatch.
 std::vector<KnownStructure> StructuresOf(
     TrainingJob job, std::span<const TrainingStrategy> units) {
-  std::vector<KnownStructure> known;
+  std::vector<KnownStructure> structures;
   for (const TrainingStrategy& unit : units) {
     if (unit.microbatch != units.front().microbatch) continue;
     job.strategy = unit;
@@ -73,15 +73,15 @@ std::vector<KnownStructure> StructuresOf(
       }
       LayerGraph graph = GraphOfLayer(job, is_moe);
       const auto same =
-          std::ranges::find_if(known, [&](const KnownStructure& k) {
+          std::ranges::find_if(structures, [&](const KnownStructure& k) {
             return IsSameStructure(k.graph, graph);
           });
-      if (same != known.end()) continue;
+      if (same != structures.end()) continue;
       std::vector<PolicySets> sets = SetsOfPolicies(graph);
-      known.push_back({std::move(graph), std::move(sets)});
+      structures.push_back({std::move(graph), std::move(sets)});
     }
   }
-  return known;
+  return structures;
 }
 
 struct FoundCandidates {
@@ -114,24 +114,25 @@ class CandidateFinder {
   bool has_plain_;
   LayerMemories memories_ = {};
   KnownUnitTimes times_ = {};
-  FoundCandidates found_ = {};
+  FoundCandidates result_ = {};
 };
 
 const PlannedUnit& CandidateFinder::Unit() {
   std::unique_ptr<const PlannedUnit>& unit =
-      found_.units[UnitKeyOf(job_.strategy)];
+      result_.units[UnitKeyOf(job_.strategy)];
   if (!unit) {
     unit = std::make_unique<const PlannedUnit>(
-        PlannedUnit{times_.Of(job_), LayersToPlan(job_, structures_)});
+        PlannedUnit{times_.TimesOf(job_), LayersToPlan(job_, structures_)});
   }
   return *unit;
 }
 
 void CandidateFinder::Try(const std::vector<StageKind>& kinds) {
-  ++found_.counts.strategies;
-  ++found_.counts.evaluated;
+  ++result_.counts.strategies;
+  ++result_.counts.evaluated;
   // Policies take longest to compute, so the tests that need none come first.
-  const double least = CombineStepTime(job_, times_.Of(job_), kinds).Total();
+  const double least =
+      CombineStepTime(job_, times_.TimesOf(job_), kinds).Total();
   if (least > question_.cutoff) return;
   // It needs no recomputation: the strategy is in the list already.
   if (has_plain_ && MostBytesOf(job_, memories_, kinds) <= question_.budget) {
@@ -141,14 +142,14 @@ void CandidateFinder::Try(const std::vector<StageKind>& kinds) {
   const PlanProblem problem{job_, unit.times, unit.layers, kinds,
                             question_.budget};
   if (!DoesLeastFit(problem)) return;
-  ++found_.counts.fitting;
+  ++result_.counts.fitting;
   if (kRounding * QuickPlanBound(problem) > question_.cutoff) return;
   const double bound = kRounding * PlanBound(problem);
   if (bound > question_.cutoff) return;
-  found_.candidates.push_back({.strategy = job_.strategy,
-                               .kinds = &kinds,
-                               .unit = &unit,
-                               .bound = bound});
+  result_.candidates.push_back({.strategy = job_.strategy,
+                                .kinds = &kinds,
+                                .unit = &unit,
+                                .bound = bound});
 }
 
 FoundCandidates CandidateFinder::Run() {
@@ -156,7 +157,7 @@ FoundCandidates CandidateFinder::Run() {
   TrainingStrategy& s = job_.strategy;
   for (const PipelineLayout& layout : question_.layouts) {
     if (question_.clock.HasEnded()) {
-      found_.counts.LeaveUntried();
+      result_.counts.LeaveUntried();
       break;
     }
     if (!IsOfUnit(s, layout, question_.job, question_.space)) continue;
@@ -167,7 +168,7 @@ FoundCandidates CandidateFinder::Run() {
       Try(layout.kinds);
     }
   }
-  return std::move(found_);
+  return std::move(result_);
 }
 
 // The seconds of the best plans, and the cutoff for slower ones.
@@ -183,7 +184,7 @@ class BestTimes {
   void Add(size_t place, double seconds) {
     const std::lock_guard lock(mutex_);
     std::erase_if(best_,
-                  [&](const auto& known) { return known.second == place; });
+                  [&](const auto& entry) { return entry.second == place; });
     best_.emplace(seconds, place);
     if (best_.size() > count_) best_.erase(std::prev(best_.end()));
     if (count_ > 0 && best_.size() == count_) {
@@ -218,27 +219,29 @@ class Planner {
   BestTimes times_;
   std::vector<PlannedUnits> units_ = {};
   std::vector<Candidate> candidates_ = {};
-  StrategySearch found_ = {};
+  StrategySearch result_ = {};
 };
 
 void Planner::FindCandidates(std::span<const TrainingStrategy> units) {
   const std::vector<KnownStructure> structures =
       StructuresOf(question_.job, units);
-  std::vector<FoundCandidates> found(units.size());
+  std::vector<FoundCandidates> found_candidates(units.size());
   oneapi::tbb::parallel_for(size_t{0}, units.size(), [&](size_t i) {
     const double begin = ThreadSeconds();
     TrainingJob of_unit = question_.job;
     of_unit.strategy = units[i];
-    found[i] = CandidateFinder(std::move(of_unit), question_, structures).Run();
-    if (found[i].candidates.empty()) found[i].units.clear();
-    found[i].counts.core_seconds = ThreadSeconds() - begin;
+    found_candidates[i] =
+        CandidateFinder(std::move(of_unit), question_, structures).Run();
+    if (found_candidates[i].candidates.empty())
+      found_candidates[i].units.clear();
+    found_candidates[i].counts.core_seconds = ThreadSeconds() - begin;
   });
-  for (FoundCandidates& of_unit : found) {
-    found_.strategies += of_unit.counts.strategies;
-    found_.evaluated += of_unit.counts.evaluated;
-    found_.fitting += of_unit.counts.fitting;
-    if (!of_unit.counts.is_complete) found_.LeaveUntried();
-    found_.core_seconds += of_unit.counts.core_seconds;
+  for (FoundCandidates& of_unit : found_candidates) {
+    result_.strategies += of_unit.counts.strategies;
+    result_.evaluated += of_unit.counts.evaluated;
+    result_.fitting += of_unit.counts.fitting;
+    if (!of_unit.counts.is_complete) result_.LeaveUntried();
+    result_.core_seconds += of_unit.counts.core_seconds;
     units_.push_back(std::move(of_unit.units));
     for (Candidate& candidate : of_unit.candidates) {
       candidate.place = candidates_.size();
@@ -274,7 +277,7 @@ void Planner::PlanAll(size_t most_labels) {
     return std::pair(candidate->bound, candidate->place);
   });
   std::atomic<size_t> next = 0;
-  std::atomic<int64_t> planned = 0;
+  std::atomic<int64_t> plan_count = 0;
   const auto workers =
       static_cast<size_t>(oneapi::tbb::this_task_arena::max_concurrency());
   std::vector<double> seconds(workers, 0);
@@ -284,13 +287,13 @@ void Planner::PlanAll(size_t most_labels) {
       const size_t i = next++;
       // The bounds of the others are not lower.
       if (i >= open.size() || open[i]->bound > times_.Cutoff()) break;
-      ++planned;
+      ++plan_count;
       Plan(*open[i], most_labels);
     }
     seconds[worker] = ThreadSeconds() - begin;
   });
-  found_.planned += planned;
-  for (const double of_worker : seconds) found_.core_seconds += of_worker;
+  result_.plan_count += plan_count;
+  for (const double of_worker : seconds) result_.core_seconds += of_worker;
 }
 
 StrategySearch Planner::Run(std::span<const TrainingStrategy> units) {
@@ -301,25 +304,25 @@ StrategySearch Planner::Run(std::span<const TrainingStrategy> units) {
   std::vector<const Candidate*> fastest;
   for (const Candidate& candidate : candidates_) {
     if (IsOpen(candidate, cutoff)) {
-      ++(candidate.plan ? found_.improvable : found_.unplanned);
-      found_.open_bound = std::min(found_.open_bound, candidate.bound);
+      ++(candidate.plan ? result_.improvable : result_.unplanned);
+      result_.open_bound = std::min(result_.open_bound, candidate.bound);
     }
     if (candidate.plan && candidate.plan->seconds <= cutoff) {
       fastest.push_back(&candidate);
     }
   }
-  found_.is_proven &= found_.improvable + found_.unplanned == 0;
+  result_.is_proven &= result_.improvable + result_.unplanned == 0;
   std::ranges::sort(fastest, {}, [](const Candidate* candidate) {
     return std::tuple(candidate->plan->seconds, candidate->plan->bytes,
                       candidate->place);
   });
   if (fastest.size() > question_.count) fastest.resize(question_.count);
   for (const Candidate* candidate : fastest) {
-    found_.best.push_back({candidate->strategy, candidate->plan->seconds,
-                           candidate->plan->bytes, candidate->plan->bound,
-                           candidate->plan->choices});
+    result_.best.push_back({candidate->strategy, candidate->plan->seconds,
+                            candidate->plan->bytes, candidate->plan->bound,
+                            candidate->plan->choices});
   }
-  return std::move(found_);
+  return std::move(result_);
 }
 
 }  // namespace

@@ -64,15 +64,16 @@ class UnitSearch {
   BestStrategies best_;
   LayerMemories layers_ = {};
   KnownUnitTimes units_ = {};
-  StrategySearch found_ = {};
+  StrategySearch result_ = {};
 };
 
 void UnitSearch::TryOne(const Kinds& kinds) {
-  ++found_.evaluated;
+  ++result_.evaluated;
   const double bytes = MostBytesOf(job_, layers_, kinds);
   if (bytes > question_.budget) return;
-  ++found_.fitting;
-  const double seconds = CombineStepTime(job_, units_.Of(job_), kinds).Total();
+  ++result_.fitting;
+  const double seconds =
+      CombineStepTime(job_, units_.TimesOf(job_), kinds).Total();
   if (best_.MayTake(seconds))
     best_.Add({job_.strategy, seconds, bytes, seconds});
 }
@@ -84,14 +85,14 @@ void UnitSearch::TryLayers(const Kinds& kinds) {
     most = std::max(most, kind.content.Layers());
   }
   int64_t& layers = job_.strategy.full_layers;
-  found_.strategies += most;
+  result_.strategies += most;
   int64_t low = 1;
   int64_t high = most;
   layers = 0;
   if (most > 0 && MostBytesOf(job_, layers_, kinds) <= question_.budget) {
     while (low < high) {
       layers = (low + high) / 2;
-      ++found_.evaluated;
+      ++result_.evaluated;
       if (MostBytesOf(job_, layers_, kinds) <= question_.budget) {
         high = layers;
       } else {
@@ -101,7 +102,7 @@ void UnitSearch::TryLayers(const Kinds& kinds) {
     layers = low < most ? low : 0;
     TryOne(kinds);
   } else {
-    ++found_.evaluated;
+    ++result_.evaluated;
   }
   layers = 0;
 }
@@ -111,7 +112,7 @@ void UnitSearch::TryStatedLayers(const Kinds& kinds) {
   TrainingStrategy& s = job_.strategy;
   const int64_t stage = (job_.shape.layers + s.pipeline - 1) / s.pipeline;
   if (question_.space.full_layers > stage) return;
-  ++found_.strategies;
+  ++result_.strategies;
   s.full_layers = question_.space.full_layers;
   TryOne(kinds);
   s.full_layers = 0;
@@ -122,9 +123,9 @@ void UnitSearch::TryStatedLayers(const Kinds& kinds) {
 void UnitSearch::TryOffload(const Kinds& kinds) {
   TrainingStrategy& s = job_.strategy;
   const int64_t most = question_.job.shape.layers;
-  found_.strategies += most;
+  result_.strategies += most;
   const auto fits = [&](int64_t layers) {
-    ++found_.evaluated;
+    ++result_.evaluated;
     s.offloaded_layers = layers;
     return MostBytesOf(job_, layers_, kinds) <= question_.budget;
   };
@@ -146,7 +147,7 @@ StrategySearch UnitSearch::Run() {
   TrainingStrategy& s = job_.strategy;
   for (const PipelineLayout& layout : question_.layouts) {
     if (question_.clock.HasEnded()) {
-      found_.LeaveUntried();
+      result_.LeaveUntried();
       break;
     }
     if (!IsOfUnit(s, layout, question_.job, question_.space)) continue;
@@ -160,7 +161,7 @@ StrategySearch UnitSearch::Run() {
       } else if (s.recomputation == Recomputation::kFull) {
         TryLayers(layout.kinds);
       } else {
-        ++found_.strategies;
+        ++result_.strategies;
         TryOne(layout.kinds);
         if (question_.space.has_offload && s.pipeline == 1 &&
             s.implementation == Implementation::kFused &&
@@ -170,8 +171,8 @@ StrategySearch UnitSearch::Run() {
       }
     }
   }
-  found_.best = best_.Take();
-  return std::move(found_);
+  result_.best = best_.Take();
+  return std::move(result_);
 }
 
 std::vector<StrategySearch> SearchEachUnit(
@@ -206,7 +207,7 @@ void Add(const StrategySearch& part, StrategySearch& sum) {
   sum.strategies += part.strategies;
   sum.evaluated += part.evaluated;
   sum.fitting += part.fitting;
-  sum.planned += part.planned;
+  sum.plan_count += part.plan_count;
   sum.unplanned += part.unplanned;
   sum.improvable += part.improvable;
   sum.is_complete &= part.is_complete;
@@ -242,10 +243,10 @@ StrategySearch SearchStrategies(const TrainingJob& job,
       Sum(SearchEachUnit(job, question, {units.begin(), plans.begin()}));
   BestStrategies best(count);
   for (const RankedStrategy& ranked : all.best) best.Add(ranked);
-  const StrategySearch planned = SearchPlans(
+  const StrategySearch planned_search = SearchPlans(
       {job, space, layouts, budget, count, best.Cutoff(), clock}, plans);
-  for (const RankedStrategy& ranked : planned.best) best.Add(ranked);
-  Add(planned, all);
+  for (const RankedStrategy& ranked : planned_search.best) best.Add(ranked);
+  Add(planned_search, all);
   all.best = best.Take();
   for (const RankedStrategy& ranked : all.best) RequireLegal(job, ranked);
   return all;

@@ -22,21 +22,21 @@ struct RankedStrategy {
 
 struct StrategySearch {
   std::vector<RankedStrategy> best = {};  // the fastest first, ties by memory
-  // the legal strategies, with each number of layers as one
+  // The legal strategies, with each number of layers as one.
   int64_t strategies = 0;
-  // those evaluated; the others are decided by monotonicity
+  // The evaluated strategies; the others are decided by monotonicity.
   int64_t evaluated = 0;
   // The evaluated strategies that fit; plans only count if their time alone does not rule
   // them out.
   int64_t fitting = 0;
-  // those planned, since no bound showed them to be slower
-  int64_t planned = 0;
-  // those that no bound had ruled out when planning ended
+  // The plans made, for strategies that no bound showed to be slower.
+  int64_t plan_count = 0;
+  // The strategies that no bound had ruled out when planning ended.
   int64_t unplanned = 0;
   // Plans that may not be the best of their strategy, if a better one could be among the
   // best.
   int64_t improvable = 0;
-  // false if a limit ended the search before all were tried
+  // False if a limit ended the search before all were tried.
   bool is_complete = true;
   bool is_proven = true;  // complete, and nothing is unplanned or improvable
   // No strategy that is untried, unplanned or improvable takes fewer seconds.
@@ -59,7 +59,7 @@ struct StrategySearch {
 // ends with the best choice so far.
 struct StrategySearchLimits {
   double seconds = std::numeric_limits<double>::infinity();
-  // set by a signal, for example
+  // Set by a signal, for example.
   const std::atomic<bool>* interrupted = nullptr;
 };
 

@@ -117,8 +117,8 @@ TrainingStrategy WithMode(TrainingStrategy strategy,
 }  // namespace
 
 std::string SettingValues::Text(std::string_view key) const {
-  const auto found = settings_->find(key);
-  return found == settings_->end() ? std::string() : found->second.value;
+  const auto entry = settings_->find(key);
+  return entry == settings_->end() ? std::string() : entry->second.value;
 }
 
 int64_t SettingValues::Whole(std::string_view key, int64_t fallback,
@@ -166,13 +166,13 @@ int SettingValues::Choice(std::string_view key,
 
 void SettingValues::Fail(std::string_view key,
                          std::string_view expected) const {
-  const auto found = settings_->find(key);
-  if (found == settings_->end()) {
+  const auto entry = settings_->find(key);
+  if (entry == settings_->end()) {
     throw InputError(
         fmt::format("{}: expected {}, found nothing", key, expected));
   }
-  throw InputError(fmt::format("{}: expected {}, found {}", found->second.place,
-                               expected, graph::Quoted(found->second.value)));
+  throw InputError(fmt::format("{}: expected {}, found {}", entry->second.place,
+                               expected, graph::Quoted(entry->second.value)));
 }
 
 TrainingStrategy WithSettingsOfRecomputation(TrainingStrategy strategy,

@@ -184,8 +184,8 @@ std::string Underscored(std::string_view text) {
 // Returns acplan's name for a key, which is looked up as a whole, and without its section
 // if that is unknown. Returns an empty text if the key is unknown.
 std::string_view KeyOf(std::string_view name) {
-  for (const KeyName& known : kKeyNames) {
-    if (known.name == name) return known.key;
+  for (const KeyName& key_name : kKeyNames) {
+    if (key_name.name == name) return key_name.key;
   }
   for (const std::string_view key : kKeys) {
     if (key == name) return key;
@@ -196,10 +196,11 @@ std::string_view KeyOf(std::string_view name) {
 }
 
 [[noreturn]] void FailOfKey(std::string_view name, std::string_view place) {
-  std::vector<std::string> known;
-  for (const KeyName& key : kKeyNames) known.emplace_back(key.name);
-  for (const std::string_view key : kKeys) known.emplace_back(key);
-  const std::vector<std::string> nearest = graph::NearestNames(name, known);
+  std::vector<std::string> known_names;
+  for (const KeyName& key : kKeyNames) known_names.emplace_back(key.name);
+  for (const std::string_view key : kKeys) known_names.emplace_back(key);
+  const std::vector<std::string> nearest =
+      graph::NearestNames(name, known_names);
   throw InputError(fmt::format(
       "{}: expected a key of Megatron-LM, torchtitan or acplan that says how "
       "training is spread{}{}",
@@ -245,9 +246,9 @@ std::pair<std::string, StrategySetting> NamedSetting(std::string_view key,
                                                      std::string_view value,
                                                      std::string place) {
   const std::string name = Underscored(key);
-  const std::string_view known = KeyOf(name);
-  if (known.empty()) FailOfKey(name, place);
-  return {std::string(known), {std::string(value), std::move(place)}};
+  const std::string_view known_key = KeyOf(name);
+  if (known_key.empty()) FailOfKey(name, place);
+  return {std::string(known_key), {std::string(value), std::move(place)}};
 }
 
 StrategySettings ParseStrategySettings(std::string_view text,
@@ -262,11 +263,11 @@ StrategySettings SettingsOf(const JsonField& object, std::string_view place) {
   for (const auto& [path, field] : FieldsOf(object, "")) {
     const auto [key, setting] =
         NamedSetting(path, TextOf(field), fmt::format("{}: {}", place, path));
-    const auto [found, is_new] = settings.emplace(key, setting);
-    if (is_new || found->second.value == setting.value) continue;
+    const auto [entry, is_new] = settings.emplace(key, setting);
+    if (is_new || entry->second.value == setting.value) continue;
     throw InputError(
         fmt::format("{}: expected {} as of {}, found {}", setting.place,
-                    graph::Quoted(found->second.value), found->second.place,
+                    graph::Quoted(entry->second.value), entry->second.place,
                     graph::Quoted(setting.value)));
   }
   return settings;

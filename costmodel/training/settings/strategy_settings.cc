@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kSoftware = "Megatron-Bridge";
 constexpr int64_t kDefaultSequence = 4096;
 constexpr int64_t kMicrobatchesAStage = 4;
-// the most sequences of a microbatch
+// The most sequences of a microbatch.
 constexpr int64_t kMostSequences = 1 << 20;
 
 bool HasTorchtitanKeys(const SettingValues& values) {
@@ -35,18 +35,18 @@ const SoftwareStack& SoftwareOf(const SettingValues& values,
                      HasTorchtitanKeys(values) ? "torchtitan" : kSoftware);
   }
   const std::string name = values.Text("software");
-  std::vector<std::string_view> known;
+  std::vector<std::string_view> known_names;
   for (const SoftwareStack& stack : systems.stacks) {
     if (name == stack.name) return stack;
   }
   for (const SoftwareStack& stack : systems.stacks) {
     for (const std::string& beginning : stack.matches) {
       if (name.starts_with(beginning)) return FindStack(systems, name);
-      known.push_back(beginning);
+      known_names.push_back(beginning);
     }
   }
   values.Fail("software", fmt::format("a name that begins with one of {}",
-                                      fmt::join(known, ", ")));
+                                      fmt::join(known_names, ", ")));
 }
 
 Cluster ClusterOf(const SettingValues& values, const TrainingSystems& systems,
@@ -273,10 +273,10 @@ TrainingStrategy WithGradients(TrainingStrategy s,
     return values.Choice(key, types) % 2 == 0 && values.Text(key) != "fp16" ? 4
                                                                             : 2;
   };
-  const double kept =
+  const double kept_bytes =
       values.Flag("grads_fp32", true) && !values.Flag("grads_bf16", false) ? 4
                                                                            : 2;
-  s.gradient_bytes = bytes("grad_dtype", kept);
+  s.gradient_bytes = bytes("grad_dtype", kept_bytes);
   s.gradient_reduce_bytes = bytes("grad_reduce_dtype", s.gradient_bytes);
   return s;
 }

@@ -88,9 +88,10 @@ bool IsLegal(const TrainingStrategy& s, const ModelShape& shape) {
 // Returns the number of groups whose ranks NVLink joins; 1 if sharding is over all ranks.
 int64_t CopiesInDomains(const TrainingStrategy& s, const TrainingJob& job) {
   const int64_t ranks = s.Data() * s.context;
-  const int64_t inside = job.cluster.domain / s.tensor;
-  if (inside <= 1 || inside >= ranks || ranks % inside != 0) return 1;
-  const int64_t copies = ranks / inside;
+  const int64_t ranks_inside = job.cluster.domain / s.tensor;
+  if (ranks_inside <= 1 || ranks_inside >= ranks || ranks % ranks_inside != 0)
+    return 1;
+  const int64_t copies = ranks / ranks_inside;
   return s.ExpertData() % copies == 0 ? copies : 1;
 }
 
@@ -123,9 +124,9 @@ std::vector<PipelineLayout> Divisions(PipelineLayout layout, int64_t layers,
   if (!has_uneven || parts == 1) return divisions;
   for (const bool embedding : {false, true}) {
     for (const bool logits : {false, true}) {
-      const int64_t counted = (embedding ? 1 : 0) + (logits ? 1 : 0);
-      if (counted == 0 || (layers + counted) % parts != 0) continue;
-      if (counted == 2 && !is_even) continue;  // listed already
+      const int64_t counted_ends = (embedding ? 1 : 0) + (logits ? 1 : 0);
+      if (counted_ends == 0 || (layers + counted_ends) % parts != 0) continue;
+      if (counted_ends == 2 && !is_even) continue;  // listed already
       layout.counts_embedding = embedding;
       layout.counts_logits = logits;
       divisions.push_back(layout);
@@ -329,14 +330,14 @@ std::vector<Sharding> ShardingsOf(const TrainingStrategy& s,
   const int64_t stated = job.strategy.optimizer_copies;
   const bool fits_stated =
       s.Data() * s.context % stated == 0 && s.ExpertData() % stated == 0;
-  const int64_t inside = space.has_copies ? CopiesInDomains(s, job) : 1;
+  const int64_t domain_copies = space.has_copies ? CopiesInDomains(s, job) : 1;
   for (const int64_t zero : space.zero) {
     if (zero >= 2 && s.Data() == 1) continue;
     if (zero == 2 && s.pipeline > 1) continue;
     if (stated == 1) shardings.push_back({zero, 1});
     if (zero == 0) continue;
     if (stated > 1 && fits_stated) shardings.push_back({zero, stated});
-    if (inside > 1) shardings.push_back({zero, inside});
+    if (domain_copies > 1) shardings.push_back({zero, domain_copies});
   }
   return shardings;
 }

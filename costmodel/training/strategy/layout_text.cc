@@ -7,7 +7,7 @@
 namespace acplan::costmodel {
 namespace {
 
-// the most pieces of a text with repetitions
+// The most pieces of a text with repetitions.
 constexpr size_t kMostPieces = 100'000;
 constexpr int kMostNesting = 20;
 

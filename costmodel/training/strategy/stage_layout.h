@@ -13,7 +13,7 @@ struct StageContent {
   int64_t moe_layers = 0;
   bool has_embedding = false;
   bool has_logits = false;
-  // the number of logits: one more for each layer of prediction
+  // The number of logits: one more for each layer of prediction.
   int64_t logits = 0;
 
   int64_t Layers() const { return dense_layers + moe_layers; }

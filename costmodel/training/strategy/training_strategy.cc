@@ -26,11 +26,11 @@ class StrategyRules {
   explicit StrategyRules(std::string_view place) : place_(place) {}
 
   // Requires that `by` divides `what`.
-  void Divides(std::string_view by_name, int64_t by, std::string_view what_name,
-               int64_t what) const {
-    if (what % by == 0) return;
+  void Divides(std::string_view by_name, int64_t divisor,
+               std::string_view what_name, int64_t what) const {
+    if (what % divisor == 0) return;
     Fail(fmt::format("{}: expected a divisor of {} ({}), found {}", by_name,
-                     what, what_name, by));
+                     what, what_name, divisor));
   }
   void Require(bool holds, const std::string& message) const {
     if (!holds) Fail(message);
@@ -161,9 +161,9 @@ std::optional<std::set<LayerPart>> LayerPartsNamed(std::string_view names) {
     const std::string_view name = names.substr(0, end);
     names.remove_prefix(std::min(end + 1, names.size()));
     if (name.empty()) continue;
-    const auto named = kNames.find(name);
-    if (named == kNames.end()) return std::nullopt;
-    parts.insert(named->second.begin(), named->second.end());
+    const auto entry = kNames.find(name);
+    if (entry == kNames.end()) return std::nullopt;
+    parts.insert(entry->second.begin(), entry->second.end());
   }
   return parts;
 }

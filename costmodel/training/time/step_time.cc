@@ -32,11 +32,14 @@ constexpr double kOptimizerBytes = 34;
 
 // Adds the communication of full sharding: a layer's parameters are gathered before each
 // pass while the previous layer computes, and its gradients are scattered after it.
-PassTime Sharded(PassTime pass, double sent, const Cluster& cluster) {
-  if (sent == 0) return pass;
+PassTime Sharded(PassTime pass, double exchange_seconds,
+                 const Cluster& cluster) {
+  if (exchange_seconds == 0) return pass;
   const double run = pass.Total();
-  pass.compute += cluster.constants.interference * std::min(sent, run);
-  pass.sent.sharded += std::max(0.0, sent - cluster.stack.hidden_share * run);
+  pass.compute +=
+      cluster.constants.interference * std::min(exchange_seconds, run);
+  pass.communication.sharded +=
+      std::max(0.0, exchange_seconds - cluster.stack.hidden_share * run);
   return pass;
 }
 
@@ -105,7 +108,7 @@ class StepPredictor {
   }
 
   StepTime Predict(const std::vector<StageKind>& stages,
-                   std::span<const PassTime> again) const;
+                   std::span<const PassTime> recomputation) const;
 
  private:
   StageTime TimeOfStage(const StageContent& stage) const;
@@ -127,9 +130,10 @@ UnitTime StepPredictor::WithOffload(UnitTime unit,
   const double seconds =
       OffloadedBytes(job_, memories_, stage) /
       (job_.cluster.gpu.host_rate * job_.cluster.constants.host_link_share);
-  unit.forward.sent.offload = std::max(0.0, seconds - unit.forward.Total());
-  unit.backward.sent.offload =
-      std::max(0.0, seconds - unit.backward.Total() - unit.again.Total());
+  unit.forward.communication.offload =
+      std::max(0.0, seconds - unit.forward.Total());
+  unit.backward.communication.offload = std::max(
+      0.0, seconds - unit.backward.Total() - unit.recomputation.Total());
   return unit;
 }
 
@@ -145,7 +149,7 @@ StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
     const double share = std::min(
         1.0, static_cast<double>(job_.strategy.full_layers) /
                  static_cast<double>(std::max<int64_t>(1, stage.Layers())));
-    time.unit.again = time.unit.again * share;
+    time.unit.recomputation = time.unit.recomputation * share;
   }
   if (stage.has_embedding) time.unit += units_.embedding;
   if (stage.has_logits) {
@@ -197,7 +201,7 @@ double StepPredictor::OptimizerSeconds(const RankParameters& p) const {
 }
 
 StepTime StepPredictor::Predict(const std::vector<StageKind>& stages,
-                                std::span<const PassTime> again) const {
+                                std::span<const PassTime> recomputation) const {
   const TrainingStrategy& s = job_.strategy;
   UnitTime unit;  // that of the slowest stage
   double slowest = -1;
@@ -206,7 +210,7 @@ StepTime StepPredictor::Predict(const std::vector<StageKind>& stages,
   for (size_t i = 0; i < stages.size(); ++i) {
     const StageKind& kind = stages[i];
     StageTime stage = TimeOfStage(kind.content);
-    if (!again.empty()) stage.unit.again = again[i];
+    if (!recomputation.empty()) stage.unit.recomputation = recomputation[i];
     const double seconds = stage.unit.Total();
     scheduled.push_back({.total = seconds,
                          .backward = stage.unit.backward.Total(),
@@ -222,14 +226,14 @@ StepTime StepPredictor::Predict(const std::vector<StageKind>& stages,
   const double count = PassesOfStage(s);
   PassTime all = unit.forward;
   all += unit.backward;
-  all += unit.again;
-  time.recompute = count * unit.again.compute;
+  all += unit.recomputation;
+  time.recompute = count * unit.recomputation.compute;
   time.compute = count * all.compute;
-  time.exposed = all.sent * count;
+  time.exposed = all.communication * count;
   time.messages = count * MessagesOfMicrobatch();
-  time.sent = time.exposed.Total() + time.messages;
+  time.communication = time.exposed.Total() + time.messages;
   // The sums are in another order, so the GPU's wait could come out slightly negative.
-  const double busy = all.compute + all.sent.Total();
+  const double busy = all.compute + all.communication.Total();
   time.host = count * std::max(0.0, slowest - busy);
   time.bubble = BubbleSeconds(s, scheduled);
   time.other = job_.cluster.stack.iteration_seconds;
@@ -246,8 +250,8 @@ StepTime Predicted(const TrainingJob& job) {
 
 StepTime CombineStepTime(const TrainingJob& job, const UnitTimes& units,
                          const std::vector<StageKind>& stages,
-                         std::span<const PassTime> again) {
-  return StepPredictor(job, units).Predict(stages, again);
+                         std::span<const PassTime> recomputation) {
+  return StepPredictor(job, units).Predict(stages, recomputation);
 }
 
 TrainingJob WithFastestMicrobatch(const TrainingJob& job) {
@@ -277,8 +281,8 @@ void RequirePrecision(const TrainingJob& job) {
 
 StepTime PredictStepTime(const TrainingJob& job) {
   RequirePrecision(job);
-  const TrainingJob chosen = WithFastestMicrobatch(job);
-  return Predicted(chosen);
+  const TrainingJob complete_job = WithFastestMicrobatch(job);
+  return Predicted(complete_job);
 }
 
 }  // namespace acplan::costmodel

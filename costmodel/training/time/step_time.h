@@ -12,17 +12,19 @@ namespace acplan::costmodel {
 struct StepTime {
   double compute = 0;    // of the slowest stage, for all microbatches
   double recompute = 0;  // the part of compute for recomputation
-  double sent = 0;       // exposed communication inside of layers, and messages
-  ExposedTime exposed = {};  // the part of sent inside of layers, by kind
-  double messages = 0;       // the part of sent between stages
-  double host = 0;           // the GPU's wait for launches
-  double bubble = 0;         // the wait in the pipeline
-  double data = 0;  // exposed communication of gradients and parameters
+  double communication =
+      0;  // exposed communication inside of layers, and messages
+  ExposedTime exposed =
+      {};               // the part of communication inside of layers, by kind
+  double messages = 0;  // the part of communication between stages
+  double host = 0;      // the GPU's wait for launches
+  double bubble = 0;    // the wait in the pipeline
+  double data = 0;      // exposed communication of gradients and parameters
   double optimizer = 0;
   double other = 0;  // a constant for each iteration
 
   double Total() const {
-    return compute + sent + host + bubble + data + optimizer + other;
+    return compute + communication + host + bubble + data + optimizer + other;
   }
 };
 
@@ -34,12 +36,12 @@ StepTime PredictStepTime(const TrainingJob& job);
 void RequirePrecision(const TrainingJob& job);
 
 // Computes the time of an iteration from values that were computed before: `units` are
-// those of the job, `stages` the kinds of its stages. `again`, indexed by kind, is the
+// those of the job, `stages` the kinds of its stages. `recomputation`, indexed by kind, is the
 // recomputation of its layers for a microbatch, if a plan gives it. Meant for searches;
 // checks nothing.
 StepTime CombineStepTime(const TrainingJob& job, const UnitTimes& units,
                          const std::vector<StageKind>& stages,
-                         std::span<const PassTime> again = {});
+                         std::span<const PassTime> recomputation = {});
 
 // Returns the same job with a microbatch: its own, or else the fastest one of 1, 2, 4 and 8
 // that divides a rank's sequences. Memory is not checked.

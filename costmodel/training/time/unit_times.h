@@ -12,19 +12,19 @@ namespace acplan::costmodel {
 struct UnitTime {
   PassTime forward = {};
   PassTime backward = {};
-  PassTime again = {};  // recomputation
+  PassTime recomputation = {};  // recomputation
 
   UnitTime& operator+=(const UnitTime& other) {
     forward += other.forward;
     backward += other.backward;
-    again += other.again;
+    recomputation += other.recomputation;
     return *this;
   }
   UnitTime operator*(double count) const {
-    return {forward * count, backward * count, again * count};
+    return {forward * count, backward * count, recomputation * count};
   }
   double Total() const {
-    return forward.Total() + backward.Total() + again.Total();
+    return forward.Total() + backward.Total() + recomputation.Total();
   }
 };
 
@@ -52,10 +52,10 @@ UnitKey UnitKeyOf(const TrainingStrategy& strategy);
 // valid as long as this object is.
 class KnownUnitTimes {
  public:
-  const UnitTimes& Of(const TrainingJob& job);
+  const UnitTimes& TimesOf(const TrainingJob& job);
 
  private:
-  std::map<UnitKey, UnitTimes> known_ = {};
+  std::map<UnitKey, UnitTimes> times_ = {};
 };
 
 }  // namespace acplan::costmodel
