@@ -12,10 +12,10 @@ namespace acplan::costmodel {
 struct StepTime {
   double compute = 0;    // of the slowest stage, for all microbatches
   double recompute = 0;  // the part of compute for recomputation
-  double communication =
-      0;  // exposed communication inside of layers, and messages
-  ExposedTime exposed =
-      {};               // the part of communication inside of layers, by kind
+  // Exposed communication inside of layers, and messages.
+  double communication = 0;
+  // The part of communication inside of layers, by kind.
+  ExposedTime exposed = {};
   double messages = 0;  // the part of communication between stages
   double host = 0;      // the GPU's wait for launches
   double bubble = 0;    // the wait in the pipeline
