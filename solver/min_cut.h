@@ -31,8 +31,8 @@ struct FlowNetwork {
 };
 
 struct MinCut {
-  int64_t capacity =
-      0;  // the sum over edges from the source's side to the sink's
+  // The sum over edges from the source's side to the sink's.
+  int64_t capacity = 0;
   std::vector<char> is_with_source = {};  // indexed by node
 };
 
