@@ -56,9 +56,8 @@ double LargestViolation(const Milp& milp, std::span<const double> x);
 bool IsFeasible(const Milp& milp, std::span<const double> x,
                 double tolerance = 1e-6);
 
-// Returns the program as text, for reading or for another solver: in CPLEX LP format and in
-// free MPS format. Names are made valid and unique for the format.
-std::string ToLp(const Milp& milp);
+// Returns the program in free MPS format, for another solver. Its columns are called x0, x1,
+// ..., and its rows r0, r1, ... Throws std::invalid_argument as ValidateMilp does.
 std::string ToMps(const Milp& milp);
 
 }  // namespace acplan::solver
