@@ -156,17 +156,9 @@ solver::SearchLimits Limits(const AnyScheduleFlags& flags) {
 }
 
 int64_t Budget(const AnyScheduleFlags& flags, const ScheduleGraph& graph) {
-  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  switch (budget.kind) {
-    case BudgetFlag::Kind::kBytes:
-      return budget.bytes;
-    case BudgetFlag::Kind::kShare:
-      return static_cast<int64_t>(std::clamp(
-          std::floor(budget.share *
-                     static_cast<double>(problems::ScheduleBaseline(graph))),
-          1.0, 0x1p62));
-    case BudgetFlag::Kind::kMinimum:
-      break;
+  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
+  if (budget.kind != problems::Budget::Kind::kMinimum) {
+    return budget.Bytes(problems::ScheduleBaseline(graph));
   }
   throw InputError(
       "--budget: expected a size or a share with --any-schedule, found min");

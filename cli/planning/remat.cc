@@ -200,18 +200,9 @@ ResolvedBudget Resolve(const RematFlags& flags, const JointGraph& graph,
                        const solver::SearchLimits& limits,
                        const Terminal& terminal) {
   if (flags.budget.empty()) return {};
-  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  switch (budget.kind) {
-    case BudgetFlag::Kind::kBytes:
-      return {.bytes = budget.bytes};
-    case BudgetFlag::Kind::kShare:
-      return {
-          .bytes = static_cast<int64_t>(std::clamp(
-              std::floor(budget.share *
-                         static_cast<double>(problems::RematBaseline(graph))),
-              1.0, 0x1p62))};
-    case BudgetFlag::Kind::kMinimum:
-      break;
+  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
+  if (budget.kind != problems::Budget::Kind::kMinimum) {
+    return {.bytes = budget.Bytes(problems::RematBaseline(graph))};
   }
   solver::SearchLimits half = limits;
   half.time_limit_s *= kLeastShare;
