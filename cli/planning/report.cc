@@ -317,7 +317,7 @@ Command AddReportCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "report", "A page that shows where memory goes and what plans change");
   app->add_option("PROFILE", flags->profile,
-                  "profile or trace, or what llm-train, llm-search or "
+                  "profile or trace, or what train show, train search or "
                   "llm-optimal-execution wrote (.json or .json.gz)")
       ->required();
   app->add_option("PLAN", flags->plans, "plan files");

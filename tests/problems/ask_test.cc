@@ -53,7 +53,7 @@ struct TraceQuestion {
 int64_t Between(int64_t least, int64_t most) { return (least + most) / 2; }
 
 TEST(AskTest, NoSegmentsAreTheFamilyOfOne) {
-  for (unsigned seed = 0; seed < Repetitions(40); ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(100); ++seed) {
     SCOPED_TRACE(seed);
     const TraceQuestion asked(seed);
     const Question question = asked.With(SegmentKind::kNone, seed % 2 == 0);
@@ -72,7 +72,7 @@ TEST(AskTest, NoSegmentsAreTheFamilyOfOne) {
 
 TEST(AskTest, SegmentsNeverCostMore) {
   int cheaper = 0;
-  for (unsigned seed = 0; seed < Repetitions(40); ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(100); ++seed) {
     SCOPED_TRACE(seed);
     const TraceQuestion asked(seed);
     const Question without = asked.With(SegmentKind::kNone, true);
@@ -91,11 +91,11 @@ TEST(AskTest, SegmentsNeverCostMore) {
                 modules.end());
     }
   }
-  EXPECT_GT(cheaper, Enough(2));
+  EXPECT_GT(cheaper, Enough(3));
 }
 
 TEST(AskTest, TheMinimumIsTheLeastBudgetThatAPlanMeets) {
-  for (unsigned seed = 0; seed < Repetitions(40); ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(100); ++seed) {
     SCOPED_TRACE(seed);
     const TraceQuestion asked(seed);
     Question question = asked.With(
@@ -133,7 +133,7 @@ TEST(AskTest, AMinimumThatIsNotFoundHasNoPlan) {
 
 TEST(AskTest, OffloadIsPartOfTheAnswer) {
   int sent = 0;
-  for (unsigned seed = 0; seed < Repetitions(40); ++seed) {
+  for (unsigned seed = 0; seed < Repetitions(100); ++seed) {
     SCOPED_TRACE(seed);
     const TraceQuestion asked(seed);
     const Question question = asked.With(SegmentKind::kNone, true);
@@ -146,7 +146,7 @@ TEST(AskTest, OffloadIsPartOfTheAnswer) {
     EXPECT_LE(offloading.CostMs(), plan.recompute_ms * (1 + 1e-9));
     sent += offloading.offload && offloading.offload->sent_bytes > 0;
   }
-  EXPECT_GT(sent, Enough(5));
+  EXPECT_GT(sent, Enough(3));
 }
 
 TEST(AskTest, FrontiersAreAnswersAtEachBudget) {

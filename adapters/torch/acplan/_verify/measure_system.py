@@ -1,4 +1,4 @@
-"""python -m acplan measure-system: one's own GPU, in a file that llm-train reads.
+"""python -m acplan measure-system: one's own GPU, in a file that `acplan train` reads.
 
 Rates are the best that were measured, unless --vendor says what the vendor does; shares
 are of those. A product's time is taken apart as the cost model puts it together: tiles of
@@ -269,7 +269,7 @@ def add_parser(commands: Any) -> None:
     """Adds the sub-command to those of `python -m acplan`."""
     parser = commands.add_parser(
         "measure-system",
-        help="measure this GPU; `acplan llm-train --system` reads the file",
+        help="measure this GPU; `acplan train show --system` reads the file",
         description="Measures products, attention, norms, copies and the host's link; under "
         "torchrun collectives too. With --device cpu small sizes, to try it.",
     )
