@@ -186,7 +186,7 @@ void PrintTrainingSearches(const Flags& flags) {
       });
       fmt::print("| {} | {} | {} | {} | {} | {:.3f} | {:.0f} |\n", search.model,
                  has_plans ? "with" : "without", found.strategies,
-                 found.evaluated, found.planned, seconds,
+                 found.evaluated, found.plan_count, seconds,
                  static_cast<double>(found.strategies) / seconds);
     }
   }

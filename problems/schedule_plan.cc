@@ -85,7 +85,7 @@ std::vector<SchedulePlan> ScheduleFrontier(const ScheduleGraph& graph,
             ? most
             : least + static_cast<int64_t>(share *
                                            static_cast<double>(most - least));
-    solver::SearchLimits left = clock.Left();
+    solver::SearchLimits left = clock.Remaining();
     left.time_limit_s /= points - p;
     plans.push_back(PlanSchedule(
         graph, {.budget_bytes = budget, .limits = left, .start = start}));

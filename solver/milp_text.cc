@@ -23,7 +23,7 @@ bool IsLetter(char c) {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Words that start a section, name a row type or a bound.
+// Returns whether a name is a word that starts a section, or names a row type or a bound.
 bool IsReserved(std::string_view name) {
   static constexpr std::array<std::string_view, 31> kReserved = {
       "minimize",    "minimise", "minimum", "min",     "maximize", "maximise",
@@ -40,7 +40,7 @@ bool IsReserved(std::string_view name) {
          kReserved.end();
 }
 
-// A name that both formats take: letters, digits and '_', and neither a number
+// Returns a name that both formats accept: letters, digits and '_', and neither a number
 // ("e5" is an exponent to some readers) nor a word of the format.
 std::string ValidName(std::string_view name, std::string_view prefix,
                       size_t index) {
@@ -59,21 +59,21 @@ std::string ValidName(std::string_view name, std::string_view prefix,
   return valid;
 }
 
-// Hands out names, each one once.
+// Names that are unique within a program.
 class UniqueNames {
  public:
   std::string Take(std::string_view name, std::string_view prefix,
                    size_t index) {
     std::string valid = ValidName(name, prefix, index);
-    if (taken_.insert(valid).second) return valid;
+    if (taken_names_.insert(valid).second) return valid;
     for (size_t k = index;; ++k) {
       std::string other = fmt::format("{}_{}", valid, k);
-      if (taken_.insert(other).second) return other;
+      if (taken_names_.insert(other).second) return other;
     }
   }
 
  private:
-  std::unordered_set<std::string> taken_;
+  std::unordered_set<std::string> taken_names_;
 };
 
 bool IsFree(const Milp::Row& row) {
@@ -87,9 +87,10 @@ bool IsRange(const Milp::Row& row) {
 
 struct Names {
   std::vector<std::string> columns;
-  std::string constant;  // a column for the objective's offset
+  std::string constant;  // the column of the objective's offset
   std::vector<std::string> rows;
-  std::vector<std::string> lower_rows;  // the lower side of a range
+  std::vector<std::string>
+      lower_rows;  // for the lower side of a range, else empty
 };
 
 Names MakeNames(const Milp& milp) {
@@ -111,10 +112,10 @@ Names MakeNames(const Milp& milp) {
   return names;
 }
 
-// The shortest text that reads back as the same number.
+// Returns the shortest text that reads back as the same number.
 std::string Number(double value) { return fmt::format("{}", value + 0.0); }
 
-// A sum of terms, broken over lines since readers limit a line's length.
+// A sum of terms as text, broken over several lines since readers limit a line's length.
 class LpSum {
  public:
   void Add(double coefficient, std::string_view column) {
@@ -143,10 +144,11 @@ std::string LpObjective(const Milp& milp, const Names& names) {
   LpSum sum;
   for (size_t j = 0; j < milp.columns.size(); ++j) {
     const double cost = milp.columns[j].cost;
-    // A reader has to meet every column somewhere.
+    // Every column has to occur somewhere in the text.
     if (cost != 0 || !occurs[j]) sum.Add(cost, names.columns[j]);
   }
-  // Readers do not agree on what a constant means, nor on its sign.
+  // Readers disagree about the meaning and the sign of a constant, so a column stands for
+  // it.
   if (milp.objective_offset != 0 || milp.columns.empty()) {
     sum.Add(milp.objective_offset, names.constant);
   }
@@ -154,7 +156,7 @@ std::string LpObjective(const Milp& milp, const Names& names) {
   return fmt::format(" {}:{}\n", kObjectiveName, sum.text());
 }
 
-// A range takes two rows, since not all readers take it in one.
+// Returns a row as text. A range takes two rows, since not all readers accept it in one.
 std::string LpRow(const Milp& milp, size_t index, const Names& names) {
   const Milp::Row& row = milp.rows[index];
   const std::string& name = names.rows[index];
@@ -165,7 +167,7 @@ std::string LpRow(const Milp& milp, size_t index, const Names& names) {
   if (sum.empty()) {
     sum.Add(0, milp.columns.empty() ? names.constant : names.columns[0]);
   }
-  // The format cannot say this.
+  // The format has no free rows.
   if (IsFree(row)) return fmt::format("\\ {} is left out: no bounds\n", name);
   const auto line = [&sum](const std::string& label, std::string_view relation,
                            double side) {
@@ -222,13 +224,13 @@ std::string MpsBounds(const Milp::Column& column, const std::string& name) {
   if (!no_upper) {
     text += line("UP", column.upper);
   } else if (column.is_integer) {
-    // Some readers take an integer column without a bound for a binary one.
+    // Some readers treat an integer column without a bound as binary.
     text += bare("PL");
   }
   return text;
 }
 
-// The matrix is written by columns.
+// Returns the matrix, column by column.
 std::string MpsColumns(const Milp& milp, const Names& names) {
   std::vector<std::string> entries(milp.columns.size());
   for (size_t i = 0; i < milp.rows.size(); ++i) {
@@ -259,7 +261,7 @@ std::string MpsColumns(const Milp& milp, const Names& names) {
   return text;
 }
 
-// The right-hand sides, and the ranges of rows with two.
+// Returns the right-hand sides, and the ranges of rows with two sides.
 std::string MpsSides(const Milp& milp, const Names& names) {
   std::string text = "RHS\n";
   if (milp.objective_offset != 0) {

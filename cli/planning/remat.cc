@@ -99,7 +99,7 @@ std::string Operators(const JointGraph& graph, const RematPlan& plan,
   std::map<std::string, Sums> by_op;
   for (const graph::JointNode& node : graph.nodes) {
     for (const int32_t b : node.makes) {
-      if (!run.kept[b]) continue;
+      if (!run.is_kept[b]) continue;
       Sums& sums = by_op[node.op];
       ++sums.kept;
       sums.kept_bytes += graph.buffers[b].bytes;

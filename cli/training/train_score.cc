@@ -69,10 +69,14 @@ nlohmann::ordered_json SummaryJson(const ErrorSummary& summary) {
 }
 
 nlohmann::ordered_json TimeJson(const costmodel::StepTime& time) {
-  return {{"compute", time.compute},     {"recompute", time.recompute},
-          {"communication", time.sent},  {"host", time.host},
-          {"bubble", time.bubble},       {"data_parallel", time.data},
-          {"optimizer", time.optimizer}, {"other", time.other}};
+  return {{"compute", time.compute},
+          {"recompute", time.recompute},
+          {"communication", time.communication},
+          {"host", time.host},
+          {"bubble", time.bubble},
+          {"data_parallel", time.data},
+          {"optimizer", time.optimizer},
+          {"other", time.other}};
 }
 
 std::string ScoreJson(const Score& score,
@@ -163,10 +167,11 @@ std::string AblationText(const std::vector<costmodel::TrainingRun>& runs,
   table.AddRow({"(nothing left out)", percent(whole.mean_of_sources),
                 percent(whole.median_of_sources), "", "", ""});
   for (const costmodel::AblatedScore& score : costmodel::AblateFeatures(runs)) {
-    table.AddRow(
-        {std::string(score.feature), percent(score.score.mean_of_sources),
-         percent(score.score.median_of_sources), std::to_string(score.moved),
-         percent(score.without), percent(score.with)});
+    table.AddRow({std::string(score.feature),
+                  percent(score.score.mean_of_sources),
+                  percent(score.score.median_of_sources),
+                  std::to_string(score.changed_runs),
+                  percent(score.error_without), percent(score.error_with)});
   }
   return "\nAverage over sources without a part of the model, and the runs "
          "that "

@@ -39,7 +39,7 @@ std::string CountText(const StrategySearch& search) {
       "{} strategies, {} evaluated, {} fit, {} planned\n{}"
       "{:.2f} s of a core, {:.2g} million evaluated a second\n\n",
       FormatCount(search.strategies), FormatCount(search.evaluated),
-      FormatCount(search.fitting), FormatCount(search.planned),
+      FormatCount(search.fitting), FormatCount(search.plan_count),
       ProofText(search) + "\n", search.core_seconds,
       static_cast<double>(search.evaluated) / 1e6 /
           std::max(search.core_seconds, 1e-9));
@@ -71,7 +71,7 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
                                  {"strategies", search.strategies},
                                  {"evaluated", search.evaluated},
                                  {"fitting", search.fitting},
-                                 {"planned", search.planned},
+                                 {"planned", search.plan_count},
                                  {"unplanned", search.unplanned},
                                  {"complete", search.is_complete},
                                  {"proven", search.is_proven},

@@ -136,7 +136,7 @@ TEST_F(PlanCommandTest, ModulePlansHaveNoOperators) {
   for (const auto& [tradeoff, more] :
        std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"pareto", {"--granularity", "module"}},
-           {"train", "fit", {"--tradeoff", "fit"}},
+           {"fit", {"--tradeoff", "fit"}},
            {"profile", {"--tradeoff", "profile", "--granularity", "module"}}}) {
     const json plan = AcplanJson(PlanGpt2(more));
     EXPECT_EQ(plan["status"], "optimal");

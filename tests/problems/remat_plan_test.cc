@@ -68,7 +68,7 @@ TEST(RematPlan, FileTellsWhatThePlanKeeps) {
     const std::string text = RematToJson(plan, graph, /*has_memory=*/true);
     graph::PutBytes(path, text);
     const std::vector<char> kept = ReadKept(path, graph);
-    EXPECT_EQ(kept, plan.run->kept);
+    EXPECT_EQ(kept, plan.run->is_kept);
     const RematPlan given = EvaluateRemat(graph, kept);
     EXPECT_TRUE(given.is_given);
     EXPECT_EQ(given.run->peak_bytes, plan.run->peak_bytes);

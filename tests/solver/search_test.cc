@@ -15,14 +15,14 @@ TEST(LimitClock, StopsForNothingWithoutLimits) {
   const LimitClock clock(SearchLimits{});
   EXPECT_EQ(clock.Stop(), StoppedBy::kNothing);
   EXPECT_EQ(clock.SecondsLeft(), kInfinity);
-  EXPECT_EQ(clock.Left().time_limit_s, kInfinity);
+  EXPECT_EQ(clock.Remaining().time_limit_s, kInfinity);
 }
 
 TEST(LimitClock, LeavesNoNegativeTime) {
   const LimitClock clock({.time_limit_s = -1, .gap = 0.25, .seed = 7});
   EXPECT_EQ(clock.Stop(), StoppedBy::kTime);
   EXPECT_EQ(clock.SecondsLeft(), 0);
-  const SearchLimits left = clock.Left();
+  const SearchLimits left = clock.Remaining();
   EXPECT_EQ(left.time_limit_s, 0);
   EXPECT_EQ(left.gap, 0.25);
   EXPECT_EQ(left.seed, 7);

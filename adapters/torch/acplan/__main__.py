@@ -37,7 +37,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns its exit code."""
+    """Runs the command line. Returns its exit code."""
     debug = False
     try:
         flags = _parser().parse_args(arguments)
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if isinstance(error, AcplanError):
             return _complain(" ".join(str(error).split()), error.exit_code)
-        # The model's own, or PyTorch's.
+        # The error is the model's own, or PyTorch's.
         return _complain(f"{type(error).__name__}: {first_line(error)}", 2)
 
 
@@ -215,7 +215,7 @@ def _add_step_flags(model: argparse._ArgumentGroup) -> None:
 
 
 def _one_of(names: Iterable[str], default: str, what: str = "") -> dict[str, Any]:
-    """Too many to stand in one line."""
+    """Returns the arguments of a flag with choices: they are too many for one line of help."""
     names = list(names)
     help_text = f"{what}one of {', '.join(names)}; default: {default}"
     return {"choices": names, "metavar": "NAME", "help": help_text}
@@ -252,12 +252,12 @@ def _step(flags: argparse.Namespace) -> TrainingStep:
             task=flags.task or "auto",
             has_weights=flags.values == "real",
         )
-        step.about["optimizer"] = flags.optimizer or "adamw"
+        step.model_facts["optimizer"] = flags.optimizer or "adamw"
     else:
         _refuse(flags, _CONFIG_FLAGS, "--hf-config")
         step = step_of_factory(flags.factory)
-    given = {name: getattr(flags, name) for name in (*_UPDATE_FLAGS, *_STEP_FLAGS)}
-    changes = {name: value for name, value in given.items() if value is not None}
+    values = {name: getattr(flags, name) for name in (*_UPDATE_FLAGS, *_STEP_FLAGS)}
+    changes = {name: value for name, value in values.items() if value is not None}
     return dataclasses.replace(step, **changes)
 
 
@@ -278,7 +278,7 @@ def _traced(flags: argparse.Namespace, step: TrainingStep) -> Trace:
         progress=False if flags.no_progress else None,
         **step.options(),
     )
-    return Trace({**traced.data, "model": {**traced.data["model"], **step.about}})
+    return Trace({**traced.data, "model": {**traced.data["model"], **step.model_facts}})
 
 
 def _trace(flags: argparse.Namespace) -> int:
@@ -303,12 +303,12 @@ def _plan(flags: argparse.Namespace) -> int:
     if flags.file:
         traced_by = (*_CONFIG_FLAGS, *_UPDATE_FLAGS, *_STEP_FLAGS, "device")
         _refuse(flags, traced_by, "--hf-config or --factory")
-    of = flags.file or _traced(flags, _step(flags))
+    step_source = flags.file or _traced(flags, _step(flags))
     options = {name: getattr(flags, name) for name in PLAN_OPTIONS}
-    planned = plan(of, flags.budget, **options)
+    new_plan = plan(step_source, flags.budget, **options)
     if flags.output:
-        planned.save(flags.output)
-    print(planned, end="")
+        new_plan.save(flags.output)
+    print(new_plan, end="")
     return 0
 
 
@@ -324,8 +324,8 @@ def _dataflow(flags: argparse.Namespace) -> int:
         autocast=step.autocast,
         **step.kwargs,
     )
-    about = {k: v for k, v in step.about.items() if k != "optimizer"}
-    graph["model"] |= about
+    facts = {k: v for k, v in step.model_facts.items() if k != "optimizer"}
+    graph["model"] |= facts
     write_json(flags.output, graph)
     saved = sum(node["saved"] for node in graph["nodes"])
     print(f"{flags.output}: {len(graph['nodes']):,} nodes, {saved:,} saved")
@@ -333,13 +333,13 @@ def _dataflow(flags: argparse.Namespace) -> int:
 
 
 def _verify(flags: argparse.Namespace) -> int:
-    planned = Plan.load(flags.plan)
-    of = Trace.load(flags.trace) if flags.trace else None
+    loaded_plan = Plan.load(flags.plan)
+    model_trace = Trace.load(flags.trace) if flags.trace else None
     step = _step(flags)
-    of = of or _traced(flags, step)
-    found = verify(step.model, planned, *step.args, of=of, **step.options())
-    print(found)
-    require_within_budget(planned, found)
+    model_trace = model_trace or _traced(flags, step)
+    verification = verify(step.model, loaded_plan, *step.args, of=model_trace, **step.options())
+    print(verification)
+    require_within_budget(loaded_plan, verification)
     return 0
 
 
