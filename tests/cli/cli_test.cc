@@ -10,7 +10,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
@@ -191,8 +190,11 @@ bool CliTest::Exists(const fs::path& name) const {
 namespace {
 
 std::vector<std::string> Words(const std::string& text) {
+  std::vector<std::string> words;
   std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
+  for (std::string word; std::getline(stream, word, ' ');)
+    words.push_back(word);
+  return words;
 }
 
 }  // namespace

@@ -176,7 +176,7 @@ TEST_F(PlanningFlagsTest, OperatorsAreSkippedWhereDecisionsSaySo) {
 }
 
 TEST_F(PlanningFlagsTest, AFitAloneImpliesModules) {
-  for (const std::string kind : {"train", "fit", "profile"}) {
+  for (const std::string kind : {"fit", "profile"}) {
     flags_.tradeoff = kind;
     EXPECT_EQ(Options().granularity, Granularity::kModule);
     EXPECT_EQ(ToString(Options().tradeoff), kind);
@@ -195,7 +195,7 @@ TEST_F(PlanningFlagsTest, ModulesAloneImplyTheParetoList) {
 
 TEST_F(PlanningFlagsTest, RefusesWhatDoesNotGoTogether) {
   flags_.granularity = "operator";
-  for (const std::string kind : {"train", "fit", "profile"}) {
+  for (const std::string kind : {"fit", "profile"}) {
     flags_.tradeoff = kind;
     EXPECT_EQ(
         Error(),

@@ -21,14 +21,14 @@ constexpr char kNodeLink[] =
     ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_node_link.json";
 constexpr char kJoint[] = ACPLAN_DATA_DIR "/joint/gpt2_tiny.json.gz";
 
-class AnyScheduleCommandTest : public CliTest {
+class ScheduleCommandTest : public CliTest {
  protected:
   json Schedule(const std::string& graph, const std::string& budget) const {
-    return AcplanJson({"remat", graph, "--budget", budget});
+    return AcplanJson({"schedule", graph, "--budget", budget});
   }
 };
 
-TEST_F(AnyScheduleCommandTest, SaysWhatRunsAgain) {
+TEST_F(ScheduleCommandTest, SaysWhatRunsAgain) {
   const std::string text = AcplanOut({"schedule", kNodeLink, "--budget", "18"});
   for (const std::string part :
        {"small, 5 operators, any schedule\nbudget 18 B (18 bytes)\n",
@@ -43,7 +43,7 @@ TEST_F(AnyScheduleCommandTest, SaysWhatRunsAgain) {
   }
 }
 
-TEST_F(AnyScheduleCommandTest, TellsProgramsTheSchedule) {
+TEST_F(ScheduleCommandTest, TellsProgramsTheSchedule) {
   json answer = Schedule(kNodeLink, "18");
   for (const char* effort : {"seconds", "models", "moments", "tries"}) {
     EXPECT_GE(answer[effort], 0);
@@ -66,7 +66,7 @@ TEST_F(AnyScheduleCommandTest, TellsProgramsTheSchedule) {
                           {"sequence", {0, 1, 2, 3, 1, 4}}}));
 }
 
-TEST_F(AnyScheduleCommandTest, WritesWhatItPrintsAndWhatItPrintsIsSo) {
+TEST_F(ScheduleCommandTest, WritesWhatItPrintsAndWhatItPrintsIsSo) {
   const std::string printed = AcplanOut({"schedule", kJoint, "--budget", "70%",
                                          "--memory", "--json", "-o", "s.json"});
   EXPECT_EQ(printed, Read("s.json"));
@@ -82,7 +82,7 @@ TEST_F(AnyScheduleCommandTest, WritesWhatItPrintsAndWhatItPrintsIsSo) {
   EXPECT_LE(answer["bound"], answer["recomputed"]);
 }
 
-TEST_F(AnyScheduleCommandTest, FrontiersBeginWithWhatOneOperatorNeeds) {
+TEST_F(ScheduleCommandTest, FrontiersBeginWithWhatOneOperatorNeeds) {
   const std::string printed = AcplanOut(
       {"schedule", kNodeLink, "--frontier", "4", "--json", "-o", "f.json"});
   EXPECT_EQ(printed, Read("f.json"));
@@ -98,7 +98,7 @@ TEST_F(AnyScheduleCommandTest, FrontiersBeginWithWhatOneOperatorNeeds) {
               HasSubstr("optimal"));
 }
 
-TEST_F(AnyScheduleCommandTest, SaysWhereNothingFits) {
+TEST_F(ScheduleCommandTest, SaysWhereNothingFits) {
   const Outcome outcome = Acplan({"schedule", kNodeLink, "--budget", "14"});
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.out,
@@ -110,7 +110,7 @@ TEST_F(AnyScheduleCommandTest, SaysWhereNothingFits) {
   EXPECT_EQ(json::parse(as_json.out)["least_bound_bytes"], 15);
 }
 
-TEST_F(AnyScheduleCommandTest, WrongInputIsRefused) {
+TEST_F(ScheduleCommandTest, WrongInputIsRefused) {
   const auto refuse = [&](std::vector<std::string> flags,
                           const std::vector<std::string>& fragments) {
     flags.insert(flags.begin(), {"schedule", "-o", "s.json"});
@@ -154,7 +154,7 @@ TEST_F(AnyScheduleCommandTest, WrongInputIsRefused) {
 }
 
 // Clp's assertion ended the process before CBC's branch and bound began.
-TEST_F(AnyScheduleCommandTest, NoAssertionOfASolverEndsIt) {
+TEST_F(ScheduleCommandTest, NoAssertionOfASolverEndsIt) {
   const json schedule =
       Schedule(ACPLAN_TEST_DATA_DIR "/clp_assertion.joint.json", "909312");
   EXPECT_EQ(schedule["status"], "optimal");
