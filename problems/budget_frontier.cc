@@ -60,17 +60,22 @@ std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
                      });
 }
 
-std::vector<Plan> PlanFrontier(const ProblemsWithSegments& problems,
+std::vector<Plan> PlanFrontier(const Families& families,
                                std::vector<int64_t> budgets,
                                const solver::SearchLimits& limits,
                                const std::function<void(size_t)>& done,
                                std::vector<LeastAnswer> known) {
-  known.resize(problems.size());
+  if (families.size() == 1) {
+    return PlanFrontier(
+        families.front().problem, std::move(budgets), limits, done,
+        known.empty() ? KnownUnits() : std::move(known.front().units));
+  }
+  known.resize(families.size());
   return PlansWithin(std::move(budgets), limits, done,
                      [&](int64_t budget, const solver::SearchLimits& left) {
-                       Plan plan = PlanFor(problems, budget, left, known).plan;
-                       for (size_t f = 0; f < problems.size(); ++f) {
-                         KnownUnits units = UnitsIn(*problems[f], plan);
+                       Plan plan = PlanFor(families, budget, left, known).plan;
+                       for (size_t f = 0; f < families.size(); ++f) {
+                         KnownUnits units = UnitsIn(families[f], plan);
                          if (!units.modules.empty())
                            known[f].units = std::move(units);
                        }

@@ -30,7 +30,7 @@ std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
                                KnownUnits known = {});
 
 // The same, where runs of modules may be units. `known`: as PlanFor.
-std::vector<Plan> PlanFrontier(const ProblemsWithSegments& problems,
+std::vector<Plan> PlanFrontier(const Families& families,
                                std::vector<int64_t> budgets,
                                const solver::SearchLimits& limits,
                                const std::function<void(size_t)>& done = {},

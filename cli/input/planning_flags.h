@@ -7,28 +7,19 @@
 #include <string_view>
 
 #include "cli/input/flags.h"
+#include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
+#include "problems/ask.h"
+#include "problems/budget.h"
 #include "problems/planner.h"
 #include "problems/segment_plans.h"
 #include "solver/search.h"
 
 namespace acplan::cli {
 
-// A budget as the user wrote it: a size, a share of what a rank uses without
-// checkpointing ("75%"), or the least that any plan needs ("min").
-struct BudgetFlag {
-  enum class Kind { kBytes, kShare, kMinimum };
-  Kind kind = Kind::kBytes;
-  int64_t bytes = 0;
-  double share = 0;  // above 0
-
-  // Throws InputError, naming `flag`.
-  static BudgetFlag Parse(const std::string& text, std::string_view flag);
-  // Returns bytes, from 1 to 4 EiB, the reserve included in the minimum. Throws
-  // LimitError (command.h) where a limit was hit before that was proven.
-  int64_t Resolve(const problems::PlanningProblem& problem,
-                  const solver::SearchLimits& limits) const;
-};
+// Parses a budget: a size, a share of what a rank uses without checkpointing ("75%"), or
+// the least that any plan needs ("min"). Throws InputError, naming `flag`.
+problems::Budget ParseBudget(const std::string& text, std::string_view flag);
 
 // Throws LimitError where the minimum is not proven and no plan is known that
 // meets it.
@@ -37,9 +28,6 @@ void RequireMinimum(const problems::LeastAnswer& least);
 // "stopped by the time limit before the least budget was proven; some plan fits
 // in 3.00 MiB (...), none in less than 2.90 MiB (..., gap 3.34%)".
 std::string UnprovenText(const problems::MinimumBudget& minimum);
-
-// The same for the least budget, so that time is left for a plan.
-solver::SearchLimits ForTheMinimum(solver::SearchLimits limits);
 
 // --engine.
 problems::Engine ParseEngineFlag(const std::string& name);
@@ -76,6 +64,11 @@ struct PlanningFlags {
   // find good plans soon, and may prove them late.
   problems::PlanOptions Options(const ProfileInput& input,
                                 double seconds) const;
+  // Returns the question that the flags ask, with Options(input, seconds), which Ctrl-C
+  // interrupts. Refers to the input and the tree of its profile, which must outlive it.
+  problems::Question Question(const ProfileInput& input,
+                              const graph::ModuleTree& tree,
+                              double seconds) const;
   // `seconds`: without --time-limit.
   solver::SearchLimits Limits(double seconds) const;
 };

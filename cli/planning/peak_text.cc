@@ -276,13 +276,13 @@ std::string ContentsText(const Trace& trace, const PeakAccount& account,
          LineTable(trace, account, top, terminal);
 }
 
-std::string InfeasibleText(const PlanningQuestion& question,
+std::string InfeasibleText(const problems::Families& families,
                            const solver::SearchLimits& limits) {
-  const problems::PlanOptions& options = question.problem().options;
+  const problems::PlanOptions& options = families.front().problem.options;
   if (options.memory.model != problems::MemoryModel::kTrace) return "";
-  const problems::LeastWithSegments least = question.Least(limits);
+  const problems::LeastOfFamilies least = LeastPlan(families, limits);
   if (!least.least.has_plan) return "";
-  const auto [trace, modules] = question.UnitsOf(least);
+  const auto [trace, modules] = UnitsOf(families, least);
   const PeakAccount account =
       problems::AccountForPeakOfRank(*trace, modules, options.memory);
   std::vector<std::string> kinds;

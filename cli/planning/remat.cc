@@ -15,7 +15,6 @@
 #include "cli/input/flags.h"
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
-#include "cli/planning/any_schedule.h"
 #include "cli/planning/stopped_text.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -50,7 +49,6 @@ struct RematFlags {
   std::string time_limit;
   std::string gap;
   std::string output;
-  bool any_schedule = false;
   bool json = false;
   bool memory = false;
 };
@@ -200,18 +198,9 @@ ResolvedBudget Resolve(const RematFlags& flags, const JointGraph& graph,
                        const solver::SearchLimits& limits,
                        const Terminal& terminal) {
   if (flags.budget.empty()) return {};
-  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  switch (budget.kind) {
-    case BudgetFlag::Kind::kBytes:
-      return {.bytes = budget.bytes};
-    case BudgetFlag::Kind::kShare:
-      return {
-          .bytes = static_cast<int64_t>(std::clamp(
-              std::floor(budget.share *
-                         static_cast<double>(problems::RematBaseline(graph))),
-              1.0, 0x1p62))};
-    case BudgetFlag::Kind::kMinimum:
-      break;
+  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
+  if (budget.kind != problems::Budget::Kind::kMinimum) {
+    return {.bytes = budget.Bytes(problems::RematBaseline(graph))};
   }
   solver::SearchLimits half = limits;
   half.time_limit_s *= kLeastShare;
@@ -322,11 +311,6 @@ void CheckFlags(const RematFlags& flags) {
        {std::pair("--gap", &flags.gap), {"--time-limit", &flags.time_limit}})
     if (!flags.of.empty() && !value->empty())
       throw InputError(fmt::format("{}: expected without --of", name));
-  for (const auto& [name, value] :
-       {std::pair("--kept", &flags.kept), {"--of", &flags.of}})
-    if (flags.any_schedule && !value->empty())
-      throw InputError(
-          fmt::format("{}: expected without --any-schedule", name));
   const bool has_json = flags.json || !flags.output.empty();
   if (flags.memory && (!flags.frontier.empty() || !has_json))
     throw InputError(
@@ -337,7 +321,9 @@ JointGraph ReadGraph(const RematFlags& flags) {
   const std::string text = graph::ReadFile(flags.graph);
   if (graph::IsNodeLink(text))
     throw InputError(
-        InFile(flags.graph, "expected --any-schedule with a node-link graph"));
+        InFile(flags.graph,
+               "expected a joint graph, found a node-link graph, which 'acplan "
+               "schedule' reads"));
   JointGraph graph = graph::ParseJointGraph(text, flags.graph);
   try {
     problems::RematBaseline(graph);
@@ -350,16 +336,6 @@ JointGraph ReadGraph(const RematFlags& flags) {
 
 int RunRemat(const RematFlags& flags, const Terminal& terminal) {
   CheckFlags(flags);
-  if (flags.any_schedule)
-    return RunAnySchedule({.graph = flags.graph,
-                           .budget = flags.budget,
-                           .frontier = flags.frontier,
-                           .time_limit = flags.time_limit,
-                           .gap = flags.gap,
-                           .output = flags.output,
-                           .json = flags.json,
-                           .memory = flags.memory},
-                          terminal);
   const JointGraph graph = ReadGraph(flags);
   if (!flags.frontier.empty()) return RunFrontier(flags, graph, terminal);
   const RematPlan plan = Answer(flags, graph, terminal);
@@ -397,9 +373,6 @@ Command AddRematCommand(CLI::App& program) {
   app->add_option("--frontier", flags->frontier,
                   "the best plans at so many budgets, from the least on")
       ->type_name("POINTS");
-  app->add_flag("--any-schedule", flags->any_schedule,
-                "operators may run again at any time, any number of times; "
-                "GRAPH may be a node-link graph");
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for the search (30); none: no limit")
       ->type_name("SECONDS");

@@ -6,7 +6,7 @@
 
 namespace acplan::cli {
 
-// What llm-train or llm-search wrote, as report pages show it: the
+// What train show or train search wrote, as report pages show it: the
 // strategies, one or several, with times by part and the memory of stages by
 // kind. Nothing where the file is of another format. Throws InputError where it
 // is of this one and not what those commands write.

@@ -27,8 +27,8 @@ struct NamedStrategy {
 };
 
 // The strategy of an argument: settings ("tp=8,pp=4"), a file of settings, a report
-// of llm-train or a plan of llm-plan, of which the strategy is read, or what
-// llm-search wrote, FILE:RANK or FILE for the fastest (rank 0). Throws InputError.
+// of train show or a plan of train plan, of which the strategy is read, or what
+// train search wrote, FILE:RANK or FILE for the fastest (rank 0). Throws InputError.
 NamedStrategy ReadNamedStrategy(const std::string& argument);
 
 // Has the strategy recompute this ("plan", "none"), whatever settings said of it.

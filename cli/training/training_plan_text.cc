@@ -7,7 +7,7 @@
 
 #include "cli/terminal/human_numbers.h"
 #include "cli/terminal/text.h"
-#include "cli/training/llm_train_text.h"
+#include "cli/training/train_show_text.h"
 #include "graph/base/byte_size.h"
 
 namespace acplan::cli {

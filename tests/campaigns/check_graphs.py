@@ -57,8 +57,8 @@ class Campaign:
         self.program, self.folder = program, folder
         self.table: dict[str, collections.Counter[str]] = {}
 
-    def ask(self, path: pathlib.Path, *flags: str) -> Json:
-        command = [self.program, "remat", str(path), "--json", *flags]
+    def ask(self, name: str, path: pathlib.Path, *flags: str) -> Json:
+        command = [self.program, name, str(path), "--json", *flags]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 2 and any(rule in done.stderr for rule in RULES):
             return {"status": "infeasible", "refused": done.stderr}
@@ -72,13 +72,13 @@ class Campaign:
         if outcome == "different":
             print(f"{path.name}: {told}", flush=True)
 
-    def compare(self, kind: str, path: pathlib.Path, flags: list[str], found: Found) -> bool:
+    def compare(self, kind: str, path: pathlib.Path, question: list[str], found: Found) -> bool:
         """Of one question about a graph; false where answers differ."""
-        answer = self.ask(path, *flags)
+        answer = self.ask(question[0], path, *question[1:])
         value = answer.get("recompute_ms", answer.get("recomputed"))
         bound = answer.get("bound_ms", answer.get("bound"))
         outcome = outcome_of(answer["status"], value, bound, found)
-        told = f"{' '.join(flags)}: {answer['status']} {value}, HiGHS {found}"
+        told = f"{' '.join(question)}: {answer['status']} {value}, HiGHS {found}"
         self.count(kind, path, told, outcome)
         return outcome != "different"
 
@@ -112,7 +112,7 @@ def check_remat(campaign: Campaign, seed: int) -> bool:
     graph = joint_graph(seed)
     path = written(campaign.folder, f"joint_{seed}", graph)
     # A budget that nothing fits tells the least.
-    least = campaign.ask(path, "--budget", "1")
+    least = campaign.ask("remat", path, "--budget", "1")
     if "tied to it" in least.get("refused", ""):
         campaign.count("least", path, "", "refused")
         return True
@@ -134,11 +134,11 @@ def check_remat(campaign: Campaign, seed: int) -> bool:
         if asked < 1:
             continue
         found = JointProgram(graph, asked).solve()
-        good &= campaign.compare("remat", path, ["--budget", str(asked)], found)
-    saved = campaign.ask(path, "--budget", str(most)).get("saved_bytes", 0)
+        good &= campaign.compare("remat", path, ["remat", "--budget", str(asked)], found)
+    saved = campaign.ask("remat", path, "--budget", str(most)).get("saved_bytes", 0)
     for asked in (most, source.randint(budget, most)):
         kept = source.randint(0, saved)
-        flags = ["--budget", str(asked), "--kept", str(kept)]
+        flags = ["remat", "--budget", str(asked), "--kept", str(kept)]
         found = JointProgram(graph, asked, kept).solve()
         good &= campaign.compare("kept", path, flags, found)
     return good
@@ -148,7 +148,7 @@ def check_schedules(
     campaign: Campaign, kind: str, name: str, graph: Json, steps: Steps
 ) -> bool:
     path = written(campaign.folder, name, graph)
-    nothing = campaign.ask(path, "--any-schedule", "--budget", "1")
+    nothing = campaign.ask("schedule", path, "--budget", "1")
     most, least = nothing["baseline_peak_bytes"], nothing.get("least_bound_bytes", 0)
     source = random.Random(name)
     good = True
@@ -156,7 +156,7 @@ def check_schedules(
         if asked < 1:
             continue
         found = ScheduleProgram(steps, asked).solve()
-        flags = ["--any-schedule", "--budget", str(asked)]
+        flags = ["schedule", "--budget", str(asked)]
         good &= campaign.compare(kind, path, flags, found)
     return good
 

@@ -64,6 +64,7 @@ class CliTest : public testing::Test {
   void Put(const std::filesystem::path& name, std::string_view bytes) const;
   bool Exists(const std::filesystem::path& name) const;
 
+  // The first argument may be the name of a command in a folder: "train search".
   Outcome Acplan(const std::vector<std::string>& arguments,
                  const RunOptions& options = {}) const;
   // Returns the output of a run that must succeed and be silent on stderr.

@@ -215,8 +215,7 @@ TEST_F(PlanCommandTest, PatternsThatContradictLeaveModulesOut) {
 TEST_F(PlanCommandTest, ShareOfWhatARankUses) {
   const std::string profile = ProfilePath("gpt2_small");
   for (const std::string ranks : {"1", "4"}) {
-    const auto baseline =
-        AcplanJson({"baseline", profile, "--world-size", ranks});
+    const auto baseline = AcplanJson({"show", profile, "--world-size", ranks});
     const auto peak =
         baseline[ranks == "1" ? "peak_bytes" : "sharded_peak_bytes"]
             .get<int64_t>();
@@ -336,7 +335,7 @@ TEST_F(PlanCommandTest, UnitFlagsRestrictTheUnits) {
 
 TEST_F(PlanCommandTest, WorldSizeDividesParametersGradientsAndStates) {
   const auto peak = [&](const std::string& ranks) {
-    return AcplanJson({"baseline", ProfilePath("llama8b"), "--world-size",
+    return AcplanJson({"show", ProfilePath("llama8b"), "--world-size",
                        ranks})["sharded_peak_bytes"]
         .get<int64_t>();
   };

@@ -15,6 +15,7 @@
 #include "problems/planner.h"
 #include "tests/problems/abstract_problem.h"
 #include "tests/problems/enumeration.h"
+#include "tests/support/asked_plan.h"
 #include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
 
@@ -134,7 +135,9 @@ struct SyntheticCase {
     options.budget_bytes = std::llround(0.6 * most);
     optimum = Plan().recompute_ms;
   }
-  problems::Plan Plan() const { return MakePlan(profile, tree, options).plan; }
+  problems::Plan Plan() const {
+    return test_support::AskedPlan(profile, tree, options);
+  }
 };
 
 void ExpectBoundsAround(const Plan& plan, double optimum) {

@@ -154,6 +154,23 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "cli/report",
         "cli/terminal",
     ),
+    "cli/show": (
+        "graph",
+        "problems",
+        "cli/command.h",
+        "cli/input",
+        "cli/terminal",
+    ),
+    "cli/module": (
+        "graph",
+        "solver",
+        "problems",
+        "cli/command.h",
+        "cli/input",
+        "cli/planning/policy_text.h",
+        "cli/planning/stopped_text.h",
+        "cli/terminal",
+    ),
     # Two models, two halves that do not know each other.
     "cli/calculon": (
         "graph",

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import logging
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -24,6 +25,10 @@ from acplan._step.training_step import TrainingStep, step_of_factory
 from acplan._verify.gpu_check import add_parser as add_gpu_check
 from acplan._verify.measure_system import add_parser as add_measure_system
 from acplan._verify.verify import require_within_budget, verify
+
+
+# How `acplan torch` starts this module.
+_AS_COMMAND = "acplan torch"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,9 +61,21 @@ def _complain(message: str, exit_code: int) -> int:
     return exit_code
 
 
+def _program_name() -> str:
+    """Returns how the user called this program; says so if that name is an old one."""
+    name = os.path.basename(sys.argv[0])
+    if name == "acplan-torch":
+        print(
+            f"acplan: warning: '{name}' is now '{_AS_COMMAND}'; the old name goes with the "
+            "next release",
+            file=sys.stderr,
+        )
+    return _AS_COMMAND if name in (_AS_COMMAND, "acplan-torch") else "python -m acplan"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python -m acplan",
+        prog=_program_name(),
         description="Optimal activation checkpointing of PyTorch models.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
@@ -87,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     planning.set_defaults(run=_plan)
 
     exporting = commands.add_parser(
-        "dataflow", help="the forward and backward graph, for `acplan dataflow`"
+        "dataflow", help="the forward and backward graph, for `acplan module dataflow`"
     )
     _add_model_flags(exporting, is_required=True)
     exporting.add_argument(

@@ -1,6 +1,6 @@
 """The cost model of training runs beside traces of the same models.
 
-`acplan llm-train --implementation eager` computes what a Hugging Face model holds from
+`acplan train show --implementation eager` computes what a Hugging Face model holds from
 its configuration alone; a trace runs it, operator by operator. Parameters must be the
 same number, and within 1%: what autograd keeps of a block, and the peak of the step with
 all kept and with every block recomputed.
@@ -120,7 +120,7 @@ def _saved_bytes(data: dict[str, Any], block: str) -> int:
 
 def _predicted(config_file: pathlib.Path, recompute: str) -> dict[str, Any]:
     said = run_acplan(
-        f"llm-train {config_file} --gpu h100 --gpus 1 --zero 0 --gbs {BATCH} "
+        f"train show {config_file} --gpu h100 --gpus 1 --zero 0 --gbs {BATCH} "
         f"--mbs {BATCH} --seq {LENGTH} --implementation eager --grad-dtype bf16 "
         f"--set optimizer_bytes=4 --recompute {recompute} --json".split()
     )

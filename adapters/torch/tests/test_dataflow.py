@@ -62,7 +62,7 @@ def _by_the_rules(graph: Graph) -> dict[str, int]:
 def _by_acplan(graph: Graph, folder: pathlib.Path) -> dict[str, int]:
     path = str(folder / "graph.json.gz")
     write_json(path, graph)
-    answer = json.loads(run_acplan(["dataflow", path, "--json"]))
+    answer = json.loads(run_acplan(["module", "dataflow", path, "--json"]))
     return {name: answer[name] for name in _by_the_rules({"nodes": []})}
 
 

@@ -66,7 +66,7 @@ def test_each_number_is_there_and_says_where_it_is_from(file: pathlib.Path) -> N
 
 
 def test_llm_train_reads_the_file(file: pathlib.Path) -> None:
-    command = [find_program(), "llm-train", str(_CONFIG), "--system", str(file)]
+    command = [find_program(), "train", "show", str(_CONFIG), "--system", str(file)]
     command += ["--gpus", "8", "--gbs", "8", "--json", "--budget", "10000GiB"]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

@@ -47,9 +47,9 @@ class QuestionFolder:
         question: Mapping[str, Any],
         each_second: Callable[[], object] | None = None,
     ) -> Outcome:
-        """Runs a command of the program on these arguments (docs/file_formats.md,
-        acplan.question), except those that are None. Raises AcplanError for a value that is not
-        a number, a text or a list of texts."""
+        """Runs a command of the program ("plan", "module policy") on these
+        arguments (docs/file_formats.md, acplan.question), except those that are None. Raises
+        AcplanError for a value that is not a number, a text or a list of texts."""
         values = {key: _json_value(value) for key, value in question.items()}
         for key, value in values.items():
             try:
@@ -61,7 +61,7 @@ class QuestionFolder:
                 ) from None
         text = json.dumps({"format": "acplan.question", "version": 1, **values})
         return call_acplan(
-            [command, "--question", "-"], each_second, folder=self._path, stdin=text
+            [*command.split(), "--question", "-"], each_second, folder=self._path, stdin=text
         )
 
 

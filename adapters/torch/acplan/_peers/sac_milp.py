@@ -90,7 +90,7 @@ def get_optimal_checkpointing_policy_per_module(
             "json": True,
         }
         try:
-            text = folder.ask("ops", question).require_success().out
+            text = folder.ask("module policy", question).require_success().out
         except AcplanError as error:
             if error.exit_code not in (3, 4) and _NO_POLICY not in str(error):
                 raise

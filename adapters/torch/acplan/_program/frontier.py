@@ -66,7 +66,7 @@ class Frontier:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Several plans side by side. `data` is what `acplan compare --json` prints."""
+    """Several plans side by side. `data` is what `acplan show TRACE PLAN... --json` prints."""
 
     data: dict[str, Any] = dataclasses.field(repr=False)
     text: str = dataclasses.field(default="", repr=False, compare=False)
@@ -130,13 +130,13 @@ def _budgets(budgets: Any) -> list[int | str]:
 
 def compare(source: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
     """Returns the step without a plan and with each of these plans, side by side: `acplan
-    compare`."""
+    show`."""
     if not plans:
         raise AcplanError("compare: expected plans, found none")
     with question_folder() as folder:
         values = [plan if isinstance(plan, Plan) else path_of(plan, "plans") for plan in plans]
         paths = [folder.add(f"plan-{place}", value) for place, value in enumerate(values)]
         question = {"profile": add_source(folder, source, "compare"), "plan": paths}
-        text = folder.ask("compare", question).require_success().out
-        data = folder.ask("compare", {**question, "json": True}).require_success().out
+        text = folder.ask("show", question).require_success().out
+        data = folder.ask("show", {**question, "json": True}).require_success().out
     return Comparison(json.loads(data), text)

@@ -1,4 +1,4 @@
-"""python -m acplan measure-system: the user's own GPU, in a file that llm-train reads.
+"""python -m acplan measure-system: the user's own GPU, in a file that `acplan train` reads.
 
 Rates are the best that were measured, unless --vendor has the vendor's; shares are relative to
 these rates. A product's time is taken apart in the way in which the cost model puts it
@@ -273,7 +273,7 @@ def add_parser(commands: Any) -> None:
     """Adds the sub-command to those of `python -m acplan`."""
     parser = commands.add_parser(
         "measure-system",
-        help="measure this GPU; `acplan llm-train --system` reads the file",
+        help="measure this GPU; `acplan train show --system` reads the file",
         description="Measures products, attention, norms, copies and the host's link; under "
         "torchrun collectives too. With --device cpu small sizes, to try it.",
     )

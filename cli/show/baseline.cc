@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/command.h"
-#include "cli/input/flags.h"
-#include "cli/input/profile_input.h"
+#include "cli/show/views.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/message_text.h"
@@ -18,12 +15,6 @@
 namespace acplan::cli {
 
 namespace {
-
-struct BaselineFlags {
-  std::string profile;
-  MemoryFlags memory;
-  bool json = false;
-};
 
 struct BaselineAnswer {
   std::string model;
@@ -102,29 +93,13 @@ std::string ToText(const BaselineAnswer& answer, const Terminal& terminal) {
   return table.ToString(terminal);
 }
 
-int RunBaseline(const BaselineFlags& flags, const Terminal& terminal) {
-  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+}  // namespace
+
+void ShowBaseline(const ShowFlags& flags, const ProfileInput& input,
+                  const Terminal& terminal) {
   const BaselineAnswer answer = Compute(input, flags.memory.Resolve(input));
   terminal.Print(flags.json ? ToJson(answer)
                             : BrokenLines(ToText(answer, terminal), terminal));
-  return kExitOk;
-}
-
-}  // namespace
-
-Command AddBaselineCommand(CLI::App& program) {
-  auto flags = std::make_shared<BaselineFlags>();
-  CLI::App* app = program.add_subcommand(
-      "baseline", "Peak memory and run-time of a model without checkpointing");
-  app->add_option("PROFILE", flags->profile,
-                  "profile or trace (.json or .json.gz)")
-      ->required();
-  flags->memory.AddTo(*app);
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
-  app->footer("Example:\n  acplan baseline data/profiles/llama8b.json.gz");
-  return {app, [flags](const Terminal& terminal) {
-            return RunBaseline(*flags, terminal);
-          }};
 }
 
 }  // namespace acplan::cli

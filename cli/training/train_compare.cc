@@ -9,7 +9,7 @@
 #include "cli/input/file_names.h"
 #include "cli/input/output_files.h"
 #include "cli/terminal/text.h"
-#include "cli/training/llm_compare_text.h"
+#include "cli/training/train_compare_text.h"
 #include "cli/training/train_input.h"
 #include "costmodel/training/training_report.h"
 #include "graph/base/file_io.h"
@@ -64,20 +64,21 @@ int RunLlmCompare(const LlmCompareFlags& flags, const Terminal& terminal) {
 
 }  // namespace
 
-Command AddLlmCompareCommand(CLI::App& program) {
+Command AddTrainCompareCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmCompareFlags>();
   CLI::App* app = program.add_subcommand(
-      "llm-compare", "Strategies of training a language model, side by side");
+      "compare", "Strategies of training a language model, side by side");
   flags->train.AddTo(*app, true);
-  app->add_option("STRATEGIES", flags->strategies,
-                  "settings (tp=8,pp=4,recompute=plan), files of them, what "
-                  "llm-train or llm-plan wrote, or llm-search: FILE:RANK, or "
-                  "FILE for the fastest")
+  app->add_option(
+         "STRATEGIES", flags->strategies,
+         "settings (tp=8,pp=4,recompute=plan), files of them, what "
+         "train show or train plan wrote, or train search: FILE:RANK, or "
+         "FILE for the fastest")
       ->required();
   AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
-      "Example:\n  acplan llm-compare data/training/models/llama-3.1-8b.json "
+      "Example:\n  acplan train compare data/training/models/llama-3.1-8b.json "
       "tp=2 tp=4,pp=2 pp=4,recompute=plan --gpu H100 --gpus 64 --gbs 512 --seq "
       "8192\n"
       "Exit status: 0 compared, 2 bad input, 3 none of them fits.");

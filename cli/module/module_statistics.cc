@@ -1,4 +1,4 @@
-#include "cli/planning/module_statistics.h"
+#include "cli/module/module_statistics.h"
 
 #include <fmt/format.h>
 

@@ -1,16 +1,16 @@
-#include "cli/planning/any_schedule.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string_view>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "cli/input/exit_codes.h"
+#include "cli/command.h"
 #include "cli/input/flags.h"
+#include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/planning/stopped_text.h"
 #include "cli/terminal/text.h"
@@ -34,6 +34,17 @@ namespace {
 constexpr double kScheduleSeconds = 30;
 // Operators that the table lists.
 constexpr size_t kMostRows = 12;
+
+struct ScheduleFlags {
+  std::string graph;
+  std::string budget;
+  std::string frontier;
+  std::string time_limit;
+  std::string gap;
+  std::string output;
+  bool json = false;
+  bool memory = false;
+};
 
 // A time in the file's unit, which may have no name.
 std::string TimeText(double time, const ScheduleGraph& graph) {
@@ -147,7 +158,7 @@ std::string Verdict(const SchedulePlan& plan, const ScheduleGraph& graph,
                      StoppedText(answer.stopped_by), effort);
 }
 
-solver::SearchLimits Limits(const AnyScheduleFlags& flags) {
+solver::SearchLimits Limits(const ScheduleFlags& flags) {
   return {.time_limit_s = flags.time_limit.empty()
                               ? kScheduleSeconds
                               : ParseTimeLimit(flags.time_limit),
@@ -155,21 +166,13 @@ solver::SearchLimits Limits(const AnyScheduleFlags& flags) {
           .interrupted = &InterruptFlag()};
 }
 
-int64_t Budget(const AnyScheduleFlags& flags, const ScheduleGraph& graph) {
-  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  switch (budget.kind) {
-    case BudgetFlag::Kind::kBytes:
-      return budget.bytes;
-    case BudgetFlag::Kind::kShare:
-      return static_cast<int64_t>(std::clamp(
-          std::floor(budget.share *
-                     static_cast<double>(problems::ScheduleBaseline(graph))),
-          1.0, 0x1p62));
-    case BudgetFlag::Kind::kMinimum:
-      break;
+int64_t Budget(const ScheduleFlags& flags, const ScheduleGraph& graph) {
+  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
+  if (budget.kind != problems::Budget::Kind::kMinimum) {
+    return budget.Bytes(problems::ScheduleBaseline(graph));
   }
   throw InputError(
-      "--budget: expected a size or a share with --any-schedule, found min");
+      "--budget: expected a size or a share of any schedule, found min");
 }
 
 // "best 2.30%  bound 2.10%  12 tries  2.0 s", of the time of the step.
@@ -184,8 +187,9 @@ std::string Progress(const solver::SearchProgress& progress, double step) {
                      FormatCount(progress.nodes), progress.seconds);
 }
 
-SchedulePlan Answer(const AnyScheduleFlags& flags, const ScheduleGraph& graph,
-                    const Terminal& terminal) {
+SchedulePlan FindSchedule(const ScheduleFlags& flags,
+                          const ScheduleGraph& graph,
+                          const Terminal& terminal) {
   ProgressLine line(terminal);
   double step = 0;
   for (const graph::ScheduleNode& node : graph.nodes) step += node.ms;
@@ -227,7 +231,7 @@ std::string FrontierTable(const std::vector<SchedulePlan>& plans,
   return table.ToString(terminal);
 }
 
-int RunFrontier(const AnyScheduleFlags& flags, const ScheduleGraph& graph,
+int RunFrontier(const ScheduleFlags& flags, const ScheduleGraph& graph,
                 const Terminal& terminal) {
   const auto points =
       static_cast<int>(ParseWhole(flags.frontier, "--frontier", 2, 1000));
@@ -239,12 +243,23 @@ int RunFrontier(const AnyScheduleFlags& flags, const ScheduleGraph& graph,
   return kExitOk;
 }
 
-}  // namespace
+// Throws InputError for flags that do not go together.
+void CheckFlags(const ScheduleFlags& flags) {
+  if (flags.budget.empty() == flags.frontier.empty()) {
+    throw InputError("--budget: expected it, or --frontier in its place");
+  }
+  const bool has_json = flags.json || !flags.output.empty();
+  if (flags.memory && (!flags.frontier.empty() || !has_json)) {
+    throw InputError(
+        "--memory: expected with --json or --output, without --frontier");
+  }
+}
 
-int RunAnySchedule(const AnyScheduleFlags& flags, const Terminal& terminal) {
+int RunSchedule(const ScheduleFlags& flags, const Terminal& terminal) {
+  CheckFlags(flags);
   const ScheduleGraph graph = graph::ReadScheduleGraph(flags.graph);
   if (!flags.frontier.empty()) return RunFrontier(flags, graph, terminal);
-  const SchedulePlan plan = Answer(flags, graph, terminal);
+  const SchedulePlan plan = FindSchedule(flags, graph, terminal);
   const std::string json = ScheduleToJson(plan, graph, flags.memory);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   std::string text = Heading(plan, graph, terminal);
@@ -256,6 +271,42 @@ int RunAnySchedule(const AnyScheduleFlags& flags, const Terminal& terminal) {
   if (plan.run) return kExitOk;
   return plan.answer.status == SearchStatus::kInfeasible ? kExitInfeasible
                                                          : kExitLimit;
+}
+
+}  // namespace
+
+Command AddScheduleCommand(CLI::App& program) {
+  auto flags = std::make_shared<ScheduleFlags>();
+  CLI::App* app = program.add_subcommand(
+      "schedule", "What any order of a graph's operators recomputes at least");
+  app->add_option("GRAPH", flags->graph,
+                  "forward and backward graph, or a node-link graph (.json or "
+                  ".json.gz)")
+      ->required();
+  app->add_option("-b,--budget", flags->budget,
+                  "peak memory: 20GiB, or 75% of running each operator once")
+      ->type_name("SIZE");
+  app->add_option("--frontier", flags->frontier,
+                  "the best schedules at so many budgets, from the least on")
+      ->type_name("POINTS");
+  app->add_option("--time-limit", flags->time_limit,
+                  "seconds for the search (30); none: no limit")
+      ->type_name("SECONDS");
+  app->add_option("--gap", flags->gap,
+                  "stop this near to the optimum: 0 (default) to 1")
+      ->type_name("SHARE");
+  app->add_flag("--memory", flags->memory,
+                "with the bytes at every run, in JSON");
+  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  AddOutput(*app, flags->output, "write JSON here");
+  app->footer(
+      "Operators may run again at any time, any number of times.\n"
+      "Example:\n  acplan schedule data/joint/gpt2_tiny.json.gz --budget 75%\n"
+      "Exit status: 0 a schedule, 2 bad input, 3 infeasible, 4 a limit was "
+      "hit.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunSchedule(*flags, terminal);
+          }};
 }
 
 }  // namespace acplan::cli

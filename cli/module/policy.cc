@@ -15,7 +15,7 @@
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
-#include "cli/planning/module_statistics.h"
+#include "cli/module/module_statistics.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -303,10 +303,10 @@ int RunOps(const OpsFlags& flags, const Terminal& terminal) {
 
 }  // namespace
 
-Command AddOpsCommand(CLI::App& program) {
+Command AddModulePolicyCommand(CLI::App& program) {
   auto flags = std::make_shared<OpsFlags>();
   CLI::App* app = program.add_subcommand(
-      "ops", "Which operators of a module to save under a memory budget");
+      "policy", "Which operators of a module to save under a memory budget");
   app->add_option("PROFILE", flags->profile,
                   "profile or trace (.json or .json.gz)")
       ->required();
@@ -329,7 +329,7 @@ Command AddOpsCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print JSON, nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
-      "Example:\n  acplan ops data/profiles/gpt2_small.json.gz "
+      "Example:\n  acplan module policy data/profiles/gpt2_small.json.gz "
       "GPT2LMHeadModel.transformer.h.0 --memory-budget 0.5\n"
       "Exit status: 0 a policy was found, 2 bad input, 3 proven infeasible,\n"
       "4 a limit was hit before a policy was found.");

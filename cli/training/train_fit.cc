@@ -20,9 +20,9 @@
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/terminal/text.h"
-#include "cli/training/llm_train_text.h"
 #include "cli/training/strategy_question.h"
 #include "cli/training/train_input.h"
+#include "cli/training/train_show_text.h"
 #include "costmodel/training/search/strategy_search.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -390,7 +390,7 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
 
 }  // namespace
 
-Command AddFitCommand(CLI::App& program) {
+Command AddTrainFitCommand(CLI::App& program) {
   auto flags = std::make_shared<FitFlags>();
   CLI::App* app = program.add_subcommand(
       "fit", "On how many GPUs a language model can be trained, and how best");
@@ -402,9 +402,11 @@ Command AddFitCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
       "Examples:\n"
-      "  acplan fit data/training/models/llama-3.1-70b.json --gpu H100 --seq "
+      "  acplan train fit data/training/models/llama-3.1-70b.json --gpu H100 "
+      "--seq "
       "8192 --gbs 128\n"
-      "  acplan fit data/training/models/llama-3.1-8b.json --gpu A100 --gpus "
+      "  acplan train fit data/training/models/llama-3.1-8b.json --gpu A100 "
+      "--gpus "
       "4,8 --seq 4096,16384\n"
       "--gpus, --seq and --gbs are lists here.\n"
       "Exit status: 0 some row fits, 2 bad input, 3 none does, 4 a limit or "

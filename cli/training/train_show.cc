@@ -7,8 +7,8 @@
 #include "cli/input/file_names.h"
 #include "cli/input/output_files.h"
 #include "cli/terminal/text.h"
-#include "cli/training/llm_train_text.h"
 #include "cli/training/train_input.h"
+#include "cli/training/train_show_text.h"
 #include "costmodel/training/training_report.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -50,16 +50,16 @@ int RunLlmTrain(const LlmTrainFlags& flags, const Terminal& terminal) {
 
 }  // namespace
 
-Command AddLlmTrainCommand(CLI::App& program) {
+Command AddTrainShowCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmTrainFlags>();
   CLI::App* app = program.add_subcommand(
-      "llm-train",
+      "show",
       "Time and memory of training a Hugging Face model with a strategy");
   flags->train.AddTo(*app, true);
   AddOutput(*app, flags->output, "write the report (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
-      "Example:\n  acplan llm-train data/training/models/llama-3.1-8b.json "
+      "Example:\n  acplan train show data/training/models/llama-3.1-8b.json "
       "--gpu H100 --gpus 64 --tp 2 --pp 2 --gbs 128 --seq 8192\n"
       "Exit status: 0 it fits, 2 bad input, 3 it does not fit.");
   return {app, [flags](const Terminal& terminal) {

@@ -2,14 +2,11 @@
 
 #include <cmath>
 #include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "cli/command.h"
-#include "cli/input/flags.h"
 #include "cli/input/plan_input.h"
-#include "cli/input/profile_input.h"
+#include "cli/show/views.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/input_error.h"
@@ -26,13 +23,6 @@ using problems::Plan;
 using problems::PlanEffect;
 
 namespace {
-
-struct CompareFlags {
-  std::string profile;
-  std::vector<std::string> plans;
-  MemoryFlags memory;
-  bool json = false;
-};
 
 struct Column {
   std::string name;
@@ -160,8 +150,10 @@ std::vector<Column> ReadColumns(const std::vector<std::string>& paths,
   return columns;
 }
 
-int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
-  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+}  // namespace
+
+void ShowPlans(const ShowFlags& flags, const ProfileInput& input,
+               const Terminal& terminal) {
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
   std::vector<Column> columns = ReadColumns(flags.plans, profile);
@@ -195,7 +187,7 @@ int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
   const double runtime_ms = ComputeBaseline(profile, tree, memory).runtime_ms;
   if (flags.json) {
     terminal.Print(ToJson(columns, memory, runtime_ms));
-    return kExitOk;
+    return;
   }
   std::string text = fmt::format(
       "{}, {}\n\n", terminal.Bold(graph::OneLine(profile.model.name)),
@@ -203,29 +195,6 @@ int RunCompare(const CompareFlags& flags, const Terminal& terminal) {
   text += ToTable(columns, runtime_ms, terminal);
   text += NoteOn(memory.model, terminal);
   terminal.Print(BrokenLines(text, terminal));
-  return kExitOk;
-}
-
-}  // namespace
-
-Command AddCompareCommand(CLI::App& program) {
-  auto flags = std::make_shared<CompareFlags>();
-  CLI::App* app = program.add_subcommand(
-      "compare", "The baseline against one or several plans, side by side");
-  app->add_option("PROFILE", flags->profile,
-                  "profile or trace (.json or .json.gz)")
-      ->required();
-  app->add_option("PLAN", flags->plans, "plan files")->required();
-  flags->memory.AddTo(*app);
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
-  app->footer(
-      "All are computed under one memory model and world size: as given, else "
-      "those of the first plan.\n"
-      "Example:\n  acplan compare data/profiles/gpt2_small.json.gz 12GiB.json "
-      "10GiB.json");
-  return {app, [flags](const Terminal& terminal) {
-            return RunCompare(*flags, terminal);
-          }};
 }
 
 }  // namespace acplan::cli

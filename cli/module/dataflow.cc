@@ -112,7 +112,7 @@ int RunDataflow(const DataflowFlags& flags, const Terminal& terminal) {
 
 }  // namespace
 
-Command AddDataflowCommand(CLI::App& program) {
+Command AddModuleDataflowCommand(CLI::App& program) {
   auto flags = std::make_shared<DataflowFlags>();
   CLI::App* app = program.add_subcommand(
       "dataflow", "Memory and FLOPs of a forward and backward graph");
@@ -121,7 +121,7 @@ Command AddDataflowCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print JSON, nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
-      "Example:\n  acplan dataflow data/dataflow/gpt2_tiny.json.gz\n"
+      "Example:\n  acplan module dataflow data/dataflow/gpt2_tiny.json.gz\n"
       "Exit status: 0 analysed, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunDataflow(*flags, terminal);

@@ -1,4 +1,4 @@
-#include "cli/training/llm_compare_text.h"
+#include "cli/training/train_compare_text.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 
 #include "cli/terminal/human_numbers.h"
 #include "cli/terminal/text.h"
-#include "cli/training/llm_train_text.h"
 #include "cli/training/strategy_text.h"
+#include "cli/training/train_show_text.h"
 
 namespace acplan::cli {
 

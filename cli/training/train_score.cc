@@ -309,10 +309,10 @@ int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
 
 }  // namespace
 
-Command AddLlmScoreCommand(CLI::App& program) {
+Command AddTrainScoreCommand(CLI::App& program) {
   auto flags = std::make_shared<ScoreFlags>();
   CLI::App* app = program.add_subcommand(
-      "llm-score", "Predicted against measured times of training runs, CSV");
+      "score", "Predicted against measured times of training runs, CSV");
   app->add_option("RUNS", flags->runs, "measured runs (.csv or .csv.gz)")
       ->required();
   app->add_option("--systems", flags->systems,
@@ -332,7 +332,7 @@ Command AddLlmScoreCommand(CLI::App& program) {
       ->type_name("CSV");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
-      "Example:\n  acplan llm-score data/training/runs.csv\n"
+      "Example:\n  acplan train score data/training/runs.csv\n"
       "Exit status: 0 scored, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunScore(*flags, terminal);

@@ -1,4 +1,4 @@
-#include "cli/training/llm_train_text.h"
+#include "cli/training/train_show_text.h"
 
 #include <fmt/format.h>
 

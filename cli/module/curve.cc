@@ -12,7 +12,7 @@
 #include "cli/input/flags.h"
 #include "cli/input/output_files.h"
 #include "cli/input/profile_input.h"
-#include "cli/planning/module_statistics.h"
+#include "cli/module/module_statistics.h"
 #include "cli/terminal/plot.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -385,7 +385,7 @@ int RunCurve(const CurveFlags& flags, const Terminal& terminal) {
 
 }  // namespace
 
-Command AddCurveCommand(CLI::App& program) {
+Command AddModuleCurveCommand(CLI::App& program) {
   auto flags = std::make_shared<CurveFlags>();
   CLI::App* app = program.add_subcommand(
       "curve", "What a module recomputes for what it discards");
@@ -403,7 +403,7 @@ Command AddCurveCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print JSON, nothing else");
   AddOutput(*app, flags->output, "write CSV (.csv or .csv.gz) or JSON here");
   app->footer(
-      "Example:\n  acplan curve data/profiles/gpt2_small.json.gz "
+      "Example:\n  acplan module curve data/profiles/gpt2_small.json.gz "
       "GPT2LMHeadModel.transformer.h.0");
   return {app, [flags](const Terminal& terminal) {
             return RunCurve(*flags, terminal);

@@ -10,9 +10,9 @@
 #include "cli/input/output_files.h"
 #include "cli/terminal/human_numbers.h"
 #include "cli/terminal/text.h"
-#include "cli/training/llm_train_text.h"
 #include "cli/training/strategy_text.h"
 #include "cli/training/train_input.h"
+#include "cli/training/train_show_text.h"
 #include "cli/training/training_plan_text.h"
 #include "costmodel/training/training_report.h"
 #include "graph/base/byte_size.h"
@@ -39,8 +39,8 @@ TrainingJob ReadJob(const TrainFlags& flags, const Terminal& terminal) {
   const std::string& said = flags.settings.at("recompute");
   if (!said.empty() && said != "plan") {
     throw InputError(fmt::format(
-        "--recompute: expected plan or nothing, as llm-plan makes a plan; "
-        "llm-train says what others take; found {}",
+        "--recompute: expected plan or nothing, as train plan makes a plan; "
+        "train show says what others take; found {}",
         graph::Quoted(said)));
   }
   costmodel::StrategySettings settings = flags.ReadSettings();
@@ -121,17 +121,16 @@ int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
 
 }  // namespace
 
-Command AddLlmPlanCommand(CLI::App& program) {
+Command AddTrainPlanCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmPlanFlags>();
   CLI::App* app = program.add_subcommand(
-      "llm-plan",
-      "What each stage of a strategy keeps and runs again, optimally");
+      "plan", "What each stage of a strategy keeps and runs again, optimally");
   flags->train.AddTo(*app, true);
   AddOutput(*app, flags->output,
             "write the plan, where it fits (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print the plan as JSON");
   app->footer(
-      "Example:\n  acplan llm-plan data/training/models/llama-3.1-70b.json "
+      "Example:\n  acplan train plan data/training/models/llama-3.1-70b.json "
       "--gpu H100 --gpus 64 --tp 8 --pp 4 --gbs 64 --seq 8192\n"
       "Exit status: 0 a plan was found, 2 bad input, 3 none fits.");
   return {app, [flags](const Terminal& terminal) {

@@ -78,10 +78,10 @@ int RunLlmProfile(const LlmProfileFlags& flags, const Terminal& terminal) {
 
 }  // namespace
 
-Command AddLlmProfileCommand(CLI::App& program) {
+Command AddTrainProfileCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmProfileFlags>();
   CLI::App* app = program.add_subcommand(
-      "llm-profile",
+      "profile",
       "The profile of a pipeline stage of a strategy, for the planner");
   flags->train.AddTo(*app, true);
   app->add_option("--stage", flags->stage,
@@ -90,7 +90,8 @@ Command AddLlmProfileCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print the profile, nothing else");
   AddOutput(*app, flags->output, "write the profile here (.json or .json.gz)");
   app->footer(
-      "Example:\n  acplan llm-profile data/training/models/llama-3.1-70b.json "
+      "Example:\n  acplan train profile "
+      "data/training/models/llama-3.1-70b.json "
       "--gpu H100 --gpus 64 --tp 8 --pp 4 --gbs 64 --seq 8192 -o stage.json\n"
       "Of the strategy all counts but recomputation.\n"
       "Exit status: 0 profiled, 2 bad input.");

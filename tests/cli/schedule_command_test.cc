@@ -21,16 +21,15 @@ constexpr char kNodeLink[] =
     ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_node_link.json";
 constexpr char kJoint[] = ACPLAN_DATA_DIR "/joint/gpt2_tiny.json.gz";
 
-class AnyScheduleCommandTest : public CliTest {
+class ScheduleCommandTest : public CliTest {
  protected:
   json Schedule(const std::string& graph, const std::string& budget) const {
-    return AcplanJson({"remat", graph, "--any-schedule", "--budget", budget});
+    return AcplanJson({"schedule", graph, "--budget", budget});
   }
 };
 
-TEST_F(AnyScheduleCommandTest, SaysWhatRunsAgain) {
-  const std::string text =
-      AcplanOut({"remat", kNodeLink, "--any-schedule", "--budget", "18"});
+TEST_F(ScheduleCommandTest, SaysWhatRunsAgain) {
+  const std::string text = AcplanOut({"schedule", kNodeLink, "--budget", "18"});
   for (const std::string part :
        {"small, 5 operators, any schedule\nbudget 18 B (18 bytes)\n",
         "             each once  schedule   change\n",
@@ -44,7 +43,7 @@ TEST_F(AnyScheduleCommandTest, SaysWhatRunsAgain) {
   }
 }
 
-TEST_F(AnyScheduleCommandTest, TellsProgramsTheSchedule) {
+TEST_F(ScheduleCommandTest, TellsProgramsTheSchedule) {
   json answer = Schedule(kNodeLink, "18");
   for (const char* effort : {"seconds", "models", "moments", "tries"}) {
     EXPECT_GE(answer[effort], 0);
@@ -67,10 +66,9 @@ TEST_F(AnyScheduleCommandTest, TellsProgramsTheSchedule) {
                           {"sequence", {0, 1, 2, 3, 1, 4}}}));
 }
 
-TEST_F(AnyScheduleCommandTest, WritesWhatItPrintsAndWhatItPrintsIsSo) {
-  const std::string printed =
-      AcplanOut({"remat", kJoint, "--any-schedule", "--budget", "70%",
-                 "--memory", "--json", "-o", "s.json"});
+TEST_F(ScheduleCommandTest, WritesWhatItPrintsAndWhatItPrintsIsSo) {
+  const std::string printed = AcplanOut({"schedule", kJoint, "--budget", "70%",
+                                         "--memory", "--json", "-o", "s.json"});
   EXPECT_EQ(printed, Read("s.json"));
   const json answer = json::parse(printed);
   const problems::ScheduleEffect effect = problems::ComputeScheduleEffect(
@@ -84,10 +82,9 @@ TEST_F(AnyScheduleCommandTest, WritesWhatItPrintsAndWhatItPrintsIsSo) {
   EXPECT_LE(answer["bound"], answer["recomputed"]);
 }
 
-TEST_F(AnyScheduleCommandTest, FrontiersBeginWithWhatOneOperatorNeeds) {
-  const std::string printed =
-      AcplanOut({"remat", kNodeLink, "--any-schedule", "--frontier", "4",
-                 "--json", "-o", "f.json"});
+TEST_F(ScheduleCommandTest, FrontiersBeginWithWhatOneOperatorNeeds) {
+  const std::string printed = AcplanOut(
+      {"schedule", kNodeLink, "--frontier", "4", "--json", "-o", "f.json"});
   EXPECT_EQ(printed, Read("f.json"));
   const json frontier = json::parse(printed);
   EXPECT_EQ(frontier["format"], "acplan.schedule_frontier");
@@ -97,56 +94,54 @@ TEST_F(AnyScheduleCommandTest, FrontiersBeginWithWhatOneOperatorNeeds) {
   EXPECT_EQ(frontier["points"][0]["recomputed"], 6);
   EXPECT_EQ(frontier["points"][3]["budget_bytes"], 21);
   EXPECT_EQ(frontier["points"][3]["recomputed"], 0);
-  EXPECT_THAT(
-      AcplanOut({"remat", kNodeLink, "--any-schedule", "--frontier", "3"}),
-      HasSubstr("optimal"));
+  EXPECT_THAT(AcplanOut({"schedule", kNodeLink, "--frontier", "3"}),
+              HasSubstr("optimal"));
 }
 
-TEST_F(AnyScheduleCommandTest, SaysWhereNothingFits) {
-  const Outcome outcome =
-      Acplan({"remat", kNodeLink, "--any-schedule", "--budget", "14"});
+TEST_F(ScheduleCommandTest, SaysWhereNothingFits) {
+  const Outcome outcome = Acplan({"schedule", kNodeLink, "--budget", "14"});
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.out,
               HasSubstr("infeasible: no schedule fits in 14 B (14 bytes)\n"
                         "one operator needs 15 B (15 bytes)\n"));
-  const Outcome as_json = Acplan(
-      {"remat", kNodeLink, "--any-schedule", "--budget", "14", "--json"});
+  const Outcome as_json =
+      Acplan({"schedule", kNodeLink, "--budget", "14", "--json"});
   EXPECT_EQ(as_json.exit_code, 3);
   EXPECT_EQ(json::parse(as_json.out)["least_bound_bytes"], 15);
 }
 
-TEST_F(AnyScheduleCommandTest, WrongInputIsRefused) {
+TEST_F(ScheduleCommandTest, WrongInputIsRefused) {
   const auto refuse = [&](std::vector<std::string> flags,
                           const std::vector<std::string>& fragments) {
-    flags.insert(flags.begin(), {"remat", "-o", "s.json"});
+    flags.insert(flags.begin(), {"schedule", "-o", "s.json"});
     ExpectRefused(Acplan(flags), fragments);
     EXPECT_FALSE(Exists("s.json"));
   };
-  Put("kept.json", R"({"saved": []})");
-  refuse({kNodeLink, "--budget", "18"},
-         {": expected --any-schedule with a node-link graph"});
-  refuse({kNodeLink, "--any-schedule"}, {"--budget: expected it"});
-  refuse({kNodeLink, "--any-schedule", "--budget", "min"},
-         {"--budget: expected a size or a share with --any-schedule"});
-  refuse({kNodeLink, "--any-schedule", "--budget", "18", "--kept", "3"},
-         {"--kept: expected without --any-schedule"});
-  refuse({kNodeLink, "--any-schedule", "--of", "kept.json"},
-         {"--of: expected without --any-schedule"});
-  refuse({kNodeLink, "--any-schedule", "--budget", "18", "--gap", "x"},
+  ExpectRefused(
+      Acplan({"remat", kNodeLink, "--budget", "18"}),
+      {": expected a joint graph, found a node-link graph, which 'acplan "
+       "schedule' reads"});
+  refuse({kNodeLink}, {"--budget: expected it"});
+  refuse({kNodeLink, "--budget", "min"},
+         {"--budget: expected a size or a share of any schedule"});
+  refuse({kNodeLink, "--budget", "18", "--kept", "3"},
+         {"unknown flag '--kept'"});
+  refuse({kNodeLink, "--budget", "18", "--frontier", "3"},
+         {"--budget: expected it, or --frontier"});
+  refuse({kNodeLink, "--budget", "18", "--gap", "x"},
          {"--gap: expected", "'x'"});
-  refuse({kNodeLink, "--any-schedule", "--frontier", "1"},
-         {"--frontier", "'1'"});
-  refuse({kNodeLink, "--any-schedule", "--frontier", "3", "--memory"},
+  refuse({kNodeLink, "--frontier", "1"}, {"--frontier", "'1'"});
+  refuse({kNodeLink, "--frontier", "3", "--memory"},
          {"--memory: expected with --json"});
-  refuse({"none.json", "--any-schedule", "--budget", "18"}, {"none.json"});
+  refuse({"none.json", "--budget", "18"}, {"none.json"});
   json graph = json::parse(graph::ReadFile(kNodeLink));
   graph["links"][1]["target"] = "zz";
   Put("g.json", graph.dump());
-  refuse({"g.json", "--any-schedule", "--budget", "18"},
+  refuse({"g.json", "--budget", "18"},
          {"g.json: links[1].target: expected the id of a node, found \"zz\""});
   // What may not be kept from forward to backward is of passes.
-  refuse({ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_joint.json",
-          "--any-schedule", "--budget", "1GiB"},
+  refuse({ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_joint.json", "--budget",
+          "1GiB"},
          {"buffers[6].keep: expected true, of any schedule, found false"});
   json empty = json::parse(
       graph::ReadFile(ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_joint.json"));
@@ -154,12 +149,12 @@ TEST_F(AnyScheduleCommandTest, WrongInputIsRefused) {
   empty["backward_outputs"] = empty["forward_outputs"] = json::array();
   Put("empty.json", empty.dump());
   refuse(
-      {"empty.json", "--any-schedule", "--budget", "1GiB"},
+      {"empty.json", "--budget", "1GiB"},
       {"empty.json: nodes: expected at least one node, found an array of 0"});
 }
 
 // Clp's assertion ended the process before CBC's branch and bound began.
-TEST_F(AnyScheduleCommandTest, NoAssertionOfASolverEndsIt) {
+TEST_F(ScheduleCommandTest, NoAssertionOfASolverEndsIt) {
   const json schedule =
       Schedule(ACPLAN_TEST_DATA_DIR "/clp_assertion.joint.json", "909312");
   EXPECT_EQ(schedule["status"], "optimal");

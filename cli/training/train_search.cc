@@ -11,9 +11,9 @@
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/terminal/text.h"
-#include "cli/training/llm_train_text.h"
 #include "cli/training/strategy_question.h"
 #include "cli/training/train_input.h"
+#include "cli/training/train_show_text.h"
 #include "costmodel/training/search/strategy_search.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -106,7 +106,7 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   if (search.strategies == 0) {
     throw InputError(
         "expected settings that some strategy may have, found none "
-        "(llm-train says which rule a strategy breaks)");
+        "(train show says which rule a strategy breaks)");
   }
   if (search.best.empty() && search.unplanned > 0) {
     return terminal.Complain(
@@ -134,10 +134,10 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
 
 }  // namespace
 
-Command AddLlmSearchCommand(CLI::App& program) {
+Command AddTrainSearchCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmSearchFlags>();
   CLI::App* app = program.add_subcommand(
-      "llm-search",
+      "search",
       "The fastest strategies of training a Hugging Face model that fit");
   flags->train.AddTo(*app, true);
   app->add_option("-t", flags->count, "how many (10)")->type_name("N");
@@ -146,7 +146,7 @@ Command AddLlmSearchCommand(CLI::App& program) {
   AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
-      "Example:\n  acplan llm-search data/training/models/"
+      "Example:\n  acplan train search data/training/models/"
       "llama-3.1-8b.json --gpu H100 --gpus 64 --gbs 512 --seq 8192\n"
       "Exit status: 0 found, 2 bad input, 3 nothing fits, 4 no time to "
       "find one that fits.");

@@ -3,13 +3,10 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "cli/command.h"
-#include "cli/input/flags.h"
-#include "cli/input/profile_input.h"
+#include "cli/show/views.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/dataflow/dataflow_analysis.h"
@@ -21,14 +18,6 @@
 namespace acplan::cli {
 
 namespace {
-
-struct TreeFlags {
-  std::string profile;
-  std::string depth;
-  MemoryFlags memory;
-  bool all = false;
-  bool json = false;
-};
 
 // The record of each node, where it has one.
 std::vector<double> RecordBytes(const graph::Profile& profile,
@@ -200,8 +189,10 @@ std::string ToText(const TreeAnswer& answer, int depth, bool shows_all,
          "\n";
 }
 
-int RunTree(const TreeFlags& flags, const Terminal& terminal) {
-  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+}  // namespace
+
+void ShowModules(const ShowFlags& flags, const ProfileInput& input,
+                 const Terminal& terminal) {
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
   const problems::MemoryOptions memory = flags.memory.Resolve(input);
@@ -215,28 +206,6 @@ int RunTree(const TreeFlags& flags, const Terminal& terminal) {
       flags.json
           ? ToJson(answer, depth)
           : BrokenLines(ToText(answer, depth, flags.all, terminal), terminal));
-  return kExitOk;
-}
-
-}  // namespace
-
-Command AddTreeCommand(CLI::App& program) {
-  auto flags = std::make_shared<TreeFlags>();
-  CLI::App* app =
-      program.add_subcommand("tree", "The module tree with its statistics");
-  app->add_option("PROFILE", flags->profile,
-                  "profile or trace (.json or .json.gz)")
-      ->required();
-  app->add_option("--depth", flags->depth, "fold what lies deeper than N")
-      ->type_name("N");
-  app->add_flag("--all", flags->all, "show identical blocks one by one");
-  flags->memory.AddTo(*app);
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
-  app->footer(
-      "Example:\n  acplan tree data/profiles/llama8b.json.gz --depth 3");
-  return {app, [flags](const Terminal& terminal) {
-            return RunTree(*flags, terminal);
-          }};
 }
 
 }  // namespace acplan::cli
