@@ -181,7 +181,7 @@ def _run_program(
                 out, err = process.communicate(stdin, timeout=1 if each_second else None)
                 break
             except subprocess.TimeoutExpired:
-                stdin = None  # the program has been sent it
+                stdin = None  # it has been sent already
                 if each_second:
                     each_second()
             except KeyboardInterrupt as interrupt:

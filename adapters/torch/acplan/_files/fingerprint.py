@@ -20,7 +20,7 @@ from acplan._base.errors import AcplanError, PlanMismatchWarning
 from acplan._base.modules import class_name_of
 from acplan._base.package import __version__
 
-# The key of a plan file under which the model and the versions are that it was made for.
+# The key of a plan file's entry on the model for which, and the versions by which, it was made.
 KEY = "made_for"
 # The key of a module in a trace.
 WEIGHTS = "weights"

@@ -127,8 +127,8 @@ def require_same_step(full: StepLog, scopes: StepLog) -> None:
 def recasts_of(
     full: StepLog, step: Step, optimizer: torch.optim.Optimizer, forward_end: int
 ) -> dict[int, list[int]]:
-    """Returns, for operators, the casts before it that autocast kept from earlier, in the order
-    in which it would make them."""
+    """Returns, for each operator, the casts before it that autocast kept from earlier, in the
+    order in which they would be made."""
     casts: dict[int, int] = {}
     for k, operator in enumerate(full.operators[:forward_end]):
         if operator.cast_of is not None:
