@@ -19,6 +19,6 @@ shift 2
 parts=$(mktemp -d "$output.parts.XXXXXX")
 trap 'rm -r "$parts"' EXIT
 seq "$shards" | parallel --quote --halt now,fail=1 \
-  acplan -v WARNING llm-optimal-execution "${@:1:5}" "$parts/{}.json" \
+  acplan -v WARNING calculon llm-optimal-execution "${@:1:5}" "$parts/{}.json" \
   "${@:6}" --noneok --cpus 1 --shard "{}/$shards"
 acplan calculon llm-merge "$parts"/*.json "$output"

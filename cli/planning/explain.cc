@@ -198,7 +198,7 @@ std::string KindTable(const Explanation& answer, const Terminal& terminal) {
       return graph::FormatBytes(account.ByKind()[k]);
     });
   }
-  row("of it there under every plan", [](const PeakAccount& account) {
+  row("kept by every plan", [](const PeakAccount& account) {
     return graph::FormatBytes(account.FixedBytes());
   });
   return table.ToString(terminal);

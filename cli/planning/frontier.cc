@@ -182,14 +182,14 @@ std::string ToText(const FrontierAnswer& answer, const Terminal& terminal) {
       fmt::format("peak without a plan {}",
                   FormatBytesExactly(ProblemOf(answer).unplanned_peak_bytes));
   if (answer.least.least.budget.proven) {
-    text += fmt::format("\nleast that any plan needs {}",
+    text += fmt::format("\nsmallest feasible budget {}",
                         FormatBytesExactly(answer.least.least.budget.bytes));
   } else {
     text += "\n" + UnprovenText(answer.least.least.budget);
   }
   if (ProblemOf(answer).options.reserve_bytes > 0) {
     text += fmt::format(
-        "\nof each budget {} kept free",
+        "\n{} of each budget stays free",
         graph::FormatBytes(ProblemOf(answer).options.reserve_bytes));
   }
   text += "\n\n" + Drawing(answer, terminal);

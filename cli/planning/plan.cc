@@ -64,7 +64,7 @@ std::string Heading(const graph::Profile& profile, const Plan& plan,
   text += "\n";
   text += fmt::format("budget {}", FormatBytesExactly(plan.budget_bytes));
   if (plan.reserve_bytes > 0) {
-    text += fmt::format(", {} of it kept free",
+    text += fmt::format(", of which {} stays free",
                         graph::FormatBytes(plan.reserve_bytes));
   }
   text += ", " + QuestionText(plan.memory);
@@ -191,11 +191,12 @@ std::string LeastText(const Plan& plan) {
   std::string text = fmt::format(": no plan fits in {}\n",
                                  FormatBytesExactly(plan.budget_bytes));
   if (plan.minimum_budget_bytes) {
-    text += fmt::format("the smallest budget that a plan fits: {}\n",
+    text += fmt::format("the smallest feasible budget: {}\n",
                         FormatBytesExactly(*plan.minimum_budget_bytes));
   } else if (plan.fitting_budget_bytes) {
-    text += fmt::format("a plan fits in {}; the smallest is not proven\n",
-                        FormatBytesExactly(*plan.fitting_budget_bytes));
+    text += fmt::format(
+        "a plan fits in {}; the smallest feasible budget is not proven\n",
+        FormatBytesExactly(*plan.fitting_budget_bytes));
   }
   return text;
 }
@@ -213,7 +214,7 @@ Verdict VerdictOn(const Plan& plan) {
     case PlanStatus::kFeasible:
       if (plan.offload) {
         return {"feasible",
-                fmt::format(": no bound is known of plans with offload ({})\n",
+                fmt::format(": no bound is known for plans with offload ({})\n",
                             effort)};
       }
       return {
@@ -228,8 +229,8 @@ Verdict VerdictOn(const Plan& plan) {
   }
   if (!plan.limit) {
     return {"no plan",
-            fmt::format(": none with offload was found, none without fits, and "
-                        "more is not known ({})\n",
+            fmt::format(": no plan with offload was found, and no plan "
+                        "without it fits ({})\n",
                         effort)};
   }
   return {"no plan", fmt::format(": {} before a plan was found ({})\n",
@@ -338,9 +339,9 @@ std::string AnyScheduleText(const Plan& plan) {
   if (!plan.any_schedule) return "";
   const problems::AnySchedule& any = *plan.any_schedule;
   return fmt::format(
-      "of any schedule: {} at least ({} less than the plan{})\n",
+      "lower bound for any schedule: {} ({} below the plan{})\n",
       FormatMs(any.bound_ms), FormatPercentUp(any.distance),
-      any.is_loose ? "; loose: stopped before it was as high as it gets" : "");
+      any.is_loose ? "; loose: its search was stopped early" : "");
 }
 
 // `why`: what infeasible ends with.

@@ -183,7 +183,7 @@ TEST_P(MinimumBudgetTest, IsToldAndExact) {
   const Outcome table = plan(kGiB, "--color=never");
   EXPECT_EQ(table.exit_code, 3);
   EXPECT_THAT(table.out, HasSubstr("infeasible: no plan fits in 1.00 GiB"));
-  EXPECT_THAT(table.out, HasSubstr("the smallest budget that a plan fits: "));
+  EXPECT_THAT(table.out, HasSubstr("the smallest feasible budget: "));
 
   const Outcome met = plan(least, "--json");
   EXPECT_EQ(met.exit_code, 0);

@@ -125,9 +125,9 @@ TEST_F(PlanCommandTest, OnATraceSaysHowNearItIsToAnySchedule) {
   EXPECT_DOUBLE_EQ(plan["any_schedule"]["distance"].get<double>(),
                    (ms - bound) / ms);
   EXPECT_FALSE(plan["any_schedule"].contains("loose"));
-  EXPECT_THAT(
-      AcplanOut(question),
-      HasSubstr(fmt::format("\nof any schedule: {:.2f} ms at least (", bound)));
+  EXPECT_THAT(AcplanOut(question),
+              HasSubstr(fmt::format(
+                  "\nlower bound for any schedule: {:.2f} ms (", bound)));
   EXPECT_FALSE(AcplanJson(PlanGpt2()).contains("any_schedule"));
   EXPECT_THAT(AcplanOut(PlanGpt2()), Not(HasSubstr("any schedule")));
 }

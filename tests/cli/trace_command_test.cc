@@ -54,7 +54,7 @@ TEST_F(TraceCommandTest, NothingFitsBelowTheMinimum) {
       Acplan({"plan", kTrace, "--budget", std::to_string(bytes - 1)});
   EXPECT_EQ(below.exit_code, 3);
   EXPECT_THAT(below.out, HasSubstr("infeasible"));
-  EXPECT_THAT(below.out, HasSubstr("the smallest budget that a plan fits"));
+  EXPECT_THAT(below.out, HasSubstr("the smallest feasible budget"));
 }
 
 // SegFormer with its head: the proof of its least budget takes a while.

@@ -119,7 +119,7 @@ def _rows(explanation: acplan.Explanation) -> Iterator[str]:
         if count or least["by_kind"][kind]:
             yield f"| {kind} | {size(count)} | {size(least['by_kind'][kind])} |"
     fixed = size(baseline["fixed_bytes"]), size(least["fixed_bytes"])
-    yield f"| no plan discards | {fixed[0]} | {fixed[1]} |"
+    yield f"| every plan keeps | {fixed[0]} | {fixed[1]} |"
     yield ""
     for name, account in (("The peak", baseline), ("The least budget", least)):
         at, most = account["peak"], account["operators"][:3]

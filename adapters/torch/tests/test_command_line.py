@@ -328,7 +328,7 @@ def test_plans_of_profiles(capsys: Any) -> None:
     plan = json.loads(pathlib.Path("plan.json").read_text())
     assert plan["without_states"] and 0 < len(plan["modules"]) <= 4
     assert main(["plan", profile, "--budget", "1MiB", "-o", "none.json"]) == 3
-    assert "the smallest budget that a plan fits" in capsys.readouterr().err
+    assert "the smallest feasible budget" in capsys.readouterr().err
     assert not pathlib.Path("none.json").exists()
 
 

@@ -74,7 +74,7 @@ def test_shares_and_the_minimum_are_budgets() -> None:
     whole = acplan.plan(_TRANSFORMER, "100%")
     assert whole.modules == () and whole.recompute_ms == 0
     least = acplan.plan(_TRANSFORMER, "min")
-    with pytest.raises(AcplanError, match="the smallest budget that a plan fits"):
+    with pytest.raises(AcplanError, match="the smallest feasible budget"):
         acplan.plan(_TRANSFORMER, least.budget_bytes - 1)
 
 
@@ -351,7 +351,7 @@ def test_auto_checkpoint_verifies_and_refuses() -> None:
     model, inputs = EXAMPLES["llama"]().on_meta()
     options = {"progress": False, **inputs}
     assert acplan.auto_checkpoint(model, budget="200%", verify=True, **options) is model
-    with pytest.raises(AcplanError, match="the smallest budget that a plan fits"):
+    with pytest.raises(AcplanError, match="the smallest feasible budget"):
         acplan.auto_checkpoint(model, budget=1000, **options)
     assert not any("Checkpoint" in type(m).__name__ for m in model.modules())
 

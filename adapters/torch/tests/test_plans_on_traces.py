@@ -38,7 +38,7 @@ def test_plans_are_measured_as_predicted(at: Subject) -> None:
         assert plan.bound_ms <= plan.recompute_ms
         times.append(plan.recompute_ms)
     assert times == sorted(times, reverse=True) and times[-1] == 0
-    with pytest.raises(AcplanError, match="the smallest budget that a plan fits"):
+    with pytest.raises(AcplanError, match="the smallest feasible budget"):
         at.plan(least - 1)
 
 
