@@ -32,8 +32,8 @@ std::string PythonName() {
   const std::filesystem::path program =
       std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error) {
-    const std::filesystem::path beside = program.parent_path() / "python3";
-    if (::access(beside.c_str(), X_OK) == 0) return beside;
+    const std::filesystem::path python = program.parent_path() / "python3";
+    if (::access(python.c_str(), X_OK) == 0) return python;
   }
   return "python3";
 }

@@ -39,9 +39,9 @@ std::vector<int64_t> BytesOf(const FrontierBudgets& budgets,
 }
 
 bool HasMinimum(const FrontierBudgets& budgets) {
-  const auto* given = std::get_if<std::vector<Budget>>(&budgets);
-  return given && std::ranges::find(*given, Budget::Kind::kMinimum,
-                                    &Budget::kind) != given->end();
+  const auto* list = std::get_if<std::vector<Budget>>(&budgets);
+  return list && std::ranges::find(*list, Budget::Kind::kMinimum,
+                                   &Budget::kind) != list->end();
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ Answer Ask(const Question& question, const Budget& budget,
   Answer answer{.families = BuildFamilies(question), .plan = {}};
   const SearchLimits& limits = question.options.limits;
   const solver::Stopwatch stopwatch;
-  std::vector<LeastAnswer> known;
+  std::vector<LeastAnswer> known_plans;
   int64_t budget_bytes = 0;
   if (budget.kind == Budget::Kind::kMinimum) {
     answer.least = LeastPlan(answer.families, LimitsOfMinimum(limits));
@@ -73,13 +73,14 @@ Answer Ask(const Question& question, const Budget& budget,
                                       answer.least->least.budget.stopped_by);
       return answer;
     }
-    known = answer.least->of_family;
+    known_plans = answer.least->of_family;
   } else {
     budget_bytes = budget.Bytes(answer.problem().unplanned_peak_bytes);
   }
   SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());
   if (link) of_plan.time_limit_s /= 2;
-  PlanOfFamilies best = PlanFor(answer.families, budget_bytes, of_plan, known);
+  PlanOfFamilies best =
+      PlanFor(answer.families, budget_bytes, of_plan, known_plans);
   answer.family = best.family;
   answer.plan = link
                     ? WithOffload(answer.problem(), std::move(best.plan), *link,

@@ -14,7 +14,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// What stands in the place of a command that had another name.
+// Returns the words that stand in the place of each old name.
 const std::map<std::string_view, Names>& NewNames() {
   static const std::map<std::string_view, Names> names = {
       {"baseline", {"show"}},

@@ -91,11 +91,11 @@ std::string Comparison(const Plan& plan, int64_t unplanned,
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight, kRight});
   const auto row = [&](const std::string& name, const std::string& baseline,
-                       const std::string& ranks, const std::string& planned,
+                       const std::string& ranks, const std::string& with_plan,
                        const std::string& change) {
     std::vector<std::string> cells{name, baseline};
     if (sharded) cells.push_back(ranks);
-    cells.insert(cells.end(), {planned, change});
+    cells.insert(cells.end(), {with_plan, change});
     table.AddRow(std::move(cells));
   };
   const std::string step = FormatMs(plan.baseline.runtime_ms);
@@ -280,7 +280,7 @@ int ExitCode(PlanStatus status) {
   return kExitLimit;
 }
 
-// What plans may offload; nothing without --offload.
+// Returns the limits of what plans may offload, or nothing without --offload.
 std::optional<problems::LinkLimits> ParseLink(
     const PlanFlags& flags, const problems::PlanOptions& options) {
   if (flags.offload.empty()) {
@@ -357,7 +357,7 @@ std::string Ending(const ProfileInput& input, const Plan& plan,
                      : NoteOn(plan.memory.model, terminal));
 }
 
-// What to do where no plan fits.
+// The advice if no plan fits.
 constexpr std::string_view kWayOut =
     "smaller inputs or more microbatches need less; acplan explain shows what "
     "takes the memory, line by line\n";

@@ -10,7 +10,7 @@
 
 namespace acplan::cli {
 
-// What `acplan show` shows, each with its own text and JSON (docs/file_formats.md).
+// The views of `acplan show`, each with its own text and JSON (docs/file_formats.md).
 
 struct ShowFlags {
   std::string profile;
@@ -22,16 +22,16 @@ struct ShowFlags {
   bool json = false;
 };
 
-// Peak memory and run-time of a model without a plan.
+// Prints peak memory and run-time of a model without a plan.
 void ShowBaseline(const ShowFlags& flags, const ProfileInput& input,
                   const Terminal& terminal);
 
-// The baseline and plans side by side, under one memory model and world size: as given,
+// Prints the baseline and plans side by side, under one memory model and world size: as given,
 // else those of the first plan. Throws InputError for a plan that is not of the profile.
 void ShowPlans(const ShowFlags& flags, const ProfileInput& input,
                const Terminal& terminal);
 
-// The tree of modules with its statistics.
+// Prints the tree of modules with its statistics.
 void ShowModules(const ShowFlags& flags, const ProfileInput& input,
                  const Terminal& terminal);
 
