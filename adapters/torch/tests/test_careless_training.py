@@ -122,7 +122,7 @@ def test_data_that_can_be_read_once_is_left_to_the_training(tmp_path: pathlib.Pa
     trainer = _trainer(tmp_path, _llama(), data=data, max_steps=1)
     with pytest.raises(AcplanError, match="read a list_iterator, which can be read once"):
         _plan(trainer)
-    assert len([*data.left]) == 16
+    assert len([*data.iterator]) == 16
     batch = torch.utils.data.default_collate([sentences[k] for k in range(8)])
     assert _plan(trainer, batch=batch).modules
 
