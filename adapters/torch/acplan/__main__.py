@@ -26,7 +26,6 @@ from acplan._verify.gpu_check import add_parser as add_gpu_check
 from acplan._verify.measure_system import add_parser as add_measure_system
 from acplan._verify.verify import require_within_budget, verify
 
-
 # How `acplan torch` starts this module.
 _AS_COMMAND = "acplan torch"
 
