@@ -1,0 +1,384 @@
+#include "graph/allocator/allocator_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/base/nearest_names.h"
+
+// The text is cut into tokens as PyTorch's ConfigTokenizer does: at ',', ':',
+// '[' and ']', which are tokens themselves; spaces go. Entries apply in order,
+// but large_segment_size_mb before all others, since it bounds two of them.
+
+namespace acplan::graph {
+namespace {
+
+constexpr int64_t kMebibyte = int64_t{1} << 20;
+// Larger sizes are taken as this one: no device has as much.
+constexpr int64_t kMostMebibytes = int64_t{1} << 40;
+
+// How the value of an option is read.
+enum class Kind {
+  kLargeSegment,
+  kMaxSplit,
+  kMaxRounding,
+  kCollection,
+  kRoundup,
+  kExpandable,
+  kBackend,
+  kFraction,
+  kRefusesEarly,
+  kReserve,
+  kReserveByClass,
+  kFlag,    // True or False, without effect on blocks
+  kNumber,  // a whole number, without effect on blocks
+};
+
+struct Option {
+  std::string_view name;
+  Kind kind;
+  int since;  // the minor version of PyTorch 2
+};
+
+constexpr int kLaterThanOldest = 10;
+
+constexpr Option kOptions[] = {
+    {"expandable_segments", Kind::kExpandable, 0},
+    {"max_split_size_mb", Kind::kMaxSplit, 0},
+    {"max_non_split_rounding_mb", Kind::kMaxRounding, 0},
+    {"roundup_power2_divisions", Kind::kRoundup, 0},
+    {"garbage_collection_threshold", Kind::kCollection, 0},
+    {"large_segment_size_mb", Kind::kLargeSegment, kLaterThanOldest},
+    {"per_process_memory_fraction", Kind::kFraction, kLaterThanOldest},
+    {"throw_on_cudamalloc_oom", Kind::kRefusesEarly, 12},
+    {"expandable_segments_reserve", Kind::kReserve, 15},
+    {"expandable_segments_reserve_by_class", Kind::kReserveByClass, 15},
+    {"backend", Kind::kBackend, 0},
+    {"release_lock_on_cudamalloc", Kind::kFlag, 0},
+    {"release_lock_on_hipmalloc", Kind::kFlag, 0},
+    {"graph_capture_record_stream_reuse", Kind::kFlag, 0},
+    {"pinned_use_cuda_host_register", Kind::kFlag, 0},
+    {"pinned_use_hip_host_register", Kind::kFlag, 0},
+    {"pinned_use_background_threads", Kind::kFlag, 0},
+    {"pinned_num_register_threads", Kind::kNumber, 0},
+    {"pinned_reserve_segment_size_mb", Kind::kNumber, kLaterThanOldest},
+    {"pinned_free_catch_all", Kind::kFlag, 12},
+    {"pinned_max_round_threshold_mb", Kind::kNumber, 12},
+    {"pinned_max_cached_size_mb", Kind::kNumber, 12},
+};
+
+std::vector<std::string> TokensOf(std::string_view text) {
+  std::vector<std::string> tokens;
+  std::string word;
+  const auto end_word = [&] {
+    if (!word.empty()) tokens.push_back(std::move(word));
+    word.clear();
+  };
+  for (const char c : text) {
+    if (c == ',' || c == ':' || c == '[' || c == ']') {
+      end_word();
+      tokens.emplace_back(1, c);
+    } else if (c != ' ' && (c < '\t' || c > '\r')) {
+      word += c;
+    }
+  }
+  end_word();
+  return tokens;
+}
+
+class ConfigParser {
+ public:
+  ConfigParser(std::string_view text, std::string_view what,
+               PyTorchVersion version)
+      : tokens_(TokensOf(text)), what_(what) {
+    config_.version = version;
+  }
+
+  AllocatorConfig Parse() {
+    Pass(true);
+    config_.max_non_split_rounding_bytes = config_.large_segment_bytes;
+    Pass(false);
+    return config_;
+  }
+
+ private:
+  [[noreturn]] void Fail(const std::string& message) const {
+    throw InputError(fmt::format("{}: {}", what_, message));
+  }
+
+  // Goes over all entries, and applies either the sizes of segments or all
+  // others.
+  void Pass(bool is_first) {
+    at_ = 0;
+    while (at_ < tokens_.size()) {
+      const Option& option = OptionNamed(tokens_[at_++]);
+      name_ = option.name;
+      Expect(":");
+      if (is_first == (option.kind == Kind::kLargeSegment)) {
+        Apply(option.kind);
+      } else {
+        Skip();
+      }
+      if (at_ < tokens_.size()) Expect(",");
+    }
+  }
+
+  const Option& OptionNamed(const std::string& name) const {
+    const auto* option = std::ranges::find(kOptions, name, &Option::name);
+    const auto torch = [](int minor) { return fmt::format("PyTorch 2.{}", minor); };
+    if (option != std::end(kOptions)) {
+      if (option->since <= config_.version.minor) return *option;
+      Fail(fmt::format("{} needs {}, this is {}", name, torch(option->since),
+                       torch(config_.version.minor)));
+    }
+    std::vector<std::string> known;
+    for (const Option& other : kOptions) {
+      if (other.since <= config_.version.minor) known.emplace_back(other.name);
+    }
+    const std::vector<std::string> nearest = NearestNames(name, known, 1);
+    Fail(fmt::format("no option {}{}", Quoted(name),
+                     nearest.empty()
+                         ? fmt::format("; options are {}", fmt::join(known, ", "))
+                         : fmt::format("; the nearest is {}", nearest.front())));
+  }
+
+  void Expect(std::string_view token) {
+    if (at_ >= tokens_.size()) {
+      Fail(fmt::format("{}: expected \"{}\" at the end", name_, token));
+    }
+    if (tokens_[at_] != token) {
+      Fail(fmt::format("{}: expected \"{}\", found {}", name_, token,
+                       Quoted(tokens_[at_])));
+    }
+    ++at_;
+  }
+
+  const std::string& Value() {
+    if (at_ >= tokens_.size()) Fail(fmt::format("{}: no value", name_));
+    return tokens_[at_++];
+  }
+
+  void Skip() {
+    if (Value() != "[") return;
+    while (Value() != "]") {
+    }
+  }
+
+  int64_t Whole() {
+    const std::string& token = Value();
+    int64_t value = 0;
+    const char* end = token.data() + token.size();
+    const auto [stop, error] = std::from_chars(token.data(), end, value);
+    if (error != std::errc() || stop != end || value < 0) {
+      Fail(fmt::format("{}: expected a whole number, found {}", name_,
+                       Quoted(token)));
+    }
+    return value;
+  }
+
+  double Number(std::string_view token) const {
+    double value = 0;
+    const char* end = token.data() + token.size();
+    const auto [stop, error] = std::from_chars(token.data(), end, value);
+    if (error != std::errc() || stop != end || !std::isfinite(value)) {
+      Fail(fmt::format("{}: expected a number, found {}", name_,
+                       Quoted(token)));
+    }
+    return value;
+  }
+
+  bool Flag() {
+    const std::string& token = Value();
+    if (token != "True" && token != "False") {
+      Fail(fmt::format("{}: expected True or False, found {}", name_,
+                       Quoted(token)));
+    }
+    return token == "True";
+  }
+
+  int64_t Mebibytes(int64_t least) {
+    const int64_t value = Whole();
+    if (value < least) {
+      Fail(fmt::format("{}: expected at least {}, found {}", name_, least,
+                       value));
+    }
+    return std::min(value, kMostMebibytes) * kMebibyte;
+  }
+
+  void Apply(Kind kind) {
+    const int64_t least = config_.large_segment_bytes / kMebibyte;
+    switch (kind) {
+      case Kind::kLargeSegment:
+        config_.large_segment_bytes = Mebibytes(11);
+        break;
+      case Kind::kMaxSplit:
+        config_.max_split_bytes = Mebibytes(least);
+        break;
+      case Kind::kMaxRounding:
+        config_.max_non_split_rounding_bytes = Mebibytes(least);
+        break;
+      case Kind::kCollection:
+        config_.garbage_collection_threshold = Share(false);
+        break;
+      case Kind::kFraction:
+        config_.memory_fraction = Share(true);
+        break;
+      case Kind::kExpandable:
+        config_.expandable_segments = Flag();
+        break;
+      case Kind::kRefusesEarly:
+        config_.refuses_early = Flag();
+        break;
+      case Kind::kRoundup:
+        Divisions();
+        break;
+      case Kind::kReserve:
+        config_.segment_reserve = Reserve();
+        break;
+      case Kind::kReserveByClass:
+        Skip();  // no stream has a class
+        break;
+      case Kind::kBackend:
+        Backend();
+        break;
+      case Kind::kFlag:
+        Flag();
+        break;
+      case Kind::kNumber:
+        Whole();
+        break;
+    }
+  }
+
+  double Share(bool has_ends) {
+    const double value = Number(Value());
+    if (value < 0 || value > 1 || (!has_ends && (value == 0 || value == 1))) {
+      Fail(fmt::format("{}: expected a number {} 0 and 1, found {}", name_,
+                       has_ends ? "from" : "between", value));
+    }
+    return value;
+  }
+
+  SegmentReserve Reserve() {
+    std::string_view token = Value();
+    SegmentReserve reserve;
+    if (token.ends_with('G') || token.ends_with('g')) {
+      token.remove_suffix(1);
+      reserve.is_share = false;
+    }
+    reserve.value = Number(token);
+    if (reserve.value <= 0) {
+      Fail(fmt::format("{}: expected more than 0, found {}", name_,
+                       reserve.value));
+    }
+    if (!reserve.is_share) {
+      reserve.value *= static_cast<double>(int64_t{1} << 30);
+    }
+    return reserve;
+  }
+
+  int64_t PowerOfTwo(bool may_be_zero) {
+    const int64_t value = Whole();
+    if ((value == 0 && may_be_zero) ||
+        std::has_single_bit(static_cast<uint64_t>(value))) {
+      return value;
+    }
+    Fail(fmt::format("{}: expected a power of two, found {}", name_, value));
+  }
+
+  // Reads one number of divisions, or a list "[256:1,512:2,>:8]": for sizes
+  // from so many MiB on, the first also for smaller ones.
+  void Divisions() {
+    auto& divisions = config_.roundup_divisions;
+    if (at_ < tokens_.size() && tokens_[at_] != "[") {
+      divisions.fill(PowerOfTwo(false));
+      return;
+    }
+    Expect("[");
+    bool is_first = true;
+    size_t last = 0;
+    while (at_ < tokens_.size() && tokens_[at_] != "]") {
+      const bool is_rest = tokens_[at_] == ">";
+      size_t index = 0;
+      if (is_rest) {
+        ++at_;
+      } else {
+        const auto boundary = static_cast<uint64_t>(PowerOfTwo(false));
+        index = std::min<size_t>(std::bit_width(boundary) - 1, 15);
+      }
+      Expect(":");
+      const int64_t value = PowerOfTwo(true);
+      if (is_rest) {
+        FillRest(last, value);
+      } else {
+        if (is_first) std::fill_n(divisions.begin(), index, value);
+        is_first = false;
+        divisions[index] = value;
+        last = index;
+      }
+      if (at_ < tokens_.size() && tokens_[at_] != "]") Expect(",");
+    }
+    Expect("]");
+  }
+
+  void FillRest(size_t last, int64_t value) {
+    auto& divisions = config_.roundup_divisions;
+    std::fill(divisions.begin() + static_cast<std::ptrdiff_t>(last) + 1,
+              divisions.end(), value);
+  }
+
+  void Backend() {
+    const std::string& name = Value();
+    if (name == "native") return;
+    if (name == "cudaMallocAsync") {
+      Fail("backend: cudaMallocAsync is CUDA's own allocator, which is not "
+           "simulated");
+    }
+    Fail(fmt::format("backend: expected native, found {}", Quoted(name)));
+  }
+
+  std::vector<std::string> tokens_;
+  std::string what_;
+  size_t at_ = 0;
+  std::string_view name_;
+  AllocatorConfig config_;
+};
+
+}  // namespace
+
+PyTorchVersion ParsePyTorchVersion(std::string_view text,
+                                   std::string_view what) {
+  PyTorchVersion version;
+  const char* const end = text.data() + text.size();
+  const auto [dot, error] = std::from_chars(text.data(), end, version.major);
+  bool is_version = error == std::errc() && dot != end && *dot == '.';
+  if (is_version) {
+    const auto [stop, minor_error] =
+        std::from_chars(dot + 1, end, version.minor);
+    is_version = minor_error == std::errc() && (stop == end || *stop == '.');
+  }
+  if (!is_version || version < kOldestAllocator || kNewestAllocator < version) {
+    throw InputError(fmt::format(
+        "{}: expected a version of PyTorch from {}.{} to {}.{}, found {}", what,
+        kOldestAllocator.major, kOldestAllocator.minor, kNewestAllocator.major,
+        kNewestAllocator.minor, Quoted(text)));
+  }
+  return version;
+}
+
+AllocatorConfig ParseAllocatorConfig(std::string_view text,
+                                     std::string_view what,
+                                     PyTorchVersion version) {
+  if (text == "native") text = "";
+  return ConfigParser(text, what, version).Parse();
+}
+
+}  // namespace acplan::graph

@@ -1,0 +1,128 @@
+#include "graph/allocator/caching_allocator.h"
+
+#include <algorithm>
+
+#include "graph/allocator/blocks.h"
+#include "graph/allocator/expandable_segments.h"
+#include "graph/allocator/reclaim.h"
+
+namespace acplan::graph {
+
+CachingAllocator::CachingAllocator(const AllocatorConfig& config,
+                                   int64_t device_bytes)
+    : state_(config, device_bytes) {}
+
+PoolId CachingAllocator::PoolOf(int64_t stream, bool is_small) {
+  const auto [entry, is_new] = pool_of_stream_.try_emplace(
+      stream, PoolId{static_cast<int32_t>(state_.pools.size())});
+  if (is_new) {
+    streams_.push_back(stream);
+    state_.pools.push_back({.is_small = true, .page = kDevicePage});
+    state_.pools.push_back(
+        {.is_small = false, .page = state_.config.large_segment_bytes});
+  }
+  return PoolId{static_cast<int32_t>(entry->second) + (is_small ? 0 : 1)};
+}
+
+void CachingAllocator::CountReserved() {
+  counts_.reserved_bytes = state_.memory.reserved;
+  counts_.peak_reserved_bytes =
+      std::max(counts_.peak_reserved_bytes, counts_.reserved_bytes);
+}
+
+BlockId CachingAllocator::NewSegmentFor(PoolId pool, int64_t rounded_bytes) {
+  const int64_t bytes = SegmentBytes(state_.config, rounded_bytes);
+  if (!Allows(state_.memory, bytes)) return kNoBlock;
+  if (state_.config.expandable_segments) {
+    const BlockId block = MapBlock(state_, pool, rounded_bytes);
+    CountReserved();
+    return block;
+  }
+  const int64_t pages = (bytes + kDevicePage - 1) / kDevicePage * kDevicePage;
+  if (!TakeBytes(state_.memory, pages)) return kNoBlock;
+  state_.memory.reserved += bytes;
+  CountReserved();
+  const SegmentId segment = NewSegment(state_, bytes, false);
+  return NewBlock(state_, {.size = bytes,
+                           .address = state_.At(segment).address,
+                           .segment = segment,
+                           .pool = pool});
+}
+
+BlockId CachingAllocator::Reclaimed(PoolId pool, int64_t rounded_bytes) {
+  bool is_enough = false;
+  reclaim_->oversize_bytes =
+      ReleaseOversize(state_, pool, rounded_bytes, is_enough);
+  if (is_enough) {
+    const BlockId block = NewSegmentFor(pool, rounded_bytes);
+    if (block != kNoBlock) return block;
+  }
+  reclaim_->released_bytes = ReleaseCached(state_);
+  reclaim_->is_retry = true;
+  ++counts_.retries;
+  return NewSegmentFor(pool, rounded_bytes);
+}
+
+BlockId CachingAllocator::Allocate(int64_t bytes, int64_t stream) {
+  if (!state_.waiting.empty()) ReturnWaiting(state_);
+  reclaim_.reset();
+  const int64_t rounded = RoundedBytes(state_.config, bytes);
+  const PoolId pool = PoolOf(stream, IsSmall(rounded));
+  BlockId block = TakeBestFit(state_, pool, rounded);
+  if (block == kNoBlock) {
+    const int64_t collected = state_.config.memory_fraction < 1 &&
+                                      state_.config.garbage_collection_threshold > 0
+                                  ? CollectGarbage(state_)
+                                  : 0;
+    block = NewSegmentFor(pool, rounded);
+    if (block == kNoBlock || collected > 0) {
+      reclaim_ = Reclaim{.collected_bytes = collected};
+    }
+    if (block == kNoBlock) block = Reclaimed(pool, rounded);
+    CountReserved();
+  }
+  if (block == kNoBlock) {
+    ++counts_.failures;
+    return kNoBlock;
+  }
+  block = SplitFor(state_, block, rounded);
+  Block& allocated = state_.At(block);
+  allocated.is_allocated = true;
+  allocated.asked_bytes = bytes;
+  counts_.allocated_bytes += allocated.size;
+  counts_.peak_allocated_bytes =
+      std::max(counts_.peak_allocated_bytes, counts_.allocated_bytes);
+  return block;
+}
+
+void CachingAllocator::Free(BlockId id) {
+  Block& block = state_.At(id);
+  block.is_allocated = false;
+  counts_.allocated_bytes -= block.size;
+  if (block.is_used_elsewhere) {
+    state_.waiting.push_back(id);
+  } else {
+    ReturnBlock(state_, id);
+  }
+}
+
+void CachingAllocator::RecordStream(BlockId id, int64_t stream) {
+  Block& block = state_.At(id);
+  const auto pair = static_cast<size_t>(block.pool) / 2;
+  if (streams_[pair] != stream) block.is_used_elsewhere = true;
+}
+
+int64_t CachingAllocator::EmptyCache() {
+  const int64_t bytes = ReleaseCached(state_);
+  CountReserved();
+  return bytes;
+}
+
+Placement CachingAllocator::PlacementOf(BlockId id) const {
+  const Block& block = state_.At(id);
+  const Segment& segment = state_.At(block.segment);
+  return {.segment = segment.number,
+          .offset = block.address - segment.address};
+}
+
+}  // namespace acplan::graph
