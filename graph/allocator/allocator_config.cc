@@ -331,7 +331,10 @@ class ConfigParser {
 
   void FillRest(size_t last, int64_t value) {
     auto& divisions = config_.roundup_divisions;
-    std::fill(divisions.begin() + static_cast<std::ptrdiff_t>(last) + 1,
+    // Before 2.10 the rest begins with the last boundary itself.
+    const size_t first =
+        config_.version.minor < kLaterThanOldest ? last : last + 1;
+    std::fill(divisions.begin() + static_cast<std::ptrdiff_t>(first),
               divisions.end(), value);
   }
 

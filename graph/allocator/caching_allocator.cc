@@ -30,6 +30,16 @@ void CachingAllocator::CountReserved() {
       std::max(counts_.peak_reserved_bytes, counts_.reserved_bytes);
 }
 
+// Returns whether the device is as large as the reserved bytes with a new segment
+// are.
+bool CachingAllocator::HasMemoryFor(int64_t rounded_bytes) {
+  const int64_t bytes =
+      SegmentBytes(state_.config, rounded_bytes) + state_.memory.reserved;
+  if (bytes <= state_.memory.total) return true;
+  state_.memory.next_total = std::min(state_.memory.next_total, bytes);
+  return false;
+}
+
 BlockId CachingAllocator::NewSegmentFor(PoolId pool, int64_t rounded_bytes) {
   const int64_t bytes = SegmentBytes(state_.config, rounded_bytes);
   if (!Allows(state_.memory, bytes)) return kNoBlock;
@@ -74,6 +84,10 @@ BlockId CachingAllocator::Allocate(int64_t bytes, int64_t stream) {
                                       state_.config.garbage_collection_threshold > 0
                                   ? CollectGarbage(state_)
                                   : 0;
+    if (state_.config.refuses_early && state_.config.memory_fraction >= 1 &&
+        !HasMemoryFor(rounded)) {
+      return kNoBlock;
+    }
     block = NewSegmentFor(pool, rounded);
     if (block == kNoBlock || collected > 0) {
       reclaim_ = Reclaim{.collected_bytes = collected};

@@ -74,6 +74,7 @@ class CachingAllocator {
 
  private:
   PoolId PoolOf(int64_t stream, bool is_small);
+  bool HasMemoryFor(int64_t rounded_bytes);
   BlockId NewSegmentFor(PoolId pool, int64_t rounded_bytes);
   BlockId Reclaimed(PoolId pool, int64_t rounded_bytes);
   void CountReserved();

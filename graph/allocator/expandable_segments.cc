@@ -14,6 +14,8 @@
 namespace acplan::graph {
 namespace {
 
+constexpr PyTorchVersion kRefusesLongBlocks{2, 15};
+
 // Returns whether `bytes` of addresses from this block on are free or unmapped.
 bool HasRoom(AllocatorState& state, BlockId first, int64_t bytes) {
   int64_t room = 0;
@@ -34,6 +36,9 @@ bool HasRoom(AllocatorState& state, BlockId first, int64_t bytes) {
   return false;
 }
 
+// Finds the free or unmapped block at the lowest address with room for `bytes`
+// from there on, or makes a segment. Returns none where a whole segment is too
+// short.
 BlockId FindRoom(AllocatorState& state, PoolId pool_id, int64_t bytes) {
   Pool& pool = state.At(pool_id);
   for (const auto& [address, unmapped] : pool.unmapped) {
@@ -44,6 +49,12 @@ BlockId FindRoom(AllocatorState& state, PoolId pool_id, int64_t bytes) {
   }
   const int64_t reserve =
       ReserveBytes(state.memory, pool.page, state.memory.total);
+  if (state.config.version >= kRefusesLongBlocks && bytes > reserve) {
+    // The segment is made, found to be too short and dropped.
+    DropSegment(state, NewSegment(state, reserve, true));
+    NoteReserve(state.memory, pool.page, bytes);
+    return kNoBlock;
+  }
   const SegmentId segment = NewSegment(state, reserve, true);
   const Block all = {.size = reserve,
                      .address = state.At(segment).address,
@@ -120,6 +131,7 @@ int64_t UnmapPages(AllocatorState& state, BlockId id) {
 
 BlockId MapBlock(AllocatorState& state, PoolId pool, int64_t rounded_bytes) {
   BlockId id = FindRoom(state, pool, rounded_bytes);
+  if (id == kNoBlock) return kNoBlock;
   if (!state.At(id).is_mapped &&
       !MapPages(state, id, std::min(state.At(id).size, rounded_bytes))) {
     return kNoBlock;

@@ -5,7 +5,8 @@
 //
 // runs COUNT sequences of EVENTS events each, from the seed FIRST on, as
 // PyTorch 2.MINOR; the last two replace the settings and the device that a seed
-// draws. Each sequence has a process of its own, as the real allocator starts
+// draws. With COMPARE_EVENTS in the environment it prints the events as well.
+// Each sequence has a process of its own, as the real allocator starts
 // once. Prints each difference, and in the end what was compared.
 
 #include <sys/mman.h>
@@ -114,7 +115,12 @@ class Generator {
         add("roundup_power2_divisions", List());
       }
     }
-    if (Chance(.3)) s.memory_fraction = .1 + .85 * double(Below(1000)) / 1000;
+    if (Chance(.3)) {
+      s.memory_fraction = double(100 + Below(850)) / 1000;
+      if (minor_ >= 10) {
+        add("per_process_memory_fraction", std::to_string(s.memory_fraction));
+      }
+    }
     if (Chance(.3)) {
       add("garbage_collection_threshold",
           std::to_string(.05 + .9 * double(Below(100)) / 100));
@@ -171,7 +177,7 @@ class Comparison {
         totals_(totals),
         ours_(Config(sequence, minor), sequence.device_bytes) {
     RealStart(sequence.settings, sequence.device_bytes,
-              sequence.memory_fraction);
+              minor < 10 ? sequence.memory_fraction : 1);
   }
 
   // Returns what differs at the event, "" for nothing.
@@ -305,11 +311,15 @@ void RunSequence(uint64_t seed, int64_t events, int minor, Totals& totals,
     sequence.device_bytes = device;
   }
   Comparison comparison(sequence, generator, totals, minor);
+  const bool prints_events = std::getenv("COMPARE_EVENTS") != nullptr;
   ++totals.sequences;
   totals.expandable += sequence.settings.find("segments:True") != std::string::npos;
   for (int64_t k = 0; k < events; ++k) {
     const std::string difference = comparison.Step();
     ++totals.events;
+    if (prints_events) {
+      std::printf("%s\n", comparison.log().c_str());
+    }
     if (difference.empty()) continue;
     ++(difference.starts_with("stop") ? totals.stopped : totals.differences);
     std::printf("seed %llu, \"%s\", device %lld, fraction %g, event %lld (%s): %s\n",
