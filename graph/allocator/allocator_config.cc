@@ -56,7 +56,7 @@ constexpr Option kOptions[] = {
     {"max_non_split_rounding_mb", Kind::kMaxRounding, 0},
     {"roundup_power2_divisions", Kind::kRoundup, 0},
     {"garbage_collection_threshold", Kind::kCollection, 0},
-    {"large_segment_size_mb", Kind::kLargeSegment, kLaterThanOldest},
+    {"large_segment_size_mb", Kind::kLargeSegment, 11},
     {"per_process_memory_fraction", Kind::kFraction, kLaterThanOldest},
     {"throw_on_cudamalloc_oom", Kind::kRefusesEarly, 12},
     {"expandable_segments_reserve", Kind::kReserve, 15},
@@ -71,8 +71,8 @@ constexpr Option kOptions[] = {
     {"pinned_num_register_threads", Kind::kNumber, 0},
     {"pinned_reserve_segment_size_mb", Kind::kNumber, kLaterThanOldest},
     {"pinned_free_catch_all", Kind::kFlag, 12},
-    {"pinned_max_round_threshold_mb", Kind::kNumber, 12},
-    {"pinned_max_cached_size_mb", Kind::kNumber, 12},
+    {"pinned_max_round_threshold_mb", Kind::kNumber, 13},
+    {"pinned_max_cached_size_mb", Kind::kNumber, 13},
 };
 
 std::vector<std::string> TokensOf(std::string_view text) {
@@ -214,7 +214,9 @@ class ConfigParser {
   }
 
   void Apply(Kind kind) {
-    const int64_t least = config_.large_segment_bytes / kMebibyte;
+    // Before 2.10 the segment's own size was too small.
+    const int64_t least = config_.large_segment_bytes / kMebibyte +
+                          (config_.version.minor < kLaterThanOldest ? 1 : 0);
     switch (kind) {
       case Kind::kLargeSegment:
         config_.large_segment_bytes = Mebibytes(11);

@@ -27,6 +27,7 @@ struct Block {
   int64_t size = 0;
   int64_t address = 0;
   int64_t asked_bytes = 0;
+  int64_t serial = 0;  // how many blocks were made before it
   // The searches that the pool had seen when the block became free.
   int64_t birth = 0;
   BlockId previous = kNoBlock;
@@ -87,6 +88,7 @@ struct AllocatorState {
   int64_t searches[2] = {0, 0};
   int64_t next_address = kDevicePage;
   int64_t next_segment = 0;
+  int64_t next_serial = 0;
 
   Block& At(BlockId id) { return blocks[static_cast<size_t>(id)]; }
   const Block& At(BlockId id) const { return blocks[static_cast<size_t>(id)]; }

@@ -12,6 +12,7 @@
 namespace acplan::graph {
 namespace {
 
+constexpr PyTorchVersion kPrefersOlder{2, 12};
 constexpr int64_t kSmallestBlock = 512;
 constexpr int64_t kLargestSmall = int64_t{1} << 20;
 constexpr int64_t kSmallSegment = int64_t{2} << 20;
@@ -25,6 +26,14 @@ int64_t RoundUp(int64_t bytes, int64_t step) {
 int64_t Divisions(const AllocatorConfig& config, int64_t bytes) {
   const int log = std::bit_width(static_cast<uint64_t>(bytes)) - 1;
   return config.roundup_divisions[std::clamp(log - 20, 0, 15)];
+}
+
+// PyTorch 2.12 prefers the older of two blocks of one size, all others the one
+// at the lower address.
+FreeBlock FreeEntry(const AllocatorState& state, BlockId id) {
+  const Block& block = state.At(id);
+  const bool is_by_age = state.config.version == kPrefersOlder;
+  return {block.size, is_by_age ? block.serial : block.address, id};
 }
 
 // The bytes to which a free block can grow: with the unmapped range behind it.
@@ -86,13 +95,15 @@ int64_t SegmentBytes(const AllocatorConfig& config, int64_t rounded_bytes) {
 }
 
 BlockId NewBlock(AllocatorState& state, const Block& block) {
+  BlockId id{static_cast<int32_t>(state.blocks.size())};
   if (state.unused_blocks.empty()) {
     state.blocks.push_back(block);
-    return BlockId{static_cast<int32_t>(state.blocks.size() - 1)};
+  } else {
+    id = state.unused_blocks.back();
+    state.unused_blocks.pop_back();
+    state.At(id) = block;
   }
-  const BlockId id = state.unused_blocks.back();
-  state.unused_blocks.pop_back();
-  state.At(id) = block;
+  state.At(id).serial = state.next_serial++;
   return id;
 }
 
@@ -124,12 +135,12 @@ void AddFree(AllocatorState& state, BlockId id) {
   Block& block = state.At(id);
   Pool& pool = state.At(block.pool);
   block.birth = state.searches[pool.is_small ? 0 : 1];
-  pool.free.Insert({block.size, block.address, id});
+  pool.free.Insert(FreeEntry(state, id));
 }
 
 void RemoveFree(AllocatorState& state, BlockId id) {
   const Block& block = state.At(id);
-  state.At(block.pool).free.Erase({block.size, block.address, id});
+  state.At(block.pool).free.Erase(FreeEntry(state, id));
 }
 
 void Link(AllocatorState& state, BlockId id, BlockId previous, BlockId next) {

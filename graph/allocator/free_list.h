@@ -12,14 +12,15 @@ enum class BlockId : int32_t {};
 
 inline constexpr BlockId kNoBlock{-1};
 
-// A free block as best fit orders it: by size, then by address.
+// A free block as best fit orders it: by size, then by rank, which no other free
+// block has.
 struct FreeBlock {
   int64_t size = 0;
-  int64_t address = 0;
+  int64_t rank = 0;
   BlockId block = kNoBlock;
 
   bool operator<(const FreeBlock& other) const {
-    return size != other.size ? size < other.size : address < other.address;
+    return size != other.size ? size < other.size : rank < other.rank;
   }
 };
 
@@ -44,7 +45,7 @@ class FreeList {
 
   void Insert(const FreeBlock& block);
   void Erase(Position at);
-  // Erases the block with this size and address, which is in the list.
+  // Erases the block with this size and rank, which is in the list.
   void Erase(const FreeBlock& block) { Erase(LowerBound(block)); }
 
   bool IsEmpty() const { return chunks_.empty(); }

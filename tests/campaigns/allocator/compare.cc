@@ -97,15 +97,15 @@ class Generator {
     };
     if (Chance(.45)) add("expandable_segments", "True");
     int64_t large = 20;
-    if (minor_ >= 10 && Chance(.2)) {
+    if (minor_ >= 11 && Chance(.2)) {
       large = Chance(.7) ? 2 * (6 + Below(30)) : 11 + Below(60);
       add("large_segment_size_mb", std::to_string(large));
     }
     if (Chance(.35)) {
-      s.max_split = (large + Below(Chance(.5) ? 20 : 200)) * kMiB;
+      s.max_split = (large + (minor_ < 10 ? 1 : 0) + Below(Chance(.5) ? 20 : 200)) * kMiB;
       add("max_split_size_mb", std::to_string(s.max_split / kMiB));
       if (Chance(.4)) {
-        add("max_non_split_rounding_mb", std::to_string(large + Below(60)));
+        add("max_non_split_rounding_mb", std::to_string(large + 1 + Below(60)));
       }
     }
     if (Chance(.2)) {
