@@ -122,8 +122,7 @@ void CachingAllocator::Free(BlockId id) {
 
 void CachingAllocator::RecordStream(BlockId id, int64_t stream) {
   Block& block = state_.At(id);
-  const auto pair = static_cast<size_t>(block.pool) / 2;
-  if (streams_[pair] != stream) block.is_used_elsewhere = true;
+  if (StreamOf(block.pool) != stream) block.is_used_elsewhere = true;
 }
 
 int64_t CachingAllocator::EmptyCache() {

@@ -58,6 +58,9 @@ class CachingAllocator {
 
   const AllocatorCounts& counts() const { return counts_; }
   Placement PlacementOf(BlockId block) const;
+  int64_t StreamOf(PoolId pool) const {
+    return streams_[static_cast<size_t>(pool) / 2];
+  }
 
   // The bytes of the device that are in use.
   int64_t device_bytes() const { return state_.memory.used; }
