@@ -26,7 +26,7 @@ constexpr int64_t kMebibyte = int64_t{1} << 20;
 constexpr int64_t kMostMebibytes = int64_t{1} << 40;
 
 // How the value of an option is read.
-enum class Kind {
+enum class OptionKind {
   kLargeSegment,
   kMaxSplit,
   kMaxRounding,
@@ -44,35 +44,35 @@ enum class Kind {
 
 struct Option {
   std::string_view name;
-  Kind kind;
+  OptionKind kind;
   int since;  // the minor version of PyTorch 2
 };
 
 constexpr int kLaterThanOldest = 10;
 
 constexpr Option kOptions[] = {
-    {"expandable_segments", Kind::kExpandable, 0},
-    {"max_split_size_mb", Kind::kMaxSplit, 0},
-    {"max_non_split_rounding_mb", Kind::kMaxRounding, 0},
-    {"roundup_power2_divisions", Kind::kRoundup, 0},
-    {"garbage_collection_threshold", Kind::kCollection, 0},
-    {"large_segment_size_mb", Kind::kLargeSegment, 11},
-    {"per_process_memory_fraction", Kind::kFraction, kLaterThanOldest},
-    {"throw_on_cudamalloc_oom", Kind::kRefusesEarly, 12},
-    {"expandable_segments_reserve", Kind::kReserve, 15},
-    {"expandable_segments_reserve_by_class", Kind::kReserveByClass, 15},
-    {"backend", Kind::kBackend, 0},
-    {"release_lock_on_cudamalloc", Kind::kFlag, 0},
-    {"release_lock_on_hipmalloc", Kind::kFlag, 0},
-    {"graph_capture_record_stream_reuse", Kind::kFlag, 0},
-    {"pinned_use_cuda_host_register", Kind::kFlag, 0},
-    {"pinned_use_hip_host_register", Kind::kFlag, 0},
-    {"pinned_use_background_threads", Kind::kFlag, 0},
-    {"pinned_num_register_threads", Kind::kNumber, 0},
-    {"pinned_reserve_segment_size_mb", Kind::kNumber, kLaterThanOldest},
-    {"pinned_free_catch_all", Kind::kFlag, 12},
-    {"pinned_max_round_threshold_mb", Kind::kNumber, 13},
-    {"pinned_max_cached_size_mb", Kind::kNumber, 13},
+    {"expandable_segments", OptionKind::kExpandable, 0},
+    {"max_split_size_mb", OptionKind::kMaxSplit, 0},
+    {"max_non_split_rounding_mb", OptionKind::kMaxRounding, 0},
+    {"roundup_power2_divisions", OptionKind::kRoundup, 0},
+    {"garbage_collection_threshold", OptionKind::kCollection, 0},
+    {"large_segment_size_mb", OptionKind::kLargeSegment, 11},
+    {"per_process_memory_fraction", OptionKind::kFraction, kLaterThanOldest},
+    {"throw_on_cudamalloc_oom", OptionKind::kRefusesEarly, 12},
+    {"expandable_segments_reserve", OptionKind::kReserve, 15},
+    {"expandable_segments_reserve_by_class", OptionKind::kReserveByClass, 15},
+    {"backend", OptionKind::kBackend, 0},
+    {"release_lock_on_cudamalloc", OptionKind::kFlag, 0},
+    {"release_lock_on_hipmalloc", OptionKind::kFlag, 0},
+    {"graph_capture_record_stream_reuse", OptionKind::kFlag, 0},
+    {"pinned_use_cuda_host_register", OptionKind::kFlag, 0},
+    {"pinned_use_hip_host_register", OptionKind::kFlag, 0},
+    {"pinned_use_background_threads", OptionKind::kFlag, 0},
+    {"pinned_num_register_threads", OptionKind::kNumber, 0},
+    {"pinned_reserve_segment_size_mb", OptionKind::kNumber, kLaterThanOldest},
+    {"pinned_free_catch_all", OptionKind::kFlag, 12},
+    {"pinned_max_round_threshold_mb", OptionKind::kNumber, 13},
+    {"pinned_max_cached_size_mb", OptionKind::kNumber, 13},
 };
 
 std::vector<std::string> TokensOf(std::string_view text) {
@@ -122,7 +122,7 @@ class ConfigParser {
       const Option& option = OptionNamed(tokens_[at_++]);
       name_ = option.name;
       Expect(":");
-      if (is_first == (option.kind == Kind::kLargeSegment)) {
+      if (is_first == (option.kind == OptionKind::kLargeSegment)) {
         Apply(option.kind);
       } else {
         Skip();
@@ -133,7 +133,9 @@ class ConfigParser {
 
   const Option& OptionNamed(const std::string& name) const {
     const auto* option = std::ranges::find(kOptions, name, &Option::name);
-    const auto torch = [](int minor) { return fmt::format("PyTorch 2.{}", minor); };
+    const auto torch = [](int minor) {
+      return fmt::format("PyTorch 2.{}", minor);
+    };
     if (option != std::end(kOptions)) {
       if (option->since <= config_.version.minor) return *option;
       Fail(fmt::format("{} needs {}, this is {}", name, torch(option->since),
@@ -144,10 +146,11 @@ class ConfigParser {
       if (other.since <= config_.version.minor) known.emplace_back(other.name);
     }
     const std::vector<std::string> nearest = NearestNames(name, known, 1);
-    Fail(fmt::format("no option {}{}", Quoted(name),
-                     nearest.empty()
-                         ? fmt::format("; options are {}", fmt::join(known, ", "))
-                         : fmt::format("; the nearest is {}", nearest.front())));
+    Fail(fmt::format(
+        "no option {}{}", Quoted(name),
+        nearest.empty()
+            ? fmt::format("; options are {}", fmt::join(known, ", "))
+            : fmt::format("; the nearest is {}", nearest.front())));
   }
 
   void Expect(std::string_view token) {
@@ -189,8 +192,8 @@ class ConfigParser {
     const char* end = token.data() + token.size();
     const auto [stop, error] = std::from_chars(token.data(), end, value);
     if (error != std::errc() || stop != end || !std::isfinite(value)) {
-      Fail(fmt::format("{}: expected a number, found {}", name_,
-                       Quoted(token)));
+      Fail(
+          fmt::format("{}: expected a number, found {}", name_, Quoted(token)));
     }
     return value;
   }
@@ -213,48 +216,48 @@ class ConfigParser {
     return std::min(value, kMostMebibytes) * kMebibyte;
   }
 
-  void Apply(Kind kind) {
+  void Apply(OptionKind kind) {
     // Before 2.10 the segment's own size was too small.
     const int64_t least = config_.large_segment_bytes / kMebibyte +
                           (config_.version.minor < kLaterThanOldest ? 1 : 0);
     switch (kind) {
-      case Kind::kLargeSegment:
+      case OptionKind::kLargeSegment:
         config_.large_segment_bytes = Mebibytes(11);
         break;
-      case Kind::kMaxSplit:
+      case OptionKind::kMaxSplit:
         config_.max_split_bytes = Mebibytes(least);
         break;
-      case Kind::kMaxRounding:
+      case OptionKind::kMaxRounding:
         config_.max_non_split_rounding_bytes = Mebibytes(least);
         break;
-      case Kind::kCollection:
+      case OptionKind::kCollection:
         config_.garbage_collection_threshold = Share(false);
         break;
-      case Kind::kFraction:
+      case OptionKind::kFraction:
         config_.memory_fraction = Share(true);
         break;
-      case Kind::kExpandable:
+      case OptionKind::kExpandable:
         config_.expandable_segments = Flag();
         break;
-      case Kind::kRefusesEarly:
+      case OptionKind::kRefusesEarly:
         config_.refuses_early = Flag();
         break;
-      case Kind::kRoundup:
+      case OptionKind::kRoundup:
         Divisions();
         break;
-      case Kind::kReserve:
+      case OptionKind::kReserve:
         config_.segment_reserve = Reserve();
         break;
-      case Kind::kReserveByClass:
+      case OptionKind::kReserveByClass:
         Skip();  // no stream has a class
         break;
-      case Kind::kBackend:
+      case OptionKind::kBackend:
         Backend();
         break;
-      case Kind::kFlag:
+      case OptionKind::kFlag:
         Flag();
         break;
-      case Kind::kNumber:
+      case OptionKind::kNumber:
         Whole();
         break;
     }
@@ -344,8 +347,9 @@ class ConfigParser {
     const std::string& name = Value();
     if (name == "native") return;
     if (name == "cudaMallocAsync") {
-      Fail("backend: cudaMallocAsync is CUDA's own allocator, which is not "
-           "simulated");
+      Fail(
+          "backend: cudaMallocAsync is CUDA's own allocator, which is not "
+          "simulated");
     }
     Fail(fmt::format("backend: expected native, found {}", Quoted(name)));
   }

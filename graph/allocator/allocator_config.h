@@ -63,8 +63,8 @@ struct AllocatorConfig {
 // Throws InputError for an option that this version of PyTorch does not have
 // (naming the nearest one, or the version that brought it), for a value that it
 // refuses, and for the backend cudaMallocAsync, which is not simulated.
-AllocatorConfig ParseAllocatorConfig(
-    std::string_view text, std::string_view what,
-    PyTorchVersion version = kNewestAllocator);
+AllocatorConfig ParseAllocatorConfig(std::string_view text,
+                                     std::string_view what,
+                                     PyTorchVersion version = kNewestAllocator);
 
 }  // namespace acplan::graph

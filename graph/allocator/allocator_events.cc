@@ -15,8 +15,6 @@
 namespace acplan::graph {
 namespace {
 
-using Kind = AllocatorEvent::Kind;
-
 // A word more than any event has, so that too many are seen.
 constexpr size_t kMostWords = 5;
 // More blocks than an index holds, or memory.
@@ -53,17 +51,18 @@ class EventReader {
       AddAllocation(words);
     } else if (kind == "f") {
       RequireCount(words, 2, 2, "f ID");
-      AllocatorEvent event = {.kind = Kind::kFree, .block = BlockOf(words)};
+      AllocatorEvent event = {.kind = AllocatorEvent::Kind::kFree,
+                              .block = BlockOf(words)};
       block_of_id_.erase(result_.block_ids[static_cast<size_t>(event.block)]);
       Push(event);
     } else if (kind == "s") {
       RequireCount(words, 3, 3, "s ID STREAM");
-      Push({.kind = Kind::kRecordStream,
+      Push({.kind = AllocatorEvent::Kind::kRecordStream,
             .block = BlockOf(words),
             .stream = Whole(words.words[2], "the stream")});
     } else if (kind == "e") {
       RequireCount(words, 1, 1, "e");
-      Push({.kind = Kind::kEmptyCache});
+      Push({.kind = AllocatorEvent::Kind::kEmptyCache});
     } else {
       Fail(fmt::format("expected a, f, s or e, found {}", Quoted(kind)));
     }
@@ -109,10 +108,11 @@ class EventReader {
       Fail(fmt::format("block {} is allocated already", id));
     }
     result_.block_ids.push_back(id);
-    Push({.kind = Kind::kAllocate,
-          .block = block,
-          .bytes = bytes,
-          .stream = words.count == 4 ? Whole(words.words[3], "the stream") : 0});
+    Push(
+        {.kind = AllocatorEvent::Kind::kAllocate,
+         .block = block,
+         .bytes = bytes,
+         .stream = words.count == 4 ? Whole(words.words[3], "the stream") : 0});
   }
 
   int32_t BlockOf(const Words& words) const {

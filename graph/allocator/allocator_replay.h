@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -10,6 +11,27 @@
 #include "graph/allocator/caching_allocator.h"
 
 namespace acplan::graph {
+
+// Runs events one by one on an allocator of its own.
+class EventRunner {
+ public:
+  // `events` must outlive the runner.
+  EventRunner(const AllocatorEvents& events, const AllocatorConfig& config,
+              int64_t device_bytes);
+
+  // Runs the event at this place of the list. Returns whether it does not fail;
+  // `block` is what it allocated, if anything.
+  bool Run(size_t index, BlockId& block);
+
+  const CachingAllocator& allocator() const { return allocator_; }
+
+ private:
+  BlockId& At(const AllocatorEvent& event);
+
+  const AllocatorEvents& events_;
+  CachingAllocator allocator_;
+  std::vector<BlockId> blocks_;
+};
 
 // A segment with memory, or a mapped range of an expandable one.
 struct SegmentUse {
@@ -50,35 +72,15 @@ struct Replay {
 
 // Runs the events. Calls `use`, if there is one, after each of them with its
 // place in the list, the allocator and its block if it allocated one.
-Replay ReplayEvents(
-    const AllocatorEvents& events, const AllocatorConfig& config,
-    int64_t device_bytes,
-    const std::function<void(size_t, const CachingAllocator&, BlockId)>& use =
-        nullptr);
+Replay ReplayEvents(const AllocatorEvents& events,
+                    const AllocatorConfig& config, int64_t device_bytes,
+                    const std::function<void(size_t, const CachingAllocator&,
+                                             BlockId)>& use = nullptr);
 
 // The segments at the peak of the reserved bytes, or where the run fails.
 std::vector<SegmentUse> SegmentsAtPeak(const AllocatorEvents& events,
                                        const AllocatorConfig& config,
                                        int64_t device_bytes,
                                        const Replay& replay);
-
-// The smallest device on which a run ends without a failure.
-struct LeastDevice {
-  int64_t bytes = 0;
-  // Whether every smaller device fails. Otherwise the limit of runs came first:
-  // this one is enough, and so were all that halving met above it.
-  bool is_least = true;
-  int64_t runs = 0;
-};
-
-// Searches all devices, from the bytes that blocks take at once upwards. More
-// memory may make a run fail, so halving would be no proof. A run on one device
-// tells up to which larger one it would be the same; the search goes on there.
-// After `most_events` events it halves what is left.
-//
-// Returns none where no device is large enough.
-std::optional<LeastDevice> FindLeastDevice(
-    const AllocatorEvents& events, const AllocatorConfig& config,
-    int64_t most_events = int64_t{400'000'000});
 
 }  // namespace acplan::graph

@@ -64,11 +64,11 @@ struct Pool {
 
 // What happened when a request found no free block and no memory.
 struct Reclaim {
-  int64_t event = 0;             // the number of the request
-  int64_t collected_bytes = 0;   // by garbage collection
-  int64_t oversize_bytes = 0;    // cached blocks above max_split_size_mb
-  int64_t released_bytes = 0;    // all cached segments, or unmapped pages
-  bool is_retry = false;         // counted in num_alloc_retries
+  int64_t event = 0;            // the number of the request
+  int64_t collected_bytes = 0;  // by garbage collection
+  int64_t oversize_bytes = 0;   // cached blocks above max_split_size_mb
+  int64_t released_bytes = 0;   // all cached segments, or unmapped pages
+  bool is_retry = false;        // counted in num_alloc_retries
 };
 
 struct AllocatorState {

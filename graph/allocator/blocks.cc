@@ -24,7 +24,8 @@ int64_t RoundUp(int64_t bytes, int64_t step) {
 }
 
 int64_t Divisions(const AllocatorConfig& config, int64_t bytes) {
-  const int log = std::bit_width(static_cast<uint64_t>(bytes)) - 1;
+  const auto log =
+      static_cast<int>(std::bit_width(static_cast<uint64_t>(bytes))) - 1;
   return config.roundup_divisions[std::clamp(log - 20, 0, 15)];
 }
 

@@ -80,10 +80,11 @@ BlockId CachingAllocator::Allocate(int64_t bytes, int64_t stream) {
   const PoolId pool = PoolOf(stream, IsSmall(rounded));
   BlockId block = TakeBestFit(state_, pool, rounded);
   if (block == kNoBlock) {
-    const int64_t collected = state_.config.memory_fraction < 1 &&
-                                      state_.config.garbage_collection_threshold > 0
-                                  ? CollectGarbage(state_)
-                                  : 0;
+    const int64_t collected =
+        state_.config.memory_fraction < 1 &&
+                state_.config.garbage_collection_threshold > 0
+            ? CollectGarbage(state_)
+            : 0;
     if (state_.config.refuses_early && state_.config.memory_fraction >= 1 &&
         !HasMemoryFor(rounded)) {
       return kNoBlock;
@@ -134,8 +135,7 @@ int64_t CachingAllocator::EmptyCache() {
 Placement CachingAllocator::PlacementOf(BlockId id) const {
   const Block& block = state_.At(id);
   const Segment& segment = state_.At(block.segment);
-  return {.segment = segment.number,
-          .offset = block.address - segment.address};
+  return {.segment = segment.number, .offset = block.address - segment.address};
 }
 
 }  // namespace acplan::graph

@@ -37,9 +37,8 @@ int64_t AllowedBytes(const DeviceMemory& memory, int64_t total) {
 }
 
 int64_t CollectionBytes(const DeviceMemory& memory, int64_t total) {
-  return static_cast<int64_t>(
-      memory.collection_threshold *
-      static_cast<double>(AllowedBytes(memory, total)));
+  return static_cast<int64_t>(memory.collection_threshold *
+                              static_cast<double>(AllowedBytes(memory, total)));
 }
 
 int64_t ReserveBytes(const DeviceMemory& memory, int64_t page, int64_t total) {

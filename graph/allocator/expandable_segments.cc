@@ -29,9 +29,9 @@ bool HasRoom(AllocatorState& state, BlockId first, int64_t bytes) {
   if (room >= bytes) return true;
   if (id == kNoBlock && !state.At(last).is_mapped) {
     const int64_t page = state.At(state.At(first).pool).page;
-    NoteReserve(state.memory, page,
-                ReserveBytes(state.memory, page, state.memory.total) + bytes -
-                    room);
+    NoteReserve(
+        state.memory, page,
+        ReserveBytes(state.memory, page, state.memory.total) + bytes - room);
   }
   return false;
 }
@@ -85,6 +85,10 @@ bool MapPages(AllocatorState& state, BlockId id, int64_t bytes) {
     Link(state, rest_id, id, rest.next);
     state.At(id).size = mapped;
     state.At(pool_id).unmapped.insert({rest.address, rest_id});
+  } else if (state.At(id).next == kNoBlock) {
+    // The segment ends here, and would have room behind on a larger device.
+    NoteReserve(state.memory, page,
+                ReserveBytes(state.memory, page, state.memory.total) + 1);
   }
   MergeWith(state, id, state.At(id).previous);
   MergeWith(state, id, state.At(id).next);
@@ -97,10 +101,8 @@ int64_t UnmapPages(AllocatorState& state, BlockId id) {
   const Block block = state.At(id);
   const int64_t page = state.At(block.pool).page;
   const int64_t base = state.At(block.segment).address;
-  const int64_t begin =
-      base + (block.address - base + page - 1) / page * page;
-  const int64_t end =
-      base + (block.address + block.size - base) / page * page;
+  const int64_t begin = base + (block.address - base + page - 1) / page * page;
+  const int64_t end = base + (block.address + block.size - base) / page * page;
   if (begin >= end) return 0;
   RemoveFree(state, id);
   const auto keep = [&](int64_t from, int64_t to, BlockId previous,
