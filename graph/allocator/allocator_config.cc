@@ -5,18 +5,17 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <cmath>
 #include <cstddef>
 #include <string>
 #include <vector>
 
+#include "graph/allocator/config_tokens.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
 
-// The text is cut into tokens as PyTorch's ConfigTokenizer does: at ',', ':',
-// '[' and ']', which are tokens themselves; spaces go. Entries apply in order,
-// but large_segment_size_mb before all others, since it bounds two of them.
+// Entries apply in order, but large_segment_size_mb before all others, since it
+// bounds two of them.
 
 namespace acplan::graph {
 namespace {
@@ -75,30 +74,21 @@ constexpr Option kOptions[] = {
     {"pinned_max_cached_size_mb", OptionKind::kNumber, 13},
 };
 
-std::vector<std::string> TokensOf(std::string_view text) {
-  std::vector<std::string> tokens;
-  std::string word;
-  const auto end_word = [&] {
-    if (!word.empty()) tokens.push_back(std::move(word));
-    word.clear();
-  };
-  for (const char c : text) {
-    if (c == ',' || c == ':' || c == '[' || c == ']') {
-      end_word();
-      tokens.emplace_back(1, c);
-    } else if (c != ' ' && (c < '\t' || c > '\r')) {
-      word += c;
-    }
+void CheckBackend(ConfigTokens& tokens) {
+  const std::string& name = tokens.Value();
+  if (name == "native") return;
+  if (name == "cudaMallocAsync") {
+    tokens.FailOption(
+        "cudaMallocAsync is CUDA's own allocator, which is not simulated");
   }
-  end_word();
-  return tokens;
+  tokens.FailOption(fmt::format("expected native, found {}", Quoted(name)));
 }
 
 class ConfigParser {
  public:
   ConfigParser(std::string_view text, std::string_view what,
                PyTorchVersion version)
-      : tokens_(TokensOf(text)), what_(what) {
+      : tokens_(text, what) {
     config_.version = version;
   }
 
@@ -110,110 +100,39 @@ class ConfigParser {
   }
 
  private:
-  [[noreturn]] void Fail(const std::string& message) const {
-    throw InputError(fmt::format("{}: {}", what_, message));
-  }
-
   // Goes over all entries, and applies either the sizes of segments or all
   // others.
   void Pass(bool is_first) {
-    at_ = 0;
-    while (at_ < tokens_.size()) {
-      const Option& option = OptionNamed(tokens_[at_++]);
-      name_ = option.name;
-      Expect(":");
+    tokens_.Restart();
+    while (!tokens_.IsDone()) {
+      const Option& option = OptionNamed(tokens_.Option());
+      tokens_.Expect(":");
       if (is_first == (option.kind == OptionKind::kLargeSegment)) {
         Apply(option.kind);
       } else {
-        Skip();
+        tokens_.Skip();
       }
-      if (at_ < tokens_.size()) Expect(",");
+      if (!tokens_.IsDone()) tokens_.Expect(",");
     }
   }
 
   const Option& OptionNamed(const std::string& name) const {
     const auto* option = std::ranges::find(kOptions, name, &Option::name);
-    const auto torch = [](int minor) {
-      return fmt::format("PyTorch 2.{}", minor);
-    };
+    const int minor = config_.version.minor;
     if (option != std::end(kOptions)) {
-      if (option->since <= config_.version.minor) return *option;
-      Fail(fmt::format("{} needs {}, this is {}", name, torch(option->since),
-                       torch(config_.version.minor)));
+      if (option->since <= minor) return *option;
+      tokens_.Fail(fmt::format("{} needs PyTorch 2.{}, this is 2.{}", name,
+                               option->since, minor));
     }
-    std::vector<std::string> known;
+    std::vector<std::string> names;
     for (const Option& other : kOptions) {
-      if (other.since <= config_.version.minor) known.emplace_back(other.name);
+      if (other.since <= minor) names.emplace_back(other.name);
     }
-    const std::vector<std::string> nearest = NearestNames(name, known, 1);
-    Fail(fmt::format(
-        "no option {}{}", Quoted(name),
-        nearest.empty()
-            ? fmt::format("; options are {}", fmt::join(known, ", "))
-            : fmt::format("; the nearest is {}", nearest.front())));
-  }
-
-  void Expect(std::string_view token) {
-    if (at_ >= tokens_.size()) {
-      Fail(fmt::format("{}: expected \"{}\" at the end", name_, token));
-    }
-    if (tokens_[at_] != token) {
-      Fail(fmt::format("{}: expected \"{}\", found {}", name_, token,
-                       Quoted(tokens_[at_])));
-    }
-    ++at_;
-  }
-
-  const std::string& Value() {
-    if (at_ >= tokens_.size()) Fail(fmt::format("{}: no value", name_));
-    return tokens_[at_++];
-  }
-
-  void Skip() {
-    if (Value() != "[") return;
-    while (Value() != "]") {
-    }
-  }
-
-  int64_t Whole() {
-    const std::string& token = Value();
-    int64_t value = 0;
-    const char* end = token.data() + token.size();
-    const auto [stop, error] = std::from_chars(token.data(), end, value);
-    if (error != std::errc() || stop != end || value < 0) {
-      Fail(fmt::format("{}: expected a whole number, found {}", name_,
-                       Quoted(token)));
-    }
-    return value;
-  }
-
-  double Number(std::string_view token) const {
-    double value = 0;
-    const char* end = token.data() + token.size();
-    const auto [stop, error] = std::from_chars(token.data(), end, value);
-    if (error != std::errc() || stop != end || !std::isfinite(value)) {
-      Fail(
-          fmt::format("{}: expected a number, found {}", name_, Quoted(token)));
-    }
-    return value;
-  }
-
-  bool Flag() {
-    const std::string& token = Value();
-    if (token != "True" && token != "False") {
-      Fail(fmt::format("{}: expected True or False, found {}", name_,
-                       Quoted(token)));
-    }
-    return token == "True";
-  }
-
-  int64_t Mebibytes(int64_t least) {
-    const int64_t value = Whole();
-    if (value < least) {
-      Fail(fmt::format("{}: expected at least {}, found {}", name_, least,
-                       value));
-    }
-    return std::min(value, kMostMebibytes) * kMebibyte;
+    const std::vector<std::string> nearest = NearestNames(name, names, 1);
+    tokens_.Fail(fmt::format(
+        "no option {}; {}", Quoted(name),
+        nearest.empty() ? fmt::format("options are {}", fmt::join(names, ", "))
+                        : fmt::format("the nearest is {}", nearest.front())));
   }
 
   void Apply(OptionKind kind) {
@@ -237,10 +156,10 @@ class ConfigParser {
         config_.memory_fraction = Share(true);
         break;
       case OptionKind::kExpandable:
-        config_.expandable_segments = Flag();
+        config_.expandable_segments = tokens_.Flag();
         break;
       case OptionKind::kRefusesEarly:
-        config_.refuses_early = Flag();
+        config_.refuses_early = tokens_.Flag();
         break;
       case OptionKind::kRoundup:
         Divisions();
@@ -249,40 +168,50 @@ class ConfigParser {
         config_.segment_reserve = Reserve();
         break;
       case OptionKind::kReserveByClass:
-        Skip();  // no stream has a class
+        tokens_.Skip();  // no stream has a class
         break;
       case OptionKind::kBackend:
-        Backend();
+        CheckBackend(tokens_);
         break;
       case OptionKind::kFlag:
-        Flag();
+        tokens_.Flag();
         break;
       case OptionKind::kNumber:
-        Whole();
+        tokens_.Whole();
         break;
     }
   }
 
+  int64_t Mebibytes(int64_t least) {
+    const int64_t value = tokens_.Whole();
+    if (value < least) {
+      tokens_.FailOption(
+          fmt::format("expected at least {}, found {}", least, value));
+    }
+    return std::min(value, kMostMebibytes) * kMebibyte;
+  }
+
   double Share(bool has_ends) {
-    const double value = Number(Value());
+    const double value = tokens_.Number();
     if (value < 0 || value > 1 || (!has_ends && (value == 0 || value == 1))) {
-      Fail(fmt::format("{}: expected a number {} 0 and 1, found {}", name_,
-                       has_ends ? "from" : "between", value));
+      tokens_.FailOption(fmt::format("expected a number {} 0 {} 1, found {}",
+                                     has_ends ? "from" : "between",
+                                     has_ends ? "to" : "and", value));
     }
     return value;
   }
 
   SegmentReserve Reserve() {
-    std::string_view token = Value();
+    std::string_view token = tokens_.Value();
     SegmentReserve reserve;
     if (token.ends_with('G') || token.ends_with('g')) {
       token.remove_suffix(1);
       reserve.is_share = false;
     }
-    reserve.value = Number(token);
+    reserve.value = tokens_.NumberIn(token);
     if (reserve.value <= 0) {
-      Fail(fmt::format("{}: expected more than 0, found {}", name_,
-                       reserve.value));
+      tokens_.FailOption(
+          fmt::format("expected more than 0, found {}", reserve.value));
     }
     if (!reserve.is_share) {
       reserve.value *= static_cast<double>(int64_t{1} << 30);
@@ -291,35 +220,35 @@ class ConfigParser {
   }
 
   int64_t PowerOfTwo(bool may_be_zero) {
-    const int64_t value = Whole();
+    const int64_t value = tokens_.Whole();
     if ((value == 0 && may_be_zero) ||
         std::has_single_bit(static_cast<uint64_t>(value))) {
       return value;
     }
-    Fail(fmt::format("{}: expected a power of two, found {}", name_, value));
+    tokens_.FailOption(fmt::format("expected a power of two, found {}", value));
   }
 
   // Reads one number of divisions, or a list "[256:1,512:2,>:8]": for sizes
   // from so many MiB on, the first also for smaller ones.
   void Divisions() {
     auto& divisions = config_.roundup_divisions;
-    if (at_ < tokens_.size() && tokens_[at_] != "[") {
+    if (!tokens_.IsNext("[")) {
       divisions.fill(PowerOfTwo(false));
       return;
     }
-    Expect("[");
+    tokens_.Expect("[");
     bool is_first = true;
     size_t last = 0;
-    while (at_ < tokens_.size() && tokens_[at_] != "]") {
-      const bool is_rest = tokens_[at_] == ">";
+    while (!tokens_.IsDone() && !tokens_.IsNext("]")) {
+      const bool is_rest = tokens_.IsNext(">");
       size_t index = 0;
       if (is_rest) {
-        ++at_;
+        tokens_.Value();
       } else {
         const auto boundary = static_cast<uint64_t>(PowerOfTwo(false));
         index = std::min<size_t>(std::bit_width(boundary) - 1, 15);
       }
-      Expect(":");
+      tokens_.Expect(":");
       const int64_t value = PowerOfTwo(true);
       if (is_rest) {
         FillRest(last, value);
@@ -329,35 +258,22 @@ class ConfigParser {
         divisions[index] = value;
         last = index;
       }
-      if (at_ < tokens_.size() && tokens_[at_] != "]") Expect(",");
+      if (!tokens_.IsDone() && !tokens_.IsNext("]")) tokens_.Expect(",");
     }
-    Expect("]");
+    tokens_.Expect("]");
   }
 
+  // Sets the divisions behind the last boundary, before 2.10 from the boundary
+  // itself on.
   void FillRest(size_t last, int64_t value) {
     auto& divisions = config_.roundup_divisions;
-    // Before 2.10 the rest begins with the last boundary itself.
     const size_t first =
         config_.version.minor < kLaterThanOldest ? last : last + 1;
     std::fill(divisions.begin() + static_cast<std::ptrdiff_t>(first),
               divisions.end(), value);
   }
 
-  void Backend() {
-    const std::string& name = Value();
-    if (name == "native") return;
-    if (name == "cudaMallocAsync") {
-      Fail(
-          "backend: cudaMallocAsync is CUDA's own allocator, which is not "
-          "simulated");
-    }
-    Fail(fmt::format("backend: expected native, found {}", Quoted(name)));
-  }
-
-  std::vector<std::string> tokens_;
-  std::string what_;
-  size_t at_ = 0;
-  std::string_view name_;
+  ConfigTokens tokens_;
   AllocatorConfig config_;
 };
 

@@ -15,7 +15,7 @@ namespace acplan::graph {
 // Runs events one by one on an allocator of its own.
 class EventRunner {
  public:
-  // `events` must outlive the runner.
+  // Keeps a reference to `events`.
   EventRunner(const AllocatorEvents& events, const AllocatorConfig& config,
               int64_t device_bytes);
 
@@ -77,7 +77,8 @@ Replay ReplayEvents(const AllocatorEvents& events,
                     const std::function<void(size_t, const CachingAllocator&,
                                              BlockId)>& use = nullptr);
 
-// The segments at the peak of the reserved bytes, or where the run fails.
+// Returns the segments at the peak of the reserved bytes, or where the run
+// fails.
 std::vector<SegmentUse> SegmentsAtPeak(const AllocatorEvents& events,
                                        const AllocatorConfig& config,
                                        int64_t device_bytes,

@@ -35,9 +35,9 @@ struct Block {
   SegmentId segment{};
   PoolId pool{};
   bool is_allocated = false;
-  // Whether the address range has memory: always, in native segments.
+  // True where the address range has memory: always, in native segments.
   bool is_mapped = true;
-  // Whether another stream uses the block. Once freed, it waits until that
+  // True where another stream uses the block. Once freed, it waits until that
   // stream is done, and is neither allocated nor free.
   bool is_used_elsewhere = false;
 
@@ -58,11 +58,11 @@ struct Segment {
 struct Pool {
   bool is_small = false;
   int64_t page = 0;  // of its expandable segments
-  FreeList free;
-  std::set<std::pair<int64_t, BlockId>> unmapped;  // by address
+  FreeList free = {};
+  std::set<std::pair<int64_t, BlockId>> unmapped = {};  // by address
 };
 
-// What happened when a request found no free block and no memory.
+// The record of what happened when a request found no free block and no memory.
 struct Reclaim {
   int64_t event = 0;            // the number of the request
   int64_t collected_bytes = 0;  // by garbage collection

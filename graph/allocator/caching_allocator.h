@@ -40,7 +40,7 @@ struct Placement {
 // done when the next request comes.
 class CachingAllocator {
  public:
-  // `device_bytes`: what cudaMalloc can have, all of it for this process.
+  // Begins with an empty device of `device_bytes`, all for this process.
   CachingAllocator(const AllocatorConfig& config, int64_t device_bytes);
 
   // Returns a block for `bytes`, which are above 0 and at most 2^50, or none:
@@ -63,14 +63,14 @@ class CachingAllocator {
   }
 
   // The bytes of the device that are in use.
-  int64_t device_bytes() const { return state_.memory.used; }
+  int64_t device_bytes() const { return state_.memory.used_bytes; }
 
   // The smallest larger device on which the run so far would have been another
   // one; the largest int64_t if there is none.
   int64_t next_device_bytes() const { return state_.memory.next_total; }
 
-  // What happened in the last Allocate if it found neither a free block nor
-  // memory for one at once.
+  // The record of the last Allocate if it found neither a free block nor memory
+  // for one at once.
   const std::optional<Reclaim>& reclaim() const { return reclaim_; }
 
   const AllocatorState& state() const { return state_; }

@@ -27,7 +27,7 @@ DeviceMemory::DeviceMemory(const AllocatorConfig& config, int64_t total_bytes)
       memory_fraction(config.memory_fraction),
       collection_threshold(config.garbage_collection_threshold),
       segment_reserve(config.segment_reserve) {
-  allowed = AllowedBytes(*this, total);
+  allowed_bytes = AllowedBytes(*this, total);
 }
 
 int64_t AllowedBytes(const DeviceMemory& memory, int64_t total) {
@@ -45,26 +45,26 @@ int64_t ReserveBytes(const DeviceMemory& memory, int64_t page, int64_t total) {
   int64_t bytes = total + total / 8;
   if (memory.segment_reserve) {
     const SegmentReserve& reserve = *memory.segment_reserve;
-    const double wanted =
+    const double asked_bytes =
         reserve.value * (reserve.is_share ? static_cast<double>(total) : 1.0);
-    if (wanted < static_cast<double>(bytes)) {
-      bytes = static_cast<int64_t>(wanted);
+    if (asked_bytes < static_cast<double>(bytes)) {
+      bytes = static_cast<int64_t>(asked_bytes);
     }
   }
   return (bytes + page - 1) / page * page;
 }
 
 bool TakeBytes(DeviceMemory& memory, int64_t bytes) {
-  if (memory.used + bytes > memory.total) {
-    memory.next_total = std::min(memory.next_total, memory.used + bytes);
+  if (memory.used_bytes + bytes > memory.total) {
+    memory.next_total = std::min(memory.next_total, memory.used_bytes + bytes);
     return false;
   }
-  memory.used += bytes;
+  memory.used_bytes += bytes;
   return true;
 }
 
 bool Allows(DeviceMemory& memory, int64_t bytes) {
-  if (bytes <= memory.allowed - memory.reserved) return true;
+  if (bytes <= memory.allowed_bytes - memory.reserved) return true;
   NoteDevice(memory, [&](int64_t total) {
     return bytes <= AllowedBytes(memory, total) - memory.reserved;
   });

@@ -25,9 +25,9 @@ struct DeviceMemory {
   DeviceMemory(const AllocatorConfig& config, int64_t total_bytes);
 
   int64_t total = 0;
-  int64_t used = 0;  // in pages
+  int64_t used_bytes = 0;  // in pages
   // The bytes that the process may reserve, and that it has reserved.
-  int64_t allowed = 0;
+  int64_t allowed_bytes = 0;
   int64_t reserved = 0;
   double memory_fraction = 1;
   double collection_threshold = 0;

@@ -124,7 +124,7 @@ int64_t UnmapPages(AllocatorState& state, BlockId id) {
   MergeWith(state, id, unmapped.previous);
   MergeWith(state, id, state.At(id).next);
   state.At(block.pool).unmapped.insert({state.At(id).address, id});
-  state.memory.used -= end - begin;
+  state.memory.used_bytes -= end - begin;
   state.memory.reserved -= end - begin;
   return end - begin;
 }

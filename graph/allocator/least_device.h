@@ -11,7 +11,7 @@ namespace acplan::graph {
 // The smallest device on which a run ends without a failure.
 struct LeastDevice {
   int64_t bytes = 0;
-  // Whether every smaller device fails. Otherwise the limit of runs came first:
+  // True where every smaller device fails. Otherwise the limit of runs came first:
   // this one is enough, and so were all that halving met above it.
   bool is_least = true;
   int64_t runs = 0;

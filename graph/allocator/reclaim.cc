@@ -18,7 +18,8 @@ int64_t ReleaseSegment(AllocatorState& state, BlockId id) {
   RemoveFree(state, id);
   const Block& block = state.At(id);
   const int64_t size = block.size;
-  state.memory.used -= (size + kDevicePage - 1) / kDevicePage * kDevicePage;
+  state.memory.used_bytes -=
+      (size + kDevicePage - 1) / kDevicePage * kDevicePage;
   state.memory.reserved -= size;
   DropSegment(state, block.segment);
   DropBlock(state, id);
@@ -81,14 +82,14 @@ int64_t ReleaseOversize(AllocatorState& state, PoolId pool_id,
   const int64_t max_split = state.config.max_split_bytes;
   if (max_split == AllocatorConfig::kUnlimited) return 0;
   const FreeList& list = state.At(pool_id).free;
-  const int64_t wanted = std::max(rounded_bytes, max_split);
-  FreeList::Position at = list.LowerBound({.size = wanted});
+  const int64_t wanted_bytes = std::max(rounded_bytes, max_split);
+  FreeList::Position at = list.LowerBound({.size = wanted_bytes});
   if (!list.IsEnd(at) && !IsExpandable(state, list.At(at).block)) {
     is_enough = true;
     return ReleaseSegment(state, list.At(at).block);
   }
   int64_t bytes = 0;
-  while (bytes < wanted && !list.IsBegin(at)) {
+  while (bytes < wanted_bytes && !list.IsBegin(at)) {
     at = list.Previous(at);
     const FreeBlock block = list.At(at);
     if (block.size < max_split) break;
@@ -96,7 +97,7 @@ int64_t ReleaseOversize(AllocatorState& state, PoolId pool_id,
     bytes += ReleaseSegment(state, block.block);
     at = list.LowerBound(block);
   }
-  is_enough = bytes >= wanted;
+  is_enough = bytes >= wanted_bytes;
   return bytes;
 }
 

@@ -6,8 +6,8 @@
 
 Needs a C++ compiler, fmt and pip; no GPU. For each version, pip downloads PyTorch's wheel for
 CUDA (half a gigabyte, which is unpacked to two libraries and headers) and CUDA's headers, and
-the libraries run over a stand-in for the CUDA runtime (allocator/stand_in.cc). What is in the
-folder already is not downloaded again.
+the libraries run over a stand-in for the CUDA runtime (allocator/stand_in.cc). The folder
+keeps what was downloaded.
 
 Sequences have 2,000 events each: sizes around every threshold and of every magnitude, frees in
 any order, several streams with record_stream, empty_cache, devices that are too small, and
@@ -36,12 +36,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = pathlib.Path(__file__).resolve().parent / "allocator"
 GOLDENS = ROOT / "tests/data/allocator/goldens.txt"
 VERSIONS = ("2.9.1", "2.11.0", "2.13.0", "2.15.0")
-# What is wanted of PyTorch's wheel.
+# The parts of PyTorch's wheel that are unpacked.
 PARTS = ("torch/lib/libc10", "torch/include/c10/", "torch/include/torch/headeronly/")
 OURS = (
     "allocator/allocator_config",
     "allocator/blocks",
     "allocator/caching_allocator",
+    "allocator/config_tokens",
     "allocator/device_memory",
     "allocator/expandable_segments",
     "allocator/free_list",
@@ -116,9 +117,9 @@ class Build:
 
     def make(self) -> None:
         """Compiles what has no object file yet, and links."""
-        found = glob.glob(f"{self.cuda}/nvidia/**/include", recursive=True)
-        include = [f"-I{path}" for path in found]
-        is_new = any("cu13" in path for path in found)
+        folders = glob.glob(f"{self.cuda}/nvidia/**/include", recursive=True)
+        include = [f"-I{path}" for path in folders]
+        is_new = any("cu13" in path for path in folders)
         runtime = f"libcudart.so.{13 if is_new else 12}"
         exports = self.folder / "exports.map"
         exports.write_text(f"{runtime} {{ global: *; }};\n")

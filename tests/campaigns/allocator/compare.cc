@@ -74,11 +74,12 @@ class Generator {
     const int64_t kind = Below(100);
     if (kind < 35) return s.palette[Below(s.palette.size())];
     if (kind < 60) {
-      static const int64_t edges[] = {512,       1024,      kMiB / 2,  kMiB,
-                                      2 * kMiB,  4 * kMiB,  9 * kMiB,  10 * kMiB,
-                                      11 * kMiB, 12 * kMiB, 20 * kMiB, 21 * kMiB,
-                                      22 * kMiB, 32 * kMiB, 40 * kMiB, 64 * kMiB};
-      static const int64_t steps[] = {0, 1, -1, 511, 512, 513, -512, -511,
+      static const int64_t edges[] = {
+          512,       1024,      kMiB / 2,  kMiB,      2 * kMiB,  4 * kMiB,
+          9 * kMiB,  10 * kMiB, 11 * kMiB, 12 * kMiB, 20 * kMiB, 21 * kMiB,
+          22 * kMiB, 32 * kMiB, 40 * kMiB, 64 * kMiB};
+      static const int64_t steps[] = {0,    1,     -1,         511,
+                                      512,  513,   -512,       -511,
                                       kMiB, -kMiB, kMiB + 512, kMiB - 512};
       int64_t edge = edges[Below(16)];
       if (s.max_split > 0 && Chance(.4)) edge = s.max_split;
@@ -102,7 +103,8 @@ class Generator {
       add("large_segment_size_mb", std::to_string(large));
     }
     if (Chance(.35)) {
-      s.max_split = (large + (minor_ < 10 ? 1 : 0) + Below(Chance(.5) ? 20 : 200)) * kMiB;
+      s.max_split =
+          (large + (minor_ < 10 ? 1 : 0) + Below(Chance(.5) ? 20 : 200)) * kMiB;
       add("max_split_size_mb", std::to_string(s.max_split / kMiB));
       if (Chance(.4)) {
         add("max_non_split_rounding_mb", std::to_string(large + 1 + Below(60)));
@@ -313,7 +315,8 @@ void RunSequence(uint64_t seed, int64_t events, int minor, Totals& totals,
   Comparison comparison(sequence, generator, totals, minor);
   const bool prints_events = std::getenv("COMPARE_EVENTS") != nullptr;
   ++totals.sequences;
-  totals.expandable += sequence.settings.find("segments:True") != std::string::npos;
+  totals.expandable +=
+      sequence.settings.find("segments:True") != std::string::npos;
   for (int64_t k = 0; k < events; ++k) {
     const std::string difference = comparison.Step();
     ++totals.events;
@@ -322,11 +325,12 @@ void RunSequence(uint64_t seed, int64_t events, int minor, Totals& totals,
     }
     if (difference.empty()) continue;
     ++(difference.starts_with("stop") ? totals.stopped : totals.differences);
-    std::printf("seed %llu, \"%s\", device %lld, fraction %g, event %lld (%s): %s\n",
-                static_cast<unsigned long long>(seed), sequence.settings.c_str(),
-                static_cast<long long>(sequence.device_bytes),
-                sequence.memory_fraction, static_cast<long long>(k),
-                comparison.log().c_str(), difference.c_str());
+    std::printf(
+        "seed %llu, \"%s\", device %lld, fraction %g, event %lld (%s): %s\n",
+        static_cast<unsigned long long>(seed), sequence.settings.c_str(),
+        static_cast<long long>(sequence.device_bytes), sequence.memory_fraction,
+        static_cast<long long>(k), comparison.log().c_str(),
+        difference.c_str());
     break;
   }
   totals.retries += comparison.retries_;
@@ -342,9 +346,9 @@ int main(int argc, char** argv) {
   const int64_t events = std::atoll(argv[3]);
   const int minor = std::atoi(argv[4]);
   const std::string settings = argc > 6 ? argv[5] : "";
-  auto* totals = static_cast<Totals*>(
-      mmap(nullptr, sizeof(Totals), PROT_READ | PROT_WRITE,
-           MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* totals =
+      static_cast<Totals*>(mmap(nullptr, sizeof(Totals), PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   std::setvbuf(stdout, nullptr, _IONBF, 0);
   for (uint64_t seed = first; seed < first + static_cast<uint64_t>(count);
        ++seed) {
@@ -365,7 +369,8 @@ int main(int argc, char** argv) {
     }
   }
   std::printf(
-      "%lld sequences, %lld events, %lld requests, %lld failures, %lld retries, "
+      "%lld sequences, %lld events, %lld requests, %lld failures, %lld "
+      "retries, "
       "%lld collections, %lld oversize, %lld releases, %lld shared blocks, "
       "%lld expandable, %lld stopped, %lld differences\n",
       (long long)totals->sequences, (long long)totals->events,

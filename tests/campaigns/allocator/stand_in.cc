@@ -15,27 +15,27 @@ constexpr size_t kPage = size_t{2} << 20;
 
 struct Range {
   size_t size = 0;
-  size_t taken = 0;
+  size_t device_bytes = 0;
   int64_t number = 0;
 };
 
 size_t total = size_t{80} << 30;
-size_t used = 0;
+size_t used_bytes = 0;
 uintptr_t next_address = 0x7f0000000000;
 int64_t next_number = 0;
 std::map<uintptr_t, Range> ranges;
 
 size_t Pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-uintptr_t NewRange(size_t size, size_t taken) {
+uintptr_t NewRange(size_t size, size_t device_bytes) {
   const uintptr_t address = next_address;
   next_address += Pages(size) + kPage;
-  ranges[address] = {size, taken, next_number++};
+  ranges[address] = {size, device_bytes, next_number++};
   return address;
 }
 
-int Reserve(unsigned long long* address, size_t size, size_t, unsigned long long,
-            unsigned long long) {
+int Reserve(unsigned long long* address, size_t size, size_t,
+            unsigned long long, unsigned long long) {
   *address = NewRange(size, 0);
   return 0;
 }
@@ -47,18 +47,18 @@ int FreeAddresses(unsigned long long address, size_t) {
 
 int Create(unsigned long long* handle, size_t size, const void*,
            unsigned long long) {
-  if (used + size > total) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
-  used += size;
+  if (used_bytes + size > total) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  used_bytes += size;
   *handle = size;
   return 0;
 }
 
 int Release(unsigned long long handle) {
-  used -= handle;
+  used_bytes -= handle;
   return 0;
 }
 
-int Done() { return 0; }
+int Succeed() { return 0; }
 int NotSupported() { return 801; }
 
 int Granularity(size_t* bytes, const void*, int) {
@@ -92,9 +92,9 @@ void* EntryPoint(const char* name) {
       {"cuMemAddressFree", reinterpret_cast<void*>(FreeAddresses)},
       {"cuMemCreate", reinterpret_cast<void*>(Create)},
       {"cuMemRelease", reinterpret_cast<void*>(Release)},
-      {"cuMemMap", reinterpret_cast<void*>(Done)},
-      {"cuMemUnmap", reinterpret_cast<void*>(Done)},
-      {"cuMemSetAccess", reinterpret_cast<void*>(Done)},
+      {"cuMemMap", reinterpret_cast<void*>(Succeed)},
+      {"cuMemUnmap", reinterpret_cast<void*>(Succeed)},
+      {"cuMemSetAccess", reinterpret_cast<void*>(Succeed)},
       {"cuMemGetAllocationGranularity", reinterpret_cast<void*>(Granularity)},
       {"cuDeviceGet", reinterpret_cast<void*>(DeviceOf)},
       {"cuDeviceGetAttribute", reinterpret_cast<void*>(Attribute)},
@@ -112,7 +112,7 @@ extern "C" {
 
 void StandInSetTotal(size_t bytes) { total = bytes; }
 
-size_t StandInUsed() { return used; }
+size_t StandInUsed() { return used_bytes; }
 
 bool StandInFind(const void* address, int64_t* number, int64_t* offset) {
   const auto at = reinterpret_cast<uintptr_t>(address);
@@ -126,27 +126,27 @@ bool StandInFind(const void* address, int64_t* number, int64_t* offset) {
 }
 
 cudaError_t cudaMalloc(void** address, size_t size) {
-  const size_t taken = Pages(size);
-  if (used + taken > total) {
+  const size_t device_bytes = Pages(size);
+  if (used_bytes + device_bytes > total) {
     *address = nullptr;
     return cudaErrorMemoryAllocation;
   }
-  used += taken;
-  *address = reinterpret_cast<void*>(NewRange(size, taken));
+  used_bytes += device_bytes;
+  *address = reinterpret_cast<void*>(NewRange(size, device_bytes));
   return cudaSuccess;
 }
 
 cudaError_t cudaFree(void* address) {
   const auto range = ranges.find(reinterpret_cast<uintptr_t>(address));
   if (range == ranges.end()) return cudaErrorInvalidValue;
-  used -= range->second.taken;
+  used_bytes -= range->second.device_bytes;
   ranges.erase(range);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* all) {
   *all = total;
-  *free = total - used;
+  *free = total - used_bytes;
   return cudaSuccess;
 }
 
@@ -176,7 +176,8 @@ cudaError_t cudaDriverGetVersion(int* version) {
   *version = 13000;
   return cudaSuccess;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+cudaError_t cudaStreamIsCapturing(cudaStream_t,
+                                  cudaStreamCaptureStatus* status) {
   *status = cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
