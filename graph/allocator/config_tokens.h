@@ -13,12 +13,12 @@ namespace acplan::graph {
 // themselves; spaces do not count.
 class ConfigTokens {
  public:
-  // `what` names the flag or variable in errors.
+  // Cuts the text. Errors begin with `what`, the name of a flag or variable.
   ConfigTokens(std::string_view text, std::string_view what);
 
   // Throws InputError, one line that names the flag.
   [[noreturn]] void Fail(const std::string& message) const;
-  // The same, naming the option as well.
+  // Throws the same, naming the option as well.
   [[noreturn]] void FailOption(const std::string& message) const;
 
   // Goes back to the front.
