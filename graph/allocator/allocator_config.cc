@@ -21,8 +21,10 @@ namespace acplan::graph {
 namespace {
 
 constexpr int64_t kMebibyte = int64_t{1} << 20;
-// Larger sizes are taken as this one: no device has as much.
-constexpr int64_t kMostMebibytes = int64_t{1} << 40;
+// Larger sizes, and more divisions, are taken as these: no device has as much, and
+// no block is divided so finely.
+constexpr int64_t kMostMebibytes = int64_t{1} << 24;
+constexpr int64_t kMostDivisions = int64_t{1} << 40;
 
 // How the value of an option is read.
 enum class OptionKind {
@@ -223,7 +225,7 @@ class ConfigParser {
     const int64_t value = tokens_.Whole();
     if ((value == 0 && may_be_zero) ||
         std::has_single_bit(static_cast<uint64_t>(value))) {
-      return value;
+      return std::min(value, kMostDivisions);
     }
     tokens_.FailOption(fmt::format("expected a power of two, found {}", value));
   }
