@@ -1,6 +1,6 @@
 // Whatever the bytes: the first line is a configuration and the rest are events, or
-// either is an InputError of one line. What is read runs on a small device and on
-// one without limit, with the sums of its blocks in order.
+// either is an InputError of one line. The events run on a small device and on one
+// without limit, and the sums of blocks are those that the allocator counts.
 
 #include <algorithm>
 #include <cstdint>

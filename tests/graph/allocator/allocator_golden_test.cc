@@ -9,8 +9,8 @@
 #include "graph/allocator/allocator_replay.h"
 #include "graph/base/file_lines.h"
 
-// What PyTorch's own allocator did (tests/campaigns/allocator.py
-// --write-goldens), event by event.
+// Compares each event with what PyTorch's own allocator did
+// (tests/campaigns/allocator.py --write-goldens).
 
 namespace acplan::graph {
 namespace {
