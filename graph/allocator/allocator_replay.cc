@@ -55,7 +55,7 @@ std::vector<SegmentUse> SegmentsOf(const CachingAllocator& allocator) {
     const Segment& segment = state.At(first.segment);
     SegmentUse use = {.number = segment.number,
                       .offset = first.address - segment.address,
-                      .stream = allocator.StreamOf(first.pool),
+                      .stream = state.At(first.pool).stream,
                       .is_small = state.At(first.pool).is_small,
                       .is_expandable = segment.is_expandable};
     for (const Block* block = &first; block->is_mapped;

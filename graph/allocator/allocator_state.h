@@ -21,6 +21,11 @@ enum class SegmentId : int32_t {};
 // The place of the blocks of one stream in one pool.
 enum class PoolId : int32_t {};
 
+// The place of the default pools (0) or of a private pool.
+enum class OwnerId : int32_t {};
+
+inline constexpr OwnerId kDefaultOwner{0};
+
 // A piece of a segment. Neighbours in the segment are linked; free neighbours
 // are one block, except that mapped and unmapped ones stay apart.
 struct Block {
@@ -54,9 +59,29 @@ struct Segment {
   bool is_expandable = false;
 };
 
+// The small and the large pool that all share, or that CUDA graphs have for
+// themselves.
+struct PoolOwner {
+  int64_t name = 0;  // of a private pool
+  int users = 1;     // 0: its memory may be given back
+  // Segments, and maps without unmaps, that the device gave it.
+  int64_t segments = 0;
+  bool is_gone = false;
+  // The searches of its small pools, and of its large ones.
+  int64_t searches[2] = {0, 0};
+};
+
+// A private pool that serves requests now.
+struct ActivePool {
+  OwnerId owner{};
+  bool is_capture = false;
+};
+
 // The free blocks of one stream in one pool.
 struct Pool {
   bool is_small = false;
+  OwnerId owner{};
+  int64_t stream = 0;
   int64_t page = 0;  // of its expandable segments
   FreeList free = {};
   std::set<std::pair<int64_t, BlockId>> unmapped = {};  // by address
@@ -82,10 +107,10 @@ struct AllocatorState {
   std::vector<Segment> segments;
   std::vector<SegmentId> unused_segments;
   std::vector<Pool> pools;  // of a stream: the small one, then the large one
+  std::vector<PoolOwner> owners = {PoolOwner{}};
+  std::vector<ActivePool> active;  // in the order in which they began
   // Freed blocks that another stream still uses.
   std::vector<BlockId> waiting;
-  // The searches of all small pools, and of all large ones.
-  int64_t searches[2] = {0, 0};
   int64_t next_address = kDevicePage;
   int64_t next_segment = 0;
   int64_t next_serial = 0;
@@ -95,6 +120,10 @@ struct AllocatorState {
   Segment& At(SegmentId id) { return segments[static_cast<size_t>(id)]; }
   const Segment& At(SegmentId id) const {
     return segments[static_cast<size_t>(id)];
+  }
+  PoolOwner& At(OwnerId id) { return owners[static_cast<size_t>(id)]; }
+  const PoolOwner& At(OwnerId id) const {
+    return owners[static_cast<size_t>(id)];
   }
   Pool& At(PoolId id) { return pools[static_cast<size_t>(id)]; }
   const Pool& At(PoolId id) const { return pools[static_cast<size_t>(id)]; }

@@ -135,7 +135,7 @@ void DropSegment(AllocatorState& state, SegmentId id) {
 void AddFree(AllocatorState& state, BlockId id) {
   Block& block = state.At(id);
   Pool& pool = state.At(block.pool);
-  block.birth = state.searches[pool.is_small ? 0 : 1];
+  block.birth = state.At(pool.owner).searches[pool.is_small ? 0 : 1];
   pool.free.Insert(FreeEntry(state, id));
 }
 
@@ -190,7 +190,7 @@ BlockId TakeBestFit(AllocatorState& state, PoolId pool_id,
   const AllocatorConfig& config = state.config;
   Pool& pool = state.At(pool_id);
   if (config.memory_fraction < 1 && config.garbage_collection_threshold > 0) {
-    ++state.searches[pool.is_small ? 0 : 1];
+    ++state.At(pool.owner).searches[pool.is_small ? 0 : 1];
   }
   FreeList::Position at = pool.free.LowerBound({.size = rounded_bytes});
   if (pool.free.IsEnd(at)) return kNoBlock;

@@ -7,21 +7,42 @@
 #include "graph/allocator/reclaim.h"
 
 namespace acplan::graph {
+namespace {
+
+// Before, the first of several private pools that serve at once did.
+constexpr PyTorchVersion kServesFromTheLast{2, 10};
+
+}  // namespace
 
 CachingAllocator::CachingAllocator(const AllocatorConfig& config,
                                    int64_t device_bytes)
     : state_(config, device_bytes) {}
 
 PoolId CachingAllocator::PoolOf(int64_t stream, bool is_small) {
-  const auto [entry, is_new] = pool_of_stream_.try_emplace(
-      stream, PoolId{static_cast<int32_t>(state_.pools.size())});
-  if (is_new) {
-    streams_.push_back(stream);
-    state_.pools.push_back({.is_small = true, .page = kDevicePage});
-    state_.pools.push_back(
-        {.is_small = false, .page = state_.config.large_segment_bytes});
+  OwnerId owner = kDefaultOwner;
+  if (!state_.active.empty()) {
+    const bool is_first = state_.config.version < kServesFromTheLast;
+    owner = (is_first ? state_.active.front() : state_.active.back()).owner;
   }
-  return PoolId{static_cast<int32_t>(entry->second) + (is_small ? 0 : 1)};
+  const bool is_last = last_pool_ != PoolId{-1} &&
+                       state_.At(last_pool_).stream == stream &&
+                       state_.At(last_pool_).owner == owner;
+  if (!is_last) {
+    const auto [entry, is_new] = pool_of_stream_.try_emplace(
+        {owner, stream}, PoolId{static_cast<int32_t>(state_.pools.size())});
+    last_pool_ = entry->second;
+    if (is_new) {
+      Pool pool = {.is_small = true,
+                   .owner = owner,
+                   .stream = stream,
+                   .page = kDevicePage};
+      state_.pools.push_back(pool);
+      pool.is_small = false;
+      pool.page = state_.config.large_segment_bytes;
+      state_.pools.push_back(pool);
+    }
+  }
+  return PoolId{static_cast<int32_t>(last_pool_) + (is_small ? 0 : 1)};
 }
 
 void CachingAllocator::CountReserved() {
@@ -51,6 +72,7 @@ BlockId CachingAllocator::NewSegmentFor(PoolId pool, int64_t rounded_bytes) {
   const int64_t pages = (bytes + kDevicePage - 1) / kDevicePage * kDevicePage;
   if (!TakeBytes(state_.memory, pages)) return kNoBlock;
   state_.memory.reserved += bytes;
+  ++state_.At(state_.At(pool).owner).segments;
   CountReserved();
   const SegmentId segment = NewSegment(state_, bytes, false);
   return NewBlock(state_, {.size = bytes,
@@ -67,6 +89,7 @@ BlockId CachingAllocator::Reclaimed(PoolId pool, int64_t rounded_bytes) {
     const BlockId block = NewSegmentFor(pool, rounded_bytes);
     if (block != kNoBlock) return block;
   }
+  if (IsCapturing(state_)) return kNoBlock;
   reclaim_->released_bytes = ReleaseCached(state_);
   reclaim_->is_retry = true;
   ++counts_.retries;
@@ -74,7 +97,7 @@ BlockId CachingAllocator::Reclaimed(PoolId pool, int64_t rounded_bytes) {
 }
 
 BlockId CachingAllocator::Allocate(int64_t bytes, int64_t stream) {
-  if (!state_.waiting.empty()) ReturnWaiting(state_);
+  if (!state_.waiting.empty() && !IsCapturing(state_)) ReturnWaiting(state_);
   reclaim_.reset();
   const int64_t rounded = RoundedBytes(state_.config, bytes);
   const PoolId pool = PoolOf(stream, IsSmall(rounded));
@@ -123,7 +146,51 @@ void CachingAllocator::Free(BlockId id) {
 
 void CachingAllocator::RecordStream(BlockId id, int64_t stream) {
   Block& block = state_.At(id);
-  if (StreamOf(block.pool) != stream) block.is_used_elsewhere = true;
+  if (state_.At(block.pool).stream != stream) block.is_used_elsewhere = true;
+}
+
+PoolOwner* CachingAllocator::OwnerNamed(int64_t name) {
+  const auto owner = std::find_if(
+      state_.owners.begin() + 1, state_.owners.end(),
+      [&](const PoolOwner& o) { return !o.is_gone && o.name == name; });
+  return owner == state_.owners.end() ? nullptr : &*owner;
+}
+
+bool CachingAllocator::IsActive(const PoolOwner& owner) const {
+  return std::ranges::any_of(state_.active, [&](const ActivePool& active) {
+    return &state_.At(active.owner) == &owner;
+  });
+}
+
+bool CachingAllocator::BeginPool(int64_t name, bool is_capture) {
+  PoolOwner* owner = OwnerNamed(name);
+  if (owner == nullptr) {
+    owner = &state_.owners.emplace_back();
+    owner->name = name;
+  } else {
+    if (owner->users == 0 || IsActive(*owner)) return false;
+    ++owner->users;
+  }
+  state_.active.push_back(
+      {OwnerId{static_cast<int32_t>(owner - state_.owners.data())},
+       is_capture});
+  return true;
+}
+
+bool CachingAllocator::EndPool(int64_t name) {
+  const auto active = std::ranges::find_if(
+      state_.active,
+      [&](const ActivePool& a) { return state_.At(a.owner).name == name; });
+  if (active == state_.active.end()) return false;
+  state_.active.erase(active);
+  return true;
+}
+
+bool CachingAllocator::ReleasePool(int64_t name) {
+  PoolOwner* owner = OwnerNamed(name);
+  if (owner == nullptr || owner->users == 0 || IsActive(*owner)) return false;
+  --owner->users;
+  return true;
 }
 
 int64_t CachingAllocator::EmptyCache() {

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <unordered_map>
-#include <vector>
+#include <utility>
 
 #include "graph/allocator/allocator_config.h"
 #include "graph/allocator/allocator_state.h"
@@ -53,14 +53,22 @@ class CachingAllocator {
   // Notes that work on `stream` uses the block: Tensor.record_stream.
   void RecordStream(BlockId block, int64_t stream);
 
+  // Serves requests from a private pool of this name until EndPool: that of a
+  // CUDA graph which is captured, or of torch.cuda.use_mem_pool. It is made, or
+  // has one more user. Returns whether that can be: it does not serve already, and
+  // is not without users.
+  bool BeginPool(int64_t name, bool is_capture);
+  // Ends that. Returns whether the pool served.
+  bool EndPool(int64_t name);
+  // Takes a user off a pool: a graph is reset. Without users its memory can be
+  // given back. Returns whether it had one and does not serve.
+  bool ReleasePool(int64_t name);
+
   // Gives all cached memory back: torch.cuda.empty_cache. Returns the bytes.
   int64_t EmptyCache();
 
   const AllocatorCounts& counts() const { return counts_; }
   Placement PlacementOf(BlockId block) const;
-  int64_t StreamOf(PoolId pool) const {
-    return streams_[static_cast<size_t>(pool) / 2];
-  }
 
   // The bytes of the device that are in use.
   int64_t device_bytes() const { return state_.memory.used_bytes; }
@@ -77,6 +85,8 @@ class CachingAllocator {
 
  private:
   PoolId PoolOf(int64_t stream, bool is_small);
+  PoolOwner* OwnerNamed(int64_t name);
+  bool IsActive(const PoolOwner& owner) const;
   bool HasMemoryFor(int64_t rounded_bytes);
   BlockId NewSegmentFor(PoolId pool, int64_t rounded_bytes);
   BlockId Reclaimed(PoolId pool, int64_t rounded_bytes);
@@ -85,8 +95,8 @@ class CachingAllocator {
   AllocatorState state_;
   AllocatorCounts counts_;
   std::optional<Reclaim> reclaim_;
-  std::unordered_map<int64_t, PoolId> pool_of_stream_;
-  std::vector<int64_t> streams_;  // of pools 2k and 2k + 1
+  std::map<std::pair<OwnerId, int64_t>, PoolId> pool_of_stream_;
+  PoolId last_pool_{-1};  // the small one of the last request
 };
 
 }  // namespace acplan::graph

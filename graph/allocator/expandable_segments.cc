@@ -124,6 +124,7 @@ int64_t UnmapPages(AllocatorState& state, BlockId id) {
   MergeWith(state, id, unmapped.previous);
   MergeWith(state, id, state.At(id).next);
   state.At(block.pool).unmapped.insert({state.At(id).address, id});
+  --state.At(state.At(block.pool).owner).segments;
   state.memory.used_bytes -= end - begin;
   state.memory.reserved -= end - begin;
   return end - begin;
@@ -147,6 +148,7 @@ BlockId MapBlock(AllocatorState& state, PoolId pool, int64_t rounded_bytes) {
     id = next;
   }
   RemoveFree(state, id);
+  ++state.At(state.At(pool).owner).segments;
   return id;
 }
 

@@ -9,6 +9,9 @@
 namespace acplan::graph {
 namespace {
 
+// Before, a private pool that serves requests was taken for a capture.
+constexpr PyTorchVersion kTellsCaptures{2, 13};
+
 bool IsExpandable(const AllocatorState& state, BlockId id) {
   return state.At(state.At(id).segment).is_expandable;
 }
@@ -18,6 +21,7 @@ int64_t ReleaseSegment(AllocatorState& state, BlockId id) {
   RemoveFree(state, id);
   const Block& block = state.At(id);
   const int64_t size = block.size;
+  --state.At(state.At(block.pool).owner).segments;
   state.memory.used_bytes -=
       (size + kDevicePage - 1) / kDevicePage * kDevicePage;
   state.memory.reserved -= size;
@@ -27,14 +31,14 @@ int64_t ReleaseSegment(AllocatorState& state, BlockId id) {
 }
 
 int64_t Age(const AllocatorState& state, BlockId id) {
-  return state.searches[1] - state.At(id).birth;
+  return state.At(kDefaultOwner).searches[1] - state.At(id).birth;
 }
 
-// The unsplit free blocks of all large pools.
+// The unsplit free blocks of all large pools but private ones.
 std::vector<BlockId> UnsplitLarge(const AllocatorState& state) {
   std::vector<BlockId> blocks;
   for (const Pool& pool : state.pools) {
-    if (pool.is_small) continue;
+    if (pool.is_small || pool.owner != kDefaultOwner) continue;
     for (auto at = pool.free.Begin(); !pool.free.IsEnd(at);
          at = pool.free.Next(at)) {
       const BlockId id = pool.free.At(at).block;
@@ -101,10 +105,20 @@ int64_t ReleaseOversize(AllocatorState& state, PoolId pool_id,
   return bytes;
 }
 
+bool IsCapturing(const AllocatorState& state) {
+  if (state.config.version < kTellsCaptures) return !state.active.empty();
+  return std::ranges::any_of(state.active, &ActivePool::is_capture);
+}
+
 int64_t ReleaseCached(AllocatorState& state) {
-  ReturnWaiting(state);
+  const bool has_default = !IsCapturing(state);
+  if (has_default) ReturnWaiting(state);
   int64_t bytes = 0;
   for (size_t p = 0; p < state.pools.size(); ++p) {
+    const OwnerId owner = state.pools[p].owner;
+    const bool is_released =
+        owner == kDefaultOwner ? has_default : state.At(owner).users == 0;
+    if (!is_released) continue;
     const FreeList& list = state.pools[p].free;
     std::vector<BlockId> whole;
     for (auto at = list.Begin(); !list.IsEnd(at); at = list.Next(at)) {
@@ -115,6 +129,9 @@ int64_t ReleaseCached(AllocatorState& state) {
     }
     for (const BlockId id : whole) bytes += ReleaseSegment(state, id);
     bytes += UnmapFreePages(state, PoolId{static_cast<int32_t>(p)});
+  }
+  for (PoolOwner& owner : state.owners) {
+    owner.is_gone |= owner.users == 0 && owner.segments == 0;
   }
   return bytes;
 }

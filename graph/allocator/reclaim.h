@@ -17,8 +17,12 @@ int64_t CollectGarbage(AllocatorState& state);
 int64_t ReleaseOversize(AllocatorState& state, PoolId pool,
                         int64_t rounded_bytes, bool& is_enough);
 
+// Returns whether a CUDA graph is captured now.
+bool IsCapturing(const AllocatorState& state);
+
 // Gives all segments that are wholly free and all free pages back, once the
-// blocks that wait for other streams are free. Returns the bytes.
+// blocks that wait for other streams are free: of private pools without users
+// and, unless a graph is captured, of the default ones. Returns the bytes.
 int64_t ReleaseCached(AllocatorState& state);
 
 }  // namespace acplan::graph

@@ -35,7 +35,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 // Shared by all processes.
 struct Totals {
   int64_t sequences, events, requests, failures, retries, collected, oversize,
-      released, shared_blocks, expandable, differences, stopped;
+      released, shared_blocks, expandable, pools, differences, stopped;
 };
 
 struct Live {
@@ -51,6 +51,7 @@ struct Sequence {
   int64_t max_split = 0;
   int streams = 1;
   double record_share = 0;
+  double pool_share = 0;
   std::vector<int64_t> palette;
   int free_order = 0;
 };
@@ -146,6 +147,7 @@ class Generator {
     s.device_bytes = std::max(s.device_bytes, kMiB);
     if (Chance(.3)) s.streams = 1 + int(Below(4));
     if (Chance(.2)) s.record_share = .02 + .2 * double(Below(10)) / 10;
+    if (Chance(.2)) s.pool_share = .002 + .01 * double(Below(10)) / 10;
     s.palette.resize(1 + Below(20), 1);
     const int64_t most = std::max(s.live_bytes / (1 + Below(20)), 2 * kMiB);
     for (int64_t& size : s.palette) size = LogSize(Chance(.3) ? 1 : kMiB, most);
@@ -185,6 +187,7 @@ class Comparison {
   // Returns what differs at the event, "" for nothing.
   std::string Step() {
     const bool is_full = allocated_ > s_.live_bytes;
+    if (random_.Chance(s_.pool_share)) return ChangePools();
     if (random_.Chance(.001)) {
       RealEmptyCache();
       ours_.EmptyCache();
@@ -209,6 +212,30 @@ class Comparison {
         sequence.settings, "settings", {2, minor});
     config.memory_fraction = sequence.memory_fraction;
     return config;
+  }
+
+  // Begins, ends or releases a private pool.
+  std::string ChangePools() {
+    const int64_t name = 1 + random_.Below(3);
+    log_ = "pool " + std::to_string(name);
+    ++totals_.pools;
+    if (!active_.empty() && random_.Chance(.7)) {
+      const auto [ended, is_capture] = active_.back();
+      active_.pop_back();
+      RealEndPool(ended, is_capture);
+      ours_.EndPool(ended);
+      log_ += " end " + std::to_string(ended);
+    } else if (random_.Chance(.5)) {
+      const bool is_capture = random_.Chance(.5);
+      log_ += is_capture ? " capture" : " begin";
+      if (!ours_.BeginPool(name, is_capture)) return "";
+      RealBeginPool(name, is_capture);
+      active_.emplace_back(name, is_capture);
+    } else if (ours_.ReleasePool(name)) {
+      RealReleasePool(name);
+      log_ += " release";
+    }
+    return Counts();
   }
 
   std::string Allocate() {
@@ -299,6 +326,7 @@ class Comparison {
   Totals& totals_;
   CachingAllocator ours_;
   std::vector<Live> live_;
+  std::vector<std::pair<int64_t, bool>> active_;
   int64_t allocated_ = 0;
   std::string log_;
 };
@@ -372,12 +400,14 @@ int main(int argc, char** argv) {
       "%lld sequences, %lld events, %lld requests, %lld failures, %lld "
       "retries, "
       "%lld collections, %lld oversize, %lld releases, %lld shared blocks, "
-      "%lld expandable, %lld stopped, %lld differences\n",
+      "%lld expandable, %lld changes of pools, %lld stopped, %lld "
+      "differences\n",
       (long long)totals->sequences, (long long)totals->events,
       (long long)totals->requests, (long long)totals->failures,
       (long long)totals->retries, (long long)totals->collected,
       (long long)totals->oversize, (long long)totals->released,
       (long long)totals->shared_blocks, (long long)totals->expandable,
-      (long long)totals->stopped, (long long)totals->differences);
+      (long long)totals->pools, (long long)totals->stopped,
+      (long long)totals->differences);
   return totals->differences == 0 ? 0 : 1;
 }

@@ -14,12 +14,23 @@ namespace c10::cuda::_internal {
 C10_CUDA_API void setHasPrimaryContext(bool (*has_context)(DeviceIndex));
 }
 
+// Since 2.13, when the allocator learnt to tell captures from other uses.
+#if TORCH_MINOR >= 13
+#define TELLS_CAPTURES 1
+#endif
+
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
 namespace {
 
+int captures = 0;  // under way
+
 cudaStream_t StreamOf(int64_t stream) {
   return reinterpret_cast<cudaStream_t>(stream * 4096);
+}
+
+c10::MempoolId_t PoolOf(int64_t name) {
+  return {0, static_cast<c10::CaptureId_t>(name)};
 }
 
 }  // namespace
@@ -60,6 +71,25 @@ void RealRecordStream(void* block, int64_t stream) {
 }
 
 void RealEmptyCache() { allocator::emptyCache(); }
+
+void RealBeginPool(int64_t name, bool is_capture) {
+  allocator::beginAllocateToPool(0, PoolOf(name),
+                                 [](cudaStream_t) { return true; });
+#ifdef TELLS_CAPTURES
+  if (is_capture) allocator::markCaptureBegin(0);
+#endif
+  if (is_capture) StandInSetCapturing(++captures > 0);
+}
+
+void RealEndPool(int64_t name, bool is_capture) {
+  if (is_capture) StandInSetCapturing(--captures > 0);
+#ifdef TELLS_CAPTURES
+  if (is_capture) allocator::markCaptureEnd(0);
+#endif
+  allocator::endAllocateToPool(0, PoolOf(name));
+}
+
+void RealReleasePool(int64_t name) { allocator::releasePool(0, PoolOf(name)); }
 
 RealCounts RealCount() {
   const auto stats = allocator::getDeviceStats(0);

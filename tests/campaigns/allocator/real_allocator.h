@@ -19,6 +19,11 @@ void RealFree(void* block);
 void RealRecordStream(void* block, int64_t stream);
 void RealEmptyCache();
 
+// Private pools: of a graph that is captured, or of torch.cuda.use_mem_pool.
+void RealBeginPool(int64_t name, bool is_capture);
+void RealEndPool(int64_t name, bool is_capture);
+void RealReleasePool(int64_t name);
+
 struct RealCounts {
   int64_t allocated_bytes = 0;
   int64_t reserved_bytes = 0;

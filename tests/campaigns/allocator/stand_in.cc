@@ -23,6 +23,7 @@ size_t total = size_t{80} << 30;
 size_t used_bytes = 0;
 uintptr_t next_address = 0x7f0000000000;
 int64_t next_number = 0;
+cudaStreamCaptureStatus capture_status = cudaStreamCaptureStatusNone;
 std::map<uintptr_t, Range> ranges;
 
 size_t Pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
@@ -112,6 +113,11 @@ extern "C" {
 
 void StandInSetTotal(size_t bytes) { total = bytes; }
 
+void StandInSetCapturing(bool is_capturing) {
+  capture_status = is_capturing ? cudaStreamCaptureStatusActive
+                                : cudaStreamCaptureStatusNone;
+}
+
 size_t StandInUsed() { return used_bytes; }
 
 bool StandInFind(const void* address, int64_t* number, int64_t* offset) {
@@ -178,7 +184,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t,
                                   cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
+  *status = capture_status;
   return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
@@ -212,7 +218,25 @@ cudaError_t cudaGetDriverEntryPointByVersion(
   if (result != nullptr) *result = cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }
-#if CUDART_VERSION < 13000
+#if CUDART_VERSION >= 13000
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t,
+                                     cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t*,
+                                     const cudaGraphNode_t**,
+                                     const cudaGraphEdgeData**, size_t*) {
+  *status = capture_status;
+  if (id != nullptr) *id = 0;
+  return cudaSuccess;
+}
+#else
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t,
+                                        cudaStreamCaptureStatus* status,
+                                        unsigned long long* id, cudaGraph_t*,
+                                        const cudaGraphNode_t**, size_t*) {
+  *status = capture_status;
+  if (id != nullptr) *id = 0;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDriverEntryPoint(const char* name, void** function,
                                     unsigned long long,
                                     cudaDriverEntryPointQueryResult* result) {
