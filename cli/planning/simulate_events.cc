@@ -70,15 +70,18 @@ ordered_json FailureJson(const EventAnswer& answer) {
 ordered_json SegmentsJson(const EventAnswer& answer) {
   ordered_json segments = ordered_json::array();
   for (const SegmentUse& use : answer.segments) {
-    segments.push_back({{"segment", use.number},
-                        {"offset", use.offset},
-                        {"stream", use.stream},
-                        {"pool", use.is_small ? "small" : "large"},
-                        {"expandable", use.is_expandable},
-                        {"bytes", use.bytes},
-                        {"allocated_bytes", use.allocated_bytes},
-                        {"largest_free_bytes", use.largest_free_bytes},
-                        {"blocks", use.blocks}});
+    segments.push_back(
+        {{"segment", use.number},
+         {"offset", use.offset},
+         {"stream", use.stream},
+         {"pool", use.is_small ? "small" : "large"},
+         {"private_pool",
+          use.private_pool ? ordered_json(*use.private_pool) : nullptr},
+         {"expandable", use.is_expandable},
+         {"bytes", use.bytes},
+         {"allocated_bytes", use.allocated_bytes},
+         {"largest_free_bytes", use.largest_free_bytes},
+         {"blocks", use.blocks}});
   }
   return segments;
 }
@@ -128,6 +131,14 @@ std::string_view KindText(AllocatorEvent::Kind kind) {
       return "record_stream";
     case kEmptyCache:
       return "empty_cache";
+    case kBeginCapture:
+      return "begin_capture";
+    case kBeginPool:
+      return "begin_pool";
+    case kEndPool:
+      return "end_pool";
+    case kReleasePool:
+      return "release_pool";
   }
   return "";
 }
@@ -138,11 +149,12 @@ std::string TimelineRow(const AllocatorEvents& events, size_t index,
                         const graph::CachingAllocator& allocator,
                         graph::BlockId block) {
   const AllocatorEvent& event = events.events[index];
-  const std::string id =
-      event.block < 0
-          ? ""
-          : fmt::format("{}",
-                        events.block_ids[static_cast<size_t>(event.block)]);
+  std::string id;
+  if (event.block >= 0) {
+    id = fmt::format("{}", events.block_ids[static_cast<size_t>(event.block)]);
+  } else if (event.kind != AllocatorEvent::Kind::kEmptyCache) {
+    id = fmt::format("{}", event.pool);
+  }
   std::string place = ",";
   if (block != graph::kNoBlock) {
     const graph::Placement placement = allocator.PlacementOf(block);
@@ -194,6 +206,7 @@ EventAnswer Simulate(const EventFlags& flags, std::string& timeline) {
 // The segments of one stream and pool together.
 struct PoolRow {
   int64_t stream = 0;
+  std::optional<int64_t> private_pool;
   bool is_small = false;
   int64_t segments = 0;
   int64_t bytes = 0;
@@ -205,10 +218,13 @@ std::vector<PoolRow> PoolRows(const std::vector<SegmentUse>& segments) {
   std::vector<PoolRow> rows;
   for (const SegmentUse& use : segments) {
     auto row = std::ranges::find_if(rows, [&](const PoolRow& other) {
-      return other.stream == use.stream && other.is_small == use.is_small;
+      return other.stream == use.stream && other.is_small == use.is_small &&
+             other.private_pool == use.private_pool;
     });
     if (row == rows.end()) {
-      rows.push_back({.stream = use.stream, .is_small = use.is_small});
+      rows.push_back({.stream = use.stream,
+                      .private_pool = use.private_pool,
+                      .is_small = use.is_small});
       row = std::prev(rows.end());
     }
     ++row->segments;
@@ -220,15 +236,21 @@ std::vector<PoolRow> PoolRows(const std::vector<SegmentUse>& segments) {
   return rows;
 }
 
+std::string PoolText(const PoolRow& row) {
+  return fmt::format("{}{}", row.is_small ? "small" : "large",
+                     row.private_pool
+                         ? fmt::format(", private pool {}", *row.private_pool)
+                         : "");
+}
+
 std::string PeakTable(const EventAnswer& answer, const Terminal& terminal) {
   using enum Table::Align;
   Table table({kLeft, kLeft, kRight, kRight, kRight, kRight, kRight});
   table.AddRow({"stream", "pool", "segments", "reserved", "allocated", "free",
                 "largest free"});
   for (const PoolRow& row : PoolRows(answer.segments)) {
-    table.AddRow({fmt::format("{}", row.stream),
-                  row.is_small ? "small" : "large", FormatCount(row.segments),
-                  graph::FormatBytes(row.bytes),
+    table.AddRow({fmt::format("{}", row.stream), PoolText(row),
+                  FormatCount(row.segments), graph::FormatBytes(row.bytes),
                   graph::FormatBytes(row.allocated_bytes),
                   graph::FormatBytes(row.bytes - row.allocated_bytes),
                   graph::FormatBytes(row.largest_free_bytes)});

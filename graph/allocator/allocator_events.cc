@@ -38,6 +38,13 @@ Words Split(std::string_view line) {
   return split;
 }
 
+// The state of a private pool after the events so far.
+struct PoolUse {
+  bool serves = false;
+  bool is_released = false;
+  int64_t users = 0;
+};
+
 class EventReader {
  public:
   explicit EventReader(std::string_view name) : name_(name) {}
@@ -63,8 +70,11 @@ class EventReader {
     } else if (kind == "e") {
       RequireCount(words, 1, 1, "e");
       Push({.kind = AllocatorEvent::Kind::kEmptyCache});
+    } else if (kind == "g" || kind == "p" || kind == "q" || kind == "d") {
+      AddPoolEvent(words);
     } else {
-      Fail(fmt::format("expected a, f, s or e, found {}", Quoted(kind)));
+      Fail(fmt::format("expected a, f, s, e, g, p, q or d, found {}",
+                       Quoted(kind)));
     }
   }
 
@@ -115,6 +125,34 @@ class EventReader {
          .stream = words.count == 4 ? Whole(words.words[3], "the stream") : 0});
   }
 
+  void AddPoolEvent(const Words& words) {
+    RequireCount(words, 2, 2, fmt::format("{} POOL", words.words[0]));
+    const int64_t name = Whole(words.words[1], "the pool");
+    PoolUse& use = pools_[name];
+    AllocatorEvent event = {.pool = name};
+    switch (words.words[0].front()) {
+      case 'q':
+        event.kind = AllocatorEvent::Kind::kEndPool;
+        if (!use.serves) Fail(fmt::format("pool {} does not serve", name));
+        use.serves = false;
+        break;
+      case 'd':
+        event.kind = AllocatorEvent::Kind::kReleasePool;
+        if (use.serves) Fail(fmt::format("pool {} still serves", name));
+        if (use.users == 0) Fail(fmt::format("pool {} has no user", name));
+        use.is_released = --use.users == 0;
+        break;
+      default:
+        event.kind = words.words[0] == "g" ? AllocatorEvent::Kind::kBeginCapture
+                                           : AllocatorEvent::Kind::kBeginPool;
+        if (use.serves) Fail(fmt::format("pool {} serves already", name));
+        if (use.is_released) Fail(fmt::format("pool {} is released", name));
+        use.serves = true;
+        ++use.users;
+    }
+    Push(event);
+  }
+
   int32_t BlockOf(const Words& words) const {
     const int64_t id = Whole(words.words[1], "the ID");
     const auto block = block_of_id_.find(id);
@@ -132,6 +170,7 @@ class EventReader {
   std::string name_;
   int64_t line_ = 0;
   std::unordered_map<int64_t, int32_t> block_of_id_;
+  std::unordered_map<int64_t, PoolUse> pools_;
   AllocatorEvents result_;
 };
 

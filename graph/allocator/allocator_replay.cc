@@ -36,9 +36,29 @@ bool EventRunner::Run(size_t index, BlockId& block) {
     case kEmptyCache:
       allocator_.EmptyCache();
       return true;
+    case kBeginCapture:
+    case kBeginPool:
+      allocator_.BeginPool(event.pool, event.kind == kBeginCapture);
+      return true;
+    case kEndPool:
+      allocator_.EndPool(event.pool);
+      return true;
+    case kReleasePool:
+      allocator_.ReleasePool(event.pool);
+      return true;
   }
   return true;
 }
+
+namespace {
+
+std::optional<int64_t> PrivatePoolOf(const AllocatorState& state, PoolId pool) {
+  const OwnerId owner = state.At(pool).owner;
+  if (owner == kDefaultOwner) return std::nullopt;
+  return state.At(owner).name;
+}
+
+}  // namespace
 
 std::vector<SegmentUse> SegmentsOf(const CachingAllocator& allocator) {
   const AllocatorState& state = allocator.state();
@@ -56,6 +76,7 @@ std::vector<SegmentUse> SegmentsOf(const CachingAllocator& allocator) {
     SegmentUse use = {.number = segment.number,
                       .offset = first.address - segment.address,
                       .stream = state.At(first.pool).stream,
+                      .private_pool = PrivatePoolOf(state, first.pool),
                       .is_small = state.At(first.pool).is_small,
                       .is_expandable = segment.is_expandable};
     for (const Block* block = &first; block->is_mapped;

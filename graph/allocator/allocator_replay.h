@@ -38,6 +38,7 @@ struct SegmentUse {
   int64_t number = 0;  // of its segment
   int64_t offset = 0;  // in its segment
   int64_t stream = 0;
+  std::optional<int64_t> private_pool = {};
   bool is_small = false;
   bool is_expandable = false;
   int64_t bytes = 0;

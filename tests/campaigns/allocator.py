@@ -10,8 +10,8 @@ the libraries run over a stand-in for the CUDA runtime (allocator/stand_in.cc). 
 keeps what was downloaded.
 
 Sequences have 2,000 events each: sizes around every threshold and of every magnitude, frees in
-any order, several streams with record_stream, empty_cache, devices that are too small, and
-every option of PYTORCH_ALLOC_CONF that concerns blocks. After each event the block's segment
+any order, several streams with record_stream, empty_cache, private pools of CUDA graphs and of
+use_mem_pool, devices that are too small, and every option of PYTORCH_ALLOC_CONF that concerns blocks. After each event the block's segment
 and its place there, allocated and reserved bytes, both peaks, the bytes of the device that are
 in use, retries and failures must be equal. Prints each difference and, for each version, what
 was compared; exit code 1 where something differs.
@@ -140,6 +140,7 @@ class Build:
         real = object_folder / "real_allocator.o"
         run(
             *("c++", "-w", "-std=c++20", "-O1", f"-I{self.torch}/torch/include", *include),
+            f"-DTORCH_MINOR={minor(self.version)}",
             *("-c", SOURCES / "real_allocator.cc", "-o", real),
         )
         link = [

@@ -125,8 +125,9 @@ TEST_F(SimulateEventsTest, RefusesWrongInput) {
   ExpectRefused(Run({"--device-memory", "much"}), {"--device-memory: "});
   ExpectRefused(Run({"trace.json"}), {"--events: stands in place of TRACE"});
   Put("wrong.txt", "a 1 5\nb 1\n");
-  ExpectRefused(Acplan({"simulate", "--events", "wrong.txt"}),
-                {"wrong.txt, line 2: expected a, f, s or e, found \"b\""});
+  ExpectRefused(
+      Acplan({"simulate", "--events", "wrong.txt"}),
+      {"wrong.txt, line 2: expected a, f, s, e, g, p, q or d, found \"b\""});
   ExpectRefused(Acplan({"simulate", "--events", "missing.txt"}),
                 {"missing.txt: cannot be opened"});
   ExpectRefused(Acplan({"simulate"}), {"TRACE is required, or --events"});

@@ -38,9 +38,21 @@ TEST(AllocatorEvents, ReadsEveryKind) {
   EXPECT_THAT(events.lines, testing::ElementsAre(3, 4, 5, 6, 7, 8));
 }
 
+TEST(AllocatorEvents, ReadsPrivatePools) {
+  const AllocatorEvents events =
+      ParseAllocatorEvents("g 5\nq 5\np 5\nq 5\nd 5\nd 5\n", "x");
+  ASSERT_EQ(events.events.size(), 6);
+  EXPECT_EQ(events.events[0].kind, Kind::kBeginCapture);
+  EXPECT_EQ(events.events[1].kind, Kind::kEndPool);
+  EXPECT_EQ(events.events[2].kind, Kind::kBeginPool);
+  EXPECT_EQ(events.events[5].kind, Kind::kReleasePool);
+  EXPECT_EQ(events.events[5].pool, 5);
+}
+
 TEST(AllocatorEvents, RefusesWhatIsNoEvent) {
-  EXPECT_EQ(ErrorOf("a 1 5\nx 1"),
-            "events.txt, line 2: expected a, f, s or e, found \"x\"");
+  EXPECT_EQ(
+      ErrorOf("a 1 5\nx 1"),
+      "events.txt, line 2: expected a, f, s, e, g, p, q or d, found \"x\"");
   EXPECT_EQ(ErrorOf("a 1"),
             "events.txt, line 1: expected \"a ID BYTES "
             "[STREAM]\"");
@@ -63,6 +75,13 @@ TEST(AllocatorEvents, RefusesWhatIsNoEvent) {
             "events.txt, line 3: no block 1 is allocated");
   EXPECT_EQ(ErrorOf("a 1 5\na 1 5"),
             "events.txt, line 2: block 1 is allocated already");
+  EXPECT_EQ(ErrorOf("q 1"), "events.txt, line 1: pool 1 does not serve");
+  EXPECT_EQ(ErrorOf("g 1\np 1"), "events.txt, line 2: pool 1 serves already");
+  EXPECT_EQ(ErrorOf("p 1\nd 1"), "events.txt, line 2: pool 1 still serves");
+  EXPECT_EQ(ErrorOf("d 1"), "events.txt, line 1: pool 1 has no user");
+  EXPECT_EQ(ErrorOf("g 1\nq 1\nd 1\ng 1"),
+            "events.txt, line 4: pool 1 is released");
+  EXPECT_EQ(ErrorOf("g"), "events.txt, line 1: expected \"g POOL\"");
   EXPECT_EQ(ErrorOf("s 1 2"), "events.txt, line 1: no block 1 is allocated");
 }
 

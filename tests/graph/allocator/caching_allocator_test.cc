@@ -233,6 +233,61 @@ TEST(CachingAllocator, RefusesEarlyWithoutARetry) {
   EXPECT_EQ(allocator.counts().reserved_bytes, 40 * kMiB);
 }
 
+// --- Private pools ---
+
+TEST(PrivatePools, HaveTheirOwnSegmentsUntilTheyAreReleased) {
+  CachingAllocator allocator = Allocator("");
+  allocator.Free(allocator.Allocate(30 * kMiB));
+  EXPECT_TRUE(allocator.BeginPool(5, false));
+  EXPECT_FALSE(allocator.BeginPool(5, false));
+  allocator.Free(allocator.Allocate(30 * kMiB));
+  EXPECT_TRUE(allocator.EndPool(5));
+  EXPECT_FALSE(allocator.EndPool(5));
+  EXPECT_EQ(allocator.counts().reserved_bytes, 60 * kMiB);
+  EXPECT_EQ(allocator.EmptyCache(), 30 * kMiB);
+  EXPECT_TRUE(allocator.ReleasePool(5));
+  EXPECT_FALSE(allocator.ReleasePool(5));
+  EXPECT_EQ(allocator.EmptyCache(), 30 * kMiB);
+}
+
+TEST(PrivatePools, ACaptureEmptiesNoCache) {
+  for (const int minor : {12, 13}) {
+    for (const bool is_capture : {false, true}) {
+      CachingAllocator allocator = Allocator("", 64 * kMiB, minor);
+      allocator.Free(allocator.Allocate(40 * kMiB));
+      allocator.BeginPool(5, is_capture);
+      const bool fits = allocator.Allocate(40 * kMiB) != kNoBlock;
+      // Up to 2.12, all pools are taken for captures.
+      EXPECT_EQ(fits, minor == 13 && !is_capture);
+      EXPECT_EQ(allocator.counts().retries, fits ? 1 : 0);
+    }
+  }
+}
+
+TEST(PrivatePools, BlocksOfOtherStreamsWaitForTheEndOfACapture) {
+  CachingAllocator allocator = Allocator("");
+  const BlockId block = allocator.Allocate(30 * kMiB);
+  allocator.RecordStream(block, 7);
+  allocator.BeginPool(5, true);
+  allocator.Free(block);
+  allocator.Allocate(kMiB);
+  EXPECT_EQ(allocator.state().waiting.size(), 1);
+  allocator.EndPool(5);
+  EXPECT_EQ(allocator.PlacementOf(allocator.Allocate(30 * kMiB)).segment, 0);
+}
+
+TEST(PrivatePools, TheLastOneServes) {
+  const auto segment = [](int minor) {
+    CachingAllocator allocator = Allocator("", kPlenty, minor);
+    allocator.BeginPool(1, false);
+    allocator.Allocate(5 * kMiB);
+    allocator.BeginPool(2, false);
+    return allocator.PlacementOf(allocator.Allocate(5 * kMiB)).segment;
+  };
+  EXPECT_EQ(segment(9), 0);
+  EXPECT_EQ(segment(10), 1);
+}
+
 // --- Expandable segments ---
 
 TEST(ExpandableSegments, GrowOneSegmentAPoolAndStreamByPages) {
