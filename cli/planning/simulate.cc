@@ -316,7 +316,7 @@ Command AddSimulateCommand(CLI::App& program) {
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan simulate data/traces/gpt2_tiny.json.gz\n"
-      "Exit status: 0 simulated, 2 bad input, 3 --events ran out of memory.");
+      "Exit status: 0 simulated, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunSimulate(*flags, terminal);
           }};

@@ -25,7 +25,7 @@ struct EventFlags {
 };
 
 // Runs the events of a file on PyTorch's allocator and prints what it takes.
-// Returns kExitInfeasible where it runs out of memory. Throws InputError for bad
+// A run that fails is an answer: it returns kExitOk. Throws InputError for bad
 // input.
 int RunSimulateEvents(const EventFlags& flags, const Terminal& terminal);
 

@@ -19,7 +19,8 @@ void RealFree(void* block);
 void RealRecordStream(void* block, int64_t stream);
 void RealEmptyCache();
 
-// Private pools: of a graph that is captured, or of torch.cuda.use_mem_pool.
+// Begins, ends and releases a private pool: of a graph that is captured, or of
+// torch.cuda.use_mem_pool.
 void RealBeginPool(int64_t name, bool is_capture);
 void RealEndPool(int64_t name, bool is_capture);
 void RealReleasePool(int64_t name);
