@@ -23,6 +23,7 @@ LIBRARIES = ("graph", "solver", "costmodel", "problems", "cli")
 # file's path counts. An entry covers the folders inside of it. Order: from the bottom up.
 MAY_KNOW: dict[str, tuple[str, ...]] = {
     "graph/base": (),
+    "graph/allocator": ("graph/base",),
     "graph/profile": ("graph/base",),
     "graph/trace": ("graph/base", "graph/profile"),
     "graph/dataflow": ("graph/base", "graph/profile", "graph/trace"),
