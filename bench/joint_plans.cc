@@ -96,7 +96,7 @@ std::vector<Case> CasesOf(const Model& model) {
   for (const MemoryModel memory : memory_models) {
     const problems::PlanningProblem problem =
         BuildPlanningProblem(profile, tree, Options(memory));
-    const int64_t least = LeastBudget(problem, {}).bytes;
+    const int64_t least = LeastPlan(problem, {}).budget.bytes;
     const auto range =
         static_cast<double>(problem.unplanned_peak_bytes - least);
     for (const int percent : {90, 50, 20}) {

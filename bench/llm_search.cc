@@ -113,22 +113,24 @@ void PrintCommands(const Flags& flags) {
   const std::string system = Data("systems/a100_80g.json");
   const std::vector<Command> commands = {
       {"turing-530B on 5128, batch 2520, -m: 8,112 executions",
-       {"loe", Data("models/turing-530B.json"), "5128", "2520", "float16",
-        system, "-m"},
+       {"calculon", "loe", Data("models/turing-530B.json"), "5128", "2520",
+        "float16", system, "-m"},
        "best.json"},
       {"turing-530B on 512: 128,288 executions, one thread",
-       {"loe", Data("models/turing-530B.json"), "512", "512", "float16", system,
-        "-c", "1"},
+       {"calculon", "loe", Data("models/turing-530B.json"), "512", "512",
+        "float16", system, "-c", "1"},
        "best.json"},
       {"gpt3-175B on 4096: 7,126,368 executions",
-       {"loe", Data("models/gpt3-175B.json"), "4096", "4096", "float16",
-        system},
+       {"calculon", "loe", Data("models/gpt3-175B.json"), "4096", "4096",
+        "float16", system},
        "best.json"},
       {"megatron-22B on 8, all rows of 86,640 executions",
-       {"lae", Data("models/megatron-22B.json"), "8", "8", "float16", system},
+       {"calculon", "lae", Data("models/megatron-22B.json"), "8", "8",
+        "float16", system},
        "all.csv"},
       {"megatron-1T on 61440, three networks: 118,833,600 executions",
-       {"loe", Data("models/megatron-1T.json"), "61440", "122880", "float16",
+       {"calculon", "loe", Data("models/megatron-1T.json"), "61440", "122880",
+        "float16",
         ACPLAN_TEST_DATA_DIR "/calculon/custom/systems/roofline_4dt_3net.json",
         "-f", "both", "-t", "1000"},
        "best.json",
@@ -158,7 +160,7 @@ void PrintTrainingSearches(const Flags& flags) {
   const costmodel::TrainingSystems systems =
       costmodel::ReadTrainingSystems(Data("training/systems.json"));
   fmt::print(
-      "\n| llm-search | plans | strategies | evaluated | planned | s of "
+      "\n| train search | plans | strategies | evaluated | planned | s of "
       "a "
       "core | strategies a second |\n|---|---|---|---|---|---|---|\n");
   for (const Search& search :
@@ -184,7 +186,7 @@ void PrintTrainingSearches(const Flags& flags) {
       });
       fmt::print("| {} | {} | {} | {} | {} | {:.3f} | {:.0f} |\n", search.model,
                  has_plans ? "with" : "without", found.strategies,
-                 found.evaluated, found.planned, seconds,
+                 found.evaluated, found.plan_count, seconds,
                  static_cast<double>(found.strategies) / seconds);
     }
   }
@@ -194,6 +196,7 @@ void PrintTrainingSearches(const Flags& flags) {
 void PrintReference(const Flags& flags) {
   const TemporaryFolder folder;
   const std::vector<std::string> search = {
+      "calculon",
       "loe",
       flags.calculon + "/models/megatron-126M.json",
       "4",

@@ -7,6 +7,7 @@
 #include "graph/profile/profile.h"
 #include "problems/plan/baseline.h"
 #include "problems/planner.h"
+#include "tests/support/asked_plan.h"
 #include "tests/support/reference_data.h"
 #include "tests/support/synthetic_profile.h"
 
@@ -47,7 +48,7 @@ void PlanSynthetic(benchmark::State& state) {
   options.budget_bytes =
       ComputeBaseline(profile, tree, options.memory).peak_bytes * 7 / 10;
   for (auto _ : state) {
-    benchmark::DoNotOptimize(MakePlan(profile, tree, options));
+    benchmark::DoNotOptimize(test_support::AskedPlan(profile, tree, options));
   }
 }
 BENCHMARK(PlanSynthetic)

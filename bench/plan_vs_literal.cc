@@ -16,8 +16,8 @@
 #include "graph/base/file_io.h"
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
-#include "problems/planner.h"
 #include "solver/cbc_solver.h"
+#include "tests/support/asked_plan.h"
 #include "tests/support/literal_sac_milp.h"
 #include "tests/support/reference_data.h"
 #include "tests/support/synthetic_profile.h"
@@ -59,7 +59,7 @@ void Report(const Case& c, const CommandCost& command, double literal_limit_s,
   problems::Plan plan;
   const double plan_s = Median(runs, [&] {
     const solver::Stopwatch stopwatch;
-    plan = MakePlan(profile, tree, options).plan;
+    plan = test_support::AskedPlan(profile, tree, options);
     return stopwatch.Seconds();
   });
 
@@ -133,7 +133,8 @@ std::vector<Case> SyntheticCases(const fs::path& folder) {
           .tradeoff = problems::Tradeoff::kProfile};
       options.memory.model = problems::MemoryModel::kTorch;
       options.budget_bytes = 1;
-      const problems::Plan plan = MakePlan(profile, tree, options).plan;
+      const problems::Plan plan =
+          test_support::AskedPlan(profile, tree, options);
       const auto least = static_cast<double>(*plan.minimum_budget_bytes);
       const auto most = static_cast<double>(plan.baseline.peak_bytes);
       for (const int percent : {80, 50, 20}) {

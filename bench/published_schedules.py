@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""published_schedules.py FOLDER: what `acplan remat --any-schedule` finds on the graphs that
+"""published_schedules.py FOLDER: what `acplan schedule` finds on the graphs that
 Moccasin's authors publish (github.com/haoming-codes/moccasin; FOLDER is its `data`), beside
 what was published of them: rows of a Markdown table. ACPLAN names the program.
 
@@ -53,7 +53,7 @@ def program() -> str:
 
 def plan(path: pathlib.Path, budget: str, limit: float) -> dict[str, Any]:
     """The answer of the program; an infeasible one has no `sequence`."""
-    command = [program(), "remat", str(path), "--any-schedule", "--json"]
+    command = [program(), "schedule", str(path), "--json"]
     ran = subprocess.run(
         [*command, "--budget", budget, "--time-limit", str(limit)],
         capture_output=True,

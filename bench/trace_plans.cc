@@ -40,7 +40,7 @@ void Report(const std::filesystem::path& path) {
       profile, tree, {.memory = {.model = problems::MemoryModel::kTrace}},
       &trace);
   const double build_s = stopwatch.Seconds();
-  const problems::MinimumBudget least = LeastBudget(problem, {});
+  const problems::MinimumBudget least = LeastPlan(problem, {}).budget;
   const double minimum_s = stopwatch.Seconds() - build_s;
   const int64_t most = problem.unplanned_peak_bytes;
   const std::string name = path.filename().string();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/input/command_path.h"
 #include "cli/input/flags.h"
 #include "graph/base/input_error.h"
 
@@ -13,43 +14,75 @@ namespace acplan::cli {
 
 namespace {
 
+// Returns a command's names, each behind that of its folder: "version|v", "train
+// search" as "train/search".
+std::vector<std::string> PathsOf(const CLI::App& app) {
+  const CLI::App* parent = app.get_parent();
+  const std::string folder =
+      parent->get_parent() ? parent->get_name() + "/" : "";
+  std::vector<std::string> paths;
+  for (const std::string& alias : app.get_aliases()) {
+    paths.push_back(folder + alias);
+  }
+  paths.push_back(folder + app.get_name());
+  return paths;
+}
+
+std::string Case(const std::vector<std::string>& paths,
+                 const std::vector<std::string>& words) {
+  return fmt::format("      {}) words=\"{}\" ;;\n", fmt::join(paths, "|"),
+                     fmt::join(words, " "));
+}
+
+std::vector<std::string> NamesIn(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* child : app.get_subcommands({})) {
+    names.push_back(child->get_name());
+  }
+  return names;
+}
+
 // Returns one function for both shells; zsh runs it through bashcompinit. If it
 // has no reply, the shell completes file names.
 std::string BashScript(const CLI::App& program) {
-  std::vector<std::string> commands;
-  std::vector<std::string> names;  // and short names
-  std::string cases;
+  std::vector<std::string> paths_of_commands;  // all paths, folders among them
+  std::string flags;
+  std::string folders;
   for (const CLI::App* app : program.get_subcommands({})) {
-    commands.push_back(app->get_name());
-    std::vector<std::string> its_names = app->get_aliases();
-    its_names.push_back(app->get_name());
-    names.insert(names.end(), its_names.begin(), its_names.end());
-    cases +=
-        fmt::format("      {}) words=\"{}\" ;;\n", fmt::join(its_names, "|"),
-                    fmt::join(FlagNames(*app), " "));
+    if (app->get_subcommands({}).empty()) continue;
+    paths_of_commands.push_back(app->get_name());
+    folders += Case({app->get_name()}, NamesIn(*app));
+  }
+  for (const CLI::App* app : CommandsOf(program)) {
+    const std::vector<std::string> paths = PathsOf(*app);
+    paths_of_commands.insert(paths_of_commands.end(), paths.begin(),
+                             paths.end());
+    flags += Case(paths, FlagNames(*app));
   }
   return fmt::format(
       R"(_acplan() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" command="" word words=""
+  local current="${{COMP_WORDS[COMP_CWORD]}}" path="" word words=""
   for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-    case "$word" in
-      {}) command="$word"; break ;;
+    case "${{path:+$path/}}$word" in
+      {}) path="${{path:+$path/}}$word" ;;
     esac
   done
-  if [[ -z "$command" ]]; then
+  if [[ -z "$path" ]]; then
     words="{} {}"
   elif [[ "$current" == -* ]]; then
-    case "$command" in
+    case "$path" in
 {}    esac
   else
-    return
+    case "$path" in
+{}      *) return ;;
+    esac
   fi
   COMPREPLY=($(compgen -W "$words" -- "$current"))
 }}
 complete -o default -F _acplan acplan
 )",
-      fmt::join(names, "|"), fmt::join(commands, " "),
-      fmt::join(FlagNames(program), " "), cases);
+      fmt::join(paths_of_commands, "|"), fmt::join(NamesIn(program), " "),
+      fmt::join(FlagNames(program), " "), flags, folders);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <iterator>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -15,8 +16,10 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/input/command_path.h"
 #include "cli/input/flags.h"
 #include "cli/input/log_flags.h"
+#include "cli/input/old_names.h"
 #include "cli/input/output_files.h"
 #include "cli/input/question_file.h"
 #include "cli/terminal/help_text.h"
@@ -71,16 +74,17 @@ void AddGlobalFlags(CLI::App& app, GlobalFlags& flags) {
   app.add_option("--color", flags.color, "auto (default), always or never")
       ->type_name("WHEN");
   app.add_option("--errors", flags.errors,
-                 "text (default), or json: a JSON object a line on stderr")
+                 "text (default) or json, an object a line")
       ->type_name("FORMAT");
   app.add_flag("-q,--quiet", flags.quiet, "no warnings, no progress");
   app.add_flag("-v,--verbose", flags.verbose,
                "log the progress of long searches, terminal or not");
 }
 
-const CLI::App& ChosenApp(const CLI::App& program) {
-  const std::vector<CLI::App*> parsed = program.get_subcommands();
-  return parsed.empty() ? program : *parsed.front();
+// Returns the command that was parsed, or the folder or the program without one.
+const CLI::App& ChosenApp(const CLI::App& app) {
+  const std::vector<CLI::App*> parsed = app.get_subcommands();
+  return parsed.empty() ? app : ChosenApp(*parsed.front());
 }
 
 // Describes the first unknown argument, flags before others.
@@ -97,10 +101,11 @@ std::string DescribeUnknown(const CLI::App& program,
   std::string kind = "flag";
   std::vector<std::string> known_names = FlagNames(app);
   if (flag == unknown.end()) {
-    kind = &app == &program ? "command" : "argument";
+    const std::vector<const CLI::App*> commands = app.get_subcommands({});
+    kind = commands.empty() ? "argument" : "command";
     known_names.clear();
-    for (const CLI::App* command : program.get_subcommands({})) {
-      if (&app == &program) known_names.push_back(command->get_name());
+    for (const CLI::App* command : commands) {
+      known_names.push_back(command->get_name());
     }
   }
   // A single letter is near to any other.
@@ -142,42 +147,91 @@ std::string FlagMessage(const problems::OptionError& error) {
 
 using AddCommand = Command (*)(CLI::App&);
 
-// A heading of --help and the commands under it.
+// A heading of --help, with the commands, or folders of commands, under it.
 struct CommandGroup {
   std::string_view heading;
   std::vector<AddCommand> commands;
 };
 
+struct CommandFolder {
+  std::string_view heading;
+  std::string_view name;
+  std::string_view description;
+  std::vector<AddCommand> commands;
+};
+
+constexpr std::string_view kOther = "Other";
+
 std::vector<CommandGroup> CommandGroups() {
+  return {{"Plan", {AddPlanCommand, AddFrontierCommand, AddCheckCommand}},
+          {"Look",
+           {AddShowCommand, AddExplainCommand, AddSimulateCommand,
+            AddReportCommand, AddProfileCommand}},
+          {"Compiled steps", {AddRematCommand, AddScheduleCommand}},
+          {kOther,
+           {AddTorchCommand, AddCompletionCommand, AddManualCommand,
+            AddVersionCommand}}};
+}
+
+std::vector<CommandFolder> CommandFolders() {
   return {
-      {"Plan",
-       {AddPlanCommand, AddFrontierCommand, AddRematCommand, AddCheckCommand}},
-      {"Look",
-       {AddReportCommand, AddExplainCommand, AddBaselineCommand,
-        AddCompareCommand, AddTreeCommand, AddCurveCommand, AddOpsCommand}},
-      {"Traces and graphs",
-       {AddSimulateCommand, AddProfileCommand, AddDataflowCommand}},
-      {"Training of language models, before any code runs",
-       {AddLlmTrainCommand, AddLlmPlanCommand, AddLlmSearchCommand,
-        AddFitCommand, AddLlmCompareCommand, AddLlmProfileCommand,
-        AddLlmScoreCommand}},
-      {"Calculon's cost model, its commands",
+      {"Compiled steps",
+       "module",
+       "One module: its curve, policy and dataflow",
+       {AddModuleCurveCommand, AddModulePolicyCommand,
+        AddModuleDataflowCommand}},
+      {"Before any code runs",
+       "train",
+       "Time and memory of training an LLM; search of strategies",
+       {AddTrainShowCommand, AddTrainPlanCommand, AddTrainSearchCommand,
+        AddTrainFitCommand, AddTrainCompareCommand, AddTrainProfileCommand,
+        AddTrainScoreCommand}},
+      {"Before any code runs",
+       "calculon",
+       "Calculon's cost model and commands",
        {AddLlmCommand, AddLlmOptimalExecutionCommand,
         AddLlmAllExecutionsCommand, AddLlmMergeCommand, AddLlmValidationCommand,
         AddLlmParameterCalculatorCommand, AddLlmCsvCommand,
-        AddLlmHeatmapCommand, AddLlm3dplotCommand, AddLlmFindHugeCommand}},
-      {"acplan itself",
-       {AddCompletionCommand, AddManualCommand, AddVersionCommand}}};
+        AddLlmHeatmapCommand, AddLlm3dplotCommand, AddLlmFindHugeCommand}}};
 }
 
-std::vector<Command> AddCommands(CLI::App& program) {
+// The columns of names in --help: of the program, few and short.
+constexpr size_t kNameColumns = 22;
+
+// Adds all commands; global flags may stand behind the name of a folder, too.
+std::vector<Command> AddCommands(CLI::App& program, GlobalFlags& global) {
   std::vector<Command> commands;
-  for (const CommandGroup& group : CommandGroups()) {
-    for (const AddCommand add : group.commands) {
-      commands.push_back(add(program));
-      commands.back().app->group(std::string(group.heading));
+  const auto add_groups = [&](bool is_last) {
+    for (const CommandGroup& group : CommandGroups()) {
+      if ((group.heading == kOther) != is_last) continue;
+      for (const AddCommand add : group.commands) {
+        commands.push_back(add(program));
+        commands.back().app->group(std::string(group.heading));
+      }
+    }
+  };
+  add_groups(/*is_last=*/false);
+  for (const CommandFolder& folder : CommandFolders()) {
+    CLI::App* app = program.add_subcommand(std::string(folder.name),
+                                           std::string(folder.description));
+    app->group(std::string(folder.heading));
+    app->require_subcommand(0, 1);
+    app->footer(fmt::format("'acplan {} COMMAND --help' explains a command.",
+                            folder.name));
+    AddGlobalFlags(*app, global);
+    for (const AddCommand add : folder.commands) {
+      commands.push_back(add(*app));
+      commands.back().app->group("Commands");
     }
   }
+  add_groups(/*is_last=*/true);
+  for (const Command& command : commands) {
+    AddQuestion(*command.app);
+    AddGlobalFlags(*command.app, global);
+  }
+  const auto formatter = std::make_shared<CLI::Formatter>();
+  formatter->column_width(kNameColumns);
+  program.formatter(formatter);
   return commands;
 }
 
@@ -206,9 +260,9 @@ std::optional<int> Parse(CLI::App& program,
       return kExitOk;
     }
     const CLI::App& app = ChosenApp(program);
-    throw InputError(fmt::format("{} (see 'acplan{} --help')",
-                                 DescribeUsageError(program, error),
-                                 &app == &program ? "" : " " + app.get_name()));
+    throw InputError(fmt::format(
+        "{} (see 'acplan{} --help')", DescribeUsageError(program, error),
+        &app == &program ? "" : " " + CommandPath(app)));
   }
 }
 
@@ -238,6 +292,9 @@ void EndAtOnce() {
 }
 
 int Run(const std::vector<std::string>& arguments) {
+  if (!arguments.empty() && arguments.front() == "torch") {
+    return RunTorch({arguments.begin() + 1, arguments.end()});
+  }
   CLI::App program(
       "acplan: optimal activation checkpointing under a memory budget");
   program.name("acplan");
@@ -247,13 +304,11 @@ int Run(const std::vector<std::string>& arguments) {
       "Example:\n  acplan plan data/profiles/gpt2_small.json.gz --budget "
       "10GiB\n"
       "'acplan COMMAND --help' explains a command.");
-  const std::vector<Command> commands = AddCommands(program);
-  for (const Command& command : commands) {
-    AddQuestion(*command.app);
-    AddGlobalFlags(*command.app, global);
-  }
+  const std::vector<Command> commands = AddCommands(program, global);
   program.require_subcommand(0, 1);
   LogFlags log_flags = TakeLogFlags(arguments);
+  RenamedArguments renamed = WithNewNames(std::move(log_flags.arguments));
+  log_flags.arguments = std::move(renamed.arguments);
   const std::optional<QuestionFile> question =
       FindQuestion(program, log_flags.arguments);
   if (question) {
@@ -278,9 +333,11 @@ int Run(const std::vector<std::string>& arguments) {
     try {
       RefuseEmptyValues(*command.app);
       CheckOutputs(*command.app, log_flags.log.file);
-      return command.run(Terminal(ParseColor(global.color), global.quiet,
-                                  global.verbose, log_flags.log,
-                                  ParseErrors(global.errors)));
+      const Terminal terminal(ParseColor(global.color), global.quiet,
+                              global.verbose, log_flags.log,
+                              ParseErrors(global.errors));
+      if (!renamed.note.empty()) terminal.Warn(renamed.note);
+      return command.run(terminal);
     } catch (const problems::OptionError& error) {
       const std::string complaint = FlagMessage(error);
       throw InputError(question ? question->NamingKeys(complaint) : complaint);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/input/command_path.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 
@@ -38,8 +40,10 @@ std::string Plain(std::string_view text) {
 
 // Returns the name of a page: "acplan", or "acplan-plan" for the command plan.
 std::string PageName(const CLI::App& app) {
-  return app.get_parent() == nullptr ? app.get_name()
-                                     : "acplan-" + app.get_name();
+  std::string name = "acplan " + CommandPath(app);
+  if (app.get_parent() == nullptr) name = app.get_name();
+  std::ranges::replace(name, ' ', '-');
+  return name;
 }
 
 std::string Upper(std::string text) {
@@ -72,7 +76,7 @@ std::string Synopsis(const CLI::App& app, bool has_commands) {
     line += option->get_required() ? " " + name : " [" + name + "]";
   }
   const std::string command =
-      has_commands ? "acplan" : "acplan " + app.get_name();
+      has_commands ? "acplan" : "acplan " + CommandPath(app);
   return "\\fB" + Plain(command) + "\\fR" + line;
 }
 
@@ -146,15 +150,12 @@ std::string Page(const CLI::App& app,
 Command AddManualCommand(CLI::App& program) {
   auto folder = std::make_shared<std::string>();
   CLI::App* app = program.add_subcommand(
-      "man", "Write the manual: a page for acplan and one for each command");
+      "man", "Write the manual: a page for each command");
   app->add_option("FOLDER", *folder, "where acplan.1, acplan-plan.1, ... go")
       ->required();
   app->footer("Example:\n  acplan man .");
   return {app, [folder, &program](const Terminal&) {
-            std::vector<const CLI::App*> pages;
-            for (const CLI::App* command : program.get_subcommands({})) {
-              pages.push_back(command);
-            }
+            std::vector<const CLI::App*> pages = CommandsOf(program);
             const std::vector<const CLI::App*> commands = pages;
             pages.push_back(&program);
             std::vector<graph::NamedText> files;

@@ -2,7 +2,7 @@
 # A search in several processes, by GNU parallel:
 #
 #   parallel_search.sh SHARDS OUTPUT MODEL NUM_PROCS MAX_BATCH DATATYPE SYSTEM \
-#     [flags of acplan llm-optimal-execution]
+#     [flags of acplan calculon llm-optimal-execution]
 #
 # The result is that of one process. As many run at a time as there are cores;
 # with PARALLEL='--sshloginfile hosts.txt --workdir .' they run on those hosts,
@@ -19,6 +19,6 @@ shift 2
 parts=$(mktemp -d "$output.parts.XXXXXX")
 trap 'rm -r "$parts"' EXIT
 seq "$shards" | parallel --quote --halt now,fail=1 \
-  acplan -v WARNING llm-optimal-execution "${@:1:5}" "$parts/{}.json" \
+  acplan -v WARNING calculon llm-optimal-execution "${@:1:5}" "$parts/{}.json" \
   "${@:6}" --noneok --cpus 1 --shard "{}/$shards"
-acplan llm-merge "$parts"/*.json "$output"
+acplan calculon llm-merge "$parts"/*.json "$output"

@@ -64,19 +64,25 @@ std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
       });
 }
 
-std::vector<Plan> PlanFrontier(const ProblemsWithSegments& problems,
+std::vector<Plan> PlanFrontier(const Families& families,
                                std::vector<int64_t> budgets,
                                const solver::SearchLimits& limits,
                                const std::function<void(size_t)>& on_plan,
                                std::vector<LeastAnswer> known_answers) {
-  known_answers.resize(problems.size());
+  if (families.size() == 1) {
+    return PlanFrontier(
+        families.front().problem, std::move(budgets), limits, on_plan,
+        known_answers.empty() ? KnownUnits()
+                              : std::move(known_answers.front().units));
+  }
+  known_answers.resize(families.size());
   return PlansWithin(
       std::move(budgets), limits, on_plan,
       [&](int64_t budget, const solver::SearchLimits& remaining_limits) {
         Plan plan =
-            PlanFor(problems, budget, remaining_limits, known_answers).plan;
-        for (size_t f = 0; f < problems.size(); ++f) {
-          KnownUnits units = UnitsIn(*problems[f], plan);
+            PlanFor(families, budget, remaining_limits, known_answers).plan;
+        for (size_t f = 0; f < families.size(); ++f) {
+          KnownUnits units = UnitsIn(families[f], plan);
           if (!units.modules.empty()) known_answers[f].units = std::move(units);
         }
         return plan;

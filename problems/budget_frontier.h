@@ -33,7 +33,7 @@ std::vector<Plan> PlanFrontier(const PlanningProblem& problem,
 
 // Does the same for problems in which runs of modules may be units.
 // `known_answers`: as in PlanFor.
-std::vector<Plan> PlanFrontier(const ProblemsWithSegments& problems,
+std::vector<Plan> PlanFrontier(const Families& families,
                                std::vector<int64_t> budgets,
                                const solver::SearchLimits& limits,
                                const std::function<void(size_t)>& on_plan = {},

@@ -67,7 +67,7 @@ struct PlanOptions {
 // An option that is out of range or incompatible with another one.
 class OptionError : public InputError {
  public:
-  // Names an option, the complaint about it, and a remedy. `option` and
+  // Makes the error of an option, the complaint about it, and a remedy. `option` and
   // `remedy` are names of options as users know them, with '_' between words
   // and, where it helps, a value after the name: "max_units", "engine cbc".
   // what() is "OPTION: COMPLAINT", or "OPTION: COMPLAINT; use REMEDY".

@@ -259,7 +259,7 @@ Plan WithFittingBudget(const PlanningProblem& problem, Plan plan,
   limits.time_limit_s =
       std::max(kLeastSeconds, limits.time_limit_s - plan.solver.seconds);
   limits.gap = 0;
-  const MinimumBudget minimum = LeastBudget(problem, limits);
+  const MinimumBudget minimum = LeastPlan(problem, limits).budget;
   if (minimum.proven && minimum.bytes <= plan.budget_bytes) {
     throw std::logic_error(fmt::format(
         "engine {} calls a budget infeasible that a plan meets: {} bytes",
@@ -401,11 +401,6 @@ LeastAnswer LeastPlan(const PlanningProblem& problem,
   return least;
 }
 
-MinimumBudget LeastBudget(const PlanningProblem& problem,
-                          const solver::SearchLimits& limits) {
-  return LeastPlan(problem, limits).budget;
-}
-
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
                    const KnownUnits& known) {
@@ -461,13 +456,14 @@ Plan PlanOfUnits(const PlanningProblem& problem, Plan plan,
   return plan;
 }
 
-PlanResult MakePlan(const Profile& profile, const ModuleTree& tree,
-                    const PlanOptions& options, const graph::Trace* trace) {
-  CheckBudget(options);
-  const PlanningProblem problem =
-      BuildPlanningProblem(profile, tree, options, trace);
-  return {.plan = PlanFor(problem, options.budget_bytes, options.limits).plan,
-          .warnings = problem.warnings()};
+Plan PlanWithoutAnswer(const PlanningProblem& problem, int64_t budget_bytes,
+                       StoppedBy stopped_by) {
+  PlanOptions options = problem.options;
+  options.budget_bytes = budget_bytes;
+  Plan plan = PlanOfQuestion(problem, options);
+  plan.status = PlanStatus::kNoPlan;
+  plan.limit = LimitName(stopped_by);
+  return plan;
 }
 
 }  // namespace acplan::problems

@@ -19,27 +19,11 @@
 
 namespace acplan::problems {
 
-// Plans, end to end: from a profile and a question to a checked answer.
+// Plans on one problem: from a profile and options to a checked answer for any budget.
+// What users ask is in ask.h.
 
-struct PlanResult {
-  Plan plan;
-  std::vector<std::string> warnings;  // a line each
-};
-
-// Plans, and checks the plan with code that shares nothing with the engines
-// (check/plan_check.h) before it returns. Where no plan fits, the plan says so and
-// has the smallest budget that one would fit. Throws InputError for what
-// BuildModuleProblem or BuildJointProblem refuses, options out of range or that
-// do not go together (kOperator takes kPareto only, patterns take kOperator), a
-// reserve that leaves no budget, or Engine::kLabels where the tree does not
-// allow it, and std::logic_error where the plan fails the check: a defect of
-// acplan.
-PlanResult MakePlan(const graph::Profile& profile,
-                    const graph::ModuleTree& tree, const PlanOptions& options,
-                    const graph::Trace* trace = nullptr);
-
-// These do the same in steps, for several budgets. Refers to profile and tree, which
-// must outlive it. options.budget_bytes counts for nothing.
+// Refers to profile and tree, which must outlive it. options.budget_bytes counts for
+// nothing.
 struct PlanningProblem {
   const graph::Profile* profile = nullptr;
   const graph::ModuleTree* tree = nullptr;
@@ -81,8 +65,6 @@ struct LeastAnswer {
 LeastAnswer LeastPlan(const PlanningProblem& problem,
                       const solver::SearchLimits& limits,
                       const KnownUnits& known = {});
-MinimumBudget LeastBudget(const PlanningProblem& problem,
-                          const solver::SearchLimits& limits);
 
 struct PlanAnswer {
   Plan plan;
@@ -95,6 +77,10 @@ struct PlanAnswer {
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
                    const KnownUnits& known = {});
+
+// Returns the answer of a search that ended without one: no plan, stopped by a limit.
+Plan PlanWithoutAnswer(const PlanningProblem& problem, int64_t budget_bytes,
+                       solver::StoppedBy stopped_by);
 
 // Another answer to the question that `plan` answers, on a trace: these units,
 // with what they do over the link of plan.offload, if it has one. Feasible,

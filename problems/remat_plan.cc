@@ -128,7 +128,7 @@ RematPlan PlanRemat(const JointGraph& graph, const RematQuestion& question) {
       throw std::logic_error("the plan fails its check: it keeps too much");
     plan.run = std::move(answer.run);
   } else {
-    solver::SearchLimits remaining_limits = clock.Left();
+    solver::SearchLimits remaining_limits = clock.Remaining();
     remaining_limits.on_progress = {};
     remaining_limits.time_limit_s =
         std::min(remaining_limits.time_limit_s, kLeastSeconds);
@@ -174,7 +174,7 @@ std::vector<RematPlan> RematFrontier(const JointGraph& graph, int points,
   const solver::LimitClock clock(limits);
   const RematProblem problem = BuildRematProblem(graph);
   const auto left_for = [&](int parts) {
-    solver::SearchLimits remaining_limits = clock.Left();
+    solver::SearchLimits remaining_limits = clock.Remaining();
     remaining_limits.time_limit_s /= parts;
     return remaining_limits;
   };
@@ -198,7 +198,7 @@ std::vector<RematPlan> RematFrontier(const JointGraph& graph, int points,
                                       .limits = left_for(points - p),
                                       .start = start}));
     if (p == 0) plans.back().least = least;
-    if (plans.back().run) start = plans.back().run->kept;
+    if (plans.back().run) start = plans.back().run->is_kept;
   }
   return plans;
 }
@@ -222,8 +222,8 @@ std::string RematToJson(const RematPlan& plan, const JointGraph& graph,
   if (plan.run) {
     const JointRun& run = *plan.run;
     json["saved"] = ordered_json::array();
-    for (size_t b = 0; b < run.kept.size(); ++b)
-      if (run.kept[b]) json["saved"].push_back(graph.buffers[b].name);
+    for (size_t b = 0; b < run.is_kept.size(); ++b)
+      if (run.is_kept[b]) json["saved"].push_back(graph.buffers[b].name);
     json["recomputed"] = ordered_json::array();
     for (const JointRun::Step& step : run.steps)
       if (step.is_again)

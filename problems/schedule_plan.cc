@@ -85,7 +85,7 @@ std::vector<SchedulePlan> ScheduleFrontier(const ScheduleGraph& graph,
             ? most
             : least + static_cast<int64_t>(share *
                                            static_cast<double>(most - least));
-    solver::SearchLimits remaining_limits = clock.Left();
+    solver::SearchLimits remaining_limits = clock.Remaining();
     remaining_limits.time_limit_s /= points - p;
     plans.push_back(PlanSchedule(
         graph,

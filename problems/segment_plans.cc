@@ -139,13 +139,13 @@ solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
 
 // Returns the same units in another family, or none if that family lacks one of
 // them.
-KnownUnits MovedUnits(const KnownUnits& units, const ProblemWithSegments& from,
-                      const ProblemWithSegments& to) {
+KnownUnits MovedUnits(const KnownUnits& units, const graph::Trace& from,
+                      const graph::Trace& to) {
   KnownUnits moved_units;
-  const std::vector<graph::TraceModule>& modules = to.trace.modules;
+  const std::vector<graph::TraceModule>& modules = to.modules;
   for (graph::CheckpointedModule unit : units.modules) {
     const auto module = std::ranges::find(
-        modules, from.trace.modules[unit.module].fqn, &graph::TraceModule::fqn);
+        modules, from.modules[unit.module].fqn, &graph::TraceModule::fqn);
     if (module == modules.end()) return {};
     unit.module = static_cast<int32_t>(module - modules.begin());
     moved_units.modules.push_back(std::move(unit));
@@ -154,10 +154,10 @@ KnownUnits MovedUnits(const KnownUnits& units, const ProblemWithSegments& from,
 }
 
 // Returns the units that recompute less within the budget; none if neither fit.
-KnownUnits CheaperOf(const ProblemWithSegments& problem, int64_t budget_bytes,
+KnownUnits CheaperOf(const PlanningProblem& problem, int64_t budget_bytes,
                      KnownUnits first, const KnownUnits& second) {
-  const int64_t usable = budget_bytes - problem.problem.options.reserve_bytes;
-  BestPlan best(std::get<TraceProblem>(problem.problem.built),
+  const int64_t usable = budget_bytes - problem.options.reserve_bytes;
+  BestPlan best(std::get<TraceProblem>(problem.built),
                 graph::WholeAllocations(usable));
   if (!first.modules.empty()) best.Try(first.modules);
   if (!second.modules.empty()) best.Try(second.modules);
@@ -187,49 +187,58 @@ std::vector<std::vector<ModuleRun>> SegmentFamilies(
   return families;
 }
 
-ProblemWithSegments::ProblemWithSegments(const Trace& plain,
-                                         const std::vector<ModuleRun>& family,
-                                         const PlanOptions& options)
+TraceWithRuns::TraceWithRuns(const Trace& plain,
+                             const std::vector<ModuleRun>& family)
     : trace(graph::WithSegments(plain, family)),
       profile(graph::Aggregate(trace)),
-      tree(profile),
-      problem(BuildPlanningProblem(profile, tree, options, &trace)) {}
+      tree(profile) {}
 
-KnownUnits UnitsIn(const ProblemWithSegments& problem, const Plan& plan) {
+FamilyProblem BuildFamily(const Trace& plain,
+                          const std::vector<ModuleRun>& family,
+                          const PlanOptions& options) {
+  auto runs = std::make_unique<const TraceWithRuns>(plain, family);
+  PlanningProblem problem =
+      BuildPlanningProblem(runs->profile, runs->tree, options, &runs->trace);
+  return {.runs = std::move(runs), .problem = std::move(problem)};
+}
+
+Families BuildFamilies(const Trace& trace, const PlanOptions& options,
+                       const SegmentChoice& choice) {
+  Families families;
+  for (const std::vector<ModuleRun>& family : SegmentFamilies(trace, choice)) {
+    families.push_back(BuildFamily(trace, family, options));
+  }
+  return families;
+}
+
+KnownUnits UnitsIn(const FamilyProblem& family, const Plan& plan) {
   KnownUnits known_units;
+  const Trace& trace = *family.problem.trace;
   const auto is_there = [&](const PlannedModule& unit) {
-    return std::ranges::find(problem.trace.modules, unit.fqn,
-                             &graph::TraceModule::fqn) !=
-           problem.trace.modules.end();
+    return std::ranges::find(trace.modules, unit.fqn,
+                             &graph::TraceModule::fqn) != trace.modules.end();
   };
   if (plan.HasPlan() && std::ranges::all_of(plan.modules, is_there)) {
-    known_units.modules = CheckpointedModules(problem.trace, plan.modules);
+    known_units.modules = CheckpointedModules(trace, plan.modules);
   }
   return known_units;
 }
 
-ProblemsWithSegments BuildProblemsWithSegments(const Trace& trace,
-                                               const PlanOptions& options,
-                                               const SegmentChoice& choice) {
-  ProblemsWithSegments problems;
-  for (const std::vector<ModuleRun>& family : SegmentFamilies(trace, choice)) {
-    problems.push_back(
-        std::make_unique<const ProblemWithSegments>(trace, family, options));
+LeastOfFamilies LeastPlan(const Families& families,
+                          const solver::SearchLimits& limits) {
+  if (families.size() == 1) {
+    LeastAnswer least = LeastPlan(families.front().problem, limits);
+    return {.least = least, .of_family = {std::move(least)}};
   }
-  return problems;
-}
-
-LeastWithSegments LeastPlan(const ProblemsWithSegments& problems,
-                            const solver::SearchLimits& limits) {
   const solver::Stopwatch stopwatch;
-  LeastWithSegments answer;
-  for (size_t f = 0; f < problems.size(); ++f) {
-    answer.of_family.push_back(
-        LeastPlan(problems[f]->problem,
-                  ShareOf(limits, stopwatch.Seconds(), problems.size() - f),
-                  f == 0 ? KnownUnits()
-                         : MovedUnits(answer.of_family.front().units,
-                                      *problems.front(), *problems[f])));
+  LeastOfFamilies answer;
+  for (size_t f = 0; f < families.size(); ++f) {
+    const PlanningProblem& problem = families[f].problem;
+    answer.of_family.push_back(LeastPlan(
+        problem, ShareOf(limits, stopwatch.Seconds(), families.size() - f),
+        f == 0 ? KnownUnits()
+               : MovedUnits(answer.of_family.front().units,
+                            *families.front().problem.trace, *problem.trace)));
   }
   answer.least = *std::ranges::min_element(
       answer.of_family, {},
@@ -246,28 +255,46 @@ LeastWithSegments LeastPlan(const ProblemsWithSegments& problems,
   return answer;
 }
 
-PlanWithSegments PlanFor(const ProblemsWithSegments& problems,
-                         int64_t budget_bytes,
-                         const solver::SearchLimits& limits,
-                         const std::vector<LeastAnswer>& known_answers) {
+LeastUnits UnitsOf(const Families& families, const LeastOfFamilies& least) {
+  for (size_t f = 0; f < families.size(); ++f) {
+    const LeastAnswer& answer = least.of_family[f];
+    if (answer.has_plan && answer.budget.bytes == least.least.budget.bytes) {
+      return {.trace = families[f].problem.trace,
+              .modules = answer.units.modules};
+    }
+  }
+  return {.trace = families.front().problem.trace,
+          .modules = least.least.units.modules};
+}
+
+PlanOfFamilies PlanFor(const Families& families, int64_t budget_bytes,
+                       const solver::SearchLimits& limits,
+                       const std::vector<LeastAnswer>& known_answers) {
+  if (families.size() == 1) {
+    const KnownUnits units = known.empty() ? KnownUnits() : known.front().units;
+    return {.plan =
+                PlanFor(families.front().problem, budget_bytes, limits, units)
+                    .plan};
+  }
   const solver::Stopwatch stopwatch;
-  PlanWithSegments best;
+  PlanOfFamilies best;
   std::vector<Plan> plans;
-  for (size_t f = 0; f < problems.size(); ++f) {
-    KnownUnits units = UnitsIn(*problems[f], best.plan);
+  for (size_t f = 0; f < families.size(); ++f) {
+    const PlanningProblem& problem = families[f].problem;
+    KnownUnits units = UnitsIn(families[f], best.plan);
     if (f < known_answers.size()) {
-      units = CheaperOf(*problems[f], budget_bytes, std::move(units),
+      units = CheaperOf(problem, budget_bytes, std::move(units),
                         known_answers[f].units);
     }
     // True of the plan of the first family, which has all modules.
     units.beats_plans_without_skips = f > 0 && best.plan.HasPlan();
     plans.push_back(
-        PlanFor(problems[f]->problem, budget_bytes,
-                ShareOf(limits, stopwatch.Seconds(), problems.size() - f),
+        PlanFor(problem, budget_bytes,
+                ShareOf(limits, stopwatch.Seconds(), families.size() - f),
                 units)
             .plan);
     if (f == 0 || IsBetter(plans.back(), best.plan)) {
-      best = {.plan = plans.back(), .problem = problems[f].get()};
+      best = {.plan = plans.back(), .family = f};
     }
   }
   best.plan = Together(best.plan, plans);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
 #include "graph/trace/segments.h"
+#include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 #include "problems/planner.h"
 #include "solver/search.h"
@@ -43,52 +45,67 @@ struct SegmentChoice {
 std::vector<std::vector<graph::ModuleRun>> SegmentFamilies(
     const graph::Trace& trace, const SegmentChoice& choice);
 
-// A trace with a family of segments, and planning on it. It cannot be copied,
-// because the problem refers to it.
-struct ProblemWithSegments {
-  ProblemWithSegments(const graph::Trace& plain,
-                      const std::vector<graph::ModuleRun>& family,
-                      const PlanOptions& options);
-  ProblemWithSegments(const ProblemWithSegments&) = delete;
-  ProblemWithSegments& operator=(const ProblemWithSegments&) = delete;
+// A trace with the runs of a family as modules, and the profile derived from it.
+struct TraceWithRuns {
+  // Throws InputError under the conditions of Aggregate.
+  TraceWithRuns(const graph::Trace& plain,
+                const std::vector<graph::ModuleRun>& family);
+  TraceWithRuns(const TraceWithRuns&) = delete;
+  TraceWithRuns& operator=(const TraceWithRuns&) = delete;
 
   const graph::Trace trace;
   const graph::Profile profile;
   const graph::ModuleTree tree;
-  const PlanningProblem problem;
 };
 
-// Returns the units of a plan if the family has all of them, else none.
-KnownUnits UnitsIn(const ProblemWithSegments& problem, const Plan& plan);
+// The planning problem of one family.
+struct FamilyProblem {
+  // The trace and profile to which the problem refers; null if the family has no
+  // runs, and the problem refers to those of the question.
+  std::unique_ptr<const TraceWithRuns> runs;
+  PlanningProblem problem;
+};
 
-// One problem for each family.
-using ProblemsWithSegments =
-    std::vector<std::unique_ptr<const ProblemWithSegments>>;
+// One family or several. Without segments there is one, which has no runs.
+using Families = std::vector<FamilyProblem>;
 
 // Throws InputError under the conditions of Aggregate and BuildPlanningProblem.
 // The options are for the memory model kTrace.
-ProblemsWithSegments BuildProblemsWithSegments(const graph::Trace& trace,
-                                               const PlanOptions& options,
-                                               const SegmentChoice& choice);
+FamilyProblem BuildFamily(const graph::Trace& plain,
+                          const std::vector<graph::ModuleRun>& family,
+                          const PlanOptions& options);
+Families BuildFamilies(const graph::Trace& trace, const PlanOptions& options,
+                       const SegmentChoice& choice);
+
+// Returns the units of a plan if the family has all of them, else none. Requires
+// the memory model kTrace.
+KnownUnits UnitsIn(const FamilyProblem& family, const Plan& plan);
 
 // The least budget of all families, with the answer of each.
-struct LeastWithSegments {
+struct LeastOfFamilies {
   LeastAnswer least;  // of the family that has it
   std::vector<LeastAnswer> of_family = {};
 };
-LeastWithSegments LeastPlan(const ProblemsWithSegments& problems,
-                            const solver::SearchLimits& limits);
+LeastOfFamilies LeastPlan(const Families& families,
+                          const solver::SearchLimits& limits);
+
+// The units that meet the least budget, and the trace that has them. Under kTrace, of
+// an answer with a plan.
+struct LeastUnits {
+  const graph::Trace* trace = nullptr;
+  std::vector<graph::CheckpointedModule> modules = {};
+};
+LeastUnits UnitsOf(const Families& families, const LeastOfFamilies& least);
 
 // The best plan of all families. Its bound, status and effort are those of all
 // families together. `known_answers`: as in PlanFor, one for each family; empty
 // if nothing is known.
-struct PlanWithSegments {
+struct PlanOfFamilies {
   Plan plan;
-  const ProblemWithSegments* problem = nullptr;  // the problem of this plan
+  size_t family = 0;  // the family of this plan
 };
-PlanWithSegments PlanFor(const ProblemsWithSegments& problems,
-                         int64_t budget_bytes,
-                         const solver::SearchLimits& limits,
-                         const std::vector<LeastAnswer>& known_answers = {});
+PlanOfFamilies PlanFor(const Families& families, int64_t budget_bytes,
+                       const solver::SearchLimits& limits,
+                       const std::vector<LeastAnswer>& known_answers = {});
 
 }  // namespace acplan::problems

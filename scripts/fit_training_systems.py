@@ -2,7 +2,7 @@
 """fit_training_systems.py ACPLAN RUNS.csv SYSTEMS.json OUTPUT.json [OPTION...]
 
 Fits the numbers of data/training/systems.json that say "fitted" to measured runs, with `acplan
-llm-score`, and writes the file with them; prints the loss after each sweep. With --hold-out,
+train score`, and writes the file with them; prints the loss after each sweep. With --hold-out,
 the runs of a source have no part in the fit, and its error is printed at the end.
 
 The loss is the mean over sources of .8 |x| + 1.5 x^2 of x = ln(predicted / measured), both
@@ -71,7 +71,7 @@ def numbers_of(document):
 
 class Loss:
     def __init__(self, acplan, runs, document, held_out):
-        self._command = [acplan, "llm-score", runs]
+        self._command = [acplan, "train", "score", runs]
         self._document = copy.deepcopy(document)
         self._numbers = numbers_of(self._document)
         self._held_out = held_out

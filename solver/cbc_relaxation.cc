@@ -14,21 +14,21 @@
 namespace acplan::solver {
 namespace {
 
-// Two values of the objective that are meant to be the same may be so far
-// apart, relative to their size.
+// Two values of the objective that differ by no more than this, relative to their size,
+// count as the same.
 constexpr double kObjectiveTolerance = 1e-6;
-// CBC's tolerances do no harm to costs that are integers up to this.
+// CBC's tolerances do no harm to integer costs up to this.
 constexpr double kMostIntegerCost = 1e6;
-// Clp's primal tolerances for the continuous columns of a solution, the first
-// that leads to one.
+// Clp's primal tolerances for the continuous columns of a solution. They are tried in this
+// order until one leads to a solution.
 constexpr double kPrimalTolerances[] = {1e-9, 1e-7};
 
-// Where neither rows nor columns are as many, an assertion of OsiClp's crunch()
-// takes a mark of Clp for a wrong index, and ends the process.
+// If a program has fewer rows and fewer columns than this, an assertion of OsiClp's
+// crunch() takes a mark of Clp for a wrong index and ends the process.
 constexpr size_t kLeastSize = 3;
 
-// What CBC can read: without rows that ask for nothing, and the last row again
-// where the program is too small.
+// Returns the program in a form that CBC can read: without rows that constrain nothing, and
+// with the last row repeated if the program is too small.
 Milp ForCbc(Milp milp) {
   std::erase_if(milp.rows, [](const Milp::Row& row) {
     return IsFree(row) || IsEmpty(row);
@@ -51,7 +51,7 @@ Milp ForCbc(Milp milp) {
   return milp;
 }
 
-// Stops Clp in a linear program, where CBC asks nobody.
+// A handler that stops Clp within a linear program, where CBC raises no event.
 class LpHandler : public ClpEventHandler {
  public:
   explicit LpHandler(CbcWatch* watch) : watch_(watch) {}
@@ -80,8 +80,8 @@ ObjectiveScale ScaleFor(const Milp& milp) {
                (column.is_integer && column.cost == std::round(column.cost) &&
                 std::abs(column.cost) <= kMostIntegerCost);
       });
-  // CBC makes use of an objective that can only be an integer. It takes
-  // solutions that differ by 1e-5 for equally good.
+  // CBC exploits an objective that can only be an integer. It treats solutions whose
+  // objectives differ by 1e-5 as equally good.
   return {.factor = are_small_integers ? 1 : CostFactor(milp),
           .offset = milp.objective_offset};
 }
@@ -157,7 +157,8 @@ std::optional<CheckedSolution> Polished(const Milp& milp,
     if (SolveRelaxation(*osi, watch) != LpStatus::kOptimal) continue;
     std::optional<CheckedSolution> solved = Checked(
         milp, Rounded(milp, std::span(osi->getColSolution(), x.size())));
-    // Rounded as it is, x may have a little more than it is entitled to.
+    // The continuous values of `rounded` belong to integers that are slightly off, so its
+    // objective may be slightly too good.
     if (solved) return solved;
   }
   return rounded;

@@ -16,37 +16,36 @@
 
 #include "solver/cbc_solver.h"
 
-// CBC is run by its driver, CbcMain1, as the program `cbc` would be: it takes
-// its options as text, and is what chooses heuristics and cuts. A careful run
-// does without the driver. What CBC claims is not taken for granted (2.10.8 is
-// the version):
+// CBC runs under its driver, CbcMain1, as in the program `cbc`: the driver takes its
+// options as text, and chooses heuristics and cuts. A careful run does without the driver.
+// The claims of CBC (version 2.10.8) are not taken for granted:
 //
-// - Every solution that an event shows is rounded and checked against the
-//   program, since the driver's last answer may be worse, or none. The
-//   objective that goes with an event need not be that of its solution, so it
-//   is computed anew.
-// - A limit is asked for at every event. Not every event's answer is heeded,
-//   but the clock is, so the models, those of heuristics among them, get no
-//   more time.
-// - A search that was stopped early enough claims to have been complete: then
-//   nothing of its status or bound counts (was_stopped).
-// - After the search the driver would solve the relaxation once more with the
-//   integers fixed, in which Clp's presolve has been seen to crash. So it is
-//   ended behind the search, and the answer is taken from the model.
-// - Before branch and bound it asks how far from their bounds rows and columns
-//   are, which nobody reads. For that Clp solves a copy of the relaxation, and an
-//   assertion in that has been seen to end the process. So nothing is computed:
-//   what the program defines comes before what shared libraries do.
-// - Preprocessing is off: the optima that come with it are wrong for about one
-//   in a hundred small random programs.
+// - Every solution that an event shows is rounded and checked against the program, since
+//   the driver's last answer may be worse, or there may be none. The objective that comes
+//   with an event need not be that of its solution, so it is computed anew.
+// - The handler polls the limits at every event. CBC does not heed every event's answer,
+//   but it heeds the clock, so the handler sets the time limit of all models, including
+//   those of heuristics, to 0.
+// - A search that was stopped early enough claims to have been complete. In that case its
+//   status and its bound are ignored (was_stopped).
+// - After the search the driver would solve the relaxation once more with the integers
+//   fixed, and in that Clp's presolve has been seen to crash. So the handler ends the
+//   driver right after the search, and takes the answer from the model.
+// - Before branch and bound CBC computes the distances of rows and columns from their
+//   bounds, which nothing reads. For that, Clp solves a copy of the relaxation, in which an
+//   assertion has been seen to end the process. So the function that computes them is
+//   replaced by an empty one: a definition in the program precedes the one of a shared
+//   library.
+// - Preprocessing is off: the optima that come with it are wrong for about one in a hundred
+//   small random programs.
 //
-// Who calls decides from all this whether the run's end is to be believed
-// (cbc_solver.cc).
+// The caller (cbc_solver.cc) decides from all this whether to believe the status with which
+// the run ended.
 
 namespace acplan::solver {
 namespace {
 
-// CBC's objective where it has no solution is above this.
+// CBC's objective is above this if CBC has no solution.
 constexpr double kNoObjective = 1e49;
 
 class CbcHandler : public CbcEventHandler {
@@ -71,11 +70,11 @@ class CbcHandler : public CbcEventHandler {
         SeeBound(*model_);
       }
     }
-    // Most of the time can go by in heuristics that search on their own.
+    // Heuristics that search on their own can take most of the time.
     watch_->Report(/*now=*/main_search &&
                    (what == solution || what == heuristicSolution));
     if (!watch_->ShouldStop()) return noAction;
-    // Not every event's answer is heeded, but the clock is, also within
+    // CBC does not heed every event's answer, but it heeds the clock, also within
     // heuristics that search on their own.
     for (CbcModel* model = model_; model != nullptr;
          model = model->parentModel()) {
@@ -87,18 +86,19 @@ class CbcHandler : public CbcEventHandler {
     return may_stop ? stop : noAction;
   }
 
-  // CbcMain1 calls this between its phases; another answer than 0 ends it.
+  // Handles the end of a phase: CbcMain1 calls this between its phases, and ends if the
+  // answer is not 0.
   int Phase(const CbcModel& model, int phase) {
     constexpr int kAfterSearch = 4;
     if (phase < kAfterSearch) return watch_->ShouldStop() ? 1 : 0;
     if (phase > kAfterSearch) return 0;
     SeeEnd(model);
-    // What would follow is another solution of the relaxation with the integers
-    // fixed, in which Clp's presolve has been seen to crash.
+    // The driver would go on to solve the relaxation again with the integers fixed, in
+    // which Clp's presolve has been seen to crash.
     return 1;
   }
 
-  // After the search.
+  // Records the outcome after the search.
   void SeeEnd(const CbcModel& model) {
     // A search that was stopped early enough claims to have been complete.
     run_->was_stopped = watch_->ShouldStop();
@@ -117,15 +117,16 @@ class CbcHandler : public CbcEventHandler {
   }
 
  private:
-  // The objective that CBC has at an event is not always one of its solution's.
+  // Records the solution of an event. Its objective is computed anew, since the one that
+  // CBC has at an event may belong to another solution.
   void SeeSolution(const CbcModel& model) {
     const auto columns = static_cast<int>(task_->milp.columns.size());
     const double* x = model.bestSolution();
     if (x == nullptr || model.getNumCols() != columns) return;
     const Milp& milp = task_->milp;
-    run_->seen = Better(std::move(run_->seen),
-                        Checked(milp, Rounded(milp, {x, x + columns})));
-    if (run_->seen) watch_->SawSolution(run_->seen->objective);
+    run_->best_seen = Better(std::move(run_->best_seen),
+                             Checked(milp, Rounded(milp, {x, x + columns})));
+    if (run_->best_seen) watch_->SawSolution(run_->best_seen->objective);
   }
   void SeeBound(const CbcModel& model) {
     const double value = model.getBestPossibleObjValue();
@@ -144,13 +145,15 @@ int PhaseCallback(CbcModel* model, int phase) {
   return handler == nullptr ? 0 : handler->Phase(*model, phase);
 }
 
-// Seeds that mean something else to COIN (0 is the time of day) are avoided.
+// Maps a seed to COIN's range. Avoids the seeds that have another meaning there (0 is the
+// time of day).
 int CoinSeed(int seed) {
   const auto wide = static_cast<int64_t>(seed);
   return static_cast<int>((wide - INT_MIN) % 2147483646) + 1;
 }
 
-// Gives the driver, by name, the values of the integers to start from.
+// Passes the values of the integers to start from to the driver, which matches them by
+// name.
 void SetStart(const CheckedSolution& start,
               const OsiClpSolverInterface& relaxation, CbcModel& model) {
   std::vector<std::pair<std::string, double>> values;
@@ -181,9 +184,9 @@ std::vector<std::string> Arguments(const CbcWatch& watch) {
   add("-randomSeed", fmt::format("{}", CoinSeed(limits.seed)));
   add("-randomCbcSeed", fmt::format("{}", CoinSeed(limits.seed)));
   add("-preprocess", "off");
-  // What is integral or feasible to within more is a solution to one part of CBC and
-  // none to another, which loses all that it would find beside it. With 1e-9 for both it
-  // calls programs infeasible that are not.
+  // With looser tolerances one part of CBC accepts a point as a solution and another part
+  // rejects it and loses all other solutions beside that point. With 1e-9 for both, CBC
+  // calls feasible programs infeasible.
   add("-integerTolerance", "1e-9");
   add("-primalTolerance", "1e-8");
   arguments.emplace_back("-solve");
@@ -191,7 +194,7 @@ std::vector<std::string> Arguments(const CbcWatch& watch) {
   return arguments;
 }
 
-// Branch and bound by itself: no driver, heuristics or cuts.
+// Runs branch and bound alone: no driver, heuristics or cuts.
 CbcRun RunCarefully(const CbcTask& task, CbcWatch& watch) {
   CbcModel model(task.relaxation);
   model.setLogLevel(0);
@@ -284,7 +287,7 @@ bool IsAtNodeLimit(const CbcRun& run) {
 }  // namespace acplan::solver
 
 #ifdef ACPLAN_STATIC
-// Where all is one program, by the linker's --wrap.
+// In a static program, the linker's --wrap replaces the function.
 extern "C" void __wrap__ZN21OsiClpSolverInterface18computeLargestAwayEv();
 extern "C" void __wrap__ZN21OsiClpSolverInterface18computeLargestAwayEv() {}
 #else

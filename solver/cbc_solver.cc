@@ -22,33 +22,33 @@
 
 // From a program to an answer that can be relied on:
 //
-// 1. The relaxation: without a solution there is none of the program; where its
-//    solution is integral, that is the answer; otherwise it is a bound.
-// 2. A run of CBC (cbc_run.cc), from the best solution known. Its solution is
-//    polished, that is, made exact in the integers and solved for anew in the
-//    other columns, and checked against the program.
-// 3. What CBC concludes is believed only if the polished solution costs what
-//    CBC says, and none that was seen on the way and can be polished is better.
-//    Otherwise there is a second run, a careful one: with tight tolerances, by
-//    branch and bound without CBC's driver, heuristics and cuts. Where that
-//    contradicts itself, too, this has failed. (What cannot be polished is no
-//    solution: it keeps rows only as far as tolerances go.)
+// 1. The relaxation. If it has no solution, neither has the program; if its solution is
+//    integral, that is the answer; otherwise its objective is a bound.
+// 2. A run of CBC (cbc_run.cc), from the best solution known. Its solution is polished,
+//    that is, made exact in the integer columns and solved for again in the others, and
+//    checked against the program.
+// 3. CBC's conclusion is believed only if the polished solution costs as much as CBC
+//    claims, and if no better solution that can be polished was seen on the way. Otherwise
+//    there is a second, careful run: with tight tolerances, by branch and bound without
+//    CBC's driver, heuristics and cuts. If that run contradicts itself, too, the call
+//    fails. (A point that cannot be polished is no solution: it keeps the rows only within
+//    tolerances.)
 //
-// The answer is the best solution of all runs. A limit that strikes ends with
-// that and with the best bound that nothing contradicts.
+// The answer is the best solution of all runs. If a limit strikes, the answer is that
+// solution, with the best bound that nothing contradicts.
 
 namespace acplan::solver {
 namespace {
 
-// A gap that is nothing but rounding.
+// Smaller gaps are nothing but rounding.
 constexpr double kRoundingGap = 1e-9;
-// Primal tolerances of careful runs: with the tight one Clp calls a program infeasible now
-// and then that is not, which only who asks for it is told.
+// Primal tolerances of careful runs. With the tight one Clp now and then calls a feasible
+// program infeasible, so only callers that ask for it (CbcOptions::is_careful) get it.
 constexpr double kUsualTolerance = 1e-7;
 constexpr double kTightTolerance = 1e-9;
-// Objectives nearer to zero than this do not make the gap larger.
+// A gap is relative to the objective's size, or to this if the objective is nearer to zero.
 constexpr double kLeastObjective = 1e-9;
-// Values of the relaxation that are integers for its tolerances.
+// Values of the relaxation this close to an integer count as integral.
 constexpr double kIntegralTolerance = 1e-9;
 
 double Gap(double objective, double bound) {
@@ -89,7 +89,7 @@ MilpSolution NoSolution(MilpStatus status, const CbcWatch& watch) {
   return solution;
 }
 
-// Without rows, the columns have nothing to do with each other.
+// Solves a program without rows, column by column: nothing ties the columns to each other.
 MilpSolution SolveWithoutRows(const Milp& milp, CbcWatch& watch) {
   std::vector<double> x;
   for (const Milp::Column& column : milp.columns) {
@@ -128,7 +128,7 @@ bool IsIntegral(const Milp& milp, std::span<const double> x) {
   return true;
 }
 
-// The search while COIN-OR's lock is held. `start` is a known solution, if any.
+// The search while the caller holds COIN-OR's lock. `start` is a known solution, if any.
 class LockedSearch {
  public:
   LockedSearch(const Milp& milp, std::optional<CheckedSolution> start,
@@ -163,12 +163,12 @@ class LockedSearch {
   }
 
  private:
-  // The answer with the best solution and the bound.
+  // Returns the answer with the best solution and the bound.
   MilpSolution StopWith(StoppedBy why) {
     return Solution(std::move(best_), bound_, why, nodes_, watch_);
   }
 
-  // The answer, if that takes no more than the relaxation.
+  // Returns the answer if solving the relaxation is enough for it.
   std::optional<MilpSolution> SolveByRelaxation() {
     const LpStatus status = SolveRelaxation(*relaxation_, watch_);
     if (status == LpStatus::kStopped) return StopWith(watch_.Poll());
@@ -196,41 +196,44 @@ class LockedSearch {
     return std::nullopt;
   }
 
-  // The relaxation is unbounded; so is the program if it has any solution.
+  // Returns the answer if the relaxation is unbounded: then the program is unbounded, too,
+  // if it has any solution.
   MilpSolution SolveUnbounded() {
     if (best_) return NoSolution(MilpStatus::kUnbounded, watch_);
     Milp any = milp_;
     for (Milp::Column& column : any.columns) column.cost = 0;
-    MilpSolution found =
+    MilpSolution solution =
         LockedSearch(any, std::nullopt, is_always_careful_, watch_).Solve();
-    if (!found.x.empty()) return NoSolution(MilpStatus::kUnbounded, watch_);
-    found.bound =
-        found.status == MilpStatus::kInfeasible ? kInfinity : -kInfinity;
-    return found;
+    if (!solution.x.empty()) return NoSolution(MilpStatus::kUnbounded, watch_);
+    solution.bound =
+        solution.status == MilpStatus::kInfeasible ? kInfinity : -kInfinity;
+    return solution;
   }
 
-  // The run's solution, polished: CBC's own, or the best of an event where that
-  // is better.
-  std::optional<CheckedSolution> Found(const CbcRun& run) {
-    std::optional<CheckedSolution> found;
-    if (!run.x.empty()) found = Polished(milp_, run.x, watch_);
+  // Returns the run's solution, polished: CBC's own, or the best one that an event showed
+  // if that is better.
+  std::optional<CheckedSolution> PolishedSolution(const CbcRun& run) {
+    std::optional<CheckedSolution> solution;
+    if (!run.x.empty()) solution = Polished(milp_, run.x, watch_);
     const bool is_seen_better =
-        run.seen &&
-        (!found || (run.seen->objective < found->objective &&
-                    !scale_.IsClose(run.seen->objective, found->objective)));
-    if (!is_seen_better) return found;
-    return Better(std::move(found), Polished(milp_, run.seen->x, watch_));
+        run.best_seen &&
+        (!solution ||
+         (run.best_seen->objective < solution->objective &&
+          !scale_.IsClose(run.best_seen->objective, solution->objective)));
+    if (!is_seen_better) return solution;
+    return Better(std::move(solution),
+                  Polished(milp_, run.best_seen->x, watch_));
   }
 
-  // The answer, unless the run contradicts itself.
+  // Returns the answer, or nothing if the run contradicts itself.
   std::optional<MilpSolution> Conclude(const CbcRun& run) {
-    std::optional<CheckedSolution> found = Found(run);
-    // A solution is as good as CBC says and as any that is known.
-    const bool is_sound = found &&
-                          scale_.IsClose(found->objective, run.claimed) &&
-                          (!best_ || found->objective <= best_->objective ||
-                           scale_.IsClose(found->objective, best_->objective));
-    best_ = Better(std::move(best_), std::move(found));
+    std::optional<CheckedSolution> solution = PolishedSolution(run);
+    // A sound solution is as good as CBC claims, and as good as any known one.
+    const bool is_sound =
+        solution && scale_.IsClose(solution->objective, run.claimed) &&
+        (!best_ || solution->objective <= best_->objective ||
+         scale_.IsClose(solution->objective, best_->objective));
+    best_ = Better(std::move(best_), std::move(solution));
     switch (EndOf(run, watch_)) {
       case CbcRun::End::kStopped:
         return Stop(run);
@@ -252,7 +255,7 @@ class LockedSearch {
     return std::nullopt;
   }
 
-  // The answer after a run that a limit ended.
+  // Returns the answer after a run that a limit ended.
   MilpSolution Stop(const CbcRun& run) {
     const bool is_absurd = best_ && run.bound > best_->objective &&
                            !scale_.IsClose(run.bound, best_->objective);
@@ -274,7 +277,8 @@ class LockedSearch {
   int64_t nodes_ = 0;
 };
 
-// One at a time: CBC's driver keeps state in globals.
+// Locks COIN-OR for one call at a time, since CBC's driver keeps state in globals. Returns
+// an unowned lock if the search should stop before it gets the lock.
 std::unique_lock<std::timed_mutex> LockCoin(CbcWatch& watch) {
   static std::timed_mutex mutex;
   std::unique_lock lock(mutex, std::defer_lock);

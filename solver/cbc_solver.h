@@ -22,25 +22,26 @@ enum class MilpStatus {
 struct MilpSolution {
   MilpStatus status = MilpStatus::kNoSolution;
   StoppedBy stopped_by = StoppedBy::kNothing;
-  // One value a column, integers exact; empty if there is no solution.
+  // One value for each column, integers exact; empty if there is no solution.
   std::vector<double> x = {};
   double objective = kInfinity;  // of x
-  // No solution is better than this; +infinity where there is none at all.
+  // No solution is better than this. +infinity if there is no solution at all.
   double bound = -kInfinity;
   double gap = kInfinity;  // max(0, objective - bound) / max(|objective|, 1e-9)
   int64_t nodes = 0;
   double seconds = 0;
 };
 
-// CBC failed in a way that is no answer.
+// The error of a run of CBC that yields no answer.
 class CbcFailure : public std::runtime_error {
  public:
   explicit CbcFailure(const std::string& what, std::vector<double> x = {})
       : std::runtime_error("CBC failed" + what), x_(std::move(x)) {}
 
-  // What was a solution within tolerances, if anything, to some part of CBC: where one
-  // calls the program infeasible that another solves, the solution often is the cause. Who
-  // knows the rows exactly may cut it off (cut_off.h) and ask again.
+  // A point that some part of CBC took for a solution within tolerances; empty if there is
+  // none. If one part of CBC calls a program infeasible that another part solves, this
+  // point often is the cause. A caller that knows the rows exactly may cut it off
+  // (cut_off.h) and try again.
   const std::vector<double>& x() const { return x_; }
 
  private:
@@ -49,23 +50,21 @@ class CbcFailure : public std::runtime_error {
 
 struct CbcOptions {
   SearchLimits limits;
-  // A known solution (one value a column) to start from; ignored where it is
-  // not feasible.
+  // A known solution (one value for each column) to start from; ignored if it is not
+  // feasible.
   std::optional<std::vector<double>> warm_start = std::nullopt;
-  // From the first run on, branch and bound alone, with tight tolerances:
-  // slower, and otherwise done only where a run contradicts itself. What it calls
-  // infeasible may be feasible within the usual tolerances.
+  // If true, CBC uses branch and bound alone, with tight tolerances, from the first run on.
+  // This is slower, and otherwise done only after a run that contradicts itself. A program
+  // that such a run calls infeasible may be feasible within the usual tolerances.
   bool is_careful = false;
 };
 
-// Solves with COIN-OR CBC. Deterministic for a given seed, up to the moment
-// that a time limit or an interrupt strikes. Solutions are checked against the
-// program before they are returned. Throws std::invalid_argument for an invalid
-// program, limits or a warm start of another size and CbcFailure where CBC fails
-// in a way that is no answer.
-// CBC's preprocessing is never used: in 2.10.8 it makes some optima wrong.
-// Concurrent calls wait for each other (CBC's driver is not safe to run
-// concurrently in one process).
+// Solves with COIN-OR CBC. Deterministic for a given seed, up to the moment at which a time
+// limit or an interrupt strikes. Solutions are checked against the program before they are
+// returned. Throws std::invalid_argument for an invalid program, invalid limits or a warm
+// start of another size, and CbcFailure if CBC fails in a way that yields no answer. CBC's
+// preprocessing is never used: in 2.10.8 it makes some optima wrong. Concurrent calls wait
+// for each other, since CBC's driver is not safe to run concurrently in one process.
 MilpSolution SolveWithCbc(const Milp& milp, const CbcOptions& options = {});
 
 }  // namespace acplan::solver

@@ -4,7 +4,7 @@
 
 namespace acplan::solver {
 
-// The versions of COIN-OR that this was built with: "CBC 2.10.8, Clp 1.17.6,
+// Returns the versions of COIN-OR that this was built with: "CBC 2.10.8, Clp 1.17.6,
 // CoinUtils 2.11.6".
 std::string CoinOrVersions();
 

@@ -9,9 +9,9 @@
 
 namespace acplan::solver {
 
-// One call of SolveWithCbc as COIN-OR's event handlers see it: whether to stop,
-// and what to report. COIN-OR copies handlers as it likes, so what they have to
-// remember is here.
+// The state of one call of SolveWithCbc that COIN-OR's event handlers share: whether to
+// stop, and the progress to report. COIN-OR copies handlers at will, so their memory is
+// here.
 class CbcWatch {
  public:
   explicit CbcWatch(const SearchLimits& limits) : clock_(limits) {}
@@ -19,8 +19,8 @@ class CbcWatch {
   const LimitClock& clock() const { return clock_; }
   const SearchLimits& limits() const { return clock_.limits(); }
 
-  // Says whether to stop now, and why. An interrupt stays one even if its flag
-  // is taken back.
+  // Returns the reason to stop now, or kNothing. Once it has returned a reason, it keeps to
+  // it, even if the flag of an interrupt is reset.
   StoppedBy Poll() {
     if (stop_ == StoppedBy::kNothing) stop_ = clock_.Stop();
     return stop_;
@@ -32,12 +32,11 @@ class CbcWatch {
   void SawNodes(int64_t nodes) { nodes_ = std::max(nodes_, nodes); }
   double best() const { return best_; }
 
-  // Reports what was seen, unless it did so a moment before; with `now` in any
-  // case. Never throws: there are COIN-OR's frames between here and whoever
-  // could catch.
+  // Reports the progress so far, unless the last report was a moment before; with `now` in
+  // any case. Never throws: COIN-OR's frames are between here and any handler.
   void Report(bool now);
 
-  // Throws what the report threw.
+  // Throws the exception that the report threw, if any.
   void RethrowError() const {
     if (error_) std::rethrow_exception(error_);
   }

@@ -19,7 +19,7 @@ std::vector<double> Rounded(const Milp& milp, std::span<const double> x) {
     const ColumnBounds bounds = BoundsOf(milp.columns[j]);
     if (milp.columns[j].is_integer) rounded[j] = std::round(rounded[j]);
     rounded[j] = std::clamp(rounded[j], bounds.lower, bounds.upper);
-    if (rounded[j] == 0) rounded[j] = 0;  // -0 is no sight
+    if (rounded[j] == 0) rounded[j] = 0;  // 0 in place of -0
   }
   return rounded;
 }

@@ -22,16 +22,16 @@ struct ColumnBounds {
   double upper;
 };
 
-// The bounds of a column, of an integer one as integers.
+// Returns the bounds of a column, as integers if the column is an integer one.
 ColumnBounds BoundsOf(const Milp::Column& column);
 
-// Returns x with integers made exact and every value within its bounds.
+// Returns x with the values of integer columns rounded and every value within its bounds.
 std::vector<double> Rounded(const Milp& milp, std::span<const double> x);
 
-// Returns x where it is feasible.
+// Returns x with its objective if it is feasible, otherwise nothing.
 std::optional<CheckedSolution> Checked(const Milp& milp, std::vector<double> x);
 
-// Returns the better one of two, the first where they are equally good.
+// Returns the better one of two solutions, the first one if both are equally good.
 std::optional<CheckedSolution> Better(std::optional<CheckedSolution> first,
                                       std::optional<CheckedSolution> second);
 

@@ -10,30 +10,29 @@ class CoinPackedMatrix;
 
 namespace acplan::solver {
 
-// COIN-OR's tolerances are absolute: this factor brings the dearest column near
-// 2^15. 1 where nothing costs anything.
+// Returns the factor for costs that brings the dearest column near 2^15, since COIN-OR's
+// tolerances are absolute. Returns 1 if nothing costs anything.
 double CostFactor(const Milp& milp);
 
-// A program as the loadProblem of COIN-OR's solvers takes it: all rows and
-// columns in their order, infinities as COIN-OR writes them, costs times a
-// factor.
+// A program in the form that the loadProblem of COIN-OR's solvers takes: all rows and
+// columns in their order, infinities as COIN-OR writes them, costs multiplied by a factor.
 struct ClpModel {
   ClpModel(const Milp& milp, double cost_factor);
 
   CoinPackedMatrix Matrix() const;
 
-  // By coefficient.
+  // Indexed by coefficient.
   std::vector<int> rows, columns;
   std::vector<double> coefficients;
-  // By row, and by column.
+  // Indexed by row, and by column.
   std::vector<double> row_lower, row_upper;
   std::vector<double> lower, upper, cost;
 };
 
 LpStatus StatusOf(const ClpSimplex& clp);
 
-// Says whether to solve once more in another way before this status is
-// believed.
+// Returns whether a result with this status is to be believed only after a second solution
+// in another way.
 bool IsDoubtful(LpStatus status);
 
 }  // namespace acplan::solver

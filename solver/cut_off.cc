@@ -24,7 +24,7 @@ Milp WithCutOff(Milp milp, int row, const std::vector<double>& x) {
     const bool rise = (term.coefficient > 0) == below;
     const double room = rise ? column.upper - value : value - column.lower;
     if (room < 1) continue;
-    // Steps from the far bound to the first value that helps.
+    // The distance from the far bound to the first value that helps.
     const double steps =
         rise ? value + 1 - column.lower : column.upper - value + 1;
     if (steps == 1) {

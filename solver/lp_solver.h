@@ -17,10 +17,10 @@ enum class LpStatus {
 
 struct LpSolution {
   LpStatus status = LpStatus::kFailed;
-  // Where optimal; otherwise empty.
-  std::vector<double> x = {};              // a column
-  std::vector<double> reduced_costs = {};  // a column
-  std::vector<double> row_duals = {};      // a row
+  // Empty unless the status is kOptimal.
+  std::vector<double> x = {};              // indexed by column
+  std::vector<double> reduced_costs = {};  // indexed by column
+  std::vector<double> row_duals = {};      // indexed by row
   double objective = kInfinity;            // offset included
 };
 

@@ -19,7 +19,7 @@ std::string Label(std::string_view kind, size_t index,
 
 void ValidateBounds(double lower, double upper, std::string_view kind,
                     size_t index, const std::string& name) {
-  // Written so that a NaN fails.
+  // This form of the condition is also true for a NaN.
   if (!(lower <= upper) || lower == kInfinity || upper == -kInfinity) {
     throw std::invalid_argument(fmt::format("{}: bounds [{}, {}] are no range",
                                             Label(kind, index, name), lower,
@@ -35,7 +35,7 @@ void CheckSize(const Milp& milp, std::span<const double> x) {
 }
 
 // Returns how far a value is outside of a range; a NaN is infinitely far.
-double Outside(double value, double lower, double upper) {
+double Excess(double value, double lower, double upper) {
   if (std::isnan(value)) return kInfinity;
   return std::max({0.0, lower - value, value - upper});
 }
@@ -96,7 +96,7 @@ double ObjectiveValue(const Milp& milp, std::span<const double> x) {
   CheckSize(milp, x);
   double sum = 0;
   for (size_t j = 0; j < x.size(); ++j) {
-    // A free column may be infinite only where it costs nothing.
+    // A column's value may be infinite only if the column costs nothing.
     if (milp.columns[j].cost != 0) sum += milp.columns[j].cost * x[j];
   }
   return sum + milp.objective_offset;
@@ -107,7 +107,7 @@ double LargestViolation(const Milp& milp, std::span<const double> x) {
   double largest = 0;
   for (size_t j = 0; j < x.size(); ++j) {
     const Milp::Column& column = milp.columns[j];
-    largest = std::max(largest, Outside(x[j], column.lower, column.upper));
+    largest = std::max(largest, Excess(x[j], column.lower, column.upper));
     if (column.is_integer) {
       largest = std::max(largest, std::abs(x[j] - std::round(x[j])));
     }
@@ -117,7 +117,7 @@ double LargestViolation(const Milp& milp, std::span<const double> x) {
     for (const Milp::Term& term : row.terms) {
       sum += term.coefficient * x[static_cast<size_t>(term.column)];
     }
-    largest = std::max(largest, Outside(sum, row.lower, row.upper));
+    largest = std::max(largest, Excess(sum, row.lower, row.upper));
   }
   return largest;
 }
@@ -128,7 +128,7 @@ bool IsFeasible(const Milp& milp, std::span<const double> x, double tolerance) {
     const Milp::Column& column = milp.columns[j];
     if (!std::isfinite(x[j])) return false;
     const double size = std::max(1.0, std::abs(x[j]));
-    if (Outside(x[j], column.lower, column.upper) > tolerance * size) {
+    if (Excess(x[j], column.lower, column.upper) > tolerance * size) {
       return false;
     }
     if (column.is_integer && std::abs(x[j] - std::round(x[j])) > tolerance) {
@@ -144,7 +144,7 @@ bool IsFeasible(const Milp& milp, std::span<const double> x, double tolerance) {
       sum += value;
       size = std::max(size, std::abs(value));
     }
-    if (Outside(sum, row.lower, row.upper) > tolerance * size) return false;
+    if (Excess(sum, row.lower, row.upper) > tolerance * size) return false;
   }
   return true;
 }

@@ -35,32 +35,29 @@ struct Milp {
   std::vector<Row> rows;
   double objective_offset = 0;
 
-  // Add a column or row; returns its index.
+  // Adds a column or row; returns its index.
   int AddColumn(Column column);
   int AddRow(Row row);
 };
 
-// Throws std::invalid_argument, naming the column or row, where bounds are no
-// range (NaN, lower above upper, lower +infinity or upper -infinity), a
-// coefficient or cost is not finite, a column index is out of range or repeated
-// in a row.
+// Throws std::invalid_argument that names the column or row if bounds are no range (NaN,
+// lower above upper, lower +infinity or upper -infinity), if a coefficient or cost is not
+// finite, or if a column index is out of range or repeated in a row.
 void ValidateMilp(const Milp& milp);
 
-// Returns the objective at x (one value a column), offset included.
+// Returns the objective at x (one value for each column), offset included.
 double ObjectiveValue(const Milp& milp, std::span<const double> x);
 
-// Returns the largest violation at x of a bound, a row or integrality; 0 where
-// x is feasible.
+// Returns the largest violation at x of a bound, a row or integrality; 0 if x is feasible.
 double LargestViolation(const Milp& milp, std::span<const double> x);
 
-// Returns whether x is feasible within `tolerance`, which is relative to the
-// largest number that meets in a bound or row (and to 1 where all are smaller).
+// Returns whether x is feasible within `tolerance`, which is relative to the largest number
+// in the bound or row (and to 1 if all are smaller).
 bool IsFeasible(const Milp& milp, std::span<const double> x,
                 double tolerance = 1e-6);
 
-// The program as text for a look or for another solver: CPLEX LP format and
-// free MPS format. Names are made valid and unique for the format.
-std::string ToLp(const Milp& milp);
+// Returns the program in free MPS format, for another solver. Its columns are called x0, x1,
+// ..., and its rows r0, r1, ... Throws std::invalid_argument as ValidateMilp does.
 std::string ToMps(const Milp& milp);
 
 }  // namespace acplan::solver

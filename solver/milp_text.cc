@@ -1,200 +1,26 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <cctype>
-#include <cmath>
-#include <iterator>
+#include <string>
 #include <string_view>
-#include <unordered_set>
+#include <vector>
 
 #include "solver/milp.h"
 
 namespace acplan::solver {
 namespace {
 
-// Some readers have buffers of a fixed size.
-constexpr size_t kLongestName = 60;
 constexpr std::string_view kObjectiveName = "obj";
 
-bool IsLetter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-
-// Words that start a section, name a row type or a bound.
-bool IsReserved(std::string_view name) {
-  static constexpr std::array<std::string_view, 31> kReserved = {
-      "minimize",    "minimise", "minimum", "min",     "maximize", "maximise",
-      "maximum",     "max",      "subject", "such",    "st",       "to",
-      "that",        "bounds",   "bound",   "free",    "inf",      "infinity",
-      "general",     "generals", "gen",     "integer", "integers", "int",
-      "binary",      "binaries", "bin",     "semi",    "sos",      "end",
-      kObjectiveName};
-  std::string lower(name);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
-    return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  });
-  return std::find(kReserved.begin(), kReserved.end(), lower) !=
-         kReserved.end();
-}
-
-// A name that both formats take: letters, digits and '_', and neither a number
-// ("e5" is an exponent to some readers) nor a word of the format.
-std::string ValidName(std::string_view name, std::string_view prefix,
-                      size_t index) {
-  if (name.empty()) return fmt::format("{}{}", prefix, index);
-  std::string valid(name.substr(0, kLongestName));
-  for (char& c : valid) {
-    if (!IsLetter(c) && !IsDigit(c)) c = '_';
-  }
-  const bool like_a_number =
-      !IsLetter(valid[0]) ||
-      ((valid[0] == 'e' || valid[0] == 'E') &&
-       std::all_of(valid.begin() + 1, valid.end(), IsDigit));
-  if (like_a_number || IsReserved(valid)) {
-    valid = fmt::format("{}_{}", prefix, valid);
-  }
-  return valid;
-}
-
-// Hands out names, each one once.
-class UniqueNames {
- public:
-  std::string Take(std::string_view name, std::string_view prefix,
-                   size_t index) {
-    std::string valid = ValidName(name, prefix, index);
-    if (taken_.insert(valid).second) return valid;
-    for (size_t k = index;; ++k) {
-      std::string other = fmt::format("{}_{}", valid, k);
-      if (taken_.insert(other).second) return other;
-    }
-  }
-
- private:
-  std::unordered_set<std::string> taken_;
-};
+// Columns and rows are named by their places: names of the program need not be valid.
+std::string ColumnName(size_t column) { return fmt::format("x{}", column); }
+std::string RowName(size_t row) { return fmt::format("r{}", row); }
 
 bool IsFree(const Milp::Row& row) {
   return row.lower == -kInfinity && row.upper == kInfinity;
 }
 
-bool IsRange(const Milp::Row& row) {
-  return row.lower < row.upper && row.lower != -kInfinity &&
-         row.upper != kInfinity;
-}
-
-struct Names {
-  std::vector<std::string> columns;
-  std::string constant;  // a column for the objective's offset
-  std::vector<std::string> rows;
-  std::vector<std::string> lower_rows;  // the lower side of a range
-};
-
-Names MakeNames(const Milp& milp) {
-  Names names;
-  UniqueNames columns;
-  for (size_t j = 0; j < milp.columns.size(); ++j) {
-    names.columns.push_back(columns.Take(milp.columns[j].name, "x", j));
-  }
-  names.constant = columns.Take("constant", "x", 0);
-  UniqueNames rows;
-  for (size_t i = 0; i < milp.rows.size(); ++i) {
-    names.rows.push_back(rows.Take(milp.rows[i].name, "r", i));
-  }
-  for (size_t i = 0; i < milp.rows.size(); ++i) {
-    names.lower_rows.push_back(IsRange(milp.rows[i])
-                                   ? rows.Take(names.rows[i] + "_lower", "r", i)
-                                   : "");
-  }
-  return names;
-}
-
-// The shortest text that reads back as the same number.
+// Returns the shortest text that reads back as the same number.
 std::string Number(double value) { return fmt::format("{}", value + 0.0); }
-
-// A sum of terms, broken over lines since readers limit a line's length.
-class LpSum {
- public:
-  void Add(double coefficient, std::string_view column) {
-    if (terms_ > 0 && terms_ % 5 == 0) text_ += "\n  ";
-    ++terms_;
-    fmt::format_to(std::back_inserter(text_), " {} {} {}",
-                   std::signbit(coefficient) ? '-' : '+',
-                   Number(std::abs(coefficient)), column);
-  }
-  const std::string& text() const { return text_; }
-  bool empty() const { return terms_ == 0; }
-
- private:
-  std::string text_;
-  int terms_ = 0;
-};
-
-std::string LpObjective(const Milp& milp, const Names& names) {
-  std::vector<bool> occurs(milp.columns.size(), false);
-  for (const Milp::Row& row : milp.rows) {
-    if (IsFree(row)) continue;
-    for (const Milp::Term& term : row.terms) {
-      occurs[static_cast<size_t>(term.column)] = true;
-    }
-  }
-  LpSum sum;
-  for (size_t j = 0; j < milp.columns.size(); ++j) {
-    const double cost = milp.columns[j].cost;
-    // A reader has to meet every column somewhere.
-    if (cost != 0 || !occurs[j]) sum.Add(cost, names.columns[j]);
-  }
-  // Readers do not agree on what a constant means, nor on its sign.
-  if (milp.objective_offset != 0 || milp.columns.empty()) {
-    sum.Add(milp.objective_offset, names.constant);
-  }
-  if (sum.empty()) sum.Add(0, names.columns[0]);
-  return fmt::format(" {}:{}\n", kObjectiveName, sum.text());
-}
-
-// A range takes two rows, since not all readers take it in one.
-std::string LpRow(const Milp& milp, size_t index, const Names& names) {
-  const Milp::Row& row = milp.rows[index];
-  const std::string& name = names.rows[index];
-  LpSum sum;
-  for (const Milp::Term& term : row.terms) {
-    sum.Add(term.coefficient, names.columns[static_cast<size_t>(term.column)]);
-  }
-  if (sum.empty()) {
-    sum.Add(0, milp.columns.empty() ? names.constant : names.columns[0]);
-  }
-  // The format cannot say this.
-  if (IsFree(row)) return fmt::format("\\ {} is left out: no bounds\n", name);
-  const auto line = [&sum](const std::string& label, std::string_view relation,
-                           double side) {
-    return fmt::format(" {}:{} {} {}\n", label, sum.text(), relation,
-                       Number(side));
-  };
-  if (row.lower == row.upper) return line(name, "=", row.lower);
-  if (row.upper == kInfinity) return line(name, ">=", row.lower);
-  if (row.lower == -kInfinity) return line(name, "<=", row.upper);
-  return line(name, "<=", row.upper) +
-         line(names.lower_rows[index], ">=", row.lower);
-}
-
-std::string LpBound(const Milp::Column& column, const std::string& name) {
-  if (column.lower == -kInfinity && column.upper == kInfinity) {
-    return fmt::format(" {} free\n", name);
-  }
-  if (column.lower == column.upper) {
-    return fmt::format(" {} = {}\n", name, Number(column.lower));
-  }
-  if (column.upper == kInfinity) {
-    return column.lower == 0
-               ? ""
-               : fmt::format(" {} >= {}\n", name, Number(column.lower));
-  }
-  return fmt::format(" {} <= {} <= {}\n",
-                     column.lower == -kInfinity ? "-inf" : Number(column.lower),
-                     name, Number(column.upper));
-}
 
 char MpsRowType(const Milp::Row& row) {
   if (IsFree(row)) return 'N';
@@ -222,19 +48,19 @@ std::string MpsBounds(const Milp::Column& column, const std::string& name) {
   if (!no_upper) {
     text += line("UP", column.upper);
   } else if (column.is_integer) {
-    // Some readers take an integer column without a bound for a binary one.
+    // Some readers treat an integer column without a bound as binary.
     text += bare("PL");
   }
   return text;
 }
 
-// The matrix is written by columns.
-std::string MpsColumns(const Milp& milp, const Names& names) {
+// Returns the matrix, column by column.
+std::string MpsColumns(const Milp& milp) {
   std::vector<std::string> entries(milp.columns.size());
   for (size_t i = 0; i < milp.rows.size(); ++i) {
     for (const Milp::Term& term : milp.rows[i].terms) {
       const size_t j = static_cast<size_t>(term.column);
-      entries[j] += fmt::format(" {} {} {}\n", names.columns[j], names.rows[i],
+      entries[j] += fmt::format(" {} {} {}\n", ColumnName(j), RowName(i),
                                 Number(term.coefficient));
     }
   }
@@ -250,7 +76,7 @@ std::string MpsColumns(const Milp& milp, const Names& names) {
     if (column.is_integer != in_integers) text += marker(column.is_integer);
     in_integers = column.is_integer;
     if (column.cost != 0 || entries[j].empty()) {
-      text += fmt::format(" {} {} {}\n", names.columns[j], kObjectiveName,
+      text += fmt::format(" {} {} {}\n", ColumnName(j), kObjectiveName,
                           Number(column.cost));
     }
     text += entries[j];
@@ -259,8 +85,8 @@ std::string MpsColumns(const Milp& milp, const Names& names) {
   return text;
 }
 
-// The right-hand sides, and the ranges of rows with two.
-std::string MpsSides(const Milp& milp, const Names& names) {
+// Returns the right-hand sides, and the ranges of rows with two sides.
+std::string MpsSides(const Milp& milp) {
   std::string text = "RHS\n";
   if (milp.objective_offset != 0) {
     text += fmt::format(" RHS {} {}\n", kObjectiveName,
@@ -272,10 +98,10 @@ std::string MpsSides(const Milp& milp, const Names& names) {
     const char type = MpsRowType(row);
     const double side = type == 'L' ? row.upper : row.lower;
     if (type != 'N' && side != 0) {
-      text += fmt::format(" RHS {} {}\n", names.rows[i], Number(side));
+      text += fmt::format(" RHS {} {}\n", RowName(i), Number(side));
     }
     if (type == 'L' && row.lower != -kInfinity) {
-      ranges += fmt::format(" RNG {} {}\n", names.rows[i],
+      ranges += fmt::format(" RNG {} {}\n", RowName(i),
                             Number(row.upper - row.lower));
     }
   }
@@ -285,46 +111,18 @@ std::string MpsSides(const Milp& milp, const Names& names) {
 
 }  // namespace
 
-std::string ToLp(const Milp& milp) {
-  ValidateMilp(milp);
-  const Names names = MakeNames(milp);
-  std::string text =
-      fmt::format("\\ {}\nMinimize\n", ValidName(milp.name, "program", 0));
-  text += LpObjective(milp, names);
-  text += "Subject To\n";
-  for (size_t i = 0; i < milp.rows.size(); ++i) {
-    text += LpRow(milp, i, names);
-  }
-  text += "Bounds\n";
-  std::string integers;
-  for (size_t j = 0; j < milp.columns.size(); ++j) {
-    text += LpBound(milp.columns[j], names.columns[j]);
-    if (milp.columns[j].is_integer) {
-      integers += fmt::format(" {}\n", names.columns[j]);
-    }
-  }
-  if (milp.objective_offset != 0 || milp.columns.empty()) {
-    text += fmt::format(" {} = 1\n", names.constant);
-  }
-  if (!integers.empty()) text += "General\n" + integers;
-  text += "End\n";
-  return text;
-}
-
 std::string ToMps(const Milp& milp) {
   ValidateMilp(milp);
-  const Names names = MakeNames(milp);
   std::string text =
-      fmt::format("NAME {} FREE\nROWS\n N {}\n",
-                  ValidName(milp.name, "program", 0), kObjectiveName);
+      fmt::format("NAME program FREE\nROWS\n N {}\n", kObjectiveName);
   for (size_t i = 0; i < milp.rows.size(); ++i) {
-    text += fmt::format(" {} {}\n", MpsRowType(milp.rows[i]), names.rows[i]);
+    text += fmt::format(" {} {}\n", MpsRowType(milp.rows[i]), RowName(i));
   }
-  text += MpsColumns(milp, names);
-  text += MpsSides(milp, names);
+  text += MpsColumns(milp);
+  text += MpsSides(milp);
   text += "BOUNDS\n";
   for (size_t j = 0; j < milp.columns.size(); ++j) {
-    text += MpsBounds(milp.columns[j], names.columns[j]);
+    text += MpsBounds(milp.columns[j], ColumnName(j));
   }
   text += "ENDATA\n";
   return text;

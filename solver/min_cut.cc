@@ -4,22 +4,21 @@
 #include <cstddef>
 #include <stdexcept>
 
-// Push-relabel (Goldberg and Tarjan), first phase: a preflow of which as much as
-// can be arrives at the sink.
+// Push-relabel (Goldberg and Tarjan), first phase: a preflow that brings as much as
+// possible to the sink.
 //
-// Idea. The source floods its edges. A node with more coming in than going out
-// (excess) pushes it on to nodes that are lower, along edges with capacity left.
-// Heights are at most the distance to the sink in such edges; where nothing is
-// lower, the node is raised to just above the lowest neighbour. A node whose
-// height is the number of nodes has no way to the sink any more, and neither has
-// its excess, which stays where it is. When no node below that has excess, what
-// has arrived at the sink is a maximum, as no way is left from anything with
-// excess, and the nodes without a way to the sink are the source's side of a cut
-// that is full: a minimum.
+// Idea. The source floods its edges. A node with more coming in than going out (excess)
+// pushes it on to lower nodes, along edges with remaining capacity. A node's height is at
+// most its distance to the sink in such edges. If no neighbour is lower, the node is raised
+// to just above the lowest one. A node whose height is the number of nodes has no way to
+// the sink any more: its excess stays there. Once no node below that height has excess, the
+// flow into the sink is a maximum, since no path with remaining capacity leads from a node
+// with excess to the sink, and the nodes without a path to the sink are the source's side
+// of a cut that is full: a minimum.
 //
-// The highest node goes first, heights are made exact (by a search from the sink)
-// after as many raises as there are nodes, and where no node has some height, all
-// above it are cut off (gap). Neither changes the result.
+// The highest node with excess goes first. Heights are made exact (by a search from the
+// sink) after as many raises as there are nodes. If no node has some height, all nodes
+// above it are cut off (gap). None of this changes the result.
 
 namespace acplan::solver {
 namespace {
@@ -49,7 +48,7 @@ class PushRelabel {
 
   MinCut Run() {
     for (int a = first_[kSource]; a < first_[kSource + 1]; ++a) {
-      Push(kSource, a, arcs_[a].left);
+      Push(kSource, a, arcs_[a].residual);
     }
     FindHeights();
     while (highest_ >= 0) {
@@ -60,7 +59,7 @@ class PushRelabel {
       }
       const int v = at_highest.back();
       at_highest.pop_back();
-      // It may have been cut off since.
+      // The node may have been cut off since it was listed.
       if (nodes_[v].height == highest_) Discharge(v);
       if (raised_ >= Count()) FindHeights();
     }
@@ -79,26 +78,26 @@ class PushRelabel {
 
   struct Node {
     int height = 0;
-    int arc = 0;  // the one to look at next
+    int arc = 0;  // the arc to look at next
     int64_t excess = 0;
   };
   struct Arc {
     int to = 0;
     int reverse = 0;
-    int64_t left = 0;
+    int64_t residual = 0;
   };
 
   int Count() const { return static_cast<int>(nodes_.size()); }
 
   void Push(int from, int arc, int64_t flow) {
-    Arc& along = arcs_[arc];
-    along.left -= flow;
-    arcs_[along.reverse].left += flow;
+    Arc& forward = arcs_[arc];
+    forward.residual -= flow;
+    arcs_[forward.reverse].residual += flow;
     nodes_[from].excess -= flow;
-    Node& to = nodes_[along.to];
+    Node& to = nodes_[forward.to];
     const bool wakes = to.excess == 0 && flow > 0;
     to.excess += flow;
-    if (wakes) Activate(along.to);
+    if (wakes) Activate(forward.to);
   }
 
   void Activate(int v) {
@@ -116,8 +115,8 @@ class PushRelabel {
         continue;
       }
       const Arc& arc = arcs_[node.arc];
-      if (arc.left > 0 && nodes_[arc.to].height + 1 == node.height) {
-        Push(v, node.arc, std::min(node.excess, arc.left));
+      if (arc.residual > 0 && nodes_[arc.to].height + 1 == node.height) {
+        Push(v, node.arc, std::min(node.excess, arc.residual));
       } else {
         ++node.arc;
       }
@@ -129,7 +128,7 @@ class PushRelabel {
     Node& node = nodes_[v];
     int height = Count();
     for (int a = first_[v]; a < first_[v + 1]; ++a) {
-      if (arcs_[a].left > 0) {
+      if (arcs_[a].residual > 0) {
         height = std::min(height, nodes_[arcs_[a].to].height + 1);
       }
     }
@@ -145,7 +144,7 @@ class PushRelabel {
     if (height < Count()) listed_[height].push_back(v);
   }
 
-  // There are no nodes above a height without any, but these.
+  // Cuts off all nodes above a height that no node has.
   void CutOffAbove(int height) {
     for (int h = height + 1; h < Count() && count_at_[h] > 0; ++h) {
       for (const int v : listed_[h]) {
@@ -157,7 +156,7 @@ class PushRelabel {
     }
   }
 
-  // Exact distances to the sink.
+  // Sets all heights to the exact distances to the sink.
   void FindHeights() {
     raised_ = 0;
     highest_ = -1;
@@ -174,7 +173,7 @@ class PushRelabel {
         const Arc& arc = arcs_[a];
         const bool is_new = arc.to != kSource &&
                             nodes_[arc.to].height == Count() &&
-                            arcs_[arc.reverse].left > 0;
+                            arcs_[arc.reverse].residual > 0;
         if (!is_new) continue;
         --count_at_.back();
         SetHeight(arc.to, nodes_[v].height + 1);
@@ -188,13 +187,13 @@ class PushRelabel {
   }
 
   std::vector<Node> nodes_;
-  std::vector<int> first_;  // a node: its first arc
+  std::vector<int> first_;  // each node's first arc
   std::vector<Arc> arcs_;
-  // By height: nodes with excess, and all nodes that had it.
+  // Indexed by height: nodes with excess, and all nodes that had the height.
   std::vector<std::vector<int>> active_, listed_;
-  std::vector<int> count_at_;  // a height: how many nodes have it
-  int highest_ = -1;           // of the nodes with excess
-  int raised_ = 0;             // since heights were exact
+  std::vector<int> count_at_;  // the number of nodes at each height
+  int highest_ = -1;           // the largest height of a node with excess
+  int raised_ = 0;             // the number of raises since heights were exact
 };
 
 }  // namespace

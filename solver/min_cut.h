@@ -8,15 +8,15 @@ namespace acplan::solver {
 
 // Minimum cuts in a network with a source and a sink.
 
-// What no cut goes through.
+// The capacity of an edge that no cut goes through.
 inline constexpr int64_t kUncuttable = std::numeric_limits<int64_t>::max() / 4;
 
 struct FlowNetwork {
   struct Edge {
     int from = 0;
     int to = 0;
-    // At least 0. All of those from the source that can be cut are at most
-    // kUncuttable together.
+    // At least 0. The capacities of all edges from the source that can be cut sum up to at
+    // most kUncuttable.
     int64_t capacity = 0;
   };
 
@@ -31,13 +31,14 @@ struct FlowNetwork {
 };
 
 struct MinCut {
-  int64_t capacity = 0;  // of the edges from the source's side to the sink's
-  std::vector<char> is_with_source = {};  // a node
+  // The sum over edges from the source's side to the sink's.
+  int64_t capacity = 0;
+  std::vector<char> is_with_source = {};  // indexed by node
 };
 
-// Returns a cut of the least capacity. The source has no edge to the sink, and is
-// not tied to it by edges that cannot be cut. Throws std::invalid_argument for
-// nodes that there are not and capacities below 0.
+// Returns a cut of the least capacity. Requires that the source has no edge to the sink and
+// no path of uncuttable edges to it. Throws std::invalid_argument for an edge at a node
+// that does not exist and for a negative capacity.
 MinCut FindMinCut(const FlowNetwork& network);
 
 }  // namespace acplan::solver

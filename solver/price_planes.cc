@@ -7,7 +7,7 @@
 
 namespace acplan::solver {
 
-// Solves the dual: a column a plane, and the prices are those of its rows.
+// Solves the dual: each plane is a column, and the duals of the rows are the prices.
 std::optional<HighestPoint> FindHighestPoint(
     const std::vector<PricePlane>& planes, size_t rows,
     std::optional<double> price_of_missing) {

@@ -10,7 +10,7 @@
 
 namespace acplan::solver {
 
-// A search reports this while it runs. Minimisation: best >= bound.
+// The progress that a search reports while it runs. A search minimises, so best >= bound.
 struct SearchProgress {
   double best = std::numeric_limits<double>::infinity();    // incumbent
   double bound = -std::numeric_limits<double>::infinity();  // proven
@@ -18,32 +18,31 @@ struct SearchProgress {
   double seconds = 0;
 };
 
-// The limits of a search, and its connections to whoever started it.
+// The limits of a search, and its connections to its caller.
 struct SearchLimits {
   double time_limit_s = std::numeric_limits<double>::infinity();
   // Stop once best - bound <= gap * |best|.
   double gap = 0;
-  // Labels only: what costs as much is of no interest. Where nothing costs
-  // less, there is no solution, and the bound is the cut-off.
+  // Labels only: a solution that costs as much or more is of no interest. If no solution
+  // costs less, there is no solution, and the bound is the cut-off.
   double cut_off = std::numeric_limits<double>::infinity();
   int64_t node_limit = std::numeric_limits<int64_t>::max();
   int seed = 1;
-  // Set from a signal handler or another thread to stop in order.
+  // Set by a signal handler or another thread to stop the search in an orderly way.
   const std::atomic<bool>* interrupted = nullptr;
-  // Called now and then from the searching thread.
+  // Called now and then by the searching thread.
   std::function<void(const SearchProgress&)> on_progress = {};
 };
 
 enum class SearchStatus {
-  kOptimal,     // proven, but for the tolerance of the engine: 1e-9 of the
-                // objective for labels, 1e-6 for cbc
+  kOptimal,  // proven, within 1e-9 of the objective for labels and 1e-6 for cbc
   kFeasible,    // a solution, stopped before the proof
   kInfeasible,  // proven to have none
   kNoSolution,  // a limit was hit before a solution was found
 };
 
-// kMemory: the search's own limit on what it remembers. kUnproven: it came to
-// its end without a proof.
+// The reason why a search stopped. kMemory: the search's own limit on its memory.
+// kUnproven: the search ended without a proof.
 enum class StoppedBy {
   kNothing,
   kTime,
@@ -54,7 +53,7 @@ enum class StoppedBy {
   kInterrupt
 };
 
-// Seconds since it was made.
+// A clock that starts when it is constructed.
 class Stopwatch {
  public:
   double Seconds() const {
@@ -68,7 +67,7 @@ class Stopwatch {
       std::chrono::steady_clock::now();
 };
 
-// Returns what is left of the limits after some time and nodes.
+// Returns the remaining limits after some time and nodes.
 inline SearchLimits LeftOf(SearchLimits limits, double seconds,
                            int64_t nodes = 0) {
   limits.time_limit_s = std::max(0.0, limits.time_limit_s - seconds);
@@ -76,7 +75,7 @@ inline SearchLimits LeftOf(SearchLimits limits, double seconds,
   return limits;
 }
 
-// The limits of a search from when it began, which is when this was made.
+// The limits of a search that begins when the clock is constructed.
 class LimitClock {
  public:
   explicit LimitClock(SearchLimits limits) : limits_(std::move(limits)) {}
@@ -87,11 +86,10 @@ class LimitClock {
     return std::max(0.0, limits_.time_limit_s - Seconds());
   }
 
-  // The limits of a search that is a part of this one: with the time that is
-  // left.
-  SearchLimits Left() const { return LeftOf(limits_, Seconds()); }
+  // Returns the limits of a search that is a part of this one: with the remaining time.
+  SearchLimits Remaining() const { return LeftOf(limits_, Seconds()); }
 
-  // Says whether to stop now, and why: kInterrupt, kTime or kNothing.
+  // Returns the reason to stop now: kInterrupt, kTime or kNothing.
   StoppedBy Stop() const {
     if (limits_.interrupted != nullptr &&
         limits_.interrupted->load(std::memory_order_relaxed)) {

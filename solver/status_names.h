@@ -6,7 +6,7 @@
 
 namespace acplan::solver {
 
-// As files and JSON call it; `none` where there is no solution.
+// Returns the status as files and JSON name it; `none` if there is no solution.
 inline std::string_view NameOf(SearchStatus status, std::string_view none) {
   switch (status) {
     case SearchStatus::kOptimal:

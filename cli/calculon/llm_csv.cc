@@ -32,7 +32,7 @@ Command AddLlmCsvCommand(CLI::App& program) {
       app->add_option("CSV", flags->output, "CSV to write; .gz is gzipped")
           ->required());
   app->footer(
-      "Example:\n  acplan llm-csv best.json best.csv\n"
+      "Example:\n  acplan calculon llm-csv best.json best.csv\n"
       "Exit status: 0 written, 2 bad input.");
   return {app, [flags](const Terminal&) { return RunCsv(*flags); }};
 }

@@ -258,7 +258,7 @@ Command AddLlmMergeCommand(CLI::App& program) {
   app->add_flag("-n,--noneok", flags->none_ok,
                 "succeed where no execution is feasible");
   app->footer(
-      "Example:\n  acplan llm-merge part1.json part2.json best.json\n"
+      "Example:\n  acplan calculon llm-merge part1.json part2.json best.json\n"
       "Exit status: 0 merged, 2 bad input, 3 nothing is feasible.");
   return {app, [flags](const Terminal& terminal) {
             return RunMerge(*flags, terminal);

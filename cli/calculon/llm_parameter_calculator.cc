@@ -57,7 +57,7 @@ Command AddLlmParameterCalculatorCommand(CLI::App& program) {
                   "pad the name to N characters (13)")
       ->type_name("N");
   app->footer(
-      "Example:\n  acplan llm-parameter-calculator "
+      "Example:\n  acplan calculon llm-parameter-calculator "
       "data/models/gpt3-175B.json\n"
       "Exit status: 0 counted, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {

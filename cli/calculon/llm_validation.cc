@@ -144,7 +144,7 @@ Command AddLlmValidationCommand(CLI::App& program) {
   app->add_flag("--megatron", flags->megatron,
                 "the throughputs of Megatron-LM (2021) instead");
   app->footer(
-      "Example:\n  acplan llm-validation\n"
+      "Example:\n  acplan calculon llm-validation\n"
       "Exit status: 0 compared, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunValidation(*flags, terminal);

@@ -76,12 +76,12 @@ uint64_t Fnv1a(std::string_view bytes) {
 }
 
 std::string ProgressText(const SearchProgress& progress, double seconds) {
-  const double rate = static_cast<double>(progress.done) / seconds;
+  const double rate = static_cast<double>(progress.done_count) / seconds;
   return fmt::format(
       "{} of {} executions  {}/s  best {:.6g} samples/s  {:.0f} s left",
-      FormatCount(progress.done), FormatCount(progress.total),
+      FormatCount(progress.done_count), FormatCount(progress.total),
       FormatCount(static_cast<int64_t>(rate)), progress.best_rate,
-      static_cast<double>(progress.total - progress.done) / rate);
+      static_cast<double>(progress.total - progress.done_count) / rate);
 }
 
 std::string CsvHeading(const ordered_json& entry) {

@@ -15,14 +15,18 @@ namespace acplan::cli {
 
 namespace {
 
-constexpr std::array<std::string_view, 13> kCommands = {
+// The commands that log, and folders of them; old names as well.
+constexpr std::array<std::string_view, 15> kCommands = {
     "llm",     "llm-optimal-execution",
     "loe",     "llm-all-executions",
     "lae",     "llm-parameter-calculator",
     "lpc",     "llm-validation",
     "lv",      "version",
     "v",       "llm-merge",
-    "llm-plan"};
+    "train",   "llm-plan",
+    "calculon"};
+
+constexpr std::string_view kFolder = "calculon";
 
 constexpr std::array<std::pair<std::string_view, int>, 8> kLevels = {
     {{"NOTSET", 0},
@@ -83,8 +87,12 @@ LogFlags TakeLogFlags(const std::vector<std::string>& arguments) {
   LogFlags flags;
   std::optional<std::string> level;
   size_t i = 0;
-  while (i < arguments.size() && !IsCommand(arguments[i])) {
-    if (const auto file = TakeValue(arguments, i, "-l", "--log")) {
+  while (i < arguments.size() &&
+         (arguments[i] == kFolder || !IsCommand(arguments[i]))) {
+    if (arguments[i] == kFolder) {
+      // The flags of Calculon stand before its commands.
+      flags.arguments.push_back(arguments[i++]);
+    } else if (const auto file = TakeValue(arguments, i, "-l", "--log")) {
       if (file->value.empty()) {
         throw InputError("--log: expected a file or -, found nothing");
       }

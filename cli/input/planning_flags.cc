@@ -15,6 +15,7 @@
 
 namespace acplan::cli {
 
+using problems::Budget;
 using problems::Granularity;
 using problems::Tradeoff;
 
@@ -49,8 +50,8 @@ bool ParseDecisions(const std::string& text, bool is_on_trace) {
 
 }  // namespace
 
-BudgetFlag BudgetFlag::Parse(const std::string& text, std::string_view flag) {
-  if (text == "min") return {.kind = Kind::kMinimum};
+Budget ParseBudget(const std::string& text, std::string_view flag) {
+  if (text == "min") return {.kind = Budget::Kind::kMinimum};
   if (text.ends_with('%')) {
     double percent = 0;
     try {
@@ -63,27 +64,10 @@ BudgetFlag BudgetFlag::Parse(const std::string& text, std::string_view flag) {
           "{}: expected a share of the baseline such as 75%, found {}", flag,
           graph::Quoted(text, 100)));
     }
-    return {.kind = Kind::kShare, .share = percent / 100};
+    return {.kind = Budget::Kind::kShare, .share = percent / 100};
   }
-  return {.kind = Kind::kBytes, .bytes = graph::ParseByteSize(text, flag)};
-}
-
-int64_t BudgetFlag::Resolve(const problems::PlanningProblem& problem,
-                            const solver::SearchLimits& limits) const {
-  switch (kind) {
-    case Kind::kBytes:
-      return bytes;
-    case Kind::kShare: {
-      const double share_bytes =
-          std::floor(share * static_cast<double>(problem.unplanned_peak_bytes));
-      return static_cast<int64_t>(std::clamp(share_bytes, 1.0, 0x1p62));
-    }
-    case Kind::kMinimum:
-      break;
-  }
-  const problems::MinimumBudget minimum = LeastBudget(problem, limits);
-  RequireMinimum({.budget = minimum});
-  return minimum.bytes;
+  return {.kind = Budget::Kind::kBytes,
+          .bytes = graph::ParseByteSize(text, flag)};
 }
 
 void RequireMinimum(const problems::LeastAnswer& least) {
@@ -104,12 +88,6 @@ std::string UnprovenText(const problems::MinimumBudget& minimum) {
           : why + " before ",
       FormatBytesExactly(minimum.bytes),
       FormatBytesExactly(minimum.bound_bytes), FormatPercentUp(gap));
-}
-
-solver::SearchLimits ForTheMinimum(solver::SearchLimits limits) {
-  limits.time_limit_s /= 2;
-  limits.gap = 0;
-  return limits;
 }
 
 problems::Engine ParseEngineFlag(const std::string& name) {
@@ -266,6 +244,18 @@ problems::PlanOptions PlanningFlags::Options(const ProfileInput& input,
   }
   options.limits = Limits(options.may_skip ? seconds : kNoLimit);
   return options;
+}
+
+problems::Question PlanningFlags::Question(const ProfileInput& input,
+                                           const graph::ModuleTree& tree,
+                                           double seconds) const {
+  problems::PlanOptions options = Options(input, seconds);
+  options.limits.interrupted = &InterruptFlag();
+  return {.profile = &input.profile,
+          .tree = &tree,
+          .options = options,
+          .trace = input.TraceIfAny(),
+          .segments = Segments(input, options)};
 }
 
 std::string ChoiceText(const problems::PlanOptions& options) {

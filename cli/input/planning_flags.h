@@ -7,29 +7,20 @@
 #include <string_view>
 
 #include "cli/input/flags.h"
+#include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
+#include "problems/ask.h"
+#include "problems/budget.h"
 #include "problems/planner.h"
 #include "problems/segment_plans.h"
 #include "solver/search.h"
 
 namespace acplan::cli {
 
-// A budget as the user wrote it: a size, a share of the bytes that a rank uses
-// without checkpointing ("75%"), or the least that any plan needs ("min").
-struct BudgetFlag {
-  enum class Kind { kBytes, kShare, kMinimum };
-  Kind kind = Kind::kBytes;
-  int64_t bytes = 0;
-  double share = 0;  // above 0
-
-  // Throws InputError that names `flag`.
-  static BudgetFlag Parse(const std::string& text, std::string_view flag);
-  // Returns the budget in bytes, from 1 to 4 EiB; the minimum includes the
-  // reserve. Throws LimitError (command.h) if a limit was hit before the
-  // minimum was proven.
-  int64_t Resolve(const problems::PlanningProblem& problem,
-                  const solver::SearchLimits& limits) const;
-};
+// Parses a budget: a size, a share of the bytes that a rank uses without
+// checkpointing ("75%"), or the least that any plan needs ("min"). Throws
+// InputError that names `flag`.
+problems::Budget ParseBudget(const std::string& text, std::string_view flag);
 
 // Throws LimitError if the minimum is not proven and no plan is known that
 // meets it.
@@ -38,10 +29,6 @@ void RequireMinimum(const problems::LeastAnswer& least);
 // Returns "stopped by the time limit before the least budget was proven; some
 // plan fits in 3.00 MiB (...), none in less than 2.90 MiB (..., gap 3.34%)".
 std::string UnprovenText(const problems::MinimumBudget& minimum);
-
-// Returns limits for the search for the least budget that leave time for a
-// plan.
-solver::SearchLimits ForTheMinimum(solver::SearchLimits limits);
 
 // Parses --engine.
 problems::Engine ParseEngineFlag(const std::string& name);
@@ -79,6 +66,12 @@ struct PlanningFlags {
   // find good plans soon, and may prove them late.
   problems::PlanOptions Options(const ProfileInput& input,
                                 double seconds) const;
+  // Returns the question that the flags ask, with Options(input, seconds), which
+  // Ctrl-C interrupts. Refers to the input and the tree of its profile, which
+  // must outlive it.
+  problems::Question Question(const ProfileInput& input,
+                              const graph::ModuleTree& tree,
+                              double seconds) const;
   // Returns the limits of a search, which takes at most `seconds` without
   // --time-limit.
   solver::SearchLimits Limits(double seconds) const;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cli/input/command_path.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
@@ -187,19 +188,13 @@ std::optional<QuestionFile> FindQuestion(
   if (path->empty()) {
     throw InputError("--question: expected a value, found an empty one");
   }
-  const std::vector<const CLI::App*> commands = program.get_subcommands({});
-  for (const std::string& argument : arguments) {
-    const auto command =
-        std::ranges::find(commands, argument, &CLI::App::get_name);
-    if (command == commands.end()) continue;
-    if (*path == "-") {
-      const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
-      return ParseQuestion(**command, text, (*command)->get_name());
-    }
-    return ParseQuestion(**command, graph::ReadFile(*path),
-                         graph::OneLine(*path));
+  const CLI::App& command = NamedApp(program, arguments);
+  if (!command.get_subcommands({}).empty()) return std::nullopt;
+  if (*path == "-") {
+    const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+    return ParseQuestion(command, text, CommandPath(command));
   }
-  return std::nullopt;
+  return ParseQuestion(command, graph::ReadFile(*path), graph::OneLine(*path));
 }
 
 }  // namespace acplan::cli

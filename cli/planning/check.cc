@@ -70,15 +70,20 @@ void CheckPatterns(const graph::Profile& profile, const problems::Plan& plan,
   RefuseUnmatched(patterns, names);
 }
 
-int64_t ResolveBudget(const BudgetFlag& budget, const ProfileInput& input,
+int64_t ResolveBudget(const problems::Budget& budget, const ProfileInput& input,
                       const graph::ModuleTree& tree, const problems::Plan& plan,
                       const problems::PlanRules& rules) {
-  if (budget.kind == BudgetFlag::Kind::kBytes) return budget.bytes;
+  if (budget.kind == problems::Budget::Kind::kBytes) return budget.bytes;
   const problems::PlanningProblem problem = BuildPlanningProblem(
       input.profile, tree, QuestionOf(plan, rules), input.TraceIfAny());
+  if (budget.kind == problems::Budget::Kind::kShare) {
+    return budget.Bytes(problem.unplanned_peak_bytes);
+  }
   solver::SearchLimits limits;
   limits.interrupted = &InterruptFlag();
-  return budget.Resolve(problem, limits);
+  const problems::LeastAnswer least = LeastPlan(problem, limits);
+  RequireMinimum(least);
+  return least.budget.bytes;
 }
 
 // Reads the plan. Flags that were given replace its memory and its reserve.
@@ -178,7 +183,7 @@ std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
 }
 
 int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
-  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
+  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
   ProfileInput input = ReadProfileOrTrace(flags.profile);
   problems::Plan plan = ReadPlan(flags, input);
   input = WithSegmentsOf(std::move(input), plan, flags.plan);

@@ -15,7 +15,6 @@
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/peak_text.h"
-#include "cli/planning/question.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -110,16 +109,18 @@ void RequireTraceModel(const problems::PlanOptions& options) {
 }
 
 Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
-                          const problems::PlanOptions& options,
                           const Terminal& terminal) {
   const graph::ModuleTree tree(input.profile);
-  const PlanningQuestion question(flags.planning, input, tree, options);
-  solver::SearchLimits limits = options.limits;
-  limits.interrupted = &InterruptFlag();
-  const problems::LeastWithSegments least = question.Least(limits);
+  const problems::Question question =
+      flags.planning.Question(input, tree, kLeastSeconds);
+  RequireTraceModel(question.options);
+  const problems::Families families = BuildFamilies(question);
+  const problems::PlanningProblem& problem = families.front().problem;
+  const problems::LeastOfFamilies least =
+      LeastPlan(families, question.options.limits);
   RequireMinimum(least.least);
-  const auto [trace, modules] = question.UnitsOf(least);
-  const problems::MemoryOptions& memory = options.memory;
+  const auto [trace, modules] = UnitsOf(families, least);
+  const problems::MemoryOptions& memory = question.options.memory;
   Explanation answer{.baseline = ExplainUnder(*input.trace, {}, memory),
                      .least = ExplainUnder(*trace, modules, memory),
                      .world_size = memory.world_size,
@@ -128,19 +129,19 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
                      .budget_bytes = {},
                      .staying = {FindPeakFloorOfRank(*input.trace, memory)}};
   if (const auto* trace_problem =
-          std::get_if<problems::TraceProblem>(&question.problem().built)) {
+          std::get_if<problems::TraceProblem>(&problem.built)) {
     answer.staying.no_units = trace_problem->no_units.entries();
   }
   if (!flags.plan.empty()) {
     answer.under_plan = ExplainPlan(input, flags.plan, memory, terminal);
   }
   if (!flags.budget.empty()) {
-    const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
+    const problems::Budget budget = ParseBudget(flags.budget, "--budget");
     // The least budget of plans with runs of modules, found above.
-    answer.budget_bytes = budget.kind == BudgetFlag::Kind::kMinimum
+    answer.budget_bytes = budget.kind == problems::Budget::Kind::kMinimum
                               ? answer.least.account.peak_bytes
-                              : budget.Resolve(question.problem(), limits) -
-                                    options.reserve_bytes;
+                              : budget.Bytes(problem.unplanned_peak_bytes) -
+                                    question.options.reserve_bytes;
   }
   answer.top =
       static_cast<size_t>(ParseWhole(flags.top, "--top", 1, 1'000'000));
@@ -199,7 +200,7 @@ std::string KindTable(const Explanation& answer, const Terminal& terminal) {
       return graph::FormatBytes(account.ByKind()[k]);
     });
   }
-  row("of it there under every plan", [](const PeakAccount& account) {
+  row("kept by every plan", [](const PeakAccount& account) {
     return graph::FormatBytes(account.FixedBytes());
   });
   return table.ToString(terminal);
@@ -287,10 +288,7 @@ int RunExplain(const ExplainFlags& flags, const Terminal& terminal) {
                     "what is in memory",
                     graph::OneLine(flags.trace)));
   }
-  const problems::PlanOptions options =
-      flags.planning.Options(input, kLeastSeconds);
-  RequireTraceModel(options);
-  const Explanation answer = ExplanationOf(flags, input, options, terminal);
+  const Explanation answer = ExplanationOf(flags, input, terminal);
   if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
   terminal.Print(flags.json ? ToJson(answer)
                             : BrokenLines(ToText(answer, terminal), terminal));

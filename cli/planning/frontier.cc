@@ -12,7 +12,6 @@
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
-#include "cli/planning/question.h"
 #include "cli/terminal/plot.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -21,11 +20,13 @@
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
-#include "problems/budget_frontier.h"
-#include "problems/planner.h"
+#include "problems/ask.h"
 
 namespace acplan::cli {
 
+using problems::Budget;
+using problems::FrontierAnswer;
+using problems::FrontierBudgets;
 using problems::Plan;
 using problems::PlanStatus;
 
@@ -44,17 +45,18 @@ struct FrontierFlags {
   std::string output;
 };
 
-struct FrontierAnswer {
-  std::string model;
-  problems::PlanOptions options;
-  int64_t unplanned_peak_bytes = 0;
-  problems::MinimumBudget minimum = {};
-  std::vector<Plan> plans;  // by budget
-};
+const problems::PlanningProblem& ProblemOf(const FrontierAnswer& answer) {
+  return answer.families.front().problem;
+}
+
+const std::string& ModelOf(const FrontierAnswer& answer) {
+  return ProblemOf(answer).profile->model.name;
+}
 
 double ShareOf(const FrontierAnswer& answer, int64_t bytes) {
   return static_cast<double>(bytes) /
-         static_cast<double>(std::max<int64_t>(1, answer.unplanned_peak_bytes));
+         static_cast<double>(
+             std::max<int64_t>(1, ProblemOf(answer).unplanned_peak_bytes));
 }
 
 std::string ToCsv(const FrontierAnswer& answer) {
@@ -79,23 +81,24 @@ std::string ToJson(const FrontierAnswer& answer) {
   nlohmann::ordered_json json;
   json["format"] = "acplan.frontier";
   json["version"] = 1;
-  json["model"] = answer.model;
-  if (answer.options.reserve_bytes > 0) {
-    json["reserve_bytes"] = answer.options.reserve_bytes;
+  json["model"] = ModelOf(answer);
+  if (ProblemOf(answer).options.reserve_bytes > 0) {
+    json["reserve_bytes"] = ProblemOf(answer).options.reserve_bytes;
   }
-  json["world_size"] = answer.options.memory.world_size;
-  json["memory_model"] = ToString(answer.options.memory.model);
-  if (answer.options.memory.without_states) json["without_states"] = true;
-  json["granularity"] = ToString(answer.options.granularity);
-  json["tradeoff"] = ToString(answer.options.tradeoff);
-  json["unplanned_peak_bytes"] = answer.unplanned_peak_bytes;
-  if (answer.minimum.proven) {
-    json["minimum_budget_bytes"] = answer.minimum.bytes;
+  json["world_size"] = ProblemOf(answer).options.memory.world_size;
+  json["memory_model"] = ToString(ProblemOf(answer).options.memory.model);
+  if (ProblemOf(answer).options.memory.without_states)
+    json["without_states"] = true;
+  json["granularity"] = ToString(ProblemOf(answer).options.granularity);
+  json["tradeoff"] = ToString(ProblemOf(answer).options.tradeoff);
+  json["unplanned_peak_bytes"] = ProblemOf(answer).unplanned_peak_bytes;
+  if (answer.least.least.budget.proven) {
+    json["minimum_budget_bytes"] = answer.least.least.budget.bytes;
   } else {
-    json["fitting_budget_bytes"] = answer.minimum.bytes;
-    json["minimum_budget_bound_bytes"] = answer.minimum.bound_bytes;
+    json["fitting_budget_bytes"] = answer.least.least.budget.bytes;
+    json["minimum_budget_bound_bytes"] = answer.least.least.budget.bound_bytes;
   }
-  json["caveat"] = Caveat(answer.options.memory.model);
+  json["caveat"] = Caveat(ProblemOf(answer).options.memory.model);
   json["plans"] = nlohmann::ordered_json::array();
   for (const Plan& plan : answer.plans) {
     json["plans"].push_back(nlohmann::ordered_json::parse(PlanToJson(plan)));
@@ -171,20 +174,23 @@ std::string Summary(const std::vector<Plan>& plans) {
 std::string ToText(const FrontierAnswer& answer, const Terminal& terminal) {
   std::string text = fmt::format(
       "{}, {}\n{}\n",
-      terminal.Bold(answer.model.empty() ? "model"
-                                         : graph::OneLine(answer.model)),
-      QuestionText(answer.options.memory), ChoiceText(answer.options));
-  text += fmt::format("peak without a plan {}",
-                      FormatBytesExactly(answer.unplanned_peak_bytes));
-  if (answer.minimum.proven) {
-    text += fmt::format("\nleast that any plan needs {}",
-                        FormatBytesExactly(answer.minimum.bytes));
+      terminal.Bold(ModelOf(answer).empty() ? "model"
+                                            : graph::OneLine(ModelOf(answer))),
+      QuestionText(ProblemOf(answer).options.memory),
+      ChoiceText(ProblemOf(answer).options));
+  text +=
+      fmt::format("peak without a plan {}",
+                  FormatBytesExactly(ProblemOf(answer).unplanned_peak_bytes));
+  if (answer.least.least.budget.proven) {
+    text += fmt::format("\nsmallest feasible budget {}",
+                        FormatBytesExactly(answer.least.least.budget.bytes));
   } else {
-    text += "\n" + UnprovenText(answer.minimum);
+    text += "\n" + UnprovenText(answer.least.least.budget);
   }
-  if (answer.options.reserve_bytes > 0) {
-    text += fmt::format("\nof each budget {} kept free",
-                        graph::FormatBytes(answer.options.reserve_bytes));
+  if (ProblemOf(answer).options.reserve_bytes > 0) {
+    text += fmt::format(
+        "\n{} of each budget stays free",
+        graph::FormatBytes(ProblemOf(answer).options.reserve_bytes));
   }
   text += "\n\n" + Drawing(answer, terminal);
 
@@ -212,7 +218,7 @@ std::string ToText(const FrontierAnswer& answer, const Terminal& terminal) {
                   fmt::format("{}", plan.modules.size()), status});
   }
   return text + table.ToString(terminal) + "\n" + Summary(answer.plans) +
-         NoteOn(answer.options.memory.model, terminal);
+         NoteOn(ProblemOf(answer).options.memory.model, terminal);
 }
 
 int ParsePoints(const std::string& text) {
@@ -231,106 +237,65 @@ int ExitCode(const std::vector<Plan>& plans) {
              : kExitInfeasible;
 }
 
-std::vector<BudgetFlag> ParseBudgets(const std::vector<std::string>& texts) {
-  std::vector<BudgetFlag> budgets;
+std::vector<Budget> ParseBudgets(const std::vector<std::string>& texts) {
+  std::vector<Budget> budgets;
   for (const std::string& text : ParseNames(texts, "--budgets")) {
-    budgets.push_back(BudgetFlag::Parse(text, "--budgets"));
+    budgets.push_back(ParseBudget(text, "--budgets"));
   }
-  if (budgets.empty() && !texts.empty()) {
+  if (budgets.empty()) {
     throw InputError("--budgets: expected budgets as a,b,c, found none");
   }
   return budgets;
 }
 
-// The budgets that are asked for: given ones, or so many even ones.
-struct AskedBudgets {
-  int points = 0;
-  std::vector<BudgetFlag> given;
-};
-
-AskedBudgets ReadBudgets(const FrontierFlags& flags) {
+FrontierBudgets ReadBudgets(const FrontierFlags& flags) {
   if (flags.csv && flags.json) {
     throw InputError("--csv: expected no --json beside it, found both");
   }
   if (!flags.points.empty() && !flags.budgets.empty()) {
     throw InputError("--points: expected no --budgets beside it, found both");
   }
-  return {ParsePoints(flags.points), ParseBudgets(flags.budgets)};
+  if (flags.budgets.empty()) return ParsePoints(flags.points);
+  return ParseBudgets(flags.budgets);
 }
 
-std::vector<int64_t> ResolveBudgets(const AskedBudgets& asked,
-                                    const problems::PlanningProblem& problem,
-                                    const problems::LeastAnswer& least,
-                                    const solver::SearchLimits& limits) {
-  const int64_t minimum = least.budget.bytes;
-  std::vector<int64_t> budgets;
-  for (const BudgetFlag& budget : asked.given) {
-    if (budget.kind == BudgetFlag::Kind::kMinimum) {
-      RequireMinimum(least);
-      budgets.push_back(minimum);
-    } else {
-      budgets.push_back(budget.Resolve(problem, limits));
-    }
-  }
-  if (!budgets.empty()) return budgets;
-  return problems::EvenBudgets(
-      minimum,
-      std::max(minimum,
-               problem.unplanned_peak_bytes + problem.options.reserve_bytes),
-      asked.points);
-}
-
-// Fills in what the search finds.
-FrontierAnswer FindPlans(const PlanningQuestion& question,
-                         const AskedBudgets& asked, FrontierAnswer answer,
+FrontierAnswer FindPlans(problems::Question question,
+                         const FrontierBudgets& budgets,
                          const Terminal& terminal) {
-  solver::SearchLimits limits = answer.options.limits;
-  limits.interrupted = &InterruptFlag();
-  const solver::Stopwatch stopwatch;
-  const problems::PlanningProblem& problem = question.problem();
-  const problems::LeastWithSegments found =
-      question.Least(ForTheMinimum(limits));
-  const problems::LeastAnswer& least = found.least;
-  answer.minimum = least.budget;
-  answer.unplanned_peak_bytes = problem.unplanned_peak_bytes;
-  const std::vector<int64_t> budgets =
-      ResolveBudgets(asked, problem, least, limits);
-
   ProgressLine progress(terminal);
-  size_t finished = 0;
-  limits = solver::LeftOf(limits, stopwatch.Seconds());
-  limits.on_progress = [&](solver::SearchProgress p) {
-    p.seconds = stopwatch.Seconds();
-    progress.Show(p.seconds, [&] {
-      return fmt::format("{} of {} budgets  ", finished, budgets.size()) +
-             ProgressText(p);
+  const solver::Stopwatch stopwatch;
+  std::string stage;
+  question.options.limits.on_progress = [&](const solver::SearchProgress& p) {
+    progress.Show(stopwatch.Seconds(), [&] {
+      solver::SearchProgress whole = p;
+      whole.seconds = stopwatch.Seconds();
+      return stage + ProgressText(whole);
     });
   };
-  const auto done = [&](size_t count) {
-    finished = count;
-    progress.Clear();
-    terminal.Log(fmt::format("{} of {} budgets", count, budgets.size()));
-  };
-  answer.plans = question.PlansWithin(budgets, limits, done, found.of_family);
+  FrontierAnswer answer =
+      AskFrontier(question, budgets, [&](size_t count, size_t all) {
+        const std::string text = fmt::format("{} of {} budgets", count, all);
+        stage = text + "  ";
+        if (count == 0) return;
+        progress.Clear();
+        terminal.Log(text);
+      });
+  if (answer.plans.empty()) RequireMinimum(answer.least.least);
   return answer;
 }
 
 int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
-  const AskedBudgets asked = ReadBudgets(flags);
+  const FrontierBudgets budgets = ReadBudgets(flags);
   const ProfileInput input = ReadProfileOrTrace(flags.profile);
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
-  const problems::PlanOptions options =
-      flags.planning.Options(input, kFrontierSeconds);
-
-  const PlanningQuestion question(flags.planning, input, tree, options);
   terminal.Log(fmt::format("{}: {} modules; searching for plans",
                            graph::OneLine(flags.profile, 400),
                            profile.modules.size()));
-  const FrontierAnswer answer = FindPlans(
-      question, asked,
-      {.model = profile.model.name, .options = options, .plans = {}}, terminal);
-  for (const std::string& warning : question.problem().warnings()) {
+  const FrontierAnswer answer =
+      FindPlans(flags.planning.Question(input, tree, kFrontierSeconds), budgets,
+                terminal);
+  for (const std::string& warning : ProblemOf(answer).warnings()) {
     terminal.Warn(warning);
   }
 

@@ -114,7 +114,7 @@ std::string SumTable(const std::vector<NamedSum>& sums, size_t top,
                      const std::string& heading, const Terminal& terminal) {
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kLeft});
-  table.AddRow({heading, "bytes", "no plan discards", "what"});
+  table.AddRow({heading, "bytes", "every plan keeps", "what"});
   Sum rest;
   for (size_t k = 0; k < sums.size(); ++k) {
     const auto& [name, sum] = sums[k];
@@ -263,7 +263,7 @@ std::string ContentsText(const Trace& trace, const PeakAccount& account,
   std::vector<NamedSum> modules =
       SumBy(account, [&](const PeakStorage& storage) {
         const std::string name = ShortName(trace, storage.module);
-        return name.empty() ? "(of no module)" : Family(name);
+        return name.empty() ? "(outside all modules)" : Family(name);
       });
   for (auto& [name, sum] : modules) {
     if (sum.modules.size() > 1) {
@@ -279,13 +279,13 @@ std::string ContentsText(const Trace& trace, const PeakAccount& account,
          LineTable(trace, account, top, terminal);
 }
 
-std::string InfeasibleText(const PlanningQuestion& question,
+std::string InfeasibleText(const problems::Families& families,
                            const solver::SearchLimits& limits) {
-  const problems::PlanOptions& options = question.problem().options;
+  const problems::PlanOptions& options = families.front().problem.options;
   if (options.memory.model != problems::MemoryModel::kTrace) return "";
-  const problems::LeastWithSegments least = question.Least(limits);
+  const problems::LeastOfFamilies least = LeastPlan(families, limits);
   if (!least.least.has_plan) return "";
-  const auto [trace, modules] = question.UnitsOf(least);
+  const auto [trace, modules] = UnitsOf(families, least);
   const PeakAccount account =
       problems::AccountForPeakOfRank(*trace, modules, options.memory);
   std::vector<std::string> kinds;
@@ -311,11 +311,11 @@ std::string InfeasibleText(const PlanningQuestion& question,
                        graph::FormatBytes(sum.bytes));
     break;
   }
-  return fmt::format("its {} are at {}: {}\n{}no plan discards {} of them{}\n",
-                     graph::FormatBytes(account.peak_bytes),
-                     PlaceText(*trace, account), fmt::join(kinds, ", "),
-                     SourceText(*trace, account.step.op),
-                     graph::FormatBytes(account.FixedBytes()), most);
+  return fmt::format(
+      "that plan's peak of {} is at {}: {}\n{}every plan keeps {} of it{}\n",
+      graph::FormatBytes(account.peak_bytes), PlaceText(*trace, account),
+      fmt::join(kinds, ", "), SourceText(*trace, account.step.op),
+      graph::FormatBytes(account.FixedBytes()), most);
 }
 
 }  // namespace acplan::cli

@@ -6,10 +6,11 @@
 #include <string>
 #include <string_view>
 
-#include "cli/planning/question.h"
 #include "cli/terminal/terminal.h"
 #include "graph/trace/peak_account.h"
 #include "graph/trace/trace.h"
+#include "problems/segment_plans.h"
+#include "solver/search.h"
 
 namespace acplan::cli {
 
@@ -40,7 +41,7 @@ std::string ContentsText(const graph::Trace& trace,
 // least peak, the line of Python that runs there, and the part that no plan can
 // discard. Returns "" if the question is not about a trace. Searches for the
 // least budget, and throws LimitError under the conditions of RequireMinimum.
-std::string InfeasibleText(const PlanningQuestion& question,
+std::string InfeasibleText(const problems::Families& families,
                            const solver::SearchLimits& limits);
 
 }  // namespace acplan::cli

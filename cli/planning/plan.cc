@@ -15,7 +15,6 @@
 #include "cli/input/profile_input.h"
 #include "cli/planning/peak_text.h"
 #include "cli/planning/policy_text.h"
-#include "cli/planning/question.h"
 #include "cli/planning/step_drawing.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -25,9 +24,8 @@
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
 #include "graph/trace/simulation.h"
-#include "problems/any_schedule.h"
+#include "problems/ask.h"
 #include "problems/check/plan_check.h"
-#include "problems/offload_plans.h"
 #include "problems/plan/plan_on_trace.h"
 #include "problems/planner.h"
 
@@ -66,7 +64,7 @@ std::string Heading(const graph::Profile& profile, const Plan& plan,
   text += "\n";
   text += fmt::format("budget {}", FormatBytesExactly(plan.budget_bytes));
   if (plan.reserve_bytes > 0) {
-    text += fmt::format(", {} of it kept free",
+    text += fmt::format(", of which {} stays free",
                         graph::FormatBytes(plan.reserve_bytes));
   }
   text += ", " + QuestionText(plan.memory);
@@ -93,11 +91,11 @@ std::string Comparison(const Plan& plan, int64_t unplanned,
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight, kRight});
   const auto row = [&](const std::string& name, const std::string& baseline,
-                       const std::string& ranks, const std::string& planned,
+                       const std::string& ranks, const std::string& with_plan,
                        const std::string& change) {
     std::vector<std::string> cells{name, baseline};
     if (sharded) cells.push_back(ranks);
-    cells.insert(cells.end(), {planned, change});
+    cells.insert(cells.end(), {with_plan, change});
     table.AddRow(std::move(cells));
   };
   const std::string step = FormatMs(plan.baseline.runtime_ms);
@@ -193,11 +191,12 @@ std::string LeastText(const Plan& plan) {
   std::string text = fmt::format(": no plan fits in {}\n",
                                  FormatBytesExactly(plan.budget_bytes));
   if (plan.minimum_budget_bytes) {
-    text += fmt::format("the smallest budget that a plan fits: {}\n",
+    text += fmt::format("the smallest feasible budget: {}\n",
                         FormatBytesExactly(*plan.minimum_budget_bytes));
   } else if (plan.fitting_budget_bytes) {
-    text += fmt::format("a plan fits in {}; the smallest is not proven\n",
-                        FormatBytesExactly(*plan.fitting_budget_bytes));
+    text += fmt::format(
+        "a plan fits in {}; the smallest feasible budget is not proven\n",
+        FormatBytesExactly(*plan.fitting_budget_bytes));
   }
   return text;
 }
@@ -215,7 +214,7 @@ Verdict VerdictOn(const Plan& plan) {
     case PlanStatus::kFeasible:
       if (plan.offload) {
         return {"feasible",
-                fmt::format(": no bound is known of plans with offload ({})\n",
+                fmt::format(": no bound is known for plans with offload ({})\n",
                             effort)};
       }
       return {
@@ -230,8 +229,8 @@ Verdict VerdictOn(const Plan& plan) {
   }
   if (!plan.limit) {
     return {"no plan",
-            fmt::format(": none with offload was found, none without fits, and "
-                        "more is not known ({})\n",
+            fmt::format(": no plan with offload was found, and no plan "
+                        "without it fits ({})\n",
                         effort)};
   }
   return {"no plan", fmt::format(": {} before a plan was found ({})\n",
@@ -281,15 +280,7 @@ int ExitCode(PlanStatus status) {
   return kExitLimit;
 }
 
-// The plan, with the profile that has its units, and why the least budget is not
-// proven, where that was asked for and is not.
-struct FoundPlan {
-  Plan plan;
-  const problems::PlanningProblem* problem = nullptr;
-  std::string unproven;
-};
-
-// What plans may offload; nothing without --offload.
+// Returns the limits of what plans may offload, or nothing without --offload.
 std::optional<problems::LinkLimits> ParseLink(
     const PlanFlags& flags, const problems::PlanOptions& options) {
   if (flags.offload.empty()) {
@@ -318,38 +309,17 @@ std::optional<problems::LinkLimits> ParseLink(
   return link;
 }
 
-FoundPlan FindPlan(const PlanningQuestion& question, const BudgetFlag& budget,
-                   solver::SearchLimits limits,
-                   const std::optional<problems::LinkLimits>& link,
-                   const Terminal& terminal) {
+problems::Answer FindPlan(problems::Question question,
+                          const problems::Budget& budget,
+                          const std::optional<problems::LinkLimits>& link,
+                          const Terminal& terminal) {
   ProgressLine progress(terminal);
-  limits.interrupted = &InterruptFlag();
-  const solver::Stopwatch stopwatch;
-  limits.on_progress = [&](const solver::SearchProgress& p) {
+  question.options.limits.on_progress = [&](const solver::SearchProgress& p) {
     progress.Show(p.seconds, [&] { return ProgressText(p); });
   };
-  problems::LeastWithSegments least;
-  std::string unproven;
-  int64_t budget_bytes = 0;
-  if (budget.kind == BudgetFlag::Kind::kMinimum) {
-    least = question.Least(ForTheMinimum(limits));
-    RequireMinimum(least.least);
-    const problems::MinimumBudget& minimum = least.least.budget;
-    budget_bytes = minimum.bytes;
-    if (!minimum.proven) unproven = UnprovenText(minimum);
-  } else {
-    budget_bytes = budget.Resolve(question.problem(), limits);
-  }
-  solver::SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());
-  if (link) of_plan.time_limit_s /= 2;
-  PlanningQuestion::Found found =
-      question.PlanWithin(budget_bytes, of_plan, least.of_family);
-  return {
-      .plan = link ? WithOffload(*found.problem, std::move(found.plan), *link,
-                                 solver::LeftOf(limits, stopwatch.Seconds()))
-                   : WithAnySchedule(question.problem(), std::move(found.plan)),
-      .problem = found.problem,
-      .unproven = std::move(unproven)};
+  problems::Answer answer = Ask(question, budget, link);
+  if (answer.least) RequireMinimum(answer.least->least);
+  return answer;
 }
 
 // The part of the text between the heading and the verdict.
@@ -369,9 +339,9 @@ std::string AnyScheduleText(const Plan& plan) {
   if (!plan.any_schedule) return "";
   const problems::AnySchedule& any = *plan.any_schedule;
   return fmt::format(
-      "of any schedule: {} at least ({} less than the plan{})\n",
+      "lower bound for any schedule: {} ({} below the plan{})\n",
       FormatMs(any.bound_ms), FormatPercentUp(any.distance),
-      any.is_loose ? "; loose: stopped before it was as high as it gets" : "");
+      any.is_loose ? "; loose: its search was stopped early" : "");
 }
 
 // `why`: what infeasible ends with.
@@ -387,7 +357,7 @@ std::string Ending(const ProfileInput& input, const Plan& plan,
                      : NoteOn(plan.memory.model, terminal));
 }
 
-// What to do where no plan fits.
+// The advice if no plan fits.
 constexpr std::string_view kWayOut =
     "smaller inputs or more microbatches need less; acplan explain shows what "
     "takes the memory, line by line\n";
@@ -396,24 +366,26 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const ProfileInput input = ReadProfileOrTrace(flags.profile);
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
-  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  const problems::PlanOptions options =
-      flags.planning.Options(input, kPlanSeconds);
-  const std::optional<problems::LinkLimits> link = ParseLink(flags, options);
-
-  const PlanningQuestion question(flags.planning, input, tree, options);
-  const problems::PlanningProblem& problem = question.problem();
+  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
+  const problems::Question question =
+      flags.planning.Question(input, tree, kPlanSeconds);
+  const std::optional<problems::LinkLimits> link =
+      ParseLink(flags, question.options);
   terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                            graph::OneLine(flags.profile, 400),
                            profile.modules.size()));
-  const auto [plan, planned_problem, unproven] =
-      FindPlan(question, budget, options.limits, link, terminal);
-  for (const std::string& warning : problem.warnings()) terminal.Warn(warning);
-  if (!unproven.empty()) terminal.Warn("budget min: " + unproven);
+  const problems::Answer answer = FindPlan(question, budget, link, terminal);
+  const Plan& plan = answer.plan;
+  const problems::PlanningProblem& first = answer.families.front().problem;
+  for (const std::string& warning : first.warnings()) terminal.Warn(warning);
+  if (answer.least && !answer.least->least.budget.proven) {
+    terminal.Warn("budget min: " + UnprovenText(answer.least->least.budget));
+  }
 
-  std::string why = plan.status == PlanStatus::kInfeasible
-                        ? InfeasibleText(question, options.limits)
-                        : "";
+  std::string why =
+      plan.status == PlanStatus::kInfeasible
+          ? InfeasibleText(answer.families, question.options.limits)
+          : "";
   if (!why.empty()) why += kWayOut;
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
@@ -421,9 +393,9 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
       flags.json
           ? json
           : BrokenLines(
-                Heading(profile, plan, options, terminal) +
-                    Body(*planned_problem->profile, plan,
-                         problem.unplanned_peak_bytes, flags.all, terminal) +
+                Heading(profile, plan, question.options, terminal) +
+                    Body(*answer.problem().profile, plan,
+                         first.unplanned_peak_bytes, flags.all, terminal) +
                     StepDrawing(input.TraceIfAny(), plan, terminal) +
                     Ending(input, plan, why, terminal),
                 terminal));

@@ -15,7 +15,6 @@
 #include "cli/input/flags.h"
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
-#include "cli/planning/any_schedule.h"
 #include "cli/planning/stopped_text.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -50,7 +49,6 @@ struct RematFlags {
   std::string time_limit;
   std::string gap;
   std::string output;
-  bool any_schedule = false;
   bool json = false;
   bool memory = false;
 };
@@ -102,7 +100,7 @@ std::string Operators(const JointGraph& graph, const RematPlan& plan,
   std::map<std::string, Sums> by_op;
   for (const graph::JointNode& node : graph.nodes) {
     for (const int32_t b : node.makes) {
-      if (!run.kept[b]) continue;
+      if (!run.is_kept[b]) continue;
       Sums& sums = by_op[node.op];
       ++sums.kept_count;
       sums.kept_bytes += graph.buffers[b].bytes;
@@ -203,18 +201,9 @@ ResolvedBudget Resolve(const RematFlags& flags, const JointGraph& graph,
                        const solver::SearchLimits& limits,
                        const Terminal& terminal) {
   if (flags.budget.empty()) return {};
-  const BudgetFlag budget = BudgetFlag::Parse(flags.budget, "--budget");
-  switch (budget.kind) {
-    case BudgetFlag::Kind::kBytes:
-      return {.bytes = budget.bytes};
-    case BudgetFlag::Kind::kShare:
-      return {
-          .bytes = static_cast<int64_t>(std::clamp(
-              std::floor(budget.share *
-                         static_cast<double>(problems::RematBaseline(graph))),
-              1.0, 0x1p62))};
-    case BudgetFlag::Kind::kMinimum:
-      break;
+  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
+  if (budget.kind != problems::Budget::Kind::kMinimum) {
+    return {.bytes = budget.Bytes(problems::RematBaseline(graph))};
   }
   solver::SearchLimits half = limits;
   half.time_limit_s *= kLeastShare;
@@ -326,11 +315,6 @@ void CheckFlags(const RematFlags& flags) {
        {std::pair("--gap", &flags.gap), {"--time-limit", &flags.time_limit}})
     if (!flags.saved_file.empty() && !value->empty())
       throw InputError(fmt::format("{}: expected without --of", name));
-  for (const auto& [name, value] :
-       {std::pair("--kept", &flags.kept_size), {"--of", &flags.saved_file}})
-    if (flags.any_schedule && !value->empty())
-      throw InputError(
-          fmt::format("{}: expected without --any-schedule", name));
   const bool has_json = flags.json || !flags.output.empty();
   if (flags.memory && (!flags.frontier.empty() || !has_json))
     throw InputError(
@@ -341,7 +325,9 @@ JointGraph ReadGraph(const RematFlags& flags) {
   const std::string text = graph::ReadFile(flags.graph);
   if (graph::IsNodeLink(text))
     throw InputError(
-        InFile(flags.graph, "expected --any-schedule with a node-link graph"));
+        InFile(flags.graph,
+               "expected a joint graph, found a node-link graph, which 'acplan "
+               "schedule' reads"));
   JointGraph graph = graph::ParseJointGraph(text, flags.graph);
   try {
     problems::RematBaseline(graph);
@@ -354,16 +340,6 @@ JointGraph ReadGraph(const RematFlags& flags) {
 
 int RunRemat(const RematFlags& flags, const Terminal& terminal) {
   CheckFlags(flags);
-  if (flags.any_schedule)
-    return RunAnySchedule({.graph = flags.graph,
-                           .budget = flags.budget,
-                           .frontier = flags.frontier,
-                           .time_limit = flags.time_limit,
-                           .gap = flags.gap,
-                           .output = flags.output,
-                           .json = flags.json,
-                           .memory = flags.memory},
-                          terminal);
   const JointGraph graph = ReadGraph(flags);
   if (!flags.frontier.empty()) return RunFrontier(flags, graph, terminal);
   const RematPlan plan = Answer(flags, graph, terminal);
@@ -401,9 +377,6 @@ Command AddRematCommand(CLI::App& program) {
   app->add_option("--frontier", flags->frontier,
                   "the best plans at so many budgets, from the least on")
       ->type_name("POINTS");
-  app->add_flag("--any-schedule", flags->any_schedule,
-                "operators may run again at any time, any number of times; "
-                "GRAPH may be a node-link graph");
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for the search (30); none: no limit")
       ->type_name("SECONDS");

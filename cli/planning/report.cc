@@ -18,7 +18,6 @@
 #include "cli/input/plan_input.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
-#include "cli/planning/question.h"
 #include "cli/report/execution_data.h"
 #include "cli/report/frontier_data.h"
 #include "cli/report/module_data.h"
@@ -192,22 +191,11 @@ ordered_json FindFrontier(const ProfileInput& input, PlanningFlags flags,
   flags.time_limit =
       time_limit.empty() ? fmt::to_string(kReportSeconds) : time_limit;
   const graph::ModuleTree tree(input.profile);
-  const problems::PlanOptions options = flags.Options(input, kReportSeconds);
-  const PlanningQuestion question(flags, input, tree, options);
-  const solver::Stopwatch stopwatch;
-  solver::SearchLimits limits = options.limits;
-  limits.interrupted = &InterruptFlag();
-  const problems::LeastWithSegments least =
-      question.Least(ForTheMinimum(limits));
-  const int64_t minimum = least.least.budget.bytes;
-  const int64_t unplanned = question.problem().unplanned_peak_bytes;
-  const std::vector<int64_t> budgets = problems::EvenBudgets(
-      minimum, std::max(minimum, unplanned + options.reserve_bytes), points);
-  std::vector<Plan> plans =
-      question.PlansWithin(budgets, solver::LeftOf(limits, stopwatch.Seconds()),
-                           {}, least.of_family);
-  Improve(plans, given_plans);
-  return FrontierJson(plans, unplanned);
+  problems::FrontierAnswer answer =
+      AskFrontier(flags.Question(input, tree, kReportSeconds), points);
+  Improve(answer.plans, given_plans);
+  return FrontierJson(answer.plans,
+                      answer.families.front().problem.unplanned_peak_bytes);
 }
 
 // Returns null if no frontier was requested, or if there is none for such a
@@ -332,7 +320,7 @@ Command AddReportCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "report", "A page that shows where memory goes and what plans change");
   app->add_option("PROFILE", flags->profile,
-                  "profile or trace, or what llm-train, llm-search or "
+                  "profile or trace, or what train show, train search or "
                   "llm-optimal-execution wrote (.json or .json.gz)")
       ->required();
   app->add_option("PLAN", flags->plans, "plan files");

@@ -13,6 +13,7 @@
 #include "cli/input/flags.h"
 #include "cli/input/output_files.h"
 #include "cli/input/plan_input.h"
+#include "cli/planning/simulate_events.h"
 #include "cli/planning/step_drawing.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -37,6 +38,7 @@ struct SimulateFlags {
   std::string timeline;
   std::string output;
   bool json = false;
+  EventFlags run;  // --events and what goes with it
 };
 
 struct Answer {
@@ -249,7 +251,29 @@ Trace TraceFor(Trace trace, const problems::Plan& plan,
   }
 }
 
+// Runs --events if given.
+std::optional<int> RunEvents(const SimulateFlags& flags,
+                             const Terminal& terminal) {
+  EventFlags run = flags.run;
+  if (!run.events.empty()) {
+    if (!flags.trace.empty()) {
+      throw InputError("--events: stands in place of TRACE, not beside it");
+    }
+    run.timeline = flags.timeline;
+    run.output = flags.output;
+    run.json = flags.json;
+    return RunSimulateEvents(run, terminal);
+  }
+  const std::string_view flag = run.FlagWithoutEvents();
+  if (!flag.empty()) throw InputError(fmt::format("{}: needs --events", flag));
+  if (flags.trace.empty()) {
+    throw InputError("TRACE is required, or --events");
+  }
+  return std::nullopt;
+}
+
 int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
+  if (const auto code = RunEvents(flags, terminal)) return *code;
   Trace trace = graph::ReadTrace(flags.trace);
   Answer answer{.trace = &trace,
                 .baseline = graph::Simulate(trace, {}),
@@ -282,14 +306,14 @@ Command AddSimulateCommand(CLI::App& program) {
   auto flags = std::make_shared<SimulateFlags>();
   CLI::App* app = program.add_subcommand(
       "simulate", "Memory in use over a traced training step, under a plan");
-  app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)")
-      ->required();
+  app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)");
   app->add_option("PLAN", flags->plan, "plan file; without, no checkpointing");
   MarkAsOutput(
       app->add_option("--timeline", flags->timeline,
-                      "write the bytes in use while each operator runs here, "
-                      "as CSV")
+                      "write the bytes in use while each operator runs, or "
+                      "after each event, here, as CSV")
           ->type_name("FILE"));
+  flags->run.AddTo(*app);
   app->add_flag("--json", flags->json, "print JSON, nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(

@@ -43,7 +43,7 @@ ordered_json StageJson(const JsonField& stage) {
   return json;
 }
 
-ordered_json StrategyJson(const JsonField& report) {
+ordered_json ReportedStrategyJson(const JsonField& report) {
   RequireFormat(report, "acplan.training", 1);
   ordered_json json;
   json["strategy"] = Scalars(report.Get("strategy"));
@@ -92,7 +92,7 @@ std::optional<ordered_json> ReadTraining(const std::filesystem::path& path) {
     reports = root.Get("best").Elements();
   }
   for (const JsonField& report : reports) {
-    json["best"].push_back(StrategyJson(report));
+    json["best"].push_back(ReportedStrategyJson(report));
   }
   if (reports.empty()) root.Get("best").Fail("at least one strategy");
   return json;

@@ -35,7 +35,7 @@ void RefuseUnsearched(const StrategySettings& settings) {
     const auto setting = settings.find(key);
     if (setting == settings.end()) continue;
     throw InputError(fmt::format(
-        "{}: expected none in a search, which finds its own (llm-train "
+        "{}: expected none in a search, which finds its own (train show "
         "reads it); found {}",
         setting->second.place, graph::Quoted(setting->second.value)));
   }
@@ -210,7 +210,7 @@ std::vector<std::string> StrategyCells(const TrainingJob& job,
 
 std::string StrategyLegend(const TrainQuestion& question) {
   std::string text =
-      "Z: ZeRO; tok/s: of a GPU; MFU: model FLOP utilisation, as llm-train "
+      "Z: ZeRO; tok/s: of a GPU; MFU: model FLOP utilisation, as train show "
       "says it;\nGiB: of the fullest stage; also: a2a (context parallelism by "
       "all-to-all), etp N,\nhsdp N (groups that each hold all), e, l, el "
       "(embedding, logits count as layers),\noffload N (layers), or a schedule "

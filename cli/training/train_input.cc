@@ -161,7 +161,7 @@ NamedStrategy ReadNamedStrategy(const std::string& argument) {
   }
   if (strategy_file.rank) {
     root.Complain(fmt::format(
-        "expected what llm-search wrote, of which {} is a rank, found {}",
+        "expected what train search wrote, of which {} is a rank, found {}",
         graph::Quoted(*strategy_file.rank),
         format.empty() ? "settings" : graph::Quoted(format)));
   }
@@ -195,10 +195,11 @@ void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
   if (has_strategy) {
     for (const SettingFlag& flag : kStrategyFlags) add(flag);
   }
-  app.add_option("--strategy", strategy,
-                 "settings as acplan, Megatron-LM or torchtitan name them, "
-                 "JSON, or what llm-train, llm-plan or llm-search (FILE:RANK) "
-                 "wrote; flags replace them")
+  app.add_option(
+         "--strategy", strategy,
+         "settings as acplan, Megatron-LM or torchtitan name them, "
+         "JSON, or what train show, train plan or train search (FILE:RANK) "
+         "wrote; flags replace them")
       ->type_name("JSON");
   app.add_option("--set", set,
                  "any other of these settings; may be given more than once")

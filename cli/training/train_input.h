@@ -28,9 +28,9 @@ struct NamedStrategy {
 };
 
 // Returns the strategy of an argument: settings ("tp=8,pp=4"), a file of
-// settings, the strategy in a report of llm-train or a plan of llm-plan, or one
-// that llm-search wrote, FILE:RANK or FILE for the fastest (rank 0). Throws
-// InputError.
+// settings, the strategy in a report of train show or a plan of train plan, or
+// one that train search wrote, FILE:RANK or FILE for the fastest (rank 0).
+// Throws InputError.
 NamedStrategy ReadNamedStrategy(const std::string& argument);
 
 // Sets the strategy's recomputation ("plan", "none") in place of the settings'

@@ -7,7 +7,7 @@
 
 #include "cli/terminal/human_numbers.h"
 #include "cli/terminal/text.h"
-#include "cli/training/llm_train_text.h"
+#include "cli/training/train_show_text.h"
 #include "graph/base/byte_size.h"
 
 namespace acplan::cli {
@@ -37,7 +37,7 @@ std::vector<std::string> NamesKept(const LayerGraph& graph,
                                    const LayerShare& share) {
   std::vector<std::string> names = {"input"};
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
-    if ((share.policy.sets.kept >> i & 1) != 0) {
+    if ((share.policy.sets.kept_tensors >> i & 1) != 0) {
       names.push_back(NameOfTensor(graph, graph.tensors[i]));
     }
   }
@@ -68,7 +68,7 @@ bool IsSame(const PlannedStage& a, const PlannedStage& b) {
     const LayerShare& x = a.shares[i];
     const LayerShare& y = b.shares[i];
     if (x.is_moe != y.is_moe || x.layers != y.layers ||
-        x.policy.sets.kept != y.policy.sets.kept) {
+        x.policy.sets.kept_tensors != y.policy.sets.kept_tensors) {
       return false;
     }
   }
@@ -144,7 +144,7 @@ nlohmann::ordered_json PlanJson(const TrainingReport& report) {
                           {"kept", NamesKept(graph, share)},
                           {"runs_again", NamesThatRun(graph, share)}});
     }
-    json["stages"].push_back({{"again_s", stage.again.Total()},
+    json["stages"].push_back({{"again_s", stage.recomputation.Total()},
                               {"total_bytes", BytesJson(stage.memory.Total())},
                               {"policies", std::move(policies)}});
   }

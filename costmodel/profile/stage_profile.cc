@@ -1,11 +1,11 @@
-// A layer's operations (layer_graph.h) become operators of which each is saved or
-// recomputed on its own, as PyTorch's selective checkpointing has them. In the graph
-// an operation runs again where a tensor that it makes is not kept, or where its
-// output is read by one that runs again and was not kept. An operation whose output
-// is a tensor therefore runs again if and only if that is dropped; one that makes no
-// tensor if and only if one of its readers runs again. With the time of the latter
-// added to its reader, what runs again is the same sum over dropped operators. (Where
-// several read it, as in latent attention, the first one carries it.)
+// A layer's operations (layer_graph.h) become operators each of which is saved or
+// recomputed on its own, as in PyTorch's selective checkpointing. In the graph an operation
+// runs again if a tensor that it makes is not kept, or if its output is not kept and is
+// read by an operation that runs again. An operation whose output is a tensor therefore
+// runs again if and only if that tensor is dropped; an operation that makes no tensor if
+// and only if one of its readers runs again. With the time of the latter added to its
+// reader, the recomputation is the same sum over dropped operators. (If several operations
+// read it, as in latent attention, the first one has its time.)
 #include "costmodel/profile/stage_profile.h"
 
 #include <fmt/format.h>
@@ -44,10 +44,10 @@ int64_t ProfileBytes(double bytes) {
 }
 
 double Milliseconds(const PassTime& time) {
-  return 1e3 * (time.compute + time.sent.Total());
+  return 1e3 * (time.compute + time.communication.Total());
 }
 
-// An operator of a layer, of one microbatch.
+// An operator of a layer, for one microbatch.
 struct LayerOperator {
   std::string name = {};
   double bytes = 0;
@@ -60,7 +60,7 @@ std::string ModuleName(std::string name) {
   return name;
 }
 
-// The first operation that reads this one's output.
+// Returns the first operation that reads this one's output.
 std::optional<size_t> ReaderOf(const LayerGraph& graph, size_t operation) {
   for (size_t i = operation + 1; i < graph.operations.size(); ++i) {
     if ((graph.operations[i].inputs >> operation & 1) != 0) return i;
@@ -95,7 +95,7 @@ struct LayerKind {
   LayerGraph graph = {};
   std::vector<LayerOperator> operators = {};
   UnitTime time = {};
-  RankMemory states = {};  // of one layer
+  RankMemory states = {};  // those of one layer
 };
 
 // Bytes in use when a backward pass reaches a module.
@@ -120,7 +120,7 @@ class ProfileWriter {
  private:
   size_t Begin(const std::string& fqn);
   graph::Module& End(size_t index, const ModuleSum& sum, const Use& use);
-  // Returns what the layer adds to the stage.
+  // Returns the layer's part of the stage's sums.
   ModuleSum AddLayer(int64_t index, const LayerKind& kind, double in_flight);
   void AddLeaves(const std::string& fqn, const LayerKind& kind, const Use& use);
   graph::SacStatistics Statistics(const LayerKind& kind, double in_flight);
@@ -132,8 +132,8 @@ class ProfileWriter {
   RankMemory memory_ = {};
   double in_flight_ = 1;
   double passes_ = 1;
-  double held_ = 0;                  // activations of the layers so far
-  graph::SacStatistics whole_ = {};  // of the stage
+  double held_bytes_ = 0;            // the activations of the layers so far
+  graph::SacStatistics whole_ = {};  // those of the whole stage
   graph::Profile profile_ = {};
 };
 
@@ -153,7 +153,7 @@ ProfileWriter::ProfileWriter(const TrainingJob& job, size_t stage)
     StageContent one;
     (is_moe ? one.moe_layers : one.dense_layers) = 1;
     kind.states = MemoryOfKeeping(job, one, stage, {});
-    keeping.kept += static_cast<double>(layers) * kind.graph.WholeBytes();
+    keeping.kept_bytes += static_cast<double>(layers) * kind.graph.WholeBytes();
   }
   memory_ = MemoryOfKeeping(job, content_, stage, keeping);
 }
@@ -233,8 +233,8 @@ ModuleSum ProfileWriter::AddLayer(int64_t index, const LayerKind& kind,
   const size_t layer = Begin(fqn);
   const double input = kind.graph.input_bytes;
   const double whole = kind.graph.WholeBytes();
-  // What every plan keeps of other microbatches, and one that is whole.
-  const Use use{held_ + (in_flight_ - 1) * input + whole,
+  // The bytes that every plan keeps of the other microbatches, and one whole microbatch.
+  const Use use{held_bytes_ + (in_flight_ - 1) * input + whole,
                 memory_.working + memory_.libraries};
   AddLeaves(fqn, kind, use);
   ModuleSum sum{.bytes = 0,
@@ -245,8 +245,8 @@ ModuleSum ProfileWriter::AddLayer(int64_t index, const LayerKind& kind,
   for (const int64_t bytes : sac.memory)
     sum.bytes += static_cast<double>(bytes);
   End(layer, sum, use).sac = std::move(sac);
-  held_ += in_flight_ * whole;
-  // A layer's result is the next one's input, which that keeps.
+  held_bytes_ += in_flight_ * whole;
+  // A layer's result is the input of the next layer, which keeps it.
   if (index > 0) sum.bytes += in_flight * input;
   return sum;
 }
@@ -269,8 +269,10 @@ graph::Profile ProfileWriter::Write() {
   const int64_t layers = content_.Layers();
   for (int64_t i = 0; i < layers; ++i) {
     const LayerKind& kind = kinds_[i < content_.dense_layers ? 0 : 1];
-    const double again = kind.graph.WholeBytes() - kind.graph.input_bytes;
-    const bool is_whole_once = i + 1 == layers && memory_.logits < again;
+    const double recomputed_bytes =
+        kind.graph.WholeBytes() - kind.graph.input_bytes;
+    const bool is_whole_once =
+        i + 1 == layers && memory_.logits < recomputed_bytes;
     const ModuleSum layer =
         AddLayer(i, kind, in_flight_ - (is_whole_once ? 1 : 0));
     stage.bytes += layer.bytes;

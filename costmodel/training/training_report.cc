@@ -13,14 +13,14 @@ namespace {
 
 struct ForwardFlops {
   double all = 0;
-  double again = 0;  // of that, what recomputation runs once more
+  double recomputation = 0;  // the part of all that recomputation runs again
 
   ForwardFlops operator*(double count) const {
-    return {all * count, again * count};
+    return {all * count, recomputation * count};
   }
   ForwardFlops& operator+=(const ForwardFlops& other) {
     all += other.all;
-    again += other.again;
+    recomputation += other.recomputation;
     return *this;
   }
 };
@@ -33,12 +33,12 @@ ForwardFlops FlopsOf(const std::vector<LayerOperation>& operations,
     const double forward =
         2 * p.rows * p.columns * p.inner * p.groups + operation.attention_flops;
     flops.all += forward;
-    flops.again += RecomputedShare(operation, strategy) * forward;
+    flops.recomputation += RecomputedShare(operation, strategy) * forward;
   }
   return flops;
 }
 
-// Of one layer, of those that attend to a window as many as there are.
+// Returns the FLOPs of one layer: the mean over layers with and without a window.
 ForwardFlops LayerFlops(const ModelShape& shape, const TrainingStrategy& s,
                         bool is_moe) {
   const ForwardFlops full =
@@ -53,7 +53,8 @@ ForwardFlops LayerFlops(const ModelShape& shape, const TrainingStrategy& s,
   return flops;
 }
 
-// Of a microbatch on a rank of each stage to all of an iteration.
+// Returns the recomputed FLOPs of an iteration, from those of a microbatch on a rank of
+// each stage.
 double FlopsAgain(const TrainingJob& job, const TrainingPlan& plan) {
   double sum = 0;
   for (const PlannedStage& stage : plan.stages) sum += stage.flops;
@@ -79,7 +80,7 @@ TrainingReport ReportOfPlan(const TrainingJob& job, double budget,
 }  // namespace
 
 IterationFlops CountIterationFlops(const TrainingJob& job) {
-  // What a sequence costs does not depend on how it is spread.
+  // The cost of a sequence does not depend on the way in which it is spread.
   TrainingStrategy one = job.strategy;
   one.gpus = one.tensor = one.pipeline = one.chunks = one.context = one.expert =
       1;
@@ -98,12 +99,13 @@ IterationFlops CountIterationFlops(const TrainingJob& job) {
     const double recomputed =
         static_cast<double>(one.full_layers * job.strategy.pipeline) /
         static_cast<double>(layers);
-    flops.again *= std::min(1.0, recomputed);
+    flops.recomputation *= std::min(1.0, recomputed);
   }
   flops.all += FlopsOf(LogitsOperations(shape, one), one).all *
                static_cast<double>(1 + shape.mtp_layers);
   const double sequences = static_cast<double>(job.strategy.global_batch);
-  return {3 * flops.all * sequences, (3 * flops.all + flops.again) * sequences};
+  return {3 * flops.all * sequences,
+          (3 * flops.all + flops.recomputation) * sequences};
 }
 
 double TrainingReport::Tokens() const {

@@ -13,44 +13,44 @@ namespace acplan::costmodel {
 
 // Floating-point operations of an iteration on all GPUs, a multiply-add being two.
 //
-// `model` counts what the model is: three times the products of a forward pass,
-// logits and routers with them, attention on the causal half or the window of a
-// query, nothing that is recomputed (the convention of Megatron-Bridge and of the
-// Llama 3 report). `hardware` adds the forward products that recomputation runs
-// again.
+// `model` counts the model itself: three times the products of a forward pass, including
+// logits and routers, and attention on the causal half or the window of a query, without
+// recomputation (the convention of Megatron-Bridge and of the Llama 3 report). `hardware`
+// adds the forward products that recomputation runs again.
 struct IterationFlops {
   double model = 0;
   double hardware = 0;
 };
 IterationFlops CountIterationFlops(const TrainingJob& job);
 
-// All that the model says of a job.
+// All predictions for a job.
 struct TrainingReport {
   TrainingJob job = {};
   StepTime time = {};
   StepMemory memory = {};
   std::vector<StageContent> stages = {};
   IterationFlops flops = {};
-  std::optional<TrainingPlan> plan = {};  // where the strategy is to have one
+  std::optional<TrainingPlan> plan = {};  // if the strategy has one
 
-  double Tokens() const;  // of an iteration
+  double Tokens() const;  // the tokens of an iteration
   double TokensPerGpuSecond() const;
-  double ModelUtilisation() const;  // of the peak of bf16 products
+  double ModelUtilisation() const;  // relative to the peak of bf16 products
   double HardwareUtilisation() const;
-  // The stage that holds most, and whether that is within `budget` bytes.
+  // Returns the stage with the highest peak (FullestStage), or whether that is within
+  // `budget` bytes (Fits).
   size_t FullestStage() const;
   bool Fits(double budget) const;
-  // Of training on so many tokens.
+  // Returns the GPU hours of training on `tokens` tokens.
   double GpuHours(double tokens) const;
 };
 
-// `job.strategy.microbatch` must be set. Throws InputError where the GPU lacks the
-// precision. A plan is made for `budget` bytes of a GPU, or what it has, and is
-// checked: std::logic_error where it does not hold.
+// Reports on a job, whose `strategy.microbatch` must be set. Throws InputError if the GPU
+// lacks the precision. A plan is made for `budget` bytes of a GPU, or for the GPU's memory,
+// and is checked: throws std::logic_error if it is wrong.
 TrainingReport ReportOfTraining(const TrainingJob& job,
                                 std::optional<double> budget = {});
 
-// The same of a plan whose choices were made before, checked too.
+// Reports on a job with a plan whose choices were made before; checks it, too.
 TrainingReport ReportOfChoices(const TrainingJob& job, double budget,
                                std::span<const PolicyChoice> choices);
 

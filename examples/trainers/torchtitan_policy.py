@@ -26,7 +26,7 @@ if __name__ == "__main__":
     with torch.device("meta"):
         model = Transformer(vocabulary=256, width=128, depth=4)
     if "--without" not in sys.argv:
-        acplan.torchtitan.Policy.of(config, "90%").build().apply(model)
+        acplan.torchtitan.Policy.from_config(config, "90%").build().apply(model)
     for module in (*model.layers, model):
         fully_shard(module, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
     torch.manual_seed(0)

@@ -43,12 +43,12 @@ std::string Lower(std::string_view text) {
 
 std::string UnitHint(std::string_view unit) {
   std::vector<std::string_view> near;
-  for (const Unit& known : kUnits)
-    if (Lower(known.name) == Lower(unit)) near.push_back(known.name);
+  for (const Unit& known_unit : kUnits)
+    if (Lower(known_unit.name) == Lower(unit)) near.push_back(known_unit.name);
   if (near.empty())
-    for (const Unit& known : kUnits)
-      if (Lower(known.name.substr(0, 1)) == Lower(unit.substr(0, 1)))
-        near.push_back(known.name);
+    for (const Unit& known_unit : kUnits)
+      if (Lower(known_unit.name.substr(0, 1)) == Lower(unit.substr(0, 1)))
+        near.push_back(known_unit.name);
   if (near.empty())
     return "known are B, kB, MB, GB, TB, PB, KiB, MiB, GiB, TiB and PiB";
   return fmt::format("did you mean {}?", fmt::join(near, " or "));
@@ -62,7 +62,7 @@ std::string_view Trim(std::string_view text) {
   return text;
 }
 
-// Splits leading decimal digits off `text`.
+// Text split into its leading decimal digits and the rest.
 struct Digits {
   std::string_view digits, rest;
 };
@@ -71,7 +71,7 @@ Digits SplitDigits(std::string_view text) {
   return {text.substr(0, end), text.substr(end)};
 }
 
-// Empty where the product is more than kMost.
+// Returns the number in units as bytes; nothing if it is more than kMost.
 std::optional<int64_t> Scale(std::string_view whole, std::string_view fraction,
                              int64_t unit) {
   int64_t number = 0;
@@ -80,7 +80,7 @@ std::optional<int64_t> Scale(std::string_view whole, std::string_view fraction,
     if (number > (kMost / unit - digit) / 10) return std::nullopt;
     number = number * 10 + digit;
   }
-  // From the last digit on: floor((n + x) / 10) = floor((n + floor(x)) / 10)
+  // Goes from the last digit to the first: floor((n + x) / 10) = floor((n + floor(x)) / 10)
   // for whole n, so rounding down at each step is rounding down once.
   int64_t part = 0;
   for (size_t i = fraction.size(); i-- > 0;)
@@ -134,10 +134,11 @@ int64_t ParseByteSize(std::string_view text, std::string_view what) {
 
 std::string DisplayBytes(int64_t bytes, std::string_view unit) {
   const double number = static_cast<double>(bytes);
-  for (const Unit& known : kUnits)
-    if (known.name == unit && (unit == "KiB" || unit == "MiB" || unit == "GiB"))
-      return fmt::format("{:.2f} {}", number / static_cast<double>(known.bytes),
-                         unit);
+  for (const Unit& known_unit : kUnits)
+    if (known_unit.name == unit &&
+        (unit == "KiB" || unit == "MiB" || unit == "GiB"))
+      return fmt::format("{:.2f} {}",
+                         number / static_cast<double>(known_unit.bytes), unit);
   return fmt::format("{:.2f} bytes", number);
 }
 

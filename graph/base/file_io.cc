@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kChunk = size_t{1} << 18;
-constexpr int kGzip = 15 + 16;  // the largest window; gzip's header
+constexpr int kGzip = 15 + 16;  // the largest window, and gzip's header
 
 [[noreturn]] void Fail(const fs::path& path, std::string_view message) {
   throw InputError(fmt::format("{}: {}", OneLine(path.string(), 400), message));
@@ -132,7 +132,7 @@ std::string Inflate(const fs::path& path, std::string_view packed,
   }
 }
 
-// gzip, piece by piece.
+// A gzip compressor that takes its input piece by piece.
 class Deflater {
  public:
   Deflater() {
@@ -144,7 +144,8 @@ class Deflater {
   Deflater& operator=(const Deflater&) = delete;
   ~Deflater() { deflateEnd(&stream_); }
 
-  // What is ready after this piece, and, where it is the last one, all.
+  // Returns the output that is ready after this piece; all of the rest if it is the last
+  // one.
   std::string Add(std::string_view text, bool is_last) {
     std::string packed;
     std::string chunk(kChunk, '\0');
@@ -169,7 +170,7 @@ class Deflater {
   z_stream stream_ = {};
 };
 
-// 0, or errno.
+// Returns 0, or errno.
 int WriteAll(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t wrote = write(fd, bytes.data(), bytes.size());
@@ -186,11 +187,11 @@ fs::path Neighbour(const fs::path& target, uint64_t number) {
                      target.filename().string().substr(0, 200), number);
 }
 
-// Where a file is written until it is whole: a neighbour that is renamed, or,
-// what is no regular file, itself.
+// The path at which a file is written until it is complete: a neighbour that is renamed
+// later, or the target itself if that is no regular file.
 struct Destination {
   fs::path target;
-  fs::path temporary;  // empty: the target itself
+  fs::path temporary;  // empty if the target itself is written
 };
 
 Destination DestinationOf(const fs::path& path) {
@@ -208,8 +209,8 @@ Destination DestinationOf(const fs::path& path) {
   return {target, Neighbour(target, (uint64_t{random()} << 32) | random())};
 }
 
-// A file without a name, which is gone when the program ends, however it ends; -1
-// where the file system has none, or none can be named later.
+// Opens a file without a name, which disappears when the program ends, however it ends.
+// Returns -1 if the file system has no such files, or if they could not be named later.
 int OpenUnnamed(const Destination& destination) {
   if (destination.temporary.empty() || access("/proc/self/fd", X_OK) != 0) {
     return -1;
@@ -221,7 +222,7 @@ int OpenUnnamed(const Destination& destination) {
 
 struct OpenFile {
   int fd = -1;
-  bool has_name = false;  // that of the neighbour
+  bool has_name = false;  // whether it has the neighbour's name
 };
 
 OpenFile Open(const Destination& destination) {
@@ -232,12 +233,12 @@ OpenFile Open(const Destination& destination) {
   if (const int unnamed = OpenUnnamed(destination); unnamed >= 0) {
     return {.fd = unnamed};
   }
-  const int named =
+  const int named_fd =
       open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  return {.fd = named, .has_name = named >= 0};
+  return {.fd = named_fd, .has_name = named_fd >= 0};
 }
 
-// No signal ends the program as long as this is there.
+// A scope within which no signal ends the program.
 class SignalsHeldBack {
  public:
   SignalsHeldBack() {
@@ -283,7 +284,7 @@ struct FileWriter::State {
 
   bool IsDirect() const { return destination.temporary.empty(); }
 
-  // All bytes to the disk, or to what is no regular file.
+  // Writes all bytes to the disk, or to a target that is no regular file.
   void Finish() {
     if (deflater) Write(deflater->Add("", true));
     if ((IsDirect() ? descriptor.Close() : fsync(descriptor.get())) != 0) {
@@ -291,8 +292,8 @@ struct FileWriter::State {
     }
   }
 
-  // What follows is done where no signal ends the program between the two.
-  // Gives the neighbour its name.
+  // Gives the neighbour its name. Call this and RenameNeighbour while SignalsHeldBack
+  // exists, so that no signal ends the program between the two.
   void NameNeighbour() {
     if (IsDirect()) return;
     const std::string open_file =
@@ -318,7 +319,7 @@ struct FileWriter::State {
   fs::path path;
   Destination destination;
   FileDescriptor descriptor;
-  bool has_name = false;  // and has to be removed
+  bool has_name = false;  // whether a neighbour has to be removed
   std::optional<Deflater> deflater;
 };
 
@@ -376,8 +377,8 @@ void CheckWritable(const fs::path& path) {
   const bool direct = fs::exists(status) && !fs::is_regular_file(status);
   const fs::path folder =
       path.has_parent_path() ? path.parent_path() : fs::path(".");
-  const fs::path& written = direct ? path : folder;
-  if (access(written.c_str(), W_OK) != 0) {
+  const fs::path& written_path = direct ? path : folder;
+  if (access(written_path.c_str(), W_OK) != 0) {
     FailErrno(path, "cannot be written", errno);
   }
 }

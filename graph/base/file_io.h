@@ -9,25 +9,23 @@
 
 namespace acplan::graph {
 
-// More than any profile needs, and less than what brings a machine down when a
-// small gzip file inflates to it.
+// The limit on a file's bytes: more than any profile needs, and less than would exhaust a
+// machine's memory when a small gzip file inflates to it.
 inline constexpr size_t kMostFileBytes = size_t{1} << 31;
 
-// The bytes of a file; where they start with gzip's magic number, inflated.
-// A file whose name ends in ".gz" must be gzip. Throws InputError, with the
-// path first, where the file cannot be read, is empty, has more than `most`
-// bytes (before or after inflating), or is not valid gzip (truncated, corrupt,
-// trailing garbage).
+// Returns the bytes of a file, inflated if they start with gzip's magic number. A file
+// whose name ends in ".gz" must be gzip. Throws InputError that begins with the path if the
+// file cannot be read, is empty, has more than `most` bytes (before or after inflating), or
+// is not valid gzip (truncated, corrupt, trailing garbage).
 std::string ReadFile(const std::filesystem::path& path,
                      size_t most = kMostFileBytes);
 
-// Writes `text` to `path`, gzipped where the name ends in ".gz" (deterministic:
-// no name or time inside). The file appears whole or not at all: a file without a
-// name (a temporary neighbour, where the file system has no such files) is
-// written, flushed, named and renamed; a symbolic link stays and what it
-// points to is replaced. What exists and is no regular file (a pipe, /dev/null)
-// is written to directly. Throws InputError where the folder is missing or not
-// writable, or the disk is full; nothing is left behind.
+// Writes `text` to `path`, gzipped if the name ends in ".gz" (deterministic: no name or
+// time inside). The file appears whole or not at all: a file without a name (or a temporary
+// neighbour, if the file system has no such files) is written, flushed, named and renamed.
+// A symbolic link stays, and the file that it points to is replaced. An existing path that
+// is no regular file (a pipe, /dev/null) is written to directly. Throws InputError if the
+// folder is missing or not writable, or if the disk is full; no partial file remains.
 void WriteFile(const std::filesystem::path& path, std::string_view text);
 
 struct NamedText {
@@ -35,13 +33,14 @@ struct NamedText {
   std::string text;
 };
 
-// As WriteFile, all of them or none: none is named before all are on the disk.
-// What is no regular file is written to when all others are, and before they are
-// named. Where one of them cannot be renamed then, those before it are there.
+// Writes files as WriteFile does, all or none: no file is named before all are on the disk.
+// Paths that are no regular files are written to after all others, and before those are
+// named. If a file cannot be renamed at that point, the files before it are already in
+// place.
 void WriteFiles(const std::vector<NamedText>& files);
 
-// As WriteFile, piece by piece. Until Commit the file is as it was; what is not
-// committed goes away with the writer.
+// A writer like WriteFile that takes its text piece by piece. Until Commit the file at the
+// path is unchanged; pieces that are not committed disappear with the writer.
 class FileWriter {
  public:
   explicit FileWriter(const std::filesystem::path& path);
@@ -58,8 +57,8 @@ class FileWriter {
   std::unique_ptr<State> state_;
 };
 
-// Throws InputError where WriteFile is bound to fail: before a long
-// computation, so that its result is not lost.
+// Throws InputError if WriteFile is bound to fail. Call it before a long computation, so
+// that its result is not lost.
 void CheckWritable(const std::filesystem::path& path);
 
 }  // namespace acplan::graph

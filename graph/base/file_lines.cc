@@ -71,7 +71,7 @@ void ForEachLine(const fs::path& path,
     use(line);
   };
   std::string chunk(kChunk, '\0');
-  std::string begun;  // the line that the chunks before it did not end
+  std::string begun;  // the start of a line that continues in the next chunk
   bool is_empty = true;
   while (true) {
     const int got = gzread(file.get(), chunk.data(), kChunk);

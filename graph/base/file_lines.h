@@ -6,10 +6,10 @@
 
 namespace acplan::graph {
 
-// Calls `use` with each line of a file, without its "\n" or "\r\n", for files
-// that are larger than memory; where it starts with gzip's magic number,
-// inflated. Throws InputError as ReadFile does, but for a file's size: no line
-// may have more than 2^26 bytes.
+// Passes each line of a file to `use`, without its "\n" or "\r\n". Files may be larger than
+// memory, and are inflated if they start with gzip's magic number. Throws InputError as
+// ReadFile does, except that a file's size has no limit; no line may have more than 2^26
+// bytes.
 void ForEachLine(const std::filesystem::path& path,
                  const std::function<void(std::string_view)>& use);
 

@@ -16,8 +16,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMostDepth = 500;
-// A value takes up to about a hundred bytes, so that these fit in a few gigabytes. A
-// trace of 100,000 operators has a tenth of them.
+// A value takes up to about a hundred bytes, so this many fit in a few gigabytes. A trace
+// of 100,000 operators has a tenth of them.
 constexpr int64_t kMostValues = 40'000'000;
 constexpr size_t kMostFileName = 400;
 
@@ -72,7 +72,7 @@ std::string Describe(const json& value) {
   }
 }
 
-// The value as int64 where it is a whole number that fits.
+// Returns the value as int64 if it is a whole number that fits.
 std::optional<int64_t> WholeNumber(const json& value) {
   if (value.is_number_unsigned()) {
     const uint64_t number = value.get<uint64_t>();
@@ -111,8 +111,7 @@ InputError NoJson(std::string_view file, std::string_view text, size_t byte,
                                 at.column, reason));
 }
 
-// "expected ..., found ..." from the parser's "... - unexpected X; expected Y"
-// or
+// Returns "expected ..., found ..." for the parser's "... - unexpected X; expected Y" or
 // "... - invalid X; last read: '...'; expected Y".
 std::string Condense(std::string_view message, std::string_view text,
                      size_t byte) {
@@ -140,7 +139,8 @@ std::string Condense(std::string_view message, std::string_view text,
                      OneLine(expected), OneLine(message, 160), Quoted(line));
 }
 
-// Before it is parsed: what is too deep or too much for memory.
+// Refuses text that is nested too deep or has too many values, before the parser takes the
+// memory.
 void RefuseSizes(std::string_view text, std::string_view file) {
   int depth = 0;
   int64_t values = 1;
@@ -299,8 +299,8 @@ nlohmann::json ParseJson(std::string_view text, std::string_view file) {
 
 void RequireFormat(const JsonField& root, std::string_view format,
                    int64_t version) {
-  const JsonField found = root.Get("format");
-  if (found.String() != format) found.Fail(Quoted(format));
+  const JsonField format_field = root.Get("format");
+  if (format_field.String() != format) format_field.Fail(Quoted(format));
   root.Get("version").Int(version, version);
 }
 

@@ -13,32 +13,30 @@
 
 namespace acplan::graph {
 
-// A JSON value together with the place it came from, so that every complaint
-// names file and path ("gpt2.json: modules[3].act_total: expected a whole
-// number of bytes, found \"12\""). Points into the document, which must outlive
-// it.
+// A JSON value together with its place, so that every error names file and path
+// ("gpt2.json: modules[3].act_total: expected a whole number of bytes, found \"12\"").
+// Points into the document, which must outlive it.
 class JsonField {
  public:
-  // `document` is the whole: paths in errors start there.
+  // `document` is the whole document: paths in errors start there.
   JsonField(const nlohmann::json& document, std::string file);
 
-  // The member `key` of an object. Throws InputError where this is no object or
-  // lacks the key.
+  // Returns the member `key` of an object. Throws InputError if this is no object or lacks
+  // the key.
   JsonField Get(std::string_view key) const;
   // Returns whether this object has `key` with a value other than null.
   bool Has(std::string_view key) const;
-  // The elements of an array. Throws InputError where this is no array.
+  // Returns the elements of an array. Throws InputError if this is no array.
   std::vector<JsonField> Elements() const;
 
-  // Typed values; each throws InputError where the value is of another type, is
-  // not finite, or is out of range.
+  // Returns the value, as each of the functions below does with its type. They throw
+  // InputError if the value is of another type, is not finite, or is out of range.
   std::string String() const;
   bool Bool() const;
   int64_t Int(int64_t least, int64_t most) const;
-  // Bytes: a whole number, 0 to 2^53; an integral float such as 1e9 is
-  // accepted.
+  // Returns bytes: a whole number, 0 to 2^53; an integral float such as 1e9 is accepted.
   int64_t Bytes() const;
-  // Bytes that may be negative: -2^53 to 2^53.
+  // Returns bytes that may be negative: -2^53 to 2^53.
   int64_t SignedBytes() const;
   double Number() const;             // finite, magnitude up to 1e18
   double NonNegativeNumber() const;  // finite, 0 to 1e18
@@ -53,8 +51,8 @@ class JsonField {
   [[noreturn]] void Complain(std::string_view message) const;
 
  private:
-  // The path is looked up in the document when there is something to complain
-  // about, so that reading costs nothing for it.
+  // The path is looked up in the document only when there is an error, so that reading does
+  // not pay for it.
   struct Origin {
     const nlohmann::json* document;
     std::string file;
@@ -67,7 +65,7 @@ class JsonField {
   std::shared_ptr<const Origin> origin_;
 };
 
-// `read` applied to the member `key` of an object; empty where it is missing or
+// Returns `read` applied to the member `key` of an object; nothing if it is missing or
 // null.
 template <typename Read>
 auto Optional(const JsonField& object, std::string_view key, Read read)
@@ -76,13 +74,12 @@ auto Optional(const JsonField& object, std::string_view key, Read read)
   return read(object.Get(key));
 }
 
-// Parses JSON text (RFC 8259; NaN and Infinity are not numbers in it). Throws
-// InputError with the file's name, line and column where it is no JSON, has a
-// number that no double can hold, is nested more than 500 deep or has more than
-// 40,000,000 values.
+// Parses JSON text (RFC 8259, in which NaN and Infinity are no numbers). Throws InputError
+// with the file's name, line and column if the text is no JSON, has a number that no double
+// can hold, is nested more than 500 deep or has more than 40,000,000 values.
 nlohmann::json ParseJson(std::string_view text, std::string_view file);
 
-// Throws InputError unless `format` and `version` of a document are these.
+// Throws InputError unless `format` and `version` of a document are the given ones.
 void RequireFormat(const JsonField& root, std::string_view format,
                    int64_t version);
 

@@ -24,9 +24,9 @@ std::string_view Cut(std::string_view text, size_t most) {
   return text.substr(0, end);
 }
 
-// Characters that JSON leaves as they are, and that terminals obey: DEL, the
-// controls of C1, what changes the direction of text, and separators of lines.
-// A byte of more than 0x7F by itself is part of a longer sequence.
+// Returns whether a character is one that JSON does not escape and that terminals obey:
+// DEL, the controls of C1, characters that change the direction of text, and line
+// separators. A single byte above 0x7F is part of a longer sequence.
 bool IsObeyed(char32_t c, size_t length) {
   if (length == 1) return c == 0x7F;
   return c <= 0x9F || c == 0x061C || (0x200E <= c && c <= 0x200F) ||
@@ -34,24 +34,24 @@ bool IsObeyed(char32_t c, size_t length) {
          c == 0xFEFF;
 }
 
-// The code point of a UTF-8 sequence, of at most three bytes, at `at`; its
-// length, or 1 for any other byte.
+// Returns the code point of the UTF-8 sequence of at most three bytes at `at`, and its
+// length; for any other byte, the byte and 1.
 std::pair<char32_t, size_t> CodePointAt(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) {
     return static_cast<char32_t>(static_cast<unsigned char>(text[at + i]));
   };
-  const size_t left = text.size() - at;
-  if ((byte(0) & 0xE0) == 0xC0 && left >= 2) {
+  const size_t remaining = text.size() - at;
+  if ((byte(0) & 0xE0) == 0xC0 && remaining >= 2) {
     return {(byte(0) & 0x1F) << 6 | (byte(1) & 0x3F), 2};
   }
-  if ((byte(0) & 0xF0) == 0xE0 && left >= 3) {
+  if ((byte(0) & 0xF0) == 0xE0 && remaining >= 3) {
     return {(byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F),
             3};
   }
   return {byte(0), 1};
 }
 
-// `text` is valid UTF-8.
+// Escapes the characters that terminals obey. `text` is valid UTF-8.
 std::string EscapeObeyed(std::string_view text) {
   std::string escaped;
   for (size_t at = 0; at < text.size();) {

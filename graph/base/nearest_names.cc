@@ -7,7 +7,7 @@
 namespace acplan::graph {
 namespace {
 
-// Longer names are compared by their ends only, which bounds the time.
+// Longer names are compared by their last bytes only, which bounds the time.
 constexpr size_t kComparedLength = 128;
 
 std::string_view End(std::string_view name) {
@@ -16,7 +16,7 @@ std::string_view End(std::string_view name) {
              : name.substr(name.size() - kComparedLength);
 }
 
-// The last components of `name`, as many as `like` has.
+// Returns the last components of `name`, as many as `like` has.
 std::string_view LastComponents(std::string_view name, std::string_view like) {
   size_t begin = name.size();
   for (auto dots = std::ranges::count(like, '.') + 1; dots > 0; --dots) {
@@ -32,7 +32,7 @@ bool EndsAtComponent(std::string_view name, std::string_view end) {
          name[name.size() - end.size() - 1] == '.';
 }
 
-// The edit distance where it is at most `limit`, else limit + 1.
+// Returns the edit distance if it is at most `limit`, else limit + 1.
 int Distance(std::string_view a, std::string_view b, int limit) {
   while (!a.empty() && !b.empty() && a.front() == b.front()) {
     a.remove_prefix(1);
@@ -73,21 +73,22 @@ struct Candidate {
 }  // namespace
 
 std::vector<std::string> NearestNames(std::string_view name,
-                                      std::span<const std::string> known,
+                                      std::span<const std::string> known_names,
                                       int count) {
   std::vector<std::string> result;
   if (count <= 0 || name.empty()) return result;
-  const size_t wanted = static_cast<size_t>(count);
-  for (size_t i = 0; i < known.size() && result.size() < wanted; ++i)
-    if (EndsAtComponent(known[i], name)) result.push_back(known[i]);
+  const size_t wanted_count = static_cast<size_t>(count);
+  for (size_t i = 0; i < known_names.size() && result.size() < wanted_count;
+       ++i)
+    if (EndsAtComponent(known_names[i], name)) result.push_back(known_names[i]);
 
-  const size_t open = wanted - result.size();
+  const size_t open = wanted_count - result.size();
   if (open == 0) return result;
   std::vector<Candidate> best;
-  for (size_t i = 0; i < known.size(); ++i) {
-    if (EndsAtComponent(known[i], name)) continue;
+  for (size_t i = 0; i < known_names.size(); ++i) {
+    if (EndsAtComponent(known_names[i], name)) continue;
     const std::string_view a = End(name);
-    const std::string_view b = End(LastComponents(known[i], name));
+    const std::string_view b = End(LastComponents(known_names[i], name));
     int limit = static_cast<int>(std::max(a.size(), b.size()) / 2);
     if (best.size() == open) limit = std::min(limit, best.back().distance - 1);
     if (limit < 0) break;
@@ -99,7 +100,7 @@ std::vector<std::string> NearestNames(std::string_view name,
     best.insert(place, {distance, i});
   }
   for (const Candidate& candidate : best)
-    result.push_back(known[candidate.index]);
+    result.push_back(known_names[candidate.index]);
   return result;
 }
 

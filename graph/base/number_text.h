@@ -5,15 +5,15 @@
 
 namespace acplan::graph {
 
-// Numbers as tools written in Python show them, so that files and lines stay
-// the same for those who read them.
+// Numbers as tools written in Python show them, so that files and lines stay the same for
+// their readers.
 
-// Python's repr of a float: the shortest decimal that reads back as `value`,
-// never without a point or an exponent ("10.0", "1e+16", "1e-05").
+// Returns Python's repr of a float: the shortest decimal that reads back as `value`, always
+// with a point or an exponent ("10.0", "1e+16", "1e-05").
 std::string FloatText(double value);
 
-// In steps of 1000 up to E: "25.6" and "k" of 25,600. The number has
-// `precision` decimals and stands before `separator` and the suffix.
+// Returns the value with a suffix in steps of 1000 up to E: 25,600 is "25.6" and "k". The
+// number has `precision` decimals and comes before `separator` and the suffix.
 std::string HumanText(double value, int precision, std::string_view separator);
 
 }  // namespace acplan::graph

@@ -16,7 +16,7 @@ namespace {
 using Kind = TextValue::Kind;
 using nlohmann::json;
 
-// Keeps, of members with the same key, the first place and the last value.
+// Merges members with the same key: the first place and the last value stay.
 void KeepLastValues(std::vector<TextMember>& members) {
   std::unordered_map<std::string_view, TextValue*> places;
   std::vector<bool> is_repeated(members.size());
@@ -27,11 +27,11 @@ void KeepLastValues(std::vector<TextMember>& members) {
     is_repeated[i] = !is_new;
   }
   if (places.size() == members.size()) return;
-  std::vector<TextMember> kept;
+  std::vector<TextMember> kept_members;
   for (size_t i = 0; i < members.size(); ++i) {
-    if (!is_repeated[i]) kept.push_back(std::move(members[i]));
+    if (!is_repeated[i]) kept_members.push_back(std::move(members[i]));
   }
-  members = std::move(kept);
+  members = std::move(kept_members);
 }
 
 class Builder : public nlohmann::json_sax<json> {
@@ -75,7 +75,7 @@ class Builder : public nlohmann::json_sax<json> {
   }
 
  private:
-  // Where the next value goes: a member that key() has made, a new element, or
+  // Returns the place of the next value: a member that key() has made, a new element, or
   // the root.
   TextValue& Place() {
     TextValue& parent = *path_.back();

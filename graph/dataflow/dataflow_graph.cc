@@ -21,17 +21,17 @@ namespace {
 
 constexpr std::string_view kFormat = "acplan.dataflow";
 constexpr int kVersion = 1;
-// By DataflowStage.
+// Indexed by DataflowStage.
 constexpr std::array<std::string_view, kDataflowStages> kStageNames = {
     "placeholder", "forward", "loss", "backward"};
 
 using NodeIndex = std::unordered_map<std::string, int32_t>;
 
 DataflowStage ParseStage(const JsonField& field) {
-  const auto* const found = std::ranges::find(kStageNames, field.String());
-  if (found == kStageNames.end())
+  const auto* const match = std::ranges::find(kStageNames, field.String());
+  if (match == kStageNames.end())
     field.Fail(fmt::format("one of {}", fmt::join(kStageNames, ", ")));
-  return static_cast<DataflowStage>(found - kStageNames.begin());
+  return static_cast<DataflowStage>(match - kStageNames.begin());
 }
 
 int64_t ParseNestedBytes(const JsonField& field) {
@@ -48,11 +48,12 @@ int64_t ParseNestedBytes(const JsonField& field) {
 std::vector<int32_t> ParseInputs(const JsonField& field,
                                  const NodeIndex& before) {
   std::vector<int32_t> inputs;
-  std::unordered_set<int32_t> seen;
+  std::unordered_set<int32_t> seen_inputs;
   for (const JsonField& element : field.Elements()) {
-    const auto found = before.find(element.String());
-    if (found == before.end()) element.Fail("the name of an earlier node");
-    if (seen.insert(found->second).second) inputs.push_back(found->second);
+    const auto input = before.find(element.String());
+    if (input == before.end()) element.Fail("the name of an earlier node");
+    if (seen_inputs.insert(input->second).second)
+      inputs.push_back(input->second);
   }
   return inputs;
 }

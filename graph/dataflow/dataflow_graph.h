@@ -23,9 +23,9 @@ struct DataflowNode {
   std::string name;
   DataflowStage stage = DataflowStage::kForward;
   bool saved = false;                 // kept for the backward pass
-  int64_t bytes = 0;                  // of its outputs, all of them together
+  int64_t bytes = 0;                  // the sum over its outputs
   std::vector<int32_t> inputs = {};   // earlier nodes, each once
-  std::optional<int64_t> flops = {};  // of computing it
+  std::optional<int64_t> flops = {};  // to compute it
 
   bool operator==(const DataflowNode&) const = default;
 };
@@ -37,22 +37,23 @@ struct DataflowGraph {
   bool operator==(const DataflowGraph&) const = default;
 };
 
-// Reads and validates a graph (.json or .json.gz); `bytes` may be nested, and
-// an input that a node names again counts once. Throws InputError, one line
-// with file, JSON path, what was found and what was expected, where
+// Reads and validates a graph (.json or .json.gz); `bytes` may be nested, and an input that
+// a node names repeatedly counts once. Throws InputError, one line with file, JSON path,
+// actual and expected value, if
 // - the text is no JSON, `format` is not "acplan.dataflow" or `version` not 1;
-// - a field is missing, the stage of a node among them, ill-typed or out of
-//   range;
+// - a field, such as the stage of a node, is missing, ill-typed or out of range;
 // - two nodes have the same name, or an input is no earlier node;
-// - all nodes together are more than 2^62 bytes or 2^62 FLOPs. Unknown keys are
-//   ignored. model and the keys inside it, saved and flops may be missing, but
-//   not ill-typed.
+// - all nodes together have more than 2^62 bytes or 2^62 FLOPs.
+//
+// Unknown keys are ignored. model and the keys inside it, saved and flops may be missing,
+// but not ill-typed.
 DataflowGraph ReadDataflowGraph(const std::filesystem::path& path);
 
-// As ReadDataflowGraph, from text; `name` stands for the file in errors.
+// Parses a graph from text as ReadDataflowGraph does. Errors name `name` in place of a
+// file.
 DataflowGraph ParseDataflowGraph(std::string_view text, std::string_view name);
 
-// The text of the file; ParseDataflowGraph(ToJson(g)) == g for every valid g.
+// Returns the text of the file; ParseDataflowGraph(ToJson(g)) == g for every valid g.
 std::string ToJson(const DataflowGraph& graph);
 
 }  // namespace acplan::graph

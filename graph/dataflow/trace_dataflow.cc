@@ -39,19 +39,19 @@ class Builder {
 
   void FindSaved(int32_t call) {
     for (const SavedTensor& saved : trace_.saved) {
-      int32_t around = saved.call;
-      while (around > call) around = trace_.calls[around].parent;
-      if (around == call) saved_.insert(saved.storage);
+      int32_t ancestor = saved.call;
+      while (ancestor > call) ancestor = trace_.calls[ancestor].parent;
+      if (ancestor == call) saved_.insert(saved.storage);
     }
   }
 
   void AddPlaceholders() {
-    std::set<int32_t> used;
+    std::set<int32_t> used_storages;
     const auto collect = [&](int32_t begin, int32_t end) {
       for (int32_t op = begin; op < end; ++op) {
-        const TraceOperator& of = trace_.operators[op];
-        for (const int32_t s : of.reads) used.insert(s);
-        for (const int32_t s : of.mutates) used.insert(s);
+        const TraceOperator& trace_operator = trace_.operators[op];
+        for (const int32_t s : trace_operator.reads) used_storages.insert(s);
+        for (const int32_t s : trace_operator.mutates) used_storages.insert(s);
       }
     };
     collect(call_.start, call_.end);
@@ -59,7 +59,7 @@ class Builder {
       collect(std::max(call_.backward_start, trace_.forward_end),
               BackwardEnd());
     }
-    for (const int32_t s : used) {
+    for (const int32_t s : used_storages) {
       const TraceStorage& storage = trace_.storages[s];
       if (storage.born >= call_.start) continue;
       node_of_[s] = Add({.name = fmt::format("storage {}", s),
@@ -71,18 +71,19 @@ class Builder {
 
   void AddOperators(int32_t begin, int32_t end, DataflowStage stage) {
     for (int32_t op = begin; op < end; ++op) {
-      const TraceOperator& of = trace_.operators[op];
+      const TraceOperator& trace_operator = trace_.operators[op];
       DataflowNode node = {
-          .name = fmt::format("{} {}", op, trace_.operator_names[of.name]),
+          .name = fmt::format("{} {}", op,
+                              trace_.operator_names[trace_operator.name]),
           .stage = stage};
-      for (const int32_t s : of.reads) AddInput(s, node);
-      for (const int32_t s : of.creates) {
+      for (const int32_t s : trace_operator.reads) AddInput(s, node);
+      for (const int32_t s : trace_operator.creates) {
         node.bytes += trace_.storages[s].bytes;
         node.saved |= stage == DataflowStage::kForward && saved_.contains(s);
       }
       const int32_t index = Add(std::move(node));
-      for (const int32_t s : of.creates) node_of_[s] = index;
-      for (const int32_t s : of.mutates) node_of_[s] = index;
+      for (const int32_t s : trace_operator.creates) node_of_[s] = index;
+      for (const int32_t s : trace_operator.mutates) node_of_[s] = index;
     }
   }
 
@@ -102,7 +103,7 @@ class Builder {
   const Trace& trace_;
   const TraceCall& call_;
   std::set<int32_t> saved_;             // storages
-  std::map<int32_t, int32_t> node_of_;  // a storage
+  std::map<int32_t, int32_t> node_of_;  // each storage's last node
   DataflowGraph graph_;
 };
 

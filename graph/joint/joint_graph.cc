@@ -22,18 +22,18 @@ namespace {
 constexpr std::string_view kFormat = "acplan.graph";
 constexpr int kVersion = 1;
 constexpr double kMostMs = 1e15;
-// By JointStage.
+// Indexed by JointStage.
 constexpr std::array<std::string_view, 3> kStageNames = {"forward", "either",
                                                          "backward"};
-// By JointBuffer::is_from_backward.
+// Indexed by JointBuffer::is_from_backward.
 constexpr std::array<std::string_view, 2> kOrigins = {"forward", "backward"};
 
 size_t ParseOneOf(const JsonField& field,
                   std::span<const std::string_view> names) {
-  const auto found = std::ranges::find(names, field.String());
-  if (found == names.end())
+  const auto match = std::ranges::find(names, field.String());
+  if (match == names.end())
     field.Fail(fmt::format("one of {}", fmt::join(names, ", ")));
-  return static_cast<size_t>(found - names.begin());
+  return static_cast<size_t>(match - names.begin());
 }
 
 bool OptionalBool(const JsonField& field, std::string_view key,
@@ -48,19 +48,20 @@ int64_t OptionalBytes(const JsonField& field, std::string_view key) {
 }
 
 std::string ParseNewName(const JsonField& field,
-                         std::unordered_set<std::string>& seen) {
+                         std::unordered_set<std::string>& seen_names) {
   std::string name = field.String();
   if (name.empty()) field.Fail("a name");
-  if (!seen.insert(name).second) field.Fail("a name that no other one has");
+  if (!seen_names.insert(name).second)
+    field.Fail("a name that no other one has");
   return name;
 }
 
 std::vector<JointBuffer> ParseBuffers(const JsonField& field) {
   std::vector<JointBuffer> buffers;
-  std::unordered_set<std::string> seen;
+  std::unordered_set<std::string> seen_names;
   int64_t bytes = 0;
   for (const JsonField& element : field.Elements()) {
-    JointBuffer buffer{.name = ParseNewName(element.Get("name"), seen),
+    JointBuffer buffer{.name = ParseNewName(element.Get("name"), seen_names),
                        .bytes = element.Get("bytes").Bytes(),
                        .may_keep = OptionalBool(element, "keep", true)};
     if (element.Has("from"))
@@ -76,20 +77,20 @@ std::vector<JointBuffer> ParseBuffers(const JsonField& field) {
 std::vector<int32_t> ParseBufferIndices(const JsonField& field,
                                         size_t buffers) {
   std::vector<int32_t> indices;
-  std::unordered_set<int32_t> seen;
+  std::unordered_set<int32_t> seen_indices;
   for (const JsonField& element : field.Elements()) {
     const auto index =
         static_cast<int32_t>(element.Int(0, static_cast<int64_t>(buffers) - 1));
-    if (!seen.insert(index).second) element.Fail("each buffer once");
+    if (!seen_indices.insert(index).second) element.Fail("each buffer once");
     indices.push_back(index);
   }
   return indices;
 }
 
 JointNode ParseNode(const JsonField& field, size_t buffers,
-                    std::unordered_set<std::string>& seen) {
+                    std::unordered_set<std::string>& seen_names) {
   return {
-      .name = ParseNewName(field.Get("name"), seen),
+      .name = ParseNewName(field.Get("name"), seen_names),
       .op = Optional(field, "op", [](const JsonField& f) { return f.String(); })
                 .value_or(""),
       .stage =
@@ -101,7 +102,7 @@ JointNode ParseNode(const JsonField& field, size_t buffers,
       .scratch_bytes = OptionalBytes(field, "scratch")};
 }
 
-// The node that one may be tied to.
+// Parses and checks the node that `node` is tied to, if any.
 void ParseTie(const JsonField& field, const JointGraph& graph,
               JointNode& node) {
   if (!field.Has("tied_to")) return;
@@ -123,20 +124,22 @@ void ParseTie(const JsonField& field, const JointGraph& graph,
   node.tied_to = place;
 }
 
-// Of what nodes of forward make, plans are subsets.
+// The most buffers that a node of stage forward or either may make, since plans are sets of
+// such buffers.
 constexpr size_t kMostMakes = 64;
 
-// Who makes the buffers, as far as nodes have been read.
+// The buffers of a graph and the stages of their makers, for the nodes that were read so
+// far.
 class Makers {
  public:
   explicit Makers(const std::vector<JointBuffer>& buffers)
       : buffers_(buffers), stages_(buffers.size(), JointStage::kForward) {
-    made_.resize(buffers.size(), 0);
+    is_made_.resize(buffers.size(), 0);
     for (size_t b = 0; b < buffers.size(); ++b)
       if (buffers[b].is_from_backward) stages_[b] = JointStage::kBackward;
   }
 
-  // Buffers that some node makes; the others are inputs.
+  // Records the buffers that some node makes; the others are inputs.
   void SetOutputs(const JsonField& nodes) {
     is_output_.assign(buffers_.size(), 0);
     for (const JsonField& node : nodes.Elements())
@@ -149,7 +152,7 @@ class Makers {
     const std::vector<JsonField> reads = field.Get("reads").Elements();
     for (size_t i = 0; i < node.reads.size(); ++i) {
       const auto b = static_cast<size_t>(node.reads[i]);
-      if (is_output_[b] && !made_[b]) reads[i].Fail("a buffer made before");
+      if (is_output_[b] && !is_made_[b]) reads[i].Fail("a buffer made before");
       if (stages_[b] > node.stage)
         reads[i].Fail(fmt::format("what a node of stage {} may read",
                                   ToString(node.stage)));
@@ -159,15 +162,15 @@ class Makers {
       field.Get("makes").Complain("expected at most 64 buffers, found more");
     for (size_t i = 0; i < node.makes.size(); ++i) {
       const auto b = static_cast<size_t>(node.makes[i]);
-      if (made_[b]) makes[i].Fail("a buffer that no other node makes");
+      if (is_made_[b]) makes[i].Fail("a buffer that no other node makes");
       if (buffers_[b].is_from_backward)
         makes[i].Fail("a buffer that does not come with backward");
-      made_[b] = 1;
+      is_made_[b] = 1;
       stages_[b] = node.stage;
     }
   }
 
-  // What a pass returns.
+  // Parses the buffers that a pass returns. `last` is the pass's last stage.
   std::vector<int32_t> Outputs(const JsonField& field, JointStage last) const {
     std::vector<int32_t> outputs = ParseBufferIndices(field, buffers_.size());
     const std::vector<JsonField> elements = field.Elements();
@@ -181,7 +184,7 @@ class Makers {
  private:
   const std::vector<JointBuffer>& buffers_;
   std::vector<JointStage> stages_;
-  std::vector<char> made_;
+  std::vector<char> is_made_;
   std::vector<char> is_output_;
 };
 
@@ -237,10 +240,10 @@ JointGraph ParseJointGraph(std::string_view text, std::string_view name) {
   const JsonField nodes = root.Get("nodes");
   Makers makers(graph.buffers);
   makers.SetOutputs(nodes);
-  std::unordered_set<std::string> seen;
+  std::unordered_set<std::string> seen_names;
   double ms = 0;
   for (const JsonField& element : nodes.Elements()) {
-    JointNode node = ParseNode(element, graph.buffers.size(), seen);
+    JointNode node = ParseNode(element, graph.buffers.size(), seen_names);
     makers.Add(element, node);
     ParseTie(element, graph, node);
     ms += node.ms;

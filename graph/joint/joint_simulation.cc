@@ -10,11 +10,12 @@
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 
-// Idea. What runs is known from the end: what backward nodes read is needed, what is
-// needed and neither kept nor there runs again, and needs what it reads. So one walk
-// over the nodes from the last to the first says which run again, and one from the first
-// to the last of backward says when: before the first that needs them. Then every buffer
-// has a first and a last step, and bytes are a sum of differences.
+// Idea. The nodes that run follow from the end: the buffers that backward nodes read are
+// needed; a needed buffer that is neither kept nor there makes its node run again, which
+// needs what it reads. So one walk over the nodes from the last to the first finds the
+// nodes that run again, and one walk over backward from the first to the last finds when
+// they do: before the first node that needs them. Then every buffer has a first and a last
+// step, and bytes are a sum of differences.
 
 namespace acplan::graph {
 namespace {
@@ -24,20 +25,20 @@ constexpr int32_t kNoStep = -1;
 // The steps during which memory of a buffer is live.
 struct Life {
   int32_t begin = kNoStep;
-  int32_t end = kNoStep;  // the last one
+  int32_t end = kNoStep;  // the last step
 };
 
-// Of a buffer as forward made it, in forward, and as backward has it.
+// The lives of a buffer: as forward made it, and as backward has it.
 struct Lives {
   Life first;
   Life second;
 };
 
-// What runs in the two passes.
+// The nodes that run in the two passes, and the buffers that backward needs.
 struct Duties {
-  std::vector<char> runs_forward;  // a node
-  std::vector<char> runs_again;    // a node
-  std::vector<char> is_needed;     // a buffer, by backward
+  std::vector<char> runs_forward;  // indexed by node
+  std::vector<char> runs_again;    // indexed by node
+  std::vector<char> is_needed;     // indexed by buffer
 };
 
 class Schedule {
@@ -78,8 +79,8 @@ class Schedule {
     for (const int32_t b : graph_.nodes[n].reads)
       lives_[b].second.end = Steps();
     for (const int32_t b : graph_.nodes[n].makes) {
-      // A second copy of what is there is let go of at once.
-      const bool is_copy = run_.kept[b] || simulator_.IsForwardOutput(b);
+      // A second copy of an existing buffer is released at once.
+      const bool is_copy = run_.is_kept[b] || simulator_.IsForwardOutput(b);
       if (is_copy) {
         copies_.push_back({.step = Steps(), .bytes = graph_.buffers[b].bytes});
       } else {
@@ -91,7 +92,7 @@ class Schedule {
         {.node = n, .is_backward = true, .is_again = is_again});
   }
 
-  // Runs again what makes these, and what that needs.
+  // Runs again the nodes that make these buffers, and the nodes whose results those need.
   void MakeAgain(const std::vector<int32_t>& buffers) {
     std::vector<int32_t> open(buffers);
     std::vector<int32_t> batch;
@@ -100,7 +101,7 @@ class Schedule {
       open.pop_back();
       const int32_t n = simulator_.MakerOf(b);
       if (n < 0 || is_done_[n] || !duties_.runs_again[n]) continue;
-      if (run_.kept[b] || simulator_.IsForwardOutput(b)) continue;
+      if (run_.is_kept[b] || simulator_.IsForwardOutput(b)) continue;
       is_done_[n] = 1;
       batch.push_back(n);
       open.insert(open.end(), graph_.nodes[n].reads.begin(),
@@ -127,18 +128,18 @@ class Schedule {
     for (int32_t b = 0; b < std::ssize(graph_.buffers); ++b) {
       const JointBuffer& buffer = graph_.buffers[b];
       const auto [begin, end] = lives_[b].first;
-      const auto [again, until] = lives_[b].second;
-      const int32_t to_end = is_output[b] ? last : until;
+      const auto [second_begin, second_end] = lives_[b].second;
+      const int32_t to_end = is_output[b] ? last : second_end;
       if (simulator_.MakerOf(b) < 0) {
         const bool is_late = buffer.is_from_backward;
         add(is_late ? backward_ : 0, is_late ? to_end : last, buffer.bytes);
       } else if (simulator_.IsForwardOutput(b)) {
         add(begin, last, buffer.bytes);
-      } else if (run_.kept[b]) {
+      } else if (run_.is_kept[b]) {
         add(begin, std::max(end, to_end), buffer.bytes);
       } else {
         add(begin, end, buffer.bytes);
-        add(again, to_end, buffer.bytes);
+        add(second_begin, to_end, buffer.bytes);
       }
     }
     for (const auto& [step, bytes] : copies_) add(step, step, bytes);
@@ -162,10 +163,10 @@ class Schedule {
   const JointSimulator& simulator_;
   const Duties& duties_;
   JointRun& run_;
-  std::vector<Lives> lives_;  // a buffer
+  std::vector<Lives> lives_;  // indexed by buffer
   std::vector<char> is_done_;
   std::vector<Copy> copies_;
-  int32_t backward_ = 0;  // the first step
+  int32_t backward_ = 0;  // the first step of backward
 };
 
 }  // namespace
@@ -185,18 +186,18 @@ bool JointSimulator::IsThere(int32_t buffer) const {
 }
 
 std::vector<char> JointSimulator::AllKept() const {
-  std::vector<char> kept(graph_.buffers.size(), 0);
+  std::vector<char> is_kept(graph_.buffers.size(), 0);
   const auto keep = [&](const std::vector<int32_t>& buffers) {
     for (const int32_t b : buffers)
-      kept[b] = !IsThere(b) && graph_.buffers[b].may_keep;
+      is_kept[b] = !IsThere(b) && graph_.buffers[b].may_keep;
   };
   for (const JointNode& node : graph_.nodes)
     if (node.stage == JointStage::kBackward) keep(node.reads);
   keep(graph_.backward_outputs);
-  // What must run again for what may not be kept keeps what it reads.
-  std::vector<char> needed(graph_.buffers.size(), 0);
+  // A node that must run again because its result may not be kept needs its inputs kept.
+  std::vector<char> is_needed(graph_.buffers.size(), 0);
   const auto need = [&](const std::vector<int32_t>& buffers) {
-    for (const int32_t b : buffers) needed[b] = 1;
+    for (const int32_t b : buffers) is_needed[b] = 1;
   };
   for (const JointNode& node : graph_.nodes)
     if (node.stage == JointStage::kBackward) need(node.reads);
@@ -205,50 +206,52 @@ std::vector<char> JointSimulator::AllKept() const {
     const JointNode& node = graph_.nodes[n];
     if (node.stage == JointStage::kBackward) continue;
     const bool is_again = std::ranges::any_of(node.makes, [&](int32_t b) {
-      return needed[b] && !IsThere(b) && !graph_.buffers[b].may_keep;
+      return is_needed[b] && !IsThere(b) && !graph_.buffers[b].may_keep;
     });
     if (!is_again) continue;
     need(node.reads);
     keep(node.reads);
   }
-  KeepAlike(kept);
-  return kept;
+  KeepAlike(is_kept);
+  return is_kept;
 }
 
-void JointSimulator::KeepAlike(std::vector<char>& kept) const {
-  // Of a node that others are tied to: bit i, its i-th buffer is kept of one of them.
+void JointSimulator::KeepAlike(std::vector<char>& is_kept) const {
+  // Indexed by node that others are tied to. Bit i says that the i-th buffer is kept of one
+  // of them.
   std::vector<uint64_t> united(graph_.nodes.size(), 0);
   for (const JointNode& node : graph_.nodes) {
     if (!node.tied_to) continue;
     for (const JointNode* one : {&node, &graph_.nodes[*node.tied_to]})
       for (size_t i = 0; i < one->makes.size(); ++i)
-        if (kept[one->makes[i]]) united[*node.tied_to] |= uint64_t{1} << i;
+        if (is_kept[one->makes[i]]) united[*node.tied_to] |= uint64_t{1} << i;
   }
   for (const JointNode& node : graph_.nodes) {
     if (!node.tied_to) continue;
     for (const JointNode* one : {&node, &graph_.nodes[*node.tied_to]})
       for (size_t i = 0; i < one->makes.size(); ++i)
         if (united[*node.tied_to] >> i & 1U && !is_returned_[one->makes[i]])
-          kept[one->makes[i]] = 1;
+          is_kept[one->makes[i]] = 1;
   }
 }
 
 void JointSimulator::RequireAlike(const JointRun& run,
-                                  const std::vector<char>& needed) const {
-  // Of a node that others are tied to, whether the i-th buffer is kept; -1: open.
+                                  const std::vector<char>& is_needed) const {
+  // Indexed by node that others are tied to: whether the i-th buffer is kept; -1 if not yet
+  // known.
   std::vector<std::vector<int8_t>> choice(graph_.nodes.size());
-  const auto require = [&](const JointNode& node, int32_t of) {
-    choice[of].resize(node.makes.size(), -1);
+  const auto require = [&](const JointNode& node, int32_t tied_to) {
+    choice[tied_to].resize(node.makes.size(), -1);
     for (size_t i = 0; i < node.makes.size(); ++i) {
       const int32_t b = node.makes[i];
-      if (!needed[b] || is_returned_[b]) continue;
-      if (choice[of][i] >= 0 && choice[of][i] != run.kept[b]) {
+      if (!is_needed[b] || is_returned_[b]) continue;
+      if (choice[tied_to][i] >= 0 && choice[tied_to][i] != run.is_kept[b]) {
         throw InputError(
             fmt::format("buffer '{}': expected it to be kept as those of the "
                         "nodes that its own is tied to",
                         OneLine(graph_.buffers[b].name)));
       }
-      choice[of][i] = static_cast<int8_t>(run.kept[b] ? 1 : 0);
+      choice[tied_to][i] = static_cast<int8_t>(run.is_kept[b] ? 1 : 0);
     }
   };
   for (int32_t n = 0; n < std::ssize(graph_.nodes); ++n) {
@@ -260,13 +263,13 @@ void JointSimulator::RequireAlike(const JointRun& run,
   }
 }
 
-JointRun JointSimulator::Run(const std::vector<char>& kept) const {
-  JointRun run{.kept = std::vector<char>(graph_.buffers.size(), 0)};
+JointRun JointSimulator::Run(const std::vector<char>& is_kept) const {
+  JointRun run{.is_kept = std::vector<char>(graph_.buffers.size(), 0)};
   Duties duties{.runs_forward = std::vector<char>(graph_.nodes.size(), 0),
                 .runs_again = std::vector<char>(graph_.nodes.size(), 0),
                 .is_needed = std::vector<char>(graph_.buffers.size(), 0)};
   for (int32_t b = 0; b < std::ssize(graph_.buffers); ++b) {
-    if (!kept[b] || is_returned_[b]) continue;
+    if (!is_kept[b] || is_returned_[b]) continue;
     const bool is_made = maker_[b] >= 0 &&
                          graph_.nodes[maker_[b]].stage != JointStage::kBackward;
     if (!is_made || !graph_.buffers[b].may_keep)
@@ -285,8 +288,8 @@ JointRun JointSimulator::Run(const std::vector<char>& kept) const {
     bool is_again = false;
     for (const int32_t b : node.makes) {
       if (!duties.is_needed[b] || is_returned_[b]) continue;
-      run.kept[b] = kept[b];
-      if (kept[b]) {
+      run.is_kept[b] = is_kept[b];
+      if (is_kept[b]) {
         run.kept_bytes += graph_.buffers[b].bytes;
       } else {
         is_again = true;
@@ -302,7 +305,7 @@ JointRun JointSimulator::Run(const std::vector<char>& kept) const {
     need(node.reads);
   }
   RequireAlike(run, duties.is_needed);
-  std::vector<char> is_wanted(run.kept);  // by forward
+  std::vector<char> is_wanted(run.is_kept);  // the buffers that forward needs
   for (int32_t n = static_cast<int32_t>(graph_.nodes.size()) - 1; n >= 0; --n) {
     const JointNode& node = graph_.nodes[n];
     if (node.stage == JointStage::kBackward) continue;

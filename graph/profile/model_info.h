@@ -5,8 +5,8 @@
 
 namespace acplan::graph {
 
-// What a profile and a trace say of the model and the device they were taken
-// from; what a file does not give is empty or 0.
+// The model and the device that a profile or a trace was taken from. A field that the file
+// does not give is empty or 0.
 
 struct ModelInfo {
   std::string name;

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Walks over the tree recurse once a level.
+// Walks over the tree recurse once for each level.
 constexpr int kMostDepth = 1000;
 
 std::string StringOr(const JsonField& object, std::string_view key) {

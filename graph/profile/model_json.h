@@ -11,28 +11,28 @@
 
 namespace acplan::graph {
 
-// The parts that the files of this folder have in common. Whatever parses
-// throws InputError as JsonField does.
+// The parts that the files of this folder have in common. All parsers throw InputError as
+// JsonField does.
 
-// An object all of whose keys may be missing or null.
+// Parses an object all of whose keys may be missing or null.
 ModelInfo ParseModelInfo(const JsonField& field);
 DeviceInfo ParseDeviceInfo(const JsonField& field);
 
 nlohmann::ordered_json ModelInfoJson(const ModelInfo& model);
 nlohmann::ordered_json DeviceInfoJson(const DeviceInfo& device);
 
-// A module's fully qualified name: no component empty, at most 1000 of them,
-// no control character.
+// Parses a module's fully qualified name: no empty component, at most 1000 components, no
+// control character.
 std::string ParseFqn(const JsonField& field);
 
-// The index of each name; `modules` is the array whose entries have them as
-// `fqn`, and `list` its key. Throws InputError where two are the same. Views
-// the same strings.
+// Returns the index of each name. `modules` is the array whose entries have the names as
+// `fqn`, and `list` its key. Throws InputError if two names are the same. The keys view the
+// strings of `fqns`.
 std::unordered_map<std::string_view, int> IndexFqns(
     const JsonField& modules, std::span<const std::string_view> fqns,
     std::string_view list = "modules");
 
-// On one line, without spaces; what is not UTF-8 is replaced.
+// Returns JSON on one line, without spaces. Text that is not UTF-8 is replaced.
 std::string CompactText(const nlohmann::ordered_json& json);
 
 }  // namespace acplan::graph

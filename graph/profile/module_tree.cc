@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
 
-// '.' before every other character, which puts a module's submodules right
-// behind it.
+// Compares names with '.' before every other character, which puts a module's submodules
+// directly after it.
 bool ComponentsLess(std::string_view a, std::string_view b) {
   const auto [at_a, at_b] =
       std::mismatch(a.begin(), a.end(), b.begin(), b.end());
@@ -44,7 +44,7 @@ std::vector<int> Parents(const std::vector<Module>& modules,
   return parents;
 }
 
-// The parents of what is directly inside of a segment are segments.
+// Sets the parent of each module that is directly inside of a segment to that segment.
 std::vector<int> WithSegments(
     std::vector<int> parents, const std::vector<Module>& modules,
     const std::unordered_map<std::string, int>& by_fqn) {
@@ -62,13 +62,13 @@ std::vector<int> Positions(const std::vector<std::string>& order,
                            int absent) {
   std::vector<int> positions(modules.size(), absent);
   for (size_t i = order.size(); i-- > 0;)
-    if (const auto found = by_fqn.find(order[i]); found != by_fqn.end())
-      positions[found->second] = static_cast<int>(i);
+    if (const auto module = by_fqn.find(order[i]); module != by_fqn.end())
+      positions[module->second] = static_cast<int>(i);
   return positions;
 }
 
-// Where a module stands among its siblings: its first call, or that of its
-// first called descendant.
+// Returns the key that orders each module among its siblings: its first call, or that of
+// its first called descendant.
 std::vector<int> Places(std::vector<int> first_call,
                         const std::vector<int>& by_name,
                         const std::vector<int>& parents) {
@@ -153,12 +153,12 @@ size_t HashModule(const Module& m) {
   return seed;
 }
 
-// Numbers values: equal values, and only those, get the same number.
+// A numbering of values: two values get the same number if and only if they are equal.
 template <typename Key, typename Hash, typename Equal>
 class Numbering {
  public:
   Numbering(Hash hash, Equal equal) : numbers_(16, hash, equal) {}
-  int Of(const Key& key) {
+  int NumberOf(const Key& key) {
     return numbers_.try_emplace(key, static_cast<int>(numbers_.size()))
         .first->second;
   }
@@ -167,8 +167,8 @@ class Numbering {
   std::unordered_map<Key, int, Hash, Equal> numbers_;
 };
 
-// A number for each node; equal numbers where, and only where, the subtrees are
-// interchangeable.
+// Returns a number for each node. Two nodes get the same number if and only if their
+// subtrees are interchangeable.
 std::vector<int> SubtreeClasses(const Profile& profile,
                                 const ModuleTree& tree) {
   auto hash = [](const Module* m) { return HashModule(*m); };
@@ -186,9 +186,9 @@ std::vector<int> SubtreeClasses(const Profile& profile,
   for (int i = tree.size() - 1; i >= 0; --i) {
     std::vector<int>& key = keys[i];
     key.push_back(tree.node(i).fw_post >= 0 ? 1 : 0);
-    key.push_back(own.Of(&profile.modules[tree.node(i).module]));
+    key.push_back(own.NumberOf(&profile.modules[tree.node(i).module]));
     std::reverse(key.begin(), key.end());
-    classes[i] = subtrees.Of(key);
+    classes[i] = subtrees.NumberOf(key);
     key = {};
     if (const int parent = tree.node(i).parent; parent >= 0)
       keys[parent].push_back(classes[i]);
@@ -225,7 +225,7 @@ ModuleTree::ModuleTree(const Profile& profile) {
   const std::vector<int> fw_post =
       Positions(profile.order.fw_post, modules, by_fqn_, -1);
 
-  // Children in a row for each parent, the last one first, as a stack wants
+  // The children of each parent are contiguous, the last one first, as the stack needs
   // them.
   std::vector<int> siblings(n);
   std::iota(siblings.begin(), siblings.end(), 0);
@@ -281,9 +281,9 @@ std::vector<int> ModuleTree::Children(int i) const {
 }
 
 std::optional<int> ModuleTree::Find(std::string_view fqn) const {
-  const auto found = by_fqn_.find(std::string(fqn));
-  if (found == by_fqn_.end()) return std::nullopt;
-  return found->second;
+  const auto entry = by_fqn_.find(std::string(fqn));
+  if (entry == by_fqn_.end()) return std::nullopt;
+  return entry->second;
 }
 
 std::vector<int> FindModules(const Profile& profile, const ModuleTree& tree,
@@ -295,10 +295,10 @@ std::vector<int> FindModules(const Profile& profile, const ModuleTree& tree,
       nodes.push_back(*node);
       continue;
     }
-    std::vector<std::string> known;
+    std::vector<std::string> known_names;
     for (const ModuleTree::Node& node : tree.nodes())
-      known.push_back(profile.modules[node.module].fqn);
-    const std::vector<std::string> nearest = NearestNames(name, known);
+      known_names.push_back(profile.modules[node.module].fqn);
+    const std::vector<std::string> nearest = NearestNames(name, known_names);
     throw InputError(fmt::format(
         "{}: expected the name of a module, found {}{}", what,
         Quoted(name, 200),

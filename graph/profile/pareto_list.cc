@@ -17,7 +17,7 @@ struct Cost {
 };
 
 struct FreeGroups {
-  // What every policy saves and recomputes that is not beaten by another.
+  // The cost that every policy has that no other one beats.
   Cost forced;
   std::vector<Cost> choices;  // both positive
   int exponent = 0;           // a tick is 2^exponent ms
@@ -47,7 +47,7 @@ FreeGroups Reduced(const OperatorGroups& groups) {
   return free;
 }
 
-// The list with one more group: each of its policies saves or recomputes it.
+// Returns the list with one more group: each policy of the list saves it or recomputes it.
 std::vector<Cost> WithGroup(const std::vector<Cost>& list, const Cost& group) {
   std::vector<Cost> merged;
   merged.reserve(2 * list.size());
@@ -70,28 +70,28 @@ std::vector<Cost> WithGroup(const std::vector<Cost>& list, const Cost& group) {
   return merged;
 }
 
-// The exact product as a sum of two doubles, the first one rounded; the larger
-// pair is the larger product.
+// Returns the exact product as a sum of two doubles, the first one rounded. The larger pair
+// is the larger product.
 std::pair<double, double> Product(int64_t a, int64_t b) {
   const double x = static_cast<double>(a);
   const double y = static_cast<double>(b);
   return {x * y, std::fma(x, y, -(x * y))};
 }
 
-// Most bytes a tick first.
+// Orders costs by bytes for each tick, the most first.
 std::strong_ordering CompareRatio(const Cost& a, const Cost& b) {
-  const auto left = Product(a.bytes, b.ticks);
-  const auto right = Product(b.bytes, a.ticks);
-  return left > right   ? std::strong_ordering::less
-         : left < right ? std::strong_ordering::greater
-                        : std::strong_ordering::equal;
+  const auto left_product = Product(a.bytes, b.ticks);
+  const auto right_product = Product(b.bytes, a.ticks);
+  return left_product > right_product   ? std::strong_ordering::less
+         : left_product < right_product ? std::strong_ordering::greater
+                                        : std::strong_ordering::equal;
 }
 
 }  // namespace
 
 ParetoList ComputeParetoList(const OperatorGroups& groups, size_t max_points) {
   FreeGroups free = Reduced(groups);
-  // Equals one after the other, so that the lists stay short for longer.
+  // Equal groups follow each other, so that the lists stay short for longer.
   std::ranges::sort(free.choices);
   std::vector<Cost> list{free.forced};
   for (const Cost& choice : free.choices) {

@@ -4,26 +4,24 @@
 #include <optional>
 #include <span>
 
-// Where two segments join, an optimum either has a point, or the two are free
-// of each other: their lines are those of least error through their own points,
-// and happen to cross between the last point of one and the first of the other
-// (Hudson, 1966). So a join is tried at every point and between every two
-// neighbours. Joins that are free part the segments into blocks, each of which
-// is a small linear least-squares problem; the fit with these joins counts only
-// if the lines on both sides of each free join cross where it should be.
+// Where two segments join, either an optimum has a point, or the two are independent of
+// each other: their lines are those of least error through their own points, and happen to
+// cross between the last point of one and the first of the other (Hudson, 1966). So a join
+// is tried at every point and between every two neighbours. Free joins divide the segments
+// into blocks, each of which is a small linear least-squares problem. The fit with these
+// joins counts only if the lines on both sides of each free join cross where they should.
 //
-// The error of separate lines is a lower bound on the error of lines that meet,
-// and takes constant time from running moments. Places whose bound is not below
-// the best error are skipped, and since the bound of a beginning grows with its
-// length, so are all longer ones.
+// The error of separate lines is a lower bound on the error of lines that meet, and takes
+// constant time from running moments. Places whose bound is not below the best error are
+// skipped. The bound of a beginning grows with its length, so all longer beginnings are
+// skipped, too.
 //
-// Two segments: all places of the one join. Three: all pairs of places, which
-// is the global optimum. More: the best place for one join more, those so far
-// staying, and then one join after the other moves to its best place until none
-// moves, which is a local one. A join counts as better only by more than
-// rounding (Improved), so this ends.
+// Two segments: all places of the one join. Three: all pairs of places, which is the global
+// optimum. More: the best place for one more join, with the existing ones fixed; then each
+// join in turn moves to its best place until none moves, which is a local optimum. A join
+// counts as better only if it gains more than rounding (Improved), so this ends.
 //
-// The points are fitted less their common line, so small bends count in full.
+// The common line of all points is subtracted before the fit, so small bends count in full.
 
 namespace acplan::graph {
 namespace {
@@ -31,8 +29,8 @@ namespace {
 using Point = std::pair<double, double>;
 using Points = std::vector<Point>;
 
-// Sums about the mean, updated one by one (Welford): differences of plain sums
-// would lose points that lie close together.
+// Sums about the mean, updated point by point (Welford): differences of plain sums would
+// lose points that are close together.
 struct Moments {
   double n = 0;
   double x = 0, y = 0;  // means
@@ -53,7 +51,7 @@ struct Moments {
 };
 
 struct Line {
-  double x = 0, y = 0;  // a point of it
+  double x = 0, y = 0;  // a point of the line
   double slope = 0;
 
   double At(double place) const { return y + slope * (place - x); }
@@ -61,13 +59,13 @@ struct Line {
 
 enum class JoinKind { kPoint, kFree, kFixed };
 
-// A join at a point, or between it and the next point: anywhere, where
-// the segments do not heed each other, or at a fixed place. The points up to
-// `point` belong to the segment on its left.
+// A join at a point (kPoint), or between it and the next point: anywhere, with segments
+// that are independent of each other (kFree), or at a fixed place (kFixed). The points up
+// to `point` belong to the segment on its left.
 struct Join {
   int point = 0;
   JoinKind kind = JoinKind::kPoint;
-  double x = 0;  // of a free one, where the lines of a fit cross
+  double x = 0;  // for a free join, where the lines of a fit cross
 };
 
 struct Fit {
@@ -76,18 +74,17 @@ struct Fit {
   double error = 0;
 };
 
-// Neighbouring segments between two free joins, or an end of the points: they
-// meet at the joins, one less than there are segments.
+// Neighbouring segments between two free joins or ends of the points. They meet at the
+// joins, which are one less than the segments.
 struct Block {
   std::span<const Join> joins;
-  std::span<const Moments> moments;  // a segment
+  std::span<const Moments> moments;  // indexed by segment
   int first, last;                   // points
 };
 
-// Writes the lines of least error through the segments of a block: the values
-// at the ends by the normal equations, which are tridiagonal, and
-// well-conditioned where every end is a point. Returns false where an end
-// coincides with another.
+// Writes the lines of least error through the segments of a block. The values at the ends
+// come from the normal equations, which are tridiagonal, and well-conditioned if every end
+// is a point. Returns false if two ends coincide.
 bool FitBlock(const Points& points, const Block& block, std::span<Line> lines) {
   const auto& [joins, moments, first, last] = block;
   const size_t m = moments.size();
@@ -107,15 +104,15 @@ bool FitBlock(const Points& points, const Block& block, std::span<Line> lines) {
   for (size_t s = 0; s < m; ++s) {
     const Moments& sums = moments[s];
     const double length = ends[s + 1] - ends[s];
-    const double right = (sums.x - ends[s]) / length;
-    const double left = (ends[s + 1] - sums.x) / length;
+    const double right_weight = (sums.x - ends[s]) / length;
+    const double left_weight = (ends[s + 1] - sums.x) / length;
     const double spread = sums.xx / length / length;
     const double tilt = sums.xy / length;
-    diagonal[s] += sums.n * left * left + spread;
-    diagonal[s + 1] += sums.n * right * right + spread;
-    above[s] = sums.n * left * right - spread;
-    value[s] += sums.n * left * sums.y - tilt;
-    value[s + 1] += sums.n * right * sums.y + tilt;
+    diagonal[s] += sums.n * left_weight * left_weight + spread;
+    diagonal[s + 1] += sums.n * right_weight * right_weight + spread;
+    above[s] = sums.n * left_weight * right_weight - spread;
+    value[s] += sums.n * left_weight * sums.y - tilt;
+    value[s + 1] += sums.n * right_weight * sums.y + tilt;
   }
   for (size_t s = 0; s < m; ++s) {
     const double factor = above[s] / diagonal[s];
@@ -134,13 +131,13 @@ bool FitBlock(const Points& points, const Block& block, std::span<Line> lines) {
   return true;
 }
 
-// Returns where two lines cross between a point and the next.
+// Returns the x at which two lines cross between a point and the next, or nothing.
 std::optional<double> Crossing(const Points& points, int point,
-                               const Line& left, const Line& right) {
+                               const Line& left_line, const Line& right_line) {
   const double start = points[point].first;
   const double stop = points[point + 1].first;
-  const double gap_at_start = left.At(start) - right.At(start);
-  const double gap_at_stop = left.At(stop) - right.At(stop);
+  const double gap_at_start = left_line.At(start) - right_line.At(start);
+  const double gap_at_stop = left_line.At(stop) - right_line.At(stop);
   const bool crosses = (gap_at_start <= 0 && gap_at_stop >= 0) ||
                        (gap_at_start >= 0 && gap_at_stop <= 0);
   if (!crosses || gap_at_start == gap_at_stop) return std::nullopt;
@@ -149,8 +146,8 @@ std::optional<double> Crossing(const Points& points, int point,
       start, stop);
 }
 
-// The fit with these joins, whose segments have these moments; nothing where a
-// free join is not where it belongs, or the error is not below `max_error`.
+// Returns the fit with these joins, whose segments have these moments; nothing if a free
+// join is not where it should be, or if the error is not below `max_error`.
 std::optional<Fit> FitJoins(const Points& points, std::vector<Join> joins,
                             std::span<const Moments> moments,
                             double max_error) {
@@ -192,7 +189,8 @@ std::optional<Fit> FitJoins(const Points& points, std::vector<Join> joins,
   return fit;
 }
 
-// The moments of the points [first, i], by i, and of [i, last].
+// Returns, indexed by i - first, the moments of the points [first, i] (Beginnings) or of
+// the points [i, last] (Ends).
 std::vector<Moments> Beginnings(const Points& points, int first, int last) {
   std::vector<Moments> result;
   Moments sums;
@@ -213,11 +211,11 @@ std::vector<Moments> Ends(const Points& points, int first, int last) {
   return result;
 }
 
-// Rounding is no improvement, nor is what a join gains by creeping.
+// Neither rounding nor the gain of a join that creeps counts as an improvement.
 constexpr double kLeastImprovement = 1e-10;
 double Improved(double error) { return error * (1 - kLeastImprovement); }
 
-// The best place of one more join, as the `slot`-th; the others stay.
+// Returns the fit with one more join at its best place, as the `slot`-th; the others stay.
 std::optional<Fit> BestJoin(const Points& points,
                             const std::vector<Join>& others, size_t slot,
                             double max_error) {
@@ -237,12 +235,12 @@ std::optional<Fit> BestJoin(const Points& points,
   }
   const int first = slot == 0 ? 0 : joins[slot - 1].point + 1;
   const int last = last_of(slot + 1);
-  const std::vector<Moments> left = Beginnings(points, first, last);
-  const std::vector<Moments> right = Ends(points, first, last);
+  const std::vector<Moments> left_moments = Beginnings(points, first, last);
+  const std::vector<Moments> right_moments = Ends(points, first, last);
   std::optional<Fit> best;
   for (int i = first; i < last; ++i) {
-    moments[slot] = left[i - first];
-    moments[slot + 1] = right[i - first + 1];
+    moments[slot] = left_moments[i - first];
+    moments[slot + 1] = right_moments[i - first + 1];
     if (fixed + moments[slot].LineError() + moments[slot + 1].LineError() >=
         max_error) {
       continue;
@@ -258,8 +256,8 @@ std::optional<Fit> BestJoin(const Points& points,
   return best;
 }
 
-// The best place of one more join. Those that are between points may follow, or
-// stay where they are.
+// Returns the fit with one more join at its best place. The joins that are between points
+// may move with it, or stay.
 std::optional<Fit> BestMoreJoin(const Points& points, std::vector<Join> others,
                                 double max_error) {
   std::optional<Fit> best;
@@ -277,23 +275,23 @@ std::optional<Fit> BestMoreJoin(const Points& points, std::vector<Join> others,
   return best;
 }
 
-// The best places of two joins.
+// Returns the fit with two joins at their best places.
 std::optional<Fit> BestTwoJoins(const Points& points, double max_error) {
   const int end = static_cast<int>(points.size()) - 1;
-  const std::vector<Moments> left = Beginnings(points, 0, end);
-  const std::vector<Moments> right = Ends(points, 0, end);
+  const std::vector<Moments> left_moments = Beginnings(points, 0, end);
+  const std::vector<Moments> right_moments = Ends(points, 0, end);
   std::optional<Fit> best;
   for (int i = 0; i < end - 1; ++i) {
-    const double left_error = left[i].LineError();
+    const double left_error = left_moments[i].LineError();
     if (left_error >= max_error) break;
     Moments middle;
     for (int j = i + 1; j < end; ++j) {
       middle.Add(points[j]);
       const double error = left_error + middle.LineError();
       if (error >= max_error) break;
-      const Moments& rest = right[j + 1];
+      const Moments& rest = right_moments[j + 1];
       if (error + rest.LineError() >= max_error) continue;
-      const Moments moments[] = {left[i], middle, rest};
+      const Moments moments[] = {left_moments[i], middle, rest};
       for (const JoinKind first : {JoinKind::kPoint, JoinKind::kFree}) {
         for (const JoinKind second : {JoinKind::kPoint, JoinKind::kFree}) {
           const std::vector<Join> joins{{i, first, points[i].first},
@@ -309,15 +307,15 @@ std::optional<Fit> BestTwoJoins(const Points& points, double max_error) {
   return best;
 }
 
-// Moves one join after the other until none moves.
+// Moves each join in turn until none moves.
 Fit WithMovedJoins(const Points& points, Fit fit) {
   for (bool moves = true; moves;) {
     moves = false;
     for (size_t k = 0; k < fit.joins.size(); ++k) {
       std::vector<Join> others = fit.joins;
       others.erase(others.begin() + k);
-      if (auto moved = BestMoreJoin(points, others, Improved(fit.error))) {
-        fit = *std::move(moved);
+      if (auto better_fit = BestMoreJoin(points, others, Improved(fit.error))) {
+        fit = *std::move(better_fit);
         moves = true;
       }
     }
@@ -349,7 +347,7 @@ PiecewiseLinear FitPiecewiseLinear(
   const int end = static_cast<int>(points.size()) - 1;
   const Moments all = Beginnings(points, 0, end).back();
   const Line trend{all.x, all.y, all.Slope()};
-  // What is left beside one line, so that small bends count in full.
+  // The differences from one line, so that small bends count in full.
   Points rest = points;
   for (auto& [x, y] : rest) y -= trend.At(x);
 

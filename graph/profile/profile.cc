@@ -71,11 +71,11 @@ ModuleSnapshots ParseSnapshots(const JsonField& field) {
           .peak_bw = Optional(field, "peak_bw", ParseSnapshot)};
 }
 
-void ExpectEntries(const JsonField& field, size_t found, size_t expected,
+void ExpectEntries(const JsonField& field, size_t actual, size_t expected,
                    std::string_view why) {
-  if (found != expected)
-    field.Complain(
-        fmt::format("expected {} entries, {}, found {}", expected, why, found));
+  if (actual != expected)
+    field.Complain(fmt::format("expected {} entries, {}, found {}", expected,
+                               why, actual));
 }
 
 int ParseOperator(const JsonField& field, size_t operators) {
@@ -93,11 +93,11 @@ std::vector<int> ParseOperators(const JsonField& field, size_t operators) {
 std::vector<int> ParseDistinctOperators(const JsonField& field,
                                         size_t operators) {
   std::vector<int> indices;
-  std::vector<bool> seen(operators, false);
+  std::vector<bool> is_listed(operators, false);
   for (const JsonField& element : field.Elements()) {
     const int index = ParseOperator(element, operators);
-    if (seen[index]) element.Fail("an operator that is not listed before");
-    seen[index] = true;
+    if (is_listed[index]) element.Fail("an operator that is not listed before");
+    is_listed[index] = true;
     indices.push_back(index);
   }
   return indices;
@@ -154,7 +154,7 @@ std::vector<std::optional<double>> ParseFitNumbers(const JsonField& fit,
 
 using Curve = std::vector<std::pair<double, double>>;
 
-// JSON has no other keys than strings.
+// Parses a key that is a number: all keys of JSON are strings.
 double ParseNumberKey(const JsonField& object, const std::string& key) {
   double number = 0;
   const char* const end = key.data() + key.size();
@@ -200,7 +200,7 @@ TradeoffFit ParseTorchFit(const JsonField& field) {
   return fit;
 }
 
-// Reads what a profile's module and torch's ModStats have in common.
+// Reads the fields that a profile's module and torch's ModStats have in common.
 Module ParseCosts(const JsonField& field) {
   Module module;
   module.fqn = ParseFqn(field.Get("fqn"));
@@ -248,8 +248,8 @@ std::string DidYouMean(std::string_view name,
   names.reserve(modules.size());
   for (const Module& module : modules) names.push_back(module.fqn);
   std::vector<std::string> near;
-  for (const std::string& found : NearestNames(name, names))
-    near.push_back(Quoted(found));
+  for (const std::string& near_name : NearestNames(name, names))
+    near.push_back(Quoted(near_name));
   if (near.empty()) return "";
   return fmt::format("; did you mean {}?", fmt::join(near, " or "));
 }
@@ -259,20 +259,21 @@ std::vector<std::string> ParseOrder(const JsonField& field,
                                     const ModuleIndex& index,
                                     std::string_view list, bool is_forward) {
   std::vector<std::string> order;
-  std::vector<bool> seen(modules.size(), false);
+  std::vector<bool> is_listed(modules.size(), false);
   for (const JsonField& element : field.Elements()) {
     std::string fqn = element.String();
-    const auto found = index.find(fqn);
-    if (found == index.end())
+    const auto module = index.find(fqn);
+    if (module == index.end())
       element.Complain(fmt::format("expected the name of a module, found {}{}",
                                    Quoted(fqn), DidYouMean(fqn, modules)));
-    if (seen[found->second]) element.Fail("a module that is not listed before");
-    seen[found->second] = true;
+    if (is_listed[module->second])
+      element.Fail("a module that is not listed before");
+    is_listed[module->second] = true;
     order.push_back(std::move(fqn));
   }
   if (!is_forward) return order;
   for (size_t i = 0; i < modules.size(); ++i)
-    if (!seen[i] && modules[i].calls > 0)
+    if (!is_listed[i] && modules[i].calls > 0)
       field.Complain(
           fmt::format("expected every module with calls above 0, found no {} "
                       "({}[{}])",
@@ -289,7 +290,7 @@ ModuleIndex IndexModules(const JsonField& field,
   return IndexFqns(field, fqns, list);
 }
 
-// Where a file has its modules and their orders.
+// The keys under which a file has its modules and their orders.
 struct Layout {
   std::string_view modules;
   Module (*parse)(const JsonField&);

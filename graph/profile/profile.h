@@ -14,12 +14,11 @@
 
 namespace acplan::graph {
 
-// A profile says what a model costs, module by module: the file
-// `acplan.profile`, version 1. docs/file_formats.md describes the file; the
-// names are those of torch.distributed._tools. Bytes are int64, times are
-// milliseconds.
+// A profile has the costs of a model, module by module: the file `acplan.profile`, version
+// 1. docs/file_formats.md describes the file; the names are those of
+// torch.distributed._tools. Bytes are int64, times are milliseconds.
 
-// Statistics of the operators of one non-leaf module, one entry an operator in
+// Statistics of the operators of one non-leaf module, one entry for each operator in
 // execution order (PyTorch's SACStats).
 struct SacStatistics {
   std::vector<std::string> func_names;
@@ -28,20 +27,20 @@ struct SacStatistics {
   std::vector<int> view_like_ops;
   std::vector<int> rand_ops;
   std::vector<int> saved_autograd_ops;
-  std::vector<std::pair<int, int>> inplace_ops;  // operator, its parent
+  std::vector<std::pair<int, int>> inplace_ops;  // operator and its parent
   bool force_store_random = false;
 
   bool operator==(const SacStatistics&) const = default;
 };
 
-// What PyTorch computed from the operator statistics of one module
-// (SACTradeOffStats): a piecewise-linear trade-off between the discarded
-// fraction of the SAC memory and the recomputed fraction of the SAC runtime.
+// The trade-off that PyTorch computed from the operator statistics of one module
+// (SACTradeOffStats): a piecewise-linear function between the discarded fraction of the SAC
+// memory and the recomputed fraction of the SAC runtime.
 struct TradeoffFit {
   double sac_runtime = 0;  // ms
   int64_t sac_memory = 0;  // bytes
   int n_segments = 0;
-  // n_segments each; null in the file (torch's fit was NaN) is nullopt.
+  // n_segments entries each; null in the file (torch's fit was NaN) is nullopt.
   std::vector<std::optional<double>> slopes;
   std::vector<std::optional<double>> intercepts;
   std::vector<std::optional<double>> breakpoints;
@@ -61,7 +60,7 @@ enum MemoryCategory {
   kTotal,
   kMemoryCategories
 };
-// Bytes by MemoryCategory, all at one moment.
+// Bytes indexed by MemoryCategory, all at one moment.
 using MemorySnapshot = std::array<int64_t, kMemoryCategories>;
 
 // PyTorch's MemTracker at the moments of one module; a module without backward
@@ -89,12 +88,12 @@ struct Module {
   double bw_runtime_per_module = 0;
   // Optional in the file.
   int64_t buffer_per_module = 0;
-  int64_t held_per_module = 0;  // bytes of arguments that a checkpoint frame
-                                // holds beyond what autograd keeps
-  int calls = 1;                // 0: never called
+  // The bytes of arguments that a checkpoint frame holds beyond what autograd keeps.
+  int64_t held_per_module = 0;
+  int calls = 1;  // 0: never called
   bool no_backward = false;
-  // Not in the file: it is a segment (graph/trace/segments.h), and the name of the
-  // one directly around it, where there is one.
+  // Not in the file: whether it is a segment (graph/trace/segments.h), and the name of the
+  // segment directly around it, if any.
   bool is_segment = false;
   std::string segment;
   std::optional<ModuleSnapshots> snap;
@@ -104,7 +103,7 @@ struct Module {
   bool operator==(const Module&) const = default;
 };
 
-// Bytes measured over one training step; what the file does not give is empty.
+// Bytes measured over one training step; a field that the file does not give is empty.
 struct Measured {
   std::optional<int64_t> peak_bytes;
   std::optional<int64_t> opt_step_peak_bytes;
@@ -115,9 +114,8 @@ struct Measured {
   bool operator==(const Measured&) const = default;
 };
 
-// FQNs in the order in which modules begin (pre) and end (post) their forward
-// (fw) and backward (bw). A module that is called more than once stands at its
-// first call.
+// FQNs in the order in which modules begin (pre) and end (post) their forward (fw) and
+// backward (bw). A module that is called more than once is at the place of its first call.
 struct ModuleOrders {
   std::vector<std::string> fw_pre, bw_pre, fw_post, bw_post;
 
@@ -135,30 +133,31 @@ struct Profile {
 };
 
 // Reads and validates a profile (.json or .json.gz), or a ModuleInfo of
-// torch.distributed._tools.ilp_utils as JSON: an object with `mod_order` and
-// `mod_stats` and without `format`, whose modules get a torch_fit, no sac and
-// no snap, and whose model is named after its root. Throws InputError, one line
-// with file, JSON path, what was found and what was expected, where
+// torch.distributed._tools.ilp_utils as JSON: an object with `mod_order` and `mod_stats`
+// and without `format`. The modules of the latter get a torch_fit, no sac and no snap, and
+// its model is named after its root. Throws InputError, one line with file, JSON path,
+// actual and expected value, if
 // - the text is no JSON, `format` is not "acplan.profile" or `version` not 1;
 // - a field is missing, ill-typed, not finite or out of range;
-// - there is no module, two modules have the same FQN, or an FQN has an empty
-//   component, a control character or more than 1000 components;
-// - an order names an unknown module or one module twice, or a forward order
-//   misses a module that is called;
-// - the lengths of parallel arrays differ, an operator index is out of range,
-//   or view_like_ops or rand_ops names an operator twice;
-// - the SAC memory of a module is more than 2^53 bytes, or the parameters,
-//   gradients, activations (act_fw), buffers and held bytes of all modules
-//   together more than 2^62.
-// Unknown keys are ignored. model, device and measured, and the keys inside
-// them, may be missing, but not ill-typed.
+// - there is no module, two modules have the same FQN, or an FQN has an empty component, a
+//   control character or more than 1000 components;
+// - an order names an unknown module or one module twice, or a forward order lacks a module
+//   that is called;
+// - the lengths of parallel arrays differ, an operator index is out of range, or
+//   view_like_ops or rand_ops names an operator twice;
+// - the SAC memory of a module is more than 2^53 bytes, or the parameters, gradients,
+//   activations (act_fw), buffers and held bytes of all modules together are more than
+//   2^62.
+//
+// Unknown keys are ignored. model, device and measured, and the keys inside them, may be
+// missing, but not ill-typed.
 Profile ReadProfile(const std::filesystem::path& path);
 
-// As ReadProfile, from text; `name` stands for the file in errors.
+// Parses a profile from text as ReadProfile does. Errors name `name` in place of a file.
 Profile ParseProfile(std::string_view text, std::string_view name);
 
-// The text of the profile file; ParseProfile(ProfileToJson(p)) == p for every
-// valid p.
+// Returns the text of the profile file; ParseProfile(ProfileToJson(p)) == p for every valid
+// p.
 std::string ProfileToJson(const Profile& profile);
 
 }  // namespace acplan::graph

@@ -16,7 +16,7 @@ int Find(std::vector<int>& parent, int i) {
   return i;
 }
 
-// Why an operator must be saved or recomputed.
+// The reason why an operator must be saved or recomputed.
 struct Reason {
   int op;
   std::string text;
@@ -31,7 +31,7 @@ std::optional<std::string> FirstMatch(
   return std::nullopt;
 }
 
-// What rules say of single operators, the rules of PyTorch before patterns.
+// The rules that apply to single operators. Rules of PyTorch have precedence over patterns.
 struct SingleRules {
   std::vector<std::optional<Reason>> save, recompute;
 };
@@ -147,11 +147,12 @@ OperatorGroups GroupOperators(const SacStatistics& sac,
     result.groups[g].ops.push_back(op);
     result.groups[g].memory += sac.memory[op];
     result.groups[g].runtime += sac.runtimes[op];
-    // What PyTorch asks for is told before what a pattern asks for.
-    const auto keep = [](std::optional<Reason>& kept,
+    // A reason from PyTorch's rules is reported in preference to one from a pattern.
+    const auto keep = [](std::optional<Reason>& current,
                          const std::optional<Reason>& reason) {
-      if (reason && (!kept || (kept->is_pattern && !reason->is_pattern))) {
-        kept = reason;
+      if (reason &&
+          (!current || (current->is_pattern && !reason->is_pattern))) {
+        current = reason;
       }
     };
     keep(save[g], rules.save[op]);

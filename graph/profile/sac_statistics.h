@@ -9,20 +9,21 @@
 
 namespace acplan::graph {
 
-// Which operators of a module a selective-checkpointing policy may save or
-// recompute on its own. The rules are those of PyTorch's
-// get_optimal_checkpointing_policy_per_module:
+// The operators of a module that a selective-checkpointing policy may save or recompute on
+// their own. The rules are those of PyTorch's get_optimal_checkpointing_policy_per_module:
 // - a view-like operator is recomputed;
-// - an in-place operator is treated as its parent; one that is in place on
-//   itself (its tensor comes from outside of the module) is saved;
+// - an in-place operator is treated as its parent; an operator that is in place on itself
+//   (its tensor comes from outside of the module) is saved;
 // - random operators are saved or recomputed all together; under
 //   force_store_random they are saved.
 
 // Side constraints: shell patterns for operator names ("mm",
 // "_flash_attention*"; '*', '?' and '[...]').
 struct OperatorPatterns {
-  std::vector<std::string> save;       // whatever matches must be saved
-  std::vector<std::string> recompute;  // must be recomputed
+  // Operators that match must be saved.
+  std::vector<std::string> save;
+  // Operators that match must be recomputed.
+  std::vector<std::string> recompute;
 
   bool empty() const { return save.empty() && recompute.empty(); }
   bool operator==(const OperatorPatterns&) const = default;
@@ -36,35 +37,37 @@ enum class GroupRule { kFree, kSave, kRecompute };
 // Operators that every policy treats alike.
 struct OperatorGroup {
   std::vector<int> ops;  // ascending
-  int64_t memory = 0;    // bytes, of all its operators
+  int64_t memory = 0;    // bytes, the sum over its operators
   double runtime = 0;    // ms
   GroupRule rule = GroupRule::kFree;
 };
 
 struct OperatorGroups {
-  std::vector<OperatorGroup> groups;  // by their first operator
-  std::vector<int> group_of;          // of each operator
-  // Where rules contradict each other, so that no policy keeps them all, the
-  // operators and rules of the first case: "operator 3 'bernoulli_' is random
-  // and must be saved here, operator 1 'view' is view-like and must be
-  // recomputed, and both are tied to each other"; a case that needs no pattern
-  // goes first. Empty otherwise. The group's rule then is kSave.
+  std::vector<OperatorGroup> groups;  // in the order of their first operators
+  std::vector<int> group_of;          // indexed by operator
+  // If rules contradict each other, so that no policy keeps them all, the operators and
+  // rules of the first case: "operator 3 'bernoulli_' is random and must be saved here,
+  // operator 1 'view' is view-like and must be recomputed, and both are tied to each
+  // other". A case that needs no pattern comes first. Empty otherwise. The rule of the
+  // group in question is kSave.
   std::string contradiction;
-  // Whether it takes a pattern to contradict.
+  // If true, there is no contradiction without the patterns.
   bool contradicts_pattern = false;
 
   int64_t TotalBytes() const;
-  int64_t ForcedBytes() const;   // of the groups that must be saved
-  double ForcedRuntime() const;  // of the groups that must be recomputed
+  // Returns the bytes of the groups that must be saved.
+  int64_t ForcedBytes() const;
+  // Returns the run-time of the groups that must be recomputed.
+  double ForcedRuntime() const;
 };
 
-// Groups by union-find over in-place pairs and random operators. Statistics
-// must be valid (ParseProfile).
+// Puts the operators into groups by union-find over in-place pairs and random operators.
+// Statistics must be valid (ParseProfile).
 OperatorGroups GroupOperators(const SacStatistics& sac,
                               const OperatorPatterns& patterns = {});
 
-// Bytes of the operators that every policy must save, for statistics that may
-// contradict themselves: view-like operators count nothing and tie nothing.
+// Returns the bytes of the operators that every policy must save, for statistics that may
+// contradict themselves: view-like operators do not count and do not tie others.
 int64_t ForcedSavedBytes(const SacStatistics& sac);
 
 }  // namespace acplan::graph

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kMostMsps = std::numeric_limits<double>::max();
 
-// The operators of these heads with their groups.
+// Returns the operators of these heads with their groups.
 std::set<int> WithGroups(const GreedyOrder& order,
                          const std::vector<int>& heads) {
   std::set<int> ops;
@@ -42,7 +42,7 @@ Cost CostOf(const SacStatistics& sac, const std::set<int>& ops) {
   return cost;
 }
 
-// Rounding must not decide between equals.
+// Sorts items by msps. Rounding does not decide between equals: the smaller head is first.
 void SortItems(std::vector<GreedyItem>& items) {
   std::ranges::sort(items, {}, &GreedyItem::head);
   std::ranges::stable_sort(items, std::ranges::greater(), &GreedyItem::msps);

@@ -25,7 +25,7 @@ struct Link {
   size_t to = 0;
 };
 
-// Who of two keys is there; fails where both or none are.
+// Returns the member of the one of two keys that exists; fails if both or none do.
 JsonField OneOf(const JsonField& field, std::string_view first,
                 std::string_view second) {
   if (field.Has(first) == field.Has(second))
@@ -54,7 +54,7 @@ class NodeLinkReader {
       root_.Get(key).Fail(expected);
   }
 
-  // The text by which links name a node: a number or a string.
+  // Returns the text by which links name a node: a number or a string.
   static std::string IdOf(const JsonField& field) {
     const nlohmann::json& id = field.json();
     if (!id.is_string() && !id.is_number_integer())
@@ -87,7 +87,7 @@ class NodeLinkReader {
     }
   }
 
-  // Of a node without a name its id.
+  // Falls back to the node's id if it has no name.
   static std::string Name(const JsonField& node, const std::string& id) {
     for (const std::string_view key : {"name", "id"})
       if (node.Has(key) && node.Get(key).json().is_string())
@@ -96,18 +96,18 @@ class NodeLinkReader {
   }
 
   size_t NodeOf(const JsonField& field) const {
-    const auto found = index_.find(IdOf(field));
-    if (found == index_.end()) field.Fail("the id of a node");
-    return found->second;
+    const auto node = index_.find(IdOf(field));
+    if (node == index_.end()) field.Fail("the id of a node");
+    return node->second;
   }
 
   void ReadLinks() {
-    std::set<std::pair<size_t, size_t>> seen;
+    std::set<std::pair<size_t, size_t>> seen_links;
     for (const JsonField& element : OneOf(root_, "links", "edges").Elements()) {
       const Link link{.from = NodeOf(OneOf(element, "source", "0")),
                       .to = NodeOf(OneOf(element, "target", "1"))};
       if (link.from == link.to) element.Fail("a link to another node");
-      if (!seen.emplace(link.from, link.to).second)
+      if (!seen_links.emplace(link.from, link.to).second)
         element.Fail("a link that is there once");
       links_.push_back(link);
     }
@@ -125,7 +125,8 @@ class NodeLinkReader {
     return GivenOrder(root_.Get("graph").Get("order"));
   }
 
-  // First in, first out among those whose inputs are there.
+  // Returns the nodes in topological order: first in, first out among the nodes whose
+  // inputs are available.
   std::vector<size_t> Sorted() const {
     std::vector<size_t> waits(nodes_.size());
     std::deque<size_t> ready;
@@ -192,10 +193,12 @@ class NodeLinkReader {
   const JsonField& root_;
   std::vector<ScheduleNode> nodes_;  // in the order of the file
   std::vector<int64_t> bytes_;
-  std::unordered_map<std::string, size_t> index_;  // by id
+  std::unordered_map<std::string, size_t> index_;  // node id to node
   std::vector<Link> links_;
-  std::vector<std::vector<size_t>> readers_;  // of a node's value
-  std::vector<std::vector<size_t>> inputs_;   // nodes that a node reads
+  // Indexed by node: the nodes that read its value.
+  std::vector<std::vector<size_t>> readers_;
+  // Indexed by node: the nodes that it reads.
+  std::vector<std::vector<size_t>> inputs_;
 };
 
 }  // namespace

@@ -41,7 +41,7 @@ class Converter {
   }
 
  private:
-  // Counts inputs as held and finds what is made.
+  // Counts inputs as held and finds the buffers that nodes make.
   void SortBuffers() {
     for (const JointNode& node : joint_.nodes)
       for (const int32_t b : node.makes) value_of_[b] = kUnmade;
@@ -68,7 +68,7 @@ class Converter {
          .maker = static_cast<int32_t>(result_.nodes.size()) - 1});
   }
 
-  // What comes with backward.
+  // Adds the inputs that arrive with the backward pass.
   void AddBegin() {
     if (begin_.empty()) return;
     result_.nodes.push_back(
@@ -87,8 +87,8 @@ class Converter {
   }
 
   const JointGraph& joint_;
-  std::vector<int32_t> value_of_;  // a buffer
-  std::vector<int32_t> begin_;     // buffers that come with backward
+  std::vector<int32_t> value_of_;  // indexed by buffer
+  std::vector<int32_t> begin_;     // buffers that arrive with the backward pass
   ScheduleGraph result_;
 };
 

@@ -9,22 +9,22 @@
 namespace acplan::graph {
 
 // A step as a graph whose operators may run in any order and any number of times, as long
-// as the first runs follow the order of `nodes`: what schedules are made of
+// as the first runs follow the order of `nodes`. Schedules are made of it
 // (problems/schedule/schedule_problem.h).
 
-// What a node makes.
+// A value that a node makes.
 struct ScheduleValue {
   std::string name;
   int64_t bytes = 0;
   int32_t maker = 0;         // a node
-  bool is_returned = false;  // it is there at the end
+  bool is_returned = false;  // it has to be there at the end
 
   bool operator==(const ScheduleValue&) const = default;
 };
 
 struct ScheduleNode {
   std::string name;
-  double ms = 0;                    // or of another unit: the file's
+  double ms = 0;                    // or another unit: that of the file
   std::vector<int32_t> reads = {};  // values of earlier nodes, each once
   std::vector<int32_t> makes = {};  // values
   bool may_run_again = true;
@@ -35,19 +35,19 @@ struct ScheduleNode {
 
 struct ScheduleGraph {
   std::string name = {};
-  std::string time_unit = {};  // "ms", or nothing where the file has none
-  int64_t held_bytes = 0;      // beside the values, during the whole step
+  std::string time_unit = {};  // "ms", or empty if the file has none
+  int64_t held_bytes = 0;  // in addition to the values, during the whole step
   std::vector<ScheduleValue> values = {};
   std::vector<ScheduleNode> nodes = {};
 
   bool operator==(const ScheduleGraph&) const = default;
 };
 
-// A joint graph as one without passes, in the order of its nodes. Its inputs are held
-// during the whole step; what comes with backward is made, once, by a node of no time
-// before the first node of backward. Throws InputError, "buffers[3].keep: ...", where a
-// buffer may not be kept from forward to backward: schedules know no passes; and where
-// there is no node.
+// Converts a joint graph to one without passes, in the order of its nodes. Its inputs are
+// held during the whole step; the inputs that arrive with the backward pass are made, once,
+// by a node of no time before the first node of backward. Throws InputError,
+// "buffers[3].keep: ...", if a buffer may not be kept from forward to backward, since
+// schedules know no passes, and if there is no node.
 ScheduleGraph ToScheduleGraph(const JointGraph& joint);
 
 }  // namespace acplan::graph

@@ -225,7 +225,7 @@ RematEffect ComputeRematEffect(const JointGraph& graph,
 
 void CheckRemat(const JointGraph& graph, int64_t budget_bytes,
                 const graph::JointRun& run) {
-  const RematEffect effect = ComputeRematEffect(graph, run.kept);
+  const RematEffect effect = ComputeRematEffect(graph, run.is_kept);
   if (effect.peak_bytes != run.peak_bytes ||
       effect.kept_bytes != run.kept_bytes) {
     throw std::logic_error(fmt::format(

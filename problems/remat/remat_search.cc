@@ -71,7 +71,7 @@ class Plans {
     if (run.kept_bytes > question_.kept_bytes) return problem_.Between();
     if (run.peak_bytes < least_peak_) {
       least_peak_ = run.peak_bytes;
-      least_kept_ = run.kept;
+      least_kept_ = run.is_kept;
     }
     if (run.peak_bytes > question_.budget_bytes) {
       // If nothing runs, the held bytes alone are too much for every plan.
@@ -351,7 +351,7 @@ LeastRematBudget FindLeastRematBudget(const RematProblem& problem,
   for (;;) {
     const RematAnswer answer = SolveRemat(problem, {.budget_bytes = budget,
                                                     .kept_bytes = kept_bytes,
-                                                    .limits = clock.Left(),
+                                                    .limits = clock.Remaining(),
                                                     .is_any_enough = true});
     if (answer.least_peak_seen < least.bytes) {
       least.bytes = answer.least_peak_seen;

@@ -112,7 +112,7 @@ class BestSchedule {
 
   // Tries to find better schedules, or a first one.
   void Improve(int tries, double seconds) {
-    solver::SearchLimits limits = clock_.Left();
+    solver::SearchLimits limits = clock_.Remaining();
     limits.time_limit_s = std::min(limits.time_limit_s, seconds);
     const solver::LimitClock clock(limits);
     for (int i = 0; i < tries && !IsProven(); ++i) {
@@ -268,7 +268,7 @@ class ScheduleSearch {
   solver::MilpSolution Ask(const MomentModel& model) {
     ScheduleAnswer& answer = best_.answer();
     ++answer.models;
-    solver::CbcOptions options{.limits = best_.clock().Left()};
+    solver::CbcOptions options{.limits = best_.clock().Remaining()};
     options.limits.time_limit_s *= kModelShare;
     options.limits.on_progress = {};
     if (answer.schedule) options.warm_start = model.Encode(*answer.schedule);

@@ -98,8 +98,8 @@ double ConvexCost::LeastSum(int64_t lo, int64_t hi, double cost, double slope,
   if (first > hi) return kInf;
   int64_t x = first;
   if (hi > first) {
-    // As x grows, this falls faster than the piece rises for as long as its
-    // slope there exceeds the piece's.
+    // As x grows, this falls faster than the piece rises as long as the slope of this
+    // exceeds the slope of the piece.
     const auto first_steeper = std::partition_point(
         slopes_.begin(), slopes_.end(), [&](double s) { return s <= slope; });
     const size_t k = static_cast<size_t>(first_steeper - slopes_.begin());
@@ -158,11 +158,11 @@ void ConvexCost::Coarsen(size_t max_segments) {
     const size_t next = std::min(line + step, slopes_.size() - 1);
     int64_t until = last_end;
     if (next != line) {
-      // Changing to the steeper line late keeps this below both.
-      const double apart =
+      // Changing to the steeper line late keeps the result below both lines.
+      const double difference =
           line_at(line, ends_[line]) - line_at(next, ends_[line]);
       until = ends_[line] + static_cast<int64_t>(std::ceil(
-                                apart / (slopes_[next] - slopes_[line])));
+                                difference / (slopes_[next] - slopes_[line])));
       until = std::clamp(until, begin, last_end);
     }
     coarse.Append(until - begin, slopes_[line]);
@@ -181,7 +181,7 @@ void ConvexCost::Reserve(size_t n) {
 
 void ConvexCost::Append(int64_t length, double slope) {
   if (length <= 0) return;
-  // Equal blocks give equal slopes but for rounding: they make one segment.
+  // Equal blocks give slopes that are equal up to rounding: they become one segment.
   if (!slopes_.empty() && slope <= slopes_.back() * (1 + kSameCost)) {
     ends_.back() += length;
     values_.back() += slopes_.back() * static_cast<double>(length);

@@ -7,8 +7,8 @@
 
 namespace acplan::solver {
 
-// Costs nearer to each other than this (relative) are sums of the same numbers
-// in another order.
+// Costs that differ by less than this (relative) are sums of the same numbers in another
+// order.
 inline constexpr double kSameCost = 1e-13;
 
 // A corner of a cost curve, in fixed-point bytes.
@@ -23,14 +23,14 @@ struct CostSegment {
   double slope;    // ms a fixed-point byte
 };
 
-// The lower convex hull of (0, 0) and the points, from 0 to the last of them:
-// segments of rising slope. Bytes ascending, at least 0; of points with equal
-// bytes the cheapest counts, at 0 bytes none.
+// Returns the lower convex hull of (0, 0) and the points, from 0 to the last of them:
+// segments of rising slope. The points have ascending bytes, at least 0. Among points with
+// equal bytes only the cheapest counts; points at 0 bytes do not count.
 std::vector<CostSegment> LowerHull(const std::vector<FixedKnot>& points);
 
-// The lower convex hull of (0, 0) and a unit's curve with `price` added to each
-// knot: a lower bound on what the unit costs, whether it is one or not. Knots
-// at and below 0 bytes count for nothing.
+// Returns the lower convex hull of (0, 0) and a unit's curve with `price` added to each
+// knot: a lower bound on the cost of the module, whether it is a unit or not. Knots at and
+// below 0 bytes are ignored.
 std::vector<CostSegment> HullSegments(const std::vector<FixedKnot>& curve,
                                       double price);
 
@@ -39,19 +39,19 @@ std::vector<CostSegment> HullSegments(const std::vector<FixedKnot>& curve,
 // beyond its end. Without segments, the end is 0.
 class ConvexCost {
  public:
-  // 0 up to `end`.
+  // Returns the cost that is 0 up to `end`.
   static ConvexCost Free(int64_t end);
 
-  // The convex hull of the minimum of both.
+  // Returns the convex hull of the minimum of both.
   static ConvexCost HullOfMin(const ConvexCost& a, const ConvexCost& b);
 
   int64_t end() const { return ends_.empty() ? 0 : ends_.back(); }
 
-  // O(log segments).
+  // Returns the value at n in O(log segments).
   double At(int64_t n) const;
 
-  // Reads values fast where n changes little from one call to the next. Refers
-  // to the cost, which must outlive it.
+  // A reader of values that is fast if n changes little from one call to the next. It
+  // refers to the cost, which must outlive it.
   class Reader {
    public:
     explicit Reader(const ConvexCost& cost)
@@ -65,8 +65,8 @@ class ConvexCost {
              cost_->slopes_[segment_] *
                  static_cast<double>(cost_->ends_[segment_] - n);
     }
-    // Returns the slope of the segment that ends at or after n; 0 at and below 0 bytes and beyond
-    // the end.
+    // Returns the slope of the segment that contains or ends at n; 0 at and below 0 bytes
+    // and beyond the end.
     double SlopeAt(int64_t n) {
       if (n <= 0) return 0;
       Move(n);
@@ -87,28 +87,27 @@ class ConvexCost {
     size_t segment_;
   };
 
-  // Minimum over x in [lo, hi] of cost + slope (x - lo) + At(total - x), for a
-  // slope >= 0; infinite where total - hi is beyond the end. O(log segments).
+  // Returns the minimum over x in [lo, hi] of cost + slope (x - lo) + At(total - x), for a
+  // slope >= 0; infinite if total - hi is beyond the end. O(log segments).
   double LeastSum(int64_t lo, int64_t hi, double cost, double slope,
                   int64_t total) const;
 
-  // The infimal convolution with a curve that starts at 0 and is given by
-  // segments of rising slope: the least cost of n bytes split between both.
+  // Returns the infimal convolution with a curve that starts at 0 and is given by segments
+  // of rising slope: the least cost of n bytes split between both.
   ConvexCost Plus(const std::vector<CostSegment>& curve) const;
 
-  // Restricts this to n <= cap; to n <= 0 where cap is negative.
+  // Restricts this to n <= cap; to n <= 0 if cap is negative.
   void Truncate(int64_t cap);
 
-  // Where this has more than `max_segments` segments, replaces it by a lower
-  // bound with the same end and at most about half as many: the maximum of
-  // evenly spaced lines of it.
+  // Replaces this, if it has more than `max_segments` segments, by a lower bound with the
+  // same end and at most about half as many: the maximum of evenly spaced lines of it.
   void Coarsen(size_t max_segments);
 
  private:
   void Reserve(size_t n);
   void Append(int64_t length, double slope);
 
-  // A segment each.
+  // Indexed by segment.
   std::vector<int64_t> ends_;
   std::vector<double> values_;  // at the ends
   std::vector<double> slopes_;  // ascending

@@ -4,19 +4,19 @@
 #include <cmath>
 #include <deque>
 
-// Both operations sweep over the bytes from the left to the right, in whole
-// bytes, and emit what is best on the stretch at hand.
+// Both operations sweep over the bytes from left to right, in whole bytes, and emit what is
+// best on each stretch.
 //
-// The envelope (LowerEnvelope). Between two ends of pieces both frontiers are
-// straight, or not attained, where the next point to the right stands for them.
-// The difference of two lines changes its sign at most once, so bisection finds
-// the one byte up to which the better one at the left end stays better.
+// The envelope (LowerEnvelope). Between two ends of pieces each frontier is either
+// straight, or not attained and represented by its next point to the right. The difference
+// of two lines changes its sign at most once, so bisection finds the last byte up to which
+// the frontier that is better at the left end stays better.
 //
-// A segment added (SegmentSum). Every vertex begins a copy of the segment, all
-// of one slope, so the best of those that cover a point is the one whose line
-// is lowest: a minimum over a sliding window of vertices, kept as a queue with
-// ascending keys. A vertex enters it where its copy begins and drops those of
-// no smaller key, which end earlier and are beaten everywhere from then on.
+// A segment added (SegmentSum). Every vertex begins a copy of the segment. All copies have
+// one slope, so the best copy that covers a point is the one whose line is lowest: a
+// minimum over a sliding window of vertices, kept as a queue with ascending keys. A vertex
+// enters the queue where its copy begins, and drops the vertices whose keys are not
+// smaller: they end earlier and are beaten everywhere from then on.
 
 namespace acplan::solver {
 
@@ -26,11 +26,11 @@ bool IsLess(double a, double b) {
   return a < b - kSameCost * std::max(1.0, std::abs(b));
 }
 
-// A vertex of a frontier, from which a segment goes on.
+// A vertex of a frontier, from which a segment continues.
 struct Base {
   int64_t bytes;
   double cost;
-  double key;  // cost at 0 bytes of the segment's line through the base
+  double key;  // the cost at 0 bytes of the segment's line through the base
   int32_t label;
 };
 
@@ -49,7 +49,7 @@ std::vector<Base> Bases(const CostFrontier& frontier, double slope) {
   return bases;
 }
 
-// The segment from knot to knot behind every vertex of a frontier.
+// The segment between two knots, appended to every vertex of a frontier.
 class SegmentSum {
  public:
   SegmentSum(const FixedKnot& first, const FixedKnot& last)
@@ -58,9 +58,9 @@ class SegmentSum {
         slope_((last.ms - first.ms) /
                static_cast<double>(last.bytes - first.bytes)) {}
 
-  CostFrontier Behind(const CostFrontier& frontier) && {
+  CostFrontier AppendedTo(const CostFrontier& frontier) && {
     const std::vector<Base> bases = Bases(frontier, slope_);
-    std::deque<const Base*> window;  // keys ascending: the front is the least
+    std::deque<const Base*> window;  // keys ascending: the front has the least
     size_t next = 0;
     int64_t x = 0;
     const auto drop_ended = [&] {
@@ -93,7 +93,7 @@ class SegmentSum {
   }
 
  private:
-  // Appends [x, y] of the segment behind a base.
+  // Appends the part [x, y] of the segment that begins at a base.
   void Append(const Base& base, int64_t x, int64_t y) {
     const bool is_end = y == base.bytes + last_.bytes;
     if (!result_.empty() && result_.back().value == base.bytes &&
@@ -117,8 +117,8 @@ class SegmentSum {
                        .hi_is_vertex = is_end});
   }
 
-  // Where a flat stretch ends, everything before it that cost as much is beaten
-  // by what lies further right.
+  // Drops the end of the result that costs at least `cost`: points further right cost no
+  // more and beat it, as where a flat stretch ends.
   void DropBeaten(double cost) {
     while (!result_.empty() && !IsLess(result_.back().cost, cost)) {
       result_.pop_back();
@@ -139,8 +139,8 @@ class SegmentSum {
   CostFrontier result_;
 };
 
-// The last of [lo, hi] up to which `holds` is as it is at lo, where it changes
-// once before hi.
+// Returns the last value in [lo, hi] up to which `holds` has the value that it has at lo.
+// It changes once, before hi.
 template <typename Predicate>
 int64_t LastWhile(int64_t lo, int64_t hi, Predicate holds) {
   while (hi - lo > 1) {
@@ -205,8 +205,8 @@ class EnvelopeBuilder {
     result_.push_back(cut);
   }
 
-  // Emits what is better on [x, y], where each piece is attained all along or
-  // nowhere, and at least one is.
+  // Emits the better piece on each part of [x, y], on which each piece is attained
+  // everywhere or nowhere, and at least one is.
   void EmitBetter(const FrontierPiece& p, const FrontierPiece& q, int64_t x,
                   int64_t y) {
     const bool on_p = p.lo <= x;
@@ -217,7 +217,7 @@ class EnvelopeBuilder {
       if (take_ == Take::kBoth) Emit(q, first, last);
     };
     if (!on_p) {
-      // q stands where it is less than p's next point.
+      // q stays where it costs less than p's next point.
       const auto q_wins = [&](int64_t d) { return IsLess(q_at(d), p_at(d)); };
       if (q_wins(y)) {
         emit_q(x, y);
@@ -226,7 +226,7 @@ class EnvelopeBuilder {
       }
       return;
     }
-    // p wins where it is less, or equal while q is attained too.
+    // p wins where it costs less, or as much while q is attained, too.
     const auto p_wins = [&](int64_t d) {
       return on_q ? !IsLess(q_at(d), p_at(d)) : IsLess(p_at(d), q_at(d));
     };
@@ -253,7 +253,8 @@ class EnvelopeBuilder {
   const CostFrontier& b_;
   Take take_;
   CostFrontier result_;
-  const FrontierPiece* source_ = nullptr;  // of the last piece of the result
+  const FrontierPiece* source_ =
+      nullptr;  // the piece that the result's last piece was cut from
 };
 
 }  // namespace
@@ -274,9 +275,9 @@ void Cut(CostFrontier& frontier, int64_t need) {
     FrontierPiece& p = frontier.front();
     p.cost = p.CostAt(need);
     p.lo = need;
-    // The record binds here: the unit before is between knots just to meet it,
-    // and to meet a later record another one may be, starting from here. Only a
-    // record that binds between them makes two such units worth while.
+    // The record binds here: the unit before is between two knots just to meet it, and to
+    // meet a later record another unit may be between knots, too, starting from here. Two
+    // such units are worth while only if a record binds between them.
     p.lo_is_vertex = true;
   }
 }
@@ -297,9 +298,9 @@ CostFrontier AddCurve(const std::vector<FixedKnot>& curve,
       sum = LowerEnvelope(sum, shifted, Take::kBoth);
     }
     if (k + 1 < curve.size()) {
-      sum = LowerEnvelope(sum,
-                          SegmentSum(curve[k], curve[k + 1]).Behind(frontier),
-                          Take::kBoth);
+      sum = LowerEnvelope(
+          sum, SegmentSum(curve[k], curve[k + 1]).AppendedTo(frontier),
+          Take::kBoth);
     }
   }
   return sum;

@@ -10,35 +10,33 @@
 
 #include "solver/labels/convex_cost.h"
 
-// Labels (bytes, ticks) over the items, one after the other, that no other
-// label beats: a knapsack. Most items are never decided. The relaxation, the
-// cheapest bytes first, is a lower bound, and the slope at its end is the price
-// of a byte. At that price each item has a reduced cost, |t - price m|: what an
-// answer costs more than the relaxation at least if it puts the item on the
-// other side than that does. An item whose reduced cost exceeds what is between
-// the best answer known and the bound is settled, since no answer that is
-// better has it on the other side.
+// A knapsack: labels (bytes, ticks) over the items, added one by one, that no other label
+// beats. Most items are never decided. The relaxation, the cheapest bytes first, is a lower
+// bound, and the slope at its end is the price of a byte. At that price each item has a
+// reduced cost, |t - price m|: an answer that puts the item on the other side than the
+// relaxation does costs at least that much more than the relaxation. An item whose reduced
+// cost exceeds the difference between the best known answer and the bound is settled, since
+// no better answer has it on the other side.
 //
-// The open items are added from the last to the first, so that the lists of
-// labels that remain, one for each item, tell the first of the best answers in
-// lexicographic order: at every item, in order, it is left out if the list
-// behind it has a label that gets by without.
+// The open items are added from the last to the first, so that the lists of remaining
+// labels, one for each item, yield the first one of the best answers in lexicographic
+// order: going through the items in order, an item is left out if the list behind it has a
+// label that suffices without it.
 //
-// A label is dropped where its ticks and the relaxation of the items before it
-// exceed the best answer. Passes keep few labels first, those with the least
-// bounds: such a pass finds answers, and its bound is the least of what it
-// dropped for its width. A pass that dropped nothing for its width has found
-// the optimum. Times are whole ticks, so ties are ties, and bounds, which are
-// not, get slack.
+// A label is dropped if its ticks and the relaxation of the items before it exceed the best
+// answer. The first passes keep few labels, those with the least bounds. Such a pass finds
+// answers, and its bound is the least bound of the labels that it dropped because of its
+// width. A pass that dropped no label because of its width has found the optimum. Times are
+// whole ticks, so ties are exact; bounds are not whole, so they get slack.
 
 namespace acplan::solver {
 
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-// The sum of all times is about so many ticks.
+// The sum of all times is about this many ticks.
 constexpr double kTicks = 0x1p50;
-// Bounds in floating point may be wrong by so many ticks.
+// Bounds in floating point may be wrong by this many ticks.
 constexpr double kSlack = 1024;
 constexpr size_t kManyTies = 16384;
 constexpr int64_t kMostLabels = 1 << 27;
@@ -55,8 +53,8 @@ struct Label {
 };
 using Labels = std::vector<Label>;  // both strictly ascending
 
-// Returns the labels, with and without the item, that no other one of them
-// beats, at the end of `memory`, which serves every time.
+// Returns the labels, with and without the item, that no other one of them beats. They are
+// at the end of `memory`, which is reused by every call.
 std::span<Label> WithOrWithout(const Labels& labels, const TickItem& item,
                                Labels& memory) {
   if (memory.size() < 2 * labels.size()) memory.resize(3 * labels.size());
@@ -65,14 +63,15 @@ std::span<Label> WithOrWithout(const Labels& labels, const TickItem& item,
   size_t j = labels.size();
   int64_t least = std::numeric_limits<int64_t>::max();
   while (i > 0 || j > 0) {
-    const int64_t added = j > 0 ? labels[j - 1].bytes + item.bytes
-                                : std::numeric_limits<int64_t>::min();
-    const int64_t kept =
+    const int64_t bytes_with = j > 0 ? labels[j - 1].bytes + item.bytes
+                                     : std::numeric_limits<int64_t>::min();
+    const int64_t bytes_without =
         i > 0 ? labels[i - 1].bytes : std::numeric_limits<int64_t>::min();
     Label next;
-    if (added > kept || (added == kept && labels[j - 1].ticks + item.ticks <
-                                              labels[i - 1].ticks)) {
-      next = {added, labels[j - 1].ticks + item.ticks};
+    if (bytes_with > bytes_without ||
+        (bytes_with == bytes_without &&
+         labels[j - 1].ticks + item.ticks < labels[i - 1].ticks)) {
+      next = {bytes_with, labels[j - 1].ticks + item.ticks};
       --j;
     } else {
       next = labels[i - 1];
@@ -96,7 +95,7 @@ std::vector<CostSegment> Sorted(const std::vector<TickItem>& items) {
   return segments;
 }
 
-// The items that are worth a decision.
+// The items that need a decision.
 struct Problem {
   Problem(std::vector<TickItem> tick_items, int64_t need_bytes)
       : items(std::move(tick_items)),
@@ -111,11 +110,12 @@ struct Problem {
 };
 
 struct Answer {
-  std::vector<char> take;  // an item
+  std::vector<char> take;  // indexed by item
   int64_t ticks = 0;
 };
 
-// The cheapest bytes first; then what turns out not to be needed is left.
+// Returns the answer that takes the cheapest bytes first, and then leaves out the items
+// that turn out not to be needed.
 Answer RoundedRelaxation(const Problem& problem) {
   const std::vector<TickItem>& items = problem.items;
   std::vector<int> order(items.size());
@@ -140,12 +140,12 @@ Answer RoundedRelaxation(const Problem& problem) {
   return answer;
 }
 
-// The items on the side of the relaxation, but for those whose other side may
-// lead to an answer within the threshold.
+// The settled items, each on the side where the relaxation has it. The open items are those
+// whose other side may lead to an answer within the threshold.
 struct Settled {
-  std::vector<char> take;  // an item, those that are open apart
-  Label taken = {0, 0};    // their sums
-  std::vector<int> open;   // items
+  std::vector<char> take;     // indexed by item, open ones left out
+  Label taken_sums = {0, 0};  // the sums of the items taken
+  std::vector<int> open;      // items
   std::vector<TickItem> open_items;
 };
 
@@ -163,14 +163,14 @@ Settled Settle(const Problem& problem, double threshold) {
       settled.open_items.push_back(item);
     } else if (reduced < 0) {
       settled.take[i] = 1;
-      settled.taken.bytes += item.bytes;
-      settled.taken.ticks += item.ticks;
+      settled.taken_sums.bytes += item.bytes;
+      settled.taken_sums.ticks += item.ticks;
     }
   }
   return settled;
 }
 
-// For every open item, and behind the last: the relaxation of those before it.
+// Returns, for every open item and for the end, the relaxation of the items before it.
 std::vector<ConvexCost> RelaxedBefore(const std::vector<TickItem>& items) {
   std::vector<ConvexCost> before(items.size() + 1);
   before[0] = ConvexCost::Free(0);
@@ -180,10 +180,10 @@ std::vector<ConvexCost> RelaxedBefore(const std::vector<TickItem>& items) {
   return before;
 }
 
-// The first of the answers that `found` of lists[0] stands for.
+// Returns the first one of the answers that the label `answer_label` of lists[0] stands for.
 Answer ReadOff(Settled settled, const std::vector<Labels>& lists,
-               const Label& found) {
-  Label rest = found;
+               const Label& answer_label) {
+  Label rest = answer_label;
   for (size_t k = 0; k < settled.open.size(); ++k) {
     const Labels& rest_list = lists[k + 1];
     const auto leaner =
@@ -196,7 +196,7 @@ Answer ReadOff(Settled settled, const std::vector<Labels>& lists,
       rest.ticks -= settled.open_items[k].ticks;
     }
   }
-  return {.take = std::move(settled.take), .ticks = found.ticks};
+  return {.take = std::move(settled.take), .ticks = answer_label.ticks};
 }
 
 class Search {
@@ -207,7 +207,7 @@ class Search {
         best_(RoundedRelaxation(problem_)),
         bound_(problem_.root_bound) {}
 
-  // The search comes to this.
+  // The result of the search.
   struct End {
     std::vector<char> take;
     bool is_complete = false;
@@ -243,30 +243,31 @@ class Search {
     StoppedBy stopped_by = StoppedBy::kNothing;
   };
 
-  // Betters the best answer and the bound, unless it is stopped.
+  // Improves the best answer and the bound, unless it is stopped.
   PassEnd RunPass(size_t width) {
     Settled settled = Settle(problem_, Threshold());
     const size_t n = settled.open.size();
     const std::vector<ConvexCost> before = RelaxedBefore(settled.open_items);
-    std::vector<Labels> lists(n + 1);  // of the items from k on
-    lists[n] = {settled.taken};
+    std::vector<Labels> lists(n + 1);  // each of the items from k on
+    lists[n] = {settled.taken_sums};
     int64_t labels_kept = 0;
     double least_dropped = kInf;
     for (size_t k = n; k-- > 0;) {
       std::span<Label> labels =
           WithOrWithout(lists[k + 1], settled.open_items[k], memory_);
       labels_ += std::ssize(labels);
-      const auto [kept, dropped] = Prune(before[k], width, labels);
-      lists[k].assign(labels.begin(), labels.begin() + kept);
-      labels_kept += kept;
-      least_dropped = std::min(least_dropped, dropped);
+      const auto [kept_count, least_of_dropped] =
+          Prune(before[k], width, labels);
+      lists[k].assign(labels.begin(), labels.begin() + kept_count);
+      labels_kept += kept_count;
+      least_dropped = std::min(least_dropped, least_of_dropped);
       const StoppedBy stop = Stop(labels_kept);
       if (stop != StoppedBy::kNothing) return {.stopped_by = stop};
     }
-    const auto found =
+    const auto best_label =
         std::ranges::lower_bound(lists[0], problem_.need, {}, &Label::bytes);
-    if (found != lists[0].end() && found->ticks <= best_.ticks) {
-      best_ = ReadOff(std::move(settled), lists, *found);
+    if (best_label != lists[0].end() && best_label->ticks <= best_.ticks) {
+      best_ = ReadOff(std::move(settled), lists, *best_label);
     }
     bound_ = std::max(
         bound_, std::min(static_cast<double>(best_.ticks), least_dropped));
@@ -276,24 +277,25 @@ class Search {
   double Threshold() const { return static_cast<double>(best_.ticks) + kSlack; }
 
   struct Pruned {
-    ptrdiff_t kept;
+    ptrdiff_t kept_count;
     double least_dropped;
   };
-  // Moves to the front what can lead to an answer as good as the best; beyond
-  // the width, what promises most, with the least bound on the others.
+  // Moves to the front the labels that can lead to an answer as good as the best one. If
+  // they are more than the width, only the most promising ones; then also returns the least
+  // bound of the others.
   Pruned Prune(const ConvexCost& rest, size_t width, std::span<Label> labels) {
     bounds_.clear();
     ConvexCost::Reader reader(rest);
-    ptrdiff_t kept = 0;
+    ptrdiff_t kept_count = 0;
     for (const Label& label : labels) {
       const double bound = static_cast<double>(label.ticks) +
                            reader.At(problem_.need - label.bytes);
       if (bound > Threshold()) continue;
       bounds_.push_back(bound);
-      labels[kept++] = label;
+      labels[kept_count++] = label;
       if (label.bytes >= problem_.need) break;
     }
-    if (static_cast<size_t>(kept) <= width) return {kept, kInf};
+    if (static_cast<size_t>(kept_count) <= width) return {kept_count, kInf};
     std::vector<double> ranked = bounds_;
     std::nth_element(ranked.begin(),
                      ranked.begin() + static_cast<ptrdiff_t>(width),
@@ -302,13 +304,13 @@ class Search {
     auto ties =
         static_cast<ptrdiff_t>(width) -
         std::ranges::count_if(bounds_, [&](double b) { return b < limit; });
-    kept = 0;
+    kept_count = 0;
     for (size_t k = 0; k < bounds_.size(); ++k) {
       if (bounds_[k] < limit || (bounds_[k] == limit && ties-- > 0)) {
-        labels[kept++] = labels[k];
+        labels[kept_count++] = labels[k];
       }
     }
-    return {kept, limit};
+    return {kept_count, limit};
   }
 
   StoppedBy Stop(int64_t labels_kept) const {
@@ -324,7 +326,7 @@ class Search {
   Answer best_;
   double bound_;  // ticks
   int64_t labels_ = 0;
-  // Memory that serves every item.
+  // Memory that every item reuses.
   Labels memory_;
   std::vector<double> bounds_;
 };

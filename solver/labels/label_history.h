@@ -7,9 +7,8 @@
 
 namespace acplan::solver {
 
-// The moves that led to labels, as a tree: a Move has a member `previous`, the
-// index of the move before it, -1 for none. Labels hold the index of their last
-// move.
+// The moves that led to labels, as a tree: a Move has a member `previous`, the index of the
+// move before it, or -1. Labels hold the index of their last move.
 template <typename Move>
 class LabelHistory {
  public:
@@ -20,9 +19,9 @@ class LabelHistory {
 
   const Move& operator[](int32_t index) const { return moves_[index]; }
 
-  // Returns whether it is time to forget.
+  // Returns whether the history is so long that Forget should be called.
   bool IsLong() const { return moves_.size() > most_; }
-  // Returns whether it takes more memory than a search should.
+  // Returns whether the history takes more memory than a search should.
   bool IsFull() const { return moves_.size() > kMost; }
 
   // Drops the moves that no live label's history needs and renumbers the rest.
@@ -39,17 +38,17 @@ class LabelHistory {
         place[moves_[m].previous] = kNeeded;
       }
     }
-    size_t kept = 0;
+    size_t kept_count = 0;
     for (size_t m = 0; m < moves_.size(); ++m) {
       if (place[m] == kForgotten) continue;
-      place[m] = static_cast<int32_t>(kept);
+      place[m] = static_cast<int32_t>(kept_count);
       Move move = moves_[m];
       if (move.previous >= 0) move.previous = place[move.previous];
-      moves_[kept++] = move;
+      moves_[kept_count++] = move;
     }
-    moves_.resize(kept);
+    moves_.resize(kept_count);
     for_each_label([&](int32_t& last) { last = place[last]; });
-    most_ = std::max(kFewest, 2 * kept);
+    most_ = std::max(kFewest, 2 * kept_count);
   }
 
  private:

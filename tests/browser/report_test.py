@@ -62,7 +62,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
         folder / "l.json",
     )
     acplan(
-        "llm-search",
+        "train",
+        "search",
         ROOT / "data/training/models/llama-3.1-8b.json",
         "--gpu",
         "H100",
@@ -76,6 +77,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
         folder / "s.json",
     )
     acplan(
+        "calculon",
         "llm-optimal-execution",
         ROOT / "data/models/megatron-22B.json",
         64,

@@ -57,8 +57,8 @@ class Campaign:
         self.program, self.folder = program, folder
         self.table: dict[str, collections.Counter[str]] = {}
 
-    def ask(self, path: pathlib.Path, *flags: str) -> Json:
-        command = [self.program, "remat", str(path), "--json", *flags]
+    def ask(self, name: str, path: pathlib.Path, *flags: str) -> Json:
+        command = [self.program, name, str(path), "--json", *flags]
         process = subprocess.run(command, capture_output=True, text=True)
         if process.returncode == 2 and any(rule in process.stderr for rule in RULES):
             return {"status": "infeasible", "refused": process.stderr}
@@ -72,13 +72,15 @@ class Campaign:
         if outcome == "different":
             print(f"{path.name}: {message}", flush=True)
 
-    def compare(self, kind: str, path: pathlib.Path, flags: list[str], optimum: Answer) -> bool:
+    def compare(
+        self, kind: str, path: pathlib.Path, question: list[str], optimum: Answer
+    ) -> bool:
         """Returns whether the answers to one question about a graph agree."""
-        answer = self.ask(path, *flags)
+        answer = self.ask(question[0], path, *question[1:])
         value = answer.get("recompute_ms", answer.get("recomputed"))
         bound = answer.get("bound_ms", answer.get("bound"))
         outcome = outcome_of(answer["status"], value, bound, optimum)
-        message = f"{' '.join(flags)}: {answer['status']} {value}, HiGHS {optimum}"
+        message = f"{' '.join(question)}: {answer['status']} {value}, HiGHS {optimum}"
         self.count(kind, path, message, outcome)
         return outcome != "different"
 
@@ -112,7 +114,7 @@ def check_remat(campaign: Campaign, seed: int) -> bool:
     graph = joint_graph(seed)
     path = write_graph(campaign.folder, f"joint_{seed}", graph)
     # The answer to a budget that nothing fits has the least one.
-    least = campaign.ask(path, "--budget", "1")
+    least = campaign.ask("remat", path, "--budget", "1")
     if "tied to it" in least.get("refused", ""):
         campaign.count("least", path, "", "refused")
         return True
@@ -134,13 +136,13 @@ def check_remat(campaign: Campaign, seed: int) -> bool:
         if limit < 1:
             continue
         optimum = JointProgram(graph, limit).solve()
-        is_good &= campaign.compare("remat", path, ["--budget", str(limit)], optimum)
-    saved = campaign.ask(path, "--budget", str(most)).get("saved_bytes", 0)
+        is_good &= campaign.compare("remat", path, ["remat", "--budget", str(limit)], optimum)
+    saved = campaign.ask("remat", path, "--budget", str(most)).get("saved_bytes", 0)
     for limit in (most, source.randint(budget, most)):
         most_kept = source.randint(0, saved)
-        flags = ["--budget", str(limit), "--kept", str(most_kept)]
+        question = ["remat", "--budget", str(limit), "--kept", str(most_kept)]
         optimum = JointProgram(graph, limit, most_kept).solve()
-        is_good &= campaign.compare("kept", path, flags, optimum)
+        is_good &= campaign.compare("kept", path, question, optimum)
     return is_good
 
 
@@ -148,7 +150,7 @@ def check_schedules(
     campaign: Campaign, kind: str, name: str, graph: Json, steps: Steps
 ) -> bool:
     path = write_graph(campaign.folder, name, graph)
-    nothing = campaign.ask(path, "--any-schedule", "--budget", "1")
+    nothing = campaign.ask("schedule", path, "--budget", "1")
     most, least = nothing["baseline_peak_bytes"], nothing.get("least_bound_bytes", 0)
     source = random.Random(name)
     is_good = True
@@ -156,8 +158,8 @@ def check_schedules(
         if budget < 1:
             continue
         optimum = ScheduleProgram(steps, budget).solve()
-        flags = ["--any-schedule", "--budget", str(budget)]
-        is_good &= campaign.compare(kind, path, flags, optimum)
+        question = ["schedule", "--budget", str(budget)]
+        is_good &= campaign.compare(kind, path, question, optimum)
     return is_good
 
 

@@ -59,13 +59,14 @@ MODELS = ["tests/fuzz/seeds/small_config.json"] + [f"data/training/models/{name}
 TRACES = [f"tests/fuzz/seeds/{name}_trace.json" for name in ("small", "tiny")]
 PROFILES = ["tests/fuzz/seeds/small_profile.json", "tests/fuzz/seeds/module_info.json"]
 COMMANDS = {
-    "remat": (["tests/fuzz/seeds/small_joint.json", "tests/fuzz/seeds/small_node_link.json"], REMAT),
-    "dataflow": (["tests/fuzz/seeds/small_dataflow.json"], {}), "llm-score": (["tests/fuzz/seeds/small_runs.csv"], {}),
-    **dict.fromkeys(["plan", "frontier", "report", "baseline", "tree", "check", "compare"], (TRACES + PROFILES, PLAN)),
+    "remat": (["tests/fuzz/seeds/small_joint.json"], REMAT),
+    "schedule": (["tests/fuzz/seeds/small_joint.json", "tests/fuzz/seeds/small_node_link.json"], REMAT),
+    "module dataflow": (["tests/fuzz/seeds/small_dataflow.json"], {}), "train score": (["tests/fuzz/seeds/small_runs.csv"], {}),
+    **dict.fromkeys(["plan", "frontier", "report", "show", "check"], (TRACES + PROFILES, PLAN)),
     **dict.fromkeys(["explain", "profile", "simulate"], (TRACES, PLAN)),
-    **dict.fromkeys(["llm-train", "llm-plan", "llm-search", "fit", "llm-compare", "llm-profile"], (MODELS, TRAIN))}
+    **dict.fromkeys([f"train {name}" for name in ("show", "plan", "search", "fit", "compare", "profile")], (MODELS, TRAIN))}
 # Given in every run of the commands that have them.
-NEEDED_FLAGS = {"--budget": ("remat", "plan", "check"), "--gpu": tuple(COMMANDS), "--gpus": tuple(COMMANDS), "--time-limit": tuple(COMMANDS)}
+NEEDED_FLAGS = {"--budget": ("remat", "schedule", "plan", "check"), "--gpu": tuple(COMMANDS), "--gpus": tuple(COMMANDS), "--time-limit": tuple(COMMANDS)}
 OUTPUTS = ["out.csv", "in.json", "list.txt", "plan.json", ".", "no/out.json", "/dev/full", ""]
 # fmt: on
 
@@ -89,7 +90,7 @@ class Questions:
     def _flags_of(program: pathlib.Path, command: str) -> dict[str, bool]:
         """Returns a name of each flag, and whether it takes a value."""
         text = subprocess.run(
-            [program, command, "--help"], capture_output=True, text=True, check=True
+            [program, *command.split(), "--help"], capture_output=True, text=True, check=True
         ).stdout
         flags = {}
         for line in text.split("Options:")[1].splitlines():
@@ -111,14 +112,14 @@ class Questions:
         if r.random() < 0.2:
             text = self._changed(text)
         (folder / f"in{seed.suffix}").write_text(text, errors="surrogatepass")
-        words = [command, f"in{seed.suffix}"]
+        words = [*command.split(), f"in{seed.suffix}"]
         (folder / "list.txt").write_text(r.choice(LISTS))
-        if command in ("check", "compare") or (
-            command in ("report", "simulate") and r.random() < 0.5
+        if command == "check" or (
+            command in ("report", "show", "simulate") and r.random() < 0.5
         ):
-            (folder / "plan.json").write_text(self._plan_of(folder, words[1]))
+            (folder / "plan.json").write_text(self._plan_of(folder, words[-1]))
             words.append("plan.json")
-        if command == "llm-compare":
+        if command == "train compare":
             words += r.choices(
                 ["tp=2", "tp=4,pp=2", "pp=2,recompute=plan", "", "=", "in.json:0", "tp=1,tp=1"],
                 k=r.randrange(1, 4),
@@ -134,8 +135,6 @@ class Questions:
         chosen_flags |= set(
             r.sample(sorted(flags), min(len(flags), r.choice([0, 1, 1, 2, 3, 5])))
         )
-        if "node_link" in seed.name:
-            chosen_flags.add("--any-schedule")
         for flag in sorted(chosen_flags):
             if flags[flag] and flag not in usual and r.random() < 0.8:
                 continue
@@ -145,9 +144,7 @@ class Questions:
                     0.02 if flag in NEEDED_FLAGS else 0.08
                 )
                 words.append(r.choice(ODD if is_odd else usual[flag]))
-        if command == "report" or (
-            r.random() < 0.5 and command not in ("baseline", "tree", "check", "compare")
-        ):
+        if command == "report" or (r.random() < 0.5 and command not in ("show", "check")):
             usual_output = (
                 "out.html" if command == "report" else r.choice(["out.json", "out.json.gz"])
             )
@@ -266,7 +263,7 @@ def broken_rules(words: list[str], ended: Ended) -> list[str]:
     if ended.code not in (0, 2, 3, 4) and (words[0], ended.code) != ("check", 1):
         complaints.append(f"exit code {ended.code}")
     # For fit the limit is that of a row.
-    if ended.seconds > 2 * limit_of(words) + 2 and words[0] != "fit":
+    if ended.seconds > 2 * limit_of(words) + 2 and words[:2] != ["train", "fit"]:
         complaints.append(f"{ended.seconds:.1f} s")
     if ended.megabytes > 1500:
         complaints.append(f"{ended.megabytes} MB")
@@ -286,6 +283,11 @@ def broken_rules(words: list[str], ended: Ended) -> list[str]:
         except ValueError as error:
             complaints.append(f"no JSON: {error}")
     return complaints
+
+
+def name_of(words: list[str]) -> str:
+    """Returns the name of the command, with that of its folder."""
+    return " ".join(words[:2]) if words[0] in ("module", "train") else words[0]
 
 
 def output_of(words: list[str]) -> str:
@@ -327,7 +329,7 @@ def disagreements(
     packed = (folder / output).read_bytes()
     file_bytes = gzip.decompress(packed) if output.endswith(".gz") else packed
     complaints = []
-    if "--json" in words and words[0] != "llm-score" and file_bytes != ended.out:
+    if "--json" in words and words[:2] != ["train", "score"] and file_bytes != ended.out:
         complaints.append("stdout and the file differ")
     if words[0] == "plan":
         budget = str(json.loads(file_bytes)["budget_bytes"])
@@ -349,7 +351,7 @@ def main(program: str, root: str, runs: str = "1000", seed: str = "1") -> int:
             folder = pathlib.Path(folder_name)
             words = questions.ask(folder)
             ended = run(path, words, folder)
-            codes[words[0]][ended.code] += 1
+            codes[name_of(words)][ended.code] += 1
             if complaints := broken_rules(words, ended) + disagreements(
                 path, words, folder, ended
             ):

@@ -52,9 +52,9 @@ run 0 frontier "$trace" --points 4
 run 0 explain "$trace"
 run 0 report "$trace" plan.json -o report.html
 run 0 remat "$graph" --budget 160 -o kept.json
-run 0 llm-train "$config" --gpu h100 --gpus 8
-run 0 llm-plan "$config" --gpu h100 --gpus 16 --tp 2 --pp 2
-run 0 llm-search "$config" --gpu h100 --gpus 8 --pp 1 --cp 1
+run 0 train show "$config" --gpu h100 --gpus 8
+run 0 train plan "$config" --gpu h100 --gpus 16 --tp 2 --pp 2
+run 0 train search "$config" --gpu h100 --gpus 8 --pp 1 --cp 1
 run 0 llm "$root/tests/fuzz/seeds/small_model.json" \
   "$root/tests/fuzz/seeds/small_execution.json" \
   "$root/tests/fuzz/seeds/small_system.json"

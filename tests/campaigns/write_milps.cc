@@ -112,7 +112,7 @@ void WriteProfile(WrittenMilps& milps, const graph::Profile& profile,
   } catch (const InputError&) {
     return;  // not for labels, or nothing that may be a unit
   }
-  const auto least = static_cast<double>(LeastBudget(*problem, {}).bytes);
+  const auto least = static_cast<double>(LeastPlan(*problem, {}).budget.bytes);
   const auto most = static_cast<double>(problem->unplanned_peak_bytes);
   solver::SearchLimits limits;
   limits.time_limit_s = kSecondsOfCbc;

@@ -29,7 +29,7 @@ class AcceptedInputTest : public CliTest {
     EXPECT_EQ(Acplan({"check", "profile.json", "plan.json", "--budget", "2GiB"})
                   .exit_code,
               0);
-    EXPECT_EQ(Acplan({"tree", "profile.json"}).exit_code, 0);
+    EXPECT_EQ(Acplan({"show", "--modules", "profile.json"}).exit_code, 0);
     return outcome.err;
   }
 };
@@ -58,7 +58,7 @@ TEST_F(AcceptedInputTest, NeverCalledModules) {
   profile["modules"].push_back(module);
   PutFile("profile.json", profile.dump());
   EXPECT_EQ(WarningsOfPlan({}), "");
-  EXPECT_THAT(AcplanOut({"tree", "profile.json"}),
+  EXPECT_THAT(AcplanOut({"show", "--modules", "profile.json"}),
               HasSubstr("unused (never called)"));
   EXPECT_EQ(WarningsOfPlan({"--ac-units",
                             "Transformer.spare,Transformer.layers.0,"
@@ -147,7 +147,7 @@ TEST_F(AcceptedInputTest, ModuleInfoOfPyTorch) {
                       "operator"})
                   .err,
               HasSubstr("no operator statistics"));
-  EXPECT_EQ(Acplan({"ops", "info.json", "Transformer.layers.0",
+  EXPECT_EQ(Acplan({"module", "policy", "info.json", "Transformer.layers.0",
                     "--memory-budget", "0.5"})
                 .exit_code,
             2);

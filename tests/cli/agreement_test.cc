@@ -84,7 +84,7 @@ void AgreementTest::ExpectTheSamePlan(const json& plan, bool is_trace) const {
     EXPECT_EQ(check(peak - 1).exit_code, 1);
   }
 
-  const Outcome compared = Acplan({"compare", "input.json", "plan.json"});
+  const Outcome compared = Acplan({"show", "input.json", "plan.json"});
   EXPECT_EQ(compared.exit_code, 0) << compared.err;
   EXPECT_THAT(compared.out, HasSubstr(peak_text));
   EXPECT_THAT(compared.out, HasSubstr(recomputed));

@@ -187,9 +187,27 @@ bool CliTest::Exists(const fs::path& name) const {
   return fs::exists(folder() / name);
 }
 
+namespace {
+
+std::vector<std::string> Words(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream stream(text);
+  for (std::string word; std::getline(stream, word, ' ');)
+    words.push_back(word);
+  return words;
+}
+
+}  // namespace
+
 Outcome CliTest::Acplan(const std::vector<std::string>& arguments,
                         const RunOptions& options) const {
-  return Process(ACPLAN_PROGRAM, arguments, folder(), options).Wait();
+  std::vector<std::string> words;
+  if (!arguments.empty()) words = Words(arguments.front());
+  if (words.size() < 2) {
+    return Process(ACPLAN_PROGRAM, arguments, folder(), options).Wait();
+  }
+  words.insert(words.end(), arguments.begin() + 1, arguments.end());
+  return Process(ACPLAN_PROGRAM, words, folder(), options).Wait();
 }
 
 std::string CliTest::AcplanOut(

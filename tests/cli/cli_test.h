@@ -64,6 +64,8 @@ class CliTest : public testing::Test {
   void PutFile(const std::filesystem::path& name, std::string_view bytes) const;
   bool Exists(const std::filesystem::path& name) const;
 
+  // Runs the program. The first argument may name a command in a folder: "train
+  // search".
   Outcome Acplan(const std::vector<std::string>& arguments,
                  const RunOptions& options = {}) const;
   // Returns the output of a run that must succeed and be silent on stderr.

@@ -257,7 +257,7 @@ TEST_F(CommandsTest, CompareTakesOperatorAndModulePlans) {
   const std::vector<std::string> files{"operators.json", "hulls.json",
                                        "fits.json"};
   const json plans =
-      AcplanJson({"compare", profile_, files[0], files[1], files[2]})["plans"];
+      AcplanJson({"show", profile_, files[0], files[1], files[2]})["plans"];
   for (size_t k = 0; k < files.size(); ++k) {
     const json plan = json::parse(Read(files[k]));
     EXPECT_EQ(plans[k + 1]["recompute_ms"], plan["recompute_ms"]) << files[k];
@@ -290,7 +290,7 @@ TEST_F(CommandsTest, CompareSetsPlansSideBySide) {
   PlanTo("12GiB.json", "12GiB");
   PlanTo("10GiB.json", "10GiB");
   const std::string out =
-      AcplanOut({"compare", profile_, "12GiB.json", "10GiB.json"});
+      AcplanOut({"show", profile_, "12GiB.json", "10GiB.json"});
   EXPECT_THAT(out, HasSubstr("gpt2_small, memory model snapshot"));
   EXPECT_THAT(out, ContainsRegex(" baseline +12GiB\\.json +10GiB\\.json\n"));
   EXPECT_THAT(out, ContainsRegex("peak memory +14\\.44 GiB +12\\.00 GiB +10"));
@@ -299,7 +299,7 @@ TEST_F(CommandsTest, CompareSetsPlansSideBySide) {
   EXPECT_THAT(out, HasSubstr("10GiB.json: peak at GPT2LMHeadModel\n"));
 
   const json comparison =
-      AcplanJson({"compare", profile_, "12GiB.json", "10GiB.json"});
+      AcplanJson({"show", profile_, "12GiB.json", "10GiB.json"});
   const json& columns = comparison["plans"];
   ASSERT_EQ(columns.size(), 3);
   EXPECT_EQ(columns[0]["name"], "baseline");
@@ -322,11 +322,11 @@ TEST_F(CommandsTest, CompareTellsFilesOfOneNameApart) {
   PlanTo("a/plan.json", "12GiB");
   PlanTo("b/plan.json", "10GiB");
   const json comparison =
-      AcplanJson({"compare", profile_, "a/plan.json", "b/plan.json"});
+      AcplanJson({"show", profile_, "a/plan.json", "b/plan.json"});
   EXPECT_EQ(comparison["plans"][1]["name"], "a/plan.json");
   EXPECT_EQ(comparison["plans"][2]["name"], "b/plan.json");
   std::filesystem::rename(folder() / "a/plan.json", folder() / "baseline");
-  EXPECT_EQ(AcplanJson({"compare", profile_, "baseline"})["plans"][1]["status"],
+  EXPECT_EQ(AcplanJson({"show", profile_, "baseline"})["plans"][1]["status"],
             "optimal");
 }
 
@@ -334,7 +334,7 @@ TEST_F(CommandsTest, CompareWarnsOfAnotherMemoryModel) {
   PlanTo("torch.json", "10GiB", {"--memory-model", "torch"});
   PlanTo("snapshot.json", "10GiB");
   const Outcome outcome =
-      Acplan({"compare", profile_, "snapshot.json", "torch.json"});
+      Acplan({"show", profile_, "snapshot.json", "torch.json"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.err,
             "acplan: warning: torch.json was made for memory model torch, and "
@@ -342,7 +342,7 @@ TEST_F(CommandsTest, CompareWarnsOfAnotherMemoryModel) {
 }
 
 TEST_F(CommandsTest, Baseline) {
-  const json baseline = AcplanJson({"baseline", profile_});
+  const json baseline = AcplanJson({"show", profile_});
   EXPECT_EQ(baseline["model"], "gpt2_small");
   EXPECT_EQ(baseline["peak_module"], "GPT2LMHeadModel");
   EXPECT_EQ(baseline["peak_phase"], "backward");
@@ -352,28 +352,27 @@ TEST_F(CommandsTest, Baseline) {
   EXPECT_NEAR(baseline["forward_ms"].get<double>() +
                   baseline["backward_ms"].get<double>(),
               baseline["runtime_ms"].get<double>(), 1e-9);
-  const std::string out = AcplanOut({"baseline", profile_});
+  const std::string out = AcplanOut({"show", profile_});
   EXPECT_THAT(out, HasSubstr("baseline of gpt2_small"));
   EXPECT_THAT(out, ContainsRegex("peak memory +14\\.44 GiB +15,"));
   EXPECT_THAT(out, Not(HasSubstr("rank")));
-  EXPECT_THAT(AcplanOut({"baseline", profile_, "--world-size", "8"}),
+  EXPECT_THAT(AcplanOut({"show", profile_, "--world-size", "8"}),
               HasSubstr("sharded over 8 ranks"));
-  const json torch =
-      AcplanJson({"baseline", profile_, "--memory-model", "torch"});
+  const json torch = AcplanJson({"show", profile_, "--memory-model", "torch"});
   EXPECT_LT(torch["persistent_bytes"], baseline["persistent_bytes"]);
-  EXPECT_LT(
-      AcplanJson({"baseline", profile_, "--without-states"})["peak_bytes"],
-      baseline["peak_bytes"]);
+  EXPECT_LT(AcplanJson({"show", profile_, "--without-states"})["peak_bytes"],
+            baseline["peak_bytes"]);
 }
 
 TEST_F(CommandsTest, TreeFoldsIdenticalBlocks) {
-  const std::string out = AcplanOut({"tree", ProfilePath("transformer4")});
+  const std::string out =
+      AcplanOut({"show", "--modules", ProfilePath("transformer4")});
   EXPECT_THAT(out, StartsWith("module "));
   EXPECT_THAT(out, ContainsRegex("\n  layers\\.0 × 4 +14 "));
   EXPECT_THAT(out, Not(HasSubstr("layers.1")));
   EXPECT_EQ(Lines(out).size(), 1 + 62 - 3 * 14 + 1);
   const std::string all =
-      AcplanOut({"tree", ProfilePath("transformer4"), "--all"});
+      AcplanOut({"show", "--modules", ProfilePath("transformer4"), "--all"});
   EXPECT_THAT(all, ContainsRegex("\n  layers\\.3 +14 "));
   EXPECT_THAT(all, Not(HasSubstr("× 4")));
   EXPECT_EQ(Lines(all).size(), 1 + 62 + 1);
@@ -381,8 +380,8 @@ TEST_F(CommandsTest, TreeFoldsIdenticalBlocks) {
 
 TEST_F(CommandsTest, TreeDepth) {
   const auto modules = [&](const std::string& depth) {
-    return Lines(AcplanOut(
-                     {"tree", ProfilePath("transformer4"), "--depth", depth}))
+    return Lines(AcplanOut({"show", "--modules", ProfilePath("transformer4"),
+                            "--depth", depth}))
                .size() -
            2;
   };
@@ -393,7 +392,8 @@ TEST_F(CommandsTest, TreeDepth) {
 }
 
 TEST_F(CommandsTest, TreeJsonHasEveryModule) {
-  const json tree = AcplanJson({"tree", ProfilePath("transformer4")});
+  const json tree =
+      AcplanJson({"show", "--modules", ProfilePath("transformer4")});
   ASSERT_EQ(tree.size(), 62);
   EXPECT_EQ(tree[0]["fqn"], "Transformer");
   EXPECT_TRUE(tree[0]["parent"].is_null());
@@ -404,9 +404,10 @@ TEST_F(CommandsTest, TreeJsonHasEveryModule) {
     EXPECT_THAT(module["fqn"].get<std::string>(),
                 StartsWith(module["parent"].get<std::string>() + "."));
   }
-  EXPECT_EQ(
-      AcplanJson({"tree", ProfilePath("transformer4"), "--depth", "1"}).size(),
-      1 + 4 + 5);
+  EXPECT_EQ(AcplanJson({"show", "--modules", ProfilePath("transformer4"),
+                        "--depth", "1"})
+                .size(),
+            1 + 4 + 5);
 }
 
 TEST_F(CommandsTest, Version) {

@@ -25,7 +25,7 @@ class CurveCommandTest : public CliTest {
  protected:
   std::vector<std::string> Curve(const std::vector<std::string>& more = {},
                                  const std::string& module = kLayer) const {
-    std::vector<std::string> arguments{"curve", profile_, module};
+    std::vector<std::string> arguments{"module", "curve", profile_, module};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
@@ -217,11 +217,11 @@ TEST_F(CurveCommandTest, LongListsAreShortened) {
 
 TEST_F(CurveCommandTest, ListsThatAreTooLongHaveCorners) {
   const std::string gpt2 = ProfilePath("gpt2_small");
-  const json curve = AcplanJson({"curve", gpt2, "GPT2LMHeadModel"});
+  const json curve = AcplanJson({"module", "curve", gpt2, "GPT2LMHeadModel"});
   EXPECT_EQ(curve["pareto_is_complete"], false);
   EXPECT_THAT(curve["pareto"], Not(IsEmpty()));
   for (const json& point : curve["pareto"]) EXPECT_EQ(point["on_hull"], true);
-  EXPECT_THAT(AcplanOut({"curve", gpt2, "GPT2LMHeadModel"}),
+  EXPECT_THAT(AcplanOut({"module", "curve", gpt2, "GPT2LMHeadModel"}),
               AllOf(HasSubstr("convex hull of the exact Pareto list"),
                     HasSubstr("the Pareto list is too long")));
 }
@@ -235,13 +235,13 @@ TEST_F(CurveCommandTest, ModulesWithNothingToFit) {
                    "view_like_ops": [], "rand_ops": [],
                    "saved_autograd_ops": [], "inplace_ops": [],
                    "force_store_random": false})"}}));
-  const json curve = AcplanJson({"curve", "profile.json", kLayer});
+  const json curve = AcplanJson({"module", "curve", "profile.json", kLayer});
   EXPECT_EQ(curve["sac_memory"], 0);
   EXPECT_EQ(curve["torch_fit"], nullptr);
   EXPECT_THAT(curve["pareto"], SizeIs(1));
   EXPECT_EQ(curve["pareto"][0]["memory_budget"], 0);
   EXPECT_EQ(curve["fit"]["segments"][0]["slope"], 1);
-  EXPECT_THAT(AcplanOut({"curve", "profile.json", kLayer}),
+  EXPECT_THAT(AcplanOut({"module", "curve", "profile.json", kLayer}),
               Not(HasSubstr("nan")));
 }
 

@@ -31,7 +31,7 @@ class DataflowCommandTest : public CliTest {};
 TEST_F(DataflowCommandTest, SaysWhatAGraphUses) {
   PutFile("g.json", kSmall);
   EXPECT_EQ(
-      AcplanJson({"dataflow", "g.json"}),
+      AcplanJson({"module", "dataflow", "g.json"}),
       json(
           {{"model", ""},
            {"nodes",
@@ -43,7 +43,7 @@ TEST_F(DataflowCommandTest, SaysWhatAGraphUses) {
            {"fwd_mem_tmp", 0},
            {"bwd_mem_tmp", 32},
            {"bwd_mem_out", 64}}));
-  const std::string text = AcplanOut({"dataflow", "g.json"});
+  const std::string text = AcplanOut({"module", "dataflow", "g.json"});
   for (const std::string part :
        {"graph, 5 nodes: 1 placeholder, 1 forward, 1 loss, 2 backward; 2 saved",
         "1,234,567", "2.00 KiB", "64 B"}) {
@@ -52,15 +52,17 @@ TEST_F(DataflowCommandTest, SaysWhatAGraphUses) {
 }
 
 TEST_F(DataflowCommandTest, WritesWhatItPrints) {
-  const std::string text = AcplanOut({"dataflow", kGraph, "-o", "info.json"});
-  EXPECT_EQ(text, AcplanOut({"dataflow", kGraph}));
-  EXPECT_EQ(AcplanOut({"dataflow", kGraph, "--json"}), Read("info.json"));
+  const std::string text =
+      AcplanOut({"module", "dataflow", kGraph, "-o", "info.json"});
+  EXPECT_EQ(text, AcplanOut({"module", "dataflow", kGraph}));
+  EXPECT_EQ(AcplanOut({"module", "dataflow", kGraph, "--json"}),
+            Read("info.json"));
 }
 
 TEST_F(DataflowCommandTest, OfARealModelIsTheAnalysis) {
   const graph::DataflowGraph graph = graph::ReadDataflowGraph(kGraph);
   const graph::GraphInfo info = graph::Analyse(graph);
-  const json answer = AcplanJson({"dataflow", kGraph});
+  const json answer = AcplanJson({"module", "dataflow", kGraph});
   EXPECT_EQ(answer["model"], "GPT2LMHeadModel");
   EXPECT_EQ(answer["fwd_flop"], info.fwd_flop);
   EXPECT_EQ(answer["bwd_flop"], info.bwd_flop);
@@ -79,14 +81,16 @@ TEST_F(DataflowCommandTest, OtherFilesAreRefused) {
   json graph = json::parse(kSmall);
   graph["nodes"][3].erase("stage");
   PutFile("unstaged.json", graph.dump());
-  ExpectRefused(Acplan({"dataflow", "unstaged.json", "-o", "info.json"}),
-                {"unstaged.json: nodes[3]: expected the key \"stage\""});
+  ExpectRefused(
+      Acplan({"module", "dataflow", "unstaged.json", "-o", "info.json"}),
+      {"unstaged.json: nodes[3]: expected the key \"stage\""});
   EXPECT_FALSE(Exists("info.json"));
-  ExpectRefused(Acplan({"dataflow", ProfilePath("transformer4")}),
+  ExpectRefused(Acplan({"module", "dataflow", ProfilePath("transformer4")}),
                 {"format: expected \"acplan.dataflow\""});
-  ExpectRefused(Acplan({"dataflow", "none.json"}), {"none.json"});
-  ExpectRefused(Acplan({"dataflow", kGraph, "-o", kGraph}), {"--output"});
-  ExpectRefused(Acplan({"dataflow"}), {"GRAPH is required"});
+  ExpectRefused(Acplan({"module", "dataflow", "none.json"}), {"none.json"});
+  ExpectRefused(Acplan({"module", "dataflow", kGraph, "-o", kGraph}),
+                {"--output"});
+  ExpectRefused(Acplan({"module", "dataflow"}), {"GRAPH is required"});
 }
 
 }  // namespace

@@ -41,17 +41,17 @@ TEST_F(ExitCodesTest, OneWhereOutputCannotBeWritten) {
       {"plan", ProfilePath("transformer4"), "--budget", "2GiB", "--json"},
       {"frontier", ProfilePath("transformer4"), "--points", "2"},
       {"frontier", ProfilePath("transformer4"), "--points", "2", "--csv"},
-      {"tree", ProfilePath("transformer4")},
-      {"baseline", ProfilePath("transformer4")},
-      {"curve", ProfilePath("transformer4"), "Transformer"},
-      {"ops", ProfilePath("transformer4"), "Transformer", "--memory-budget",
-       "0.5"},
-      {"lpc", ACPLAN_DATA_DIR "/models/gpt3-13B.json"},
-      {"llm-find-huge"},
-      {"llm-compare", ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json",
+      {"show", "--modules", ProfilePath("transformer4")},
+      {"show", ProfilePath("transformer4")},
+      {"module", "curve", ProfilePath("transformer4"), "Transformer"},
+      {"module", "policy", ProfilePath("transformer4"), "Transformer",
+       "--memory-budget", "0.5"},
+      {"calculon", "lpc", ACPLAN_DATA_DIR "/models/gpt3-13B.json"},
+      {"calculon", "llm-find-huge"},
+      {"train", "compare", ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json",
        "tp=2", "--gpu", "H100", "--gpus", "8"},
-      {"fit", ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json", "--gpu",
-       "H100", "--gpus", "8"},
+      {"train", "fit", ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json",
+       "--gpu", "H100", "--gpus", "8"},
       {"completion", "bash"},
       {"version"},
       {"--version"},
@@ -183,7 +183,7 @@ TEST_P(MinimumBudgetTest, IsToldAndExact) {
   const Outcome table = plan(kGiB, "--color=never");
   EXPECT_EQ(table.exit_code, 3);
   EXPECT_THAT(table.out, HasSubstr("infeasible: no plan fits in 1.00 GiB"));
-  EXPECT_THAT(table.out, HasSubstr("the smallest budget that a plan fits: "));
+  EXPECT_THAT(table.out, HasSubstr("the smallest feasible budget: "));
 
   const Outcome met = plan(least, "--json");
   EXPECT_EQ(met.exit_code, 0);
@@ -246,8 +246,8 @@ TEST_P(MinimumBudgetTest, IsABudget) {
 }
 
 TEST_F(ExitCodesTest, ThreeForAnOperatorPolicyThatCannotBe) {
-  EXPECT_EQ(Acplan({"ops", ProfilePath("transformer4"), "Transformer",
-                    "--memory-budget", "0.01", "--save", "*mm"})
+  EXPECT_EQ(Acplan({"module", "policy", ProfilePath("transformer4"),
+                    "Transformer", "--memory-budget", "0.01", "--save", "*mm"})
                 .exit_code,
             3);
 }

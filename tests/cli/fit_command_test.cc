@@ -22,19 +22,20 @@ const std::string kModelOfNodes =
 
 using FitTest = CliTest;
 
-// A row is the first strategy of llm-search.
+// A row is the first strategy of train search.
 TEST_F(FitTest, ARowIsTheFastestStrategyOfItsCount) {
-  const json fit = AcplanJson({"fit", kModelThatFits, "--gpu", "h100", "--gpus",
-                               "16,8", "--gbs", "64,128", "-o", "f.json"});
+  const json fit =
+      AcplanJson({"train", "fit", kModelThatFits, "--gpu", "h100", "--gpus",
+                  "16,8", "--gbs", "64,128", "-o", "f.json"});
   EXPECT_EQ(json::parse(Read("f.json")), fit);
   ASSERT_EQ(fit["tables"].size(), 2U);
   for (const json& table : fit["tables"]) {
     ASSERT_EQ(table["rows"].size(), 2U);
     EXPECT_EQ(table["least_gpus"], 8);
     for (const json& row : table["rows"]) {
-      const json search = AcplanJson({"llm-search", kModelThatFits, "--gpu",
-                                      "h100", "--gpus", row["gpus"].dump(),
-                                      "--gbs", row["gbs"].dump(), "-t", "1"});
+      const json search = AcplanJson(
+          {"train", "search", kModelThatFits, "--gpu", "h100", "--gpus",
+           row["gpus"].dump(), "--gbs", row["gbs"].dump(), "-t", "1"});
       EXPECT_EQ(row["best"], search["best"][0]);
       EXPECT_EQ(row["strategies"], search["strategies"]);
     }
@@ -48,8 +49,8 @@ TEST_F(FitTest, ARowIsTheFastestStrategyOfItsCount) {
 TEST_F(FitTest, FindsTheLeastCount) {
   const auto fit = [&](const std::string& budget) {
     const Outcome outcome =
-        Acplan({"fit", kModelOfNodes, "--gpu", "h100", "--seq", "8192", "--gbs",
-                "240", "--budget", budget, "--json"});
+        Acplan({"train", "fit", kModelOfNodes, "--gpu", "h100", "--seq", "8192",
+                "--gbs", "240", "--budget", budget, "--json"});
     EXPECT_EQ(outcome.exit_code, 0);
     return json::parse(outcome.out)["tables"][0];
   };
@@ -61,8 +62,8 @@ TEST_F(FitTest, FindsTheLeastCount) {
   EXPECT_EQ(least % 8, 0);
   for (int64_t gpus = 8; gpus < least; gpus += 8) {
     const Outcome outcome = Acplan(
-        {"llm-search", kModelOfNodes, "--gpu", "h100", "--seq", "8192", "--gbs",
-         "240", "--budget", "60GiB", "--gpus", std::to_string(gpus)});
+        {"train", "search", kModelOfNodes, "--gpu", "h100", "--seq", "8192",
+         "--gbs", "240", "--budget", "60GiB", "--gpus", std::to_string(gpus)});
     EXPECT_EQ(outcome.exit_code, 3) << gpus;
   }
 }
@@ -70,8 +71,8 @@ TEST_F(FitTest, FindsTheLeastCount) {
 TEST_F(FitTest, DegreesThatAreSaidDivideTheCounts) {
   const auto counts = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = {
-        "fit",   kModelOfNodes, "--gpu", "h100", "--seq", "8192",
-        "--gbs", "48",          "--tp",  "2",    "--pp",  "3"};
+        "train", "fit", kModelOfNodes, "--gpu", "h100", "--seq", "8192",
+        "--gbs", "48",  "--tp",        "2",     "--pp", "3"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     std::vector<std::pair<int64_t, bool>> rows;
     const json fit = AcplanJson(arguments);
@@ -92,11 +93,17 @@ TEST_F(FitTest, DegreesThatAreSaidDivideTheCounts) {
 TEST_F(FitTest, TheLeastIsNotKnownWhereFewerMightFit) {
   for (const char* limit : {"0.0005", "0.002", "0.01", "none"}) {
     const std::vector<std::string> arguments = {
-        "fit",          ACPLAN_DATA_DIR "/training/models/llama-3.1-405b.json",
-        "--gpu",        "a100",
-        "--gbs",        "3",
-        "--time-limit", limit,
-        "-o",           "fit.json"};
+        "train",
+        "fit",
+        ACPLAN_DATA_DIR "/training/models/llama-3.1-405b.json",
+        "--gpu",
+        "a100",
+        "--gbs",
+        "3",
+        "--time-limit",
+        limit,
+        "-o",
+        "fit.json"};
     const Outcome outcome = Acplan(arguments);
     bool may_fewer_fit = false;
     std::optional<int64_t> least;
@@ -124,8 +131,8 @@ TEST_F(FitTest, TheLeastIsNotKnownWhereFewerMightFit) {
 
 TEST_F(FitTest, ShowsItWithinAHundredColumns) {
   const std::string text =
-      AcplanOut({"fit", kModelOfNodes, "--gpu", "h100", "--seq", "8192,131072",
-                 "--gbs", "128", "--price", "2"});
+      AcplanOut({"train", "fit", kModelOfNodes, "--gpu", "h100", "--seq",
+                 "8192,131072", "--gbs", "128", "--price", "2"});
   for (const char* part :
        {"sequences of 131,072 tokens", "least that fits: 16", "cost", "no\n"}) {
     EXPECT_THAT(text, HasSubstr(part));
@@ -137,24 +144,35 @@ TEST_F(FitTest, ShowsItWithinAHundredColumns) {
 
 TEST_F(FitTest, WhatFitsNowhereExitsThree) {
   const Outcome outcome =
-      Acplan({"fit", kModelOfNodes, "--gpu", "h100", "--gpus", "1,2"});
+      Acplan({"train", "fit", kModelOfNodes, "--gpu", "h100", "--gpus", "1,2"});
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.out, HasSubstr("none of these counts of GPUs fits"));
 }
 
 // A strategy that the search had no time for is not called impossible.
 TEST_F(FitTest, SaysWhatTheTimeLimitLeftUnknown) {
-  const Outcome outcome = Acplan(
-      {"fit",          ACPLAN_DATA_DIR "/training/models/deepseek-v3.json",
-       "--gpu",        "h800",
-       "--gpus",       "2048",
-       "--gbs",        "15360",
-       "--set",        "pp=16",
-       "--set",        "ep=8",
-       "--cp",         "1",
-       "--recompute",  "plan",
-       "--time-limit", "0",
-       "-o",           "f.json"});
+  const Outcome outcome =
+      Acplan({"train",
+              "fit",
+              ACPLAN_DATA_DIR "/training/models/deepseek-v3.json",
+              "--gpu",
+              "h800",
+              "--gpus",
+              "2048",
+              "--gbs",
+              "15360",
+              "--set",
+              "pp=16",
+              "--set",
+              "ep=8",
+              "--cp",
+              "1",
+              "--recompute",
+              "plan",
+              "--time-limit",
+              "0",
+              "-o",
+              "f.json"});
   EXPECT_EQ(outcome.exit_code, 4);
   EXPECT_THAT(outcome.out, HasSubstr("not known"));
   EXPECT_THAT(outcome.out, HasSubstr("no count of GPUs is known to fit"));
@@ -163,19 +181,21 @@ TEST_F(FitTest, SaysWhatTheTimeLimitLeftUnknown) {
 }
 
 TEST_F(FitTest, WrongInputIsALine) {
-  ExpectRefused(Acplan({"fit"}), {"CONFIG"});
-  ExpectRefused(Acplan({"fit", kModelThatFits}), {"gpu: expected a GPU"});
+  ExpectRefused(Acplan({"train", "fit"}), {"CONFIG"});
+  ExpectRefused(Acplan({"train", "fit", kModelThatFits}),
+                {"gpu: expected a GPU"});
+  ExpectRefused(Acplan({"train", "fit", kModelThatFits, "--gpu", "h100",
+                        "--gpus", "8,x"}),
+                {"--gpus: expected a whole number", "found 'x'"});
   ExpectRefused(
-      Acplan({"fit", kModelThatFits, "--gpu", "h100", "--gpus", "8,x"}),
-      {"--gpus: expected a whole number", "found 'x'"});
-  ExpectRefused(
-      Acplan({"fit", kModelThatFits, "--gpu", "h100", "--gpus", "8,"}),
+      Acplan({"train", "fit", kModelThatFits, "--gpu", "h100", "--gpus", "8,"}),
       {"--gpus: expected a whole number"});
-  ExpectRefused(Acplan({"fit", kModelThatFits, "--gpu", "h100", "--gpus", "8",
-                        "--set", "first_layers=3"}),
+  ExpectRefused(Acplan({"train", "fit", kModelThatFits, "--gpu", "h100",
+                        "--gpus", "8", "--set", "first_layers=3"}),
                 {"first_layers: expected none in a search"});
-  ExpectRefused(Acplan({"fit", kModelThatFits, "--gpu", "h100", "-o", "f.csv"}),
-                {"f.csv"});
+  ExpectRefused(
+      Acplan({"train", "fit", kModelThatFits, "--gpu", "h100", "-o", "f.csv"}),
+      {"f.csv"});
 }
 
 }  // namespace

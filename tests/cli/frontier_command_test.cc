@@ -226,8 +226,8 @@ TEST_F(FrontierCommandTest, TheTableHasWhatAPersonNeeds) {
       Frontier({"--budgets", "1GiB,min,80%,3GiB", "--reserve", "16MiB"}));
   EXPECT_THAT(out, StartsWith("transformer4, memory model snapshot\noperator "
                               "granularity\npeak without a plan 2.25 GiB ("));
-  EXPECT_THAT(out, AllOf(HasSubstr("\nleast that any plan needs 1.05 GiB ("),
-                         HasSubstr("\nof each budget 16.00 MiB kept free\n"),
+  EXPECT_THAT(out, AllOf(HasSubstr("\nsmallest feasible budget 1.05 GiB ("),
+                         HasSubstr("\n16.00 MiB of each budget stays free\n"),
                          HasSubstr("● optimal\n")));
   EXPECT_THAT(out, ContainsRegex("1\\.00 GiB +44\\.4% +infeasible\n"));
   EXPECT_THAT(out, ContainsRegex("3\\.00 GiB +133\\.3% +2\\.25 GiB +0\\.00 ms "

@@ -72,9 +72,9 @@ TEST_F(GoldenTest, FrontierWithOptions) {
 }
 
 TEST_F(GoldenTest, Ops) {
-  Expect("ops", {"ops", "transformer4.json.gz", "Transformer.layers.0",
-                 "--memory-budget", "0.4", "--save", "mm", "--recompute",
-                 "native_l*|gelu"});
+  Expect("ops", {"module", "policy", "transformer4.json.gz",
+                 "Transformer.layers.0", "--memory-budget", "0.4", "--save",
+                 "mm", "--recompute", "native_l*|gelu"});
 }
 
 TEST_F(GoldenTest, PlanWithoutUnits) {
@@ -88,7 +88,7 @@ TEST_F(GoldenTest, Compare) {
                budget + ".json"});
   }
   Expect("compare",
-         {"compare", "transformer4.json.gz", "2GiB.json", "1.3GiB.json"});
+         {"show", "transformer4.json.gz", "2GiB.json", "1.3GiB.json"});
 }
 
 TEST_F(GoldenTest, Check) {
@@ -99,22 +99,23 @@ TEST_F(GoldenTest, Check) {
 }
 
 TEST_F(GoldenTest, Baseline) {
-  Expect("baseline", {"baseline", "transformer4.json.gz", "--world-size", "4"});
+  Expect("baseline", {"show", "transformer4.json.gz", "--world-size", "4"});
 }
 
 TEST_F(GoldenTest, Curve) {
-  Expect("curve", {"curve", "transformer4.json.gz", "Transformer.layers.0"});
+  Expect("curve",
+         {"module", "curve", "transformer4.json.gz", "Transformer.layers.0"});
 }
 
 TEST_F(GoldenTest, CurveWithOptions) {
   Expect("curve_with_options",
-         {"curve", "transformer4.json.gz", "Transformer.layers.0", "--segments",
-          "3", "--save", "addmm|gelu", "--save", "add", "--recompute",
-          "native_l*"});
+         {"module", "curve", "transformer4.json.gz", "Transformer.layers.0",
+          "--segments", "3", "--save", "addmm|gelu", "--save", "add",
+          "--recompute", "native_l*"});
 }
 
 TEST_F(GoldenTest, CurveAsCsv) {
-  Expect("curve_csv", {"curve", "transformer4.json.gz",
+  Expect("curve_csv", {"module", "curve", "transformer4.json.gz",
                        "Transformer.layers.0.feed_forward", "--csv"});
 }
 
@@ -124,10 +125,12 @@ TEST_F(GoldenTest, Profile) {
 
 TEST_F(GoldenTest, Dataflow) {
   Expect("dataflow",
-         {"dataflow", ACPLAN_DATA_DIR "/dataflow/gpt2_tiny.json.gz"});
+         {"module", "dataflow", ACPLAN_DATA_DIR "/dataflow/gpt2_tiny.json.gz"});
 }
 
-TEST_F(GoldenTest, Tree) { Expect("tree", {"tree", "transformer4.json.gz"}); }
+TEST_F(GoldenTest, Tree) {
+  Expect("tree", {"show", "--modules", "transformer4.json.gz"});
+}
 
 }  // namespace
 

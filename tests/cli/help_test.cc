@@ -20,40 +20,41 @@ using testing::IsEmpty;
 using testing::IsSupersetOf;
 using testing::Not;
 
-const std::vector<std::string> kCommands{"plan",
-                                         "frontier",
-                                         "remat",
-                                         "baseline",
-                                         "compare",
-                                         "check",
-                                         "tree",
-                                         "curve",
-                                         "ops",
-                                         "report",
-                                         "profile",
-                                         "simulate",
-                                         "explain",
-                                         "dataflow",
-                                         "llm",
-                                         "llm-profile",
-                                         "llm-compare",
-                                         "llm-plan",
-                                         "llm-train",
-                                         "llm-search",
-                                         "llm-optimal-execution",
-                                         "llm-all-executions",
-                                         "llm-merge",
-                                         "llm-validation",
-                                         "llm-score",
-                                         "llm-parameter-calculator",
-                                         "llm-csv",
-                                         "llm-heatmap",
-                                         "llm-3dplot",
-                                         "llm-find-huge",
-                                         "fit",
-                                         "completion",
-                                         "man",
-                                         "version"};
+const std::vector<std::string> kCommands{
+    "plan",       "frontier", "check",   "show",  "explain",
+    "simulate",   "report",   "profile", "remat", "schedule",
+    "completion", "man",      "version"};
+
+const std::vector<std::string> kFolders{"module", "train", "calculon"};
+
+const std::vector<std::string> kCommandsInFolders{
+    "module curve",
+    "module policy",
+    "module dataflow",
+    "train show",
+    "train plan",
+    "train search",
+    "train fit",
+    "train compare",
+    "train profile",
+    "train score",
+    "calculon llm",
+    "calculon llm-optimal-execution",
+    "calculon llm-all-executions",
+    "calculon llm-merge",
+    "calculon llm-validation",
+    "calculon llm-parameter-calculator",
+    "calculon llm-csv",
+    "calculon llm-heatmap",
+    "calculon llm-3dplot",
+    "calculon llm-find-huge"};
+
+std::vector<std::string> AllCommands() {
+  std::vector<std::string> commands = kCommands;
+  commands.insert(commands.end(), kCommandsInFolders.begin(),
+                  kCommandsInFolders.end());
+  return commands;
+}
 
 class HelpTest : public CliTest {
  protected:
@@ -108,7 +109,7 @@ std::vector<std::string> Examples(const std::string& help) {
 }
 
 TEST_F(HelpTest, EveryCommandExplainsItself) {
-  for (const std::string& command : kCommands) {
+  for (const std::string& command : AllCommands()) {
     const std::string help = AcplanOut({command, "--help"});
     EXPECT_THAT(help, HasSubstr("Usage: acplan " + command));
     EXPECT_EQ(AcplanOut({command, "-h"}), help);
@@ -121,7 +122,7 @@ TEST_F(HelpTest, EveryCommandExplainsItself) {
 
 TEST_F(HelpTest, NoLineIsWiderThanATerminal) {
   std::vector<std::string> helps{AcplanOut({"--help"})};
-  for (const std::string& command : kCommands) {
+  for (const std::string& command : AllCommands()) {
     helps.push_back(AcplanOut({command, "--help"}));
   }
   for (const std::string& help : helps) {
@@ -151,7 +152,78 @@ TEST_F(HelpTest, TheProgramListsItsCommands) {
   for (const std::string& command : kCommands) {
     EXPECT_THAT(help, ContainsRegex("\n  " + command + "[ ,]"));
   }
+  for (const std::string& folder : kFolders) {
+    EXPECT_THAT(help, ContainsRegex("\n  " + folder + " "));
+  }
+  // It fits a screen.
+  EXPECT_LE(Lines(help).size(), 45U);
   EXPECT_THAT(Examples(help), Not(IsEmpty()));
+}
+
+TEST_F(HelpTest, AFolderListsItsCommands) {
+  for (const std::string& folder : kFolders) {
+    const std::string help = AcplanOut({folder, "--help"});
+    for (const std::string& command : kCommandsInFolders) {
+      if (!command.starts_with(folder)) continue;
+      EXPECT_THAT(
+          help,
+          ContainsRegex("\n  " + command.substr(folder.size() + 1) + "[ ,]"));
+    }
+    // Without a command, that is what was wrong.
+    const Outcome outcome = Acplan({folder});
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(outcome.err, help);
+  }
+}
+
+// Old names work for one release.
+TEST_F(HelpTest, OldNamesSayTheNewOnes) {
+  const auto note = [&](const std::vector<std::string>& before,
+                        const std::vector<std::string>& now,
+                        const std::string& names) {
+    const Outcome old = Acplan(before);
+    EXPECT_EQ(old.exit_code, 0);
+    EXPECT_EQ(old.out, AcplanOut(now));
+    EXPECT_EQ(old.err, "acplan: warning: " + names +
+                           "; the old name goes with the next release\n");
+  };
+  const std::string profile = ProfilePath("transformer4");
+  note({"baseline", profile}, {"show", profile},
+       "'acplan baseline' is now 'acplan show'");
+  note({"--color", "never", "tree", profile}, {"show", "--modules", profile},
+       "'acplan tree' is now 'acplan show --modules'");
+  note({"lpc", ACPLAN_DATA_DIR "/models/gpt3-13B.json"},
+       {"calculon", "lpc", ACPLAN_DATA_DIR "/models/gpt3-13B.json"},
+       "'acplan lpc' is now 'acplan calculon lpc'");
+  const std::string graph = ACPLAN_DATA_DIR "/joint/gpt2_tiny.json.gz";
+  note({"dataflow", ACPLAN_DATA_DIR "/dataflow/gpt2_tiny.json.gz"},
+       {"module", "dataflow", ACPLAN_DATA_DIR "/dataflow/gpt2_tiny.json.gz"},
+       "'acplan dataflow' is now 'acplan module dataflow'");
+  EXPECT_EQ(Acplan({"-q", "baseline", profile}).err, "");
+  const Outcome schedule =
+      Acplan({"remat", graph, "--any-schedule", "--budget", "100%", "--json"});
+  EXPECT_EQ(schedule.exit_code, 0);
+  EXPECT_THAT(schedule.err, HasSubstr("is now 'acplan schedule'"));
+}
+
+TEST_F(HelpTest, TorchRunsThePythonPackage) {
+  std::filesystem::create_directories(folder() / "packages/acplan");
+  PutFile("packages/acplan/__init__.py", "");
+  PutFile("packages/acplan/__main__.py",
+          "import sys\nprint(sys.argv)\nsys.exit(3)\n");
+  const auto run = [&](const std::string& packages) {
+    return Bash("PYTHONPATH=" + packages + " acplan torch trace --help -o x");
+  };
+  const Outcome with_package = run("packages");
+  EXPECT_EQ(with_package.out,
+            "['acplan torch', 'trace', '--help', '-o', 'x']\n");
+  EXPECT_EQ(with_package.exit_code, 3);
+  const Outcome missing = Bash(
+      "mkdir -p broken/acplan; echo 'import no_such_package' > "
+      "broken/acplan/__init__.py; PYTHONPATH=broken acplan torch trace");
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("has no package no_such_package\n"));
 }
 
 TEST_F(HelpTest, EveryExampleRuns) {
@@ -167,11 +239,12 @@ TEST_F(HelpTest, EveryExampleRuns) {
   PutFile("best.json", graph::ReadFile(results / "S01.json.gz"));
   std::filesystem::copy_file(results / "S09.csv.gz", folder() / "all.csv.gz");
   std::vector<std::string> helps{AcplanOut({"--help"})};
-  for (const std::string& command : kCommands) {
+  for (const std::string& command : AllCommands()) {
     helps.push_back(AcplanOut({command, "--help"}));
   }
   for (const std::string& help : helps) {
     for (const std::string& example : Examples(help)) {
+      if (example.starts_with("acplan torch")) continue;
       const Outcome outcome = Bash(example);
       EXPECT_EQ(outcome.exit_code, 0) << example;
       EXPECT_EQ(outcome.err, "") << example;
@@ -192,32 +265,35 @@ TEST_F(HelpTest, TheCompletionScriptsAreBash) {
 TEST_F(HelpTest, CompletesCommands) {
   EXPECT_THAT(Completions({"acplan", "pl"}), ElementsAre("plan"));
   EXPECT_THAT(Completions({"acplan", ""}), IsSupersetOf(kCommands));
-  EXPECT_THAT(Completions({"acplan", "op"}), ElementsAre("ops"));
+  EXPECT_THAT(Completions({"acplan", ""}), IsSupersetOf(kFolders));
   EXPECT_THAT(Completions({"acplan", "fr"}), ElementsAre("frontier"));
-  EXPECT_THAT(Completions({"acplan", "-q", "comp"}),
-              ElementsAre("compare", "completion"));
+  EXPECT_THAT(Completions({"acplan", "-q", "comp"}), ElementsAre("completion"));
   EXPECT_THAT(Completions({"acplan", "--col"}), ElementsAre("--color"));
+  EXPECT_THAT(Completions({"acplan", "module", ""}),
+              ElementsAre("curve", "policy", "dataflow"));
+  EXPECT_THAT(Completions({"acplan", "train", "s"}),
+              ElementsAre("show", "search", "score"));
 }
 
 TEST_F(HelpTest, CompletesTheFlagsOfACommand) {
   EXPECT_THAT(Completions({"acplan", "plan", "--bu"}), ElementsAre("--budget"));
-  EXPECT_THAT(Completions({"acplan", "tree", "--d"}), ElementsAre("--depth"));
-  EXPECT_THAT(Completions({"acplan", "curve", "--seg"}),
+  EXPECT_THAT(Completions({"acplan", "show", "--d"}), ElementsAre("--depth"));
+  EXPECT_THAT(Completions({"acplan", "module", "curve", "--seg"}),
               ElementsAre("--segments"));
-  EXPECT_THAT(Completions({"acplan", "ops", "--mem"}),
+  EXPECT_THAT(Completions({"acplan", "module", "policy", "--mem"}),
               ElementsAre("--memory-budget"));
   EXPECT_THAT(Completions({"acplan", "frontier", "--bu"}),
               ElementsAre("--budgets"));
   EXPECT_THAT(Completions({"acplan", "check", "--sa"}), ElementsAre("--save"));
   EXPECT_THAT(Completions({"acplan", "plan", "--gra"}),
               ElementsAre("--granularity"));
-  EXPECT_THAT(Completions({"acplan", "lpc", "--al"}),
+  EXPECT_THAT(Completions({"acplan", "calculon", "lpc", "--al"}),
               ElementsAre("--alignment"));
-  EXPECT_THAT(Completions({"acplan", "llm-compare", "--tok"}),
+  EXPECT_THAT(Completions({"acplan", "train", "compare", "--tok"}),
               ElementsAre("--tokens"));
-  EXPECT_THAT(Completions({"acplan", "fit", "--tensor-m"}),
+  EXPECT_THAT(Completions({"acplan", "train", "fit", "--tensor-m"}),
               ElementsAre("--tensor-model-parallel-size"));
-  EXPECT_THAT(Completions({"acplan", "tree", "--bu"}), IsEmpty());
+  EXPECT_THAT(Completions({"acplan", "show", "--bu"}), IsEmpty());
 }
 
 TEST_F(HelpTest, LeavesFilesToTheShell) {
@@ -255,9 +331,11 @@ std::vector<std::string> ShownFlags(const std::string& help) {
 TEST_F(HelpTest, TheManualHasEveryCommandAndFlag) {
   AcplanOut({"man", "."});
   const std::string page = Read("acplan.1");
-  for (const std::string& command : kCommands) {
-    EXPECT_THAT(page, HasSubstr(Escaped("acplan-" + command) + "\\fR(1)"));
-    const std::string own = Read("acplan-" + command + ".1");
+  for (const std::string& command : AllCommands()) {
+    const std::string name =
+        "acplan-" + std::regex_replace(command, std::regex(" "), "-");
+    EXPECT_THAT(page, HasSubstr(Escaped(name) + "\\fR(1)"));
+    const std::string own = Read(name + ".1");
     const std::vector<std::string> flags =
         ShownFlags(AcplanOut({command, "--help"}));
     EXPECT_THAT(flags, Not(IsEmpty()));

@@ -31,7 +31,8 @@ const std::string kModel = Data("models/megatron-1T.json");
 class LlmCommandTest : public CliTest {
  protected:
   std::vector<std::string> Example(std::vector<std::string> more) const {
-    std::vector<std::string> arguments = {"llm", kModel, kExample, kSystem};
+    std::vector<std::string> arguments = {"calculon", "llm", kModel, kExample,
+                                          kSystem};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
@@ -47,7 +48,7 @@ TEST_F(LlmCommandTest, DashPrintsCalculonsText) {
   for (const json& one : json::parse(Golden("index.json"))) {
     const std::string name = one.at("name");
     PutFile("exe.json", Golden(name + ".exe.json"));
-    EXPECT_EQ(AcplanOut({"llm", Data(one.at("model")), "exe.json",
+    EXPECT_EQ(AcplanOut({"calculon", "llm", Data(one.at("model")), "exe.json",
                          Data(one.at("system")), "-"}),
               Golden(name + ".display.txt"))
         << name;
@@ -59,7 +60,7 @@ TEST_F(LlmCommandTest, WritesStatisticsLayersAndPeers) {
   for (const json& one : json::parse(Golden("index.json"))) {
     const std::string name = one.at("name");
     PutFile("exe.json", Golden(name + ".exe.json"));
-    EXPECT_EQ(AcplanOut({"llm", Data(one.at("model")), "exe.json",
+    EXPECT_EQ(AcplanOut({"calculon", "llm", Data(one.at("model")), "exe.json",
                          Data(one.at("system")), "stats.json", "-p",
                          "peers.json", "--layers"}),
               "");
@@ -137,7 +138,7 @@ TEST_F(LlmCommandTest, InfeasibleInMemory) {
   PutExecution(
       {{"/activation_recompute", "\"none\""}, {"/microbatch_size", "16"}});
   const Outcome outcome =
-      Acplan({"llm", kModel, "exe.json", kSystem, "stats.json"});
+      Acplan({"calculon", "llm", kModel, "exe.json", kSystem, "stats.json"});
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_EQ(outcome.out,
             "ERROR: Mem tier1 needs 704.164 GiB but only has 80.000 GiB\n");
@@ -176,7 +177,8 @@ TEST_F(LlmCommandTest, InfeasibleByARule) {
   };
   for (const Case& one : cases) {
     PutExecution(one.edits);
-    const Outcome outcome = Acplan({"llm", kModel, "exe.json", kSystem});
+    const Outcome outcome =
+        Acplan({"calculon", "llm", kModel, "exe.json", kSystem});
     EXPECT_EQ(outcome.exit_code, 3);
     EXPECT_EQ(outcome.out, "ERROR: " + one.error + "\n");
     EXPECT_THAT(outcome.err, HasSubstr(one.numbers));
@@ -205,7 +207,7 @@ TEST_F(LlmCommandTest, ContradictionsNameTheFile) {
   };
   for (const Case& one : cases) {
     PutExecution(one.edits);
-    ExpectRefused(Acplan({"llm", kModel, "exe.json", kSystem}),
+    ExpectRefused(Acplan({"calculon", "llm", kModel, "exe.json", kSystem}),
                   {"exe.json: ", one.said});
   }
 }
@@ -217,18 +219,19 @@ TEST_F(LlmCommandTest, WrongFilesAndNames) {
   graph::WriteFile(folder() / "ok.json.gz", graph::ReadFile(kModel));
   const std::string packed = Read("ok.json.gz");
   PutFile("cut.json.gz", packed.substr(0, packed.size() / 2));
-  ExpectRefused(Acplan({"llm", "empty.json", kExample, kSystem}),
+  ExpectRefused(Acplan({"calculon", "llm", "empty.json", kExample, kSystem}),
                 {"empty.json", "found it empty"});
-  ExpectRefused(Acplan({"llm", "model.txt", kExample, kSystem}),
+  ExpectRefused(Acplan({"calculon", "llm", "model.txt", kExample, kSystem}),
                 {"model.txt", ".json or .json.gz"});
-  ExpectRefused(Acplan({"llm", "nope.json", kExample, kSystem}),
+  ExpectRefused(Acplan({"calculon", "llm", "nope.json", kExample, kSystem}),
                 {"nope.json", "cannot be opened"});
-  ExpectRefused(Acplan({"llm", "fake.json.gz", kExample, kSystem}),
+  ExpectRefused(Acplan({"calculon", "llm", "fake.json.gz", kExample, kSystem}),
                 {"fake.json.gz", "gzip"});
-  ExpectRefused(Acplan({"llm", "cut.json.gz", kExample, kSystem}),
+  ExpectRefused(Acplan({"calculon", "llm", "cut.json.gz", kExample, kSystem}),
                 {"cut.json.gz", "gzip"});
-  EXPECT_EQ(AcplanOut({"llm", "ok.json.gz", kExample, kSystem, "-"}),
-            Golden("example.display.txt"));
+  EXPECT_EQ(
+      AcplanOut({"calculon", "llm", "ok.json.gz", kExample, kSystem, "-"}),
+      Golden("example.display.txt"));
   // They are refused before anything is computed or written.
   ExpectRefused(Acplan(Example({"stats.txt"})), {"stats.txt", ".json"});
   ExpectRefused(Acplan(Example({"none/stats.json"})), {"none/stats.json"});
@@ -237,16 +240,17 @@ TEST_F(LlmCommandTest, WrongFilesAndNames) {
   ExpectRefused(Acplan(Example({"stats.json", "-p", "stats.json"})),
                 {"--peers", "stats.json"});
   EXPECT_FALSE(Exists("stats.json"));
-  ExpectRefused(Acplan({"llm", kModel, kExample}), {"SYSTEM"});
-  ExpectRefused(Acplan({"llm", "ok.json.gz", kExample, kSystem, "ok.json.gz"}),
+  ExpectRefused(Acplan({"calculon", "llm", kModel, kExample}), {"SYSTEM"});
+  ExpectRefused(Acplan({"calculon", "llm", "ok.json.gz", kExample, kSystem,
+                        "ok.json.gz"}),
                 {"ok.json.gz", "another file than the input"});
 }
 
 TEST_F(LlmCommandTest, SaysWhatIsIgnored) {
   PutFile("model.json",
           Edited(json::parse(graph::ReadFile(kModel)), {{"/vocabulary", "5"}}));
-  const Outcome outcome =
-      Acplan({"llm", "model.json", kExample, kSystem, "-", "--verbose"});
+  const Outcome outcome = Acplan(
+      {"calculon", "llm", "model.json", kExample, kSystem, "-", "--verbose"});
   EXPECT_EQ(outcome.out, Golden("example.display.txt"));
   EXPECT_EQ(outcome.err, "acplan: model.json: vocabulary: ignored\n");
 }
@@ -254,12 +258,13 @@ TEST_F(LlmCommandTest, SaysWhatIsIgnored) {
 TEST_F(LlmCommandTest, ValidationPrintsCalculonsText) {
   const std::string text =
       graph::ReadFile(ACPLAN_TEST_DATA_DIR "/calculon/validation.txt");
-  EXPECT_EQ(AcplanOut({"llm-validation"}), text);
-  EXPECT_EQ(AcplanOut({"lv", "-b", ACPLAN_DATA_DIR}), text);
+  EXPECT_EQ(AcplanOut({"calculon", "llm-validation"}), text);
+  EXPECT_EQ(AcplanOut({"calculon", "lv", "-b", ACPLAN_DATA_DIR}), text);
   EXPECT_EQ(
-      AcplanOut({"lv", "-v"}),
+      AcplanOut({"calculon", "lv", "-v"}),
       graph::ReadFile(ACPLAN_TEST_DATA_DIR "/calculon/validation_verbose.txt"));
-  ExpectRefused(Acplan({"lv", "-b", "."}), {"models/megatron-22B.json"});
+  ExpectRefused(Acplan({"calculon", "lv", "-b", "."}),
+                {"models/megatron-22B.json"});
 }
 
 }  // namespace

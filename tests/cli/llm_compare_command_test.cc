@@ -20,13 +20,13 @@ using LlmCompareTest = CliTest;
 
 std::vector<std::string> CompareWith(const std::vector<std::string>& more) {
   std::vector<std::string> arguments = {
-      "llm-compare", kComparedModel, "--gpu", "h100",  "--gpus",
-      "64",          "--gbs",        "512",   "--seq", "8192"};
+      "train", "compare", kComparedModel, "--gpu", "h100", "--gpus",
+      "64",    "--gbs",   "512",          "--seq", "8192"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
 
-// Each column has llm-train's figures for that strategy.
+// Each column has train show's figures for that strategy.
 TEST_F(LlmCompareTest, SaysOfEachWhatLlmTrainSays) {
   PutFile("file.json", R"({"tensor_model_parallel_size": 4})");
   const json compared = AcplanJson(
@@ -34,8 +34,8 @@ TEST_F(LlmCompareTest, SaysOfEachWhatLlmTrainSays) {
   EXPECT_EQ(json::parse(Read("c.json")), compared);
   const auto train = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = {
-        "llm-train", kComparedModel, "--gpu", "h100",  "--gpus",
-        "64",        "--gbs",        "512",   "--seq", "8192"};
+        "train", "show",  kComparedModel, "--gpu", "h100", "--gpus",
+        "64",    "--gbs", "512",          "--seq", "8192"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return AcplanJson(arguments);
   };
@@ -53,13 +53,13 @@ TEST_F(LlmCompareTest, SaysOfEachWhatLlmTrainSays) {
 }
 
 TEST_F(LlmCompareTest, ReadsWhatSearchesAndPlansWrote) {
-  const json answer =
-      AcplanJson({"llm-search", kComparedModel, "--gpu", "h100", "--gpus", "64",
-                  "--gbs", "512", "--seq", "8192", "-t", "2", "-o", "s.json"});
-  AcplanOut({"llm-plan", kComparedModel, "--gpu", "h100", "--gpus", "64",
+  const json answer = AcplanJson({"train", "search", kComparedModel, "--gpu",
+                                  "h100", "--gpus", "64", "--gbs", "512",
+                                  "--seq", "8192", "-t", "2", "-o", "s.json"});
+  AcplanOut({"train", "plan", kComparedModel, "--gpu", "h100", "--gpus", "64",
              "--gbs", "512", "--seq", "8192", "--pp", "2", "-o", "p.json"});
   const json compared = AcplanJson(
-      {"llm-compare", kComparedModel, "s.json", "s.json:1", "p.json"});
+      {"train", "compare", kComparedModel, "s.json", "s.json:1", "p.json"});
   for (const size_t rank : {0, 1}) {
     EXPECT_EQ(compared["strategies"][rank]["report"]["iteration_s"],
               answer["best"][rank]["iteration_s"]);
@@ -90,7 +90,7 @@ TEST_F(LlmCompareTest, WhereNoneFitsExitsThree) {
 }
 
 TEST_F(LlmCompareTest, WrongInputIsALine) {
-  ExpectRefused(Acplan({"llm-compare", kComparedModel}), {"STRATEGIES"});
+  ExpectRefused(Acplan({"train", "compare", kComparedModel}), {"STRATEGIES"});
   ExpectRefused(Acplan(CompareWith({"tp=2,pq=3"})), {"tp=2,pq=3: pq"});
   ExpectRefused(Acplan(CompareWith({"tp=2,pp"})),
                 {"tp=2,pp: expected KEY=VALUE, found \"pp\""});

@@ -29,15 +29,15 @@ std::vector<std::string> PlanQuestion(const std::string& command,
   return arguments;
 }
 
-// llm-train has the same figures for a plan, which is faster than other
+// train show has the same figures for a plan, which is faster than other
 // recomputation that fits, and which covers every layer.
 TEST_F(LlmPlanTest, PlansWhatEachLayerKeeps) {
   const json full =
-      AcplanJson(PlanQuestion("llm-train", {"--recompute", "full"}));
+      AcplanJson(PlanQuestion("train show", {"--recompute", "full"}));
   ASSERT_TRUE(full["fits"].get<bool>());
   const json trained =
-      AcplanJson(PlanQuestion("llm-train", {"--recompute", "plan"}));
-  const json plan = AcplanJson(PlanQuestion("llm-plan", {"-o", "plan.json"}));
+      AcplanJson(PlanQuestion("train show", {"--recompute", "plan"}));
+  const json plan = AcplanJson(PlanQuestion("train plan", {"-o", "plan.json"}));
   EXPECT_EQ(json::parse(Read("plan.json")), plan);
   EXPECT_EQ(plan["format"], "acplan.training_plan");
   EXPECT_EQ(plan["iteration_s"], trained["iteration_s"]);
@@ -60,7 +60,7 @@ TEST_F(LlmPlanTest, PlansWhatEachLayerKeeps) {
 }
 
 TEST_F(LlmPlanTest, ShowsItWithinAHundredColumns) {
-  const std::string text = AcplanOut(PlanQuestion("llm-plan", {}));
+  const std::string text = AcplanOut(PlanQuestion("train plan", {}));
   for (const char* part : {"plan of recomputation", "what runs again",
                            "of it again", "does not fit", "fits: stage"}) {
     EXPECT_THAT(text, HasSubstr(part));
@@ -72,10 +72,11 @@ TEST_F(LlmPlanTest, ShowsItWithinAHundredColumns) {
 
 // A plan names its strategy, which can be planned again for another budget.
 TEST_F(LlmPlanTest, PlansTheStrategyOfAPlan) {
-  const json plan = AcplanJson(PlanQuestion("llm-plan", {"-o", "plan.json"}));
-  EXPECT_EQ(AcplanJson({"llm-plan", kPlannedModel, "--strategy", "plan.json"}),
-            plan);
-  const json tighter = AcplanJson({"llm-plan", kPlannedModel, "--strategy",
+  const json plan = AcplanJson(PlanQuestion("train plan", {"-o", "plan.json"}));
+  EXPECT_EQ(
+      AcplanJson({"train", "plan", kPlannedModel, "--strategy", "plan.json"}),
+      plan);
+  const json tighter = AcplanJson({"train", "plan", kPlannedModel, "--strategy",
                                    "plan.json", "--budget", "70GiB"});
   EXPECT_GT(tighter["iteration_s"], plan["iteration_s"]);
 }
@@ -84,29 +85,31 @@ TEST_F(LlmPlanTest, PlansTheStrategyOfAPlan) {
 TEST_F(LlmPlanTest, ReplacesTheStrategysRecomputation) {
   PutFile("s.json", R"({"recompute_granularity": "full", "recompute_method":
       "uniform", "recompute_num_layers": 1})");
-  EXPECT_EQ(AcplanJson(PlanQuestion("llm-plan", {"--strategy", "s.json"})),
-            AcplanJson(PlanQuestion("llm-plan", {})));
+  EXPECT_EQ(AcplanJson(PlanQuestion("train plan", {"--strategy", "s.json"})),
+            AcplanJson(PlanQuestion("train plan", {})));
 }
 
 TEST_F(LlmPlanTest, WhatDoesNotFitIsNotWritten) {
   const Outcome outcome =
-      Acplan(PlanQuestion("llm-plan", {"--budget", "20GiB", "-o", "p.json"}));
+      Acplan(PlanQuestion("train plan", {"--budget", "20GiB", "-o", "p.json"}));
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.out, HasSubstr("no plan fits; this keeps least"));
   EXPECT_FALSE(Exists("p.json"));
 }
 
 TEST_F(LlmPlanTest, WrongInputIsALine) {
-  ExpectRefused(Acplan({"llm-plan"}), {"CONFIG"});
-  ExpectRefused(Acplan(PlanQuestion("llm-plan", {"--recompute", "full"})),
+  ExpectRefused(Acplan({"train", "plan"}), {"CONFIG"});
+  ExpectRefused(Acplan(PlanQuestion("train plan", {"--recompute", "full"})),
                 {"--recompute: expected plan or nothing", "\"full\""});
-  ExpectRefused(Acplan(PlanQuestion("llm-plan", {"--implementation", "eager"})),
-                {"plan"});
-  ExpectRefused(Acplan(PlanQuestion("llm-plan", {"-o", "p.txt"})), {"p.txt"});
+  ExpectRefused(
+      Acplan(PlanQuestion("train plan", {"--implementation", "eager"})),
+      {"plan"});
+  ExpectRefused(Acplan(PlanQuestion("train plan", {"-o", "p.txt"})), {"p.txt"});
   // A model of Calculon is no config.json.
-  ExpectRefused(Acplan({"llm-plan", ACPLAN_DATA_DIR "/models/gpt3-13B.json",
-                        "--gpu", "h100", "--gpus", "8"}),
-                {"gpt3-13B.json: expected a config.json", "Calculon's"});
+  ExpectRefused(
+      Acplan({"train", "plan", ACPLAN_DATA_DIR "/models/gpt3-13B.json", "--gpu",
+              "h100", "--gpus", "8"}),
+      {"gpt3-13B.json: expected a config.json", "Calculon's"});
 }
 
 }  // namespace

@@ -58,14 +58,14 @@ std::vector<std::string> ProfileCommand(const std::string& command,
 // own.
 TEST_F(LlmProfileTest, ThePlanOfTheProfileIsThePlanOfTheStage) {
   for (const StageQuestion& question : ProfileQuestions()) {
-    const json plan = AcplanJson(ProfileCommand("llm-plan", question, {}));
+    const json plan = AcplanJson(ProfileCommand("train plan", question, {}));
     const double microbatches = plan["strategy"]["gbs"].get<double>() /
                                 plan["strategy"]["dp"].get<double>() /
                                 plan["strategy"]["mbs"].get<double>();
     double again_ms = 0;
     for (int stage = 0; stage < question.stages; ++stage) {
       AcplanOut(
-          ProfileCommand("llm-profile", question,
+          ProfileCommand("train profile", question,
                          {"--stage", std::to_string(stage), "-o", "p.json"}));
       const json plan_of_profile =
           AcplanJson({"plan", "p.json", "--budget", question.strategy.back(),
@@ -83,16 +83,16 @@ TEST_F(LlmProfileTest, ThePlanOfTheProfileIsThePlanOfTheStage) {
   }
 }
 
-// Without recomputation the profile needs the memory that llm-train reports for
+// Without recomputation the profile needs the memory that train show reports for
 // the stage.
 TEST_F(LlmProfileTest, ThePeakIsTheStagesMemory) {
   for (const StageQuestion& question : ProfileQuestions()) {
     const Outcome outcome =
-        Acplan(ProfileCommand("llm-train", question, {"--json"}));
+        Acplan(ProfileCommand("train show", question, {"--json"}));
     const json report = json::parse(outcome.out);
     for (int stage = 0; stage < question.stages; ++stage) {
       const json profile = AcplanJson(ProfileCommand(
-          "llm-profile", question, {"--stage", std::to_string(stage)}));
+          "train profile", question, {"--stage", std::to_string(stage)}));
       const json& own = report["stages"][static_cast<size_t>(stage)];
       EXPECT_NEAR(profile["measured"]["peak_bytes"].get<double>(),
                   own["total_bytes"].get<double>(), 4);
@@ -102,7 +102,7 @@ TEST_F(LlmProfileTest, ThePeakIsTheStagesMemory) {
 
 TEST_F(LlmProfileTest, SaysWhatTheStageHolds) {
   const std::string text = AcplanOut(ProfileCommand(
-      "llm-profile", ProfileQuestions().front(), {"--stage", "1"}));
+      "train profile", ProfileQuestions().front(), {"--stage", "1"}));
   for (const char* part : {"llama-3.1-70b, stage 1 of 2: TP 8, PP 2",
                            "1 microbatches in flight", "optimizer state"}) {
     EXPECT_THAT(text, HasSubstr(part));
@@ -111,18 +111,19 @@ TEST_F(LlmProfileTest, SaysWhatTheStageHolds) {
 
 TEST_F(LlmProfileTest, WrongInputIsALine) {
   const StageQuestion question = ProfileQuestions().front();
-  ExpectRefused(Acplan({"llm-profile"}), {"CONFIG"});
+  ExpectRefused(Acplan({"train", "profile"}), {"CONFIG"});
   ExpectRefused(
-      Acplan(ProfileCommand("llm-profile", question, {"--stage", "2"})),
+      Acplan(ProfileCommand("train profile", question, {"--stage", "2"})),
       {"--stage: expected a whole number from 0 to 1"});
-  ExpectRefused(Acplan(ProfileCommand("llm-profile", question,
+  ExpectRefused(Acplan(ProfileCommand("train profile", question,
                                       {"--offload-layers", "1"})),
                 {"offload_layers: expected 0"});
-  ExpectRefused(Acplan({"llm-profile", TrainingModel("llama-3.1-8b"), "--gpu",
-                        "H100", "--gpus", "8", "--implementation", "eager"}),
-                {"implementation: expected fused"});
   ExpectRefused(
-      Acplan(ProfileCommand("llm-profile", question, {"-o", "p.txt"})),
+      Acplan({"train", "profile", TrainingModel("llama-3.1-8b"), "--gpu",
+              "H100", "--gpus", "8", "--implementation", "eager"}),
+      {"implementation: expected fused"});
+  ExpectRefused(
+      Acplan(ProfileCommand("train profile", question, {"-o", "p.txt"})),
       {"p.txt"});
 }
 

@@ -19,7 +19,7 @@ const std::string kRuns = ACPLAN_DATA_DIR "/training/runs.csv";
 using LlmScoreTest = CliTest;
 
 TEST_F(LlmScoreTest, PrintsEachSourceAndTheAverage) {
-  const std::string text = AcplanOut({"llm-score", kRuns});
+  const std::string text = AcplanOut({"train", "score", kRuns});
   EXPECT_THAT(text, HasSubstr("korthikanti"));
   EXPECT_THAT(text, HasSubstr("22 of 22"));
   EXPECT_THAT(text, HasSubstr("average of 3 sources: mean "));
@@ -28,8 +28,8 @@ TEST_F(LlmScoreTest, PrintsEachSourceAndTheAverage) {
 
 // JSON, the file of predictions and the text have the same numbers.
 TEST_F(LlmScoreTest, JsonHoldsWhatThePredictionsHold) {
-  const json score =
-      json::parse(AcplanOut({"llm-score", kRuns, "--json", "-o", "p.csv"}));
+  const json score = json::parse(
+      AcplanOut({"train", "score", kRuns, "--json", "-o", "p.csv"}));
   const graph::CsvTable table =
       graph::ParseCsv(graph::ReadFile(folder() / "p.csv"), "p.csv");
   ASSERT_EQ(score["runs"].size(), 40U);
@@ -59,43 +59,45 @@ TEST_F(LlmScoreTest, OtherModelsStandBesideOnTheSameRows) {
   }
   graph::WriteFile(folder() / "b.csv", csv);
   const std::string text =
-      AcplanOut({"llm-score", kRuns, "--baselines", "b.csv"});
+      AcplanOut({"train", "score", kRuns, "--baselines", "b.csv"});
   EXPECT_THAT(text, HasSubstr("exact"));
   EXPECT_EQ(text.find("nothing"), std::string::npos);
 }
 
 TEST_F(LlmScoreTest, SaysWhatEachPartPaysAndWhatAFactorAStackLeaves) {
   const std::string text =
-      AcplanOut({"llm-score", kRuns, "--ablate", "--factors"});
+      AcplanOut({"train", "score", kRuns, "--ablate", "--factors"});
   EXPECT_THAT(text, HasSubstr("With one factor a stack"));
   EXPECT_THAT(text, HasSubstr("(nothing left out)"));
   EXPECT_THAT(text, HasSubstr("waves and what tiles do beside"));
-  ExpectRefused(
-      Acplan({"llm-score", ACPLAN_DATA_DIR "/training/memory.csv", "--ablate"}),
-      {"--ablate: expected none beside readings of memory"});
+  ExpectRefused(Acplan({"train", "score",
+                        ACPLAN_DATA_DIR "/training/memory.csv", "--ablate"}),
+                {"--ablate: expected none beside readings of memory"});
 }
 
 TEST_F(LlmScoreTest, WrongInputIsALine) {
-  ExpectRefused(Acplan({"llm-score"}), {"RUNS"});
-  ExpectRefused(Acplan({"llm-score", "nope.csv"}), {"nope.csv"});
-  ExpectRefused(Acplan({"llm-score", kRuns, "--systems", "nope.json"}),
+  ExpectRefused(Acplan({"train", "score"}), {"RUNS"});
+  ExpectRefused(Acplan({"train", "score", "nope.csv"}), {"nope.csv"});
+  ExpectRefused(Acplan({"train", "score", kRuns, "--systems", "nope.json"}),
                 {"nope.json"});
-  ExpectRefused(Acplan({"llm-score", kRuns, "-o", "no/p.csv"}), {"no/p.csv"});
-  ExpectRefused(
-      Acplan({"llm-score", kRuns, "--baselines", "nope.csv", "-o", "p.csv"}),
-      {"nope.csv"});
+  ExpectRefused(Acplan({"train", "score", kRuns, "-o", "no/p.csv"}),
+                {"no/p.csv"});
+  ExpectRefused(Acplan({"train", "score", kRuns, "--baselines", "nope.csv",
+                        "-o", "p.csv"}),
+                {"nope.csv"});
   EXPECT_FALSE(Exists("p.csv"));
   graph::WriteFile(folder() / "r.csv", "id,source,time_s\nx,s,1\n");
   ExpectRefused(
-      Acplan({"llm-score", "r.csv", "-o", "r.csv"}),
+      Acplan({"train", "score", "r.csv", "-o", "r.csv"}),
       {"--output: expected another file than the input, found \"r.csv\""});
   graph::WriteFile(folder() / "a.csv", "id,source\nx,s\n");
-  ExpectRefused(Acplan({"llm-score", "a.csv"}),
+  ExpectRefused(Acplan({"train", "score", "a.csv"}),
                 {"a.csv: line 2: time_s: expected a number above 0"});
   graph::WriteFile(folder() / "b.csv", "id,source,time_s\nx,s\n");
-  ExpectRefused(Acplan({"llm-score", "b.csv"}), {"line 2: expected 3 cells"});
+  ExpectRefused(Acplan({"train", "score", "b.csv"}),
+                {"line 2: expected 3 cells"});
   graph::WriteFile(folder() / "c.csv", "id,source,time_s\nx,s,1\n");
-  EXPECT_THAT(AcplanOut({"llm-score", "c.csv"}),
+  EXPECT_THAT(AcplanOut({"train", "score", "c.csv"}),
               HasSubstr("not represented: x: c.csv: line 2: layers"));
 }
 

@@ -20,8 +20,9 @@ const std::string kModel = ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json";
 using LlmSearchTest = CliTest;
 
 std::vector<std::string> SearchWith(const std::vector<std::string>& more) {
-  std::vector<std::string> arguments = {"llm-search", kModel, "--gpu", "h100",
-                                        "--gpus",     "16",   "--gbs", "64"};
+  std::vector<std::string> arguments = {"train", "search", kModel,
+                                        "--gpu", "h100",   "--gpus",
+                                        "16",    "--gbs",  "64"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -35,7 +36,7 @@ TEST_F(LlmSearchTest, ShowsTheFastestWithinAHundredColumns) {
   }
 }
 
-// llm-train has the same figures for a strategy that the search finds.
+// train show has the same figures for a strategy that the search finds.
 TEST_F(LlmSearchTest, AnswersAreThoseOfLlmTrain) {
   const json answer = AcplanJson(SearchWith({"-t", "5", "-o", "s.json"}));
   EXPECT_EQ(json::parse(Read("s.json")), answer);
@@ -47,8 +48,9 @@ TEST_F(LlmSearchTest, AnswersAreThoseOfLlmTrain) {
     before = seconds;
     EXPECT_TRUE(best["fits"].get<bool>());
     const json& s = best["strategy"];
-    std::vector<std::string> train_command = {
-        "llm-train", kModel, "--gpu", "h100", "--gpus", "16", "--gbs", "64"};
+    std::vector<std::string> train_command = {"train", "show",  kModel,
+                                              "--gpu", "h100",  "--gpus",
+                                              "16",    "--gbs", "64"};
     for (const char* key : {"tp", "pp", "vp", "cp", "mbs", "zero"}) {
       train_command.push_back(std::string("--") + key);
       train_command.push_back(s[key].dump());
@@ -82,10 +84,10 @@ TEST_F(LlmSearchTest, NoPartOfAnIterationIsLessThanNothing) {
 // The limit holds for strategies and plans alike.
 TEST_F(LlmSearchTest, EndsAtTheTimeLimit) {
   const auto search = [&](const char* limit) {
-    return std::vector<std::string>{"llm-search",   kModel, "--gpu", "h100",
-                                    "--gpus",       "64",   "--gbs", "512",
-                                    "--seq",        "8192", "-t",    "1",
-                                    "--time-limit", limit};
+    return std::vector<std::string>{"train", "search",       kModel, "--gpu",
+                                    "h100",  "--gpus",       "64",   "--gbs",
+                                    "512",   "--seq",        "8192", "-t",
+                                    "1",     "--time-limit", limit};
   };
   const Outcome none = Acplan(search("0"));
   EXPECT_EQ(none.exit_code, 4);
@@ -115,7 +117,7 @@ TEST_F(LlmSearchTest, EndsAtTheTimeLimit) {
 TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
   Process process(
       ACPLAN_PROGRAM,
-      {"llm-search", ACPLAN_DATA_DIR "/training/models/qwen3-30b-a3b.json",
+      {"train", "search", ACPLAN_DATA_DIR "/training/models/qwen3-30b-a3b.json",
        "--gpu", "GB200", "--gpus", "12", "--gbs", "96", "--recompute", "plan",
        "--time-limit", "none"},
       folder());
@@ -133,11 +135,11 @@ TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
 
 // Strategies without plans come first, and are not all tried then.
 TEST_F(LlmSearchTest, CtrlCEndsStrategiesWithoutPlans) {
-  for (const char* command : {"llm-search", "fit"}) {
+  for (const char* command : {"search", "fit"}) {
     Process process(
         ACPLAN_PROGRAM,
-        {command, ACPLAN_DATA_DIR "/training/models/deepseek-v3.json", "--gpu",
-         "GB200", "--gpus", "4096", "--gbs", "16384", "--seq", "4096",
+        {"train", command, ACPLAN_DATA_DIR "/training/models/deepseek-v3.json",
+         "--gpu", "GB200", "--gpus", "4096", "--gbs", "16384", "--seq", "4096",
          "--software", "torchtitan", "--offload-layers", "1", "--json", "-o",
          "found.json"},
         folder());
@@ -161,15 +163,15 @@ TEST_F(LlmSearchTest, CtrlCEndsStrategiesWithoutPlans) {
   }
 }
 
-// llm-train takes one of them as a strategy, by its rank.
+// train show takes one of them as a strategy, by its rank.
 TEST_F(LlmSearchTest, AnswersAreStrategyFiles) {
   const json answer = AcplanJson(SearchWith({"-t", "3", "-o", "s.json"}));
   for (const char* rank : {"0", "2"}) {
-    EXPECT_EQ(AcplanJson({"llm-train", kModel, "--strategy",
+    EXPECT_EQ(AcplanJson({"train", "show", kModel, "--strategy",
                           std::string("s.json:") + rank})["iteration_s"],
               answer["best"][std::stoul(rank)]["iteration_s"]);
   }
-  ExpectRefused(Acplan({"llm-train", kModel, "--strategy", "s.json:3"}),
+  ExpectRefused(Acplan({"train", "show", kModel, "--strategy", "s.json:3"}),
                 {"s.json: rank: expected a whole number from 0 to 2"});
 }
 
@@ -238,7 +240,7 @@ TEST_F(LlmSearchTest, OffloadIsTriedWhereAny) {
 // A strategy that the search had no time for is not called impossible.
 TEST_F(LlmSearchTest, SaysWhereTheLimitLeftNothing) {
   const Outcome outcome = Acplan(
-      {"llm-search", ACPLAN_DATA_DIR "/training/models/deepseek-v3.json",
+      {"train", "search", ACPLAN_DATA_DIR "/training/models/deepseek-v3.json",
        "--gpu", "h800", "--gpus", "2048", "--gbs", "15360", "--pp", "16",
        "--ep", "8", "--cp", "1", "--recompute", "plan", "--time-limit", "0"});
   EXPECT_EQ(outcome.exit_code, 4);
@@ -248,10 +250,11 @@ TEST_F(LlmSearchTest, SaysWhereTheLimitLeftNothing) {
 // The plans written are those that many labels found: the search is for a layer
 // with many policies, and no limit lets it finish with them.
 TEST_F(LlmSearchTest, TextAndJsonTellTheSamePlansWhereALimitEndsThem) {
-  const std::string text = AcplanOut(
-      {"llm-search", ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_config.json",
-       "--gpu", "GB200", "--gpus", "12", "--time-limit", "0.7", "-t", "5", "-o",
-       "s.json"});
+  const std::string text =
+      AcplanOut({"train", "search",
+                 ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_config.json",
+                 "--gpu", "GB200", "--gpus", "12", "--time-limit", "0.7", "-t",
+                 "5", "-o", "s.json"});
   const json answer = json::parse(Read("s.json"));
   EXPECT_FALSE(answer["proven"].get<bool>());
   double before = 0;
@@ -296,7 +299,7 @@ TEST_F(LlmSearchTest, RefusesWhatNoStrategyMakesPossible) {
 }
 
 TEST_F(LlmSearchTest, WrongInputIsALine) {
-  ExpectRefused(Acplan({"llm-search"}), {"CONFIG"});
+  ExpectRefused(Acplan({"train", "search"}), {"CONFIG"});
   ExpectRefused(Acplan(SearchWith({"-t", "0"})), {"-t: expected"});
   ExpectRefused(Acplan(SearchWith({"--sp", "false"})), {"--sp: expected true"});
   ExpectRefused(Acplan(SearchWith({"--tp", "x"})), {"--tp: expected a whole"});

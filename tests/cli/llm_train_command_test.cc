@@ -20,8 +20,8 @@ const std::string kConfig =
 using LlmTrainTest = CliTest;
 
 std::vector<std::string> With(const std::vector<std::string>& more) {
-  std::vector<std::string> arguments = {"llm-train", kConfig,  "--gpu",
-                                        "h100",      "--gpus", "64"};
+  std::vector<std::string> arguments = {"train", "show",   kConfig, "--gpu",
+                                        "h100",  "--gpus", "64"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -46,7 +46,7 @@ TEST_F(LlmTrainTest, SaysHowManyRanksShareAnExpertWithoutOtherDegrees) {
   const std::string mixtral =
       ACPLAN_DATA_DIR "/training/models/mixtral-8x7b.json";
   const Outcome outcome = Acplan(
-      {"llm-train", mixtral, "--gpu", "h100", "--gpus", "8", "--etp", "2"});
+      {"train", "show", mixtral, "--gpu", "h100", "--gpus", "8", "--etp", "2"});
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.out, HasSubstr(": ETP 2, DP 8, ZeRO 1\n"));
 }
@@ -55,7 +55,7 @@ TEST_F(LlmTrainTest, BytesBeyondIntegersAreNotNegative) {
   json config = json::parse(graph::ReadFile(kConfig));
   config["hidden_size"] = 1561786512;
   PutFile("huge.json", config.dump());
-  const Outcome outcome = Acplan({"llm-train", "huge.json", "--gpu", "a100",
+  const Outcome outcome = Acplan({"train", "show", "huge.json", "--gpu", "a100",
                                   "--gpus", "16", "--tp", "2", "--json"});
   ASSERT_EQ(outcome.exit_code, 3) << outcome.err;
   const json report = json::parse(outcome.out);
@@ -97,8 +97,9 @@ TEST_F(LlmTrainTest, FlagsReplaceWhatTheFileSays) {
   PutFile("s.json",
           R"({"gpu": "H100", "gpus": 64, "tensor-model-parallel-size": 8,
       "micro-batch-size": 2})");
-  const json both = AcplanJson({"llm-train", kConfig, "--strategy", "s.json",
-                                "--tp", "4", "--set", "micro_batch_size=4"});
+  const json both =
+      AcplanJson({"train", "show", kConfig, "--strategy", "s.json", "--tp", "4",
+                  "--set", "micro_batch_size=4"});
   EXPECT_EQ(both["strategy"]["tp"], 4);
   EXPECT_EQ(both["strategy"]["mbs"], 4);
   EXPECT_EQ(both["strategy"]["dp"], 16);
@@ -128,18 +129,18 @@ TEST_F(LlmTrainTest, AReportIsAStrategyFile) {
     kind.insert(kind.end(), {"--budget", "500GiB"});
     const json report = AcplanJson(With(kind));
     PutFile("r.json", report.dump());
-    EXPECT_EQ(AcplanJson({"llm-train", kConfig, "--strategy", "r.json",
+    EXPECT_EQ(AcplanJson({"train", "show", kConfig, "--strategy", "r.json",
                           "--budget", "500GiB"}),
               report)
         << kind.front();
   }
   PutFile("wrong.json", R"({"format": "acplan.training", "strategy": {"dp": 3,
       "gpus": 64, "gpu": "H100"}})");
-  ExpectRefused(Acplan({"llm-train", kConfig, "--strategy", "wrong.json"}),
+  ExpectRefused(Acplan({"train", "show", kConfig, "--strategy", "wrong.json"}),
                 {"wrong.json: strategy: dp: expected 64"});
   ExpectRefused(
-      Acplan({"llm-train", kConfig, "--strategy", "r.json:0"}),
-      {"r.json: expected what llm-search wrote", "\"0\"", "acplan.training"});
+      Acplan({"train", "show", kConfig, "--strategy", "r.json:0"}),
+      {"r.json: expected what train search wrote", "\"0\"", "acplan.training"});
 }
 
 TEST_F(LlmTrainTest, WhatDoesNotFitIsShownAndExitsThree) {
@@ -153,12 +154,12 @@ TEST_F(LlmTrainTest, WhatDoesNotFitIsShownAndExitsThree) {
 TEST_F(LlmTrainTest, LinesKeepToTheScreen) {
   for (const std::vector<std::string>& command :
        std::vector<std::vector<std::string>>{
-           {"llm-train", kConfig, "--pp", "2", "--tokens", "1e12"},
-           {"llm-plan", kConfig, "--pp", "2", "--seq", "32768"},
-           {"llm-search", kConfig, "--gbs", "64"},
-           {"fit", kConfig, "--gbs", "64"},
-           {"llm-compare", kConfig, "tp=2,pp=2", "tp=4", "recompute=full"},
-           {"llm-profile", kConfig, "--pp", "2"}}) {
+           {"train", "show", kConfig, "--pp", "2", "--tokens", "1e12"},
+           {"train", "plan", kConfig, "--pp", "2", "--seq", "32768"},
+           {"train", "search", kConfig, "--gbs", "64"},
+           {"train", "fit", kConfig, "--gbs", "64"},
+           {"train", "compare", kConfig, "tp=2,pp=2", "tp=4", "recompute=full"},
+           {"train", "profile", kConfig, "--pp", "2"}}) {
     std::vector<std::string> arguments = command;
     arguments.insert(arguments.end(),
                      {"--gpu", "h100", "--gpus", "16", "--color", "never"});
@@ -192,8 +193,8 @@ TEST_F(LlmTrainTest, OnesOwnSystemIsTheGpuThatIsMeant) {
   PutFile("mine.json", OwnSystem(989.4));
   PutFile("slow.json", OwnSystem(98.94));
   const auto seconds = [&](const std::vector<std::string>& gpu) {
-    std::vector<std::string> command = {"llm-train", kConfig, "--gpus", "64",
-                                        "--json"};
+    std::vector<std::string> command = {"train",  "show", kConfig,
+                                        "--gpus", "64",   "--json"};
     command.insert(command.end(), gpu.begin(), gpu.end());
     return json::parse(AcplanOut(command))["iteration_s"].get<double>();
   };
@@ -204,24 +205,24 @@ TEST_F(LlmTrainTest, OnesOwnSystemIsTheGpuThatIsMeant) {
                    known_seconds);
   PutFile("bad.json", R"({"format": "acplan.trace"})");
   ExpectRefused(
-      Acplan({"llm-train", kConfig, "--gpus", "8", "--system", "bad.json"}),
+      Acplan({"train", "show", kConfig, "--gpus", "8", "--system", "bad.json"}),
       {"bad.json: format: expected \"acplan.system\""});
   PutFile("none.json",
           R"({"format": "acplan.system", "version": 1, "accelerators": []})");
-  ExpectRefused(
-      Acplan({"llm-train", kConfig, "--gpus", "8", "--system", "none.json"}),
-      {"none.json: accelerators: expected one GPU at least"});
+  ExpectRefused(Acplan({"train", "show", kConfig, "--gpus", "8", "--system",
+                        "none.json"}),
+                {"none.json: accelerators: expected one GPU at least"});
   PutFile("new.json",
           R"({"format": "acplan.system", "version": 2, "accelerators": []})");
   ExpectRefused(
-      Acplan({"llm-train", kConfig, "--gpus", "8", "--system", "new.json"}),
+      Acplan({"train", "show", kConfig, "--gpus", "8", "--system", "new.json"}),
       {"new.json: version: expected 1"});
 }
 
 TEST_F(LlmTrainTest, WrongInputIsALine) {
-  ExpectRefused(Acplan({"llm-train"}), {"CONFIG"});
-  ExpectRefused(Acplan({"llm-train", "nope.json"}), {"nope.json"});
-  ExpectRefused(Acplan({"llm-train", kConfig, "--gpus", "8"}),
+  ExpectRefused(Acplan({"train", "show"}), {"CONFIG"});
+  ExpectRefused(Acplan({"train", "show", "nope.json"}), {"nope.json"});
+  ExpectRefused(Acplan({"train", "show", kConfig, "--gpus", "8"}),
                 {"gpu: expected a GPU"});
   ExpectRefused(Acplan(With({"--tp", "x"})),
                 {"--tp: expected a whole number", "\"x\""});
@@ -235,8 +236,9 @@ TEST_F(LlmTrainTest, WrongInputIsALine) {
   ExpectRefused(Acplan(With({"-o", "r.txt"})), {"r.txt"});
   ExpectRefused(Acplan(With({"--strategy", "nope.json"})), {"nope.json"});
   PutFile("c.json", R"({"model_type": "mamba", "hidden_size": 8})");
-  ExpectRefused(Acplan({"llm-train", "c.json", "--gpu", "h100", "--gpus", "8"}),
-                {"c.json: model_type: expected one of apertus"});
+  ExpectRefused(
+      Acplan({"train", "show", "c.json", "--gpu", "h100", "--gpus", "8"}),
+      {"c.json: model_type: expected one of apertus"});
 }
 
 }  // namespace

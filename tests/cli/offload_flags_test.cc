@@ -70,7 +70,7 @@ TEST_F(OffloadFlagsTest, EveryCommandSaysTheSameOfAPlan) {
             0);
   EXPECT_EQ(Acplan({"check", kTrace, "plan.json", "--budget", "50%"}).exit_code,
             1);
-  EXPECT_THAT(Acplan({"compare", kTrace, "plan.json"}).out,
+  EXPECT_THAT(Acplan({"show", kTrace, "plan.json"}).out,
               HasSubstr("plan.json"));
 }
 

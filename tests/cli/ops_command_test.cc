@@ -26,8 +26,12 @@ class OpsCommandTest : public CliTest {
                                const std::vector<std::string>& more = {},
                                const std::string& profile = {}) const {
     std::vector<std::string> arguments{
-        "ops", profile.empty() ? ProfilePath("transformer4") : profile, kLayer,
-        "--memory-budget", memory_budget};
+        "module",
+        "policy",
+        profile.empty() ? ProfilePath("transformer4") : profile,
+        kLayer,
+        "--memory-budget",
+        memory_budget};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
@@ -126,8 +130,8 @@ TEST_F(OpsCommandTest, EnginesAgree) {
 }
 
 TEST_F(OpsCommandTest, ItIsAPointOfTheParetoList) {
-  const json curve = AcplanJson(
-      {"curve", ProfilePath("transformer4"), kLayer, "--save", "gelu"});
+  const json curve = AcplanJson({"module", "curve", ProfilePath("transformer4"),
+                                 kLayer, "--save", "gelu"});
   for (const json& point : curve["pareto"]) {
     const json answer =
         AcplanJson(Ops(fmt::format("{}", point["memory_budget"].get<double>()),

@@ -79,16 +79,17 @@ TEST_F(OutputFilesTest, FilesOfStrategiesAreNotWrittenTo) {
   const std::string settings = R"({"tp": 2, "gpu": "H100", "gpus": 8})";
   const std::string of_input = "--output: expected another file than the input";
   ExpectKept(settings,
-             {"llm-train", kConfig, "--strategy", "f.json", "-o", "f.json"},
+             {"train", "show", kConfig, "--strategy", "f.json", "-o", "f.json"},
              of_input);
-  ExpectKept(settings, {"llm-compare", kConfig, "f.json:0", "-o", "f.json"},
+  ExpectKept(settings,
+             {"train", "compare", kConfig, "f.json:0", "-o", "f.json"},
              of_input);
 }
 
 TEST_F(OutputFilesTest, TheLogIsNoInput) {
-  ExpectKept("{}", {"-l", "f.json", "llm-plan", "f.json"},
+  ExpectKept("{}", {"-l", "f.json", "train", "plan", "f.json"},
              "--log: expected another file than the input");
-  ExpectKept("{}", {"-l", "f.json", "llm-plan", kConfig, "-o", "f.json"},
+  ExpectKept("{}", {"-l", "f.json", "train", "plan", kConfig, "-o", "f.json"},
              "--log: expected another file than --output");
 }
 

@@ -125,9 +125,9 @@ TEST_F(PlanCommandTest, OnATraceSaysHowNearItIsToAnySchedule) {
   EXPECT_DOUBLE_EQ(plan["any_schedule"]["distance"].get<double>(),
                    (ms - bound) / ms);
   EXPECT_FALSE(plan["any_schedule"].contains("loose"));
-  EXPECT_THAT(
-      AcplanOut(question),
-      HasSubstr(fmt::format("\nof any schedule: {:.2f} ms at least (", bound)));
+  EXPECT_THAT(AcplanOut(question),
+              HasSubstr(fmt::format(
+                  "\nlower bound for any schedule: {:.2f} ms (", bound)));
   EXPECT_FALSE(AcplanJson(PlanGpt2()).contains("any_schedule"));
   EXPECT_THAT(AcplanOut(PlanGpt2()), Not(HasSubstr("any schedule")));
 }
@@ -215,8 +215,7 @@ TEST_F(PlanCommandTest, PatternsThatContradictLeaveModulesOut) {
 TEST_F(PlanCommandTest, ShareOfWhatARankUses) {
   const std::string profile = ProfilePath("gpt2_small");
   for (const std::string ranks : {"1", "4"}) {
-    const auto baseline =
-        AcplanJson({"baseline", profile, "--world-size", ranks});
+    const auto baseline = AcplanJson({"show", profile, "--world-size", ranks});
     const auto peak =
         baseline[ranks == "1" ? "peak_bytes" : "sharded_peak_bytes"]
             .get<int64_t>();
@@ -336,7 +335,7 @@ TEST_F(PlanCommandTest, UnitFlagsRestrictTheUnits) {
 
 TEST_F(PlanCommandTest, WorldSizeDividesParametersGradientsAndStates) {
   const auto peak = [&](const std::string& ranks) {
-    return AcplanJson({"baseline", ProfilePath("llama8b"), "--world-size",
+    return AcplanJson({"show", ProfilePath("llama8b"), "--world-size",
                        ranks})["sharded_peak_bytes"]
         .get<int64_t>();
   };

@@ -14,6 +14,7 @@ namespace acplan::cli {
 
 namespace {
 
+using problems::Budget;
 using problems::Engine;
 using problems::Granularity;
 using problems::PlanOptions;
@@ -32,30 +33,26 @@ std::string ErrorOf(Call call) {
   return "";
 }
 
-BudgetFlag Budget(const std::string& text) {
-  return BudgetFlag::Parse(text, "--budget");
-}
+Budget Parsed(const std::string& text) { return ParseBudget(text, "--budget"); }
 
 int64_t ShareOf(const std::string& text, int64_t unplanned_peak_bytes) {
-  problems::PlanningProblem problem;
-  problem.unplanned_peak_bytes = unplanned_peak_bytes;
-  return Budget(text).Resolve(problem, {});
+  return Parsed(text).Bytes(unplanned_peak_bytes);
 }
 
-TEST(BudgetFlagTest, Sizes) {
-  EXPECT_EQ(Budget("1.5GiB").kind, BudgetFlag::Kind::kBytes);
-  EXPECT_EQ(Budget("1.5GiB").bytes, 1'610'612'736);
-  EXPECT_EQ(Budget("1600MB").bytes, 1'600'000'000);
-  EXPECT_EQ(Budget("75").bytes, 75);
+TEST(ParseBudgetTest, Sizes) {
+  EXPECT_EQ(Parsed("1.5GiB").kind, Budget::Kind::kBytes);
+  EXPECT_EQ(Parsed("1.5GiB").bytes, 1'610'612'736);
+  EXPECT_EQ(Parsed("1600MB").bytes, 1'600'000'000);
+  EXPECT_EQ(Parsed("75").bytes, 75);
   EXPECT_EQ(ShareOf("75", 1000), 75);
-  EXPECT_THAT(ErrorOf([] { Budget("1.6"); }),
+  EXPECT_THAT(ErrorOf([] { Parsed("1.6"); }),
               AllOf(StartsWith("--budget: expected a size such as 1.6GiB"),
                     HasSubstr("a fraction needs a unit")));
 }
 
-TEST(BudgetFlagTest, Shares) {
-  EXPECT_EQ(Budget("75%").kind, BudgetFlag::Kind::kShare);
-  EXPECT_EQ(Budget("75%").share, 0.75);
+TEST(ParseBudgetTest, Shares) {
+  EXPECT_EQ(Parsed("75%").kind, Budget::Kind::kShare);
+  EXPECT_EQ(Parsed("75%").share, 0.75);
   EXPECT_EQ(ShareOf("75%", 1000), 750);
   EXPECT_EQ(ShareOf("0.5%", 1000), 5);
   EXPECT_EQ(ShareOf("100%", 9'953'203'713), 9'953'203'713);
@@ -63,42 +60,26 @@ TEST(BudgetFlagTest, Shares) {
   EXPECT_EQ(ShareOf("1e2%", 1000), 1000);
 }
 
-TEST(BudgetFlagTest, SharesAreBudgetsOfSomething) {
+TEST(ParseBudgetTest, SharesAreBudgetsOfSomething) {
   EXPECT_EQ(ShareOf("0.5%", 199), 1);  // never 0
   EXPECT_EQ(ShareOf("99%", 101), 99);  // rounded down
   EXPECT_EQ(ShareOf("100%", 0), 1);
   EXPECT_EQ(ShareOf("1000000%", int64_t{1} << 60), int64_t{1} << 62);
 }
 
-TEST(BudgetFlagTest, RefusesWhatIsNoShare) {
+TEST(ParseBudgetTest, RefusesWhatIsNoShare) {
   for (const char* text : {"0%", "-5%", "%", "nan%", "inf%", "1e400%", "75 %",
                            "x%", "75%%", "min%", "1.6GiB%", "1000001%"}) {
-    EXPECT_EQ(ErrorOf([&] { Budget(text); }),
+    EXPECT_EQ(ErrorOf([&] { Parsed(text); }),
               "--budget: expected a share of the baseline such as 75%, found "
               "\"" +
                   std::string(text) + "\"");
   }
 }
 
-TEST(BudgetFlagTest, TheMinimum) {
-  EXPECT_EQ(Budget("min").kind, BudgetFlag::Kind::kMinimum);
-  EXPECT_THAT(ErrorOf([] { Budget("MIN"); }), StartsWith("--budget: "));
-}
-
-TEST(BudgetFlagTest, TheMinimumNeedsAProof) {
-  const graph::Profile profile =
-      graph::ReadProfile(ProfilePath("transformer4"));
-  const graph::ModuleTree tree(profile);
-  PlanOptions options;
-  options.reserve_bytes = 1000;
-  const problems::PlanningProblem problem =
-      BuildPlanningProblem(profile, tree, options);
-  const int64_t least = Budget("min").Resolve(problem, {});
-  EXPECT_EQ(least, LeastBudget(problem, {}).bytes);
-  options.reserve_bytes = 0;
-  EXPECT_EQ(
-      least - 1000,
-      Budget("min").Resolve(BuildPlanningProblem(profile, tree, options), {}));
+TEST(ParseBudgetTest, TheMinimum) {
+  EXPECT_EQ(Parsed("min").kind, Budget::Kind::kMinimum);
+  EXPECT_THAT(ErrorOf([] { Parsed("MIN"); }), StartsWith("--budget: "));
 }
 
 TEST(RequireMinimumTest, SaysWhatStoppedTheProofAndHowNearItIs) {
@@ -128,11 +109,6 @@ TEST(RequireMinimumTest, SaysWhatStoppedTheProofAndHowNearItIs) {
   EXPECT_EQ(text(), "");
   least = {.budget = {.bytes = 7, .proven = true, .bound_bytes = 7}};
   EXPECT_EQ(text(), "");
-}
-
-TEST(ForTheMinimumTest, LeavesTimeForAPlan) {
-  EXPECT_EQ(ForTheMinimum({.time_limit_s = 8, .gap = .1}).time_limit_s, 4);
-  EXPECT_EQ(ForTheMinimum({.time_limit_s = 8, .gap = .1}).gap, 0);
 }
 
 class PlanningFlagsTest : public testing::Test {

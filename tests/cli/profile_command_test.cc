@@ -32,7 +32,7 @@ TEST_F(ProfileCommandTest, WritesTheProfileOfATrace) {
 
 TEST_F(ProfileCommandTest, PlansOnProfilesAreWhatTheTraceRuns) {
   AcplanOut({"profile", kTrace, "-o", "p.json"});
-  const json baseline = AcplanJson({"baseline", "p.json"});
+  const json baseline = AcplanJson({"show", "p.json"});
   const json traced = AcplanJson({"simulate", kTrace});
   EXPECT_EQ(baseline["peak_bytes"], traced["baseline"]["peak_bytes"]);
   for (const std::string granularity : {"operator", "module"}) {

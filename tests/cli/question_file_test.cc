@@ -121,11 +121,11 @@ TEST_F(QuestionFileTest, OtherCommandsAndSeveralFiles) {
   AcplanOut(
       {"plan", ProfilePath("gpt2_small"), "--budget", "12GiB", "-o", "b.json"});
   ExpectTheSame(
-      {"compare", ProfilePath("gpt2_small"), "a.json", "b.json", "--json"},
+      {"show", ProfilePath("gpt2_small"), "a.json", "b.json", "--json"},
       {{"profile", ProfilePath("gpt2_small")},
        {"plan", {"a.json", "b.json"}},
        {"json", true}});
-  ExpectTheSame({"baseline", ProfilePath("gpt2_small"), "--json"},
+  ExpectTheSame({"show", ProfilePath("gpt2_small"), "--json"},
                 {{"profile", ProfilePath("gpt2_small")}, {"json", true}});
 }
 

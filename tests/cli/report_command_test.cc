@@ -214,7 +214,7 @@ void ExpectReadOrRefused(const json& document, Read read) {
 
 TEST_F(ReportCommandTest, ReadsAnyFileOrRefusesIt) {
   const json search = AcplanJson(
-      {"llm-search", ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json",
+      {"train", "search", ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json",
        "--gpu", "H100", "--gpus", "64", "--gbs", "512", "--seq", "8192", "--tp",
        "2", "-t", "2"});
   const std::string path = (folder() / "changed.json").string();
@@ -230,7 +230,7 @@ TEST_F(ReportCommandTest, ReadsAnyFileOrRefusesIt) {
 }
 
 TEST_F(ReportCommandTest, ShowsStrategiesOfCalculonsCostModel) {
-  AcplanOut({"llm-optimal-execution",
+  AcplanOut({"calculon", "llm-optimal-execution",
              ACPLAN_DATA_DIR "/models/megatron-22B.json", "64", "64", "float16",
              ACPLAN_DATA_DIR "/systems/a100_80g.json", "found.json", "-t",
              "8"});
@@ -265,7 +265,7 @@ TEST_F(ReportCommandTest, RefusesWhatItCannotShow) {
       R"( "best": []})");
   PutFile("other.json",
           R"({"format": "acplan.training_search", "version": 2})");
-  AcplanOut({"llm-optimal-execution",
+  AcplanOut({"calculon", "llm-optimal-execution",
              ACPLAN_DATA_DIR "/models/megatron-22B.json", "64", "64", "float16",
              ACPLAN_DATA_DIR "/systems/a100_80g.json", "found.json"});
   AcplanOut({"plan", kTrace, "--budget", "99%", "-o", "plan.json"});

@@ -84,8 +84,8 @@ TEST_F(SearchCommandsTest, GoldenSearches) {
     const std::string output = fmt::format("{}.{}", id, extension);
     const json& given_args = meta.at("args");
     std::vector<std::string> arguments = {
-        meta.at("command"), Data(given_args[0]), given_args[1], given_args[2],
-        given_args[3],      Data(given_args[4]), output};
+        "calculon",    meta.at("command"), Data(given_args[0]), given_args[1],
+        given_args[2], given_args[3],      Data(given_args[4]), output};
     for (const json& flag : meta.at("flags")) arguments.push_back(flag);
     const Outcome outcome = Acplan(arguments);
     const bool is_crash = meta.at("exit") == 1;
@@ -109,8 +109,8 @@ TEST_F(SearchCommandsTest, GoldenSearches) {
 
 TEST_F(SearchCommandsTest, TheUnevenModelHasBadExecutions) {
   const std::string out =
-      AcplanOut({"loe", Data("custom/models/uneven-ff.json"), "4", "4",
-                 "bfloat16", Data("custom/systems/nomem2_1net.json"),
+      AcplanOut({"calculon", "loe", Data("custom/models/uneven-ff.json"), "4",
+                 "4", "bfloat16", Data("custom/systems/nomem2_1net.json"),
                  "best.json", "-m", "--no-tp-overlap", "--no-dp-overlap"});
   EXPECT_THAT(Lines(out), Contains("Total executions: 319"));
   EXPECT_EQ(
@@ -119,8 +119,8 @@ TEST_F(SearchCommandsTest, TheUnevenModelHasBadExecutions) {
 
 TEST_F(SearchCommandsTest, NothingFeasible) {
   const std::vector<std::string> none = {
-      "loe",      Data("models/megatron-1T.json"),        "2", "2",
-      "bfloat16", Data("custom/systems/nomem2_1net.json")};
+      "calculon", "loe",      Data("models/megatron-1T.json"),        "2",
+      "2",        "bfloat16", Data("custom/systems/nomem2_1net.json")};
   const auto extended = [&](std::vector<std::string> more) {
     more.insert(more.begin(), none.begin(), none.end());
     return Acplan(more);
@@ -136,8 +136,8 @@ TEST_F(SearchCommandsTest, NothingFeasible) {
   for (const auto& [procs, batch] :
        std::vector<std::pair<std::string, std::string>>{{"0", "2"},
                                                         {"2", "0"}}) {
-    const Outcome outcome =
-        Acplan({"loe", none[1], procs, batch, "bfloat16", none[5], "no.json"});
+    const Outcome outcome = Acplan({"calculon", "loe", none[2], procs, batch,
+                                    "bfloat16", none[6], "no.json"});
     EXPECT_EQ(outcome.exit_code, 3);
     EXPECT_THAT(outcome.out,
                 HasSubstr("No acceptable configurations found :("));
@@ -145,35 +145,36 @@ TEST_F(SearchCommandsTest, NothingFeasible) {
 }
 
 TEST_F(SearchCommandsTest, DebugCountsAndWritesNothing) {
-  const std::string out = AcplanOut(Search("loe", "best.json", {"-d"}));
+  const std::string out =
+      AcplanOut(Search("calculon loe", "best.json", {"-d"}));
   EXPECT_THAT(Lines(out), Contains("Good executions: 0"));
   EXPECT_FALSE(Exists("best.json"));
-  AcplanOut(Search("loe", "best.json"));
-  const std::string output = AcplanOut(Search("loe", "best.json"));
+  AcplanOut(Search("calculon loe", "best.json"));
+  const std::string output = AcplanOut(Search("calculon loe", "best.json"));
   EXPECT_EQ(Lines(out).front(), Lines(output).front());
-  const std::string all = AcplanOut(Search("lae", "all.csv", {"-d"}));
+  const std::string all = AcplanOut(Search("calculon lae", "all.csv", {"-d"}));
   EXPECT_FALSE(Exists("all.csv"));
   EXPECT_THAT(all, Not(HasSubstr("Good executions: 0")));
 }
 
 TEST_F(SearchCommandsTest, ThreadsChangeNothing) {
-  AcplanOut(Search("loe", "one.json", {"-c", "1", "-t", "30", "-l"}));
-  AcplanOut(Search("loe", "four.json", {"-c", "4", "-t", "30", "-l"}));
+  AcplanOut(Search("calculon loe", "one.json", {"-c", "1", "-t", "30", "-l"}));
+  AcplanOut(Search("calculon loe", "four.json", {"-c", "4", "-t", "30", "-l"}));
   EXPECT_TRUE(Read("one.json") == Read("four.json"));
-  AcplanOut(Search("lae", "one.csv", {"-c", "1"}));
-  AcplanOut(Search("lae", "four.csv", {"-c", "4"}));
+  AcplanOut(Search("calculon lae", "one.csv", {"-c", "1"}));
+  AcplanOut(Search("calculon lae", "four.csv", {"-c", "4"}));
   EXPECT_TRUE(Read("one.csv") == Read("four.csv"));
 }
 
 TEST_F(SearchCommandsTest, FourShardsAreOneSearch) {
   for (const std::string extension : {"json", "csv.gz"}) {
     const std::string whole = "whole." + extension;
-    AcplanOut(Search("loe", whole, {"-t", "40", "-f", "both"}));
-    std::vector<std::string> merge = {"llm-merge"};
+    AcplanOut(Search("calculon loe", whole, {"-t", "40", "-f", "both"}));
+    std::vector<std::string> merge = {"calculon", "llm-merge"};
     for (const char* shard : {"3", "1", "4", "2"}) {
       const std::string part = fmt::format("part{}.json.gz", shard);
       AcplanOut(Search(
-          "loe", part,
+          "calculon loe", part,
           {"-t", "40", "-f", "both", "--shard", fmt::format("{}/4", shard)}));
       merge.push_back(part);
     }
@@ -182,17 +183,18 @@ TEST_F(SearchCommandsTest, FourShardsAreOneSearch) {
     const std::string out = AcplanOut(merge);
     EXPECT_TRUE(Read(whole) == Read(merged));
     EXPECT_EQ(UntimedLines(out),
-              UntimedLines(
-                  AcplanOut(Search("loe", whole, {"-t", "40", "-f", "both"}))));
+              UntimedLines(AcplanOut(
+                  Search("calculon loe", whole, {"-t", "40", "-f", "both"}))));
   }
 }
 
 TEST_F(SearchCommandsTest, FourShardsOfAllExecutions) {
-  AcplanOut(Search("lae", "whole.csv.gz"));
-  std::vector<std::string> merge = {"llm-merge"};
+  AcplanOut(Search("calculon lae", "whole.csv.gz"));
+  std::vector<std::string> merge = {"calculon", "llm-merge"};
   for (const char* shard : {"2", "1", "4", "3"}) {
     const std::string part = fmt::format("part{}.csv.gz", shard);
-    AcplanOut(Search("lae", part, {"--shard", fmt::format("{}/4", shard)}));
+    AcplanOut(
+        Search("calculon lae", part, {"--shard", fmt::format("{}/4", shard)}));
     merge.push_back(part);
   }
   merge.push_back("merged.csv.gz");
@@ -203,13 +205,13 @@ TEST_F(SearchCommandsTest, FourShardsOfAllExecutions) {
 
 TEST_F(SearchCommandsTest, ShardsKeepTheOrderOfEqualRates) {
   const std::vector<std::string> flags = {"-t", "3000"};
-  AcplanOut(Search("loe", "whole.json", flags));
-  std::vector<std::string> merge = {"llm-merge"};
+  AcplanOut(Search("calculon loe", "whole.json", flags));
+  std::vector<std::string> merge = {"calculon", "llm-merge"};
   for (int shard = 1; shard <= 7; ++shard) {
     std::vector<std::string> more = flags;
     more.insert(more.end(), {"--shard", fmt::format("{}/7", shard)});
     merge.push_back(fmt::format("part{}.json", shard));
-    AcplanOut(Search("loe", merge.back(), more));
+    AcplanOut(Search("calculon loe", merge.back(), more));
   }
   merge.push_back("merged.json");
   AcplanOut(merge);
@@ -217,15 +219,16 @@ TEST_F(SearchCommandsTest, ShardsKeepTheOrderOfEqualRates) {
 }
 
 TEST_F(SearchCommandsTest, ShardsThatWereChanged) {
-  AcplanOut(Search("loe", "1.json", {"-t", "3", "--shard", "1/2"}));
-  AcplanOut(Search("loe", "2.json", {"-t", "3", "--shard", "2/2"}));
+  AcplanOut(Search("calculon loe", "1.json", {"-t", "3", "--shard", "1/2"}));
+  AcplanOut(Search("calculon loe", "2.json", {"-t", "3", "--shard", "2/2"}));
   const auto refuse = [&](const std::string& pointer, const json& value,
                           const std::vector<std::string>& said) {
     json part = json::parse(Read("2.json"));
     part[json::json_pointer(pointer)] = value;
     graph::WriteFile(folder() / "bad.json", part.dump());
-    ExpectRefused(Acplan({"llm-merge", "1.json", "bad.json", "out.json"}),
-                  said);
+    ExpectRefused(
+        Acplan({"calculon", "llm-merge", "1.json", "bad.json", "out.json"}),
+        said);
   };
   refuse("/1/stats/sample_rate", nullptr, {"bad.json", "sample_rate"});
   refuse("/1/stats", 3, {"bad.json", "stats"});
@@ -234,23 +237,24 @@ TEST_F(SearchCommandsTest, ShardsThatWereChanged) {
   refuse("/3", json::parse(Read("2.json")).at("2"),
          {"bad.json", "3 executions, as its note says, found 4"});
 
-  AcplanOut(Search("lae", "1.csv", {"--shard", "1/2"}));
-  AcplanOut(Search("lae", "2.csv", {"--shard", "2/2"}));
+  AcplanOut(Search("calculon lae", "1.csv", {"--shard", "1/2"}));
+  AcplanOut(Search("calculon lae", "2.csv", {"--shard", "2/2"}));
   const std::string text = Read("2.csv");
   const size_t second = text.find('\n') + 1;
   graph::WriteFile(
       folder() / "bad.csv",
       text.substr(0, second) + text.substr(text.find('\n', second) + 1));
-  ExpectRefused(Acplan({"llm-merge", "1.csv", "bad.csv", "out.csv"}),
-                {"bad.csv", "rows, as its note says, found"});
+  ExpectRefused(
+      Acplan({"calculon", "llm-merge", "1.csv", "bad.csv", "out.csv"}),
+      {"bad.csv", "rows, as its note says, found"});
   EXPECT_FALSE(Exists("out.csv"));
 }
 
 // A note names the command that wrote the file, which determines how the rest is
 // read.
 TEST_F(SearchCommandsTest, ShardsWithTheNoteOfAnotherFile) {
-  AcplanOut(Search("lae", "1.csv", {"--shard", "1/1"}));
-  AcplanOut(Search("loe", "1.json", {"-t", "3", "--shard", "1/1"}));
+  AcplanOut(Search("calculon lae", "1.csv", {"--shard", "1/1"}));
+  AcplanOut(Search("calculon loe", "1.json", {"-t", "3", "--shard", "1/1"}));
   const auto refuse = [&](const std::string& file, const std::string& find,
                           const std::string& replace,
                           const std::vector<std::string>& said) {
@@ -259,7 +263,8 @@ TEST_F(SearchCommandsTest, ShardsWithTheNoteOfAnotherFile) {
     ASSERT_NE(at, std::string::npos);
     text.replace(at, find.size(), replace);
     graph::WriteFile(folder() / ("bad" + file), text);
-    ExpectRefused(Acplan({"llm-merge", "bad" + file, "out" + file}), said);
+    ExpectRefused(Acplan({"calculon", "llm-merge", "bad" + file, "out" + file}),
+                  said);
     EXPECT_FALSE(Exists("out" + file));
   };
   refuse("1.csv", "llm-all-executions", "llm-optimal-execution",
@@ -277,17 +282,17 @@ TEST_F(SearchCommandsTest, ShardsMustBelongTogether) {
   const auto make = [&](const std::string& name, const std::string& shard,
                         std::vector<std::string> more = {}) {
     more.insert(more.end(), {"--shard", shard});
-    AcplanOut(Search("loe", name, more));
+    AcplanOut(Search("calculon loe", name, more));
   };
   make("1.json", "1/2");
   make("2.json", "2/2");
   make("3.json", "3/3");
   make("other.json", "2/2", {"-f", "both"});
-  AcplanOut(Search("loe", "whole.json"));
-  AcplanOut({"llm-merge", "1.json", "2.json", "merged.json"});
+  AcplanOut(Search("calculon loe", "whole.json"));
+  AcplanOut({"calculon", "llm-merge", "1.json", "2.json", "merged.json"});
   const auto refuse = [&](const std::vector<std::string>& files,
                           const std::vector<std::string>& said) {
-    std::vector<std::string> arguments = {"llm-merge"};
+    std::vector<std::string> arguments = {"calculon", "llm-merge"};
     arguments.insert(arguments.end(), files.begin(), files.end());
     ExpectRefused(Acplan(arguments), said);
   };
@@ -311,31 +316,44 @@ TEST_F(SearchCommandsTest, WrongArguments) {
   const std::string model = Data("models/megatron-126M.json");
   const std::string system = Data("systems/a100_80g.json");
   const std::vector<Case> cases = {
-      {{"loe", model, "x", "4", "float16", system, "o.json"}, {"NUM_PROCS"}},
-      {{"loe", model, "-4", "4", "float16", system, "o.json"}, {"4"}},
-      {{"loe", model, "4", "4.5", "float16", system, "o.json"}, {"MAX_BATCH"}},
-      {{"loe", model, "4", "4", "fp16", system, "o.json"},
+      {{"calculon", "loe", model, "x", "4", "float16", system, "o.json"},
+       {"NUM_PROCS"}},
+      {{"calculon", "loe", model, "-4", "4", "float16", system, "o.json"},
+       {"4"}},
+      {{"calculon", "loe", model, "4", "4.5", "float16", system, "o.json"},
+       {"MAX_BATCH"}},
+      {{"calculon", "loe", model, "4", "4", "fp16", system, "o.json"},
        {"DATATYPE", "float8, float16, float32, bfloat16", "\"fp16\""}},
-      {{"loe", model, "4", "4", "float8", system, "o.json"},
+      {{"calculon", "loe", model, "4", "4", "float8", system, "o.json"},
        {"DATATYPE", "a100_80g.json", "float8"}},
-      {{"loe", model, "4", "4", "float16", system, "o.txt"}, {"o.txt", ".csv"}},
-      {{"loe", model, "4", "4", "float16", system, "none/o.json"}, {"none/"}},
-      {{"loe", model, "4", "4", "float16", system, "o.json", "-t", "0"},
+      {{"calculon", "loe", model, "4", "4", "float16", system, "o.txt"},
+       {"o.txt", ".csv"}},
+      {{"calculon", "loe", model, "4", "4", "float16", system, "none/o.json"},
+       {"none/"}},
+      {{"calculon", "loe", model, "4", "4", "float16", system, "o.json", "-t",
+        "0"},
        {"--top-n"}},
-      {{"loe", model, "4", "4", "float16", system, "o.json", "-c", "0"},
+      {{"calculon", "loe", model, "4", "4", "float16", system, "o.json", "-c",
+        "0"},
        {"--cpus"}},
-      {{"loe", model, "4", "4", "float16", system, "o.json", "-f", "maybe"},
+      {{"calculon", "loe", model, "4", "4", "float16", system, "o.json", "-f",
+        "maybe"},
        {"--fused_activation", "\"maybe\""}},
-      {{"loe", model, "4", "4", "float16", system, "o.json", "--shard", "3"},
+      {{"calculon", "loe", model, "4", "4", "float16", system, "o.json",
+        "--shard", "3"},
        {"--shard", "i/n"}},
-      {{"loe", model, "4", "4", "float16", system, "o.json", "--shard", "3/2"},
+      {{"calculon", "loe", model, "4", "4", "float16", system, "o.json",
+        "--shard", "3/2"},
        {"--shard", "1 to 2"}},
-      {{"loe", model, "4", "4", "float16", system, "o.csv", "--shard", "1/2"},
+      {{"calculon", "loe", model, "4", "4", "float16", system, "o.csv",
+        "--shard", "1/2"},
        {"o.csv", ".json"}},
-      {{"loe", model, "4", "4", "float16", system}, {"OUTPUT"}},
-      {{"lae", model, "4", "4", "float16", system, "o.json"}, {".csv"}},
-      {{"lae", model, "4", "4", "float16", system, "o.csv", "-m"}, {"-m"}},
-      {{"loe", "none.json", "4", "4", "float16", system, "o.json"},
+      {{"calculon", "loe", model, "4", "4", "float16", system}, {"OUTPUT"}},
+      {{"calculon", "lae", model, "4", "4", "float16", system, "o.json"},
+       {".csv"}},
+      {{"calculon", "lae", model, "4", "4", "float16", system, "o.csv", "-m"},
+       {"-m"}},
+      {{"calculon", "loe", "none.json", "4", "4", "float16", system, "o.json"},
        {"none.json"}},
   };
   for (const Case& one : cases) {
@@ -344,11 +362,12 @@ TEST_F(SearchCommandsTest, WrongArguments) {
 }
 
 TEST_F(SearchCommandsTest, CtrlCWritesTheBestSoFar) {
-  Process process(ACPLAN_PROGRAM,
-                  {"loe", Data("models/megatron-1T.json"), "61440", "61440",
-                   "float16", Data("custom/systems/roofline_4dt_3net.json"),
-                   "best.json", "-f", "both", "--verbose", "-c", "1"},
-                  folder());
+  Process process(
+      ACPLAN_PROGRAM,
+      {"calculon", "loe", Data("models/megatron-1T.json"), "61440", "61440",
+       "float16", Data("custom/systems/roofline_4dt_3net.json"), "best.json",
+       "-f", "both", "--verbose", "-c", "1"},
+      folder());
   while (process.ErrSoFar().find(" executions ") == std::string::npos &&
          !process.HasEnded()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -69,7 +69,7 @@ class SkipAndSegmentsTest : public CliTest {
          {std::vector<std::string>{"simulate", kTrace, "plan.json", "-o",
                                    "out.json", "--json"},
           {"check", kTrace, "plan.json", "--budget", "1GiB"},
-          {"compare", kTrace, "plan.json"}}) {
+          {"show", kTrace, "plan.json"}}) {
       SCOPED_TRACE(command[0]);
       ExpectRefused(Acplan(command), fragments);
       EXPECT_FALSE(Exists("out.json"));
@@ -124,7 +124,7 @@ TEST_F(SkipAndSegmentsTest, PlansAreWhatOtherCommandsFind) {
     EXPECT_EQ(simulated["planned"]["peak_bytes"], plan["peak_bytes"]);
     EXPECT_DOUBLE_EQ(simulated["planned"]["recompute_ms"],
                      plan["recompute_ms"]);
-    const json compared = AcplanJson({"compare", kTrace, "plan.json"});
+    const json compared = AcplanJson({"show", kTrace, "plan.json"});
     EXPECT_EQ(compared["plans"].back()["peak_bytes"], plan["peak_bytes"]);
     EXPECT_DOUBLE_EQ(compared["plans"].back()["recompute_ms"],
                      plan["recompute_ms"]);
@@ -185,7 +185,7 @@ TEST_F(SkipAndSegmentsTest, WhatIsSkippedMayNotBeNeeded) {
     EXPECT_THAT(Check(PlanOf({unit})).out, HasSubstr("holds: 1 unit"));
     unit["ops"][0]["decision"] = "skip";
     PutFile("plan.json", PlanOf({unit}).dump());
-    for (const char* command : {"simulate", "compare"}) {
+    for (const char* command : {"simulate", "show"}) {
       ExpectRefused(Acplan({command, kTrace, "plan.json"}),
                     {"operator 0 (aten.native_layer_norm.default) cannot be "
                      "skipped: operator 2 (aten.addmm.default), which runs "
@@ -205,7 +205,7 @@ TEST_F(SkipAndSegmentsTest, OtherMemoryModelsDoNotKnowWhatSkippingDoes) {
   PutFile("plan.json", PlanOf({unit}).dump());
   for (const char* model : {"snapshot", "torch"}) {
     const Outcome compared =
-        Acplan({"compare", kTrace, "plan.json", "--memory-model", model});
+        Acplan({"show", kTrace, "plan.json", "--memory-model", model});
     ExpectRefused(compared, {"plan.json: GPT2LMHeadModel.transformer.h.1: "
                              "operator ",
                              " is skipped, of which the effect is known on "

@@ -75,7 +75,7 @@ TEST_F(TerminalTest, QuietSilencesWarnings) {
 }
 
 TEST_F(TerminalTest, QuietDoesNotSilenceErrors) {
-  EXPECT_THAT(Acplan({"baseline", "missing.json", "-q"}).err,
+  EXPECT_THAT(Acplan({"show", "missing.json", "-q"}).err,
               HasSubstr("missing.json"));
 }
 
@@ -95,9 +95,9 @@ class JsonErrorsTest : public CliTest {
 
 TEST_F(JsonErrorsTest, AreThoseOfTheText) {
   for (const auto& arguments : std::vector<std::vector<std::string>>{
-           {"baseline", "missing \"x\".json"},
-           {"baseline", profile_, "--bogus"},
-           {"baseline"},
+           {"show", "missing \"x\".json"},
+           {"show", profile_, "--bogus"},
+           {"show"},
            {"plan", profile_, "--budget", "two"},
            {"plan", profile_, "--budget", "2GiB", "--ac-units", "a\nb"},
            {"plam"}}) {
@@ -112,11 +112,11 @@ TEST_F(JsonErrorsTest, AreThoseOfTheText) {
 
 TEST_F(JsonErrorsTest, TheFlagMayStandAnywhere) {
   for (const auto& arguments : std::vector<std::vector<std::string>>{
-           {"--errors", "json", "baseline", "missing.json"},
-           {"--errors=json", "baseline", "missing.json"},
-           {"baseline", "--errors=json", "missing.json"},
-           {"--errors", "json", "-v", "INFO", "llm", "a.json", "b.json",
-            "c.json"}}) {
+           {"--errors", "json", "show", "missing.json"},
+           {"--errors=json", "show", "missing.json"},
+           {"show", "--errors=json", "missing.json"},
+           {"--errors", "json", "-v", "INFO", "calculon", "llm", "a.json",
+            "b.json", "c.json"}}) {
     const Outcome outcome = Acplan(arguments);
     EXPECT_THAT(json::parse(outcome.err).at("error").get<std::string>(),
                 HasSubstr("cannot be opened"));
@@ -139,7 +139,7 @@ TEST_F(JsonErrorsTest, TellWhatTheResultsSay) {
   EXPECT_THAT(
       infeasible.at("error").get<std::string>(),
       AllOf(StartsWith("infeasible: no plan fits in 1.00 MiB (1,048,576 "
-                       "bytes); the smallest budget that a plan fits: "),
+                       "bytes); the smallest feasible budget: "),
             Not(HasSubstr("\n"))));
   EXPECT_EQ(infeasible.at("exit_code"), 3);
   EXPECT_THAT(Acplan({"plan", profile_, "--budget", "1MiB"}).err, IsEmpty());
@@ -156,8 +156,8 @@ TEST_F(JsonErrorsTest, TellWhatTheResultsSay) {
 }
 
 TEST_F(JsonErrorsTest, SuccessSaysNothing) {
-  EXPECT_EQ(AcplanOut({"baseline", profile_, "--errors", "json"}),
-            AcplanOut({"baseline", profile_}));
+  EXPECT_EQ(AcplanOut({"show", profile_, "--errors", "json"}),
+            AcplanOut({"show", profile_}));
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TEST_F(TraceCommandTest, NothingFitsBelowTheMinimum) {
       Acplan({"plan", kTrace, "--budget", std::to_string(bytes - 1)});
   EXPECT_EQ(below.exit_code, 3);
   EXPECT_THAT(below.out, HasSubstr("infeasible"));
-  EXPECT_THAT(below.out, HasSubstr("the smallest budget that a plan fits"));
+  EXPECT_THAT(below.out, HasSubstr("the smallest feasible budget"));
 }
 
 // SegFormer with its head: the proof of its least budget takes a while.
@@ -155,7 +155,7 @@ TEST_F(TraceCommandTest, SnapshotPlansAreSimulated) {
 
 TEST_F(TraceCommandTest, ComparesUnderTheTrace) {
   const json plan = PlanAt("90%");
-  const json compared = AcplanJson({"compare", kTrace, "plan.json"});
+  const json compared = AcplanJson({"show", kTrace, "plan.json"});
   EXPECT_EQ(compared["memory_model"], "trace");
   EXPECT_EQ(compared["plans"][0]["peak_bytes"], plan["baseline"]["peak_bytes"]);
   EXPECT_EQ(compared["plans"][1]["peak_bytes"], plan["peak_bytes"]);
@@ -179,10 +179,10 @@ TEST_F(TraceCommandTest, RanksShareStates) {
 }
 
 TEST_F(TraceCommandTest, TreesShowTheDataflowOfModules) {
-  const json tree = AcplanJson({"tree", kTrace});
+  const json tree = AcplanJson({"show", "--modules", kTrace});
   EXPECT_GT(tree[0]["dataflow"]["fwd_mem_tmp"], 0);
   EXPECT_GT(tree[0]["dataflow"]["bwd_mem_out"], 0);
-  const std::string text = AcplanOut({"tree", kTrace});
+  const std::string text = AcplanOut({"show", "--modules", kTrace});
   EXPECT_THAT(text, HasSubstr("saved inside"));
 }
 
@@ -199,7 +199,7 @@ TEST_F(TraceCommandTest, WhatTakesATraceSaysSo) {
          "--memory-model: expected snapshot or torch with a profile");
   expect({"check", "profile.json", "plan.json", "--budget", "90%"},
          "plan.json: memory_model: expected another one than trace");
-  expect({"compare", "profile.json", "plan.json"},
+  expect({"show", "profile.json", "plan.json"},
          "plan.json: memory_model: expected another one than trace");
   expect({"plan", kTrace, "--budget", "90%", "--memory-model", "trace",
           "--granularity", "module"},

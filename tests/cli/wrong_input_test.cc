@@ -66,7 +66,7 @@ TEST_F(WrongInputTest, FilesThatAreNoProfiles) {
     Fragments said = file.said;
     said.push_back("acplan: " + file.name + ": ");
     ExpectPlanRefused({file.name, "--budget", "2GiB"}, said);
-    ExpectRefused(Acplan({"tree", file.name}), said);
+    ExpectRefused(Acplan({"show", "--modules", file.name}), said);
     ExpectRefused(
         Acplan({"check", "profile.json", file.name, "--budget", "2GiB"}), said);
   }
@@ -188,7 +188,7 @@ TEST_F(WrongInputTest, Plans) {
     ExpectRefused(
         Acplan({"check", "profile.json", "plan.json", "--budget", "2GiB"}),
         said);
-    ExpectRefused(Acplan({"compare", "profile.json", "plan.json"}), said);
+    ExpectRefused(Acplan({"show", "profile.json", "plan.json"}), said);
   }
 }
 
@@ -203,7 +203,7 @@ TEST_F(WrongInputTest, AnInfeasiblePlanFile) {
   ExpectRefused(
       Acplan({"check", "profile.json", "infeasible.json", "--budget", "2GiB"}),
       said);
-  ExpectRefused(Acplan({"compare", "profile.json", "infeasible.json"}), said);
+  ExpectRefused(Acplan({"show", "profile.json", "infeasible.json"}), said);
 }
 
 TEST_F(WrongInputTest, APlanForAnotherModel) {
@@ -213,7 +213,7 @@ TEST_F(WrongInputTest, APlanForAnotherModel) {
   const std::string gpt2 = ProfilePath("gpt2_small");
   ExpectRefused(Acplan({"check", gpt2, "plan.json", "--budget", "20GiB"}),
                 said);
-  ExpectRefused(Acplan({"compare", gpt2, "plan.json"}), said);
+  ExpectRefused(Acplan({"show", gpt2, "plan.json"}), said);
 }
 
 TEST_F(WrongInputTest, ProfileAndPlanMixedUp) {
@@ -499,15 +499,25 @@ TEST_F(WrongInputTest, OtherCommands) {
       {{"completion", "fish"},
        {"completion: expected bash or zsh, found 'fish'"}},
       {{"man"}, {"FOLDER is required"}},
-      {{"tree"}, {"PROFILE is required"}},
-      {{"tree", "profile.json", "--depth", "-1"}, {"--depth: ", "'-1'"}},
-      {{"tree", "profile.json", "--depth", "all"}, {"--depth: ", "'all'"}},
-      {{"baseline", "profile.json", "--budget", "1GiB"},
+      {{"show", "--modules"}, {"PROFILE is required"}},
+      {{"show", "--modules", "profile.json", "--depth", "-1"},
+       {"--depth: ", "'-1'"}},
+      {{"show", "--modules", "profile.json", "--depth", "all"},
+       {"--depth: ", "'all'"}},
+      {{"show", "profile.json", "--budget", "1GiB"},
        {"unknown flag '--budget'"}},
-      {{"compare", "profile.json"}, {"PLAN is required"}},
-      {{"compare", "profile.json", "missing.json"},
+      {{"show", "profile.json", "--depth", "1"}, {"--depth: expected with"}},
+      {{"show", "profile.json", "--all"}, {"--all: expected with --modules"}},
+      {{"show", "profile.json", "plan.json", "--modules"},
+       {"--modules: expected without plans"}},
+      {{"train", "serach"},
+       {"unknown command 'serach'; did you mean search?",
+        "(see 'acplan train --help')"}},
+      {{"module", "curve", "profile.json", "M", "--bogus"},
+       {"unknown flag '--bogus' (see 'acplan module curve --help')"}},
+      {{"show", "profile.json", "missing.json"},
        {"missing.json: cannot be opened"}},
-      {{"compare", "profile.json", ""}, {"PLAN: expected a value"}},
+      {{"show", "profile.json", ""}, {"PLAN: expected a value"}},
       {{"check", "profile.json", "plan.json"}, {"--budget is required"}},
       {{"check", "profile.json", "plan.json", "--budget", "2GiB", "--reserve",
         "2GiB"},
@@ -528,9 +538,9 @@ TEST_F(WrongInputTest, GlobalFlagsWithoutAValue) {
       {{"--color", "plan"}, {"--color: expected", "found 'plan'"}},
       {{"plan", "profile.json", "--color", "--budget", "2GiB"},
        {"--color: expected", "found '--budget'"}},
-      {{"--errors", "baseline", "profile.json"},
-       {"--errors: expected text or json, found 'baseline'"}},
-      {{"baseline", "profile.json", "--color"},
+      {{"--errors", "show", "profile.json"},
+       {"--errors: expected text or json, found 'show'"}},
+      {{"show", "profile.json", "--color"},
        {"--color: expected a value, found none"}}};
   for (const WrongArguments& wrong : cases) {
     SCOPED_TRACE(testing::PrintToString(wrong.arguments));
@@ -543,38 +553,38 @@ TEST_F(WrongInputTest, NamesThatATerminalObeys) {
   json profile = SmallProfile();
   profile["model"]["name"] = "m\u009b31m\u202e\x1b[2J";
   PutFile("profile.json", profile.dump());
-  for (const char* command : {"baseline", "tree", "frontier"}) {
+  for (const char* command : {"show", "show --modules", "frontier"}) {
     const std::string text = AcplanOut({command, "profile.json"});
     for (const char* raw : {"\u009b", "\u202e", "\x1b"}) {
       EXPECT_THAT(text, testing::Not(testing::HasSubstr(raw))) << command;
     }
   }
-  EXPECT_THAT(AcplanOut({"baseline", "profile.json"}),
+  EXPECT_THAT(AcplanOut({"show", "profile.json"}),
               testing::HasSubstr("m\\u009b31m\\u202e\\u001b[2J"));
   for (json& module : profile["modules"]) {
     module["fqn"] = module["fqn"].get<std::string>() + "\u202e";
   }
   PutFile("profile.json", profile.dump());
-  ExpectRefused(Acplan({"tree", "profile.json"}),
+  ExpectRefused(Acplan({"show", "--modules", "profile.json"}),
                 {"modules[0]", "\\u202e", "without control characters"});
 }
 
 TEST_F(WrongInputTest, Curve) {
   const auto extended = [](std::vector<std::string> more) {
     more.insert(more.begin(),
-                {"curve", "profile.json", "Transformer.layers.0"});
+                {"module", "curve", "profile.json", "Transformer.layers.0"});
     return more;
   };
   const std::vector<WrongArguments> cases{
-      {{"curve"}, {"PROFILE is required"}},
-      {{"curve", "profile.json"}, {"MODULE is required"}},
-      {{"curve", "missing.json", "Transformer"},
+      {{"module", "curve"}, {"PROFILE is required"}},
+      {{"module", "curve", "profile.json"}, {"MODULE is required"}},
+      {{"module", "curve", "missing.json", "Transformer"},
        {"missing.json: cannot be opened"}},
-      {{"curve", "profile.json", ""}, {"MODULE: expected a value"}},
-      {{"curve", "profile.json", "layers.0"},
+      {{"module", "curve", "profile.json", ""}, {"MODULE: expected a value"}},
+      {{"module", "curve", "profile.json", "layers.0"},
        {"MODULE: expected the name of a module, found \"layers.0\"",
         "nearest: Transformer.layers.0"}},
-      {{"curve", "profile.json", "Transformer.output"},
+      {{"module", "curve", "profile.json", "Transformer.output"},
        {"MODULE: expected a module with operator statistics, found "
         "\"Transformer.output\", which is a leaf"}},
       {extended({"--segments", "0"}),
@@ -611,29 +621,33 @@ TEST_F(WrongInputTest, Curve) {
 
 TEST_F(WrongInputTest, Ops) {
   const auto extended = [](std::vector<std::string> more) {
-    more.insert(more.begin(), {"ops", "profile.json", "Transformer.layers.0",
-                               "--memory-budget", "0.5"});
+    more.insert(more.begin(),
+                {"module", "policy", "profile.json", "Transformer.layers.0",
+                 "--memory-budget", "0.5"});
     return more;
   };
   const auto budget = [](const std::string& share) {
-    return std::vector<std::string>{"ops", "profile.json",
-                                    "Transformer.layers.0", "--memory-budget",
-                                    share};
+    return std::vector<std::string>{"module",          "policy",
+                                    "profile.json",    "Transformer.layers.0",
+                                    "--memory-budget", share};
   };
   std::vector<WrongArguments> cases{
-      {{"ops"}, {"required"}},
-      {{"ops", "profile.json", "--memory-budget", "0.5"},
+      {{"module", "policy"}, {"required"}},
+      {{"module", "policy", "profile.json", "--memory-budget", "0.5"},
        {"MODULE is required"}},
-      {{"ops", "profile.json", "Transformer.layers.0"},
-       {"--memory-budget is required", "acplan ops --help"}},
-      {{"ops", "missing.json", "Transformer", "--memory-budget", "0.5"},
+      {{"module", "policy", "profile.json", "Transformer.layers.0"},
+       {"--memory-budget is required", "acplan module policy --help"}},
+      {{"module", "policy", "missing.json", "Transformer", "--memory-budget",
+        "0.5"},
        {"missing.json: cannot be opened"}},
-      {{"ops", "profile.json", "", "--memory-budget", "0.5"},
+      {{"module", "policy", "profile.json", "", "--memory-budget", "0.5"},
        {"MODULE: expected a value"}},
-      {{"ops", "profile.json", "layers.0", "--memory-budget", "0.5"},
+      {{"module", "policy", "profile.json", "layers.0", "--memory-budget",
+        "0.5"},
        {"MODULE: expected the name of a module, found \"layers.0\"",
         "nearest: Transformer.layers.0"}},
-      {{"ops", "profile.json", "Transformer.output", "--memory-budget", "0.5"},
+      {{"module", "policy", "profile.json", "Transformer.output",
+        "--memory-budget", "0.5"},
        {"MODULE: expected a module with operator statistics, found "
         "\"Transformer.output\", which is a leaf"}},
       {budget(""), {"--memory-budget: expected a value, found an empty one"}},

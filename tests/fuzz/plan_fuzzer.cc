@@ -99,7 +99,7 @@ std::string ValidInput(unsigned seed) {
   acplan::solver::SearchLimits limits;
   limits.node_limit = 200;
   const double share = std::uniform_real_distribution(0., 1.)(random);
-  const int64_t least = LeastBudget(problem, limits).bytes;
+  const int64_t least = LeastPlan(problem, limits).budget.bytes;
   const auto room = static_cast<double>(problem.unplanned_peak_bytes - least);
   const int64_t budget = least + static_cast<int64_t>(share * room);
   return PlanToJson(PlanFor(problem, budget, limits).plan);

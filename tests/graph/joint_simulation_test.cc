@@ -66,7 +66,7 @@ TEST(JointSimulation, KeepsAllThatBackwardReads) {
   const std::vector<char> all = simulator.AllKept();
   EXPECT_EQ(KeptNames(graph, all), "shye");
   const JointRun run = simulator.Run(all);
-  EXPECT_EQ(run.kept, all);
+  EXPECT_EQ(run.is_kept, all);
   EXPECT_THAT(Steps(graph, run),
               ElementsAre("seed", "mm", "drop", "loss", "scale", "|", "loss_b",
                           "again drop", "drop_b", "mm_b"));
@@ -92,7 +92,7 @@ TEST(JointSimulation, KeepsAllThatBackwardReads) {
 TEST(JointSimulation, MakesAgainWhatIsNotKept) {
   const JointGraph graph = Small();
   const JointRun run = JointSimulator(graph).Run(Keeping(graph, {"s"}));
-  EXPECT_EQ(KeptNames(graph, run.kept), "s");
+  EXPECT_EQ(KeptNames(graph, run.is_kept), "s");
   // Only backward runs scale, which costs nothing more; h is made again once.
   EXPECT_THAT(Steps(graph, run), ElementsAre("seed", "mm", "drop", "loss", "|",
                                              "again mm", "again drop", "loss_b",
@@ -145,7 +145,7 @@ TEST(JointSimulation, WhatBackwardDoesNotNeedIsNotKept) {
   graph.nodes[6].reads = {9};  // neither m nor e
   const JointRun run =
       JointSimulator(graph).Run(Keeping(graph, {"s", "h", "y", "e"}));
-  EXPECT_EQ(KeptNames(graph, run.kept), "y");
+  EXPECT_EQ(KeptNames(graph, run.is_kept), "y");
   EXPECT_EQ(run.kept_bytes, 7);
   EXPECT_EQ(run.recompute_ms, 0);
   EXPECT_THAT(Steps(graph, run), ElementsAre("seed", "mm", "drop", "loss", "|",

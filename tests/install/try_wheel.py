@@ -91,14 +91,14 @@ def _check_facts(environment: _Environment, expected_version: str) -> None:
 
 
 def _check_commands(environment: _Environment) -> None:
-    for command in (["acplan-torch"], ["python", "-m", "acplan"]):
+    for command in (["acplan-torch"], ["acplan", "torch"], ["python", "-m", "acplan"]):
         _require("gpu-check" in environment.run(*command, "--help"), f"{command}: no help")
     data = environment.root / "share" / "acplan"
     profile = data / "profiles" / "gpt2_small.json.gz"
     plan_output = environment.run("acplan", "plan", str(profile), "--budget", "10GiB")
     _require("optimal: no plan" in plan_output, plan_output)
     # The program finds the data beside it.
-    environment.run("acplan", "llm-validation")
+    environment.run("acplan", "calculon", "llm-validation")
 
 
 def _check_example(environment: _Environment, readme: str) -> str:

@@ -53,25 +53,25 @@ TEST(EvenBudgets, OfLargeSizes) {
 }
 
 // A question together with its profile.
-struct Question {
+struct FrontierCase {
   Profile profile;
   ModuleTree tree;
   PlanningProblem problem;
   int64_t least = 0;
   int64_t most = 0;
 
-  Question(const Profile& source, PlanOptions options)
+  FrontierCase(const Profile& source, PlanOptions options)
       : profile(source), tree(profile) {
     options.memory.model = DefaultMemoryModel(profile);
     problem = BuildPlanningProblem(profile, tree, options);
-    const MinimumBudget minimum = LeastBudget(problem, {});
+    const MinimumBudget minimum = LeastPlan(problem, {}).budget;
     EXPECT_TRUE(minimum.proven);
     least = minimum.bytes;
     most =
         std::max(least, problem.unplanned_peak_bytes + options.reserve_bytes);
   }
-  Question(const Question&) = delete;
-  Question& operator=(const Question&) = delete;
+  FrontierCase(const FrontierCase&) = delete;
+  FrontierCase& operator=(const FrontierCase&) = delete;
 
   std::vector<int64_t> Budgets(int points) const {
     return EvenBudgets(least, most, points);
@@ -113,7 +113,7 @@ void ExpectMonotone(const std::vector<Plan>& plans) {
 
 // Expects, for budgets from the minimum to the peak, the plans of separate
 // searches.
-void ExpectEqualsPlansAlone(const Question& question, int points) {
+void ExpectEqualsPlansAlone(const FrontierCase& question, int points) {
   const std::vector<int64_t> budgets = question.Budgets(points);
   size_t calls = 0;
   const std::vector<Plan> plans =
@@ -150,16 +150,17 @@ TEST_P(BundledFrontier, EqualsPlansAlone) {
   for (const Granularity granularity :
        {Granularity::kOperator, Granularity::kModule}) {
     SCOPED_TRACE(ToString(granularity));
-    ExpectEqualsPlansAlone(Question(test_support::BundledProfile(GetParam()),
-                                    {.granularity = granularity}),
-                           5);
+    ExpectEqualsPlansAlone(
+        FrontierCase(test_support::BundledProfile(GetParam()),
+                     {.granularity = granularity}),
+        5);
   }
 }
 
 TEST_P(BundledFrontier, OperatorsRecomputeNoLessThanMixturesOfPolicies) {
   const Profile& profile = test_support::BundledProfile(GetParam());
-  const Question operators(profile, {});
-  const Question modules(profile, {.granularity = Granularity::kModule});
+  const FrontierCase operators(profile, {});
+  const FrontierCase modules(profile, {.granularity = Granularity::kModule});
   EXPECT_EQ(operators.least, modules.least);
   EXPECT_EQ(operators.most, modules.most);
   const auto by_operators =
@@ -182,7 +183,7 @@ TEST(BudgetFrontier, EqualsPlansAloneOnRandomProfiles) {
     for (const Granularity granularity :
          {Granularity::kOperator, Granularity::kModule}) {
       SCOPED_TRACE(ToString(granularity));
-      const Question question(
+      const FrontierCase question(
           profile, {.granularity = granularity,
                     .reserve_bytes = static_cast<int64_t>(seed % 3 * 100)});
       with_units += question.least < question.most;
@@ -203,8 +204,8 @@ TEST_P(BundledFrontier, NeverGetsWorseWhenInterrupted) {
     if (engine == Engine::kCbc && GetParam() != "transformer4") continue;
     SCOPED_TRACE(ToString(granularity));
     SCOPED_TRACE(ToString(engine));
-    const Question question(test_support::BundledProfile(GetParam()),
-                            {.granularity = granularity, .engine = engine});
+    const FrontierCase question(test_support::BundledProfile(GetParam()),
+                                {.granularity = granularity, .engine = engine});
     std::atomic<bool> interrupted = false;
     const std::vector<Plan> plans = PlanFrontier(
         question.problem, question.Budgets(6), UntilSet(interrupted),
@@ -225,7 +226,7 @@ TEST_P(BundledFrontier, NeverGetsWorseWhenInterrupted) {
 }
 
 TEST_P(BundledFrontier, NeverGetsWorseUnderLimits) {
-  const Question question(test_support::BundledProfile(GetParam()), {});
+  const FrontierCase question(test_support::BundledProfile(GetParam()), {});
   for (const SearchLimits& limits :
        {WithTime(0), WithNodes(0), WithNodes(300), WithGap(0.5)}) {
     const std::vector<Plan> plans =
@@ -243,7 +244,7 @@ TEST(BudgetFrontier, NeverGetsWorseUnderLimitsOnRandomProfiles) {
     SCOPED_TRACE(seed);
     const Profile profile = test_support::RandomProfile(
         seed, {.unmatched_post_order = 0.3, .most_operators = 8});
-    const Question question(profile, {});
+    const FrontierCase question(profile, {});
     std::atomic<bool> interrupted = false;
     for (const SearchLimits& limits :
          {WithTime(0), WithNodes(0), UntilSet(interrupted)}) {
@@ -262,8 +263,8 @@ TEST(BudgetFrontier, NeverGetsWorseUnderLimitsOnRandomProfiles) {
 }
 
 TEST(BudgetFrontier, TellsTheMinimumBelowIt) {
-  const Question question(test_support::BundledProfile("gpt2_small"),
-                          {.reserve_bytes = 1'000'000});
+  const FrontierCase question(test_support::BundledProfile("gpt2_small"),
+                              {.reserve_bytes = 1'000'000});
   const std::vector<Plan> plans = PlanFrontier(
       question.problem,
       {question.least, question.least - 1, question.least / 2}, {});
@@ -278,7 +279,7 @@ TEST(BudgetFrontier, TellsTheMinimumBelowIt) {
 }
 
 TEST(BudgetFrontier, SortsBudgetsAndTakesEachOnce) {
-  const Question question(test_support::BundledProfile("transformer4"), {});
+  const FrontierCase question(test_support::BundledProfile("transformer4"), {});
   const int64_t middle = (question.least + question.most) / 2;
   const std::vector<Plan> plans = PlanFrontier(
       question.problem,

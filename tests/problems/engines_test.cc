@@ -15,6 +15,7 @@
 #include "problems/planner.h"
 #include "tests/problems/abstract_problem.h"
 #include "tests/problems/enumeration.h"
+#include "tests/support/asked_plan.h"
 #include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
 
@@ -135,7 +136,9 @@ struct SyntheticCase {
     options.budget_bytes = std::llround(0.6 * most);
     optimum = Plan().recompute_ms;
   }
-  problems::Plan Plan() const { return MakePlan(profile, tree, options).plan; }
+  problems::Plan Plan() const {
+    return test_support::AskedPlan(profile, tree, options);
+  }
 };
 
 void ExpectBoundsAround(const Plan& plan, double optimum) {

@@ -10,6 +10,7 @@
 #include "graph/profile/module_tree.h"
 #include "problems/check/plan_check.h"
 #include "problems/planner.h"
+#include "tests/support/asked_plan.h"
 #include "tests/support/synthetic_profile.h"
 
 namespace acplan::problems {
@@ -79,7 +80,7 @@ Case RandomCase(unsigned seed) {
 
 void ExpectOptimal(const Case& c, const PlanOptions& options) {
   const ModuleTree tree(c.profile);
-  const Plan plan = MakePlan(c.profile, tree, options).plan;
+  const Plan plan = test_support::AskedPlan(c.profile, tree, options);
   const std::optional<double> least = c.LeastMs(options.budget_bytes);
   if (!least) {
     EXPECT_EQ(plan.status, PlanStatus::kInfeasible);
@@ -175,9 +176,10 @@ TEST(Engines, AutoFallsBackToCbcWhereAModuleRunsElsewhere) {
     const ModuleTree tree(c.profile);
     if (!tree.PostOrderMatchesTree()) {
       if (++unmatched > 5) break;
-      EXPECT_EQ(MakePlan(c.profile, tree, c.options).plan.solver.name, "cbc");
+      EXPECT_EQ(test_support::AskedPlan(c.profile, tree, c.options).solver.name,
+                "cbc");
     } else if (seed < 20) {
-      EXPECT_EQ(MakePlan(c.profile, tree, c.options).plan.solver.name,
+      EXPECT_EQ(test_support::AskedPlan(c.profile, tree, c.options).solver.name,
                 "labels");
     }
   }

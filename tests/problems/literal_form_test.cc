@@ -8,6 +8,7 @@
 #include "problems/planner.h"
 #include "solver/cbc_solver.h"
 #include "tests/problems/enumeration.h"
+#include "tests/support/asked_plan.h"
 #include "tests/support/literal_sac_milp.h"
 #include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
@@ -29,7 +30,7 @@ Plan PlanAt(const Profile& profile, int64_t budget_bytes, int world_size) {
                       .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = budget_bytes;
   options.memory.world_size = world_size;
-  return MakePlan(profile, ModuleTree(profile), options).plan;
+  return test_support::AskedPlan(profile, ModuleTree(profile), options);
 }
 
 MilpSolution SolveLiteral(const Profile& profile, int64_t budget_bytes,
@@ -154,7 +155,7 @@ TEST(LiteralForm, ObeysRestrictions) {
   options.budget_bytes = static_cast<int64_t>(least * 1.01);
   options.ac_units = ac_units;
   options.fsdp_units = fsdp_units;
-  const Plan plan = MakePlan(profile, tree, options).plan;
+  const Plan plan = test_support::AskedPlan(profile, tree, options);
   const MilpSolution literal = solver::SolveWithCbc(BuildLiteralSacMilp(
       profile, tree, static_cast<double>(options.budget_bytes), 1, ac_units,
       fsdp_units));

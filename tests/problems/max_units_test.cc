@@ -14,6 +14,7 @@
 #include "problems/model/module_problem.h"
 #include "problems/plan/baseline.h"
 #include "problems/planner.h"
+#include "tests/support/asked_plan.h"
 #include "tests/support/reference_data.h"
 
 namespace acplan::problems {
@@ -75,7 +76,7 @@ TEST_P(MaxUnits, MoreUnitsAndMoreBytesNeverCostMore) {
       options.budget_bytes = budget;
       options.max_units = limit;
       options.engine = Engine::kLabels;
-      const Plan plan = MakePlan(profile, tree, options).plan;
+      const Plan plan = test_support::AskedPlan(profile, tree, options);
       ASSERT_EQ(plan.status, PlanStatus::kOptimal);
       EXPECT_LE(plan.modules.size(), static_cast<size_t>(limit));
       PlanRules rules;
@@ -103,10 +104,10 @@ TEST(MaxUnitsCases, TheBestPlanOutlivesTheLastPass) {
   options.memory.model = MemoryModel::kSnapshot;
   options.max_units = 8;
   options.engine = Engine::kLabels;
-  const Plan labels = MakePlan(profile, tree, options).plan;
+  const Plan labels = test_support::AskedPlan(profile, tree, options);
   EXPECT_EQ(labels.status, PlanStatus::kOptimal);
   options.engine = Engine::kCbc;
-  const Plan cbc = MakePlan(profile, tree, options).plan;
+  const Plan cbc = test_support::AskedPlan(profile, tree, options);
   EXPECT_EQ(cbc.solver.name, "cbc");
   EXPECT_EQ(cbc.status, PlanStatus::kOptimal);
   EXPECT_NEAR(labels.recompute_ms, cbc.recompute_ms, 1e-5 * cbc.recompute_ms);
@@ -123,7 +124,8 @@ TEST(MaxUnitsCases, TheBestPlanOutlivesTheLastPassWithFsdpUnits) {
                         "LlamaForCausalLM.model.layers.31.mlp",
                         "LlamaForCausalLM.model.layers.19.self_attn"};
   options.engine = Engine::kLabels;
-  const Plan plan = MakePlan(profile, ModuleTree(profile), options).plan;
+  const Plan plan =
+      test_support::AskedPlan(profile, ModuleTree(profile), options);
   EXPECT_EQ(plan.status, PlanStatus::kOptimal);
   EXPECT_NEAR(plan.recompute_ms, 45.99, 0.01);
 }

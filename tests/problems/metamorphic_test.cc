@@ -67,13 +67,13 @@ struct Step {
     if (random() % 2 == 0) segments = SegmentKind::kAuto;
   }
 
-  ProblemsWithSegments ProblemsOf(
-      const Trace& source, std::optional<int> max_units = std::nullopt) const {
+  Families ProblemsOf(const Trace& source,
+                      std::optional<int> max_units = std::nullopt) const {
     PlanOptions options;
     options.max_units = max_units;
     options.memory.model = MemoryModel::kTrace;
     options.may_skip = may_skip;
-    return BuildProblemsWithSegments(source, options, {.kind = segments});
+    return BuildFamilies(source, options, {.kind = segments});
   }
 
   std::mt19937 random;
@@ -84,10 +84,9 @@ struct Step {
 
 // Returns budgets from the least one that a search found to the bytes that the
 // step needs without a plan.
-std::vector<int64_t> BudgetsOf(const ProblemsWithSegments& problems,
-                               std::mt19937& random) {
+std::vector<int64_t> BudgetsOf(const Families& problems, std::mt19937& random) {
   const int64_t least = LeastPlan(problems, Limits()).least.budget.bytes;
-  const int64_t most = problems.front()->problem.unplanned_peak_bytes;
+  const int64_t most = problems.front().problem.unplanned_peak_bytes;
   std::vector<int64_t> budgets = {least, most};
   for (int k = 0; k < 2; ++k) {
     budgets.push_back(
@@ -122,7 +121,7 @@ TEST(MetamorphicTest, MoreMemoryIsNeverWorse) {
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
     Step step(k);
-    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
+    const Families problems = step.ProblemsOf(step.trace);
     std::optional<Plan> last;
     for (const int64_t budget : BudgetsOf(problems, step.random)) {
       if (budget <= 0) continue;
@@ -146,7 +145,7 @@ TEST(MetamorphicTest, SmallStepsAreProven) {
        {205, 327, 774, 878, 912, 947, 1987, 2531, 2850, 2874, 3960}) {
     SCOPED_TRACE(seed);
     Step step(seed);
-    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
+    const Families problems = step.ProblemsOf(step.trace);
     for (const int64_t budget : BudgetsOf(problems, step.random)) {
       if (budget <= 0) continue;
       EXPECT_TRUE(IsProven(PlanFor(problems, budget, {}).plan)) << budget;
@@ -164,7 +163,7 @@ TEST(MetamorphicTest, MoreUnitsAreNeverWorse) {
     for (const std::optional<int> most :
          {std::optional(0), std::optional(1), std::optional(2),
           std::optional(3), std::optional<int>()}) {
-      const ProblemsWithSegments problems = step.ProblemsOf(step.trace, most);
+      const Families problems = step.ProblemsOf(step.trace, most);
       for (size_t i = 0; i < budgets.size(); ++i) {
         if (budgets[i] <= 0) continue;
         Plan plan = PlanFor(problems, budgets[i], Limits()).plan;
@@ -185,8 +184,8 @@ TEST(MetamorphicTest, NothingFitsBelowTheLeast) {
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
     const Step step(k);
-    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
-    const LeastWithSegments least = LeastPlan(problems, Limits());
+    const Families problems = step.ProblemsOf(step.trace);
+    const LeastOfFamilies least = LeastPlan(problems, Limits());
     const MinimumBudget& budget = least.least.budget;
     ASSERT_LE(budget.bound_bytes, budget.bytes);
     EXPECT_TRUE(PlanFor(problems, budget.bytes, Limits(), least.of_family)
@@ -217,9 +216,8 @@ TEST(MetamorphicTest, UnitsOfBytesAndTimesDoNotMatter) {
     const int64_t bytes = 1 + static_cast<int64_t>(step.random() % 1000);
     const double ms = step.random() % 2 == 0 ? 1. / 1024 : 3;
     const Trace trace = InAllocations(step.trace);
-    const ProblemsWithSegments problems = step.ProblemsOf(trace);
-    const ProblemsWithSegments scaled =
-        step.ProblemsOf(Scaled(trace, bytes, ms));
+    const Families problems = step.ProblemsOf(trace);
+    const Families scaled = step.ProblemsOf(Scaled(trace, bytes, ms));
     for (const int64_t budget : BudgetsOf(problems, step.random)) {
       if (budget <= 0) continue;
       ExpectTheSame(PlanFor(problems, budget, Limits()).plan,
@@ -271,10 +269,10 @@ TEST(MetamorphicTest, NamesAndOrdersDoNotMatter) {
     Step step(k);
     const Trace renamed = graph::ParseTrace(
         graph::ToJson(Renamed(step.trace, step.random)), "renamed");
-    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
-    const ProblemsWithSegments others = step.ProblemsOf(renamed);
-    EXPECT_EQ(problems.front()->problem.unplanned_peak_bytes,
-              others.front()->problem.unplanned_peak_bytes);
+    const Families problems = step.ProblemsOf(step.trace);
+    const Families others = step.ProblemsOf(renamed);
+    EXPECT_EQ(problems.front().problem.unplanned_peak_bytes,
+              others.front().problem.unplanned_peak_bytes);
     for (const int64_t budget : BudgetsOf(problems, step.random)) {
       if (budget <= 0) continue;
       ExpectTheSame(PlanFor(problems, budget, Limits()).plan,
@@ -287,15 +285,15 @@ TEST(MetamorphicTest, PlansAreWhatIsSaidOfThem) {
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
     Step step(k);
-    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
+    const Families problems = step.ProblemsOf(step.trace);
     for (const int64_t budget : BudgetsOf(problems, step.random)) {
       if (budget <= 0) continue;
-      const PlanWithSegments answer = PlanFor(problems, budget, Limits());
+      const PlanOfFamilies answer = PlanFor(problems, budget, Limits());
       if (!answer.plan.HasPlan()) continue;
-      const Trace& trace = answer.problem->trace;
-      EXPECT_EQ(
-          FirstBrokenRule(answer.problem->profile, answer.plan, {}, &trace),
-          std::nullopt);
+      const PlanningProblem& problem = problems[answer.family].problem;
+      const Trace& trace = *problem.trace;
+      EXPECT_EQ(FirstBrokenRule(*problem.profile, answer.plan, {}, &trace),
+                std::nullopt);
       const graph::Simulation use = graph::Simulate(
           trace, CheckpointedModules(trace, answer.plan.modules));
       EXPECT_EQ(use.peak_bytes, answer.plan.peak_bytes);
@@ -304,7 +302,7 @@ TEST(MetamorphicTest, PlansAreWhatIsSaidOfThem) {
                   1e-9 * (1 + use.recompute_ms));
       if (!step.may_skip) continue;
       const Plan bounded =
-          WithAnySchedule(problems.front()->problem, answer.plan);
+          WithAnySchedule(problems.front().problem, answer.plan);
       ASSERT_TRUE(bounded.any_schedule);
       EXPECT_LE(bounded.any_schedule->bound_ms,
                 answer.plan.recompute_ms * (1 + 1e-9));
@@ -316,7 +314,7 @@ TEST(MetamorphicTest, FrontiersAreOfPlans) {
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
     Step step(k);
-    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
+    const Families problems = step.ProblemsOf(step.trace);
     std::vector<int64_t> budgets = BudgetsOf(problems, step.random);
     std::erase_if(budgets, [](int64_t budget) { return budget <= 0; });
     const auto repeated = std::ranges::unique(budgets);
@@ -338,9 +336,9 @@ TEST(MetamorphicTest, NoPlanByChanceBeatsABound) {
     SCOPED_TRACE(k);
     Step step(k);
     step.segments = SegmentKind::kNone;
-    const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
+    const Families problems = step.ProblemsOf(step.trace);
     const auto& trace_problem =
-        std::get<TraceProblem>(problems.front()->problem.built);
+        std::get<TraceProblem>(problems.front().problem.built);
     const std::vector<int64_t> budgets = BudgetsOf(problems, step.random);
     std::vector<Plan> plans;
     for (const int64_t budget : budgets) {
@@ -418,7 +416,7 @@ Compared CompareEngines(const graph::Profile& profile, int k) {
   } catch (const InputError&) {
     return {};  // not for labels, or nothing that may be a unit
   }
-  const int64_t least = LeastBudget(problems[0], {}).bytes;
+  const int64_t least = LeastPlan(problems[0], {}).budget.bytes;
   const int64_t most = problems[0].unplanned_peak_bytes;
   const int64_t between =
       least +

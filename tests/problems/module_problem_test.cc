@@ -11,6 +11,7 @@
 #include "graph/profile/module_tree.h"
 #include "problems/model/memory_model.h"
 #include "problems/planner.h"
+#include "tests/support/asked_plan.h"
 #include "tests/support/reference_data.h"
 #include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
@@ -305,12 +306,12 @@ TEST(MemoryModels, TheOptimizerStepIsARecordOfItsOwn) {
             records.size() - 1);
 }
 
-TEST(MakePlan, RefusesOptionsOutOfRange) {
+TEST(Ask, RefusesOptionsOutOfRange) {
   SmallModel model;
   const ModuleTree tree(model.profile);
   const auto message = [&](const PlanOptions& options) {
     try {
-      MakePlan(model.profile, tree, options);
+      test_support::AskedPlan(model.profile, tree, options);
     } catch (const InputError& error) {
       return std::string(error.what());
     }
@@ -334,7 +335,7 @@ TEST(MakePlan, RefusesOptionsOutOfRange) {
   bad = options;
   bad.engine = Engine::kLabels;
   try {
-    MakePlan(model.profile, ModuleTree(model.profile), bad);
+    test_support::AskedPlan(model.profile, ModuleTree(model.profile), bad);
     ADD_FAILURE() << "no error";
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), HasSubstr("use engine cbc"));

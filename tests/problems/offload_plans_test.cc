@@ -30,8 +30,8 @@ PlanOptions Skipping(bool may_skip) {
 }
 
 // A random step with a question about it.
-struct Question {
-  explicit Question(unsigned seed, bool may_skip = true, double times = 1)
+struct OffloadCase {
+  explicit OffloadCase(unsigned seed, bool may_skip = true, double times = 1)
       : trace([seed, times] {
           std::mt19937 random(seed);
           graph::Trace step = test_support::RandomStep(
@@ -45,8 +45,8 @@ struct Question {
         tree(profile),
         problem(
             BuildPlanningProblem(profile, tree, Skipping(may_skip), &trace)) {}
-  Question(const Question&) = delete;
-  Question& operator=(const Question&) = delete;
+  OffloadCase(const OffloadCase&) = delete;
+  OffloadCase& operator=(const OffloadCase&) = delete;
 
   Plan Best(int64_t budget) const { return PlanFor(problem, budget, {}).plan; }
 
@@ -83,8 +83,8 @@ TEST(WithOffload, IsNeverWorseAndSaysWhatItDoes) {
   int offloads = 0;
   for (int seed = 0; seed < Repetitions(12); ++seed) {
     SCOPED_TRACE(seed);
-    const Question question(seed);
-    const int64_t least = LeastBudget(question.problem, {}).bytes;
+    const OffloadCase question(seed);
+    const int64_t least = LeastPlan(question.problem, {}).budget.bytes;
     const int64_t most = question.problem.unplanned_peak_bytes;
     for (const int64_t budget : {least, least + (most - least) / 2}) {
       const Plan without_offload = question.Best(budget);
@@ -113,8 +113,8 @@ TEST(WithOffload, KeepsTheHostsMemory) {
   int limited = 0;
   for (int seed = 0; seed < Repetitions(12); ++seed) {
     SCOPED_TRACE(seed);
-    const Question question(seed);
-    const int64_t budget = LeastBudget(question.problem, {}).bytes;
+    const OffloadCase question(seed);
+    const int64_t budget = LeastPlan(question.problem, {}).budget.bytes;
     const Plan without_offload = question.Best(budget);
     const auto offload_with = [&](int64_t memory) {
       const Plan with = WithOffload(
@@ -140,8 +140,8 @@ TEST(WithOffload, IsOptimalOnlyWhereItCostsNothing) {
   int dear = 0;
   for (int seed = 0; seed < Repetitions(12); ++seed) {
     SCOPED_TRACE(seed);
-    const Question question(seed, /*may_skip=*/true, /*times=*/1e-12);
-    const int64_t least = LeastBudget(question.problem, {}).bytes;
+    const OffloadCase question(seed, /*may_skip=*/true, /*times=*/1e-12);
+    const int64_t least = LeastPlan(question.problem, {}).budget.bytes;
     const Plan with =
         WithOffload(question.problem, question.Best(least),
                     {.bytes_per_second = 1e9, .host_memory_bytes = 64}, {});
@@ -155,14 +155,14 @@ TEST(WithOffload, IsOptimalOnlyWhereItCostsNothing) {
 }
 
 TEST(OffloadEffect, IsNothingWithoutALink) {
-  const Question question(1);
+  const OffloadCase question(1);
   EXPECT_EQ(OffloadEffect(question.trace,
                           question.Best(question.problem.unplanned_peak_bytes)),
             std::nullopt);
 }
 
 TEST(WithOffload, RefusesPlansThatMayNotSkip) {
-  const Question question(1, /*may_skip=*/false);
+  const OffloadCase question(1, /*may_skip=*/false);
   const Plan plan = question.Best(question.problem.unplanned_peak_bytes);
   EXPECT_THROW(
       WithOffload(question.problem, plan, {.bytes_per_second = 1e9}, {}),

@@ -11,6 +11,7 @@
 #include "graph/profile/module_tree.h"
 #include "problems/planner.h"
 #include "tests/problems/enumeration.h"
+#include "tests/support/asked_plan.h"
 #include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
 
@@ -131,7 +132,7 @@ TEST(PlanFile, RoundTripsOnRandomProfiles) {
         1,
         static_cast<int64_t>(PeakOf(profile, {}, {}) / (1 + seed % 3 * 0.25)));
     const Plan plan =
-        MakePlan(profile, graph::ModuleTree(profile), options).plan;
+        test_support::AskedPlan(profile, graph::ModuleTree(profile), options);
     ExpectEqual(ParsePlan(PlanToJson(plan), "plan"), plan);
   }
 }

@@ -57,13 +57,13 @@ PlanOptions OptionsByChance(const Profile& profile, std::mt19937& random) {
 }
 
 // A question about a profile. It cannot be copied: the problem refers to it.
-struct Question {
-  Question(Profile source, const PlanOptions& options)
+struct ProfileCase {
+  ProfileCase(Profile source, const PlanOptions& options)
       : profile(std::move(source)),
         tree(profile),
         problem(BuildPlanningProblem(profile, tree, options)) {}
-  Question(const Question&) = delete;
-  Question& operator=(const Question&) = delete;
+  ProfileCase(const ProfileCase&) = delete;
+  ProfileCase& operator=(const ProfileCase&) = delete;
 
   Plan For(int64_t budget) const {
     return PlanFor(problem, budget, Limits()).plan;
@@ -76,10 +76,10 @@ struct Question {
 
 // Returns nothing if no module of the profile may be a unit, or if an option is
 // incompatible with it.
-std::unique_ptr<const Question> Ask(Profile profile,
-                                    const PlanOptions& options) {
+std::unique_ptr<const ProfileCase> Ask(Profile profile,
+                                       const PlanOptions& options) {
   try {
-    return std::make_unique<const Question>(std::move(profile), options);
+    return std::make_unique<const ProfileCase>(std::move(profile), options);
   } catch (const InputError&) {
     return nullptr;
   }
@@ -97,7 +97,7 @@ struct Case {
   std::mt19937 random;
   Profile profile;
   PlanOptions options;
-  std::unique_ptr<const Question> question;
+  std::unique_ptr<const ProfileCase> question;
 };
 
 // Tests all cases that there are, and asserts that most are.
@@ -117,7 +117,7 @@ void ForEachCase(Test test) {
 // Returns budgets from the least one to the bytes that the model needs without
 // a plan.
 std::vector<int64_t> BudgetsOf(Case& c) {
-  const int64_t least = LeastBudget(c.question->problem, Limits()).bytes;
+  const int64_t least = LeastPlan(c.question->problem, Limits()).budget.bytes;
   const int64_t most = c.question->problem.unplanned_peak_bytes;
   std::vector<int64_t> budgets = {least, std::max(least, most)};
   for (int k = 0; k < 2; ++k) {
@@ -203,7 +203,7 @@ TEST(ProfileMetamorphic, MoreUnitsAreNeverWorse) {
 
 TEST(ProfileMetamorphic, NothingFitsBelowTheLeast) {
   ForEachCase([](Case& c) {
-    const MinimumBudget least = LeastBudget(c.question->problem, Limits());
+    const MinimumBudget least = LeastPlan(c.question->problem, Limits()).budget;
     ASSERT_LE(least.bound_bytes, least.bytes);
     if (least.bytes <= 1) return;
     EXPECT_TRUE(c.question->For(least.bytes).HasPlan());
@@ -426,7 +426,7 @@ int CompareWithPlansByChance(Case& c) {
   for (const int64_t budget : BudgetsOf(c)) {
     plans.push_back(c.question->For(budget));
   }
-  const MinimumBudget least = LeastBudget(c.question->problem, Limits());
+  const MinimumBudget least = LeastPlan(c.question->problem, Limits()).budget;
   for (int sample = 0; sample < 20; ++sample) {
     Plan by_chance;
     by_chance.model = c.profile.model.name;

@@ -10,6 +10,7 @@
 #include "problems/check/plan_check.h"
 #include "problems/plan/baseline.h"
 #include "problems/planner.h"
+#include "tests/support/asked_plan.h"
 #include "tests/support/reference_data.h"
 
 namespace acplan::problems {
@@ -35,7 +36,7 @@ Plan PlanAt(const std::string& profile_name, int64_t budget_bytes,
                       .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = budget_bytes;
   options.memory = memory;
-  return MakePlan(profile, ModuleTree(profile), options).plan;
+  return test_support::AskedPlan(profile, ModuleTree(profile), options);
 }
 
 template <typename T>

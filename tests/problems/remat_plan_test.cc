@@ -69,7 +69,7 @@ TEST(RematPlan, FileTellsWhatThePlanKeeps) {
     const std::string text = RematToJson(plan, graph, /*has_memory=*/true);
     graph::PutBytes(path, text);
     const std::vector<char> is_kept = ReadKept(path, graph);
-    EXPECT_EQ(is_kept, plan.run->kept);
+    EXPECT_EQ(is_kept, plan.run->is_kept);
     const RematPlan evaluated = EvaluateRemat(graph, is_kept);
     EXPECT_TRUE(evaluated.is_given);
     EXPECT_EQ(evaluated.run->peak_bytes, plan.run->peak_bytes);

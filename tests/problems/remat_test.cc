@@ -104,7 +104,7 @@ TEST(JointSimulation, IsThatOfARunWithCounts) {
     for (const RematValue& value : problem.values)
       is_kept[value.buffer] = random() % 2 == 0;
     const JointRun run = simulator.Run(is_kept);
-    const RematEffect effect = ComputeRematEffect(graph, run.kept);
+    const RematEffect effect = ComputeRematEffect(graph, run.is_kept);
     ASSERT_EQ(run.peak_bytes, effect.peak_bytes) << ToJson(graph);
     ASSERT_EQ(run.kept_bytes, effect.kept_bytes) << ToJson(graph);
     ASSERT_DOUBLE_EQ(run.recompute_ms, effect.recompute_ms) << ToJson(graph);

@@ -89,11 +89,11 @@ std::vector<std::string> NamesOf(const graph::Trace& trace,
 }
 
 // Returns every plan of every family; nothing if there are too many.
-std::optional<TracePlans> PlansOf(const ProblemsWithSegments& problems) {
+std::optional<TracePlans> PlansOf(const Families& problems) {
   TracePlans all;
   for (const auto& problem : problems) {
     const auto plans = EnumeratePlans(
-        std::get<TraceProblem>(problem->problem.built), {}, kMostPlans);
+        std::get<TraceProblem>(problem.problem.built), {}, kMostPlans);
     if (!plans) return std::nullopt;
     all.plans.insert(all.plans.end(), plans->plans.begin(), plans->plans.end());
   }
@@ -141,22 +141,22 @@ TEST(SegmentPlansTest, NoPlanOfAFamilyIsBetter) {
   for (unsigned seed = 0; cases < Repetitions(40) && seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
     const graph::Trace trace = StepOf(seed);
-    const ProblemsWithSegments problems = BuildProblemsWithSegments(
-        trace, OnTraces(), {.kind = SegmentKind::kAuto});
+    const Families problems =
+        BuildFamilies(trace, OnTraces(), {.kind = SegmentKind::kAuto});
     const bool has_runs = std::ranges::any_of(problems, [](const auto& p) {
-      return std::ranges::any_of(p->trace.modules,
+      return std::ranges::any_of(p.problem.trace->modules,
                                  &graph::TraceModule::IsSegment);
     });
     if (!has_runs) continue;
     const std::optional<TracePlans> all = PlansOf(problems);
     if (!all) continue;
     ++cases;
-    const LeastWithSegments least = LeastPlan(problems, {});
+    const LeastOfFamilies least = LeastPlan(problems, {});
     ASSERT_TRUE(least.least.budget.proven);
     ASSERT_EQ(least.least.budget.bytes, all->LeastPeakBytes());
     for (const int64_t budget : BudgetsAbout(*all, seed)) {
       if (budget <= 0) continue;
-      const PlanWithSegments answer = PlanFor(problems, budget, {});
+      const PlanOfFamilies answer = PlanFor(problems, budget, {});
       const std::optional<double> best = all->LeastMs(budget);
       ASSERT_EQ(answer.plan.HasPlan(), best.has_value());
       if (!best) {
@@ -193,8 +193,8 @@ TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
                                              .blocks_most = 6,
                                              .operators_least = 1,
                                              .operators_most = 2});
-    const ProblemsWithSegments problems = BuildProblemsWithSegments(
-        trace, OnTraces(/*may_skip=*/true), {.kind = SegmentKind::kAuto});
+    const Families problems = BuildFamilies(trace, OnTraces(/*may_skip=*/true),
+                                            {.kind = SegmentKind::kAuto});
     if (problems.size() < 2) continue;
     const std::optional<TracePlans> all = PlansOf(problems);
     if (!all) continue;
@@ -210,12 +210,14 @@ TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
     }
     // If the search is stopped at once, a family is no worse than the first,
     // whose plan it has.
-    const LeastWithSegments least = LeastPlan(problems, {.node_limit = 0});
+    const LeastOfFamilies least = LeastPlan(problems, {.node_limit = 0});
     const LeastAnswer& first = least.of_family.front();
     for (const LeastAnswer& other : least.of_family) {
       const bool has_all = std::ranges::none_of(
           first.units.modules, [&](const graph::CheckpointedModule& unit) {
-            return problems.front()->trace.modules[unit.module].IsSegment();
+            return problems.front()
+                .problem.trace->modules[unit.module]
+                .IsSegment();
           });
       if (!has_all) continue;
       EXPECT_LE(other.budget.bytes, first.budget.bytes);
@@ -241,8 +243,9 @@ TEST(SegmentPlansTest, SkipsNeverMakeAPlanWorse) {
   for (unsigned seed = 0; seed < Repetitions(60); ++seed) {
     SCOPED_TRACE(seed);
     const graph::Trace trace = StepOf(seed);
-    const ProblemWithSegments with(trace, {}, OnTraces(/*may_skip=*/true));
-    const ProblemWithSegments plain(trace, {}, OnTraces());
+    const FamilyProblem with =
+        BuildFamily(trace, {}, OnTraces(/*may_skip=*/true));
+    const FamilyProblem plain = BuildFamily(trace, {}, OnTraces());
     const LeastAnswer least = LeastPlan(plain.problem, {});
     EXPECT_LE(LeastPlan(with.problem, {.node_limit = 0}).budget.bytes,
               least.budget.bytes);
@@ -269,13 +272,13 @@ TEST(SegmentPlansTest, AreCheckedForUnitsInsideAndFsdpUnits) {
   const graph::ModuleRun run = {.first = runs[0][0], .last = runs[0][1]};
   const std::string segment = graph::SegmentName(trace, run);
   const std::string child = trace.modules[run.last].fqn;
-  const ProblemWithSegments with(trace, {run}, OnTraces());
+  const FamilyProblem with = BuildFamily(trace, {run}, OnTraces());
   Plan plan;
   plan.memory.model = MemoryModel::kTrace;
   plan.budget_bytes = int64_t{1} << 40;
   const auto unit = [&](const std::string& fqn) {
-    const graph::Module& module =
-        *std::ranges::find(with.profile.modules, fqn, &graph::Module::fqn);
+    const graph::Module& module = *std::ranges::find(with.runs->profile.modules,
+                                                     fqn, &graph::Module::fqn);
     PlannedModule planned_unit{.fqn = fqn, .discard_ratio = 1, .ops = {}};
     for (size_t k = 0; k < module.sac->func_names.size(); ++k) {
       planned_unit.ops.push_back(
@@ -284,14 +287,15 @@ TEST(SegmentPlansTest, AreCheckedForUnitsInsideAndFsdpUnits) {
     return planned_unit;
   };
   plan.modules = {unit(segment)};
-  EXPECT_EQ(FirstBrokenRule(with.profile, plan, {}, &with.trace), std::nullopt);
+  EXPECT_EQ(FirstBrokenRule(with.runs->profile, plan, {}, &with.runs->trace),
+            std::nullopt);
   PlanRules rules;
   rules.fsdp_units = {child};
   EXPECT_THAT(
-      FirstBrokenRule(with.profile, plan, rules, &with.trace),
+      FirstBrokenRule(with.runs->profile, plan, rules, &with.runs->trace),
       Optional(HasSubstr(segment + " contains the FSDP unit " + child)));
   plan.modules = {unit(segment), unit(child)};
-  EXPECT_THAT(FirstBrokenRule(with.profile, plan, {}, &with.trace),
+  EXPECT_THAT(FirstBrokenRule(with.runs->profile, plan, {}, &with.runs->trace),
               Optional(HasSubstr(child + " lies inside " + segment)));
 }
 

@@ -13,6 +13,7 @@
 #include "graph/profile/module_tree.h"
 #include "problems/check/plan_check.h"
 #include "problems/planner.h"
+#include "tests/support/asked_plan.h"
 #include "tests/support/reference_data.h"
 
 namespace acplan::problems {
@@ -51,7 +52,7 @@ TEST_P(TwoStages, AreNeverBetterThanUnitsAndOperatorsTogether) {
   const MemoryOptions memory = {.model = model};
   const PlanningProblem problem =
       BuildPlanningProblem(profile, tree, {.memory = memory});
-  const MinimumBudget least = LeastBudget(problem, {});
+  const MinimumBudget least = LeastPlan(problem, {}).budget;
   ASSERT_TRUE(least.proven);
   const auto range =
       static_cast<double>(problem.unplanned_peak_bytes - least.bytes);
@@ -107,9 +108,8 @@ TEST_P(TorchsOperators, AreNeverBetter) {
   const PlanEffect effect =
       ComputeEffect(profile, test_support::UnitsOf(torch), memory);
   const int64_t budget = std::max(torch.budget_bytes, effect.peak_bytes);
-  const Plan joint = MakePlan(profile, ModuleTree(profile),
-                              {.budget_bytes = budget, .memory = memory})
-                         .plan;
+  const Plan joint = test_support::AskedPlan(
+      profile, ModuleTree(profile), {.budget_bytes = budget, .memory = memory});
   EXPECT_EQ(joint.status, PlanStatus::kOptimal);
   EXPECT_EQ(FirstBrokenRule(profile, joint), std::nullopt);
   EXPECT_LE(joint.recompute_ms, effect.recompute_ms * (1 + 1e-9));

@@ -246,7 +246,7 @@ void ExpectImprovements(bool is_careful) {
     if (!IsFeasible(milp, *options.warm_start)) continue;
     ++started;
     const MilpSolution solution = SolveWithCbc(milp, options);
-    SCOPED_TRACE(ToLp(milp));
+    SCOPED_TRACE(ToMps(milp));
     EXPECT_EQ(solution.status, MilpStatus::kOptimal);
     EXPECT_NEAR(solution.objective, *expected, 1e-6);
   }

@@ -50,7 +50,7 @@ void ExpectConsistent(const Milp& milp, const MilpSolution& solution) {
 }
 
 void ExpectMatchesBruteForce(const Milp& milp, bool is_careful = false) {
-  SCOPED_TRACE(ToLp(milp));
+  SCOPED_TRACE(ToMps(milp));
   const std::optional<double> expected = BruteForce(milp);
   const MilpSolution solution =
       SolveWithCbc(milp, {.limits = {}, .is_careful = is_careful});

@@ -4,16 +4,13 @@
 #include <unistd.h>
 
 #include <CoinFinite.hpp>
-#include <CoinLpIO.hpp>
 #include <CoinMpsIO.hpp>
 #include <CoinPackedMatrix.hpp>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <random>
-#include <set>
 #include <sstream>
 #include <string>
 
@@ -26,7 +23,6 @@ namespace {
 
 using test_support::Repetitions;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 double FromCoin(double bound) {
   return std::abs(bound) > 1e300 ? std::copysign(kInfinity, bound) : bound;
@@ -74,17 +70,6 @@ Milp ReadMps(const std::string& text) {
   return FromReader(reader);
 }
 
-Milp ReadLp(const std::string& text) {
-  std::FILE* file = std::tmpfile();
-  std::fputs(text.c_str(), file);
-  std::rewind(file);
-  CoinLpIO reader;
-  reader.messageHandler()->setLogLevel(0);
-  reader.setInfinity(COIN_DBL_MAX);
-  reader.readLp(file, 1e-15);  // closes it
-  return FromReader(reader);
-}
-
 std::map<std::string, std::map<std::string, double>> MatrixOf(
     const Milp& milp) {
   std::map<std::string, std::map<std::string, double>> rows;
@@ -106,8 +91,7 @@ void ExpectNear(double read, double expected) {
   }
 }
 
-// Compares by name, since LP readers number columns in the order of their first
-// use.
+// Compares by name.
 void ExpectSame(const Milp& read, const Milp& expected) {
   ASSERT_EQ(read.columns.size(), expected.columns.size());
   ASSERT_EQ(read.rows.size(), expected.rows.size());
@@ -201,99 +185,36 @@ TEST(ToMps, ReadsBackTheSame) {
   }
 }
 
-// Returns the program as LP text has it: with a column for the offset and two
-// rows for a range.
-Milp AsLp(const Milp& milp) {
-  Milp lp = milp;
-  if (milp.objective_offset != 0) {
-    lp.AddColumn({.name = "constant",
-                  .lower = 1,
-                  .upper = 1,
-                  .cost = milp.objective_offset});
-  }
-  lp.objective_offset = 0;
-  lp.rows.clear();
-  for (const Milp::Row& row : milp.rows) {
-    lp.AddRow(row);
-    if (std::isinf(row.lower) || std::isinf(row.upper) ||
-        row.lower == row.upper) {
-      continue;
-    }
-    lp.rows.back().lower = -kInfinity;
-    lp.AddRow(row);
-    lp.rows.back().name += "_lower";
-    lp.rows.back().upper = kInfinity;
-  }
-  return lp;
-}
-
-TEST(ToLp, ReadsBackTheSame) {
-  std::mt19937 random(12);
-  for (int i = 0; i < Repetitions(300); ++i) {
-    const Milp milp = RandomProgram(random);
-    const std::string text = ToLp(milp);
-    SCOPED_TRACE(text);
-    ExpectSame(ReadLp(text), AsLp(milp));
-    if (HasFailure()) break;
-  }
-}
-
-TEST(ToText, MakesNamesValidAndUnique) {
-  Milp milp;
-  milp.name = "my program";
-  for (const char* name : {"a b", "a_b", "a+b", "", "1st", "e12", "free", "St",
-                           "obj", "x3", "tau", "\xc3\xa4"}) {
-    milp.AddColumn({.name = name, .lower = 0, .upper = 3, .cost = 1});
-  }
-  milp.AddColumn({.name = std::string(500, 'n'), .lower = 0, .upper = 1});
-  milp.AddColumn({.name = std::string(501, 'n'), .lower = 0, .upper = 1});
-  for (const char* name : {"c 1", "c:1", "obj", "bounds"}) {
-    Milp::Row row{.name = name, .lower = 1, .upper = 2, .terms = {}};
-    for (int j = 0; j < 14; ++j) {
-      row.terms.push_back({.column = j, .coefficient = 1.0 + j});
-    }
-    milp.AddRow(row);
-  }
-  for (Milp::Row& row : milp.rows) row.upper = kInfinity;
-  for (const Milp& read : {ReadMps(ToMps(milp)), ReadLp(ToLp(milp))}) {
-    std::set<std::string> names;
-    for (const Milp::Column& column : read.columns) names.insert(column.name);
-    EXPECT_EQ(names.size(), milp.columns.size());
-    names.clear();
-    for (const Milp::Row& row : read.rows) names.insert(row.name);
-    EXPECT_EQ(names.size(), milp.rows.size());
-  }
-}
-
-TEST(ToText, KeepsAllDigits) {
+TEST(ToMps, KeepsAllDigits) {
   Milp milp;
   milp.AddColumn({.name = "a", .lower = 0, .upper = 1, .cost = 1.0 / 3});
-  EXPECT_THAT(ToLp(milp), HasSubstr("0.3333333333333333 a"));
   EXPECT_THAT(ToMps(milp), HasSubstr("0.3333333333333333"));
 }
 
-TEST(ToText, LeavesOutRowsWithoutBoundsOfLpOnly) {
+// Names that the format could not hold are of no account.
+TEST(ToMps, NamesColumnsAndRowsByTheirPlaces) {
   Milp milp;
-  milp.AddColumn({.name = "a", .lower = 0, .upper = 1, .cost = 1});
-  milp.AddRow({.name = "nothing", .terms = {{.column = 0, .coefficient = 2}}});
-  milp.AddRow({.name = "some",
-               .lower = 0.5,
-               .upper = kInfinity,
-               .terms = {{.column = 0, .coefficient = 2}}});
-  EXPECT_THAT(ToLp(milp), HasSubstr("\\ nothing"));
-  EXPECT_THAT(ToMps(milp), HasSubstr(" N nothing"));
-  EXPECT_EQ(ReadLp(ToLp(milp)).rows.size(), 1u);
+  milp.name = "my program";
+  for (const char* name : {"a b", "a+b", "", "1st", "obj", "\xc3\xa4"}) {
+    milp.AddColumn({.name = name, .lower = 0, .upper = 3, .cost = 1});
+    milp.AddRow({.name = name,
+                 .lower = 1,
+                 .upper = kInfinity,
+                 .terms = {{.column = 0, .coefficient = 2}}});
+  }
+  const Milp read = ReadMps(ToMps(milp));
+  ASSERT_EQ(read.columns.size(), milp.columns.size());
+  EXPECT_EQ(read.columns[5].name, "x5");
+  EXPECT_EQ(read.rows[5].name, "r5");
 }
 
-TEST(ToText, WritesTheEmptyProgram) {
-  EXPECT_THAT(ToLp(Milp{}), HasSubstr("End"));
+TEST(ToMps, WritesTheEmptyProgram) {
   EXPECT_THAT(ToMps(Milp{}), HasSubstr("ENDATA"));
 }
 
-TEST(ToText, RejectsTheInvalid) {
+TEST(ToMps, RejectsTheInvalid) {
   Milp milp;
   milp.AddColumn({.name = "a", .lower = 1, .upper = 0});
-  EXPECT_THROW(ToLp(milp), std::invalid_argument);
   EXPECT_THROW(ToMps(milp), std::invalid_argument);
 }
 

@@ -15,14 +15,14 @@ TEST(LimitClock, StopsForNothingWithoutLimits) {
   const LimitClock clock(SearchLimits{});
   EXPECT_EQ(clock.Stop(), StoppedBy::kNothing);
   EXPECT_EQ(clock.SecondsLeft(), kInfinity);
-  EXPECT_EQ(clock.Left().time_limit_s, kInfinity);
+  EXPECT_EQ(clock.Remaining().time_limit_s, kInfinity);
 }
 
 TEST(LimitClock, LeavesNoNegativeTime) {
   const LimitClock clock({.time_limit_s = -1, .gap = 0.25, .seed = 7});
   EXPECT_EQ(clock.Stop(), StoppedBy::kTime);
   EXPECT_EQ(clock.SecondsLeft(), 0);
-  const SearchLimits remaining_limits = clock.Left();
+  const SearchLimits remaining_limits = clock.Remaining();
   EXPECT_EQ(remaining_limits.time_limit_s, 0);
   EXPECT_EQ(remaining_limits.gap, 0.25);
   EXPECT_EQ(remaining_limits.seed, 7);

@@ -23,6 +23,7 @@ LIBRARIES = ("graph", "solver", "costmodel", "problems", "cli")
 # longest counts. An entry covers the folders inside of it. Order: from the bottom up.
 MAY_KNOW: dict[str, tuple[str, ...]] = {
     "graph/base": (),
+    "graph/allocator": ("graph/base",),
     "graph/profile": ("graph/base",),
     "graph/trace": ("graph/base", "graph/profile"),
     "graph/dataflow": ("graph/base", "graph/profile", "graph/trace"),
@@ -152,6 +153,23 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "cli/command.h",
         "cli/input",
         "cli/report",
+        "cli/terminal",
+    ),
+    "cli/show": (
+        "graph",
+        "problems",
+        "cli/command.h",
+        "cli/input",
+        "cli/terminal",
+    ),
+    "cli/module": (
+        "graph",
+        "solver",
+        "problems",
+        "cli/command.h",
+        "cli/input",
+        "cli/planning/policy_text.h",
+        "cli/planning/stopped_text.h",
         "cli/terminal",
     ),
     # Two models, two halves that do not know each other.

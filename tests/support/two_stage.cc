@@ -6,6 +6,7 @@
 #include "problems/check/plan_check.h"
 #include "problems/engines/operator_checkpointing.h"
 #include "problems/planner.h"
+#include "tests/support/asked_plan.h"
 
 namespace acplan::test_support {
 
@@ -44,12 +45,11 @@ TwoStagePlan PlanInTwoStages(const Profile& profile,
                              int64_t budget_bytes) {
   TwoStagePlan answer;
   answer.plan =
-      problems::MakePlan(profile, tree,
-                         {.granularity = problems::Granularity::kModule,
-                          .tradeoff = problems::Tradeoff::kProfile,
-                          .budget_bytes = budget_bytes,
-                          .memory = memory})
-          .plan;
+      test_support::AskedPlan(profile, tree,
+                              {.granularity = problems::Granularity::kModule,
+                               .tradeoff = problems::Tradeoff::kProfile,
+                               .budget_bytes = budget_bytes,
+                               .memory = memory});
   Plan& plan = answer.plan;
   if (!plan.HasPlan()) return answer;
   for (PlannedModule& unit : plan.modules) {

@@ -81,7 +81,7 @@ __all__ = [
     "verify_compiled",
 ]
 
-# What they are for need not be installed.
+# The libraries for which these modules are need not be installed.
 _TRAINERS = ("accelerate", "lightning", "torchtitan", "transformers")
 
 

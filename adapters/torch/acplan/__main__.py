@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import logging
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -25,6 +26,9 @@ from acplan._verify.gpu_check import add_parser as add_gpu_check
 from acplan._verify.measure_system import add_parser as add_measure_system
 from acplan._verify.verify import require_within_budget, verify
 
+# How `acplan torch` starts this module.
+_AS_COMMAND = "acplan torch"
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -32,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns its exit code."""
+    """Runs the command line. Returns its exit code."""
     debug = False
     try:
         flags = _parser().parse_args(arguments)
@@ -47,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if isinstance(error, AcplanError):
             return _complain(" ".join(str(error).split()), error.exit_code)
-        # The model's own, or PyTorch's.
+        # The error is the model's own, or PyTorch's.
         return _complain(f"{type(error).__name__}: {first_line(error)}", 2)
 
 
@@ -56,9 +60,21 @@ def _complain(message: str, exit_code: int) -> int:
     return exit_code
 
 
+def _program_name() -> str:
+    """Returns how the user called this program; says so if that name is an old one."""
+    name = os.path.basename(sys.argv[0])
+    if name == "acplan-torch":
+        print(
+            f"acplan: warning: '{name}' is now '{_AS_COMMAND}'; the old name goes with the "
+            "next release",
+            file=sys.stderr,
+        )
+    return _AS_COMMAND if name in (_AS_COMMAND, "acplan-torch") else "python -m acplan"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python -m acplan",
+        prog=_program_name(),
         description="Optimal activation checkpointing of PyTorch models.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
@@ -87,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     planning.set_defaults(run=_plan)
 
     exporting = commands.add_parser(
-        "dataflow", help="the forward and backward graph, for `acplan dataflow`"
+        "dataflow", help="the forward and backward graph, for `acplan module dataflow`"
     )
     _add_model_flags(exporting, is_required=True)
     exporting.add_argument(
@@ -198,7 +214,7 @@ def _add_step_flags(model: argparse._ArgumentGroup) -> None:
 
 
 def _one_of(names: Iterable[str], default: str, what: str = "") -> dict[str, Any]:
-    """Too many to stand in one line."""
+    """Returns the arguments of a flag with choices: they are too many for one line of help."""
     names = list(names)
     help_text = f"{what}one of {', '.join(names)}; default: {default}"
     return {"choices": names, "metavar": "NAME", "help": help_text}
@@ -235,12 +251,12 @@ def _step(flags: argparse.Namespace) -> TrainingStep:
             task=flags.task or "auto",
             has_weights=flags.values == "real",
         )
-        step.about["optimizer"] = flags.optimizer or "adamw"
+        step.model_facts["optimizer"] = flags.optimizer or "adamw"
     else:
         _refuse(flags, _CONFIG_FLAGS, "--hf-config")
         step = step_of_factory(flags.factory)
-    given = {name: getattr(flags, name) for name in (*_UPDATE_FLAGS, *_STEP_FLAGS)}
-    changes = {name: value for name, value in given.items() if value is not None}
+    values = {name: getattr(flags, name) for name in (*_UPDATE_FLAGS, *_STEP_FLAGS)}
+    changes = {name: value for name, value in values.items() if value is not None}
     return dataclasses.replace(step, **changes)
 
 
@@ -261,7 +277,7 @@ def _traced(flags: argparse.Namespace, step: TrainingStep) -> Trace:
         progress=False if flags.no_progress else None,
         **step.options(),
     )
-    return Trace({**traced.data, "model": {**traced.data["model"], **step.about}})
+    return Trace({**traced.data, "model": {**traced.data["model"], **step.model_facts}})
 
 
 def _trace(flags: argparse.Namespace) -> int:
@@ -286,12 +302,12 @@ def _plan(flags: argparse.Namespace) -> int:
     if flags.file:
         traced_by = (*_CONFIG_FLAGS, *_UPDATE_FLAGS, *_STEP_FLAGS, "device")
         _refuse(flags, traced_by, "--hf-config or --factory")
-    of = flags.file or _traced(flags, _step(flags))
+    step_source = flags.file or _traced(flags, _step(flags))
     options = {name: getattr(flags, name) for name in PLAN_OPTIONS}
-    planned = plan(of, flags.budget, **options)
+    new_plan = plan(step_source, flags.budget, **options)
     if flags.output:
-        planned.save(flags.output)
-    print(planned, end="")
+        new_plan.save(flags.output)
+    print(new_plan, end="")
     return 0
 
 
@@ -307,8 +323,8 @@ def _dataflow(flags: argparse.Namespace) -> int:
         autocast=step.autocast,
         **step.kwargs,
     )
-    about = {k: v for k, v in step.about.items() if k != "optimizer"}
-    graph["model"] |= about
+    facts = {k: v for k, v in step.model_facts.items() if k != "optimizer"}
+    graph["model"] |= facts
     write_json(flags.output, graph)
     saved = sum(node["saved"] for node in graph["nodes"])
     print(f"{flags.output}: {len(graph['nodes']):,} nodes, {saved:,} saved")
@@ -316,13 +332,13 @@ def _dataflow(flags: argparse.Namespace) -> int:
 
 
 def _verify(flags: argparse.Namespace) -> int:
-    planned = Plan.load(flags.plan)
-    of = Trace.load(flags.trace) if flags.trace else None
+    loaded_plan = Plan.load(flags.plan)
+    model_trace = Trace.load(flags.trace) if flags.trace else None
     step = _step(flags)
-    of = of or _traced(flags, step)
-    found = verify(step.model, planned, *step.args, of=of, **step.options())
-    print(found)
-    require_within_budget(planned, found)
+    model_trace = model_trace or _traced(flags, step)
+    verification = verify(step.model, loaded_plan, *step.args, of=model_trace, **step.options())
+    print(verification)
+    require_within_budget(loaded_plan, verification)
     return 0
 
 

@@ -37,40 +37,39 @@ def auto_checkpoint(
     """Checkpoints the model, in place, so that training it on `model(**kwargs)` with the
     accelerator stays within the budget of a process and recomputes least.
 
-    Before `accelerator.prepare`. The mixed precision, the gradient accumulation and the
-    processes are the accelerator's; what acplan.trace says of the step besides, such as
-    optimizer and clip_grad_norm, and what acplan.plan takes, such as reserve, are
-    keyword arguments; all others are the model's. The first process makes the plan, and
-    all apply it.
+    It must come before `accelerator.prepare`. The mixed precision, the gradient accumulation
+    and the processes are the accelerator's; other options of acplan.trace for the step, such as
+    optimizer and clip_grad_norm, and options of acplan.plan, such as reserve, are keyword
+    arguments; all others are the model's. The first process makes the plan, and all apply it.
     """
-    setup = Setup.of(accelerator, model)
+    setup = Setup.from_accelerator(accelerator, model)
     require_function(loss_fn, "loss_fn", "the model's output")
     names = ("optimizer", "accumulate", "clip_grad_norm", "clip_grad_value", "ema")
-    given = {name: kwargs.pop(name) for name in names if name in kwargs}
+    step_options = {name: kwargs.pop(name) for name in names if name in kwargs}
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     loss_of = loss_fn or default_loss
 
-    def forward(of: torch.nn.Module, **inputs: Any) -> torch.Tensor:
-        return loss_of(of(**inputs))
+    def forward(plain_model: torch.nn.Module, **inputs: Any) -> torch.Tensor:
+        return loss_of(plain_model(**inputs))
 
     accumulate = int(accelerator.gradient_accumulation_steps)
-    step = setup.step(model, kwargs, forward, {"accumulate": accumulate, **given})
+    step = setup.step(model, kwargs, forward, {"accumulate": accumulate, **step_options})
     return checkpoint_step(step, budget, device, verify, options)
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What an accelerator will do to a model. `shards` is its plugin for FSDP."""
+    """The changes that an accelerator will make to a model. `shards` is its plugin for FSDP."""
 
     mixed_precision: str
     processes: int
     shards: Any
 
     @classmethod
-    def of(cls, accelerator: Any, model: torch.nn.Module) -> "Setup":
+    def from_accelerator(cls, accelerator: Any, model: torch.nn.Module) -> "Setup":
         kind = "an accelerate.Accelerator"
-        needed = "state mixed_precision num_processes gradient_accumulation_steps"
-        require_attributes(accelerator, "accelerator", kind, needed)
+        attributes = "state mixed_precision num_processes gradient_accumulation_steps"
+        require_attributes(accelerator, "accelerator", kind, attributes)
         require_module(model)
         if getattr(model, "_is_accelerate_prepared", False):
             raise AcplanError(
@@ -104,15 +103,15 @@ class Setup:
         options: dict[str, Any],
         noting: tuple[Any, ...] = (),
     ) -> TrainerStep:
-        """`forward` makes the loss of the model, as it is before it is prepared; what it
-        changes of the things in `noting` is put back."""
+        """Returns the step. `forward` makes the loss of the model, in its state before it is
+        prepared; its changes to the objects in `noting` are undone."""
         is_mixed = self.mixed_precision != "no"
         # fully_shard casts the parameters instead.
         autocast = self.mixed_precision if is_mixed and self.shards is None else None
 
-        def forward_fn(of: torch.nn.Module, **values: Any) -> torch.Tensor:
-            with autocast_forward(of, autocast):
-                return forward(of, **values)
+        def forward_fn(plain_model: torch.nn.Module, **values: Any) -> torch.Tensor:
+            with autocast_forward(plain_model, autocast):
+                return forward(plain_model, **values)
 
         trace_options = {**options, "forward_fn": forward_fn}
         if self.mixed_precision == "fp16":
@@ -125,7 +124,7 @@ class Setup:
         sharded = {
             "world_size": self.processes,
             "fsdp_units": list(self._units(model)),
-            # Of a run, modules that are sharded each by itself are recomputed whole.
+            # In a segment, modules that are sharded one by one would be recomputed whole.
             "segments": "none",
         }
         if dtype is not None:

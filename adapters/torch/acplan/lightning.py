@@ -29,7 +29,7 @@ except ImportError:
     except ImportError:
         raise AcplanError("acplan.lightning needs Lightning: pip install lightning") from None
 
-# Of Trainer(precision=...): the autocast. Where there is none, weights are of that type.
+# The autocast of Trainer(precision=...). Without one, weights have that type.
 _AUTOCAST = {
     "32-true": None,
     "64-true": None,
@@ -41,22 +41,22 @@ _AUTOCAST = {
 
 
 class AcplanCallback(Callback):
-    """Checkpoints a LightningModule when its training starts, in place, so that it stays
-    within the budget of a process and recomputes least:
+    """A callback that checkpoints a LightningModule when its training starts, in place, so that
+    it stays within the budget of a process and recomputes least:
 
         trainer = lightning.Trainer(callbacks=[AcplanCallback(budget="20GiB")])
 
-    The step is the module's own: `training_step` of the first batch of the trainer's
-    data, with its precision, optimizer, clipping and accumulation. The first rank makes
-    the plan (`plan`), all apply it; checkpoints have the keys of the model without.
+    The step is the module's own: `training_step` of the first batch of the trainer's data, with
+    its precision, optimizer, clipping and accumulation. The first rank makes the plan (`plan`),
+    all apply it; checkpoints have the keys of the model without the plan.
 
-    batch:   what is planned for, in place of the first one: where batches are padded to
-             their own longest sample, give the longest that there may be.
+    batch:       the batch to plan for, in place of the first one: if batches are padded to
+                 their own longest sample, give the longest that may occur.
     device, verify: as for acplan.auto_checkpoint.
-    options: those of acplan.plan, such as reserve.
+    options:     options of acplan.plan, such as reserve.
 
-    Models that are sharded when training starts (FSDPStrategy, ModelParallelStrategy)
-    are refused: call acplan.auto_checkpoint in `configure_model`, before fully_shard.
+    Models that are sharded when training starts (FSDPStrategy, ModelParallelStrategy) are
+    refused: call acplan.auto_checkpoint in `configure_model`, before fully_shard.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class AcplanCallback(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if self.plan is not None and has_plan(pl_module):
-            return  # of an earlier call of fit
+            return  # planned in an earlier call of fit
         _require_plannable(trainer, pl_module)
         batch = _first_batch(trainer) if self._batch is None else self._batch
         options = _trace_options(trainer, _modes_of(pl_module))
@@ -114,8 +114,8 @@ def _require_plannable(trainer: Any, module: Any) -> None:
 
 
 def _first_batch(trainer: Any) -> Any:
-    """As the module is given it; data and random numbers are as they were."""
-    loaders = tree_map(_apart, trainer.train_dataloader)
+    """Returns a batch as the module is given it. Data and random numbers are restored."""
+    loaders = tree_map(_without_workers, trainer.train_dataloader)
     for loader in tree_leaves(loaders):
         require_read_again(loader)
     with random_state_kept(), objects_kept(loaders):
@@ -125,17 +125,18 @@ def _first_batch(trainer: Any) -> Any:
     raise AcplanError("the train dataloader has no batch: give one as batch=")
 
 
-def _apart(loader: Any) -> Any:
-    """Returns the same loader without the workers that the trainer reads from."""
+def _without_workers(loader: Any) -> Any:
+    """Returns the same loader without the workers from which the trainer reads."""
     if not isinstance(loader, torch.utils.data.DataLoader):
         return loader
-    found = copy.copy(loader)
-    found._iterator = None
-    return found
+    plain_loader = copy.copy(loader)
+    plain_loader._iterator = None
+    return plain_loader
 
 
 def _batches_of(trainer: Any, loaders: Any) -> Iterator[Any]:
-    """Yields what one data loader gives, or a collection of several as the trainer has it."""
+    """Yields the batches of one data loader, or of a collection of several, as the trainer
+    reads it."""
     own = getattr(getattr(trainer, "fit_loop", None), "_combined_loader", None)
     if own is None or not isinstance(loaders, (dict, list, tuple)):
         yield from loaders
@@ -148,7 +149,7 @@ Modes = Sequence[tuple[torch.nn.Module, bool]]
 
 
 def _modes_of(module: torch.nn.Module) -> Modes:
-    """Which parts train, as Lightning leaves them."""
+    """Returns which parts train, as Lightning leaves them."""
     return [(part, part.training) for part in module.modules()]
 
 
@@ -170,7 +171,7 @@ def _trace_options(trainer: Any, modes: Modes) -> dict[str, Any]:
 def _loss_of_step(modes: Modes, module: Any, batch: Any) -> torch.Tensor:
     for part, is_training in modes:
         part.training = is_training
-    # Of the class: that of a compiled module is compiled.
+    # The method of the class: that of a compiled module is compiled.
     step = functools.partial(type(module).training_step, module)
     has_index = len(inspect.signature(step).parameters) > 1
     with _by_itself(module):
@@ -185,8 +186,8 @@ def _loss_of_step(modes: Modes, module: Any, batch: Any) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _by_itself(module: Any) -> Iterator[None]:
-    """Without its logging, which is the trainer's, and not compiled; what it notes down
-    of a step is forgotten."""
+    """Disables, within the block, the module's logging, which is the trainer's, and compiled
+    code. Notes that it makes of a step are forgotten."""
     with contextlib.ExitStack() as undo:
         for name, value in list(vars(module).items()):
             if isinstance(value, (list, dict)) and not name.startswith("_"):

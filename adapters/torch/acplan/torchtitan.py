@@ -1,5 +1,5 @@
-"""Plans for torchtitan: acplan.torchtitan.Policy in place of its activation
-checkpointing, or `apply_ac` with the signature of its own."""
+"""Plans for torchtitan: acplan.torchtitan.Policy in place of its activation checkpointing, or
+`apply_ac` with the signature of torchtitan's own."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -18,24 +18,23 @@ from acplan._program.plan import Budget
 from acplan._step.optimizers import OPTIMIZERS
 from acplan._trainers.trainer_step import TrainerStep, checkpoint_step, master_bytes
 
-# Of the model's output and the labels.
+# A function of the model's output and the labels.
 TitanLoss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """torchtitan's loss of language models, a sum over tokens."""
+    """Returns torchtitan's loss of language models, a sum over tokens."""
     return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1), reduction="sum")
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """What torchtitan takes for its `activation_checkpoint`, made of the rest of its
-    configuration:
+    """The value of torchtitan's `activation_checkpoint`, made of the rest of its configuration:
 
-        config.activation_checkpoint = acplan.torchtitan.Policy.of(config, "60GiB")
+        config.activation_checkpoint = acplan.torchtitan.Policy.from_config(config, "60GiB")
 
-    torchtitan applies it where its own would be: after the model is made (on the meta
-    device), before torch.compile and fully_shard. The first rank makes the plan.
+    torchtitan applies it at the place of its own: after the model is made (on the meta device),
+    before torch.compile and fully_shard. The first rank makes the plan.
     """
 
     budget: Budget
@@ -50,11 +49,11 @@ class Policy:
     loss: TitanLoss = cross_entropy
     device: str | Device = "a100"
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # What is not "none" is applied, by versions whose configuration has a mode.
+    # Versions whose configuration has a mode apply it if the mode is not "none".
     mode: str = "acplan"
 
     @classmethod
-    def of(
+    def from_config(
         cls,
         config: Any,
         budget: Budget,
@@ -64,10 +63,11 @@ class Policy:
         device: str | Device = "a100",
         **options: Any,
     ) -> "Policy":
-        """
-        config: torchtitan's job configuration (`training`, `parallelism`, `optimizer`).
-        inputs: of the model, by name, where they are not `tokens` alone, such as masks.
-        options: those of acplan.plan, such as reserve.
+        """Returns the policy for a configuration.
+
+        config:  torchtitan's job configuration (`training`, `parallelism`, `optimizer`).
+        inputs:  the model's inputs, by name, if they are not `tokens` alone, such as masks.
+        options: options of acplan.plan, such as reserve.
         """
         kind = "a configuration of torchtitan, with training and parallelism"
         require_attributes(config, "config", kind, "training parallelism")
@@ -104,7 +104,7 @@ class Policy:
         )
 
     def build(self, dump_folder: str = "") -> "Policy":
-        """As torchtitan makes what it applies of a configuration."""
+        """Returns the policy itself, as torchtitan builds its own from a configuration."""
         return self
 
     def apply(self, model: torch.nn.Module) -> Plan:
@@ -120,8 +120,8 @@ class Policy:
         inputs = dict(self.inputs or {"tokens": labels.clone()})
         loss = self.loss
 
-        def forward(of: torch.nn.Module, labels: Any, **values: Any) -> torch.Tensor:
-            return loss(of(**values), labels)
+        def forward(plain_model: torch.nn.Module, labels: Any, **values: Any) -> torch.Tensor:
+            return loss(plain_model(**values), labels)
 
         trace_options = {
             "forward_fn": forward,
@@ -135,7 +135,7 @@ class Policy:
         plan_options = {
             "world_size": self.shards,
             "fsdp_units": [f"{root}.layers.{name}" for name in layers],
-            # Of a run, modules that are sharded each by itself are recomputed whole.
+            # In a segment, modules that are sharded one by one would be recomputed whole.
             "segments": "none",
             "reserve": master_bytes(model, self.dtype, self.shards),
         }
@@ -148,8 +148,8 @@ class Policy:
 def apply_ac(
     model: torch.nn.Module, ac_config: Policy, *, base_folder: str = "", **_: Any
 ) -> None:
-    """In place of torchtitan.distributed.activation_checkpoint.apply_ac, in versions that
-    have it: what its own policies take besides has no meaning for a plan."""
+    """Replaces torchtitan.distributed.activation_checkpoint.apply_ac, in versions that have it:
+    further arguments of its own policies have no meaning for a plan."""
     if not isinstance(ac_config, Policy):
         raise AcplanError(
             "apply_ac: expected an acplan.torchtitan.Policy as activation_checkpoint, "
@@ -159,7 +159,8 @@ def apply_ac(
 
 
 def _shards(parallel: Any, ranks: int) -> int:
-    """Returns the ranks that share parameters; -1 stands for all that are no replicas."""
+    """Returns the number of ranks that share parameters; -1 stands for all that are no
+    replicas."""
     degree = parallel.data_parallel_shard_degree
     if degree >= 1:
         return int(degree)
@@ -171,14 +172,14 @@ def _shards(parallel: Any, ranks: int) -> int:
 
 
 def _dtype(name: Any) -> torch.dtype:
-    found = getattr(torch, str(name), None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, str(name), None)
+    if not isinstance(dtype, torch.dtype):
         raise AcplanError(f"mixed_precision_param: expected a data type, found {name!r}")
-    return found
+    return dtype
 
 
 def _optimizer(config: Any) -> str:
-    """By the names of acplan.OPTIMIZERS."""
+    """Returns the optimizer's name in acplan.OPTIMIZERS."""
     name = str(getattr(config, "name", "AdamW")).lower()
     implementation = str(getattr(config, "implementation", "fused"))
     both = f"{name}-{implementation}"

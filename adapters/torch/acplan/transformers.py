@@ -36,28 +36,28 @@ def auto_checkpoint(
     verify: bool = False,
     **options: Any,
 ) -> Plan:
-    """Checkpoints the trainer's model, in place, so that `trainer.train()` stays within
-    the budget of a process and recomputes least:
+    """Checkpoints the trainer's model, in place, so that `trainer.train()` stays within the
+    budget of a process and recomputes least:
 
         trainer = transformers.Trainer(model, arguments, train_dataset=data)
         acplan.transformers.auto_checkpoint(trainer, budget="20GiB")
         trainer.train()
 
-    After the trainer is made and before it makes its optimizer and wraps the model (DDP,
-    FSDP2, torch.compile), so that a plan is in time for all of them. The step is the
-    trainer's own: `compute_loss` of a batch of its data collator, mixed precision,
-    optimizer, clipping and gradient accumulation of its TrainingArguments. Losses,
-    checkpoints and what is saved are those without the plan, of subclasses of Trainer
-    too. One that makes its models (model_init) has the plan applied to each of them.
+    It must come after the trainer is made and before the trainer makes its optimizer and wraps
+    the model (DDP, FSDP2, torch.compile), so that the plan is in time for all of them. The step
+    is the trainer's own: `compute_loss` of a batch of its data collator, mixed precision,
+    optimizer, clipping and gradient accumulation of its TrainingArguments. Losses, checkpoints
+    and saved models are those without the plan, also for subclasses of Trainer. If a trainer
+    makes its models (model_init), the plan is applied to each of them.
 
-    batch:   what is planned for; by default the largest of the first batches that make up
-             an update. Where batches are padded to their own longest sample, give the
-             longest that there may be.
+    batch:       the batch to plan for; by default the largest of the first batches that make up
+                 an update. If batches are padded to their own longest sample, give the longest
+                 that may occur.
     device, verify: as for acplan.auto_checkpoint.
-    options: those of acplan.plan, such as reserve.
+    options:     options of acplan.plan, such as reserve.
     """
-    needed = "args model model_wrapped accelerator get_train_dataloader"
-    require_attributes(trainer, "trainer", "a transformers.Trainer", needed)
+    attributes = "args model model_wrapped accelerator get_train_dataloader"
+    require_attributes(trainer, "trainer", "a transformers.Trainer", attributes)
     if batch is not None:
         require_mapping(batch, "batch")
     arguments = trainer.args
@@ -71,36 +71,36 @@ def auto_checkpoint(
         )
     if trainer.model_wrapped is not trainer.model:
         raise AcplanError("the model is wrapped already; plan before trainer.train()")
-    setup = Setup.of(trainer.accelerator, trainer.model)
+    setup = Setup.from_accelerator(trainer.accelerator, trainer.model)
     with objects_kept(trainer):
         inputs = _inputs(trainer, batch)
         step = _step(trainer, setup, inputs)
-    found = checkpoint_step(step, budget, device, verify, options)
+    new_plan = checkpoint_step(step, budget, device, verify, options)
     if trainer.model_init is not None:
-        trainer.model_init = _planned(trainer, found, step.param_dtype)
-    return found
+        trainer.model_init = _model_init_with_plan(trainer, new_plan, step.param_dtype)
+    return new_plan
 
 
-def _planned(
+def _model_init_with_plan(
     trainer: Any, plan: Plan, dtype: torch.dtype | None
 ) -> Callable[..., torch.nn.Module]:
-    """Makes models as the trainer does, with the plan unless the user has taken it from
-    the model that the trainer has until then."""
+    """Returns a function that makes models as the trainer does, with the plan, unless the user
+    has removed the plan from the trainer's current model."""
     original = trainer.model_init
     model_init = getattr(original, _ORIGINAL, original)
 
     @functools.wraps(model_init)
-    def planned(*args: Any) -> torch.nn.Module:
-        made: torch.nn.Module = model_init(*args)
+    def make_model(*args: Any) -> torch.nn.Module:
+        model: torch.nn.Module = model_init(*args)
         is_wanted = trainer.model is None or has_plan(trainer.model)
-        return apply(made, plan, param_dtype=dtype) if is_wanted else made
+        return apply(model, plan, param_dtype=dtype) if is_wanted else model
 
-    setattr(planned, _ORIGINAL, model_init)
-    return planned
+    setattr(make_model, _ORIGINAL, model_init)
+    return make_model
 
 
 def _inputs(trainer: Any, batch: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns a batch as the model is given it; data and random numbers are as they were."""
+    """Returns a batch as the model is given it. Data and random numbers are restored."""
     count = trainer.args.gradient_accumulation_steps
     if batch is not None:
         batches, items = trainer.get_batch_samples(
@@ -149,17 +149,20 @@ def _step(trainer: Any, setup: Setup, inputs: dict[str, Any]) -> TrainerStep:
 
 
 def _optimizer(trainer: Any) -> torch.optim.Optimizer:
-    """As the trainer will make it."""
+    """Returns the optimizer as the trainer will make it."""
     if trainer.optimizer is not None:
-        given: torch.optim.Optimizer = trainer.optimizer
-        return given
-    named = getattr(trainer, "optimizer_cls_and_kwargs", None)
+        own_optimizer: torch.optim.Optimizer = trainer.optimizer
+        return own_optimizer
+    class_and_options = getattr(trainer, "optimizer_cls_and_kwargs", None)
     try:
-        if named is not None:  # of which it takes some out
-            trainer.optimizer_cls_and_kwargs = (named[0], dict(named[1]))
-        made: torch.optim.Optimizer = trainer.create_optimizer()
-        return made
+        if class_and_options is not None:  # the trainer removes some entries
+            trainer.optimizer_cls_and_kwargs = (
+                class_and_options[0],
+                dict(class_and_options[1]),
+            )
+        optimizer: torch.optim.Optimizer = trainer.create_optimizer()
+        return optimizer
     finally:
         trainer.optimizer = None
-        if named is not None:
-            trainer.optimizer_cls_and_kwargs = named
+        if class_and_options is not None:
+            trainer.optimizer_cls_and_kwargs = class_and_options

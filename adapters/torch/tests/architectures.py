@@ -27,19 +27,19 @@ class Architecture:
     exceptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def exception(self, step: str) -> str:
-        """Why the trace of a step may differ; "" where it may not."""
+        """Returns why the trace of a step may differ, "" if it may not."""
         return self.exceptions.get(step, self.exceptions.get("", ""))
 
 
 def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     """Weights and inputs are the same each time."""
 
-    def made() -> nn.Module:
+    def seeded_model() -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return make()
 
-    return made
+    return seeded_model
 
 
 def tokens(batch: int = BATCH, length: int = LENGTH, vocabulary: int = VOCABULARY) -> Tensor:
@@ -54,14 +54,14 @@ def floats(*shape: int) -> Tensor:
 
 def mask(side: str, batch: int = BATCH, length: int = LENGTH) -> Tensor:
     """Ones, with padding on a side: "right", "left", or "" for none."""
-    found = torch.ones(batch, length, dtype=torch.long)
-    for row, kept in enumerate(_LENGTHS[:batch]):
-        kept = kept * length // LENGTH
+    ones = torch.ones(batch, length, dtype=torch.long)
+    for row, length_of_row in enumerate(_LENGTHS[:batch]):
+        length_of_row = length_of_row * length // LENGTH
         if side == "right":
-            found[row, kept:] = 0
+            ones[row, length_of_row:] = 0
         if side == "left":
-            found[row, : length - kept] = 0
-    return found
+            ones[row, : length - length_of_row] = 0
+    return ones
 
 
 def masked_variants(
@@ -69,35 +69,35 @@ def masked_variants(
     length: int = LENGTH,
     sides: tuple[str, ...] = ("right", "left"),
 ) -> dict[str, Inputs]:
-    """The batches of a model that takes a mask: none, ones, padded, the last one.
+    """Returns batches for a model that takes a mask: without one, of ones, padded, of one row.
 
     inputs: from the size of a batch and its mask to what the model is called with.
     """
-    found: dict[str, Inputs] = {
+    variants: dict[str, Inputs] = {
         "no mask": lambda: inputs(BATCH, None),
         "ones": lambda: inputs(BATCH, mask("", BATCH, length)),
         "batch of one": lambda: inputs(1, mask("", 1, length)),
     }
     for side in sides:
-        found[f"padded {side}"] = lambda side=side: inputs(  # type: ignore[misc]
+        variants[f"padded {side}"] = lambda side=side: inputs(  # type: ignore[misc]
             BATCH, mask(side, BATCH, length)
         )
-    return found
+    return variants
 
 
 def batches(inputs: Callable[[int], dict[str, Any]]) -> dict[str, Inputs]:
-    """The batches of a model that takes no mask."""
+    """Returns batches for a model that takes no mask."""
     return {"no mask": lambda: inputs(BATCH), "batch of one": lambda: inputs(1)}
 
 
 def architectures() -> dict[str, Architecture]:
-    """All that can be made with the libraries that are installed."""
+    """Returns all architectures that the installed libraries can make."""
     import architectures_torch
     import architectures_transformers
 
-    found = architectures_transformers.ARCHITECTURES | architectures_torch.ARCHITECTURES
+    by_name = architectures_transformers.ARCHITECTURES | architectures_torch.ARCHITECTURES
     try:
         import architectures_diffusers
     except ImportError:
-        return found
-    return found | architectures_diffusers.ARCHITECTURES
+        return by_name
+    return by_name | architectures_diffusers.ARCHITECTURES

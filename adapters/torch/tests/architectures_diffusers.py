@@ -43,12 +43,12 @@ def texts(batch: int) -> torch.Tensor:
 
 def _conditioned() -> dict[str, Inputs]:
     def inputs(batch: int, masks: bool) -> dict[str, Any]:
-        found = noisy()(batch) | {"encoder_hidden_states": texts(batch)}
+        arguments = noisy()(batch) | {"encoder_hidden_states": texts(batch)}
         if masks:
             mask = torch.ones(batch, 7, dtype=torch.bool)
             mask[0, 5:] = False
-            found["encoder_attention_mask"] = mask
-        return found
+            arguments["encoder_attention_mask"] = mask
+        return arguments
 
     return {
         "no mask": lambda: inputs(3, False),
@@ -59,8 +59,8 @@ def _conditioned() -> dict[str, Inputs]:
 
 def hidden(**more: Callable[[int], Any]) -> Callable[[int], dict[str, Any]]:
     def inputs(batch: int) -> dict[str, Any]:
-        found = {"hidden_states": floats(batch, 4, 8, 8), "timestep": steps(batch)}
-        return found | {name: value(batch) for name, value in more.items()}
+        arguments = {"hidden_states": floats(batch, 4, 8, 8), "timestep": steps(batch)}
+        return arguments | {name: value(batch) for name, value in more.items()}
 
     return inputs
 

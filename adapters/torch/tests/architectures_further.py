@@ -36,25 +36,25 @@ _MAMBA = {
 
 
 def _inputs_only(kind: str, auto: str, group: str, **options: Any) -> Architecture:
-    """A model of texts whose loss is the mean of its output."""
+    """Returns a model of texts whose loss is the mean of its output."""
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found = text_inputs(batch, mask)
-        del found["labels"]
-        return found
+        arguments = text_inputs(batch, mask)
+        del arguments["labels"]
+        return arguments
 
     make = model_of(kind, auto, **(SMALL | options))
     return Architecture(group, make, masked_variants(inputs))
 
 
 def _laid_out_text(kind: str, **options: Any) -> Architecture:
-    """Words with the boxes that they stand in."""
+    """Returns a model of words and the boxes that they stand in."""
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found = text_inputs(batch, mask)
+        arguments = text_inputs(batch, mask)
         boxes = torch.arange(batch * LENGTH * 4).view(batch, LENGTH, 4) % 20
         boxes[..., 2:] += 20
-        return found | {"bbox": boxes}
+        return arguments | {"bbox": boxes}
 
     auto = options.pop("auto", "AutoModelForMaskedLM")
     make = model_of(kind, auto, **(SMALL | options))
@@ -124,10 +124,10 @@ def _spectrogram() -> Architecture:
 
 def _bert_of_speech() -> Architecture:
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found: dict[str, Any] = {"input_features": floats(batch, 48, 16)}
+        arguments: dict[str, Any] = {"input_features": floats(batch, 48, 16)}
         if mask is not None:
-            found["attention_mask"] = mask
-        return found | {"labels": tokens(batch, 8, 32)}
+            arguments["attention_mask"] = mask
+        return arguments | {"labels": tokens(batch, 8, 32)}
 
     make = model_of(
         "wav2vec2-bert",
@@ -203,9 +203,9 @@ _SERIES = {
 
 def _questions_about_images() -> Architecture:
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found = text_inputs(batch, mask)
-        found["labels"] = floats(batch, 10)
-        return found | {"pixel_values": floats(batch, 3, 32, 32)}
+        arguments = text_inputs(batch, mask)
+        arguments["labels"] = floats(batch, 10)
+        return arguments | {"pixel_values": floats(batch, 3, 32, 32)}
 
     make = model_of(
         "vilt", "ViltForQuestionAnswering", **(SMALL | VIT | {"num_hidden_layers": 3}),
@@ -217,27 +217,27 @@ def _questions_about_images() -> Architecture:
 def _decoder_with_images(
     kind: str, auto: str, towers: dict[str, Any], patches: int, **options: Any
 ) -> Architecture:
-    """A language model that reads an image's patches in place of a token repeated."""
+    """Returns a language model that reads an image's patches in place of a repeated token."""
     image = 7
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found = text_inputs(batch, mask)
-        ids = found["input_ids"].masked_fill(found["input_ids"] == image, image + 1)
-        found["input_ids"] = torch.cat(
+        arguments = text_inputs(batch, mask)
+        ids = arguments["input_ids"].masked_fill(arguments["input_ids"] == image, image + 1)
+        arguments["input_ids"] = torch.cat(
             [ids[:, :1], torch.full((batch, patches), image), ids[:, 1:]], 1
         )
-        found["labels"] = torch.cat(
-            [found["labels"][:, :1], torch.full((batch, patches), -100),
-             found["labels"][:, 1:]], 1
+        arguments["labels"] = torch.cat(
+            [arguments["labels"][:, :1], torch.full((batch, patches), -100),
+             arguments["labels"][:, 1:]], 1
         )  # fmt: skip
         if mask is not None:
-            shown = torch.ones(batch, patches, dtype=torch.long)
-            found["attention_mask"] = torch.cat([mask[:, :1], shown, mask[:, 1:]], 1)
+            image_mask = torch.ones(batch, patches, dtype=torch.long)
+            arguments["attention_mask"] = torch.cat([mask[:, :1], image_mask, mask[:, 1:]], 1)
         if kind == "paligemma":
-            found["token_type_ids"] = (found["input_ids"] != image).long()
+            arguments["token_type_ids"] = (arguments["input_ids"] != image).long()
         if kind == "qwen2_vl":
-            found["mm_token_type_ids"] = (found["input_ids"] == image).long()
-        return found | _pixels(kind, batch)
+            arguments["mm_token_type_ids"] = (arguments["input_ids"] == image).long()
+        return arguments | _pixels(kind, batch)
 
     make = model_of(
         kind, auto, **towers, image_token_id=image, image_token_index=image, **options
@@ -273,8 +273,8 @@ def _decisions() -> Architecture:
 
 def _perceiver() -> Architecture:
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found = text_inputs(batch, mask)
-        return {"inputs": found.pop("input_ids"), **found}
+        arguments = text_inputs(batch, mask)
+        return {"inputs": arguments.pop("input_ids"), **arguments}
 
     make = model_of(
         "perceiver", "PerceiverForMaskedLM", vocab_size=100, d_model=32, d_latents=32,

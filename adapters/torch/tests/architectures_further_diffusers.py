@@ -13,7 +13,7 @@ def _videos(batch: int, channels: int = 4) -> torch.Tensor:
 
 
 def _padded(batch: int) -> torch.Tensor:
-    """A mask of texts: the second one is shorter."""
+    """Returns a mask of texts, the second of which is shorter."""
     mask = torch.ones(batch, 7, dtype=torch.long)
     mask[1:2, 5:] = 0
     return mask

@@ -144,11 +144,11 @@ class _Cells(_Embedded):
     def body(self, x: Tensor, mask: Tensor | None) -> Tensor:
         steps = x.shape[1] if mask is None else int(mask.sum(1).max())
         state: Any = None
-        found = []
+        states = []
         for step in range(min(steps, 8)):
             state = self.cell(x[:, step], state)
-            found.append(state if isinstance(state, Tensor) else state[0])
-        out = torch.stack(found, 1)
+            states.append(state if isinstance(state, Tensor) else state[0])
+        out = torch.stack(states, 1)
         return F.pad(out, (0, 0, 0, x.shape[1] - out.shape[1]))
 
 
@@ -165,11 +165,13 @@ class _Selecting(_Embedded):
         if mask is None or mask.all():
             x = self._layer(x)
         else:
-            kept = x[mask.bool()]
-            x = torch.zeros_like(x).masked_scatter(mask.bool()[..., None], self._layer(kept))
-        wanted = tokens % 7 == 0
-        places = wanted.nonzero(as_tuple=True)
-        return F.cross_entropy(self.head(x[places]), tokens[wanted])
+            unpadded = x[mask.bool()]
+            x = torch.zeros_like(x).masked_scatter(
+                mask.bool()[..., None], self._layer(unpadded)
+            )
+        is_labelled = tokens % 7 == 0
+        places = is_labelled.nonzero(as_tuple=True)
+        return F.cross_entropy(self.head(x[places]), tokens[is_labelled])
 
     def _layer(self, x: Tensor) -> Tensor:
         out: Tensor = self.down(F.gelu(self.up(x)))
@@ -261,8 +263,8 @@ class _Experts(_Embedded):
         rows = x.reshape(-1, _WIDTH)
         weights, experts = self.router(rows).softmax(-1).topk(2)
         room = len(rows)
-        chosen = F.one_hot(experts, 4)
-        place = chosen.flatten(0, 1).cumsum(0).view_as(chosen) * chosen - 1
+        one_hot = F.one_hot(experts, 4)
+        place = one_hot.flatten(0, 1).cumsum(0).view_as(one_hot) * one_hot - 1
         place = place.amax(-1).clamp(0, room - 1)
         slots = rows.new_zeros(4, room, _WIDTH)
         slots = slots.index_put((experts, place), rows[:, None].expand(-1, 2, -1))
@@ -286,8 +288,8 @@ class _LoopedExperts(_Embedded):
         best = self.router(rows).argmax(-1)
         out = torch.zeros_like(rows)
         for index, expert in enumerate(self.experts):
-            (found,) = torch.where(best == index)
-            out = out.index_add(0, found, expert(rows[found]).to(out.dtype))
+            (indices,) = torch.where(best == index)
+            out = out.index_add(0, indices, expert(rows[indices]).to(out.dtype))
         return x + out.view_as(x)
 
 
@@ -327,8 +329,8 @@ class _Speech(nn.Module):
 def _speech_inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
     targets = tokens(batch, 4, 20)
     targets[-1, 3:] = 0
-    found: dict[str, Any] = {"sound": floats(batch, 16, 48), "targets": targets}
-    return found if mask is None else found | {"mask": mask}
+    arguments: dict[str, Any] = {"sound": floats(batch, 16, 48), "targets": targets}
+    return arguments if mask is None else arguments | {"mask": mask}
 
 
 class _Recommender(nn.Module):
@@ -341,11 +343,11 @@ class _Recommender(nn.Module):
         self.top = nn.Sequential(nn.Linear(11, 16), nn.ReLU(), nn.Linear(16, 1))
 
     def forward(self, dense: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
-        found = [self.dense(dense), *(bag(ids, offsets) for bag in self.bags)]
-        stacked = torch.stack(found, 1)
+        embeddings = [self.dense(dense), *(bag(ids, offsets) for bag in self.bags)]
+        stacked = torch.stack(embeddings, 1)
         products = stacked @ stacked.mT
         above = torch.triu_indices(3, 3, 1, device=dense.device)
-        features = torch.cat([found[0], products[:, above[0], above[1]]], 1)
+        features = torch.cat([embeddings[0], products[:, above[0], above[1]]], 1)
         return F.binary_cross_entropy_with_logits(
             self.top(features)[:, 0], (offsets % 2).float()
         )
@@ -369,9 +371,9 @@ class _Siamese(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        found = F.normalize(self.tower(x), dim=-1)
+        embeddings = F.normalize(self.tower(x), dim=-1)
         same = labels[:, None] == labels
-        distances = torch.cdist(found, found)
+        distances = torch.cdist(embeddings, embeddings)
         if not bool((~same).any()):
             return distances.mean()
         near = distances.masked_fill(~same, 0).amax(1)
@@ -394,8 +396,8 @@ class _Generator(nn.Module):
         )  # fmt: skip
 
     def forward(self, noise: Tensor) -> Tensor:
-        made = self.layers(noise[:, :, None, None])
-        return F.softplus(-self.critic(made)).mean()
+        images = self.layers(noise[:, :, None, None])
+        return F.softplus(-self.critic(images)).mean()
 
 
 class _Flow(nn.Module):
@@ -436,10 +438,10 @@ class _Autoencoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.encode(x)
         mean, spread = self.mean(hidden), self.spread(hidden)
-        drawn = mean + torch.randn_like(mean) * (spread / 2).exp()
-        made = self.decode(drawn).view_as(x)
+        sample = mean + torch.randn_like(mean) * (spread / 2).exp()
+        reconstruction = self.decode(sample).view_as(x)
         divergence = (mean.square() + spread.exp() - spread - 1).mean()
-        return F.mse_loss(made, x) + divergence
+        return F.mse_loss(reconstruction, x) + divergence
 
 
 class _Graph(nn.Module):
@@ -455,13 +457,13 @@ class _Graph(nn.Module):
         degrees = torch.bincount(target, minlength=len(nodes)).clamp(min=1)
         x = nodes
         for layer in self.layers:
-            sent = layer(x)[source].to(x.dtype)
-            sums = torch.zeros_like(x).index_add_(0, target, sent)
+            messages = layer(x)[source].to(x.dtype)
+            sums = torch.zeros_like(x).index_add_(0, target, messages)
             x = F.relu(x + sums / degrees[:, None])
         count = int(graphs.max()) + 1
         pooled = x.new_zeros(count, 16).index_add_(0, graphs, x)
-        found: Tensor = self.head(pooled)
-        return found.logsumexp(-1).mean()
+        logits: Tensor = self.head(pooled)
+        return logits.logsumexp(-1).mean()
 
 
 def _graph_inputs(batch: int) -> dict[str, Any]:
@@ -515,8 +517,8 @@ class _UNet(nn.Module):
             raise ValueError("no step is negative")
         rates = torch.exp(-torch.arange(4, device=x.device).float())
         angles = step[:, None] * rates
-        told = self.time(torch.cat([angles.sin(), angles.cos()], 1))
-        first = self.enter(x) + told[:, :, None, None]
+        time = self.time(torch.cat([angles.sin(), angles.cos()], 1))
+        first = self.enter(x) + time[:, :, None, None]
         low = self.down(first)
         high = self.up(torch.cat([low, self.middle(low)], 1))
         out: Tensor = self.leave(torch.cat([high, first], 1))
@@ -527,16 +529,16 @@ class _Mixer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, _WIDTH, 8, 8)
-        self.across = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
-        self.along = nn.Sequential(
+        self.patches_mlp = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        self.channels_mlp = nn.Sequential(
             nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, 64), nn.GELU(), nn.Dropout(0.1),
             nn.Linear(64, _WIDTH),
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.patches(x).flatten(2)
-        x = (x + self.across(x)).transpose(1, 2)
-        out: Tensor = x + self.along(x)
+        x = (x + self.patches_mlp(x)).transpose(1, 2)
+        out: Tensor = x + self.channels_mlp(x)
         return out.square().mean()
 
 
@@ -571,7 +573,7 @@ class _Teacher(_Embedded):
     def body(self, x: Tensor, mask: Tensor | None) -> Tensor:
         state = x.mean(1)
         last = x[:, 0]
-        found = []
+        outputs = []
         for step in range(4):
             state = self.cell(last, state)
             scores = (x @ state[:, :, None])[..., 0]
@@ -579,8 +581,8 @@ class _Teacher(_Embedded):
                 scores = scores.masked_fill(mask == 0, -1e4)
             read = (scores.softmax(-1)[:, None] @ x)[:, 0]
             last = x[:, step] if torch.rand(()) < 0.5 else read
-            found.append(state + read)
-        return torch.cat([torch.stack(found, 1), x[:, 4:]], 1)
+            outputs.append(state + read)
+        return torch.cat([torch.stack(outputs, 1), x[:, 4:]], 1)
 
 
 class _Latents(nn.Module):
@@ -602,8 +604,8 @@ class _Latents(nn.Module):
 
 
 def _latents_inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"x": floats(batch, LENGTH, _WIDTH)}
-    return found if mask is None else found | {"mask": mask}
+    arguments: dict[str, Any] = {"x": floats(batch, LENGTH, _WIDTH)}
+    return arguments if mask is None else arguments | {"mask": mask}
 
 
 _NESTED = {
@@ -626,8 +628,8 @@ def _text(
 
 def _of_images(make: Callable[[], nn.Module], **more: Any) -> Architecture:
     def inputs(batch: int) -> dict[str, Any]:
-        given = {name: value(batch) for name, value in more.items()}
-        return {"x": floats(batch, 3, 32, 32)} | given
+        arguments = {name: value(batch) for name, value in more.items()}
+        return {"x": floats(batch, 3, 32, 32)} | arguments
 
     return Architecture("hand-written", seeded(make), batches(inputs))
 

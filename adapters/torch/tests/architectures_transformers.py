@@ -43,15 +43,15 @@ def model_of(kind: str, auto: str, **options: Any) -> Callable[[], nn.Module]:
         config = transformers.AutoConfig.for_model(kind, **(SPECIAL | options))
         if hasattr(config, "use_cache"):
             config.use_cache = False
-        made = getattr(transformers, auto)
-        model: nn.Module = getattr(made, "from_config", made)(config)
+        model_class = getattr(transformers, auto)
+        model: nn.Module = getattr(model_class, "from_config", model_class)(config)
         return model
 
     return seeded(make)
 
 
 def text_inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-    """What a collator gives a language model: padded ids, labels of -100 there."""
+    """Returns what a collator gives a language model: padded ids, with labels of -100 there."""
     ids = tokens(batch)
     if mask is None:
         return {"input_ids": ids, "labels": ids.clone()}
@@ -61,7 +61,7 @@ def text_inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
 
 
 def _packed() -> dict[str, Any]:
-    """Three sequences in one row, told apart by their positions."""
+    """Returns three sequences in one row, which their positions tell apart."""
     ids = tokens(1)
     positions = torch.cat([torch.arange(n) for n in (10, 8, LENGTH - 18)])
     return {"input_ids": ids, "position_ids": positions[None], "labels": ids.clone()}
@@ -82,8 +82,8 @@ def encoder(kind: str, **options: Any) -> Architecture:
 
 def classifier(kind: str, sizes: Mapping[str, Any] = SMALL, **options: Any) -> Architecture:
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found = text_inputs(batch, mask)
-        return found | {"labels": torch.arange(batch) % 2}
+        arguments = text_inputs(batch, mask)
+        return arguments | {"labels": torch.arange(batch) % 2}
 
     make = model_of(kind, "AutoModelForSequenceClassification", **(dict(sizes) | options))
     return Architecture("encoder", make, masked_variants(inputs))
@@ -129,16 +129,16 @@ _SAMPLES = 1200
 
 
 def ctc(kind: str, auto: str = "AutoModelForCTC", **options: Any) -> Architecture:
-    """Speech in, as samples; texts of different lengths out."""
+    """Returns a model of speech as samples, with texts of different lengths as labels."""
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
         targets = tokens(batch, 8, 32)
         if batch > 1:
             targets[1, 5:] = -100
-        found: dict[str, Any] = {"input_values": floats(batch, _SAMPLES)}
+        arguments: dict[str, Any] = {"input_values": floats(batch, _SAMPLES)}
         if mask is not None:
-            found["attention_mask"] = mask
-        return found | {"labels": targets}
+            arguments["attention_mask"] = mask
+        return arguments | {"labels": targets}
 
     make = model_of(
         kind,
@@ -158,14 +158,14 @@ def ctc(kind: str, auto: str = "AutoModelForCTC", **options: Any) -> Architectur
 
 
 def _features(kind: str, width: int, length: int, **options: Any) -> Architecture:
-    """Speech in, as a spectrogram; texts out."""
+    """Returns a model of speech as a spectrogram, with texts as labels."""
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
         shape = (width, length) if kind == "whisper" else (length, width)
-        found: dict[str, Any] = {"input_features": floats(batch, *shape)}
+        arguments: dict[str, Any] = {"input_features": floats(batch, *shape)}
         if mask is not None:
-            found["attention_mask"] = mask
-        return found | {"labels": tokens(batch, 12)}
+            arguments["attention_mask"] = mask
+        return arguments | {"labels": tokens(batch, 12)}
 
     make = model_of(
         kind,
@@ -178,8 +178,8 @@ def _features(kind: str, width: int, length: int, **options: Any) -> Architectur
 
 def images(size: int, labels: Callable[[int], Any] | None) -> dict[str, Inputs]:
     def inputs(batch: int) -> dict[str, Any]:
-        found: dict[str, Any] = {"pixel_values": floats(batch, 3, size, size)}
-        return found if labels is None else found | {"labels": labels(batch)}
+        arguments: dict[str, Any] = {"pixel_values": floats(batch, 3, size, size)}
+        return arguments if labels is None else arguments | {"labels": labels(batch)}
 
     return batches(inputs)
 
@@ -230,10 +230,10 @@ def detection() -> Architecture:
     )
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found: dict[str, Any] = {"pixel_values": floats(batch, 3, 24, 24)}
+        arguments: dict[str, Any] = {"pixel_values": floats(batch, 3, 24, 24)}
         if mask is not None:
-            found["pixel_mask"] = mask[:, None, :].expand(-1, 24, -1).contiguous()
-        return found
+            arguments["pixel_mask"] = mask[:, None, :].expand(-1, 24, -1).contiguous()
+        return arguments
 
     make = model_of(
         "detr",
@@ -256,11 +256,11 @@ def pairs(kind: str, auto: str = "AutoModel", **more: Any) -> Architecture:
     """Images with their texts."""
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found = text_inputs(batch, mask)
+        arguments = text_inputs(batch, mask)
         if auto == "AutoModel":
-            del found["labels"]
-            found["return_loss"] = True
-        return found | {"pixel_values": floats(batch, 3, 32, 32)}
+            del arguments["labels"]
+            arguments["return_loss"] = True
+        return arguments | {"pixel_values": floats(batch, 3, 32, 32)}
 
     make = model_of(kind, auto, **_TOWERS, **more)
     return Architecture("vision and language", make, masked_variants(inputs, sides=("right",)))
@@ -270,23 +270,23 @@ def _llava() -> Architecture:
     image = 7
 
     def inputs(batch: int, mask: Tensor | None) -> dict[str, Any]:
-        found = text_inputs(batch, mask)
-        ids = found["input_ids"]
+        arguments = text_inputs(batch, mask)
+        ids = arguments["input_ids"]
         ids[ids == image] = image + 1
         # 16 patches, after the padding on the left and before that on the right.
         length = ids.shape[1]
         wide = torch.full((batch, 16), image)
-        found["input_ids"] = torch.cat([ids[:, :1], wide, ids[:, 1:]], 1)
-        found["labels"] = torch.cat(
-            [found["labels"][:, :1], torch.full((batch, 16), -100),
-             found["labels"][:, 1:]], 1
+        arguments["input_ids"] = torch.cat([ids[:, :1], wide, ids[:, 1:]], 1)
+        arguments["labels"] = torch.cat(
+            [arguments["labels"][:, :1], torch.full((batch, 16), -100),
+             arguments["labels"][:, 1:]], 1
         )  # fmt: skip
         if mask is not None:
-            found["attention_mask"] = torch.cat(
+            arguments["attention_mask"] = torch.cat(
                 [mask[:, :1], torch.ones(batch, 16, dtype=torch.long), mask[:, 1:]], 1
             )
-        assert found["input_ids"].shape[1] == length + 16
-        return found | {"pixel_values": floats(batch, 3, 32, 32)}
+        assert arguments["input_ids"].shape[1] == length + 16
+        return arguments | {"pixel_values": floats(batch, 3, 32, 32)}
 
     make = model_of(
         "llava",

@@ -46,10 +46,10 @@ def _every(model: Any, example: Any, budget: int) -> dict[int, float]:
     for count in _SIZES:
         traced = acplan.trace(model, **_inputs_of(example, count))
         try:
-            planned = acplan.plan(traced, budget, decisions="save,recompute")
+            plan = acplan.plan(traced, budget, decisions="save,recompute")
         except acplan.AcplanError:
             continue
-        rates[count] = 1000 * count / (step_ms_of(traced) + planned.recompute_ms)
+        rates[count] = 1000 * count / (step_ms_of(traced) + plan.recompute_ms)
     return rates
 
 
@@ -57,7 +57,7 @@ def _row(name: str) -> str:
     example = EXAMPLES[name]()
     model, _ = example.on_meta()
     budget = acplan.trace(model, **_inputs_of(example, 7)).peak_bytes
-    found = acplan.best_batch(
+    search = acplan.best_batch(
         model,
         lambda count: _inputs_of(example, count),
         budget=budget,
@@ -67,12 +67,12 @@ def _row(name: str) -> str:
     )
     rates = _every(model, example, budget)
     most = max(rates.values())
-    assert found.largest.size == max(rates), name
-    assert abs(found.best.per_second / most - 1) < 1e-9, name
+    assert search.largest.size == max(rates), name
+    assert abs(search.best.per_second / most - 1) < 1e-9, name
     return (
-        f"| {name} | {size(budget)} | {found.best.size} | {found.best.per_second:,.1f} | "
-        f"{most:,.1f} | {found.largest.size} | {max(rates)} | {len(found.traced)} | "
-        f"{len(_SIZES)} | {found.planned} | {len(found.notes)} |"
+        f"| {name} | {size(budget)} | {search.best.size} | {search.best.per_second:,.1f} | "
+        f"{most:,.1f} | {search.largest.size} | {max(rates)} | {len(search.traced)} | "
+        f"{len(_SIZES)} | {search.plan_count} | {len(search.notes)} |"
     )
 
 
@@ -84,7 +84,7 @@ of 16, in batches of 4, within the memory that one of 112 takes without a plan; 
 0.1%. Beside it is what tracing and planning each of the sequences finds.
 """
 
-# By name, the configuration, and what the shell is given of it.
+# Indexed by model: the fields of its configuration, as the shell's `--set` takes them.
 _OF_SEQUENCES = {
     "gpt2": ("n_layer=3", "n_embd=96", "n_head=4", "vocab_size=1000"),
     "llama": (
@@ -108,7 +108,7 @@ def _sequence(name: str, length: int) -> acplan.Trace:
 
 
 def _printed(name: str, budget: int) -> str:
-    """What the shell says."""
+    """Returns what the shell prints."""
     changes = [word for change in _OF_SEQUENCES[name] for word in ("--set", change)]
     command = ["batch", "--hf-config", name, *changes, "--batch", str(_COUNT)]
     command += ["--over", "seq", "--multiple-of", "16", "--most", str(_SEQUENCES[-1])]
@@ -120,9 +120,9 @@ def _printed(name: str, budget: int) -> str:
 
 
 def _numbers(name: str, text: str) -> tuple[int, float]:
-    found = re.search(_LINE.format(name), text, re.MULTILINE)
-    assert found, text
-    return int(found[1]), float(found[2].replace(",", ""))
+    match = re.search(_LINE.format(name), text, re.MULTILINE)
+    assert match, text
+    return int(match[1]), float(match[2].replace(",", ""))
 
 
 def _sequence_row(name: str) -> str:
@@ -136,10 +136,10 @@ def _sequence_row(name: str) -> str:
     for length in _SEQUENCES:
         traced = _sequence(name, length)
         try:
-            planned = acplan.plan(traced, budget, decisions="save,recompute")
+            plan = acplan.plan(traced, budget, decisions="save,recompute")
         except acplan.AcplanError:
             continue
-        rates[length] = 1000 * length / (step_ms_of(traced) + planned.recompute_ms)
+        rates[length] = 1000 * length / (step_ms_of(traced) + plan.recompute_ms)
     most = max(rates.values())
     assert largest == max(rates), name
     # As printed, with two digits behind the point.

@@ -1,5 +1,5 @@
-"""What torch.compile's partitioner saves at its memory budgets, beside acplan's plans at the
-same peak.
+"""Compares what torch.compile's partitioner saves at its memory budgets with acplan's plans at
+the same peak.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_compiled.py FOLDER
 
@@ -73,12 +73,12 @@ class Case:
 
     def __init__(self, name: str, joint: Joint) -> None:
         self._joint = joint
-        self._asked: tuple[Any, Any] = (None, None)
+        self._arguments: tuple[Any, Any] = (None, None)
         self._cuts: dict[Any, Any] = {}
         self._partition(self._look)
         self._graph = JointGraph(
             joint.module,
-            self._asked[1],
+            self._arguments[1],
             joint.options["num_fwd_outputs"],
             DEVICES["a100"],
             is_fused=True,
@@ -86,7 +86,7 @@ class Case:
         self.data = self._graph.data(name)
 
     def _look(self, joint_graph: Any, node_info: Any) -> list[Node]:
-        self._asked = (joint_graph, node_info)
+        self._arguments = (joint_graph, node_info)
         return list(node_info.inputs)
 
     def _partition(self, choose: Callable[..., list[Node]]) -> tuple[Any, Any]:
@@ -99,7 +99,7 @@ class Case:
         for budget in BUDGETS:
             before: set[frozenset[str]] = set()
             for solver in _SOLVERS:
-                saved, seconds, is_asked = self._chosen(budget, solver)
+                saved, seconds, is_asked = self._torch_choice(budget, solver)
                 names = frozenset(node.name for node in saved)
                 if names not in before:
                     yield self._row(budget, solver if is_asked else "", seconds, saved)
@@ -107,13 +107,13 @@ class Case:
                 if not is_asked:
                     break
 
-    def _chosen(self, budget: float, solver: str) -> tuple[list[Node], float, bool]:
-        """What PyTorch saves, its seconds, and whether it asked the solver."""
-        asked: list[bool] = []
+    def _torch_choice(self, budget: float, solver: str) -> tuple[list[Node], float, bool]:
+        """Returns what PyTorch saves, its seconds, and whether it asked the solver."""
+        calls: list[bool] = []
         solve = partitioners._optimize_runtime_with_given_memory
 
         def solving(*args: Any) -> Any:
-            asked.append(True)
+            calls.append(True)
             return solve(*args)
 
         began = time.perf_counter()
@@ -122,8 +122,8 @@ class Case:
             mock.patch.object(partitioners, solve.__name__, solving),
             mock.patch.object(partitioners, "solve_min_cut", self._min_cut),
         ):
-            saved = partitioners.choose_saved_values_set(*self._asked, memory_budget=budget)
-        return saved, time.perf_counter() - began, bool(asked)
+            saved = partitioners.choose_saved_values_set(*self._arguments, memory_budget=budget)
+        return saved, time.perf_counter() - began, bool(calls)
 
     def _min_cut(
         self, joint_graph: Any, node_info: Any, options: Any, dont_ban: Any = None
@@ -140,14 +140,16 @@ class Case:
         return Row(budget, solver, seconds, theirs, _figures(ours), is_as_predicted)
 
     def _run_of(self, saved: list[Node]) -> dict[str, Any]:
-        """What PyTorch's two graphs need and run twice."""
-        kept = set(self._graph.names_of(saved))
+        """Returns what PyTorch's two graphs need, and what both of them run."""
+        saved_names = set(self._graph.names_of(saved))
         forward, backward = self._graphs_saving(saved)
         first, second = run_step(forward, backward, self._num_fwd_outputs)
         twice = {step.name for step in first} & {step.name for step in second}
         return {
             "peak_bytes": max(step.live_bytes for step in (*first, *second)),
-            "saved_bytes": sum(b["bytes"] for b in self.data["buffers"] if b["name"] in kept),
+            "saved_bytes": sum(
+                b["bytes"] for b in self.data["buffers"] if b["name"] in saved_names
+            ),
             "recompute_ms": sum(
                 node["ms"] for node in self.data["nodes"] if node["name"] in twice
             ),
@@ -170,13 +172,13 @@ class Case:
         forward, backward = self._graphs_saving(self._graph.saved_nodes(data["saved"]))
         backward = self._graph.order.applied(backward)
         listed = {node["name"] for node in self.data["nodes"]}
-        found = [
+        moments = [
             (step.name, step.live_bytes)
             for steps in run_step(forward, backward, self._num_fwd_outputs)
             for step in steps
             if step.name in listed
         ]
-        return found == [(step["node"], step["bytes"]) for step in data["memory"]]
+        return moments == [(step["node"], step["bytes"]) for step in data["memory"]]
 
 
 _MIN_CUT = partitioners.solve_min_cut
@@ -186,7 +188,7 @@ def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cells(row: Row, kept: dict[str, Any]) -> list[str]:
+def _cells(row: Row, same_saved: dict[str, Any]) -> list[str]:
     theirs, ours = row.theirs, row.ours
     return [
         f"{row.budget:g}",
@@ -201,15 +203,15 @@ def _cells(row: Row, kept: dict[str, Any]) -> list[str]:
         "yes" if ours["status"] == "optimal" else f"{ours['gap']:.1%}",
         f"{row.torch_seconds:.1f} / {ours['seconds']:.2f}",
         "yes" if row.is_as_predicted else "**no**",
-        _kept_cell(kept),
+        _kept_cell(same_saved),
     ]
 
 
-def _kept_cell(kept: dict[str, Any]) -> str:
-    if "recompute_ms" not in kept:
-        return "none" if kept["status"] == "infeasible" else "?"
-    told = "" if kept["status"] == "optimal" else f" ({kept['gap']:.1%})"
-    return f"{kept['recompute_ms']:.2f}{told}"
+def _kept_cell(plan: dict[str, Any]) -> str:
+    if "recompute_ms" not in plan:
+        return "none" if plan["status"] == "infeasible" else "?"
+    suffix = "" if plan["status"] == "optimal" else f" ({plan['gap']:.1%})"
+    return f"{plan['recompute_ms']:.2f}{suffix}"
 
 
 _COLUMNS = (
@@ -219,8 +221,9 @@ _COLUMNS = (
 )
 
 
-def _found(name: str, folder: pathlib.Path) -> tuple[list[Row], dict[str, Any]]:
-    """The rows of the model, and its least budget."""
+def _figures_of(name: str, folder: pathlib.Path) -> tuple[list[Row], dict[str, Any]]:
+    """Returns the rows of the model, and its least budget. Makes them if the folder has
+    none."""
     file = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".json")
     if not file.exists():
         with joint_of(*MODELS[name]) as joint:
@@ -233,17 +236,18 @@ def _found(name: str, folder: pathlib.Path) -> tuple[list[Row], dict[str, Any]]:
 
 
 def _same_saved(name: str, folder: pathlib.Path, rows: list[Row]) -> dict[str, dict[str, Any]]:
-    """By bytes, the best plans that keep no more than PyTorch's choices."""
+    """Returns the best plans that keep at most as many bytes as PyTorch's choices, indexed by
+    these bytes."""
     file = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".kept.json")
     if not file.exists():
         with joint_of(*MODELS[name]) as joint:
             data = Case(name, joint).data
         sizes = {int(row.theirs["saved_bytes"]) for row in rows}
-        plans = {f"{s}": plan_graph(data, None, _KEPT_TIME_LIMIT, kept=s) for s in sizes}
+        plans = {f"{s}": plan_graph(data, None, _KEPT_TIME_LIMIT, kept_limit=s) for s in sizes}
         write_json(file, {s: _figures(plan) for s, plan in plans.items()})
-    found = read_json(file)
-    assert isinstance(found, dict)
-    return found
+    data_of_file = read_json(file)
+    assert isinstance(data_of_file, dict)
+    return data_of_file
 
 
 def _figures(plan: dict[str, Any]) -> dict[str, Any]:
@@ -261,13 +265,13 @@ def _main(folder: str, *names: str) -> None:
     )
     print(_line(_COLUMNS))
     print(_line(["---"] + ["---:"] * (len(_COLUMNS) - 1)), flush=True)
-    found = {}
+    figures = {}
     for name in names or MODELS:
-        found[name] = _found(name, pathlib.Path(folder))
-        rows = found[name][0]
-        kept = _same_saved(name, pathlib.Path(folder), rows)
+        figures[name] = _figures_of(name, pathlib.Path(folder))
+        rows = figures[name][0]
+        plans = _same_saved(name, pathlib.Path(folder), rows)
         for row in rows:
-            same = kept[f"{row.theirs['saved_bytes']}"]
+            same = plans[f"{row.theirs['saved_bytes']}"]
             print(_line([name, *_cells(row, same)]), flush=True)
     print("\n## Least budgets\n")
     columns = [
@@ -280,10 +284,10 @@ def _main(folder: str, *names: str) -> None:
     columns += ["forward ms", "s"]
     print(_line(columns))
     print(_line(["---"] + ["---:"] * (len(columns) - 1)))
-    for name, (rows, least) in found.items():
+    for name, (rows, least) in figures.items():
         print(_line([name, *_least_cells(least, _least_of(rows))]))
-    _summarise(found)
-    _beside_eager([n for n in NAMES if n in found], pathlib.Path(folder))
+    _summarise(figures)
+    _beside_eager([n for n in NAMES if n in figures], pathlib.Path(folder))
 
 
 def _beside_eager(names: list[str], folder: pathlib.Path) -> None:
@@ -294,8 +298,8 @@ def _beside_eager(names: list[str], folder: pathlib.Path) -> None:
     for name in names:
         for row in rows_of(name, folder):
             peak, ms = f"{row['peak_bytes'] / _GIB:.2f}", f"{row['ms']:.2f}"
-            again = f"{row['count']}: {row['named']}"
-            print(_line([name, row["way"], peak, ms, row["status"], again]), flush=True)
+            reruns = f"{row['count']}: {row['named']}"
+            print(_line([name, row["way"], peak, ms, row["status"], reruns]), flush=True)
 
 
 def _least_of(rows: list[Row]) -> int:
@@ -313,8 +317,8 @@ def _least_cells(least: dict[str, Any], theirs: int) -> list[str]:
     ]
 
 
-def _summarise(found: dict[str, tuple[list[Row], dict[str, Any]]]) -> None:
-    rows = [row for rows, _ in found.values() for row in rows]
+def _summarise(figures: dict[str, tuple[list[Row], dict[str, Any]]]) -> None:
+    rows = [row for rows, _ in figures.values() for row in rows]
     proven = sum(row.ours["status"] == "optimal" for row in rows)
     slowest = max(row.ours["seconds"] for row in rows)
     worse = sum(
@@ -326,14 +330,14 @@ def _summarise(found: dict[str, tuple[list[Row], dict[str, Any]]]) -> None:
         if 0 < row.budget <= 0.6 and row.ours["recompute_ms"] > 0
     )
     run = sum(row.is_as_predicted for row in rows)
-    lower = sum(least["peak_bytes"] < _least_of(rows) for rows, least in found.values())
+    lower = sum(least["peak_bytes"] < _least_of(rows) for rows, least in figures.values())
     print(
         f"\n{len(rows)} rows: {proven} plans proven optimal, {worse} recompute more than "
         f"PyTorch's choice at its peak, the slowest took {slowest:.2f} s. At budgets from .2 "
         f"to .6 PyTorch's choice recomputes {factors[0]:.2f} to {factors[-1]:.1f} times what "
         f"the plan does at the same peak, {factors[len(factors) // 2]:.2f} in the middle. "
         f"{run} of {len(rows)} plans ran with the bytes predicted at every node. The least "
-        f"budget is below PyTorch's least peak for {lower} of {len(found)} models."
+        f"budget is below PyTorch's least peak for {lower} of {len(figures)} models."
     )
 
 

@@ -33,54 +33,56 @@ comparable in milliseconds. Named are the five operators that run again most oft
 
 
 def rows_of(name: str, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """One for each way, kept in the folder."""
+    """Returns a row for each way. Makes them if the folder has none."""
     file = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".eager.json")
     if not file.exists():
-        write_json(file, _made(name))
+        write_json(file, _new_rows(name))
     return list(read_json(file))
 
 
-def _made(name: str) -> list[dict[str, Any]]:
+def _new_rows(name: str) -> list[dict[str, Any]]:
     make, inputs = MODELS[name]
 
     with torch.device("meta"):
-        model, given = make(), inputs()
-    traced = acplan.trace(model, optimizer="sgd", workspaces=False, **given)
+        model, arguments = make(), inputs()
+    traced = acplan.trace(model, optimizer="sgd", workspaces=False, **arguments)
     eager = acplan.plan(traced, f"{_SHARE:.0%}")
-    again = Counter(
+    reruns = Counter(
         _short(operator.name)
         for module in eager.modules
         for operator in module.operators
         if not operator.save and not operator.skip
     )
-    rows = [_row("as it is", eager.peak_bytes, eager.recompute_ms, eager.data["status"], again)]
+    rows = [
+        _row("as it is", eager.peak_bytes, eager.recompute_ms, eager.data["status"], reruns)
+    ]
     for is_inductors in (False, True):
         plan, graph = _compiled(name, eager.budget_bytes, is_inductors)
         op_of = {node["name"]: _short(node["op"]) for node in graph["nodes"]}
-        again = Counter(op_of[node] for node in plan["recomputed"])
+        reruns = Counter(op_of[node] for node in plan["recomputed"])
         way = "compiled, Inductor's kernels" if is_inductors else "compiled, operators alone"
         figures = (plan["peak_bytes"], plan["recompute_ms"], plan["status"])
-        rows.append(_row(way, *figures, again))
+        rows.append(_row(way, *figures, reruns))
     return rows
 
 
 def _short(operator: str) -> str:
-    """aten.add.Tensor is add."""
+    """Returns the bare name of an operator: `add` of aten.add.Tensor."""
     parts = operator.split(".")
     return parts[1] if len(parts) > 1 else operator
 
 
 def _row(
-    way: str, peak_bytes: int, ms: float, status: str, again: Counter[str]
+    way: str, peak_bytes: int, ms: float, status: str, reruns: Counter[str]
 ) -> dict[str, Any]:
-    named = ", ".join(f"{name} × {count}" for name, count in again.most_common(5))
+    names = ", ".join(f"{name} × {count}" for name, count in reruns.most_common(5))
     return {
         "way": way,
         "peak_bytes": peak_bytes,
         "ms": ms,
         "status": status,
-        "count": again.total(),
-        "named": named,
+        "count": reruns.total(),
+        "named": names,
     }
 
 
@@ -88,17 +90,17 @@ def _compiled(
     name: str, budget: int, is_inductors: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     with joint_of(*MODELS[name], is_inductors=is_inductors) as joint:
-        found: list[dict[str, Any]] = []
+        graphs: list[dict[str, Any]] = []
 
         def choose(joint_graph: Any, node_info: Any) -> None:
             count = joint.options["num_fwd_outputs"]
             graph = JointGraph(
                 joint.module, node_info, count, DEVICES["a100"], is_fused=is_inductors
             )
-            found.append(graph.data(name))
+            graphs.append(graph.data(name))
 
         with choosing(choose):
             partitioners.min_cut_rematerialization_partition(
                 joint.module, joint.inputs, **joint.options
             )
-        return plan_graph(found[0], budget, _TIME_LIMIT), found[0]
+        return plan_graph(graphs[0], budget, _TIME_LIMIT), graphs[0]

@@ -148,7 +148,7 @@ CASES: dict[str, Case] = {
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """What the graphs of a step need and run twice."""
+    """The memory that the graphs of a step need, and the time of what they run twice."""
 
     peak_bytes: int
     recompute_ms: float
@@ -159,64 +159,65 @@ class MeasuredStep:
         make, blocks, inputs = CASES[name]
         torch._dynamo.reset()
         self.model = make().train()
-        made = partitioner("100%", model=self.model, device="a100")
+        planner = partitioner("100%", model=self.model, device="a100")
         compilation = Compilation(self.model, blocks(self.model))
         began = time.perf_counter()
-        self.step = compilation.record(made._joint_graph, (), inputs)
+        self.step = compilation.record(planner._joint_graph, (), inputs)
         self.seconds = time.perf_counter() - began
-        held = joint_step(self.step, name)
-        beside = self._beside(made, held)
-        self.joint = joint_step(self.step, name, beside)
+        joint = joint_step(self.step, name)
+        beside_bytes = self._beside_bytes(planner, joint)
+        self.joint = joint_step(self.step, name, beside_bytes)
         self.graphs = {run.graph.key: run.graph for run in self.step.forward}
 
-    def _beside(self, made: Any, joint: JointStep) -> int:
-        inside = of_model(self.step, joint.inputs)
-        return int(made._memory.beside_step(inside)) + self.step.elsewhere_bytes
+    def _beside_bytes(self, planner: Any, joint: JointStep) -> int:
+        model_memory = of_model(self.step, joint.inputs)
+        return int(planner._memory.beside_step(model_memory)) + self.step.elsewhere_bytes
 
-    def of(self, graphs: dict[str, Graphs]) -> Way:
-        """Found by running them."""
+    def way_of(self, graphs: dict[str, Graphs]) -> Way:
+        """Runs the graphs, and returns what they need."""
         steps = run_graphs(self.step, graphs, self.joint.data["held_bytes"])
         ms = {node["name"]: node["ms"] for node in self.joint.data["nodes"]}
-        seen: set[str] = set()
-        again = 0.0
+        names: set[str] = set()
+        rerun_ms = 0.0
         for step in steps:
-            again += ms[step.name] if step.name in seen else 0.0
-            seen.add(step.name)
-        return Way(max(step.live_bytes for step in steps), again)
+            rerun_ms += ms[step.name] if step.name in names else 0.0
+            names.add(step.name)
+        return Way(max(step.live_bytes for step in steps), rerun_ms)
 
     def as_torch(self, budget: float) -> Way:
         graphs = {}
         with config.patch(activation_memory_budget=budget):
             for key, graph in self.graphs.items():
                 graphs[key] = graph.partition(lambda *_: None)
-        return self.of(graphs)
+        return self.way_of(graphs)
 
     def one_after_another(self, budget: int) -> Way:
-        """As acplan's partitioner plans them where it does not know the step."""
-        made = partitioner(budget, model=self.model, device="a100")
+        """Plans each graph by itself, as acplan's partitioner does if it does not know the
+        step."""
+        planner = partitioner(budget, model=self.model, device="a100")
         graphs: dict[str, Graphs] = {}
         for key, graph in self.graphs.items():
             with mock.patch.object(compiling, "_frame_name", lambda k=key: k):
-                graphs[key] = self._planned(made, graph)
-        return self.of(graphs)
+                graphs[key] = self._planned_graphs(planner, graph)
+        return self.way_of(graphs)
 
     @staticmethod
-    def _planned(made: Any, graph: RecordedGraph) -> Graphs:
-        found: list[Any] = []
+    def _planned_graphs(planner: Any, graph: RecordedGraph) -> Graphs:
+        plans: list[Any] = []
 
         def choose(_: Any, node_info: Any) -> Any:
-            found.append(made._planned(graph.module, node_info, graph.num_fwd_outputs))
-            return found[-1].saved
+            plans.append(planner._plan_graph(graph.module, node_info, graph.num_fwd_outputs))
+            return plans[-1].saved
 
         forward, backward = graph.partition(choose)
-        return forward, found[-1].order.applied(backward)
+        return forward, plans[-1].order.applied(backward)
 
     def together(self, budget: int) -> tuple[Way, dict[str, Any], bool]:
-        """And whether the graphs run as predicted."""
+        """Plans all graphs together. The last value says whether they run as predicted."""
         data = plan_graph(self.joint.data, budget, 60.0)
         plan = plan_of(self.step, self.joint, data)
         graphs = {k: self.graphs[k].saving(v) for k, v in plan.shares.items()}
-        return self.of(graphs), data, plan.verify().first_difference() is None
+        return self.way_of(graphs), data, plan.verify().first_difference() is None
 
 
 def _rows(name: str) -> Iterator[list[str]]:
@@ -225,7 +226,7 @@ def _rows(name: str) -> Iterator[list[str]]:
         theirs = measured.as_torch(budget)
         ours, data, is_as_predicted = measured.together(theirs.peak_bytes)
         alone = measured.one_after_another(theirs.peak_bytes)
-        there, *_ = measured.together(alone.peak_bytes)
+        same_peak, *_ = measured.together(alone.peak_bytes)
         proven = "yes" if data["status"] == "optimal" else f"{100 * data['gap']:.1f}%"
         yield [
             name,
@@ -241,7 +242,7 @@ def _rows(name: str) -> Iterator[list[str]]:
             f"{data['seconds']:.1f}",
             f"{alone.peak_bytes / _GIB:.3f}",
             f"{alone.recompute_ms:.2f}",
-            f"{there.recompute_ms:.2f}",
+            f"{same_peak.recompute_ms:.2f}",
         ]
 
 
@@ -270,9 +271,9 @@ def _trained(
     model = make().train()
     parts, theirs = blocks(model), _THEIRS[backend]
     if budget is not None:
-        chosen = {"blocks": parts} if parts else {}
+        options = {"blocks": parts} if parts else {}
         compiled = acplan.compile(
-            model, budget, backend=backend, optimizer="adamw", strict=True, **chosen
+            model, budget, backend=backend, optimizer="adamw", strict=True, **options
         )
     else:
         for block in parts:

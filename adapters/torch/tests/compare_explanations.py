@@ -34,7 +34,7 @@ Inputs = dict[str, Any]
 Subject = tuple[str, Callable[[], tuple[torch.nn.Module, Inputs]]]
 
 
-def _of(name: str) -> Callable[[], tuple[torch.nn.Module, Inputs]]:
+def _on_meta(name: str) -> Callable[[], tuple[torch.nn.Module, Inputs]]:
     return lambda: MODELS[name][0]().on_meta()
 
 
@@ -83,11 +83,11 @@ _SUBJECTS: dict[str, Subject] = {
     ),
     "gpt2": (
         "GPT-2, 8 x 1024, fp32",
-        _of("GPT-2 small, 8 x 1024 (tied weights)"),
+        _on_meta("GPT-2 small, 8 x 1024 (tied weights)"),
     ),
     "resnet50": (
         "ResNet-50, 16 x 224 x 224, fp32",
-        _of("ResNet-50, 16 x 224"),
+        _on_meta("ResNet-50, 16 x 224"),
     ),
     "clip": (
         "CLIP ViT-B/32, 64 pairs, fp32",
@@ -99,13 +99,13 @@ _SUBJECTS: dict[str, Subject] = {
     ),
     "llama3_8b": (
         "Llama-3-8B, 1 x 4096, bf16",
-        _of("Llama-3-8B, bf16, 1 x 4096"),
+        _on_meta("Llama-3-8B, bf16, 1 x 4096"),
     ),
 }
 
 
-def _rows(found: acplan.Explanation) -> Iterator[str]:
-    baseline, least = found.data["baseline"], found.data["least"]
+def _rows(explanation: acplan.Explanation) -> Iterator[str]:
+    baseline, least = explanation.data["baseline"], explanation.data["least"]
     for account in (baseline, least):
         peak = account["peak_bytes"]
         assert sum(account["by_kind"].values()) == peak
@@ -119,31 +119,31 @@ def _rows(found: acplan.Explanation) -> Iterator[str]:
         if count or least["by_kind"][kind]:
             yield f"| {kind} | {size(count)} | {size(least['by_kind'][kind])} |"
     fixed = size(baseline["fixed_bytes"]), size(least["fixed_bytes"])
-    yield f"| no plan discards | {fixed[0]} | {fixed[1]} |"
+    yield f"| every plan keeps | {fixed[0]} | {fixed[1]} |"
     yield ""
     for name, account in (("The peak", baseline), ("The least budget", least)):
         at, most = account["peak"], account["operators"][:3]
-        made = "; ".join(
+        origins = "; ".join(
             f"{row['operator'] or row['phase']} ({row['phase']}) {size(row['bytes'])}"
             for row in most
         )
         where = f"`{at['operator']}` ({at['phase']})"
         where += f", at `{at['source']}`" if at["source"] else ""
-        yield f"{name} is at {where}. Most is from {made}."
+        yield f"{name} is at {where}. Most is from {origins}."
         yield ""
 
 
 def _lever_rows(levers: tuple[Measured, ...]) -> Iterator[str]:
     yield "| lever | peak without a plan | least budget | step ms |"
     yield "|---|---:|---:|---:|"
-    for found in levers:
-        if found.peak_bytes is None or found.least_bytes is None:
-            why_not = found.why_not.partition(". ")[0]
-            yield f"| {found.lever} | not measured: {why_not} | | |"
+    for row in levers:
+        if row.peak_bytes is None or row.least_bytes is None:
+            why_not = row.why_not.partition(". ")[0]
+            yield f"| {row.lever} | not measured: {why_not} | | |"
             continue
-        proven = " (proven)" if found.is_least_proven else ""
-        least = f"{size(found.least_bytes)}{proven}"
-        yield (f"| {found.lever} | {size(found.peak_bytes)} | {least} | {found.step_ms:,.1f} |")
+        proven = " (proven)" if row.is_least_proven else ""
+        least = f"{size(row.least_bytes)}{proven}"
+        yield (f"| {row.lever} | {size(row.peak_bytes)} | {least} | {row.step_ms:,.1f} |")
     yield ""
 
 
@@ -152,9 +152,9 @@ def main(names: list[str]) -> None:
     for name in names or _SUBJECTS:
         title, make = _SUBJECTS[name]
         model, inputs = make()
-        found = acplan.explain(model, progress=False, **inputs)
+        explanation = acplan.explain(model, progress=False, **inputs)
         print(f"## {title}\n")
-        print("\n".join([*_rows(found), *_lever_rows(found.levers)]), flush=True)
+        print("\n".join([*_rows(explanation), *_lever_rows(explanation.levers)]), flush=True)
 
 
 if __name__ == "__main__":

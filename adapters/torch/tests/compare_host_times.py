@@ -77,7 +77,7 @@ class _Unit(nn.Module):
         self.run = run
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # What asks for a recomputation, of all that there is.
+        # Only the exponential asks for a recomputation: autograd saves its result.
         return self.run(x).sum() + x.exp()
 
 
@@ -120,8 +120,8 @@ class _ByPyTorch(nn.Module):
         return checkpoint(self.model, x, use_reentrant=False, context_fn=self.contexts)
 
 
-def _planned(run: Forward, policy: str) -> tuple[nn.Module, nn.Module]:
-    """The model without a plan and with one."""
+def _models(run: Forward, policy: str) -> tuple[nn.Module, nn.Module]:
+    """Returns the model without a plan and with one."""
     if policy in _OF_PYTORCH:
         return _Model(run), _ByPyTorch(_Model(run), policy)
     is_run = policy.endswith("run")
@@ -133,12 +133,12 @@ def _planned(run: Forward, policy: str) -> tuple[nn.Module, nn.Module]:
         for unit in (model.units if is_run else [model.unit])
         for name in operators_of(unit, torch.ones(1, requires_grad=True))
     )
-    planned = PlannedModule(fqn, () if policy == "whole" else listed)
-    return model, apply(copy.deepcopy(model), Plan((planned,)), strict=True)
+    unit = PlannedModule(fqn, () if policy == "whole" else listed)
+    return model, apply(copy.deepcopy(model), Plan((unit,)), strict=True)
 
 
 def _times(models: list[nn.Module]) -> list[tuple[float, float]]:
-    """The best of many, forward and backward, in turns."""
+    """Returns the best of many times, forward and backward. The models take turns."""
     best = [(float("inf"), float("inf"))] * len(models)
     for _ in range(_REPEATS):
         for index, model in enumerate(models):
@@ -153,23 +153,23 @@ def _times(models: list[nn.Module]) -> list[tuple[float, float]]:
     return best
 
 
-# Of each kind of operator, by its decision: forward and backward, in microseconds.
+# Indexed by kind of operator and by decision: forward and backward, in microseconds.
 Costs = dict[str, dict[str, tuple[float, float]]]
 
 
 def _costs() -> Costs:
-    found: Costs = {}
+    costs: Costs = {}
     for kind, run in _KINDS.items():
-        found[kind] = {}
+        costs[kind] = {}
         for policy in _OF_PYTORCH + _POLICIES:
-            plain, planned = _planned(run, policy)
+            plain, with_plan = _models(run, policy)
             count = len(operators_of(plain, torch.ones(1, requires_grad=True)))
-            before, after = _times([plain, planned])
+            before, after = _times([plain, with_plan])
             forward, backward = (
                 (b - a) / count * 1e6 for a, b in zip(before, after, strict=True)
             )
-            found[kind][policy] = forward, backward
-    return found
+            costs[kind][policy] = forward, backward
+    return costs
 
 
 def _kind(operator: dict[str, Any]) -> str:
@@ -180,14 +180,14 @@ def _kind(operator: dict[str, Any]) -> str:
     return "in place" if operator.get("mutates") else "most"
 
 
-def _host_ms(planned: Plan, traced: Trace, costs: Costs) -> tuple[int, float]:
-    """Operators of units, and what they cost the host in a step. Those of a run of
-    modules follow one another."""
+def _host_ms(plan: Plan, traced: Trace, costs: Costs) -> tuple[int, float]:
+    """Returns the number of operators in units, and the milliseconds that they cost the host in
+    a step. The operators of a run of modules follow one another."""
     data = traced.data
     names = [module["fqn"] for module in data["modules"]]
     starts = {names[call["module"]]: call["start"] for call in reversed(data["calls"])}
     count, spent = 0, 0.0
-    for module in planned.modules:
+    for module in plan.modules:
         start = starts[_first_of(module.fqn, starts)]
         for place, operator in enumerate(module.operators):
             kind = _kind(data["operators"][start + place])
@@ -196,9 +196,9 @@ def _host_ms(planned: Plan, traced: Trace, costs: Costs) -> tuple[int, float]:
     return count, spent / 1e3
 
 
-def _first_of(fqn: str, known: dict[str, int]) -> str:
-    """The module itself, or the first of the run."""
-    if fqn in known:
+def _first_of(fqn: str, starts: dict[str, int]) -> str:
+    """Returns the module itself, or the first one of the run."""
+    if fqn in starts:
         return fqn
     parent, _, children = fqn.rpartition(".")
     return f"{parent}.{children.partition('-')[0]}"
@@ -212,8 +212,8 @@ def _share_rows(costs: Costs) -> Iterator[str]:
         budget = least + round(_SHARE * (traced.peak_bytes - least))
         row = f"| {path.name.partition('.')[0]} | {step_ms:.0f} |"
         for decisions in ("save,recompute", "save,recompute,skip"):
-            planned = plan(path, budget, decisions=decisions)
-            count, host_ms = _host_ms(planned, traced, costs)
+            best_plan = plan(path, budget, decisions=decisions)
+            count, host_ms = _host_ms(best_plan, traced, costs)
             row += f" {count:,} | {host_ms:.1f} | {host_ms / step_ms:.1%} |"
         yield row
 

@@ -63,24 +63,24 @@ def _main(names: list[str]) -> None:
         example = make()
         model, inputs = example.on_meta()
         traced = trace(model, autocast=autocast, **inputs)
-        for label, planned in _plans(example, traced):
+        for label, trial_plan in _plans(example, traced):
             try:
-                found = verify(model, planned, of=traced, autocast=autocast, **inputs)
+                verification = verify(model, trial_plan, of=traced, autocast=autocast, **inputs)
             except AcplanError as error:
                 print(f"| {name} | {label} | refused: {error} | | | |", flush=True)
                 continue
             every += 1
-            equal += found.error == 0
-            same = found.first_difference() is None
+            equal += verification.error == 0
+            same = verification.first_difference() is None
             everywhere += same
-            worst = max(worst, abs(found.error))
+            worst = max(worst, abs(verification.error))
             operators = "equal at all" if same else "the same"
-            if not found.runs_the_same_operators:
+            if not verification.runs_the_same_operators:
                 operators = "others"
             print(
-                f"| {name} | {label} | {found.predicted_bytes:,} | "
-                f"{found.measured_bytes:,} | {found.error:+.4%} | "
-                f"{operators} {len(found.measured):,} |",
+                f"| {name} | {label} | {verification.predicted_bytes:,} | "
+                f"{verification.measured_bytes:,} | {verification.error:+.4%} | "
+                f"{operators} {len(verification.measured):,} |",
                 flush=True,
             )
     print(

@@ -27,14 +27,14 @@ Case = tuple[Callable[[], nn.Module], Callable[[], dict[str, Any]], dict[str, An
 
 def cases() -> dict[str, Case]:
     of_zoo: dict[str, Case] = {
-        name: (found.make, next(iter(found.variants.values())), {})
-        for name, found in architectures().items()
+        name: (architecture.make, next(iter(architecture.variants.values())), {})
+        for name, architecture in architectures().items()
     }
     return MODELS | of_zoo
 
 
 def blocks_of(model: nn.Module) -> Iterator[tuple[str, ...]]:
-    """The children of each list or sequence of modules."""
+    """Yields the children of each list or sequence of modules."""
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module):
             names = (name for name, child in module.named_children() if child is not None)
@@ -42,10 +42,10 @@ def blocks_of(model: nn.Module) -> Iterator[tuple[str, ...]]:
 
 
 def plain_peaks(model: nn.Module, inputs: dict[str, Any], options: Any) -> dict[str, int]:
-    """By list of blocks the peak with each of them in a checkpoint; without those that
-    PyTorch refuses."""
+    """Returns the peak with each block of a list in a checkpoint, indexed by the first and last
+    block. Lists that PyTorch refuses are left out."""
     root = type(model).__name__
-    found = {}
+    peaks = {}
     with measuring(model, **options, **inputs) as measured:
         for blocks in blocks_of(model):
             units = tuple(PlannedModule(f"{root}.{path}") for path in blocks)
@@ -54,8 +54,8 @@ def plain_peaks(model: nn.Module, inputs: dict[str, Any], options: Any) -> dict[
             except Exception as error:  # of PyTorch's checkpoint
                 print(f"  {blocks[0]}: {type(error).__name__}", file=sys.stderr)
                 continue
-            found[", ".join((blocks[0], blocks[-1]))] = max(s.live_bytes for s in steps)
-    return found
+            peaks[", ".join((blocks[0], blocks[-1]))] = max(s.live_bytes for s in steps)
+    return peaks
 
 
 def gradients(model: nn.Module, inputs: dict[str, Any], autocast: bool) -> Any:
@@ -72,7 +72,9 @@ def has_equal_gradients(case: Case, blocks: str) -> bool:
     plain, checkpointed = make().train(), make().train()
     checkpointed.load_state_dict(plain.state_dict())
     first = blocks.split(", ")[0]
-    names = next(found for found in blocks_of(checkpointed) if found[0] == first)
+    names = next(
+        block_names for block_names in blocks_of(checkpointed) if block_names[0] == first
+    )
     for name in names:
         block = checkpointed.get_submodule(name)
         block.forward = _checkpointed(block.forward)  # type: ignore[method-assign]
@@ -90,10 +92,11 @@ def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def complaint_of(case: Case) -> tuple[str, bool]:
-    """What is said of a model, and whether its least budget is above what it may be."""
-    make, inputs_of, given = case
+    """Returns what to print of a model, and whether its least budget is above the peak of
+    checkpoints with equal gradients."""
+    make, inputs_of, case_options = case
     model, inputs = make(), inputs_of()
-    options = {"optimizer": "sgd", "workspaces": False, **given}
+    options = {"optimizer": "sgd", "workspaces": False, **case_options}
     try:
         traced = acplan.trace(model, progress=False, **options, **inputs)
         least = acplan.plan(traced, "min").peak_bytes
@@ -107,7 +110,7 @@ def complaint_of(case: Case) -> tuple[str, bool]:
     }
     if not above:
         return "", False
-    blocks, peak = min(above.items(), key=lambda found: found[1])
+    blocks, peak = min(above.items(), key=lambda item: item[1])
     is_equal = has_equal_gradients(case, blocks)
     text = f"least {least:,}, checkpoints of {blocks}: {peak:,}"
     return text + ("" if is_equal else ", with other gradients"), is_equal

@@ -37,7 +37,7 @@ whether the plan, simulated, keeps it. Where the plan on the profile recomputes 
 not keep the budget, or the plan on the trace is not proven optimal.
 """
 
-# Of the way from the least that any plan needs to what the step needs without one.
+# Shares of the way from the least that any plan needs to what the step needs without one.
 SHARES = (0.9, 0.6, 0.3, 0.1, 0.0)
 
 
@@ -46,7 +46,7 @@ class Result:
     model: str
     share: float
     budget: int
-    planned: Plan
+    plan: Plan
     seconds: float
     measured: Measured
     snapshot: Plan | None
@@ -54,7 +54,7 @@ class Result:
 
     @property
     def is_as_promised(self) -> bool:
-        return self.measured.is_as_promised(self.planned, self.budget)
+        return self.measured.is_as_promised(self.plan, self.budget)
 
 
 def _results(name: str, at: Subject, least: int) -> Iterator[Result]:
@@ -62,16 +62,16 @@ def _results(name: str, at: Subject, least: int) -> Iterator[Result]:
     for share in SHARES:
         budget = least + round(share * (most - least))
         started = time.monotonic()
-        planned = at.plan(budget, **WITHOUT_SKIP)
+        plan = at.plan(budget, **WITHOUT_SKIP)
         seconds = time.monotonic() - started
         snapshot = _on_the_profile(at, budget)
         yield Result(
             name,
             share,
             budget,
-            planned,
+            plan,
             seconds,
-            at.measured(planned),
+            at.measured(plan),
             snapshot,
             at.simulated_bytes(snapshot) if snapshot else None,
         )
@@ -87,17 +87,17 @@ def _on_the_profile(at: Subject, budget: int) -> Plan | None:
 
 
 def _plan_row(result: Result) -> str:
-    planned, measured = result.planned, result.measured
+    plan, measured = result.plan, result.measured
     return _row(
         result.model,
         f"{result.share:.0%}",
         f"{result.budget:,}",
-        planned.status,
-        str(len(planned.modules)),
-        f"{planned.recompute_ms:.6g}",
-        f"{planned.bound_ms:.6g}",
-        f"{planned.gap:.2%}" if planned.gap else "0",
-        f"{planned.data['solver']['seconds']:.3f}",
+        plan.status,
+        str(len(plan.modules)),
+        f"{plan.recompute_ms:.6g}",
+        f"{plan.bound_ms:.6g}",
+        f"{plan.gap:.2%}" if plan.gap else "0",
+        f"{plan.data['solver']['seconds']:.3f}",
         f"{result.seconds:.2f}",
         f"{measured.peak_bytes:,}",
         f"as predicted at all {measured.operators:,}"
@@ -107,7 +107,7 @@ def _plan_row(result: Result) -> str:
 
 
 def _snapshot_row(result: Result) -> str:
-    ours = result.planned.recompute_ms
+    ours = result.plan.recompute_ms
     cells = [result.model, f"{result.share:.0%}", f"{ours:.6g}"]
     if result.snapshot is None or result.snapshot_peak is None:
         return _row(*cells, "none found", "", "")
@@ -150,12 +150,12 @@ def _main(names: list[str]) -> None:
             for result in _results(name, at, least):
                 results.append(result)
                 print(_plan_row(result), flush=True)
-    optimal = sum(result.planned.status == "optimal" for result in results)
+    optimal = sum(result.plan.status == "optimal" for result in results)
     promised = sum(result.is_as_promised for result in results)
     print(
         f"\n{len(results)} plans: {optimal} optimal, {promised} re-traced as predicted, "
         f"within the budget; at most "
-        f"{max(r.planned.data['solver']['seconds'] for r in results):.2f} s in the "
+        f"{max(r.plan.data['solver']['seconds'] for r in results):.2f} s in the "
         f"solver, {max(r.seconds for r in results):.2f} s in all\n{_PROFILES}\n"
         "| model | budget | on the trace, ms | on the profile, ms | more | budget |\n"
         "|---|---:|---:|---:|---:|---|"

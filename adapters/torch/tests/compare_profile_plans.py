@@ -32,7 +32,7 @@ _BUDGETS = ("90%", "75%", "60%", "min")
 
 
 def _large(name: str) -> Trace:
-    """The model with sixteen times its batch, so that activations count."""
+    """Traces the model with sixteen times its batch, so that activations count."""
     example = EXAMPLES[name]()
     with torch.device("meta"):
         model = example.make()
@@ -44,7 +44,7 @@ def _large(name: str) -> Trace:
 
 
 def _row(folder: str, name: str, budget: str) -> list[str] | None:
-    """None where no plan fits the budget."""
+    """Returns the cells of a row, or None if no plan fits the budget."""
 
     def run(command: str, *arguments: str) -> dict[str, Any]:
         files = [f"{folder}/{a}" if ".json" in a else a for a in arguments]
@@ -57,16 +57,16 @@ def _row(folder: str, name: str, budget: str) -> list[str] | None:
         return None
     cells += [str(len(plan["modules"])), f"{plan['peak_bytes']:,}"]
     try:
-        planned = run("simulate", "trace.json", "plan.json")["planned"]
+        simulated = run("simulate", "trace.json", "plan.json")["planned"]
     except AcplanError:
         return [*cells, "refused", "", f"{plan['recompute_ms']:.5f}", ""]
-    error = plan["peak_bytes"] / planned["peak_bytes"] - 1
+    error = plan["peak_bytes"] / simulated["peak_bytes"] - 1
     return [
         *cells,
-        f"{planned['peak_bytes']:,}",
+        f"{simulated['peak_bytes']:,}",
         f"{error:+.2%}",
         f"{plan['recompute_ms']:.5f}",
-        f"{planned['recompute_ms']:.5f}",
+        f"{simulated['recompute_ms']:.5f}",
     ]
 
 

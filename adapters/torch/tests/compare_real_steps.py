@@ -83,8 +83,8 @@ _FACTS = (
 
 
 def cases(architecture: Architecture) -> Iterator[tuple[str, Case]]:
-    """Every batch in training; autocast without a mask and with padding; evaluation
-    of the last, small batch."""
+    """Yields every batch in training, two of them with autocast as well (without a mask and
+    with padding), and the last, small batch in evaluation."""
     variants = architecture.variants
     for name, inputs in variants.items():
         yield name, Case(inputs())
@@ -97,7 +97,7 @@ def cases(architecture: Architecture) -> Iterator[tuple[str, Case]]:
 
 
 def facts() -> Iterator[tuple[str, str]]:
-    """Common models, each without a mask and with one of ones."""
+    """Yields common models, each with the names of its batches: no mask, and a mask of ones."""
     for name in _FACTS:
         yield name, "no mask"
         yield name, "ones"
@@ -107,15 +107,15 @@ def facts() -> Iterator[tuple[str, str]]:
 
 
 def _print_facts() -> None:
-    known = architectures()
-    found: list[Comparison] = []
+    by_name = architectures()
+    results: list[Comparison] = []
     print(_FACTS_TEXT)
     print("| step | before | attention | operators | first difference |")
     print("|---|---|---|---|---|")
     for name, variant in facts():
-        architecture = known[name]
+        architecture = by_name[name]
         result = compare(architecture.make, Case(architecture.variants[variant]()))
-        found.append(result)
+        results.append(result)
         attention = "the same" if result.has_same_attention else "differs"
         operators = "differ" if result.difference() else "the same"
         same = variant == "no mask" and name in _SAME_BEFORE
@@ -125,10 +125,10 @@ def _print_facts() -> None:
             f"{_cell(result.difference())} |",
             flush=True,
         )
-    attention = sum(result.has_same_attention for result in found)
-    operators = sum(not result.difference() for result in found)
+    attention = sum(result.has_same_attention for result in results)
+    operators = sum(not result.difference() for result in results)
     print(
-        f"\n{len(found)} steps: attention the same in {attention}, all operators in {operators}"
+        f"\n{len(results)} steps: attention the same in {attention}, all operators in {operators}"
     )
 
 
@@ -143,15 +143,15 @@ class _Row:
     steps: int = 0
     equal: int = 0
     operators: int = 0
-    # By what differs, or the reason why it may: the steps.
+    # The labels of steps, indexed by what differs or by the reason why it may.
     reasons: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     def exceptions(self) -> str:
-        told = (
+        reasons = (
             f"{'all' if len(labels) == self.steps else ', '.join(labels)}: {reason}"
             for reason, labels in self.reasons.items()
         )
-        return "; ".join(told)
+        return "; ".join(reasons)
 
 
 def _row(name: str, architecture: Architecture, each: bool) -> _Row:

@@ -53,8 +53,8 @@ operators. Llama's recipes all peak in the optimizer step, which no plan changes
 recomputed at their peak.
 """
 
-# Of the memory between the least and the recipe's: how near the least budget with as
-# little recomputation is sought.
+# How near the least budget with as little recomputation is sought: a share of the memory
+# between the least and the recipe's.
 _NEAR = 1e-3
 # Operators that PyTorch's estimator leaves out, and policies see.
 _LEFT_OUT = ("aten.clone.default", "aten.lift_fresh.default")
@@ -82,14 +82,14 @@ class Outcome(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """`planned` and `without` are acplan's plans with the recipe's peak as their budget, the
-    latter without skip, `ours` and `ours_without` what was measured of them; `least` is the
-    plan with the least memory that recomputes no more than the recipe."""
+    """`with_skip` and `without_skip` are acplan's plans with the recipe's peak as their budget,
+    `ours` and `ours_without` what was measured of them; `least` is the plan with the least
+    memory that recomputes no more than the recipe."""
 
     theirs: Measured
-    planned: Plan
+    with_skip: Plan
     ours: Measured
-    without: Plan
+    without_skip: Plan
     ours_without: Measured
     least: Plan
 
@@ -104,39 +104,41 @@ class Comparison:
 
 
 def compare(at: Subject, theirs: Measured, near: float = _NEAR) -> Comparison:
-    """`near`: how near the least memory is sought, of what there is to gain."""
+    """Compares a recipe with acplan's plans at its peak. `near` says how near the least memory
+    is sought, as a share of what there is to gain."""
     budget = theirs.peak_bytes
-    planned = at.plan(budget, **WITH_SKIP)
-    without = at.plan(budget, **WITHOUT_SKIP)
-    least = least_memory(at, planned, theirs.recompute_ms, near)
-    measured = at.measured(planned), at.measured(without)
-    return Comparison(theirs, planned, measured[0], without, measured[1], least)
+    with_skip = at.plan(budget, **WITH_SKIP)
+    without_skip = at.plan(budget, **WITHOUT_SKIP)
+    least = least_memory(at, with_skip, theirs.recompute_ms, near)
+    measured = at.measured(with_skip), at.measured(without_skip)
+    return Comparison(theirs, with_skip, measured[0], without_skip, measured[1], least)
 
 
-def least_memory(at: Subject, known: Plan, recompute_ms: float, near: float) -> Plan:
-    """By bisection from a plan that recomputes no more than that."""
+def least_memory(at: Subject, plan: Plan, recompute_ms: float, near: float) -> Plan:
+    """Bisects for the least memory, from a plan that recomputes no more than `recompute_ms`."""
     try:
         lower = at.least_with_skip
     except AcplanError as error:
         if error.exit_code != 4:
             raise
-        return known
+        return plan
     if lower.recompute_ms <= recompute_ms * (1 + SAME):
         return lower
     too_low = lower.budget_bytes
-    nearness = max(512, round(near * (known.peak_bytes - too_low)))
-    while known.peak_bytes - too_low > nearness:
-        budget = (too_low + known.peak_bytes) // 2
-        tried = at.plan(budget, **WITH_SKIP)
-        if tried.recompute_ms <= recompute_ms * (1 + SAME):
-            known = tried
+    nearness = max(512, round(near * (plan.peak_bytes - too_low)))
+    while plan.peak_bytes - too_low > nearness:
+        budget = (too_low + plan.peak_bytes) // 2
+        candidate = at.plan(budget, **WITH_SKIP)
+        if candidate.recompute_ms <= recompute_ms * (1 + SAME):
+            plan = candidate
         else:
             too_low = budget
-    return known
+    return plan
 
 
 def torch_plan(traced: Trace, units: dict[str, Any]) -> Plan:
-    """Of a unit for which it finds no policy, everything is recomputed."""
+    """Returns PyTorch's plan as one of acplan's. A unit for which PyTorch finds no policy is
+    recomputed as a whole."""
     return Plan(
         tuple(
             PlannedModule(fqn, _decisions(_names(traced, fqn), unit))
@@ -158,25 +160,25 @@ def _decisions(names: list[str], unit: dict[str, Any]) -> tuple[PlannedOperator,
         if name in _LEFT_OUT:
             decisions.append(PlannedOperator(name, False))
             continue
-        planned, save = next(policy, ("no more", 0))
-        if planned not in name.split("."):
-            raise AcplanError(f"its policy has {planned} where the step runs {name}")
+        expected, save = next(policy, ("no more", 0))
+        if expected not in name.split("."):
+            raise AcplanError(f"its policy has {expected} where the step runs {name}")
         decisions.append(PlannedOperator(name, bool(save)))
     return tuple(decisions)
 
 
 def _plans(at: Subject, of_torch: list[dict[str, Any]]) -> Iterator[tuple[str, Plan | str]]:
-    """Or why there is none."""
+    """Yields each recipe and plan of PyTorch, or the reason why there is none."""
     yield from recipes(at.example, at.traced)
-    for found in of_torch:
+    for torch_result in of_torch:
         label = "PyTorch's planner"
-        if "share" in found:
-            label += f", {found['share']:.0%}"
-        if "units" not in found:
-            yield label, found["failed"]
+        if "share" in torch_result:
+            label += f", {torch_result['share']:.0%}"
+        if "units" not in torch_result:
+            yield label, torch_result["failed"]
             continue
         try:
-            yield label, torch_plan(at.traced, found["units"])
+            yield label, torch_plan(at.traced, torch_result["units"])
         except AcplanError as error:
             yield label, str(error)
 
@@ -190,11 +192,11 @@ def _row(at: Subject, plan: Plan | str) -> tuple[Outcome, list[str]]:
         return Outcome.REFUSED, [str(error)]
     cells = [f"{theirs.peak_bytes:,}", f"{theirs.recompute_ms:.6g}"]
     try:
-        found = compare(at, theirs)
+        comparison = compare(at, theirs)
     except AcplanError as error:
         return Outcome.WORSE, [*cells, f"**worse**: {error}"]
-    least = found.least
-    for ours in (found.without, found.planned):
+    least = comparison.least
+    for ours in (comparison.without_skip, comparison.with_skip):
         gap = f" (gap {ours.gap:.1%})" if ours.gap else ""
         cells += [
             f"{ours.recompute_ms:.6g}{gap}",
@@ -204,7 +206,7 @@ def _row(at: Subject, plan: Plan | str) -> tuple[Outcome, list[str]]:
         f"{least.peak_bytes:,}",
         f"{least.peak_bytes / theirs.peak_bytes - 1:+.1%}",
     ]
-    if found.is_never_worse:
+    if comparison.is_never_worse:
         return Outcome.AS_GOOD, cells
     return Outcome.WORSE, [*cells[:2], f"**worse**: {cells[2]}", *cells[3:]]
 

@@ -70,7 +70,8 @@ Wanted are plans within 5% of the bound of any schedule at 40% and above, found 
 seconds, proven, and never more than what is recomputed without skipping.
 """
 
-# Of the way from the least that save, recompute needs to what the step needs without a plan.
+# Shares of the way from the least that save, recompute needs to what the step needs without a
+# plan.
 SHARES = (0.8, 0.6, 0.4, 0.2, 0.0)
 
 _SKIP = {"decisions": "save,recompute,skip", "time_limit": "2"}
@@ -95,12 +96,12 @@ def _cases() -> dict[str, Case]:
 
 
 def kinds() -> list[str]:
-    """Those that this version of acplan has."""
+    """Returns the kinds of plans that this version of acplan has."""
     return [kind for kind in _KINDS if not {*_KINDS[kind]} - {*PLAN_OPTIONS}]
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class Outcome:
     """A plan of a kind; `failed` says why there is none. `retraced` says how the step with
     the plan differs from what the plan says, None where it was not traced again."""
 
@@ -111,7 +112,7 @@ class Found:
 
     @property
     def ms(self) -> float:
-        """Of recomputation and stalls."""
+        """The milliseconds of recomputation and stalls."""
         stall = self._data.get("offload", {}).get("stall_ms", 0.0)
         return float(self._data.get("recompute_ms", 0.0) + stall)
 
@@ -130,8 +131,8 @@ class Found:
     @property
     def schedule_ms(self) -> float | None:
         """No schedule recomputes less."""
-        found = self._data.get("any_schedule", {}).get("bound_ms")
-        return None if found is None else float(found)
+        bound_ms = self._data.get("any_schedule", {}).get("bound_ms")
+        return None if bound_ms is None else float(bound_ms)
 
     @property
     def is_loose(self) -> bool:
@@ -144,28 +145,28 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """`found` by kind; share -1 stands for the least budget of each kind."""
+    """`outcomes` are indexed by kind; share -1 stands for the least budget of each kind."""
 
     model: str
     share: float
     budget: int
     baseline: int
-    found: dict[str, Found]
+    outcomes: dict[str, Outcome]
 
     @property
-    def best(self) -> Found | None:
-        """Of the plans without offload."""
-        plans = [f for k, f in self.found.items() if k in _OF_UNITS and not f.failed]
+    def best(self) -> Outcome | None:
+        """The best of the plans without offload."""
+        plans = [f for k, f in self.outcomes.items() if k in _OF_UNITS and not f.failed]
         return min(plans, key=lambda plan: plan.ms, default=None)
 
     @property
     def schedule_ms(self) -> float | None:
-        bounds = [f.schedule_ms for f in self.found.values() if f.schedule_ms is not None]
+        bounds = [f.schedule_ms for f in self.outcomes.values() if f.schedule_ms is not None]
         return max(bounds, default=None)
 
     @property
     def is_loose(self) -> bool:
-        return any(found.is_loose for found in self.found.values())
+        return any(outcome.is_loose for outcome in self.outcomes.values())
 
     @property
     def gap(self) -> float | None:
@@ -201,67 +202,67 @@ class _Case:
         return path
 
     def rows(self) -> Iterator[Row]:
-        """The one of least budgets first."""
+        """Yields the rows, the one of the least budgets first."""
         first = self._row(-1, "min")
         yield first
-        least = first.found["save, recompute"].budget
+        least = first.outcomes["save, recompute"].budget
         for share in SHARES:
             budget = least + round(share * (first.baseline - least))
             yield self._row(share, budget)
 
     def _row(self, share: float, budget: int | str) -> Row:
-        found = {kind: self._found(kind, share, budget) for kind in kinds()}
-        baseline = max(f.plan.baseline_peak_bytes for f in found.values() if f.plan)
-        asked = budget if isinstance(budget, int) else 0
-        return Row(self._name, share, asked, baseline, found)
+        outcomes = {kind: self._outcome(kind, share, budget) for kind in kinds()}
+        baseline = max(f.plan.baseline_peak_bytes for f in outcomes.values() if f.plan)
+        budget_bytes = budget if isinstance(budget, int) else 0
+        return Row(self._name, share, budget_bytes, baseline, outcomes)
 
-    def _found(self, kind: str, share: float, budget: int | str) -> Found:
+    def _outcome(self, kind: str, share: float, budget: int | str) -> Outcome:
         name = f"{_file_name(self._name)}.{share}.{_file_name(kind)}.json.gz"
         file = self._path("plans", _fingerprint(_program())) / name
         if not file.exists():
-            write_json(file, self._planned(kind, budget))
-        made = read_json(file)
-        if "failed" in made:
-            return Found(None, made["seconds"], failed=made["failed"])
-        planned = Plan.of(made["plan"])
-        return Found(planned, made["seconds"], retraced=self._retraced(kind, planned))
+            write_json(file, self._answer(kind, budget))
+        answer = read_json(file)
+        if "failed" in answer:
+            return Outcome(None, answer["seconds"], failed=answer["failed"])
+        plan = Plan.from_data(answer["plan"])
+        return Outcome(plan, answer["seconds"], retraced=self._retraced(kind, plan))
 
-    def _planned(self, kind: str, budget: int | str) -> dict[str, Any]:
+    def _answer(self, kind: str, budget: int | str) -> dict[str, Any]:
         path, before = self._at.path, _seconds()
         try:
-            made = plan(path, budget, **_KINDS[kind])
+            best_plan = plan(path, budget, **_KINDS[kind])
         except AcplanError as error:
             return {"failed": str(error), "seconds": _seconds() - before}
-        return {"plan": made.data, "seconds": _seconds() - before}
+        return {"plan": best_plan.data, "seconds": _seconds() - before}
 
-    def _retraced(self, kind: str, planned: Plan) -> str | None:
-        digest = hashlib.sha256(repr((self._name, planned.modules)).encode()).hexdigest()
+    def _retraced(self, kind: str, plan: Plan) -> str | None:
+        digest = hashlib.sha256(repr((self._name, plan.modules)).encode()).hexdigest()
         file = self._path("retraced", _fingerprint(_package())) / f"{digest[:24]}.txt"
         if not file.exists():
             if self._only not in (None, kind):
                 return None
-            file.write_text(self._difference(planned))
+            file.write_text(self._difference(plan))
         return file.read_text()
 
-    def _difference(self, planned: Plan) -> str:
-        """Of the step with the plan, traced again, from what the plan says."""
+    def _difference(self, plan: Plan) -> str:
+        """Returns how the step with the plan, traced again, differs from what the plan says."""
         try:
-            measured = self._at.measured(planned)
+            measured = self._at.measured(plan)
         except AcplanError as error:
             return f"refused: {error}"
         finally:
             # A model may keep what it made: the next step is that of another one.
             del self._at
             self._until_end.close()
-        if measured.is_as_promised(planned, planned.budget_bytes):
+        if measured.is_as_promised(plan, plan.budget_bytes):
             return ""
         return f"not as predicted: {measured}"
 
 
 def _seconds() -> float:
-    """Of the processes that were started here, on processors."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    """Returns the processor time of the processes that were started here."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _program() -> list[pathlib.Path]:
@@ -282,78 +283,80 @@ def _file_name(name: str) -> str:
 
 def _table_row(row: Row) -> str:
     cells = [row.model, f"{row.share:.0%}", f"{row.budget:,}"]
-    cells += [_ms(row.found.get(kind)) for kind in _KINDS]
-    before, after = row.found["save, recompute"], row.found["segments"]
+    cells += [_ms(row.outcomes.get(kind)) for kind in _KINDS]
+    before, after = row.outcomes["save, recompute"], row.outcomes["segments"]
     cells.append(f"{after.ms / before.ms:.0%}" if before.ms else "")
     bound = row.schedule_ms
     cells.append("" if bound is None else f"{bound:.5g}{' (loose)' * row.is_loose}")
     cells.append("" if row.gap is None else f"{row.gap:.1%}")
-    mine = [row.found["skip"], row.found["segments"]]
-    cells.append(" / ".join(f"{found.seconds:.2f}" for found in mine))
-    cells.append(" / ".join(_proof(found) for found in mine))
+    mine = [row.outcomes["skip"], row.outcomes["segments"]]
+    cells.append(" / ".join(f"{outcome.seconds:.2f}" for outcome in mine))
+    cells.append(" / ".join(_proof(outcome) for outcome in mine))
     cells.append(_retraced(row))
     return _line(cells)
 
 
 def _retraced(row: Row) -> str:
-    plans = {kind: found for kind, found in row.found.items() if found.plan}
-    wrong = [f"**{kind}** {found.retraced}" for kind, found in plans.items() if found.retraced]
+    plans = {kind: outcome for kind, outcome in row.outcomes.items() if outcome.plan}
+    wrong = [
+        f"**{kind}** {outcome.retraced}" for kind, outcome in plans.items() if outcome.retraced
+    ]
     if wrong:
         return "; ".join(wrong)
-    left = sum(found.retraced is None for found in plans.values())
-    if left == len(plans):
+    missing = sum(outcome.retraced is None for outcome in plans.values())
+    if missing == len(plans):
         return "not yet"
-    return f"{len(plans) - left} of {len(plans)} as predicted"
+    return f"{len(plans) - missing} of {len(plans)} as predicted"
 
 
-def _ms(found: Found | None) -> str:
-    if found is None:
+def _ms(outcome: Outcome | None) -> str:
+    if outcome is None:
         return ""
-    return found.failed or f"{found.ms:.5g}"
+    return outcome.failed or f"{outcome.ms:.5g}"
 
 
-def _proof(found: Found) -> str:
-    if found.failed:
+def _proof(outcome: Outcome) -> str:
+    if outcome.failed:
         return "none"
-    return "yes" if found.is_proven else f"{found.gap:.1%}"
+    return "yes" if outcome.is_proven else f"{outcome.gap:.1%}"
 
 
 def _least_row(row: Row) -> str:
     cells = [row.model, f"{row.baseline:,}"]
     for kind in _KINDS:
-        found = row.found.get(kind)
-        if found is None:
+        outcome = row.outcomes.get(kind)
+        if outcome is None:
             cells += ["", ""]
-        elif found.failed:
-            cells += [found.failed, ""]
+        elif outcome.failed:
+            cells += [outcome.failed, ""]
         else:
-            cells += [f"{found.budget:,}", f"{found.ms:.5g}"]
-    before, after = row.found["save, recompute"], row.found["segments"]
+            cells += [f"{outcome.budget:,}", f"{outcome.ms:.5g}"]
+    before, after = row.outcomes["save, recompute"], row.outcomes["segments"]
     cells.append(f"{after.budget / before.budget - 1:+.1%}" if before.budget else "")
     return _line([*cells, _retraced(row)])
 
 
 def _shortcomings(row: Row) -> Iterator[str]:
-    before = row.found["save, recompute"]
+    before = row.outcomes["save, recompute"]
     for kind in ("skip", "segments"):
-        found = row.found[kind]
-        if found.failed:
-            yield f"{kind}: {found.failed}"
+        outcome = row.outcomes[kind]
+        if outcome.failed:
+            yield f"{kind}: {outcome.failed}"
             continue
-        if not before.failed and found.ms > before.ms * (1 + SAME) and row.share >= 0:
-            yield f"{kind}: more than without, {found.ms:.5g} and {before.ms:.5g} ms"
-        if row.share < 0 and found.budget > before.budget:
+        if not before.failed and outcome.ms > before.ms * (1 + SAME) and row.share >= 0:
+            yield f"{kind}: more than without, {outcome.ms:.5g} and {before.ms:.5g} ms"
+        if row.share < 0 and outcome.budget > before.budget:
             yield f"{kind}: the least budget is larger"
-        if found.seconds > _SECONDS:
-            yield f"{kind}: {found.seconds:.1f} s"
-        if not found.is_proven:
-            yield f"{kind}: not proven, gap {found.gap:.2%}"
+        if outcome.seconds > _SECONDS:
+            yield f"{kind}: {outcome.seconds:.1f} s"
+        if not outcome.is_proven:
+            yield f"{kind}: not proven, gap {outcome.gap:.2%}"
     if row.share >= 0.4 and row.gap is not None and row.gap > _NEAR:
         loose = " (which is loose)" if row.is_loose else ""
         yield f"{row.gap:.1%} from the bound of any schedule{loose}"
-    for kind, found in row.found.items():
-        if found.retraced:
-            yield f"{kind}: {found.retraced}"
+    for kind, outcome in row.outcomes.items():
+        if outcome.retraced:
+            yield f"{kind}: {outcome.retraced}"
 
 
 def _line(cells: list[str]) -> str:
@@ -410,14 +413,14 @@ def _main(arguments: list[str]) -> None:
 
 
 def _summarise(rows: list[Row]) -> None:
-    plans = [f for row in rows for f in row.found.values() if not f.failed]
-    retraced = sum(found.retraced == "" for found in plans)
-    of_skip = [row.found[kind] for row in rows for kind in ("skip", "segments")]
+    plans = [f for row in rows for f in row.outcomes.values() if not f.failed]
+    retraced = sum(outcome.retraced == "" for outcome in plans)
+    of_skip = [row.outcomes[kind] for row in rows for kind in ("skip", "segments")]
     near = [row.gap for row in rows if row.share >= 0.4 and row.gap is not None]
     print(
         f"\n{len(plans)} plans, {retraced} re-traced as predicted and within the budget. "
         f"Of {len(of_skip)} with skip, {sum(f.is_proven for f in of_skip)} proven, at most "
-        f"{max(found.seconds for found in of_skip):.2f} s. Of {len(near)} rows at 40% and "
+        f"{max(outcome.seconds for outcome in of_skip):.2f} s. Of {len(near)} rows at 40% and "
         f"above, {sum(gap <= _NEAR for gap in near)} are within 5% of the bound of any "
         "schedule."
     )

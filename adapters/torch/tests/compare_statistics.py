@@ -53,7 +53,7 @@ RESULTS = "results"
 LAST = "the last operator"
 NOT_AGAIN = "never runs again"
 TIES = "at the same time"
-WRITTEN = "written to later"
+WRITTEN_TO = "written to later"
 NO_DROPOUT = "no dropout"
 
 
@@ -136,8 +136,8 @@ def _memory_rows(module: dict[str, Any], theirs: ModuleMemory) -> Iterator[Row]:
             yield Row(f"has {moment}", fqn, ours is not None, moment in snapshots)
             continue
         for place, category in enumerate(CATEGORIES):
-            found = snapshots[moment][place]
-            yield Row(f"{moment}.{category}", fqn, ours[place], found)
+            torch_bytes = snapshots[moment][place]
+            yield Row(f"{moment}.{category}", fqn, ours[place], torch_bytes)
     if "peak_bw" in snapshots and not module["no_backward"]:
         grad = snapshots["pre_bw"][CATEGORIES.index("grad")]
         yield Row("grad_total", fqn, module["grad_total"], grad)
@@ -151,16 +151,16 @@ def _operator_rows(fqn: str, ours: dict[str, Any], theirs: SACStats) -> Iterator
     places = [place for place, name in enumerate(ours["func_names"]) if name not in _LEFT_OUT]
     new = {place: index for index, place in enumerate(places)}
 
-    def kept(key: str) -> list[Any]:
+    def listed(key: str) -> list[Any]:
         return [ours[key][place] for place in places]
 
-    yield Row("sac.func_names", fqn, kept("func_names"), theirs.func_names)
-    yield Row("sac.memory", fqn, kept("memory"), theirs.memory)
-    times = [float(f"{ms:.9g}") for ms in kept("runtimes")]
+    yield Row("sac.func_names", fqn, listed("func_names"), theirs.func_names)
+    yield Row("sac.memory", fqn, listed("memory"), theirs.memory)
+    times = [float(f"{ms:.9g}") for ms in listed("runtimes")]
     yield Row("sac.runtimes", fqn, times, [float(f"{t:.9g}") for t in theirs.runtimes])
     for key in ("view_like_ops", "rand_ops", "saved_autograd_ops"):
-        found = sorted(set(getattr(theirs, key)))
-        yield Row(f"sac.{key}", fqn, [new[p] for p in ours[key] if p in new], found)
+        torch_places = sorted(set(getattr(theirs, key)))
+        yield Row(f"sac.{key}", fqn, [new[p] for p in ours[key] if p in new], torch_places)
     pairs = [(new[op], new.get(parent)) for op, parent in ours["inplace_ops"] if op in new]
     yield Row("sac.inplace_ops", fqn, pairs, [tuple(p) for p in theirs.inplace_ops])
     yield Row(
@@ -171,72 +171,74 @@ def _operator_rows(fqn: str, ours: dict[str, Any], theirs: SACStats) -> Iterator
     )
 
 
-def reasons(row: Row, of: Comparison) -> set[str]:
-    """Why a row is unequal; empty where nothing explains it."""
+def reasons(row: Row, comparison: Comparison) -> set[str]:
+    """Returns why a row is unequal: an empty set if nothing explains it."""
     if row.statistic.startswith("order bw"):
-        return {TIES} if _differs_in_ties(row, of) else set()
+        return {TIES} if _differs_in_ties(row, comparison) else set()
     if row.statistic == "input_per_module":
-        return {KEYWORDS} & of.keywords(row.fqn) if row.ours > row.torchs else set()
-    if len(of.calls(row.fqn)) > 1:
+        return {KEYWORDS} & comparison.keywords(row.fqn) if row.ours > row.torchs else set()
+    if len(comparison.calls(row.fqn)) > 1:
         return {CALLS}
     if row.statistic == "sac.saved_autograd_ops":
         return {ADDRESSES} if set(row.ours) <= set(row.torchs) else set()
     if row.statistic == "sac.rand_ops":
-        return {NO_DROPOUT} if _are_attention(row, of) else set()
+        return {NO_DROPOUT} if _are_attention(row, comparison) else set()
     if row.statistic == "sac.view_like_ops":
-        return {WRITTEN} if _are_of_what_is_written_to(row, of) else set()
+        return {WRITTEN_TO} if _are_of_what_is_written_to(row, comparison) else set()
     if row.statistic == "sac.inplace_ops":
-        return _reasons_of_ties(row, of)
+        return _reasons_of_ties(row, comparison)
     if row.statistic == "sac.memory":
-        return _reasons_of_memory(row, of)
+        return _reasons_of_memory(row, comparison)
     if row.statistic == "sac.runtimes":
         pairs = zip(row.ours, row.torchs)
         return {NOT_AGAIN} if all(a in (0, b) for a, b in pairs) else set()
     if "bw" in row.statistic or row.statistic == "act_grad_per_module":
-        return _reasons_of_backward(row, of)
+        return _reasons_of_backward(row, comparison)
     return set()
 
 
-def _differs_in_ties(row: Row, of: Comparison) -> bool:
+def _differs_in_ties(row: Row, comparison: Comparison) -> bool:
     """Returns whether both name the same modules, and PyTorch's follow our times."""
     if row.statistic != "order bw_pre":
         return set(row.ours) <= set(row.torchs)
     times = [
-        min(call["backward_start"] for call in of.calls(fqn) if call["backward_start"])
+        min(call["backward_start"] for call in comparison.calls(fqn) if call["backward_start"])
         for fqn in row.torchs
         if fqn in row.ours
     ]
     return set(row.ours) == set(row.torchs) and times == sorted(times)
 
 
-def _reasons_of_ties(row: Row, of: Comparison) -> set[str]:
-    """An operator that both tie, to other parents; else one of ours alone."""
+def _reasons_of_ties(row: Row, comparison: Comparison) -> set[str]:
+    """Explains operators that both tie, to other parents, and operators that only we tie."""
     ours, theirs = set(map(tuple, row.ours)), set(map(tuple, row.torchs))
     tied = {op for op, _ in theirs}
     if not tied <= {op for op, _ in ours}:
         return set()
     alone = [pair for pair in ours - theirs if pair[0] not in tied]
-    if not _are_of_what_is_written_to(dataclasses.replace(row, ours=alone, torchs=[]), of):
+    if not _are_of_what_is_written_to(
+        dataclasses.replace(row, ours=alone, torchs=[]), comparison
+    ):
         return set()
     others = {ADDRESSES} if ours - theirs != set(alone) else set()
-    return others | ({WRITTEN} if alone else set())
+    return others | ({WRITTEN_TO} if alone else set())
 
 
-def _are_attention(row: Row, of: Comparison) -> bool:
-    """Returns whether those that are random to PyTorch alone are."""
-    names = [n for n in of.module(row.fqn)["sac"]["func_names"] if n not in _LEFT_OUT]
+def _are_attention(row: Row, comparison: Comparison) -> bool:
+    """Returns whether all operators that only PyTorch takes for random are attention."""
+    names = [n for n in comparison.module(row.fqn)["sac"]["func_names"] if n not in _LEFT_OUT]
     others = set(row.torchs) - set(row.ours)
     return set(row.ours) < set(row.torchs) and all("attention" in names[k] for k in others)
 
 
-def _are_of_what_is_written_to(row: Row, of: Comparison) -> bool:
-    """Returns whether all that one has and the other has not are operators whose results are
-    written to, or that write."""
-    (call,) = of.calls(row.fqn)
-    names = of.module(row.fqn)["sac"]["func_names"]
+def _are_of_what_is_written_to(row: Row, comparison: Comparison) -> bool:
+    """Returns whether all operators that only one of both lists write, or have results that
+    are written to."""
+    (call,) = comparison.calls(row.fqn)
+    names = comparison.module(row.fqn)["sac"]["func_names"]
     places = [k for k, name in enumerate(names) if name not in _LEFT_OUT]
-    operators = of.traced.data["operators"]
-    written = {s for operator in operators for s in operator.get("mutates", ())}
+    operators = comparison.traced.data["operators"]
+    mutated_storages = {s for operator in operators for s in operator.get("mutates", ())}
     entries = {str(entry): entry for entry in (*row.ours, *row.torchs)}
     shared = set(map(str, row.ours)) & set(map(str, row.torchs))
     parents = [
@@ -245,42 +247,42 @@ def _are_of_what_is_written_to(row: Row, of: Comparison) -> bool:
         if key not in shared
     ]
     return all(
-        written & set(operators[call["start"] + places[parent]]["outputs"])
+        mutated_storages & set(operators[call["start"] + places[parent]]["outputs"])
         for parent in parents
     )
 
 
-def _reasons_of_memory(row: Row, of: Comparison) -> set[str]:
-    sac = of.module(row.fqn)["sac"]
-    (call,) = of.calls(row.fqn)
+def _reasons_of_memory(row: Row, comparison: Comparison) -> set[str]:
+    sac = comparison.module(row.fqn)["sac"]
+    (call,) = comparison.calls(row.fqn)
     places = [k for k, n in enumerate(sac["func_names"]) if n not in _LEFT_OUT]
-    found = set()
+    memory_reasons = set()
     for place, ours, theirs in zip(places, row.ours, row.torchs):
-        entry = of.traced.data["operators"][call["start"] + place]
+        entry = comparison.traced.data["operators"][call["start"] + place]
         if ours == theirs:
             continue
         if theirs == 0:
-            found.add(LAST)
+            memory_reasons.add(LAST)
         elif entry.get("mutates"):
-            found.add(IN_PLACE)
+            memory_reasons.add(IN_PLACE)
         elif set(entry["creates"]) & set(call["outputs"]):
-            found.add(RESULTS)
+            memory_reasons.add(RESULTS)
         else:
             return set()
-    return found
+    return memory_reasons
 
 
-def _reasons_of_backward(row: Row, of: Comparison) -> set[str]:
-    (call,) = of.calls(row.fqn)
+def _reasons_of_backward(row: Row, comparison: Comparison) -> set[str]:
+    (call,) = comparison.calls(row.fqn)
     if call["backward_start"] is None:
         return {NO_GRADIENT}
     if call["backward_start"] == call["backward_end"]:
         return {NO_OPERATOR}
-    theirs = of.torchs.memory[row.fqn].snapshots["peak_bw"]
-    ours = of.module(row.fqn)["snap"]["peak_bw"]
+    theirs = comparison.torchs.memory[row.fqn].snapshots["peak_bw"]
+    ours = comparison.module(row.fqn)["snap"]["peak_bw"]
     if row.statistic.startswith(("peak_bw", "act_grad")) and ours[-1] == theirs[-1]:
         return {NODES}
-    return {KEYWORDS} & of.keywords(row.fqn)
+    return {KEYWORDS} & comparison.keywords(row.fqn)
 
 
 def _main() -> None:
@@ -291,8 +293,8 @@ def _main() -> None:
     failed: list[tuple[str, str, str]] = []
     for name, make in models().items():
         for light in (True, False):
-            found = compare(*make(), light_hooks=light)
-            for row in found.rows:
+            comparison = compare(*make(), light_hooks=light)
+            for row in comparison.rows:
                 shares = equal.setdefault(row.statistic, {True: [], False: []})
                 shares[light].append(row.is_equal)
                 if light and row.statistic in operators:
@@ -300,10 +302,10 @@ def _main() -> None:
                 if row.is_equal or not light:
                     continue
                 counts = why.setdefault(row.statistic, {})
-                for reason in reasons(row, found) or {"?"}:
+                for reason in reasons(row, comparison) or {"?"}:
                     counts[reason] = counts.get(reason, 0) + 1
             if light:
-                failed += [(name, *f) for f in found.torchs.failed.items()]
+                failed += [(name, *f) for f in comparison.torchs.failed.items()]
     print("| statistic | equal | as PyTorch hooks | the others |\n|---|---:|---:|---|")
     everywhere = [s for s, rows in equal.items() if all(rows[True] + rows[False])]
     for statistic, rows in equal.items():

@@ -51,7 +51,7 @@ from third_party import all_entries
 from third_party.page import print_page, wrong
 from third_party.registry import Entry, seed
 
-# Of the way from the least that any plan needs to what the step needs without one.
+# Shares of the way from the least that any plan needs to what the step needs without one.
 SHARES = (0.75, 0.5)
 _TIME_LIMIT = 1.0  # seconds, of one search
 _MOST_SECONDS = 180  # of one step, on the processor
@@ -59,8 +59,8 @@ _MOST_BYTES = 8 << 30  # of one step
 _ITERATIONS = 2
 _CLOSE = 1e-5  # of the largest element
 
-# What a real step leaves: by name, a tensor, or None where there is none.
-Left = dict[str, Tensor | None]
+# The tensors that a real step leaves, indexed by name: None if there is no such tensor.
+Values = dict[str, Tensor | None]
 
 
 @dataclasses.dataclass
@@ -75,7 +75,7 @@ class Result:
     peak_bytes: int = 0
     least_bytes: int = 0
     values: str = ""
-    # Of two runs without a plan, which differ, or 0 where they are equal bit for bit.
+    # The tolerance within which two runs without a plan agree: 0 if they are equal bit for bit.
     tolerance: float = 0.0
     refused: str = ""
     plans: list[tuple[float, bool, str]] = dataclasses.field(default_factory=list)
@@ -85,48 +85,49 @@ class Result:
 
 def result_of(entry: Entry) -> Result:
     """Traces, plans, verifies and runs one step."""
-    found = Result(entry.package, entry.name, importlib.metadata.version(entry.package))
+    result = Result(entry.package, entry.name, importlib.metadata.version(entry.package))
     try:
-        _fill(found, entry)
+        _fill(result, entry)
     except AcplanError as error:
-        found.error = _one_line(str(error))
+        result.error = _one_line(str(error))
     except BaseException as error:  # Whatever it is, it is this step's result.
         if os.environ.get("DEBUG"):
             traceback.print_exc()
-        found.error = f"{type(error).__name__}: {_one_line(str(error))} {_place(error)}"
-    return found
+        result.error = f"{type(error).__name__}: {_one_line(str(error))} {_place(error)}"
+    return result
 
 
-def _fill(found: Result, entry: Entry) -> None:
-    found.kind = type(entry.made().model).__name__
+def _fill(result: Result, entry: Entry) -> None:
+    result.kind = type(entry.new_step().model).__name__
     expected = real_step(entry, None)
-    found.tolerance = _tolerance(expected, real_step(entry, None))
-    traced, options = _traced(entry, found)
-    found.operators = len(traced.data["operators"])
-    found.peak_bytes = traced.peak_bytes
+    result.tolerance = _tolerance(expected, real_step(entry, None))
+    traced, options = _traced(entry, result)
+    result.operators = len(traced.data["operators"])
+    result.peak_bytes = traced.peak_bytes
     plans = _plans(traced)
-    found.least_bytes = plans[-1].peak_bytes
-    found.plans = [(plan.overhead, plan.status == "optimal", "") for plan in plans]
+    result.least_bytes = plans[-1].peak_bytes
+    result.plans = [(plan.overhead, plan.status == "optimal", "") for plan in plans]
     traced_again = _wrong_when_traced(entry, options, traced, plans)
-    run = [_wrong_when_run(entry, expected, found.tolerance, plan) for plan in plans]
-    found.plans = [
+    run = [_wrong_when_run(entry, expected, result.tolerance, plan) for plan in plans]
+    result.plans = [
         (plan.overhead, plan.status == "optimal", "; ".join(filter(None, both)))
         for plan, both in zip(plans, zip(traced_again, run, strict=True), strict=True)
     ]
 
 
-def _traced(entry: Entry, found: Result) -> tuple[Trace, dict[str, Any]]:
-    """The trace; with the values of the batch where it is refused without them."""
-    step = entry.made()
+def _traced(entry: Entry, result: Result) -> tuple[Trace, dict[str, Any]]:
+    """Returns the trace, with the values of the batch if it is refused without them, and the
+    options that ask for these values."""
+    step = entry.new_step()
     try:
         return acplan.trace(step.model, *step.args, progress=False, **step.options()), {}
     except AcplanError as error:
         if "values" not in inspect.signature(acplan.trace).parameters:
             raise
-        found.refused = _one_line(str(error))
-    found.values = "real"
+        result.refused = _one_line(str(error))
+    result.values = "real"
     options = {"values": "real"}
-    step = entry.made()
+    step = entry.new_step()
     return (
         acplan.trace(step.model, *step.args, progress=False, **{**step.options(), **options}),
         options,
@@ -134,7 +135,7 @@ def _traced(entry: Entry, found: Result) -> tuple[Trace, dict[str, Any]]:
 
 
 def _plans(traced: Trace) -> list[Plan]:
-    """At the shares, and with the least memory, which is the last one."""
+    """Returns plans at the shares, and as the last one the plan with the least memory."""
     with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
         path = pathlib.Path(folder) / "trace.json"
         traced.save(path)
@@ -147,42 +148,44 @@ def _plans(traced: Trace) -> list[Plan]:
 def _wrong_when_traced(
     entry: Entry, options: dict[str, Any], traced: Trace, plans: Sequence[Plan]
 ) -> list[str]:
-    step = entry.made()
+    step = entry.new_step()
     step_ms = sum(op["runtime_ms"] for op in traced.data["operators"])
     with verifying(
-        step.model, *step.args, of=traced, **{**step.options(), **options}
+        step.model, *step.args, model_trace=traced, **{**step.options(), **options}
     ) as verified:
-        return [_said(_again, verified, plan, step_ms) for plan in plans]
+        return [_said(_retraced_difference, verified, plan, step_ms) for plan in plans]
 
 
-def _again(verified: Callable[[Plan], acplan.Verification], plan: Plan, step_ms: float) -> str:
+def _retraced_difference(
+    verified: Callable[[Plan], acplan.Verification], plan: Plan, step_ms: float
+) -> str:
     return _unlike(plan, verified(plan), step_ms)
 
 
-def _unlike(plan: Plan, seen: acplan.Verification, step_ms: float) -> str:
-    if seen.first_difference() is not None:
-        return " ".join(str(seen).split("\n"))
-    if seen.measured_bytes != plan.peak_bytes:
-        return f"peak {seen.measured_bytes:,}, planned {plan.peak_bytes:,}"
-    if seen.measured_bytes > plan.budget_bytes:
+def _unlike(plan: Plan, verification: acplan.Verification, step_ms: float) -> str:
+    if verification.first_difference() is not None:
+        return " ".join(str(verification).split("\n"))
+    if verification.measured_bytes != plan.peak_bytes:
+        return f"peak {verification.measured_bytes:,}, planned {plan.peak_bytes:,}"
+    if verification.measured_bytes > plan.budget_bytes:
         return "over the budget"
-    if not same_ms(seen.measured_ms - step_ms, plan.recompute_ms):
-        again = seen.measured_ms - step_ms
-        return f"recomputes {again:.6g} ms, planned {plan.recompute_ms:.6g}"
+    if not same_ms(verification.measured_ms - step_ms, plan.recompute_ms):
+        rerun_ms = verification.measured_ms - step_ms
+        return f"recomputes {rerun_ms:.6g} ms, planned {plan.recompute_ms:.6g}"
     return ""
 
 
-def _tolerance(expected: Left, again: Left) -> float:
-    """What two runs without a plan may differ by: some kernels add in another order where
-    memory is aligned otherwise."""
+def _tolerance(expected: Values, others: Values) -> float:
+    """Returns the tolerance within which two runs without a plan agree: some kernels add in
+    another order if memory is aligned otherwise."""
     for tolerance in (0.0, _CLOSE):
-        difference = first_difference(expected, again, tolerance)
+        difference = first_difference(expected, others, tolerance)
         if not difference:
             return tolerance
     raise RuntimeError(f"without a plan, {difference} differs from run to run")
 
 
-def _wrong_when_run(entry: Entry, expected: Left, tolerance: float, plan: Plan) -> str:
+def _wrong_when_run(entry: Entry, expected: Values, tolerance: float, plan: Plan) -> str:
     def difference() -> str:
         name = first_difference(expected, real_step(entry, plan), tolerance)
         return f"real step: {name} differs" if name else ""
@@ -191,7 +194,8 @@ def _wrong_when_run(entry: Entry, expected: Left, tolerance: float, plan: Plan) 
 
 
 def _said(find: Callable[..., str], *args: Any) -> str:
-    """What it finds, or raises: other plans are tried all the same."""
+    """Returns what the function finds, or the error that it raises, so that other plans are
+    tried all the same."""
     try:
         return find(*args)
     except Exception as error:  # It is what did not hold.
@@ -200,24 +204,24 @@ def _said(find: Callable[..., str], *args: Any) -> str:
         return f"{type(error).__name__}: {_one_line(str(error))} {_place(error)}"
 
 
-def real_step(entry: Entry, plan: Plan | None) -> Left:
+def real_step(entry: Entry, plan: Plan | None) -> Values:
     """Losses, gradients, weights, buffers and random states of two iterations."""
-    step = entry.made()
+    step = entry.new_step()
     model = step.model if plan is None else acplan.apply(step.model, plan)
     optimizer = _optimizer(step)
-    left: Left = {}
+    values: Values = {}
     for k in range(_ITERATIONS):
         seed()
         args, kwargs = copy.deepcopy((step.args, step.kwargs))
         loss = _loss(step, model, args, kwargs)
         loss.backward()
-        left[f"the loss of iteration {k + 1}"] = loss.detach().clone()
+        values[f"the loss of iteration {k + 1}"] = loss.detach().clone()
         for name, weight in _names(model, "named_parameters"):
             grad = weight.grad
-            left[f"the gradient of {name} in iteration {k + 1}"] = (
+            values[f"the gradient of {name} in iteration {k + 1}"] = (
                 grad if grad is None else grad.detach().clone()
             )
-        left[f"the random state after iteration {k + 1}"] = torch.get_rng_state()
+        values[f"the random state after iteration {k + 1}"] = torch.get_rng_state()
         if step.step_fn is not None:
             step.step_fn(model, optimizer)
         else:
@@ -228,12 +232,12 @@ def real_step(entry: Entry, plan: Plan | None) -> Left:
     for name, value in itertools.chain(
         step.model.named_parameters(), step.model.named_buffers()
     ):
-        left[f"{name} at the end"] = value.detach().clone()
-    return left
+        values[f"{name} at the end"] = value.detach().clone()
+    return values
 
 
 def _names(model: torch.nn.Module, what: str) -> Iterable[tuple[str, Tensor]]:
-    """Of parameters, as they are named without a plan."""
+    """Yields parameters, as they are named without a plan."""
     for name, value in getattr(model, what)():
         yield name.replace("_checkpoint_wrapped_module.", ""), value
 
@@ -243,9 +247,9 @@ def _optimizer(step: TrainingStep) -> torch.optim.Optimizer:
         return step.optimizer
     weights = [w for w in step.model.parameters() if w.requires_grad]
     if callable(step.optimizer):
-        made = step.optimizer(weights)
-        assert isinstance(made, torch.optim.Optimizer)
-        return made
+        optimizer = step.optimizer(weights)
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        return optimizer
     return torch.optim.AdamW(weights)
 
 
@@ -257,23 +261,23 @@ def _loss(
     return (step.loss_fn or default_loss)(model(*args, **kwargs))
 
 
-def first_difference(expected: Left, found: Left, tolerance: float = 0.0) -> str:
-    """The name of what differs first, by more than the tolerance, or ""."""
+def first_difference(expected: Values, actual: Values, tolerance: float = 0.0) -> str:
+    """Returns the name of the first value that differs by more than the tolerance, or ""."""
     for name, value in expected.items():
-        if name not in found:
+        if name not in actual:
             return name
-        other = found[name]
+        other = actual[name]
         if (value is None) != (other is None):
             return name
         if value is None or other is None or _is_same(value, other):
             continue
         if not (tolerance and _is_close(value, other, tolerance)):
             return f"{name} ({_distance(value, other)})"
-    return next((name for name in found if name not in expected), "")
+    return next((name for name in actual if name not in expected), "")
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
-    """Bit for bit; what is not a number in both is equal."""
+    """Returns whether tensors are equal bit for bit, also where they are not a number."""
     if is_traceable_wrapper_subclass(a) and type(a) is type(b):
         inner = a.__tensor_flatten__()[0]
         return all(_is_same(getattr(a, name), getattr(b, name)) for name in inner)
@@ -310,39 +314,40 @@ def _place(error: BaseException) -> str:
 
 
 def _checked(entry: Entry) -> Result:
-    """The real steps alone."""
-    found = Result(entry.package, entry.name, importlib.metadata.version(entry.package))
+    """Runs the real steps alone, without a plan."""
+    result = Result(entry.package, entry.name, importlib.metadata.version(entry.package))
     try:
-        found.kind = type(entry.made().model).__name__
+        result.kind = type(entry.new_step().model).__name__
         expected = real_step(entry, None)
-        found.operators = len(expected)
+        result.operators = len(expected)
         loss = expected["the loss of iteration 1"]
         assert loss is not None and loss.isfinite(), f"the loss is {loss}"
-        found.tolerance = _tolerance(expected, real_step(entry, None))
+        result.tolerance = _tolerance(expected, real_step(entry, None))
     except BaseException as error:
         if os.environ.get("DEBUG"):
             traceback.print_exc()
-        found.error = f"{type(error).__name__}: {_one_line(str(error))} {_place(error)}"
-    return found
+        result.error = f"{type(error).__name__}: {_one_line(str(error))} {_place(error)}"
+    return result
 
 
 Find = Callable[[Entry], Result]
 _Out = multiprocessing.connection.Connection
 
 
-def _told(find: Find, entry: Entry, out: _Out) -> None:
-    """In a process of its own, which the system ends if it takes too long or too much."""
+def _send_result(find: Find, entry: Entry, out: _Out) -> None:
+    """Sends the result, from a process of its own that the system ends if it takes too much
+    time or memory."""
     resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS + 5))
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
     out.send(find(entry))
 
 
-def _apart(find: Find, entry: Entry) -> Result:
-    """The result of a process of its own: no step ends the others."""
+def _result_in_own_process(find: Find, entry: Entry) -> Result:
+    """Returns the result of a process of its own, so that no step ends the others."""
     began = time.monotonic()
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
-        target=_told, args=(find, entry, theirs)
+        target=_send_result, args=(find, entry, theirs)
     )
     process.start()
     theirs.close()
@@ -367,7 +372,7 @@ def _ending(code: int | None) -> str:
 
 
 def _package(find: Find, entries: Sequence[Entry], path: pathlib.Path | None) -> None:
-    """All steps of a package, which is imported once."""
+    """Runs all steps of a package, which is imported once."""
     for name in dict.fromkeys(itertools.chain(*(e.modules for e in entries))):
         try:
             importlib.import_module(name)
@@ -376,9 +381,11 @@ def _package(find: Find, entries: Sequence[Entry], path: pathlib.Path | None) ->
                 traceback.print_exc()
     _be_quiet()
     for entry in entries:
-        result = _apart(find, entry)
-        told = wrong(dataclasses.asdict(result)) or ("closely" if result.tolerance else "yes")
-        print(f"{entry.key}: {told} [{result.seconds} s]", flush=True)
+        result = _result_in_own_process(find, entry)
+        verdict = wrong(dataclasses.asdict(result)) or (
+            "closely" if result.tolerance else "yes"
+        )
+        print(f"{entry.key}: {verdict} [{result.seconds} s]", flush=True)
         if path is not None:
             with path.open("a") as file:
                 file.write(json.dumps(dataclasses.asdict(result)) + "\n")
@@ -405,13 +412,13 @@ def _run(find: Find, names: Sequence[str], path: pathlib.Path | None) -> None:
     if path is not None and path.exists():
         lines = map(json.loads, path.read_text().splitlines())
         present = {f"{line['package']}: {line['name']}" for line in lines if not wrong(line)}
-    chosen = [
+    selection = [
         e
         for key, e in entries.items()
         if key not in present and (not names or key in names or e.package in names)
     ]
-    chosen.sort(key=lambda e: e.package.lower())
-    groups = [list(group) for _, group in itertools.groupby(chosen, key=lambda e: e.package)]
+    selection.sort(key=lambda e: e.package.lower())
+    groups = [list(group) for _, group in itertools.groupby(selection, key=lambda e: e.package)]
     jobs = int(os.environ.get("JOBS", os.cpu_count() or 1))
     with concurrent.futures.ThreadPoolExecutor(jobs) as waiting:
         list(waiting.map(lambda group: _package_apart(find, group, path), groups))

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import IO
 
-_HERE = pathlib.Path(__file__).resolve().parent
+_FOLDER = pathlib.Path(__file__).resolve().parent
 
 
 def _serve() -> None:
@@ -36,7 +36,7 @@ def _serve() -> None:
 
 
 def _started(adapter: pathlib.Path) -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(adapter), str(_HERE)])
+    path = os.pathsep.join([str(adapter), str(_FOLDER)])
     started = subprocess.Popen(
         [sys.executable, "-W", "ignore", __file__, "serve"],
         env=os.environ | {"PYTHONPATH": path},
@@ -56,17 +56,17 @@ def _answer(stream: IO[str] | None) -> str:
     return line
 
 
-def _seconds(of: subprocess.Popen[str], name: str) -> float:
-    assert of.stdin is not None
-    of.stdin.write(name + "\n")
-    of.stdin.flush()
-    return float(_answer(of.stdout))
+def _seconds(server: subprocess.Popen[str], name: str) -> float:
+    assert server.stdin is not None
+    server.stdin.write(name + "\n")
+    server.stdin.flush()
+    return float(_answer(server.stdout))
 
 
 def main(other: pathlib.Path, rounds: int, names: list[str]) -> None:
     from write_traces import _BUNDLED
 
-    both = [_started(adapter) for adapter in (other, _HERE.parent)]
+    both = [_started(adapter) for adapter in (other, _FOLDER.parent)]
     print("| model | other, s | this, s | this / other |\n|---|---:|---:|---:|", flush=True)
     for name in names or _BUNDLED:
         turns = [[_seconds(one, name) for one in both] for _ in range(rounds)]

@@ -62,7 +62,7 @@ length: neither peaks nor shares say anything of models in use. Batches are padd
 right where a model takes a mask.
 """
 
-# Of the way from the least that any plan needs to what the step needs without one.
+# Shares of the way from the least that any plan needs to what the step needs without one.
 SHARES = (0.75, 0.5)
 _TIME_LIMIT = 2.0  # seconds, of one search
 _MOST_SECONDS = 200  # of one model, on the processor
@@ -89,12 +89,12 @@ class Result:
     @property
     def wrong(self) -> str:
         """All that did not hold, in one line."""
-        told = [f"{plan.share:.0%}: {plan.wrong}" for plan in self.plans if plan.wrong]
-        return "; ".join([self.error] * bool(self.error) + told)
+        failures = [f"{plan.share:.0%}: {plan.wrong}" for plan in self.plans if plan.wrong]
+        return "; ".join([self.error] * bool(self.error) + failures)
 
 
 def batch_of(architecture: Architecture) -> dict[str, Any]:
-    """Padded on the right where the model takes a mask."""
+    """Returns a batch, padded on the right if the model takes a mask."""
     variants = architecture.variants
     return variants.get("padded right", next(iter(variants.values())))()
 
@@ -136,32 +136,38 @@ def _wrong_when_traced(
 ) -> list[str]:
     inputs = batch_of(architecture)
     step_ms = sum(op["runtime_ms"] for op in traced.data["operators"])
-    found = []
-    with verifying(architecture.make(), of=traced, **inputs) as verified:
+    failures = []
+    with verifying(architecture.make(), model_trace=traced, **inputs) as verified:
         for plan in plans:
-            seen = verified(plan)
-            if seen.first_difference() is not None:
-                found.append(" ".join(str(seen).split("\n")))
-            elif seen.measured_bytes != plan.peak_bytes:
-                found.append(f"peak {seen.measured_bytes:,}, planned {plan.peak_bytes:,}")
-            elif seen.measured_bytes > plan.budget_bytes:
-                found.append("over the budget")
-            elif not same_ms(seen.measured_ms - step_ms, plan.recompute_ms):
-                found.append(
-                    f"recomputes {seen.measured_ms - step_ms:.6g} ms, planned "
+            verification = verified(plan)
+            if verification.first_difference() is not None:
+                failures.append(" ".join(str(verification).split("\n")))
+            elif verification.measured_bytes != plan.peak_bytes:
+                failures.append(
+                    f"peak {verification.measured_bytes:,}, planned {plan.peak_bytes:,}"
+                )
+            elif verification.measured_bytes > plan.budget_bytes:
+                failures.append("over the budget")
+            elif not same_ms(verification.measured_ms - step_ms, plan.recompute_ms):
+                failures.append(
+                    f"recomputes {verification.measured_ms - step_ms:.6g} ms, planned "
                     f"{plan.recompute_ms:.6g}"
                 )
             else:
-                found.append("")
-    return found
+                failures.append("")
+    return failures
 
 
 def _wrong_when_run(architecture: Architecture, plans: Sequence[Plan]) -> list[str]:
     expected = _real_step(architecture, None)
     if _first_difference(expected, _real_step(architecture, None)):
         return ["the step itself is not deterministic"] * len(plans)
-    found = (_first_difference(expected, _real_step(architecture, plan)) for plan in plans)
-    return [f"real step: {difference} differs" if difference else "" for difference in found]
+    differences = (
+        _first_difference(expected, _real_step(architecture, plan)) for plan in plans
+    )
+    return [
+        f"real step: {difference} differs" if difference else "" for difference in differences
+    ]
 
 
 def _real_step(architecture: Architecture, plan: Plan | None) -> dict[str, torch.Tensor | None]:
@@ -175,20 +181,20 @@ def _real_step(architecture: Architecture, plan: Plan | None) -> dict[str, torch
     torch.manual_seed(0)
     loss = default_loss(model(**inputs))
     loss.backward()
-    found: dict[str, torch.Tensor | None] = {"the loss": loss.detach()}
+    values: dict[str, torch.Tensor | None] = {"the loss": loss.detach()}
     acplan.remove(model)
     for name, parameter in model.named_parameters():
-        found[f"the gradient of {name}"] = parameter.grad
-    return found | {f"the buffer {name}": value for name, value in model.named_buffers()}
+        values[f"the gradient of {name}"] = parameter.grad
+    return values | {f"the buffer {name}": value for name, value in model.named_buffers()}
 
 
 def _first_difference(
-    expected: dict[str, torch.Tensor | None], found: dict[str, torch.Tensor | None]
+    expected: dict[str, torch.Tensor | None], actual: dict[str, torch.Tensor | None]
 ) -> str:
-    if expected.keys() != found.keys():
+    if expected.keys() != actual.keys():
         return "the list of parameters"
     for name, value in expected.items():
-        other = found[name]
+        other = actual[name]
         if (value is None) != (other is None):
             return name
         if value is not None and other is not None and not _is_same(value, other):
@@ -197,15 +203,17 @@ def _first_difference(
 
 
 def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit for bit; what is not a number in both is equal."""
+    """Returns whether tensors are equal bit for bit, also where they are not a number."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     a, b = a.contiguous(), b.contiguous()
     return torch.equal(a.view(-1).view(torch.uint8), b.view(-1).view(torch.uint8))
 
 
-def _told(architecture: Architecture, out: multiprocessing.connection.Connection) -> None:
-    """In a process of its own, which the system ends if it takes too long."""
+def _send_result(
+    architecture: Architecture, out: multiprocessing.connection.Connection
+) -> None:
+    """Sends the result, from a process of its own that the system ends if it takes too long."""
     resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS + 5))
     _be_quiet()
     try:
@@ -219,11 +227,11 @@ def _told(architecture: Architecture, out: multiprocessing.connection.Connection
         out.send(Result("", error=f"{type(error).__name__}: {lines[0][:160]}"))
 
 
-def _apart(architecture: Architecture) -> Result:
-    """The result of a process of its own: no model ends the others."""
+def _result_in_own_process(architecture: Architecture) -> Result:
+    """Returns the result of a process of its own, so that no model ends the others."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
-        target=_told, args=(architecture, theirs)
+        target=_send_result, args=(architecture, theirs)
     )
     process.start()
     theirs.close()
@@ -280,7 +288,9 @@ def _main(names: list[str]) -> int:
     left_out = [name for name in ZOO if names and name not in names]
     names = names or list(ZOO)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as waiting:
-        for name, result in zip(names, waiting.map(_apart, (ZOO[n] for n in names))):
+        for name, result in zip(
+            names, waiting.map(_result_in_own_process, (ZOO[n] for n in names))
+        ):
             results.append(result)
             print(_row(name, ZOO[name].group, result), flush=True)
     verified = sum(not result.wrong for result in results)

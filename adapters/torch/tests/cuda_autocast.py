@@ -50,18 +50,18 @@ _KEY = "AutocastCPU"
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """While it lasts, torch.autocast("cpu") casts what torch.autocast("cuda") does."""
+    """Makes torch.autocast("cpu") cast what torch.autocast("cuda") does, within its block."""
     if not torch.is_autocast_enabled("cpu"):
         yield
         return
-    kept: dict[int, tuple[Tensor, Tensor]] = {}
+    casts: dict[int, tuple[Tensor, Tensor]] = {}
     with (
         warnings.catch_warnings(),
         torch.library._scoped_library("aten", "IMPL") as library,
     ):
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         for names, rule in (
-            (_HALF, lambda tensor: _half(tensor, kept)),
+            (_HALF, lambda tensor: _half(tensor, casts)),
             (_SINGLE, _single),
             (_SINGLE_RESULT, None),
             (_WIDEST, None),
@@ -82,7 +82,7 @@ def as_on_cuda() -> Iterator[None]:
 
 
 def cast_as_half(tensor: Tensor) -> Tensor:
-    """What autocast, if it is on, makes of an input of attention."""
+    """Casts an input of attention as autocast does, if it is on."""
     kind = tensor.device.type
     if not torch.is_autocast_enabled(kind) or not _is_cast(tensor):
         return tensor
@@ -90,7 +90,7 @@ def cast_as_half(tensor: Tensor) -> Tensor:
 
 
 def cast_as_single(tensor: Tensor) -> Tensor:
-    """What autocast, if it is on, makes of an input of a norm."""
+    """Casts an input of a norm to float32 as autocast does, if it is on."""
     if not torch.is_autocast_enabled(tensor.device.type) or not _is_cast(tensor):
         return tensor
     return tensor.to(torch.float32)
@@ -107,7 +107,7 @@ def _operator(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-def _half(tensor: Tensor, kept: dict[int, tuple[Tensor, Tensor]]) -> Tensor:
+def _half(tensor: Tensor, casts: dict[int, tuple[Tensor, Tensor]]) -> Tensor:
     """Casts of trained leaves are kept until autocast ends."""
     half = torch.get_autocast_dtype("cpu")
     if tensor.dtype == half:
@@ -121,9 +121,9 @@ def _half(tensor: Tensor, kept: dict[int, tuple[Tensor, Tensor]]) -> Tensor:
     )
     if not is_kept:
         return tensor.to(half)
-    if id(tensor) not in kept:
-        kept[id(tensor)] = (tensor, tensor.to(half))
-    return kept[id(tensor)][1]
+    if id(tensor) not in casts:
+        casts[id(tensor)] = (tensor, tensor.to(half))
+    return casts[id(tensor)][1]
 
 
 def _single(tensor: Tensor) -> Tensor:
@@ -147,26 +147,26 @@ def _casting(operator: Any, rule: Callable[[Tensor], Tensor]) -> Callable[..., A
 def _cast_all(
     rule: Callable[[Tensor], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """From the last argument to the first, as compiled C++ does."""
+    """Casts the arguments from the last to the first, as compiled C++ does."""
 
     def cast(value: Any) -> Any:
         return rule(value) if _is_cast(value) else value
 
-    named = {name: tree_map(cast, kwargs[name]) for name in reversed(kwargs)}
-    found = [tree_map(cast, value) for value in reversed(args)]
-    return tuple(reversed(found)), named
+    cast_kwargs = {name: tree_map(cast, kwargs[name]) for name in reversed(kwargs)}
+    cast_args = [tree_map(cast, value) for value in reversed(args)]
+    return tuple(reversed(cast_args)), cast_kwargs
 
 
 def _with_single_result(operator: Any) -> Callable[..., Any]:
     places = [argument.name for argument in operator._schema.arguments]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(places, args)) | kwargs
+        arguments = dict(zip(places, args)) | kwargs
         with _without_autocast():
-            if _is_cast(args[0]) and given.get("dtype") is None:
-                given["dtype"] = torch.float32
-            first = given.pop(places[0])
-            return operator(first, **given)
+            if _is_cast(args[0]) and arguments.get("dtype") is None:
+                arguments["dtype"] = torch.float32
+            first = arguments.pop(places[0])
+            return operator(first, **arguments)
 
     return kernel
 
@@ -190,6 +190,6 @@ def _of_the_cpu_alone() -> Iterator[Any]:
         bare = name.removeprefix("aten::")
         if name.startswith("aten::") and bare not in ours:
             operator = _operator(bare)
-            # Those that autocast itself needs are there for CUDA as well.
+            # Operators that autocast itself needs are there for CUDA as well.
             if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA"):
                 yield operator

@@ -32,7 +32,7 @@ _CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 
 @contextlib.contextmanager
 def device_marks() -> Iterator[None]:
-    """While it lasts, marked operators take the place of the device's kernels."""
+    """Puts marked operators in the place of the device's kernels, within its block."""
     with contextlib.ExitStack() as replaced:
         for owner, name, value in _REPLACEMENTS:
             replaced.enter_context(mock.patch.object(owner, name, value))
@@ -41,23 +41,23 @@ def device_marks() -> Iterator[None]:
 
 
 def _zero_gradients(op: Any) -> None:
-    """Only forward passes are compared: the backward pass has but to run. Nothing is
-    kept for it, as what is marked may be written to."""
+    """Gives an operator gradients of zeros: only forward passes are compared, and the backward
+    pass has but to run. Nothing is kept for it, as marked tensors may be written to."""
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.gradients = [_zeros_like(value) for value in inputs]
 
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         return tuple(
-            [zeros() for zeros in made] if isinstance(made, list) else made()
-            for made in ctx.gradients
+            [zeros() for zeros in make] if isinstance(make, list) else make()
+            for make in ctx.gradients
         )
 
     op.register_autograd(backward, setup_context=setup)
 
 
 def _zeros_like(value: Any) -> Any:
-    """A function that makes the gradient of an input, or one for each of a list."""
+    """Returns a function that makes the gradient of an input, or a list of such functions."""
     if isinstance(value, (list, tuple)) and isinstance(value[0], Tensor):
         return [_zeros_like(item) for item in value]
     if not isinstance(value, Tensor) or not value.requires_grad:
@@ -90,7 +90,8 @@ def _attention(
 
 
 def _rows_first(query: Tensor, value: Tensor) -> Tensor:
-    """As flash attention lays out its result, rows before heads."""
+    """Returns an empty result of attention, laid out as flash attention does: rows before
+    heads."""
     shape = (*query.shape[:-1], value.shape[-1])
     if len(shape) != 4:
         return query.new_empty(shape)
@@ -303,8 +304,8 @@ def _marked_ctc_loss(
     zero_infinity: bool = False,
 ) -> Tensor:
     lengths = [
-        given if isinstance(given, Tensor) else torch.tensor(given)
-        for given in (input_lengths, target_lengths)
+        value if isinstance(value, Tensor) else torch.tensor(value)
+        for value in (input_lengths, target_lengths)
     ]
     return _ctc_loss(log_probs, targets, *lengths, blank, reduction, zero_infinity)
 
@@ -329,10 +330,10 @@ def _recurrent(
     run = getattr(_RECURRENT, kind)
     options = (has_biases, layers, dropout, train, bidirectional)
     if lengths is None:
-        found = run(input, hidden, weights, *options, batch_first)
+        outputs = run(input, hidden, weights, *options, batch_first)
     else:
-        found = run(input, lengths, hidden, weights, *options)
-    return [t.contiguous().clone() for t in found]
+        outputs = run(input, lengths, hidden, weights, *options)
+    return [t.contiguous().clone() for t in outputs]
 
 
 @_recurrent.register_fake
@@ -378,8 +379,8 @@ def _cell(
 ) -> list[Tensor]:
     weights = [weight.to(input.dtype) for weight in weights]
     hidden = tuple(state) if kind == "lstm_cell" else state[0]
-    found = getattr(_RECURRENT, kind)(input, hidden, *weights)
-    return [t.clone() for t in ((found,) if isinstance(found, Tensor) else found)]
+    outputs = getattr(_RECURRENT, kind)(input, hidden, *weights)
+    return [t.clone() for t in ((outputs,) if isinstance(outputs, Tensor) else outputs)]
 
 
 @_cell.register_fake
@@ -396,9 +397,9 @@ def _marked_cell(kind: str) -> Callable[..., Any]:
     def cell(input: Tensor, state: Any, *weights: Tensor | None) -> Any:
         states = [state] if isinstance(state, Tensor) else list(state)
         input, states = cast_as_half(input), [cast_as_half(s) for s in states]
-        given = [w for w in weights if w is not None]
-        found = tuple(_cell(kind, input, states, given))
-        return found if kind == "lstm_cell" else found[0]
+        present_weights = [w for w in weights if w is not None]
+        outputs = tuple(_cell(kind, input, states, present_weights))
+        return outputs if kind == "lstm_cell" else outputs[0]
 
     return cell
 

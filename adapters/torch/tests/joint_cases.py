@@ -21,7 +21,7 @@ Graphs = tuple[GraphModule, GraphModule]
 
 @dataclasses.dataclass(frozen=True)
 class Joint:
-    """What a partitioner is called with."""
+    """The arguments that a partitioner is called with."""
 
     module: GraphModule
     inputs: Any
@@ -50,14 +50,14 @@ def joint_of(
     *,
     is_inductors: bool = True,
 ) -> Iterator[Joint]:
-    """The joint graph of the model and its loss, on an A100 that is not there, while it
-    lasts; with `is_inductors` after Inductor's decompositions and passes."""
+    """Yields the joint graph of the model and its loss, on an A100 that is not there. With
+    `is_inductors` it is the graph after Inductor's decompositions and passes."""
     with torch.device("meta"):
-        model, given = make(), inputs()
+        model, arguments = make(), inputs()
     with fake_cuda(), _as_compiling(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         model = _on_cuda(model.train())
-        given = tree_map(_fake, {k: v for k, v in given.items() if v is not None})
-        found: list[Joint] = []
+        arguments = tree_map(_fake, {k: v for k, v in arguments.items() if v is not None})
+        joints: list[Joint] = []
 
         def capture(module: GraphModule, joint_inputs: Any, **options: Any) -> Graphs:
             if is_inductors:
@@ -69,7 +69,7 @@ def joint_of(
                 alone = config.patch(joint_graph_constant_folding=False, shape_padding=False)
                 with V.set_fake_mode(mode), alone:
                     module = joint_graph_passes(module)
-            found.append(Joint(module, joint_inputs, options))
+            joints.append(Joint(module, joint_inputs, options))
             raise _Captured
 
         table = None
@@ -79,19 +79,20 @@ def joint_of(
             table = select_decomp_table()
         with contextlib.suppress(_Captured):
             aot_module_simplified(
-                _Loss(model, [*given]),
-                tuple(given.values()),
+                _Loss(model, [*arguments]),
+                tuple(arguments.values()),
                 fw_compiler=lambda module, _: module,
                 partition_fn=capture,
                 decompositions=table,
                 keep_inference_input_mutations=True,
             )
-        yield found[0]
+        yield joints[0]
 
 
 @contextlib.contextmanager
 def _as_compiling() -> Iterator[None]:
-    """The device's random numbers have a state, and transformers asks for no values."""
+    """Gives the device's random numbers a state, and keeps transformers from asking for
+    values."""
     name = "transformers.utils.import_utils.is_torchdynamo_compiling"
     with (
         mock.patch.object(torch.cuda, "get_rng_state", lambda *_: torch.zeros(16)),
@@ -108,16 +109,16 @@ def _fake(value: Any) -> Any:
 
 
 def _on_cuda(model: nn.Module) -> nn.Module:
-    made: dict[int, Any] = {}
+    fakes: dict[int, Any] = {}
 
-    def moved(value: torch.Tensor) -> torch.Tensor:
-        if id(value) not in made:
-            made[id(value)] = _fake(value)
+    def fake_of(value: torch.Tensor) -> torch.Tensor:
+        if id(value) not in fakes:
+            fakes[id(value)] = _fake(value)
             if isinstance(value, nn.Parameter):
-                made[id(value)] = nn.Parameter(made[id(value)], value.requires_grad)
-        return made[id(value)]
+                fakes[id(value)] = nn.Parameter(fakes[id(value)], value.requires_grad)
+        return fakes[id(value)]
 
     for module in model.modules():
         for store in (module._parameters, module._buffers):
-            store.update({k: moved(v) for k, v in store.items() if v is not None})
+            store.update({k: fake_of(v) for k, v in store.items() if v is not None})
     return model

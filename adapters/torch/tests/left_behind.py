@@ -1,4 +1,4 @@
-"""What calls of acplan leave behind that end by chance in their midst: nothing.
+"""Checks that calls of acplan that are ended by chance in their midst leave nothing behind.
 
     python tests/left_behind.py 500 [SEED]
 
@@ -60,7 +60,7 @@ class Net(nn.Module):
         torch.manual_seed(0)
         self.blocks = nn.ModuleList(Block() for _ in range(2))
         self.head = nn.Linear(16, 4)
-        self.seen = collections.deque([0], maxlen=3)
+        self.draws = collections.deque([0], maxlen=3)
         self.counts: dict[str, Any] = {"calls": {"forward": 0}}
         self.chance = random.Random(0)
 
@@ -73,7 +73,7 @@ class Net(nn.Module):
     @torch._dynamo.disable
     def _note(self) -> None:
         self.counts["calls"]["forward"] += 1
-        self.seen.append(self.chance.random())
+        self.draws.append(self.chance.random())
 
 
 _OWNERS = (
@@ -87,7 +87,7 @@ _CONFIGS = (torch._dynamo.config, torch._functorch.config, torch._inductor.confi
 
 
 def state_of(model: nn.Module) -> dict[str, Any]:
-    """By name, of values that can be compared."""
+    """Returns values that can be compared, indexed by name."""
     state: dict[str, Any] = dict(_of_process())
     for owner in _OWNERS:
         state |= {
@@ -100,8 +100,8 @@ def state_of(model: nn.Module) -> dict[str, Any]:
     for path, module in model.named_modules():
         state |= dict(_of_attributes(path, module))
     for path, tensor in model.state_dict(keep_vars=True).items():
-        told = (id(tensor), type(tensor), tensor._version, tensor.requires_grad)
-        state[f"tensor {path}"] = (*told, tensor.grad is None, tensor.tolist())
+        facts = (id(tensor), type(tensor), tensor._version, tensor.requires_grad)
+        state[f"tensor {path}"] = (*facts, tensor.grad is None, tensor.tolist())
     return state
 
 
@@ -154,7 +154,7 @@ class Case:
         self.call = call
 
     def state(self) -> dict[str, Any]:
-        # Who asks for a trace may have hooks that note what runs in it.
+        # A caller who asks for a trace may have hooks that note what runs in it.
         is_asked_for = self.call in (CALLS["trace"], CALLS["verify"])
         return state_of(self.model) | {"noted": 0 if is_asked_for else len(self.noted)}
 
@@ -165,41 +165,41 @@ def _applied(case: Case) -> None:
     acplan.remove(acplan.apply(case.model, plan))
 
 
-def _planned(case: Case, by_block: bool) -> None:
+def _plan_step(case: Case, by_block: bool) -> None:
     from acplan._compile.compile import partitioner
     from acplan._compile.step_plan import Compilation
 
-    made = partitioner("100%", model=case.model, strict=True, fused=False)
+    planner = partitioner("100%", model=case.model, strict=True, fused=False)
     blocks = tuple(case.model.blocks) if by_block else ()
-    made.plan_step(Compilation(case.model, blocks, "aot_eager"), (case.x,), {})
+    planner.plan_step(Compilation(case.model, blocks, "aot_eager"), (case.x,), {})
 
 
 CALLS: dict[str, Callable[[Case], object]] = {
     "trace": lambda case: acplan.trace(case.model, case.x),
     "verify": lambda case: acplan.verify(case.model, acplan.Plan(()), case.x),
     "apply and remove": _applied,
-    "a compiled step": lambda case: _planned(case, False),
-    "a step of compiled blocks": lambda case: _planned(case, True),
+    "a compiled step": lambda case: _plan_step(case, False),
+    "a step of compiled blocks": lambda case: _plan_step(case, True),
 }
 
 
 class Midway(Exception):
-    """By chance."""
+    """The error that ends a call by chance."""
 
 
 @contextlib.contextmanager
 def error_at(count: int) -> Iterator[None]:
     dispatch = ValuedFakeTensorMode.dispatch
-    left = [count]
+    remaining = [count]
 
-    def counted(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-        left[0] -= known_values._can_end_at(func)
-        if left[0] == 0:
-            left[0] = -1
+    def counting_dispatch(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        remaining[0] -= known_values._can_end_at(func)
+        if remaining[0] == 0:
+            remaining[0] = -1
             raise Midway
         return dispatch(mode, func, *args, **kwargs)
 
-    with mock.patch.object(ValuedFakeTensorMode, "dispatch", counted):
+    with mock.patch.object(ValuedFakeTensorMode, "dispatch", counting_dispatch):
         yield
 
 

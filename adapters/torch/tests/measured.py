@@ -20,13 +20,13 @@ from zoo import Example
 
 WITHOUT_SKIP = {"decisions": "save,recompute"}
 WITH_SKIP = {"decisions": "save,recompute,skip", "segments": "auto"}
-# Of times that are sums of the same numbers in another order.
+# The tolerance for times that are sums of the same numbers in another order.
 SAME = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What the model with a plan needs, and what was predicted of it."""
+    """The memory and time of the model with a plan, and those that were predicted."""
 
     peak_bytes: int
     recompute_ms: float
@@ -45,13 +45,13 @@ class Measured:
             and same_ms(self.recompute_ms, self.predicted_ms)
         )
 
-    def is_as_promised(self, planned: Plan, budget: int) -> bool:
-        """As predicted, within the budget, and what the plan says of itself."""
+    def is_as_promised(self, plan: Plan, budget: int) -> bool:
+        """Returns whether the step is as predicted, within the budget, and as the plan says."""
         return (
             self.is_as_predicted
             and self.peak_bytes <= budget
-            and self.peak_bytes == planned.peak_bytes
-            and same_ms(self.recompute_ms, planned.recompute_ms)
+            and self.peak_bytes == plan.peak_bytes
+            and same_ms(self.recompute_ms, plan.recompute_ms)
         )
 
 
@@ -79,7 +79,9 @@ class Subject:
     def _verified(self) -> Callable[[Plan], Verification]:
         """On fake tensors that are there until the subject ends."""
         return self.until_end.enter_context(
-            verifying(self.model, of=self.traced, autocast=self.autocast, **self.inputs)
+            verifying(
+                self.model, model_trace=self.traced, autocast=self.autocast, **self.inputs
+            )
         )
 
     def plan(self, budget: int | str, **options: Any) -> Plan:
@@ -94,37 +96,37 @@ class Subject:
     def least_with_skip(self) -> Plan:
         return self.plan("min", **WITH_SKIP)
 
-    def measured(self, planned: Plan) -> Measured:
-        found = self._verified(planned)
+    def measured(self, plan: Plan) -> Measured:
+        verification = self._verified(plan)
         return Measured(
-            found.measured_bytes,
-            found.measured_ms - self._step_ms,
-            found.predicted_bytes,
-            found.predicted_ms - self._step_ms,
-            len(found.measured),
-            found.first_difference() is None,
+            verification.measured_bytes,
+            verification.measured_ms - self._step_ms,
+            verification.predicted_bytes,
+            verification.predicted_ms - self._step_ms,
+            len(verification.measured),
+            verification.first_difference() is None,
         )
 
-    def simulated_bytes(self, planned: Plan) -> int:
+    def simulated_bytes(self, plan: Plan) -> int:
         with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
             file = pathlib.Path(folder) / "plan.json"
-            planned.save(file, model=self.traced.data["model"]["name"])
+            plan.save(file, model=self.traced.data["model"]["name"])
             said = run_acplan(["simulate", f"{self.path}", f"{file}", "--json"])
         return int(json.loads(said)["planned"]["peak_bytes"])
 
 
 @contextmanager
 def subject(
-    example: Example, autocast: torch.dtype | None, kept: pathlib.Path | None = None
+    example: Example, autocast: torch.dtype | None, trace_file: pathlib.Path | None = None
 ) -> Iterator[Subject]:
-    """With its trace, which is read from `kept` where that is a file, and written there
-    where it is not yet."""
+    """Yields the subject with its trace, which is read from the given file if it is there, and
+    else written to it."""
     model, inputs = example.on_meta()
     with (
         tempfile.TemporaryDirectory(prefix="acplan-") as folder,
         ExitStack() as until_end,
     ):
-        path = kept or pathlib.Path(folder) / "trace.json"
+        path = trace_file or pathlib.Path(folder) / "trace.json"
         if path.exists():
             traced = Trace.load(path)
         else:

@@ -7,9 +7,9 @@ import torch
 import transformers
 from torch import nn
 
-Case = tuple[Callable[[], nn.Module], Callable[[], dict[str, Any]]]
+from zoo import transformer
 
-_BF16 = torch.bfloat16
+Case = tuple[Callable[[], nn.Module], Callable[[], dict[str, Any]]]
 
 
 def _tokens(batch: int, length: int, vocabulary: int) -> Callable[[], dict[str, Any]]:
@@ -22,47 +22,17 @@ def _tokens(batch: int, length: int, vocabulary: int) -> Callable[[], dict[str, 
 
 def _images(batch: int, size: int, *, labels: bool = True) -> Callable[[], dict[str, Any]]:
     def inputs() -> dict[str, Any]:
-        found = {"pixel_values": torch.rand(batch, 3, size, size)}
-        return found | ({"labels": torch.randint(0, 10, (batch,))} if labels else {})
+        arguments = {"pixel_values": torch.rand(batch, 3, size, size)}
+        return arguments | ({"labels": torch.randint(0, 10, (batch,))} if labels else {})
 
     return inputs
 
 
 def _gpt2(dropout: float) -> Callable[[], nn.Module]:
-    config = transformers.GPT2Config(
-        use_cache=False, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout
+    dropouts: dict[str, Any] = dict.fromkeys(
+        ("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout
     )
-    return lambda: transformers.GPT2LMHeadModel(config)
-
-
-def _llama(layers: int) -> Callable[[], nn.Module]:
-    config = transformers.LlamaConfig(
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        vocab_size=128256,
-        use_cache=False,
-    )
-    return lambda: transformers.LlamaForCausalLM(config).to(_BF16)
-
-
-def _mixtral() -> nn.Module:
-    config = transformers.MixtralConfig(
-        num_hidden_layers=4,
-        hidden_size=1024,
-        intermediate_size=3584,
-        vocab_size=32000,
-        use_cache=False,
-    )
-    config._experts_implementation = "grouped_mm"
-    return transformers.MixtralForCausalLM(config)
-
-
-def _bert() -> nn.Module:
-    config = transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    return transformers.BertForMaskedLM(config)
+    return transformer("GPT2LMHeadModel", use_cache=False, **dropouts)
 
 
 class _Clip(nn.Module):
@@ -87,53 +57,53 @@ def _whisper_inputs() -> dict[str, Any]:
     }
 
 
-def _whisper() -> nn.Module:
-    config = transformers.WhisperConfig(
-        use_cache=False,
-        d_model=512,
-        encoder_layers=6,
-        decoder_layers=6,
-        encoder_attention_heads=8,
-        decoder_attention_heads=8,
-        encoder_ffn_dim=2048,
-        decoder_ffn_dim=2048,
-        vocab_size=51865,
-    )
-    return transformers.WhisperForConditionalGeneration(config)
-
-
 MODELS: dict[str, Case] = {
     "GPT-2 small, 8 x 1024": (_gpt2(0.0), _tokens(8, 1024, 50257)),
     "GPT-2 small with dropout, 8 x 1024": (_gpt2(0.1), _tokens(8, 1024, 50257)),
-    "BERT base, 16 x 512": (_bert, _tokens(16, 512, 30522)),
-    "ResNet-50, 16 x 224": (
-        lambda: transformers.ResNetForImageClassification(
-            transformers.ResNetConfig(num_labels=10)
+    "BERT base, 16 x 512": (
+        transformer(
+            "BertForMaskedLM", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
         ),
-        _images(16, 224),
+        _tokens(16, 512, 30522),
     ),
-    "Llama, 8 layers, bf16, 2 x 4096": (_llama(8), _tokens(2, 4096, 128256)),
+    "ResNet-50, 16 x 224": (
+        transformer("ResNetForImageClassification", num_labels=10), _images(16, 224)
+    ),
+    "Llama, 8 layers, bf16, 2 x 4096": (
+        transformer(
+            "LlamaForCausalLM", dtype=torch.bfloat16, hidden_size=4096,
+            intermediate_size=14336, num_hidden_layers=8, num_attention_heads=32,
+            num_key_value_heads=8, vocab_size=128256, use_cache=False,
+        ),
+        _tokens(2, 4096, 128256),
+    ),
     "ViT base, 32 x 224": (
-        lambda: transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=10)),
-        _images(32, 224),
+        transformer("ViTForImageClassification", num_labels=10), _images(32, 224)
     ),
     "T5 small, 8 x 512": (
-        lambda: transformers.T5ForConditionalGeneration(
-            transformers.T5Config(use_cache=False, decoder_start_token_id=0)
-        ),
+        transformer("T5ForConditionalGeneration", use_cache=False, decoder_start_token_id=0),
         _tokens(8, 512, 32128),
     ),
-    "Mixtral, 4 layers, 8 x 1024": (_mixtral, _tokens(8, 1024, 32000)),
-    "ConvNeXt tiny, 32 x 224": (
-        lambda: transformers.ConvNextForImageClassification(
-            transformers.ConvNextConfig(num_labels=10)
+    "Mixtral, 4 layers, 8 x 1024": (
+        transformer(
+            "MixtralForCausalLM", experts="grouped_mm", num_hidden_layers=4,
+            hidden_size=1024, intermediate_size=3584, vocab_size=32000, use_cache=False,
         ),
-        _images(32, 224),
+        _tokens(8, 1024, 32000),
     ),
-    "Whisper base, 8 x 30 s": (_whisper, _whisper_inputs),
+    "ConvNeXt tiny, 32 x 224": (
+        transformer("ConvNextForImageClassification", num_labels=10), _images(32, 224)
+    ),
+    "Whisper base, 8 x 30 s": (
+        transformer(
+            "WhisperForConditionalGeneration", use_cache=False, d_model=512, encoder_layers=6,
+            decoder_layers=6, encoder_attention_heads=8, decoder_attention_heads=8,
+            encoder_ffn_dim=2048, decoder_ffn_dim=2048, vocab_size=51865,
+        ),
+        _whisper_inputs,
+    ),
     "Swin tiny, 32 x 224": (
-        lambda: transformers.SwinForImageClassification(transformers.SwinConfig(num_labels=10)),
-        _images(32, 224),
+        transformer("SwinForImageClassification", num_labels=10), _images(32, 224)
     ),
     "CLIP, 32 x 224": (_Clip, _clip_inputs),
-}
+}  # fmt: skip

@@ -17,7 +17,7 @@ from acplan._apply.host_link import Copy, Link, Queues, Streams
 
 
 def with_offload(plan: Plan, chance: random.Random, share: float = 0.7) -> Plan:
-    """Of what is saved, a part goes to the host."""
+    """Returns the plan with a share of what it saves sent to the host."""
     return Plan(tuple(_offloading(module, chance, share) for module in plan.modules))
 
 
@@ -33,24 +33,24 @@ class LateCopy:
     """Is made when it is waited for: whatever is there by then is what it copies."""
 
     def __init__(
-        self, told: list[str], name: str, pair: tuple[torch.Tensor, torch.Tensor] | None
+        self, log: list[str], name: str, pair: tuple[torch.Tensor, torch.Tensor] | None
     ) -> None:
-        self._told, self._name = told, name
+        self._log, self._name = log, name
         self._pair = pair
-        told.append(name)
+        log.append(name)
 
     def wait(self, memory: torch.Tensor) -> None:
         pair, self._pair = self._pair, None
         if pair is not None:
             pair[1].copy_(pair[0])
-            self._told.append(f"{self._name} ends")
+            self._log.append(f"{self._name} ends")
 
 
 class LateQueues:
     """Tell what they are asked for, and what is waited for."""
 
-    def __init__(self, told: list[str], is_late: bool) -> None:
-        self._told = told
+    def __init__(self, log: list[str], is_late: bool) -> None:
+        self._log = log
         self._is_late = is_late
 
     def send(self, source: torch.Tensor, host: torch.Tensor, after: Copy | None) -> Copy:
@@ -62,19 +62,19 @@ class LateQueues:
     def _copy(self, name: str, source: torch.Tensor, target: torch.Tensor) -> Copy:
         if not self._is_late:
             target.copy_(source)
-            return LateCopy(self._told, name, None)
-        # What has not arrived is not what it will be.
+            return LateCopy(self._log, name, None)
+        # The copy holds other bytes until it arrives.
         target.fill_(0xAB)
-        return LateCopy(self._told, name, (source, target))
+        return LateCopy(self._log, name, (source, target))
 
     def new_buffer(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8)
 
 
 class Device:
-    """What PyTorch's module of a kind of device has of streams. What is computed ends at
-    once; copies on other streams are made at some time, by chance, between being asked for
-    and being waited for, with whatever is in memory then."""
+    """The streams of PyTorch's module of a kind of device. Computations end at once; copies on
+    other streams are made at some time, by chance, between being asked for and being waited
+    for, with whatever is in memory then."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -97,7 +97,7 @@ class Device:
 
 class FakeEvent:
     def __init__(self, stream: "FakeStream") -> None:
-        self._stream, self._place = stream, stream.asked
+        self._stream, self._place = stream, stream.action_count
 
     def arrive(self) -> None:
         self._stream.run_until(self._place)
@@ -107,7 +107,7 @@ class FakeStream:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._pending: list[Callable[[], None]] = []
-        self.asked = 0
+        self.action_count = 0
         self.waits = False
         device.streams.append(self)
 
@@ -129,35 +129,35 @@ class FakeStream:
         assert self.waits
         self.waits = False
         memory = [StorageWeakRef(t.untyped_storage()) for t in (source, target)]
-        to, of, size = target.data_ptr(), source.data_ptr(), len(source)
+        target_pointer, source_pointer, size = target.data_ptr(), source.data_ptr(), len(source)
 
         def run() -> None:
             assert not any(m.expired() for m in memory), "a copy of memory let go of"
-            ctypes.memmove(to, of, size)
+            ctypes.memmove(target_pointer, source_pointer, size)
 
         target.fill_(0xAB)
         self.add(run)
         for stream in self._device.streams:
-            stream.run_until(self._device.chance.randint(0, stream.asked))
+            stream.run_until(self._device.chance.randint(0, stream.action_count))
 
     def add(self, action: Callable[[], None]) -> None:
-        self.asked += 1
+        self.action_count += 1
         self._pending.append(action)
 
     def run_until(self, place: int) -> None:
-        while self._pending and self.asked - len(self._pending) < place:
+        while self._pending and self.action_count - len(self._pending) < place:
             self._pending.pop(0)()
 
 
 class FakeStreams(Streams):
-    """Of a device that is the CPU."""
+    """The streams of a device that is the CPU."""
 
-    def __init__(self, device: torch.device, streams: Device, told: list[str]) -> None:
+    def __init__(self, device: torch.device, streams: Device, log: list[str]) -> None:
         super().__init__(device, streams)
-        self._told = told
+        self._log = log
 
     def start(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        self._told.append(f"copy {len(source)}")
+        self._log.append(f"copy {len(source)}")
         self._streams.current_stream(self._device).copy(source, target)
 
     def new_buffer(self, size: int) -> torch.Tensor:
@@ -165,16 +165,16 @@ class FakeStreams(Streams):
 
 
 class Links:
-    """Those that were made meanwhile: `late`, `early`, or with `streams`."""
+    """The links that were made meanwhile: `late`, `early`, or with `streams`."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.log: list[str] = []
         self.kind = "late"
         self.list: list[Link] = []
 
     @property
-    def asked(self) -> int:
-        return sum("ends" not in line for line in self.told)
+    def request_count(self) -> int:
+        return sum("ends" not in line for line in self.log)
 
     @property
     def used_bytes(self) -> int:
@@ -186,18 +186,18 @@ class Links:
 
     def make(self, tensor: torch.Tensor) -> Queues:
         if self.kind == "streams":
-            return FakeStreams(tensor.device, Device(len(self.list)), self.told)
-        return LateQueues(self.told, self.kind == "late")
+            return FakeStreams(tensor.device, Device(len(self.list)), self.log)
+        return LateQueues(self.log, self.kind == "late")
 
-    def of(self, queues: Any) -> Link:
+    def new_link(self, queues: Any) -> Link:
         self.list.append(Link(queues))
         return self.list[-1]
 
 
 def other_links() -> Iterator[Links]:
-    """While it lasts, copies on the CPU are made at other times."""
+    """Makes copies on the CPU happen at other times, within its block."""
     links = Links()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offload, "queues_of", links.make)
-        patch.setattr(offload, "Link", links.of)
+        patch.setattr(offload, "Link", links.new_link)
         yield links

@@ -52,8 +52,8 @@ class Part(nn.Module):
             y += x.cos()
             return y
         if step == 5:
-            left, right = x.chunk(2, -1)
-            return torch.cat([left * right, right.exp().clamp(max=3)], -1)
+            first, second = x.chunk(2, -1)
+            return torch.cat([first * second, second.exp().clamp(max=3)], -1)
         if step == 6:
             return x + checkpoint(self.linear, x, use_reentrant=False)
         if step == 7:
@@ -100,9 +100,9 @@ def _loss(out: Any) -> torch.Tensor:
 
 
 def run(call: Any, model: nn.Module, seed: int) -> list[torch.Tensor]:
-    """Steps by chance, and all that is left of them."""
+    """Runs steps by chance, and returns all values that they leave."""
     chance = random.Random(seed)
-    found: list[torch.Tensor] = []
+    values: list[torch.Tensor] = []
     for k in range(4):
         torch.manual_seed(seed + k)
         x = torch.randn(chance.choice([4, 4, 6]), WIDTH)
@@ -110,7 +110,7 @@ def run(call: Any, model: nn.Module, seed: int) -> list[torch.Tensor]:
         if way == "evaluated":
             model.eval()
             with torch.no_grad():
-                found.append(_loss(call(x)))
+                values.append(_loss(call(x)))
             model.train()
         if way == "frozen":
             model.parts[0].linear.weight.requires_grad_(False)
@@ -121,14 +121,14 @@ def run(call: Any, model: nn.Module, seed: int) -> list[torch.Tensor]:
             loss = loss + _loss(call(2 * x, scale=0.5))
         if loss.requires_grad:
             loss.backward()
-        found += [loss.detach(), torch.rand(2), *([] if x.grad is None else [x.grad])]
+        values += [loss.detach(), torch.rand(2), *([] if x.grad is None else [x.grad])]
         model.parts[0].linear.weight.requires_grad_(True)
-    found += [p.grad for p in model.parameters() if p.grad is not None]
-    return [*found, *(b.clone() for b in model.buffers())]
+    values += [p.grad for p in model.parameters() if p.grad is not None]
+    return [*values, *(b.clone() for b in model.buffers())]
 
 
 def compare(seed: int) -> tuple[str, str]:
-    """How the step was planned, and what is wrong."""
+    """Returns how the step was planned, and what is wrong."""
     torch._dynamo.reset()
     chance = random.Random(seed)
     torch.manual_seed(seed)
@@ -138,23 +138,27 @@ def compare(seed: int) -> tuple[str, str]:
     budget = chance.choice(["100%", "80%", "60%", "min"])
     expected = run(plain, plain, seed)
     calls = plain.calls
-    given = {"blocks": blocks, "backend": "aot_eager", "dynamic": chance.choice([None, False])}
-    compiled = acplan.compile(model, budget, **given)
-    with warnings.catch_warnings(record=True) as told:
+    options = {
+        "blocks": blocks,
+        "backend": "aot_eager",
+        "dynamic": chance.choice([None, False]),
+    }
+    compiled = acplan.compile(model, budget, **options)
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         try:
-            found = run(compiled, model, seed)
+            actual = run(compiled, model, seed)
         except Exception as error:
             return "raised", _unless_torch_does(by_torch, blocks is not None, seed, error)
-    ours = sorted({str(w.message)[:60] for w in told if "planned" in str(w.message)})
+    ours = sorted({str(w.message)[:60] for w in caught_warnings if "planned" in str(w.message)})
     how = ", ".join([type(p).__name__ for p in acplan.compiled_plans(compiled)][:1]) or "none"
     how += f" {ours[0]}" if ours else ""
-    if len(found) != len(expected):
+    if len(actual) != len(expected):
         return how, "other results"
-    pairs = enumerate(zip(found, expected, strict=True))
+    pairs = enumerate(zip(actual, expected, strict=True))
     for k, (a, b) in pairs:
         if not torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True):
-            return how, f"result {k} of {len(found)} differs by {(a - b).abs().max()}"
+            return how, f"result {k} of {len(actual)} differs by {(a - b).abs().max()}"
     if model.calls != calls:
         return how, f"{model.calls} calls, {calls} without"
     for verification in acplan.verify_compiled(compiled):
@@ -179,11 +183,11 @@ def main(count: int, seed: int) -> int:
     wrong = 0
     ways: collections.Counter[str] = collections.Counter()
     for k in range(seed, seed + count):
-        how, found = compare(k)
+        how, complaint = compare(k)
         ways[how] += 1
-        if found:
+        if complaint:
             wrong += 1
-            print(f"seed {k}: {how}: {found}", flush=True)
+            print(f"seed {k}: {how}: {complaint}", flush=True)
     for how, times in ways.most_common():
         print(f"{times}: {how}")
     print(f"{count} models, {wrong} wrong")

@@ -15,16 +15,16 @@ from test_never_ends import BLOCKS, STEPS, Chance, _net, _x
 
 
 def legal_plan(net: nn.Module, seed: int) -> Plan:
-    """Of both blocks, or of modules by chance."""
+    """Returns a plan of both blocks, or of modules by chance."""
     torch.manual_seed(1)
-    data = recorded_step(copy.deepcopy(net), lambda of: of(_x()).float().square().mean())
+    data = recorded_step(copy.deepcopy(net), lambda model: model(_x()).float().square().mean())
     chance = random.Random(seed)
     fqns = BLOCKS if seed % 2 else units_by_chance(data, chance)
     return plan_by_chance(data, fqns, chance)
 
 
 def outcome(net: nn.Module, step: Callable[[nn.Module], Any]) -> list[torch.Tensor]:
-    """What a step returns, the gradients, and what is drawn next."""
+    """Returns the results of a step, the gradients, and the random numbers after it."""
     torch.manual_seed(1)
     values = step(net)
     values = [*values] if isinstance(values, (list, tuple)) else [values]
@@ -37,16 +37,16 @@ def require_equal_outcomes(
 ) -> Plan:
     """Plans a module by chance, and takes a step with it, and maybe with another module
     to which the plan is applied. Returns the plan before the `change`."""
-    of, other = chance.randrange(1 << 20), chance.randrange(1 << 20)
-    plan = legal_plan(_net(functools.partial(Chance, of)), chance.randrange(100))
+    seed, other_seed = chance.randrange(1 << 20), chance.randrange(1 << 20)
+    plan = legal_plan(_net(functools.partial(Chance, seed)), chance.randrange(100))
     changed = change(plan)
-    for block in {of, chance.choice([of, other])}:
+    for block in {seed, chance.choice([seed, other_seed])}:
         make = functools.partial(_net, functools.partial(Chance, block))
         step = STEPS[chance.choice(["a batch of one", "accumulation", "backward twice"])]
         expected = outcome(make(), step)
         paths = dict(make().named_modules())
         fitting = [m for m in changed.modules if m.fqn.removeprefix("Net.") in paths]
-        found = outcome(apply(make(), Plan(tuple(fitting))), step)
-        assert len(found) == len(expected)
-        assert all(map(torch.equal, found, expected)), (of, block)
+        actual = outcome(apply(make(), Plan(tuple(fitting))), step)
+        assert len(actual) == len(expected)
+        assert all(map(torch.equal, actual, expected)), (seed, block)
     return plan

@@ -1,9 +1,9 @@
 """Runs a script as one process of a group, and ends the process where the script ends.
 
-What was sharded by `fully_shard` keeps its process group after `destroy_process_group`
-(seen with PyTorch 2.13, without any plan). Its threads then run while the interpreter
+A module that `fully_shard` has sharded keeps its process group after `destroy_process_group`
+(seen with PyTorch 2.13, without any plan). The group's threads then run while the interpreter
 ends, which now and then ends the process by SIGABRT, with "terminate called without an
-active exception", after all that was asked for.
+active exception", after all that the script has to do.
 """
 
 import os

@@ -16,13 +16,13 @@ from acplan._step.step import step_on_fakes
 from acplan._step.training_step import TrainingStep
 from device_marks import device_marks
 
-# What acplan._step.recorder does not see either.
+# Operators that acplan._step.recorder does not see either.
 _INVISIBLE = ("aten.detach.default", "prim.device.default")
 _PLACES = ("device", "pin_memory")
 # Their sizes are those of the result; a -1 among them is as good.
 _OF_KNOWN_SIZES = ("aten.view.default", "aten._unsafe_view.default")
 _NUMBERS = ("aten.lift_fresh.default", "aten.scalar_tensor.default")
-# What they make beside the result is for the device's own backward kernel.
+# The buffers that they make beside the result are for the device's own backward kernel.
 _WITH_BUFFERS = (
     "aten.log_sigmoid_forward.default",
     "aten._embedding_bag.default",
@@ -32,7 +32,7 @@ _WITH_BUFFERS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class LoggedOperator:
     """One operator: its name, what it was given, what it made."""
 
     name: str
@@ -48,7 +48,7 @@ class _Log(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.operators: list[Seen] = []
+        self.operators: list[LoggedOperator] = []
 
     def __torch_dispatch__(
         self,
@@ -60,46 +60,48 @@ class _Log(TorchDispatchMode):
         kwargs = kwargs or {}
         name = str(func)
         compared = args[:1] if name in _OF_KNOWN_SIZES else args
-        given = {k: v for k, v in kwargs.items() if k not in _PLACES}
-        told = _described((compared, given))
+        options = {k: v for k, v in kwargs.items() if k not in _PLACES}
+        description = _described((compared, options))
         out = func(*args, **kwargs)
-        if name not in _INVISIBLE and not _is_move(name, args, out, given):
-            made = out[0] if name in _WITH_BUFFERS else out
-            self.operators.append(Seen(name, told, _described(made)))
+        if name not in _INVISIBLE and not _is_move(name, args, out, options):
+            results = out[0] if name in _WITH_BUFFERS else out
+            self.operators.append(LoggedOperator(name, description, _described(results)))
         _compare_counts(self.operators)
         _compare_assigned_numbers(self.operators)
         return out
 
 
-def _is_move(name: str, args: tuple[Any, ...], out: Any, given: dict[str, Any]) -> bool:
-    """Between the CPU and the device, where the CPU's step has nothing to move but
-    may copy."""
+def _is_move(name: str, args: tuple[Any, ...], out: Any, options: dict[str, Any]) -> bool:
+    """Returns whether an operator moves data between the CPU and the device: the CPU's step has
+    nothing to move but may copy."""
     return (
         name == "aten._to_copy.default"
         and args[0].dtype == out.dtype
-        and "memory_format" not in given
+        and "memory_format" not in options
     )
 
 
-def _compare_counts(operators: list[Seen]) -> None:
+def _compare_counts(operators: list[LoggedOperator]) -> None:
     """transformers counts the tokens of an expert as integers on CUDA, as floats on the
     CPU: the types of what goes into a histogram and comes out are not compared."""
-    names = [seen.name for seen in operators[-2:]]
+    names = [operator.name for operator in operators[-2:]]
     if names[-1:] == ["aten.histc.default"] or names[:1] == ["aten.histc.default"]:
-        operators[-2:] = [_of_any_type(seen) for seen in operators[-2:]]
+        operators[-2:] = [_of_any_type(operator) for operator in operators[-2:]]
 
 
-def _compare_assigned_numbers(operators: list[Seen]) -> None:
-    """From PyTorch 2.15 on a number that is assigned to places of a tensor is made on the
-    device where that is a GPU, and comes from the host on the CPU."""
-    names = [seen.name for seen in operators[-2:]]
+def _compare_assigned_numbers(operators: list[LoggedOperator]) -> None:
+    """Marks a number that is assigned to places of a tensor. From PyTorch 2.15 on it is made on
+    the device if that is a GPU, and comes from the host on the CPU."""
+    names = [operator.name for operator in operators[-2:]]
     if names[1:] == ["aten.index_put_.default"] and names[0] in _NUMBERS:
-        operators[-2] = Seen("a number", "", operators[-2].results)
+        operators[-2] = LoggedOperator("a number", "", operators[-2].results)
 
 
-def _of_any_type(seen: Seen) -> Seen:
-    without = re.compile(r"dtype=torch\.\w+|float32|int32")
-    return Seen(seen.name, without.sub("", seen.arguments), without.sub("", seen.results))
+def _of_any_type(operator: LoggedOperator) -> LoggedOperator:
+    pattern = re.compile(r"dtype=torch\.\w+|float32|int32")
+    return LoggedOperator(
+        operator.name, pattern.sub("", operator.arguments), pattern.sub("", operator.results)
+    )
 
 
 def _described(value: Any) -> str:
@@ -132,7 +134,7 @@ class Marked(nn.Module):
 
 
 # No part of a model: traces put back what a model has.
-_PASSES: dict[str, list[Seen]] = {}
+_PASSES: dict[str, list[LoggedOperator]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,24 +146,26 @@ class Case:
     trains: bool = True
 
 
-def real_pass(model: nn.Module, case: Case) -> list[Seen]:
-    """The second forward pass on real CPU tensors."""
-    marked = Marked(model).train(case.trains)
+def real_pass(model: nn.Module, case: Case) -> list[LoggedOperator]:
+    """Returns the operators of the second forward pass on real CPU tensors."""
+    marked_model = Marked(model).train(case.trains)
     for _ in range(2):
         inputs = tree_map_only(torch.Tensor, torch.Tensor.clone, case.inputs)
         with (
             torch.set_grad_enabled(case.trains),
             torch.autocast("cpu", torch.bfloat16, enabled=case.autocast is not None),
         ):
-            marked(**inputs)
+            marked_model(**inputs)
     return _PASSES.pop("last")
 
 
-def traced_pass(model: nn.Module, case: Case) -> list[Seen]:
-    """The second forward pass as acplan runs it on fake tensors of a GPU; the first
-    ends with a step of the optimizer."""
-    marked = Marked(model)
-    training = TrainingStep(marked, (), case.inputs, optimizer=_sgd, autocast=case.autocast)
+def traced_pass(model: nn.Module, case: Case) -> list[LoggedOperator]:
+    """Returns the operators of the second forward pass as acplan runs it on fake tensors of a
+    GPU. The first pass ends with a step of the optimizer."""
+    marked_model = Marked(model)
+    training = TrainingStep(
+        marked_model, (), case.inputs, optimizer=_sgd, autocast=case.autocast
+    )
     with step_on_fakes(training) as (step, _):
         step.model.train(case.trains)
         with torch.set_grad_enabled(case.trains):
@@ -179,8 +183,8 @@ def _sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 class Comparison:
     """Two forward passes: the real one, and what the trace has or why it has none."""
 
-    real: Sequence[Seen]
-    traced: Sequence[Seen]
+    real: Sequence[LoggedOperator]
+    traced: Sequence[LoggedOperator]
     error: str = ""
 
     @property
@@ -188,21 +192,22 @@ class Comparison:
         return not self.error and _attention(self.real) == _attention(self.traced)
 
     def difference(self) -> str:
-        """The first difference in a few words; "" where there is none."""
+        """Returns the first difference in a few words, "" if there is none."""
         if self.error:
             return self.error
         for place, (real, traced) in enumerate(zip(self.real, self.traced)):
             if real != traced:
-                return f"operator {place}: {_apart(real, traced)}"
+                return f"operator {place}: {_difference_of(real, traced)}"
         if len(self.real) != len(self.traced):
             return f"{len(self.real)} operators, {len(self.traced)} in the trace"
         return ""
 
 
 def compare(make: Callable[[], nn.Module], case: Case) -> Comparison:
-    """One model, first traced, which leaves it as it was, then run."""
+    """Compares the passes of one model: first the traced one, which leaves the model
+    unchanged."""
     model = make()
-    traced: list[Seen] = []
+    traced: list[LoggedOperator] = []
     error = ""
     try:
         traced = traced_pass(model, case)
@@ -212,11 +217,13 @@ def compare(make: Callable[[], nn.Module], case: Case) -> Comparison:
     return Comparison(real_pass(model, case), traced, error)
 
 
-def _attention(operators: Sequence[Seen]) -> list[Seen]:
-    return [seen for seen in operators if seen.name == "acplan_marks.attention.default"]
+def _attention(operators: Sequence[LoggedOperator]) -> list[LoggedOperator]:
+    return [
+        operator for operator in operators if operator.name == "acplan_marks.attention.default"
+    ]
 
 
-def _apart(real: Seen, traced: Seen) -> str:
+def _difference_of(real: LoggedOperator, traced: LoggedOperator) -> str:
     if real.name != traced.name:
         return f"{real.name}, in the trace {traced.name}"
     if real.arguments != traced.arguments:

@@ -8,9 +8,9 @@ from torch._functorch.partitioners import get_default_op_list
 from acplan import Plan, PlannedModule, PlannedOperator, Trace
 from zoo import Example
 
-# What torchtitan's selective checkpointing of operators saves, but for every second
-# matrix product (torchtitan/distributed/activation_checkpoint.py), of what models on
-# one device run.
+# The operators that torchtitan's selective checkpointing saves, except for every second matrix
+# product (torchtitan/distributed/activation_checkpoint.py), of those that models on one device
+# run.
 _ATTENTION = tuple(
     f"aten._scaled_dot_product_{kind}.default"
     for kind in (
@@ -26,17 +26,18 @@ _FIRST_LIST = frozenset({_MATRIX_PRODUCT, *_ATTENTION, "aten.max.default"})
 
 
 def _later_list() -> frozenset[str]:
-    """Later versions save what torch's partitioner takes for compute-intensive."""
+    """Returns the list of later versions, which save what torch's partitioner takes for
+    compute-intensive."""
     intensive = get_default_op_list().compute_intensive_ops
     return _FIRST_LIST | {f"{op}.default" for op in intensive} | {"aten.topk.default"}
 
 
 def recipes(example: Example, traced: Trace) -> Iterator[tuple[str, Plan]]:
-    """Each other plan once."""
-    found: list[Plan] = []
+    """Yields each distinct plan once."""
+    plans: list[Plan] = []
     for label, plan in _recipes(example, traced):
-        if plan.modules and plan not in found:
-            found.append(plan)
+        if plan.modules and plan not in plans:
+            plans.append(plan)
             yield label, plan
 
 
@@ -82,7 +83,7 @@ def _policy(traced: Trace, fqn: str, saved: Collection[str]) -> tuple[PlannedOpe
 
 
 def operators_of(traced: Trace, fqn: str) -> list[dict[str, Any]]:
-    """Those of the module's first call."""
+    """Returns the operators of the module's first call."""
     data = traced.data
     names = [module["fqn"] for module in data["modules"]]
     call = next(call for call in data["calls"] if names[call["module"]] == fqn)

@@ -9,7 +9,8 @@ from typing import Any
 
 
 def longest_runs(data: dict[str, Any]) -> list[list[int]]:
-    """Modules that are children of one, one after the other, and are called so."""
+    """Returns the longest runs of children of one module that are called one right after the
+    other."""
     names = [module["fqn"] for module in data["modules"]]
     runs: list[list[int]] = []
     for parent in names:
@@ -33,7 +34,7 @@ def _follows(data: dict[str, Any], before: int, after: int) -> bool:
     if not places[0] or len(places[0]) != len(places[1]):
         return False
     for a, b in zip(*places):
-        is_next = b == 1 + max([a, *_inside(calls, a)])
+        is_next = b == 1 + max([a, *_calls_inside(calls, a)])
         first, then = calls[a], calls[b]
         if not is_next or first["parent"] != then["parent"]:
             return False
@@ -49,11 +50,11 @@ def _follows(data: dict[str, Any], before: int, after: int) -> bool:
     return True
 
 
-def _inside(calls: list[dict[str, Any]], of: int) -> Iterator[int]:
-    inside = {of}
-    for place in range(of + 1, len(calls)):
-        if calls[place]["parent"] in inside:
-            inside.add(place)
+def _calls_inside(calls: list[dict[str, Any]], outer: int) -> Iterator[int]:
+    places = {outer}
+    for place in range(outer + 1, len(calls)):
+        if calls[place]["parent"] in places:
+            places.add(place)
             yield place
 
 
@@ -63,17 +64,17 @@ def name_of(data: dict[str, Any], run: list[int]) -> str:
 
 
 def with_segment(data: dict[str, Any], run: list[int]) -> dict[str, Any]:
-    """The trace with a module, and calls, around those of the run."""
+    """Returns the trace with a module, and calls of it, around those of the run."""
     data = copy.deepcopy(data)
-    calls, added = data["calls"], len(data["calls"])
+    calls, count = data["calls"], len(data["calls"])
     module = {"fqn": name_of(data, run), "class": "", "parameters": [], "buffers": []}
     data["modules"].insert(run[0], module)
     for call in calls:
         call["module"] += call["module"] >= run[0]
     members = [[k for k, c in enumerate(calls) if c["module"] == m + 1] for m in run]
-    order = list(range(added))
+    order = list(range(count))
     for group in zip(*members):
-        calls.append(_around(data, [calls[k] for k in group], run[0]))
+        calls.append(_enclosing_call(data, [calls[k] for k in group], run[0]))
         for k in group:
             calls[k]["parent"] = len(calls) - 1
         order.insert(order.index(group[0]), len(calls) - 1)
@@ -87,16 +88,18 @@ def with_segment(data: dict[str, Any], run: list[int]) -> dict[str, Any]:
     return data
 
 
-def _around(data: dict[str, Any], group: list[dict[str, Any]], module: int) -> dict[str, Any]:
+def _enclosing_call(
+    data: dict[str, Any], group: list[dict[str, Any]], module: int
+) -> dict[str, Any]:
     first, last = group[0], group[-1]
-    given = {storage for call in group for storage in call["inputs"]}
+    storages = {storage for call in group for storage in call["inputs"]}
     begun = [c["backward_start"] for c in group if c["backward_start"] is not None]
     ended = [c["backward_end"] for c in group if c["backward_end"] is not None]
     return first | {
         "module": module,
         "end": last["end"],
         "outputs": last["outputs"],
-        "inputs": sorted(s for s in given if data["storages"][s]["born"] < first["start"]),
+        "inputs": sorted(s for s in storages if data["storages"][s]["born"] < first["start"]),
         "backward_start": min(begun, default=None),
         "backward_end": max(ended, default=None),
     }
@@ -105,9 +108,9 @@ def _around(data: dict[str, Any], group: list[dict[str, Any]], module: int) -> d
 def segments_by_chance(
     data: dict[str, Any], chance: random.Random
 ) -> tuple[dict[str, Any], list[str]]:
-    """The trace with segments, none inside another one, and their names."""
-    found: list[str] = []
-    taken: list[str] = []
+    """Returns the trace with segments, none inside another one, and their names."""
+    names: list[str] = []
+    members: list[str] = []
     fqns = [module["fqn"] for module in data["modules"]]
     runs = [[fqns[k] for k in run] for run in longest_runs(data)]
     chance.shuffle(runs)
@@ -115,13 +118,13 @@ def segments_by_chance(
         length = chance.randint(2, len(run))
         begin = chance.randint(0, len(run) - length)
         part = run[begin : begin + length]
-        if any(_are_nested(a, b) for a in part for b in taken):
+        if any(_are_nested(a, b) for a in part for b in members):
             continue
         places = [k for k, m in enumerate(data["modules"]) if m["fqn"] in part]
-        found.append(name_of(data, places))
+        names.append(name_of(data, places))
         data = with_segment(data, places)
-        taken += part
-    return data, found
+        members += part
+    return data, names
 
 
 def _are_nested(one: str, other: str) -> bool:

@@ -66,20 +66,20 @@ class Names(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[str] = []
+        self.operators: list[str] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if func is not torch.ops.aten.detach.default:
-            self.seen.append(str(func))
+            self.operators.append(str(func))
         return func(*args, **(kwargs or {}))
 
 
 def operators_of(module: nn.Module, x: torch.Tensor) -> list[str]:
     with Names() as names:
         module(x)
-    return names.seen
+    return names.operators
 
 
 def policy(
@@ -115,7 +115,7 @@ def plans(dtype: torch.dtype) -> dict[str, Plan]:
         ),
         # Dropout begins with an empty tensor like the second product.
         "skipping": Plan(
-            tuple(u.planned({u.names.index("aten.addmm.default")}) for u in units)
+            tuple(u.planned_module({u.names.index("aten.addmm.default")}) for u in units)
         ),
     }
 
@@ -196,25 +196,25 @@ def _train(net: nn.Module, rank: int) -> tuple[list[torch.Tensor], Counter[str]]
         values += [p.grad.to_local().clone() for p in net.parameters()]
         optimizer.step()
         optimizer.zero_grad()
-    return values, Counter(backward.seen)
+    return values, Counter(backward.operators)
 
 
 def _check(case: Case, mesh: DeviceMesh, rank: int) -> None:
-    of = plans(torch.bfloat16 if case.is_mixed_precision else torch.float32)
-    expected, without = _train(_model(case, mesh, of["none"]), rank)
-    found, with_plan = _train(_model(case, mesh, of[case.plan]), rank)
-    assert len(expected) == len(found) and expected
-    for a, b in zip(expected, found):
+    plan_of = plans(torch.bfloat16 if case.is_mixed_precision else torch.float32)
+    expected, without_plan = _train(_model(case, mesh, plan_of["none"]), rank)
+    actual, with_plan = _train(_model(case, mesh, plan_of[case.plan]), rank)
+    assert len(expected) == len(actual) and expected
+    for a, b in zip(expected, actual):
         assert torch.equal(a, b)
-    again = with_plan - without
+    reruns = with_plan - without_plan
     matrix_products = {"blocks": 2 * BLOCKS, "policies": 0, "offloading": 0, "mixed": 2}
     matrix_products["skipping"] = BLOCKS
-    assert again["aten.addmm.default"] == matrix_products[case.plan], again
-    assert again["aten.gelu.default"] == BLOCKS, again
+    assert reruns["aten.addmm.default"] == matrix_products[case.plan], reruns
+    assert reruns["aten.gelu.default"] == BLOCKS, reruns
 
 
 def _check_runs(mesh: DeviceMesh, rank: int) -> None:
-    """Blocks as one unit; where each wrapper is sharded, each block as one."""
+    """Checks blocks as one unit, or each block as one if each wrapper is sharded."""
     for layout, is_first, is_mixed in itertools.product(LAYOUTS, (True, False), (False, True)):
         dtype = torch.bfloat16 if is_mixed else torch.float32
         step = recorded_step(Net().to(dtype), functools.partial(_loss, dtype=dtype))
@@ -223,18 +223,21 @@ def _check_runs(mesh: DeviceMesh, rank: int) -> None:
         saved = {k for k, name in enumerate(unit.names) if "addmm" in name}
         case = Case(layout, "", is_first, is_mixed)
         is_apart = is_first and layout != "root"
-        expected, without = _train(_model(case, mesh, Plan(())), rank)
-        for planned in (PlannedModule(unit.fqn), unit.planned(saved)):
-            net = _model(case, mesh, Plan((planned,)), strict=not is_apart)
-            with warnings.catch_warnings(record=True) as told:
+        expected, without_plan = _train(_model(case, mesh, Plan(())), rank)
+        for planned_module in (PlannedModule(unit.fqn), unit.planned_module(saved)):
+            net = _model(case, mesh, Plan((planned_module,)), strict=not is_apart)
+            with warnings.catch_warnings(record=True) as caught_warnings:
                 warnings.simplefilter("always")
-                found, with_plan = _train(net, rank)
-            assert all(map(torch.equal, found, expected)), (case, planned)
-            again = with_plan - without
-            assert again["aten.gelu.default"] == BLOCKS, (case, again)
-            is_whole = is_apart or not planned.operators
-            assert (again["aten.addmm.default"] > 0) == is_whole, (case, again)
-            assert any("is sharded by itself" in str(w.message) for w in told) == is_apart
+                actual, with_plan = _train(net, rank)
+            assert all(map(torch.equal, actual, expected)), (case, planned_module)
+            reruns = with_plan - without_plan
+            assert reruns["aten.gelu.default"] == BLOCKS, (case, reruns)
+            is_whole = is_apart or not planned_module.operators
+            assert (reruns["aten.addmm.default"] > 0) == is_whole, (case, reruns)
+            assert (
+                any("is sharded by itself" in str(w.message) for w in caught_warnings)
+                == is_apart
+            )
 
 
 def _loss(net: nn.Module, dtype: torch.dtype) -> torch.Tensor:
@@ -242,10 +245,15 @@ def _loss(net: nn.Module, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _check_refusal(mesh: DeviceMesh) -> None:
-    """What the module runs, of all layouts, and only that, must be in the plan."""
-    planned = list(plans(torch.float32)["policies"].modules[0].operators)
+    """Checks that a plan must have all operators that the module runs, and only these, with
+    every layout."""
+    module_operators = list(plans(torch.float32)["policies"].modules[0].operators)
     for layout in LAYOUTS:
-        for operators in (planned[:-1], planned + planned[-1:], planned[1:]):
+        for operators in (
+            module_operators[:-1],
+            module_operators + module_operators[-1:],
+            module_operators[1:],
+        ):
             plan = Plan((PlannedModule("Net.blocks.0", tuple(operators)),))
             case = Case(layout, "", is_applied_first=False, is_mixed_precision=False)
             net = _model(case, mesh, plan)
@@ -277,8 +285,8 @@ class AttendingNet(Net):
 
 
 def _epoch(net: nn.Module, rank: int) -> list[torch.Tensor]:
-    """Seven batches of two, the last one of one; gradients of two batches are added up;
-    evaluation in between."""
+    """Trains on seven batches of two, the last one of one, and evaluates in between. Gradients
+    of two batches are added up."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     numbers = torch.Generator().manual_seed(rank)
     torch.manual_seed(rank)
@@ -309,7 +317,7 @@ def _attending(plan: Plan, is_first: bool, options: dict[str, Any]) -> nn.Module
 
 
 def _check_epoch(mesh: DeviceMesh, rank: int) -> None:
-    """As a plan for CUDA names the operators, and blocks are sharded with it."""
+    """Checks a plan that names operators as CUDA runs them, with blocks that are sharded."""
     names = [
         "aten._scaled_dot_product_flash_attention.default" if "attention" in n else n
         for n in operators_of(Attending(), torch.randn(2, 5, 16))
@@ -324,36 +332,36 @@ def _check_epoch(mesh: DeviceMesh, rank: int) -> None:
             options["mp_policy"] = _BFLOAT16
 
         expected = _epoch(_attending(Plan(()), is_first, options), rank)
-        planned = _attending(plan, is_first, options)
+        planned_net = _attending(plan, is_first, options)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found = _epoch(planned, rank)
-        assert len(found) == len(expected) > 20
-        assert all(map(torch.equal, found, expected)), (is_first, has_mixed_precision)
+            actual = _epoch(planned_net, rank)
+        assert len(actual) == len(expected) > 20
+        assert all(map(torch.equal, actual, expected)), (is_first, has_mixed_precision)
         kinds = [w.category for w in caught]
         assert kinds.count(PlanMismatchWarning) == BLOCKS, kinds
-        _check_removal(planned, plan, rank)
+        _check_removal(planned_net, plan, rank)
 
 
 def _check_removal(net: nn.Module, plan: Plan, rank: int) -> None:
-    """Returns whether units are what is sharded, or in what is sharded."""
+    """Checks steps after the plan is removed and after it is applied again."""
     keys = set(AttendingNet().state_dict())
     assert set(net.state_dict()) == keys
     before = {name: v.to_local().clone() for name, v in net.state_dict().items()}
-    found = _epoch(net, rank)
-    for step in (remove, lambda of: apply(of, plan)):
+    expected = _epoch(net, rank)
+    for step in (remove, lambda net: apply(net, plan)):
         state = {
             name: DTensor.from_local(before[name], value.device_mesh, value.placements)
             for name, value in net.state_dict().items()
         }
         net.load_state_dict(state)
         assert step(net) is net and set(net.state_dict()) == keys
-        again = _epoch(net, rank)
-        assert len(found) == len(again) and all(map(torch.equal, found, again))
+        actual = _epoch(net, rank)
+        assert len(expected) == len(actual) and all(map(torch.equal, expected, actual))
 
 
 def _check_replicas(rank: int) -> None:
-    """What the host has is one replica's."""
+    """Checks that the host's copies belong to one replica."""
     gradients = []
     for name in ("none", "offloading"):
         torch.manual_seed(0)
@@ -367,26 +375,26 @@ def _check_replicas(rank: int) -> None:
 
 
 def _check_compiled(mesh: DeviceMesh, rank: int) -> None:
-    """The order of torchtitan: plan, compile every block, shard every block."""
-    of = plans(torch.float32)
+    """Checks the order of torchtitan: plan, compile every block, shard every block."""
+    plan_of = plans(torch.float32)
     for name in ("blocks", "policies", "mixed", "skipping"):
         torch._dynamo.reset()
         steps = []
-        for plan in (of["none"], of[name]):
+        for plan in (plan_of["none"], plan_of[name]):
             torch.manual_seed(0)
             # Random numbers of a compiled graph are others than those of PyTorch.
             net = apply(Net().eval(), plan, strict=True)
-            if plan is of[name]:
+            if plan is plan_of[name]:
                 for block in net.blocks:
                     block.compile(backend="aot_eager", fullgraph=True)
             _blocks(net, lambda module: fully_shard(module, mesh=mesh))
             fully_shard(net, mesh=mesh)
             steps.append(_train(net, rank))
-        (expected, without), (found, with_plan) = steps
-        for a, b in zip(expected, found, strict=True):
+        (expected, without_plan), (actual, with_plan) = steps
+        for a, b in zip(expected, actual, strict=True):
             torch.testing.assert_close(a, b)
-        again = (with_plan - without)["aten.gelu.default"]
-        assert again == BLOCKS, f"{name}: {again}"
+        reruns = (with_plan - without_plan)["aten.gelu.default"]
+        assert reruns == BLOCKS, f"{name}: {reruns}"
 
 
 def run(rank: int, folder: str) -> None:

@@ -16,7 +16,7 @@ from acplan._step.saved_tensors import recording_saved
 
 
 def recorded_step(model: nn.Module, step: Callable[[nn.Module], Any]) -> dict[str, Any]:
-    """A step on real tensors as a trace has it, as far as plans need it: acplan.trace
+    """Returns a step on real tensors as a trace has it, as far as plans need it: acplan.trace
     shows the kernels of a GPU, and the CPU runs others."""
     names = [name for name, _ in model.named_modules()]
     root = type(model).__name__
@@ -66,7 +66,7 @@ class Unit:
             raise ValueError(f"{fqn}: what it is given is written to")
         self.fqn = fqn
         self.names = runs.pop()
-        self._written = {
+        self._mutated_storages = {
             storage for op in data["operators"] for storage in op.get("mutates", ())
         }
 
@@ -75,87 +75,89 @@ class Unit:
         return self._data["operators"][call["start"] : call["end"]]
 
     def _writes_to_arguments(self, index: int) -> bool:
-        """Which checkpoints do not allow, until they have run again."""
+        """Returns whether arguments are written to from the call on. Checkpoints do not allow
+        that until they have run again."""
         data, call = self._data, self._data["calls"][index]
-        given = {data["tensors"][tensor]["storage"] for tensor in call["arguments"]}
+        arguments = {data["tensors"][tensor]["storage"] for tensor in call["arguments"]}
         return any(
-            given & {*op.get("mutates", ())} for op in data["operators"][call["start"] :]
+            arguments & {*op.get("mutates", ())} for op in data["operators"][call["start"] :]
         )
 
     def can_save(self, place: int) -> bool:
         """Returns whether nothing is written to that it makes, or is given to write to."""
-        made = [self._operators(call)[place] for call in self._calls]
-        touched = {s for op in made for s in (*op["outputs"], *op.get("mutates", ()))}
-        return not touched & self._written
+        operators = [self._operators(call)[place] for call in self._calls]
+        touched = {s for op in operators for s in (*op["outputs"], *op.get("mutates", ()))}
+        return not touched & self._mutated_storages
 
-    def planned(self, saved: set[int]) -> PlannedModule:
-        """What must run again runs again, and nothing else."""
+    def planned_module(self, saved: set[int]) -> PlannedModule:
+        """Returns the policy that runs again what must run again, and nothing else."""
         runs: set[int] = set()
-        kept: dict[int, set[int]] = {}
+        kept_results: dict[int, set[int]] = {}
         while True:
             count = len(runs)
             for call in self._calls:
-                self._walk(call, saved, runs, kept)
+                self._walk(call, saved, runs, kept_results)
             if len(runs) == count:
                 break
         operators = []
         for place, name in enumerate(self.names):
             is_saved = place in saved
-            results = tuple(sorted(kept.get(place, ()))) if is_saved else None
+            results = tuple(sorted(kept_results.get(place, ()))) if is_saved else None
             is_skipped = not is_saved and place not in runs
             operators.append(PlannedOperator(name, is_saved, is_skipped, results))
         return PlannedModule(self.fqn, tuple(operators))
 
     def _walk(
-        self, index: int, saved: set[int], runs: set[int], kept: dict[int, set[int]]
+        self, index: int, saved: set[int], runs: set[int], kept_results: dict[int, set[int]]
     ) -> None:
         """Backwards, with the storages that are needed as they are at each moment; of a
         storage from outside nothing but its views is made again."""
         data, call = self._data, self._data["calls"][index]
-        asked = self._asked(index)
-        needed = set(asked.get(call["end"], ()))
+        unpacked = self._unpacked_storages(index)
+        needs = set(unpacked.get(call["end"], ()))
         for place in reversed(range(call["end"] - call["start"])):
             now = call["start"] + place
             op = data["operators"][now]
             creates = {s for s in op["outputs"] if data["storages"][s]["born"] == now}
             if place in saved:
-                kept.setdefault(place, set()).update(
+                kept_results.setdefault(place, set()).update(
                     at
                     for at, tensor in enumerate(op.get("results", ()))
-                    if data["tensors"][tensor]["storage"] in needed
+                    if data["tensors"][tensor]["storage"] in needs
                 )
-                needed -= creates
-            elif place in runs or self._is_needed(op, creates, needed, call["start"]):
+                needs -= creates
+            elif place in runs or self._is_needed(op, creates, needs, call["start"]):
                 runs.add(place)
-                needed -= creates
-                needed |= {*op["reads"]}
-            needed |= asked.get(now, set())
+                needs -= creates
+                needs |= {*op["reads"]}
+            needs |= unpacked.get(now, set())
 
     def _is_needed(
-        self, op: dict[str, Any], creates: set[int], needed: set[int], start: int
+        self, op: dict[str, Any], creates: set[int], needs: set[int], start: int
     ) -> bool:
         born = self._data["storages"]
-        written = {s for s in op.get("mutates", ()) if born[s]["born"] >= start}
-        seen = {*op["outputs"]} if op.get("view") else set()
-        return bool((creates | written | seen) & needed)
+        mutated_storages = {s for s in op.get("mutates", ()) if born[s]["born"] >= start}
+        viewed_storages = {*op["outputs"]} if op.get("view") else set()
+        return bool((creates | mutated_storages | viewed_storages) & needs)
 
-    def _asked(self, index: int) -> dict[int, set[int]]:
-        """What is saved in the call and asked for in backward, by when it is saved."""
+    def _unpacked_storages(self, index: int) -> dict[int, set[int]]:
+        """Returns what is saved in the call and asked for in backward, indexed by when it is
+        saved."""
         calls = self._data["calls"]
-        inside = {index}
-        found: dict[int, set[int]] = {}
+        inner_calls = {index}
+        storages: dict[int, set[int]] = {}
         for place in range(index + 1, len(calls)):
-            if calls[place]["parent"] in inside:
-                inside.add(place)
+            if calls[place]["parent"] in inner_calls:
+                inner_calls.add(place)
         for saved in self._data["saved"]:
-            if saved["call"] in inside and saved["unpacked"] is not None:
-                found.setdefault(saved["packed"], set()).add(saved["storage"])
-        return found
+            if saved["call"] in inner_calls and saved["unpacked"] is not None:
+                storages.setdefault(saved["packed"], set()).add(saved["storage"])
+        return storages
 
 
 def plan_by_chance(data: dict[str, Any], fqns: Sequence[str], chance: random.Random) -> Plan:
     """Skips what nobody needs, given random operators of these units that are saved."""
-    planned = []
+    modules = []
     for fqn in fqns:
         unit = Unit(data, fqn)
         share = chance.choice([0.1, 0.3, 0.6])
@@ -164,30 +166,30 @@ def plan_by_chance(data: dict[str, Any], fqns: Sequence[str], chance: random.Ran
             for place in range(len(unit.names))
             if chance.random() < share and unit.can_save(place)
         }
-        planned.append(unit.planned(saved))
-    return Plan(tuple(planned))
+        modules.append(unit.planned_module(saved))
+    return Plan(tuple(modules))
 
 
 def units_by_chance(data: dict[str, Any], chance: random.Random) -> list[str]:
-    """Modules of a trace that can be units, none inside another one."""
+    """Returns modules of a trace that can be units, none inside another one."""
     names = [module["fqn"] for module in data["modules"]]
-    called = {names[call["module"]] for call in data["calls"]}
-    found: list[str] = []
-    candidates = sorted(called - {names[0]})
+    called_modules = {names[call["module"]] for call in data["calls"]}
+    units: list[str] = []
+    candidates = sorted(called_modules - {names[0]})
     chance.shuffle(candidates)
     for name in candidates:
-        if any(f"{name}.".startswith(f"{u}.") for u in found):
+        if any(f"{name}.".startswith(f"{u}.") for u in units):
             continue
-        if any(f"{u}.".startswith(f"{name}.") for u in found):
+        if any(f"{u}.".startswith(f"{name}.") for u in units):
             continue
         with contextlib.suppress(ValueError):
             if len(Unit(data, name).names) > 2:
-                found.append(name)
-    return found
+                units.append(name)
+    return units
 
 
 def shares(plan: Plan) -> Iterator[tuple[int, int, int]]:
-    """By unit: how many operators are saved, run again and are skipped."""
+    """Yields for each unit how many operators are saved, run again and are skipped."""
     for module in plan.modules:
         kinds = [operator.decision for operator in module.operators]
         yield kinds.count("save"), kinds.count("recompute"), kinds.count("skip")

@@ -46,7 +46,7 @@ class Clock:
 
 
 class State(nn.Module):
-    """What an action may read and write."""
+    """The state that an action may read and write."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -322,35 +322,41 @@ def outcome(model: nn.Module, microbatches: int, is_joint: bool) -> list[Any]:
     microbatches run before one backward pass."""
     _reset()
     inner: Any = model
-    seen: list[Any] = []
+    values: list[Any] = []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(2):
         losses = []
         for k in range(microbatches):
             loss = model(batch(step * 10 + k)).square().mean()
-            seen.append(loss.detach().clone())
+            values.append(loss.detach().clone())
             losses.append(loss)
             if not is_joint:
                 loss.backward()
         if is_joint:
             sum(losses).backward()  # type: ignore[union-attr]
-        seen += [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        values += [p.grad.clone() for p in model.parameters() if p.grad is not None]
         optimizer.step()
         optimizer.zero_grad()
-    seen += [t.detach().clone() for t in (*model.parameters(), *model.buffers())]
+    values += [t.detach().clone() for t in (*model.parameters(), *model.buffers())]
     for module in inner.modules():
         if isinstance(module, State):
-            seen += [module.hidden, module.level, *module.history, *module.queue, module.calls]
-            seen += [copy.deepcopy(module.facts), module.counts.copy()]
-            seen += [module.names, module.chance.random(), module.clock.ticks]
-            seen += [module.clock.last, module.clock.chance.random()]
-    seen += [getattr(inner, "hook_calls", None), COUNTER, TABLE, *RECENT, dict(FACTS)]
-    return [*seen, random.random(), numpy.random.rand(), torch.rand(2)]
+            values += [
+                module.hidden,
+                module.level,
+                *module.history,
+                *module.queue,
+                module.calls,
+            ]
+            values += [copy.deepcopy(module.facts), module.counts.copy()]
+            values += [module.names, module.chance.random(), module.clock.ticks]
+            values += [module.clock.last, module.clock.chance.random()]
+    values += [getattr(inner, "hook_calls", None), COUNTER, TABLE, *RECENT, dict(FACTS)]
+    return [*values, random.random(), numpy.random.rand(), torch.rand(2)]
 
 
 def are_equal(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
-        # What is no number is equal to itself.
+        # A value that is not a number is equal to itself.
         return torch.equal(one.nan_to_num(), other.nan_to_num())
     if isinstance(one, numpy.ndarray):
         return bool((one == other).all())

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-Made = tuple[nn.Module, tuple[Any, ...]]
+ModelAndInputs = tuple[nn.Module, tuple[Any, ...]]
 
 
 class _Body(nn.Sequential):
@@ -28,10 +28,10 @@ class Experts(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.body(x)
-        weights, chosen = self.gate(x).softmax(-1).topk(2, -1)
+        weights, expert_of = self.gate(x).softmax(-1).topk(2, -1)
         out = torch.zeros_like(x)
         for k, expert in enumerate(self.experts):
-            rows, place = torch.nonzero(chosen == k, as_tuple=True)
+            rows, place = torch.nonzero(expert_of == k, as_tuple=True)
             if rows.numel() == 0:
                 continue
             out.index_add_(0, rows, expert(x[rows]) * weights[rows, place, None])
@@ -48,8 +48,8 @@ class Masked(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.body(x)
         score = hidden.sum(-1)
-        shown = hidden[score > score.topk(max(1, int((score > 0).sum())))[0][-1] - 0.5]
-        return self.head(shown).square().sum() + torch.masked_select(hidden, hidden > 1).sum()
+        best = hidden[score > score.topk(max(1, int((score > 0).sum())))[0][-1] - 0.5]
+        return self.head(best).square().sum() + torch.masked_select(hidden, hidden > 1).sum()
 
 
 class Detector(nn.Module):
@@ -64,14 +64,14 @@ class Detector(nn.Module):
         x = self.body(x)
         boxes, score = self.boxes(x), self.score(x).squeeze(-1).sigmoid()
         keep = torch.where(score > 0.4)[0]
-        order, kept = score[keep].argsort(descending=True), []
+        order, places = score[keep].argsort(descending=True), []
         while order.numel() > 0:
             first = order[0]
-            kept.append(keep[first])
+            places.append(keep[first])
             far = (boxes[keep[order]] - boxes[keep[first]]).abs().sum(-1) > 1.5
             order = order[far]
-        chosen = torch.stack(kept)
-        return self.head(boxes[chosen]).square().mean() - score[chosen].log().sum()
+        selection = torch.stack(places)
+        return self.head(boxes[selection]).square().mean() - score[selection].log().sum()
 
 
 class HardExamples(nn.Module):
@@ -114,9 +114,9 @@ class Counting(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.body(x)
-        found, places = torch.unique(x.argmax(-1), return_inverse=True)
-        sizes = torch.bincount(places, minlength=found.numel())
-        means = x.new_zeros(found.numel(), 16).index_add(0, places, x) / sizes[:, None]
+        classes, places = torch.unique(x.argmax(-1), return_inverse=True)
+        sizes = torch.bincount(places, minlength=classes.numel())
+        means = x.new_zeros(classes.numel(), 16).index_add(0, places, x) / sizes[:, None]
         spread = torch.repeat_interleave(means, sizes, dim=0)
         return self.head(means).sum() + spread.square().mean()
 
@@ -206,7 +206,7 @@ def _rows(*more: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, ...]:
     return (torch.randn(24, 16), *(make() for make in more))
 
 
-MODELS: Mapping[str, Callable[[], Made]] = {
+MODELS: Mapping[str, Callable[[], ModelAndInputs]] = {
     "experts": lambda: (Experts(), _rows()),
     "masked": lambda: (Masked(), _rows()),
     "detector": lambda: (Detector(), _rows()),

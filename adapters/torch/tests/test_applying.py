@@ -21,12 +21,12 @@ def test_losses_and_gradients_are_equal(name: str) -> None:
     model, inputs = example.make().train(), example.inputs()
     traced = trace(*example.on_meta()[:1], **example.on_meta()[1])
 
-    def step(of: nn.Module) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def step(net: nn.Module) -> tuple[torch.Tensor, list[torch.Tensor]]:
         torch.manual_seed(1)
-        out = of(**inputs)
+        out = net(**inputs)
         loss = out if isinstance(out, torch.Tensor) else out.loss
         loss.backward()
-        trained = [p for p in of.parameters() if p.requires_grad]
+        trained = [p for p in net.parameters() if p.requires_grad]
         return loss.detach(), [p.grad for p in trained if p.grad is not None]
 
     loss, gradients = step(copy.deepcopy(model))
@@ -35,8 +35,8 @@ def test_losses_and_gradients_are_equal(name: str) -> None:
         planned_loss, planned_gradients = step(apply(copy.deepcopy(model), plan))
         assert torch.equal(loss, planned_loss), label
         assert len(gradients) == len(planned_gradients)
-        for expected, found in zip(gradients, planned_gradients):
-            assert torch.equal(expected, found), label
+        for expected, actual in zip(gradients, planned_gradients):
+            assert torch.equal(expected, actual), label
 
 
 def _net() -> nn.Sequential:
@@ -57,11 +57,11 @@ def test_policies_are_obeyed_and_gradients_equal() -> None:
         )
     )
     model, x = _net(), torch.randn(3, 4)
-    planned = apply(copy.deepcopy(model), plan)
+    planned_model = apply(copy.deepcopy(model), plan)
     model(x).sum().backward()
-    planned(x).sum().backward()
-    for expected, found in zip(model.parameters(), planned.parameters()):
-        assert torch.equal(expected.grad, found.grad)
+    planned_model(x).sum().backward()
+    for expected, actual in zip(model.parameters(), planned_model.parameters()):
+        assert torch.equal(expected.grad, actual.grad)
 
 
 def test_other_operators_are_refused_loudly() -> None:
@@ -118,26 +118,28 @@ def test_transformers_returns_what_units_make() -> None:
     torch.manual_seed(0)
     model = transformers.MixtralForCausalLM(config)
     tokens = torch.randint(50, (2, 8))
-    wanted = dict.fromkeys(
+    outputs = dict.fromkeys(
         ("output_router_logits", "output_hidden_states", "output_attentions"), True
     )
     # The first call puts the hooks there: with the plan, or before it.
-    called = copy.deepcopy(model)
-    expected = called(tokens, labels=tokens, **wanted)
+    with_hooks = copy.deepcopy(model)
+    expected = with_hooks(tokens, labels=tokens, **outputs)
     layers = "MixtralForCausalLM.model.layers"
     for start, fqns in itertools.product(
-        (model, called),
+        (model, with_hooks),
         (
             [f"{layers}.0.mlp.gate", f"{layers}.1.self_attn"],
             [f"{layers}.0", f"{layers}.1.mlp"],
         ),
     ):
-        planned = apply(copy.deepcopy(start), Plan(tuple(PlannedModule(fqn) for fqn in fqns)))
-        found = planned(tokens, labels=tokens, **wanted)
-        assert torch.equal(found.loss, expected.loss)
+        planned_model = apply(
+            copy.deepcopy(start), Plan(tuple(PlannedModule(fqn) for fqn in fqns))
+        )
+        actual = planned_model(tokens, labels=tokens, **outputs)
+        assert torch.equal(actual.loss, expected.loss)
         for name in ("router_logits", "hidden_states", "attentions"):
-            assert len(found[name]) == len(expected[name])
-            assert all(map(torch.equal, found[name], expected[name]))
+            assert len(actual[name]) == len(expected[name])
+            assert all(map(torch.equal, actual[name], expected[name]))
 
 
 def test_caches_do_not_grow_where_layers_run_again() -> None:
@@ -159,10 +161,10 @@ def test_caches_do_not_grow_where_layers_run_again() -> None:
     model.zero_grad()
     layers = ("LlamaForCausalLM.model.layers.0", "LlamaForCausalLM.model.layers.1")
     apply(model, Plan(tuple(map(PlannedModule, layers))))
-    found = model(tokens, labels=tokens)
-    found.loss.backward()
-    assert found.past_key_values is None
-    assert torch.equal(found.loss, expected.loss)
+    actual = model(tokens, labels=tokens)
+    actual.loss.backward()
+    assert actual.past_key_values is None
+    assert torch.equal(actual.loss, expected.loss)
     assert all(
         torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True)
     )

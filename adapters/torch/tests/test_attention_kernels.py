@@ -36,7 +36,7 @@ TURING, VOLTA, B300 = (7, 5), (7, 0), (10, 3)
 
 def _layout(shape: tuple[int, ...], dtype: torch.dtype, requires_grad: bool = True) -> Layout:
     return dataclasses.replace(
-        Layout.of(torch.empty(shape, dtype=dtype, device="meta")),
+        Layout.from_tensor(torch.empty(shape, dtype=dtype, device="meta")),
         requires_grad=requires_grad,
     )
 
@@ -248,8 +248,8 @@ def test_switches_are_read_from_pytorch(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
     torch.use_deterministic_algorithms(True)
     try:
-        found = switches_now()
-        assert found.is_deterministic and found.keeps_cudnn_last
+        switches = switches_now()
+        assert switches.is_deterministic and switches.keeps_cudnn_last
         torch.use_deterministic_algorithms(True, warn_only=True)
         assert not switches_now().is_deterministic
     finally:
@@ -267,9 +267,9 @@ def test_strides_decide() -> None:
 
 def test_addresses_decide_from_2_14_on() -> None:
     call = _call(FP32)
-    moved = dataclasses.replace(call, query=dataclasses.replace(call.query, offset=2))
-    assert choose(moved, _on(), Switches()) is EFFICIENT
-    assert choose(moved, _on(pytorch=(2, 14)), Switches()) is MATH
+    offset_call = dataclasses.replace(call, query=dataclasses.replace(call.query, offset=2))
+    assert choose(offset_call, _on(), Switches()) is EFFICIENT
+    assert choose(offset_call, _on(pytorch=(2, 14)), Switches()) is MATH
 
 
 def test_other_batches_or_dimensions_take_the_mathematical_form() -> None:
@@ -294,10 +294,10 @@ class _Attending(torch.nn.Module):
 def _traced(device: str, width: int = 64, **options: Any) -> list[str]:
     mask = options.pop("mask", None)
     x = torch.empty(2, 4, 100, width, dtype=BF16, device="meta")
-    found = trace(_Attending(width, **options), x, mask, device=device).data
-    names = [operator["name"] for operator in found["operators"]]
+    data = trace(_Attending(width, **options), x, mask, device=device).data
+    names = [operator["name"] for operator in data["operators"]]
     start = names.index("aten.addmm.default") + 2  # and the view of its result
-    return [name.removeprefix("aten.") for name in names[start : found["forward_end"]]]
+    return [name.removeprefix("aten.") for name in names[start : data["forward_end"]]]
 
 
 def _kernel(name: str) -> str:
@@ -375,5 +375,5 @@ def test_every_device_has_what_a_choice_needs() -> None:
         assert device.name == name
         assert len(device.capability) == 2
         assert device.multiprocessors > 0 and device.memory > 2**30
-        chosen = choose(_call(FP16), platform_of(device), Switches())
-        assert chosen is not None
+        choice = choose(_call(FP16), platform_of(device), Switches())
+        assert choice is not None

@@ -51,10 +51,10 @@ def _every(model: nn.Module, inputs_of: Any, sizes: Any, budget: int) -> dict[in
     for size in sizes:
         traced = acplan.trace(model, inputs_of(size))
         try:
-            planned = acplan.plan(traced, budget, **_FAST)
+            plan = acplan.plan(traced, budget, **_FAST)
         except acplan.AcplanError:
             continue
-        rates[size] = 1000 * size / (step_ms_of(traced) + planned.recompute_ms)
+        rates[size] = 1000 * size / (step_ms_of(traced) + plan.recompute_ms)
     return rates
 
 
@@ -62,17 +62,17 @@ def test_is_what_tracing_every_batch_finds() -> None:
     model, sizes = _Blocks(), range(1, 15)
     budget = acplan.trace(model, _inputs(8)).peak_bytes
     rates = _every(model, _inputs, sizes, budget)
-    found = acplan.best_batch(
+    search = acplan.best_batch(
         model, _inputs, budget=budget, sizes=sizes, tolerance=0.0, **_FAST
     )
-    assert found.largest.size == max(rates)
-    assert found.best.size == max(rates, key=rates.__getitem__)
-    assert found.best.per_second == pytest.approx(rates[found.best.size])
-    assert found.bound >= max(rates.values()) * (1 - 1e-9)
-    assert 8 < found.largest.size < 14 and found.largest.plan.modules
-    assert len(found.traced) <= 7 < len(rates)
-    assert found.best.is_traced and found.largest.is_traced
-    assert found.best.plan.peak_bytes <= budget
+    assert search.largest.size == max(rates)
+    assert search.best.size == max(rates, key=rates.__getitem__)
+    assert search.best.per_second == pytest.approx(rates[search.best.size])
+    assert search.bound >= max(rates.values()) * (1 - 1e-9)
+    assert 8 < search.largest.size < 14 and search.largest.plan.modules
+    assert len(search.traced) <= 7 < len(rates)
+    assert search.best.is_traced and search.largest.is_traced
+    assert search.best.plan.peak_bytes <= budget
 
 
 def test_what_is_not_affine_is_said_and_still_right() -> None:
@@ -82,12 +82,12 @@ def test_what_is_not_affine_is_said_and_still_right() -> None:
     model, sizes = _Attention(), range(1, 11)
     budget = acplan.trace(model, inputs_of(7)).peak_bytes
     rates = _every(model, inputs_of, sizes, budget)
-    found = acplan.best_batch(
+    search = acplan.best_batch(
         model, inputs_of, budget=budget, sizes=sizes, tolerance=0.0, **_FAST
     )
-    assert found.largest.size == max(rates)
-    assert found.best.per_second == pytest.approx(max(rates.values()))
-    assert any("not affine" in note for note in found.notes)
+    assert search.largest.size == max(rates)
+    assert search.best.per_second == pytest.approx(max(rates.values()))
+    assert any("not affine" in note for note in search.notes)
 
 
 def test_an_interpolated_step_is_the_traced_one() -> None:
@@ -103,11 +103,11 @@ def test_an_interpolated_step_is_the_traced_one() -> None:
     steps.trace_of(32)
     with_some = steps.between(20)
     assert with_some is not None
-    planned = acplan.plan(with_some, "100%", **_FAST)
-    assert planned.baseline_peak_bytes == with_some.peak_bytes
+    plan = acplan.plan(with_some, "100%", **_FAST)
+    assert plan.baseline_peak_bytes == with_some.peak_bytes
 
 
-def _known(bytes_of_it: int, ms: float) -> Trace:
+def _one_operator_trace(bytes_of_it: int, ms: float) -> Trace:
     storage = {"bytes": 512 * bytes_of_it, "born": -1, "freed": None}
     operator = {"runtime_ms": ms, "outputs": [], "creates": []}
     lists = {name: [] for name in ("modules", "calls", "tensors", "saved")}
@@ -123,27 +123,27 @@ def test_the_search_finds_the_best_of_all(seed: int) -> None:
     last, free = chance.randrange(1, count + 1), chance.randrange(0, count + 1)
     start, each = chance.uniform(0, 50), chance.uniform(0.1, 5)
     steps = [chance.expovariate(1 / 2) for _ in range(count + 1)]
-    added = [sum(steps[free + 1 : size + 1]) for size in range(count + 1)]
+    recompute_ms = [sum(steps[free + 1 : size + 1]) for size in range(count + 1)]
 
-    def make_plan(of: Trace) -> acplan.Plan:
-        size = of.data["storages"][0]["bytes"] // 512
+    def make_plan(trace: Trace) -> acplan.Plan:
+        size = trace.data["storages"][0]["bytes"] // 512
         if size > last:
             raise acplan.AcplanError("no plan fits", exit_code=3)
-        modules = [{"fqn": "m"}] if added[size] else []
-        figures = {"recompute_ms": added[size], "status": "optimal", "modules": modules}
-        return acplan.Plan.of({"format": "acplan.plan", "version": 1, **figures})
+        modules = [{"fqn": "m"}] if recompute_ms[size] else []
+        figures = {"recompute_ms": recompute_ms[size], "status": "optimal", "modules": modules}
+        return acplan.Plan.from_data({"format": "acplan.plan", "version": 1, **figures})
 
     traced: list[int] = []
 
     def trace_of(size: int) -> Trace:
         traced.append(size)
-        return _known(size, start + each * size)
+        return _one_operator_trace(size, start + each * size)
 
-    found = _Search(range(1, count + 1), trace_of, make_plan, 0.0, int).run()
-    rates = {n: 1000 * n / (start + each * n + added[n]) for n in range(1, last + 1)}
-    assert found.largest.size == last
-    assert found.best.per_second == pytest.approx(max(rates.values()))
-    assert found.bound == pytest.approx(max(rates.values()))
+    result = _Search(range(1, count + 1), trace_of, make_plan, 0.0, int).run()
+    rates = {n: 1000 * n / (start + each * n + recompute_ms[n]) for n in range(1, last + 1)}
+    assert result.largest.size == last
+    assert result.best.per_second == pytest.approx(max(rates.values()))
+    assert result.bound == pytest.approx(max(rates.values()))
     assert len(traced) == len(set(traced)) <= 6
 
 

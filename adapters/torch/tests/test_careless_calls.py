@@ -29,8 +29,10 @@ def _layers() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
 
 
-def _best(inputs_of: Callable[[int], Any], model: nn.Module | None = None, **given: Any) -> Any:
-    options = {"budget": "20MiB", **_FAST, **given}
+def _best(
+    inputs_of: Callable[[int], Any], model: nn.Module | None = None, **changes: Any
+) -> Any:
+    options = {"budget": "20MiB", **_FAST, **changes}
     return acplan.best_batch(model or _layers(), inputs_of, **options)
 
 
@@ -58,7 +60,7 @@ def test_the_size_is_told_with_what_a_model_refuses() -> None:
 
 
 @pytest.mark.parametrize(
-    "given, message",
+    "options, message",
     [
         ({"sizes": 8}, "sizes: expected numbers above 0, ascending, found 8"),
         ({"sizes": "124"}, "sizes: expected numbers above 0, ascending, found '124'"),
@@ -69,9 +71,9 @@ def test_the_size_is_told_with_what_a_model_refuses() -> None:
         ({"budget": "lots"}, "budget: expected bytes"),
     ],
 )
-def test_wrong_questions_about_batches(given: dict[str, Any], message: str) -> None:
+def test_wrong_questions_about_batches(options: dict[str, Any], message: str) -> None:
     with pytest.raises(AcplanError, match=message):
-        _best(_batch, **given)
+        _best(_batch, **options)
 
 
 @pytest.mark.parametrize("sizes", [(k for k in (1, 2, 4)), torch.tensor([1, 2, 4])])
@@ -131,7 +133,7 @@ def test_wrong_arguments_are_told(call: int) -> None:
 def test_plans_that_tell_no_numbers(figures: dict[str, Any], message: str) -> None:
     whole = {"format": "acplan.plan", "version": 1, "status": "optimal", "modules": []}
     whole |= {"peak_bytes": 5, "budget_bytes": 6, "recompute_ms": 1.0}
-    plan = acplan.Plan.of(whole | figures)
+    plan = acplan.Plan.from_data(whole | figures)
     with pytest.raises(AcplanError, match=message):
         _ = plan.peak_bytes, plan.recompute_ms
     assert message in repr(plan) and message in html.unescape(plan._repr_html_())
@@ -141,7 +143,7 @@ def test_plans_that_tell_no_numbers(figures: dict[str, Any], message: str) -> No
 def test_plans_of_units_without_names() -> None:
     whole = {"format": "acplan.plan", "version": 1, "status": "optimal"}
     with pytest.raises(AcplanError, match="fqn: expected a name, found 3"):
-        acplan.Plan.of({**whole, "modules": [{"fqn": 3}]})
+        acplan.Plan.from_data({**whole, "modules": [{"fqn": 3}]})
 
 
 @pytest.mark.parametrize("missing", ["model", "operators", "storages", "measured"])
@@ -207,8 +209,8 @@ def test_a_compiled_model_on_meta_is_told() -> None:
     with torch.device("meta"):
         model = _layers()
     compiled = acplan.compile(model, "100%", backend="aot_eager")
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         with contextlib.suppress(RuntimeError):
             compiled(torch.empty(4, 16, device="meta")).sum().backward()
-    assert any("0.weight is on the meta device" in str(w.message) for w in found)
+    assert any("0.weight is on the meta device" in str(w.message) for w in caught_warnings)

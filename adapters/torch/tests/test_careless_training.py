@@ -73,9 +73,9 @@ class OwnRandom(Sentences):
         self.random = random.Random(0)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        found = dict(super().__getitem__(index))
+        sample = dict(super().__getitem__(index))
         shift = self.random.randrange(9)
-        return found | {"input_ids": found["input_ids"].roll(shift, 0)}
+        return sample | {"input_ids": sample["input_ids"].roll(shift, 0)}
 
 
 def test_random_numbers_of_the_data_are_as_they_were(tmp_path: pathlib.Path) -> None:
@@ -89,10 +89,10 @@ def test_random_numbers_of_the_data_are_as_they_were(tmp_path: pathlib.Path) -> 
 
 class ReadOnce(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
     def __init__(self, samples: Any) -> None:
-        self.left = iter(samples)
+        self.iterator = iter(samples)
 
     def __iter__(self) -> Iterator[Any]:
-        return self.left
+        return self.iterator
 
 
 class Counted(Sentences):
@@ -122,7 +122,7 @@ def test_data_that_can_be_read_once_is_left_to_the_training(tmp_path: pathlib.Pa
     trainer = _trainer(tmp_path, _llama(), data=data, max_steps=1)
     with pytest.raises(AcplanError, match="read a list_iterator, which can be read once"):
         _plan(trainer)
-    assert len([*data.left]) == 16
+    assert len([*data.iterator]) == 16
     batch = torch.utils.data.default_collate([sentences[k] for k in range(8)])
     assert _plan(trainer, batch=batch).modules
 
@@ -131,10 +131,10 @@ def test_arguments_of_the_optimizer_stay_in_their_dict(tmp_path: pathlib.Path) -
     model = _llama()
     trained = [*model.model.layers[0].parameters()]
     trainer = _trainer(tmp_path, model)
-    given = {"params": trained, "lr": 0.1}
-    trainer.optimizer_cls_and_kwargs = (torch.optim.SGD, given)
+    arguments = {"params": trained, "lr": 0.1}
+    trainer.optimizer_cls_and_kwargs = (torch.optim.SGD, arguments)
     _plan(trainer)
-    assert set(given) == {"params", "lr"} and trainer.optimizer is None
+    assert set(arguments) == {"params", "lr"} and trainer.optimizer is None
     groups = trainer.create_optimizer().param_groups
     assert sum(len(group["params"]) for group in groups) == len(trained)
 
@@ -179,9 +179,9 @@ def test_others_than_trainers_are_refused() -> None:
         acplan.transformers.auto_checkpoint(3, budget="min")
     with pytest.raises(AcplanError, match="expected an accelerate.Accelerator, found Lin"):
         acplan.accelerate.auto_checkpoint(nn.Linear(2, 2), nn.Linear(2, 2), budget="min")
-    of = acplan.torchtitan.Policy.of
+    make_policy = acplan.torchtitan.Policy.from_config
     with pytest.raises(AcplanError, match="expected a configuration of torchtitan"):
-        of(None, "min")
+        make_policy(None, "min")
 
 
 @pytest.mark.parametrize(
@@ -202,9 +202,9 @@ def test_configurations_of_torchtitan(change: dict[str, Any], message: str) -> N
         part = config.training if hasattr(config.training, name) else config.parallelism
         setattr(part, name, value)
     with pytest.raises(AcplanError, match=message):
-        acplan.torchtitan.Policy.of(config, "min")
+        acplan.torchtitan.Policy.from_config(config, "min")
     with pytest.raises(AcplanError, match="expected layers"):
-        acplan.torchtitan.Policy.of(_titan_config(), "min").apply(nn.Linear(2, 2))
+        acplan.torchtitan.Policy.from_config(_titan_config(), "min").apply(nn.Linear(2, 2))
 
 
 # --- Units
@@ -222,32 +222,32 @@ def test_adapters_of_a_model_with_a_plan_are_trained() -> None:
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
     model, inputs = _with_units()
-    planned = peft.get_peft_model(model, config)
+    planned_model = peft.get_peft_model(model, config)
     plain = peft.get_peft_model(_llama(dropout=0.0), config)
-    plain.load_state_dict(planned.state_dict())
-    for of in (planned, plain):
-        of(**inputs).loss.backward()
-    pairs = zip(planned.parameters(), plain.parameters(), strict=True)
+    plain.load_state_dict(planned_model.state_dict())
+    for net in (planned_model, plain):
+        net(**inputs).loss.backward()
+    pairs = zip(planned_model.parameters(), plain.parameters(), strict=True)
     trained = [(a.grad, b.grad) for a, b in pairs if b.requires_grad]
     assert len(trained) == 12 and all(torch.equal(a, b) for a, b in trained)
-    merged = [of.merge_and_unload() for of in (planned, plain)]
-    assert _equal(*merged) and torch.equal(*(of(**inputs).logits for of in merged))
+    merged = [net.merge_and_unload() for net in (planned_model, plain)]
+    assert _equal(*merged) and torch.equal(*(net(**inputs).logits for net in merged))
 
 
 def test_what_is_set_on_a_unit_is_set_on_its_module() -> None:
     model, _ = _with_units()
     unit = model.model.layers[0].self_attn
-    (inside,) = [m for m in model.model.layers[0].modules() if "Attention" in type(m).__name__]
-    assert unit is not inside
+    (module,) = [m for m in model.model.layers[0].modules() if "Attention" in type(m).__name__]
+    assert unit is not module
     unit.attention_dropout = 0.7
     unit.q_proj = new = nn.Identity()
     del unit.layer_idx
-    assert inside.attention_dropout == 0.7 and inside.q_proj is new
-    assert not hasattr(inside, "layer_idx")
+    assert module.attention_dropout == 0.7 and module.q_proj is new
+    assert not hasattr(module, "layer_idx")
     unit.training = False
-    assert not inside.training and not unit.training
+    assert not module.training and not unit.training
     acplan.remove(model)
-    assert model.model.layers[0].self_attn is inside
+    assert model.model.layers[0].self_attn is module
 
 
 def test_a_unit_is_in_the_mode_of_its_module() -> None:
@@ -279,14 +279,14 @@ def _module(lightning: Any, **parts: nn.Module) -> Any:
             torch.manual_seed(0)
             self.layers = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8))
             self.norm = nn.BatchNorm1d(8)
-            self.seen: list[float] = []
+            self.losses: list[float] = []
 
         def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
             batch = batch["a"] if isinstance(batch, dict) else batch
             return (self.layers(self.norm(batch[0])) - batch[0]).square().mean()
 
         def on_train_batch_end(self, outputs: Any, *_: Any) -> None:
-            self.seen.append(float(outputs["loss"]))
+            self.losses.append(float(outputs["loss"]))
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
@@ -327,7 +327,7 @@ def test_loaders_of_lightning(kind: str) -> None:
     modules = [_module(lightning) for _ in "ab"]
     for module, plan in zip(modules, (False, True)):
         _fit(module, loaders(), plan)
-    assert modules[0].seen == modules[1].seen and len(modules[0].seen) == 8
+    assert modules[0].losses == modules[1].losses and len(modules[0].losses) == 8
 
 
 class OneReading:
@@ -355,7 +355,7 @@ def test_lightning_resumes_with_a_plan(tmp_path: pathlib.Path) -> None:
     modules = [_module(lightning) for _ in "ab"]
     for module, plan in zip(modules, (False, True)):
         _fit(module, _loader(), plan, tmp_path / "c.ckpt")
-    assert modules[0].seen == modules[1].seen and len(modules[0].seen) == 4
+    assert modules[0].losses == modules[1].losses and len(modules[0].losses) == 4
 
 
 def test_parts_that_lightning_leaves_in_eval_mode_are_traced_so(

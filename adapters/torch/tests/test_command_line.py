@@ -94,10 +94,10 @@ def test_the_trace_is_that_of_the_model(capsys: Any) -> None:
         labels = torch.zeros(3, 16, dtype=torch.long)
     expected = trace(model, input_ids=tokens, labels=labels).data
     sizes = ["--batch", "3", "--seq", "16"]
-    found = _trace_of(["--hf-config", "gpt2", *_changes("gpt2"), *sizes])
-    about = {"batch": 3, "seq": 16, "dtype": "float32", "optimizer": "adamw"}
-    assert found.pop("model") == {**expected.pop("model"), **about}
-    assert found == expected
+    data = _trace_of(["--hf-config", "gpt2", *_changes("gpt2"), *sizes])
+    facts = {"batch": 3, "seq": 16, "dtype": "float32", "optimizer": "adamw"}
+    assert data.pop("model") == {**expected.pop("model"), **facts}
+    assert data == expected
     said = capsys.readouterr()
     assert said.out == (
         f"t.json.gz: {len(expected['operators']):,} operators, peak "
@@ -118,23 +118,23 @@ def test_configurations_come_from_files_folders_and_text(
     config.save_pretrained("folder")
     sizes = ["--batch", "2", "--seq", "16"]
     sources = ["folder", "folder/config.json", config.to_json_string()]
-    found = [_trace_of(["--hf-config", source, *sizes]) for source in sources]
-    assert found[0] == found[1] == found[2]
-    assert found[0]["model"]["root_class"] == "BertForTokenClassification"
+    traces = [_trace_of(["--hf-config", source, *sizes]) for source in sources]
+    assert traces[0] == traces[1] == traces[2]
+    assert traces[0]["model"]["root_class"] == "BertForTokenClassification"
 
 
 def test_flags_of_the_step(tmp_path: pathlib.Path) -> None:
     sizes = ["--hf-config", "gpt2", *_changes("gpt2"), "--batch", "2", "--seq", "16"]
 
-    def held(category: str, *flags: str) -> int:
+    def bytes_of(category: str, *flags: str) -> int:
         storages = _trace_of([*sizes, *flags])["storages"]
         return sum(s["bytes"] for s in storages if s["category"] == category)
 
-    weights = held("parameter")
-    assert held("parameter", "--dtype", "bfloat16") * 2 == weights
-    assert held("optimizer", "--optimizer", "sgd") == 0
-    assert weights <= held("optimizer", "--optimizer", "momentum") < 1.1 * weights
-    assert held("optimizer", "--optimizer", "adam") >= 2 * weights
+    weights = bytes_of("parameter")
+    assert bytes_of("parameter", "--dtype", "bfloat16") * 2 == weights
+    assert bytes_of("optimizer", "--optimizer", "sgd") == 0
+    assert weights <= bytes_of("optimizer", "--optimizer", "momentum") < 1.1 * weights
+    assert bytes_of("optimizer", "--optimizer", "adam") >= 2 * weights
     plain, cast, h100 = (
         _trace_of([*sizes, *flags])
         for flags in ([], ["--autocast", "bfloat16"], ["--device", "h100"])
@@ -288,8 +288,8 @@ def test_one_line_says_what_is_wrong(
     assert said.out == ""
     assert said.err.startswith("acplan: ") and said.err.count("\n") == 1, said.err
     assert message in said.err
-    left = sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__")
-    assert left == before
+    after = sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__")
+    assert after == before
 
 
 @pytest.mark.parametrize("command", [[], ["trace"], ["verify"]])
@@ -328,7 +328,7 @@ def test_plans_of_profiles(capsys: Any) -> None:
     plan = json.loads(pathlib.Path("plan.json").read_text())
     assert plan["without_states"] and 0 < len(plan["modules"]) <= 4
     assert main(["plan", profile, "--budget", "1MiB", "-o", "none.json"]) == 3
-    assert "the smallest budget that a plan fits" in capsys.readouterr().err
+    assert "the smallest feasible budget" in capsys.readouterr().err
     assert not pathlib.Path("none.json").exists()
 
 

@@ -106,7 +106,7 @@ def nothing_is_compiled() -> None:
     torch._dynamo.reset()
 
 
-def _made(name: str) -> tuple[nn.Module, torch.Tensor]:
+def _case(name: str) -> tuple[nn.Module, torch.Tensor]:
     make, inputs = CASES[name]
     torch.manual_seed(0)
     return make().train(), inputs()
@@ -117,35 +117,35 @@ def _step(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
     out = model(x)
     loss = out[0] if isinstance(out, tuple) else out
     loss.backward()
-    found = [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
-    return [value.clone() for value in found]
+    values = [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+    return [value.clone() for value in values]
 
 
 def _compiled(
     model: nn.Module, x: torch.Tensor, budget: int | str, **options: Any
 ) -> tuple[CompiledPlan, list[torch.Tensor]]:
-    """The plan of the one graph, and what a step with it makes."""
+    """Returns the plan of the one graph, and the results of a step with it."""
     options = {"backend": "aot_eager", "strict": True, "fullgraph": True} | options
     compiled = acplan.compile(model, budget, **options)
-    made = _step(compiled, x)
+    values = _step(compiled, x)
     (plan,) = acplan.compiled_plans(compiled)
-    return plan, made
+    return plan, values
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_memory_is_as_predicted_at_every_node_and_gradients_stay(name: str) -> None:
-    model, x = _made(name)
+    model, x = _case(name)
     whole, expected = _compiled(model, x, "100%")
     least = None
     for budget in ("85%", "min"):
         torch._dynamo.reset()
-        model, x = _made(name)
-        plan, found = _compiled(model, x, budget, strict=False)
+        model, x = _case(name)
+        plan, actual = _compiled(model, x, budget, strict=False)
         verification = plan.verify()
         assert verification.first_difference() is None, str(verification)
         assert verification.measured_bytes == plan.peak_bytes
         assert plan.peak_bytes <= whole.peak_bytes
-        for a, b in zip(expected, found, strict=True):
+        for a, b in zip(expected, actual, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=0)
         least = plan
     assert least is not None
@@ -155,16 +155,16 @@ def test_memory_is_as_predicted_at_every_node_and_gradients_stay(name: str) -> N
 
 @pytest.mark.parametrize("name", ["mlp", "attention", "images"])
 def test_gradients_are_those_of_the_model_as_it_is(name: str) -> None:
-    model, x = _made(name)
+    model, x = _case(name)
     expected = _step(model, x)
-    model, x = _made(name)
-    _, found = _compiled(model, x, "min")
-    for a, b in zip(expected, found, strict=True):
+    model, x = _case(name)
+    _, actual = _compiled(model, x, "min")
+    for a, b in zip(expected, actual, strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_what_runs_again_is_in_both_graphs() -> None:
-    model, x = _made("mlp")
+    model, x = _case("mlp")
     plan, _ = _compiled(model, x, "min")
     names = [
         {n.name for n in g.graph.nodes if n.op == "call_function"}
@@ -173,8 +173,8 @@ def test_what_runs_again_is_in_both_graphs() -> None:
     listed = {n["name"] for n in plan.graph["nodes"] if n["makes"]}
     assert names[0] & names[1] & listed == set(plan.data["recomputed"]) != set()
     ms = {node["name"]: node["ms"] for node in plan.graph["nodes"]}
-    again = sum(ms[name] for name in plan.data["recomputed"])
-    assert again == pytest.approx(plan.recompute_ms)
+    rerun_ms = sum(ms[name] for name in plan.data["recomputed"])
+    assert rerun_ms == pytest.approx(plan.recompute_ms)
     torch._dynamo.reset()
     whole, _ = _compiled(model, x, "100%")
     assert whole.recompute_ms == 0
@@ -182,11 +182,11 @@ def test_what_runs_again_is_in_both_graphs() -> None:
 
 
 def test_the_plan_is_what_the_program_says_of_its_choice() -> None:
-    model, x = _made("dropout")
+    model, x = _case("dropout")
     plan, _ = _compiled(model, x, "min")
-    found = evaluate_graph(plan.graph, plan.saved)
-    assert found["memory"] == plan.data["memory"]
-    assert found["recompute_ms"] == pytest.approx(plan.recompute_ms)
+    evaluation = evaluate_graph(plan.graph, plan.saved)
+    assert evaluation["memory"] == plan.data["memory"]
+    assert evaluation["recompute_ms"] == pytest.approx(plan.recompute_ms)
 
 
 class _Dropped(nn.Module):
@@ -201,33 +201,33 @@ class _Dropped(nn.Module):
 @needs_compiler
 def test_inductor_draws_the_masks_of_dropout_once() -> None:
     """PyTorch's own choice draws them again at its budgets of .5 and 0."""
-    made: list[list[torch.Tensor]] = []
+    steps: list[list[torch.Tensor]] = []
     x = torch.randn(64, 16)
     for budget in ("100%", "min"):
         torch._dynamo.reset()
         torch.manual_seed(0)
         model = _Dropped()
         with fresh_inductor_cache():  # A graph that is in it is not partitioned.
-            plan, found = _compiled(model, x, budget, backend="inductor")
+            plan, values = _compiled(model, x, budget, backend="inductor")
         assert plan.verify().first_difference() is None
-        made.append(found)
+        steps.append(values)
     assert plan.data["recomputed"]
     assert any(not node.get("again", True) for node in plan.graph["nodes"])
-    for a, b in zip(*made, strict=True):
+    for a, b in zip(*steps, strict=True):
         torch.testing.assert_close(a, b)
 
 
 @needs_compiler
 def test_inductor_of_a_pytorch_without_an_option_for_partitioners() -> None:
-    model, x = _made("dropout")
+    model, x = _case("dropout")
     with mock.patch.object(step_plan, "PartitionerBase", object), fresh_inductor_cache():
-        plan, found = _compiled(model, x, "min", backend="inductor", mode="default")
+        plan, actual = _compiled(model, x, "min", backend="inductor", mode="default")
         torch._dynamo.reset()
-        model, x = _made("dropout")
+        model, x = _case("dropout")
         whole, expected = _compiled(model, x, "100%", backend="inductor")
     assert plan.verify().first_difference() is None
     assert plan.peak_bytes < whole.peak_bytes
-    for a, b in zip(expected, found, strict=True):
+    for a, b in zip(expected, actual, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -270,9 +270,9 @@ def test_training_is_that_of_pytorchs_partitioner(dropout: float) -> None:
         return Mlp(dropout).train()
 
     expected = _losses(torch.compile(model(), backend="aot_eager"))
-    found = _losses(acplan.compile(model(), "min", strict=True, backend="aot_eager"))
-    assert found == pytest.approx(expected)
-    assert found[-1] < found[0]
+    actual = _losses(acplan.compile(model(), "min", strict=True, backend="aot_eager"))
+    assert actual == pytest.approx(expected)
+    assert actual[-1] < actual[0]
 
 
 def test_what_the_model_checkpoints_itself_runs_again() -> None:
@@ -280,27 +280,27 @@ def test_what_the_model_checkpoints_itself_runs_again() -> None:
         torch._dynamo.reset()
         torch.manual_seed(0)
         model, x = Mlp(dropout, is_checkpointed=True).train(), torch.randn(64, 32)
-        plan, found = _compiled(model, x, "100%")
-        again = [n["op"] for n in plan.graph["nodes"] if n["name"] in plan.data["recomputed"]]
-        assert again.count("aten.gelu.default") == 3
-        assert again.count("aten.native_dropout.default") == (3 if dropout else 0)
+        plan, actual = _compiled(model, x, "100%")
+        reruns = [n["op"] for n in plan.graph["nodes"] if n["name"] in plan.data["recomputed"]]
+        assert reruns.count("aten.gelu.default") == 3
+        assert reruns.count("aten.native_dropout.default") == (3 if dropout else 0)
         assert dropout or plan.verify().first_difference() is None
         torch._dynamo.reset()
         torch.manual_seed(0)
         model = Mlp(dropout, is_checkpointed=True).train()
         expected = _step(torch.compile(model, backend="aot_eager"), x)
-        for a, b in zip(expected, found, strict=True):
+        for a, b in zip(expected, actual, strict=True):
             torch.testing.assert_close(a, b)
 
 
 def test_shapes_may_be_symbols() -> None:
-    model, x = _made("mlp")
+    model, x = _case("mlp")
     compiled = acplan.compile(model, "min", backend="aot_eager", dynamic=True, strict=True)
     for size in (64, 48):
         x = torch.randn(size, 32)
-        found = _step(compiled, x)
+        actual = _step(compiled, x)
         model.zero_grad()
-        for a, b in zip(_step(model, x), found, strict=True):
+        for a, b in zip(_step(model, x), actual, strict=True):
             torch.testing.assert_close(a, b)
         model.zero_grad()
     (plan,) = acplan.compiled_plans(compiled)
@@ -309,7 +309,7 @@ def test_shapes_may_be_symbols() -> None:
 
 
 def test_nothing_is_planned_without_a_backward_pass() -> None:
-    model, x = _made("mlp")
+    model, x = _case("mlp")
     compiled = acplan.compile(model, 1, backend="aot_eager", strict=True)
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), model(x))
@@ -317,28 +317,30 @@ def test_nothing_is_planned_without_a_backward_pass() -> None:
 
 
 def test_where_nothing_fits_the_least_budget_is_told() -> None:
-    model, x = _made("mlp")
+    model, x = _case("mlp")
     least, _ = _compiled(model, x, "min")
     torch._dynamo.reset()
     with pytest.raises(Exception, match=f"fits 1,000 bytes; one needs {least.peak_bytes:,}"):
         _compiled(model, x, 1000)
     torch._dynamo.reset()
-    with pytest.warns(UserWarning, match="one needs .* which is planned for") as told:
+    with pytest.warns(
+        UserWarning, match="one needs .* which is planned for"
+    ) as caught_warnings:
         plan, _ = _compiled(model, x, 1000, strict=False)
-    assert len([w for w in told if "planned for" in str(w.message)]) == 1
+    assert len([w for w in caught_warnings if "planned for" in str(w.message)]) == 1
     assert plan.peak_bytes <= least.peak_bytes
 
 
 @pytest.mark.parametrize("where", ["plan_graph", "JointGraph"])
 def test_a_run_never_ends_for_want_of_a_plan(where: str) -> None:
-    model, x = _made("mlp")
+    model, x = _case("mlp")
     broken = mock.patch.object(compile, where, side_effect=ValueError("broken\nby hand"))
     with broken, pytest.warns(UserWarning, match="as PyTorch does: broken$"):
         compiled = acplan.compile(model, "min", backend="aot_eager")
-        found = _step(compiled, x)
+        actual = _step(compiled, x)
     assert acplan.compiled_plans(compiled) == ()
     model.zero_grad()
-    for a, b in zip(_step(model, x), found, strict=True):
+    for a, b in zip(_step(model, x), actual, strict=True):
         torch.testing.assert_close(a, b)
     torch._dynamo.reset()
     with broken, pytest.raises(Exception, match="broken"):
@@ -346,26 +348,26 @@ def test_a_run_never_ends_for_want_of_a_plan(where: str) -> None:
 
 
 def test_a_choice_that_pytorch_refuses_is_left_to_it() -> None:
-    model, x = _made("mlp")
-    wrong = mock.patch.object(compile.JointGraph, "saved_nodes", lambda self, kept: [])
+    model, x = _case("mlp")
+    wrong = mock.patch.object(compile.JointGraph, "saved_nodes", lambda self, names: [])
     with wrong, pytest.warns(UserWarning, match="a graph is partitioned as PyTorch does"):
         compiled = acplan.compile(model, "min", backend="aot_eager")
-        found = _step(compiled, x)
+        actual = _step(compiled, x)
     model.zero_grad()
-    for a, b in zip(_step(model, x), found, strict=True):
+    for a, b in zip(_step(model, x), actual, strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_pytorch_has_its_own_choice_back() -> None:
     own = partitioners.choose_saved_values_set
-    asked: list[str] = []
+    calls: list[str] = []
 
     def other_thread() -> None:
         with contextlib.suppress(AttributeError):  # of a graph that is none
             partitioners.choose_saved_values_set(None, None)
-        asked.append("PyTorch")
+        calls.append("PyTorch")
 
-    with choosing(lambda graph, info: asked.append("chosen") or []):
+    with choosing(lambda graph, info: calls.append("chosen") or []):
         assert partitioners.choose_saved_values_set(None, None) == []
         thread = threading.Thread(target=other_thread)
         thread.start()
@@ -373,27 +375,27 @@ def test_pytorch_has_its_own_choice_back() -> None:
         with choosing(lambda graph, info: ["inner"]):
             assert partitioners.choose_saved_values_set(None, None) == ["inner"]
         assert partitioners.choose_saved_values_set is not own
-    assert asked == ["chosen", "PyTorch"]
+    assert calls == ["chosen", "PyTorch"]
     with pytest.raises(ValueError, match="by hand"), choosing(lambda graph, info: []):
         raise ValueError("by hand")
     assert partitioners.choose_saved_values_set is own
 
 
 def test_a_partitioner_is_a_partition_fn() -> None:
-    model, x = _made("mlp")
-    made = acplan.partitioner("min", strict=True)
-    backend = aot_autograd(fw_compiler=lambda g, _: g, partition_fn=made)
-    found = _step(torch.compile(model, backend=backend), x)
+    model, x = _case("mlp")
+    partitioner = acplan.partitioner("min", strict=True)
+    backend = aot_autograd(fw_compiler=lambda g, _: g, partition_fn=partitioner)
+    actual = _step(torch.compile(model, backend=backend), x)
     model.zero_grad()
-    for a, b in zip(_step(model, x), found, strict=True):
+    for a, b in zip(_step(model, x), actual, strict=True):
         torch.testing.assert_close(a, b)
-    (verification,) = acplan.verify_compiled(made)
+    (verification,) = acplan.verify_compiled(partitioner)
     assert verification.first_difference() is None
 
 
 def test_caches_tell_budgets_apart() -> None:
-    model, _ = _made("mlp")
-    made = [
+    model, _ = _case("mlp")
+    partitioners = [
         acplan.partitioner(1000),
         acplan.partitioner(2000),
         acplan.partitioner(1000, held="1KiB"),
@@ -401,13 +403,13 @@ def test_caches_tell_budgets_apart() -> None:
         acplan.partitioner(1000, device="h100"),
         acplan.partitioner(1000, strict=True),
     ]
-    assert len({each.uuid() for each in made}) == len(made)
-    assert acplan.partitioner(1000).uuid() == made[0].uuid()
-    assert pickle.loads(pickle.dumps(made[0])) == made[0].uuid()
+    assert len({each.uuid() for each in partitioners}) == len(partitioners)
+    assert acplan.partitioner(1000).uuid() == partitioners[0].uuid()
+    assert pickle.loads(pickle.dumps(partitioners[0])) == partitioners[0].uuid()
 
 
 def test_parameters_count_once_and_the_optimizer_too() -> None:
-    model, x = _made("mlp")
+    model, x = _case("mlp")
     alone = acplan.partitioner("100%", strict=True)
     backend = aot_autograd(fw_compiler=lambda g, _: g, partition_fn=alone)
     _step(torch.compile(model, backend=backend), x)
@@ -417,13 +419,13 @@ def test_parameters_count_once_and_the_optimizer_too() -> None:
     assert plan.peak_bytes == alone.plans[0].peak_bytes
     torch._dynamo.reset()
     blocks = sum(-(-p.nbytes // 512) * 512 for p in model.parameters())
-    beside, _ = _compiled(model, x, "100%", optimizer="momentum", held="1MiB")
-    assert beside.graph["held_bytes"] == blocks + 2**20
-    assert beside.peak_bytes == plan.peak_bytes + blocks + 2**20
+    with_held_memory, _ = _compiled(model, x, "100%", optimizer="momentum", held="1MiB")
+    assert with_held_memory.graph["held_bytes"] == blocks + 2**20
+    assert with_held_memory.peak_bytes == plan.peak_bytes + blocks + 2**20
 
 
 def test_optimizers_are_asked_for_what_they_keep() -> None:
-    model, x = _made("mlp")
+    model, x = _case("mlp")
     blocks = sum(-(-p.nbytes // 512) * 512 for p in model.parameters())
     assert optimizer_bytes(model, None) == 0
     assert optimizer_bytes(model, "momentum") == blocks
@@ -452,7 +454,7 @@ def test_a_graph_is_told_what_others_hold() -> None:
     model, x = _Broken(), torch.randn(64, 32)
     partitioner = acplan.partitioner("100%", model=model, fused=False, strict=True)
     compiled = torch.compile(model, backend=compile._aot_eager(partitioner))
-    found = _step(compiled, x)
+    actual = _step(compiled, x)
     first, second = partitioner.plans
     sizes = [
         sum(-(-p.nbytes // 512) * 512 for p in part.parameters())
@@ -460,10 +462,10 @@ def test_a_graph_is_told_what_others_hold() -> None:
     ]
     # Parameters of the other block; in backward their gradients, too.
     assert first.graph["held_bytes"] == 2 * sizes[1]
-    # What the first returns is an input of the second.
+    # The result of the first graph is an input of the second.
     assert second.graph["held_bytes"] == sizes[0] + first.data["saved_bytes"]
     model.zero_grad()
-    for a, b in zip(_step(model, x), found, strict=True):
+    for a, b in zip(_step(model, x), actual, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -509,14 +511,14 @@ def test_sizes() -> None:
 
 
 def test_costs_are_those_of_inductors_kernels() -> None:
-    model, x = _made("mlp")
+    model, x = _case("mlp")
     ms = {}
     for fused in (True, False):
         torch._dynamo.reset()
-        made = acplan.partitioner("min", fused=fused, strict=True, device="a100")
-        backend = aot_autograd(fw_compiler=lambda g, _: g, partition_fn=made)
+        partitioner = acplan.partitioner("min", fused=fused, strict=True, device="a100")
+        backend = aot_autograd(fw_compiler=lambda g, _: g, partition_fn=partitioner)
         _step(torch.compile(model, backend=backend), x)
-        (plan,) = made.plans
+        (plan,) = partitioner.plans
         nodes = [n for n in plan.graph["nodes"] if n["stage"] == "forward"]
         ms[fused] = {n["op"]: n["ms"] for n in nodes}
     bytes_ms = 64 * 128 * 4 * 2 / DEVICE_BANDWIDTH * 1e3

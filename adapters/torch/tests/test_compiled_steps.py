@@ -77,16 +77,16 @@ def _x(rows: int = 512) -> torch.Tensor:
 def _step(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     loss = model(x)
     loss.backward()
-    found = [loss.detach(), *(p.grad for p in model.parameters())]
+    values = [loss.detach(), *(p.grad for p in model.parameters())]
     model.zero_grad()
-    return found
+    return values
 
 
 def _compiled(model: Net, budget: Any, by_block: bool, **kwargs: Any) -> Any:
-    given = {"backend": "aot_eager", "strict": True} | kwargs
+    options = {"backend": "aot_eager", "strict": True} | kwargs
     if by_block:
-        given["blocks"] = model.blocks
-    return acplan.compile(model, budget, **given)
+        options["blocks"] = model.blocks
+    return acplan.compile(model, budget, **options)
 
 
 def _plan_of(compiled: Any) -> StepPlan:
@@ -101,7 +101,7 @@ def test_the_graphs_of_a_step_keep_its_budget(by_block: bool, share: float) -> N
     model = _net() if by_block else _net(2)
     x = _x()
     compiled = _compiled(model, f"{100 * share:g}%", by_block)
-    found = _step(compiled, x)
+    actual = _step(compiled, x)
     plan = _plan_of(compiled)
     assert plan.status == "optimal"
     assert plan.peak_bytes <= plan.data["budget_bytes"]
@@ -113,7 +113,7 @@ def test_the_graphs_of_a_step_keep_its_budget(by_block: bool, share: float) -> N
     (verification,) = acplan.verify_compiled(compiled)
     assert verification.first_difference() is None
     assert max(s.live_bytes for s in verification.measured) == plan.peak_bytes
-    for a, b in zip(_step(_net() if by_block else _net(2), x), found, strict=True):
+    for a, b in zip(_step(_net() if by_block else _net(2), x), actual, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -126,14 +126,14 @@ def test_runs_of_a_graph_are_tied() -> None:
         {name.partition(".")[2] for name in plan.saved if name.startswith(f"{k}.")}
         for k in range(4)
     ]
-    # What a block returns is not its own to decide.
+    # The result of a block is not its own to decide.
     (graph,) = {run.graph for run in plan.step.forward if plan.step}
     own = {*graph.joint.keepable()} - {
         graph.data["buffers"][b]["name"] for b in graph.data["forward_outputs"]
     }
     assert runs[0] & own
     assert all(run & own == runs[0] & own for run in runs)
-    # That ties cost something is known from a plan without them.
+    # A plan without ties shows that they cost something.
     free = copy.deepcopy(plan.graph)
     for node in free["nodes"]:
         node.pop("tied_to", None)
@@ -144,14 +144,14 @@ def test_runs_of_a_graph_are_tied() -> None:
     names = sorted(own)[:10]
     best = plan.recompute_ms
     for choice in range(1 << len(names)):
-        kept = {n for i, n in enumerate(names) if choice >> i & 1} | {*own} - {*names}
-        given = _kept_in_all(plan, kept)
-        assert given["peak_bytes"] > plan.data["budget_bytes"] or (
-            given["recompute_ms"] >= best - 1e-12
+        names_kept = {n for i, n in enumerate(names) if choice >> i & 1} | {*own} - {*names}
+        evaluation = _kept_in_all(plan, names_kept)
+        assert evaluation["peak_bytes"] > plan.data["budget_bytes"] or (
+            evaluation["recompute_ms"] >= best - 1e-12
         )
 
 
-def _kept_in_all(plan: StepPlan, kept: set[str]) -> dict[str, Any]:
+def _kept_in_all(plan: StepPlan, names: set[str]) -> dict[str, Any]:
     forced = [
         name
         for node in plan.graph["nodes"]
@@ -159,14 +159,14 @@ def _kept_in_all(plan: StepPlan, kept: set[str]) -> dict[str, Any]:
         for name in [plan.graph["buffers"][node["makes"][0]]["name"]]
     ]
     stays = {plan.graph["buffers"][b]["name"] for b in plan.graph["forward_outputs"]}
-    chosen = {f"{k}.{name}" for k in range(len(plan.runs)) for name in kept}
-    return evaluate_graph(plan.graph, sorted((chosen | {*forced}) - stays))
+    prefixed = {f"{k}.{name}" for k in range(len(plan.runs)) for name in names}
+    return evaluate_graph(plan.graph, sorted((prefixed | {*forced}) - stays))
 
 
 def test_together_is_no_worse_than_one_after_another() -> None:
     model = _net(1, 3)
-    made = partitioner("100%", model=model, fused=False)
-    step = Compilation(model, backend="aot_eager").record(made._joint_graph, (_x(),), {})
+    planner = partitioner("100%", model=model, fused=False)
+    step = Compilation(model, backend="aot_eager").record(planner._joint_graph, (_x(),), {})
     assert len(step.forward) == 3
     joint = joint_step(step, "net")
     everything = plan_graph(joint.data, "100%")["peak_bytes"]
@@ -182,24 +182,24 @@ def test_together_is_no_worse_than_one_after_another() -> None:
         for one in steps:
             counts[one.name] = counts.get(one.name, 0) + 1
         ms = {node["name"]: node["ms"] for node in joint.data["nodes"]}
-        again = sum(ms[name] * (count - 1) for name, count in counts.items())
+        rerun_ms = sum(ms[name] * (count - 1) for name, count in counts.items())
         peak = max(one.live_bytes for one in steps)
         together = plan_graph(joint.data, peak)
         assert together["status"] == "optimal"
-        assert together["recompute_ms"] <= again + 1e-12
-        factors.append(again / max(together["recompute_ms"], 1e-12))
+        assert together["recompute_ms"] <= rerun_ms + 1e-12
+        factors.append(rerun_ms / max(together["recompute_ms"], 1e-12))
     assert max(factors) > 1.01
 
 
-def _planned_alone(made: acplan.Partitioner, graph: RecordedGraph) -> Any:
-    found: list[Any] = []
+def _planned_alone(planner: acplan.Partitioner, graph: RecordedGraph) -> Any:
+    plans: list[Any] = []
 
     def choose(_: Any, node_info: Any) -> Any:
-        found.append(made._planned(graph.module, node_info, graph.num_fwd_outputs))
-        return found[-1].saved
+        plans.append(planner._plan_graph(graph.module, node_info, graph.num_fwd_outputs))
+        return plans[-1].saved
 
     forward, backward = graph.partition(choose)
-    return forward, found[-1].order.applied(backward)
+    return forward, plans[-1].order.applied(backward)
 
 
 class Part(nn.Module):
@@ -233,8 +233,8 @@ def test_what_the_models_own_code_keeps_is_held() -> None:
     plan = _plan_of(compiled)
     own = sum(-(-p.nbytes // 512) * 512 for p in model.own.parameters())
     # Its weights and their gradients, and what exp and square keep of their results.
-    kept = 512 * 64 * 4
-    assert plan.graph["held_bytes"] == 2 * own + kept
+    kept_bytes = 512 * 64 * 4
+    assert plan.graph["held_bytes"] == 2 * own + kept_bytes
     assert plan.verify().first_difference() is None
 
 
@@ -242,13 +242,13 @@ def test_what_passes_between_graphs_is_one_buffer() -> None:
     compiled = _compiled(_net(2), "100%", False)
     _step(compiled, _x())
     plan = _plan_of(compiled)
-    made = [n for n in plan.graph["nodes"] if n["name"].endswith(" is made")]
+    nodes = [n for n in plan.graph["nodes"] if n["name"].endswith(" is made")]
     # The residual stream, and the loss.
-    assert len(made) == 2
-    stream = made[0]["makes"][0]
+    assert len(nodes) == 2
+    stream = nodes[0]["makes"][0]
     readers = [n["name"] for n in plan.graph["nodes"] if stream in n["reads"]]
     assert any(name.startswith("1.") for name in readers)
-    assert not made[0]["again"]
+    assert not nodes[0]["again"]
     # Parameters are there once, and nothing comes from nowhere.
     size = sum(-(-p.nbytes // 512) * 512 for p in Net().parameters())
     inputs = {b for n in plan.graph["nodes"] for b in n["reads"]} - {
@@ -257,9 +257,9 @@ def test_what_passes_between_graphs_is_one_buffer() -> None:
     sizes = [plan.graph["buffers"][b] for b in inputs]
     tangents = [b for b in sizes if b.get("from") == "backward"]
     x_bytes = 512 * 16 * 4
-    given = sum(b["bytes"] for b in sizes) - sum(b["bytes"] for b in tangents)
+    input_bytes = sum(b["bytes"] for b in sizes) - sum(b["bytes"] for b in tangents)
     assert len(tangents) == 1
-    assert given + plan.graph["held_bytes"] == size + x_bytes + _unread_bytes(plan)
+    assert input_bytes + plan.graph["held_bytes"] == size + x_bytes + _unread_bytes(plan)
 
 
 def _unread_bytes(plan: StepPlan) -> int:
@@ -274,10 +274,10 @@ def test_a_graph_of_another_step_is_planned_for_itself() -> None:
     compiled = _compiled(model, "80%", False, strict=False, dynamic=False)
     _step(compiled, _x())
     with pytest.warns(UserWarning, match="none of the step that was planned"):
-        found = _step(compiled, _x(256))
+        actual = _step(compiled, _x(256))
     plans = acplan.compiled_plans(compiled)
     assert [type(plan).__name__ for plan in plans] == ["StepPlan", *["CompiledPlan"] * 2]
-    for a, b in zip(_step(model, _x(256)), found, strict=True):
+    for a, b in zip(_step(model, _x(256)), actual, strict=True):
         torch.testing.assert_close(a, b)
     assert all(v.first_difference() is None for v in acplan.verify_compiled(compiled))
 
@@ -344,7 +344,7 @@ class Stateful(nn.Module):
         self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
         self.norm = nn.BatchNorm1d(16)
         self.calls = 0
-        self.seen: list[torch.Tensor] = []
+        self.tensors: list[torch.Tensor] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.norm(self.first(x))
@@ -355,20 +355,20 @@ class Stateful(nn.Module):
     def _note(self, x: torch.Tensor) -> None:
         self.calls += 1
         self.last = x.detach()
-        self.seen.append(self.last)
+        self.tensors.append(self.last)
 
 
 def test_the_model_is_left_as_it_was() -> None:
     model = Stateful()
     compiled = acplan.compile(model, "100%", backend="aot_eager", strict=True)
-    made = vars(compiled)["_acplan_partitioner"]
+    planner = vars(compiled)["_acplan_partitioner"]
     before, x = copy.deepcopy(model.state_dict()), _x()
     state = torch.get_rng_state()
     compilation = Compilation(model, backend="aot_eager")
-    made.plan_step(compilation, (x,), {})
-    assert made.step_plan is not None
+    planner.plan_step(compilation, (x,), {})
+    assert planner.step_plan is not None
     assert torch.equal(torch.get_rng_state(), state)
-    assert (model.calls, model.seen) == (0, [])
+    assert (model.calls, model.tensors) == (0, [])
     assert not hasattr(model, "last")
     for name, value in model.state_dict().items():
         assert type(value) is torch.Tensor
@@ -381,10 +381,10 @@ def test_caches_tell_plans_of_steps_apart() -> None:
     for budget in ("100%", "60%"):
         torch._dynamo.reset()
         compiled = _compiled(_net(2), budget, False)
-        made = vars(compiled)["_acplan_partitioner"]
-        ids.add(made.uuid())
+        planner = vars(compiled)["_acplan_partitioner"]
+        ids.add(planner.uuid())
         compiled(_x())
-        ids.add(made.uuid())
+        ids.add(planner.uuid())
     assert len(ids) == 4
 
 
@@ -424,15 +424,15 @@ def test_refuses_blocks(blocks: Callable[[nn.Module], Any], message: str) -> Non
 
 
 class DistributedDataParallel(nn.Module):
-    """By its name."""
+    """A wrapper that has the name of PyTorch's."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.module(x)
-        return found
+        output: torch.Tensor = self.module(x)
+        return output
 
 
 def test_a_step_of_several_ranks_is_not_run_alone() -> None:
@@ -446,12 +446,12 @@ def test_a_step_of_several_ranks_is_not_run_alone() -> None:
 
 
 class Passing(nn.Module):
-    """What goes from its first graph to its second one is needed by no backward pass."""
+    """A model whose first graph hands its second one a tensor that no backward pass needs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(16))
-        self.passed: list[StorageWeakRef] = []
+        self.weak_references: list[StorageWeakRef] = []
         self.was_there: list[bool] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -463,11 +463,11 @@ class Passing(nn.Module):
 
     @torch._dynamo.disable
     def _note(self, x: torch.Tensor) -> None:
-        self.passed.append(StorageWeakRef(x.untyped_storage()))
+        self.weak_references.append(StorageWeakRef(x.untyped_storage()))
 
     @torch._dynamo.disable
     def _look(self) -> None:
-        self.was_there.append(not self.passed[-1].expired())
+        self.was_there.append(not self.weak_references[-1].expired())
 
 
 def test_frames_hold_what_passes_until_forward_has_ended() -> None:
@@ -476,7 +476,7 @@ def test_frames_hold_what_passes_until_forward_has_ended() -> None:
     for _ in range(2):
         loss = compiled(_x())
         assert model.was_there[-1]
-        assert model.passed[-1].expired()
+        assert model.weak_references[-1].expired()
         loss.backward()
     plan = _plan_of(compiled)
     assert len(plan.runs) == 3

@@ -86,23 +86,23 @@ def _plans() -> dict[str, Plan]:
     }
 
 
-# Whether matrix products run again, and how many GELUs do.
-AGAIN = {"blocks": (True, 3), "policies": (False, 3), "differing": (True, 1)}
+# Indexed by plan: whether matrix products run again, and how many GELUs do.
+RERUNS = {"blocks": (True, 3), "policies": (False, 3), "differing": (True, 1)}
 
 
 @pytest.mark.parametrize("by_block", [False, True])
-@pytest.mark.parametrize("name", AGAIN)
+@pytest.mark.parametrize("name", RERUNS)
 def test_units_run_again_as_the_plan_says(name: str, by_block: bool) -> None:
     plans, net = _plans(), _net()
     graphs = Graphs()
-    planned = apply(copy.deepcopy(net), plans[name])
+    planned_net = apply(copy.deepcopy(net), plans[name])
     if by_block:
-        for block in planned.blocks:
+        for block in planned_net.blocks:
             block.compile(backend=graphs.backend, fullgraph=True)
-        found = _step(planned)
+        actual = _step(planned_net)
     else:
-        found = _step(torch.compile(planned, backend=graphs.backend, fullgraph=True))
-    for a, b in zip(_step(net), found, strict=True):
+        actual = _step(torch.compile(planned_net, backend=graphs.backend, fullgraph=True))
+    for a, b in zip(_step(net), actual, strict=True):
         torch.testing.assert_close(a, b)
     # Blocks may share a graph where their policies are alike.
     graph_count = graphs.forward["aten.gelu.default"]
@@ -110,23 +110,23 @@ def test_units_run_again_as_the_plan_says(name: str, by_block: bool) -> None:
     assert (
         graphs.backward["aten.addmm.default"] > 0,
         graphs.backward["aten.gelu.default"] + BLOCKS - graph_count,
-    ) == AGAIN[name]
+    ) == RERUNS[name]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_inductor_computes_the_same() -> None:
     net = _net()
-    planned = apply(copy.deepcopy(net), _plans()["differing"])
-    found = _step(torch.compile(planned, backend="inductor", fullgraph=True))
-    for a, b in zip(_step(net), found, strict=True):
+    planned_net = apply(copy.deepcopy(net), _plans()["differing"])
+    actual = _step(torch.compile(planned_net, backend="inductor", fullgraph=True))
+    for a, b in zip(_step(net), actual, strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_what_the_compiler_leaves_out_need_not_be_there() -> None:
-    planned = list(policy(_net().blocks[0], torch.randn(4, 16), ["addmm"]))
-    planned.insert(0, PlannedOperator("aten.cos.default", False))
-    planned.insert(4, PlannedOperator("aten.view.default", False))
-    plan = Plan((PlannedModule("Net.blocks.0", tuple(planned)),))
+    operators = list(policy(_net().blocks[0], torch.randn(4, 16), ["addmm"]))
+    operators.insert(0, PlannedOperator("aten.cos.default", False))
+    operators.insert(4, PlannedOperator("aten.view.default", False))
+    plan = Plan((PlannedModule("Net.blocks.0", tuple(operators)),))
     _step(torch.compile(apply(_net(), plan), backend="aot_eager", fullgraph=True))
 
 
@@ -143,25 +143,25 @@ def test_what_the_plan_saves_is_not_there(times: int, message: str) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(apply(_net(), plan), backend="aot_eager")
     with pytest.warns(PlanMismatchWarning, match=message):
-        found = _step(compiled)
-    for a, b in zip(_step(_net()), found, strict=True):
+        actual = _step(compiled)
+    for a, b in zip(_step(_net()), actual, strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_units_that_are_compiled_inside_are_recomputed() -> None:
     plan = _plans()["policies"]
 
-    def planned(strict: bool) -> nn.Module:
+    def planned_net(strict: bool) -> nn.Module:
         net = _net()
         for block in net.blocks:
             block.compile(backend="aot_eager")
         return apply(net, plan, strict=strict)
 
     with pytest.raises(AcplanError, match="a part of it is compiled"):
-        _step(planned(strict=True))
+        _step(planned_net(strict=True))
     with pytest.warns(PlanMismatchWarning, match="a part of it is compiled"):
-        found = _step(planned(strict=False))
-    for a, b in zip(_step(_net()), found, strict=True):
+        actual = _step(planned_net(strict=False))
+    for a, b in zip(_step(_net()), actual, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -184,8 +184,8 @@ def between(y: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_compiler_does_not_look_into_a_checkpoint() -> None:
-    """What is compiled in a unit with a plan is what is compiled in it without, which
-    PyTorch 2.9 compiles once more where it runs again under a policy."""
+    """The compiler sees the same code in a unit with a plan and without. PyTorch 2.9 compiles
+    it once more if it runs again under a policy."""
     compiled: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -201,13 +201,13 @@ def test_the_compiler_does_not_look_into_a_checkpoint() -> None:
         return nn.Sequential(nn.Linear(16, 16), nn.Sequential(nn.Linear(16, 16), block))
 
     expected = _step(net())
-    without = [*compiled]
+    without_plan = [*compiled]
     for operators in ((), (PlannedOperator("aten.addmm.default", True),)):
         plan = Plan((PlannedModule("Sequential.1", operators),))
         with warnings.catch_warnings(action="ignore", category=PlanMismatchWarning):
-            found = _step(apply(net(), plan))
-        assert compiled == without * (2 if operators and _VERSION < (2, 10) else 1)
-        for a, b in zip(expected, found, strict=True):
+            actual = _step(apply(net(), plan))
+        assert compiled == without_plan * (2 if operators and _VERSION < (2, 10) else 1)
+        for a, b in zip(expected, actual, strict=True):
             torch.testing.assert_close(a, b)
 
 
@@ -224,7 +224,7 @@ def test_runs_of_modules_are_units_each(how: str, has_policy: bool) -> None:
     run = longest_runs(data)[0]
     unit = Unit(with_segment(data, run), name_of(data, run))
     saved = {k for k, name in enumerate(unit.names) if "addmm" in name}
-    plan = Plan((unit.planned(saved) if has_policy else PlannedModule(unit.fqn),))
+    plan = Plan((unit.planned_module(saved) if has_policy else PlannedModule(unit.fqn),))
 
     def compiled(strict: bool) -> nn.Module:
         torch._dynamo.reset()
@@ -240,8 +240,8 @@ def test_runs_of_modules_are_units_each(how: str, has_policy: bool) -> None:
 
     expected = _step(_net())
     with pytest.warns(PlanMismatchWarning, match="under torch.compile|1 is compiled"):
-        found = _step(compiled(strict=False))
-    for a, b in zip(expected, found, strict=True):
+        actual = _step(compiled(strict=False))
+    for a, b in zip(expected, actual, strict=True):
         torch.testing.assert_close(a, b)
     with pytest.raises(Exception, match="under torch.compile|1 is compiled"):
         _step(compiled(strict=True))

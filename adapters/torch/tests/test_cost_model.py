@@ -1,6 +1,6 @@
 """The cost model of training runs beside traces of the same models.
 
-`acplan llm-train --implementation eager` computes what a Hugging Face model holds from
+`acplan train show --implementation eager` computes what a Hugging Face model holds from
 its configuration alone; a trace runs it, operator by operator. Parameters must be the
 same number, and within 1%: what autograd keeps of a block, and the peak of the step with
 all kept and with every block recomputed.
@@ -95,22 +95,22 @@ _BLOCK = re.compile(r"\.(?:layers|h)\.(\d+)$")
 
 
 def _blocks(model: torch.nn.Module) -> dict[str, int]:
-    """Names of blocks as traces have them, and their places."""
+    """Returns the places of blocks, indexed by their names in traces."""
     root = type(model).__name__
     names = [name for name, _ in model.named_modules()]
-    found = ((f"{root}.{name}", _BLOCK.search(f".{name}")) for name in names)
-    return {name: int(match[1]) for name, match in found if match}
+    matches = ((f"{root}.{name}", _BLOCK.search(f".{name}")) for name in names)
+    return {name: int(match[1]) for name, match in matches if match}
 
 
 def _saved_bytes(data: dict[str, Any], block: str) -> int:
-    """What autograd keeps that a call within the block saves first."""
+    """Returns the bytes that autograd keeps and that a call within the block saves first."""
     calls, modules, storages = data["calls"], data["modules"], data["storages"]
-    bytes_, seen = 0, set()
+    bytes_, counted_storages = 0, set()
     for saved in data["saved"]:
         storage = saved["storage"]
-        if storage in seen or storages[storage]["category"] != "activation":
+        if storage in counted_storages or storages[storage]["category"] != "activation":
             continue
-        seen.add(storage)
+        counted_storages.add(storage)
         call = saved["call"]
         while call >= 0 and modules[calls[call]["module"]]["fqn"] != block:
             call = calls[call]["parent"]
@@ -120,7 +120,7 @@ def _saved_bytes(data: dict[str, Any], block: str) -> int:
 
 def _predicted(config_file: pathlib.Path, recompute: str) -> dict[str, Any]:
     said = run_acplan(
-        f"llm-train {config_file} --gpu h100 --gpus 1 --zero 0 --gbs {BATCH} "
+        f"train show {config_file} --gpu h100 --gpus 1 --zero 0 --gbs {BATCH} "
         f"--mbs {BATCH} --seq {LENGTH} --implementation eager --grad-dtype bf16 "
         f"--set optimizer_bytes=4 --recompute {recompute} --json".split()
     )
@@ -129,7 +129,7 @@ def _predicted(config_file: pathlib.Path, recompute: str) -> dict[str, Any]:
 
 
 def _planned_peak(trace_file: pathlib.Path, blocks: list[str]) -> int:
-    """Of the step with every block recomputed as a whole."""
+    """Returns the peak of the step with every block recomputed as a whole."""
     plan = trace_file.with_name("plan.json")
     plan.write_text(
         json.dumps(
@@ -155,30 +155,32 @@ def test_memory_is_that_of_the_trace(kind: str, tmp_path: pathlib.Path) -> None:
     config_file = tmp_path / "config.json"
     config_file.write_text(json.dumps(config.to_dict()))
 
-    kept = _predicted(config_file, "none")
-    assert kept["parameters"] == sum(p.numel() for p in model.parameters())
+    without_recomputation = _predicted(config_file, "none")
+    assert without_recomputation["parameters"] == sum(p.numel() for p in model.parameters())
 
     blocks = _blocks(model)
     assert len(blocks) == LAYERS
     for block, place in blocks.items():
         if place == 0:  # tables of positions are first saved in it
             continue
-        per_layer = kept["saved_bytes_of_a_layer"]
+        per_layer = without_recomputation["saved_bytes_of_a_layer"]
         said = per_layer.get("moe", per_layer.get("dense"))
         assert said == pytest.approx(_saved_bytes(traced.data, block), rel=0.01)
 
-    peak = kept["stages"][0]["total_bytes"]
+    peak = without_recomputation["stages"][0]["total_bytes"]
     assert peak == pytest.approx(traced.peak_bytes, rel=0.01)
 
-    again = _predicted(config_file, "full")["stages"][0]["total_bytes"]
-    assert again == pytest.approx(_planned_peak(trace_file, list(blocks)), rel=0.01)
-    assert again < peak
+    with_recomputation = _predicted(config_file, "full")["stages"][0]["total_bytes"]
+    assert with_recomputation == pytest.approx(
+        _planned_peak(trace_file, list(blocks)), rel=0.01
+    )
+    assert with_recomputation < peak
 
 
 def test_parameters_are_those_that_the_program_is_held_to() -> None:
     """Counts the modules of each configuration; a C++ test holds acplan to the counts."""
-    known = json.loads((_DATA / "training" / "config_counts.json").read_text())
-    for one in known:
+    counts = json.loads((_DATA / "training" / "config_counts.json").read_text())
+    for one in counts:
         kind = one["config"]["model_type"]
         config = transformers.AutoConfig.for_model(
             kind, **{k: v for k, v in one["config"].items() if k != "model_type"}

@@ -20,7 +20,7 @@ Graph = dict[str, Any]
 
 
 def _by_the_rules(graph: Graph) -> dict[str, int]:
-    """ColossalAI's rules, word by word."""
+    """Follows ColossalAI's rules, word by word."""
     info = dict.fromkeys(
         (
             "fwd_flop",
@@ -62,8 +62,8 @@ def _by_the_rules(graph: Graph) -> dict[str, int]:
 def _by_acplan(graph: Graph, folder: pathlib.Path) -> dict[str, int]:
     path = str(folder / "graph.json.gz")
     write_json(path, graph)
-    found = json.loads(run_acplan(["dataflow", path, "--json"]))
-    return {name: found[name] for name in _by_the_rules({"nodes": []})}
+    answer = json.loads(run_acplan(["module", "dataflow", path, "--json"]))
+    return {name: answer[name] for name in _by_the_rules({"nodes": []})}
 
 
 def _perceptron() -> Graph:
@@ -142,10 +142,10 @@ def test_the_nodes_are_those_of_aotautograd() -> None:
             is_backward = not backward.isdisjoint(node.all_input_nodes)
             backward |= {node} if is_backward else set()
             expected.append((node.name, "backward" if is_backward else "forward"))
-    found = dataflow_graph(Net(4, 8), x, loss_fn=lambda loss: loss)["nodes"]
+    nodes = dataflow_graph(Net(4, 8), x, loss_fn=lambda loss: loss)["nodes"]
     assert expected == [
         (node["name"], "forward" if node["stage"] == "loss" else node["stage"])
-        for node in found
+        for node in nodes
         if node["stage"] != "placeholder"
     ]
 
@@ -212,8 +212,8 @@ def test_real_models(make: Any, autocast: Any, tmp_path: pathlib.Path) -> None:
 
 
 def _views_saved(node: Graph, by_name: dict[str, Graph]) -> bool:
-    found = (by_name[name] for name in node["inputs"])
-    return any(before["saved"] or _views_saved(before, by_name) for before in found)
+    sources = (by_name[name] for name in node["inputs"])
+    return any(before["saved"] or _views_saved(before, by_name) for before in sources)
 
 
 def test_flops_are_those_of_the_flop_counter(tmp_path: pathlib.Path) -> None:
@@ -232,8 +232,8 @@ def test_flops_are_those_of_the_flop_counter(tmp_path: pathlib.Path) -> None:
 def test_what_lives_in_one_storage_is_saved_once() -> None:
     class Net(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            left, right = super().forward(x).chunk(2, -1)
-            return (left * right).sum()
+            first, second = super().forward(x).chunk(2, -1)
+            return (first * second).sum()
 
     graph = dataflow_graph(Net(4, 8), torch.randn(3, 4))
     saved = [node["name"] for node in graph["nodes"] if node["saved"]]
@@ -317,13 +317,13 @@ def test_the_command_takes_factories(tmp_path: pathlib.Path, monkeypatch: Any) -
         "    return {'model': torch.nn.Linear(4, 2), 'args': (torch.ones(3, 4),),\n"
         "            'loss_fn': lambda y: y.square().sum()}\n"
     )
-    made = ["dataflow", "--factory", "made_for_dataflow:make", "-o", "g.json"]
-    assert main(made) == 0
+    command = ["dataflow", "--factory", "made_for_dataflow:make", "-o", "g.json"]
+    assert main(command) == 0
     plain = read_json("g.json")
     assert plain == dataflow_graph(
         nn.Linear(4, 2), torch.ones(3, 4), loss_fn=lambda y: y.square().sum()
     )
-    assert main([*made, "--autocast", "bfloat16"]) == 0
+    assert main([*command, "--autocast", "bfloat16"]) == 0
     addmm = next(n for n in read_json("g.json")["nodes"] if n["name"] == "addmm")
     assert addmm["bytes"] == 3 * 2 * 2
 

@@ -21,7 +21,7 @@ needs_no_cuda = pytest.mark.skipif(
 
 
 class Calling(torch.nn.Module):
-    """Of a module, something else than its forward pass."""
+    """A model that calls a function of a module other than its forward pass."""
 
     def __init__(
         self, module: torch.nn.Module, function: Callable[[Any, torch.Tensor], Any]
@@ -39,10 +39,10 @@ def operators(
 ) -> list[str]:
     dtype = options.pop("dtype", torch.float32)
     x = torch.empty(shape, dtype=dtype, device="meta")
-    found = trace(model.to(dtype), x, device=device, **options).data
+    data = trace(model.to(dtype), x, device=device, **options).data
     return [
         operator["name"].removeprefix("aten.").removesuffix(".default")
-        for operator in found["operators"]
+        for operator in data["operators"]
     ]
 
 
@@ -143,15 +143,15 @@ def test_kernels_of_cuda_beside_a_composite() -> None:
     torchgen = pytest.importorskip("torchgen")
     folder = pathlib.Path(torchgen.__file__).parent / "packaged/ATen/native"
     text = (folder / "native_functions.yaml").read_text()
-    found = set()
+    names = set()
     for block in re.split(r"\n- func: ", text)[1:]:
         name = block.partition("(")[0]
         lines = re.findall(r"^    ([A-Za-z0-9_, ]+): *\S+", block, re.M)
         keys = {key.strip() for line in lines for key in line.split(",")}
         is_structured = "structured_delegate" in block
         if "CompositeImplicitAutograd" in keys and ("CUDA" in keys or is_structured):
-            found.add(name)
-    assert found == {name for name in KERNELS_OF_CUDA if hasattr(torch.ops.aten, name)}
+            names.add(name)
+    assert names == {name for name in KERNELS_OF_CUDA if hasattr(torch.ops.aten, name)}
 
 
 @pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="not in this PyTorch")
@@ -186,8 +186,8 @@ def test_mixtral_in_float32(device: str, expected: str) -> None:
     with torch.device("meta"):
         model = transformers.MixtralForCausalLM(config)
     ids = torch.zeros(2, 16, dtype=torch.long)
-    found = trace(model, input_ids=ids, labels=ids, device=device).data
-    names = [operator["name"] for operator in found["operators"]]
+    data = trace(model, input_ids=ids, labels=ids, device=device).data
+    names = [operator["name"] for operator in data["operators"]]
     assert any(expected in name for name in names)
 
 
@@ -262,7 +262,7 @@ def test_one_device_leaves_nothing_to_the_next() -> None:
 
 
 def test_run_times_of_what_pytorch_does_not_count() -> None:
-    """By FLOPs, which are more than the bytes take."""
+    """The FLOPs take longer here than the bytes."""
     aten = torch.ops.aten
     meta = torch.device("meta")
     a = torch.empty(4096, 1024, device=meta, dtype=torch.bfloat16)

@@ -1,5 +1,5 @@
-"""What a step has beside its model: devices that it names, generators, parameters in the
-model's own containers, operators that run otherwise for classes of tensors."""
+"""Steps with more than a model: devices that it names, generators, parameters in the model's
+own containers, operators that run otherwise for classes of tensors."""
 
 import types
 from collections.abc import Callable
@@ -52,9 +52,9 @@ def test_objects_of_functions_say_where_the_model_is(kind: str) -> None:
 
 
 def _device_of(state: Any) -> torch.device:
-    found = state["device"] if isinstance(state, dict) else state.device
-    assert isinstance(found, torch.device)
-    return found
+    device = state["device"] if isinstance(state, dict) else state.device
+    assert isinstance(device, torch.device)
+    return device
 
 
 class _OfItself(nn.Module):
@@ -82,51 +82,53 @@ class _InContainers(nn.Module):
         self.body, self.scale = _body(), nn.Parameter(torch.ones(8))
         self.register_buffer("shift", torch.ones(8))
         self.weights = [self.body[0].weight]
-        self.named = {"scale": self.scale, "more": (self.shift,)}
+        self.by_name = {"scale": self.scale, "more": (self.shift,)}
         self.holder = types.SimpleNamespace(weight=self.body[2].weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = nn.functional.linear(self.body(x), self.weights[0])
         x = nn.functional.linear(x, self.holder.weight)
-        return (x * self.named["scale"] + self.named["more"][0]).square()
+        return (x * self.by_name["scale"] + self.by_name["more"][0]).square()
 
 
 def test_parameters_in_containers_are_those_of_the_model() -> None:
     model = _InContainers()
-    held = [model.weights[0], *model.named.values(), model.holder.weight]
+    parameters = [model.weights[0], *model.by_name.values(), model.holder.weight]
     traced = trace(model, _X)
-    kept = [s for s in traced.data["storages"] if s["category"] == "parameter"]
-    assert len(kept) == 5
+    storages = [s for s in traced.data["storages"] if s["category"] == "parameter"]
+    assert len(storages) == 5
     assert all(
         a is b
-        for a, b in zip(held, [model.weights[0], *model.named.values(), model.holder.weight])
+        for a, b in zip(
+            parameters, [model.weights[0], *model.by_name.values(), model.holder.weight]
+        )
     )
     _is_exact_and_changes_nothing(model, traced)
 
 
 def _is_exact_and_changes_nothing(model: nn.Module, traced: Trace) -> None:
     expected = _run(model)
-    planned = plan(traced, "min")
-    assert planned.modules
-    found = verify(model, planned, _X, of=traced)
-    assert found.first_difference() is None
-    assert all(map(torch.equal, expected, _run(apply(model, planned))))
+    least_plan = plan(traced, "min")
+    assert least_plan.modules
+    verification = verify(model, least_plan, _X, of=traced)
+    assert verification.first_difference() is None
+    assert all(map(torch.equal, expected, _run(apply(model, least_plan))))
 
 
 def _run(model: nn.Module) -> list[torch.Tensor]:
-    """The loss, gradients and buffers of two steps on the CPU."""
+    """Returns the losses, gradients and buffers of two steps on the CPU."""
     buffers = [b.clone() for b in model.buffers()]
-    found = []
+    values = []
     for _ in range(2):
         model.zero_grad()
         loss = model(_X).sum()
         loss.backward()
-        found += [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
-    found += [b.clone() for b in model.buffers()]
+        values += [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+    values += [b.clone() for b in model.buffers()]
     with torch.no_grad():
         for buffer, before in zip(model.buffers(), buffers):
             buffer.copy_(before)
-    return found
+    return values
 
 
 @pytest.mark.parametrize("kind", ["list", "tensor"])
@@ -137,8 +139,8 @@ def test_ctc_takes_lengths_of_the_host(kind: str) -> None:
     targets = torch.randint(1, 8, (2, 3))
 
     def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        found = model(x).log_softmax(-1)
-        return nn.functional.ctc_loss(found, targets.to(x.device), *lengths)
+        log_probs = model(x).log_softmax(-1)
+        return nn.functional.ctc_loss(log_probs, targets.to(x.device), *lengths)
 
     x = torch.randn(6, 2, 8)
     names = [o["name"] for o in trace(_body(), x, forward_fn=step).data["operators"]]
@@ -149,13 +151,13 @@ def test_ctc_takes_lengths_of_the_host(kind: str) -> None:
 @pytest.mark.parametrize("values", ["known", "real"])
 def test_generators_of_the_device(values: str) -> None:
     before = torch.Generator
-    asked = []
+    checks = []
 
     def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         generator = torch.Generator(x.device).manual_seed(3)
-        asked.append((isinstance(generator, torch.Generator), generator.device == x.device))
+        checks.append((isinstance(generator, torch.Generator), generator.device == x.device))
         of_host = torch.Generator().manual_seed(3)
-        asked.append((type(of_host) is torch._C.Generator, of_host.device.type == "cpu"))
+        checks.append((type(of_host) is torch._C.Generator, of_host.device.type == "cpu"))
         state = generator.get_state()
         x = x + torch.randn(x.shape, generator=generator, device=x.device)
         generator.set_state(state)
@@ -167,7 +169,7 @@ def test_generators_of_the_device(values: str) -> None:
     names = [
         o["name"] for o in trace(_body(), _X, forward_fn=step, values=values).data["operators"]
     ]
-    assert asked and all(map(all, asked))
+    assert checks and all(map(all, checks))
     assert torch.Generator is before
     assert sum(n in _RANDOM for n in names) == 4
 
@@ -183,9 +185,9 @@ def test_checkpoints_by_hand_keep_states_of_the_device() -> None:
     model, states = _body(), []
 
     def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        kept = get_device_states(x)
-        states.append((x.device.type, kept[0]))
-        set_device_states(*kept)
+        devices_and_states = get_device_states(x)
+        states.append((x.device.type, devices_and_states[0]))
+        set_device_states(*devices_and_states)
         return model(x).mean()
 
     step(model, _X).backward()
@@ -206,11 +208,11 @@ class _Codes(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = nn.functional.gelu(self.before(x))
         nearest = torch.cdist(x.detach(), self.codes).argmin(-1)
-        chosen = nn.functional.one_hot(nearest, 5).type(x.dtype)
-        quantised = chosen @ self.codes
+        one_hot = nn.functional.one_hot(nearest, 5).type(x.dtype)
+        quantised = one_hot @ self.codes
         if self.training:
-            self.counts.lerp_(chosen.sum(0), 0.1)
-            self.codes.lerp_(chosen.t() @ x.detach(), 0.1)
+            self.counts.lerp_(one_hot.sum(0), 0.1)
+            self.codes.lerp_(one_hot.t() @ x.detach(), 0.1)
         x = x + (quantised - x).detach()
         return nn.functional.gelu(self.after(x)).sigmoid()[:, :8]
 

@@ -29,7 +29,7 @@ def test_predicted_is_measured_at_every_operator(
     traced = trace(model, **options)
     names = " ".join(operator["name"] for operator in traced.data["operators"])
     assert ("_to_copy" in names) >= (autocast is not None)
-    with verifying(model, of=traced, **options) as verified:
+    with verifying(model, model_trace=traced, **options) as verified:
         for label, plan in plans(example, traced):
             if name == "shared" and autocast and "chance" in label:
                 continue  # Casts of weights are among the operators of the first call.
@@ -53,10 +53,10 @@ def test_so_it_is_with_microbatches_and_updates(name: str, options: dict[str, An
     model, inputs = example.on_meta()
     options = {"accumulate": 2, **options}
     traced = trace(model, **options, **inputs)
-    planned = [("acplan", plan(traced, "min"))]
+    least = [("acplan", plan(traced, "min"))]
     some = list(plans(example, traced, seeds=1))[::3]
-    with verifying(model, of=traced, **options, **inputs) as verified:
-        for label, made in (*some, *planned):
-            result = verified(made)
+    with verifying(model, model_trace=traced, **options, **inputs) as verified:
+        for label, trial_plan in (*some, *least):
+            result = verified(trial_plan)
             assert result.first_difference() is None, f"{label}: {result}"
-    assert planned[0][1].peak_bytes == result.measured_bytes
+    assert least[0][1].peak_bytes == result.measured_bytes

@@ -29,7 +29,7 @@ def _output(*command: str) -> str:
 
 
 def _output_of_two(*script: str) -> str:
-    """What two processes of a group print."""
+    """Returns what two processes of a group print."""
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     return _output(*launch, str(TESTS / "rank.py"), *script)
 
@@ -37,8 +37,8 @@ def _output_of_two(*script: str) -> str:
 def test_first_plan() -> None:
     output = _output("first_plan.py")
     assert "10.00 GiB (10,737,418,240 bytes)" in output
-    (found,) = re.findall(r"re-traced ([\d,]+) \(\+0\.0000%\), equal at all", output)
-    assert int(found.replace(",", "")) <= 10 << 30
+    (retraced_bytes,) = re.findall(r"re-traced ([\d,]+) \(\+0\.0000%\), equal at all", output)
+    assert int(retraced_bytes.replace(",", "")) <= 10 << 30
 
 
 def test_hf_trainer() -> None:

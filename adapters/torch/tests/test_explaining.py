@@ -34,14 +34,14 @@ def _gpt2(vocabulary: int = 2048, **more: Any) -> tuple[nn.Module, dict[str, Any
 
 def test_bytes_add_up_and_levers_are_traces() -> None:
     model, x = _net(), torch.randn(16, 64)
-    found = acplan.explain(
+    explanation = acplan.explain(
         model, x, levers=["optimizer: fused", "half the microbatch"], **_FAST
     )
     traced = acplan.trace(model, x)
-    for account in (found.data["baseline"], found.data["least"]):
+    for account in (explanation.data["baseline"], explanation.data["least"]):
         assert sum(account["by_kind"].values()) == account["peak_bytes"]
-    assert found.peak_bytes == traced.peak_bytes
-    own, fused, half, *_ = found.levers
+    assert explanation.peak_bytes == traced.peak_bytes
+    own, fused, half, *_ = explanation.levers
     assert own.peak_bytes == traced.peak_bytes
     assert fused.peak_bytes == acplan.trace(model, x, optimizer="adamw-fused").peak_bytes
     halved = acplan.trace(model, x[:8].clone(), accumulate=2)
@@ -50,7 +50,7 @@ def test_bytes_add_up_and_levers_are_traces() -> None:
     assert half.step_ms == pytest.approx(2 * step_ms)
     least = acplan.plan(halved, "min", **_FAST).peak_bytes
     assert half.least_bytes == least
-    text = str(found)
+    text = str(explanation)
     assert "optimizer: fused" in text and max(map(len, text.splitlines())) <= 100
 
 
@@ -67,23 +67,23 @@ def test_an_implementation_is_that_of_the_optimizer(
     kind: str, lever: str, options: dict[str, bool]
 ) -> None:
     model, x = _net(), torch.randn(4, 64)
-    given: Any = {
+    optimizer: Any = {
         "name": "adam",
         "class": torch.optim.Adam,
         "instance": torch.optim.Adam(model.parameters()),
     }[kind]
-    step = TrainingStep.of(model, (x,), {"optimizer": given})
+    step = TrainingStep.from_arguments(model, (x,), {"optimizer": optimizer})
     with with_levers(step, [LEVERS[lever]]) as changed:
-        found = acplan.trace(model, x, **changed.options())
-    wanted = acplan.trace(model, x, optimizer=lambda p: torch.optim.Adam(p, **options))
-    assert found.data == wanted.data
+        actual = acplan.trace(model, x, **changed.options())
+    expected = acplan.trace(model, x, optimizer=lambda p: torch.optim.Adam(p, **options))
+    assert actual.data == expected.data
     if kind == "instance":
-        assert given.param_groups[0]["foreach"] is None and not given.state
+        assert optimizer.param_groups[0]["foreach"] is None and not optimizer.state
 
 
 def test_bf16_state_halves_it() -> None:
     model, x = _net(), torch.randn(4, 64)
-    step = TrainingStep.of(model, (x,), {})
+    step = TrainingStep.from_arguments(model, (x,), {})
 
     def state_of(trace: acplan.Trace) -> int:
         return sum(s["bytes"] for s in trace.data["storages"] if s["category"] == "optimizer")
@@ -99,18 +99,18 @@ def test_bf16_state_is_the_optimizer_with_rounded_moments() -> None:
     torch.manual_seed(0)
     plain, half = _net(), _net()
     half.load_state_dict(plain.state_dict())
-    step = TrainingStep.of(half, (), {"optimizer": "adamw"})
+    step = TrainingStep.from_arguments(half, (), {"optimizer": "adamw"})
     with with_levers(step, [LEVERS["optimizer: bf16 state"]]) as changed:
         assert callable(changed.optimizer)
         optimizer = changed.optimizer(list(half.parameters()))
-    wanted = torch.optim.AdamW(plain.parameters(), foreach=False)
+    plain_optimizer = torch.optim.AdamW(plain.parameters(), foreach=False)
     for _ in range(3):
         x = torch.randn(8, 64)
-        for model, its in ((plain, wanted), (half, optimizer)):
+        for model, its in ((plain, plain_optimizer), (half, optimizer)):
             model(x).square().mean().backward()
             its.step()
             its.zero_grad()
-        for state in wanted.state.values():
+        for state in plain_optimizer.state.values():
             for key in ("exp_avg", "exp_avg_sq"):
                 state[key] = state[key].bfloat16().float()
     for a, b in zip(plain.parameters(), half.parameters()):
@@ -126,13 +126,13 @@ def test_the_loss_without_logits_is_the_loss(rows: int | None, reduction: str) -
     leaves = [t.requires_grad_() for t in (hidden, weight, bias)]
     target = torch.randint(0, 50, (37,))
     target[3] = -100
-    wanted = F.cross_entropy(F.linear(*leaves), target, reduction=reduction)
-    found = acplan.linear_cross_entropy(
+    expected = F.cross_entropy(F.linear(*leaves), target, reduction=reduction)
+    actual = acplan.linear_cross_entropy(
         hidden, weight, target, bias, reduction=reduction, rows=rows
     )
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(actual, expected)
     for a, b in zip(
-        torch.autograd.grad(3 * found, leaves), torch.autograd.grad(3 * wanted, leaves)
+        torch.autograd.grad(3 * actual, leaves), torch.autograd.grad(3 * expected, leaves)
     ):
         torch.testing.assert_close(a, b)
 
@@ -159,17 +159,17 @@ def test_the_fused_loss_is_the_models(make: Any) -> None:
     torch.manual_seed(0)
     model, inputs = make()
     model.eval()
-    wanted = model(**inputs).loss
+    expected = model(**inputs).loss
     trained = [p for p in model.parameters() if p.requires_grad]
-    gradients = torch.autograd.grad(wanted, trained)
-    step = TrainingStep.of(model, (), inputs)
+    gradients = torch.autograd.grad(expected, trained)
+    step = TrainingStep.from_arguments(model, (), inputs)
     with with_levers(step, [LEVERS["loss: fused with the last layer"]]) as changed:
         assert changed.loss_fn is not None
-        found = changed.loss_fn(model(**inputs))
-        again = torch.autograd.grad(found, trained)
+        actual = changed.loss_fn(model(**inputs))
+        fused_gradients = torch.autograd.grad(actual, trained)
         traced = acplan.trace(model, **changed.options())
-    torch.testing.assert_close(found, wanted)
-    for a, b in zip(again, gradients):
+    torch.testing.assert_close(actual, expected)
+    for a, b in zip(fused_gradients, gradients):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
     model.train()
     before = acplan.trace(model, **inputs)
@@ -181,13 +181,13 @@ def test_the_fused_loss_is_the_models(make: Any) -> None:
     assert not any(s["bytes"] >= logits and s["born"] >= 0 for s in traced.data["storages"])
     # And afterwards the model is as it was.
     model.eval()
-    torch.testing.assert_close(model(**inputs).loss, wanted)
+    torch.testing.assert_close(model(**inputs).loss, expected)
 
 
 def test_attention_and_layout_are_put_back() -> None:
     model, inputs = _gpt2()
     was = model.config._attn_implementation
-    step = TrainingStep.of(model, (), inputs)
+    step = TrainingStep.from_arguments(model, (), inputs)
     with with_levers(step, [LEVERS["attention: eager"]]) as changed:
         eager = acplan.trace(model, **changed.options())
     assert model.config._attn_implementation == was
@@ -196,7 +196,7 @@ def test_attention_and_layout_are_put_back() -> None:
     before = list(convolution.parameters())
     x = torch.randn(2, 3, 16, 16)
     optimizer = torch.optim.AdamW(before)
-    step = TrainingStep.of(convolution, (x,), {"optimizer": optimizer})
+    step = TrainingStep.from_arguments(convolution, (x,), {"optimizer": optimizer})
     with with_levers(step, [LEVERS["channels_last"]]) as changed:
         assert not convolution[0].weight.is_contiguous()
         acplan.trace(convolution, *changed.args, **changed.options())
@@ -215,15 +215,15 @@ def test_attention_and_layout_are_put_back() -> None:
     ],
 )
 def test_what_does_not_apply_has_no_figures(lever: str, why: str) -> None:
-    found = acplan.explain(_net(), torch.randn(3, 64), levers=[lever], **_FAST)
-    (_, of_lever) = found.levers
+    explanation = acplan.explain(_net(), torch.randn(3, 64), levers=[lever], **_FAST)
+    (_, of_lever) = explanation.levers
     assert not of_lever.is_measured and of_lever.step_ms is None
-    assert why in of_lever.why_not and why in str(found)
+    assert why in of_lever.why_not and why in str(explanation)
 
 
 def test_a_loss_that_is_not_of_logits_alone_is_refused() -> None:
     model, inputs = _gpt2()
-    step = TrainingStep.of(
+    step = TrainingStep.from_arguments(
         model, (), {**inputs, "loss_fn": lambda output: output.logits.square().mean()}
     )
     del step.kwargs["labels"]
@@ -236,15 +236,15 @@ def test_the_best_of_each_sort_is_set_together() -> None:
     names = ["optimizer: fused", "optimizer: for-loop", "half the microbatch"]
     levers = [LEVERS[name] for name in names]
     own = acplan.explain(_net(), torch.randn(4, 64), levers=[names[0]], **_FAST).levers[0]
-    of = [dataclasses.replace(own, least_bytes=least) for least in (90, 80, 10)]
+    measurements = [dataclasses.replace(own, least_bytes=least) for least in (90, 80, 10)]
     own = dataclasses.replace(own, least_bytes=100)
-    assert _helpful(own, levers, of) == [levers[1]]
+    assert _helpful(own, levers, measurements) == [levers[1]]
 
 
 def test_a_trace_is_explained_without_levers(tmp_path: pathlib.Path) -> None:
     traced = acplan.trace(_net(), torch.randn(4, 64))
-    found = acplan.explain(traced, budget="1MiB", **_FAST)
-    assert not found.levers and not found.data["fits"]
+    explanation = acplan.explain(traced, budget="1MiB", **_FAST)
+    assert not explanation.levers and not explanation.data["fits"]
     with pytest.raises(acplan.AcplanError, match="takes no arguments"):
         acplan.explain(traced, torch.randn(4, 64))
     with pytest.raises(acplan.AcplanError, match="levers: expected some of"):
@@ -256,10 +256,10 @@ def test_infeasible_says_what_matters_most() -> None:
         return model(x).square().mean()
 
     traced = acplan.trace(_net(), torch.randn(4096, 64), forward_fn=loss)
-    with pytest.raises(acplan.AcplanError, match="no plan discards") as told:
+    with pytest.raises(acplan.AcplanError, match="every plan keeps") as error:
         acplan.plan(traced, "1MiB")
-    assert "at tests/test_explaining.py:" in str(told.value)
-    assert str(told.value).endswith("acplan explain shows what takes the memory, line by line")
+    assert "at tests/test_explaining.py:" in str(error.value)
+    assert str(error.value).endswith("acplan explain shows what takes the memory, line by line")
 
 
 class _Transformed(nn.Module):
@@ -276,8 +276,10 @@ class _Transformed(nn.Module):
 
 def test_modules_that_the_trace_bars_are_listed(tmp_path: pathlib.Path) -> None:
     model = nn.Sequential(_Transformed(), _Transformed(), nn.Linear(64, 64))
-    found = acplan.explain(acplan.trace(model, torch.randn(512, 64)))
-    (barred,) = (row for row in found.data["no_units"] if "Sequential.*" in row["modules"])
+    explanation = acplan.explain(acplan.trace(model, torch.randn(512, 64)))
+    (barred,) = (
+        row for row in explanation.data["no_units"] if "Sequential.*" in row["modules"]
+    )
     assert barred["count"] == 2 and barred["bytes"] > 0
     assert "may not run again: more than one backward pass" in barred["why"]
 
@@ -285,9 +287,9 @@ def test_modules_that_the_trace_bars_are_listed(tmp_path: pathlib.Path) -> None:
 def test_from_the_shell(tmp_path: pathlib.Path, capsys: Any) -> None:
     flags = ["--hf-config", "gpt2", "--set", "n_layer=1", "--batch", "2", "--seq", "16"]
     flags += ["--time-limit", "0.2", "--levers", "optimizer: fused"]
-    written = tmp_path / "explanation.json"
-    assert main(["explain", *flags, "-o", str(written)]) == 0
+    output = tmp_path / "explanation.json"
+    assert main(["explain", *flags, "-o", str(output)]) == 0
     assert "optimizer: fused" in capsys.readouterr().out
-    assert json.loads(written.read_text())["levers"][1]["lever"] == "optimizer: fused"
+    assert json.loads(output.read_text())["levers"][1]["lever"] == "optimizer: fused"
     assert main(["explain", "--levers", "none"]) == 2
     assert "expected one of TRACE" in capsys.readouterr().err

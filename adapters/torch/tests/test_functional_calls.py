@@ -25,7 +25,8 @@ def _x() -> torch.Tensor:
 
 
 def _gradients(model: nn.Module) -> list[torch.Tensor]:
-    """Of the parameters, by a call with others that are made of them."""
+    """Returns the gradients of the parameters after a call with others that are made of
+    them."""
     others = {name: 1.5 * value for name, value in model.named_parameters()}
     functional_call(model, others, (_x(),)).square().mean().backward()
     return [p.grad for p in model.parameters()]
@@ -33,26 +34,26 @@ def _gradients(model: nn.Module) -> list[torch.Tensor]:
 
 def test_gradients_are_those_of_the_parameters_that_were_given() -> None:
     expected = _gradients(_model())
-    planned = acplan.apply(_model(), PLAN)
+    model = acplan.apply(_model(), PLAN)
     with pytest.warns(
         PlanMismatchWarning, match="Sequential.0: it runs with other param"
-    ) as told:
-        found = _gradients(planned)
-    assert len([w for w in told if w.category is PlanMismatchWarning]) == 2  # units
-    torch.testing.assert_close(found, expected)
+    ) as caught_warnings:
+        actual = _gradients(model)
+    assert len([w for w in caught_warnings if w.category is PlanMismatchWarning]) == 2  # units
+    torch.testing.assert_close(actual, expected)
 
 
 def test_a_strict_plan_refuses_them() -> None:
-    planned = acplan.apply(_model(), PLAN, strict=True)
+    model = acplan.apply(_model(), PLAN, strict=True)
     with pytest.raises(AcplanError, match="Sequential.0: it runs with other parameters"):
-        _gradients(planned)
+        _gradients(model)
 
 
 def test_its_own_parameters_are_no_others() -> None:
-    planned = acplan.apply(_model(), PLAN, strict=True)
+    model = acplan.apply(_model(), PLAN, strict=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        functional_call(planned, dict(planned.named_parameters()), (_x(),)).sum().backward()
+        functional_call(model, dict(model.named_parameters()), (_x(),)).sum().backward()
 
 
 def test_gradients_as_functions() -> None:
@@ -66,8 +67,8 @@ def test_gradients_as_functions() -> None:
     expected = gradients_of(_model())
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # within transforms units never run again
-        found = gradients_of(acplan.apply(_model(), PLAN, strict=True))
-    torch.testing.assert_close(list(found.values()), list(expected.values()))
+        actual = gradients_of(acplan.apply(_model(), PLAN, strict=True))
+    torch.testing.assert_close(list(actual.values()), list(expected.values()))
 
 
 class _Mlp(nn.Module):
@@ -93,8 +94,8 @@ class _Hyper(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate = self.gate(x).mean()
-        moved = {name: gate * w for name, w in self.inner.named_parameters()}
-        return x + functional_call(self.inner, moved, (x,))
+        weights = {name: gate * w for name, w in self.inner.named_parameters()}
+        return x + functional_call(self.inner, weights, (x,))
 
 
 def test_modules_that_borrow_are_no_units_and_those_around_are() -> None:
@@ -110,12 +111,12 @@ def test_modules_that_borrow_are_no_units_and_those_around_are() -> None:
     x = torch.randn(32, 16, generator=torch.Generator().manual_seed(1))
     traced = acplan.trace(model(), x, workspaces=False)
     assert any("6 modules may be no units" in note for note in traced.notes)
-    planned = acplan.plan(traced, "min", segments="none")
-    assert {unit.fqn for unit in planned.modules} >= {"Sequential.0", "Sequential.1"}
-    assert not any("inner" in unit.fqn for unit in planned.modules)
-    assert acplan.verify(model(), planned, x, of=traced).first_difference() is None
-    found = run(acplan.apply(model(), planned, strict=True))
-    torch.testing.assert_close(found, run(model()), rtol=0, atol=0)
+    plan = acplan.plan(traced, "min", segments="none")
+    assert {unit.fqn for unit in plan.modules} >= {"Sequential.0", "Sequential.1"}
+    assert not any("inner" in unit.fqn for unit in plan.modules)
+    assert acplan.verify(model(), plan, x, of=traced).first_difference() is None
+    actual = run(acplan.apply(model(), plan, strict=True))
+    torch.testing.assert_close(actual, run(model()), rtol=0, atol=0)
 
 
 def _dual(model: nn.Module) -> object:
@@ -149,5 +150,5 @@ def test_within_transforms_units_run_as_without_a_plan(transform: str) -> None:
     run = TRANSFORMS[transform]
     with warnings.catch_warnings():
         warnings.simplefilter("error", PlanMismatchWarning)
-        found = run(acplan.apply(_model(), PLAN, strict=True))
-    torch.testing.assert_close(found, run(_model()))
+        actual = run(acplan.apply(_model(), PLAN, strict=True))
+    torch.testing.assert_close(actual, run(_model()))

@@ -36,9 +36,9 @@ def of_mlp(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any
 
 
 def test_a_model_runs_as_its_plans_say(of_mlp: Any) -> None:
-    code, found, _ = of_mlp
+    code, data, _ = of_mlp
     assert code == 0
-    rows = {row["plan"]: row for row in found["rows"]}
+    rows = {row["plan"]: row for row in data["rows"]}
     assert list(rows) == ["none", "blocks", "80%", "60%", "min", "offload"]
     for name in ("none", "blocks", "min"):
         row = rows[name]
@@ -56,17 +56,17 @@ def test_a_model_runs_as_its_plans_say(of_mlp: Any) -> None:
 
 
 def test_a_budget_that_no_plan_fits_is_a_note(of_mlp: Any) -> None:
-    _, found, table = of_mlp
-    row = next(row for row in found["rows"] if row["plan"] == "60%")
+    _, data, table = of_mlp
+    row = next(row for row in data["rows"] if row["plan"] == "60%")
     assert row["note"].startswith("infeasible") and row["good"]
     assert "  note: infeasible" in table
 
 
 def test_the_file_and_the_table_say_of_what_they_are(of_mlp: Any) -> None:
-    _, found, table = of_mlp
-    assert (found["format"], found["version"]) == ("acplan.gpu_check", 1)
-    assert found["torch"] == torch.__version__ and found["cuda"] is None
-    assert len(found["date"]) == len("2026-01-31")
+    _, data, table = of_mlp
+    assert (data["format"], data["version"]) == ("acplan.gpu_check", 1)
+    assert data["torch"] == torch.__version__ and data["cuda"] is None
+    assert len(data["date"]) == len("2026-01-31")
     lines = table.splitlines()
     assert "memory not measured" in lines[0] and "no CUDA" in lines[0]
     assert lines[2].split()[:4] == ["model", "plan", "batch", "budget"]
@@ -190,8 +190,8 @@ def test_blocks() -> None:
         ("lstm", "_WithLoss.body", 1),
     ):
         with torch.device("meta"):
-            found = blocks_of(_SMALL[name]().make())
-        assert (found[0], len(found)) == (first, count)
+            names = blocks_of(_SMALL[name]().make())
+        assert (names[0], len(names)) == (first, count)
     nested = nn.Sequential(nn.Sequential(nn.Sequential(nn.ReLU())), nn.ReLU())
     assert blocks_of(nested) == ["Sequential.0"]
 
@@ -203,8 +203,8 @@ def test_every_model_has_a_loss(name: str) -> None:
     torch.manual_seed(0)
     loss = model.make()(**model.inputs(2))["loss"]
     assert loss.dim() == 0 and loss.isfinite()
-    again = model.inputs(2)
-    assert all(torch.equal(again[key], x) for key, x in model.inputs(2).items())
+    inputs = model.inputs(2)
+    assert all(torch.equal(inputs[key], x) for key, x in model.inputs(2).items())
 
 
 def test_models_of_real_size_are_told_to_need_transformers(

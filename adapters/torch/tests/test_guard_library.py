@@ -101,9 +101,9 @@ def test_what_belongs_to_another_user_is_not_loaded(
 def test_a_link_is_not_loaded(compiled: pathlib.Path) -> None:
     load_guard()
     path = _only_file(compiled)
-    elsewhere = compiled.parent / "elsewhere.so"
-    path.rename(elsewhere)
-    path.symlink_to(elsewhere)
+    target = compiled.parent / "elsewhere.so"
+    path.rename(target)
+    path.symlink_to(target)
     load_guard()
     assert _calls(compiled) == 2
     assert not _only_file(compiled).is_symlink()

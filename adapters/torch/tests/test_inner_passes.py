@@ -17,8 +17,8 @@ from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
 Tensors = tuple[torch.Tensor, ...]
 
 
-def _gradient(of: torch.Tensor, by: torch.Tensor, graph: bool = True) -> torch.Tensor:
-    return torch.autograd.grad(of, by, create_graph=graph)[0]
+def _gradient(output: torch.Tensor, source: torch.Tensor, graph: bool = True) -> torch.Tensor:
+    return torch.autograd.grad(output, source, create_graph=graph)[0]
 
 
 def _mlp(count: int = 3) -> nn.Sequential:
@@ -85,35 +85,39 @@ def _penalty(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def _third_derivative(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     x = x.detach().requires_grad_()
-    found = y = model(x)
+    derivative = y = model(x)
     for _ in range(3):
-        found = _gradient(found.sum(), x)
-    return (found + y).pow(2).mean()
+        derivative = _gradient(derivative.sum(), x)
+    return (derivative + y).pow(2).mean()
 
 
 def _meta(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     weights: dict[str, torch.Tensor] = dict(model.named_parameters())
     loss = mse_loss(functional_call(model, weights, (x,)), y)
     steps = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
-    moved = {name: w - 0.1 * s for (name, w), s in zip(weights.items(), steps)}
-    return mse_loss(functional_call(model, moved, (x,)), y)
+    stepped = {name: w - 0.1 * s for (name, w), s in zip(weights.items(), steps)}
+    return mse_loss(functional_call(model, stepped, (x,)), y)
 
 
-def _clone(module: nn.Module, moved: dict[torch.Tensor, torch.Tensor]) -> nn.Module:
-    """As learn2learn makes clones: by the attributes, and with other parameters."""
+def _clone(module: nn.Module, parameter_of: dict[torch.Tensor, torch.Tensor]) -> nn.Module:
+    """Clones a module as learn2learn does: by its attributes, and with other parameters."""
     clone = module.__new__(type(module))
     clone.__dict__ = module.__dict__.copy()
-    parameters = {name: moved[p] for name, p in module._parameters.items() if p is not None}
+    parameters = {
+        name: parameter_of[p] for name, p in module._parameters.items() if p is not None
+    }
     clone.__dict__["_parameters"] = parameters
-    clone.__dict__["_modules"] = {n: _clone(m, moved) for n, m in module._modules.items() if m}
+    clone.__dict__["_modules"] = {
+        n: _clone(m, parameter_of) for n, m in module._modules.items() if m
+    }
     return clone
 
 
 def _clones(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     weights = [*model.parameters()]
     steps = torch.autograd.grad(mse_loss(model(x), y), weights, create_graph=True)
-    moved = {w: w - 0.1 * s for w, s in zip(weights, steps)}
-    return mse_loss(_clone(model, moved)(x), y)
+    parameter_of = {w: w - 0.1 * s for w, s in zip(weights, steps)}
+    return mse_loss(_clone(model, parameter_of)(x), y)
 
 
 def _two_passes(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -124,10 +128,10 @@ def _two_passes(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Ten
 def _game(model: nn.ModuleDict, z: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
     makes, judges = model["makes"], model["judges"]
     judges.requires_grad_(True)
-    made = makes(z)
-    (softplus(judges(made.detach())) + softplus(-judges(real))).mean().backward()
+    images = makes(z)
+    (softplus(judges(images.detach())) + softplus(-judges(real))).mean().backward()
     judges.requires_grad_(False)
-    return softplus(-judges(made)).mean()
+    return softplus(-judges(images)).mean()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,19 +143,19 @@ class _Case:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
-    def given(self) -> Tensors:
+    def arguments(self) -> Tensors:
         torch.manual_seed(1)
         return tuple(torch.randn(256, 16) for _ in range(self.inputs))
 
     def gradients(self, model: nn.Module) -> list[torch.Tensor | None]:
         model.requires_grad_(True)
         forward_fn = self.options.get("forward_fn")
-        loss = forward_fn(model, *self.given) if forward_fn else model(*self.given)
+        loss = forward_fn(model, *self.arguments) if forward_fn else model(*self.arguments)
         loss.backward()
         return [loss.detach(), *(p.grad for p in model.parameters())]
 
 
-def _made(make: Callable[[], nn.Module]) -> nn.Module:
+def _seeded_model(make: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     return make()
 
@@ -183,16 +187,20 @@ _CASES = {
 @pytest.mark.parametrize("name", _CASES)
 def test_a_step_is_planned_and_runs_as_predicted(name: str, one_thread: None) -> None:
     case = _CASES[name]
-    trace = acplan.trace(_made(case.make), *case.given, workspaces=False, **case.options)
-    expected = case.gradients(_made(case.make))
+    trace = acplan.trace(
+        _seeded_model(case.make), *case.arguments, workspaces=False, **case.options
+    )
+    expected = case.gradients(_seeded_model(case.make))
     least = acplan.plan(trace, "min")
     assert least.peak_bytes <= case.least * trace.peak_bytes
     middle = (least.peak_bytes + trace.peak_bytes) // 2
     for plan in (least, acplan.plan(trace, middle)):
-        verified = acplan.verify(_made(case.make), plan, *case.given, of=trace, **case.options)
+        verified = acplan.verify(
+            _seeded_model(case.make), plan, *case.arguments, of=trace, **case.options
+        )
         assert verified.first_difference() is None
-        planned = acplan.apply(_made(case.make), plan, strict=True)
-        torch.testing.assert_close(case.gradients(planned), expected, rtol=0, atol=0)
+        planned_model = acplan.apply(_seeded_model(case.make), plan, strict=True)
+        torch.testing.assert_close(case.gradients(planned_model), expected, rtol=0, atol=0)
 
 
 def test_a_note_says_which_line_keeps_modules_from_being_units() -> None:
@@ -233,15 +241,15 @@ def _spent(loss: torch.Tensor) -> torch.Tensor:
 
 def test_several_optimizers_are_refused_with_the_way_out() -> None:
     model = nn.Linear(4, 4)
-    given: Any = [torch.optim.SGD(model.parameters()), torch.optim.SGD(model.parameters())]
+    optimizers: Any = [torch.optim.SGD(model.parameters()), torch.optim.SGD(model.parameters())]
     with pytest.raises(
         AcplanError, match="found list; of several optimizers trace the step of"
     ):
-        acplan.trace(model, torch.randn(2, 4), optimizer=given)
+        acplan.trace(model, torch.randn(2, 4), optimizer=optimizers)
 
 
 class _Waves(nn.Module):
-    """Of which a plan skips the first operator, unless the input needs a gradient."""
+    """A module whose first operator a plan skips, unless the input needs a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,7 +268,7 @@ def _waves() -> nn.Sequential:
 
 
 def _plans_that_skip() -> list[Plan]:
-    trace = acplan.trace(_made(_waves), torch.randn(256, 16), workspaces=False)
+    trace = acplan.trace(_seeded_model(_waves), torch.randn(256, 16), workspaces=False)
     least = acplan.plan(trace, "min").peak_bytes
     shares = (0.3, 0.6)
     plans = [acplan.plan(trace, int(least + s * (trace.peak_bytes - least))) for s in shares]
@@ -277,7 +285,7 @@ def _values(
     return [x.grad, *(p.grad for p in model.parameters())]
 
 
-def _again(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def _loss_after_gradients(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     loss = model(x).pow(2).mean()
     by_input = torch.autograd.grad(loss, x, retain_graph=True)[0]
     loss.backward(retain_graph=True)
@@ -286,24 +294,26 @@ def _again(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def _by_parameters(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     loss = model(x).pow(2).mean()
-    found = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
-    return loss + sum(gradient.pow(2).sum() for gradient in found)
+    gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    return loss + sum(gradient.pow(2).sum() for gradient in gradients)
 
 
-@pytest.mark.parametrize("loss_of", [_penalty, _third_derivative, _again, _by_parameters])
+@pytest.mark.parametrize(
+    "loss_of", [_penalty, _third_derivative, _loss_after_gradients, _by_parameters]
+)
 def test_more_gradients_than_in_the_trace_are_right(loss_of: Any, one_thread: None) -> None:
-    expected = _values(_made(_waves), loss_of)
+    expected = _values(_seeded_model(_waves), loss_of)
     for plan in _plans_that_skip():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlanMismatchWarning)
-            found = _values(acplan.apply(_made(_waves), plan), loss_of)
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+            actual = _values(acplan.apply(_seeded_model(_waves), plan), loss_of)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 def test_what_is_skipped_and_asked_for_is_told(one_thread: None) -> None:
     with pytest.warns(PlanMismatchWarning, match="backward asks for more than in the trace"):
         for plan in _plans_that_skip():
-            _values(acplan.apply(_made(_waves), plan), _again)
+            _values(acplan.apply(_seeded_model(_waves), plan), _loss_after_gradients)
 
 
 @pytest.mark.parametrize("units", [["0", "1", "2"], ["0-1", "2"]])
@@ -319,23 +329,28 @@ def test_a_gradient_within_a_unit_that_is_not_planned_is_right(
     def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return model(x).pow(2).mean()
 
-    expected = _values(descending(_made(_waves)), loss_of)
+    expected = _values(descending(_seeded_model(_waves)), loss_of)
     by_hand = Plan(tuple(PlannedModule(f"Sequential.{unit}") for unit in units))
     for plan in (*_plans_that_skip(), by_hand):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlanMismatchWarning)
-            found = _values(descending(acplan.apply(_made(_waves), plan)), loss_of)
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+            actual = _values(descending(acplan.apply(_seeded_model(_waves), plan)), loss_of)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 def test_a_plan_of_such_a_module_is_saved_and_taken_back(tmp_path: Any) -> None:
     case = _CASES["layers that descend"]
-    trace = acplan.trace(_made(case.make), *case.given, workspaces=False)
+    trace = acplan.trace(_seeded_model(case.make), *case.arguments, workspaces=False)
     path = tmp_path / "plan.json"
     acplan.plan(trace, "min").save(path)
-    model = _made(case.make)
+    model = _seeded_model(case.make)
     keys, modules = [*model.state_dict()], [*model.modules()]
-    planned = acplan.apply(model, path)
-    assert [*planned.state_dict()] == keys
-    assert acplan.verify(_made(case.make), Plan.load(path), *case.given, of=trace).error == 0
-    assert [*acplan.remove(planned).modules()] == modules
+    planned_model = acplan.apply(model, path)
+    assert [*planned_model.state_dict()] == keys
+    assert (
+        acplan.verify(
+            _seeded_model(case.make), Plan.load(path), *case.arguments, of=trace
+        ).error
+        == 0
+    )
+    assert [*acplan.remove(planned_model).modules()] == modules

@@ -1,5 +1,5 @@
-"""What acplan has no business with: a model's own state, what it is given, its user's hooks
-and modes, other threads, signals."""
+"""Things that acplan leaves alone: a model's own state, what it is given, its user's hooks and
+modes, other threads, signals."""
 
 import collections
 import contextlib
@@ -38,8 +38,8 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(2))
         self.takes = takes
 
-    def forward(self, given: Any) -> torch.Tensor:
-        x = self.takes(given)
+    def forward(self, batch: Any) -> torch.Tensor:
+        x = self.takes(batch)
         for block in self.blocks:
             x = block(x)
         return x.square().mean()
@@ -64,14 +64,14 @@ def _x() -> torch.Tensor:
 
 
 def _compiled(model: Any, budget: Any = "100%", **kwargs: Any) -> Any:
-    given = {"blocks": model.blocks, "backend": "aot_eager", "strict": True} | kwargs
-    return acplan.compile(model, budget, **given)
+    options = {"blocks": model.blocks, "backend": "aot_eager", "strict": True} | kwargs
+    return acplan.compile(model, budget, **options)
 
 
 def _plan_step(model: Any, *args: Any) -> None:
-    made = partitioner("100%", model=model, strict=True, fused=False)
-    made.plan_step(Compilation(model, tuple(model.blocks), "aot_eager"), args, {})
-    assert made.step_plan is not None
+    planner = partitioner("100%", model=model, strict=True, fused=False)
+    planner.plan_step(Compilation(model, tuple(model.blocks), "aot_eager"), args, {})
+    assert planner.step_plan is not None
 
 
 def _is_planned(compiled: Any) -> bool:
@@ -177,8 +177,8 @@ def test_what_can_be_read_once_is_left_to_the_model() -> None:
     expected = Model(_sum)([_x(), _x()])
     compiled = _compiled(Model(_sum), strict=False)
     with pytest.warns(UserWarning, match="generator, which can be read once"):
-        found = compiled(x for x in [_x(), _x()])
-    torch.testing.assert_close(found, expected)
+        actual = compiled(x for x in [_x(), _x()])
+    torch.testing.assert_close(actual, expected)
     with pytest.raises(AcplanError, match="list_iterator, which can be read once"):
         acplan.trace(Model(_sum), iter([_x(), _x()]))
 
@@ -204,8 +204,8 @@ class Ending(Model):
 
     error: BaseException | None = None
 
-    def forward(self, given: Any) -> torch.Tensor:
-        x = self.blocks[0](given)
+    def forward(self, batch: Any) -> torch.Tensor:
+        x = self.blocks[0](batch)
         if self.error is not None:
             raise self.error
         return self.blocks[1](x).square().mean()
@@ -254,10 +254,10 @@ def test_marks_of_sizes_are_taken_over() -> None:
 
 
 class Checkpointing(Model):
-    def forward(self, given: Any) -> torch.Tensor:
+    def forward(self, x: Any) -> torch.Tensor:
         for block in self.blocks:
-            given = checkpoint(block, given, use_reentrant=False)
-        return given.square().mean()
+            x = checkpoint(block, x, use_reentrant=False)
+        return x.square().mean()
 
 
 @compiled_steps
@@ -267,10 +267,10 @@ def test_a_checkpoint_around_graphs_is_no_step_that_is_planned_as_one() -> None:
 
 
 def test_hooks_and_modes_of_the_user_see_nothing() -> None:
-    seen: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        seen.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
@@ -280,14 +280,14 @@ def test_hooks_and_modes_of_the_user_see_nothing() -> None:
         if compiles_fakes():
             _plan_step(Model(), _x())
     assert flops.get_total_flops() == 0
-    assert seen == []
+    assert tensors == []
 
 
-@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
-def test_a_step_is_one_with_gradients(without: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_step_is_one_with_gradients(mode: Callable[[], Any]) -> None:
     model, x = Model(), _x()
     expected = acplan.trace(model, x).data
-    with without():
+    with mode():
         assert acplan.trace(model, x).data["operators"] == expected["operators"]
 
 
@@ -304,12 +304,12 @@ def _said_of_cuda() -> tuple[Any, ...]:
 
 def test_other_threads_have_pytorch_as_it_is() -> None:
     expected, kind = _said_of_cuda(), type(torch.version)
-    found: list[Any] = []
+    answers: list[Any] = []
 
     def look() -> None:
         fake = torch._subclasses.FakeTensorMode().from_tensor(torch.empty(2))
         with_dispatch = torch._C._dispatch_keys(fake).has(torch._C.DispatchKey.Python)
-        found.append((_said_of_cuda(), with_dispatch))
+        answers.append((_said_of_cuda(), with_dispatch))
 
     def loss(value: torch.Tensor) -> torch.Tensor:
         assert torch.cuda.is_available() and torch.version.cuda
@@ -319,7 +319,7 @@ def test_other_threads_have_pytorch_as_it_is() -> None:
         return value
 
     acplan.trace(Model(), _x(), loss_fn=loss)
-    assert {*found} == {(expected, True)}
+    assert {*answers} == {(expected, True)}
     assert _said_of_cuda() == expected and type(torch.version) is kind
 
 
@@ -346,18 +346,18 @@ def test_a_signal_waits_until_the_model_is_what_it_was(
 
 
 def test_a_signal_ends_a_trace_at_its_next_operator() -> None:
-    reached: list[str] = []
+    events: list[str] = []
 
     def interrupt(value: torch.Tensor) -> torch.Tensor:
         os.kill(os.getpid(), signal.SIGINT)
-        reached.append("the signal")
+        events.append("the signal")
         value = value.exp()
-        reached.append("what comes after the next operator")
+        events.append("what comes after the next operator")
         return value
 
     with pytest.raises(KeyboardInterrupt):
         acplan.trace(Model(), _x(), loss_fn=interrupt)
-    assert reached == ["the signal"]
+    assert events == ["the signal"]
 
 
 class Refusing(nn.Sequential):
@@ -379,7 +379,7 @@ def test_apply_does_all_or_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"budget": "abc"}, "budget: expected bytes, a size"),
         ({"budget": -1}, "budget: expected bytes, a size"),
@@ -391,10 +391,10 @@ def test_apply_does_all_or_nothing() -> None:
     ],
 )
 def test_wrong_values_are_told_before_anything_is_compiled(
-    given: dict[str, Any], message: str
+    options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(AcplanError, match=message):
-        acplan.compile(Model(), **given)
+        acplan.compile(Model(), **options)
 
 
 def test_what_is_compiled_already_is_refused() -> None:

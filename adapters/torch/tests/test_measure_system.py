@@ -51,29 +51,29 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def test_each_number_is_there_and_says_where_it_is_from(file: pathlib.Path) -> None:
-    found = json.loads(file.read_text())
-    assert (found["format"], found["version"]) == ("acplan.system", 1)
-    (gpu,) = found["accelerators"]
+    data = json.loads(file.read_text())
+    assert (data["format"], data["version"]) == ("acplan.system", 1)
+    (gpu,) = data["accelerators"]
     assert gpu.pop("name") == "mine"
     assert set(gpu) == set(_NUMBERS)
     for key, (least, most) in _NUMBERS.items():
         assert least <= gpu[key]["value"] <= most, key
         assert gpu[key]["from"]
     assert gpu["host_gbs"] == {"value": 12.5, "from": "--vendor"}
-    assert all(point["seconds"] > 0 for point in found["measured"])
-    measured = {point["what"] for point in found["measured"]}
+    assert all(point["seconds"] > 0 for point in data["measured"])
+    measured = {point["what"] for point in data["measured"]}
     assert {"bf16", "attention", "copy", "norm", "from the host", "launch"} <= measured
 
 
 def test_llm_train_reads_the_file(file: pathlib.Path) -> None:
-    command = [find_program(), "llm-train", str(_CONFIG), "--system", str(file)]
+    command = [find_program(), "train", "show", str(_CONFIG), "--system", str(file)]
     command += ["--gpus", "8", "--gbs", "8", "--json", "--budget", "10000GiB"]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)
 
 
-# What the model says of the shapes with the share that is found is what was measured.
+# With the share that is found, the model says of these shapes what was measured.
 @pytest.mark.parametrize("share", [0.2, 0.55, 1.0])
 def test_the_share_is_that_of_the_model(share: float) -> None:
     peak, processors = 1e15, 100
@@ -88,9 +88,9 @@ def test_the_share_is_that_of_the_model(share: float) -> None:
 
 
 def test_ranks_measure_collectives(tmp_path: pathlib.Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        port = free_socket.getsockname()[1]
     output = tmp_path / "two.json"
     command = [sys.executable, "-m", "acplan", "measure-system", "--device", "cpu"]
     command += ["--repeats", "1", "-o", str(output)]
@@ -107,11 +107,11 @@ def test_ranks_measure_collectives(tmp_path: pathlib.Path) -> None:
         }
         ranks.append(subprocess.Popen(command, env={**os.environ, **variables}))
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
-    found = json.loads(output.read_text())
-    (gpu,) = found["accelerators"]
+    data = json.loads(output.read_text())
+    (gpu,) = data["accelerators"]
     assert gpu["nvlink_domain"]["value"] == 2
     assert gpu["nvlink_gbs"]["from"].startswith("measured")
-    assert any(point["what"] == "near" for point in found["measured"])
+    assert any(point["what"] == "near" for point in data["measured"])
 
 
 def test_without_a_gpu_it_says_so(

@@ -96,7 +96,7 @@ def _run(net: nn.Module, step: Step) -> list[torch.Tensor]:
     torch.manual_seed(1)
     values = step(net)
     values = list(values) if isinstance(values, (list, tuple)) else [values]
-    # What comes next draws where it would without a plan.
+    # The next random numbers are those without a plan.
     values.append(torch.rand(3))
     values += [p.grad for p in net.parameters() if p.grad is not None]
     return [value.detach().clone() for value in values]
@@ -108,8 +108,8 @@ def _forward_backward(net: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor
     return loss
 
 
-def _equal(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
-    return len(found) == len(expected) and all(map(torch.equal, found, expected))
+def _equal(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    return len(actual) == len(expected) and all(map(torch.equal, actual, expected))
 
 
 def _same(net: nn.Module, plan: Plan, step: Step = _forward_backward) -> None:
@@ -154,15 +154,15 @@ def test_what_is_saved_does_not_run_again() -> None:
         loss = net(_x()).sum()
         with Names() as names:
             loss.backward()
-        return names.seen
+        return names.operators
 
     products = "aten.addmm.default"
     # ReLU overwrites the result of one of them.
     assert run_again(SAVES["nothing"]).count(products) == 4
     assert run_again(SAVES["products"]).count(products) == 1
     relu = "aten.relu_.default"
-    again = run_again(lambda name: "addmm" in name or name == relu)
-    assert again.count(relu) == again.count(products) == 0
+    reruns = run_again(lambda name: "addmm" in name or name == relu)
+    assert reruns.count(relu) == reruns.count(products) == 0
 
 
 def _blocks(net: nn.Module) -> Iterator[Block]:
@@ -318,7 +318,7 @@ class Chance(nn.Module):
 
 
 def _wrong(chance: random.Random, names: list[str]) -> tuple[Op, ...]:
-    """A policy of another model, or of this one."""
+    """Returns a policy of another model, or of this one."""
     kind = chance.randrange(6)
     names = list(names)
     if kind == 1:
@@ -341,8 +341,8 @@ def _wrong(chance: random.Random, names: list[str]) -> tuple[Op, ...]:
 def test_random_modules_with_random_policies(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(30):
-        of = chance.randrange(1 << 20)
-        net = _net(functools.partial(Chance, of))
+        module_seed = chance.randrange(1 << 20)
+        net = _net(functools.partial(Chance, module_seed))
         names = operators_of(net.blocks[0], _x())
         modules = [PlannedModule(name, _wrong(chance, names)) for name in BLOCKS]
         if chance.random() < 0.3:
@@ -384,8 +384,8 @@ def test_buffers_are_updated_once(saves: Callable[[str], bool] | None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PlanMismatchWarning)
         _same(net, plan, step)
-    expected, found = (list(of.values()) for of in buffers)
-    assert len(expected) == 10 and all(map(torch.equal, found, expected))
+    expected, actual = (list(by_name.values()) for by_name in buffers)
+    assert len(expected) == 10 and all(map(torch.equal, actual, expected))
 
 
 def test_one_warning_a_module_and_none_where_all_is_as_planned() -> None:
@@ -403,7 +403,7 @@ def test_one_warning_a_module_and_none_where_all_is_as_planned() -> None:
     for text in texts:
         assert "the plan expects aten." in text and "is recomputed" in text
         assert "of 4 operators that the plan saves here 4 were found" in text
-        # Of four linear layers in float32, of 2 x 3 rows, ReLU overwrites one.
+        # There are four linear layers in float32, with 2 x 3 rows; ReLU overwrites one result.
         assert f"{4 * 6 * (3 * WIDTH + WIDTH + WIDTH):,} bytes are saved" in text
 
 
@@ -416,26 +416,26 @@ def test_strict_plans_raise() -> None:
 
 
 def test_other_attention_kernels_are_saved_like_the_planned_one() -> None:
-    planned = [
+    operators = [
         Op("aten._scaled_dot_product_cudnn_attention.default", True)
         if "attention" in op.name
         else op
         for op in _operators(_first("none"), _without_dropout(_net()).blocks[0].eval())
     ]
-    net = apply(_without_dropout(_net()), _plan(planned, BLOCKS[1:])).eval()
+    net = apply(_without_dropout(_net()), _plan(operators, BLOCKS[1:])).eval()
     with pytest.warns(PlanMismatchWarning, match="1 operators .* 1 were found"):
         loss = net(_x()).sum()
     with Names() as names:
         loss.backward()
-    forwards = [n for n in names.seen if "attention" in n and "backward" not in n]
+    forwards = [n for n in names.operators if "attention" in n and "backward" not in n]
     assert not forwards, forwards
 
 
 def test_plans_on_top_of_checkpoints_are_refused() -> None:
     plan = _plan(_operators(_first("addmm")))
-    planned = apply(_net(), plan)
+    planned_net = apply(_net(), plan)
     with pytest.raises(AcplanError, match=r"acplan.remove\(model\)"):
-        apply(planned, plan)
+        apply(planned_net, plan)
     net = _net()
     net.blocks[0].gradient_checkpointing = True
     with pytest.raises(
@@ -447,8 +447,8 @@ def test_plans_on_top_of_checkpoints_are_refused() -> None:
 
     wrapped = _net()
     wrapped.blocks[1] = checkpoint_wrapper(wrapped.blocks[1])
-    marked = _net()
-    composable(marked.blocks[1])
+    composed = _net()
+    composable(composed.blocks[1])
     patched = _net()
     forward = patched.blocks[1].forward
 
@@ -456,7 +456,7 @@ def test_plans_on_top_of_checkpoints_are_refused() -> None:
         return checkpoint(forward, *args, use_reentrant=False)
 
     patched.blocks[1].forward = checkpointed
-    for net in (wrapped, marked, patched):
+    for net in (wrapped, composed, patched):
         with pytest.raises(AcplanError, match="Net.blocks.1 is .*build the model"):
             apply(net, plan)
         assert isinstance(net.blocks[0], Block)
@@ -473,10 +473,12 @@ def test_remove_takes_a_plan_back() -> None:
             PlannedModule("Net"),
         )
     )
-    planned = apply(net, plan)
-    assert planned is not net and list(planned.state_dict()) == list(_net().state_dict())
-    planned.load_state_dict(_net().state_dict())
-    assert remove(planned) is net and list(net.modules()) == modules
+    planned_net = apply(net, plan)
+    assert planned_net is not net and list(planned_net.state_dict()) == list(
+        _net().state_dict()
+    )
+    planned_net.load_state_dict(_net().state_dict())
+    assert remove(planned_net) is net and list(net.modules()) == modules
     assert remove(net) is net
     assert _equal(_run(net, _forward_backward), expected)
     net.zero_grad()
@@ -494,7 +496,7 @@ def test_units_with_hooks_stay_and_can_be_planned_again() -> None:
     assert calls == [1] and isinstance(net.blocks[0], Block)
     with Names() as names:
         loss.backward()
-    assert "aten.native_layer_norm.default" not in names.seen
+    assert "aten.native_layer_norm.default" not in names.operators
     net.zero_grad()
     assert _equal(_run(apply(net, plan), _forward_backward), _run(_net(), _forward_backward))
     with pytest.raises(AcplanError, match="remove"):

@@ -1,4 +1,4 @@
-"""What acplan's values show of themselves."""
+"""The pages that acplan's values show in notebooks."""
 
 import base64
 import gzip
@@ -24,11 +24,11 @@ class _Balanced(html.parser.HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.seen: set[str] = set()
+        self.tags: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.open.append(tag)
-        self.seen.add(tag)
+        self.tags.add(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -39,7 +39,7 @@ def _elements(text: str) -> set[str]:
     parser.feed(text)
     parser.close()
     assert not parser.open
-    return parser.seen
+    return parser.tags
 
 
 def _values() -> dict[str, Any]:
@@ -48,14 +48,14 @@ def _values() -> dict[str, Any]:
         torch.randn(512, 64),
     )
     traced = acplan.trace(model, x)
-    planned = acplan.plan(traced, "100%")
+    plan = acplan.plan(traced, "100%")
     return {
         "trace": traced,
-        "plan": planned,
+        "plan": plan,
         "profile": acplan.profile(traced),
-        "verification": acplan.verify(model, planned, x, of=traced),
+        "verification": acplan.verify(model, plan, x, of=traced),
         "frontier": acplan.frontier(traced, points=3),
-        "comparison": acplan.compare(traced, planned),
+        "comparison": acplan.compare(traced, plan),
         "explanation": acplan.explain(traced),
     }
 
@@ -74,23 +74,23 @@ def test_a_line_and_a_page(values: dict[str, Any]) -> None:
         assert ("iframe" in _elements(page)) == (name != "comparison"), name
 
 
-def _inside(page: str) -> tuple[str, str]:
-    """What a frame shows before its script runs, and the page that it then is."""
-    found = re.search(r'srcdoc="([^"]*)"', page)
-    assert found
-    inside = html.unescape(found.group(1))
-    packed = re.search(r'atob\("([^"]*)"\)', inside)
+def _frame_parts(page: str) -> tuple[str, str]:
+    """Returns what a frame shows before its script runs, and the page that it becomes."""
+    match = re.search(r'srcdoc="([^"]*)"', page)
+    assert match
+    frame = html.unescape(match.group(1))
+    packed = re.search(r'atob\("([^"]*)"\)', frame)
     assert packed
-    return inside, gzip.decompress(base64.b64decode(packed.group(1))).decode()
+    return frame, gzip.decompress(base64.b64decode(packed.group(1))).decode()
 
 
 def test_frames_hold_the_report_and_the_plain_chart(values: dict[str, Any]) -> None:
     for name in ("trace", "verification", "frontier"):
-        inside, page = _inside(values[name]._repr_html_())
-        assert "svg" in _elements(inside.partition("<script>")[0]), name
+        frame, page = _frame_parts(values[name]._repr_html_())
+        assert "svg" in _elements(frame.partition("<script>")[0]), name
         assert page.startswith("<!DOCTYPE html>") and "vega" in page
-    assert '"parts":["memory"]' in _inside(values["trace"]._repr_html_())[1]
-    assert "<svg" not in _inside(values["plan"]._repr_html_())[0]
+    assert '"parts":["memory"]' in _frame_parts(values["trace"]._repr_html_())[1]
+    assert "<svg" not in _frame_parts(values["plan"]._repr_html_())[0]
 
 
 def test_values_of_which_nothing_is_known_have_the_plain_chart(
@@ -99,31 +99,31 @@ def test_values_of_which_nothing_is_known_have_the_plain_chart(
     values["plan"].save(tmp_path / "p.json")
     loaded = acplan.Plan.load(tmp_path / "p.json")
     assert "iframe" not in _elements(loaded._repr_html_())
-    # What a plan is of is not pickled with it, and not kept alive by it.
+    # The trace of a plan is not pickled with it, and not kept alive by it.
     assert len(pickle.dumps(values["plan"])) < len(pickle.dumps(values["trace"]))
     model, x = nn.Linear(4, 4), torch.randn(2, 4)
     verified = acplan.verify(model, acplan.Plan(()), x)
     assert "svg" in _elements(verified._repr_html_())
     assert "iframe" not in _elements(verified._repr_html_())
     explained = acplan.explain(model, x, levers=False)
-    assert explained.of is not None and "iframe" in _elements(explained._repr_html_())
+    assert explained.source is not None and "iframe" in _elements(explained._repr_html_())
 
 
 def test_plans_of_files_are_of_the_files(
     values: dict[str, Any], tmp_path: pathlib.Path
 ) -> None:
     values["trace"].save(tmp_path / "t.json")
-    planned = acplan.plan(tmp_path / "t.json", "100%")
-    assert "iframe" in _elements(planned._repr_html_())
+    plan = acplan.plan(tmp_path / "t.json", "100%")
+    assert "iframe" in _elements(plan._repr_html_())
     (tmp_path / "t.json").unlink()
-    assert "without the charts of acplan report: " in planned._repr_html_()
+    assert "without the charts of acplan report: " in plan._repr_html_()
 
 
 def test_the_reason_is_said_where_there_is_no_report(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as without:
-        without.setenv("ACPLAN", "/none/acplan")
+    with monkeypatch.context() as patch:
+        patch.setenv("ACPLAN", "/none/acplan")
         page = values["trace"]._repr_html_()
         assert {"svg", "small"} <= _elements(page) and "/none/acplan" in page
     monkeypatch.setattr(charts, "MOST", 1000)
@@ -151,8 +151,8 @@ def test_charts_can_be_replaced(values: dict[str, Any]) -> None:
 
 
 def test_tables_have_sizes_and_few_digits(values: dict[str, Any]) -> None:
-    shown = values["comparison"]._repr_html_()
-    cells = re.findall("<td>([^<]*)</td>", shown)
+    page = values["comparison"]._repr_html_()
+    cells = re.findall("<td>([^<]*)</td>", page)
     assert any(cell.endswith("iB") for cell in cells)
     assert not any(re.fullmatch(r"[0-9.]{12,}", cell) for cell in cells)
 
@@ -170,21 +170,21 @@ def test_plans_without_their_figures_are_shown(more: dict[str, Any]) -> None:
     """As files may be that somebody has written to."""
     lacks = ", figures plan: it does not say its peak_bytes" if "recompute_ms" in more else ""
     unit = {"fqn": "\x1b[31m\u202eNet", "ops": []}
-    found = acplan.Plan.of({**_PLAN, "model": unit["fqn"], "modules": [unit], **more})
-    assert repr(found) == r"<Plan for \x1b[31m\u202eNet: units 1" + f"{lacks}>"
-    assert str(found) == r"1 modules to checkpoint: \x1b[31m\u202eNet"
-    page = found._repr_html_()
+    plan = acplan.Plan.from_data({**_PLAN, "model": unit["fqn"], "modules": [unit], **more})
+    assert repr(plan) == r"<Plan for \x1b[31m\u202eNet: units 1" + f"{lacks}>"
+    assert str(plan) == r"1 modules to checkpoint: \x1b[31m\u202eNet"
+    page = plan._repr_html_()
     assert r"\x1b[31m\u202eNet" in page
     assert "\x1b" not in page and "\u202e" not in page
 
 
 def test_tables(values: dict[str, Any], monkeypatch: Any) -> None:
-    made: list[Any] = []
+    tables: list[Any] = []
 
     class Pandas:
         @staticmethod
         def DataFrame(rows: Any) -> Any:
-            made.append(rows)
+            tables.append(rows)
             return rows
 
     monkeypatch.setitem(sys.modules, "pandas", Pandas)
@@ -198,7 +198,7 @@ def test_tables(values: dict[str, Any], monkeypatch: Any) -> None:
     }
     for value in values.values():
         value.to_pandas()
-    assert len(made) == len(values) + 3
+    assert len(tables) == len(values) + 3
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(acplan.AcplanError, match="pip install"):
         traced.to_pandas()

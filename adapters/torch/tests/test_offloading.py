@@ -55,7 +55,7 @@ def links() -> Iterator[Links]:
 
 
 def _plan_of(data: dict[str, Any], seed: int) -> Plan:
-    """Of units, or of segments."""
+    """Returns a plan of units, or of segments."""
     chance = random.Random(seed)
     if seed % 2:
         with_runs, names = segments_by_chance(data, chance)
@@ -71,18 +71,18 @@ def test_gradients_are_equal_with_any_legal_plan(name: str, links: Links) -> Non
     model, inputs = _model(name)
     autocast = _MODELS.index(name) % 3 == 2
     if name in _ARCHITECTURES:
-        _step(model, inputs, autocast)  # What is made in the first step is there then.
+        _step(model, inputs, autocast)  # makes what later steps find
         model.zero_grad()
     expected = _step(copy.deepcopy(model), inputs, autocast)
-    data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, autocast))
+    data = recorded_step(copy.deepcopy(model), lambda net: _loss(net, inputs, autocast))
     for seed in range(2):
         plan = _plan_of(data, seed)
         links.kind = ("late", "streams")[seed]
         # A plan that is not followed raises.
-        found = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, autocast)
-        assert len(found) == len(expected)
-        assert all(map(torch.equal, found, expected)), seed
-    assert links.asked > 0 and links.pool_bytes > links.used_bytes == 0
+        actual = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, autocast)
+        assert len(actual) == len(expected)
+        assert all(map(torch.equal, actual, expected)), seed
+    assert links.request_count > 0 and links.pool_bytes > links.used_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -108,35 +108,35 @@ def test_predicted_is_measured_at_every_operator(
 def test_plans_of_acplan_are_exact_on_the_device_and_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[Link] = []
-    sent: list[int] = []
+    created_links: list[Link] = []
+    sizes: list[int] = []
 
     class Counting(Link):
         def __init__(self, queues: Queues) -> None:
             super().__init__(queues)
-            made.append(self)
+            created_links.append(self)
 
         def send(self, source: torch.Tensor, buffer: Buffer) -> Copy:
-            sent.append(len(source))
+            sizes.append(len(source))
             return super().send(source, buffer)
 
     monkeypatch.setattr(offload, "Link", Counting)
     model, inputs = _larger("gpt2", 3)().on_meta()
     traced = trace(model, **inputs)
     options = {"decisions": "save,recompute,skip", "segments": "auto"}
-    without = plan(traced, "77%", **options)
-    planned = plan(traced, "77%", offload="400GB/s", host_memory="1GiB", **options)
-    assert planned.stall_ms is not None and without.stall_ms is None
-    assert planned.recompute_ms + planned.stall_ms < without.recompute_ms
-    result = verify(model, planned, of=traced, **inputs)
+    without_offload = plan(traced, "77%", **options)
+    with_offload = plan(traced, "77%", offload="400GB/s", host_memory="1GiB", **options)
+    assert with_offload.stall_ms is not None and without_offload.stall_ms is None
+    assert with_offload.recompute_ms + with_offload.stall_ms < without_offload.recompute_ms
+    result = verify(model, with_offload, of=traced, **inputs)
     assert result.first_difference() is None, result
-    assert planned.peak_bytes == result.measured_bytes
-    told = planned.data["offload"]
-    assert [link.most_used_bytes for link in made] == [told["host_bytes"]]
+    assert with_offload.peak_bytes == result.measured_bytes
+    figures = with_offload.data["offload"]
+    assert [link.most_used_bytes for link in created_links] == [figures["host_bytes"]]
     # In the steps before the one that counts, too, if there are any.
-    steps = len(sent) // told["storages"]
-    assert steps > 0 and len(sent) == steps * told["storages"]
-    assert sum(sent) == steps * told["sent_bytes"]
+    steps = len(sizes) // figures["storages"]
+    assert steps > 0 and len(sizes) == steps * figures["storages"]
+    assert sum(sizes) == steps * figures["sent_bytes"]
 
 
 # --- Steps that were not planned
@@ -156,10 +156,10 @@ def test_steps_that_were_not_planned(name: str, links: Links) -> None:
     expected = outcome(_net(), STEPS[name])
     for seed in range(2):
         links.kind = ("streams", "late")[seed]
-        found = outcome(apply(_net(), _offloading_by_chance(_net(), seed)), STEPS[name])
-        assert len(found) == len(expected) and all(map(torch.equal, found, expected))
+        actual = outcome(apply(_net(), _offloading_by_chance(_net(), seed)), STEPS[name])
+        assert len(actual) == len(expected) and all(map(torch.equal, actual, expected))
     gc.collect()
-    assert links.asked > 0 and links.used_bytes == 0
+    assert links.request_count > 0 and links.used_bytes == 0
 
 
 @pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
@@ -167,11 +167,11 @@ def test_random_modules_and_steps(links: Links) -> None:
     chance = random.Random(0)
     for links.kind in ["late", "streams"] * 5:
         require_equal_outcomes(chance, lambda plan: with_offload(plan, chance))
-    assert links.asked > 20
+    assert links.request_count > 20
 
 
 class _Writing(nn.Module):
-    """What is saved is written to, by operators that are saved, too."""
+    """A module that writes to what is saved, by operators that are saved, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,18 +186,18 @@ class _Writing(nn.Module):
 def test_what_is_written_to_is_sent_again(links: Links) -> None:
     """The host has what a late copy finds there, and what an early one does not."""
     names = operators_of(_Writing(), _x())
-    kept = ("addmm", "view", "mul_", "relu_")
-    for offloaded in (kept, ("addmm",), ("addmm", "relu_"), ("mul_",)):
+    saved = ("addmm", "view", "mul_", "relu_")
+    for offloaded in (saved, ("addmm",), ("addmm", "relu_"), ("mul_",)):
         operators = tuple(
-            Op(n, any(k in n for k in kept), offload=any(k in n for k in offloaded))
+            Op(n, any(k in n for k in saved), offload=any(k in n for k in offloaded))
             for n in names
         )
         plan = Plan(tuple(PlannedModule(f"Net.blocks.{k}", operators) for k in range(2)))
         expected = outcome(_net(_Writing), _forward_backward)
         for links.kind in ("late", "early", "streams"):
-            before = links.asked
-            found = outcome(apply(_net(_Writing), plan, strict=True), _forward_backward)
-            assert all(map(torch.equal, found, expected)) and links.asked > before
+            before = links.request_count
+            actual = outcome(apply(_net(_Writing), plan, strict=True), _forward_backward)
+            assert all(map(torch.equal, actual, expected)) and links.request_count > before
 
 
 class _Written(Net):
@@ -212,32 +212,32 @@ class _Written(Net):
 
 @pytest.mark.parametrize("kind", ["late", "early", "streams"])
 def test_results_of_units_may_be_written_to(kind: str, links: Links) -> None:
-    """What was saved is not what it was then, unless the host has it already."""
+    """A saved result is lost if it is written to, unless the host has it already."""
     links.kind = kind
     names = operators_of(_Writing(), _x())
 
     def with_saved(saved: tuple[str, ...]) -> list[torch.Tensor]:
         torch.manual_seed(0)
-        kept = [any(part in name for part in saved) for name in names]
-        ops = tuple(Op(n, k, offload=k) for n, k in zip(names, kept) if saved)
+        is_saved = [any(part in name for part in saved) for name in names]
+        ops = tuple(Op(n, k, offload=k) for n, k in zip(names, is_saved) if saved)
         plan = tuple(PlannedModule(f"_Written.blocks.{k}", ops) for k in range(2))
         return outcome(apply(_Written(_Writing), Plan(plan)), _forward_backward)
 
     expected = with_saved(())
-    assert links.asked == 0
-    found = with_saved(("exp",))
-    assert all(map(torch.equal, found, expected)) and links.asked > 0
+    assert links.request_count == 0
+    actual = with_saved(("exp",))
+    assert all(map(torch.equal, actual, expected)) and links.request_count > 0
 
 
 # --- When
 
 
 class _Wide(nn.Module):
-    def __init__(self, told: list[str], place: int) -> None:
+    def __init__(self, log: list[str], place: int) -> None:
         super().__init__()
         self.up = nn.Linear(8, 8 * (place + 1))
         # Not the list, which a recomputation leaves as it was.
-        self.tell, self.place = told.append, place
+        self.tell, self.place = log.append, place
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.tell(f"unit {self.place}")
@@ -247,10 +247,10 @@ class _Wide(nn.Module):
 class _Run(nn.Module):
     """Units in any order, each any number of times."""
 
-    def __init__(self, told: list[str]) -> None:
+    def __init__(self, log: list[str]) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.units = nn.ModuleList(_Wide(told, place) for place in range(3))
+        self.units = nn.ModuleList(_Wide(log, place) for place in range(3))
         self.order = [0, 1, 2]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -260,21 +260,22 @@ class _Run(nn.Module):
 
 
 def _offloading_products(units: Sequence[int]) -> tuple[PlannedModule, ...]:
-    """Of two rows, unit 0 sends 64 bytes, 1 and 2 two and three times that."""
+    """Returns units that offload their products: of two rows, unit 0 sends 64 bytes, 1 and 2
+    two and three times that."""
     names = operators_of(_Wide([], 0), torch.ones(2, 8))
     operators = tuple(Op(n, "addmm" in n, offload="addmm" in n) for n in names)
     return tuple(PlannedModule(f"_Run.units.{k}", operators) for k in units)
 
 
-def _run_planned(told: list[str]) -> nn.Module:
-    return apply(_Run(told), Plan(_offloading_products((0, 1, 2))), strict=True)
+def _run_planned(log: list[str]) -> nn.Module:
+    return apply(_Run(log), Plan(_offloading_products((0, 1, 2))), strict=True)
 
 
 def test_what_is_asked_for_when(links: Links) -> None:
-    loss = _run_planned(links.told)(torch.ones(2, 8)).sum()
-    links.told.append("backward")
+    loss = _run_planned(links.log)(torch.ones(2, 8)).sum()
+    links.log.append("backward")
     loss.backward()
-    assert links.told == [
+    assert links.log == [
         "unit 0", "send 64",
         "unit 1", "send 128", "send 64 ends",
         "unit 2", "send 192", "send 128 ends",
@@ -287,11 +288,11 @@ def test_what_is_asked_for_when(links: Links) -> None:
 
 def test_units_that_send_nothing_count(links: Links) -> None:
     plan = Plan((*_offloading_products((0,)), PlannedModule("_Run.units.1")))
-    loss = apply(_Run(links.told), plan, strict=True)(torch.ones(2, 8)).sum()
-    assert links.told == ["unit 0", "send 64", "unit 1", "send 64 ends", "unit 2"]
-    links.told.clear()
+    loss = apply(_Run(links.log), plan, strict=True)(torch.ones(2, 8)).sum()
+    assert links.log == ["unit 0", "send 64", "unit 1", "send 64 ends", "unit 2"]
+    links.log.clear()
     loss.backward()
-    assert links.told == ["fetch 64", "unit 1", "fetch 64 ends", "unit 0"]
+    assert links.log == ["fetch 64", "unit 1", "fetch 64 ends", "unit 0"]
 
 
 @pytest.mark.parametrize("kind", ["late", "streams"])
@@ -325,9 +326,9 @@ def test_units_in_any_order(orders: list[list[int]], kind: str, links: Links) ->
         return [*values, x.grad, *(p.grad for p in model.parameters())]
 
     expected = losses(_Run([]))
-    found = losses(_run_planned(links.told))
-    assert all(map(torch.equal, found, expected)) and len(found) == len(expected)
-    del found, expected
+    actual = losses(_run_planned(links.log))
+    assert all(map(torch.equal, actual, expected)) and len(actual) == len(expected)
+    del actual, expected
     gc.collect()
     assert links.used_bytes == 0 < links.pool_bytes
 
@@ -340,7 +341,7 @@ def test_an_exception_in_between(links: Links) -> None:
     def stop(*_: Any) -> None:
         raise _Stop
 
-    model = _run_planned(links.told)
+    model = _run_planned(links.log)
     for unit in (0, 1, 2):
         handle = model.units[unit].up.register_forward_hook(stop)
         with pytest.raises(_Stop):
@@ -352,9 +353,9 @@ def test_an_exception_in_between(links: Links) -> None:
             loss.backward()
         handle.remove()
     model.zero_grad()
-    links.told.clear()
+    links.log.clear()
     model(torch.ones(2, 8)).sum().backward()
-    in_forward = [line for line in links.told if "send" in line and "ends" not in line]
+    in_forward = [line for line in links.log if "send" in line and "ends" not in line]
     assert in_forward == ["send 64", "send 128", "send 192"]
     expected = _Run([])
     expected(torch.ones(2, 8)).sum().backward()
@@ -366,16 +367,16 @@ def test_an_exception_in_between(links: Links) -> None:
 
 
 def test_evaluation_sends_nothing(links: Links) -> None:
-    model = _run_planned(links.told)
+    model = _run_planned(links.log)
     with torch.no_grad():
         model(torch.ones(2, 8))
     with torch.inference_mode():
         model(torch.ones(2, 8))
-    assert links.told == ["unit 0", "unit 1", "unit 2"] * 2
+    assert links.log == ["unit 0", "unit 1", "unit 2"] * 2
 
 
 def test_buffers_are_used_again(links: Links) -> None:
-    model = _run_planned(links.told)
+    model = _run_planned(links.log)
     sizes = []
     for rows in (2, 2, 2, 4, 1, 2, 2):
         model(torch.ones(rows, 8)).sum().backward()
@@ -388,22 +389,22 @@ def test_copies_of_a_model(links: Links) -> None:
     plan = _offloading_by_chance(_net(), 0)
     expected = outcome(_net(), _forward_backward)
     model = apply(_net(), plan)
-    for made in (copy.deepcopy(model), apply(remove(copy.deepcopy(model)), plan)):
-        found = outcome(made, _forward_backward)
-        assert all(map(torch.equal, found, expected))
-    before = links.asked
-    found = outcome(remove(model), _forward_backward)
-    assert all(map(torch.equal, found, expected)) and links.asked == before > 0
+    for copied_model in (copy.deepcopy(model), apply(remove(copy.deepcopy(model)), plan)):
+        actual = outcome(copied_model, _forward_backward)
+        assert all(map(torch.equal, actual, expected))
+    before = links.request_count
+    actual = outcome(remove(model), _forward_backward)
+    assert all(map(torch.equal, actual, expected)) and links.request_count == before > 0
 
 
 def test_segments_can_be_pickled() -> None:
     ops = (Op("aten.addmm.default", True, offload=True),)
     model = apply(_Run([]), Plan((PlannedModule("_Run.units.0-1", ops),)))
     places = [model.units[k].checkpoint_fn for k in (0, 1)]
-    again = pickle.loads(pickle.dumps(places))
-    assert again[0].segment is again[1].segment
-    assert again[0].segment.traffic is not None
-    assert again[0].segment.traffic is not places[0].segment.traffic
+    copies = pickle.loads(pickle.dumps(places))
+    assert copies[0].segment is copies[1].segment
+    assert copies[0].segment.traffic is not None
+    assert copies[0].segment.traffic is not places[0].segment.traffic
 
 
 # --- What is refused
@@ -446,7 +447,7 @@ def test_a_unit_called_in_another_one_keeps_all_on_the_device(links: Links) -> N
         model(x).sum().backward()
     for a, b in zip(model.units[1].parameters(), expected.units[1].parameters()):
         assert torch.equal(a.grad, b.grad)
-    assert links.asked == 0
+    assert links.request_count == 0
 
 
 def test_under_the_compiler_all_stays_on_the_device(links: Links) -> None:
@@ -462,7 +463,7 @@ def test_under_the_compiler_all_stays_on_the_device(links: Links) -> None:
         torch.compile(model, backend="aot_eager")(x).sum().backward()
     for a, b in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
-    assert links.asked == 0
+    assert links.request_count == 0
 
 
 def test_plan_files(tmp_path: pathlib.Path) -> None:
@@ -475,6 +476,6 @@ def test_plan_files(tmp_path: pathlib.Path) -> None:
     plan.save(tmp_path / "plan.json", model="Net")
     assert Plan.load(tmp_path / "plan.json").modules == plan.modules
     with pytest.raises(AcplanError, match="save, recompute, skip, offload, found 'send'"):
-        Op.of({"name": "mm", "decision": "send"})
+        Op.from_data({"name": "mm", "decision": "send"})
     with pytest.raises(AcplanError, match="mm is offloaded, and not saved"):
         Op("mm", False, offload=True)

@@ -75,11 +75,11 @@ def test_other_threads_see_what_was_there(name: str) -> None:
     def value() -> Any:
         return module.function() if name == "function" else module.CONSTANT
 
-    seen: list[Any] = []
+    values: list[Any] = []
     other = (lambda: "other") if name == "function" else "other"
     with replaced_here(module, name, other):
-        thread = threading.Thread(target=lambda: seen.append(value()))
+        thread = threading.Thread(target=lambda: values.append(value()))
         thread.start()
         thread.join()
-        seen.append(value())
-    assert seen == ["original", "other"] and value() == "original"
+        values.append(value())
+    assert values == ["original", "other"] and value() == "original"

@@ -70,10 +70,10 @@ def _selectively(block: nn.Module, x: torch.Tensor) -> Any:
 
 def _recomputed(ctx: Any, gradients: tuple[Any, ...]) -> list[Any]:
     with torch.enable_grad():
-        given = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
-        out = ctx.function(*given)
+        inputs = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
+        out = ctx.function(*inputs)
     torch.autograd.backward(out, gradients)
-    return [tensor.grad for tensor in given]
+    return [tensor.grad for tensor in inputs]
 
 
 class _OfMegatronCheckpoint(torch.autograd.Function):
@@ -92,8 +92,8 @@ class _OfMegatronCheckpoint(torch.autograd.Function):
             return None, None, *_recomputed(ctx, gradients)
 
 
-def _named(module: str, backward: Any) -> Any:
-    """A class that is named as the library's: its forward, which asks a device, is not
+def _class_named(module: str, backward: Any) -> Any:
+    """Returns a class that is named as the library's. Its forward, which asks a device, is not
     to run."""
 
     def forward(ctx: Any, *args: Any) -> Any:
@@ -104,11 +104,11 @@ def _named(module: str, backward: Any) -> Any:
     return type("CheckpointFunction", (torch.autograd.Function,), body)
 
 
-_OfDeepSpeed = _named(
+_OfDeepSpeed = _class_named(
     "deepspeed.runtime.activation_checkpointing.checkpointing",
     _OfMegatronCheckpoint.backward,
 )
-_OfFairscale = _named(
+_OfFairscale = _class_named(
     "fairscale.nn.checkpoint.checkpoint_activations", _OfMegatronCheckpoint.backward
 )
 
@@ -124,9 +124,9 @@ def _fairscale() -> _Net:
 
     def forward(original: Any, module: nn.Module, x: torch.Tensor) -> Any:
         dummy = torch.tensor([], requires_grad=True)
-        told: dict[str, Any] = {}
-        out = _OfFairscale.apply(dummy, original, told, ("x",), module, x)
-        return out if told["output_requires_grad"] else out.detach()
+        flags: dict[str, Any] = {}
+        out = _OfFairscale.apply(dummy, original, flags, ("x",), module, x)
+        return out if flags["output_requires_grad"] else out.detach()
 
     for block in net.blocks:
         block.forward = functools.partial(forward, _Block.forward, block)  # type: ignore
@@ -145,11 +145,11 @@ class _DiffusionCheckpoint(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        given = [tensor.detach().requires_grad_() for tensor in ctx.inputs]
+        inputs = [tensor.detach().requires_grad_() for tensor in ctx.inputs]
         with torch.enable_grad():
-            out = ctx.function(*[tensor.view_as(tensor) for tensor in given])
-        found = torch.autograd.grad(out, [*given, *ctx.weights], gradients)
-        return None, None, *found
+            out = ctx.function(*[tensor.view_as(tensor) for tensor in inputs])
+        results = torch.autograd.grad(out, [*inputs, *ctx.weights], gradients)
+        return None, None, *results
 
 
 def _of_diffusion(block: nn.Module, x: torch.Tensor) -> Any:
@@ -191,8 +191,8 @@ def _composable() -> _Net:
 
 class _InSequence(_Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        given = x + self.first
-        out = checkpoint_sequential([*self.blocks], 3, given, use_reentrant=False)
+        inputs = x + self.first
+        out = checkpoint_sequential([*self.blocks], 3, inputs, use_reentrant=False)
         loss: torch.Tensor = out.pow(2).mean()
         return loss
 
@@ -242,9 +242,9 @@ def test_each_kind_of_checkpoint_is_switched_off(
     net = _KINDS[kind]()
     apply = vars(torch.autograd.Function)["apply"]
     with caplog.at_level(logging.WARNING, "acplan"):
-        found = _traced(net)
-    assert _operators(found) == _operators(plain)
-    assert found.peak_bytes == plain.peak_bytes
+        traced = _traced(net)
+    assert _operators(traced) == _operators(plain)
+    assert traced.peak_bytes == plain.peak_bytes
     (message,) = (r.getMessage() for r in caplog.records if r.name == "acplan")
     assert "that is switched off for the trace" in message
     assert vars(torch.autograd.Function)["apply"] is apply
@@ -290,16 +290,16 @@ def test_what_cannot_be_switched_off_is_said(caplog: Any) -> None:
 
 def test_a_function_that_solves_is_none(plain: acplan.Trace, caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, "acplan"):
-        found = _traced(_Net(lambda m, x: _OfASolver.apply(m, x)))
-    assert len(_operators(found)) > len(_operators(plain))
+        traced = _traced(_Net(lambda m, x: _OfASolver.apply(m, x)))
+    assert len(_operators(traced)) > len(_operators(plain))
     assert not [r for r in caplog.records if r.name == "acplan"]
 
 
 def test_plans_that_recompute_whole_modules_are_verified() -> None:
     net = _Net(lambda m, x: checkpoint(m, x, use_reentrant=False))
     plan = acplan.Plan((acplan.PlannedModule("_Net.blocks.1"),))
-    of = _traced(net)
+    traced = _traced(net)
     options: dict[str, Any] = {"workspaces": False, "optimizer": "sgd"}
-    found = acplan.verify(net, plan, _X, of=of, **options)
-    assert found.first_difference() is None
-    assert len(found.measured) > len(of.data["operators"])
+    verification = acplan.verify(net, plan, _X, of=traced, **options)
+    assert verification.first_difference() is None
+    assert len(verification.measured) > len(traced.data["operators"])

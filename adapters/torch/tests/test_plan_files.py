@@ -53,7 +53,7 @@ class Tower(nn.Module):
 
 @functools.cache
 def _plan_text() -> str:
-    """Of a file of a plan made on the meta device."""
+    """Returns the text of a plan that is made on the meta device."""
     with torch.device("meta"):
         model, x = Tower(), torch.empty(64, 64, 64)
     traced = acplan.trace(model, x, workspaces=False)
@@ -79,10 +79,10 @@ def _gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
 def test_a_plan_made_on_meta_is_applied_from_its_file(plan_file: pathlib.Path) -> None:
     torch.manual_seed(0)
     model, x = Tower(), torch.randn(64, 64, 64)
-    planned = acplan.apply(copy.deepcopy(model), plan_file, strict=True)
-    assert acplan._apply.apply.has_plan(planned)
-    expected, found = _gradients(model, x), _gradients(planned, x)
-    assert all(map(torch.equal, found, expected)) and len(found) == len(expected)
+    planned_model = acplan.apply(copy.deepcopy(model), plan_file, strict=True)
+    assert acplan._apply.apply.has_plan(planned_model)
+    expected, actual = _gradients(model, x), _gradients(planned_model, x)
+    assert all(map(torch.equal, actual, expected)) and len(actual) == len(expected)
     assert acplan._apply.apply.has_plan(acplan.apply(Tower(), str(plan_file)))
 
 
@@ -91,7 +91,7 @@ def test_a_trace_that_was_saved_makes_the_same_plan(tmp_path: pathlib.Path) -> N
         tower, x = Tower(), torch.empty(64, 64, 64)
     traced = acplan.trace(tower, x, workspaces=False)
     traced.save(tmp_path / "trace.json.gz")
-    plans = [acplan.plan(of, "70%") for of in (traced, tmp_path / "trace.json.gz")]
+    plans = [acplan.plan(source, "70%") for source in (traced, tmp_path / "trace.json.gz")]
     assert plans[0].data[KEY] == plans[1].data[KEY] == json.loads(_plan_text())[KEY]
 
 
@@ -160,8 +160,8 @@ def test_what_does_no_harm_is_no_difference(plan_file: pathlib.Path) -> None:
     model = acplan.apply(Tower(), plan_file)
     assert acplan._apply.apply.has_plan(acplan.apply(acplan.remove(model), plan_file))
     # As a mixed precision policy of fully_shard has it.
-    planned = acplan.apply(Tower().bfloat16(), plan_file, param_dtype=torch.float32)
-    assert acplan._apply.apply.has_plan(planned)
+    planned_model = acplan.apply(Tower().bfloat16(), plan_file, param_dtype=torch.float32)
+    assert acplan._apply.apply.has_plan(planned_model)
     with pytest.raises(AcplanError, match=r"expected float32\[64\], found bfloat16"):
         acplan.apply(Tower(), plan_file, param_dtype=torch.bfloat16)
 
@@ -170,18 +170,18 @@ def test_versions() -> None:
     data = json.loads(_plan_text())
     data[KEY]["torch"] = "1.13.1"
     with pytest.warns(PlanMismatchWarning, match="made with PyTorch 1.13.1"):
-        acplan.apply(Tower(), Plan.of(data))
+        acplan.apply(Tower(), Plan.from_data(data))
     with pytest.raises(AcplanError, match="expected format acplan.plan, version 1"):
-        Plan.of(data | {"version": 2})
+        Plan.from_data(data | {"version": 2})
     for wrong in ([], {}, {"torch": "2"}, {"torch": "2", "modules": [{"fqn": "Tower"}]}):
         with pytest.raises(AcplanError, match=f"plan: {KEY}"):
-            acplan.apply(Tower(), Plan.of(data | {KEY: wrong}))
+            acplan.apply(Tower(), Plan.from_data(data | {KEY: wrong}))
 
 
 def test_plans_that_do_not_say_for_which_model(plan_file: pathlib.Path) -> None:
     data = json.loads(_plan_text())
     del data[KEY]
-    assert acplan._apply.apply.has_plan(acplan.apply(Tower(), Plan.of(data)))
+    assert acplan._apply.apply.has_plan(acplan.apply(Tower(), Plan.from_data(data)))
 
 
 def _of_tower() -> tuple[nn.Module, torch.Tensor]:
@@ -190,7 +190,7 @@ def _of_tower() -> tuple[nn.Module, torch.Tensor]:
 
 
 def _with_units(offloads: bool) -> tuple[nn.Module, nn.Module, torch.Tensor]:
-    """A plan that skips, of acplan's own."""
+    """Returns a model, a copy with a plan of acplan's own that skips, and an input."""
     model, x = _of_tower()
     data = json.loads(_plan_text())
     if offloads:
@@ -198,16 +198,16 @@ def _with_units(offloads: bool) -> tuple[nn.Module, nn.Module, torch.Tensor]:
             for operator in module["ops"]:
                 if operator["decision"] == "save":
                     operator["decision"] = "offload"
-    return model, acplan.apply(copy.deepcopy(model), Plan.of(data)), x
+    return model, acplan.apply(copy.deepcopy(model), Plan.from_data(data)), x
 
 
 def _with_a_run() -> tuple[nn.Module, nn.Module, torch.Tensor]:
     model, x = _of_tower()
-    step = recorded_step(model, lambda of: of(x).square().mean())
+    step = recorded_step(model, lambda net: net(x).square().mean())
     run = longest_runs(step)[0]
     unit = Unit(with_segment(step, run), name_of(step, run))
     saved = {k for k, name in enumerate(unit.names) if "addmm" in name}
-    plan = Plan((unit.planned(saved),))
+    plan = Plan((unit.planned_module(saved),))
     return model, acplan.apply(copy.deepcopy(model), plan, strict=True), x
 
 
@@ -217,7 +217,7 @@ def _with_whole_units() -> tuple[nn.Module, nn.Module, torch.Tensor]:
     return model, acplan.apply(copy.deepcopy(model), plan), x
 
 
-PLANNED = {
+MODELS = {
     "units": lambda: _with_units(offloads=False),
     "offload": lambda: _with_units(offloads=True),
     "run": _with_a_run,
@@ -226,37 +226,39 @@ PLANNED = {
 
 
 def _pickled(model: nn.Module) -> nn.Module:
-    made: nn.Module = pickle.loads(pickle.dumps(model))
-    return made
+    result: nn.Module = pickle.loads(pickle.dumps(model))
+    return result
 
 
 def _saved_and_loaded(model: nn.Module) -> nn.Module:
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
-    made: nn.Module = torch.load(file, weights_only=False)
-    return made
+    result: nn.Module = torch.load(file, weights_only=False)
+    return result
 
 
 COPIES = {"pickle": _pickled, "torch.save": _saved_and_loaded, "deepcopy": copy.deepcopy}
 
 
 @pytest.mark.parametrize("how", COPIES)
-@pytest.mark.parametrize("kind", PLANNED)
+@pytest.mark.parametrize("kind", MODELS)
 def test_copies_have_the_plan(kind: str, how: str) -> None:
     """Before and after the model has trained, and apart from it."""
-    model, planned, x = PLANNED[kind]()
+    model, planned_model, x = MODELS[kind]()
     expected = _gradients(model, x)
     for _ in range(2):
-        copied = COPIES[how](planned)
+        copied = COPIES[how](planned_model)
         assert acplan._apply.apply.has_plan(copied)
-        for of in (planned, copied):
-            assert all(map(torch.equal, _gradients(of, x), expected))
+        for net in (planned_model, copied):
+            assert all(map(torch.equal, _gradients(net, x), expected))
     # The same operators run again in the copy.
-    assert _backward_operators(copied, x) == _backward_operators(planned, x)
+    assert _backward_operators(copied, x) == _backward_operators(planned_model, x)
     assert _backward_operators(copied, x) > _backward_operators(model, x)
-    acplan.remove(planned)
-    assert acplan._apply.apply.has_plan(copied) and not acplan._apply.apply.has_plan(planned)
+    acplan.remove(planned_model)
+    assert acplan._apply.apply.has_plan(copied) and not acplan._apply.apply.has_plan(
+        planned_model
+    )
     plain = acplan.remove(copied)
     assert str(plain) == str(model)
     assert all(map(torch.equal, _gradients(plain, x), expected))
@@ -269,82 +271,82 @@ def _backward_operators(model: nn.Module, x: torch.Tensor) -> int:
     loss = model(x).square().mean()
     with Names() as names:
         loss.backward()
-    return len(names.seen)
+    return len(names.operators)
 
 
-@pytest.mark.parametrize("kind", PLANNED)
+@pytest.mark.parametrize("kind", MODELS)
 def test_evaluation_and_export_are_those_without(kind: str) -> None:
-    model, planned, x = PLANNED[kind]()
-    model.eval(), planned.eval()
+    model, planned_model, x = MODELS[kind]()
+    model.eval(), planned_model.eval()
     expected = model(x)
-    assert torch.equal(planned(x), expected)
+    assert torch.equal(planned_model(x), expected)
     with torch.no_grad():
-        assert torch.equal(planned(x), expected)
-        exported = torch.export.export(planned, (x,))
+        assert torch.equal(planned_model(x), expected)
+        exported = torch.export.export(planned_model, (x,))
         assert torch.equal(exported.module()(x), expected)
     with torch.inference_mode():
-        assert torch.equal(planned(x), expected)
-    exported = torch.export.export(planned, (x,))  # with gradients
+        assert torch.equal(planned_model(x), expected)
+    exported = torch.export.export(planned_model, (x,))  # with gradients
     assert list(exported.state_dict) == list(model.state_dict())
     assert "checkpoint" not in exported.graph_module.code
     assert torch.equal(exported.module()(x), expected)
 
 
 def _names_by_children(module: nn.Module) -> list[str]:
-    """As transformers finds the parameters that are decayed."""
-    inside = [
+    """Returns the names of parameters as transformers finds those that are decayed."""
+    inner_names = [
         f"{name}.{inner}"
         for name, child in module.named_children()
         for inner in _names_by_children(child)
     ]
-    return inside + list(module._parameters)
+    return inner_names + list(module._parameters)
 
 
-@pytest.mark.parametrize("kind", PLANNED)
+@pytest.mark.parametrize("kind", MODELS)
 def test_names_are_those_without(kind: str) -> None:
-    model, planned, _ = PLANNED[kind]()
+    model, planned_model, _ = MODELS[kind]()
     for names in (
-        lambda of: [name for name, _ in of.named_parameters()],
-        lambda of: [name for name, _ in of.named_parameters(remove_duplicate=False)],
-        lambda of: [name for name, _ in of.named_buffers()],
-        lambda of: list(of.state_dict()),
+        lambda net: [name for name, _ in net.named_parameters()],
+        lambda net: [name for name, _ in net.named_parameters(remove_duplicate=False)],
+        lambda net: [name for name, _ in net.named_buffers()],
+        lambda net: list(net.state_dict()),
         _names_by_children,
     ):
-        assert names(planned) == names(model)
-    of_modules = dict(planned.named_modules())
+        assert names(planned_model) == names(model)
+    of_modules = dict(planned_model.named_modules())
     for name, module in model.named_modules():
         assert type(of_modules[name]) is type(module)
-        planned.get_submodule(name)
-    for part in planned.double().modules():
+        planned_model.get_submodule(name)
+    for part in planned_model.double().modules():
         assert all(p.dtype is torch.float64 for p in part._parameters.values())
     other = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
-    planned.load_state_dict(other)
-    assert not any(value.any() for value in planned.parameters())
+    planned_model.load_state_dict(other)
+    assert not any(value.any() for value in planned_model.parameters())
     with pytest.raises(RuntimeError, match="Missing key"):
-        planned.load_state_dict(dict(list(other.items())[1:]))
+        planned_model.load_state_dict(dict(list(other.items())[1:]))
 
 
 def test_generation_is_that_without() -> None:
     model = _gpt2()
-    planned = acplan.apply(
+    planned_model = acplan.apply(
         copy.deepcopy(model),
         Plan(tuple(PlannedModule(f"GPT2LMHeadModel.transformer.h.{k}") for k in range(3))),
     )
     tokens = torch.arange(8).view(1, 8)
-    found = [
-        of.eval().generate(tokens, max_new_tokens=4, do_sample=False, use_cache=cached)
-        for of in (model, planned)
+    outputs = [
+        net.eval().generate(tokens, max_new_tokens=4, do_sample=False, use_cache=cached)
+        for net in (model, planned_model)
         for cached in (True, False)
     ]
-    assert found[0].shape == (1, 12)
-    assert all(torch.equal(tokens, found[0]) for tokens in found)
+    assert outputs[0].shape == (1, 12)
+    assert all(torch.equal(tokens, outputs[0]) for tokens in outputs)
 
 
 def test_removal_gives_the_modules_back() -> None:
-    for make in PLANNED.values():
-        _, planned, x = make()
-        modules = [m for m in planned.modules() if not hasattr(m, "checkpoint_fn")]
-        _gradients(planned, x)
-        assert acplan.remove(planned) is planned
-        assert list(map(id, planned.modules())) == list(map(id, modules))
-        assert acplan.remove(planned) is planned  # nothing happens
+    for make in MODELS.values():
+        _, planned_model, x = make()
+        modules = [m for m in planned_model.modules() if not hasattr(m, "checkpoint_fn")]
+        _gradients(planned_model, x)
+        assert acplan.remove(planned_model) is planned_model
+        assert list(map(id, planned_model.modules())) == list(map(id, modules))
+        assert acplan.remove(planned_model) is planned_model  # nothing happens

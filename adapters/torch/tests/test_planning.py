@@ -65,16 +65,16 @@ def test_the_text_is_that_of_the_program(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("budget", ["1.6GiB", 1717986918])
 def test_profiles_and_paths_and_bytes_mean_the_same(budget: Any) -> None:
     expected = acplan.plan(str(_TRANSFORMER), "1.6GiB").data
-    found = acplan.plan(Profile.load(_TRANSFORMER), budget).data
-    assert found["modules"] == expected["modules"]
-    assert found["budget_bytes"] == expected["budget_bytes"]
+    actual = acplan.plan(Profile.load(_TRANSFORMER), budget).data
+    assert actual["modules"] == expected["modules"]
+    assert actual["budget_bytes"] == expected["budget_bytes"]
 
 
 def test_shares_and_the_minimum_are_budgets() -> None:
     whole = acplan.plan(_TRANSFORMER, "100%")
     assert whole.modules == () and whole.recompute_ms == 0
     least = acplan.plan(_TRANSFORMER, "min")
-    with pytest.raises(AcplanError, match="the smallest budget that a plan fits"):
+    with pytest.raises(AcplanError, match="the smallest feasible budget"):
         acplan.plan(_TRANSFORMER, least.budget_bytes - 1)
 
 
@@ -114,10 +114,10 @@ def _layers(*numbers: int) -> list[str]:
 def test_options_are_the_flags(options: dict[str, Any], flags: list[str]) -> None:
     run = call_acplan(["plan", str(_TRANSFORMER), "--budget", "1.6GiB", "--json", *flags])
     expected = json.loads(run.out)
-    found = acplan.plan(_TRANSFORMER, "1.6GiB", **options).data
-    for data in (expected, found):
+    actual = acplan.plan(_TRANSFORMER, "1.6GiB", **options).data
+    for data in (expected, actual):
         del data["solver"]
-    assert found == expected
+    assert actual == expected
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ def _program(path: pathlib.Path, body: str) -> str:
 
 
 def test_the_program_is_found_in_order(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
-    chosen = _program(tmp_path / "chosen", "exit 0")
+    program = _program(tmp_path / "chosen", "exit 0")
     scripts = tmp_path / "prefix" / "bin"
     on_path = tmp_path / "path"
     for place in (scripts, on_path):
         place.mkdir(parents=True)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "none"))
-    monkeypatch.setattr("acplan._base.program._built", lambda: str(tmp_path / "built"))
+    monkeypatch.setattr("acplan._base.program._build_path", lambda: str(tmp_path / "built"))
     monkeypatch.setenv("PATH", str(on_path))
     monkeypatch.delenv("ACPLAN", raising=False)
     with pytest.raises(AcplanError) as raised:
@@ -208,8 +208,8 @@ def test_the_program_is_found_in_order(tmp_path: pathlib.Path, monkeypatch: Any)
     for place in (tmp_path / "built", on_path / "acplan", scripts / "acplan"):
         _program(place, "exit 0")
         assert find_program() == str(place)
-    monkeypatch.setenv("ACPLAN", chosen)
-    assert find_program() == chosen
+    monkeypatch.setenv("ACPLAN", program)
+    assert find_program() == program
     monkeypatch.setenv("ACPLAN", str(tmp_path / "gone"))
     with pytest.raises(AcplanError, match=r"\$ACPLAN: .*gone' is no program"):
         find_program()
@@ -286,9 +286,9 @@ def test_plans_without_a_proof_say_so_and_warnings_come_once(
     assert plans[0].status == "feasible"
     messages = [record.getMessage() for record in caplog.records]
     assert messages.count(f"a model of {limit}") == 1
-    told = [message for message in messages if message.startswith("plan: ")]
-    assert len(told) == (0 if said is None else 2)
-    assert all(m.startswith(str(said)) and m.endswith("(gap 25.00%)") for m in told)
+    plan_messages = [message for message in messages if message.startswith("plan: ")]
+    assert len(plan_messages) == (0 if said is None else 2)
+    assert all(m.startswith(str(said)) and m.endswith("(gap 25.00%)") for m in plan_messages)
 
 
 def test_ctrl_c_with_nothing_found_is_an_interrupt(tmp_path: pathlib.Path) -> None:
@@ -341,8 +341,8 @@ def test_auto_checkpoint_lowers_the_peak() -> None:
     plan = acplan.plan(traced, "min")
     assert plan.modules
     assert acplan.verify(model, plan, of=traced, **inputs).measured_bytes < (traced.peak_bytes)
-    planned = acplan.auto_checkpoint(model, budget="min", progress=False, **inputs)
-    assert planned is model
+    result = acplan.auto_checkpoint(model, budget="min", progress=False, **inputs)
+    assert result is model
     wrapped = [m for m in model.modules() if isinstance(m, CheckpointWrapper)]
     assert len(wrapped) == len(plan.modules)
 
@@ -351,7 +351,7 @@ def test_auto_checkpoint_verifies_and_refuses() -> None:
     model, inputs = EXAMPLES["llama"]().on_meta()
     options = {"progress": False, **inputs}
     assert acplan.auto_checkpoint(model, budget="200%", verify=True, **options) is model
-    with pytest.raises(AcplanError, match="the smallest budget that a plan fits"):
+    with pytest.raises(AcplanError, match="the smallest feasible budget"):
         acplan.auto_checkpoint(model, budget=1000, **options)
     assert not any("Checkpoint" in type(m).__name__ for m in model.modules())
 
@@ -359,16 +359,16 @@ def test_auto_checkpoint_verifies_and_refuses() -> None:
 def test_auto_checkpoint_keeps_the_gradients() -> None:
     torch.manual_seed(0)
     x = torch.randn(4096, 64)
-    model, planned = _Blocks(), _Blocks()
-    planned.load_state_dict(model.state_dict())
-    planned = acplan.auto_checkpoint(
-        planned, x, budget="80%", max_units=2, gap=0.0, progress=False
+    model, planned_model = _Blocks(), _Blocks()
+    planned_model.load_state_dict(model.state_dict())
+    planned_model = acplan.auto_checkpoint(
+        planned_model, x, budget="80%", max_units=2, gap=0.0, progress=False
     )
-    for of in (model, planned):
-        of(x).square().mean().backward()
-    for expected, found in zip(model.parameters(), planned.parameters()):
-        assert torch.equal(expected.grad, found.grad)
-    assert any(isinstance(m, CheckpointWrapper) for m in planned.modules())
+    for net in (model, planned_model):
+        net(x).square().mean().backward()
+    for expected, actual in zip(model.parameters(), planned_model.parameters()):
+        assert torch.equal(expected.grad, actual.grad)
+    assert any(isinstance(m, CheckpointWrapper) for m in planned_model.modules())
 
 
 def test_verify_raises_over_the_budget(monkeypatch: Any) -> None:
@@ -392,10 +392,10 @@ def test_verify_raises_over_the_budget(monkeypatch: Any) -> None:
 def test_progress_counts_operators(capsys: Any) -> None:
     pytest.importorskip("tqdm")
     traced = acplan.trace(_Blocks(), torch.randn(8, 64), progress=True)
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "trace: what is kept" in shown.err
-    assert f"/{len(traced.data['operators'])} " in shown.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "trace: what is kept" in output.err
+    assert f"/{len(traced.data['operators'])} " in output.err
     acplan.trace(_Blocks(), torch.randn(8, 64))
     assert capsys.readouterr().err == ""
 

@@ -19,8 +19,8 @@ _CASES: list[tuple[str, torch.dtype | None]] = [
 @pytest.fixture(params=_CASES, ids=lambda case: f"{case[0]}{'-autocast' * bool(case[1])}")
 def at(request: pytest.FixtureRequest) -> Iterator[Subject]:
     name, autocast = request.param
-    with subject(EXAMPLES[name](), autocast) as found:
-        yield found
+    with subject(EXAMPLES[name](), autocast) as value:
+        yield value
 
 
 def test_plans_are_measured_as_predicted(at: Subject) -> None:
@@ -29,28 +29,28 @@ def test_plans_are_measured_as_predicted(at: Subject) -> None:
     times = []
     for share in (0.0, 0.3, 0.9, 1.0):
         budget = least + round(share * (most - least))
-        planned = at.plan(budget)
-        assert planned.data["memory_model"] == "trace"
-        measured = at.measured(planned)
+        plan = at.plan(budget)
+        assert plan.data["memory_model"] == "trace"
+        measured = at.measured(plan)
         assert measured.is_as_predicted, f"{share}: {measured}"
-        assert measured.peak_bytes == planned.peak_bytes <= budget
-        assert same_ms(measured.recompute_ms, planned.recompute_ms)
-        assert planned.bound_ms <= planned.recompute_ms
-        times.append(planned.recompute_ms)
+        assert measured.peak_bytes == plan.peak_bytes <= budget
+        assert same_ms(measured.recompute_ms, plan.recompute_ms)
+        assert plan.bound_ms <= plan.recompute_ms
+        times.append(plan.recompute_ms)
     assert times == sorted(times, reverse=True) and times[-1] == 0
-    with pytest.raises(AcplanError, match="the smallest budget that a plan fits"):
+    with pytest.raises(AcplanError, match="the smallest feasible budget"):
         at.plan(least - 1)
 
 
 def test_recipes_are_never_better(at: Subject) -> None:
     compared = 0
-    # Of larger models one plan with less memory is tried, of others some.
+    # For larger models one plan with less memory is tried, for others some.
     near = 0.1 if len(at.traced.data["operators"]) < 300 else 0.5
     for label, recipe in recipes(at.example, at.traced):
-        found = compare(at, at.measured(recipe), near)
-        assert found.is_never_worse, f"{label}: {found}"
-        assert found.least.recompute_ms <= found.theirs.recompute_ms * (1 + 1e-9)
-        assert found.least.peak_bytes <= found.theirs.peak_bytes
+        comparison = compare(at, at.measured(recipe), near)
+        assert comparison.is_never_worse, f"{label}: {comparison}"
+        assert comparison.least.recompute_ms <= comparison.theirs.recompute_ms * (1 + 1e-9)
+        assert comparison.least.peak_bytes <= comparison.theirs.peak_bytes
         compared += 1
     assert compared >= 3
 
@@ -59,8 +59,8 @@ def test_a_module_whose_calls_differ_is_a_unit_as_a_whole() -> None:
     """Under autocast the first call of a shared block casts its weights, the others not."""
     with subject(EXAMPLES["shared"](), torch.bfloat16) as at:
         label, recipe = next(iter(recipes(at.example, at.traced)))
-        found = compare(at, at.measured(recipe), near=0.1)
-        assert found.is_never_worse, f"{label}: {found}"
-        planned = at.plan(found.theirs.peak_bytes)
-        assert [module.get("ops") for module in planned.data["modules"]] == [None]
-        assert at.measured(planned).is_as_predicted
+        comparison = compare(at, at.measured(recipe), near=0.1)
+        assert comparison.is_never_worse, f"{label}: {comparison}"
+        plan = at.plan(comparison.theirs.peak_bytes)
+        assert [module.get("ops") for module in plan.data["modules"]] == [None]
+        assert at.measured(plan).is_as_predicted

@@ -69,8 +69,8 @@ class _Written(nn.Module):
 
 
 class _WrittenLinearBlock(nn.Module):
-    """What a linear layer returns of more than two dimensions is another view of its
-    product, and what writes to it writes to that."""
+    """A block that writes to what a linear layer returns: with more than two dimensions that is
+    another view of the layer's product, which is then written to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,14 +85,14 @@ class _WrittenLinearBlock(nn.Module):
 class _WrittenBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.left = nn.Linear(32, 32)
-        self.right = nn.Linear(32, 32)
+        self.first = nn.Linear(32, 32)
+        self.second = nn.Linear(32, 32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        written = x + 1
-        kept = written.sigmoid()
-        written += written * 2
-        return self.left(kept) + self.right(x * 3)
+        y = x + 1
+        gate = y.sigmoid()
+        y += y * 2
+        return self.first(gate) + self.second(x * 3)
 
 
 def _gpt2() -> nn.Module:
@@ -151,8 +151,8 @@ _CASES: dict[str, tuple[Callable[[], nn.Module], _Inputs]] = {
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def _decisions(planned: Plan) -> Counter[str]:
-    return Counter(op.decision for module in planned.modules for op in module.operators)
+def _decisions(plan: Plan) -> Counter[str]:
+    return Counter(op.decision for module in plan.modules for op in module.operators)
 
 
 def _all_blocks(model: nn.Module) -> Plan:
@@ -171,36 +171,36 @@ def _all_blocks(model: nn.Module) -> Plan:
 
 @pytest.mark.parametrize("name", _CASES)
 def test_they_are_exact_and_gradients_are_equal(name: str) -> None:
-    make, given = _CASES[name]
+    make, make_inputs = _CASES[name]
     torch.manual_seed(0)
-    model, inputs = make().train(), given()
+    model, inputs = make().train(), make_inputs()
     expected = _step(copy.deepcopy(model), inputs, False)
     options: dict[str, Any] = {"optimizer": "sgd", **inputs}
     traced = trace(model, **options)
-    seen: Counter[str] = Counter()
-    made = []
-    with verifying(model, of=traced, **options) as verified:
+    decisions: Counter[str] = Counter()
+    trial_plans = []
+    with verifying(model, model_trace=traced, **options) as verified:
         least = verified(_all_blocks(model)).predicted_bytes
         for share, segments in ((0.0, "auto"), (0.4, "none")):
             budget = least + round(share * (traced.peak_bytes - least))
-            made.append(plan(traced, budget, segments=segments, **_SKIPS))
-            result = verified(made[-1])
+            trial_plans.append(plan(traced, budget, segments=segments, **_SKIPS))
+            result = verified(trial_plans[-1])
             assert result.first_difference() is None, result
-            assert result.measured_bytes == made[-1].peak_bytes <= budget
-            seen += _decisions(made[-1])
-    assert seen["skip"] > 0 and seen["recompute"] > 0
-    for planned in made:
-        found = _step(apply(copy.deepcopy(model), planned, strict=True), inputs, False)
-        assert len(found) == len(expected)
-        assert all(map(torch.equal, found, expected)), planned
+            assert result.measured_bytes == trial_plans[-1].peak_bytes <= budget
+            decisions += _decisions(trial_plans[-1])
+    assert decisions["skip"] > 0 and decisions["recompute"] > 0
+    for trial_plan in trial_plans:
+        actual = _step(apply(copy.deepcopy(model), trial_plan, strict=True), inputs, False)
+        assert len(actual) == len(expected)
+        assert all(map(torch.equal, actual, expected)), trial_plan
 
 
 def test_what_is_written_to_need_not_be_kept_with_what_read_it() -> None:
     torch.manual_seed(0)
     model, inputs = _Written(), {"x": torch.randn(16384, 32)}
     expected = _step(copy.deepcopy(model), inputs, False)
-    planned = plan(trace(model, optimizer="sgd", **inputs), "95%", **_SKIPS)
-    decided = [(op.name, op.decision) for op in planned.modules[0].operators[:2]]
+    skipping_plan = plan(trace(model, optimizer="sgd", **inputs), "95%", **_SKIPS)
+    decided = [(op.name, op.decision) for op in skipping_plan.modules[0].operators[:2]]
     assert decided == [("add", "skip"), ("sigmoid", "save")]
-    found = _step(apply(copy.deepcopy(model), planned, strict=True), inputs, False)
-    assert all(map(torch.equal, found, expected))
+    actual = _step(apply(copy.deepcopy(model), skipping_plan, strict=True), inputs, False)
+    assert all(map(torch.equal, actual, expected))

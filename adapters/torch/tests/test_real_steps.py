@@ -1,4 +1,4 @@
-"""What is traced is what a step on real tensors runs, architecture by architecture.
+"""Compares traces with steps on real tensors, architecture by architecture.
 
 compare_real_steps.py prints the whole table, for every kind of batch; here each
 architecture has one, another from one to the next.
@@ -19,13 +19,13 @@ from real_steps import Case, compare, real_pass
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-_known = functools.cache(architectures)
+_architectures = functools.cache(architectures)
 
 
 def _one_each() -> Iterator[tuple[str, str]]:
-    """Every architecture with a kind of batch, by turns."""
+    """Yields every architecture with a kind of batch, by turns."""
     turns: dict[int, Iterator[int]] = {}
-    for name, architecture in _known().items():
+    for name, architecture in _architectures().items():
         labels = [label for label, _ in cases(architecture)]
         labels = [label for label in labels if not architecture.exception(label)]
         turn = turns.setdefault(len(labels), itertools.count())
@@ -39,30 +39,32 @@ def _case(architecture: Architecture, label: str) -> Case:
 
 @pytest.mark.parametrize(("name", "label"), list(_one_each()))
 def test_a_trace_runs_what_the_real_step_does(name: str, label: str) -> None:
-    architecture = _known()[name]
+    architecture = _architectures()[name]
     result = compare(architecture.make, _case(architecture, label))
     assert result.difference() == ""
 
 
 def test_a_step_of_another_kind_is_told_apart() -> None:
-    architecture = _known()["llama"]
+    architecture = _architectures()["llama"]
     padded = compare(architecture.make, _case(architecture, "padded right"))
     plain = real_pass(architecture.make(), _case(architecture, "no mask"))
     assert padded.real != plain
-    masks = [seen.arguments for seen in padded.real if "marks.attention" in seen.name]
+    masks = [
+        operator.arguments for operator in padded.real if "marks.attention" in operator.name
+    ]
     assert masks and all("bool[3, 1, 24, 24]" in mask for mask in masks)
 
 
 def test_at_least_sixty_architectures_are_compared() -> None:
-    assert len(_known()) >= 60
+    assert len(_architectures()) >= 60
     assert {"no mask", "ones", "padded right", "padded left", "packed"} <= {
-        label for architecture in _known().values() for label in architecture.variants
+        label for architecture in _architectures().values() for label in architecture.variants
     }
-    assert all(name in _known() for name, _ in facts())
+    assert all(name in _architectures() for name, _ in facts())
 
 
 def test_an_exception_says_why() -> None:
-    for architecture in _known().values():
+    for architecture in _architectures().values():
         for step, reason in architecture.exceptions.items():
             assert len(reason) > 20, step
 

@@ -22,7 +22,8 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
 
 
 def _run(model: nn.Module, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
-    """The loss, gradients and buffers of a step on the CPU."""
+    """Returns the loss, gradients and buffers of a step on the CPU, and the next random
+    number."""
     torch.manual_seed(5)
     loss = model(*inputs)
     loss.backward()
@@ -41,15 +42,15 @@ def test_a_plan_is_exact_and_changes_nothing(name: str) -> None:
     expected = _run(copy.deepcopy(model), inputs)
     least = plan(traced, "min", time_limit=1)
     between = int(least.peak_bytes * 0.4 + traced.peak_bytes * 0.6)
-    for planned in (least, plan(traced, between, time_limit=1)):
-        found = verify(model, planned, *inputs, of=traced, **how)
-        assert found.first_difference() is None
+    for trial_plan in (least, plan(traced, between, time_limit=1)):
+        verification = verify(model, trial_plan, *inputs, of=traced, **how)
+        assert verification.first_difference() is None
         with warnings.catch_warnings():
             # The CPU's dropout is none of the device's.
             drops = any(isinstance(m, nn.Dropout) for m in model.modules())
             warnings.simplefilter("ignore" if drops else "error", PlanMismatchWarning)
-            again = _run(apply(copy.deepcopy(model), planned), inputs)
-        assert all(map(torch.equal, expected, again)) and len(expected) == len(again)
+            actual = _run(apply(copy.deepcopy(model), trial_plan), inputs)
+        assert all(map(torch.equal, expected, actual)) and len(expected) == len(actual)
     after = model.state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)
 
@@ -59,14 +60,15 @@ def test_a_step_that_asks_nothing_is_the_same_with_real_values() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
     model = nn.Sequential(nn.Conv1d(6, 6, 3, padding=1), nn.BatchNorm1d(6), layer)
     how: dict[str, Any] = {"accumulate": 2, "grad_scaler": True, "autocast": "fp16"}
-    known, real = (trace(model, _x, **how, values=v).data for v in ("known", "real"))
-    assert real.pop("values") == "real" and "values" not in known
-    assert real.pop("notes") and not known.pop("notes")
-    assert real == known
+    fake, real = (trace(model, _x, **how, values=v).data for v in ("known", "real"))
+    assert real.pop("values") == "real" and "values" not in fake
+    assert real.pop("notes") and not fake.pop("notes")
+    assert real == fake
 
 
 class _Attending(nn.Module):
-    """Of queries more heads than of keys; heads of 16 for kernels of the device."""
+    """Attention with more heads of queries than of keys; heads of 16 for kernels of the
+    device."""
 
     def __init__(self, is_causal: bool, groups: int = 1) -> None:
         super().__init__()
@@ -151,19 +153,19 @@ def _values_of_gradients(
     ) as (step, _):
         step.loss().backward()
         # As they are before the update.
-        found = [value_of(p.grad) for p in step.model.parameters() if p.grad is not None]
-        return [None if value is None else value.clone() for value in found]
+        gradients = [value_of(p.grad) for p in step.model.parameters() if p.grad is not None]
+        return [None if value is None else value.clone() for value in gradients]
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_of_the_device_have_the_values_of_the_cpu(name: str) -> None:
     torch.manual_seed(1)
     model, inputs = KERNELS[name]()
-    found = _values_of_gradients(model, inputs, "h100" if name == "cudnn" else "a100")
+    actual = _values_of_gradients(model, inputs, "h100" if name == "cudnn" else "a100")
     model(*inputs).float().mean().backward()
     expected = [p.grad for p in model.parameters() if p.grad is not None]
-    assert len(found) == len(expected) > 0
-    for value, gradient in zip(found, expected):
+    assert len(actual) == len(expected) > 0
+    for value, gradient in zip(actual, expected):
         assert value is not None
         near = 2e-2 if gradient.dtype.itemsize == 2 else 1e-5
         scale = float(gradient.abs().max()) + 1e-6
@@ -247,15 +249,15 @@ def test_a_plan_for_more_rows_holds_for_those_of_the_batch(
     )
     assert (few.capacity, many.capacity) == (1, capacity)
     assert sum(few.live_bytes) < sum(many.live_bytes)
-    planned = plan(many, "min", time_limit=1)
-    at_most = verify(model, planned, *inputs, of=many, **how)
-    as_is = verify(model, planned, *inputs, of=few, **how)
-    for found in (at_most, as_is):
-        assert found.first_difference() is None
-    assert as_is.measured_bytes <= at_most.measured_bytes == planned.peak_bytes
+    least_plan = plan(many, "min", time_limit=1)
+    at_most = verify(model, least_plan, *inputs, of=many, **how)
+    as_is = verify(model, least_plan, *inputs, of=few, **how)
+    for verification in (at_most, as_is):
+        assert verification.first_difference() is None
+    assert as_is.measured_bytes <= at_most.measured_bytes == least_plan.peak_bytes
     assert [s.name for s in as_is.measured] == [s.name for s in at_most.measured]
     with pytest.raises(AcplanError, match="capacity is 1, and"):
-        verify(model, planned, *inputs, of=many, capacity=1, **how)
+        verify(model, least_plan, *inputs, of=many, capacity=1, **how)
 
 
 def test_a_loop_that_waits_for_fewer_rows_is_no_endless_trace() -> None:
@@ -271,12 +273,14 @@ def test_a_loop_that_waits_for_fewer_rows_is_no_endless_trace() -> None:
 def test_experts_without_tokens_change_no_gradient() -> None:
     torch.manual_seed(1)
     model, inputs = MODELS["experts"]()
-    planned = plan(trace(model, *inputs, loss_fn=_loss, workspaces=False), "min", time_limit=1)
+    least_plan = plan(
+        trace(model, *inputs, loss_fn=_loss, workspaces=False), "min", time_limit=1
+    )
     with torch.no_grad():
         model.gate.bias[1] -= 100  # nobody goes there
     expected = _run(copy.deepcopy(model), inputs)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
-        again = _run(apply(copy.deepcopy(model), planned), inputs)
-    assert len(expected) == len(again) and all(map(torch.equal, expected, again))
-    assert all(w.category is PlanMismatchWarning for w in told)
+        actual = _run(apply(copy.deepcopy(model), least_plan), inputs)
+    assert len(expected) == len(actual) and all(map(torch.equal, expected, actual))
+    assert all(w.category is PlanMismatchWarning for w in caught_warnings)

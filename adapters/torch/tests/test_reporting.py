@@ -14,9 +14,9 @@ TRACE = pathlib.Path(__file__).parents[3] / "data/traces/gpt2_tiny.json.gz"
 
 
 def data_of(page: pathlib.Path) -> dict[str, Any]:
-    found = re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
-    assert found
-    data = json.loads(found.group(1))
+    match = re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert match
+    data = json.loads(match.group(1))
     assert isinstance(data, dict)
     return data
 

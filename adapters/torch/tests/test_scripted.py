@@ -30,11 +30,11 @@ def _activation(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 
 def _compiled() -> "Function":
-    """A function that no test has called before."""
+    """Scripts a function that no test has called before."""
     anew = types.FunctionType(_activation.__code__, globals(), "_activation")
     anew.__annotations__ = _activation.__annotations__
-    found: Function = torch.jit.script(anew)
-    return found
+    function: Function = torch.jit.script(anew)
+    return function
 
 
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -52,8 +52,8 @@ class _Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.is_last:
             return self.function(self.second(self.drop(torch.relu(self.first(x)))), self.bias)
-        inside = self.function(torch.relu(self.first(x)), self.bias)
-        return x + self.drop(self.second(inside))
+        hidden = self.function(torch.relu(self.first(x)), self.bias)
+        return x + self.drop(self.second(hidden))
 
 
 def _blocks(function: Function, is_last: bool = False) -> nn.Module:
@@ -62,14 +62,14 @@ def _blocks(function: Function, is_last: bool = False) -> nn.Module:
 
 
 def _run(model: nn.Module, iterations: int = 4) -> list[torch.Tensor]:
-    found = []
+    values = []
     for k in range(iterations):
         torch.manual_seed(k)
         model.zero_grad()
         loss = model(_X).square().mean()
         loss.backward()
-        found += [loss.detach(), *(p.grad.clone() for p in model.parameters())]
-    return found
+        values += [loss.detach(), *(p.grad.clone() for p in model.parameters())]
+    return values
 
 
 @pytest.mark.parametrize("is_last", [False, True])
@@ -91,8 +91,8 @@ def test_gradients_are_right_however_often_it_was_called(
     for _ in range(calls_before):
         x = _X.clone().requires_grad_()
         function(x, torch.ones(16)).sum().backward()
-    found = _run(acplan.apply(_blocks(function, is_last), plan))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    actual = _run(acplan.apply(_blocks(function, is_last), plan))
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_it_may_optimize_again_without_the_plan() -> None:
@@ -119,22 +119,22 @@ class _Layer(nn.Module):
 class _Around(nn.Module):
     """Ends in the module where it does not drop."""
 
-    def __init__(self, inside: nn.Module, drops: bool = True) -> None:
+    def __init__(self, inner: nn.Module, drops: bool = True) -> None:
         super().__init__()
-        self.linear, self.inside, self.drop = nn.Linear(16, 16), inside, nn.Dropout(0.1)
+        self.linear, self.inner, self.drop = nn.Linear(16, 16), inner, nn.Dropout(0.1)
         self.drops = drops
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.inside(torch.relu(self.linear(x)))
-        return x + self.drop(found) if self.drops else found
+        hidden: torch.Tensor = self.inner(torch.relu(self.linear(x)))
+        return x + self.drop(hidden) if self.drops else hidden
 
 
 def _scripted(drops: bool, compiles: bool = True) -> nn.Module:
     torch.manual_seed(0)
     kind = type("_Anew", (_Layer,), {})  # which nothing has run yet
     layers = (kind() for _ in range(3))
-    made = (torch.jit.script(m) if compiles else m for m in layers)
-    return nn.Sequential(*(_Around(m, drops) for m in made))
+    modules = (torch.jit.script(m) if compiles else m for m in layers)
+    return nn.Sequential(*(_Around(m, drops) for m in modules))
 
 
 @pytest.mark.parametrize("drops", [False, True])
@@ -151,17 +151,17 @@ def test_modules_are_traced_and_run_again_in_units(drops: bool) -> None:
     plan = acplan.plan(traced, "min")
     assert {unit.fqn for unit in plan.modules} >= {"Sequential.0", "Sequential.1"}
     assert acplan.verify(_scripted(drops), plan, _X, of=traced).first_difference() is None
-    planned = acplan.apply(_scripted(drops), plan)
-    torch.testing.assert_close(_run(planned), expected, rtol=1e-5, atol=1e-6)
-    buffers = zip(planned.buffers(), model.buffers())
+    planned_model = acplan.apply(_scripted(drops), plan)
+    torch.testing.assert_close(_run(planned_model), expected, rtol=1e-5, atol=1e-6)
+    buffers = zip(planned_model.buffers(), model.buffers())
     _run(model)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in buffers)
 
 
 def test_recorded_modules_are_traced() -> None:
     torch.manual_seed(0)
-    inside = torch.jit.trace(nn.Sequential(nn.Linear(16, 16), nn.Tanh()), _X)
-    model = nn.Sequential(_Around(inside), nn.Linear(16, 4))
+    inner = torch.jit.trace(nn.Sequential(nn.Linear(16, 16), nn.Tanh()), _X)
+    model = nn.Sequential(_Around(inner), nn.Linear(16, 4))
     names = [o["name"] for o in acplan.trace(model, _X).data["operators"]]
     assert "aten.tanh.default" in names and "aten.tanh_backward.default" in names
 
@@ -186,6 +186,6 @@ def test_code_that_sets_attributes_is_in_no_unit() -> None:
     traced = acplan.trace(model, _X, workspaces=False)
     assert any("may be no units" in note and "sets attributes" in note for note in traced.notes)
     assert not acplan.plan(traced, "min").modules
-    for fqn in ("Sequential.0", "Sequential.0.inside", "Sequential.0-1"):
+    for fqn in ("Sequential.0", "Sequential.0.inner", "Sequential.0-1"):
         with pytest.raises(AcplanError, match=f"{fqn} is compiled by torch.jit, or has"):
             acplan.apply(model, Plan((PlannedModule(fqn),)))

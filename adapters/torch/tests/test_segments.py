@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _plans(data: dict[str, Any], seeds: int) -> Iterator[tuple[dict[str, Any], Plan]]:
-    """Segments as a whole, and with random legal policies that skip."""
+    """Yields plans of segments: first as a whole, then with random legal policies that skip."""
     for seed in range(seeds):
         chance = random.Random(seed)
         with_runs, names = segments_by_chance(data, chance)
@@ -67,11 +67,11 @@ def test_gradients_are_equal(name: str) -> None:
     model, inputs = _model(name)
     autocast = _MODELS.index(name) % 3 == 2
     expected = _step(copy.deepcopy(model), inputs, autocast)
-    data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, autocast))
+    data = recorded_step(copy.deepcopy(model), lambda net: _loss(net, inputs, autocast))
     for _, plan in _plans(data, 4):
-        found = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, autocast)
-        assert len(found) == len(expected)
-        assert all(map(torch.equal, found, expected)), plan
+        actual = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, autocast)
+        assert len(actual) == len(expected)
+        assert all(map(torch.equal, actual, expected)), plan
 
 
 @pytest.mark.parametrize(
@@ -85,37 +85,37 @@ def test_predicted_is_measured_at_every_operator(
     model, inputs = EXAMPLES[name]().on_meta()
     options: dict[str, Any] = {"optimizer": "sgd", "autocast": autocast, **inputs}
     traced = trace(model, **options)
-    with verifying(model, of=traced, **options) as verified:
+    with verifying(model, model_trace=traced, **options) as verified:
         for data, plan in _plans(traced.data, 4):
             result = verified(plan)
             assert result.first_difference() is None, f"{plan}: {result}"
-            # Of the trace that has the segments among its modules.
+            # This trace has the segments among its modules.
             assert result.predicted == simulate(Trace(data), plan)
 
 
 def test_plans_of_acplan_have_runs_and_are_exact() -> None:
     model, inputs = _larger("gpt2", 8)().on_meta()
     traced = trace(model, **inputs)
-    planned = acplan.plan(traced, "75%", segments=2, decisions="save,recompute")
-    names = [module.fqn.rpartition(".")[2] for module in planned.modules]
+    plan = acplan.plan(traced, "75%", segments=2, decisions="save,recompute")
+    names = [module.fqn.rpartition(".")[2] for module in plan.modules]
     assert any("-" in name for name in names), names
-    result = verify(model, planned, of=traced, **inputs)
+    result = verify(model, plan, of=traced, **inputs)
     assert result.first_difference() is None, result
-    assert planned.peak_bytes == result.measured_bytes
+    assert plan.peak_bytes == result.measured_bytes
 
 
 # --- Whatever is called
 
 
 class State:
-    """What PyTorch does not know how to take apart."""
+    """A value that PyTorch does not know how to take apart."""
 
     def __init__(self, x: torch.Tensor) -> None:
         self.x = x
 
 
 class Released(State):
-    """Of which there is no copy, as it would be released twice."""
+    """A state of which there is no copy, as it would be released twice."""
 
     def __del__(self) -> None:
         del self.x
@@ -128,7 +128,7 @@ class Block(nn.Module):
         self.norm = nn.BatchNorm1d(12)
         self.down = nn.Linear(12, 6)
         self.writes = writes
-        self.seen: Any = None
+        self.last: Any = None
 
     def forward(self, x: Any, mask: torch.Tensor | None = None) -> Any:
         if isinstance(x, State):
@@ -138,7 +138,7 @@ class Block(nn.Module):
             y = nn.functional.dropout(y, 0.3, inplace=True)
         y = self.down(y + torch.rand_like(y))
         y = nn.functional.dropout(y, 0.2)
-        self.seen = y
+        self.last = y
         if mask is not None:
             y = y * mask
         return {"out": (x + y, y.sin()), "size": 6}
@@ -164,7 +164,8 @@ def in_order(net: Net, x: torch.Tensor) -> torch.Tensor:
 
 
 def by_chance(seed: int) -> Callable[[Net, torch.Tensor], torch.Tensor]:
-    """Calls blocks in order most of the time, and does something else in between."""
+    """Returns a program that calls blocks in order most of the time, and does something else in
+    between."""
 
     def program(net: Net, x: torch.Tensor) -> torch.Tensor:
         chance = random.Random(seed)
@@ -177,13 +178,13 @@ def by_chance(seed: int) -> Callable[[Net, torch.Tensor], torch.Tensor]:
                 for _ in range(2):
                     if chance.random() < share:
                         x, other, losses = _something(chance, x, other, losses, net)
-                x = _called(chance, share, block, x, mask)
+                x = _call_by_chance(chance, share, block, x, mask)
         return x.sum() + other.sum() + losses
 
     return program
 
 
-def _called(
+def _call_by_chance(
     chance: random.Random, share: float, block: nn.Module, x: Any, mask: torch.Tensor
 ) -> torch.Tensor:
     if chance.random() >= share:
@@ -235,8 +236,8 @@ def _something(
     if how == 6:
         return x.detach().requires_grad_(), other, losses
     if how == 7:
-        seen = chance.choice(net.blocks).seen
-        return (x if seen is None else x + seen.detach()), other, losses
+        last = chance.choice(net.blocks).last
+        return (x if last is None else x + last.detach()), other, losses
     if how == 8:
         torch.rand(3)
         return x, other.clone(), losses
@@ -259,20 +260,20 @@ def _values(net: nn.Module, x: torch.Tensor = _X) -> list[torch.Tensor]:
     return values + [p.grad for p in net.parameters() if p.grad is not None]
 
 
-def _equal(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
-    return len(found) == len(expected) and all(map(torch.equal, found, expected))
+def _equal(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    return len(actual) == len(expected) and all(map(torch.equal, actual, expected))
 
 
 def _policies() -> list[tuple[str, Plan]]:
-    """For blocks called in order."""
+    """Returns plans for blocks called in order."""
     data = recorded_step(_net(), lambda net: net(_X).square().mean())
     (run,) = longest_runs(data)[:1]
     names = [data["modules"][k]["fqn"] for k in run]
     assert names == [f"Net.blocks.{k}" for k in range(4)]
-    found = []
+    plans = []
     for part in (run, run[1:], run[:2]):
         changed, name = with_segment(data, part), name_of(data, part)
-        found.append((f"{name} whole", Plan((PlannedModule(name),))))
+        plans.append((f"{name} whole", Plan((PlannedModule(name),))))
         by_chance = [
             (f"{name} {seed}", plan)
             for seed in range(40)
@@ -280,8 +281,8 @@ def _policies() -> list[tuple[str, Plan]]:
             if next(shares(plan))[0] and next(shares(plan))[2]
         ]
         assert len(by_chance) >= 3
-        found += by_chance[:3]
-    return found
+        plans += by_chance[:3]
+    return plans
 
 
 def test_called_in_order() -> None:
@@ -319,7 +320,7 @@ def test_whatever_is_called(begin: int) -> None:
 _MASK = torch.full((1,), 0.5)
 
 
-def _of(net: Net, program: Callable[[Net, torch.Tensor], torch.Tensor]) -> Net:
+def _running(net: Net, program: Callable[[Net, torch.Tensor], torch.Tensor]) -> Net:
     net.program = program
     return net
 
@@ -378,10 +379,10 @@ def _in_an_object(net: Net, x: torch.Tensor, kind: type[State] = Released) -> to
 
 def test_an_object_with_tensors_of_the_run_is_made_anew() -> None:
     program = functools.partial(_in_an_object, kind=State)
-    expected = _values(_of(_net(), program))
+    expected = _values(_running(_net(), program))
     for label, plan in _policies()[:4]:
-        found = _values(_of(apply(_net(), plan, strict=True), program))
-        assert _equal(found, expected), label
+        actual = _values(_running(apply(_net(), plan, strict=True), program))
+        assert _equal(actual, expected), label
 
 
 @pytest.mark.parametrize(
@@ -398,15 +399,15 @@ def test_an_object_with_tensors_of_the_run_is_made_anew() -> None:
     ],
 )
 def test_it_is_said_where_a_run_is_another_one(program: Any, message: str) -> None:
-    expected = _values(_of(_net(), program))
+    expected = _values(_running(_net(), program))
     for label, plan in _policies()[:4]:
-        net = _of(apply(_net(), plan), program)
+        net = _running(apply(_net(), plan), program)
         message = f"Net.blocks.0-3: {message.rpartition(': ')[2]}"
-        with pytest.warns(PlanMismatchWarning, match=message) as told:
-            found = _values(net)
-        assert _equal(found, expected), label
-        assert len([w for w in told if w.category is PlanMismatchWarning]) == 1
-        strict = _of(apply(_net(), plan, strict=True), program)
+        with pytest.warns(PlanMismatchWarning, match=message) as caught_warnings:
+            actual = _values(net)
+        assert _equal(actual, expected), label
+        assert len([w for w in caught_warnings if w.category is PlanMismatchWarning]) == 1
+        strict = _running(apply(_net(), plan, strict=True), program)
         with pytest.raises(AcplanError, match=message):
             _values(strict)
 
@@ -415,12 +416,12 @@ def test_without_gradients_nothing_is_said() -> None:
     plan = _policies()[1][1]
     net = apply(_net(), plan, strict=True).eval()
     with torch.no_grad():
-        assert not _of(net, _without_one)(_X).requires_grad
+        assert not _running(net, _without_one)(_X).requires_grad
         torch.manual_seed(3)
-        found = _of(net, in_order)(_X)
+        actual = _running(net, in_order)(_X)
         plain = _net().eval()
         torch.manual_seed(3)
-        assert torch.equal(found, plain(_X))
+        assert torch.equal(actual, plain(_X))
     with torch.inference_mode():
         net(_X)
 
@@ -435,15 +436,17 @@ def test_another_result_is_handed_on() -> None:
             others.append(other)
         return x + sum(others)
 
-    expected = _values(_of(_net(), other))
+    expected = _values(_running(_net(), other))
     plans = [plan for label, plan in _policies() if "0-3 " in label and "whole" not in label]
-    told = 0
+    count = 0
     for plan in plans:
-        with warnings.catch_warnings(record=True) as found:
+        with warnings.catch_warnings(record=True) as caught_warnings:
             warnings.simplefilter("always")
-            assert _equal(_values(_of(apply(_net(), plan), other)), expected)
-        told += "reads what the plan skips" in " ".join(str(w.message) for w in found)
-    assert told > 0
+            assert _equal(_values(_running(apply(_net(), plan), other)), expected)
+        count += "reads what the plan skips" in " ".join(
+            str(w.message) for w in caught_warnings
+        )
+    assert count > 0
 
 
 class Listing(nn.Module):
@@ -456,18 +459,18 @@ class Listing(nn.Module):
             block.forward = functools.partial(self.call, block)  # type: ignore
 
     @staticmethod
-    def call(block: nn.Linear, seen: list[torch.Tensor], x: torch.Tensor) -> Any:
-        y = F.linear(x, block.weight, block.bias).tanh() + len(seen)
-        seen.append(y.detach())
+    def call(block: nn.Linear, tensors: list[torch.Tensor], x: torch.Tensor) -> Any:
+        y = F.linear(x, block.weight, block.bias).tanh() + len(tensors)
+        tensors.append(y.detach())
         return y
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        seen: list[torch.Tensor] = [x * 3]
+        tensors: list[torch.Tensor] = [x * 3]
         y = x
         for block in self.blocks:
-            y = block(seen, y)
-            seen.append(x)
-        return y + sum(seen)
+            y = block(tensors, y)
+            tensors.append(x)
+        return y + sum(tensors)
 
 
 @pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
@@ -476,16 +479,18 @@ def test_lists_are_as_they_were() -> None:
     net = Listing()
     expected = _values(net)
     net.zero_grad()
-    assert _equal(_values(apply(net, _named("Listing.blocks.0-2"))), expected)
+    assert _equal(_values(apply(net, _plan_of("Listing.blocks.0-2"))), expected)
 
 
 def test_a_run_is_called_twice() -> None:
     def twice(net: Net, x: torch.Tensor) -> torch.Tensor:
         return in_order(net, in_order(net, x))
 
-    expected = _values(_of(_net(), twice))
+    expected = _values(_running(_net(), twice))
     for label, plan in _policies():
-        assert _equal(_values(_of(apply(_net(), plan, strict=True), twice)), expected), label
+        assert _equal(_values(_running(apply(_net(), plan, strict=True), twice)), expected), (
+            label
+        )
 
 
 def test_backward_can_be_run_twice() -> None:
@@ -502,29 +507,29 @@ def test_backward_can_be_run_twice() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
-def _note_result(made: list[Any], *call: Any) -> None:
-    made.append(weakref.ref(call[2]))
+def _note_result(references: list[Any], *call: Any) -> None:
+    references.append(weakref.ref(call[2]))
 
 
 def test_nothing_is_held_that_is_not_needed() -> None:
     """Without the garbage collector: a frame is not held by what it holds."""
     for program in (in_order, _computing, _writing):
         for label, plan in _policies():
-            net = _of(apply(_net(), plan), program)
-            held = weakref.ref(net.first)
-            made = []
-            net.first.register_forward_hook(functools.partial(_note_result, made))
+            net = _running(apply(_net(), plan), program)
+            first = weakref.ref(net.first)
+            references = []
+            net.first.register_forward_hook(functools.partial(_note_result, references))
             gc.disable()
             try:
                 x = _X.clone().requires_grad_()
                 _values(net, x)
-                assert held() is not None and made[0]() is None, (program, label)
+                assert first() is not None and references[0]() is None, (program, label)
                 out = net(x)
-                assert made[1]() is not None or program is not in_order
+                assert references[1]() is not None or program is not in_order
                 del out
                 for block in _blocks(net):
-                    block.seen = None
-                assert made[1]() is None, (program, label)
+                    block.last = None
+                assert references[1]() is None, (program, label)
             finally:
                 gc.enable()
 
@@ -543,29 +548,29 @@ def test_names_and_copies() -> None:
     net.load_state_dict(plain.state_dict())
     plain.load_state_dict(net.state_dict())
     expected = _values(_net())
-    for made in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        assert _equal(_values(made), expected)
+    for copied_net in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert _equal(_values(copied_net), expected)
     # A copy that is called in between is another model.
     other = copy.deepcopy(net)
 
     def side_by_side(one: Net, x: torch.Tensor) -> torch.Tensor:
         y = x.detach()
-        for block, beside in zip(one.blocks, other.blocks):
+        for block, other_block in zip(one.blocks, other.blocks):
             x = block(x, mask=_MASK)["out"][0]
-            y = beside(y, mask=_MASK)["out"][0]
+            y = other_block(y, mask=_MASK)["out"][0]
         return x
 
     net.program = plain.program = side_by_side
     _values(net)
     assert type(remove(net).blocks[0]) is Block
-    with applied(net, plan) as planned:
-        assert type(planned.blocks[0]) is not Block
+    with applied(net, plan) as planned_net:
+        assert type(planned_net.blocks[0]) is not Block
     assert type(net.blocks[0]) is Block
     net.program = in_order
     assert len(_values(net)) == len(expected)
 
 
-def _named(*fqns: str) -> Plan:
+def _plan_of(*fqns: str) -> Plan:
     return Plan(tuple(map(PlannedModule, fqns)))
 
 
@@ -585,20 +590,20 @@ def _named(*fqns: str) -> Plan:
 def test_what_is_no_run_is_refused(fqns: tuple[str, ...], message: str) -> None:
     net = _net()
     with pytest.raises(AcplanError, match=message):
-        apply(net, _named(*fqns))
+        apply(net, _plan_of(*fqns))
     assert type(net.blocks[0]) is Block
 
 
 def test_a_module_twice_is_refused() -> None:
     layer = nn.Linear(2, 2)
     with pytest.raises(AcplanError, match="expected different modules"):
-        apply(nn.Sequential(layer, nn.ReLU(), layer), _named("Sequential.0-2"))
+        apply(nn.Sequential(layer, nn.ReLU(), layer), _plan_of("Sequential.0-2"))
     odd = nn.Sequential()
     for name in ("a", "a-b", "b", "b-b"):
         odd.add_module(name, nn.Linear(2, 2))
     with pytest.raises(AcplanError, match="a and b-b or a-b and b"):
-        apply(odd, _named("Sequential.a-b-b"))
-    assert type(apply(odd, _named("Sequential.a-b")).b) is nn.Linear
+        apply(odd, _plan_of("Sequential.a-b-b"))
+    assert type(apply(odd, _plan_of("Sequential.a-b")).b) is nn.Linear
 
 
 @pytest.mark.parametrize(
@@ -612,7 +617,7 @@ def test_a_module_twice_is_refused() -> None:
 )
 def test_units_inside_and_around(fqns: tuple[str, ...]) -> None:
     expected = _values(_net())
-    assert _equal(_values(apply(_net(), _named(*fqns))), expected)
+    assert _equal(_values(apply(_net(), _plan_of(*fqns))), expected)
 
 
 def test_units_with_policies_around_a_run_with_one() -> None:
@@ -620,11 +625,11 @@ def test_units_with_policies_around_a_run_with_one() -> None:
     expected = _values(_net())
     for seed in range(8):
         chance = random.Random(seed)
-        around = plan_by_chance(data, ["Net"], chance)
-        inside = plan_by_chance(
+        outer = plan_by_chance(data, ["Net"], chance)
+        inner = plan_by_chance(
             with_segment(data, _places(data, 1, 2)), ["Net.blocks.1-2"], chance
         )
-        plan = Plan((*around.modules, *inside.modules))
+        plan = Plan((*outer.modules, *inner.modules))
         assert _equal(_values(apply(_net(), plan)), expected), seed
 
 
@@ -635,17 +640,17 @@ def _places(data: dict[str, Any], *blocks: int) -> list[int]:
 
 def test_it_saves_memory() -> None:
     """As much as one module around all."""
-    kept: list[int] = []
+    sizes: list[int] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        kept.append(tensor.numel())
+        sizes.append(tensor.numel())
         return tensor
 
-    for plan in (_named(), _named("Net.blocks.0-3")):
+    for plan in (_plan_of(), _plan_of("Net.blocks.0-3")):
         net = apply(_net(), plan, strict=True)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             net(_X)
-        kept.append(-1)
-    without = sum(kept[: kept.index(-1)])
-    planned = sum(kept[kept.index(-1) :])
-    assert 0 < planned < without / 4
+        sizes.append(-1)
+    without_plan = sum(sizes[: sizes.index(-1)])
+    with_plan = sum(sizes[sizes.index(-1) :])
+    assert 0 < with_plan < without_plan / 4

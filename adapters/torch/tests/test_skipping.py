@@ -63,7 +63,7 @@ def _loss(model: nn.Module, inputs: dict[str, Any], autocast: bool) -> torch.Ten
 
 
 def _step(model: nn.Module, inputs: dict[str, Any], autocast: bool) -> list[torch.Tensor]:
-    """All that a step leaves behind, and what is drawn next."""
+    """Returns all that a step leaves behind, and the random numbers after it."""
     loss = _loss(model, inputs, autocast)
     loss.backward()
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -76,18 +76,18 @@ def test_gradients_are_equal_with_any_legal_plan(name: str) -> None:
     model, inputs = _model(name)
     autocast = _MODELS.index(name) % 3 == 2
     if name in _ARCHITECTURES:
-        _step(model, inputs, autocast)  # What is made in the first step is there then.
+        _step(model, inputs, autocast)  # makes what later steps find
         model.zero_grad()
     expected = _step(copy.deepcopy(model), inputs, autocast)
-    data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, autocast))
+    data = recorded_step(copy.deepcopy(model), lambda net: _loss(net, inputs, autocast))
     for seed in range(2):
         chance = random.Random(seed)
         plan = plan_by_chance(data, units_by_chance(data, chance), chance)
-        assert sum(skipped for _, _, skipped in shares(plan)) > 0
+        assert sum(skips for _, _, skips in shares(plan)) > 0
         # A plan that is not followed raises, and what reads a stand-in.
-        found = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, autocast)
-        assert len(found) == len(expected)
-        assert all(map(torch.equal, found, expected)), seed
+        actual = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, autocast)
+        assert len(actual) == len(expected)
+        assert all(map(torch.equal, actual, expected)), seed
 
 
 class _ByKeywords(nn.Module):
@@ -111,25 +111,25 @@ def test_units_that_are_called_with_keywords_and_draw() -> None:
             model.get_submodule(stack).block[int(name)] = _ByKeywords(block)
             paths.append(f"{stack}.block.{name}.inner")
     expected = _step(copy.deepcopy(model), inputs, False)
-    data = recorded_step(copy.deepcopy(model), lambda of: _loss(of, inputs, False))
+    data = recorded_step(copy.deepcopy(model), lambda net: _loss(net, inputs, False))
     units = [Unit(data, f"{type(model).__name__}.{path}") for path in paths]
     mixed = 0
     for seed in range(4):
         chance = random.Random(seed)
         saved = [_saved_by_chance(unit, chance) for unit in units]
-        plan = Plan(tuple(map(Unit.planned, units, saved)))
+        plan = Plan(tuple(map(Unit.planned_module, units, saved)))
         for module in plan.modules:
             draws = [op.decision for op in module.operators if "bernoulli" in op.name]
             assert len(draws) > 3
             mixed += len({*draws}) > 1
-        found = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, False)
-        assert len(found) == len(expected)
-        assert all(map(torch.equal, found, expected)), seed
+        actual = _step(apply(copy.deepcopy(model), plan, strict=True), inputs, False)
+        assert len(actual) == len(expected)
+        assert all(map(torch.equal, actual, expected)), seed
     assert mixed > 3
 
 
 def _saved_by_chance(unit: Unit, chance: random.Random) -> set[int]:
-    """The operators of a dropout together: they write to one mask."""
+    """Returns operators to save, those of a dropout together: they write to one mask."""
     saved = {k for k in range(len(unit.names)) if unit.can_save(k) and chance.random() < 0.3}
     for place, name in enumerate(unit.names):
         if "bernoulli_" in name and chance.random() < 0.5:
@@ -148,17 +148,17 @@ def test_predicted_is_measured_at_every_operator(
     model, inputs = EXAMPLES[name]().on_meta()
     options: dict[str, Any] = {"optimizer": "sgd", "autocast": autocast, **inputs}
     traced = trace(model, **options)
-    without = [operator["name"] for operator in traced.data["operators"]]
-    with verifying(model, of=traced, **options) as verified:
+    names_without_plan = [operator["name"] for operator in traced.data["operators"]]
+    with verifying(model, model_trace=traced, **options) as verified:
         for seed in range(3):
             chance = random.Random(seed)
             units = units_by_chance(traced.data, chance)
             plan = plan_by_chance(traced.data, units, chance)
-            assert sum(skipped for _, _, skipped in shares(plan)) > 0
+            assert sum(skips for _, _, skips in shares(plan)) > 0
             result = verified(plan)
             assert result.first_difference() is None, result
             everything = sum(len(module.operators) for module in plan.modules)
-            assert len(result.measured) < len(without) + everything
+            assert len(result.measured) < len(names_without_plan) + everything
 
 
 # --- Units of a few operators
@@ -195,26 +195,26 @@ def _values(model: nn.Module) -> list[torch.Tensor]:
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
-def _planned(
+def _with_decisions(
     forward: Callable[..., Any],
     skips: Sequence[str] = (),
     saves: dict[str, tuple[int, ...] | None] | None = None,
     strict: bool = True,
 ) -> nn.Module:
-    """Decisions by the names of operators, `mm.default`, or these with an occurrence:
-    `mm.default 1`."""
+    """Applies decisions by the names of operators, `mm.default`, or by these with an
+    occurrence: `mm.default 1`."""
     torch.manual_seed(0)
     model = Model(forward)
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     saves = saves or {}
     operators = []
     for full in operators_of(model.unit, _X):
         name = full.removeprefix("aten.")
-        names = {name, f"{name} {seen[name]}"}
-        seen[name] += 1
+        names = {name, f"{name} {counts[name]}"}
+        counts[name] += 1
         results = [saves[n] for n in names if n in saves]
         operators.append(Op(full, bool(results), bool(names & {*skips}), *results[:1]))
-    assert {*skips, *saves} <= {*seen} | {f"{n} {k}" for n in seen for k in range(9)}
+    assert {*skips, *saves} <= {*counts} | {f"{n} {k}" for n in counts for k in range(9)}
     plan = Plan((PlannedModule("Model.unit", tuple(operators)),))
     return apply(model, plan, strict=strict)
 
@@ -224,18 +224,18 @@ def _same(
     skips: Sequence[str] = (),
     saves: dict[str, tuple[int, ...] | None] | None = None,
 ) -> list[str]:
-    """What runs in backward."""
+    """Asserts that values are equal, and returns what runs in backward."""
     torch.manual_seed(0)
     expected = _values(Model(forward))
-    found = _values(_planned(forward, skips, saves))
-    assert len(found) == len(expected) > 2
-    assert all(map(torch.equal, found, expected))
-    model = _planned(forward, skips, saves)
+    actual = _values(_with_decisions(forward, skips, saves))
+    assert len(actual) == len(expected) > 2
+    assert all(map(torch.equal, actual, expected))
+    model = _with_decisions(forward, skips, saves)
     torch.manual_seed(1)
     out = model(_X)
     with Names() as names:
         (out if isinstance(out, torch.Tensor) else sum(out)).sum().backward()
-    return [name.removeprefix("aten.") for name in names.seen]
+    return [name.removeprefix("aten.") for name in names.operators]
 
 
 def test_a_skipped_operator_does_not_run() -> None:
@@ -243,12 +243,12 @@ def test_a_skipped_operator_does_not_run() -> None:
         return (unit.linear(x) + 1).sin().exp()
 
     assert "addmm.default" in _same(forward, saves={"exp.default": None})
-    again = _same(
+    reruns = _same(
         forward,
         ["addmm.default", "sin.default"],
         {"add.Tensor": None, "exp.default": None},
     )
-    assert not {"addmm.default", "sin.default", "exp.default"} & {*again}
+    assert not {"addmm.default", "sin.default", "exp.default"} & {*reruns}
 
 
 def test_of_a_saved_operator_some_results_are_kept() -> None:
@@ -256,19 +256,19 @@ def test_of_a_saved_operator_some_results_are_kept() -> None:
         return unit.norm(x).sigmoid()
 
     name = "native_layer_norm.default"
-    again = _same(forward, (), {name: (1, 2), "sigmoid.default": None})
-    assert name not in again and "sigmoid.default" not in again
+    reruns = _same(forward, (), {name: (1, 2), "sigmoid.default": None})
+    assert name not in reruns and "sigmoid.default" not in reruns
     with pytest.raises(AcplanError, match="sigmoid.default needs what operator 0, aten"):
-        _values(_planned(forward, (), {name: (1, 2)}))
+        _values(_with_decisions(forward, (), {name: (1, 2)}))
 
     def most(unit: Unit1, x: torch.Tensor) -> torch.Tensor:
         values, places = unit.linear(x).max(-1)
         return values.sum() + places.sum()
 
-    left = ["addmm.default", "sum.default", "add.Tensor"]
-    assert "max.dim" not in _same(most, left, {"max.dim": (1,)})
+    skips = ["addmm.default", "sum.default", "add.Tensor"]
+    assert "max.dim" not in _same(most, skips, {"max.dim": (1,)})
     with pytest.raises(AcplanError, match="scatter|needs what operator 2, aten.max.dim"):
-        _values(_planned(most, left, {"max.dim": (0,)}))
+        _values(_with_decisions(most, skips, {"max.dim": (0,)}))
 
 
 def _read_by(what: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
@@ -294,7 +294,7 @@ def _read_by(what: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
 def test_what_reads_a_stand_in_is_refused(what: Any, reader: str) -> None:
     message = rf"Model.unit: {reader} needs what operator 2, aten.mul.Tensor, made"
     with pytest.raises(AcplanError, match=message):
-        _values(_planned(_read_by(what), ["mul.Tensor"]))
+        _values(_with_decisions(_read_by(what), ["mul.Tensor"]))
 
 
 @pytest.mark.parametrize(
@@ -317,23 +317,23 @@ def test_so_is_a_backward_node() -> None:
 
     message = "Model.unit: aten.sin.default needs what operator 2, aten.sin.default, made"
     with pytest.raises(AcplanError, match=message):
-        _values(_planned(forward, ["sin.default", "cos.default"]))
+        _values(_with_decisions(forward, ["sin.default", "cos.default"]))
 
 
 def test_what_is_shown_of_a_stand_in() -> None:
-    seen = []
+    values = []
 
     def show(y: torch.Tensor) -> None:
         facts = (y.shape, y.stride(), y.dtype, y.device, y.is_contiguous(), y.numel())
-        seen.append((*facts, y.is_floating_point()))
+        values.append((*facts, y.is_floating_point()))
         repr(y) if isinstance(y, StandIn) else y
 
-    again = _same(_read_by(lambda y: show(y.t())), ["mul.Tensor", "t.default 1"])
-    assert len(seen) > 3 and len(set(seen)) == 1 and "mul.Tensor" not in again[:4]
+    reruns = _same(_read_by(lambda y: show(y.t())), ["mul.Tensor", "t.default 1"])
+    assert len(values) > 3 and len(set(values)) == 1 and "mul.Tensor" not in reruns[:4]
 
 
 def test_views_of_what_is_absent_are_absent() -> None:
-    """Returns whether the plan skips them or runs them again."""
+    """The plan may skip the views or run them again."""
 
     def forward(unit: Unit1, x: torch.Tensor) -> torch.Tensor:
         y = unit.linear(x) * 3
@@ -341,11 +341,11 @@ def test_views_of_what_is_absent_are_absent() -> None:
         z = torch.cat([p.unsqueeze(0)[..., :2] for p in parts]).expand(3, 2)
         return z.sum() + unit.linear(x).exp()
 
-    left = ["mul.Tensor", "cat.default", "sum.default"]
+    sources = ["mul.Tensor", "cat.default", "sum.default"]
     views = ["unbind.int", "expand.default", "view.default"]
-    for skips in (left, [*left, *views]):
-        again = _same(forward, skips)
-        assert "cat.default" not in again and "unbind.int" not in again
+    for skips in (sources, [*sources, *views]):
+        reruns = _same(forward, skips)
+        assert "cat.default" not in reruns and "unbind.int" not in reruns
     assert "cat.default" in _same(forward)
 
 
@@ -355,8 +355,8 @@ def test_a_number_that_forward_saw_is_handed_out() -> None:
         scale = (y * 2).sum().item()
         return (y * scale).sin()
 
-    again = _same(forward, ["mul.Tensor 0", "sum.default", "_local_scalar_dense.default"])
-    assert "_local_scalar_dense.default" not in again
+    reruns = _same(forward, ["mul.Tensor 0", "sum.default", "_local_scalar_dense.default"])
+    assert "_local_scalar_dense.default" not in reruns
 
 
 def test_dropouts_are_decided_one_by_one() -> None:
@@ -373,7 +373,7 @@ def test_dropouts_are_decided_one_by_one() -> None:
     draws = ("rand_like.default", "rand.generator", "bernoulli_.float")
     chance = random.Random(0)
     names = operators_of(Model(forward).unit, _X)
-    count = {name: sum(name in found for found in names) for name in draws}
+    count = {name: sum(name in full_name for full_name in names) for name in draws}
     assert count == dict.fromkeys(draws, 3)
     for _ in range(12):
         saves: dict[str, tuple[int, ...] | None] = {
@@ -388,10 +388,10 @@ def test_dropouts_are_decided_one_by_one() -> None:
         torch.rand(2, generator=own.manual_seed(3))
         return y * torch.rand_like(y) * torch.rand(3, 4, generator=own)
 
-    again = _same(
+    reruns = _same(
         scaled, ["rand_like.default 0", "add.Tensor", "sum.default", "rand.generator 0"]
     )
-    assert again.count("rand_like.default") == again.count("rand.generator") == 1
+    assert reruns.count("rand_like.default") == reruns.count("rand.generator") == 1
 
 
 def test_what_writes_in_place_and_is_skipped_returns_its_argument() -> None:
@@ -403,10 +403,10 @@ def test_what_writes_in_place_and_is_skipped_returns_its_argument() -> None:
         z += 1
         return y.exp() + z.sum()
 
-    left = ["mul.Tensor", "add_.Tensor", "mul_.Tensor", "zero_.default", "sum.default"]
-    again = _same(forward, left)
-    assert not {"mul_.Tensor", "zero_.default", "add_.Tensor"} & {*again}
-    _same(forward, [*left, "view.default", "slice.Tensor"])
+    skips = ["mul.Tensor", "add_.Tensor", "mul_.Tensor", "zero_.default", "sum.default"]
+    reruns = _same(forward, skips)
+    assert not {"mul_.Tensor", "zero_.default", "add_.Tensor"} & {*reruns}
+    _same(forward, [*skips, "view.default", "slice.Tensor"])
 
 
 def test_memory_that_is_not_written_to_again_is_not_read() -> None:
@@ -418,7 +418,7 @@ def test_memory_that_is_not_written_to_again_is_not_read() -> None:
 
     message = "mul.Tensor needs what operator 1, aten.bernoulli_.float, made"
     with pytest.raises(AcplanError, match=message):
-        _values(_planned(noise, ["bernoulli_.float"]))
+        _values(_with_decisions(noise, ["bernoulli_.float"]))
 
     def twice(unit: Unit1, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -430,10 +430,10 @@ def test_memory_that_is_not_written_to_again_is_not_read() -> None:
 
     for views in ([], ["view.default", "slice.Tensor"]):
         with pytest.raises(AcplanError, match="cos.default needs what operator 4, aten.m"):
-            _values(_planned(twice, ["mul_.Tensor", *views]))
+            _values(_with_decisions(twice, ["mul_.Tensor", *views]))
         # Only what comes before it needs that memory.
-        again = _same(twice, ["mul_.Tensor", *views], {"cos.default": None})
-        assert "mul_.Tensor" not in again and "exp.default" in again
+        reruns = _same(twice, ["mul_.Tensor", *views], {"cos.default": None})
+        assert "mul_.Tensor" not in reruns and "exp.default" in reruns
 
 
 def test_a_write_to_what_is_saved_makes_all_run_again() -> None:
@@ -445,11 +445,11 @@ def test_a_write_to_what_is_saved_makes_all_run_again() -> None:
 
     saves: dict[str, tuple[int, ...] | None] = {"addmm.default": None}
     with pytest.raises(AcplanError, match="mul_.Tensor writes to what the plan saves"):
-        _values(_planned(forward, ["mul_.Tensor", "sum.default"], saves))
+        _values(_with_decisions(forward, ["mul_.Tensor", "sum.default"], saves))
     torch.manual_seed(0)
     expected = _values(Model(forward))
     with pytest.warns(PlanMismatchWarning, match="what the plan skips is recomputed"):
-        model = _planned(forward, ["mul_.Tensor", "sum.default"], saves, strict=False)
+        model = _with_decisions(forward, ["mul_.Tensor", "sum.default"], saves, strict=False)
         assert all(map(torch.equal, _values(model), expected))
 
 
@@ -473,9 +473,9 @@ def test_autograd_functions_with_several_results() -> None:
         a, b = _Twice.apply(unit.linear(x))
         return a.sum() + b.view(-1).unsqueeze(0)
 
-    left = ["mul.Tensor", "exp.default", "max.default", "sum.default", "view.default"]
-    again = _same(forward, [*left, "_local_scalar_dense.default", "add.Tensor"])
-    assert "max.default" not in again
+    skips = ["mul.Tensor", "exp.default", "max.default", "sum.default", "view.default"]
+    reruns = _same(forward, [*skips, "_local_scalar_dense.default", "add.Tensor"])
+    assert "max.default" not in reruns
 
 
 def test_buffers_are_written_to_once() -> None:
@@ -483,14 +483,14 @@ def test_buffers_are_written_to_once() -> None:
         net = _net(Counting)
         expected = copy.deepcopy(net)
         loss = _forward_backward(expected)
-        data = recorded_step(_net(Counting), lambda of: of(_x()).square().mean())
+        data = recorded_step(_net(Counting), lambda net: net(_x()).square().mean())
         names = Unit(data, "Net.blocks.1").names
-        planned = tuple(
+        operators = tuple(
             Op(n, "batch_norm" in n, any(s in n for s in skips) and "batch_norm" not in n)
             for n in names
         )
         net = _net(Counting)
-        plan = Plan((PlannedModule("Net.blocks.1", planned),))
+        plan = Plan((PlannedModule("Net.blocks.1", operators),))
         assert torch.equal(loss, _forward_backward(apply(net, plan, strict=True)))
         for a, b in zip(expected.buffers(), net.buffers(), strict=True):
             assert torch.equal(a, b)
@@ -506,19 +506,19 @@ def test_buffers_are_written_to_once() -> None:
 def test_steps_that_were_not_planned(name: str) -> None:
     expected = outcome(_net(), STEPS[name])
     for seed in range(4):
-        found = outcome(apply(_net(), legal_plan(_net(), seed)), STEPS[name])
-        assert len(found) == len(expected) and all(map(torch.equal, found, expected))
+        actual = outcome(apply(_net(), legal_plan(_net(), seed)), STEPS[name])
+        assert len(actual) == len(expected) and all(map(torch.equal, actual, expected))
 
 
 @pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
 @pytest.mark.parametrize("seed", range(3))
 def test_random_modules_and_steps(seed: int) -> None:
     chance = random.Random(seed)
-    skipped = 0
+    count = 0
     for _ in range(12):
         plan = require_equal_outcomes(chance)
-        skipped += sum(unit[2] for unit in shares(plan))
-    assert skipped > 20
+        count += sum(unit[2] for unit in shares(plan))
+    assert count > 20
 
 
 class _Caching(nn.Module):
@@ -540,32 +540,37 @@ class _Caching(nn.Module):
 
 def test_a_recomputation_that_runs_otherwise_begins_again() -> None:
     net = functools.partial(_net, _Caching)
-    data = recorded_step(net(), lambda of: of(_x()).square().mean())
+    data = recorded_step(net(), lambda net: net(_x()).square().mean())
     unit = Unit(data, "Net.blocks.1")
     expected = outcome(net(), _forward_backward)
     place = {name: k for k, name in enumerate(unit.names)}
     for saved in ({place["aten.sin.default"]}, {place["aten.mul.Tensor"]}, set()):
-        plan = Plan((unit.planned(saved),))
+        plan = Plan((unit.planned_module(saved),))
         assert any(operator.skip for operator in plan.modules[0].operators)
-        planned = net()
-        found = outcome(apply(planned, plan, strict=True), _forward_backward)
-        assert all(map(torch.equal, found, expected)) and len(found) == len(expected)
+        planned_net = net()
+        actual = outcome(apply(planned_net, plan, strict=True), _forward_backward)
+        assert all(map(torch.equal, actual, expected)) and len(actual) == len(expected)
         # Where something was skipped before, a third time.
-        assert next(planned.blocks[1]._checkpoint_wrapped_module.calls) in (4, 5)
+        assert next(planned_net.blocks[1]._checkpoint_wrapped_module.calls) in (4, 5)
 
 
 def test_units_in_units() -> None:
     net = _net()
-    data = recorded_step(copy.deepcopy(net), lambda of: of(_x()).float().square().mean())
+    data = recorded_step(copy.deepcopy(net), lambda net: net(_x()).float().square().mean())
     expected = outcome(_net(), _forward_backward)
     chance = random.Random(0)
     for _ in range(8):
         outer, inner = Unit(data, "Net.blocks.1"), Unit(data, "Net.blocks.1.mlp")
         saved = {k for k in range(len(inner.names)) if chance.random() < 0.5}
-        planned = inner.planned({k for k in saved if inner.can_save(k)})
-        plan = Plan((outer.planned(set()), chance.choice([planned, PlannedModule(inner.fqn)])))
-        found = outcome(apply(_net(), plan, strict=True), _forward_backward)
-        assert len(found) == len(expected) and all(map(torch.equal, found, expected))
+        inner_module = inner.planned_module({k for k in saved if inner.can_save(k)})
+        plan = Plan(
+            (
+                outer.planned_module(set()),
+                chance.choice([inner_module, PlannedModule(inner.fqn)]),
+            )
+        )
+        actual = outcome(apply(_net(), plan, strict=True), _forward_backward)
+        assert len(actual) == len(expected) and all(map(torch.equal, actual, expected))
 
 
 @pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
@@ -577,8 +582,8 @@ def test_compiled_units_leave_it_to_the_compiler() -> None:
         warnings.simplefilter("ignore")
         expected = outcome(copy.deepcopy(net), _forward_backward)
         compiled = torch.compile(apply(net, plan), backend="aot_eager")
-        found = outcome(compiled, _forward_backward)
-    for a, b in zip(found, expected, strict=True):
+        actual = outcome(compiled, _forward_backward)
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -616,6 +621,6 @@ def test_wrong_decisions_are_refused(op: dict[str, Any], message: str) -> None:
     module = {"fqn": "Net.a", "ops": [{"name": "aten.mm.default", **op}]}
     data = {"format": "acplan.plan", "version": 1, "status": "optimal"}
     with pytest.raises(AcplanError, match=message):
-        Plan.of({**data, "modules": [module]})
+        Plan.from_data({**data, "modules": [module]})
     with pytest.raises(AcplanError, match="both saved and skipped"):
         Op("aten.mm.default", True, skip=True)

@@ -43,9 +43,9 @@ class _Net(nn.Module):
 
 def _line_of(text: str) -> int:
     lines = pathlib.Path(__file__).read_text().splitlines()
-    found = [k + 1 for k, line in enumerate(lines) if line.strip() == text]
-    assert len(found) == 1, text
-    return found[0]
+    numbers = [k + 1 for k, line in enumerate(lines) if line.strip() == text]
+    assert len(numbers) == 1, text
+    return numbers[0]
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +58,13 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
 
 
 def _lines_of(traced: Trace, name: str) -> list[tuple[int, str]]:
-    """The operators of that name: the line, and where in the step it runs."""
-    found = []
+    """Returns of each operator of that name the line, and where in the step it runs."""
+    places = []
     for k, row in enumerate(traced._rows()):
         if row["name"] == name:
             line = traced.source_of(k).rpartition(":")[2]
-            found.append((int(line or 0), row["phase"]))
-    return found
+            places.append((int(line or 0), row["phase"]))
+    return places
 
 
 def test_operators_of_the_forward_pass_have_their_line(traced: Trace) -> None:
@@ -150,7 +150,7 @@ def test_files_are_told_without_the_folders_of_a_user(
     assert file_of(str(tmp_path / "nets/mlp.py")) == "nets/mlp.py"
     assert file_of("nets/mlp.py") == "nets/mlp.py"
     assert file_of("<stdin>") == "<stdin>"
-    # What calls operators for others.
+    # Code that calls operators for others has no file.
     assert file_of(torch.nn.functional.__file__) == file_of(acplan.__file__) == ""
     assert file_of(json.__file__) == file_of("<eval_with_key>.3") == ""
 
@@ -173,13 +173,13 @@ def test_cells_of_notebooks_have_their_number(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_frames_around_the_step_end_it() -> None:
-    def here() -> int:
-        return SourceLines(around=()).of_operator()
+    def line_outside() -> int:
+        return SourceLines(outer_codes=()).of_operator()
 
     def step() -> int:
-        return SourceLines(around=(step.__code__,)).of_operator()
+        return SourceLines(outer_codes=(step.__code__,)).of_operator()
 
-    assert here() == 0 and step() == -1
+    assert line_outside() == 0 and step() == -1
 
 
 def test_the_shell_can_leave_them_out(tmp_path: pathlib.Path) -> None:
@@ -202,11 +202,11 @@ def test_the_shell_can_leave_them_out(tmp_path: pathlib.Path) -> None:
 
 
 def test_explain_and_report_show_them(traced: Trace, tmp_path: pathlib.Path) -> None:
-    found = acplan.explain(traced)
-    peak = found.data["baseline"]["peak"]
+    explanation = acplan.explain(traced)
+    peak = explanation.data["baseline"]["peak"]
     assert peak["source"] == traced.source_of(peak["step"])
-    lines = found.data["baseline"]["lines"]
-    assert sum(row["bytes"] for row in lines) == found.peak_bytes
-    assert found.lines == lines and "by line that made it" in str(found)
+    lines = explanation.data["baseline"]["lines"]
+    assert sum(row["bytes"] for row in lines) == explanation.peak_bytes
+    assert explanation.lines == lines and "by line that made it" in str(explanation)
     page = acplan.report(traced, tmp_path / "r.html", points=0).read_text()
     assert f"test_sources.py:{_line_of('return self.down(hidden)')}" in page

@@ -5,7 +5,7 @@ import pytest
 from acplan import AcplanError, profile
 from compare_statistics import compare, models, reasons
 
-# Of every module of every model.
+# These are equal for every module of every model.
 _EXACT = {
     "param_per_module",
     "buffer_per_module",
@@ -28,19 +28,19 @@ _FAILURES = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", models())
 def test_statistics_are_pytorchs(name: str) -> None:
-    found = compare(*models()[name]())
-    assert set(found.torchs.failed) == _FAILURES.get(name, set())
-    if "MemTracker" not in found.torchs.failed:
-        modules = {module["fqn"] for module in found.profile["modules"]}
-        assert modules == set(found.torchs.memory)
-        peak_bytes = found.profile["measured"]["peak_bytes"]
-        assert peak_bytes == found.torchs.peak_bytes == found.traced.peak_bytes
-    for row in found.rows:
+    comparison = compare(*models()[name]())
+    assert set(comparison.torchs.failed) == _FAILURES.get(name, set())
+    if "MemTracker" not in comparison.torchs.failed:
+        modules = {module["fqn"] for module in comparison.profile["modules"]}
+        assert modules == set(comparison.torchs.memory)
+        peak_bytes = comparison.profile["measured"]["peak_bytes"]
+        assert peak_bytes == comparison.torchs.peak_bytes == comparison.traced.peak_bytes
+    for row in comparison.rows:
         if row.is_equal:
             continue
         is_forward = row.statistic.startswith(("pre_fw", "post_fw", "peak_fw"))
         assert not is_forward and row.statistic not in _EXACT, row
-        assert reasons(row, found), row
+        assert reasons(row, comparison), row
 
 
 def test_old_traces_have_no_profile() -> None:

@@ -30,7 +30,7 @@ def _sgd(parameters: Any) -> torch.optim.Optimizer:
 
 def _trained(model: nn.Module, inputs: Any, optimizer_of: Any) -> list[torch.Tensor]:
     """Losses, gradients and weights of two steps."""
-    found: list[torch.Tensor] = []
+    values: list[torch.Tensor] = []
     optimizer = optimizer_of(model.parameters())
     for seed in range(2):
         torch.manual_seed(seed)
@@ -38,13 +38,13 @@ def _trained(model: nn.Module, inputs: Any, optimizer_of: Any) -> list[torch.Ten
         loss = _loss(model(*inputs))
         loss.backward()
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        found += [loss.detach(), *(g.to_dense().clone() for g in gradients)]
+        values += [loss.detach(), *(g.to_dense().clone() for g in gradients)]
         optimizer.step()
-    return found + [p.detach() for p in model.parameters() if type(p) is nn.Parameter]
+    return values + [p.detach() for p in model.parameters() if type(p) is nn.Parameter]
 
 
 def _plans(model: nn.Module, inputs: Any, **step: Any) -> list[Plan]:
-    """The least plan and one between it and none, both verified."""
+    """Returns the least plan and one between it and none, both verified."""
     step = {"loss_fn": _loss, "optimizer": _sgd, "workspaces": False} | step
     trace = acplan.trace(model, *inputs, **step)
     least = acplan.plan(trace, "min")
@@ -62,9 +62,9 @@ def _require_equal(model: nn.Module, inputs: Any, **step: Any) -> list[Plan]:
     optimizer_of = step.get("optimizer", _sgd)
     expected = _trained(copy.deepcopy(model), inputs, optimizer_of)
     for plan in plans:
-        planned = acplan.apply(copy.deepcopy(model), plan)
-        found = _trained(planned, inputs, optimizer_of)
-        assert all(map(torch.equal, expected, found))
+        planned_model = acplan.apply(copy.deepcopy(model), plan)
+        actual = _trained(planned_model, inputs, optimizer_of)
+        assert all(map(torch.equal, expected, actual))
     return plans
 
 
@@ -89,17 +89,19 @@ def _rows() -> torch.Tensor:
 
 
 def _hooked(model: nn.Module, log: list[Any]) -> None:
-    """Each module has hooks that look and hooks that change gradients."""
+    """Gives each module hooks that look and hooks that change gradients."""
     for module in model.modules():
         name = type(module).__name__
         module.register_full_backward_hook(
-            lambda m, to, of, name=name: log.append((name, "after", _sums(to), _sums(of)))
+            lambda m, inputs, outputs, name=name: log.append(
+                (name, "after", _sums(inputs), _sums(outputs))
+            )
         )
         module.register_full_backward_hook(
-            lambda m, to, of: tuple(None if g is None else 1.5 * g for g in to)
+            lambda m, inputs, outputs: tuple(None if g is None else 1.5 * g for g in inputs)
         )
         module.register_full_backward_pre_hook(
-            lambda m, of, name=name: log.append((name, "before", _sums(of)))
+            lambda m, outputs, name=name: log.append((name, "before", _sums(outputs)))
         )
         if isinstance(module, _Block):
             module.register_forward_pre_hook(
@@ -127,7 +129,7 @@ def test_backward_hooks_of_units_are_called_as_without_a_plan(is_global: bool) -
         modules = nn.modules.module
         handles = [
             modules.register_module_full_backward_hook(
-                lambda m, to, of: log.append((type(m), _sums(to), _sums(of)))
+                lambda m, inputs, outputs: log.append((type(m), _sums(inputs), _sums(outputs)))
             ),
             modules.register_module_forward_pre_hook(
                 lambda m, args: tuple(1.01 * a for a in args)
@@ -139,12 +141,12 @@ def test_backward_hooks_of_units_are_called_as_without_a_plan(is_global: bool) -
         plans = _plans(model, (x,))
         assert all(plan.modules for plan in plans)
         log.clear()
-        expected, called = _trained(copy.deepcopy(model), (x,), _sgd), [*log]
+        expected, expected_log = _trained(copy.deepcopy(model), (x,), _sgd), [*log]
         for plan in plans:
             log.clear()
-            planned = acplan.apply(copy.deepcopy(model), plan, strict=True)
-            assert all(map(torch.equal, expected, _trained(planned, (x,), _sgd)))
-            assert log == called
+            planned_model = acplan.apply(copy.deepcopy(model), plan, strict=True)
+            assert all(map(torch.equal, expected, _trained(planned_model, (x,), _sgd)))
+            assert log == expected_log
     finally:
         for handle in handles:
             handle.remove()
@@ -260,10 +262,10 @@ def _ring(kind: str) -> torch.Tensor:
 
 class _Graph(_Block):
     def forward(self, x: torch.Tensor, near: Any = None) -> Any:  # type: ignore[override]
-        near = self._made(x) if near is None else near
+        near = self._neighbours(x) if near is None else near
         return x + torch.sparse.mm(near, self.down(F.gelu(near @ self.up(x))))
 
-    def _made(self, x: torch.Tensor) -> torch.Tensor:
+    def _neighbours(self, x: torch.Tensor) -> torch.Tensor:
         at = torch.arange(len(x), device=x.device)
         near = torch.sparse_coo_tensor(
             torch.stack([at, (at + 1) % len(x)]).repeat(1, 2),
@@ -300,9 +302,11 @@ def test_what_makes_a_sparse_matrix_is_not_saved() -> None:
     calls, operators = trace.data["calls"], trace.data["operators"]
     call = next(c for c in calls if trace.data["modules"][c["module"]]["fqn"] == _LAYER)
     names = [o["name"] for o in operators[call["start"] : call["end"]]]
-    kept = tuple(PlannedOperator(n, "sparse_matmul" in n) for n in names)
+    planned_operators = tuple(PlannedOperator(n, "sparse_matmul" in n) for n in names)
     with pytest.raises(acplan.AcplanError, match="it makes a sparse tensor"):
-        acplan.verify(model, Plan((PlannedModule(_LAYER, kept),)), x, of=trace, **step)
+        acplan.verify(
+            model, Plan((PlannedModule(_LAYER, planned_operators),)), x, of=trace, **step
+        )
 
 
 _LAYER = "_Graphs.layers.0"
@@ -396,9 +400,9 @@ class _Quantized(torch.Tensor):
     ) -> Any:
         kwargs, aten = kwargs or {}, torch.ops.aten
         if func in (aten.detach.default, aten.clone.default, aten.alias.default):
-            given = args[0]
-            made = cls(func(given.packed), func(given.scale), given.shape)
-            return return_and_correct_aliasing(func, args, kwargs, made)
+            tensor = args[0]
+            result = cls(func(tensor.packed), func(tensor.scale), tensor.shape)
+            return return_and_correct_aliasing(func, args, kwargs, result)
 
         def plain(value: Any) -> Any:
             is_own = isinstance(value, cls)
@@ -418,8 +422,8 @@ def _quantized(width: int, out: int) -> nn.Module:
 def test_packed_weights_count_as_packed(linear: Callable[[int, int], nn.Module]) -> None:
     model = _blocks(*(_Block(linear) for _ in range(3)))
     trace = acplan.trace(model, _rows(), loss_fn=_loss, workspaces=False)
-    held = [s for s in trace.data["storages"] if s["bytes"] == _WIDTH * 4 * _WIDTH // 2]
-    assert len([s for s in held if s["category"] in ("parameter", "buffer")]) == 6
+    storages = [s for s in trace.data["storages"] if s["bytes"] == _WIDTH * 4 * _WIDTH // 2]
+    assert len([s for s in storages if s["category"] in ("parameter", "buffer")]) == 6
     step = {"loss_fn": _loss, "optimizer": _sgd, "workspaces": False}
     plan = acplan.plan(trace, "min")
     check = acplan.verify(model, plan, _rows(), of=trace, loss_fn=_loss)
@@ -429,8 +433,8 @@ def test_packed_weights_count_as_packed(linear: Callable[[int, int], nn.Module])
     expected = _trained(copy.deepcopy(model), (x,), _sgd)
     with warnings.catch_warnings():
         warnings.simplefilter("error", acplan.PlanMismatchWarning)
-        found = _trained(acplan.apply(copy.deepcopy(model), plan), (x,), step["optimizer"])
-    assert all(map(torch.equal, expected, found))
+        actual = _trained(acplan.apply(copy.deepcopy(model), plan), (x,), step["optimizer"])
+    assert all(map(torch.equal, expected, actual))
 
 
 def test_jagged_tensors_count_as_their_values() -> None:
@@ -463,10 +467,10 @@ class _Quantised(nn.Parameter):
 
 def _quantised(owner: nn.Module, weight: torch.Tensor) -> _Quantised:
     scale = weight.abs().amax(1, keepdim=True) / 127
-    made = _Quantised((weight / scale).round().to(torch.int8), requires_grad=False)
-    made.state = _Scales(scale, torch.zeros(1))
-    made.codes, made.owner = made.data, owner
-    return made
+    parameter = _Quantised((weight / scale).round().to(torch.int8), requires_grad=False)
+    parameter.state = _Scales(scale, torch.zeros(1))
+    parameter.codes, parameter.owner = parameter.data, owner
+    return parameter
 
 
 class _InHalf(torch.autograd.Function):
@@ -513,11 +517,11 @@ def test_attributes_of_parameters_are_there() -> None:
     for share in (0.0, 0.5):
         least = acplan.plan(traced, "min")
         budget = least.peak_bytes + round(share * (traced.peak_bytes - least.peak_bytes))
-        planned = acplan.plan(traced, budget)
-        assert planned.modules
-        found = acplan.verify(model, planned, x, of=traced)
-        assert found.first_difference() is None
-        acplan.apply(model, planned)
+        plan = acplan.plan(traced, budget)
+        assert plan.modules
+        verification = acplan.verify(model, plan, x, of=traced)
+        assert verification.first_difference() is None
+        acplan.apply(model, plan)
         assert all(map(torch.equal, _gradients_of(model, x), expected))
         acplan.remove(model)
 

@@ -39,13 +39,13 @@ def _net() -> nn.Sequential:
 def test_operators_are_timed_once_for_all_of_the_same_shapes() -> None:
     clock = Clock()
     data = trace(_net(), torch.randn(2, 8), device=_device(clock)).data
-    of = {op["name"]: [] for op in data["operators"]}
+    times_of = {op["name"]: [] for op in data["operators"]}
     for op in data["operators"]:
-        of[op["name"]].append(op["runtime_ms"])
-    products, activations = of["aten.addmm.default"], of["aten.relu.default"]
+        times_of[op["name"]].append(op["runtime_ms"])
+    products, activations = times_of["aten.addmm.default"], times_of["aten.relu.default"]
     assert products == [1.0, 1.0] and activations == [2.0, 2.0]
-    assert not any(of["aten.t.default"])
-    times = {ms for op in of.values() for ms in op if ms}
+    assert not any(times_of["aten.t.default"])
+    times = {ms for op in times_of.values() for ms in op if ms}
     assert times == {float(n + 1) for n in range(len(clock.results))}
 
 
@@ -58,13 +58,13 @@ def test_what_is_timed_is_the_operator_on_real_tensors() -> None:
 
 
 def test_tensors_have_the_strides_of_the_traced_ones() -> None:
-    seen = []
+    calls = []
 
     class Watching(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            seen.append((func, [t.stride() for t in args if hasattr(t, "stride")]))
+            calls.append((func, [t.stride() for t in args if hasattr(t, "stride")]))
             return func(*args, **(kwargs or {}))
 
     def clock(call: Callable[[], Any]) -> float:
@@ -75,7 +75,7 @@ def test_tensors_have_the_strides_of_the_traced_ones() -> None:
     x, row = torch.empty(3, 4).t(), torch.empty(1, 3).expand(4, 3)
     with Recorder(_device(clock)):
         x + row
-    assert seen == [(torch.ops.aten.add.Tensor, [(1, 4), (0, 1)])]
+    assert calls == [(torch.ops.aten.add.Tensor, [(1, 4), (0, 1)])]
 
 
 def test_the_random_state_is_kept() -> None:
@@ -110,8 +110,8 @@ def test_operators_of_models_run_alone(name: str) -> None:
         warnings.simplefilter("always")
         trace(model, device=_device(clock), **inputs)
     # Kernels that only CUDA has.
-    told = [str(w.message) for w in caught if "cannot be measured" in str(w.message)]
-    assert all(any(kernel in text for kernel in _CUDA_ONLY) for text in told), told
+    messages = [str(w.message) for w in caught if "cannot be measured" in str(w.message)]
+    assert all(any(kernel in text for kernel in _CUDA_ONLY) for text in messages), messages
     assert len(clock.results) > 20
 
 

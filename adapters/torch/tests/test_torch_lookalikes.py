@@ -38,7 +38,7 @@ def _torch_planner() -> Any:
 
 
 def _module_info(profile: Profile) -> dict[str, Any]:
-    """As aggregate_stats would have returned it."""
+    """Returns what aggregate_stats would have returned."""
     stats = []
     for module in profile.modules:
         fit = dict(
@@ -54,8 +54,8 @@ def _module_info(profile: Profile) -> dict[str, Any]:
             }
         )
         fit["tradeoff_curve"] = dict(map(tuple, fit["tradeoff_curve"]))
-        kept = {k: v for k, v in module.items() if not isinstance(v, (dict, list))}
-        stats.append({**kept, **fit})
+        scalars = {k: v for k, v in module.items() if not isinstance(v, (dict, list))}
+        stats.append({**scalars, **fit})
     order = {f"{key}_order": names for key, names in profile.data["order"].items()}
     return {"mod_order": order, "mod_stats": stats}
 
@@ -76,10 +76,10 @@ def test_from_torch_plans_as_the_profile_does(transformer: Profile) -> None:
     options = {"memory_model": "torch", "tradeoff": "profile"}
     for budget in ("2GiB", "1.6GiB", "min"):
         expected = plan(transformer, budget, **options)
-        found = plan(from_torch(info), budget)
-        assert found.data["modules"] == expected.data["modules"]
-        assert found.peak_bytes == expected.peak_bytes
-        assert found.data["model"] == "Transformer"
+        actual = plan(from_torch(info), budget)
+        assert actual.data["modules"] == expected.data["modules"]
+        assert actual.peak_bytes == expected.peak_bytes
+        assert actual.data["model"] == "Transformer"
     assert info == before
 
 
@@ -88,12 +88,12 @@ def test_from_torch_takes_what_torch_computes(tmp_path: pathlib.Path, monkeypatc
     profile = from_torch(info)
     profile.save(tmp_path / "info.json")
     assert Profile.load(tmp_path / "info.json") == profile
-    found = plan(tmp_path / "info.json", "90%")
-    assert found.data["granularity"] == "module" and found.modules
+    module_plan = plan(tmp_path / "info.json", "90%")
+    assert module_plan.data["granularity"] == "module" and module_plan.modules
     theirs = _torch_planner().sac_milp
     graph = ilp_utils.parse_module_info(info)
     for share in (0.95, 0.9, 0.5):
-        budget = share * found.baseline_peak_bytes / _GIB
+        budget = share * module_plan.baseline_peak_bytes / _GIB
         torch_decisions, torch_ms, torch_peak = theirs(copy.deepcopy(graph), budget)
         decisions, ms, peak = sac_milp(graph, budget)
         assert (peak == -1) == (torch_peak == -1)
@@ -151,8 +151,8 @@ class _Model:
                 discarded += acm * decisions.get(fqn, 0)
                 discarded -= (acm - ia) * (fqn in decisions)
             states = (root + node["grad_total"]) / self.world_size
-            held = node["act_total"] + node["act_grad_per_module"] - discarded
-            peaks.append(max(0.0, held) + states)
+            activations = node["act_total"] + node["act_grad_per_module"] - discarded
+            peaks.append(max(0.0, activations) + states)
         return max(peaks)
 
     def recomputation(self, decisions: dict[str, float]) -> float:
@@ -265,7 +265,7 @@ class _Net(nn.Module):
 
 
 def _aggregated(monkeypatch: Any) -> Any:
-    """What PyTorch's own estimators say of a model, with run-times by bytes, as there
+    """Returns what PyTorch's own estimators say of a model, with run-times by bytes, as there
     is no device."""
     pytest.importorskip("pwlf")
     from torch.distributed._tools.mem_tracker import MemTracker
@@ -360,7 +360,7 @@ def _random_stats(chance: random.Random) -> SACStats:
 
 
 def _best_ms(stats: SACStats, share: float) -> float | None:
-    """By trying every policy."""
+    """Returns the most that a policy saves, found by trying every one."""
     best = None
     for bits in range(2 ** len(stats.func_names)):
         policy = [bits >> op & 1 for op in range(len(stats.func_names))]
@@ -374,17 +374,17 @@ def _best_ms(stats: SACStats, share: float) -> float | None:
 
 def test_policies_are_optimal() -> None:
     chance = random.Random(1)
-    found = set()
+    outcomes = set()
     for _ in range(25):
         stats, share = _random_stats(chance), chance.choice([0.0, 0.25, 0.5, 1.0])
         policy = get_optimal_checkpointing_policy_per_module(stats, share)
         best = _best_ms(stats, share)
         assert (policy == []) == (best is None)
-        found.add(policy == [])
+        outcomes.add(policy == [])
         if best is not None:
             _require_legal(stats, policy, share)
             assert _saved_ms(stats, policy) == pytest.approx(best)
-    assert found == {True, False}
+    assert outcomes == {True, False}
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan, 5])

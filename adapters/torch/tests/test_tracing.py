@@ -103,24 +103,24 @@ class _InCycles(nn.Module):
         self.body = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: list[object] = [x * 2]
-        found.append(found)
-        del found
+        cycle: list[object] = [x * 2]
+        cycle.append(cycle)
+        del cycle
         return self.body(x).sum()
 
 
 @pytest.mark.parametrize("values", ["known", "real"])
 def test_is_the_same_whenever_python_collects_cycles(values: str) -> None:
     thresholds = gc.get_threshold()
-    found = []
+    traces = []
     for often in (1, 1_000_000):
         gc.set_threshold(often)
         try:
-            found.append(trace(_InCycles(), torch.ones(64, 4), values=values))
+            traces.append(trace(_InCycles(), torch.ones(64, 4), values=values))
         finally:
             gc.set_threshold(*thresholds)
         assert gc.isenabled()
-    assert found[0].data == found[1].data
+    assert traces[0].data == traces[1].data
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def _losses(trainer: transformers.Trainer) -> list[float]:
 
 
 def _plan(trainer: transformers.Trainer, **options: Any) -> acplan.Plan:
-    given = {"budget": "min", "time_limit": 1, **options}
-    return acplan.transformers.auto_checkpoint(trainer, **given)
+    arguments = {"budget": "min", "time_limit": 1, **options}
+    return acplan.transformers.auto_checkpoint(trainer, **arguments)
 
 
 class OwnLoss(transformers.Trainer):
@@ -112,19 +112,22 @@ def test_transformers_trainer(case: str, tmp_path: pathlib.Path) -> None:
     trainers = []
     for is_planned in (False, True):
         torch._dynamo.reset()
-        made = _gpt2(dropout=0.0, depth=1) if case == "compiled" else _llama()
-        trainer = _trainer(tmp_path, made, **options)
+        model = _gpt2(dropout=0.0, depth=1) if case == "compiled" else _llama()
+        trainer = _trainer(tmp_path, model, **options)
         if is_planned:
             before = torch.get_rng_state()
             assert _plan(trainer, verify=case == "bf16").modules
             assert torch.equal(torch.get_rng_state(), before)
-            assert trainer.model is made and trainer.optimizer is None
+            assert trainer.model is model and trainer.optimizer is None
         trainer.train()
         trainers.append(trainer)
-    without, planned = trainers
-    assert _losses(planned) == _losses(without) and len(_losses(planned)) == 2
-    assert _equal(planned.model, without.model)
-    assert len(set(_losses(planned))) == 2
+    plain_trainer, planned_trainer = trainers
+    assert (
+        _losses(planned_trainer) == _losses(plain_trainer)
+        and len(_losses(planned_trainer)) == 2
+    )
+    assert _equal(planned_trainer.model, plain_trainer.model)
+    assert len(set(_losses(planned_trainer))) == 2
 
 
 def test_the_step_of_the_trainer_is_traced(
@@ -133,32 +136,32 @@ def test_the_step_of_the_trainer_is_traced(
     """Its batch, the loss that it makes and what autocast does to it: to the byte the
     step that is given by hand."""
     trainer = _trainer(tmp_path, _llama(), bf16=True, optim="adamw_torch_fused")
-    found = _traced_for(functools.partial(_plan, trainer), monkeypatch)
+    traced = _traced_for(functools.partial(_plan, trainer), monkeypatch)
     batch = torch.utils.data.default_collate([Sentences(8, seed=2)[k] for k in range(8)])
     step = {"optimizer": "adamw-fused", "autocast": "bf16", "clip_grad_norm": 1.0}
     by_hand = acplan.trace(_llama(), **batch, **step, accumulate=2)
 
-    def matter(of: acplan.Trace) -> list[str]:
-        operators = of.data["operators"][: of.data["backward_end"]]
+    def matter(trace: acplan.Trace) -> list[str]:
+        operators = trace.data["operators"][: trace.data["backward_end"]]
         return [o["name"] for o in operators if "_mm" in o["name"] or ".mm" in o["name"]]
 
-    assert matter(found) == matter(by_hand) and matter(found)
-    assert found.accumulate == 2
-    names = [operator["name"] for operator in found.data["operators"]]
+    assert matter(traced) == matter(by_hand) and matter(traced)
+    assert traced.accumulate == 2
+    names = [operator["name"] for operator in traced.data["operators"]]
     assert "aten._fused_adamw_.default" in names
-    assert found.peak_bytes == pytest.approx(by_hand.peak_bytes, rel=0.01)
+    assert traced.peak_bytes == pytest.approx(by_hand.peak_bytes, rel=0.01)
 
 
 def _traced_for(plan: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> acplan.Trace:
-    """What is traced while a plan is made."""
+    """Returns the trace that is made for a plan."""
 
     traces: list[acplan.Trace] = []
 
-    def kept(*args: Any, **kwargs: Any) -> acplan.Trace:
+    def recorded_trace(*args: Any, **kwargs: Any) -> acplan.Trace:
         traces.append(acplan.trace(*args, **kwargs))
         return traces[-1]
 
-    monkeypatch.setattr(trainer_step, "trace", kept)
+    monkeypatch.setattr(trainer_step, "trace", recorded_trace)
     plan()
     return traces[0]
 
@@ -186,8 +189,8 @@ def test_the_largest_batch_of_an_update_is_planned_for(tmp_path: pathlib.Path) -
     inputs = acplan.transformers._inputs(trainer, None)
     assert inputs["input_ids"].shape == inputs["labels"].shape == (8, 16)
     assert inputs["num_items_in_batch"] > 0
-    given = acplan.transformers._inputs(trainer, {"input_ids": torch.ones(3, 9)})
-    assert given["input_ids"].shape == (3, 9)
+    own_inputs = acplan.transformers._inputs(trainer, {"input_ids": torch.ones(3, 9)})
+    assert own_inputs["input_ids"].shape == (3, 9)
 
 
 def test_models_that_the_trainer_makes(tmp_path: pathlib.Path) -> None:
@@ -209,8 +212,8 @@ def test_a_checkpoint_without_a_plan_is_resumed_with_one(tmp_path: pathlib.Path)
     trainer.train(resume_from_checkpoint=str(tmp_path / "without" / "checkpoint-1"))
     assert _losses(trainer)[-2:] == _losses(expected)[-2:]
     assert _equal(trainer.model, expected.model)
-    again = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "with/checkpoint-3")
-    assert _equal(again, expected.model)
+    loaded_model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "with/checkpoint-3")
+    assert _equal(loaded_model, expected.model)
 
 
 def test_peft(tmp_path: pathlib.Path) -> None:
@@ -228,8 +231,8 @@ def test_peft(tmp_path: pathlib.Path) -> None:
     trainer.train()
     assert _losses(trainer) == _losses(expected) and _equal(trainer.model, expected.model)
     saved = []
-    for name, of in (("without", expected), ("with", trainer)):
-        of.save_model(str(tmp_path / name))
+    for name, either in (("without", expected), ("with", trainer)):
+        either.save_model(str(tmp_path / name))
         saved.append((tmp_path / name / "adapter_model.safetensors").read_bytes())
     assert saved[0] == saved[1]
 
@@ -262,11 +265,11 @@ def test_a_trainer_that_has_trained_is_refused(tmp_path: pathlib.Path) -> None:
 
 @functools.cache
 def _of_ranks() -> dict[str, Any]:
-    """What two processes found: trainer_ranks.py."""
+    """Returns what two processes found: trainer_ranks.py."""
     output = _output_of_two(str(TESTS / "trainer_ranks.py"))
     (line,) = [line for line in output.splitlines() if line.startswith('{"ddp')]
-    found: dict[str, Any] = json.loads(line)
-    return found
+    results: dict[str, Any] = json.loads(line)
+    return results
 
 
 @pytest.mark.skipif(
@@ -279,10 +282,10 @@ def _of_ranks() -> dict[str, Any]:
     + ["fsdp2", "fsdp2, bf16", "fsdp2, peft"],
 )
 def test_two_processes(case: str) -> None:
-    found = _of_ranks()[case]
-    assert found["error"] == "", found["error"]
-    assert found["losses"][0] == found["losses"][1] and len(found["losses"][0]) > 1
-    assert found["same_weights"] and found["units"] > 0
+    result = _of_ranks()[case]
+    assert result["error"] == "", result["error"]
+    assert result["losses"][0] == result["losses"][1] and len(result["losses"][0]) > 1
+    assert result["same_weights"] and result["units"] > 0
 
 
 def test_an_error_of_the_first_rank_is_one_of_all() -> None:
@@ -304,7 +307,7 @@ def _lightning_module(lightning: Any) -> Any:
             torch.manual_seed(0)
             blocks = (nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in "ab")
             self.blocks = nn.Sequential(*blocks)
-            self.seen: list[float] = []
+            self.losses: list[float] = []
             self.outputs: list[torch.Tensor] = []
 
         def training_step(self, batch: Any, batch_idx: int) -> dict[str, torch.Tensor]:
@@ -315,7 +318,7 @@ def _lightning_module(lightning: Any) -> Any:
             return {"loss": loss}
 
         def on_train_batch_end(self, outputs: Any, *_: Any) -> None:
-            self.seen.append(float(outputs["loss"]))
+            self.losses.append(float(outputs["loss"]))
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
@@ -355,11 +358,11 @@ def test_lightning(options: dict[str, Any]) -> None:
     lightning = pytest.importorskip("lightning")
     expected = _fitted(lightning, [], **options)
     callback = acplan.lightning.AcplanCallback("min", verify=True, time_limit=1)
-    found = _fitted(lightning, [callback], **options)
-    assert callback.plan.modules and acplan._apply.apply.has_plan(found)
-    assert found.seen == expected.seen and len(found.seen) >= 3
-    assert len(found.outputs) == len(found.seen)
-    assert _equal(found, expected)
+    actual = _fitted(lightning, [callback], **options)
+    assert callback.plan.modules and acplan._apply.apply.has_plan(actual)
+    assert actual.losses == expected.losses and len(actual.losses) >= 3
+    assert len(actual.outputs) == len(actual.losses)
+    assert _equal(actual, expected)
 
 
 def test_lightning_refuses_other_steps() -> None:
@@ -407,28 +410,28 @@ def _titan_config(**parallelism: int) -> types.SimpleNamespace:
 def test_torchtitan(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     expected = Decoder()
-    planned = copy.deepcopy(expected).to("meta")
-    policy = acplan.torchtitan.Policy.of(_titan_config(), "min")
+    planned_model = copy.deepcopy(expected).to("meta")
+    policy = acplan.torchtitan.Policy.from_config(_titan_config(), "min")
     traced = _traced_for(
         lambda: acplan.torchtitan.apply_ac(
-            planned, policy, model_compile_enabled=False, base_folder="outputs"
+            planned_model, policy, model_compile_enabled=False, base_folder="outputs"
         ),
         monkeypatch,
     )
-    assert traced.accumulate == 2 and acplan._apply.apply.has_plan(planned)
-    assert planned.state_dict().keys() == expected.state_dict().keys()
-    planned.to_empty(device="cpu").load_state_dict(expected.state_dict())
+    assert traced.accumulate == 2 and acplan._apply.apply.has_plan(planned_model)
+    assert planned_model.state_dict().keys() == expected.state_dict().keys()
+    planned_model.to_empty(device="cpu").load_state_dict(expected.state_dict())
     tokens = torch.randint(64, (8, 256))
-    for model in (expected, planned):
+    for model in (expected, planned_model):
         acplan.torchtitan.cross_entropy(model(tokens), tokens).backward()
-    for a, b in zip(expected.parameters(), planned.parameters(), strict=True):
+    for a, b in zip(expected.parameters(), planned_model.parameters(), strict=True):
         assert torch.equal(a.grad, b.grad)
 
 
 def test_torchtitan_with_other_parallelism_is_refused() -> None:
     with pytest.raises(AcplanError, match="tensor_parallel_degree: expected 1, found 2"):
         config = _titan_config(tensor_parallel_degree=2)
-        acplan.torchtitan.Policy.of(config, "min")
+        acplan.torchtitan.Policy.from_config(config, "min")
 
 
 # Each is run with a plan and without.
@@ -448,14 +451,14 @@ def test_examples_of_trainers(
     for package in ("peft", "lightning"):
         if name.startswith(package):
             pytest.importorskip(package)
-    found = []
+    losses = []
     for options in ([], ["--without"]):
         monkeypatch.setattr(sys, "argv", [name, *options])
         AcceleratorState._reset_state(True)
         runpy.run_path(str(EXAMPLES / "trainers" / f"{name}.py"), run_name="__main__")
         out = capsys.readouterr().out
-        found.append([line for line in out.splitlines() if line.startswith("losses")])
-    assert found[0] == found[1] and found[0]
+        losses.append([line for line in out.splitlines() if line.startswith("losses")])
+    assert losses[0] == losses[1] and losses[0]
 
 
 @pytest.mark.skipif(
@@ -463,8 +466,8 @@ def test_examples_of_trainers(
     reason="fully_shard of this PyTorch needs CUDA",
 )
 def test_example_of_torchtitan_on_two_processes() -> None:
-    found = []
+    losses = []
     for options in ([], ["--without"]):
         output = _output_of_two("trainers/torchtitan_policy.py", *options)
-        found.append([x for x in output.splitlines() if x.startswith("losses")])
-    assert found[0] == found[1] and len(found[0]) == 2
+        losses.append([x for x in output.splitlines() if x.startswith("losses")])
+    assert losses[0] == losses[1] and len(losses[0]) == 2

@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def _scaling_trainer(folder: pathlib.Path) -> Any:
-    """With fp16 and its scaler, which accelerate gives to GPUs alone."""
+    """Returns a trainer with fp16 and its scaler, which accelerate gives to GPUs alone."""
     trainer = _trainer(folder, _llama(), fp16=True, max_steps=3, max_grad_norm=0.5)
     trainer.accelerator.native_amp = True
     # The first step overflows, and is left out.

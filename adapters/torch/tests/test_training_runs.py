@@ -58,7 +58,7 @@ def _llama(dropout: float = 0.1) -> nn.Module:
 
 
 class Sentences(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """Of different lengths, padded to the longest one that there can be."""
+    """Sentences of different lengths, padded to the longest one that there can be."""
 
     def __init__(self, count: int, seed: int) -> None:
         numbers = torch.Generator().manual_seed(seed)
@@ -88,12 +88,12 @@ def _traced(make: Any) -> acplan.Trace:
     with torch.device("meta"):
         model = make()
         batch = {k: v.to("meta") for k, v in _batch().items()}
-    # Of so small a model the workspaces are most of its memory.
+    # The workspaces of so small a model are most of its memory.
     return acplan.trace(model, autocast=torch.bfloat16, workspaces=False, **batch)
 
 
 def _by_chance(traced: acplan.Trace) -> Plan:
-    """Of every block, as CUDA runs it."""
+    """Returns a plan of every block by chance, as CUDA runs it."""
     chance = random.Random(0)
     data = traced.data
     names = [module["fqn"] for module in data["modules"]]
@@ -168,11 +168,11 @@ def test_an_epoch_with_trainer(make: Any, tmp_path: pathlib.Path) -> None:
         folder = tmp_path / str(index)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            planned, planned_losses = _train(acplan.apply(make(), plan), folder)
+            planned_model, planned_losses = _train(acplan.apply(make(), plan), folder)
         warned = [w for w in caught if w.category is PlanMismatchWarning]
         assert len(warned) == 3 if index == 0 else len(warned) <= len(plan.modules)
         assert planned_losses == losses
-        assert _equal(planned, model)
+        assert _equal(planned_model, model)
         # Half-way, with a plan or without, from what was saved with one.
         checkpoint = str(folder / "checkpoint-3")
         for resumed in (make(), acplan.apply(make(), plan)):
@@ -181,9 +181,9 @@ def test_an_epoch_with_trainer(make: Any, tmp_path: pathlib.Path) -> None:
             assert _equal(resumed, model)
         loaded = type(make()).from_pretrained(folder / "checkpoint-5")
         assert _equal(loaded, model)
-        planned.save_pretrained(tmp_path / "saved")
+        planned_model.save_pretrained(tmp_path / "saved")
         assert _equal(type(make()).from_pretrained(tmp_path / "saved"), model)
-        assert _equal(acplan.remove(planned), model)
+        assert _equal(acplan.remove(planned_model), model)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -195,9 +195,9 @@ def test_an_epoch_with_trainer_and_compile(tmp_path: pathlib.Path) -> None:
     _, losses = _train(make(), tmp_path / "without", **options)
     plan = _by_chance(_traced(make))
     torch._dynamo.reset()
-    _, found = _train(acplan.apply(make(), plan), tmp_path / "with", **options)
-    assert [step for step, _ in found] == [step for step, _ in losses]
-    for (_, a), (_, b) in zip(losses, found):
+    _, planned_losses = _train(acplan.apply(make(), plan), tmp_path / "with", **options)
+    assert [step for step, _ in planned_losses] == [step for step, _ in losses]
+    for (_, a), (_, b) in zip(losses, planned_losses):
         assert a == pytest.approx(b, rel=1e-2)
 
 
@@ -224,8 +224,8 @@ def test_a_step_without_fused_attention() -> None:
     model = _llama()
     model.set_attn_implementation("eager")
     expected = _step(copy.deepcopy(model))
-    found = _step(acplan.apply(model, _by_chance(_traced(_llama))))
-    assert all(map(torch.equal, found, expected)) and len(found) == len(expected) > 9
+    actual = _step(acplan.apply(model, _by_chance(_traced(_llama))))
+    assert all(map(torch.equal, actual, expected)) and len(actual) == len(expected) > 9
 
 
 @pytest.mark.filterwarnings("ignore:.*checkpointing:FutureWarning")
@@ -233,5 +233,5 @@ def test_gradient_checkpointing_that_is_switched_on_later() -> None:
     expected = _step(_gpt2())
     model = acplan.apply(_gpt2(), _by_chance(_traced(_gpt2)))
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    found = _step(model)
-    assert all(map(torch.equal, found, expected)) and len(found) == len(expected) > 9
+    actual = _step(model)
+    assert all(map(torch.equal, actual, expected)) and len(actual) == len(expected) > 9

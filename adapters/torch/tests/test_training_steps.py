@@ -36,13 +36,13 @@ def _names(traced: Trace) -> list[str]:
 
 
 def _update(traced: Trace) -> list[str]:
-    """The operators of the update, `aten.` and overloads left out."""
+    """Returns the operators of the update, `aten.` and overloads left out."""
     names = _names(traced)[traced.data["backward_end"] :]
     return [name.split(".")[1] for name in names]
 
 
 def _before(traced: Trace, category: str) -> int:
-    """The bytes that are there before the step."""
+    """Returns the bytes of a category that are there before the step."""
     return sum(
         storage["bytes"]
         for storage in traced.data["storages"]
@@ -81,17 +81,18 @@ def test_verify_takes_the_microbatches_of_the_trace() -> None:
     model = _net()
     traced = trace(model, _X, accumulate=3)
     plan = acplan.Plan((acplan.PlannedModule("Sequential.0"),))
-    found = acplan.verify(model, plan, _X, of=traced)
-    assert found.first_difference() is None
-    assert str(found).startswith("predicted peak ")
-    assert f" bytes, re-traced {found.measured_bytes:,} (+0.0000%)" in str(found)
+    verification = acplan.verify(model, plan, _X, of=traced)
+    assert verification.first_difference() is None
+    assert str(verification).startswith("predicted peak ")
+    assert f" bytes, re-traced {verification.measured_bytes:,} (+0.0000%)" in str(verification)
     assert "one of 3 microbatches" in str(acplan.plan(traced, "100%"))
     with pytest.raises(AcplanError, match="accumulate is 2, and 3 in the trace"):
         acplan.verify(model, plan, _X, of=traced, accumulate=2)
 
 
 def _like_trainer(model: nn.Module) -> torch.optim.Optimizer:
-    """Two groups, already stepped, with a schedule that wraps its step."""
+    """Makes an optimizer of two groups, already stepped, with a schedule that wraps its
+    step."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others}]
@@ -351,7 +352,7 @@ def _wrapped() -> nn.Module:
     return checkpoint_wrapper(model)
 
 
-def _planned() -> nn.Module:
+def _with_a_plan() -> nn.Module:
     model = _net()
     return acplan.apply(model, acplan.Plan((acplan.PlannedModule("Sequential.0"),)))
 
@@ -367,7 +368,7 @@ def _planned() -> nn.Module:
             {"input": _X},
             "Sequential",
         ),
-        (_planned, _net, {"input": _X}, r"0\)"),
+        (_with_a_plan, _net, {"input": _X}, r"0\)"),
         (lambda: _ByHand(True), lambda: _Plain(True), {"x": _X}, r"_ByHand\)"),
         (lambda: _ByHand(False), lambda: _Plain(False), {"x": _X}, r"_ByHand\)"),
     ],
@@ -383,8 +384,8 @@ def test_checkpointing_is_said_and_switched_off(
     modules = dict(model.named_modules())
     flags = [vars(m).get("gradient_checkpointing") for m in modules.values()]
     with caplog.at_level(logging.WARNING, "acplan"):
-        found = trace(model, **inputs)
-    assert _names(found) == _names(trace(plain(), **inputs))
+        traced = trace(model, **inputs)
+    assert _names(traced) == _names(trace(plain(), **inputs))
     (message,) = (r.getMessage() for r in caplog.records if r.name == "acplan")
     assert re.match(rf"the model checkpoints by itself \({name}", message), message
     assert dict(model.named_modules()) == modules
@@ -395,25 +396,25 @@ def test_plans_of_models_that_checkpoint_are_verified() -> None:
     model = nn.Sequential(_ByHand(False), nn.Linear(4, 4))
     plan = acplan.Plan((acplan.PlannedModule("Sequential.1"),))
     traced = trace(model, _X)
-    found = acplan.verify(model, plan, _X, of=traced)
-    assert found.first_difference() is None
-    assert len(found.measured) > len(traced.data["operators"])
+    verification = acplan.verify(model, plan, _X, of=traced)
+    assert verification.first_difference() is None
+    assert len(verification.measured) > len(traced.data["operators"])
 
 
 def test_threads_trace_one_after_the_other() -> None:
     model = _net()
     expected = trace(model, _X).data
-    found: list[Any] = []
+    traces: list[Any] = []
 
     def run() -> None:
-        found.append(trace(model, _X).data)
+        traces.append(trace(model, _X).data)
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [expected] * 4
+    assert traces == [expected] * 4
     assert all(type(p) is nn.Parameter for p in model.parameters())
 
 

@@ -64,7 +64,7 @@ def _where(x: Any, y: Any, n: Any) -> None:
     tl.store(y + (x == n), 1.0)
 
 
-def _added(x: Any, y: Any, n: Any) -> None:
+def _atomic_sum(x: Any, y: Any, n: Any) -> None:
     tl.atomic_add(y + n, tl.load(x))
 
 
@@ -97,7 +97,7 @@ def _without_end(x: Any, y: Any, n: Any) -> None:
 
 @pytest.mark.parametrize(
     "kernel",
-    [_direct, _by_name, _by_variables, _in_a_loop, _by_indices, _where, _added, _by_blocks]
+    [_direct, _by_name, _by_variables, _in_a_loop, _by_indices, _where, _atomic_sum, _by_blocks]
     + [_by_descriptors, _by_others, _by_something, _without_end],
     ids=lambda kernel: kernel.__name__.strip("_"),
 )
@@ -139,7 +139,9 @@ def _accumulate(x: Any, sums: Any, n: Any, B: tl.constexpr) -> None:
 
 
 _B = 512
-_chosen = Heuristics(InterpretedFunction(_forward), ["x", "y", "n", "B"], {"B": lambda _: _B})
+_heuristic_kernel = Heuristics(
+    InterpretedFunction(_forward), ["x", "y", "n", "B"], {"B": lambda _: _B}
+)
 _plain = InterpretedFunction(_backward)
 _adding = InterpretedFunction(_accumulate)
 
@@ -152,7 +154,7 @@ class _Silu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         y = torch.empty_like(x)
-        _chosen[_grid(x)](x, y, x.numel())
+        _heuristic_kernel[_grid(x)](x, y, x.numel())
         ctx.save_for_backward(x)
         return y
 
@@ -192,11 +194,11 @@ def _loss(out: torch.Tensor) -> torch.Tensor:
     return out.square().mean()
 
 
-def _left(plan: acplan.Plan | None, strict: bool = True) -> list[torch.Tensor]:
+def _results(plan: acplan.Plan | None, strict: bool = True) -> list[torch.Tensor]:
     model = _model()
-    planned = model if plan is None else acplan.apply(model, plan, strict=strict)
+    planned_model = model if plan is None else acplan.apply(model, plan, strict=strict)
     for _ in range(2):
-        _loss(planned(_X)).backward()
+        _loss(planned_model(_X)).backward()
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     return [*gradients, *model.buffers()]
 
@@ -210,18 +212,18 @@ def test_a_step_with_kernels_is_planned_and_run() -> None:
     least = acplan.plan(trace, "min")
     assert least.peak_bytes < trace.peak_bytes
     middle = acplan.plan(trace, (least.peak_bytes + trace.peak_bytes) // 2)
-    expected = _left(None)
+    expected = _results(None)
     for plan in (least, middle):
         check = acplan.verify(_model(), plan, _X, of=trace, loss_fn=_loss, workspaces=False)
         assert check.first_difference() is None
-        assert all(map(torch.equal, expected, _left(plan)))
+        assert all(map(torch.equal, expected, _results(plan)))
 
 
 def test_any_decisions_give_equal_gradients() -> None:
     trace = acplan.trace(_model(), _X, loss_fn=_loss, workspaces=False)
     units = acplan.plan(trace, "min").modules
     names = [operator.name for operator in units[0].operators]
-    expected = _left(None)
+    expected = _results(None)
     for seed in range(24):
         chance = random.Random(seed)
         plan = acplan.Plan(
@@ -235,7 +237,7 @@ def test_any_decisions_give_equal_gradients() -> None:
                 for k in range(3)
             )
         )
-        assert all(map(torch.equal, expected, _left(plan, strict=False))), seed
+        assert all(map(torch.equal, expected, _results(plan, strict=False))), seed
 
 
 def test_a_kernel_whose_parameters_are_tuned_is_one_operator() -> None:
@@ -250,9 +252,9 @@ def test_a_kernel_whose_parameters_are_tuned_is_one_operator() -> None:
 
     class Tuned(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            made = torch.empty_like(x)
-            kernel[_grid(x)](x, made, x.numel())
-            return super().forward(x) + made.sum()
+            result = torch.empty_like(x)
+            kernel[_grid(x)](x, result, x.numel())
+            return super().forward(x) + result.sum()
 
     trace = acplan.trace(Tuned(16, 16), _X, loss_fn=_loss)
     names = [operator["name"] for operator in trace.data["operators"]]
@@ -272,5 +274,5 @@ def test_what_a_kernel_makes_has_no_value() -> None:
 
 def test_elsewhere_a_launch_is_what_it_was() -> None:
     y = torch.empty_like(_X)
-    _chosen[_grid(_X)](_X, y, _X.numel())
+    _heuristic_kernel[_grid(_X)](_X, y, _X.numel())
     assert torch.allclose(y, nn.functional.silu(_X))

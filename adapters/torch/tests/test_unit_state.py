@@ -21,9 +21,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_random_modules_have_equal_steps() -> None:
     for seed in range(60):
         for kind, result in stateful_modules.result_of(seed, False).items():
-            # What a module outside of all units has written is gone.
-            known = ("equal", "no valid step", "refused: AcplanError")
-            assert result.startswith(known), (seed, kind, result)
+            # A plan may be refused: state that a module outside of all units has overwritten is
+            # gone.
+            outcomes = ("equal", "no valid step", "refused: AcplanError")
+            assert result.startswith(outcomes), (seed, kind, result)
 
 
 # In 5128 statistics are updated by an operator that is saved, and read after that.
@@ -50,8 +51,8 @@ def test_each_kind_of_state_is_as_in_forward(action: Callable[..., Any]) -> None
     whole = tuple(acplan.PlannedModule(f"Model.blocks.{k}") for k in range(2))
     for microbatches, is_joint in ((1, False), (1 if is_once else 2, True)):
         expected = outcome(make(), microbatches, is_joint)
-        planned = acplan.apply(make(), acplan.Plan(whole))
-        values = outcome(planned, microbatches, is_joint)
+        planned_model = acplan.apply(make(), acplan.Plan(whole))
+        values = outcome(planned_model, microbatches, is_joint)
         assert all(map(are_equal, expected, values))
 
 
@@ -104,9 +105,9 @@ class _Counting(nn.Module):
         self.count = itertools.count()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Counting":
-        made = _Counting()
-        made.load_state_dict(self.state_dict())
-        return made
+        clone = _Counting()
+        clone.load_state_dict(self.state_dict())
+        return clone
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (self.linear(x) * (1 + next(self.count))).sin()
@@ -119,8 +120,8 @@ def test_values_that_differ_are_told() -> None:
     check = acplan.verify(copy.deepcopy(model), plan, x, values=True, **options)
     assert check.values is not None and not check.values.is_equal
     assert "VALUES DIFFER" in str(check) and "gradient of " in str(check)
-    without = acplan.verify(model, acplan.Plan(()), x, values=True, **options)
-    assert without.values is not None and without.values.is_equal
+    plain_check = acplan.verify(model, acplan.Plan(()), x, values=True, **options)
+    assert plain_check.values is not None and plain_check.values.is_equal
     on_meta = copy.deepcopy(nn.Linear(8, 8)).to("meta")
     with pytest.raises(acplan.AcplanError, match="on the meta device"):
         acplan.verify(on_meta, acplan.Plan(()), x.to("meta"), values=True, **options)
@@ -209,14 +210,14 @@ def test_globals_may_name_no_module() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(_ReadsObject(), _ReadsObject())
     x = torch.randn(2, 4)
-    planned = acplan.apply(
+    planned_model = acplan.apply(
         copy.deepcopy(model), acplan.Plan((acplan.PlannedModule("Sequential.0"),))
     )
-    for each in (model, planned):
+    for each in (model, planned_model):
         each(x).sum().backward()
-    for left, right in zip(model.parameters(), planned.parameters()):
-        assert left.grad is not None and right.grad is not None
-        assert torch.equal(left.grad, right.grad)
+    for expected, actual in zip(model.parameters(), planned_model.parameters()):
+        assert expected.grad is not None and actual.grad is not None
+        assert torch.equal(expected.grad, actual.grad)
 
 
 class _Last(nn.Module):
@@ -246,9 +247,9 @@ def _last(kind: str, is_planned: bool, write: bool) -> torch.Tensor:
         acplan.apply(model, Plan((PlannedModule("Sequential.0"),)))
     loss = model(torch.randn(4, 8)).sum()
     if write:
-        written = model[0].last.weight if kind == "weight" else model[0].scale
+        tensor = model[0].last.weight if kind == "weight" else model[0].scale
         with torch.no_grad():
-            written.mul_(2)
+            tensor.mul_(2)
     loss.backward()
     grad: torch.Tensor = model[0].inner.weight.grad
     return grad

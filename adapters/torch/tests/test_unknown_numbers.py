@@ -31,7 +31,7 @@ class Logging(nn.Module):
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in idioms)
         self.metrics: dict[str, Any] = collections.defaultdict(float)
         self.history: list[Any] = []
-        self.kept: list[Any] = []
+        self.records: list[Any] = []
         self.ema, self.best, self.worst, self.step = 0.0, float("inf"), 0.0, 0
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,7 @@ def _text(model: Any, x: Any, loss: Any) -> None:
     texts += [f"{loss.item():.2e}", str(loss.item()), repr([loss.item()])]
     texts += [json.dumps({"loss": loss.item(), "row": x[0].tolist()})]
     logging.getLogger(__name__).info("loss %.3f", loss.item())
-    model.kept.append(texts)
+    model.records.append(texts)
 
 
 def _extremes(model: Any, x: Any, loss: Any) -> None:
@@ -106,7 +106,7 @@ def _plain(model: Any, x: Any, loss: Any) -> None:
     model.metrics["type"] = float(x.to(float).sum(dtype=float) + torch.zeros(3, dtype=int)[0])
     assert float is float or float == float  # noqa: E721
     assert isinstance(model.metrics["plain"], float)
-    model.kept.extend(map(float, [loss, loss]))
+    model.records.extend(map(float, [loss, loss]))
 
 
 def _counts(model: Any, x: Any, loss: Any) -> None:
@@ -139,8 +139,8 @@ def _back_in_operators(model: Any, x: Any, loss: Any) -> Any:
     return x.mean() / max(1, (x > 0).sum().item())
 
 
-def _kept(model: Any, x: Any, loss: Any) -> None:
-    model.kept.append({"loss": loss.item(), "of": copy.deepcopy(loss.item())})
+def _record(model: Any, x: Any, loss: Any) -> None:
+    model.records.append({"loss": loss.item(), "of": copy.deepcopy(loss.item())})
     model.best = loss.item() if model.best is None else model.best
 
 
@@ -159,7 +159,7 @@ FOLLOWED = (
     _counts,
     _arrays,
     _back_in_operators,
-    _kept,
+    _record,
     _losses,
 )
 
@@ -183,7 +183,7 @@ def test_numbers_that_only_go_into_logs_are_followed() -> None:
 
 
 def test_the_copy_to_the_host_is_recorded() -> None:
-    names = [op["name"] for op in _traced(_kept, _extremes).data["operators"]]
+    names = [op["name"] for op in _traced(_record, _extremes).data["operators"]]
     assert names.count("aten._local_scalar_dense.default") == 6
 
 
@@ -232,8 +232,8 @@ def _slice(model: Any, x: Any, loss: Any) -> Any:
     return x[: x.argmax().item()].mean()
 
 
-def _chosen(model: Any, x: Any, loss: Any) -> Any:
-    return model.kept[int(x.argmax())](x)
+def _module_by_index(model: Any, x: Any, loss: Any) -> Any:
+    return model.records[int(x.argmax())](x)
 
 
 def _mask(model: Any, x: Any, loss: Any) -> Any:
@@ -266,7 +266,7 @@ def _closest(model: Any, x: Any, loss: Any) -> Any:
     return loss * best
 
 
-def _seen(model: Any, x: Any, loss: Any) -> Any:
+def _membership(model: Any, x: Any, loss: Any) -> Any:
     return loss * 2 if loss.item() in {0.5, 0.7} else loss
 
 
@@ -275,7 +275,7 @@ def _equal(model: Any, x: Any, loss: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("idiom", "asked"),
+    ("idiom", "source_line"),
     [
         (_branch, "if loss.item() > 3:"),
         (_float_branch, "return loss * 2 if float(loss) > 3 else loss"),
@@ -286,24 +286,24 @@ def _equal(model: Any, x: Any, loss: Any) -> Any:
         (_range, "for _ in range(int(loss)):"),
         (_size, "return x.new_zeros((x > 0).sum().item()).sum() + loss"),
         (_slice, "return x[: x.argmax().item()].mean()"),
-        (_chosen, "return model.kept[int(x.argmax())](x)"),
+        (_module_by_index, "return model.records[int(x.argmax())](x)"),
         (_mask, "return x[x > 0].mean()"),
         (_numpy_branch, "if x.detach().cpu().numpy().mean() > 0.5:"),
         (_caught, "if loss > 3:"),
         (_swallowed, "if loss > 3:"),
         (_closest, "best = sorted([loss.item(), 0.5, 0.7])[0]"),
-        (_seen, "return loss * 2 if loss.item() in {0.5, 0.7} else loss"),
+        (_membership, "return loss * 2 if loss.item() in {0.5, 0.7} else loss"),
         (_equal, "return loss * 2 if torch.equal(x, x + loss) else loss"),
     ],
 )
 def test_what_decides_what_runs_is_an_error_that_names_the_line(
-    idiom: Idiom, asked: str
+    idiom: Idiom, source_line: str
 ) -> None:
     line = idiom.__code__.co_firstlineno
     with pytest.raises(AcplanError, match="depends on values") as raised:
         _traced(idiom)
     message = str(raised.value)
-    assert f": {asked}; values=" in message
+    assert f": {source_line}; values=" in message
     place = message.split("test_unknown_numbers.py:")[1]
     assert line < int(place.split(":")[0]) < line + 5
 
@@ -317,7 +317,7 @@ class Unit(nn.Module):
         self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
         self.metrics: dict[str, Any] = collections.defaultdict(float)
         self.history: list[Any] = []
-        self.kept: list[Any] = []
+        self.records: list[Any] = []
         self.ema, self.best, self.worst, self.step = 0.0, float("inf"), 0.0, 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -329,8 +329,8 @@ class Unit(nn.Module):
 
 
 def _read_on_the_host(model: Any, x: Any, loss: Any) -> None:
-    model.kept.append(x.argmax(-1).cpu().tolist())
-    model.kept.append(x.detach().mul(2).cpu().numpy().mean())
+    model.records.append(x.argmax(-1).cpu().tolist())
+    model.records.append(x.detach().mul(2).cpu().numpy().mean())
     if (x * 2 > 1e9).any():
         raise ValueError(f"{(loss * 2):.3f}")
     model.is_small = bool((x * 3 < 7).all())
@@ -370,8 +370,8 @@ def test_values_of_saved_tensors_are_theirs() -> None:
             self.layer = nn.Linear(8, 8)
 
         def forward(self, x: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
-            made = torch.linspace(0, 1, 5, device=x.device)
-            return Ordered.apply(Ordered.apply(self.layer(x), times), made)
+            times_of_host = torch.linspace(0, 1, 5, device=x.device)
+            return Ordered.apply(Ordered.apply(self.layer(x), times), times_of_host)
 
     trace = acplan.trace(Solver(), torch.randn(4, 8), torch.linspace(0, 1, 5), values="known")
     assert not trace.notes

@@ -42,7 +42,7 @@ def layers_run(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
 _IDS = torch.tensor([[5, 9, 2, 0], [7, 3, 0, 0]])
 
 
-def _written(ids: torch.Tensor) -> int:
+def _sum_of_writes(ids: torch.Tensor) -> int:
     row = ids.clone()[0]
     row[1:] = 4
     row += 1
@@ -76,7 +76,7 @@ def _through_views(ids: torch.Tensor) -> torch.Tensor:
         (lambda ids: torch.arange(7, device=ids.device)[-1] - 4, 2),
         (lambda ids: torch.zeros_like(ids).sum() + 1, 1),
         (lambda ids: ids.new_full((2, 2), 1).sum(), 4),
-        (_written, 3),
+        (_sum_of_writes, 3),
         (_through_views, 2),
     ],
 )
@@ -97,18 +97,18 @@ def test_known_masks_give_unknown_tensors_their_shape() -> None:
             assert picked.shape == (3, 8)
             assert hidden[mask, :2].shape == (3, 2)
             assert hidden[:, mask[0]].shape == (2, 1, 8)
-            chosen = torch.masked_select(hidden, mask.unsqueeze(-1))
-            assert chosen.shape == (24,)
+            selection = torch.masked_select(hidden, mask.unsqueeze(-1))
+            assert selection.shape == (24,)
             rest = hidden * 2
             rest[mask] = 0.0
-            return picked.sum() + chosen.sum() + rest.sum()
+            return picked.sum() + selection.sum() + rest.sum()
 
     mask = torch.tensor([[True, False], [True, True]])
     x = torch.randn(2, 2, 8)
     Picking()(x, mask).backward()
     data = trace(Picking(), x, mask).data
     names = [op["name"] for op in data["operators"]]
-    # What a mask stands for is looked up inside the operator, as on a real device.
+    # The places of a mask are looked up inside the operator, as on a real device.
     assert "aten.nonzero.default" not in names
     assert names.count("aten.index.Tensor") == 3
 
@@ -181,7 +181,7 @@ def test_random_decisions_are_the_same_at_every_step() -> None:
     expected = torch.rand(2).tolist(), random.random(), np.random.uniform()
     torch.manual_seed(3), random.seed(3), np.random.seed(3)
     first = trace(model, torch.zeros(2, 8))
-    # What comes after is not moved on.
+    # The random numbers after the trace are those that would follow without it.
     assert expected == (torch.rand(2).tolist(), random.random(), np.random.uniform())
     assert trace(model, torch.zeros(2, 8)).data == first.data
 
@@ -217,8 +217,8 @@ def test_inputs_on_the_meta_device_have_default_values(
 
 def test_default_values_are_told() -> None:
     meta = torch.zeros(2, 4, dtype=torch.long, device="meta")
-    told = trace(Asking(lambda input_ids: 1), torch.zeros(2, 8), input_ids=meta).notes
-    assert len(told) == 1 and "input_ids" in told[0] and "meta" in told[0]
+    notes = trace(Asking(lambda input_ids: 1), torch.zeros(2, 8), input_ids=meta).notes
+    assert len(notes) == 1 and "input_ids" in notes[0] and "meta" in notes[0]
     assert not trace(Asking(lambda ids: 1), torch.zeros(2, 8), _IDS).notes
 
 

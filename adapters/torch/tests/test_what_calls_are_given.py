@@ -1,5 +1,6 @@
-"""What a unit is given is for its recomputation what it was when it was called, whatever has
-become of it, and what it wrote to it is written once; and calls that end by exceptions."""
+"""Arguments of units: a recomputation gets them as they were when the unit was called, whatever
+has become of them, and what it writes to them is written once. Also calls that end by
+exceptions."""
 
 import collections
 import dataclasses
@@ -26,11 +27,11 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH)
         self.does = does
 
-    def of(self, x: torch.Tensor) -> torch.Tensor:
+    def compute(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.down(torch.tanh(self.up(x)))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.does(self.of, *args, **kwargs)
+        return self.does(self.compute, *args, **kwargs)
 
 
 class Net(nn.Module):
@@ -46,7 +47,7 @@ class Net(nn.Module):
 
 
 class Pair(typing.NamedTuple):
-    found: list[torch.Tensor]
+    results: list[torch.Tensor]
     factor: int
 
 
@@ -54,7 +55,7 @@ class Pair(typing.NamedTuple):
 class State:
     x: torch.Tensor
     count: int = 0
-    seen: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    history: list[torch.Tensor] = dataclasses.field(default_factory=list)
 
 
 class Slots:
@@ -71,40 +72,40 @@ class Growing(list):  # type: ignore[type-arg]
 
 def _list(kind: Callable[..., Any]) -> Any:
     def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
-        found = kind([x])
+        results = kind([x])
         for layer in layers:
-            found.append(layer(found))
-        return found[-1]
+            results.append(layer(results))
+        return results[-1]
 
-    return (lambda of, found: of(sum(list.__iter__(found)))), calls
+    return (lambda compute, results: compute(sum(list.__iter__(results)))), calls
 
 
 def _dictionary(kind: Callable[..., Any]) -> Any:
     def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
-        found = kind(first=x)
+        results = kind(first=x)
         for place, layer in enumerate(layers):
-            x = layer(more={"in": [found]})
-            found[f"of {place}"] = x
-            found["first"] = found["first"] * 2
+            x = layer(more={"in": [results]})
+            results[f"of {place}"] = x
+            results["first"] = results["first"] * 2
         return x
 
-    return (lambda of, more: of(sum(more["in"][0].values()))), calls
+    return (lambda compute, more: compute(sum(more["in"][0].values()))), calls
 
 
 def _pair() -> Any:
     def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
-        found = [x]
+        results = [x]
         for place, layer in enumerate(layers):
-            found.append(layer(Pair(found, place + 1)))
-        return found[-1]
+            results.append(layer(Pair(results, place + 1)))
+        return results[-1]
 
-    return (lambda of, pair: of(sum(pair.found)) * pair.factor), calls
+    return (lambda compute, pair: compute(sum(pair.results)) * pair.factor), calls
 
 
 def _state(kind: Callable[[], Any]) -> Any:
-    def does(of: Any, state: Any) -> None:
+    def does(compute: Any, state: Any) -> None:
         state.count += 1
-        state.x = of(state.x) * state.count
+        state.x = compute(state.x) * state.count
 
     def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
         state = kind()
@@ -119,16 +120,16 @@ def _state(kind: Callable[[], Any]) -> Any:
 
 
 def _stack() -> Any:
-    def does(of: Any, stack: Any, done: Any) -> None:
+    def does(compute: Any, stack: Any, marks: Any) -> None:
         x = stack.pop()
-        done.add(len(done))
-        stack.append(of(x) * len(done))
+        marks.add(len(marks))
+        stack.append(compute(x) * len(marks))
 
     def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
-        stack, done = collections.deque([x, x], maxlen=4), {None}
+        stack, marks = collections.deque([x, x], maxlen=4), {None}
         for layer in layers:
-            layer(stack, done=done)
-        assert len(stack) == 2 and len(done) == 4
+            layer(stack, marks=marks)
+        assert len(stack) == 2 and len(marks) == 4
         return stack[0] + stack[1]
 
     return does, calls
@@ -162,8 +163,8 @@ def _gradients(model: nn.Module) -> list[torch.Tensor]:
 def test_it_is_what_it_was(kind: str, plan: str) -> None:
     does, calls = KINDS[kind]()
     expected = _gradients(Net(does, calls))
-    found = _gradients(acplan.apply(Net(does, calls), PLANS[plan]))
-    assert all(map(torch.equal, found, expected))
+    actual = _gradients(acplan.apply(Net(does, calls), PLANS[plan]))
+    assert all(map(torch.equal, actual, expected))
 
 
 @pytest.mark.parametrize("kind", ["list", "dataclass"])
@@ -171,9 +172,9 @@ def test_its_memory_is_that_of_the_trace(kind: str) -> None:
     model, x = Net(*KINDS[kind]()), torch.randn(512, WIDTH)
     options: dict[str, Any] = {"optimizer": torch.optim.SGD, "workspaces": False}
     traced = acplan.trace(model, x, **options)
-    planned = acplan.plan(traced, "min")
-    assert planned.modules and planned.peak_bytes < planned.baseline_peak_bytes
-    check = acplan.verify(model, planned, x, of=traced, **options)
+    plan = acplan.plan(traced, "min")
+    assert plan.modules and plan.peak_bytes < plan.baseline_peak_bytes
+    check = acplan.verify(model, plan, x, of=traced, **options)
     assert check.first_difference() is None
 
 
@@ -186,10 +187,10 @@ class Base(BaseException):
 
 
 def _raising(kind: type[BaseException]) -> Any:
-    """What is made goes by the exception."""
+    """Returns functions of which one hands its result on in an exception."""
 
-    def does(of: Any, x: torch.Tensor) -> None:
-        raise kind(of(x))
+    def does(compute: Any, x: torch.Tensor) -> None:
+        raise kind(compute(x))
 
     def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
         for layer in layers:
@@ -203,13 +204,13 @@ def _raising(kind: type[BaseException]) -> Any:
 
 
 def _caught() -> Any:
-    """The end of a recomputation is no error that a module catches."""
+    """Returns functions that catch errors: the end of a recomputation is none."""
 
-    def does(of: Any, x: torch.Tensor) -> torch.Tensor:
+    def does(compute: Any, x: torch.Tensor) -> torch.Tensor:
         try:
-            return of(of(x).exp())
+            return compute(compute(x).exp())
         except Exception:
-            return of(x * 2)
+            return compute(x * 2)
 
     def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
         for layer in layers:
@@ -220,8 +221,8 @@ def _caught() -> Any:
 
 
 def _retried() -> Any:
-    def does(of: Any, x: torch.Tensor) -> torch.Tensor:
-        return of(x)
+    def does(compute: Any, x: torch.Tensor) -> torch.Tensor:
+        return compute(x)
 
     def calls(layers: Any, x: torch.Tensor) -> torch.Tensor:
         for layer in layers:
@@ -249,8 +250,8 @@ ENDS = {
 def test_calls_that_end_by_exceptions(end: str, plan: str) -> None:
     does, calls = ENDS[end]()
     expected = _gradients(Net(does, calls))
-    found = _gradients(acplan.apply(Net(does, calls), PLANS[plan]))
-    assert all(map(torch.equal, found, expected))
+    actual = _gradients(acplan.apply(Net(does, calls), PLANS[plan]))
+    assert all(map(torch.equal, actual, expected))
 
 
 @pytest.mark.parametrize("end", ["called again", "no error"])
@@ -258,7 +259,7 @@ def test_steps_with_such_calls_are_planned(end: str) -> None:
     model, x = Net(*ENDS[end]()), torch.randn(512, WIDTH)
     options: dict[str, Any] = {"optimizer": torch.optim.SGD, "workspaces": False}
     traced = acplan.trace(model, x, **options)
-    planned = acplan.plan(traced, "min")
-    assert planned.modules
-    check = acplan.verify(model, planned, x, of=traced, **options)
+    plan = acplan.plan(traced, "min")
+    assert plan.modules
+    check = acplan.verify(model, plan, x, of=traced, **options)
     assert check.first_difference() is None

@@ -1,4 +1,5 @@
-"""What kernels allocate beside their results, by the formulas of docs/workspaces.md."""
+"""The memory that kernels allocate beside their results, by the formulas of
+docs/workspaces.md."""
 
 import pathlib
 import re
@@ -30,7 +31,8 @@ def _blocks(*sizes: int) -> int:
 
 
 def _heads(heads: int = 4, rows: int = 256, width: int = 64, **options: Any) -> torch.Tensor:
-    """As projections make them: [batch, heads, rows, width] of rows of all heads."""
+    """Returns heads as projections make them: [batch, heads, rows, width] of rows of all
+    heads."""
     return _empty(2, rows, heads, width, **options).transpose(1, 2)
 
 
@@ -76,11 +78,11 @@ def test_deterministic_flash_backward_has_a_sum_for_each_split() -> None:
     query = _heads()
     torch.use_deterministic_algorithms(True)
     try:
-        found = _bytes(*_flash(query, query))
+        workspace = _bytes(*_flash(query, query))
     finally:
         torch.use_deterministic_algorithms(False)
     splits = 14  # of 108 multiprocessors among 8 heads
-    assert found == splits * 4 * 2 * 256 * 4 * 64 + 4 * 2 * 4 * 256
+    assert workspace == splits * 4 * 2 * 256 * 4 * 64 + 4 * 2 * 4 * 256
 
 
 def test_flash_forward_splits_keys_where_blocks_are_few() -> None:
@@ -135,7 +137,7 @@ def test_efficient_backward_in_float32_multiplies_first() -> None:
 def test_cudnn_attention_backward() -> None:
     query = _heads()
 
-    def found(key: torch.Tensor) -> int:
+    def bytes_with(key: torch.Tensor) -> int:
         return _bytes(
             aten._scaled_dot_product_cudnn_attention_backward.default,
             query, query, key, key, query, _empty(2, 4, 256, 1), _empty(), _empty(),
@@ -143,8 +145,8 @@ def test_cudnn_attention_backward() -> None:
         )  # fmt: skip
 
     rows = 4 * 2 * 4 * 256
-    assert found(query) == rows * 64 + rows
-    assert found(_heads(1)) == rows * 64 + rows + 2 * (2 * 4 * 256 * 64 * 2)
+    assert bytes_with(query) == rows * 64 + rows
+    assert bytes_with(_heads(1)) == rows * 64 + rows + 2 * (2 * 4 * 256 * 64 * 2)
 
 
 def test_embedding_backward() -> None:
@@ -154,8 +156,8 @@ def test_embedding_backward() -> None:
     count = 8192
     partials = count // 10 + count
     expected = 2 * 8 * count + 3 * 8 * count + 8 * partials + 4 * 768 * partials
-    found = _bytes(backward, gradient, indices, 50257, -1, False)
-    assert expected <= found < expected + 4 * 512
+    workspace = _bytes(backward, gradient, indices, 50257, -1, False)
+    assert expected <= workspace < expected + 4 * 512
     # As many segments as there are weights.
     few = _bytes(backward, gradient, indices, 2, -1, False)
     assert few < 4 * 768 * (count // 10 + 2) + 8 * 8 * count
@@ -163,24 +165,24 @@ def test_embedding_backward() -> None:
 
 
 def test_index_put() -> None:
-    put = aten._index_put_impl_.default
+    index_put = aten._index_put_impl_.default
     places = torch.empty(4096, dtype=torch.long, device="meta")
     table, values = _empty(100, 64), _empty(4096, 64)
-    assert _bytes(put, table, [places], values, True) == 6 * 8 * 4096
-    assert _bytes(put, table, [places], values, False) == 0
+    assert _bytes(index_put, table, [places], values, True) == 6 * 8 * 4096
+    assert _bytes(index_put, table, [places], values, False) == 0
 
 
 def test_group_norm() -> None:
     image = _empty(4, 64, 8, 8)
     forward = aten.native_group_norm.default
-    found = _bytes(forward, image, None, None, 4, 64, 64, 8, 1e-5)
-    assert found == 2 * 4 * 4 * 64
+    workspace = _bytes(forward, image, None, None, 4, 64, 64, 8, 1e-5)
+    assert workspace == 2 * 4 * 4 * 64
     statistics = _empty(4, 8)
     backward = aten.native_group_norm_backward.default
-    found = _bytes(
+    workspace = _bytes(
         backward, image, image, statistics, statistics, None, 4, 64, 64, 8, [True] * 3
     )
-    assert found == 3 * 4 * 4 * 64 + 2 * 512
+    assert workspace == 3 * 4 * 4 * 64 + 2 * 512
 
 
 def test_norms_of_lists() -> None:
@@ -192,11 +194,11 @@ def test_norms_of_lists() -> None:
 def test_sums_of_long_columns_are_staged() -> None:
     """Biases' gradients: a block holds 32 vectors of four columns and 4 rows."""
     gradient = _empty(8192, 768)
-    found = _bytes(aten.sum.dim_IntList, gradient, [0], True)
+    workspace = _bytes(aten.sum.dim_IntList, gradient, [0], True)
     assert workspaces._block_of(192, 8192, 128, 32) == (32, 4)
     # 2,048 rows a thread; 6 blocks side by side, of which 108 * 16 fit.
     blocks = 128
-    assert found == 4 * 768 * blocks * 32 * 4 + 512
+    assert workspace == 4 * 768 * blocks * 32 * 4 + 512
     assert _bytes(aten.sum.dim_IntList, _empty(256, 768), [0], True) == 0
 
 
@@ -225,18 +227,18 @@ def test_operators_without_a_workspace() -> None:
 
 def test_every_formula_is_documented() -> None:
     docs = pathlib.Path(__file__).parents[3] / "docs" / "workspaces.md"
-    named = set(re.findall(r"`([a-z0-9_]+)`", docs.read_text()))
-    assert set(workspaces._MODELS) <= named
+    names = set(re.findall(r"`([a-z0-9_]+)`", docs.read_text()))
+    assert set(workspaces._MODELS) <= names
 
 
 def test_are_part_of_a_trace_unless_told_not_to() -> None:
     model, x = torch.nn.Linear(8, 8), torch.zeros(2, 8)
-    counted = acplan.trace(model, x)
+    with_workspaces = acplan.trace(model, x)
     plain = acplan.trace(model, x, workspaces=False)
-    assert counted.workspaces and not plain.workspaces
-    kept = 2 * 8_519_680  # cuBLAS', of a handle each for two threads
-    assert counted.peak_bytes - plain.peak_bytes == kept
-    names = [op["name"] for op in counted.data["operators"]]
+    assert with_workspaces.workspaces and not plain.workspaces
+    cublas_bytes = 2 * 8_519_680  # cuBLAS', of a handle each for two threads
+    assert with_workspaces.peak_bytes - plain.peak_bytes == cublas_bytes
+    names = [op["name"] for op in with_workspaces.data["operators"]]
     assert names == [op["name"] for op in plain.data["operators"]]
 
 
@@ -254,7 +256,7 @@ def test_are_in_use_while_their_operator_runs() -> None:
     data = acplan.trace(Attention().bfloat16(), x).data
     name = "aten._scaled_dot_product_flash_attention_backward.default"
     place = [op["name"] for op in data["operators"]].index(name)
-    made = [data["storages"][index] for index in data["operators"][place]["creates"]]
-    extra = [s for s in made if s["category"] == "temporary" and s["freed"] == place + 1]
+    storages = [data["storages"][index] for index in data["operators"][place]["creates"]]
+    extra = [s for s in storages if s["category"] == "temporary" and s["freed"] == place + 1]
     sums = 4 * 2 * 128 * 4 * 32 + 4 * 2 * 4 * 128
     assert [storage["bytes"] >= sums for storage in extra] == [True]

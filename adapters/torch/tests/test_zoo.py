@@ -37,11 +37,11 @@ class _Moving(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(4, 4)
-        self.inside = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.first = self.first.to(x.dtype)
-        return self.inside.to(x.device)(self.first(x))
+        return self.inner.to(x.device)(self.first(x))
 
 
 def test_a_module_that_is_where_it_is_moved_to_is_traced() -> None:
@@ -54,12 +54,12 @@ def test_a_module_that_is_where_it_is_moved_to_is_traced() -> None:
 
 
 def test_a_step_that_differs_is_told() -> None:
-    there = {"the loss": torch.tensor(1.0), "the gradient of a": torch.tensor([0.0])}
-    assert _first_difference(there, dict(there)) == ""
-    assert _first_difference(there, {**there, "the loss": torch.tensor(1.0).double()})
+    values = {"the loss": torch.tensor(1.0), "the gradient of a": torch.tensor([0.0])}
+    assert _first_difference(values, dict(values)) == ""
+    assert _first_difference(values, {**values, "the loss": torch.tensor(1.0).double()})
     for other in (torch.tensor([-0.0]), torch.tensor([1e-30]), None):
-        found = {**there, "the gradient of a": other}
-        assert _first_difference(there, found) == "the gradient of a"
+        others = {**values, "the gradient of a": other}
+        assert _first_difference(values, others) == "the gradient of a"
 
 
 def test_at_least_sixty_of_transformers_and_twelve_of_diffusers() -> None:

@@ -1,5 +1,5 @@
-"""What PyTorch's own planner makes of the models: sac_milp says how much of which module
-to discard, and get_optimal_checkpointing_policy_per_module which of its operators.
+"""Plans the models by PyTorch's own planner: sac_milp says how much of which module to discard,
+and get_optimal_checkpointing_policy_per_module which of its operators.
 
     ACPLAN=... PYTHONPATH=. python tests/torch_planner.py plans.json
 
@@ -31,9 +31,9 @@ from torch_statistics import (
     track_memory,
 )
 
-# Of what PyTorch takes for the peak, which is without the optimizer.
+# Shares of what PyTorch takes for the peak, which is without the optimizer.
 SHARES = (0.8, 0.6)
-# Of the statistics, and of each plan, whose solver PyTorch stops by itself.
+# The limit of the statistics, and of each plan, whose solver PyTorch stops by itself.
 LIMIT_S = 180
 
 # For what it does before and after.
@@ -53,7 +53,7 @@ def _torch_plans(name: str) -> Iterator[TorchPlan]:
         operators = estimate_operators(step)
         for fqn, stats in list(operators.sac_mod_stats.items()):
             if not sum(stats.memory) or not sum(stats.runtimes):
-                del operators.sac_mod_stats[fqn]  # By which it divides.
+                del operators.sac_mod_stats[fqn]  # as it divides by these
         device = next(
             device for device in memory.get_tracker_snapshot("peak") if device.type == "cuda"
         )
@@ -97,13 +97,13 @@ def _work(name: str, results: Any) -> None:
     try:
         for plan in _torch_plans(name):
             results.put(plan)
-    except Exception as error:  # What it fails with is a row of the table.
+    except Exception as error:  # Any failure is a row of the table.
         results.put({"failed": f"{type(error).__name__}: {error}".split("\n")[0]})
     results.put(None)
 
 
 def torch_plans(name: str) -> list[TorchPlan]:
-    """At each share, in a process that is ended where it takes too long."""
+    """Returns a plan for each share, from a process that is ended if it takes too long."""
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()
     process = spawn.Process(target=_work, args=(name, results))
@@ -127,12 +127,12 @@ def torch_plans(name: str) -> list[TorchPlan]:
 
 def _main(path: str, names: list[str]) -> None:
     file = pathlib.Path(path)
-    found = json.loads(file.read_text()) if file.exists() else {}
+    plans = json.loads(file.read_text()) if file.exists() else {}
     for name in names or MODELS:
-        found[name] = torch_plans(name)
-        for plan in found[name]:
+        plans[name] = torch_plans(name)
+        for plan in plans[name]:
             print(name, {k: v for k, v in plan.items() if k != "units"}, flush=True)
-        file.write_text(json.dumps(found))
+        file.write_text(json.dumps(plans))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What PyTorch's own estimators (torch.distributed._tools) say of a step."""
+"""Statistics of a step by PyTorch's own estimators (torch.distributed._tools)."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ _STATES = {
     "post_bw": _ModState.POST_BW,
     "peak_bw": _ModState.PEAK_BW,
 }
-# What the adapter does not record, and what views and allocations take.
+# Operators that the adapter does not record, and allocations. Views take no time either.
 _FREE = ("detach", "empty", "prim.device")
 
 Snapshot = list[int]
@@ -55,7 +55,8 @@ class ModuleMemory:
 
 @dataclasses.dataclass
 class TorchStatistics:
-    """By FQN. A tool that fails leaves its part empty and says why in `failed`."""
+    """Statistics, indexed by FQN. A tool that fails leaves its part empty and says why in
+    `failed`."""
 
     memory: dict[str, ModuleMemory] = dataclasses.field(default_factory=dict)
     peak_bytes: int = 0
@@ -70,13 +71,13 @@ class TorchStatistics:
 def torch_statistics(
     model: nn.Module, inputs: dict[str, Any], light_hooks: bool
 ) -> TorchStatistics:
-    """Each tool on a second training step, as acplan.trace takes it; run-times are
-    those of acplan's roofline, as PyTorch's asks a real device.
+    """Runs each tool on a second training step, as acplan.trace takes it. Run-times are those
+    of acplan's roofline, as PyTorch's asks a real device.
 
     The tools' hooks hold gradients until the last one of a module's inputs has
     arrived, which changes what they measure; light ones hold nothing.
     """
-    found = TorchStatistics()
+    statistics = TorchStatistics()
     hook = _light_hook if light_hooks else mod_tracker.register_multi_grad_hook
     for name, measure in (
         ("MemTracker", _measure_memory),
@@ -89,17 +90,17 @@ def torch_statistics(
             second_step(model, inputs) as (step, optimizer),
         ):
             try:
-                measure(found, step, optimizer)
+                measure(statistics, step, optimizer)
             except Exception as error:
-                found.failed[name] = f"{type(error).__name__}: {error}".split("\n")[0]
-    return found
+                statistics.failed[name] = f"{type(error).__name__}: {error}".split("\n")[0]
+    return statistics
 
 
 @contextlib.contextmanager
 def second_step(
     model: nn.Module, inputs: dict[str, Any], autocast: torch.dtype | None = None
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
-    """For the tools to watch, with acplan's roofline."""
+    """Yields a second step for the tools to watch, with acplan's roofline."""
     with (
         mock.patch.object(RuntimeEstimator, "_roofline_estimate", _estimate),
         mock.patch("builtins.print"),
@@ -111,20 +112,20 @@ def second_step(
 def _light_hook(
     tensors: Sequence[torch.Tensor], action: Callable[..., None], mode: str = "all"
 ) -> None:
-    """register_multi_grad_hook without the gradients."""
+    """Does what register_multi_grad_hook does, without the gradients."""
     # Asking for a node may run an operator.
     edges = tensors if mode == "all" else ()
     nodes = [t.grad_fn or get_gradient_edge(t).node for t in edges]
-    seen = 0
+    count = 0
     expected = 1
 
     def on_gradient(_: torch.Tensor) -> None:
-        nonlocal seen, expected
-        if seen == 0 and mode == "all":
+        nonlocal count, expected
+        if count == 0 and mode == "all":
             expected = sum(map(torch._C._will_engine_execute_node, nodes))
         nodes.clear()
-        seen += 1
-        if seen == expected:
+        count += 1
+        if count == expected:
             action()
 
     for tensor in tensors:
@@ -143,10 +144,10 @@ def track_memory(step: Step, optimizer: torch.optim.Optimizer) -> MemTracker:
     return tracker
 
 
-def _measure_memory(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+def _measure_memory(statistics: TorchStatistics, step: Any, optimizer: Any) -> None:
     tracker = track_memory(step, optimizer)
     for stats in tracker.memory_tracking.values():
-        found.memory[stats.mod_fqn] = ModuleMemory(
+        statistics.memory[stats.mod_fqn] = ModuleMemory(
             stats.parameter_mem,
             stats.buffer_mem,
             stats.input_mem,
@@ -157,7 +158,7 @@ def _measure_memory(found: TorchStatistics, step: Any, optimizer: Any) -> None:
                 if state in stats.snapshots
             },
         )
-    found.peak_bytes = _on_device(tracker.get_tracker_snapshot("peak"))[-1]
+    statistics.peak_bytes = _on_device(tracker.get_tracker_snapshot("peak"))[-1]
 
 
 def _on_device(snapshot: dict[torch.device, dict[Any, int]]) -> Snapshot:
@@ -174,13 +175,13 @@ def estimate_runtimes(step: Step, optimizer: torch.optim.Optimizer) -> RuntimeEs
     return estimator
 
 
-def _measure_runtimes(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+def _measure_runtimes(statistics: TorchStatistics, step: Any, optimizer: Any) -> None:
     estimator = estimate_runtimes(step, optimizer)
-    found.runtimes = {
+    statistics.runtimes = {
         fqn: {"fw": times["fw"], "bw": times["bw"]}
         for fqn, times in estimator.mod_runtimes.items()
     }
-    found.orders = {
+    statistics.orders = {
         "fw_pre": estimator.mod_fw_pre_order,
         "fw_post": estimator.mod_fw_post_order,
         "bw_pre": estimator.mod_bw_pre_order,
@@ -195,11 +196,11 @@ def estimate_operators(step: Step) -> SACEstimator:
     return estimator
 
 
-def _measure_operators(found: TorchStatistics, step: Any, optimizer: Any) -> None:
-    found.operators = estimate_operators(step).sac_mod_stats
+def _measure_operators(statistics: TorchStatistics, step: Any, optimizer: Any) -> None:
+    statistics.operators = estimate_operators(step).sac_mod_stats
 
 
-def _find_keywords(found: TorchStatistics, step: Any, optimizer: Any) -> None:
+def _find_keywords(statistics: TorchStatistics, step: Any, optimizer: Any) -> None:
     root = type(step.model).__name__
     handles = []
     for path, module in step.model.named_modules():
@@ -207,7 +208,7 @@ def _find_keywords(found: TorchStatistics, step: Any, optimizer: Any) -> None:
 
         def note(_: nn.Module, args: Any, kwargs: Any, fqn: str = fqn) -> None:
             if tensors_in(kwargs):
-                found.with_keywords.add(fqn)
+                statistics.with_keywords.add(fqn)
 
         handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
     step.loss()
@@ -218,12 +219,12 @@ def _find_keywords(found: TorchStatistics, step: Any, optimizer: Any) -> None:
 def _estimate(func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
     kwargs = kwargs or {}
     out = func(*args, **kwargs)
-    read, written = tensors_in((args, kwargs)), tensors_in(out)
+    read, results = tensors_in((args, kwargs)), tensors_in(out)
     storages = {t.untyped_storage()._cdata for t in read}
     is_view = not func._schema.is_mutable and all(
-        t.untyped_storage()._cdata in storages for t in written
+        t.untyped_storage()._cdata in storages for t in results
     )
     if is_view or any(name in str(func) for name in _FREE):
         return out, 0.0
     device = find_device("a100")
-    return out, device.runtime_ms(OperatorRun(func, args, kwargs, out), read, written)
+    return out, device.runtime_ms(OperatorRun(func, args, kwargs, out), read, results)

@@ -148,11 +148,11 @@ def _with_lightning(is_planned: bool, is_mixed: bool) -> Result:
 def _case(run: Any, is_mixed: bool) -> dict[str, Any]:
     try:
         expected, weights, _ = run(False, is_mixed)
-        losses, found, units = run(True, is_mixed)
+        losses, planned_weights, units = run(True, is_mixed)
     except Exception:
         return {"error": traceback.format_exc()}
-    is_same = weights.keys() == found.keys()
-    is_same = is_same and all(torch.equal(weights[k], found[k]) for k in weights)
+    is_same = weights.keys() == planned_weights.keys()
+    is_same = is_same and all(torch.equal(weights[k], planned_weights[k]) for k in weights)
     return {
         "error": "",
         "losses": [expected, losses],
@@ -162,10 +162,10 @@ def _case(run: Any, is_mixed: bool) -> dict[str, Any]:
 
 
 def _errors() -> list[str]:
-    """Of a budget that no plan fits, by rank."""
+    """Returns the errors of a budget that no plan fits, indexed by rank."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
     accelerator = accelerate.Accelerator()
-    told = ""
+    message = ""
     try:
         acplan.accelerate.auto_checkpoint(
             accelerator,
@@ -175,25 +175,25 @@ def _errors() -> list[str]:
             input=torch.zeros(2, 4),
         )
     except acplan.AcplanError as error:
-        told = str(error)
-    all_told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(all_told, told)
-    return all_told
+        message = str(error)
+    messages: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(messages, message)
+    return messages
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, run in (("ddp", _with_trainer), ("fsdp2", _with_accelerate)):
         for is_mixed in (False, True):
-            found[name + ", bf16" * is_mixed] = _case(run, is_mixed)
+            results[name + ", bf16" * is_mixed] = _case(run, is_mixed)
         with_adapters = functools.partial(run, has_adapters=True)
-        found[f"{name}, peft"] = _case(with_adapters, True)
-    found["ddp, lightning"] = _case(_with_lightning, True)
-    found["errors"] = _errors()
+        results[f"{name}, peft"] = _case(with_adapters, True)
+    results["ddp, lightning"] = _case(_with_lightning, True)
+    results["errors"] = _errors()
     if dist.get_rank() == 0:
-        print(json.dumps(found), flush=True)
+        print(json.dumps(results), flush=True)
     dist.destroy_process_group()
 
 

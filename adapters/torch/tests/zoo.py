@@ -35,74 +35,48 @@ def tokens(batch: int, length: int, vocabulary: int) -> Callable[[], dict[str, A
     return inputs
 
 
-def _gpt2() -> Example:
-    config = transformers.GPT2Config(
-        n_layer=4, n_embd=128, n_head=4, vocab_size=500, use_cache=False
-    )
-    blocks = tuple(f"transformer.h.{k}" for k in range(4))
-    return Example(
-        lambda: transformers.GPT2LMHeadModel(config),
-        tokens(2, 64, 500),
-        blocks,
-        tuple(f"{block}.{part}" for block in blocks for part in ("attn", "mlp")),
-    )
+def images(batch: int, size: int) -> Callable[[], dict[str, Any]]:
+    def inputs() -> dict[str, Any]:
+        return {
+            "pixel_values": torch.randn(batch, 3, size, size),
+            "labels": torch.randint(0, 10, (batch,)),
+        }
+
+    return inputs
 
 
-def _llama() -> Example:
-    config = transformers.LlamaConfig(
-        num_hidden_layers=3,
-        hidden_size=128,
-        intermediate_size=352,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        vocab_size=500,
-        use_cache=False,
-    )
-    blocks = tuple(f"model.layers.{k}" for k in range(3))
-    return Example(
-        lambda: transformers.LlamaForCausalLM(config).to(torch.bfloat16),
-        tokens(2, 64, 500),
-        blocks,
-        tuple(f"{b}.{part}" for b in blocks for part in ("self_attn", "mlp")),
-    )
+def transformer(
+    name: str, *, dtype: torch.dtype | None = None, experts: str = "", **options: Any
+) -> Callable[[], nn.Module]:
+    """Returns what makes a model of a class of transformers, with options of its
+    configuration and a way to run its experts."""
+
+    def make() -> nn.Module:
+        model_class = getattr(transformers, name)
+        config = model_class.config_class(**options)
+        if experts:
+            config._experts_implementation = experts
+        model: nn.Module = model_class(config)
+        return model if dtype is None else model.to(dtype)
+
+    return make
 
 
-def _bert() -> Example:
-    config = transformers.BertConfig(
-        num_hidden_layers=3,
-        hidden_size=128,
-        num_attention_heads=4,
-        intermediate_size=512,
-        vocab_size=500,
-    )
-    blocks = tuple(f"bert.encoder.layer.{k}" for k in range(3))
-    return Example(
-        lambda: transformers.BertForMaskedLM(config),
-        tokens(2, 64, 500),
-        blocks,
-        tuple(f"{b}.{p}" for b in blocks for p in ("attention", "intermediate")),
-    )
+def example_of(
+    make: Callable[[], nn.Module],
+    inputs: Callable[[], dict[str, Any]],
+    kind: str,
+    *parts: str,
+) -> Callable[[], Example]:
+    """Returns what makes an example, whose blocks are the modules of a class, by its name."""
 
+    def example() -> Example:
+        with torch.device("meta"):
+            modules = make().named_modules()
+            blocks = tuple(name for name, m in modules if type(m).__name__ == kind)
+        return Example(make, inputs, blocks, tuple(f"{b}.{p}" for b in blocks for p in parts))
 
-def _t5() -> Example:
-    config = transformers.T5Config(
-        num_layers=2,
-        num_decoder_layers=2,
-        d_model=128,
-        d_kv=32,
-        d_ff=512,
-        num_heads=4,
-        vocab_size=500,
-        use_cache=False,
-        decoder_start_token_id=0,
-    )
-    blocks = tuple(f"{s}.block.{k}" for s in ("encoder", "decoder") for k in range(2))
-    return Example(
-        lambda: transformers.T5ForConditionalGeneration(config),
-        tokens(2, 64, 500),
-        blocks,
-        tuple(f"{block}.layer.0" for block in blocks),
-    )
+    return example
 
 
 class _Shared(nn.Module):
@@ -143,14 +117,14 @@ class _Noted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.frozen = nn.ModuleList(_Noting() for _ in range(2)).requires_grad_(False)
-        self.still = _Noting().requires_grad_(False)
+        self.untrained = _Noting().requires_grad_(False)
         self.layers = nn.ModuleList(_Noting() for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             for layer in self.frozen:
                 x = layer(x)
-        x = self.still(x)
+        x = self.untrained(x)
         for layer in self.layers:
             x = layer(x)
         return x.mean() + sum(layer.noted.mean() for layer in self.layers)
@@ -234,98 +208,6 @@ def _transformer() -> Example:
     )
 
 
-def _mixtral() -> Example:
-    config = transformers.MixtralConfig(
-        num_hidden_layers=2,
-        hidden_size=64,
-        intermediate_size=128,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_local_experts=4,
-        vocab_size=100,
-        use_cache=False,
-        output_router_logits=True,
-    )
-    config._experts_implementation = "batched_mm"  # one whose shapes are known
-    blocks = tuple(f"model.layers.{k}" for k in range(2))
-    return Example(
-        lambda: transformers.MixtralForCausalLM(config),
-        tokens(2, 32, 100),
-        blocks,
-        tuple(f"{b}.{part}" for b in blocks for part in ("self_attn", "mlp")),
-    )
-
-
-def _swin() -> Example:
-    config = transformers.SwinConfig(
-        image_size=32,
-        patch_size=2,
-        window_size=4,
-        embed_dim=16,
-        depths=[2, 2],
-        num_heads=[2, 4],
-        hidden_dropout_prob=0.1,
-        drop_path_rate=0.1,
-        num_labels=10,
-    )
-    blocks = tuple(f"swin.encoder.layers.{k}.blocks.{j}" for k in range(2) for j in range(2))
-    return Example(
-        lambda: transformers.SwinForImageClassification(config),
-        images(2, 32),
-        blocks,
-        tuple(f"{block}.attention" for block in blocks),
-    )
-
-
-def images(batch: int, size: int) -> Callable[[], dict[str, Any]]:
-    def inputs() -> dict[str, Any]:
-        return {
-            "pixel_values": torch.randn(batch, 3, size, size),
-            "labels": torch.randint(0, 10, (batch,)),
-        }
-
-    return inputs
-
-
-def _vit() -> Example:
-    config = transformers.ViTConfig(
-        num_hidden_layers=3,
-        hidden_size=64,
-        num_attention_heads=4,
-        intermediate_size=128,
-        image_size=32,
-        patch_size=8,
-        num_labels=10,
-        hidden_dropout_prob=0.1,
-    )
-    with torch.device("meta"):
-        names = dict(transformers.ViTForImageClassification(config).named_modules())
-    layers = [n for n, m in names.items() if type(m).__name__ == "ViTLayer"]
-    return Example(
-        lambda: transformers.ViTForImageClassification(config),
-        images(2, 32),
-        tuple(layers),
-        tuple(f"{layer}.attention" for layer in layers),
-    )
-
-
-def _resnet() -> Example:
-    config = transformers.ResNetConfig(
-        embedding_size=16,
-        hidden_sizes=[16, 32],
-        depths=[2, 2],
-        layer_type="basic",
-        num_labels=10,
-    )
-    stages = tuple(f"resnet.encoder.stages.{k}" for k in range(2))
-    return Example(
-        lambda: transformers.ResNetForImageClassification(config),
-        images(2, 32),
-        stages,
-        tuple(f"{stage}.layers.{k}" for stage in stages for k in range(2)),
-    )
-
-
 class _UNet(nn.Module):
     """Skip connections across units, in-place activations, batch norm."""
 
@@ -396,12 +278,56 @@ class _CubedLayer(nn.Module):
 
 
 EXAMPLES: dict[str, Callable[[], Example]] = {
-    "gpt2": _gpt2,
-    "llama": _llama,
-    "bert": _bert,
-    "t5": _t5,
-    "vit": _vit,
-    "resnet": _resnet,
+    "gpt2": example_of(
+        transformer(
+            "GPT2LMHeadModel", n_layer=4, n_embd=128, n_head=4, vocab_size=500, use_cache=False
+        ),
+        tokens(2, 64, 500),
+        "GPT2Block", "attn", "mlp",
+    ),
+    "llama": example_of(
+        transformer(
+            "LlamaForCausalLM", dtype=torch.bfloat16, num_hidden_layers=3, hidden_size=128,
+            intermediate_size=352, num_attention_heads=8, num_key_value_heads=2,
+            vocab_size=500, use_cache=False,
+        ),
+        tokens(2, 64, 500),
+        "LlamaDecoderLayer", "self_attn", "mlp",
+    ),
+    "bert": example_of(
+        transformer(
+            "BertForMaskedLM", num_hidden_layers=3, hidden_size=128, num_attention_heads=4,
+            intermediate_size=512, vocab_size=500,
+        ),
+        tokens(2, 64, 500),
+        "BertLayer", "attention", "intermediate",
+    ),
+    "t5": example_of(
+        transformer(
+            "T5ForConditionalGeneration", num_layers=2, num_decoder_layers=2, d_model=128,
+            d_kv=32, d_ff=512, num_heads=4, vocab_size=500, use_cache=False,
+            decoder_start_token_id=0,
+        ),
+        tokens(2, 64, 500),
+        "T5Block", "layer.0",
+    ),
+    "vit": example_of(
+        transformer(
+            "ViTForImageClassification", num_hidden_layers=3, hidden_size=64,
+            num_attention_heads=4, intermediate_size=128, image_size=32, patch_size=8,
+            num_labels=10, hidden_dropout_prob=0.1,
+        ),
+        images(2, 32),
+        "ViTLayer", "attention",
+    ),
+    "resnet": example_of(
+        transformer(
+            "ResNetForImageClassification", embedding_size=16, hidden_sizes=[16, 32],
+            depths=[2, 2], layer_type="basic", num_labels=10,
+        ),
+        images(2, 32),
+        "ResNetStage", "layers.0", "layers.1",
+    ),
     "unet": lambda: Example(
         _UNet,
         lambda: {"x": torch.randn(2, 3, 16, 16)},
@@ -417,7 +343,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "noted": lambda: Example(
         _Noted,
         lambda: {"x": torch.randn(4, 32)},
-        ("frozen.0", "frozen.1", "still", *(f"layers.{k}" for k in range(3))),
+        ("frozen.0", "frozen.1", "untrained", *(f"layers.{k}" for k in range(3))),
         ("layers.0.up", "layers.1.down"),
     ),
     "writing": lambda: Example(
@@ -427,21 +353,38 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
         ("blocks.0.up", "blocks.1.down"),
     ),
     "transformer": _transformer,
-    "mixtral": _mixtral,
-    "swin": _swin,
+    "mixtral": example_of(
+        transformer(
+            "MixtralForCausalLM", experts="batched_mm",  # one whose shapes are known
+            num_hidden_layers=2, hidden_size=64, intermediate_size=128, num_attention_heads=4,
+            num_key_value_heads=2, num_local_experts=4, vocab_size=100, use_cache=False,
+            output_router_logits=True,
+        ),
+        tokens(2, 32, 100),
+        "MixtralDecoderLayer", "self_attn", "mlp",
+    ),
+    "swin": example_of(
+        transformer(
+            "SwinForImageClassification", image_size=32, patch_size=2, window_size=4,
+            embed_dim=16, depths=[2, 2], num_heads=[2, 4], hidden_dropout_prob=0.1,
+            drop_path_rate=0.1, num_labels=10,
+        ),
+        images(2, 32),
+        "SwinLayer", "attention",
+    ),
     "shared": lambda: Example(
         _Shared,
         lambda: {"tokens": torch.randint(0, 100, (4, 32))},
         ("block",),
         ("block.up", "block.down"),
     ),
-}
+}  # fmt: skip
 
 _WORTH_SAVING = ("mm.", "bmm.", "norm.", "softmax.", "gelu.", "silu.", "attention")
 
 
 def plans(example: Example, trace: Trace, seeds: int = 2) -> Iterator[tuple[str, Plan]]:
-    """All blocks, every second, parts, both, parts inside blocks, and policies by
+    """Yields plans: all blocks, every second, parts, both, parts inside blocks, and policies by
     chance."""
     root = trace.data["modules"][0]["fqn"]
 
@@ -466,14 +409,17 @@ def plans(example: Example, trace: Trace, seeds: int = 2) -> Iterator[tuple[str,
     if len(blocks) > 1:
         of_others = [p for p in parts if not p.startswith(f"{blocks[0]}.")]
         yield "a block and parts of others", whole(blocks[0], *of_others)
-    yield "all in one, and what is inside", whole(*_around(blocks), *blocks[1:], *parts)
+    yield (
+        "all in one, and what is inside",
+        whole(*_enclosing_module(blocks), *blocks[1:], *parts),
+    )
     for seed in range(seeds):
         chance = random.Random(seed)
         yield f"policies by chance, {seed}", by_chance(chance, *blocks)
         yield f"by chance and inside, {seed}", by_chance(chance, *blocks, *parts)
 
 
-def _around(blocks: tuple[str, ...]) -> tuple[str, ...]:
+def _enclosing_module(blocks: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the module around the first block, if that module is called."""
     path = blocks[0].rpartition(".")[0]
     if path.endswith((".h", ".layers", ".layer", ".block", ".blocks", ".stages")):

@@ -18,7 +18,7 @@ _ROUTED = (
     "data, does not know: an error says so"
 )
 
-# What does not hold of a model, and why.
+# The models of which something does not hold, and why.
 EXCEPTIONS = {
     "dbrx": _ROUTED,
     "jetmoe": _ROUTED,

@@ -13,21 +13,20 @@ struct Model {
   int64_t feedforward = 0;
   int64_t seq_size = 0;
   int64_t attn_heads = 0;
-  int64_t attn_size = 0;  // of a head
+  int64_t attn_size = 0;  // the size of a head
   int64_t num_blocks = 0;
 
   bool operator==(const Model&) const = default;
 };
 
-// The keys of its file; others are ignored.
+// The keys of a model's file; others are ignored.
 inline constexpr std::array<std::string_view, 6> kModelKeys = {
     "hidden",     "feedforward", "seq_size",
     "attn_heads", "attn_size",   "num_blocks"};
 
-// Parameters of blocks and embeddings, equation 2 of Narayanan et al.,
-// "Efficient large-scale language model training on GPU clusters using
-// Megatron-LM" (2021), with heads attn_heads * attn_size wide and a vocabulary
-// of 51,200.
+// Returns the parameters of blocks and embeddings, by equation 2 of Narayanan et al.,
+// "Efficient large-scale language model training on GPU clusters using Megatron-LM" (2021),
+// with heads attn_heads * attn_size wide and a vocabulary of 51,200.
 double CountParameters(const Model& model);
 
 // Reads docs/file_formats.md, "Model". Throws InputError, "FILE: path: ...".

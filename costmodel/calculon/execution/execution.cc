@@ -22,10 +22,10 @@ template <typename Enum, size_t kCount>
 Enum ReadEnum(const JsonField& field,
               const std::array<std::string_view, kCount>& names) {
   const std::string name = field.String();
-  const auto found = std::ranges::find(names, name);
-  if (found == names.end())
+  const auto match = std::ranges::find(names, name);
+  if (match == names.end())
     field.Fail(fmt::format("{}", fmt::join(names, ", ")));
-  return static_cast<Enum>(found - names.begin());
+  return static_cast<Enum>(match - names.begin());
 }
 
 int ReadTier(const JsonField& field) {
@@ -33,11 +33,12 @@ int ReadTier(const JsonField& field) {
 }
 
 void RefuseUnknownKeys(const JsonField& root) {
-  const std::vector<std::string> known(kExecutionKeys.begin(),
-                                       kExecutionKeys.end());
+  const std::vector<std::string> known_keys(kExecutionKeys.begin(),
+                                            kExecutionKeys.end());
   for (const auto& [key, unused] : root.json().items()) {
-    if (std::ranges::find(known, key) != known.end()) continue;
-    const std::vector<std::string> near = graph::NearestNames(key, known, 1);
+    if (std::ranges::find(known_keys, key) != known_keys.end()) continue;
+    const std::vector<std::string> near =
+        graph::NearestNames(key, known_keys, 1);
     root.Get(key).Complain(fmt::format(
         "expected none but the {} keys of an execution{}",
         kExecutionKeys.size(),

@@ -21,9 +21,8 @@ enum class Recompute : uint8_t { kNone, kAttentionOnly, kFull };
 inline constexpr std::array<std::string_view, 3> kRecomputeNames = {
     "none", "attn_only", "full"};
 
-// How tensor-parallel activations are exchanged: all-reduce; all-reduce, but
-// scattered for the pipeline's sends; reduce-scatter and all-gather (sequence
-// parallelism).
+// The exchange of tensor-parallel activations: all-reduce; all-reduce, but scattered for
+// the pipeline's sends; reduce-scatter and all-gather (sequence parallelism).
 enum class TensorCommType : uint8_t { kAllReduce, kScatteredSend, kScattered };
 inline constexpr std::array<std::string_view, 3> kTensorCommTypeNames = {
     "ar", "p2p_rs_ag", "rs_ag"};
@@ -32,8 +31,8 @@ enum class TensorOverlap : uint8_t { kNone, kRing, kPipe };
 inline constexpr std::array<std::string_view, 3> kTensorOverlapNames = {
     "none", "ring", "pipe"};
 
-// A strategy: how a model is trained, or run, on a system. The members are the
-// keys of the file, docs/file_formats.md, "Execution".
+// A strategy for training or running a model on a system. The members are the keys of the
+// file, docs/file_formats.md, "Execution".
 struct Execution {
   int64_t num_procs = 1;
   int64_t tensor_par = 1;
@@ -98,7 +97,7 @@ inline constexpr std::array<std::string_view, 23> kExecutionKeys = {
 // each other. Throws InputError, "FILE: path: ...".
 Execution ReadExecution(const std::filesystem::path& path);
 Execution ParseExecution(std::string_view text, std::string_view file);
-// As above, of a part of a document.
+// Parses an execution that is a part of a document.
 Execution ParseExecution(const graph::JsonField& field);
 
 }  // namespace acplan::costmodel

@@ -12,7 +12,7 @@ namespace acplan::costmodel {
 
 using ExecutionField = std::variant<int64_t, bool, std::string_view>;
 
-// The values of kExecutionKeys, as a file has them.
+// Returns the values of kExecutionKeys, as a file has them.
 std::array<ExecutionField, kExecutionKeys.size()> FieldsOf(
     const Execution& execution);
 

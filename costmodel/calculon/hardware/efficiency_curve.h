@@ -4,17 +4,18 @@
 
 namespace acplan::costmodel {
 
-// From this size on (FLOPs or bytes) an operation reaches this share of a peak.
+// The share of a peak that an operation reaches from this size on (FLOPs or bytes).
 struct EfficiencyStep {
   double least_size = 0;
   double efficiency = 1;  // in (0, 1]
 };
 
-// The share of a peak that an operation reaches, by its size.
+// The share of a peak that an operation reaches, as a function of its size.
 class EfficiencyCurve {
  public:
   EfficiencyCurve() = default;
-  // `steps` descend strictly in size, the last one begins at 0 or below.
+  // Constructs a curve from `steps` that descend strictly in size; the last one begins at 0
+  // or below.
   EfficiencyCurve(double peak, const std::vector<EfficiencyStep>& steps);
 
   double peak() const { return peak_; }

@@ -4,7 +4,7 @@
 
 namespace acplan::costmodel {
 
-// A tier of a processor's memory: bytes/s by the operation's bytes.
+// A tier of a processor's memory, with bytes/s as a function of the operation's bytes.
 struct Memory {
   double capacity = 0;  // bytes
   EfficiencyCurve bandwidth;

@@ -18,8 +18,8 @@ inline constexpr std::array<std::string_view, kNetworkOperations>
     kNetworkOperationNames = {"p2p", "reduce_scatter", "all_gather",
                               "all_reduce"};
 
-// An operation on b bytes with n participants puts b scalar (1 + offset / n) on
-// the wire.
+// The volume of an operation: on b bytes with n participants it puts b scalar (1 + offset /
+// n) on the wire.
 struct NetworkVolume {
   double scalar = 1;  // above 0
   double offset = 0;
@@ -29,17 +29,18 @@ struct NetworkVolume {
 struct Network {
   double bandwidth = 0;   // bytes/s
   double efficiency = 1;  // in (0, 1]
-  int64_t size = 0;       // processors that it connects
+  int64_t size = 0;       // the processors that it connects
   double latency = 0;     // s
   bool must_be_filled = false;
-  double processor_usage = 0;  // of a processor that communicates, in [0, 1)
+  // The share of a processor that communication takes, in [0, 1).
+  double processor_usage = 0;
   std::array<NetworkVolume, kNetworkOperations> volumes;
 
   const NetworkVolume& Volume(NetworkOperation operation) const {
     return volumes[static_cast<size_t>(operation)];
   }
 
-  // Seconds: latency + volume / (bandwidth efficiency).
+  // Returns seconds: latency + volume / (bandwidth efficiency).
   double Time(NetworkOperation operation, double bytes,
               double participants) const {
     const NetworkVolume& volume = Volume(operation);

@@ -8,15 +8,15 @@
 
 namespace acplan::costmodel {
 
-// An engine of a processor, matrix or vector: FLOP/s by the operation's FLOPs,
-// for each datatype that it computes in.
+// An engine of a processor, matrix or vector: FLOP/s as a function of the operation's
+// FLOPs, for each datatype that it supports.
 struct Processor {
   std::array<std::optional<EfficiencyCurve>, kDatatypes> engines;
 
   bool Supports(Datatype datatype) const {
     return engines[static_cast<size_t>(datatype)].has_value();
   }
-  // Only of a supported datatype.
+  // Returns the curve of a datatype. Requires that it is supported.
   const EfficiencyCurve& Engine(Datatype datatype) const {
     return *engines[static_cast<size_t>(datatype)];
   }

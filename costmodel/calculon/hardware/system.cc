@@ -13,7 +13,7 @@ namespace {
 
 using graph::JsonField;
 
-// So that what is divided by these numbers stays a number.
+// The least valid positive number, so that quotients by such numbers stay finite.
 constexpr double kLeast = 1e-9;
 
 double Positive(const JsonField& field) {
@@ -23,14 +23,14 @@ double Positive(const JsonField& field) {
   return number;
 }
 
-// In (0, 1].
+// Parses a number in (0, 1].
 double Share(const JsonField& field) {
   const double share = Positive(field);
   if (share > 1) field.Fail("a number above 0, at most 1");
   return share;
 }
 
-// Pairs of a size, in `unit`, and an efficiency.
+// Parses pairs of a size, in `unit`, and an efficiency.
 std::vector<EfficiencyStep> ReadSteps(const JsonField& field, double unit) {
   std::vector<EfficiencyStep> steps;
   for (const JsonField& pair : field.Elements()) {
@@ -81,11 +81,11 @@ Memory ReadMemory(const JsonField& field) {
 
 template <size_t kCount>
 void RefuseOthers(const JsonField& field,
-                  const std::array<std::string_view, kCount>& known) {
+                  const std::array<std::string_view, kCount>& known_names) {
   for (const auto& [key, unused] : field.json().items()) {
-    if (std::ranges::find(known, key) == known.end()) {
-      field.Get(key).Complain(
-          fmt::format("expected none but the keys {}", fmt::join(known, ", ")));
+    if (std::ranges::find(known_names, key) == known_names.end()) {
+      field.Get(key).Complain(fmt::format("expected none but the keys {}",
+                                          fmt::join(known_names, ", ")));
     }
   }
 }

@@ -12,13 +12,13 @@
 
 namespace acplan::costmodel {
 
-// The machine: equal processors, each with two tiers of memory, and the tiers
-// of the network between them.
+// The machine: equal processors, each with two tiers of memory, and the tiers of the
+// network between them.
 struct System {
   Processor matrix;
   Processor vector;
   Memory mem1;
-  Memory mem2;  // where state is offloaded to; a capacity of 0: none
+  Memory mem2;               // holds offloaded state; none if its capacity is 0
   bool is_roofline = false;  // computing and memory traffic overlap
   std::vector<Network> networks;
 
@@ -27,13 +27,13 @@ struct System {
   }
 };
 
-// The keys of its file; others are ignored.
+// The keys of a system's file; others are ignored.
 inline constexpr std::array<std::string_view, 6> kSystemKeys = {
     "matrix", "vector", "mem1", "mem2", "processing_mode", "networks"};
 
 // Reads docs/file_formats.md, "System". Throws InputError, "FILE: path: ...".
 System ReadSystem(const std::filesystem::path& path);
-// As above, of the text of a file.
+// Parses a system from the text of a file.
 System ParseSystem(std::string_view text, std::string_view file);
 
 }  // namespace acplan::costmodel

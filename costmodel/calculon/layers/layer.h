@@ -23,16 +23,17 @@ struct Work {
 struct LayerComm {
   enum class Kind : uint8_t {
     kNone,
-    kSeparate,   // after or before the computing of others
+    kSeparate,   // before or after the computing of other layers
     kOverlapped  // in tiles, while the layer itself computes
   };
   Kind kind = Kind::kNone;
-  // Where a conjugate layer reduces in the forward pass and gathers (or does
-  // nothing) in the backward pass, the others gather and reduce.
+  // A conjugate layer reduces in the forward pass and gathers (or does nothing) in the
+  // backward pass; the others gather (or do nothing) in the forward pass and reduce in the
+  // backward pass.
   bool is_conjugate = false;
-  bool is_repeated = false;    // in the backward pass, for recomputation
-  double input_elements = 0;   // moved where the input is gathered
-  double output_elements = 0;  // moved where the output is reduced
+  bool is_repeated = false;    // also in the backward pass, for recomputation
+  double input_elements = 0;   // moved if the input is gathered
+  double output_elements = 0;  // moved if the output is reduced
 };
 
 inline constexpr int kBlockInput = -1;
@@ -41,9 +42,9 @@ inline constexpr int kNoLayer = -2;
 // A layer of a block, as one processor has it, for one microbatch.
 struct Layer {
   std::string_view name;
-  bool uses_matrix_engine = false;  // but for the optimizer's step
+  bool uses_matrix_engine = false;  // except for the optimizer's step
 
-  // Where in the block its inputs are made; kBlockInput, kNoLayer.
+  // The layers of the block that make its inputs; kBlockInput, kNoLayer.
   std::array<int8_t, 2> sources = {kNoLayer, kNoLayer};
 
   // Elements.
@@ -52,25 +53,26 @@ struct Layer {
   double weights = 0;
   double activation_grads = 0;
 
-  std::array<Work, 4> work;  // by Stage
+  std::array<Work, 4> work;  // indexed by Stage
 
   // Bytes.
   double weight_bytes = 0;
   double activation_bytes = 0;  // kept for the backward pass
-  double first_input_bytes =
-      0;  // of those, the first of two inputs' (products)
+  // The part of these bytes that is the first of two inputs (of products).
+  double first_input_bytes = 0;
   double output_bytes = 0;
   double activation_grad_bytes = 0;
-  double weight_grad_bytes = 0;            // a shard, in the datatype
+  double weight_grad_bytes = 0;            // those of a shard, in the datatype
   double weight_grad_unsharded_bytes = 0;  // in float32, for accumulation
-  double optimizer_bytes = 0;              // a shard
+  double optimizer_bytes = 0;              // those of a shard
 
   bool is_recomputed = false;
-  bool reuses_activation = false;  // another layer's: counted there
+  bool reuses_activation = false;  // that of another layer, where it is counted
   bool stores_activation = true;
   bool stores_output = true;
-  bool makes_activation = false;      // by itself: a mask
-  bool reads_gathered_input = false;  // its source's, not its output
+  bool makes_activation = false;  // the layer makes it itself: a mask
+  // The gathered input of its source, not the source's output.
+  bool reads_gathered_input = false;
 
   LayerComm comm;
 

@@ -19,14 +19,14 @@ bool IsSplit(BlockPlace place, const LayerHardware& hardware) {
           place == BlockPlace::kEdge);
 }
 
-// Returns whether a pass reduces; otherwise it gathers. A conjugate layer
-// reduces forward.
+// Returns whether a pass reduces; otherwise it gathers. A conjugate layer reduces in the
+// forward pass.
 bool IsReduction(const LayerComm& comm, bool is_forward) {
   return comm.is_conjugate == is_forward;
 }
 
-// Returns the operation of a pass on the network. Where reductions are not
-// split, their counterpart sends nothing.
+// Returns the operation of a pass on the network. If reductions are not split, their
+// counterpart sends nothing.
 std::optional<NetworkOperation> Operation(const LayerComm& comm,
                                           bool is_forward, bool is_split) {
   if (IsReduction(comm, is_forward)) {
@@ -144,7 +144,7 @@ ProcessingTime TimeProcessing(const Layer& layer, const WorkTime& work,
   const double computing = together(work.flops);
   if (layer.comm.kind == Kind::kNone || net_time == 0) return {computing, 0};
 
-  // Sending takes a part of the processor away from all tiles but one.
+  // Sending takes a part of the processor during all tiles but one.
   const double usage = hardware.network->processor_usage;
   const double tiles = hardware.peers;
   const double slowed_flops = work.flops / (1 - usage);

@@ -85,7 +85,7 @@ Sizes OverlappedSizes(const LayerContext& context, const LinearShape& shape,
   return sizes;
 }
 
-// The sizes of a layer with one input and an output of the same size.
+// Returns the sizes of a layer with one input and an output of the same size.
 Sizes UnarySizes(double elements, double stored) {
   return {.inputs = elements,
           .outputs = elements,
@@ -93,7 +93,7 @@ Sizes UnarySizes(double elements, double stored) {
           .activation_grads = stored};
 }
 
-// A layer whose backward pass moves as many bytes as its forward pass.
+// Returns a layer whose backward pass moves as many bytes as its forward pass.
 Layer UnaryLayer(const LayerContext& context, std::string_view name,
                  const Sizes& sizes, const Flops& flops,
                  const LayerFlags& flags) {

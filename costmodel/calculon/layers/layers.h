@@ -15,13 +15,13 @@ struct LayerContext {
   TensorCommType comm_type = TensorCommType::kAllReduce;
 };
 
-// The table of layer types. Sizes are in elements. A FLOP is a multiplication
-// or an addition; those of element-wise layers are an operation count by type.
-// A layer's activation is its input unless said otherwise; a parameter has a
-// gradient and two Adam moments, and a float32 master copy where the datatype
-// is narrower; Adam takes 11 FLOPs a parameter.
+// The table of layer types. Sizes are in elements. A FLOP is a multiplication or an
+// addition; those of element-wise layers are an operation count for each type. A layer's
+// activation is its input unless said otherwise. A parameter has a gradient and two Adam
+// moments, and a float32 master copy if the datatype is narrower. Adam takes 11 FLOPs for
+// each parameter.
 
-// Batch * sequence rows times a c_in x c_out matrix.
+// The product of a matrix with batch * sequence rows and a c_in x c_out matrix.
 struct LinearShape {
   double rows;
   double c_in;
@@ -33,15 +33,15 @@ struct LinearShape {
 Layer Linear(const LayerContext& context, std::string_view name,
              const LinearShape& shape, const LayerFlags& flags);
 
-// As above with the whole c_in and c_out, of which tensor parallelism divides
-// one: the output where it gathers its input (column-parallel), the input
-// where it reduces its output (row-parallel, conjugate). Communication and
-// computing are tiled, a tile a peer.
+// Returns a linear layer, given the whole c_in and c_out, one of which tensor parallelism
+// divides: the output if the layer gathers its input (column-parallel), the input if it
+// reduces its output (row-parallel, conjugate). Communication and computing are tiled, with
+// a tile for each peer.
 Layer OverlappedLinear(const LayerContext& context, std::string_view name,
                        LinearShape shape, bool is_conjugate,
                        const LayerFlags& flags);
 
-// `batch` products of a rows x inner by an inner x columns matrix.
+// The sizes of `batch` products of a rows x inner matrix and an inner x columns matrix.
 struct MatMulShape {
   double batch;
   double rows;
@@ -55,27 +55,28 @@ Layer BatchMatMul(const LayerContext& context, std::string_view name,
 Layer LayerNorm(const LayerContext& context, std::string_view name,
                 double elements, double hidden, const LayerFlags& flags);
 
-// Its activation is the mask, a byte an element.
+// Returns a layer whose activation is the mask, a byte for each element.
 Layer DropOut(const LayerContext& context, std::string_view name,
               double elements, const LayerFlags& flags);
 
-// GeLU; fused with the linear layer before it, it stores nothing.
+// Returns a GeLU. If it is fused with the linear layer before it, it stores nothing.
 Layer Activation(const LayerContext& context, std::string_view name,
                  double elements, bool is_fused, const LayerFlags& flags);
 
 Layer SoftMax(const LayerContext& context, std::string_view name,
               double elements, const LayerFlags& flags);
 
-// The sum of two tensors.
+// Returns a layer that adds two tensors.
 Layer ElementWise(const LayerContext& context, std::string_view name,
                   double first, double second, const LayerFlags& flags);
 
-// A tensor that several layers use: its gradients are added up.
+// Returns a layer for a tensor with several users: their gradients are added up.
 Layer Fork(const LayerContext& context, std::string_view name, double elements,
            double users, const LayerFlags& flags);
 
-// Communication with the tensor-parallel peers by itself: a gathering (or
-// nothing) forward and a reduction backward, or the conjugate of that.
+// Returns a layer that only communicates with the tensor-parallel peers: it gathers (or
+// does nothing) in the forward pass and reduces in the backward pass, or the conjugate of
+// that.
 Layer TensorParallelComm(const LayerContext& context, std::string_view name,
                          double elements, bool is_conjugate,
                          const LayerFlags& flags);

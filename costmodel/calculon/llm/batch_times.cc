@@ -13,7 +13,8 @@ struct Context {
   const Schedule& schedule;
   const BlockCosts& block;
 
-  // A sum over the blocks of a chunk, all of the edge's or of the base's kind.
+  // Returns the sum over the blocks of a chunk, of which one is an edge block and the
+  // others are base blocks.
   double OverChunk(double base, double edge) const {
     return schedule.base_blocks * base + edge;
   }
@@ -94,13 +95,13 @@ PassTimes BackwardPass(const Context& c) {
   pass.offload_size = BackwardOffloadSize(c);
   const double offload_time =
       c.execution.training ? c.OffloadTime(pass.offload_size) : 0;
-  const double moved = offload_time + block.activation_grad.mem_time;
-  AddOffload(pass, moved, block.weight_grad.mem_time);
+  const double move_time = offload_time + block.activation_grad.mem_time;
+  AddOffload(pass, move_time, block.weight_grad.mem_time);
   return pass;
 }
 
-// Returns the seconds that a stage saves by lacking a block: all of the only
-// one of a chunk, or a mean one.
+// Returns the seconds that a stage saves if it lacks a block: those of the edge block if a
+// chunk has no other, otherwise those of a mean block.
 double LackedTime(const Schedule& schedule, const PassTimes& forward,
                   const PassTimes& backward) {
   if (schedule.base_blocks > 0) {
@@ -111,8 +112,8 @@ double LackedTime(const Schedule& schedule, const PassTimes& forward,
   return forward.edge.Total() + backward.edge.Total();
 }
 
-// The last stages lack a block where blocks divide unevenly; all wait where
-// microbatches are missing in the last round of interleaved chunks.
+// Returns the time of the bubble. The last stages lack a block if blocks divide unevenly.
+// All stages wait if microbatches are missing in the last round of interleaved chunks.
 double BubbleTime(const Context& c, const PassTimes& forward,
                   const PassTimes& backward, double chunk_time) {
   const Schedule& schedule = c.schedule;
@@ -126,11 +127,12 @@ double BubbleTime(const Context& c, const PassTimes& forward,
          (waiting * chunk_time - saved);
 }
 
-// The seconds that hide gradients' communication: computing, not memory
-// traffic, nor communication in the same network.
+// The seconds that hide the communication of gradients: those of computing, without memory
+// traffic and without communication in the same network.
 struct OverlapTimes {
-  double chunk = 0;          // seconds of a chunk
-  double chunk_compute = 0;  // of those, computing, which it slows down
+  double chunk = 0;  // the seconds of a chunk
+  // Their part that computes, which communication slows down.
+  double chunk_compute = 0;
   double block_compute = 0;
 };
 
@@ -159,7 +161,7 @@ OverlapTimes ComputeOverlap(const Context& c, const PassTimes& backward) {
   return times;
 }
 
-// Python's floor division of floats, which is not the floor of the quotient.
+// Divides as Python's floor division of floats, which is not the floor of the quotient.
 double FloorDivide(double dividend, double divisor) {
   const double remainder = std::fmod(dividend, divisor);
   const double quotient = (dividend - remainder) / divisor;
@@ -179,8 +181,8 @@ double BlockDataParallelTime(const Context& c) {
              : time(NetworkOperation::kAllReduce);
 }
 
-// Gradients of all chunks but the last are sent while as many microbatches as
-// there are stages go back through a chunk.
+// Adds the times of all chunks but the last: their gradients are sent while as many
+// microbatches as there are stages go back through a chunk.
 void ExposeChunks(const Context& c, const PassTimes& backward,
                   const OverlapTimes& overlap, double chunk_backward,
                   DataParallelTimes& times) {
@@ -211,7 +213,8 @@ void ExposeChunks(const Context& c, const PassTimes& backward,
   times.chunk_window *= chunks;
 }
 
-// Gradients of the last chunk are sent while its other blocks are computed.
+// Adds the times of the last chunk: its gradients are sent while its other blocks are
+// computed.
 void ExposeTail(const Context& c, const PassTimes& backward,
                 const OverlapTimes& overlap, DataParallelTimes& times) {
   const double usage =

@@ -9,10 +9,10 @@
 
 namespace acplan::costmodel {
 
-// Seconds of a block in the forward or the backward pass of a microbatch.
+// The seconds of a block in the forward or the backward pass of a microbatch.
 struct BlockTime {
   double without_offload = 0;
-  double offload_overhead = 0;  // that computing does not hide
+  double offload_overhead = 0;  // the part that computing does not hide
 
   double Total() const { return without_offload + offload_overhead; }
 };
@@ -20,8 +20,8 @@ struct BlockTime {
 struct PassTimes {
   BlockTime base;
   BlockTime edge;
-  double send = 0;          // of a chunk's result through the pipeline
-  double offload_size = 0;  // bytes a block
+  double send = 0;  // the time to send a chunk's result through the pipeline
+  double offload_size = 0;  // bytes of each block
 };
 
 // Data-parallel communication of gradients.
@@ -30,24 +30,24 @@ struct DataParallelTimes {
   double block_time = 0;
   double link = 0;
   double exposed = 0;
-  // Seconds that hide the communication of all chunks but the last, and of the
-  // last one.
+  // The seconds that hide the communication of all chunks but the last, and of the last
+  // one.
   double chunk_window = 0;
   double tail_window = 0;
-  // Seconds of a chunk's backward pass that hide communication; those by which
-  // a chunk's communication exceeds them; those that the last chunk exposes.
+  // The seconds of a chunk's backward pass that hide communication, the seconds by which a
+  // chunk's communication exceeds them, and the seconds that the last chunk exposes.
   double chunk_overlap = 0;
   double chunk_excess = 0;
   double tail_exposed = 0;
-  // Seconds by which communication exceeds computing, negative where it does
-  // not: in all chunks but the last, for collisions with the pipeline's there,
-  // and in the last.
+  // The seconds by which communication exceeds computing, negative if it does not: in all
+  // chunks but the last, for collisions with the pipeline's communication there, and in the
+  // last chunk.
   double chunk_balance = 0;
   double chunk_collisions = 0;
   double tail_balance = 0;
 };
 
-// Seconds of a batch on a processor, and what they are made from.
+// The seconds of a batch on a processor, and their parts.
 struct BatchTimes {
   PassTimes forward_pass;
   PassTimes backward_pass;

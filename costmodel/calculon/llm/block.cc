@@ -41,7 +41,7 @@ struct BlockPlan {
   RecomputeFlags flags;
 };
 
-// Where queries, keys and values are made.
+// The layers that make queries, keys and values.
 struct Projections {
   int query = 0;
   int key = 0;
@@ -102,8 +102,8 @@ Projections AddProjections(Block& block, const BlockPlan& plan) {
   return projections;
 }
 
-// A linear layer whose output the tensor-parallel peers add up, alone or with the
-// sum in tiles.
+// The names of a linear layer whose output the tensor-parallel peers add up, for the layer
+// alone and for the layer with the sum in tiles.
 struct ReducedLinearNames {
   std::string_view alone;
   std::string_view overlapped;
@@ -127,8 +127,8 @@ void AddReducedLinear(Block& block, const BlockPlan& plan, double c_in,
       {.is_communication_repeated = flags.all, .stores_activation = false}));
 }
 
-// The layers around attention and MLP: the residual stream is forked before, and
-// added afterwards.
+// The names of the layers around attention and MLP: the residual stream is forked before,
+// and added afterwards.
 struct ResidualNames {
   std::string_view fork;
   std::string_view norm;
@@ -136,7 +136,7 @@ struct ResidualNames {
   std::string_view residual;
 };
 
-// Returns the index of the fork.
+// Adds the layers before attention or MLP. Returns the index of the fork.
 int AddFirst(Block& block, const BlockPlan& plan, const ResidualNames& names) {
   const auto& [execution, context, shape, flags] = plan;
   const int fork = block.Add(Fork(context, names.fork, shape.shared_activation,

@@ -17,13 +17,14 @@ struct BlockShape {
   double tensor_par;
   double hidden;
   double feedforward;
-  double heads;       // on this processor
-  double heads_size;  // of all heads
+  double heads;       // the heads on this processor
+  double heads_size;  // the size of all heads together
   double head_size;
   double seq;
   double microbatch;
-  double activation;         // rows * hidden
-  double shared_activation;  // as above, divided under sequence parallelism
+  double activation;  // rows * hidden
+  // Rows * hidden, divided under sequence parallelism.
+  double shared_activation;
 };
 
 BlockShape ShapeOf(const Model& model, const Execution& execution);
@@ -33,8 +34,8 @@ class Block {
  public:
   static constexpr int kMostLayers = 24;
 
-  // Adds a layer that reads the output of the one before, or of those given.
-  // Returns its index.
+  // Adds a layer that reads the output of the layer before, or of the given layers. Returns
+  // its index.
   int Add(const Layer& layer) { return Add(layer, last()); }
   int Add(const Layer& layer, int source, int second_source = kNoLayer) {
     layers_[size_] = layer;
@@ -42,7 +43,7 @@ class Block {
                               static_cast<int8_t>(second_source)};
     return static_cast<int>(size_++);
   }
-  // The index of the last layer; kBlockInput where there is none.
+  // The index of the last layer; kBlockInput if there is none.
   int last() const { return static_cast<int>(size_) - 1; }
   std::span<const Layer> layers() const { return {layers_.data(), size_}; }
   std::span<Layer> layers() { return {layers_.data(), size_}; }
@@ -52,7 +53,7 @@ class Block {
   size_t size_ = 0;
 };
 
-// A block as one processor has it. The execution must have passed CheckFit.
+// Returns a block as one processor has it. The execution must have passed CheckFit.
 Block BuildBlock(const Model& model, const Execution& execution);
 
 }  // namespace acplan::costmodel

@@ -12,7 +12,7 @@ void AddWork(StageCosts& costs, const Work& work, const WorkTime& time) {
   costs.mem_time += time.mem;
 }
 
-// Adds up the layers of a block, stage by stage.
+// A sum of the costs of a block's layers, stage by stage.
 class BlockSum {
  public:
   BlockSum(const LayerHardware& hardware, bool is_training)
@@ -72,7 +72,8 @@ class BlockSum {
     return times;
   }
 
-  // Overlapped layers report what a middle block exposes for both places.
+  // Adds exposed times. Overlapped layers report the exposed time of a middle block for
+  // both places.
   void AddExposed(const Layer& layer, const StageTimes& times,
                   StageComm& comm) const {
     const bool by_place = layer.comm.kind == LayerComm::Kind::kSeparate;
@@ -101,7 +102,7 @@ class BlockSum {
                         layer.At(Stage::kOptimizerStep).flops;
   }
 
-  // Counts all layers so far once more, as Calculon does.
+  // Adds the work of all layers so far to recomputation, as Calculon does.
   void AddRecompute(const StageTimes& forward_times) {
     AddWork(costs_.recompute,
             {costs_.forward.flops, costs_.forward.mem_accessed},
@@ -109,8 +110,8 @@ class BlockSum {
     costs_.recompute.time += forward_times.base.run;
   }
 
-  // The weight gradients' stage, and communication that is repeated in it. Of
-  // overlapped layers the forward pass's exposed time counts for it.
+  // Adds the weight gradients' stage and the communication that is repeated in it. For
+  // overlapped layers the exposed time of the forward pass counts.
   void AddRepeated(const Layer& layer, const WorkTime& work,
                    const StageTimes& forward_times) {
     StageComm comm;

@@ -14,7 +14,7 @@ namespace acplan::costmodel {
 // Returns the hardware that a block's layers run on. Points into the system.
 LayerHardware HardwareOf(const System& system, const Execution& execution);
 
-// A stage of all layers of a block, one microbatch.
+// The costs of a stage of all layers of a block, for one microbatch.
 struct StageCosts {
   double flops = 0;
   double flops_time = 0;
@@ -23,8 +23,8 @@ struct StageCosts {
   double time = 0;
 };
 
-// Tensor-parallel communication of a stage, in a middle block and in the one at
-// the end of a chunk.
+// The tensor-parallel communication of a stage, in a middle block and in the block at the
+// end of a chunk.
 struct StageComm {
   double base_size = 0;
   double edge_size = 0;
@@ -34,11 +34,10 @@ struct StageComm {
   double edge_exposed = 0;
 };
 
-// What a block costs for one microbatch. It depends on the model, the system
-// and of the execution only on tensor_par, tensor_par_net, microbatch_size,
-// datatype, fused_activation, attention_type, activation_recompute,
-// tensor_par_comm_type, tensor_par_overlap, seq_par_ag_redo, training, and on
-// data_par where the optimizer is sharded.
+// The costs of a block for one microbatch. They depend on the model, the system and these
+// members of the execution: tensor_par, tensor_par_net, microbatch_size, datatype,
+// fused_activation, attention_type, activation_recompute, tensor_par_comm_type,
+// tensor_par_overlap, seq_par_ag_redo, training, and data_par if the optimizer is sharded.
 struct BlockCosts {
   StageCosts forward;
   StageCosts recompute;

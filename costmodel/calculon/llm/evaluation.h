@@ -10,24 +10,24 @@
 
 namespace acplan::costmodel {
 
-// All that is known of an execution of a model on a system.
+// The evaluation of an execution of a model on a system.
 struct Evaluation {
   Verdict verdict;
-  // Where the verdict is that it fits, or on memory:
+  // Set if the verdict is that it fits, or that memory is exceeded:
   BlockCosts block;
   MemoryNeeds memory;
-  // Where it is that it fits:
+  // Set if the verdict is that it fits:
   BatchTimes times;
 };
 
-// `execution` is consistent in itself (ReadExecution).
+// Evaluates an execution, which must be consistent (ReadExecution).
 Evaluation Evaluate(const Model& model, const System& system,
                     const Execution& execution);
 
-// Where capacity is exceeded, the tier.
+// Returns the tier of memory whose capacity is exceeded, if any.
 Verdict CheckMemory(const System& system, const MemoryNeeds& memory);
 
-// Samples a second.
+// Returns samples per second.
 inline double SampleRate(const Execution& execution, const BatchTimes& times) {
   return static_cast<double>(execution.batch_size) / times.total;
 }

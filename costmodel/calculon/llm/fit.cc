@@ -23,7 +23,7 @@ std::array<Degree, 3> DegreesOf(const Execution& execution) {
            {"data_par", execution.data_par, execution.data_par_net}}};
 }
 
-// Processors that a tier connects; 1 where nothing uses it.
+// Returns the number of processors that a tier connects; 1 if nothing uses it.
 int64_t ProcessorsOn(int tier, const std::array<Degree, 3>& degrees) {
   int64_t processors = 1;
   for (const Degree& degree : degrees) {

@@ -9,7 +9,7 @@
 
 namespace acplan::costmodel {
 
-// Why an execution is none of a model on a system.
+// The rules that an execution of a model on a system must keep.
 enum class Rule : uint8_t {
   kFits,
   // The execution contradicts model or system.
@@ -33,28 +33,28 @@ enum class Rule : uint8_t {
 
 struct Verdict {
   Rule rule = Rule::kFits;
-  int tier = 0;  // of the network
+  int tier = 0;  // the tier of the network
 
   bool Fits() const { return rule == Rule::kFits; }
   bool IsInfeasible() const { return rule >= Rule::kNetworkTooSmall; }
 };
 
-// The first rule that is broken, memory aside.
+// Returns the first broken rule, apart from the rules on memory.
 Verdict CheckFit(const Model& model, const System& system,
                  const Execution& execution);
 
-// "tensor_par: 8 must divide feedforward (24577)": a contradiction, without the
-// names of files.
+// Describes a contradiction without the names of files: "tensor_par: 8 must divide
+// feedforward (24577)".
 std::string DescribeContradiction(const Verdict& verdict, const Model& model,
                                   const System& system,
                                   const Execution& execution);
 
-// The words that Calculon says it in: "Network tier0 isn't big enough". Of all
-// but the rules on memory.
+// Describes a broken rule in the words of Calculon: "Network tier0 isn't big enough". Knows
+// all rules except those on memory.
 std::string DescribeInfeasible(const Verdict& verdict);
 
-// The rule with its numbers: "tier 0 connects 8 processors, tensor_par 8 *
-// data_par 4 on it need 32". Of all but the rules on memory.
+// Describes a broken rule with its numbers: "tier 0 connects 8 processors, tensor_par 8 *
+// data_par 4 on it need 32". Knows all rules except those on memory.
 std::string DescribeNumbers(const Verdict& verdict, const Model& model,
                             const System& system, const Execution& execution);
 

@@ -62,41 +62,41 @@ class ValueWriter {
               LayerListing& listing)
       : layer_(layer), hardware_(hardware), listing_(listing) {}
 
-  void Put(double value) { listing_.values[next_++] = value; }
+  void Append(double value) { listing_.values[next_++] = value; }
 
   void PutWork(Stage stage) {
     const Work& work = layer_.At(stage);
-    Put(work.flops);
-    Put(work.mem_accessed);
-    Put(work.flops == 0          ? 0
-        : work.mem_accessed == 0 ? std::numeric_limits<double>::infinity()
-                                 : work.flops / work.mem_accessed);
+    Append(work.flops);
+    Append(work.mem_accessed);
+    Append(work.flops == 0          ? 0
+           : work.mem_accessed == 0 ? std::numeric_limits<double>::infinity()
+                                    : work.flops / work.mem_accessed);
     const WorkTime time = TimeWork(layer_, stage, hardware_);
-    Put(TimeProcessing(
-            layer_, time,
-            NetTime(layer_, stage, BlockPlace::kBase, time, hardware_),
-            hardware_)
-            .run);
+    Append(TimeProcessing(
+               layer_, time,
+               NetTime(layer_, stage, BlockPlace::kBase, time, hardware_),
+               hardware_)
+               .run);
   }
 
   void PutComm(Stage stage) {
     using enum BlockPlace;
     const WorkTime time = TimeWork(layer_, stage, hardware_);
     for (const BlockPlace place : {kBase, kEdge}) {
-      Put(CommTileBytes(layer_, stage, place, hardware_));
+      Append(CommTileBytes(layer_, stage, place, hardware_));
     }
     for (const BlockPlace place : {kBase, kEdge}) {
-      Put(CommBytes(layer_, stage, place, hardware_));
+      Append(CommBytes(layer_, stage, place, hardware_));
     }
     for (const BlockPlace place : {kBase, kEdge}) {
-      Put(NetTime(layer_, stage, place, time, hardware_));
+      Append(NetTime(layer_, stage, place, time, hardware_));
     }
     for (const BlockPlace place : {kBase, kEdge}) {
-      // Overlapped layers report what a middle block exposes for both.
+      // Overlapped layers report the exposed time of a middle block for both places.
       const bool by_place = layer_.comm.kind == LayerComm::Kind::kSeparate;
       const double net_time =
           NetTime(layer_, stage, by_place ? place : kBase, time, hardware_);
-      Put(TimeProcessing(layer_, time, net_time, hardware_).exposed);
+      Append(TimeProcessing(layer_, time, net_time, hardware_).exposed);
     }
   }
 
@@ -118,8 +118,8 @@ std::vector<LayerListing> ListLayers(const Model& model, const System& system,
     LayerListing& listing = listings.emplace_back();
     listing.name = layer.name;
     ValueWriter writer(layer, hardware, listing);
-    writer.Put(layer.inputs);
-    writer.Put(layer.outputs);
+    writer.Append(layer.inputs);
+    writer.Append(layer.outputs);
     writer.PutWork(Stage::kForward);
     writer.PutComm(Stage::kForward);
     writer.PutWork(Stage::kActivationGradient);
@@ -127,11 +127,11 @@ std::vector<LayerListing> ListLayers(const Model& model, const System& system,
     writer.PutWork(Stage::kWeightGradient);
     writer.PutComm(Stage::kWeightGradient);
     writer.PutWork(Stage::kOptimizerStep);
-    writer.Put(layer.weight_bytes);
-    writer.Put(layer.activation_bytes);
-    writer.Put(layer.weight_grad_bytes);
-    writer.Put(layer.activation_grad_bytes);
-    writer.Put(layer.optimizer_bytes);
+    writer.Append(layer.weight_bytes);
+    writer.Append(layer.activation_bytes);
+    writer.Append(layer.weight_grad_bytes);
+    writer.Append(layer.activation_grad_bytes);
+    writer.Append(layer.optimizer_bytes);
   }
   return listings;
 }

@@ -10,16 +10,17 @@ namespace acplan::costmodel {
 
 inline constexpr int kLayerStatistics = 47;
 
-// Their names, in order: docs/file_formats.md, "Statistics".
+// The names of the statistics, in order: docs/file_formats.md, "Statistics".
 extern const std::array<std::string_view, kLayerStatistics>
     kLayerStatisticNames;
 
 struct LayerListing {
   std::string_view name;
-  std::array<double, kLayerStatistics> values;  // by kLayerStatisticNames
+  // Indexed like kLayerStatisticNames.
+  std::array<double, kLayerStatistics> values;
 };
 
-// The layers of a block of an execution that fits, in order.
+// Returns the layers of a block, in order, of an execution that fits.
 std::vector<LayerListing> ListLayers(const Model& model, const System& system,
                                      const Execution& execution);
 

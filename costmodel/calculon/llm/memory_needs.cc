@@ -5,8 +5,8 @@
 namespace acplan::costmodel {
 namespace {
 
-// Microbatches whose activations a processor holds. Interleaving holds those of
-// later chunks too.
+// Returns the number of microbatches whose activations a processor holds. With interleaving
+// it holds those of later chunks, too.
 double MicrobatchesInFlight(const Schedule& schedule) {
   const double in_flight =
       std::min(schedule.microbatches, schedule.pipeline_par);
@@ -17,7 +17,7 @@ double MicrobatchesInFlight(const Schedule& schedule) {
 
 void AddGradients(MemoryNeeds& needs, double blocks, const BlockCosts& block) {
   needs.activation_grads = block.act_grad_space;
-  // Of blocks to whose gradients nothing is being added.
+  // The gradients of a block to which nothing is being added at the moment.
   const double others = block.weight_grad_space;
   needs.weight_grads = {
       block.weight_grad_space_unsharded + others * (blocks - 1),
@@ -25,7 +25,7 @@ void AddGradients(MemoryNeeds& needs, double blocks, const BlockCosts& block) {
   needs.optimizer = {block.optimizer_space * blocks, block.optimizer_space * 2};
 }
 
-// Bytes in the second tier where their kind is offloaded.
+// Bytes in the second tier if their kind is offloaded.
 struct OffloadedBytes {
   double activations = 0;
   double gradients = 0;

@@ -6,14 +6,14 @@
 
 namespace acplan::costmodel {
 
-// Bytes of a kind of state: of all blocks of a processor, and what stays in the
-// first tier of memory where the rest is offloaded.
+// Bytes of a kind of state: of all blocks of a processor, and of the part that stays in the
+// first tier of memory if the rest is offloaded.
 struct StateSize {
   double all = 0;
   double resident = 0;
 };
 
-// Bytes that the fullest processor of the pipeline holds.
+// The bytes that the fullest processor of the pipeline holds.
 struct MemoryNeeds {
   StateSize weights;
   StateSize activations;
@@ -25,8 +25,8 @@ struct MemoryNeeds {
   double tier2 = 0;
 };
 
-// One-forward-one-backward: as many microbatches are in flight as there are
-// stages.
+// Computes the needs under the one-forward-one-backward schedule: as many microbatches are
+// in flight as there are stages.
 MemoryNeeds ComputeMemoryNeeds(const Execution& execution,
                                const Schedule& schedule,
                                const BlockCosts& block);

@@ -8,11 +8,11 @@
 
 namespace acplan::costmodel {
 
-// Who a processor communicates with: all processors of its tensor-parallel and
-// its data-parallel group, itself included, and the next stage of its pipeline
-// (after the last the first). Empty where a degree is 1. Processor
-// d * tensor_par * pipeline_par + p * tensor_par + t is the t-th of its
-// tensor-parallel group, stage p, replica d.
+// The processors that a processor communicates with: all processors of its tensor-parallel
+// and of its data-parallel group, itself included, and the next stage of its pipeline
+// (after the last stage, the first). A member is empty if its degree is 1. Processor d *
+// tensor_par * pipeline_par + p * tensor_par + t is the t-th of its tensor-parallel group,
+// in stage p of replica d.
 struct Peers {
   std::vector<int64_t> tensor;
   std::optional<int64_t> pipeline;

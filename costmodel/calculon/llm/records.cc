@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// As json.dumps writes it with its default separators.
+// Appends JSON as json.dumps writes it with its default separators.
 void AppendPacked(std::string& text, const ordered_json& json) {
   const char* separator = "";
   if (json.is_object()) {

@@ -8,26 +8,26 @@
 
 namespace acplan::costmodel {
 
-// Blocks of the processors at the front of the pipeline; those at its end may
-// have one less.
+// Returns the number of blocks of the processors at the front of the pipeline. Processors
+// at its end may have one less.
 inline int64_t BlocksPerProcessor(const Model& model,
                                   const Execution& execution) {
   return (model.num_blocks + execution.pipeline_par - 1) /
          execution.pipeline_par;
 }
 
-// How blocks and microbatches are laid out in the pipeline. A chunk is what a
-// processor computes of a microbatch before it sends it on: base blocks, and an
-// edge block that sends.
+// The arrangement of blocks and microbatches in the pipeline. A chunk is the part of a
+// microbatch's work that a processor computes before it sends the result on: base blocks,
+// and an edge block that sends.
 struct Schedule {
   double blocks = 1;          // of a processor
-  double missing_blocks = 0;  // of all processors, where blocks divide unevenly
+  double missing_blocks = 0;  // over all processors, if blocks divide unevenly
   double chunks = 1;          // of a processor
   double blocks_per_chunk = 1;
-  double base_blocks = 0;  // of a chunk
+  double base_blocks = 0;  // those of a chunk
   double microbatches = 1;
   double pipeline_par = 1;
-  double last_round = 0;  // microbatches beyond a multiple of pipeline_par
+  double last_round = 0;  // the microbatches beyond a multiple of pipeline_par
 };
 
 inline Schedule ScheduleOf(const Model& model, const Execution& execution) {

@@ -15,7 +15,7 @@ double Over(double amount, double seconds) {
   return seconds == 0 ? kNone : amount / seconds;
 }
 
-// The results that the statistics are read from.
+// The results from which the statistics are taken.
 struct Record {
   const System& system;
   const Execution& execution;
@@ -44,7 +44,7 @@ struct Record {
                : evaluation.block.act_storage_space;
   }
 
-  // Seconds of a block in which nothing else uses the first tier of memory.
+  // Returns the seconds of a block in which nothing else uses the first tier of memory.
   double ForwardWindow() const {
     const PassTimes& pass = evaluation.times.forward_pass;
     const double mem_time = evaluation.block.forward.mem_time;
@@ -217,8 +217,8 @@ Statistics ComputeStatistics(const Model& model, const System& system,
 }
 
 double Statistic(const Statistics& statistics, std::string_view name) {
-  const auto found = std::ranges::find(kStatisticNames, name);
-  return statistics[static_cast<size_t>(found - kStatisticNames.begin())];
+  const auto match = std::ranges::find(kStatisticNames, name);
+  return statistics[static_cast<size_t>(match - kStatisticNames.begin())];
 }
 
 }  // namespace acplan::costmodel

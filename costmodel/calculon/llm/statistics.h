@@ -12,18 +12,19 @@ namespace acplan::costmodel {
 
 inline constexpr int kStatistics = 96;
 
-// Their names, in the order of the record: docs/file_formats.md, "Statistics".
+// The names of the statistics, in the order of the record: docs/file_formats.md,
+// "Statistics".
 extern const std::array<std::string_view, kStatistics> kStatisticNames;
 
-// The statistics of an execution that fits, by kStatisticNames: bytes, bytes/s,
-// FLOPs, seconds, samples/s. NaN where one does not exist.
+// The statistics of an execution that fits, indexed like kStatisticNames: bytes, bytes/s,
+// FLOPs, seconds, samples/s. NaN for one that does not exist.
 using Statistics = std::array<double, kStatistics>;
 
 Statistics ComputeStatistics(const Model& model, const System& system,
                              const Execution& execution,
                              const Evaluation& evaluation);
 
-// By name, of those in kStatisticNames.
+// Returns the statistic with a name of kStatisticNames.
 double Statistic(const Statistics& statistics, std::string_view name);
 
 }  // namespace acplan::costmodel

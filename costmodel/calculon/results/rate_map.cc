@@ -29,7 +29,7 @@ using Kind = TextValue::Kind;
 
 constexpr int64_t kMostParallel = 1'000'000'000;
 
-// Where a value stands, for complaints.
+// The place of a value, for errors.
 struct Place {
   std::string file;
   std::string path;
@@ -38,10 +38,10 @@ struct Place {
     return {file, path + (path.empty() ? "" : ".") + graph::OneLine(key)};
   }
   [[noreturn]] void Refuse(std::string_view expected,
-                           std::string_view found) const {
+                           std::string_view actual) const {
     throw InputError(fmt::format("{}: {}{}expected {}, found {}",
                                  graph::OneLine(file, 400), path,
-                                 path.empty() ? "" : ": ", expected, found));
+                                 path.empty() ? "" : ": ", expected, actual));
   }
 };
 
@@ -103,7 +103,7 @@ Cell RateOf(const TextValue& stats, const Place& place) {
           .text = rate.text};
 }
 
-// Keeps the best rate of each pair, the first of equal ones.
+// The best rate of each pair, the first one among equal rates.
 class BestRates {
  public:
   void Add(Cell cell) {
@@ -199,7 +199,7 @@ size_t Column(std::string_view heading, std::string_view name,
   place.Refuse(fmt::format("a column {}", graph::Quoted(name)), "none");
 }
 
-// The columns that matter, by their place in the heading.
+// The positions of the relevant columns in the heading.
 struct Columns {
   size_t tensor_par = 0;
   size_t pipeline_par = 0;

@@ -5,12 +5,12 @@
 
 namespace acplan::costmodel {
 
-// The executions of a search, {"0": {"execution": {...}, "stats": {...}}, ...},
-// as CSV: an empty heading and then every key of entry "0", category by
-// category, each followed by a comma, one more comma; a line an entry, in the
-// order of the file, its rank first. Values as Python's str writes them and
-// without quoting, so that `layers`, a list, spreads over several fields.
-// Throws InputError, also where an entry lacks one of the keys.
+// Returns the executions of a search, {"0": {"execution": {...}, "stats": {...}}, ...}, as
+// CSV. The heading is an empty cell and then every key of entry "0", category by category,
+// each followed by a comma, and one more comma. Then there is a line for each entry, in the
+// order of the file, with its rank first. Values are as Python's str writes them and
+// without quotes, so that `layers`, a list, spreads over several fields. Throws InputError,
+// also if an entry lacks one of the keys.
 std::string ResultCsv(const std::filesystem::path& results);
 
 }  // namespace acplan::costmodel

@@ -7,14 +7,14 @@
 
 namespace acplan::costmodel {
 
-// Evaluates the executions of a unit, each with the recomputation that it says.
+// A walk that evaluates the executions of a unit, each with its own recomputation.
 class FixedWalk {
  public:
   FixedWalk(const SearchProblem& problem, const SearchUnit& unit)
       : problem_(problem), walk_(problem, unit) {}
 
-  // Calls `visit(execution, index, memory, times, block)` with each feasible
-  // execution, in order.
+  // Evaluates the executions in order. Calls `visit(execution, index, memory, times,
+  // block)` with each feasible one.
   template <typename Visit>
   SearchCounts Run(const SearchVariant& variant, const SearchOptions& options,
                    Visit visit) {

@@ -18,7 +18,7 @@
 namespace acplan::costmodel {
 namespace {
 
-// Variants of a unit, from `begin` to before `end`.
+// The variants of a unit from `begin` up to, but not including, `end`.
 struct WorkItem {
   size_t unit = 0;
   size_t begin = 0;
@@ -32,7 +32,8 @@ struct WorkList {
   int64_t executions = 0;
 };
 
-// A variant belongs to the shard in whose share of all executions it begins.
+// Lists the work of a shard. A variant belongs to the shard in whose share of all
+// executions it begins.
 WorkList ListWork(const SearchProblem& problem, const SearchShard& shard) {
   WorkList work;
   work.units = SearchUnits(problem);
@@ -64,7 +65,7 @@ WorkList ListWork(const SearchProblem& problem, const SearchShard& shard) {
   return work;
 }
 
-// Descending by rate, then in the order of the space.
+// Orders candidates by descending rate, then in the order of the space.
 bool IsBetter(const Candidate& a, const Candidate& b) {
   if (a.sample_rate != b.sample_rate) return a.sample_rate > b.sample_rate;
   if (a.unit != b.unit) return a.unit < b.unit;
@@ -103,15 +104,15 @@ class BestList {
 
  private:
   size_t most_;
-  std::vector<Candidate> heap_;  // the worst in front
+  std::vector<Candidate> heap_;  // the worst at the front
 };
 
 // The findings in a part of a space.
-struct Found {
+struct Findings {
   SearchCounts counts;
   BestList best;
 
-  void Add(const Found& other) {
+  void Add(const Findings& other) {
     counts.total += other.counts.total;
     counts.good += other.counts.good;
     counts.bad += other.counts.bad;
@@ -125,7 +126,7 @@ class SharedState {
   SharedState(const SearchOptions& options, int64_t total, int64_t most)
       : options_(options),
         total_(total),
-        found_{.counts = {}, .best = BestList(most)} {}
+        findings_{.counts = {}, .best = BestList(most)} {}
 
   bool IsInterrupted() {
     if (!options_.interrupt || !options_.interrupt->load()) return false;
@@ -133,10 +134,10 @@ class SharedState {
     return true;
   }
 
-  void Add(const Found& found) {
+  void Add(const Findings& findings) {
     const std::lock_guard lock(mutex_);
-    found_.Add(found);
-    if (const std::vector<Candidate> first = found.best.Sorted();
+    findings_.Add(findings);
+    if (const std::vector<Candidate> first = findings.best.Sorted();
         !first.empty()) {
       best_rate_ = std::max(best_rate_, first.front().sample_rate);
     }
@@ -144,7 +145,7 @@ class SharedState {
   }
 
   SearchOutcome Outcome() const {
-    return {found_.counts, found_.best.Sorted(), was_interrupted_};
+    return {findings_.counts, findings_.best.Sorted(), was_interrupted_};
   }
 
  private:
@@ -153,14 +154,14 @@ class SharedState {
     const auto now = std::chrono::steady_clock::now();
     if (now - last_report_ < std::chrono::milliseconds(100)) return;
     last_report_ = now;
-    options_.on_progress({found_.counts.total, total_, best_rate_});
+    options_.on_progress({findings_.counts.total, total_, best_rate_});
   }
 
   const SearchOptions& options_;
   int64_t total_;
   std::mutex mutex_;
-  Found found_;
-  double best_rate_ = 0;  // of all that were offered
+  Findings findings_;
+  double best_rate_ = 0;  // the best rate of all findings
   std::atomic<bool> was_interrupted_ = false;
   std::chrono::steady_clock::time_point last_report_;
 };
@@ -189,13 +190,13 @@ void RunInArena(int threads, Task task) {
     task();
     return;
   }
-  // More threads than cores, too.
+  // Allows more threads than cores.
   const tbb::global_control most(tbb::global_control::max_allowed_parallelism,
                                  static_cast<size_t>(threads));
   tbb::task_arena(threads).execute(task);
 }
 
-// Rows of a variant, and how many.
+// The rows of a variant, and their number.
 struct Rows {
   std::string text;
   SearchCounts counts;
@@ -229,7 +230,7 @@ Rows ListVariant(const SearchProblem& problem, const SearchOptions& options,
   return rows;
 }
 
-// Variants of a unit, each execution as it is.
+// Evaluates variants of a unit, each execution with its own recomputation.
 void EvaluateItem(const SearchProblem& problem, const SearchOptions& options,
                   const WorkItem& item, const SearchUnit& unit,
                   SharedState& state) {
@@ -237,17 +238,18 @@ void EvaluateItem(const SearchProblem& problem, const SearchOptions& options,
   FixedWalk walk(problem, unit);
   for (size_t v = item.begin; v < item.end; ++v) {
     if (state.IsInterrupted()) return;
-    Found found{.counts = {}, .best = BestList(options.top_n)};
-    found.counts =
+    Findings findings{.counts = {}, .best = BestList(options.top_n)};
+    findings.counts =
         walk.Run(variants[v], options,
                  [&](const Execution& execution, int64_t index,
                      const MemoryNeeds& memory, const BatchTimes& times,
                      const BlockCosts&) {
-                   if (!found.best.Wants(SampleRate(execution, times))) return;
-                   found.best.Offer(ToCandidate(execution, times, memory,
-                                                {item.unit, v, index}));
+                   if (!findings.best.Wants(SampleRate(execution, times)))
+                     return;
+                   findings.best.Offer(ToCandidate(execution, times, memory,
+                                                   {item.unit, v, index}));
                  });
-    state.Add(found);
+    state.Add(findings);
   }
 }
 
@@ -297,10 +299,10 @@ SearchOutcome ListAll(const SearchProblem& problem,
     return ListVariant(problem, all, work.units[one.unit], one.unit, one.begin);
   };
   const auto finish = [&](const Rows& rows) {
-    Found found{.counts = rows.counts, .best = BestList(1)};
-    if (rows.best) found.best.Offer(*rows.best);
+    Findings findings{.counts = rows.counts, .best = BestList(1)};
+    if (rows.best) findings.best.Offer(*rows.best);
     write(rows.text);
-    state.Add(found);
+    state.Add(findings);
   };
   RunInArena(options.threads, [&] {
     const auto tokens =

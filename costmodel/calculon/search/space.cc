@@ -5,7 +5,7 @@
 namespace acplan::costmodel {
 namespace {
 
-// Ascending.
+// Returns the divisors in ascending order.
 std::vector<int64_t> Divisors(int64_t number) {
   std::vector<int64_t> divisors;
   std::vector<int64_t> large;

@@ -9,7 +9,8 @@
 
 namespace acplan::costmodel {
 
-// A search goes through all ways to train a model on so many processors.
+// The problem of a search, which goes through all ways to train a model on a number of
+// processors.
 struct SearchProblem {
   Model model;
   System system;
@@ -21,17 +22,16 @@ struct SearchProblem {
   bool allows_data_overlap = true;
 };
 
-// The space is walked in the order of its parts: units, of a unit variants, of
-// a variant microbatch sizes, of those tiers of the network for tensor,
+// The space is walked in the order of its parts: units; within a unit, variants; within a
+// variant, microbatch sizes; and within those, the tiers of the network for tensor,
 // pipeline and data parallelism.
 
-// The executions of a unit share degrees, interleaving, batch, recomputation,
-// optimizer sharding and tensor-parallel communication. The rest is left at its
-// default.
+// The executions of a unit share degrees, interleaving, batch, recomputation, optimizer
+// sharding and tensor-parallel communication. The other members have their defaults.
 using SearchUnit = Execution;
 std::vector<SearchUnit> SearchUnits(const SearchProblem& problem);
 
-// A choice inside of a unit, but for microbatches and tiers.
+// A choice inside of a unit, apart from microbatches and tiers.
 struct SearchVariant {
   bool seq_par_ag_redo = false;
   bool data_par_overlap = false;
@@ -49,7 +49,7 @@ std::vector<SearchVariant> SearchVariants(const SearchProblem& problem,
 std::vector<int64_t> MicrobatchSizes(const SearchProblem& problem,
                                      const SearchUnit& unit);
 
-// Tiers that each kind of parallelism may use: all, or the first where its
+// The number of tiers that each kind of parallelism may use: all, or only the first if its
 // degree is 1.
 struct TierCounts {
   int tensor = 1;
@@ -60,7 +60,8 @@ struct TierCounts {
 };
 TierCounts SearchTiers(const SearchProblem& problem, const SearchUnit& unit);
 
-// Executions of a variant of a unit; all of its variants have as many.
+// Returns the number of executions of a variant of a unit, which is the same for all of its
+// variants.
 int64_t CountVariant(const SearchProblem& problem, const SearchUnit& unit);
 
 Execution MakeExecution(const SearchUnit& unit, const SearchVariant& variant);

@@ -12,8 +12,8 @@
 
 namespace acplan::costmodel {
 
-// The executions of a unit, variant by variant. A `Block`, what is known of a
-// block, is computed once for all executions that share it.
+// A walk over the executions of a unit, variant by variant. A `Block` holds the results for
+// a block, and is computed once for all executions that share it.
 template <typename Block>
 class UnitWalk {
  public:
@@ -25,10 +25,10 @@ class UnitWalk {
         blocks_(kBlockKinds * sizes_.size() *
                 static_cast<size_t>(tiers_.tensor)) {}
 
-  // Calls, with each execution in order that fits,
-  // `visit(execution, index, schedule, block)`. `make_block(execution)` is its
-  // block; `fits(execution, schedule, block)` is asked once for all tiers of the
-  // network, which change times, not memory.
+  // Walks over the executions of a variant in order, and calls `visit(execution, index,
+  // schedule, block)` with each one that fits. `make_block(execution)` returns its block.
+  // `fits(execution, schedule, block)` is called once for all tiers of the network, which
+  // change times, not memory.
   template <typename MakeBlock, typename Fits, typename Visit>
   SearchCounts Run(const SearchVariant& variant, const SearchOptions& options,
                    MakeBlock make_block, Fits fits, Visit visit) {

@@ -61,7 +61,7 @@ Execution ExecutionOf(const Row& row) {
                                       : TensorCommType::kAllReduce};
 }
 
-// FLOPs of a batch, equation 3 of the paper.
+// Returns the FLOPs of a batch, by equation 3 of the paper.
 double BatchFlops(const Row& row) {
   const double hidden = static_cast<double>(row.hidden);
   const double blocks = static_cast<double>(row.blocks);

@@ -13,18 +13,18 @@ namespace acplan::costmodel {
 // a vocabulary of 51,200, full recomputation.
 struct MegatronRun {
   std::string_view model;
-  double measured = 0;  // TFLOP/s of a processor
+  double measured = 0;  // TFLOP/s per processor
   double computed = 0;
-  // The microbatch and the interleaving, which the table does not tell: those
-  // that the cost model finds fastest.
+  // The execution, with the microbatch and the interleaving that the cost model finds
+  // fastest, since the table does not give them.
   Execution execution;
 
-  // Percent that the computed time is above the measured one.
+  // Returns by how many percent the computed time is above the measured one.
   double TimeError() const { return 100 * (measured / computed - 1); }
 };
 
-// `data`: a folder with systems. Throws InputError where a file is missing or
-// wrong.
+// Compares the table with the model. `data` is a folder with systems. Throws InputError if
+// a file is missing or wrong.
 std::vector<MegatronRun> CompareMegatron2021(const std::filesystem::path& data);
 
 // Returns the mean of the absolute values of TimeError.

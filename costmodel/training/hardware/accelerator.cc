@@ -11,7 +11,7 @@ namespace {
 
 using graph::JsonField;
 
-// What is shown as it is.
+// Reads a name, which is printed unchanged.
 std::string Name(const JsonField& object) {
   const JsonField field = object.Get("name");
   std::string name = field.String();
@@ -141,46 +141,47 @@ std::vector<Accelerator> ReadOwnAccelerators(
 
 const Accelerator& FindAccelerator(const TrainingSystems& systems,
                                    std::string_view name) {
-  const Accelerator* found = nullptr;
-  std::vector<std::string_view> known;
+  const Accelerator* best = nullptr;
+  std::vector<std::string_view> known_names;
   for (const Accelerator& candidate : systems.accelerators) {
-    known.push_back(candidate.name);
+    known_names.push_back(candidate.name);
     if (name.starts_with(candidate.name) &&
-        (found == nullptr || candidate.name.size() > found->name.size())) {
-      found = &candidate;
+        (best == nullptr || candidate.name.size() > best->name.size())) {
+      best = &candidate;
     }
   }
-  if (found == nullptr) {
+  if (best == nullptr) {
     throw InputError(
         fmt::format("gpu: expected a name that begins with one of {}, found {}",
-                    fmt::join(known, ", "), graph::Quoted(name)));
+                    fmt::join(known_names, ", "), graph::Quoted(name)));
   }
-  return *found;
+  return *best;
 }
 
 const Accelerator& FindAcceleratorLike(const TrainingSystems& systems,
                                        std::string_view name) {
-  const std::string wanted = Capitals(name);
+  const std::string capital_name = Capitals(name);
   for (const Accelerator& candidate : systems.accelerators) {
-    const std::string known = Capitals(candidate.name);
-    if (!wanted.empty() && known.starts_with(wanted)) return candidate;
+    const std::string candidate_name = Capitals(candidate.name);
+    if (!capital_name.empty() && candidate_name.starts_with(capital_name))
+      return candidate;
   }
-  return FindAccelerator(systems, wanted);
+  return FindAccelerator(systems, capital_name);
 }
 
 const SoftwareStack& FindStack(const TrainingSystems& systems,
                                std::string_view software) {
-  const SoftwareStack* found = &systems.stacks.back();
+  const SoftwareStack* best = &systems.stacks.back();
   size_t longest = 0;
   for (const SoftwareStack& stack : systems.stacks) {
     for (const std::string& beginning : stack.matches) {
       if (beginning.size() > longest && software.starts_with(beginning)) {
-        found = &stack;
+        best = &stack;
         longest = beginning.size();
       }
     }
   }
-  return *found;
+  return *best;
 }
 
 }  // namespace acplan::costmodel

@@ -1,16 +1,15 @@
-// Which operation of a layer reads what another one makes.
+// The operations of a layer as a graph.
 //
-// A layer is a chain: an operation reads what the one before it makes. What departs
-// from that is said by names (InputsOf): residuals read the stream beside the chain,
-// experts and shared experts the same norm, the halves of latent attention each
-// other's inputs.
+// A layer is a chain: an operation reads what the one before it makes. Exceptions are
+// defined by names (InputsOf): residuals read the stream beside the chain, experts and
+// shared experts the same norm, the halves of latent attention each other's inputs.
 //
-// The bytes that an operation saves are of what it makes itself (`made_bytes`) and of
-// what it reads. The latter is the output of the nearest operations before it that
-// make something anew; what is gathered for it is gathered again in any case (the
-// backward pass of LayerOperations has that), so that gathering makes nothing that
-// could be kept. Where two operations save the same output each a copy, they keep or
-// drop it together.
+// The bytes that an operation saves are those of tensors that it makes itself
+// (`made_bytes`) and of tensors that it reads. The latter are the output of the nearest
+// operations before it that make a new tensor. A gathered tensor is gathered again in any
+// case (it is in the backward pass of LayerOperations), so gathering makes nothing that
+// could be kept. If two operations each save a copy of the same output, they keep or drop
+// it together.
 #include "costmodel/training/layer/layer_graph.h"
 
 #include <fmt/format.h>
@@ -44,20 +43,20 @@ class GraphBuilder {
   void AddSaved(int index);
 
   const std::vector<LayerOperation>& operations_;
-  std::map<std::string, int, std::less<>> seen_ = {};
+  std::map<std::string, int, std::less<>> name_counts_ = {};
   std::map<std::string, int, std::less<>> last_ = {};
   LayerGraph graph_ = {};
 };
 
 std::string GraphBuilder::UniqueName(std::string_view name) {
-  const int times = ++seen_[std::string(name)];
+  const int times = ++name_counts_[std::string(name)];
   return times == 1 ? std::string(name) : fmt::format("{} {}", name, times);
 }
 
-// The last operation of that name before this one.
+// Returns the last operation of that name before the current one.
 OperationSet GraphBuilder::Last(std::string_view name) const {
-  const auto found = last_.find(name);
-  return found == last_.end() ? 0 : Bit(found->second);
+  const auto entry = last_.find(name);
+  return entry == last_.end() ? 0 : Bit(entry->second);
 }
 
 OperationSet GraphBuilder::InputsOf(int index) const {
@@ -86,13 +85,14 @@ OperationSet GraphBuilder::InputsOf(int index) const {
   }
   if (name == "dispatch") return Last("norm") | Last("top experts");
   if (name == "combine") return before | Last("top experts");
-  // Shared experts come after the others, and read what these read.
+  // Shared experts come after the other experts, and read the same tensor.
   const bool is_after_experts = operations_[index - 1].name == "combine";
   if (is_after_experts && name != "residual") return Last("norm");
   return before;
 }
 
-// Of what an operation reads and saves: through what only gathers.
+// Returns the makers of the tensor that an operation reads and saves. Operations that only
+// gather are skipped.
 OperationSet GraphBuilder::MakersOfRead(int index) const {
   const std::string_view name = operations_[index].name;
   OperationSet makers = graph_.operations[index].inputs;
@@ -128,7 +128,8 @@ void GraphBuilder::AddSaved(int index) {
   const LayerOperation& operation = operations_[index];
   AddTensor(MakersOfRead(index), operation.saved_bytes - operation.made_bytes,
             true);
-  // A dropout's mask is beside what it hands on; the rest goes with the output.
+  // A dropout's mask is separate from its output; in all other cases the bytes belong to
+  // the output.
   AddTensor(Bit(index), operation.made_bytes, operation.name != "residual");
 }
 
@@ -146,7 +147,7 @@ LayerGraph GraphBuilder::Build() {
   return std::move(graph_);
 }
 
-// Adds times and operations of a share of the layers.
+// Adds times and FLOPs of a share of the layers.
 void AddCosts(LayerGraph& graph, const std::vector<LayerOperation>& operations,
               const TrainingJob& job, double share) {
   for (size_t i = 0; i < operations.size(); ++i) {
@@ -166,10 +167,10 @@ double LayerGraph::WholeBytes() const {
   return sum;
 }
 
-double LayerGraph::KeptBytes(TensorSet kept) const {
+double LayerGraph::KeptBytes(TensorSet kept_tensors) const {
   double sum = input_bytes;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if ((kept >> i & 1) != 0) sum += tensors[i].bytes;
+    if ((kept_tensors >> i & 1) != 0) sum += tensors[i].bytes;
   }
   return sum;
 }
@@ -192,19 +193,20 @@ LayerGraph GraphOfLayer(const TrainingJob& job, bool is_moe) {
   return graph;
 }
 
-OperationSet RunsAgain(const LayerGraph& graph, TensorSet kept) {
+OperationSet RunsAgain(const LayerGraph& graph, TensorSet kept_tensors) {
   OperationSet runs = 0;
-  OperationSet there = 0;
+  OperationSet kept_outputs = 0;
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     const GraphTensor& tensor = graph.tensors[i];
-    if ((kept >> i & 1) == 0) {
+    if ((kept_tensors >> i & 1) == 0) {
       runs |= tensor.makers;
     } else if (tensor.is_output) {
-      there |= tensor.makers;
+      kept_outputs |= tensor.makers;
     }
   }
   for (int i = static_cast<int>(graph.operations.size()) - 1; i >= 0; --i) {
-    if ((runs >> i & 1) != 0) runs |= graph.operations[i].inputs & ~there;
+    if ((runs >> i & 1) != 0)
+      runs |= graph.operations[i].inputs & ~kept_outputs;
   }
   return runs;
 }

@@ -1,8 +1,8 @@
-// A layer as the operations that training frameworks run for it. Sizes are those
-// of one rank and one microbatch: `rows` are its tokens, `split_rows` those that
-// sequence parallelism leaves where tensor parallelism does not split. Traffic
-// counts each element that a kernel reads or writes once, of kernels that are
-// fused as Transformer Engine fuses them.
+// A layer as the operations that training frameworks run for it. Sizes are those of one
+// rank and one microbatch: `rows` are its tokens, `split_rows` the tokens of a rank under
+// sequence parallelism, where tensor parallelism does not split. Traffic counts each
+// element once that a kernel reads or writes, for kernels that are fused as in Transformer
+// Engine.
 #include "costmodel/training/layer/layer_operations.h"
 
 #include <algorithm>
@@ -12,16 +12,16 @@ namespace acplan::costmodel {
 namespace {
 
 constexpr double kWidth = 2;  // bytes of bf16 and fp16
-// Halves, limits, sigmoid, products of a clamped activation and its weight by the
-// router, in float32: each a kernel.
+// The kernels of a clamped activation: halves, limits, sigmoid, products and its weight by
+// the router, in float32, are a kernel each.
 constexpr double kClampedPasses = 8;
 
-// The host takes as long for a collective as for this many kernels: it allocates,
-// waits for streams and handles, and transposes.
+// The host takes as long for a collective as for this many kernels: it allocates, waits for
+// streams and handles, and transposes.
 constexpr double kCollectiveLaunches = 4;
 
-// Kernels that cast a tensor: current scaling finds the greatest element, casts
-// and transposes; others do it in one.
+// Returns the number of kernels that cast a tensor: current scaling finds the greatest
+// element, casts and transposes; other precisions need one kernel.
 double CastLaunches(ProductPrecision precision) {
   switch (precision) {
     case ProductPrecision::kBf16:
@@ -56,8 +56,8 @@ class LayerBuilder {
   std::vector<LayerOperation> Take() { return std::move(operations_); }
 
  private:
-  // Before products that tensor parallelism splits by columns, after those that
-  // it splits by rows.
+  // Add the communication before products that tensor parallelism splits by columns, and
+  // after those that it splits by rows.
   void AddGather(LayerPart part);
   void AddScatter(LayerPart part);
   bool HasBias(std::string_view name, LayerPart part) const;
@@ -113,8 +113,8 @@ void LayerBuilder::AddGather(LayerPart part) {
   if (strategy_.sequence_parallel) {
     operation.forward_sent = {CollectiveKind::kAllGather, GroupKind::kTensor,
                               bytes};
-    // The gradient is scattered, and the input gathered again for the gradient of
-    // the weight.
+    // The gradient is scattered, and the input is gathered again for the gradient of the
+    // weight.
     operation.backward_sent = {CollectiveKind::kAllReduce, GroupKind::kTensor,
                                bytes};
     operation.forward_launches = kCollectiveLaunches;
@@ -161,7 +161,7 @@ void LayerBuilder::AddProduct(std::string_view name, LayerPart part,
   const double casts =
       product.is_low_precision ? CastLaunches(strategy_.precision) : 0;
   const double biases = product.has_weights && HasBias(name, part);
-  // Each expert's tokens are cast and multiplied by launches of their own.
+  // Each expert's tokens are cast and multiplied by separate launches.
   const double groups =
       product.has_weights && !strategy_.fuses_experts ? product.groups : 1;
   operations_.push_back(
@@ -359,13 +359,13 @@ void LayerBuilder::AddFeedforward(LayerPart part, LayerPart activation_part,
   AddScatter(part);
 }
 
-// Each rank sends its tokens to the ranks of their experts and gets as many back
-// (routing is balanced, as in all measured runs).
+// Adds the experts. Each rank sends its tokens to the ranks of their experts and receives
+// as many (routing is balanced, as in all measured runs).
 void LayerBuilder::AddExperts() {
   const double experts = static_cast<double>(shape_.experts);
   const double local = experts / static_cast<double>(strategy_.expert);
   const double sharing = static_cast<double>(strategy_.expert_tensor);
-  // Ranks that share experts compute each other's tokens too.
+  // Ranks that share experts compute each other's tokens, too.
   const double tokens =
       sharing * split_rows_ * static_cast<double>(shape_.top_k);
   const double width = static_cast<double>(shape_.expert_feedforward) / sharing;
@@ -384,14 +384,14 @@ void LayerBuilder::AddExperts() {
                          .saved_bytes = 8 * split_rows_ * experts,
                          .made_bytes = 8 * split_rows_ * experts});
   const auto exchange = [&](std::string_view name) {
-    const Collective sent{CollectiveKind::kDispatch, GroupKind::kExpert,
-                          bytes / sharing};
+    const Collective collective{CollectiveKind::kDispatch, GroupKind::kExpert,
+                                bytes / sharing};
     operations_.push_back({.name = name,
                            .part = LayerPart::kMoe,
                            .forward_bytes = 2 * bytes,
                            .backward_bytes = 2 * bytes,
-                           .forward_sent = sent,
-                           .backward_sent = sent,
+                           .forward_sent = collective,
+                           .backward_sent = collective,
                            .forward_launches = 5,
                            .backward_launches = 5});
   };
@@ -406,28 +406,28 @@ void LayerBuilder::AddExperts() {
   };
   AddProduct("experts up", LayerPart::kMoe, product(inputs * width, hidden_),
              bytes);
-  // Weights of the router multiply the activation: in one kernel with it where it
-  // is gated, else one more tensor is kept.
-  const double kept = shape_.is_gated ? inputs : inputs + 1;
+  // The router's weights multiply the activation: within its kernel if it is gated,
+  // otherwise one more tensor is kept.
+  const double kept_tensors = shape_.is_gated ? inputs : inputs + 1;
   AddElementwise(
       "experts activation", LayerPart::kMoeActivation,
       (shape_.is_clamped ? kClampedPasses : 1) * (inputs + 1) * tokens * width,
-      kWidth * kept * tokens * width);
+      kWidth * kept_tensors * tokens * width);
   AddProduct("experts down", LayerPart::kMoe, product(hidden_, width),
              kWidth * tokens * width);
   if (sharing > 1) AddExpertSharing(bytes);
   exchange("combine");
 }
 
-// Tokens are gathered before experts and scattered after them; backward the other
-// way round.
+// Adds the gathering of tokens before experts or their scattering after experts; the
+// backward pass does the opposite.
 void LayerBuilder::AddExpertSharing(double bytes) {
-  const Collective sent{CollectiveKind::kAllGather, GroupKind::kExpertTensor,
-                        bytes};
+  const Collective collective{CollectiveKind::kAllGather,
+                              GroupKind::kExpertTensor, bytes};
   operations_.push_back({.name = "share experts",
                          .part = LayerPart::kMoe,
-                         .forward_sent = sent,
-                         .backward_sent = sent,
+                         .forward_sent = collective,
+                         .backward_sent = collective,
                          .forward_launches = kCollectiveLaunches,
                          .backward_launches = kCollectiveLaunches});
 }
@@ -450,7 +450,7 @@ void LayerBuilder::AddLogits() {
   AddProduct("logits", LayerPart::kFeedforward,
              {.rows = rows_, .columns = columns, .inner = hidden_, .groups = 1},
              kWidth * split_rows_ * hidden_);
-  // In float32: converted, its greatest found, exponentials summed.
+  // In float32: the logits are converted, their greatest is found, exponentials are summed.
   operations_.push_back({.name = "loss",
                          .part = LayerPart::kNorm,
                          .forward_bytes = 18 * rows_ * columns,

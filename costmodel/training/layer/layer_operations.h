@@ -9,7 +9,7 @@
 
 namespace acplan::costmodel {
 
-// `groups` products of (rows x inner) and (inner x columns); none where groups
+// A number of products, `groups`, of (rows x inner) and (inner x columns); none if groups
 // is 0.
 struct MatrixProduct {
   double rows = 0;
@@ -17,7 +17,7 @@ struct MatrixProduct {
   double inner = 0;
   double groups = 0;
   bool is_low_precision = false;  // runs in the strategy's precision
-  // Weights are not multiplied but scores: nothing accumulates in gradients.
+  // False for products of scores, which have no weights: nothing accumulates in gradients.
   bool has_weights = true;
 };
 
@@ -27,12 +27,14 @@ enum class CollectiveKind {
   kReduceScatter,
   kAllReduce,
   kAllToAll,
-  kDispatch,  // all-to-all of tokens, which may go to several experts of a node
+  // An all-to-all of tokens, which may go to several experts of a node.
+  kDispatch,
 };
 
 enum class GroupKind { kTensor, kContext, kExpert, kExpertTensor };
 
-// `bytes` are those of the whole tensor (of an all-to-all or dispatch: what a rank sends).
+// A collective. `bytes` are those of the whole tensor (for an all-to-all or dispatch: those
+// that a rank sends).
 struct Collective {
   CollectiveKind kind = CollectiveKind::kNone;
   GroupKind group = GroupKind::kTensor;
@@ -45,29 +47,30 @@ struct LayerOperation {
   LayerPart part = LayerPart::kNorm;
   MatrixProduct product = {};
   double attention_flops = 0;  // of a fused kernel, forward
-  double forward_bytes = 0;    // traffic of elementwise work
+  double forward_bytes = 0;    // the traffic of elementwise work
   double backward_bytes = 0;
   Collective forward_sent = {};
   Collective backward_sent = {};
-  double forward_launches = 0;  // operators that the host launches
+  double forward_launches = 0;  // the operators that the host launches
   double backward_launches = 0;
-  double saved_bytes = 0;  // that the backward pass reads
-  double made_bytes =
-      0;  // of these, what the operation makes; the rest it reads
+  double saved_bytes = 0;  // the bytes that the backward pass reads
+  // The part of saved_bytes that the operation makes; it reads the rest.
+  double made_bytes = 0;
 };
 
-// What differs between layers of a model.
+// The differences between layers of a model.
 struct LayerForm {
   bool is_moe = false;
   bool is_windowed = false;  // attends to a window
 };
 
-// The operations of a layer, in order. `strategy.microbatch` must be set.
+// Returns the operations of a layer, in order. `strategy.microbatch` must be set.
 std::vector<LayerOperation> LayerOperations(const ModelShape& shape,
                                             const TrainingStrategy& strategy,
                                             LayerForm form);
 
-// Embedding of tokens; final norm, logits and loss.
+// Returns the operations of the embedding of tokens, or of the final norm, the logits and
+// the loss.
 std::vector<LayerOperation> EmbeddingOperations(
     const ModelShape& shape, const TrainingStrategy& strategy);
 std::vector<LayerOperation> LogitsOperations(const ModelShape& shape,

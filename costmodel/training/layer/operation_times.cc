@@ -1,15 +1,15 @@
 // Times of single operations, from the vendor's peaks and a few shares of them.
 //
-// Products. A kernel cuts the result into tiles; a multiprocessor computes one at
-// a time, and small tiles reuse less of what they read, so that they reach a
-// smaller share of the peak. The library takes the tile that is fastest; so do we.
-// The last wave is often not full: what it leaves idle is counted by half, as the
-// other multiprocessors then run at higher clocks and split products are used. A
-// product is never faster than its operands come from memory.
+// Products. A kernel cuts the result into tiles, and a multiprocessor computes one at a
+// time. Small tiles reuse less of the data that they read, so they reach a smaller share of
+// the peak. The library takes the fastest tile; so does this model. The last wave is often
+// not full: half of its idle time counts, since the other multiprocessors then run at
+// higher clocks and split products are used. A product is never faster than its operands
+// arrive from memory.
 //
-// Collectives. A ring over n ranks moves (n - 1) / n of the tensor through each
-// rank, and the whole tensor through each node. NVLink carries the former, and
-// the network the latter, over as many rails as the group has ranks in a node.
+// Collectives. A ring over n ranks moves (n - 1) / n of the tensor through each rank, and
+// the whole tensor through each node. NVLink carries the former, and the network the
+// latter, over as many rails as the group has ranks in a node.
 #include "costmodel/training/layer/operation_times.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace acplan::costmodel {
 namespace {
 
-// Shares of the peak that tiles reach, of the largest.
+// A size of tiles, and the share of the peak that it reaches, relative to the largest size.
 struct Tile {
   double rows;
   double columns;
@@ -27,7 +27,7 @@ struct Tile {
 };
 constexpr std::array<Tile, 4> kTiles = {
     {{256, 128, 1}, {128, 128, .92}, {128, 64, .75}, {64, 64, .55}}};
-// Products of FlashAttention's backward pass beside those of the forward pass.
+// The products of FlashAttention's backward pass relative to those of the forward pass.
 constexpr double kBackwardAttention = 2.5;
 double GraphShare(const TrainingJob& job) {
   switch (job.strategy.graphs) {
@@ -77,19 +77,21 @@ double ExposedShare(GroupKind group, const TrainingJob& job) {
   return 1;
 }
 
-double SentSeconds(const Collective& sent, const TrainingJob& job) {
-  if (sent.kind == CollectiveKind::kNone) return 0;
-  return CollectiveSeconds(sent.kind, sent.bytes,
-                           GroupOf(sent.group, job.strategy), job) *
-         ExposedShare(sent.group, job);
+double SentSeconds(const Collective& collective, const TrainingJob& job) {
+  if (collective.kind == CollectiveKind::kNone) return 0;
+  return CollectiveSeconds(collective.kind, collective.bytes,
+                           GroupOf(collective.group, job.strategy), job) *
+         ExposedShare(collective.group, job);
 }
 
-// The ring of keys and values runs beside attention; other exchanges do not.
-double ExposedBesideAttention(double sent, double attention,
+// Returns the exposed seconds of an exchange: the ring of keys and values runs beside
+// attention, other exchanges do not.
+double ExposedBesideAttention(double exchange_seconds, double attention,
                               const TrainingJob& job) {
   const bool is_ring = job.strategy.context_exchange == ContextExchange::kRing;
-  return attention > 0 && is_ring ? std::max(.1 * sent, sent - .8 * attention)
-                                  : sent;
+  return attention > 0 && is_ring ? std::max(.1 * exchange_seconds,
+                                             exchange_seconds - .8 * attention)
+                                  : exchange_seconds;
 }
 
 ExposedTime ByGroup(GroupKind group, double seconds) {
@@ -105,8 +107,8 @@ ExposedTime ByGroup(GroupKind group, double seconds) {
   return {};
 }
 
-// The share of tokens' copies that leave a rank, where a token that goes to
-// several experts of a node goes there once.
+// Returns the share of tokens' copies that leave a rank, if a token that goes to several
+// experts of a node goes there once.
 double CopiesSent(const TrainingJob& job, double nodes) {
   if (!job.strategy.dedupes_tokens || nodes <= 1) return 1;
   const double top_k = static_cast<double>(job.shape.top_k);
@@ -120,16 +122,16 @@ double AllToAllSeconds(double bytes, RankGroup group, const TrainingJob& job,
                        bool is_dispatch) {
   const Cluster& cluster = job.cluster;
   const double size = static_cast<double>(group.size);
-  const double inside =
+  const double ranks_inside =
       std::clamp(static_cast<double>(cluster.domain / group.stride), 1.0, size);
-  const double nodes = size / inside;
+  const double nodes = size / ranks_inside;
   const double nvlink = cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share;
   const double network =
       cluster.network_rate * (is_dispatch && job.strategy.dedupes_tokens
                                   ? cluster.constants.dedupe_network_share
                                   : cluster.stack.network_share);
   const double copies = is_dispatch ? CopiesSent(job, nodes) : 1;
-  const double near = bytes * (inside - 1) / inside / nvlink;
+  const double near = bytes * (ranks_inside - 1) / ranks_inside / nvlink;
   if (nodes <= 1) return near + cluster.constants.nvlink_latency;
   const double far = bytes * copies * (nodes - 1) / nodes / network;
   return std::max(near, far) + cluster.stack.network_latency;
@@ -187,16 +189,16 @@ double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
   }
   const Cluster& cluster = job.cluster;
   const double size = static_cast<double>(group.size);
-  const double inside =
+  const double ranks_inside =
       std::clamp(static_cast<double>(cluster.domain / group.stride), 1.0, size);
-  const double nodes = size / inside;
+  const double nodes = size / ranks_inside;
   const double nvlink = cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share;
   double seconds = bytes * (size - 1) / size / nvlink +
                    cluster.constants.nvlink_latency * std::log2(size);
   if (nodes > 1) {
     const double network =
-        inside * cluster.network_rate * cluster.stack.network_share;
-    // Rings for large groups are slow to go around: a tree takes over.
+        ranks_inside * cluster.network_rate * cluster.stack.network_share;
+    // Rings of large groups have many steps: a tree takes over.
     const double steps = std::min(nodes - 1, 4 * std::log2(nodes));
     seconds = std::max(seconds, bytes * (nodes - 1) / nodes / network) +
               steps * cluster.stack.network_latency;
@@ -207,7 +209,7 @@ double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
 double MessageSeconds(double bytes, const TrainingJob& job) {
   const Cluster& cluster = job.cluster;
   const TrainingStrategy& s = job.strategy;
-  // Stages are as far apart as there are ranks in one.
+  // Stages are as far apart as a stage has ranks.
   const bool is_near = s.gpus <= cluster.domain;
   const double rate = is_near
                           ? cluster.gpu.nvlink_rate * cluster.gpu.nvlink_share
@@ -245,7 +247,7 @@ PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job) {
   const double attention = AttentionSeconds(operation.attention_flops, job);
   time.compute += ProductSeconds(p, job, 2) + attention +
                   ElementwiseSeconds(operation.forward_bytes, job);
-  time.sent =
+  time.communication =
       ByGroup(operation.forward_sent.group,
               ExposedBesideAttention(SentSeconds(operation.forward_sent, job),
                                      attention, job));
@@ -266,14 +268,14 @@ PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job) {
     MatrixProduct weight = p;
     weight.rows = p.inner;
     weight.inner = p.rows;
-    // Gradients of weights are added to those of microbatches before.
+    // Gradients of weights are added to those of earlier microbatches.
     const bool accumulates = p.has_weights && job.strategy.fsdp <= 1;
     const double width = accumulates ? 2 * job.strategy.gradient_bytes : 2;
     time.weights = p.has_weights ? ProductSeconds(weight, job, width) : 0;
     time.compute +=
         ProductSeconds(input, job, 2) + ProductSeconds(weight, job, width);
   }
-  time.sent =
+  time.communication =
       ByGroup(operation.backward_sent.group,
               ExposedBesideAttention(SentSeconds(operation.backward_sent, job),
                                      attention, job));

@@ -12,8 +12,8 @@ struct ExposedTime {
   double tensor = 0;
   double context = 0;
   double expert = 0;
-  double sharded = 0;  // parameters that are gathered, gradients scattered
-  double offload = 0;  // activations that go to the host and come back
+  double sharded = 0;  // gathered parameters and scattered gradients
+  double offload = 0;  // activations copied to the host and back
 
   double Total() const { return tensor + context + expert + sharded + offload; }
   ExposedTime& operator+=(const ExposedTime& other) {
@@ -32,53 +32,56 @@ struct ExposedTime {
 
 // Seconds of a part of a step on one rank.
 struct PassTime {
-  double compute = 0;     // of the GPU's kernels
-  double weights = 0;     // of that, for gradients of weights
-  ExposedTime sent = {};  // of communication
-  double host = 0;        // that the host takes to launch it
+  double compute = 0;  // the GPU's kernels
+  double weights = 0;  // the part of compute for gradients of weights
+  ExposedTime communication = {};
+  double host = 0;  // the host's time to launch it
 
-  // The host runs ahead of the GPU: the slower of both counts.
-  double Total() const { return std::max(compute + sent.Total(), host); }
+  // Returns the time of the slower one of GPU and host, since the host runs ahead.
+  double Total() const {
+    return std::max(compute + communication.Total(), host);
+  }
   PassTime& operator+=(const PassTime& other) {
     compute += other.compute;
     weights += other.weights;
-    sent += other.sent;
+    communication += other.communication;
     host += other.host;
     return *this;
   }
   PassTime operator*(double count) const {
-    return {compute * count, weights * count, sent * count, host * count};
+    return {compute * count, weights * count, communication * count,
+            host * count};
   }
 };
 
-// A group of ranks: neighbours in it are `stride` ranks apart.
+// A group of ranks, in which neighbours are `stride` ranks apart.
 struct RankGroup {
   int64_t size = 1;
   int64_t stride = 1;
 };
 
-// Seconds of a product. Its result is cut into tiles, of which each
-// multiprocessor computes one at a time: the last wave may leave some idle.
-// `output_width` is the bytes of traffic of an element of the result.
+// Returns the seconds of a product. Its result is cut into tiles, and each multiprocessor
+// computes one at a time: the last wave may leave some idle. `output_width` is the bytes of
+// traffic for each element of the result.
 double ProductSeconds(const MatrixProduct& product, const TrainingJob& job,
                       double output_width);
 
-// Seconds of a collective by rings inside of nodes and between them, the slower of
-// both, and a latency a step.
+// Returns the seconds of a collective by rings inside of nodes and between them: the slower
+// one of both, and a latency for each step.
 double CollectiveSeconds(CollectiveKind kind, double bytes, RankGroup group,
                          const TrainingJob& job);
 
-// Seconds of one message between neighbouring stages.
+// Returns the seconds of one message between neighbouring stages.
 double MessageSeconds(double bytes, const TrainingJob& job);
 
-// Of traffic to and from memory.
+// Returns the seconds of traffic to and from memory.
 double TrafficSeconds(double bytes, const TrainingJob& job);
 
-// Ranks that share a layer's tensors, split by tensor parallelism.
+// Returns the ranks that share a layer's tensors, split by tensor parallelism.
 RankGroup GroupOf(GroupKind kind, const TrainingStrategy& strategy);
 
-// Ranks that compute the same parameters for other tokens. `shards` hold each
-// element of what is sharded once, and there are so many of these groups as
+// The ranks that compute the same parameters for different tokens. The ranks of `shards`
+// together hold each element of sharded tensors once, and there are as many such groups as
 // `replicas` has ranks.
 struct DataGroups {
   RankGroup shards = {};

@@ -5,8 +5,8 @@
 
 namespace acplan::costmodel {
 
-// Parameters, elements, that a rank computes with; what is sharded over data
-// parallel ranks is not divided by them.
+// The parameters, in elements, that a rank computes with. Sharding over data parallel ranks
+// does not divide them.
 struct RankParameters {
   double dense = 0;
   double experts = 0;
@@ -16,8 +16,8 @@ RankParameters LayerParametersOfRank(const TrainingJob& job, bool is_moe);
 RankParameters StageParametersOfRank(const TrainingJob& job,
                                      const StageContent& stage);
 
-// The share of an operation's forward pass that runs again in the backward pass; what
-// a plan runs again is not among it.
+// Returns the share of an operation's forward pass that runs again in the backward pass.
+// The recomputation of a plan is not included.
 double RecomputedShare(const LayerOperation& operation,
                        const TrainingStrategy& strategy);
 

@@ -1,11 +1,12 @@
-// What autograd saves of each operator of a block, summed. An operator saves what
-// its derivative reads: a product its input, a norm in float32 the converted input
-// and the normed one, a rotation nothing of what it turns, a gate both factors. A
-// tensor that several save counts once, and a view as the whole that it is of.
+// The sum of the tensors that autograd saves for each operator of a block. An operator
+// saves what its derivative reads: a product its input, a norm in float32 the converted
+// input and the normed one, a rotation nothing of the tensor that it rotates, a gate both
+// factors. A tensor that several operators save counts once, and a view counts as the whole
+// tensor behind it.
 //
-// The peak of a step is where the loss's gradient is made, since logits in float32
-// are the widest of all, three times at once; or in the backward pass of the last
-// block, where the vocabulary is small or blocks are recomputed.
+// The peak of a step is either where the loss's gradient is made, since logits in float32
+// are the widest tensors, three of them at once; or in the backward pass of the last block,
+// if the vocabulary is small or blocks are recomputed.
 #include "costmodel/training/memory/eager_memory.h"
 
 #include <algorithm>
@@ -14,15 +15,15 @@ namespace acplan::costmodel {
 namespace {
 
 constexpr double kHalf = 2;    // bytes of bf16
-constexpr double kSingle = 4;  // of float32
-// For each token and expert that it goes to: index, weights, places and their
-// inverse, 8 bytes each but the weights.
+constexpr double kSingle = 4;  // bytes of float32
+// The bytes for each token and expert that it goes to: index, weights, places and their
+// inverse, 8 bytes each except the weights.
 constexpr double kBytesOfRoute = 40;
 
 double D(int64_t number) { return static_cast<double>(number); }
 
-// Of a norm over `width` elements of a row in `groups` pieces. LayerNorm saves its
-// input itself, which `saves_input` says is no tensor that counts elsewhere.
+// Returns the bytes of a norm over `width` elements of a row in `groups` pieces. LayerNorm
+// saves its input itself; `saves_input` says that this tensor does not count elsewhere.
 double NormBytes(NormKind kind, double width, double groups, bool saves_input) {
   switch (kind) {
     case NormKind::kLayerNorm:
@@ -52,14 +53,15 @@ double QkNormBytes(const ModelShape& shape) {
   return 0;
 }
 
-// A window that is shorter than the sequence needs a mask, with which SDPA takes
-// no grouped queries: keys and values are repeated for each head.
+// Returns whether attention takes a mask. A window that is shorter than the sequence needs
+// one, and with a mask SDPA takes no grouped queries: keys and values are repeated for each
+// head.
 bool HasMask(const ModelShape& shape, const TrainingStrategy& s) {
   return shape.form.has_scores ||
          (shape.sliding_window > 0 && shape.sliding_window < s.sequence);
 }
 
-// Queries, keys and values as attention saves them.
+// Returns the bytes of queries, keys and values as attention saves them.
 double QkvBytes(const ModelShape& shape, bool has_mask) {
   const double queries = D(shape.heads * shape.head_dim);
   const double keys = D(shape.kv_heads * shape.head_dim);
@@ -83,20 +85,20 @@ double LatentBytes(const ModelShape& shape) {
          kHalf * heads * D(shape.qk_nope + shape.v_dim);
 }
 
-// Of a row, but the norms around it.
+// Returns the bytes for a row, without the norms around attention.
 double AttentionBytes(const ModelShape& shape, const TrainingStrategy& s) {
   const double heads = D(shape.heads);
   const double values = heads * D(shape.ValueDim());
-  double bytes = kHalf * D(shape.hidden);  // what the products read
+  double bytes = kHalf * D(shape.hidden);  // the input of the products
   bytes += shape.IsLatent()
                ? LatentBytes(shape)
                : QkNormBytes(shape) + QkvBytes(shape, HasMask(shape, s));
-  bytes += kHalf * values;  // the result, which the product after it reads
+  bytes += kHalf * values;  // the result, which the next product reads
   if (shape.form.has_scores) {
     const double score = kSingle + kHalf + (shape.form.caps_scores ? kHalf : 0);
     return bytes + score * heads * D(s.sequence);
   }
-  bytes += kSingle * heads;  // logarithms of sums
+  bytes += kSingle * heads;  // the logarithms of sums
   if (HasMask(shape, s)) bytes += kHalf * D(s.sequence);
   return bytes + (shape.form.copies_attention ? kHalf * values : 0);
 }
@@ -107,7 +109,7 @@ double ExpertBytes(const ModelShape& shape) {
   const double width = D(shape.expert_feedforward);
   double bytes = kSingle * D(shape.experts) + kBytesOfRoute * top_k;
   if (shape.form.has_wide_router) bytes += kSingle * hidden;
-  // Inputs and results, permuted; gate, up, activation and their product.
+  // Permuted inputs and results; gate, up, activation and their product.
   bytes += top_k * kHalf * (2 * hidden + 4 * width);
   return bytes + kHalf * 4 * D(shape.shared_feedforward);
 }
@@ -138,8 +140,8 @@ double RowsOf(const TrainingStrategy& s) {
   return D(s.microbatch * s.sequence);
 }
 
-// Gradients while a block goes backward: of its widest tensors two, and two of the
-// residual stream.
+// Returns the bytes of gradients during the backward pass of a block: two of its widest
+// tensor, and two of the residual stream.
 double BackwardBytes(const ModelShape& shape, const TrainingStrategy& s) {
   const double gated = shape.is_gated ? 2 : 1;
   const double dense =
@@ -173,10 +175,10 @@ double EagerEndBytes(const ModelShape& shape, const TrainingStrategy& s) {
     of_row += NormBytes(shape.form.norm, hidden, 1, true);
   }
   if (shape.form.has_embedding_dropout) of_row += hidden;
-  of_row += 8;  // labels
+  of_row += 8;  // the labels
   const double rotation =
       shape.has_rope ? kHalf * 2 * D(s.sequence * shape.head_dim) : 0;
-  // Without a fused kernel masks of all scores of each sequence: one, and one for
+  // Without a fused kernel there are masks of all scores of each sequence: one, and one for
   // windows. (SDPA makes its own in each layer.)
   const double masks =
       shape.form.has_scores ? (shape.sliding_window > 0 ? 2 : 1) : 0;
@@ -193,34 +195,36 @@ RankMemory EagerActivations(const TrainingJob& job) {
   const TrainingStrategy& s = job.strategy;
   const int64_t moe = shape.MoeLayers();
   const int64_t dense = shape.layers - moe;
-  // Layers without the window of the others have no repeated heads.
+  // Layers without a window have no repeated heads.
   const int64_t grouped = shape.full_layers;
   const double repeated = shape.form.has_scores
                               ? 0
                               : QkvBytes(shape, true) - QkvBytes(shape, false) +
                                     kHalf * D(s.sequence);
   const bool is_full = s.recomputation == Recomputation::kFull;
-  int64_t again = 0;
+  int64_t recomputed_layers = 0;
   if (is_full) {
-    again = s.full_layers > 0 ? std::min(s.full_layers, shape.layers)
-                              : shape.layers;
+    recomputed_layers = s.full_layers > 0
+                            ? std::min(s.full_layers, shape.layers)
+                            : shape.layers;
   }
-  const int64_t dense_again = std::min(again, dense);
-  const int64_t moe_again = again - dense_again;
+  const int64_t dense_again = std::min(recomputed_layers, dense);
+  const int64_t moe_again = recomputed_layers - dense_again;
   const double dense_bytes = dense > 0 ? EagerLayerBytes(shape, s, false) : 0;
   const double moe_bytes = moe > 0 ? EagerLayerBytes(shape, s, true) : 0;
   RankMemory memory;
-  memory.activations = D(dense - dense_again) * dense_bytes +
-                       D(moe - moe_again) * moe_bytes +
-                       D(again) * kHalf * RowsOf(s) * D(shape.hidden);
-  if (again == 0 && HasMask(shape, s)) {
+  memory.activations =
+      D(dense - dense_again) * dense_bytes + D(moe - moe_again) * moe_bytes +
+      D(recomputed_layers) * kHalf * RowsOf(s) * D(shape.hidden);
+  if (recomputed_layers == 0 && HasMask(shape, s)) {
     memory.activations -= D(grouped) * RowsOf(s) * repeated;
   }
   const double loss = EagerEndBytes(shape, s) + EagerLossBytes(shape, s);
   const double block =
-      BackwardBytes(shape, s) +
-      (again == shape.layers ? (moe > 0 ? moe_bytes : dense_bytes) : 0);
-  // Only one of them is there at the peak.
+      BackwardBytes(shape, s) + (recomputed_layers == shape.layers
+                                     ? (moe > 0 ? moe_bytes : dense_bytes)
+                                     : 0);
+  // Only one of the two exists at the peak.
   if (loss >= block) {
     memory.logits = loss;
   } else {

@@ -1,21 +1,20 @@
-// What a rank holds, by what Megatron-Core and Transformer Engine keep when a step
-// holds most: at the end of a forward pass of the last microbatch that the
-// pipeline lets in before a backward pass.
+// The memory of a rank, from the tensors that Megatron-Core and Transformer Engine keep at
+// the peak of a step: at the end of a forward pass of the last microbatch that the pipeline
+// starts before a backward pass.
 //
-// - Parameters in 16 bits (fp32 ones are in the optimizer), gradients that
-//   microbatches add to, master weights and two moments in float32; what ZeRO
-//   shards is divided by the ranks that share it.
-// - Activations: what each operation of a layer saves (`saved_bytes`), times the
-//   microbatches that are in flight (pipeline_schedule.h).
-// - Of a layer that is recomputed, its input is kept and, while it runs again, all
-//   of one layer; or logits, where these are more. Of selected parts likewise what
-//   they make and drop (DropsItsResult).
-// - Transformer Engine adds gradients of weights to those of earlier microbatches
-//   within the product, and hands autograd an empty tensor of the weight's size in
-//   their stead, one for each shape (get_dummy_wgrad): the weights of a layer
-//   once more.
-// - Beside it the gradients of activations of the layer that runs: five tensors of
-//   the hidden size, which was seen on runs (docs/training_cost_model.md).
+// - Parameters in 16 bits (fp32 ones are in the optimizer), gradients that microbatches add
+//   to, master weights and two moments in float32; the tensors that ZeRO shards are divided
+//   by the ranks that share them.
+// - Activations: the tensors that each operation of a layer saves (`saved_bytes`), times
+//   the microbatches in flight (pipeline_schedule.h).
+// - A recomputed layer keeps its input and, while it runs again, all tensors of one layer;
+//   or there are the logits, if these are more. The same holds for selected parts and the
+//   tensors that they make and drop (DropsItsResult).
+// - Transformer Engine adds gradients of weights to those of earlier microbatches within
+//   the product, and hands autograd an empty tensor of the weight's size in their stead,
+//   one for each shape (get_dummy_wgrad): the weights of a layer once more.
+// - In addition the gradients of activations of the running layer: five tensors of the
+//   hidden size, a number that was seen on runs (docs/training_cost_model.md).
 #include "costmodel/training/memory/step_memory.h"
 
 #include <algorithm>
@@ -32,48 +31,49 @@ namespace acplan::costmodel {
 namespace {
 
 constexpr double kWorkingTensors = 5;
-// Logits in 16 bits, and once more in float32.
+// Logits in 16 bits, and a copy in float32.
 constexpr double kLogitBytes = 6;
 
-// Of the residual stream on a rank, for one microbatch.
+// Returns the elements of the residual stream on a rank, for one microbatch.
 double ResidualElements(const TrainingStrategy& s, const ModelShape& shape) {
   return static_cast<double>(s.microbatch * s.sequence) *
          static_cast<double>(shape.hidden) /
          static_cast<double>(s.context * (s.sequence_parallel ? s.tensor : 1));
 }
 
-// Megatron-LM drops the result of these parts too, where it is only read by what
-// comes right after; of others it keeps what they hand on.
+// Returns whether Megatron-LM also drops the result of a part that only the next operation
+// reads. It keeps the outputs of the other parts.
 bool DropsItsResult(LayerPart part) {
   using enum LayerPart;
   return part == kNorm || part == kMlaUp || part == kActivation ||
          part == kMoeActivation || part == kResidual;
 }
 
-// What the parts of a strategy make and nobody else reads is dropped; what they read
-// from others is kept, as they run again from it.
+// Returns the bytes that a layer keeps if the parts of a strategy are recomputed: tensors
+// that these parts make and that no other part reads are dropped; tensors of other parts
+// that they read are kept, since they run again from them.
 double KeptWithoutParts(const TrainingJob& job, bool is_moe,
                         const std::vector<LayerOperation>& operations) {
   const LayerGraph graph = GraphOfLayer(job, is_moe);
-  OperationSet inside = 0;
+  OperationSet part_set = 0;
   OperationSet droppable = 0;
   for (size_t i = 0; i < operations.size(); ++i) {
     if (!job.strategy.parts.contains(operations[i].part)) continue;
-    inside |= OperationSet{1} << i;
+    part_set |= OperationSet{1} << i;
     if (DropsItsResult(operations[i].part)) droppable |= OperationSet{1} << i;
   }
   OperationSet read_outside = 0;
   for (size_t i = 0; i < operations.size(); ++i) {
-    if ((inside >> i & 1) == 0) read_outside |= graph.operations[i].inputs;
+    if ((part_set >> i & 1) == 0) read_outside |= graph.operations[i].inputs;
   }
-  double kept = graph.WholeBytes();
+  double kept_bytes = graph.WholeBytes();
   for (const GraphTensor& tensor : graph.tensors) {
-    const bool is_inside = (tensor.makers & ~inside) == 0;
+    const bool is_inside = (tensor.makers & ~part_set) == 0;
     const bool is_handed_on =
         tensor.is_output && (tensor.makers & read_outside & ~droppable) != 0;
-    if (is_inside && !is_handed_on) kept -= tensor.bytes;
+    if (is_inside && !is_handed_on) kept_bytes -= tensor.bytes;
   }
-  return kept;
+  return kept_bytes;
 }
 
 LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
@@ -84,14 +84,15 @@ LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
       LayerOperations(job.shape, s, {.is_moe = is_moe});
   for (const LayerOperation& operation : operations) {
     memory.whole += operation.saved_bytes;
-    const double again = is_recomputed ? RecomputedShare(operation, s) : 0;
-    memory.kept += (1 - again) * operation.saved_bytes;
+    const double recomputed_share =
+        is_recomputed ? RecomputedShare(operation, s) : 0;
+    memory.kept_bytes += (1 - recomputed_share) * operation.saved_bytes;
   }
   if (is_recomputed && s.recomputation == Recomputation::kFull) {
-    memory.kept = 2 * ResidualElements(s, job.shape);
+    memory.kept_bytes = 2 * ResidualElements(s, job.shape);
   }
   if (is_recomputed && s.recomputation == Recomputation::kSelective) {
-    memory.kept = KeptWithoutParts(job, is_moe, operations);
+    memory.kept_bytes = KeptWithoutParts(job, is_moe, operations);
   }
   return memory;
 }
@@ -102,25 +103,27 @@ double OffloadedShare(const TrainingStrategy& s, const StageContent& stage) {
                            static_cast<double>(stage.Layers()));
 }
 
-// Of all layers of a stage, for one microbatch, on the GPU and the host.
+// Returns the bytes that all layers of a stage keep for one microbatch, on the GPU and the
+// host.
 double KeptOfStage(const TrainingJob& job, const LayerMemories& layers,
                    const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
   int64_t recomputed = s.full_layers > 0 ? s.full_layers : stage.Layers();
-  double kept = 0;
-  const auto add = [&](const LayerMemory& without, const LayerMemory& with,
-                       int64_t count) {
-    const int64_t again = std::min(recomputed, count);
-    recomputed -= again;
-    kept += static_cast<double>(again) * with.kept +
-            static_cast<double>(count - again) * without.kept;
+  double kept_bytes = 0;
+  const auto add = [&](const LayerMemory& plain_layer,
+                       const LayerMemory& recomputed_layer, int64_t count) {
+    const int64_t recomputed_count = std::min(recomputed, count);
+    recomputed -= recomputed_count;
+    kept_bytes +=
+        static_cast<double>(recomputed_count) * recomputed_layer.kept_bytes +
+        static_cast<double>(count - recomputed_count) * plain_layer.kept_bytes;
   };
   add(layers.dense, layers.dense_again, stage.dense_layers);
   add(layers.moe, layers.moe_again, stage.moe_layers);
-  return kept;
+  return kept_bytes;
 }
 
-// The weights of a layer that have shapes of their own: of experts, one's.
+// Returns the weights of a layer that have distinct shapes: of experts, those of one.
 double WeightsOfLayers(const TrainingJob& job, const StageContent& stage) {
   double sum = 0;
   const auto add = [&](bool is_moe, int64_t count) {
@@ -135,11 +138,11 @@ double WeightsOfLayers(const TrainingJob& job, const StageContent& stage) {
   return sum;
 }
 
-// PyTorch's workspace of cuBLAS, one for each thread that computes, the forward
-// pass's and autograd's (getChosenWorkspaceSize in CUDABlas.cpp; Megatron-LM's
-// deterministic mode sets CUBLAS_WORKSPACE_CONFIG=:4096:8), and Transformer
-// Engine's (get_cublas_workspace_size_bytes; three of them where userbuffers
-// overlap tensor parallelism, initialize_ub).
+// Returns the bytes of workspaces: PyTorch's workspace of cuBLAS, one for each thread that
+// computes, the forward pass's and autograd's (getChosenWorkspaceSize in CUDABlas.cpp;
+// Megatron-LM's deterministic mode sets CUBLAS_WORKSPACE_CONFIG=:4096:8), and Transformer
+// Engine's (get_cublas_workspace_size_bytes; three of them if userbuffers overlap tensor
+// parallelism, initialize_ub).
 double LibraryBytes(const TrainingJob& job) {
   constexpr double kMiB = 1024 * 1024;
   const bool is_hopper = job.cluster.gpu.fp8_rate > 0;  // or later
@@ -152,9 +155,9 @@ double LibraryBytes(const TrainingJob& job) {
   return kMiB * (torch + engine);
 }
 
-// What a stage gathers of parameters that are sharded: a layer, the one that is
-// fetched before it, and the table of the embedding or the logits, which stay;
-// and the gradients of a layer before they are scattered.
+// Returns the bytes that a stage gathers of sharded parameters: a layer, the layer that is
+// fetched ahead of it, and the table of the embedding or the logits, which stays; and the
+// gradients of a layer before they are scattered.
 double GatheredBytes(const TrainingJob& job, const StageContent& stage) {
   const TrainingStrategy& s = job.strategy;
   if (s.zero < 3) return 0;
@@ -174,7 +177,7 @@ double GatheredBytes(const TrainingJob& job, const StageContent& stage) {
   return 2 * (2 * layer + table) + s.gradient_reduce_bytes * layer;
 }
 
-// Parameters, gradients and the optimizer's state.
+// Returns the memory of parameters, gradients and the optimizer's state.
 RankMemory StatesOf(const TrainingJob& job, const RankParameters& p) {
   const TrainingStrategy& s = job.strategy;
   const double dense_ranks =
@@ -215,7 +218,7 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
   const TrainingStrategy& s = job.strategy;
   RankMemory memory = StatesOf(job, StageParametersOfRank(job, stage));
   memory.libraries = LibraryBytes(job);
-  memory.activations = keeping.kept * MicrobatchesInFlight(s, index);
+  memory.activations = keeping.kept_bytes * MicrobatchesInFlight(s, index);
   const double rows = static_cast<double>(s.microbatch * s.sequence) /
                       static_cast<double>(s.context);
   if (stage.has_logits) {
@@ -230,12 +233,12 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
   if (stage.has_embedding && s.drops_embedding) {
     memory.activations += elements * MicrobatchesInFlight(s, index);
   }
-  // What the last norm and the product with the vocabulary read.
+  // The inputs of the last norm and of the product with the vocabulary.
   if (stage.has_logits) memory.logits += 2 * 2 * elements;
-  // When the loss is there no layer runs again: the larger of both counts.
-  if (keeping.again <= memory.logits) return memory;
+  // While the loss exists no layer runs again: the larger of both counts.
+  if (keeping.recomputed_bytes <= memory.logits) return memory;
   memory.logits = 0;
-  memory.working += keeping.again;
+  memory.working += keeping.recomputed_bytes;
   return memory;
 }
 
@@ -249,15 +252,17 @@ RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
     memory.working = eager.working;
     return memory;
   }
-  StageKeeping keeping{.kept = KeptOfStage(job, layers, stage) -
-                               OffloadedBytes(job, layers, stage)};
+  StageKeeping keeping{.kept_bytes = KeptOfStage(job, layers, stage) -
+                                     OffloadedBytes(job, layers, stage)};
   if (job.strategy.recomputation == Recomputation::kFull) {
-    keeping.again = (stage.moe_layers > 0 ? layers.moe : layers.dense).whole;
+    keeping.recomputed_bytes =
+        (stage.moe_layers > 0 ? layers.moe : layers.dense).whole;
   }
   if (job.strategy.recomputation == Recomputation::kSelective) {
-    keeping.again = stage.moe_layers > 0
-                        ? layers.moe_again.whole - layers.moe_again.kept
-                        : layers.dense_again.whole - layers.dense_again.kept;
+    keeping.recomputed_bytes =
+        stage.moe_layers > 0
+            ? layers.moe_again.whole - layers.moe_again.kept_bytes
+            : layers.dense_again.whole - layers.dense_again.kept_bytes;
   }
   return MemoryOfKeeping(job, stage, index, keeping);
 }
@@ -275,7 +280,7 @@ double MostBytesOf(const TrainingJob& job, const LayerMemories& layers,
 double SavedBytesOfLayer(const TrainingJob& job, bool is_moe) {
   const TrainingStrategy& s = job.strategy;
   if (s.implementation == Implementation::kFused) {
-    return MemoryOfLayer(job, is_moe, true).kept;
+    return MemoryOfLayer(job, is_moe, true).kept_bytes;
   }
   if (s.recomputation == Recomputation::kNone) {
     return EagerLayerBytes(job.shape, s, is_moe);

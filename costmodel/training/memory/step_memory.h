@@ -7,14 +7,14 @@
 
 namespace acplan::costmodel {
 
-// What a rank of a stage holds when it holds most, bytes.
+// The bytes that a rank of a stage holds at its peak.
 struct RankMemory {
-  double parameters = 0;  // in the products' 16 bits
+  double parameters = 0;  // in the 16 bits of products
   double gradients = 0;
   double optimizer = 0;    // master weights and two moments
   double activations = 0;  // kept for the backward passes in flight
-  double logits = 0;       // of the loss, on the stage that has them
-  double working = 0;      // of the layer that runs: gathered, recomputed
+  double logits = 0;       // those of the loss, on the stage that has them
+  double working = 0;      // of the running layer: gathered, recomputed
   double libraries = 0;    // workspaces of cuBLAS
 
   double Total() const {
@@ -25,17 +25,17 @@ struct RankMemory {
 
 struct StepMemory {
   std::vector<RankMemory> stages = {};
-  // The stage that holds most.
+  // Returns the stage with the highest peak.
   const RankMemory& Worst() const;
 };
 
-// What a layer holds of a microbatch, bytes.
+// The bytes that a layer holds for a microbatch.
 struct LayerMemory {
-  double kept = 0;   // for the backward pass
-  double whole = 0;  // without recomputation
+  double kept_bytes = 0;  // kept for the backward pass
+  double whole = 0;       // all of it, without recomputation
 };
 
-// Of the layers of a model, recomputed and not; depends on the strategy as
+// The memory of the layers of a model, recomputed and not. It depends on the strategy as
 // UnitTimes does.
 struct LayerMemories {
   LayerMemory dense = {};
@@ -45,33 +45,34 @@ struct LayerMemories {
 };
 LayerMemories MemoriesOfLayers(const TrainingJob& job);
 
-// The memory of stage `index`. For searches; checks nothing.
+// Returns the memory of stage `index`. It is meant for searches, and checks nothing.
 RankMemory MemoryOfStage(const TrainingJob& job, const LayerMemories& layers,
                          const StageContent& stage, size_t index);
 
-// Of the stage that holds most. Of stages that are alike that is the first, which has
-// most microbatches in flight.
+// Returns the bytes of the stage with the highest peak. Among equal stages that is the
+// first one, which has most microbatches in flight.
 double MostBytesOf(const TrainingJob& job, const LayerMemories& layers,
                    const std::vector<StageKind>& kinds);
 
-// What the layers of a stage hold of a microbatch, bytes: kept for its backward
-// pass, and made again while a layer goes back.
+// The bytes that the layers of a stage hold for a microbatch: kept for its backward pass,
+// and recomputed during the backward pass of a layer.
 struct StageKeeping {
-  double kept = 0;
-  double again = 0;
+  double kept_bytes = 0;
+  double recomputed_bytes = 0;
 };
 RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
                            size_t index, const StageKeeping& keeping);
 
-// What a stage keeps of a microbatch and sends to the host until its backward pass:
-// the share that offloaded layers are of its layers.
+// Returns the bytes that a stage keeps of a microbatch and sends to the host until its
+// backward pass: the share of offloaded layers among its layers.
 double OffloadedBytes(const TrainingJob& job, const LayerMemories& layers,
                       const StageContent& stage);
 
-// What a layer keeps of a microbatch for its backward pass, recomputed or not.
+// Returns the bytes that a layer keeps of a microbatch for its backward pass, recomputed or
+// not.
 double SavedBytesOfLayer(const TrainingJob& job, bool is_moe);
 
-// The memory of each stage of the pipeline. `job.strategy.microbatch` must be set.
+// Returns the memory of each stage of the pipeline. `job.strategy.microbatch` must be set.
 StepMemory PredictStepMemory(const TrainingJob& job);
 
 }  // namespace acplan::costmodel

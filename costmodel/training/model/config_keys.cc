@@ -14,8 +14,7 @@ using graph::JsonField;
 
 constexpr int64_t kMostSize = INT32_MAX;
 
-// Keys that change neither what a model holds nor how long it takes, by what their
-// names contain.
+// Keys that change neither a model's memory nor its time, by parts of their names.
 constexpr auto kHarmless =
     std::to_array<std::string_view>({"_token_id",
                                      "token_index",
@@ -108,7 +107,7 @@ constexpr auto kHarmless =
                                      "seq_aux",
                                      "tie_encoder_decoder"});
 
-// Parts that the models here do not have.
+// Names of parts that the models here do not have.
 constexpr auto kForeign =
     std::to_array<std::string_view>({"mamba",
                                      "ssm",
@@ -144,7 +143,7 @@ bool ContainsAny(std::string_view key, const auto& words) {
   });
 }
 
-// Nothing, no, zero, or an empty list.
+// Returns whether a value is null, false, zero, or empty.
 bool SaysNothing(const nlohmann::json& value) {
   if (value.is_null()) return true;
   if (value.is_boolean()) return !value.get<bool>();
@@ -153,7 +152,7 @@ bool SaysNothing(const nlohmann::json& value) {
          (value.is_string() && value.get<std::string>().empty());
 }
 
-// What every file says of a model.
+// Returns whether a key is a size that every file has.
 bool IsMainSize(std::string_view name) {
   return name == "vocab_size" || name == "hidden_size" ||
          name == "intermediate_size" || name == "num_hidden_layers" ||
@@ -171,14 +170,14 @@ ConfigKeys::ConfigKeys(JsonField config, std::string_view defaults,
 
 std::optional<JsonField> ConfigKeys::Find(KeyNames names) {
   bool is_said = false;
-  std::optional<JsonField> found;
+  std::optional<JsonField> field;
   for (const std::string_view name : names) {
     if (!config_.json().contains(name)) continue;
-    used_.emplace(name);
+    used_keys_.emplace(name);
     is_said = true;
-    if (!found && config_.Has(name)) found = config_.Get(name);
+    if (!field && config_.Has(name)) field = config_.Get(name);
   }
-  if (is_said || (!is_part_ && IsMainSize(*names.begin()))) return found;
+  if (is_said || (!is_part_ && IsMainSize(*names.begin()))) return field;
   for (const std::string_view name : names) {
     if (defaults_.Has(name)) return defaults_.Get(name);
   }
@@ -186,34 +185,34 @@ std::optional<JsonField> ConfigKeys::Find(KeyNames names) {
 }
 
 int64_t ConfigKeys::Size(KeyNames names) {
-  const std::optional<JsonField> found = Find(names);
-  if (!found) return config_.Get(*names.begin()).Int(1, kMostSize);
-  return found->Int(1, kMostSize);
+  const std::optional<JsonField> field = Find(names);
+  if (!field) return config_.Get(*names.begin()).Int(1, kMostSize);
+  return field->Int(1, kMostSize);
 }
 
 int64_t ConfigKeys::SizeOr(KeyNames names, int64_t fallback) {
-  const std::optional<JsonField> found = Find(names);
-  return found ? found->Int(0, kMostSize) : fallback;
+  const std::optional<JsonField> field = Find(names);
+  return field ? field->Int(0, kMostSize) : fallback;
 }
 
 bool ConfigKeys::Flag(std::string_view name, bool fallback) {
-  const std::optional<JsonField> found = Find({name});
-  return found ? found->Bool() : fallback;
+  const std::optional<JsonField> field = Find({name});
+  return field ? field->Bool() : fallback;
 }
 
 double ConfigKeys::Share(KeyNames names) {
-  const std::optional<JsonField> found = Find(names);
-  if (!found) return 0;
-  const double share = found->NonNegativeNumber();
-  if (share > 1) found->Fail("a number from 0 to 1");
+  const std::optional<JsonField> field = Find(names);
+  if (!field) return 0;
+  const double share = field->NonNegativeNumber();
+  if (share > 1) field->Fail("a number from 0 to 1");
   return share;
 }
 
 std::vector<int64_t> ConfigKeys::Numbers(std::string_view name) {
   std::vector<int64_t> numbers;
-  const std::optional<JsonField> found = Find({name});
-  if (!found) return numbers;
-  for (const JsonField& element : found->Elements()) {
+  const std::optional<JsonField> field = Find({name});
+  if (!field) return numbers;
+  for (const JsonField& element : field->Elements()) {
     numbers.push_back(element.Int(0, kMostSize));
   }
   return numbers;
@@ -221,7 +220,7 @@ std::vector<int64_t> ConfigKeys::Numbers(std::string_view name) {
 
 void ConfigKeys::Ignore(std::string_view beginning) {
   for (const auto& [key, value] : config_.json().items()) {
-    if (key.starts_with(beginning)) used_.insert(key);
+    if (key.starts_with(beginning)) used_keys_.insert(key);
   }
 }
 
@@ -240,7 +239,7 @@ std::vector<std::string> ForeignKeys(const JsonField& config) {
 std::vector<std::string> ConfigKeys::UnusedKeys(bool has_experts) const {
   std::vector<std::string> unused;
   for (const auto& [key, value] : config_.json().items()) {
-    if (used_.contains(key) || SaysNothing(value)) continue;
+    if (used_keys_.contains(key) || SaysNothing(value)) continue;
     if (ContainsAny(key, kHarmless)) continue;
     if (ContainsAny(key, kForeign) ||
         (!has_experts && ContainsAny(key, kOfExperts))) {

@@ -12,37 +12,39 @@
 
 namespace acplan::costmodel {
 
-// Names of the same thing; complaints say the first.
+// Alternative names of a key; errors name the first one.
 using KeyNames = std::initializer_list<std::string_view>;
 
-// The keys of a model's configuration, and which of them were asked for. What it does
-// not say is taken from `defaults` (JSON); of a whole file, the sizes that every file
-// says are not.
+// The keys of a model's configuration, and a record of the keys that were asked for. A key
+// that it lacks is taken from `defaults` (JSON). A configuration that is a whole file, and
+// not a part, must have the sizes that every file has.
 class ConfigKeys {
  public:
   ConfigKeys(graph::JsonField config, std::string_view defaults, bool is_part);
 
-  // The value of the first of these keys that is said, else the default's. Null says
-  // that there is none.
+  // Returns the value of the first of these keys that the configuration has, else the
+  // default's. Returns nothing if the value is null.
   std::optional<graph::JsonField> Find(KeyNames names);
   bool Has(KeyNames names) { return Find(names).has_value(); }
 
-  // At least 1. Fails where nothing says it.
+  // Returns a size of at least 1. Fails if there is none.
   int64_t Size(KeyNames names);
-  int64_t SizeOr(KeyNames names, int64_t fallback);  // at least 0
+  // Returns a size of at least 0.
+  int64_t SizeOr(KeyNames names, int64_t fallback);
   bool Flag(std::string_view name, bool fallback);
-  double Share(KeyNames names);  // 0 where nothing says it
-  // Whole numbers of a list, at least 0; empty where there is none.
+  // Returns a number from 0 to 1; 0 if there is none.
+  double Share(KeyNames names);
+  // Returns the whole numbers, at least 0, of a list; nothing if there is none.
   std::vector<int64_t> Numbers(std::string_view name);
 
-  // Takes keys that begin so for used.
+  // Marks the keys that begin with `beginning` as used.
   void Ignore(std::string_view beginning);
 
   const graph::JsonField& config() const { return config_; }
 
-  // Keys that nothing asked for and that are not known to leave sizes as they are.
-  // Of these, such as name parts that models of these types do not have (state
-  // spaces, linear attention; experts where `has_experts` is not set) fail.
+  // Returns the keys that nothing asked for and that are not known to be harmless. Fails if
+  // such a key names a part that models of these types do not have (state spaces, linear
+  // attention; experts, if `has_experts` is false).
   std::vector<std::string> UnusedKeys(bool has_experts) const;
 
  private:
@@ -50,10 +52,10 @@ class ConfigKeys {
   nlohmann::json default_document_;
   graph::JsonField defaults_;
   bool is_part_;
-  std::set<std::string, std::less<>> used_ = {};
+  std::set<std::string, std::less<>> used_keys_ = {};
 };
 
-// Keys that name parts which no model here has, such as state spaces.
+// Returns the keys that name parts which no model here has, such as state spaces.
 std::vector<std::string> ForeignKeys(const graph::JsonField& config);
 
 }  // namespace acplan::costmodel

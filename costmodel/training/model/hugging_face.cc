@@ -1,6 +1,6 @@
-// A configuration says sizes by keys of many names, and its model_type says the rest
-// (model_types.h). Which layers have experts, and which attend to a window, is a list
-// of layers in some files and a rule in others; both become a list here.
+// A configuration gives sizes under keys of many names, and its model_type implies the rest
+// (model_types.h). The layers that have experts, and those that attend to a window, are
+// listed in some files and follow from a rule in others; both become a list here.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ bool IsPlain(std::string_view type) {
          type == "mpt";
 }
 
-// GPT-2, BLOOM, GPT-NeoX and MPT: LayerNorm, biases, a plain GELU.
+// Parses GPT-2, BLOOM, GPT-NeoX and MPT: LayerNorm, biases, a plain GELU.
 ModelShape ParsePlain(ConfigKeys& config, std::string_view type) {
   ModelShape shape{
       .layers = config.Size({"n_layer", "num_hidden_layers", "n_layers"}),
@@ -48,7 +48,7 @@ ModelShape ParsePlain(ConfigKeys& config, std::string_view type) {
   shape.kv_heads = shape.heads;
   shape.head_dim = shape.hidden / shape.heads;
   shape.feedforward = 4 * shape.hidden;
-  // The others have no key for it: what a configuration says there is ignored.
+  // The other types have no key for it: the configuration's value is ignored.
   if (type == "gpt2")
     shape.feedforward = config.SizeOr({"n_inner"}, shape.feedforward);
   if (type == "gpt_neox")
@@ -76,7 +76,7 @@ void Refuse(LayerFlags& flags, const std::vector<int64_t>& layers) {
   }
 }
 
-// "dense" and "sparse", or 0 and 1, of each layer.
+// Parses a list of "dense" and "sparse", or of 0 and 1, for the layers.
 std::optional<LayerFlags> ListedMoeLayers(ConfigKeys& config, int64_t layers) {
   const std::optional<JsonField> list =
       config.Find({"mlp_layer_types", "moe_layer_freq", "is_moe_layer"});
@@ -97,8 +97,8 @@ std::optional<LayerFlags> ListedMoeLayers(ConfigKeys& config, int64_t layers) {
   return flags;
 }
 
-// Every so many layers one has experts: the last one of these (decoder_sparse_step
-// and others), or the first (moe_layer_freq).
+// Keeps experts only in one of every `step` layers: the last one (decoder_sparse_step and
+// others), or the first (moe_layer_freq).
 void KeepEvery(LayerFlags& flags, int64_t step, bool is_last) {
   for (size_t i = 0; i < flags.size(); ++i) {
     const auto position = static_cast<int64_t>(i) + (is_last ? 1 : 0);
@@ -109,10 +109,10 @@ void KeepEvery(LayerFlags& flags, int64_t step, bool is_last) {
 LayerFlags MoeLayers(ConfigKeys& config, int64_t layers) {
   if (auto listed = ListedMoeLayers(config, layers)) return *listed;
   LayerFlags flags(static_cast<size_t>(layers), true);
-  const auto kept = config.Numbers("moe_layers");
-  if (!kept.empty()) {
+  const auto expert_layers = config.Numbers("moe_layers");
+  if (!expert_layers.empty()) {
     std::fill(flags.begin(), flags.end(), false);
-    for (const int64_t layer : kept) {
+    for (const int64_t layer : expert_layers) {
       if (layer < layers) flags[layer] = true;
     }
     config.Find({"interleave_moe_layer_step"});
@@ -139,7 +139,7 @@ LayerFlags MoeLayers(ConfigKeys& config, int64_t layers) {
   return flags;
 }
 
-// Without any layer of experts a model has none.
+// Sets the layers with experts. A model without any such layer has no experts.
 ModelShape WithMoeLayers(ModelShape shape, const LayerFlags& flags) {
   shape.dense_layers = std::count(flags.begin(), flags.end(), false);
   if (shape.dense_layers == shape.layers) {
@@ -182,7 +182,7 @@ ModelShape WithExperts(ModelShape shape, ConfigKeys& config,
     return shape;
   }
   if (shape.experts == 0) {
-    // Complains of the name that most files of this kind have.
+    // Fails with the name that most files of this kind have.
     config.Size({type.is_latent ? "n_routed_experts" : "num_local_experts"});
   }
   shape.top_k = config.Size({"num_experts_per_tok", "experts_per_token",
@@ -195,8 +195,8 @@ ModelShape WithExperts(ModelShape shape, ConfigKeys& config,
   }
   shape.shared_feedforward = SharedWidth(shape, config, type);
   const int64_t groups = config.SizeOr({"n_group"}, 1);
-  const int64_t chosen = config.SizeOr({"topk_group"}, 0);
-  shape.routed_groups = groups > 1 ? chosen : 0;
+  const int64_t chosen_groups = config.SizeOr({"topk_group"}, 0);
+  shape.routed_groups = groups > 1 ? chosen_groups : 0;
   if (type.has_shared_gate) shape.moe_vectors += shape.hidden;
   if (type.has_route_bias) shape.moe_vectors += shape.experts;
   shape.has_expert_bias = type.has_expert_bias;
@@ -215,7 +215,8 @@ ModelShape WithLatentAttention(ModelShape shape, ConfigKeys& config) {
   return shape;
 }
 
-// Of each layer whether it attends to everything, as a list says it.
+// Returns the number of layers that attend to everything, if the configuration lists the
+// layers.
 std::optional<int64_t> ListedFullLayers(ConfigKeys& config, int64_t layers) {
   for (const int64_t kind : config.Numbers("attn_type_list")) {
     if (kind != 1)
@@ -242,7 +243,8 @@ std::optional<int64_t> ListedFullLayers(ConfigKeys& config, int64_t layers) {
   return full;
 }
 
-// "LLLG", again and again: three layers with a window and one without.
+// Returns the number of layers without a window, for a repeating pattern: "LLLG" is three
+// layers with a window and one without.
 int64_t FullLayersOfLetters(const std::string& letters, int64_t layers) {
   int64_t full = 0;
   for (int64_t i = 0; i < layers && !letters.empty(); ++i) {
@@ -257,13 +259,13 @@ int64_t FullLayersByRule(ConfigKeys& config, const ModelType& type,
     return std::min(layers, config.SizeOr({"max_window_layers"}, 0));
   }
   if (type.windows != WindowRule::kAlternate) return 0;
-  // Chunks are of the layers that rotate.
+  // Layers that rotate have chunks.
   const std::vector<int64_t> rotates = config.Numbers("no_rope_layers");
   if (!rotates.empty()) {
     return std::min<int64_t>(layers,
                              std::count(rotates.begin(), rotates.end(), 0));
   }
-  // Newer files say the pattern under a name that begins with a line.
+  // Newer files have the pattern under a name that begins with an underscore.
   const auto pattern =
       config.Find({"sliding_window_pattern", "_sliding_window_pattern",
                    "no_rope_layer_interval"});
@@ -277,7 +279,7 @@ int64_t FullLayersByRule(ConfigKeys& config, const ModelType& type,
 ModelShape WithWindow(ModelShape shape, ConfigKeys& config,
                       const ModelType& type) {
   if (!type.other_layers.empty()) {
-    config.config().Get("layer_types");  // complains where it is missing
+    config.config().Get("layer_types");  // fails if it is missing
     config.Ignore(type.other_layers);
   }
   const auto listed = ListedFullLayers(config, shape.layers);
@@ -328,7 +330,7 @@ ModelShape WithBiasesAndNorms(ModelShape shape, ConfigKeys& config,
   return shape;
 }
 
-// Llama and what follows it.
+// Parses Llama and the types that are derived from it.
 ModelShape ParseLlamaLike(ConfigKeys& config, const ModelType& type) {
   ModelShape shape{.layers = config.Size({"num_hidden_layers"}),
                    .hidden = config.Size({"hidden_size"}),
@@ -343,7 +345,7 @@ ModelShape ParseLlamaLike(ConfigKeys& config, const ModelType& type) {
                           : config.Size({"intermediate_size"});
   const auto kv_heads = config.Find({"num_key_value_heads"});
   shape.kv_heads = kv_heads ? kv_heads->Int(1, INT32_MAX) : shape.heads;
-  // A default is of the default's heads.
+  // A default belongs to the default number of heads.
   if (!config.config().Has("num_key_value_heads") &&
       shape.heads % shape.kv_heads != 0) {
     shape.kv_heads = shape.heads;
@@ -392,7 +394,7 @@ ModelShape WithDropouts(ModelShape shape, ConfigKeys& config) {
       fmt::join(ModelTypeNames(), ", ")));
 }
 
-// The text's part of a model of several, or nothing.
+// Returns the text's part of a model of several parts, or nothing.
 std::optional<JsonField> TextPart(const JsonField& root) {
   for (const std::string_view key :
        {"text_config", "language_config", "llm_config", "thinker_config"}) {
@@ -404,10 +406,11 @@ std::optional<JsonField> TextPart(const JsonField& root) {
   return {};
 }
 
-// A part may leave its type to the whole's (gemma3 has a gemma3_text).
+// Returns the type of a part. It may be implied by the whole's type (gemma3 has a
+// gemma3_text).
 const ModelType& TypeOf(const JsonField& root, const JsonField& config) {
-  const JsonField named = config.Has("model_type") ? config : root;
-  const JsonField name = named.Get("model_type");
+  const JsonField owner = config.Has("model_type") ? config : root;
+  const JsonField name = owner.Get("model_type");
   const ModelType* type = FindModelType(name.String());
   if (type == nullptr) FailOfType(name, config);
   return *type;
@@ -446,7 +449,7 @@ ModelConfig ParseModelConfig(std::string_view text, std::string_view file) {
   } else {
     shape = ParseLlamaLike(config, type);
   }
-  // Logits belong to the whole, where it says so.
+  // The whole's setting for the logits takes precedence, if it has one.
   if (part && root.Has("tie_word_embeddings")) {
     shape.is_tied = root.Get("tie_word_embeddings").Bool();
   }

@@ -44,7 +44,8 @@ double NormParameters(const ModelShape& shape) {
   return count;
 }
 
-// Of queries, keys and values; latent ones have it on the way down.
+// Returns the elements of the bias of queries, keys and values. With latent attention it
+// belongs to the down projections.
 double QueryBias(const ModelShape& shape) {
   if (shape.IsLatent()) {
     return static_cast<double>(shape.q_rank + shape.kv_rank + shape.qk_rope);
@@ -55,7 +56,7 @@ double QueryBias(const ModelShape& shape) {
 
 double BiasParameters(const ModelShape& shape, bool is_moe) {
   const double hidden = static_cast<double>(shape.hidden);
-  // A gated feed-forward has two products upwards.
+  // A gated feed-forward has two up projections.
   const int64_t ups = shape.FeedforwardMatrices() - 1;
   double count = 0;
   if (shape.has_query_bias) count += QueryBias(shape);

@@ -1,5 +1,5 @@
-// Generated from the configuration classes of transformers 5.23: the sizes that each
-// takes where a configuration does not say them.
+// Generated from the configuration classes of transformers 5.23: the sizes that each class
+// uses if a configuration does not give them.
 #include <algorithm>
 #include <iterator>
 
@@ -258,8 +258,8 @@ constexpr TypeDefaults kDefaults[] = {
 }  // namespace
 
 std::string_view DefaultsOfType(std::string_view name) {
-  const auto* found = std::ranges::find(kDefaults, name, &TypeDefaults::name);
-  return found == std::end(kDefaults) ? "{}" : found->json;
+  const auto* match = std::ranges::find(kDefaults, name, &TypeDefaults::name);
+  return match == std::end(kDefaults) ? "{}" : match->json;
 }
 
 }  // namespace acplan::costmodel

@@ -13,7 +13,7 @@ constexpr ConfigSwitch kUseBias = {"use_bias"};
 
 constexpr ModelType Llama(std::string_view name) { return {.name = name}; }
 
-// Biases of attention by a key.
+// Returns a type whose biases of attention depend on a key.
 constexpr ModelType Biased(std::string_view name) {
   return {.name = name,
           .query_bias = kAttentionBias,
@@ -251,7 +251,7 @@ struct OtherName {
   std::string_view type;
 };
 
-// Names of parts of larger models, and of models that use another's code.
+// Names of parts of larger models, and of models that use the code of another one.
 constexpr OtherName kOtherNames[] = {
     {"gemma3", "gemma3_text"},
     {"glm4v", "glm4"},
@@ -281,8 +281,8 @@ const ModelType* FindModelType(std::string_view name) {
   for (const OtherName& other : kOtherNames) {
     if (other.name == name) name = other.type;
   }
-  const auto* found = std::ranges::find(kTypes, name, &ModelType::name);
-  return found == std::end(kTypes) ? nullptr : found;
+  const auto* match = std::ranges::find(kTypes, name, &ModelType::name);
+  return match == std::end(kTypes) ? nullptr : match;
 }
 
 std::vector<std::string_view> ModelTypeNames() {

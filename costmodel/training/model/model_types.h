@@ -8,29 +8,31 @@
 
 namespace acplan::costmodel {
 
-// What a key of the configuration decides; without a key it is always so.
+// A property that a key of the configuration decides; without a key, `otherwise` always
+// holds.
 struct ConfigSwitch {
   std::string_view key = {};
-  bool otherwise = false;  // where the configuration does not say
+  bool otherwise = false;  // if the configuration does not have the key
 };
 
-// Which layers attend to a window where the configuration does not list them.
+// The rule for the layers that attend to a window if the configuration does not list them.
 enum class WindowRule {
   kNever,
-  kAlways,     // where there is a window
-  kFlag,       // where use_sliding_window says so, from max_window_layers on
-  kAlternate,  // all but every n-th
+  kAlways,     // if there is a window
+  kFlag,       // if use_sliding_window is set, from max_window_layers on
+  kAlternate,  // all except every n-th
 };
 
-// The sizes of a feed-forward beside experts.
+// The size of the feed-forward that runs beside experts.
 enum class SharedExperts {
-  kByCount,    // so many experts that all tokens pass
-  kByWidth,    // one of a width of its own
-  kOneExpert,  // one more of the experts' width, never told (Llama 4)
+  kByCount,  // a number of experts that all tokens pass
+  kByWidth,  // one expert with a separate width
+  // One more expert of the common width, which is never mentioned (Llama 4).
+  kOneExpert,
 };
 
-// How transformers writes a `model_type`, as far as a configuration does not say.
-// Llama's is the default.
+// The implementation of a `model_type` in transformers, as far as a configuration does not
+// describe it. The defaults are Llama's.
 struct ModelType {
   std::string_view name = {};
   bool is_gated = true;
@@ -50,26 +52,27 @@ struct ModelType {
   bool has_shared_gate = false;         // a number for each token (Qwen 2)
   bool has_route_bias = false;          // a trained number for each expert
   bool has_sinks = false;               // a number for each head
-  bool has_activation_weights = false;  // two numbers a layer
+  bool has_activation_weights = false;  // two numbers per layer
   bool is_clamped = false;
   WindowRule windows = WindowRule::kNever;
-  int64_t full_every = 0;  // of kAlternate
-  // Layers of another kind, by the beginning of their keys: the configuration must
-  // list its layers, and have none of these.
+  int64_t full_every = 0;  // for kAlternate
+  // Layers of another kind, given by the beginning of their keys: the configuration must
+  // list its layers, and none of these may be among them.
   std::string_view other_layers = {};
-  // A key that must not be true, since what it adds is not counted.
+  // A key that must not be true, since the part that it adds is not counted.
   std::string_view refused = {};
 };
 
-// By the name of a type or of another that is written the same way; nothing where
+// Returns the type with this name, or the type that is implemented in the same way; null if
 // there is none.
 const ModelType* FindModelType(std::string_view name);
 
-// The names that FindModelType knows, sorted.
+// Returns the names that FindModelType knows, sorted.
 std::vector<std::string_view> ModelTypeNames();
 
-// What transformers takes where a configuration is silent, JSON. It holds for parts
-// of a configuration, which are written without what is as usual.
+// Returns the defaults of transformers for keys that a configuration lacks, as JSON. They
+// apply to parts of a configuration, which are written without values that equal the
+// default.
 std::string_view DefaultsOfType(std::string_view name);
 
 }  // namespace acplan::costmodel

@@ -9,11 +9,11 @@
 namespace acplan::costmodel {
 namespace {
 
-// The least pairs of both measures so far: as the GPU's seconds rise, the host's
-// fall.
+// The least pairs of both measures so far: as the GPU's seconds rise, the host's fall.
 class Staircase {
  public:
-  // Whether a pair there is takes no longer by either measure; else adds this one.
+  // Returns whether an existing pair takes no longer by either measure; if not, adds this
+  // one.
   bool StandsFor(double gpu, double host) {
     auto after = least_.upper_bound(gpu);
     if (after != least_.begin() && std::prev(after)->second <= host) {
@@ -32,10 +32,10 @@ class Staircase {
   std::map<double, double> least_ = {};
 };
 
-// An object, so that sorting inlines it: most of a search's time goes here.
+// A function object, so that sorting inlines it: most of a search's time is spent here.
 struct IsBefore {
   bool operator()(const ChoiceLabel& a, const ChoiceLabel& b) const {
-    if (a.left != b.left) return a.left < b.left;
+    if (a.open_layers != b.open_layers) return a.open_layers < b.open_layers;
     if (a.has_large != b.has_large) return b.has_large;
     if (a.bytes != b.bytes) return a.bytes < b.bytes;
     return std::tie(a.gpu, a.host) < std::tie(b.gpu, b.host);
@@ -44,24 +44,25 @@ struct IsBefore {
 
 }  // namespace
 
-void AddUndominated(std::vector<ChoiceLabel> added,
+void AddUndominated(std::vector<ChoiceLabel> added_labels,
                     std::vector<ChoiceLabel>& labels) {
-  std::sort(added.begin(), added.end(), IsBefore());
+  std::sort(added_labels.begin(), added_labels.end(), IsBefore());
   const auto middle = static_cast<std::ptrdiff_t>(labels.size());
-  labels.insert(labels.end(), added.begin(), added.end());
+  labels.insert(labels.end(), added_labels.begin(), added_labels.end());
   std::inplace_merge(labels.begin(), labels.begin() + middle, labels.end(),
                      IsBefore());
   Staircase stairs;
-  size_t kept = 0;
+  size_t kept_count = 0;
   for (size_t i = 0; i < labels.size(); ++i) {
     const ChoiceLabel label = labels[i];
-    if (kept > 0 && (labels[kept - 1].left != label.left ||
-                     labels[kept - 1].has_large != label.has_large)) {
+    if (kept_count > 0 &&
+        (labels[kept_count - 1].open_layers != label.open_layers ||
+         labels[kept_count - 1].has_large != label.has_large)) {
       stairs.Clear();
     }
-    if (!stairs.StandsFor(label.gpu, label.host)) labels[kept++] = label;
+    if (!stairs.StandsFor(label.gpu, label.host)) labels[kept_count++] = label;
   }
-  labels.resize(kept);
+  labels.resize(kept_count);
 }
 
 }  // namespace acplan::costmodel

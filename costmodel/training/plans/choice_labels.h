@@ -9,21 +9,23 @@
 
 namespace acplan::costmodel {
 
-// Numbers of layers of the policies so far.
+// The numbers of layers that have each of the policies so far.
 struct ChoiceLabel {
-  int64_t left = 0;  // layers of the kind that is walked
+  int64_t open_layers = 0;  // the remaining layers of the current kind
   double bytes = 0;
   double gpu = 0;
   double host = 0;
   double excess = 0;
-  bool has_large = false;  // a policy of this kind that the bound t asks for
-  int32_t record = -1;     // of how it came about, but for what it took last:
+  // Has a policy of this kind that the bound t requires.
+  bool has_large = false;
+  // The record of the label's history, except for its last step, which follows:
+  int32_t record = -1;
   int32_t kind = 0;
   int32_t policy = 0;
-  int32_t count = 0;  // layers; 0: that is recorded, too
+  int32_t count = 0;  // layers; 0 if this step is recorded, too
 };
 
-// What a label took after another record's.
+// A step of a label, after the steps of an earlier record.
 struct ChoiceRecord {
   int32_t before = -1;
   int32_t kind = 0;
@@ -31,7 +33,7 @@ struct ChoiceRecord {
   int32_t count = 0;
 };
 
-// Records what a label took last, so that it may take more. Most labels are dropped
+// Records a label's last step, so that it can take another one. Most labels are dropped
 // before that.
 inline void RecordLast(ChoiceLabel& label, std::vector<ChoiceRecord>& records) {
   if (label.count == 0) return;
@@ -45,7 +47,7 @@ struct ChoiceStep {
   size_t kind = 0;
   size_t policy = 0;
   double excess = 0;
-  bool is_last = false;  // of its kind: takes all layers that are left
+  bool is_last = false;  // the last of its kind: takes all remaining layers
 };
 
 struct FoundChoice {
@@ -53,36 +55,37 @@ struct FoundChoice {
   int32_t record = -1;
 };
 
-// When a search for a choice ends before it is complete.
+// The limits of a search for a choice, which end it before it is complete.
 class ChoiceMeter {
  public:
   explicit ChoiceMeter(const ChoiceEffort& effort) : effort_(effort) {}
 
-  // Asked once a label that is continued; `records` of labels there are in all.
-  // The first time, the clock is asked: of many small searches none would be
-  // stopped otherwise. A label may be continued by thousands of policies.
+  // Returns whether the search has to stop. Called once for each label that is continued;
+  // `records` is the number of records of all labels. The first call reads the clock:
+  // otherwise none of many small searches would ever be stopped. A label may be continued
+  // by thousands of policies.
   bool IsStopped(size_t records) {
     constexpr size_t kMostRecords = 16'000'000;  // 256 MB
     constexpr int64_t kLabelsBetween = 16;
     is_stopped_ = is_stopped_ || records > kMostRecords ||
-                  (effort_.is_stopped && asked_++ % kLabelsBetween == 0 &&
+                  (effort_.is_stopped && calls_++ % kLabelsBetween == 0 &&
                    effort_.is_stopped());
     return is_stopped_;
   }
-  // Whether it was stopped, or these are more labels than there may be at once.
+  // Returns whether the search was stopped, or `labels` is more than the limit.
   bool IsSpent(size_t labels) const {
     return is_stopped_ || labels > effort_.most_labels;
   }
 
  private:
   const ChoiceEffort& effort_;
-  int64_t asked_ = 0;
+  int64_t calls_ = 0;
   bool is_stopped_ = false;
 };
 
-// Adds labels to others that are in order, and drops those that another one stands
-// for, with as many layers left, no more bytes and no more seconds by either measure.
-void AddUndominated(std::vector<ChoiceLabel> added,
+// Adds labels to a sorted list of others, and drops those that another one dominates: one
+// with as many remaining layers, no more bytes and no more seconds by either measure.
+void AddUndominated(std::vector<ChoiceLabel> added_labels,
                     std::vector<ChoiceLabel>& labels);
 
 }  // namespace acplan::costmodel

@@ -1,11 +1,10 @@
-// Enumeration of all sets of kept tensors, of which there are few: what a layer saves
-// are some ten tensors.
+// Enumeration of all sets of kept tensors, of which there are few: a layer saves about ten
+// tensors.
 //
-// A set from which a tensor can be dropped without that more runs again is beaten by
-// the set without it, whatever bytes and times are: fewer bytes, the same operations.
-// So only sets of which each tensor is worth something are remembered
-// (SetsOfPolicies), and of these the policies that no other one beats by the numbers
-// of a job (PoliciesOfLayer).
+// A set from which a tensor can be dropped without more recomputation is beaten by the set
+// without it, whatever bytes and times are: fewer bytes, the same operations. So only sets
+// in which each tensor is worth keeping are remembered (SetsOfPolicies), and among these
+// the policies that no other one beats by the numbers of a job (PoliciesOfLayer).
 #include "costmodel/training/plans/layer_policies.h"
 
 #include <algorithm>
@@ -16,19 +15,19 @@ namespace acplan::costmodel {
 namespace {
 
 LayerPolicy PolicyOf(const LayerGraph& graph, const PolicySets& sets) {
-  LayerPolicy policy{.sets = sets, .bytes = graph.KeptBytes(sets.kept)};
-  for (OperationSet left = sets.runs; left != 0; left &= left - 1) {
-    const PassTime& forward = graph.operations[std::countr_zero(left)].forward;
-    policy.gpu += forward.compute + forward.sent.Total();
+  LayerPolicy policy{.sets = sets, .bytes = graph.KeptBytes(sets.kept_tensors)};
+  for (OperationSet rest = sets.runs; rest != 0; rest &= rest - 1) {
+    const PassTime& forward = graph.operations[std::countr_zero(rest)].forward;
+    policy.gpu += forward.compute + forward.communication.Total();
     policy.host += forward.host;
   }
   return policy;
 }
 
-bool IsWorthAll(const std::vector<OperationSet>& runs, TensorSet kept) {
-  for (TensorSet left = kept; left != 0; left &= left - 1) {
-    const TensorSet without = kept & ~(left & (~left + 1));
-    if (runs[without] == runs[kept]) return false;
+bool IsWorthAll(const std::vector<OperationSet>& runs, TensorSet kept_tensors) {
+  for (TensorSet rest = kept_tensors; rest != 0; rest &= rest - 1) {
+    const TensorSet smaller_set = kept_tensors & ~(rest & (~rest + 1));
+    if (runs[smaller_set] == runs[kept_tensors]) return false;
   }
   return true;
 }
@@ -38,13 +37,13 @@ bool IsWorthAll(const std::vector<OperationSet>& runs, TensorSet kept) {
 std::vector<PolicySets> SetsOfPolicies(const LayerGraph& graph) {
   const size_t count = size_t{1} << graph.tensors.size();
   std::vector<OperationSet> runs(count);
-  for (size_t kept = 0; kept < count; ++kept) {
-    runs[kept] = RunsAgain(graph, static_cast<TensorSet>(kept));
+  for (size_t bits = 0; bits < count; ++bits) {
+    runs[bits] = RunsAgain(graph, static_cast<TensorSet>(bits));
   }
   std::vector<PolicySets> sets;
-  for (size_t kept = 0; kept < count; ++kept) {
-    const auto set = static_cast<TensorSet>(kept);
-    if (IsWorthAll(runs, set)) sets.push_back({set, runs[kept]});
+  for (size_t bits = 0; bits < count; ++bits) {
+    const auto set = static_cast<TensorSet>(bits);
+    if (IsWorthAll(runs, set)) sets.push_back({set, runs[bits]});
   }
   return sets;
 }
@@ -65,8 +64,8 @@ std::vector<LayerPolicy> PoliciesOfLayer(const LayerGraph& graph,
   all.reserve(sets.size());
   for (const PolicySets& each : sets) all.push_back(PolicyOf(graph, each));
   std::ranges::sort(all, [](const LayerPolicy& a, const LayerPolicy& b) {
-    return std::tie(a.bytes, a.gpu, a.host, a.sets.kept) <
-           std::tie(b.bytes, b.gpu, b.host, b.sets.kept);
+    return std::tie(a.bytes, a.gpu, a.host, a.sets.kept_tensors) <
+           std::tie(b.bytes, b.gpu, b.host, b.sets.kept_tensors);
   });
   std::vector<LayerPolicy> best;
   for (const LayerPolicy& policy : all) {

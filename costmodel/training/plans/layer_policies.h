@@ -6,35 +6,39 @@
 
 namespace acplan::costmodel {
 
-// What a layer keeps, and what runs again for the rest.
+// The tensors that a layer keeps, and the operations that run again for the others.
 struct PolicySets {
-  TensorSet kept = {};
+  TensorSet kept_tensors = {};
   OperationSet runs = {};
 };
 
-// All sets of tensors of which none can be dropped for nothing: without any one of
-// them another operation runs again. They depend on what operations read alone,
-// not on bytes and times.
+// Returns all sets of tensors each of which is worth keeping: without any one of them more
+// operations run again. The sets depend only on what operations read, not on bytes and
+// times.
 std::vector<PolicySets> SetsOfPolicies(const LayerGraph& graph);
 
-// Whether operations of both read and make the same, so that their sets are.
+// Returns whether operations of both graphs read and make the same, so that SetsOfPolicies
+// is the same.
 bool IsSameStructure(const LayerGraph& a, const LayerGraph& b);
 
-// A choice of what a layer keeps of a microbatch.
+// A choice of the tensors that a layer keeps for a microbatch.
 struct LayerPolicy {
   PolicySets sets = {};
-  double bytes = 0;  // the layer's input among them
-  double gpu = 0;    // seconds of what runs again, communication with them
-  double host = 0;   // seconds of launching it
+  double bytes = 0;  // including the layer's input
+  double gpu = 0;    // seconds of the recomputation, with communication
+  double host = 0;   // the host's seconds to launch it
 };
 
+// Returns all policies that no other one beats, by ascending bytes.
+//
 // Data: an operation o that runs again takes g(o) seconds of the GPU and h(o) of the
 //   host; a tensor x takes b(x) bytes.
 // Variables: keep(x), runs(o) in {0, 1}.
-// Subject to: runs(o) where o makes a tensor that is not kept, and where an
-//   operation that runs again reads an output of o that is not kept.
-// All policies that no other one beats in sum b keep, sum g runs and sum h runs, by
-// ascending bytes; `sets` are SetsOfPolicies of the graph. The last one keeps all.
+// Subject to: runs(o) if o makes a tensor that is not kept, and if an operation
+//   that runs again reads an output of o that is not kept.
+//
+// A policy beats another one if none of its sum b keep, sum g runs and sum h runs is
+// larger. `sets` are SetsOfPolicies of the graph. The last policy keeps all tensors.
 std::vector<LayerPolicy> PoliciesOfLayer(const LayerGraph& graph,
                                          const std::vector<PolicySets>& sets);
 

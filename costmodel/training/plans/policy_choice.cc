@@ -1,26 +1,25 @@
 // A knapsack with many equal items and two measures of time.
 //
-// What a layer makes again while it goes back depends on the layer that keeps most.
-// So the problem is solved for each bound t on max(l, w - max b): then a policy with
-// b >= w - t is required once of each kind, and the others have (R - t) / f bytes.
-// Each is a restriction of the problem, and one of them holds the optimum.
+// The bytes that a layer recomputes in its backward pass depend on the layer that keeps
+// most. So the problem is solved for each bound t on max(l, w - max b): then each kind
+// requires one policy with b >= w - t, and the others have (R - t) / f bytes. Each of these
+// problems is a restriction of the original, and one of them contains the optimum.
 //
-// Bound. For a share s of the GPU's and 1 - s of the host's seconds and a price m of
-// a byte, each kind of layer has a cheapest policy by c = s g + (1 - s) h + m b; with
-// C these sums, max(G, H) >= s G + (1 - s) H >= C - m x room. For a given s the best
-// m is the slope of the lower hull where the room ends; s is found by golden section
-// (any s is valid). A policy's excess is its c over the cheapest's, so a choice costs
-// at least the bound and the excesses of all its layers.
+// Bound. For a share s of the GPU's and 1 - s of the host's seconds and a price m of a
+// byte, each kind of layer has a cheapest policy by c = s g + (1 - s) h + m b. Let C be the
+// sum of these costs: then max(G, H) >= s G + (1 - s) H >= C - m x room. For a given s the
+// best m is the slope of the lower hull where the room ends; s is found by golden section
+// (any s is valid). A policy's excess is its c minus that of the cheapest, so a choice
+// costs at least the bound plus the excesses of all its layers.
 //
-// Search. Policies are taken one after another, with how many layers have each; where
-// layers are fewer than policies, layers one after another, with any policy each, and
-// the last layer of all has the best that fits beside a label. A
-// label is such a beginning; it ends where its excesses reach what the best choice
-// costs over the bound. Of labels with as many layers, the one that has no more
-// bytes and seconds by both measures stands for the other, as both can be completed
-// alike. Policies with a large excess come first, so that few labels are alive, and
-// each label is completed by the cheapest policies at once, so that a good choice is
-// known early.
+// Search. Policies are taken one by one, with the number of layers that have each. If there
+// are fewer layers than policies, layers are taken one by one, each with any policy, and
+// the last layer of all gets the best policy that fits beside a label. A label is such a
+// beginning. It ends when its excesses reach the difference between the best choice and the
+// bound. If one of two labels with as many layers has no more bytes and no more seconds by
+// both measures, it stands for the other, as both can be completed alike. Policies with a
+// large excess come first, so few labels are alive, and the cheapest policies complete each
+// label at once, so a good choice is known early.
 #include "costmodel/training/plans/policy_choice.h"
 
 #include <algorithm>
@@ -36,12 +35,14 @@ namespace acplan::costmodel {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr size_t kMostAdded = 1 << 18;   // labels that wait for their order
-constexpr double kTimeRounding = 1e-12;  // of seconds, summed in another order
+constexpr size_t kMostAdded = 1 << 18;  // labels that wait to be sorted
+// The rounding of seconds that are summed in another order.
+constexpr double kTimeRounding = 1e-12;
 
 using Offers = std::array<LayerOffer, 2>;
 
-// Whether of all policies the GPU, or the host, takes no less than the other.
+// Returns whether the GPU (or, if not `is_gpu`, the host) is the slower one under every
+// policy.
 bool TakesLonger(const Offers& offers, bool is_gpu) {
   return std::ranges::all_of(offers, [&](const LayerOffer& offer) {
     return offer.layers == 0 ||
@@ -52,7 +53,7 @@ bool TakesLonger(const Offers& offers, bool is_gpu) {
   });
 }
 
-// The share of the GPU's seconds that bounds best.
+// Returns the share of the GPU's seconds that gives the best bound.
 double BestShare(const Offers& offers, double room) {
   if (TakesLonger(offers, true)) return 1;
   if (TakesLonger(offers, false)) return 0;
@@ -60,14 +61,14 @@ double BestShare(const Offers& offers, double room) {
   double low = 0;
   double high = 1;
   for (int i = 0; i < 40; ++i) {
-    const double left = high - kGolden * (high - low);
-    const double right = low + kGolden * (high - low);
-    const bool is_left = RelaxAt(offers, left, room).seconds >
-                         RelaxAt(offers, right, room).seconds;
-    (is_left ? high : low) = is_left ? right : left;
+    const double left_share = high - kGolden * (high - low);
+    const double right_share = low + kGolden * (high - low);
+    const bool is_left = RelaxAt(offers, left_share, room).seconds >
+                         RelaxAt(offers, right_share, room).seconds;
+    (is_left ? high : low) = is_left ? right_share : left_share;
   }
-  const double inside = (low + high) / 2;
-  double best = inside;
+  const double middle = (low + high) / 2;
+  double best = middle;
   for (const double share : {0.0, 1.0}) {
     if (RelaxAt(offers, share, room).seconds >=
         RelaxAt(offers, best, room).seconds) {
@@ -78,7 +79,7 @@ double BestShare(const Offers& offers, double room) {
 }
 
 struct ChoiceRoom {
-  double bytes = 0;    // of what layers keep of a microbatch
+  double bytes = 0;    // for the tensors that layers keep for a microbatch
   double working = 0;  // the bound t
 };
 
@@ -98,8 +99,7 @@ class LabelSearch {
   }
 
   double Bound() const { return relaxed_.seconds; }
-  // The best choice below `cutoff` seconds; false where that would take more effort
-  // than there may be.
+  // Finds the best choice below `cutoff` seconds; returns false if that exceeds the effort.
   bool Run(double cutoff);
   bool HasFound() const { return best_.record >= 0; }
   PolicyChoice Best() const;
@@ -123,15 +123,15 @@ class LabelSearch {
                 std::vector<ChoiceLabel>& next);
   void AddLayer(const std::vector<ChoiceLabel>& labels, size_t last,
                 std::vector<ChoiceLabel>& next);
-  void Keep(std::vector<ChoiceLabel>& added, size_t most,
+  void Keep(std::vector<ChoiceLabel>& added_labels, size_t most,
             std::vector<ChoiceLabel>& labels);
   void TakeLastLayer(const ChoiceLabel& label);
   bool RunByLayers(std::vector<ChoiceLabel>& labels, size_t last);
   bool RunByPolicies(std::vector<ChoiceLabel>& labels, size_t first,
                      size_t last);
-  // Of the kinds that come after this step's.
+  // Returns the least bytes of the kinds that come after this step's kind.
   double LeastBytesAfter(size_t step) const;
-  double LeastBytesOf(size_t kind, int64_t left, bool has_large) const;
+  double LeastBytesOf(size_t kind, int64_t layers, bool has_large) const;
   void Complete(ChoiceLabel label, size_t step);
   bool FillKind(ChoiceLabel& label, size_t last_step);
   bool Take(ChoiceLabel label);
@@ -139,7 +139,8 @@ class LabelSearch {
   const Offers& offers_;
   ChoiceRoom room_;
   Relaxation relaxed_;
-  std::array<size_t, 2> first_large_ = {0, 0};  // policy of each kind
+  // Each kind's first policy with b >= w - t.
+  std::array<size_t, 2> first_large_ = {0, 0};
   std::vector<ChoiceStep> steps_ = {};
   std::vector<ChoiceRecord> records_ = {};
   FoundChoice best_ = {};
@@ -167,7 +168,7 @@ std::vector<ChoiceStep> LabelSearch::StepsOf(size_t kind) const {
   return steps;
 }
 
-// The kind that mixes two policies in the relaxation comes last.
+// Sorts the steps. The kind that mixes two policies in the relaxation comes last.
 void LabelSearch::Order() {
   std::vector<std::vector<ChoiceStep>> kinds;
   for (size_t kind = 0; kind < 2; ++kind) {
@@ -187,7 +188,7 @@ ChoiceLabel LabelSearch::With(ChoiceLabel label, size_t kind, size_t policy,
   if (count == 0) return label;
   const LayerPolicy& p = PolicyOf(kind, policy);
   const double number = static_cast<double>(count);
-  label.left -= count;
+  label.open_layers -= count;
   label.bytes += number * p.bytes;
   label.gpu += number * p.gpu;
   label.host += number * p.host;
@@ -206,60 +207,60 @@ double LabelSearch::LeastBytesAfter(size_t step) const {
   return LeastBytesOf(steps_.back().kind, other.layers, false);
 }
 
-// Of layers of which one must be large unless one is.
-double LabelSearch::LeastBytesOf(size_t kind, int64_t left,
+// Returns the least bytes of layers, one of which must be large unless one is already.
+double LabelSearch::LeastBytesOf(size_t kind, int64_t layers,
                                  bool has_large) const {
   const std::span<const LayerPolicy> policies = offers_[kind].policies;
-  const double least = static_cast<double>(left) * policies.front().bytes;
-  if (has_large || left == 0) return least;
+  const double least = static_cast<double>(layers) * policies.front().bytes;
+  if (has_large || layers == 0) return least;
   return least + policies[first_large_[kind]].bytes - policies.front().bytes;
 }
 
-// Moves labels to those that are kept, where there are more than so many.
-void LabelSearch::Keep(std::vector<ChoiceLabel>& added, size_t most,
+// Moves `added_labels` to `labels` if it has more than `most` labels.
+void LabelSearch::Keep(std::vector<ChoiceLabel>& added_labels, size_t most,
                        std::vector<ChoiceLabel>& labels) {
-  if (added.size() <= most) return;
-  AddUndominated(std::move(added), labels);
-  added.clear();
+  if (added_labels.size() <= most) return;
+  AddUndominated(std::move(added_labels), labels);
+  added_labels.clear();
   for (ChoiceLabel& label : labels) RecordLast(label, records_);
 }
 
-// Adds labels in which a layer at least has the policy of this step. (That those
-// without one have room for the rest was seen when they were made.)
+// Adds labels in which at least one layer has the policy of this step. (Labels without such
+// a layer were checked for the remaining room when they were made.)
 void LabelSearch::Continue(const std::vector<ChoiceLabel>& labels, size_t step,
                            std::vector<ChoiceLabel>& next) {
   const ChoiceStep& s = steps_[step];
   const double bytes = PolicyOf(s.kind, s.policy).bytes;
   const double after = LeastBytesAfter(step);
   const bool is_large = IsLarge(s.kind, s.policy);
-  std::vector<ChoiceLabel> added;
+  std::vector<ChoiceLabel> added_labels;
   for (const ChoiceLabel& label : labels) {
     if (meter_.IsStopped(records_.size())) break;
-    for (int64_t count = s.is_last ? label.left : 1; count <= label.left;
-         ++count) {
+    for (int64_t count = s.is_last ? label.open_layers : 1;
+         count <= label.open_layers; ++count) {
       const double number = static_cast<double>(count);
       if (IsTooLong(label.excess + number * s.excess)) break;
       const double rest =
-          LeastBytesOf(s.kind, label.left - count,
+          LeastBytesOf(s.kind, label.open_layers - count,
                        label.has_large || (count > 0 && is_large));
       if (label.bytes + number * bytes + rest + after > room_.bytes) break;
-      added.push_back(With(label, s.kind, s.policy, count));
-      added.back().excess += number * s.excess;
-      if (count > 0) Complete(added.back(), step);
+      added_labels.push_back(With(label, s.kind, s.policy, count));
+      added_labels.back().excess += number * s.excess;
+      if (count > 0) Complete(added_labels.back(), step);
     }
-    Keep(added, kMostAdded, next);
+    Keep(added_labels, kMostAdded, next);
   }
-  Keep(added, 0, next);
+  Keep(added_labels, 0, next);
 }
 
-// Puts the layers that are left of the kind of `last_step`, its cheapest policy, on
-// that and the next cheapest, or on what keeps least.
+// Gives the remaining layers of a kind its cheapest policy (`last_step`) and the next
+// cheapest one, or the policy that keeps least.
 bool LabelSearch::FillKind(ChoiceLabel& label, size_t last_step) {
   const size_t kind = steps_[last_step].kind;
   const std::span<const LayerPolicy> policies = offers_[kind].policies;
-  if (!label.has_large && label.left > 0) {
-    const double others =
-        LeastBytesOf(kind, label.left - 1, true) + LeastBytesAfter(last_step);
+  if (!label.has_large && label.open_layers > 0) {
+    const double others = LeastBytesOf(kind, label.open_layers - 1, true) +
+                          LeastBytesAfter(last_step);
     const double most = room_.bytes - label.bytes - others;
     size_t step = last_step;
     while (!IsLarge(kind, steps_[step].policy) ||
@@ -274,35 +275,35 @@ bool LabelSearch::FillKind(ChoiceLabel& label, size_t last_step) {
   size_t large = has_two ? steps_[last_step - 1].policy : small;
   if (small > large) std::swap(small, large);
   const double room = room_.bytes - label.bytes - LeastBytesAfter(last_step);
-  const double left = static_cast<double>(label.left);
-  if (left * policies[small].bytes > room) small = large = 0;
-  const double spare = room - left * policies[small].bytes;
+  const double layers = static_cast<double>(label.open_layers);
+  if (layers * policies[small].bytes > room) small = large = 0;
+  const double spare = room - layers * policies[small].bytes;
   if (spare < 0) return false;
   int64_t count = 0;
   if (large != small) {
     count = static_cast<int64_t>(std::min(
-        left,
+        layers,
         std::floor(spare / (policies[large].bytes - policies[small].bytes))));
   }
   label = With(label, kind, large, count);
-  label = With(label, kind, small, label.left);
+  label = With(label, kind, small, label.open_layers);
   return label.has_large;
 }
 
-// What is no better leaves no records.
+// Completes a label by the cheapest policies. Leaves no records if that is no improvement.
 void LabelSearch::Complete(ChoiceLabel label, size_t step) {
   const size_t records = records_.size();
   while (!steps_[step].is_last) ++step;
   bool is_filled = FillKind(label, step);
   if (is_filled && step + 1 < steps_.size()) {
-    label.left = offers_[steps_.back().kind].layers;
+    label.open_layers = offers_[steps_.back().kind].layers;
     label.has_large = false;
     is_filled = FillKind(label, steps_.size() - 1);
   }
   if (!is_filled || !Take(label)) records_.resize(records);
 }
 
-// Returns whether it is the best so far.
+// Takes the label as the best choice if it is; returns whether it is.
 bool LabelSearch::Take(ChoiceLabel label) {
   const double seconds = std::max(label.gpu, label.host);
   if (label.bytes > room_.bytes || seconds >= best_.seconds) return false;
@@ -312,32 +313,32 @@ bool LabelSearch::Take(ChoiceLabel label) {
   return true;
 }
 
-// Adds the labels with one layer more of the kind that ends at step `last`, of any
-// policy.
+// Adds labels with one more layer of the kind that ends at step `last`, with any policy.
 void LabelSearch::AddLayer(const std::vector<ChoiceLabel>& labels, size_t last,
                            std::vector<ChoiceLabel>& next) {
   const double after = LeastBytesAfter(last);
   const size_t kind = steps_[last].kind;
-  std::vector<ChoiceLabel> added;
+  std::vector<ChoiceLabel> added_labels;
   for (const ChoiceLabel& label : labels) {
     if (meter_.IsStopped(records_.size())) break;
     // The cheapest policies come last.
     for (size_t step = last + 1; step-- > 0 && steps_[step].kind == kind;) {
       const ChoiceStep& s = steps_[step];
       if (IsTooLong(label.excess + s.excess)) break;
-      const double rest = LeastBytesOf(
-          kind, label.left - 1, label.has_large || IsLarge(kind, s.policy));
+      const double rest =
+          LeastBytesOf(kind, label.open_layers - 1,
+                       label.has_large || IsLarge(kind, s.policy));
       const double bytes = PolicyOf(kind, s.policy).bytes;
       if (label.bytes + bytes + rest + after > room_.bytes) continue;
-      added.push_back(With(label, kind, s.policy, 1));
-      added.back().excess += s.excess;
+      added_labels.push_back(With(label, kind, s.policy, 1));
+      added_labels.back().excess += s.excess;
     }
-    Keep(added, kMostAdded, next);
+    Keep(added_labels, kMostAdded, next);
   }
-  Keep(added, 0, next);
+  Keep(added_labels, 0, next);
 }
 
-// Takes the best of a label that lacks one layer of the last kind.
+// Takes the best completion of a label that lacks one layer of the last kind.
 void LabelSearch::TakeLastLayer(const ChoiceLabel& label) {
   const size_t kind = steps_.back().kind;
   const std::span<const LayerPolicy> policies = offers_[kind].policies;
@@ -391,8 +392,9 @@ bool LabelSearch::RunByPolicies(std::vector<ChoiceLabel>& labels, size_t first,
 bool LabelSearch::Run(double cutoff) {
   best_.seconds = cutoff;
   Order();
-  ChoiceLabel root{.left = offers_[steps_.front().kind].layers};
-  if (LeastBytesOf(steps_.front().kind, root.left, false) + LeastBytesAfter(0) >
+  ChoiceLabel root{.open_layers = offers_[steps_.front().kind].layers};
+  if (LeastBytesOf(steps_.front().kind, root.open_layers, false) +
+          LeastBytesAfter(0) >
       room_.bytes) {
     return true;
   }
@@ -403,16 +405,16 @@ bool LabelSearch::Run(double cutoff) {
     while (!steps_[last].is_last) ++last;
     const auto policies = static_cast<int64_t>(last - first + 1);
     const bool is_complete =
-        labels.empty() ||
-        (labels.front().left < policies ? RunByLayers(labels, last)
-                                        : RunByPolicies(labels, first, last));
+        labels.empty() || (labels.front().open_layers < policies
+                               ? RunByLayers(labels, last)
+                               : RunByPolicies(labels, first, last));
     if (!is_complete) return false;
     std::erase_if(labels,
                   [](const ChoiceLabel& label) { return !label.has_large; });
     first = last + 1;
     if (first == steps_.size()) break;
     for (ChoiceLabel& label : labels) {
-      label.left = offers_[steps_[first].kind].layers;
+      label.open_layers = offers_[steps_[first].kind].layers;
       label.has_large = false;
     }
   }
@@ -432,7 +434,7 @@ PolicyChoice LabelSearch::Best() const {
   return choice;
 }
 
-// What layers may make again at most, each bound that a policy can meet.
+// Returns all bounds on recomputed bytes that some policy can meet.
 std::vector<double> BoundsOfWorking(const Offers& offers, double logits) {
   std::vector<double> bounds;
   for (const LayerOffer& offer : offers) {
@@ -457,8 +459,7 @@ bool HasPolicyWithin(const Offers& offers, double working) {
 
 PolicyChoice ChooseLayerPolicies(const Offers& stated, const StageRoom& room,
                                  const ChoiceEffort& effort) {
-  // Where the host is never what takes longer, its seconds tell labels apart for
-  // nothing.
+  // If the host never takes longer, its seconds would only distinguish labels needlessly.
   Offers offers = stated;
   std::array<std::vector<LayerPolicy>, 2> without_host;
   if (TakesLonger(offers, true)) {
@@ -484,10 +485,11 @@ PolicyChoice ChooseLayerPolicies(const Offers& stated, const StageRoom& room,
     const double bound = search.Bound();
     if (bound >= best.seconds * (1 - kTimeRounding)) break;
     const bool is_complete = search.Run(best.seconds);
-    const double lost = is_complete ? best.bound : std::min(best.bound, bound);
+    const double open_bound =
+        is_complete ? best.bound : std::min(best.bound, bound);
     const bool is_optimal = best.is_optimal && is_complete;
     if (search.HasFound()) best = search.Best();
-    best.bound = lost;
+    best.bound = open_bound;
     best.is_optimal = is_optimal;
   }
   best.bound = std::min(best.bound, best.seconds);

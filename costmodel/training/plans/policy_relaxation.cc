@@ -1,6 +1,7 @@
-// The linear relaxation of a knapsack of layers: all begin with what keeps least, and
-// move along the lower hulls of their policies, the steepest edge of all first, until
-// the room ends. A byte is worth the slope of the edge where that happens.
+// The linear relaxation of a knapsack of layers. All layers begin with the policy that
+// keeps least, and move along the lower hulls of their policies, the steepest edge of all
+// first, until the room ends. The price of a byte is the slope of the edge where that
+// happens.
 #include "costmodel/training/plans/policy_relaxation.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@ namespace {
 
 using Offers = std::array<LayerOffer, 2>;
 
-// Walks the hulls of both kinds together, the steepest edge first.
+// A walk along the hulls of both kinds together, the steepest edge first.
 class HullWalk {
  public:
   HullWalk(const Offers& offers, double share,
@@ -24,7 +25,8 @@ class HullWalk {
     const LayerPolicy& p = offer.policies[policy];
     return share_ * p.gpu + (1 - share_) * p.host;
   }
-  // What a byte more saves from this step of the hull on; 0 at its end.
+  // Returns the seconds that another byte saves from this step of the hull on; 0 at its
+  // end.
   double Price(size_t kind, size_t step) const;
 
   const Offers& offers_;

@@ -1,7 +1,7 @@
-// An iteration takes microbatches x slowest stage + (sum of stages - slowest) x a
-// share of at most 1, and what does not depend on what runs again. There is at least
-// one microbatch, so that this rises with the seconds of each stage, whatever those
-// of the others are: stages are chosen one by one.
+// An iteration takes microbatches x slowest stage + (sum of stages - slowest) x a share of
+// at most 1, and time that does not depend on recomputation. There is at least one
+// microbatch, so this rises with the seconds of each stage, whatever those of the others
+// are: stages are chosen one by one.
 #include "costmodel/training/plans/training_plan.h"
 
 #include <algorithm>
@@ -14,14 +14,16 @@ namespace acplan::costmodel {
 namespace {
 
 PlannedLayer LayerToPlan(const TrainingJob& job, bool is_moe,
-                         std::span<const KnownStructure> known) {
+                         std::span<const KnownStructure> known_structures) {
   PlannedLayer layer{.graph = GraphOfLayer(job, is_moe)};
-  const auto same = std::ranges::find_if(known, [&](const KnownStructure& k) {
-    return IsSameStructure(k.graph, layer.graph);
-  });
-  layer.policies = PoliciesOfLayer(
-      layer.graph,
-      same != known.end() ? same->sets : SetsOfPolicies(layer.graph));
+  const auto same =
+      std::ranges::find_if(known_structures, [&](const KnownStructure& k) {
+        return IsSameStructure(k.graph, layer.graph);
+      });
+  layer.policies =
+      PoliciesOfLayer(layer.graph, same != known_structures.end()
+                                       ? same->sets
+                                       : SetsOfPolicies(layer.graph));
   layer.gpu_hull = LowerHull(layer.policies, 1);
   layer.host_hull = LowerHull(layer.policies, 0);
   layer.offer = {.policies = layer.policies,
@@ -44,13 +46,13 @@ PolicyChoice SmallestChoice(const std::array<LayerOffer, 2>& offers) {
 void AddShare(PlannedStage& stage, const LayerGraph& graph,
               const LayerShare& share) {
   const double number = static_cast<double>(share.layers);
-  for (OperationSet left = share.policy.sets.runs; left != 0;
-       left &= left - 1) {
-    const GraphOperation& operation = graph.operations[std::countr_zero(left)];
-    stage.again += operation.forward * number;
+  for (OperationSet rest = share.policy.sets.runs; rest != 0;
+       rest &= rest - 1) {
+    const GraphOperation& operation = graph.operations[std::countr_zero(rest)];
+    stage.recomputation += operation.forward * number;
     stage.flops += operation.flops * number;
   }
-  stage.keeping.kept += number * share.policy.bytes;
+  stage.keeping.kept_bytes += number * share.policy.bytes;
   stage.shares.push_back(share);
 }
 
@@ -80,12 +82,12 @@ TrainingPlan PlanWith(const TrainingJob& job, const PlannedLayers& layers,
 }  // namespace
 
 PlannedLayers LayersToPlan(const TrainingJob& job,
-                           std::span<const KnownStructure> known) {
+                           std::span<const KnownStructure> known_structures) {
   PlannedLayers layers;
   if (!job.shape.IsMoe() || job.shape.dense_layers > 0) {
-    layers[0] = LayerToPlan(job, false, known);
+    layers[0] = LayerToPlan(job, false, known_structures);
   }
-  if (job.shape.IsMoe()) layers[1] = LayerToPlan(job, true, known);
+  if (job.shape.IsMoe()) layers[1] = LayerToPlan(job, true, known_structures);
   return layers;
 }
 
@@ -109,41 +111,44 @@ PlannedStage StageWithChoice(const TrainingJob& job,
                              const PlannedLayers& layers,
                              const StageContent& stage, size_t index,
                              const PolicyChoice& choice) {
-  PlannedStage planned{.content = stage,
-                       .fits = choice.is_feasible,
-                       .is_optimal = choice.is_optimal,
-                       .bound = choice.bound};
+  PlannedStage planned_stage{.content = stage,
+                             .fits = choice.is_feasible,
+                             .is_optimal = choice.is_optimal,
+                             .bound = choice.bound};
   for (size_t kind = 0; kind < 2; ++kind) {
     double most = 0;
     for (size_t i = 0; i < choice.counts[kind].size(); ++i) {
       const int64_t count = choice.counts[kind][i];
       if (count == 0) continue;
       const LayerPolicy& policy = layers[kind].policies[i];
-      AddShare(planned, layers[kind].graph, {kind == 1, policy, count});
+      AddShare(planned_stage, layers[kind].graph, {kind == 1, policy, count});
       most = std::max(most, policy.bytes);
     }
     if (most == 0) continue;
-    planned.keeping.again =
-        std::max(planned.keeping.again, layers[kind].offer.whole_bytes - most);
+    planned_stage.keeping.recomputed_bytes =
+        std::max(planned_stage.keeping.recomputed_bytes,
+                 layers[kind].offer.whole_bytes - most);
   }
-  planned.memory = MemoryOfKeeping(job, stage, index, planned.keeping);
-  return planned;
+  planned_stage.memory =
+      MemoryOfKeeping(job, stage, index, planned_stage.keeping);
+  return planned_stage;
 }
 
 StepTime TimeOfPlan(const TrainingJob& job, const UnitTimes& units,
                     std::span<const PlannedStage> stages) {
-  std::vector<PassTime> again;
-  for (const PlannedStage& stage : stages) again.push_back(stage.again);
-  return CombineStepTime(job, units, EachStage(stages), again);
+  std::vector<PassTime> recomputation;
+  for (const PlannedStage& stage : stages)
+    recomputation.push_back(stage.recomputation);
+  return CombineStepTime(job, units, EachStage(stages), recomputation);
 }
 
 StepTime BoundOfPlan(const TrainingJob& job, const UnitTimes& units,
                      std::span<const PlannedStage> stages) {
-  std::vector<PassTime> again;
+  std::vector<PassTime> recomputation;
   for (const PlannedStage& stage : stages) {
-    again.push_back({.compute = stage.bound});
+    recomputation.push_back({.compute = stage.bound});
   }
-  return CombineStepTime(job, units, EachStage(stages), again);
+  return CombineStepTime(job, units, EachStage(stages), recomputation);
 }
 
 bool TrainingPlan::Fits() const {

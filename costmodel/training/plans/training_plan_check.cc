@@ -1,12 +1,12 @@
-// Shares with the search the operations of a layer, their times, and the sums over
-// stages of CombineStepTime; not what operations read of each other, what runs again,
-// nor how memory follows from it.
+// The check shares with the search the operations of a layer, their times, and the sums
+// over stages of CombineStepTime; but not which operations read each other's results, which
+// run again, and how memory follows from that.
 //
-// Values are named by the operation that makes them. ReadsOf says what an operation
-// needs to run; SavedBy what its backward pass reads. What is not kept is made by a
-// recursion from values to operations to values. Activations of a stage are linear
-// in what its layers keep: the model's own figures without and with full
-// recomputation are two points of that line.
+// Values are named after the operation that makes them. ReadsOf returns the values that an
+// operation needs to run, SavedBy the value that its backward pass reads. A value that is
+// not kept is made by a recursion from values to operations to values. Activations of a
+// stage are linear in the bytes that its layers keep: the model's own figures without and
+// with full recomputation are two points of that line.
 #include "costmodel/training/plans/training_plan_check.h"
 
 #include <fmt/format.h>
@@ -39,27 +39,27 @@ class CheckedLayer {
 
   double input_bytes() const { return input_bytes_; }
   double whole_bytes() const { return whole_bytes_; }
-  // Bytes, and time of what runs again, where the named values are kept.
+  // Bytes, and the time of recomputation, if the named values are kept.
   struct Cost {
     double bytes = 0;
-    PassTime again = {};
+    PassTime recomputation = {};
     std::set<std::string> runs = {};
   };
-  Cost CostOf(const std::set<std::string>& kept) const;
+  Cost CostOf(const std::set<std::string>& kept_values) const;
 
  private:
   void AddOperations(const TrainingJob& job, LayerForm form, double share);
   bool Has(const std::string& name) const { return operations_.contains(name); }
-  // The first of these that the layer has.
+  // Returns the first of these operations that the layer has.
   std::string FirstOf(const Names& names) const;
   Names ReadsOf(const std::string& name) const;
   Names ReadsOfExperts(const std::string& name) const;
   std::string SavedBy(const std::string& name) const;
-  void Make(const std::string& value, const std::set<std::string>& kept,
+  void Make(const std::string& value, const std::set<std::string>& kept_values,
             std::set<std::string>& runs) const;
 
   std::map<std::string, CheckedOperation> operations_ = {};
-  std::map<std::string, double> values_ = {};  // bytes that are saved
+  std::map<std::string, double> values_ = {};  // the bytes that are saved
   double input_bytes_ = 0;
   double whole_bytes_ = 0;
 };
@@ -135,8 +135,8 @@ std::string CheckedLayer::SavedBy(const std::string& name) const {
     return Has("query down") ? "query down + key, value down"
                              : "key, value down";
   }
-  const auto found = kSaved.find(name);
-  return found == kSaved.end() ? "unknown" : FirstOf(found->second);
+  const auto match = kSaved.find(name);
+  return match == kSaved.end() ? "unknown" : FirstOf(match->second);
 }
 
 Names CheckedLayer::ReadsOfExperts(const std::string& name) const {
@@ -151,7 +151,7 @@ Names CheckedLayer::ReadsOfExperts(const std::string& name) const {
   return {FirstOf({"share experts 2", "experts down"}), "top experts"};
 }
 
-// What an operation reads, beside the layer's input.
+// Returns the values that an operation reads, except the layer's input.
 Names CheckedLayer::ReadsOf(const std::string& name) const {
   const std::string rotated = FirstOf({"rotation", "query, key, value"});
   if (name == "norm") return {};
@@ -194,11 +194,11 @@ Names CheckedLayer::ReadsOf(const std::string& name) const {
 }
 
 void CheckedLayer::Make(const std::string& value,
-                        const std::set<std::string>& kept,
+                        const std::set<std::string>& kept_values,
                         std::set<std::string>& runs) const {
   if (value == "query down + key, value down") {
-    Make("query down", kept, runs);
-    Make("key, value down", kept, runs);
+    Make("query down", kept_values, runs);
+    Make("key, value down", kept_values, runs);
     return;
   }
   constexpr std::string_view kMask = " mask";
@@ -208,32 +208,34 @@ void CheckedLayer::Make(const std::string& value,
   if (!runs.insert(name).second) return;
   for (const std::string& read : ReadsOf(name)) {
     const bool is_latent = read == "query down" || read == "key, value down";
-    if (kept.contains(read)) continue;
-    if (is_latent && kept.contains("query down + key, value down")) continue;
-    Make(read, kept, runs);
+    if (kept_values.contains(read)) continue;
+    if (is_latent && kept_values.contains("query down + key, value down"))
+      continue;
+    Make(read, kept_values, runs);
   }
 }
 
 CheckedLayer::Cost CheckedLayer::CostOf(
-    const std::set<std::string>& kept) const {
+    const std::set<std::string>& kept_values) const {
   Cost cost{.bytes = input_bytes_};
   for (const auto& [value, bytes] : values_) {
-    if (kept.contains(value)) {
+    if (kept_values.contains(value)) {
       cost.bytes += bytes;
     } else {
-      Make(value, kept, cost.runs);
+      Make(value, kept_values, cost.runs);
     }
   }
   for (const std::string& name : cost.runs) {
-    cost.again += operations_.at(name).forward;
+    cost.recomputation += operations_.at(name).forward;
   }
   return cost;
 }
 
-std::set<std::string> KeptNames(const LayerGraph& graph, TensorSet kept) {
+std::set<std::string> KeptNames(const LayerGraph& graph,
+                                TensorSet kept_tensors) {
   std::set<std::string> names;
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
-    if ((kept >> i & 1) != 0) {
+    if ((kept_tensors >> i & 1) != 0) {
       names.insert(NameOfTensor(graph, graph.tensors[i]));
     }
   }
@@ -273,8 +275,8 @@ class PlanChecker {
  private:
   std::optional<std::string> ErrorOfShare(const LayerShare& share) const;
   std::optional<std::string> ErrorOfStage(size_t index) const;
-  std::optional<std::string> ErrorOfMemory(size_t index, double kept,
-                                           double again) const;
+  std::optional<std::string> ErrorOfMemory(size_t index, double kept_bytes,
+                                           double recomputed_bytes) const;
 
   const TrainingJob& job_;
   double budget_;
@@ -288,7 +290,8 @@ std::optional<std::string> PlanChecker::ErrorOfShare(
     const LayerShare& share) const {
   const LayerGraph& graph = plan_.graphs[share.is_moe ? 1 : 0];
   const CheckedLayer::Cost cost =
-      layers_.at(share.is_moe).CostOf(KeptNames(graph, share.policy.sets.kept));
+      layers_.at(share.is_moe)
+          .CostOf(KeptNames(graph, share.policy.sets.kept_tensors));
   if (cost.runs != RunNames(graph, share.policy.sets.runs)) {
     return "other operations run again";
   }
@@ -296,15 +299,17 @@ std::optional<std::string> PlanChecker::ErrorOfShare(
     return fmt::format("a layer keeps {} bytes, not {}", cost.bytes,
                        share.policy.bytes);
   }
-  if (!IsNear(cost.again.compute + cost.again.sent.Total(), share.policy.gpu) ||
-      !IsNear(cost.again.host, share.policy.host)) {
+  if (!IsNear(
+          cost.recomputation.compute + cost.recomputation.communication.Total(),
+          share.policy.gpu) ||
+      !IsNear(cost.recomputation.host, share.policy.host)) {
     return "what runs again takes another time";
   }
   return std::nullopt;
 }
 
-std::optional<std::string> PlanChecker::ErrorOfMemory(size_t index, double kept,
-                                                      double again) const {
+std::optional<std::string> PlanChecker::ErrorOfMemory(
+    size_t index, double kept_bytes, double recomputed_bytes) const {
   const StageContent& stage = plan_.stages[index].content;
   double whole = 0;
   double inputs = 0;
@@ -319,18 +324,18 @@ std::optional<std::string> PlanChecker::ErrorOfMemory(size_t index, double kept,
     const double slope =
         (memory.activations - full_.stages[index].activations) /
         (whole - inputs);
-    memory.activations -= slope * (whole - kept);
+    memory.activations -= slope * (whole - kept_bytes);
   }
-  if (again > memory.logits) {
+  if (recomputed_bytes > memory.logits) {
     memory.logits = 0;
-    memory.working += again;
+    memory.working += recomputed_bytes;
   }
-  const RankMemory& planned = plan_.stages[index].memory;
-  if (!IsNear(memory.Total(), planned.Total()) ||
-      std::abs(memory.activations - planned.activations) > 1 ||
-      std::abs(memory.logits - planned.logits) > 1) {
+  const RankMemory& planned_memory = plan_.stages[index].memory;
+  if (!IsNear(memory.Total(), planned_memory.Total()) ||
+      std::abs(memory.activations - planned_memory.activations) > 1 ||
+      std::abs(memory.logits - planned_memory.logits) > 1) {
     return fmt::format("it holds {} bytes, not {}", memory.Total(),
-                       planned.Total());
+                       planned_memory.Total());
   }
   if (plan_.stages[index].fits && memory.Total() > budget_ + 1) {
     return fmt::format("it holds {} bytes of {}", memory.Total(), budget_);
@@ -342,39 +347,40 @@ std::optional<std::string> PlanChecker::ErrorOfStage(size_t index) const {
   const PlannedStage& stage = plan_.stages[index];
   std::map<bool, int64_t> counts;
   std::map<bool, double> most;
-  double kept = 0;
-  PassTime again;
+  double kept_bytes = 0;
+  PassTime recomputation;
   for (const LayerShare& share : stage.shares) {
     if (const auto error = ErrorOfShare(share)) return error;
     counts[share.is_moe] += share.layers;
     most[share.is_moe] = std::max(most[share.is_moe], share.policy.bytes);
-    kept += static_cast<double>(share.layers) * share.policy.bytes;
-    again += layers_.at(share.is_moe)
-                 .CostOf(KeptNames(plan_.graphs[share.is_moe ? 1 : 0],
-                                   share.policy.sets.kept))
-                 .again *
-             static_cast<double>(share.layers);
+    kept_bytes += static_cast<double>(share.layers) * share.policy.bytes;
+    recomputation += layers_.at(share.is_moe)
+                         .CostOf(KeptNames(plan_.graphs[share.is_moe ? 1 : 0],
+                                           share.policy.sets.kept_tensors))
+                         .recomputation *
+                     static_cast<double>(share.layers);
   }
   if (counts[false] != stage.content.dense_layers ||
       counts[true] != stage.content.moe_layers) {
     return "policies are not of as many layers as it has";
   }
-  if (!IsNear(again.Total(), stage.again.Total())) {
-    return fmt::format("it runs again for {} s, not {}", again.Total(),
-                       stage.again.Total());
+  if (!IsNear(recomputation.Total(), stage.recomputation.Total())) {
+    return fmt::format("it runs again for {} s, not {}", recomputation.Total(),
+                       stage.recomputation.Total());
   }
-  double made = 0;
+  double recomputed_bytes = 0;
   for (const auto& [is_moe, bytes] : most) {
     if (bytes > 0)
-      made = std::max(made, layers_.at(is_moe).whole_bytes() - bytes);
+      recomputed_bytes =
+          std::max(recomputed_bytes, layers_.at(is_moe).whole_bytes() - bytes);
   }
-  return ErrorOfMemory(index, kept, made);
+  return ErrorOfMemory(index, kept_bytes, recomputed_bytes);
 }
 
 std::optional<std::string> PlanChecker::FindError() const {
   const std::vector<StageContent> stages = DivideLayers(job_);
   if (stages.size() != plan_.stages.size()) return "it has other stages";
-  std::vector<PassTime> again;
+  std::vector<PassTime> recomputation;
   for (size_t i = 0; i < stages.size(); ++i) {
     if (stages[i] != plan_.stages[i].content) {
       return fmt::format("stage {} has other layers", i);
@@ -382,13 +388,13 @@ std::optional<std::string> PlanChecker::FindError() const {
     if (const auto error = ErrorOfStage(i)) {
       return fmt::format("stage {}: {}", i, *error);
     }
-    again.push_back(plan_.stages[i].again);
+    recomputation.push_back(plan_.stages[i].recomputation);
   }
   std::vector<StageKind> each;
   for (size_t i = 0; i < stages.size(); ++i) each.push_back({stages[i], i, 1});
   const TrainingJob none = RecomputingAs(job_, Recomputation::kNone);
   const double seconds =
-      CombineStepTime(none, TimesOfUnits(none), each, again).Total();
+      CombineStepTime(none, TimesOfUnits(none), each, recomputation).Total();
   if (!IsNear(seconds, plan_.time.Total())) {
     return fmt::format("an iteration takes {} s, not {}", seconds,
                        plan_.time.Total());

@@ -118,13 +118,13 @@ AblatedScore Compare(const std::vector<Prediction>& whole,
   for (size_t i = 0; i < whole.size(); ++i) {
     if (whole[i].seconds == 0 || ablated[i].seconds == 0) continue;
     if (std::abs(ablated[i].seconds / whole[i].seconds - 1) <= .001) continue;
-    ++score.moved;
-    score.with += ErrorOf(whole[i]);
-    score.without += ErrorOf(ablated[i]);
+    ++score.changed_runs;
+    score.error_with += ErrorOf(whole[i]);
+    score.error_without += ErrorOf(ablated[i]);
   }
-  if (score.moved == 0) return score;
-  score.with /= static_cast<double>(score.moved);
-  score.without /= static_cast<double>(score.moved);
+  if (score.changed_runs == 0) return score;
+  score.error_with /= static_cast<double>(score.changed_runs);
+  score.error_without /= static_cast<double>(score.changed_runs);
   return score;
 }
 
@@ -158,11 +158,11 @@ std::vector<AblatedScore> AblateFeatures(const std::vector<TrainingRun>& runs) {
   const std::vector<Prediction> whole = PredictRuns(runs);
   std::vector<AblatedScore> scores;
   for (const ModelFeature& feature : ModelFeatures()) {
-    std::vector<TrainingRun> without = runs;
-    for (TrainingRun& run : without) {
+    std::vector<TrainingRun> ablated_runs = runs;
+    for (TrainingRun& run : ablated_runs) {
       if (run.job) run.job = feature.without(*run.job);
     }
-    AblatedScore score = Compare(whole, PredictRuns(without));
+    AblatedScore score = Compare(whole, PredictRuns(ablated_runs));
     score.feature = feature.name;
     scores.push_back(std::move(score));
   }

@@ -18,7 +18,7 @@ namespace {
 using graph::JsonField;
 
 constexpr double kGiBytes = 1024.0 * 1024 * 1024;
-// GPT-2's tokens, which Megatron-Core's tests have.
+// The number of GPT-2's tokens, which Megatron-Core's tests use.
 constexpr int64_t kTokens = 50257;
 
 bool Says(std::string_view text, std::string_view part) {
@@ -48,7 +48,7 @@ class Arguments {
   JsonField root_;
 };
 
-// "([0]*4+[1]*9)": the layers before the first with experts.
+// Returns the number of layers before the first one with experts: 4 for "([0]*4+[1]*9)".
 int64_t DenseLayers(const Arguments& arguments) {
   const std::string text = arguments.Text("moe-layer-freq");
   constexpr std::string_view kBegin = "([0]*";
@@ -143,7 +143,7 @@ TrainingStrategy WithKernelsOf(TrainingStrategy s, const Arguments& arguments) {
 TrainingStrategy StrategyOf(const Arguments& arguments) {
   const graph::CsvRow& row = arguments.row();
   TrainingStrategy s;
-  // Nodes of GB200 have 4 GPUs, of which the tests take two unless they say one.
+  // Nodes of GB200 have 4 GPUs, and the tests take two nodes unless they name one.
   const bool is_one_node = Says(row.Text("path"), "1node");
   s.gpus = row.WholeOr("gpus", 1, is_one_node ? 4 : 8);
   s.sequence = row.Whole("seq", 1);
@@ -157,10 +157,10 @@ TrainingStrategy StrategyOf(const Arguments& arguments) {
   const bool has_experts = row.WholeOr("experts", 0, 0) > 0;
   s.expert_tensor = has_experts ? row.WholeOr("etp", 1, s.tensor) : 1;
   const int64_t chunk = row.WholeOr("vpp_layers", 1, 0);
-  const int64_t told =
+  const int64_t stated_chunks =
       arguments.Whole("num-virtual-stages-per-pipeline-rank", 1);
-  s.chunks = told;
-  if (chunk > 0 && told == 1) {
+  s.chunks = stated_chunks;
+  if (chunk > 0 && stated_chunks == 1) {
     s.chunks = row.Whole("layers", 1) / s.pipeline / chunk;
   }
   if (s.chunks > 1) s.schedule = PipelineSchedule::kInterleaved;

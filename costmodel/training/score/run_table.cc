@@ -26,9 +26,9 @@ bool IsTrue(const CsvRow& row, std::string_view column) {
   row.Fail(column, "True or False");
 }
 
-// The value of a cell by the names that it may have.
+// Returns the value that a cell names; fails if it is none of the names.
 template <typename Value, size_t kCount>
-Value Named(
+Value ValueNamed(
     const CsvRow& row, std::string_view column,
     const std::array<std::pair<std::string_view, Value>, kCount>& names) {
   std::string expected;
@@ -41,21 +41,21 @@ Value Named(
 
 ProductPrecision PrecisionOf(const CsvRow& row) {
   using enum ProductPrecision;
-  return Named<ProductPrecision, 8>(row, "precision",
-                                    {{{"bf16", kBf16},
-                                      {"fp16", kBf16},
-                                      {"fp8_delayed", kFp8Delayed},
-                                      {"fp8_current", kFp8Current},
-                                      {"fp8_rowwise", kFp8Rowwise},
-                                      {"fp8_blockwise", kFp8Blockwise},
-                                      {"mxfp8", kMxfp8},
-                                      {"nvfp4", kNvfp4}}});
+  return ValueNamed<ProductPrecision, 8>(row, "precision",
+                                         {{{"bf16", kBf16},
+                                           {"fp16", kBf16},
+                                           {"fp8_delayed", kFp8Delayed},
+                                           {"fp8_current", kFp8Current},
+                                           {"fp8_rowwise", kFp8Rowwise},
+                                           {"fp8_blockwise", kFp8Blockwise},
+                                           {"mxfp8", kMxfp8},
+                                           {"nvfp4", kNvfp4}}});
 }
 
 AttentionKernel AttentionOf(const CsvRow& row) {
   const std::string& text = row.Text("attention");
   if (Contains(text, "unfused")) return AttentionKernel::kUnfused;
-  // Of the fused kernels, FlashAttention 2 has a deterministic backward pass.
+  // Among the fused kernels, FlashAttention 2 has a deterministic backward pass.
   if (Contains(text, "deterministic")) return AttentionKernel::kFlash;
   if (Contains(text, "TE") || Contains(text, "cuDNN") ||
       Contains(text, "flash3")) {
@@ -75,7 +75,7 @@ std::set<LayerPart> PartsOf(const CsvRow& row, std::string_view names) {
   return *parts;
 }
 
-// The first whole number in a text; 0 where there is none.
+// Returns the first whole number in a text; 0 if there is none.
 int64_t NumberIn(std::string_view text) {
   int64_t number = 0;
   const size_t begin = text.find_first_of("0123456789");
@@ -172,8 +172,8 @@ TrainingStrategy StrategyOfRow(const CsvRow& row) {
   strategy = WithRecomputation(row, strategy);
   const bool has_wide = Contains(row.Text("grad_dtype"), "fp32");
   strategy.gradient_bytes = has_wide ? 4 : 2;
-  // Fully sharded, what is added in float32 is sent in 16 bits unless the row says
-  // that it is reduced in float32.
+  // With full sharding, gradients that are added in float32 are sent in 16 bits, unless the
+  // row says that they are reduced in float32.
   const bool sends_wide =
       has_wide &&
       (strategy.fsdp <= 1 || Contains(row.Text("grad_dtype"), "reduce"));
@@ -201,8 +201,7 @@ Cluster ClusterOfRow(const CsvRow& row, const TrainingSystems& systems,
                      int64_t gpus) {
   Cluster cluster{.gpu = FindAccelerator(systems, row.Text("gpu")),
                   .stack = FindStack(systems, row.Text("software"))};
-  // NVLink joins the GPUs of a node at least; of racks of 72, jobs of powers of
-  // two use 64.
+  // NVLink joins at least the GPUs of a node. In racks of 72, jobs of powers of two use 64.
   cluster.domain = std::max(row.WholeOr("nvlink_domain", 0, 8),
                             row.WholeOr("gpus_per_node", 1, 8));
   if (cluster.domain == 72 && gpus > 64) cluster.domain = 64;
@@ -239,13 +238,14 @@ ModelShape ShapeOfRow(const CsvRow& row) {
   shape.head_dim = row.WholeOr("head_dim", 1, shape.hidden / shape.heads);
   shape.feedforward = row.WholeOr("ffn", 1, 4 * shape.hidden);
   enum class Act { kPlain, kGated };
-  shape.is_gated = Named<Act, 6>(row, "act",
-                                 {{{"gelu", Act::kPlain},
-                                   {"relu", Act::kPlain},
-                                   {"squared_relu", Act::kPlain},
-                                   {"swiglu", Act::kGated},
-                                   {"swiglu_clamped", Act::kGated},
-                                   {"geglu", Act::kGated}}}) == Act::kGated;
+  shape.is_gated =
+      ValueNamed<Act, 6>(row, "act",
+                         {{{"gelu", Act::kPlain},
+                           {"relu", Act::kPlain},
+                           {"squared_relu", Act::kPlain},
+                           {"swiglu", Act::kGated},
+                           {"swiglu_clamped", Act::kGated},
+                           {"geglu", Act::kGated}}}) == Act::kGated;
   if (row.Text("norm").starts_with("layernorm")) {
     shape.norm_weights = NormWeights::kScaleAndBias;
   }
@@ -263,7 +263,7 @@ ModelShape ShapeOfRow(const CsvRow& row) {
     shape.shared_feedforward = row.WholeOr("shared_ffn", 0, 0);
     shape.dense_layers = row.WholeOr("dense_layers", 0, 0);
   }
-  // DeepSeek's routers choose among these many of 8 groups of experts.
+  // DeepSeek's routers choose among this many of 8 groups of experts.
   if (shape.experts == 256 && row.Text("family") == "moe-mla") {
     shape.routed_groups = 4;
   }
@@ -277,8 +277,8 @@ ModelShape ShapeOfRow(const CsvRow& row) {
     shape.v_dim = row.Whole("mla_v", 1);
   }
   if (Contains(row.Text("features"), "sliding_window")) {
-    const int64_t told = NumberIn(row.Text("attention"));
-    shape.sliding_window = told > 0 ? told : 128;
+    const int64_t window = NumberIn(row.Text("attention"));
+    shape.sliding_window = window > 0 ? window : 128;
     shape.full_layers = shape.layers / 2;
   }
   CheckShape(shape, row.Text("id"));

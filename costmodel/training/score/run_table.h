@@ -11,27 +11,29 @@
 
 namespace acplan::costmodel {
 
-// A training run that somebody measured, as a row of a table of runs says it. The
-// columns are listed in docs/training_cost_model.md.
+// A measured training run, as a row of a table of runs describes it.
+// docs/training_cost_model.md lists the columns.
 struct TrainingRun {
   std::string id = {};
   std::string source = {};
-  std::string group =
-      {};  // runs of one model and strategy; `id` where not told
-  std::string stack = {};  // source, GPU, precision, whether there are experts
-  double seconds = 0;      // of an iteration
-  double memory_gib = 0;   // 0: not told
-  bool is_allocated = false;  // memory is what the allocator counted
-  // What ran; none where `reason` says why it cannot be represented.
+  // The same for all runs of one model and strategy; `id` if the table does not have
+  // it.
+  std::string group = {};
+  // Source, GPU, precision, and whether there are experts
+  std::string stack = {};
+  double seconds = 0;         // seconds of an iteration
+  double memory_gib = 0;      // 0 if unknown
+  bool is_allocated = false;  // the allocator counted the memory
+  // The job that ran. If it cannot be represented, this is empty and `reason` says why.
   std::optional<TrainingJob> job = {};
   std::string reason = {};
 };
 
-// Sizes of the model in a row; throws InputError.
+// Returns the sizes of the model in a row; throws InputError.
 ModelShape ShapeOfRow(const graph::CsvRow& row);
 
-// All rows. Throws InputError where a table lacks a column that all rows need or
-// a measured time is no number; a row that only cannot be represented says so.
+// Reads all rows. Throws InputError if a table lacks a column that all rows need or if a
+// measured time is no number. A row that merely cannot be represented has the reason.
 std::vector<TrainingRun> ReadRuns(const graph::CsvTable& table,
                                   const TrainingSystems& systems);
 

@@ -109,17 +109,17 @@ Score ScorePredictions(const std::vector<Prediction>& predictions) {
 std::vector<Prediction> OtherPredictions(const std::vector<TrainingRun>& runs,
                                          const graph::CsvTable& table,
                                          std::string_view column) {
-  std::map<std::string, double, std::less<>> told;
+  std::map<std::string, double, std::less<>> seconds_by_id;
   for (size_t i = 0; i < table.rows.size(); ++i) {
     const graph::CsvRow row(table, i);
     if (!row.Has("id")) row.Fail("id", "the name of a run");
-    if (row.Has(column)) told[row.Text("id")] = row.Positive(column);
+    if (row.Has(column)) seconds_by_id[row.Text("id")] = row.Positive(column);
   }
   std::vector<Prediction> predictions;
   for (const TrainingRun& run : runs) {
     Prediction prediction = Expected(run);
-    const auto found = told.find(run.id);
-    if (found != told.end()) prediction.seconds = found->second;
+    const auto entry = seconds_by_id.find(run.id);
+    if (entry != seconds_by_id.end()) prediction.seconds = entry->second;
     predictions.push_back(std::move(prediction));
   }
   return predictions;

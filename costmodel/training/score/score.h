@@ -10,19 +10,20 @@
 
 namespace acplan::costmodel {
 
-// What the model says of a run; `reason` says why it says nothing (seconds 0).
+// The prediction of a run. If there is none, `reason` says why and seconds is 0.
 struct Prediction {
   std::string id = {};
   std::string source = {};
   StepTime time = {};
   double seconds = 0;
-  double memory_gib = 0;  // 0: not told
+  double memory_gib = 0;  // 0 if unknown
   double measured_seconds = 0;
-  double measured_gib = 0;  // 0: not told, or not what an allocator counted
+  double measured_gib = 0;  // 0 if unknown, or not counted by an allocator
   std::string reason = {};
 };
 
-// `values` must not be empty; of an even number, the mean of the middle two.
+// Returns the median of `values`, which must not be empty; for an even number of values,
+// the mean of the middle two.
 double MedianOf(std::vector<double> values);
 
 std::vector<Prediction> PredictRuns(const std::vector<TrainingRun>& runs);
@@ -30,29 +31,31 @@ std::vector<Prediction> PredictRuns(const std::vector<TrainingRun>& runs);
 // Relative errors of predictions, signed: predicted / measured - 1.
 struct ErrorSummary {
   std::string name = {};
-  size_t rows = 0;   // predicted
-  size_t total = 0;  // that there are
+  size_t rows = 0;   // rows with a prediction
+  size_t total = 0;  // all rows
   double mean = 0;   // of absolute values
   double median = 0;
-  double worst = 0;  // of the largest absolute value, signed
-  double bias = 0;   // mean of signed values
+  double worst = 0;  // the error of the largest absolute value, signed
+  double bias = 0;   // the mean of signed values
 };
-// `errors` must not be empty.
+// Summarises `errors`, which must not be empty.
 ErrorSummary Summarise(std::string name, const std::vector<double>& errors,
                        size_t total);
 
-// As sources are averaged, so that none outweighs the others.
+// The errors by source and of all runs. Sources are averaged so that none outweighs the
+// others.
 struct Score {
-  std::vector<ErrorSummary> sources = {};  // by name, those with a prediction
+  // Sorted by name, those with a prediction.
+  std::vector<ErrorSummary> sources = {};
   ErrorSummary all = {};
   double mean_of_sources = 0;
   double median_of_sources = 0;
-  ErrorSummary memory = {};  // rows 0: none
+  ErrorSummary memory = {};  // its rows are 0 if there is none
 };
 Score ScorePredictions(const std::vector<Prediction>& predictions);
 
-// The predictions that another model published for these runs: a table with the
-// columns id and `column`, seconds. Rows with an empty cell are not represented.
+// Returns the predictions that another model published for these runs: a table with the
+// columns id and `column`, in seconds. Rows with an empty cell are not represented.
 std::vector<Prediction> OtherPredictions(const std::vector<TrainingRun>& runs,
                                          const graph::CsvTable& table,
                                          std::string_view column);

@@ -9,8 +9,8 @@ namespace acplan::costmodel {
 namespace {
 
 struct Stack {
-  std::map<std::string, size_t> halves = {};  // of groups
-  std::vector<double> ratios[2] = {};         // measured by predicted
+  std::map<std::string, size_t> halves = {};  // the half of each group
+  std::vector<double> ratios[2] = {};         // measured divided by predicted
 };
 
 }  // namespace
@@ -25,9 +25,10 @@ std::vector<Prediction> ApplyStackFactors(
     const size_t next = stack.halves.size() % 2;
     const size_t half = stack.halves.emplace(runs[i].group, next).first->second;
     halves.push_back(half);
-    const Prediction& found = predictions[i];
-    if (found.seconds == 0) continue;
-    stack.ratios[half].push_back(found.measured_seconds / found.seconds);
+    const Prediction& prediction = predictions[i];
+    if (prediction.seconds == 0) continue;
+    stack.ratios[half].push_back(prediction.measured_seconds /
+                                 prediction.seconds);
   }
   std::vector<Prediction> scaled = predictions;
   for (size_t i = 0; i < runs.size(); ++i) {

@@ -9,10 +9,11 @@
 
 namespace acplan::costmodel {
 
-// The best so many. Of equal rank the one that was found first stays first.
+// The best `count` strategies. Among those of equal rank the one that was added first stays
+// first.
 class BestStrategies {
  public:
-  // What takes longer than `cutoff` seconds is not among them.
+  // Constructs an empty list that takes no strategy of more than `cutoff` seconds.
   explicit BestStrategies(
       size_t count, double cutoff = std::numeric_limits<double>::infinity())
       : count_(count), cutoff_(cutoff) {}
@@ -23,14 +24,15 @@ class BestStrategies {
            : count_ > 0          ? std::min(cutoff_, best_.back().seconds)
                                  : -std::numeric_limits<double>::infinity();
   }
-  void Add(const RankedStrategy& found) {
-    if (!MayTake(found.seconds)) return;
+  void Add(const RankedStrategy& ranked) {
+    if (!MayTake(ranked.seconds)) return;
     const auto is_better = [](const RankedStrategy& a,
                               const RankedStrategy& b) {
       return std::pair(a.seconds, a.bytes) < std::pair(b.seconds, b.bytes);
     };
-    best_.insert(std::upper_bound(best_.begin(), best_.end(), found, is_better),
-                 found);
+    best_.insert(
+        std::upper_bound(best_.begin(), best_.end(), ranked, is_better),
+        ranked);
     if (best_.size() > count_) best_.pop_back();
   }
   std::vector<RankedStrategy> Take() { return std::move(best_); }

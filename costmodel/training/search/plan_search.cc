@@ -1,5 +1,5 @@
-// Stages that are alike differ in the microbatches in flight, of which earlier ones
-// have more: the first of a kind has least room and runs most again, the last least.
+// Equal stages differ in the number of microbatches in flight, of which earlier ones have
+// more: the first stage of a kind has least room and recomputes most, the last one least.
 #include "costmodel/training/search/plan_search.h"
 
 #include <algorithm>
@@ -17,28 +17,29 @@ double LeastOfStage(const PlanProblem& problem, const StageContent& stage,
                       RoomOfStage(problem.job, stage, index, problem.budget));
 }
 
-// A bound of an iteration by those of parts of its stages.
+// A bound of an iteration, from bounds of parts of its stages.
 class BoundSum {
  public:
-  // `count` stages from `first` run again for as long as stage `index` must.
+  // Adds `count` stages from `first`, which recompute for as long as stage `index` must.
   void Add(const PlanProblem& problem, const StageKind& kind, size_t first,
            size_t count, size_t index) {
     if (count == 0 || is_infinite_) return;
     const double seconds = LeastOfStage(problem, kind.content, index);
     is_infinite_ = seconds == std::numeric_limits<double>::infinity();
     kinds_.push_back({kind.content, first, count});
-    again_.push_back({.compute = seconds});
+    recomputation_.push_back({.compute = seconds});
   }
 
   double Seconds(const PlanProblem& problem) const {
     if (is_infinite_) return std::numeric_limits<double>::infinity();
-    return CombineStepTime(problem.job, problem.units, kinds_, again_).Total();
+    return CombineStepTime(problem.job, problem.units, kinds_, recomputation_)
+        .Total();
   }
 
  private:
   bool is_infinite_ = false;
   std::vector<StageKind> kinds_ = {};
-  std::vector<PassTime> again_ = {};
+  std::vector<PassTime> recomputation_ = {};
 };
 
 }  // namespace
@@ -49,19 +50,19 @@ bool DoesLeastFit(const PlanProblem& problem) {
                ? 0
                : static_cast<double>(count) * layer.policies.front().bytes;
   };
-  const auto again = [&](const PlannedLayer& layer, int64_t count) {
+  const auto recomputed_bytes = [&](const PlannedLayer& layer, int64_t count) {
     return count == 0 ? 0
                       : layer.offer.whole_bytes - layer.policies.front().bytes;
   };
   const auto& [dense, moe] = problem.layers;
   return std::ranges::all_of(problem.kinds, [&](const StageKind& kind) {
     const StageContent& stage = kind.content;
-    const double kept =
+    const double kept_bytes =
         bytes(dense, stage.dense_layers) + bytes(moe, stage.moe_layers);
-    const StageKeeping keeping{
-        .kept = kept,
-        .again = std::max(again(dense, stage.dense_layers),
-                          again(moe, stage.moe_layers))};
+    const StageKeeping keeping{.kept_bytes = kept_bytes,
+                               .recomputed_bytes = std::max(
+                                   recomputed_bytes(dense, stage.dense_layers),
+                                   recomputed_bytes(moe, stage.moe_layers))};
     return MemoryOfKeeping(problem.job, stage, kind.first, keeping).Total() <=
            problem.budget + kByteRounding;
   });
@@ -89,23 +90,24 @@ double PlanBound(const PlanProblem& problem) {
 
 PlanOutcome PlanOfStrategy(const PlanProblem& problem,
                            const ChoiceEffort& effort, double cutoff,
-                           StageChoices known) {
+                           StageChoices known_choices) {
   std::vector<StageKind> single;
-  std::vector<PassTime> again;  // of each stage, at least
+  std::vector<PassTime> recomputation;  // a lower bound for each stage
   for (const StageKind& kind : problem.kinds) {
     for (size_t i = kind.first; i < kind.first + kind.count; ++i) {
       single.push_back({kind.content, i, 1});
-      again.push_back({.compute = LeastOfStage(problem, kind.content, i)});
+      recomputation.push_back(
+          {.compute = LeastOfStage(problem, kind.content, i)});
     }
   }
-  // The stage that runs most again is likely the one that all wait for.
+  // The stage that recomputes most is likely the one that all others wait for.
   std::vector<size_t> order(single.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, std::greater<>(),
-                           [&](size_t i) { return again[i].compute; });
+                           [&](size_t i) { return recomputation[i].compute; });
   std::vector<PlannedStage> stages(single.size());
-  PlannedStrategy planned;
-  PlanOutcome outcome{.choices = std::move(known)};
+  PlannedStrategy planned_strategy;
+  PlanOutcome outcome{.choices = std::move(known_choices)};
   outcome.choices.resize(single.size());
   for (const size_t i : order) {
     std::optional<PolicyChoice>& choice = outcome.choices[i];
@@ -121,19 +123,24 @@ PlanOutcome PlanOfStrategy(const PlanProblem& problem,
     }
     stages[i] = StageWithChoice(problem.job, problem.layers, single[i].content,
                                 i, *choice);
-    planned.bytes = std::max(planned.bytes, stages[i].memory.Total());
-    again[i].compute = std::max(again[i].compute, choice->bound);
+    planned_strategy.bytes =
+        std::max(planned_strategy.bytes, stages[i].memory.Total());
+    recomputation[i].compute =
+        std::max(recomputation[i].compute, choice->bound);
     outcome.bound =
-        CombineStepTime(problem.job, problem.units, single, again).Total();
+        CombineStepTime(problem.job, problem.units, single, recomputation)
+            .Total();
     if (outcome.bound > cutoff) return outcome;
   }
-  planned.seconds = TimeOfPlan(problem.job, problem.units, stages).Total();
+  planned_strategy.seconds =
+      TimeOfPlan(problem.job, problem.units, stages).Total();
   if (std::ranges::all_of(stages, &PlannedStage::is_optimal)) {
-    outcome.bound = planned.seconds;
+    outcome.bound = planned_strategy.seconds;
   }
-  planned.bound = outcome.bound;
-  for (const auto& choice : outcome.choices) planned.choices.push_back(*choice);
-  outcome.plan = planned;
+  planned_strategy.bound = outcome.bound;
+  for (const auto& choice : outcome.choices)
+    planned_strategy.choices.push_back(*choice);
+  outcome.plan = planned_strategy;
   return outcome;
 }
 

@@ -1,20 +1,20 @@
 // Best bound first.
 //
-// Idea. A strategy with its best plan is not faster than without recomputation, nor
-// than the relaxation of its stages' knapsacks (plan_search.h). What these bounds do
-// not rule out are candidates, which are planned by ascending bound: the first plans
-// are likely the fastest, and when the least bound that is left is above the slowest
-// that would still count, all the rest is ruled out.
+// Idea. A strategy with its best plan is no faster than without recomputation, and no
+// faster than the relaxation of its stages' knapsacks (plan_search.h). The strategies that
+// these bounds do not rule out are candidates. They are planned by ascending bound: the
+// first plans are likely the fastest, and once the least remaining bound is above the
+// slowest plan that would still count, all the others are ruled out.
 //
-// A plan is first made with few labels for each stage, which is quick and often
-// exact; where it is not, its bound still rules many out. What is left open then is
+// A plan is first made with few labels for each stage, which is quick and often exact; if
+// it is not exact, its bound still rules many out. Candidates that are still open are
 // planned once more, by ascending bound, with many labels.
 //
 // Invariant. Each candidate is planned to its optimum, or a bound of it is above the
-// slowest of the best so many, or it is counted as unplanned or improvable. The
-// slowest of the best only ever gets faster, so that what was ruled out stays so,
-// whatever the order in which threads come: the answer is the least by seconds,
-// bytes and place, which does not depend on it.
+// slowest of the best `count`, or it is counted as unplanned or improvable. The slowest of
+// the best only ever gets faster, so candidates that were ruled out stay so, whatever the
+// order of the threads: the answer is the least by seconds, bytes and place, which does not
+// depend on that order.
 #include "costmodel/training/search/planned_search.h"
 
 #include <oneapi/tbb/parallel_for.h>
@@ -41,7 +41,7 @@ namespace {
 // Bounds are summed in another order than times.
 constexpr double kRounding = 1 - 1e-9;
 
-// What strategies of a unit share.
+// The values that strategies of a unit share.
 struct PlannedUnit {
   UnitTimes times = {};
   PlannedLayers layers = {};
@@ -52,17 +52,17 @@ struct Candidate {
   TrainingStrategy strategy = {};
   const std::vector<StageKind>* kinds = nullptr;
   const PlannedUnit* unit = nullptr;
-  size_t place = 0;  // among all
+  size_t place = 0;  // its index among all candidates
   double bound = 0;
-  std::optional<PlannedStrategy> plan = {};  // the best that is known
+  std::optional<PlannedStrategy> plan = {};  // the best known plan
   StageChoices choices = {};
 };
 
-// Of the layers of these units, each structure once. It does not depend on the
+// Returns the structures of the layers of these units, each once. They do not depend on the
 // microbatch.
 std::vector<KnownStructure> StructuresOf(
     TrainingJob job, std::span<const TrainingStrategy> units) {
-  std::vector<KnownStructure> known;
+  std::vector<KnownStructure> structures;
   for (const TrainingStrategy& unit : units) {
     if (unit.microbatch != units.front().microbatch) continue;
     job.strategy = unit;
@@ -73,15 +73,15 @@ std::vector<KnownStructure> StructuresOf(
       }
       LayerGraph graph = GraphOfLayer(job, is_moe);
       const auto same =
-          std::ranges::find_if(known, [&](const KnownStructure& k) {
+          std::ranges::find_if(structures, [&](const KnownStructure& k) {
             return IsSameStructure(k.graph, graph);
           });
-      if (same != known.end()) continue;
+      if (same != structures.end()) continue;
       std::vector<PolicySets> sets = SetsOfPolicies(graph);
-      known.push_back({std::move(graph), std::move(sets)});
+      structures.push_back({std::move(graph), std::move(sets)});
     }
   }
-  return known;
+  return structures;
 }
 
 struct FoundCandidates {
@@ -114,26 +114,27 @@ class CandidateFinder {
   bool has_plain_;
   LayerMemories memories_ = {};
   KnownUnitTimes times_ = {};
-  FoundCandidates found_ = {};
+  FoundCandidates result_ = {};
 };
 
 const PlannedUnit& CandidateFinder::Unit() {
   std::unique_ptr<const PlannedUnit>& unit =
-      found_.units[UnitKeyOf(job_.strategy)];
+      result_.units[UnitKeyOf(job_.strategy)];
   if (!unit) {
     unit = std::make_unique<const PlannedUnit>(
-        PlannedUnit{times_.Of(job_), LayersToPlan(job_, structures_)});
+        PlannedUnit{times_.TimesOf(job_), LayersToPlan(job_, structures_)});
   }
   return *unit;
 }
 
 void CandidateFinder::Try(const std::vector<StageKind>& kinds) {
-  ++found_.counts.strategies;
-  ++found_.counts.evaluated;
-  // Policies take longest to make, so that what needs none comes first.
-  const double least = CombineStepTime(job_, times_.Of(job_), kinds).Total();
+  ++result_.counts.strategies;
+  ++result_.counts.evaluated;
+  // Policies take longest to compute, so the tests that need none come first.
+  const double least =
+      CombineStepTime(job_, times_.TimesOf(job_), kinds).Total();
   if (least > question_.cutoff) return;
-  // Nothing is recomputed: the strategy is there already.
+  // It needs no recomputation: the strategy is in the list already.
   if (has_plain_ && MostBytesOf(job_, memories_, kinds) <= question_.budget) {
     return;
   }
@@ -141,14 +142,14 @@ void CandidateFinder::Try(const std::vector<StageKind>& kinds) {
   const PlanProblem problem{job_, unit.times, unit.layers, kinds,
                             question_.budget};
   if (!DoesLeastFit(problem)) return;
-  ++found_.counts.fitting;
+  ++result_.counts.fitting;
   if (kRounding * QuickPlanBound(problem) > question_.cutoff) return;
   const double bound = kRounding * PlanBound(problem);
   if (bound > question_.cutoff) return;
-  found_.candidates.push_back({.strategy = job_.strategy,
-                               .kinds = &kinds,
-                               .unit = &unit,
-                               .bound = bound});
+  result_.candidates.push_back({.strategy = job_.strategy,
+                                .kinds = &kinds,
+                                .unit = &unit,
+                                .bound = bound});
 }
 
 FoundCandidates CandidateFinder::Run() {
@@ -156,7 +157,7 @@ FoundCandidates CandidateFinder::Run() {
   TrainingStrategy& s = job_.strategy;
   for (const PipelineLayout& layout : question_.layouts) {
     if (question_.clock.HasEnded()) {
-      found_.counts.LeaveUntried();
+      result_.counts.LeaveUntried();
       break;
     }
     if (!IsOfUnit(s, layout, question_.job, question_.space)) continue;
@@ -167,10 +168,10 @@ FoundCandidates CandidateFinder::Run() {
       Try(layout.kinds);
     }
   }
-  return std::move(found_);
+  return std::move(result_);
 }
 
-// The seconds of the best plans, from which what is too slow follows.
+// The seconds of the best plans, and the cutoff for slower ones.
 class BestTimes {
  public:
   BestTimes(size_t count, double cutoff) : count_(count), cutoff_(cutoff) {}
@@ -179,11 +180,11 @@ class BestTimes {
     const std::lock_guard lock(mutex_);
     return cutoff_;
   }
-  // Of the strategy at a place, in place of what was known of it.
+  // Sets the seconds of the strategy at a place, and forgets its earlier ones.
   void Add(size_t place, double seconds) {
     const std::lock_guard lock(mutex_);
     std::erase_if(best_,
-                  [&](const auto& known) { return known.second == place; });
+                  [&](const auto& entry) { return entry.second == place; });
     best_.emplace(seconds, place);
     if (best_.size() > count_) best_.erase(std::prev(best_.end()));
     if (count_ > 0 && best_.size() == count_) {
@@ -218,27 +219,29 @@ class Planner {
   BestTimes times_;
   std::vector<PlannedUnits> units_ = {};
   std::vector<Candidate> candidates_ = {};
-  StrategySearch found_ = {};
+  StrategySearch result_ = {};
 };
 
 void Planner::FindCandidates(std::span<const TrainingStrategy> units) {
   const std::vector<KnownStructure> structures =
       StructuresOf(question_.job, units);
-  std::vector<FoundCandidates> found(units.size());
+  std::vector<FoundCandidates> found_candidates(units.size());
   oneapi::tbb::parallel_for(size_t{0}, units.size(), [&](size_t i) {
     const double begin = ThreadSeconds();
     TrainingJob of_unit = question_.job;
     of_unit.strategy = units[i];
-    found[i] = CandidateFinder(std::move(of_unit), question_, structures).Run();
-    if (found[i].candidates.empty()) found[i].units.clear();
-    found[i].counts.core_seconds = ThreadSeconds() - begin;
+    found_candidates[i] =
+        CandidateFinder(std::move(of_unit), question_, structures).Run();
+    if (found_candidates[i].candidates.empty())
+      found_candidates[i].units.clear();
+    found_candidates[i].counts.core_seconds = ThreadSeconds() - begin;
   });
-  for (FoundCandidates& of_unit : found) {
-    found_.strategies += of_unit.counts.strategies;
-    found_.evaluated += of_unit.counts.evaluated;
-    found_.fitting += of_unit.counts.fitting;
-    if (!of_unit.counts.is_complete) found_.LeaveUntried();
-    found_.core_seconds += of_unit.counts.core_seconds;
+  for (FoundCandidates& of_unit : found_candidates) {
+    result_.strategies += of_unit.counts.strategies;
+    result_.evaluated += of_unit.counts.evaluated;
+    result_.fitting += of_unit.counts.fitting;
+    if (!of_unit.counts.is_complete) result_.LeaveUntried();
+    result_.core_seconds += of_unit.counts.core_seconds;
     units_.push_back(std::move(of_unit.units));
     for (Candidate& candidate : of_unit.candidates) {
       candidate.place = candidates_.size();
@@ -264,7 +267,7 @@ void Planner::Plan(Candidate& candidate, size_t most_labels) {
   times_.Add(candidate.place, candidate.plan->seconds);
 }
 
-// By ascending bound, those that may be improved.
+// Plans the candidates that may be improved, by ascending bound.
 void Planner::PlanAll(size_t most_labels) {
   std::vector<Candidate*> open;
   for (Candidate& candidate : candidates_) {
@@ -274,7 +277,7 @@ void Planner::PlanAll(size_t most_labels) {
     return std::pair(candidate->bound, candidate->place);
   });
   std::atomic<size_t> next = 0;
-  std::atomic<int64_t> planned = 0;
+  std::atomic<int64_t> plan_count = 0;
   const auto workers =
       static_cast<size_t>(oneapi::tbb::this_task_arena::max_concurrency());
   std::vector<double> seconds(workers, 0);
@@ -282,15 +285,15 @@ void Planner::PlanAll(size_t most_labels) {
     const double begin = ThreadSeconds();
     while (!question_.clock.HasEnded()) {
       const size_t i = next++;
-      // The others have no lesser bound.
+      // The bounds of the others are not lower.
       if (i >= open.size() || open[i]->bound > times_.Cutoff()) break;
-      ++planned;
+      ++plan_count;
       Plan(*open[i], most_labels);
     }
     seconds[worker] = ThreadSeconds() - begin;
   });
-  found_.planned += planned;
-  for (const double of_worker : seconds) found_.core_seconds += of_worker;
+  result_.plan_count += plan_count;
+  for (const double of_worker : seconds) result_.core_seconds += of_worker;
 }
 
 StrategySearch Planner::Run(std::span<const TrainingStrategy> units) {
@@ -301,25 +304,25 @@ StrategySearch Planner::Run(std::span<const TrainingStrategy> units) {
   std::vector<const Candidate*> fastest;
   for (const Candidate& candidate : candidates_) {
     if (IsOpen(candidate, cutoff)) {
-      ++(candidate.plan ? found_.improvable : found_.unplanned);
-      found_.open_bound = std::min(found_.open_bound, candidate.bound);
+      ++(candidate.plan ? result_.improvable : result_.unplanned);
+      result_.open_bound = std::min(result_.open_bound, candidate.bound);
     }
     if (candidate.plan && candidate.plan->seconds <= cutoff) {
       fastest.push_back(&candidate);
     }
   }
-  found_.is_proven &= found_.improvable + found_.unplanned == 0;
+  result_.is_proven &= result_.improvable + result_.unplanned == 0;
   std::ranges::sort(fastest, {}, [](const Candidate* candidate) {
     return std::tuple(candidate->plan->seconds, candidate->plan->bytes,
                       candidate->place);
   });
   if (fastest.size() > question_.count) fastest.resize(question_.count);
   for (const Candidate* candidate : fastest) {
-    found_.best.push_back({candidate->strategy, candidate->plan->seconds,
-                           candidate->plan->bytes, candidate->plan->bound,
-                           candidate->plan->choices});
+    result_.best.push_back({candidate->strategy, candidate->plan->seconds,
+                            candidate->plan->bytes, candidate->plan->bound,
+                            candidate->plan->choices});
   }
-  return std::move(found_);
+  return std::move(result_);
 }
 
 }  // namespace

@@ -13,14 +13,14 @@ struct PlannedSearchQuestion {
   const std::vector<PipelineLayout>& layouts;
   double budget = 0;
   size_t count = 0;
-  double cutoff = 0;  // seconds: what takes longer does not count
+  double cutoff = 0;  // strategies of more seconds do not count
   const StrategySearchClock& clock;
 };
 
-// The fastest strategies of these units with the best plan of recomputation, but for
-// those that nothing has to run again of where strategies without recomputation are
-// searched, too. Uses all cores; the answer does not depend on how many, unless a
-// limit ends it.
+// Finds the fastest strategies of these units with the best plan of recomputation. If
+// strategies without recomputation are searched, too, strategies that need none are left
+// out. Uses all cores; the answer does not depend on their number, unless a limit ends the
+// search.
 StrategySearch SearchPlans(const PlannedSearchQuestion& question,
                            std::span<const TrainingStrategy> units);
 

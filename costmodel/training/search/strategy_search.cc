@@ -1,19 +1,19 @@
-// All strategies, one by one, with what they share computed once.
+// All strategies, one by one, with shared values computed once.
 //
-// What a layer takes and keeps depends on tensor, context and expert parallelism,
-// the microbatch, recomputation and whether parameters are sharded (UnitTimes); the
-// rest of a strategy, pipeline, chunks, data parallelism and ZeRO, is a sum over few
-// kinds of stages. So an outer loop goes over the former and computes layers, and an
-// inner one over the latter.
+// The time and memory of a layer depend on tensor, context and expert parallelism, the
+// microbatch, recomputation and whether parameters are sharded (UnitTimes). The rest of a
+// strategy, pipeline, chunks, data parallelism and ZeRO, is a sum over few kinds of stages.
+// So an outer loop goes over the former and computes layers, and an inner one over the
+// latter.
 //
-// With the first N layers of each stage recomputed, time rises and memory falls with
-// N: each layer more adds its forward pass to a stage and leaves of it the input.
-// (Time: microbatches x slowest + (sum - slowest) / chunks rises with every stage,
-// as there is a microbatch at least.) The fastest that fits therefore is the least
-// N that fits, found by bisection; no other N can be better. The same holds of the
-// number of layers whose activations go to the host.
+// With the first N layers of each stage recomputed, time rises and memory falls with N:
+// each further layer adds its forward pass to a stage and keeps only its input. (Time:
+// microbatches x slowest + (sum - slowest) / chunks rises with every stage, as there is at
+// least one microbatch.) So the fastest strategy that fits has the least N that fits, which
+// bisection finds; no other N can be better. The same holds for the number of layers whose
+// activations go to the host.
 //
-// Plans come last, when the others have said what is to be beaten (planned_search.h).
+// Plans come last, when the others have set the time to beat (planned_search.h).
 #include "costmodel/training/search/strategy_search.h"
 
 #include <oneapi/tbb/parallel_for.h>
@@ -35,7 +35,7 @@ namespace {
 
 using Kinds = std::vector<StageKind>;
 
-// What searches of units have in common.
+// The values that searches of units have in common.
 struct SearchQuestion {
   const TrainingJob& job;
   const StrategySpace& space;
@@ -45,7 +45,7 @@ struct SearchQuestion {
   const StrategySearchClock& clock;
 };
 
-// What is found of one unit: searches of units run beside each other.
+// The search of one unit. Searches of different units run in parallel.
 class UnitSearch {
  public:
   UnitSearch(TrainingJob job, const SearchQuestion& question)
@@ -64,34 +64,35 @@ class UnitSearch {
   BestStrategies best_;
   LayerMemories layers_ = {};
   KnownUnitTimes units_ = {};
-  StrategySearch found_ = {};
+  StrategySearch result_ = {};
 };
 
 void UnitSearch::TryOne(const Kinds& kinds) {
-  ++found_.evaluated;
+  ++result_.evaluated;
   const double bytes = MostBytesOf(job_, layers_, kinds);
   if (bytes > question_.budget) return;
-  ++found_.fitting;
-  const double seconds = CombineStepTime(job_, units_.Of(job_), kinds).Total();
+  ++result_.fitting;
+  const double seconds =
+      CombineStepTime(job_, units_.TimesOf(job_), kinds).Total();
   if (best_.MayTake(seconds))
     best_.Add({job_.strategy, seconds, bytes, seconds});
 }
 
-// The least number of layers that fits; all of them is written as 0.
+// Tries the least number of layers that fits. All layers are written as 0.
 void UnitSearch::TryLayers(const Kinds& kinds) {
   int64_t most = 0;
   for (const StageKind& kind : kinds) {
     most = std::max(most, kind.content.Layers());
   }
   int64_t& layers = job_.strategy.full_layers;
-  found_.strategies += most;
+  result_.strategies += most;
   int64_t low = 1;
   int64_t high = most;
   layers = 0;
   if (most > 0 && MostBytesOf(job_, layers_, kinds) <= question_.budget) {
     while (low < high) {
       layers = (low + high) / 2;
-      ++found_.evaluated;
+      ++result_.evaluated;
       if (MostBytesOf(job_, layers_, kinds) <= question_.budget) {
         high = layers;
       } else {
@@ -101,29 +102,30 @@ void UnitSearch::TryLayers(const Kinds& kinds) {
     layers = low < most ? low : 0;
     TryOne(kinds);
   } else {
-    ++found_.evaluated;
+    ++result_.evaluated;
   }
   layers = 0;
 }
 
-// The number of layers that was asked for, which a stage may have.
+// Tries the number of layers that was requested, if a stage may have it.
 void UnitSearch::TryStatedLayers(const Kinds& kinds) {
   TrainingStrategy& s = job_.strategy;
   const int64_t stage = (job_.shape.layers + s.pipeline - 1) / s.pipeline;
   if (question_.space.full_layers > stage) return;
-  ++found_.strategies;
+  ++result_.strategies;
   s.full_layers = question_.space.full_layers;
   TryOne(kinds);
   s.full_layers = 0;
 }
 
-// The least number of layers that makes what does not fit without.
+// Tries the least number of layers whose offload makes a strategy fit that does not fit
+// without it.
 void UnitSearch::TryOffload(const Kinds& kinds) {
   TrainingStrategy& s = job_.strategy;
   const int64_t most = question_.job.shape.layers;
-  found_.strategies += most;
+  result_.strategies += most;
   const auto fits = [&](int64_t layers) {
-    ++found_.evaluated;
+    ++result_.evaluated;
     s.offloaded_layers = layers;
     return MostBytesOf(job_, layers_, kinds) <= question_.budget;
   };
@@ -145,7 +147,7 @@ StrategySearch UnitSearch::Run() {
   TrainingStrategy& s = job_.strategy;
   for (const PipelineLayout& layout : question_.layouts) {
     if (question_.clock.HasEnded()) {
-      found_.LeaveUntried();
+      result_.LeaveUntried();
       break;
     }
     if (!IsOfUnit(s, layout, question_.job, question_.space)) continue;
@@ -159,7 +161,7 @@ StrategySearch UnitSearch::Run() {
       } else if (s.recomputation == Recomputation::kFull) {
         TryLayers(layout.kinds);
       } else {
-        ++found_.strategies;
+        ++result_.strategies;
         TryOne(layout.kinds);
         if (question_.space.has_offload && s.pipeline == 1 &&
             s.implementation == Implementation::kFused &&
@@ -169,8 +171,8 @@ StrategySearch UnitSearch::Run() {
       }
     }
   }
-  found_.best = best_.Take();
-  return std::move(found_);
+  result_.best = best_.Take();
+  return std::move(result_);
 }
 
 std::vector<StrategySearch> SearchEachUnit(
@@ -187,7 +189,8 @@ std::vector<StrategySearch> SearchEachUnit(
   return parts;
 }
 
-// A defect of this search where one of its answers is no strategy.
+// Throws std::logic_error, for a defect of this search, if one of its answers is no legal
+// strategy.
 void RequireLegal(const TrainingJob& job, const RankedStrategy& ranked) {
   TrainingJob checked = job;
   checked.strategy = ranked.strategy;
@@ -199,12 +202,12 @@ void RequireLegal(const TrainingJob& job, const RankedStrategy& ranked) {
   }
 }
 
-// All but the best.
+// Adds all members except `best`.
 void Add(const StrategySearch& part, StrategySearch& sum) {
   sum.strategies += part.strategies;
   sum.evaluated += part.evaluated;
   sum.fitting += part.fitting;
-  sum.planned += part.planned;
+  sum.plan_count += part.plan_count;
   sum.unplanned += part.unplanned;
   sum.improvable += part.improvable;
   sum.is_complete &= part.is_complete;
@@ -240,10 +243,10 @@ StrategySearch SearchStrategies(const TrainingJob& job,
       Sum(SearchEachUnit(job, question, {units.begin(), plans.begin()}));
   BestStrategies best(count);
   for (const RankedStrategy& ranked : all.best) best.Add(ranked);
-  const StrategySearch planned = SearchPlans(
+  const StrategySearch planned_search = SearchPlans(
       {job, space, layouts, budget, count, best.Cutoff(), clock}, plans);
-  for (const RankedStrategy& ranked : planned.best) best.Add(ranked);
-  Add(planned, all);
+  for (const RankedStrategy& ranked : planned_search.best) best.Add(ranked);
+  Add(planned_search, all);
   all.best = best.Take();
   for (const RankedStrategy& ranked : all.best) RequireLegal(job, ranked);
   return all;

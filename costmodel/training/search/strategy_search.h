@@ -15,48 +15,55 @@ namespace acplan::costmodel {
 struct RankedStrategy {
   TrainingStrategy strategy = {};
   double seconds = 0;
-  double bytes = 0;  // of the stage that holds most
-  double bound = 0;  // seconds that no plan of this strategy goes below
-  std::vector<PolicyChoice> choices = {};  // of a plan's stages
+  double bytes = 0;  // of the stage with the highest peak
+  double bound = 0;  // no plan of this strategy takes fewer seconds
+  std::vector<PolicyChoice> choices = {};  // the choices of a plan's stages
 };
 
 struct StrategySearch {
   std::vector<RankedStrategy> best = {};  // the fastest first, ties by memory
-  int64_t strategies = 0;  // that are legal, each number of layers one
-  int64_t evaluated = 0;   // of these; the others are decided by monotonicity
-  // Of those evaluated; of plans, of those that their time alone does not rule out.
+  // The legal strategies, with each number of layers as one.
+  int64_t strategies = 0;
+  // The evaluated strategies; the others are decided by monotonicity.
+  int64_t evaluated = 0;
+  // The evaluated strategies that fit; plans only count if their time alone does not rule
+  // them out.
   int64_t fitting = 0;
-  int64_t planned = 0;  // of those: a bound did not decide that they are slower
-  int64_t unplanned = 0;  // that a bound did not decide when planning ended
-  // Plans made that may not be the best of their strategy, where that could be among
-  // the best.
+  // The plans made, for strategies that no bound showed to be slower.
+  int64_t plan_count = 0;
+  // The strategies that no bound had ruled out when planning ended.
+  int64_t unplanned = 0;
+  // Plans that may not be the best of their strategy, if a better one could be among the
+  // best.
   int64_t improvable = 0;
-  bool is_complete = true;  // else a limit came before all were tried
-  bool is_proven = true;    // complete, and nothing is unplanned or improvable
-  // Seconds that what is untried, unplanned or improvable does not go below.
+  // False if a limit ended the search before all were tried.
+  bool is_complete = true;
+  bool is_proven = true;  // complete, and nothing is unplanned or improvable
+  // No strategy that is untried, unplanned or improvable takes fewer seconds.
   double open_bound = std::numeric_limits<double>::infinity();
   double core_seconds = 0;
 
-  // A limit came: nothing is known of the others.
+  // Records that a limit ended the search: nothing is known of the remaining strategies.
   void LeaveUntried() {
     is_complete = is_proven = false;
     open_bound = 0;
   }
 
-  // Seconds that no strategy that fits goes below; infinite where none does.
+  // Returns seconds that no strategy that fits is below; infinity if there is none.
   double Bound() const {
     return best.empty() ? open_bound : std::min(open_bound, best[0].seconds);
   }
 };
 
-// When a search ends, with the best so far. A plan that is begun ends with the best
-// choice so far.
+// The limits at which a search ends with the best strategies so far. A plan in progress
+// ends with the best choice so far.
 struct StrategySearchLimits {
   double seconds = std::numeric_limits<double>::infinity();
-  const std::atomic<bool>* interrupted = nullptr;  // by a signal, say
+  // Set by a signal, for example.
+  const std::atomic<bool>* interrupted = nullptr;
 };
 
-// The limits of a search from when it began, which is when this was made.
+// The limits of a search that begins when the clock is constructed.
 class StrategySearchClock {
  public:
   explicit StrategySearchClock(const StrategySearchLimits& limits)
@@ -75,12 +82,12 @@ class StrategySearchClock {
       std::chrono::steady_clock::now();
 };
 
-// The `count` fastest strategies of the space whose stages all fit `budget` bytes:
-// exact, every legal strategy is computed or proven slower than all that are there.
-// `job` says all that the space does not. Of strategies that differ in the number
-// of recomputed layers alone, the fastest counts; a plan that recomputes nothing is
-// not listed beside the same strategy without recomputation. Uses all cores; the answer does
-// not depend on how many, unless a limit ends it.
+// Finds the `count` fastest strategies of the space whose stages all fit `budget` bytes.
+// The answer is exact: every legal strategy is computed or proven slower than all in the
+// answer. `job` gives everything that the space does not. Among strategies that differ only
+// in the number of recomputed layers, the fastest counts. A plan that recomputes nothing is
+// not listed beside the same strategy without recomputation. Uses all cores; the answer
+// does not depend on their number, unless a limit ends the search.
 StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space, double budget,
                                 size_t count,

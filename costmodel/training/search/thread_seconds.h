@@ -4,7 +4,7 @@
 
 namespace acplan::costmodel {
 
-// That this thread has computed.
+// Returns the seconds that this thread has computed.
 inline double ThreadSeconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -8,9 +8,9 @@
 
 namespace acplan::costmodel {
 
-// As settings name them: "fp8_delayed".
+// Returns the name that settings use: "fp8_delayed".
 std::string_view NameOf(ProductPrecision precision);
-// "core_attn+moe_act": as settings name the parts that are recomputed.
+// Returns the names that settings use for recomputed parts: "core_attn+moe_act".
 std::string NamesOf(const std::set<LayerPart>& parts);
 
 }  // namespace acplan::costmodel

@@ -46,7 +46,7 @@ TrainingStrategy WithSelective(TrainingStrategy strategy, std::string_view key,
   return strategy;
 }
 
-// acplan's own word: none, full, full:N, selective:PARTS or plan.
+// Applies acplan's own word: none, full, full:N, selective:PARTS or plan.
 TrainingStrategy WithRecompute(TrainingStrategy strategy,
                                const SettingValues& values) {
   const std::string text = values.Text("recompute");
@@ -79,7 +79,7 @@ TrainingStrategy WithRecompute(TrainingStrategy strategy,
   return strategy;
 }
 
-// Megatron-LM: granularity, method, modules, layers.
+// Applies the settings of Megatron-LM: granularity, method, modules, layers.
 TrainingStrategy WithGranularity(TrainingStrategy strategy,
                                  const SettingValues& values) {
   if (values.Choice("granularity", {"full", "selective"}) == 1) {
@@ -101,7 +101,7 @@ TrainingStrategy WithGranularity(TrainingStrategy strategy,
   return strategy;
 }
 
-// torchtitan: mode and option.
+// Applies the settings of torchtitan: mode and option.
 TrainingStrategy WithMode(TrainingStrategy strategy,
                           const SettingValues& values) {
   const int mode = values.Choice("ac_mode", {"none", "full", "selective"});
@@ -117,8 +117,8 @@ TrainingStrategy WithMode(TrainingStrategy strategy,
 }  // namespace
 
 std::string SettingValues::Text(std::string_view key) const {
-  const auto found = settings_->find(key);
-  return found == settings_->end() ? std::string() : found->second.value;
+  const auto entry = settings_->find(key);
+  return entry == settings_->end() ? std::string() : entry->second.value;
 }
 
 int64_t SettingValues::Whole(std::string_view key, int64_t fallback,
@@ -166,13 +166,13 @@ int SettingValues::Choice(std::string_view key,
 
 void SettingValues::Fail(std::string_view key,
                          std::string_view expected) const {
-  const auto found = settings_->find(key);
-  if (found == settings_->end()) {
+  const auto entry = settings_->find(key);
+  if (entry == settings_->end()) {
     throw InputError(
         fmt::format("{}: expected {}, found nothing", key, expected));
   }
-  throw InputError(fmt::format("{}: expected {}, found {}", found->second.place,
-                               expected, graph::Quoted(found->second.value)));
+  throw InputError(fmt::format("{}: expected {}, found {}", entry->second.place,
+                               expected, graph::Quoted(entry->second.value)));
 }
 
 TrainingStrategy WithSettingsOfRecomputation(TrainingStrategy strategy,

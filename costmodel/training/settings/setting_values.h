@@ -10,24 +10,25 @@
 
 namespace acplan::costmodel {
 
-// Values of settings, which must outlive this; each getter throws InputError
-// with the setting's place where it is no such value.
+// The values of settings, which must outlive this. Each getter throws InputError with the
+// setting's place if the value is not of its kind.
 class SettingValues {
  public:
   explicit SettingValues(const StrategySettings& settings)
       : settings_(&settings) {}
 
   bool Has(std::string_view key) const { return settings_->contains(key); }
-  // Empty where there is none.
+  // Returns the text; empty if there is none.
   std::string Text(std::string_view key) const;
-  // From 1 to 2^31 - 1, or from `least`.
+  // Returns a whole number from 1, or `least`, to 2^31 - 1.
   int64_t Whole(std::string_view key, int64_t fallback,
                 int64_t least = 1) const;
   double Number(std::string_view key, double fallback, double least,
                 double most) const;
-  // true, false, 1, 0, True or False.
+  // Returns a flag, which is written as true, false, 1, 0, True or False.
   bool Flag(std::string_view key, bool fallback) const;
-  // The position of the value among these names, whatever their case; -1: none.
+  // Returns the position of the value among these names, in any case; -1 if there is no
+  // value.
   int Choice(std::string_view key,
              const std::vector<std::string_view>& names) const;
 
@@ -37,7 +38,7 @@ class SettingValues {
   const StrategySettings* settings_;
 };
 
-// What settings say of recomputation, and of the rest of a strategy.
+// Returns the strategy with the settings of its recomputation.
 TrainingStrategy WithSettingsOfRecomputation(TrainingStrategy strategy,
                                              const SettingValues& values);
 

@@ -1,6 +1,6 @@
-// Keys of three programs for the same things. A key is looked up with its section
-// ("activation_checkpoint.mode"), then alone. Some values are other words for
-// acplan's; those are translated here, so that what follows knows one language.
+// The keys that three programs use for the same settings. A key is looked up with its
+// section ("activation_checkpoint.mode"), then alone. Some values are synonyms of acplan's;
+// they are translated here, so that all later code knows one language.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace {
 using graph::JsonField;
 
 struct KeyName {
-  std::string_view name;  // as a program calls it
-  std::string_view key;   // as acplan does
+  std::string_view name;  // a program's name
+  std::string_view key;   // acplan's name
 };
 
 constexpr KeyName kKeyNames[] = {
@@ -181,10 +181,11 @@ std::string Underscored(std::string_view text) {
   return name;
 }
 
-// Without a section where the whole is not known; empty: unknown.
+// Returns acplan's name for a key, which is looked up as a whole, and without its section
+// if that is unknown. Returns an empty text if the key is unknown.
 std::string_view KeyOf(std::string_view name) {
-  for (const KeyName& known : kKeyNames) {
-    if (known.name == name) return known.key;
+  for (const KeyName& key_name : kKeyNames) {
+    if (key_name.name == name) return key_name.key;
   }
   for (const std::string_view key : kKeys) {
     if (key == name) return key;
@@ -195,10 +196,11 @@ std::string_view KeyOf(std::string_view name) {
 }
 
 [[noreturn]] void FailOfKey(std::string_view name, std::string_view place) {
-  std::vector<std::string> known;
-  for (const KeyName& key : kKeyNames) known.emplace_back(key.name);
-  for (const std::string_view key : kKeys) known.emplace_back(key);
-  const std::vector<std::string> nearest = graph::NearestNames(name, known);
+  std::vector<std::string> known_names;
+  for (const KeyName& key : kKeyNames) known_names.emplace_back(key.name);
+  for (const std::string_view key : kKeys) known_names.emplace_back(key);
+  const std::vector<std::string> nearest =
+      graph::NearestNames(name, known_names);
   throw InputError(fmt::format(
       "{}: expected a key of Megatron-LM, torchtitan or acplan that says how "
       "training is spread{}{}",
@@ -220,7 +222,7 @@ struct NamedField {
   JsonField field;
 };
 
-// All values, of sections too.
+// Returns all values, including those in sections.
 std::vector<NamedField> FieldsOf(const JsonField& object,
                                  const std::string& section) {
   std::vector<NamedField> fields;
@@ -244,9 +246,9 @@ std::pair<std::string, StrategySetting> NamedSetting(std::string_view key,
                                                      std::string_view value,
                                                      std::string place) {
   const std::string name = Underscored(key);
-  const std::string_view known = KeyOf(name);
-  if (known.empty()) FailOfKey(name, place);
-  return {std::string(known), {std::string(value), std::move(place)}};
+  const std::string_view known_key = KeyOf(name);
+  if (known_key.empty()) FailOfKey(name, place);
+  return {std::string(known_key), {std::string(value), std::move(place)}};
 }
 
 StrategySettings ParseStrategySettings(std::string_view text,
@@ -261,11 +263,11 @@ StrategySettings SettingsOf(const JsonField& object, std::string_view place) {
   for (const auto& [path, field] : FieldsOf(object, "")) {
     const auto [key, setting] =
         NamedSetting(path, TextOf(field), fmt::format("{}: {}", place, path));
-    const auto [found, is_new] = settings.emplace(key, setting);
-    if (is_new || found->second.value == setting.value) continue;
+    const auto [entry, is_new] = settings.emplace(key, setting);
+    if (is_new || entry->second.value == setting.value) continue;
     throw InputError(
         fmt::format("{}: expected {} as of {}, found {}", setting.place,
-                    graph::Quoted(found->second.value), found->second.place,
+                    graph::Quoted(entry->second.value), entry->second.place,
                     graph::Quoted(setting.value)));
   }
   return settings;

@@ -16,11 +16,12 @@
 namespace acplan::costmodel {
 namespace {
 
-// Where a run of today is not told otherwise.
+// Defaults that describe a run of today.
 constexpr std::string_view kSoftware = "Megatron-Bridge";
 constexpr int64_t kDefaultSequence = 4096;
 constexpr int64_t kMicrobatchesAStage = 4;
-constexpr int64_t kMostSequences = 1 << 20;  // of a microbatch
+// The most sequences of a microbatch.
+constexpr int64_t kMostSequences = 1 << 20;
 
 bool HasTorchtitanKeys(const SettingValues& values) {
   return values.Has("shard_degree") || values.Has("replicate_degree") ||
@@ -34,18 +35,18 @@ const SoftwareStack& SoftwareOf(const SettingValues& values,
                      HasTorchtitanKeys(values) ? "torchtitan" : kSoftware);
   }
   const std::string name = values.Text("software");
-  std::vector<std::string_view> known;
+  std::vector<std::string_view> known_names;
   for (const SoftwareStack& stack : systems.stacks) {
     if (name == stack.name) return stack;
   }
   for (const SoftwareStack& stack : systems.stacks) {
     for (const std::string& beginning : stack.matches) {
       if (name.starts_with(beginning)) return FindStack(systems, name);
-      known.push_back(beginning);
+      known_names.push_back(beginning);
     }
   }
   values.Fail("software", fmt::format("a name that begins with one of {}",
-                                      fmt::join(known, ", ")));
+                                      fmt::join(known_names, ", ")));
 }
 
 Cluster ClusterOf(const SettingValues& values, const TrainingSystems& systems,
@@ -54,7 +55,7 @@ Cluster ClusterOf(const SettingValues& values, const TrainingSystems& systems,
   Cluster cluster{.gpu = FindAcceleratorLike(systems, values.Text("gpu")),
                   .stack = SoftwareOf(values, systems)};
   cluster.domain = values.Whole("nvlink_domain", cluster.gpu.nvlink_domain);
-  // Of racks of 72, jobs of more than a rack use 64, as degrees are powers of two.
+  // In racks of 72, jobs of more than a rack use 64 GPUs, since degrees are powers of two.
   if (cluster.domain == 72 && gpus > 64) cluster.domain = 64;
   cluster.network_rate =
       1e9 *
@@ -76,8 +77,8 @@ int64_t ChunksOf(const SettingValues& values, const ModelShape& shape,
   return shape.layers / pipeline / layers;
 }
 
-// Megatron-LM's, torchtitan's and the papers' names; one more for all of them where
-// a search asks.
+// Returns the schedule by the names of Megatron-LM, torchtitan and the papers. A search may
+// also name all of them.
 std::optional<PipelineSchedule> StatedSchedule(const SettingValues& values,
                                                bool may_be_any) {
   using enum PipelineSchedule;
@@ -115,7 +116,7 @@ PipelineSchedule ScheduleOf(const SettingValues& values, int64_t chunks) {
   return schedule;
 }
 
-// Megatron-LM takes the chunks of a stage from the layout, too.
+// Applies the layout. As in Megatron-LM, it also sets the chunks of a stage.
 TrainingStrategy WithLayoutText(TrainingStrategy s, const SettingValues& values,
                                 const ModelShape& shape) {
   if (!values.Has("layout")) return s;
@@ -136,7 +137,8 @@ TrainingStrategy WithLayoutText(TrainingStrategy s, const SettingValues& values,
   return s;
 }
 
-// By Megatron-LM's names, and torchtitan's, whose "alltoall" turns a ring.
+// Returns the exchange by the names of Megatron-LM and of torchtitan, whose "alltoall" is a
+// ring.
 ContextExchange ContextExchangeOf(const SettingValues& values) {
   using enum ContextExchange;
   constexpr ContextExchange kAll[] = {kRing,     kRing,      kAllGather,
@@ -147,14 +149,14 @@ ContextExchange ContextExchangeOf(const SettingValues& values) {
   return kAll[std::max(0, choice)];
 }
 
-// HSDP: parameters are sharded inside of a group, and there are several groups.
+// Returns the number of groups in HSDP: parameters are sharded inside of each group.
 int64_t CopiesOf(const TrainingStrategy& s, const SettingValues& values) {
   const int64_t ranks = s.Data() * s.context;
   const int64_t shards = values.Whole("shard_degree", -1, -1);
   const std::string_view key =
       values.Has("optimizer_copies") ? "optimizer_copies" : "replicate_degree";
   const int64_t copies = values.Whole(key, 1);
-  if (shards == 1) return 1;  // copies of all, nothing is sharded
+  if (shards == 1) return 1;  // only copies, nothing is sharded
   if (copies > ranks || ranks % copies != 0) {
     values.Fail(key,
                 fmt::format("a divisor of {} (data-parallel ranks)", ranks));
@@ -260,7 +262,8 @@ ProductPrecision PrecisionOf(const SettingValues& values) {
   return kRecipes[std::max(0, recipe)];
 }
 
-// Bytes of an element of gradients, kept and sent.
+// Sets the bytes of an element of gradients, for those that are kept and those that are
+// sent.
 TrainingStrategy WithGradients(TrainingStrategy s,
                                const SettingValues& values) {
   const std::vector<std::string_view> types = {"fp32",     "bf16", "float32",
@@ -270,16 +273,16 @@ TrainingStrategy WithGradients(TrainingStrategy s,
     return values.Choice(key, types) % 2 == 0 && values.Text(key) != "fp16" ? 4
                                                                             : 2;
   };
-  const double kept =
+  const double kept_bytes =
       values.Flag("grads_fp32", true) && !values.Flag("grads_bf16", false) ? 4
                                                                            : 2;
-  s.gradient_bytes = bytes("grad_dtype", kept);
+  s.gradient_bytes = bytes("grad_dtype", kept_bytes);
   s.gradient_reduce_bytes = bytes("grad_reduce_dtype", s.gradient_bytes);
   return s;
 }
 
-// Bytes of a parameter's master weight and two moments, by their types as
-// Megatron-LM's optimizer that is aware of precision has them.
+// Returns the bytes of a parameter's master weight and two moments, for the types that
+// Megatron-LM's precision-aware optimizer has.
 double OptimizerBytesOf(const SettingValues& values) {
   constexpr std::string_view kStates[] = {"main_params_dtype", "exp_avg_dtype",
                                           "exp_avg_sq_dtype"};
@@ -302,7 +305,7 @@ double OptimizerBytesOf(const SettingValues& values) {
 AttentionKernel AttentionOf(const SettingValues& values,
                             const Cluster& cluster) {
   using enum AttentionKernel;
-  // cuDNN's and FlashAttention 3 are for Hopper and later; SDPA in torchtitan.
+  // cuDNN's attention and FlashAttention 3 need Hopper or later; torchtitan uses SDPA.
   const bool is_new = cluster.gpu.fp8_rate > 0 &&
                       cluster.gpu.name != "MI300X" &&
                       !cluster.stack.name.starts_with("torchtitan");
@@ -323,7 +326,7 @@ AttentionKernel AttentionOf(const SettingValues& values,
   }
 }
 
-// As Megatron-LM does, the embedding is dropped out where layers are.
+// Sets the dropouts. As in Megatron-LM, the embedding has dropout if layers have it.
 TrainingStrategy WithDropouts(TrainingStrategy s, const SettingValues& values,
                               const ModelShape& shape) {
   const auto number = [&](std::string_view key, double fallback) {

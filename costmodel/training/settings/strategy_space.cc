@@ -1,5 +1,5 @@
-// The rules here are those of CheckStrategy and CheckStatedStrategy, cheapest first
-// and without messages; a test holds that both leave the same strategies.
+// The rules here are those of CheckStrategy and CheckStatedStrategy, cheapest first and
+// without messages. A test checks that both leave the same strategies.
 #include "costmodel/training/settings/strategy_space.h"
 
 #include <algorithm>
@@ -38,7 +38,8 @@ bool AreExpertsLegal(const ModelShape& shape, const TrainingStrategy& s) {
          (!s.overlaps_expert || s.expert > 1);
 }
 
-// What modules of Hugging Face run is one GPU's, as a whole or not again.
+// Returns whether the implementation allows a strategy: modules of Hugging Face run on one
+// GPU, with full recomputation or none.
 bool IsImplementationLegal(const TrainingStrategy& s) {
   return s.implementation == Implementation::kFused ||
          (s.tensor * s.pipeline * s.context * s.expert == 1 &&
@@ -47,7 +48,7 @@ bool IsImplementationLegal(const TrainingStrategy& s) {
           s.offloaded_layers == 0);
 }
 
-// The rules of degrees that a unit shares.
+// Checks the rules of the degrees that a unit shares.
 bool IsUnitLegal(const ModelShape& shape, const TrainingStrategy& s) {
   if (s.gpus % (s.tensor * s.context) != 0) return false;
   if (shape.heads % s.tensor != 0 || shape.feedforward % s.tensor != 0) {
@@ -71,7 +72,7 @@ bool IsScheduleLegal(const TrainingStrategy& s) {
          microbatches % s.pipeline == 0;
 }
 
-// The rules of the others, with the unit's.
+// Checks the rules of the other degrees, together with the unit's.
 bool IsLegal(const TrainingStrategy& s, const ModelShape& shape) {
   if (!IsImplementationLegal(s)) return false;
   if (s.offloaded_layers > (shape.layers + s.pipeline - 1) / s.pipeline) {
@@ -84,16 +85,17 @@ bool IsLegal(const TrainingStrategy& s, const ModelShape& shape) {
   return IsScheduleLegal(s);
 }
 
-// Groups whose ranks NVLink joins; 1: what is sharded is so over all ranks.
+// Returns the number of groups whose ranks NVLink joins; 1 if sharding is over all ranks.
 int64_t CopiesInDomains(const TrainingStrategy& s, const TrainingJob& job) {
   const int64_t ranks = s.Data() * s.context;
-  const int64_t inside = job.cluster.domain / s.tensor;
-  if (inside <= 1 || inside >= ranks || ranks % inside != 0) return 1;
-  const int64_t copies = ranks / inside;
+  const int64_t ranks_inside = job.cluster.domain / s.tensor;
+  if (ranks_inside <= 1 || ranks_inside >= ranks || ranks % ranks_inside != 0)
+    return 1;
+  const int64_t copies = ranks / ranks_inside;
   return s.ExpertData() % copies == 0 ? copies : 1;
 }
 
-// How each schedule divides stages, if it does.
+// Returns whether a schedule divides stages into this number of chunks.
 bool HasChunks(PipelineSchedule schedule, int64_t pipeline, int64_t chunks) {
   switch (schedule) {
     case kOneForwardOneBackward:
@@ -110,8 +112,8 @@ bool HasChunks(PipelineSchedule schedule, int64_t pipeline, int64_t chunks) {
   return false;
 }
 
-// All divisions of the layers among parts. Where parts divide the layers without
-// embedding and logits, these do not count unless it is said; else they both do.
+// Returns all divisions of the layers among parts. If parts divide the layers without
+// embedding and logits, these do not count unless requested; otherwise both count.
 std::vector<PipelineLayout> Divisions(PipelineLayout layout, int64_t layers,
                                       bool has_uneven) {
   const int64_t parts = layout.pipeline * layout.chunks;
@@ -122,9 +124,9 @@ std::vector<PipelineLayout> Divisions(PipelineLayout layout, int64_t layers,
   if (!has_uneven || parts == 1) return divisions;
   for (const bool embedding : {false, true}) {
     for (const bool logits : {false, true}) {
-      const int64_t counted = (embedding ? 1 : 0) + (logits ? 1 : 0);
-      if (counted == 0 || (layers + counted) % parts != 0) continue;
-      if (counted == 2 && !is_even) continue;  // is there already
+      const int64_t counted_ends = (embedding ? 1 : 0) + (logits ? 1 : 0);
+      if (counted_ends == 0 || (layers + counted_ends) % parts != 0) continue;
+      if (counted_ends == 2 && !is_even) continue;  // listed already
       layout.counts_embedding = embedding;
       layout.counts_logits = logits;
       divisions.push_back(layout);
@@ -133,7 +135,7 @@ std::vector<PipelineLayout> Divisions(PipelineLayout layout, int64_t layers,
   return divisions;
 }
 
-// Other words for a division that is there.
+// Returns whether a layout has the same stages as an earlier one.
 bool HasSameStages(std::span<const PipelineLayout> layouts,
                    const PipelineLayout& layout) {
   return std::ranges::any_of(layouts, [&](const PipelineLayout& other) {
@@ -328,14 +330,14 @@ std::vector<Sharding> ShardingsOf(const TrainingStrategy& s,
   const int64_t stated = job.strategy.optimizer_copies;
   const bool fits_stated =
       s.Data() * s.context % stated == 0 && s.ExpertData() % stated == 0;
-  const int64_t inside = space.has_copies ? CopiesInDomains(s, job) : 1;
+  const int64_t domain_copies = space.has_copies ? CopiesInDomains(s, job) : 1;
   for (const int64_t zero : space.zero) {
     if (zero >= 2 && s.Data() == 1) continue;
     if (zero == 2 && s.pipeline > 1) continue;
     if (stated == 1) shardings.push_back({zero, 1});
     if (zero == 0) continue;
     if (stated > 1 && fits_stated) shardings.push_back({zero, stated});
-    if (inside > 1) shardings.push_back({zero, inside});
+    if (domain_copies > 1) shardings.push_back({zero, domain_copies});
   }
   return shardings;
 }

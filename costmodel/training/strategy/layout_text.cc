@@ -1,5 +1,5 @@
-// A layout of a model is one sequence, E t..t m..m L, cut into chunks; so the lengths
-// of the chunks say all of it once the sequence is seen to be that of the model.
+// A layout of a model is one sequence, E t..t m..m L, cut into chunks. So the lengths of
+// the chunks define it, once the sequence is known to be that of the model.
 #include "costmodel/training/strategy/layout_text.h"
 
 #include <charconv>
@@ -7,7 +7,8 @@
 namespace acplan::costmodel {
 namespace {
 
-constexpr size_t kMostPieces = 100'000;  // of a text that repeats
+// The most pieces of a text with repetitions.
+constexpr size_t kMostPieces = 100'000;
 constexpr int kMostNesting = 20;
 
 std::string SequenceOf(const ModelShape& shape) {
@@ -19,7 +20,7 @@ class LayoutParser {
  public:
   explicit LayoutParser(std::string_view text) : text_(text) {}
 
-  // All pieces and bars, repetitions written out.
+  // Returns all pieces and bars, with repetitions expanded.
   std::optional<std::string> Run() {
     std::optional<std::string> all = Sequence(0);
     return text_.empty() ? all : std::nullopt;

@@ -6,7 +6,7 @@ namespace acplan::costmodel {
 
 namespace {
 
-// What a stage adds to the bubble where it is not the one that waits.
+// Returns the seconds that a stage adds to the bubble if it is not the one that waits.
 double WaitFor(PipelineSchedule schedule, const ScheduledStages& stage) {
   switch (schedule) {
     case PipelineSchedule::kZeroBubble:
@@ -33,7 +33,7 @@ double BubbleSeconds(const TrainingStrategy& strategy,
   }
   const double pipeline = static_cast<double>(strategy.pipeline);
   if (strategy.schedule == PipelineSchedule::kDualPipe) {
-    // A stage here has two of the parts that the formula speaks of.
+    // A stage here has two of the parts in the formula.
     return (pipeline / 2 - 1) * sum / (2 * pipeline);
   }
   return (sum - longest) / static_cast<double>(strategy.chunks);

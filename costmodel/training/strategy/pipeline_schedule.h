@@ -7,17 +7,17 @@
 
 namespace acplan::costmodel {
 
-// What stages of a pipeline that are alike take for one microbatch, seconds.
+// The seconds that equal stages of a pipeline take for one microbatch.
 struct ScheduledStages {
   double total = 0;
-  double backward = 0;  // of that
-  double weights = 0;   // of that, for gradients of weights
-  double count = 0;     // of stages
+  double backward = 0;  // of total
+  double weights = 0;   // of backward, for gradients of weights
+  double count = 0;     // the number of stages
 };
 
-// Seconds that the slowest stage waits for others while the pipeline fills and
-// drains. With p stages, F of a forward pass, B of the gradients of activations
-// and W of those of weights:
+// Returns the seconds that the slowest stage waits for others while the pipeline fills and
+// drains. With p stages, F of a forward pass, B of the gradients of activations and W of
+// those of weights:
 //
 //   1F1B, interleaved   (p - 1) (F + B + W) / chunks
 //   ZB-H1               (p - 1) (F + B - W) / chunks  (Qi et al. 2024, table 1)
@@ -25,18 +25,19 @@ struct ScheduledStages {
 //   DualPipe            (p / 2 - 1) (F + 2 (B + W) - 3 W), as a forward runs beside
 //                       a backward pass (DeepSeek-V3 report, table 2)
 //
-// none below 0; of stages that differ, the sum over all but the one that adds most in
-// place of (p - 1), which rises with what each stage takes. Layers that run again
-// count as forward passes do.
+// or 0 if that is negative. If stages differ, (p - 1) is replaced by the sum over all
+// stages except the one that adds most, which rises with the time of each stage. Recomputed
+// layers count like forward passes.
 double BubbleSeconds(const TrainingStrategy& strategy,
                      const std::vector<ScheduledStages>& stages);
 
-// Passes of a stage in an iteration: microbatches, and in DualPipe, where a stage
-// holds two parts of the model that a microbatch passes through one of, half.
+// Returns the passes of a stage in an iteration: the microbatches, or half of them in
+// DualPipe, in which a stage holds two parts of the model and a microbatch passes through
+// one of them.
 double PassesOfStage(const TrainingStrategy& strategy);
 
-// Microbatches whose activations stage `index` holds when it holds most, in units
-// of all that the stage computes: p - i in 1F1B and ZB-H1; with v > 1 chunks
+// Returns the number of microbatches whose activations stage `index` holds at its peak, in
+// units of everything that the stage computes: p - i in 1F1B and ZB-H1; with v > 1 chunks
 // (2 (p - i - 1) + (v - 1) p + 1) / v; p in ZB-V; (p + 1) / 2 in DualPipe.
 double MicrobatchesInFlight(const TrainingStrategy& strategy, size_t index);
 

@@ -1,7 +1,7 @@
-// The balanced division: with stages of contiguous blocks, whether a bound on the
-// weight suffices is decided by filling stages one by one, each as far as the
-// bound allows (filling less never helps those after it). The least sufficient
-// bound is one of the sums of contiguous blocks, found by bisection on the value.
+// The balanced division. With stages of contiguous blocks, whether a bound on the weight
+// suffices is decided by filling stages one by one, each as far as the bound allows
+// (filling less never helps later stages). The least sufficient bound is one of the sums of
+// contiguous blocks, which bisection on the value finds.
 #include "costmodel/training/strategy/stage_layout.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ double Weight(StagePiece block, const ModelShape& shape) {
   }
 }
 
-// How many blocks each stage takes where none may weigh more than `bound`.
+// Returns the number of blocks of each stage if none may weigh more than `bound`.
 std::vector<int64_t> Fill(const std::vector<double>& weights, double bound) {
   std::vector<int64_t> counts = {0};
   double sum = 0;
@@ -90,7 +90,8 @@ std::vector<int64_t> BalancedCounts(const std::vector<double>& weights,
   return counts;
 }
 
-// As many blocks a chunk as can be, earlier chunks one more.
+// Returns the numbers of blocks of chunks, as equal as possible; earlier chunks have one
+// more.
 std::vector<int64_t> EvenCounts(int64_t blocks, int64_t chunks) {
   std::vector<int64_t> counts;
   for (int64_t i = 0; i < chunks; ++i) {
@@ -99,8 +100,9 @@ std::vector<int64_t> EvenCounts(int64_t blocks, int64_t chunks) {
   return counts;
 }
 
-// The first and the last stage have the layers that are told, the others the rest
-// in equal parts; layers of prediction come last.
+// Returns the numbers of layers of chunks. The first and the last stage have the layers
+// that the strategy states, the others the rest in equal parts; layers of prediction come
+// last.
 std::vector<int64_t> StatedCounts(int64_t layers, int64_t mtp_layers,
                                   const TrainingStrategy& s) {
   const int64_t rest = layers - mtp_layers - s.first_layers - s.last_layers;
@@ -120,7 +122,7 @@ std::vector<int64_t> StatedCounts(int64_t layers, int64_t mtp_layers,
   return counts;
 }
 
-// The stage of a chunk: in turn, or there and back.
+// Returns the stage of a chunk: in turn, or back and forth.
 size_t StageOfChunk(size_t chunk, const TrainingStrategy& s) {
   const size_t stages = static_cast<size_t>(s.pipeline);
   if (s.schedule != PipelineSchedule::kZeroBubbleV) return chunk % stages;

@@ -9,12 +9,12 @@
 
 namespace acplan::costmodel {
 
-// The GPUs that a job runs on and what joins them.
+// The GPUs that a job runs on and the links between them.
 struct Cluster {
   Accelerator gpu = {};
   SoftwareStack stack = {};
-  int64_t domain = 8;       // GPUs that NVLink joins
-  double network_rate = 0;  // nominal, bytes a second and GPU, one direction
+  int64_t domain = 8;       // the GPUs that NVLink joins
+  double network_rate = 0;  // nominal, bytes per second and GPU, one direction
   ModelConstants constants = {};
 };
 

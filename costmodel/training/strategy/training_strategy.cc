@@ -11,7 +11,7 @@
 namespace acplan::costmodel {
 namespace {
 
-// The largest number where 64 bits do not hold the product; of numbers above 0.
+// Returns the product of numbers above 0; the largest number if 64 bits do not hold it.
 int64_t Product(std::initializer_list<int64_t> factors) {
   int64_t product = 1;
   for (const int64_t factor : factors) {
@@ -25,12 +25,12 @@ class StrategyRules {
  public:
   explicit StrategyRules(std::string_view place) : place_(place) {}
 
-  // `what` must be divided by `by`.
-  void Divides(std::string_view by_name, int64_t by, std::string_view what_name,
-               int64_t what) const {
-    if (what % by == 0) return;
+  // Requires that `by` divides `what`.
+  void Divides(std::string_view by_name, int64_t divisor,
+               std::string_view what_name, int64_t what) const {
+    if (what % divisor == 0) return;
     Fail(fmt::format("{}: expected a divisor of {} ({}), found {}", by_name,
-                     what, what_name, by));
+                     what, what_name, divisor));
   }
   void Require(bool holds, const std::string& message) const {
     if (!holds) Fail(message);
@@ -103,7 +103,7 @@ void CheckSchedule(const TrainingStrategy& s, const StrategyRules& rules) {
   }
 }
 
-// Where the first and the last stage have layers of their own number.
+// Checks the rules of stages with stated numbers of layers.
 void CheckStages(const ModelShape& shape, const TrainingStrategy& s,
                  const StrategyRules& rules) {
   const bool is_stated = s.first_layers > 0 || s.last_layers > 0;
@@ -161,9 +161,9 @@ std::optional<std::set<LayerPart>> LayerPartsNamed(std::string_view names) {
     const std::string_view name = names.substr(0, end);
     names.remove_prefix(std::min(end + 1, names.size()));
     if (name.empty()) continue;
-    const auto named = kNames.find(name);
-    if (named == kNames.end()) return std::nullopt;
-    parts.insert(named->second.begin(), named->second.end());
+    const auto entry = kNames.find(name);
+    if (entry == kNames.end()) return std::nullopt;
+    parts.insert(entry->second.begin(), entry->second.end());
   }
   return parts;
 }

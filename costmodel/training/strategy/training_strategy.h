@@ -16,7 +16,7 @@ enum class PipelineSchedule {
   kOneForwardOneBackward,
   kInterleaved,
   kZeroBubble,   // ZB-H1: gradients of weights fill the bubble
-  kZeroBubbleV,  // ZB-V: two chunks a stage, the second in reverse order
+  kZeroBubbleV,  // ZB-V: two chunks per stage, the second in reverse order
   kDualPipe,  // microbatches from both ends; a stage has its mirror's layers too
 };
 
@@ -26,23 +26,22 @@ enum class AttentionKernel {
   kFlashNew,  // cuDNN, FlashAttention 3
 };
 
-// What a backward pass makes again of a layer, and what selective recomputation
+// The parts of a layer that a backward pass may recompute and that selective recomputation
 // names. An operation belongs to one part.
 enum class LayerPart {
   kNorm,
   kAttention,      // projections, rotation
   kCoreAttention,  // scores, softmax, product with the values
   kMlaUp,          // up-projections of latent attention
-  kFeedforward,    // dense or shared, but its activation
+  kFeedforward,    // dense or shared, without its activation
   kActivation,     // of a dense feed-forward
   kMoe,            // router, dispatch, experts, combine
   kMoeActivation,
   kResidual,
 };
 
-// The parts by the names of Megatron-LM's recompute_modules, and minimal_flash of
-// JAX, several with '+', ',' or a space between them. Nothing where a name is
-// none of them.
+// Returns the parts with the names of Megatron-LM's recompute_modules, and minimal_flash of
+// JAX, separated by '+', ',' or a space. Returns nothing if a name is unknown.
 std::optional<std::set<LayerPart>> LayerPartsNamed(std::string_view names);
 
 enum class Recomputation {
@@ -50,16 +49,16 @@ enum class Recomputation {
   kSelective,  // `parts` of every layer
   kFull,       // every layer, or the first `full_layers` of each stage
   kOperators,  // torchtitan's rule: every second product is kept
-  kPlan,       // what the best plan of each stage says (training_plan.h)
+  kPlan,       // the best plan of each stage (training_plan.h)
 };
 
-// Whose operators run: what is saved for the backward pass depends on it.
+// The origin of the operators, which determines the tensors saved for the backward pass.
 enum class Implementation {
   kFused,  // Megatron-Core's with Transformer Engine's kernels
   kEager,  // the modules of Hugging Face transformers, as PyTorch runs them
 };
 
-// How ranks of context parallelism hand each other keys and values.
+// The way in which ranks of context parallelism exchange keys and values.
 enum class ContextExchange {
   kRing,       // from neighbour to neighbour, beside attention (p2p)
   kAllGather,  // all of them before attention
@@ -68,63 +67,65 @@ enum class ContextExchange {
 
 enum class CudaGraphs { kNone, kPartial, kFull };
 
-// How training is spread over GPUs and what a step does beside the model. Counts
-// of GPUs are degrees; what is not said is 1.
+// The spread of training over GPUs, and the settings of a step apart from the model. Counts
+// of GPUs are degrees. The default of a degree is 1.
 struct TrainingStrategy {
   int64_t gpus = 1;
   int64_t sequence = 0;      // tokens
   int64_t global_batch = 0;  // sequences of an iteration
-  int64_t microbatch = 0;    // sequences; 0: the fastest that fits
+  int64_t microbatch = 0;    // sequences; 0 for the fastest
   int64_t tensor = 1;
   bool sequence_parallel = false;
   int64_t pipeline = 1;
-  int64_t chunks = 1;  // of a stage (virtual pipeline)
+  int64_t chunks = 1;  // the chunks of a stage (virtual pipeline)
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
-  // Layers of the first and the last stage where they are not as many as others'
-  // (0: as others'), and whether embedding and logits count as a layer.
+  // The layers of the first and the last stage if their number differs from that of the
+  // others (0 if it does not), and whether embedding and logits count as a layer.
   int64_t first_layers = 0;
   int64_t last_layers = 0;
   bool counts_embedding = false;
   bool counts_logits = false;
-  // Of embedding, layers and logits in each chunk (layout_text.h); empty: by rule.
+  // The numbers of embeddings, layers and logits in each chunk (layout_text.h); by rule if
+  // empty.
   std::vector<int64_t> layout = {};
   int64_t context = 1;
   ContextExchange context_exchange = ContextExchange::kRing;
   int64_t expert = 1;
-  int64_t expert_tensor = 1;  // ranks that share each expert's matrices
+  int64_t expert_tensor = 1;  // the ranks that share each expert's matrices
   int64_t zero = 0;           // 0 to 3
-  int64_t fsdp = 0;           // ranks that share parameters; 0: none
-  // Groups of ranks that each hold all of what is sharded (HSDP; Megatron-LM's
+  int64_t fsdp = 0;           // the ranks that share parameters; 0 for none
+  // The number of groups of ranks that each hold all sharded values (HSDP; Megatron-LM's
   // instances of the distributed optimizer).
   int64_t optimizer_copies = 1;
   ProductPrecision precision = ProductPrecision::kBf16;
   double gradient_bytes = 4;         // of an element that is kept
-  double gradient_reduce_bytes = 4;  // of one that is sent
+  double gradient_reduce_bytes = 4;  // of an element that is sent
   AttentionKernel attention = AttentionKernel::kFlash;
   Recomputation recomputation = Recomputation::kNone;
   std::set<LayerPart> parts = {};
   int64_t full_layers = 0;
-  int64_t offloaded_layers = 0;  // whose activations go to the host
+  int64_t offloaded_layers = 0;  // the layers whose activations go to the host
   CudaGraphs graphs = CudaGraphs::kNone;
   bool overlaps_data = false;    // gradients and parameters with computation
   bool overlaps_tensor = false;  // products with their collectives
   bool overlaps_expert = false;  // all-to-all with another microbatch
   bool dedupes_tokens = false;   // a token goes once to each node (DeepEP)
   bool fuses_experts = false;    // products of all experts are one kernel
-  // Which of its outputs a dropout's mask is kept for: attention and feed-forward of
-  // each layer, the scores of attention that is not fused, the embedding.
+  // The outputs with a dropout whose mask is kept: attention and feed-forward of each
+  // layer, the scores of unfused attention, the embedding.
   bool drops_hidden = false;
   bool drops_scores = false;
   bool drops_embedding = false;
   Implementation implementation = Implementation::kFused;
-  bool has_transformer_engine = true;  // its workspaces, where fused
+  bool has_transformer_engine = true;  // with its workspaces, if fused
   bool is_deterministic = false;       // cuBLAS then has larger workspaces
-  // Of an element: master weight and two moments in float32; 4: two moments in 16
-  // bits alone.
+  // The optimizer's bytes for each element: 12 for master weight and two moments in
+  // float32; 4 for two moments in 16 bits without a master weight.
   double optimizer_bytes = 12;
   bool balances_ends = false;  // embedding and logits count as layers
 
-  // Divided one by one: a product of degrees may be more than 64 bits hold.
+  // Returns the data parallel degree. Divides one by one, since a product of degrees may
+  // exceed 64 bits.
   int64_t Data() const { return gpus / tensor / pipeline / context; }
   int64_t ExpertData() const {
     return gpus / pipeline / expert / expert_tensor;
@@ -133,13 +134,13 @@ struct TrainingStrategy {
   bool IsLowPrecision() const { return precision != ProductPrecision::kBf16; }
 };
 
-// Whether ranks of context parallelism can have as many heads each.
+// Returns whether the ranks of context parallelism can have the same number of heads each.
 bool DividesHeads(const ModelShape& shape, const TrainingStrategy& strategy);
 
-// Throws InputError with `place` first where the strategy contradicts itself or
-// the model: degrees whose product is not a divisor of the GPUs, heads that tensor
-// parallelism does not divide, experts that expert parallelism does not divide,
-// sequences that context parallelism does not divide, ...
+// Throws InputError that begins with `place` if the strategy contradicts itself or the
+// model: degrees whose product is not a divisor of the GPUs, heads that tensor parallelism
+// does not divide, experts that expert parallelism does not divide, sequences that context
+// parallelism does not divide, ...
 void CheckStrategy(const ModelShape& shape, const TrainingStrategy& strategy,
                    std::string_view place);
 

@@ -1,15 +1,14 @@
-// An iteration. Each stage of the pipeline takes a time for a microbatch; the
-// slowest sets the pace, and the others' times fill and drain the pipeline
-// (pipeline_schedule.h):
+// An iteration. Each stage of the pipeline takes a time for a microbatch. The slowest sets
+// the pace, and the others' times fill and drain the pipeline (pipeline_schedule.h):
 //
 //     microbatches x slowest + bubble.
 //
-// Offloaded activations go to the host beside the forward pass of the stage, and come
-// back beside its backward pass; what takes longer than these is exposed.
+// Offloaded activations go to the host beside the forward pass of the stage, and come back
+// beside its backward pass; the part that takes longer than these passes is exposed.
 //
-// Inside of a stage the host launches operators while the GPU runs those before;
-// the slower of both counts. Gradients and parameters travel beside the first
-// and last microbatch where the strategy overlaps them.
+// Inside of a stage the host launches operators while the GPU runs earlier ones; the slower
+// of both counts. Gradients and parameters travel beside the first and last microbatch if
+// the strategy overlaps them.
 #include "costmodel/training/time/step_time.h"
 
 #include <fmt/format.h>
@@ -27,21 +26,24 @@
 namespace acplan::costmodel {
 namespace {
 
-// Adam in float32: gradient, two moments and the master weight read; all but the
-// gradient written, and the weight in 16 bits; the norm reads gradients once more.
+// Adam in float32 reads the gradient, two moments and the master weight, and writes all
+// except the gradient, and the weight in 16 bits; the norm reads gradients once more.
 constexpr double kOptimizerBytes = 34;
 
-// Fully sharded: a layer's parameters are gathered before each pass while the
-// layer before computes, its gradients scattered after it.
-PassTime Sharded(PassTime pass, double sent, const Cluster& cluster) {
-  if (sent == 0) return pass;
+// Adds the communication of full sharding: a layer's parameters are gathered before each
+// pass while the previous layer computes, and its gradients are scattered after it.
+PassTime Sharded(PassTime pass, double exchange_seconds,
+                 const Cluster& cluster) {
+  if (exchange_seconds == 0) return pass;
   const double run = pass.Total();
-  pass.compute += cluster.constants.interference * std::min(sent, run);
-  pass.sent.sharded += std::max(0.0, sent - cluster.stack.hidden_share * run);
+  pass.compute +=
+      cluster.constants.interference * std::min(exchange_seconds, run);
+  pass.communication.sharded +=
+      std::max(0.0, exchange_seconds - cluster.stack.hidden_share * run);
   return pass;
 }
 
-// Collectives of all data-parallel ranks, for elements of `width` bytes.
+// The collectives of all data-parallel ranks, for elements of `width` bytes.
 class DataTraffic {
  public:
   DataTraffic(const RankParameters& parameters, const TrainingJob& job)
@@ -50,15 +52,15 @@ class DataTraffic {
         dense_(DenseDataGroups(job.strategy)),
         experts_(ExpertDataGroups(job.strategy)) {}
 
-  // Among the ranks that share parameters.
+  // Returns the seconds of a collective among the ranks that share parameters.
   double Seconds(CollectiveKind kind, double width) const {
     return CollectiveSeconds(kind, width * parameters_.dense, dense_.shards,
                              job_) +
            CollectiveSeconds(kind, width * parameters_.experts, experts_.shards,
                              job_);
   }
-  // Gradients end up where they are used: each rank of a group has its part,
-  // which the groups that hold copies add up (HSDP).
+  // Returns the seconds to bring gradients to the ranks that use them: each rank of a group
+  // has its part, which the groups that hold copies add up (HSDP).
   double ScatterSeconds(double width) const {
     return Seconds(CollectiveKind::kReduceScatter, width) +
            AddUp(width * parameters_.dense, dense_) +
@@ -106,7 +108,7 @@ class StepPredictor {
   }
 
   StepTime Predict(const std::vector<StageKind>& stages,
-                   std::span<const PassTime> again) const;
+                   std::span<const PassTime> recomputation) const;
 
  private:
   StageTime TimeOfStage(const StageContent& stage) const;
@@ -119,7 +121,7 @@ class StepPredictor {
   const UnitTimes& units_;
   UnitTime dense_ = {};
   UnitTime moe_ = {};
-  LayerMemories memories_ = {};  // where some are offloaded
+  LayerMemories memories_ = {};  // set if some layers are offloaded
 };
 
 UnitTime StepPredictor::WithOffload(UnitTime unit,
@@ -128,9 +130,10 @@ UnitTime StepPredictor::WithOffload(UnitTime unit,
   const double seconds =
       OffloadedBytes(job_, memories_, stage) /
       (job_.cluster.gpu.host_rate * job_.cluster.constants.host_link_share);
-  unit.forward.sent.offload = std::max(0.0, seconds - unit.forward.Total());
-  unit.backward.sent.offload =
-      std::max(0.0, seconds - unit.backward.Total() - unit.again.Total());
+  unit.forward.communication.offload =
+      std::max(0.0, seconds - unit.forward.Total());
+  unit.backward.communication.offload = std::max(
+      0.0, seconds - unit.backward.Total() - unit.recomputation.Total());
   return unit;
 }
 
@@ -146,7 +149,7 @@ StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
     const double share = std::min(
         1.0, static_cast<double>(job_.strategy.full_layers) /
                  static_cast<double>(std::max<int64_t>(1, stage.Layers())));
-    time.unit.again = time.unit.again * share;
+    time.unit.recomputation = time.unit.recomputation * share;
   }
   if (stage.has_embedding) time.unit += units_.embedding;
   if (stage.has_logits) {
@@ -156,7 +159,8 @@ StageTime StepPredictor::TimeOfStage(const StageContent& stage) const {
   return time;
 }
 
-// Each chunk sends an activation on and a gradient back.
+// Returns the seconds of the messages of a microbatch: each chunk sends an activation
+// forward and a gradient back.
 double StepPredictor::MessagesOfMicrobatch() const {
   const TrainingStrategy& s = job_.strategy;
   if (s.pipeline == 1) return 0;
@@ -197,16 +201,16 @@ double StepPredictor::OptimizerSeconds(const RankParameters& p) const {
 }
 
 StepTime StepPredictor::Predict(const std::vector<StageKind>& stages,
-                                std::span<const PassTime> again) const {
+                                std::span<const PassTime> recomputation) const {
   const TrainingStrategy& s = job_.strategy;
-  UnitTime unit;  // of the slowest stage
+  UnitTime unit;  // that of the slowest stage
   double slowest = -1;
   std::vector<ScheduledStages> scheduled;
   StepTime time;
   for (size_t i = 0; i < stages.size(); ++i) {
     const StageKind& kind = stages[i];
     StageTime stage = TimeOfStage(kind.content);
-    if (!again.empty()) stage.unit.again = again[i];
+    if (!recomputation.empty()) stage.unit.recomputation = recomputation[i];
     const double seconds = stage.unit.Total();
     scheduled.push_back({.total = seconds,
                          .backward = stage.unit.backward.Total(),
@@ -222,14 +226,14 @@ StepTime StepPredictor::Predict(const std::vector<StageKind>& stages,
   const double count = PassesOfStage(s);
   PassTime all = unit.forward;
   all += unit.backward;
-  all += unit.again;
-  time.recompute = count * unit.again.compute;
+  all += unit.recomputation;
+  time.recompute = count * unit.recomputation.compute;
   time.compute = count * all.compute;
-  time.exposed = all.sent * count;
+  time.exposed = all.communication * count;
   time.messages = count * MessagesOfMicrobatch();
-  time.sent = time.exposed.Total() + time.messages;
-  // Sums in another order: what the GPU does not wait would be less than nothing.
-  const double busy = all.compute + all.sent.Total();
+  time.communication = time.exposed.Total() + time.messages;
+  // The sums are in another order, so the GPU's wait could come out slightly negative.
+  const double busy = all.compute + all.communication.Total();
   time.host = count * std::max(0.0, slowest - busy);
   time.bubble = BubbleSeconds(s, scheduled);
   time.other = job_.cluster.stack.iteration_seconds;
@@ -246,8 +250,8 @@ StepTime Predicted(const TrainingJob& job) {
 
 StepTime CombineStepTime(const TrainingJob& job, const UnitTimes& units,
                          const std::vector<StageKind>& stages,
-                         std::span<const PassTime> again) {
-  return StepPredictor(job, units).Predict(stages, again);
+                         std::span<const PassTime> recomputation) {
+  return StepPredictor(job, units).Predict(stages, recomputation);
 }
 
 TrainingJob WithFastestMicrobatch(const TrainingJob& job) {
@@ -277,8 +281,8 @@ void RequirePrecision(const TrainingJob& job) {
 
 StepTime PredictStepTime(const TrainingJob& job) {
   RequirePrecision(job);
-  const TrainingJob chosen = WithFastestMicrobatch(job);
-  return Predicted(chosen);
+  const TrainingJob complete_job = WithFastestMicrobatch(job);
+  return Predicted(complete_job);
 }
 
 }  // namespace acplan::costmodel

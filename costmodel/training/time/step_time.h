@@ -10,39 +10,41 @@ namespace acplan::costmodel {
 
 // The time of an iteration in parts, seconds.
 struct StepTime {
-  double compute = 0;    // of the slowest stage, all microbatches
-  double recompute = 0;  // of that, made again
-  double sent = 0;       // exposed communication inside of layers, and messages
-  ExposedTime exposed = {};  // of that, inside of layers, by kind
-  double messages = 0;       // of that, between stages
-  double host = 0;           // that the GPU waits for launches
-  double bubble = 0;         // of the pipeline
-  double data = 0;  // exposed communication of gradients and parameters
+  double compute = 0;    // of the slowest stage, for all microbatches
+  double recompute = 0;  // the part of compute for recomputation
+  // Exposed communication inside of layers, and messages.
+  double communication = 0;
+  // The part of communication inside of layers, by kind.
+  ExposedTime exposed = {};
+  double messages = 0;  // the part of communication between stages
+  double host = 0;      // the GPU's wait for launches
+  double bubble = 0;    // the wait in the pipeline
+  double data = 0;      // exposed communication of gradients and parameters
   double optimizer = 0;
-  double other = 0;  // of an iteration, whatever it computes
+  double other = 0;  // a constant for each iteration
 
   double Total() const {
-    return compute + sent + host + bubble + data + optimizer + other;
+    return compute + communication + host + bubble + data + optimizer + other;
   }
 };
 
-// Predicts an iteration; of a strategy without a microbatch, the fastest
-// microbatch that fits (1, 2, 4, ... which divide). Throws InputError where the
-// GPU lacks the precision.
+// Predicts an iteration. A strategy without a microbatch gets that of
+// WithFastestMicrobatch. Throws InputError if the GPU lacks the precision.
 StepTime PredictStepTime(const TrainingJob& job);
 
-// Throws InputError where the GPU lacks the precision.
+// Throws InputError if the GPU lacks the precision.
 void RequirePrecision(const TrainingJob& job);
 
-// The same of what was computed before: `units` are those of the job, `stages` the
-// kinds of its stages. `again`, one a kind, is what its layers run again of a
-// microbatch, where a plan says it. For searches; checks nothing.
+// Computes the time of an iteration from values that were computed before: `units` are
+// those of the job, `stages` the kinds of its stages. `recomputation`, indexed by kind, is the
+// recomputation of its layers for a microbatch, if a plan gives it. Meant for searches;
+// checks nothing.
 StepTime CombineStepTime(const TrainingJob& job, const UnitTimes& units,
                          const std::vector<StageKind>& stages,
-                         std::span<const PassTime> again = {});
+                         std::span<const PassTime> recomputation = {});
 
-// The same job with the microbatch (and, where `chunks` may vary, no more) that is
-// fastest.
+// Returns the same job with a microbatch: its own, or else the fastest one of 1, 2, 4 and 8
+// that divides a rank's sequences. Memory is not checked.
 TrainingJob WithFastestMicrobatch(const TrainingJob& job);
 
 }  // namespace acplan::costmodel

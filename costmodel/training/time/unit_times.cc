@@ -12,11 +12,11 @@ UnitTime TimeOfUnit(const std::vector<LayerOperation>& operations,
   UnitTime time;
   for (const LayerOperation& operation : operations) {
     const PassTime forward = ForwardTime(operation, job);
-    const double again =
+    const double recomputed_share =
         may_run_again ? RecomputedShare(operation, job.strategy) : 0;
     time.forward += forward;
     time.backward += BackwardTime(operation, job);
-    time.again += forward * again;
+    time.recomputation += forward * recomputed_share;
   }
   return time;
 }
@@ -43,11 +43,11 @@ UnitKey UnitKeyOf(const TrainingStrategy& strategy) {
           strategy.IsLowPrecision() ? strategy.Microbatches() : 0};
 }
 
-const UnitTimes& KnownUnitTimes::Of(const TrainingJob& job) {
+const UnitTimes& KnownUnitTimes::TimesOf(const TrainingJob& job) {
   const UnitKey key = UnitKeyOf(job.strategy);
-  const auto known = known_.find(key);
-  if (known != known_.end()) return known->second;
-  return known_.emplace(key, TimesOfUnits(job)).first->second;
+  const auto entry = times_.find(key);
+  if (entry != times_.end()) return entry->second;
+  return times_.emplace(key, TimesOfUnits(job)).first->second;
 }
 
 UnitTimes TimesOfUnits(const TrainingJob& job) {

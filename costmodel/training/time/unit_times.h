@@ -12,28 +12,28 @@ namespace acplan::costmodel {
 struct UnitTime {
   PassTime forward = {};
   PassTime backward = {};
-  PassTime again = {};  // what is recomputed
+  PassTime recomputation = {};  // recomputation
 
   UnitTime& operator+=(const UnitTime& other) {
     forward += other.forward;
     backward += other.backward;
-    again += other.again;
+    recomputation += other.recomputation;
     return *this;
   }
   UnitTime operator*(double count) const {
-    return {forward * count, backward * count, again * count};
+    return {forward * count, backward * count, recomputation * count};
   }
   double Total() const {
-    return forward.Total() + backward.Total() + again.Total();
+    return forward.Total() + backward.Total() + recomputation.Total();
   }
 };
 
-// What stages are made of: a layer of each kind that the model has (of those with
-// and without a window their mean), the embedding, and logits with the loss once.
-// Parameters that are sharded are taken as there. They depend on the model, the
-// cluster, and of the strategy on tensor, context and expert parallelism, the
-// microbatch, recomputation, kernels, and whether parameters are sharded; not on
-// pipeline and data parallelism.
+// The times of the parts of stages: a layer of each kind that the model has (the mean of
+// layers with and without a window), the embedding, and one set of logits with the loss.
+// Sharded parameters are assumed to be present. The times depend on the model, the cluster,
+// and these parts of the strategy: tensor, context and expert parallelism, the microbatch,
+// recomputation, kernels, and whether parameters are sharded; not on pipeline and data
+// parallelism.
 struct UnitTimes {
   UnitTime dense = {};
   UnitTime moe = {};
@@ -42,20 +42,20 @@ struct UnitTimes {
 };
 UnitTimes TimesOfUnits(const TrainingJob& job);
 
-// Strategies of the same tensor, context and expert parallelism, microbatch,
-// recomputation and kernels have the same times of units where these are equal:
-// whether parameters are sharded, and in few bits the microbatches.
+// Strategies with the same tensor, context and expert parallelism, microbatch,
+// recomputation and kernels have the same times of units if these keys are equal: whether
+// parameters are sharded, and in few bits the microbatches.
 using UnitKey = std::pair<bool, int64_t>;
 UnitKey UnitKeyOf(const TrainingStrategy& strategy);
 
-// Times of units that a search has computed, for strategies as above. References hold
-// as long as this does.
+// The times of units that a search has computed, for strategies as above. References are
+// valid as long as this object is.
 class KnownUnitTimes {
  public:
-  const UnitTimes& Of(const TrainingJob& job);
+  const UnitTimes& TimesOf(const TrainingJob& job);
 
  private:
-  std::map<UnitKey, UnitTimes> known_ = {};
+  std::map<UnitKey, UnitTimes> times_ = {};
 };
 
 }  // namespace acplan::costmodel

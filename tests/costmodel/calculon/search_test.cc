@@ -231,9 +231,9 @@ TEST(Search, ReportsProgress) {
   int64_t last = 0;
   SearchOptions options;
   options.on_progress = [&](const SearchProgress& progress) {
-    EXPECT_GE(progress.done, last);
-    EXPECT_LE(progress.done, progress.total);
-    last = progress.done;
+    EXPECT_GE(progress.done_count, last);
+    EXPECT_LE(progress.done_count, progress.total);
+    last = progress.done_count;
   };
   const SearchOutcome outcome = FindBest(TightProblem(), options);
   EXPECT_GT(last, 0);

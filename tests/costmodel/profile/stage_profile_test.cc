@@ -48,9 +48,9 @@ TEST(StageProfile, OperatorsTakeWhatLayersTake) {
     if (module.is_leaf || module.fqn == "Transformer") continue;
     ++layers;
     ASSERT_TRUE(module.sac.has_value());
-    const double forward =
-        1e3 * microbatches *
-        (units.dense.forward.compute + units.dense.forward.sent.Total());
+    const double forward = 1e3 * microbatches *
+                           (units.dense.forward.compute +
+                            units.dense.forward.communication.Total());
     EXPECT_NEAR(Sum(module.sac->runtimes), forward, 1e-9 * forward);
     EXPECT_NEAR(module.fw_runtime_per_module, forward, 1e-9 * forward);
     // Two microbatches are in flight on the first of two stages.

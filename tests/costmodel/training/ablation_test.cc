@@ -78,9 +78,9 @@ TEST(Ablation, EachPartMovesARunAndLeavesTheOthers) {
   ASSERT_EQ(scores.size(), ModelFeatures().size());
   size_t some = 0;
   for (const AblatedScore& score : scores) {
-    EXPECT_GT(score.moved, 0U) << score.feature;
+    EXPECT_GT(score.changed_runs, 0U) << score.feature;
     EXPECT_EQ(score.score.all.rows, runs.size()) << score.feature;
-    some += score.moved < runs.size() ? 1 : 0;
+    some += score.changed_runs < runs.size() ? 1 : 0;
   }
   EXPECT_GT(some, scores.size() / 2);
 }

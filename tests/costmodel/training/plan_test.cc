@@ -76,7 +76,7 @@ TEST(LayerPolicies, AreThoseThatNoSubsetBeats) {
     const std::vector<LayerPolicy> policies =
         PoliciesOfLayer(graph, SetsOfPolicies(graph));
     EXPECT_EQ(policies.back().sets.runs, 0U);
-    EXPECT_EQ(policies.front().sets.kept, 0U);
+    EXPECT_EQ(policies.front().sets.kept_tensors, 0U);
     const auto subsets = TensorSet{1} << graph.tensors.size();
     for (TensorSet kept_set = 0; kept_set < subsets; ++kept_set) {
       const OperationSet runs = RunsAgain(graph, kept_set);
@@ -85,7 +85,7 @@ TEST(LayerPolicies, AreThoseThatNoSubsetBeats) {
       for (size_t i = 0; i < graph.operations.size(); ++i) {
         if ((runs >> i & 1) == 0) continue;
         gpu += graph.operations[i].forward.compute +
-               graph.operations[i].forward.sent.Total();
+               graph.operations[i].forward.communication.Total();
         host += graph.operations[i].forward.host;
       }
       const double bytes = graph.KeptBytes(kept_set);
@@ -352,14 +352,15 @@ TEST(TrainingPlan, WrongOnesAreFound) {
   EXPECT_TRUE(is_found([](TrainingPlan& p) { p.stages.pop_back(); }));
   EXPECT_TRUE(
       is_found([](TrainingPlan& p) { ++p.stages[0].shares[0].layers; }));
-  EXPECT_TRUE(is_found(
-      [](TrainingPlan& p) { p.stages[0].shares[0].policy.sets.kept ^= 1; }));
+  EXPECT_TRUE(is_found([](TrainingPlan& p) {
+    p.stages[0].shares[0].policy.sets.kept_tensors ^= 1;
+  }));
   EXPECT_TRUE(is_found(
       [](TrainingPlan& p) { p.stages[0].shares[0].policy.sets.runs ^= 2; }));
   EXPECT_TRUE(is_found(
       [](TrainingPlan& p) { p.stages[0].shares[0].policy.bytes *= 1.01; }));
-  EXPECT_TRUE(
-      is_found([](TrainingPlan& p) { p.stages[0].again.compute *= .99; }));
+  EXPECT_TRUE(is_found(
+      [](TrainingPlan& p) { p.stages[0].recomputation.compute *= .99; }));
   EXPECT_TRUE(
       is_found([](TrainingPlan& p) { p.stages[1].memory.logits += 4096; }));
   EXPECT_TRUE(is_found([](TrainingPlan& p) { p.time.bubble *= .9; }));

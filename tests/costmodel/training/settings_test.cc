@@ -175,8 +175,8 @@ TEST(TrainingReport, ExposedKindsAreAllThatIsSent) {
   EXPECT_GT(time.exposed.context, 0);
   EXPECT_GT(time.exposed.expert, 0);
   EXPECT_GT(time.messages, 0);
-  EXPECT_NEAR(time.exposed.Total() + time.messages, time.sent,
-              1e-12 * time.sent);
+  EXPECT_NEAR(time.exposed.Total() + time.messages, time.communication,
+              1e-12 * time.communication);
 }
 
 struct WrongSetting {

@@ -162,8 +162,9 @@ TEST(StepTime, TakesAtLeastItsFlops) {
 
 TEST(StepTime, PartsAddUpAndNoneIsNegative) {
   const StepTime time = PredictStepTime(Llama8B());
-  for (const double part : {time.compute, time.sent, time.host, time.bubble,
-                            time.data, time.optimizer, time.other}) {
+  for (const double part :
+       {time.compute, time.communication, time.host, time.bubble, time.data,
+        time.optimizer, time.other}) {
     EXPECT_GE(part, -1e-12);
   }
 }
@@ -188,7 +189,7 @@ TEST(StepTime, BubbleOfEqualStagesIsThatOfTheSchedule) {
   job.strategy.global_batch = 32;
   const StepTime plain = PredictStepTime(job);
   const double microbatches = 16;
-  const double busy = plain.compute + plain.sent + plain.host;
+  const double busy = plain.compute + plain.communication + plain.host;
   // Messages are no part of the time that fills the pipeline.
   EXPECT_NEAR(plain.bubble / busy, 3 / microbatches, .01);
   job.strategy.chunks = 4;

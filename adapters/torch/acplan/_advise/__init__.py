@@ -1,4 +1,4 @@
-"""What would help: acplan.explain, acplan.best_batch, the levers.
+"""Advice on a step's memory: acplan.explain, acplan.best_batch, the levers.
 
-It knows _step, _program and what they know. Start with explain.py.
+This room knows _step, _program and what they know. Start with explain.py.
 """

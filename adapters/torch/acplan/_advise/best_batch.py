@@ -1,18 +1,17 @@
-"""acplan.best_batch: the batch, or the sequence, that trains most in a second within a
-budget, together with its plan.
+"""acplan.best_batch: the batch, or the sequence, that trains most in a second within a budget,
+together with its plan.
 
-Memory and run-time of most operators are affine in the size. So a step of a size that was
-not traced is interpolated between its neighbours that were: the same operators, with bytes
+The memory and the run-time of most operators are affine in the size. So a step of a size that
+was not traced is interpolated between its neighbours that were: the same operators, with bytes
 and milliseconds on the line between theirs. Plans of such steps steer the search. They are
 never the answer: the size that is returned, and the largest one, are traced themselves, the
-plan is made on that trace, and where it turns out to be another than was expected, the
-search goes on with one trace more. Sizes whose operators are not those of their neighbours
-are traced when they are asked for.
+plan is made on that trace, and if it differs from the expected one, the search goes on with one
+more trace. A size whose operators are not those of its neighbours is traced when it is needed.
 
-The search. Without a plan nothing is recomputed, so of these sizes the fastest is found by
-run-times alone. Beyond them a larger size recomputes no less: of sizes between a and b none
-is faster than its own run-time with the recomputation of a. What that bound excludes is not
-planned.
+The search. Without a plan nothing is recomputed, so among these sizes the fastest is found by
+run-times alone. Beyond them a larger size recomputes no less: none of the sizes between a and b
+is faster than its own run-time with the recomputation of a. Sizes that this bound excludes are
+not planned.
 """
 
 import dataclasses
@@ -38,9 +37,9 @@ from acplan._step.step_errors import StepError
 from acplan._step.trace import trace
 
 _LOGGER = logging.getLogger("acplan")
-_INFEASIBLE = (3, 4)  # exit codes: proven, and nothing found in time
+_INFEASIBLE = (3, 4)  # exit codes: proven infeasible, and nothing found in time
 _MOST = 1 << 16
-_MOST_BYTES = 1 << 53  # that a trace can have
+_MOST_BYTES = 1 << 53  # the most bytes that a trace can have
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Step:
 
     size: int
     plan: Plan
-    step_ms: float  # of a microbatch, with what the plan adds
+    step_ms: float  # for a microbatch, with what the plan adds
     is_traced: bool
 
     @property
@@ -62,16 +61,16 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class BestBatch:
-    """`best` trains most in a second, `largest` is the largest that fits; both are of
-    traces of their own. `traced` are the sizes that were traced, `planned` how many plans
-    were made. `bound` is what no size exceeds by the estimate of the search; `notes` say
-    where memory is not affine in the size."""
+    """The answer of best_batch. `best` trains most in a second, `largest` is the largest size
+    that fits; both are of traces of their own. `traced` are the sizes that were traced,
+    `plan_count` is how many plans were made. `bound` is the rate that no size exceeds by the
+    estimate of the search; `notes` say where memory is not affine in the size."""
 
     best: Step
     largest: Step
     bound: float
     traced: tuple[int, ...]
-    planned: int
+    plan_count: int
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -82,7 +81,7 @@ class BestBatch:
             f"step {self.largest.step_ms:,.2f} ms, {len(self.largest.plan.modules)} units",
             f"traced          {len(self.traced)} sizes: "
             + ", ".join(map(str, self.traced))
-            + f"; {self.planned} plans",
+            + f"; {self.plan_count} plans",
             *(f"note: {note}" for note in self.notes),
         ]
         return "\n".join(lines) + "\n"
@@ -102,16 +101,16 @@ def best_batch(
     """Returns the size that trains most samples in a second within the budget, its plan, and
     the largest size that fits at all.
 
-    inputs_of: of a size the model's inputs: a dict of keyword arguments, a tuple of
-               arguments, or one tensor. What a size is, is theirs to say: a batch, a
-               sequence.
+    inputs_of: a function of a size that returns the model's inputs: a dict of keyword
+               arguments, a tuple of arguments, or one tensor. The function decides what a size
+               is: a batch, a sequence.
     budget:    a size in bytes or such as "40GiB".
-    sizes:     which there are to choose from, ascending; by default 1, 2, 3, ...
-    tolerance: sizes are not looked at that can be faster by this share only.
+    sizes:     the sizes to choose from, ascending; by default 1, 2, 3, ...
+    tolerance: sizes are not searched that can be faster by at most this share.
     kwargs:    options of acplan.plan and of acplan.trace.
 
-    Memory is taken to grow with the size: where the smallest does not fit, AcplanError says
-    so, and none is looked at beyond one that does not.
+    Memory is taken to grow with the size: if the smallest does not fit, AcplanError says so,
+    and no size is tried beyond one that does not fit.
     """
     require_module(model)
     if not callable(inputs_of):
@@ -133,8 +132,8 @@ def best_batch(
     def traced(size: int) -> Trace:
         inputs = inputs_of(size)
         _require_growth(inputs_of, candidates, size, inputs)
-        args, given = _arguments(inputs)
-        return trace(model, *args, device=device, progress=False, **given, **kwargs)
+        args, own_kwargs = _arguments(inputs)
+        return trace(model, *args, device=device, progress=False, **own_kwargs, **kwargs)
 
     with progress_bar(progress, unit="plan") as phase:
         of_size = functools.partial(_of_size, traced)
@@ -156,7 +155,7 @@ def _candidates(sizes: Sequence[int] | None) -> Sequence[int]:
 
 
 def _neighbours(sizes: Sequence[int]) -> Iterable[tuple[int, int]]:
-    if isinstance(sizes, range):  # as its first two
+    if isinstance(sizes, range):  # all are like its first two
         return itertools.pairwise(sizes[:2])
     return itertools.pairwise(sizes)
 
@@ -165,13 +164,13 @@ _T = TypeVar("_T")
 
 
 def _of_size(traced: Callable[[int], _T], size: int) -> _T:
-    """Of errors, whoever raises them, the size is told."""
+    """Runs a function of a size. Errors name the size."""
     try:
         return traced(size)
     except AcplanError as error:
         ways = " (sizes= says which there are)" if isinstance(error, StepError) else ""
         raise AcplanError(f"size {size}: {error}{ways}", error.exit_code) from error
-    except Exception as error:  # the model's own, PyTorch's, or that of inputs_of
+    except Exception as error:  # raised by the model, PyTorch, or inputs_of
         raise AcplanError(
             f"size {size}: {type(error).__name__}: {first_line(error)} (sizes= says which "
             "there are)"
@@ -181,8 +180,8 @@ def _of_size(traced: Callable[[int], _T], size: int) -> _T:
 def _require_growth(
     inputs_of: Callable[[int], Any], sizes: Sequence[int], size: int, inputs: Any
 ) -> None:
-    """Raises AcplanError where the inputs of a size are those of the one before: slices
-    of data that have ended, say, of which more and more were trained in a second."""
+    """Raises AcplanError if the inputs of a size are those of the size before, such as slices
+    of data that have ended: the rate would seem to grow with the size."""
     place = sizes.index(size)
     if place == 0:
         return
@@ -195,7 +194,7 @@ def _require_growth(
 
 
 def _described(inputs: Any) -> list[Any]:
-    """Shapes and values; what is neither equals nothing."""
+    """Returns shapes and values; objects that have neither equal nothing."""
     return [
         (leaf.shape, leaf.dtype)
         if isinstance(leaf, torch.Tensor)
@@ -228,17 +227,17 @@ class _Search:
         self._make_plan = make_plan
         self._tolerance = tolerance
         self._tick = tick
-        self._planned = 0
-        # With the number of traces then: an interpolation is of its neighbours.
-        self._found: dict[tuple[int, int], Step | None] = {}
+        self._plan_count = 0
+        # The key has the number of traces, as an interpolation depends on its neighbours.
+        self._steps_by_key: dict[tuple[int, int], Step | None] = {}
 
     def run(self) -> BestBatch:
         self._steps.trace_of(self._sizes[0])
         if self._step(0) is None:
             _of_size(
                 lambda size: self._plan_of(self._steps.trace_of(size)), self._sizes[0]
-            )  # raises, and says why
-        # A size of one broadcasts, which others do not.
+            )  # raises an error with the reason
+        # A size of one broadcasts, others do not.
         for place in (1, 3):
             if place < len(self._sizes):
                 self._steps.trace_of(self._sizes[place])
@@ -253,43 +252,44 @@ class _Search:
             largest,
             bound,
             tuple(self._steps.sizes),
-            self._planned,
+            self._plan_count,
             tuple(f"{size}: {what}" for size, what in self._steps.off.items()),
         )
 
-    def _plan_of(self, of: Trace) -> Plan:
-        self._planned += 1
+    def _plan_of(self, size_trace: Trace) -> Plan:
+        self._plan_count += 1
         self._tick()
-        return self._make_plan(of)
+        return self._make_plan(size_trace)
 
     def _step(self, place: int) -> Step | None:
-        """Returns none where nothing fits."""
+        """Returns the step of a size, or None if nothing fits."""
         size = self._sizes[place]
-        of = self._steps.of(size)
+        size_trace = self._steps.estimate_or_trace(size)
         is_traced = self._steps.is_traced(size)
         key = (size, -1 if is_traced else len(self._steps.sizes))
-        if key not in self._found:
-            self._found[key] = self._planned_step(size, of, is_traced)
-        return self._found[key]
+        if key not in self._steps_by_key:
+            self._steps_by_key[key] = self._planned_step(size, size_trace, is_traced)
+        return self._steps_by_key[key]
 
-    def _planned_step(self, size: int, of: Trace, is_traced: bool) -> Step | None:
-        if not is_traced and of.peak_bytes > _MOST_BYTES:
-            return None  # of a size far beyond those that were traced
+    def _planned_step(self, size: int, size_trace: Trace, is_traced: bool) -> Step | None:
+        if not is_traced and size_trace.peak_bytes > _MOST_BYTES:
+            return None  # a size far beyond those that were traced
         try:
-            found = self._plan_of(of)
+            size_plan = self._plan_of(size_trace)
         except AcplanError as error:
             if error.exit_code not in _INFEASIBLE:
                 raise
             return None
-        added = found.recompute_ms + (found.stall_ms or 0)
-        return Step(size, found, step_ms_of(of) + added, is_traced)
+        added_ms = size_plan.recompute_ms + (size_plan.stall_ms or 0)
+        return Step(size, size_plan, step_ms_of(size_trace) + added_ms, is_traced)
 
     def _largest(self) -> Step:
-        """By its own trace; and the next one's says that it does not fit."""
+        """Returns the step of the largest size, by its own trace; the next size does not fit by
+        its own trace."""
         fits, too_large = 0, len(self._sizes)
         reach = 8
         while True:
-            # Beyond what was traced there may be much.
+            # Larger sizes than those that were traced may fit.
             while too_large == len(self._sizes) and fits < len(self._sizes) - 1:
                 place = min(fits + reach, len(self._sizes) - 1)
                 fits, too_large = self._narrowed(place, fits, too_large)
@@ -297,15 +297,15 @@ class _Search:
             while too_large - fits > 1:
                 middle = (fits + too_large) // 2
                 fits, too_large = self._narrowed(middle, fits, too_large)
-            # Both by their own traces; where that changes anything, once more.
+            # Both are traced themselves; if that changes anything, the search is repeated.
             self._steps.trace_of(self._sizes[fits])
             if too_large < len(self._sizes):
                 self._steps.trace_of(self._sizes[too_large])
-            found = self._step(fits)
-            beyond = None if too_large == len(self._sizes) else self._step(too_large)
-            if found is not None and beyond is None:
-                return found
-            if found is None:
+            step = self._step(fits)
+            next_step = None if too_large == len(self._sizes) else self._step(too_large)
+            if step is not None and next_step is None:
+                return step
+            if step is None:
                 fits, too_large = 0, fits
             else:
                 fits, too_large, reach = too_large, len(self._sizes), 1
@@ -316,7 +316,8 @@ class _Search:
         return place, too_large
 
     def _best(self, last: int) -> tuple[Step, float]:
-        """Of the sizes up to this one; and what none exceeds."""
+        """Returns the fastest step of the sizes up to `last`, and the rate that none
+        exceeds."""
         free = self._last_without_a_plan(last)
         fastest = max(range(free + 1), key=self._rate_without_a_plan)
         ends = {place: self._step(place) for place in {0, fastest, free, last}}
@@ -328,15 +329,15 @@ class _Search:
             if high - low < 2:
                 continue
             of_low = self._step(low)
-            added = of_low.step_ms - self._steps.ms(of_low.size) if of_low else 0.0
-            most = max(self._rate(place, added) for place in range(low + 1, high))
+            added_ms = of_low.step_ms - self._steps.ms(of_low.size) if of_low else 0.0
+            most = max(self._rate(place, added_ms) for place in range(low + 1, high))
             if most <= best.per_second * (1 + self._tolerance):
                 bound = max(bound, most)
                 continue
             middle = (low + high) // 2
-            found = self._step(middle)
-            if found is not None and found.per_second > best.per_second:
-                best = found
+            step = self._step(middle)
+            if step is not None and step.per_second > best.per_second:
+                best = step
             open_intervals += [(low, middle), (middle, high)]
         return best, max(bound, best.per_second)
 
@@ -352,7 +353,7 @@ class _Search:
         low, high = 0, last + 1
         while high - low > 1:
             middle = (low + high) // 2
-            found = self._step(middle)
-            is_free = found is not None and not found.plan.modules
+            step = self._step(middle)
+            is_free = step is not None and not step.plan.modules
             low, high = (middle, high) if is_free else (low, middle)
         return low

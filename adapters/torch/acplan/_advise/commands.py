@@ -18,7 +18,7 @@ Steps = Callable[[argparse.Namespace], TrainingStep]
 
 
 def add_explain(parser: argparse.ArgumentParser, step_of: Steps) -> None:
-    """`step_of` the flags of a model."""
+    """Adds the arguments of `explain`. `step_of` makes a step from the flags of a model."""
     parser.add_argument(
         "file", nargs="?", metavar="TRACE", help="a trace, for no model: without levers"
     )
@@ -67,8 +67,8 @@ def _add_plan_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan_options(flags: argparse.Namespace) -> dict[str, Any]:
-    given = vars(flags)
-    return {name: given[name] for name in PLAN_OPTIONS if given.get(name) is not None}
+    values = vars(flags)
+    return {name: values[name] for name in PLAN_OPTIONS if values.get(name) is not None}
 
 
 def _explain(flags: argparse.Namespace, step_of: Steps) -> int:
@@ -81,12 +81,12 @@ def _explain(flags: argparse.Namespace, step_of: Steps) -> int:
     if flags.file:
         if flags.levers not in (None, "none"):
             raise AcplanError("--levers: only with --hf-config or --factory")
-        found = explain(flags.file, **options)
+        explanation = explain(flags.file, **options)
     else:
         step = step_of(flags)
-        named = {"all": True, "none": False, None: True}
-        levers = named[flags.levers] if flags.levers in named else flags.levers.split(",")
-        found = explain(
+        words = {"all": True, "none": False, None: True}
+        levers = words[flags.levers] if flags.levers in words else flags.levers.split(",")
+        explanation = explain(
             step.model,
             *step.args,
             levers=levers,
@@ -98,9 +98,9 @@ def _explain(flags: argparse.Namespace, step_of: Steps) -> int:
             **step.options(),
         )
     if flags.output:
-        measured = [dataclasses.asdict(lever) for lever in found.levers]
-        write_json(flags.output, {**found.data, "levers": measured})
-    print(found, end="")
+        measured = [dataclasses.asdict(lever) for lever in explanation.levers]
+        write_json(flags.output, {**explanation.data, "levers": measured})
+    print(explanation, end="")
     return 0
 
 
@@ -134,7 +134,7 @@ def _batch(flags: argparse.Namespace, step_of: Steps) -> int:
             f"{flags.multiple_of}"
         )
     options = {k: v for k, v in step.options().items() if k not in step.kwargs}
-    found = best_batch(
+    result = best_batch(
         step.model,
         inputs_of,
         budget=flags.budget,
@@ -147,6 +147,6 @@ def _batch(flags: argparse.Namespace, step_of: Steps) -> int:
         **options,
     )
     if flags.output:
-        found.best.plan.save(flags.output)
-    print(found, end="")
+        result.best.plan.save(flags.output)
+    print(result, end="")
     return 0

@@ -35,12 +35,12 @@ _TOGETHER = "together"
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A step with a lever, as its own trace has it; or why there is none."""
+    """A step with a lever, by its own trace, or the reason why there is none."""
 
     lever: str
     how: str
     peak_bytes: int | None = None  # without a plan
-    least_bytes: int | None = None  # of the least budget that was found
+    least_bytes: int | None = None  # the least budget that was found
     is_least_proven: bool = False
     step_ms: float | None = None  # of an iteration, without a plan
     why_not: str = ""
@@ -52,34 +52,34 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """`data` is as docs/file_formats.md has it, `acplan.explanation`; `text` what the
-    program says. The first of `levers` is the step as it is."""
+    """The answer of explain. `data` is described in docs/file_formats.md, `acplan.explanation`;
+    `text` is what the program prints. The first of `levers` is the unchanged step."""
 
     data: dict[str, Any] = dataclasses.field(repr=False)
     text: str = dataclasses.field(repr=False)
     levers: tuple[Measured, ...] = ()
-    # The trace of the step as it is, or its path.
-    of: Source | None = dataclasses.field(default=None, repr=False, compare=False)
+    # The trace of the unchanged step, or its path.
+    source: Source | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def peak_bytes(self) -> int:
-        """Without a plan."""
+        """The peak without a plan."""
         return int(self.data["baseline"]["peak_bytes"])
 
     @property
     def least_bytes(self) -> int:
-        """Returns the least budget that a plan was found for."""
+        """The least budget for which a plan was found."""
         return int(self.data["least"]["peak_bytes"])
 
     @property
     def lines(self) -> Rows:
-        """Returns what is in memory at the peak without a plan, by the line of Python that made
-        it; empty where the trace has none."""
+        """The contents of memory at the peak without a plan, by the line of Python that made
+        it; empty if the trace has no lines."""
         return list(self.data["baseline"]["lines"])
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Returns what is in memory at the peak without a plan."""
+        """The contents of memory at the peak without a plan, by kind."""
         return dict(self.data["baseline"]["by_kind"])
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class Explanation:
 
     @property
     def rows(self) -> Rows:
-        """Returns what is in memory at the peak without a plan, by what made it."""
+        """The contents of memory at the peak without a plan, by the operator that made it."""
         return [
             {key: row[key] for key in ("operator", "phase", "bytes", "fixed_bytes")}
             for row in self.data["baseline"]["operators"]
@@ -113,7 +113,7 @@ class Explanation:
         ]
         facts = {"peak": size(self.peak_bytes), "least budget": size(self.least_bytes)}
         title = f"Memory of {self.data['model']}"
-        charts = figure(["memory", "lines"], self.of)
+        charts = figure(["memory", "lines"], self.source)
         return page(title, facts, charts, table(kinds), table(measured, len(measured)))
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ class Explanation:
 
 
 def explain(
-    of: torch.nn.Module | Source,
+    model_or_trace: torch.nn.Module | Source,
     *args: Any,
     budget: Budget | None = None,
     plan: Plan | None = None,
@@ -133,33 +133,34 @@ def explain(
     top: int = 10,
     **kwargs: Any,
 ) -> Explanation:
-    """Where the memory of a training step goes at its peak, what of it no plan can
+    """Explains where the memory of a training step goes at its peak, which of it no plan can
     discard, what the least budget consists of, and what would help.
 
-    of:      a model, whose step is traced with what acplan.trace takes; or a trace, or
-             the path of one, of which no lever can be measured.
-    budget:  says what lacks to it.
-    plan:    its peak beside.
-    levers:  which of acplan.LEVERS to measure: all, none (False), or these. Each is set,
-             the step traced again, and the model left as it was; none is estimated.
-    source:  says of which line of Python what is in memory is.
-    kwargs:  options of acplan.plan, such as decisions and time_limit, are for the least
-             budget, of which world_size and fsdp_units make all bytes those of a rank;
-             all else is for the trace.
+    model_or_trace: a model, whose step is traced with the arguments of acplan.trace; or a
+                 trace, or the path of one, for which no lever can be measured.
+    budget:      says by how much the least budget exceeds it.
+    plan:        a plan whose peak is shown beside.
+    levers:      the levers of acplan.LEVERS to measure: all (True), none (False), or these.
+                 Each is set, the step traced again, and the model left unchanged; none is
+                 estimated.
+    source:      says which line of Python made each content of memory.
+    kwargs:      options of acplan.plan, such as decisions and time_limit, are for the least
+                 budget; with world_size and fsdp_units all bytes are those of a rank; all
+                 others are for the trace.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
-    if not isinstance(of, torch.nn.Module):
+    if not isinstance(model_or_trace, torch.nn.Module):
         if args or kwargs:
             raise AcplanError("explain: a trace takes no arguments of a model")
-        data, text = _ask(of, options, budget, plan, top)
-        return Explanation(data, text, of=of)
-    chosen = _chosen(levers)
-    step = TrainingStep.of(of, args, kwargs)
+        data, text = _ask(model_or_trace, options, budget, plan, top)
+        return Explanation(data, text, source=model_or_trace)
+    levers_to_measure = _levers_of(levers)
+    step = TrainingStep.from_arguments(model_or_trace, args, kwargs)
     with progress_bar(progress, unit="trace") as phase:
-        tick = phase("explain", len(chosen) + 1)
+        tick = phase("explain", len(levers_to_measure) + 1)
 
         def traced(changed: TrainingStep, source: bool = False) -> Trace:
-            found = trace(
+            result = trace(
                 changed.model,
                 *changed.args,
                 device=device,
@@ -168,39 +169,39 @@ def explain(
                 **changed.options(),
             )
             tick()
-            return found
+            return result
 
         own = traced(step, source)
         data, text = _ask(own, options, budget, plan, top)
-        if not chosen:
-            return Explanation(data, text, of=own)
+        if not levers_to_measure:
+            return Explanation(data, text, source=own)
         measured = [_measured("as it is", "", own, data)]
-        for lever in chosen:
+        for lever in levers_to_measure:
             measured.append(_measure([lever], step, traced, options))
-        together = _helpful(measured[0], chosen, measured[1:])
+        together = _helpful(measured[0], levers_to_measure, measured[1:])
         if len(together) > 1:
             measured.append(_measure(together, step, traced, options))
     return Explanation(data, text, tuple(measured), own)
 
 
-def _chosen(levers: bool | Iterable[str]) -> list[Lever]:
+def _levers_of(levers: bool | Iterable[str]) -> list[Lever]:
     if isinstance(levers, bool):
         return list(LEVERS.values()) if levers else []
     if not isinstance(levers, Iterable):
         raise AcplanError(f"levers: expected True, False or names, found {levers!r}")
-    chosen = [levers] if isinstance(levers, str) else list(levers)
-    for name in chosen:
+    names = [levers] if isinstance(levers, str) else list(levers)
+    for name in names:
         if name not in LEVERS:
             raise AcplanError(f"levers: expected some of {', '.join(LEVERS)}, found {name!r}")
-    return [LEVERS[name] for name in chosen]
+    return [LEVERS[name] for name in names]
 
 
 def _ask(
-    of: Source, options: dict[str, Any], budget: Budget | None, plan: Plan | None, top: int
+    source: Source, options: dict[str, Any], budget: Budget | None, plan: Plan | None, top: int
 ) -> tuple[dict[str, Any], str]:
     with question_folder() as folder:
         question = {
-            "trace": add_source(folder, of, "explain"),
+            "trace": add_source(folder, source, "explain"),
             "top": top,
             "budget": None if budget is None else size_value("budget", budget),
             "plan": None if plan is None else folder.add("plan", plan_given(plan)),
@@ -231,25 +232,25 @@ def _measure(
     name = names if len(levers) == 1 else f"{_TOGETHER}: {names}"
     try:
         with with_levers(step, levers) as changed:
-            found = traced(changed)
-        return _measured(name, how, found, _ask(found, options, None, None, 1)[0])
-    except Exception as error:  # the model's own, or PyTorch's
+            lever_trace = traced(changed)
+        return _measured(name, how, lever_trace, _ask(lever_trace, options, None, None, 1)[0])
+    except Exception as error:  # raised by the model, or by PyTorch
         return Measured(name, how, why_not=first_line(error))
 
 
 def _helpful(
     own: Measured, levers: Sequence[Lever], measured: Sequence[Measured]
 ) -> list[Lever]:
-    """Of each group the one with the least budget, and then the least peak, where one of
-    both is less than without."""
+    """Returns, for each group, the lever with the least budget, and then the least peak, if one
+    of both is less than without it."""
     best: dict[str, tuple[tuple[int, int], Lever]] = {}
-    for lever, found in zip(levers, measured, strict=True):
+    for lever, result in zip(levers, measured, strict=True):
         if lever.group == "microbatch":
             continue
-        if found.least_bytes is None or found.peak_bytes is None:
+        if result.least_bytes is None or result.peak_bytes is None:
             continue
         assert own.least_bytes is not None and own.peak_bytes is not None
-        needs = found.least_bytes, found.peak_bytes
+        needs = result.least_bytes, result.peak_bytes
         is_less = needs[0] < own.least_bytes or needs[1] < own.peak_bytes
         if is_less and (lever.group not in best or needs < best[lever.group][0]):
             best[lever.group] = needs, lever
@@ -257,8 +258,8 @@ def _helpful(
 
 
 def levers_text(levers: Sequence[Measured]) -> str:
-    """Returns a table of at most 100 columns, a line for each that was not measured, and names
-    that the table has cut."""
+    """Returns a table of at most 100 columns, a line for each lever that was not measured, and
+    names that the table has cut."""
     rows = [("lever, traced", "peak, no plan", "least budget", "step")]
     rows += [(_cut(m.lever), *_cells(m)) for m in levers if m.is_measured]
     widths = [max(len(row[k]) for row in rows) for k in range(4)]
@@ -279,9 +280,9 @@ def _cells(measured: Measured) -> tuple[str, str, str]:
 
 
 def _not_measured(levers: Sequence[Measured]) -> Iterator[str]:
-    for found in levers:
-        if not found.is_measured:
-            yield _cut(f"not measured: {found.lever}: {found.why_not}", 100)
+    for result in levers:
+        if not result.is_measured:
+            yield _cut(f"not measured: {result.lever}: {result.why_not}", 100)
 
 
 def _cut(text: str, width: int = 50) -> str:

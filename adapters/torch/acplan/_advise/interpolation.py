@@ -17,38 +17,38 @@ _ONE = ("tensors", "saved")
 
 
 class Interpolation:
-    """Traces by size, and what lies between them."""
+    """Traces by size, and interpolations between them."""
 
     def __init__(self, traced: Callable[[int], Trace]) -> None:
         self._trace = traced
-        self._known: dict[int, Trace] = {}
+        self._traces: dict[int, Trace] = {}
         self._plain: dict[int, _Plain] = {}
-        self._alike: dict[tuple[int, int], bool] = {}
+        self._alike_pairs: dict[tuple[int, int], bool] = {}
         self.sizes: list[int] = []
-        self.off: dict[int, str] = {}  # by size, what was not as its neighbours said
+        self.off: dict[int, str] = {}  # by size, the difference from its interpolation
 
     def trace_of(self, size: int) -> Trace:
-        """Of the size itself."""
-        if size not in self._known:
+        """Returns the trace of the size itself."""
+        if size not in self._traces:
             expected = self.between(size)
-            found = self._trace(size)
+            own_trace = self._trace(size)
             if len(self.sizes) > 1:
-                difference = _difference(expected, _Plain.of(found.data))
+                difference = _difference(expected, _Plain.from_data(own_trace.data))
                 if difference:
                     self.off[size] = difference
-            self._known[size] = found
-            self._plain[size] = _Plain.of(found.data)
+            self._traces[size] = own_trace
+            self._plain[size] = _Plain.from_data(own_trace.data)
             bisect.insort(self.sizes, size)
-        return self._known[size]
+        return self._traces[size]
 
     def is_traced(self, size: int) -> bool:
-        return size in self._known
+        return size in self._traces
 
     def between(self, size: int) -> Trace | None:
-        """Returns the size's trace, or what its neighbours say of it; None where they
+        """Returns the size's trace, or the interpolation between its neighbours; None if these
         differ."""
-        if size in self._known:
-            return self._known[size]
+        if size in self._traces:
+            return self._traces[size]
         if len(self.sizes) < 2:
             return None
         low, high = self._neighbours(size)
@@ -58,37 +58,39 @@ class Interpolation:
         return _interpolated(self._plain[low], self._plain[high], share)
 
     def ms(self, size: int) -> float:
-        """Without a plan: of the size's trace, or on the line between its neighbours."""
-        if size in self._known or len(self.sizes) < 2:
+        """Returns the milliseconds without a plan: of the size's trace, or on the line between
+        its neighbours."""
+        if size in self._traces or len(self.sizes) < 2:
             return step_ms_of(self.trace_of(size))
         low, high = self._neighbours(size)
         low_ms, high_ms = self.ms(low), self.ms(high)
         return low_ms + (high_ms - low_ms) * (size - low) / (high - low)
 
     def _neighbours(self, size: int) -> tuple[int, int]:
-        """Returns the two last ones, or the two first, where it is not between any."""
+        """Returns the two sizes around a size; the last two, or the first two, if it is not
+        between any."""
         place = min(max(bisect.bisect(self.sizes, size), 1), len(self.sizes) - 1)
         return self.sizes[place - 1], self.sizes[place]
 
     def _are_alike(self, low: int, high: int) -> bool:
-        if (low, high) not in self._alike:
-            self._alike[low, high] = _same_operators(self._plain[low], self._plain[high])
-        return self._alike[low, high]
+        if (low, high) not in self._alike_pairs:
+            self._alike_pairs[low, high] = _same_operators(self._plain[low], self._plain[high])
+        return self._alike_pairs[low, high]
 
-    def of(self, size: int) -> Trace:
+    def estimate_or_trace(self, size: int) -> Trace:
         return self.between(size) or self.trace_of(size)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Plain:
-    """A trace's data without the workspaces of kernels, which come and go with sizes;
-    and how large they are, by operator."""
+    """A trace's data without the workspaces of kernels, which come and go with sizes; and the
+    workspaces' bytes, by operator."""
 
     data: dict[str, Any]
     workspaces: dict[int, int]
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> "_Plain":
+    def from_data(cls, data: dict[str, Any]) -> "_Plain":
         storages, operators = data["storages"], data["operators"]
         workspaces: dict[int, int] = {}
         place: dict[int, int] = {}
@@ -104,24 +106,24 @@ class _Plain:
         return cls(renamed, workspaces)
 
     def with_workspaces(self) -> Trace:
-        """One of each operator that has any."""
+        """Returns the trace with one workspace for each operator that has any."""
         operators, storages = list(self.data["operators"]), list(self.data["storages"])
         for op, size in sorted(self.workspaces.items()):
-            made = operators[op]
-            creates = [*made["creates"], len(storages)]
-            operators[op] = {**made, "creates": creates}
+            operator = operators[op]
+            creates = [*operator["creates"], len(storages)]
+            operators[op] = {**operator, "creates": creates}
             storages.append(
                 {"bytes": size, "category": "temporary", "born": op, "freed": op + 1}
                 | ({"scope_end": op + 1} if op < self.data["forward_end"] else {})
             )
-        made_trace = Trace({**self.data, "operators": operators, "storages": storages})
-        most = max(made_trace.live_bytes, default=0)
-        made_trace.data["measured"] = {"peak_bytes": most}
-        return made_trace
+        trace = Trace({**self.data, "operators": operators, "storages": storages})
+        most = max(trace.live_bytes, default=0)
+        trace.data["measured"] = {"peak_bytes": most}
+        return trace
 
 
 def _renamed(data: dict[str, Any], place: Mapping[int, int]) -> dict[str, Any]:
-    """With other numbers of storages; those that have none are left out."""
+    """Returns the data with other numbers of storages; storages that have none are left out."""
     changed = dict(data)
     for name, keys in _LISTS.items():
         changed[name] = [
@@ -178,16 +180,16 @@ def _all_but(rows: Sequence[dict[str, Any]], keys: set[str]) -> list[dict[str, A
     return [{k: v for k, v in row.items() if k not in keys} for row in rows]
 
 
-def _difference(expected: Trace | None, found: _Plain) -> str:
-    """Returns what a trace has otherwise than it was interpolated: "" where nothing."""
-    before = None if expected is None else _Plain.of(expected.data)
-    if before is None or not _same_operators(before, found):
+def _difference(expected: Trace | None, actual: _Plain) -> str:
+    """Returns how a trace differs from its interpolation, or "" if it does not."""
+    before = None if expected is None else _Plain.from_data(expected.data)
+    if before is None or not _same_operators(before, actual):
         return "runs other operators than its neighbours"
-    pairs = zip(before.data["storages"], found.data["storages"], strict=True)
+    pairs = zip(before.data["storages"], actual.data["storages"], strict=True)
     off = [abs(a["bytes"] - b["bytes"]) for a, b in pairs]
     off += [
-        abs(before.workspaces.get(op, 0) - found.workspaces.get(op, 0))
-        for op in {*before.workspaces, *found.workspaces}
+        abs(before.workspaces.get(op, 0) - actual.workspaces.get(op, 0))
+        for op in {*before.workspaces, *actual.workspaces}
     ]
     wrong = [count for count in off if count]
     if not wrong:
@@ -195,8 +197,8 @@ def _difference(expected: Trace | None, found: _Plain) -> str:
     return f"{len(wrong):,} storages are not affine, by up to {max(wrong):,} bytes"
 
 
-# Where a trace names storages: in lists, and one by one.
+# The keys under which a trace names storages are in _LISTS, for lists, and in _ONE.
 
 
-def step_ms_of(of: Trace) -> float:
-    return float(sum(operator["runtime_ms"] for operator in of.data["operators"]))
+def step_ms_of(trace: Trace) -> float:
+    return float(sum(operator["runtime_ms"] for operator in trace.data["operators"]))

@@ -1,5 +1,5 @@
-"""What a user can set to need less memory besides a plan: each is a training step that
-is a little different, to be traced like the step itself."""
+"""Settings other than a plan with which a step needs less memory: each is a training step that
+differs a little, to be traced like the step itself."""
 
 import contextlib
 import dataclasses
@@ -34,12 +34,12 @@ Setting = Callable[[TrainingStep], AbstractContextManager[TrainingStep]]
 
 @dataclasses.dataclass(frozen=True)
 class Lever:
-    """`how` is what to write in one's own code."""
+    """A setting to measure. `how` is what to write in the user's own code."""
 
     name: str
     how: str
     setting: Setting
-    # Of levers of one group at most one can be set.
+    # At most one lever of a group can be set.
     group: str
 
 
@@ -48,19 +48,19 @@ class Lever:
 
 def _remade(step: TrainingStep) -> OptimizerFn:
     """Returns a function of the parameters, in the model's order, that makes its optimizer."""
-    wanted = step.optimizer
-    if isinstance(wanted, torch.optim.Optimizer):
-        known = [p for p in step.model.parameters() if p.requires_grad]
+    optimizer = step.optimizer
+    if isinstance(optimizer, torch.optim.Optimizer):
+        own_parameters = [p for p in step.model.parameters() if p.requires_grad]
 
         def like(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-            now = {id(old): new for old, new in zip(known, parameters, strict=True)}
+            now = {id(old): new for old, new in zip(own_parameters, parameters, strict=True)}
             trained = {id(parameter) for parameter in parameters}
-            return optimizer_like(wanted, trained, lambda p: now.get(id(p), p))
+            return optimizer_like(optimizer, trained, lambda p: now.get(id(p), p))
 
         return like
-    if isinstance(wanted, str):
-        return named_optimizer(wanted)
-    return OPTIMIZERS["adamw"] if wanted is None else wanted
+    if isinstance(optimizer, str):
+        return named_optimizer(optimizer)
+    return OPTIMIZERS["adamw"] if optimizer is None else optimizer
 
 
 def _optimizer_setting(
@@ -69,8 +69,8 @@ def _optimizer_setting(
     @contextlib.contextmanager
     def setting(step: TrainingStep) -> Iterator[TrainingStep]:
         make = _remade(step)
-        made: OptimizerLike = lambda parameters: change(make(parameters))  # noqa: E731
-        yield dataclasses.replace(step, optimizer=made)
+        optimizer: OptimizerLike = lambda parameters: change(make(parameters))  # noqa: E731
+        yield dataclasses.replace(step, optimizer=optimizer)
 
     return setting
 
@@ -89,7 +89,7 @@ def _implemented(
             # None: PyTorch's choice, which is foreach on CUDA.
             is_foreach = not is_fused and group["foreach"] is not False
             now.append((is_fused, is_foreach))
-        if all(found == (fused, foreach) for found in now):
+        if all(pair == (fused, foreach) for pair in now):
             raise NotApplicable("it is set so already")
         for group in groups:
             group["foreach"] = foreach
@@ -101,8 +101,8 @@ def _implemented(
 
 
 class _HalfStates(torch.optim.Optimizer):
-    """Its states are bfloat16 between steps; an update reads and writes one parameter's
-    at a time, in the type that the optimizer itself has them in."""
+    """An optimizer whose states are bfloat16 between steps; an update reads and writes the
+    states of one parameter at a time, in the type that the optimizer itself has."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner = inner
@@ -110,7 +110,7 @@ class _HalfStates(torch.optim.Optimizer):
         self.param_groups = inner.param_groups
         self.state = inner.state
 
-    # Traces give no closure; PyTorch declares an overload for each.
+    # Traces pass no closure; PyTorch declares an overload for each.
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         groups = self.inner.param_groups
@@ -126,8 +126,8 @@ class _HalfStates(torch.optim.Optimizer):
             own["foreach"] = False
         self.inner.param_groups = [{**group, **own}]
         state = self.inner.state[parameter]
-        kept = [k for k, v in state.items() if _is_half(v, parameter)]
-        for key in kept:
+        half_keys = [k for k, v in state.items() if _is_half(v, parameter)]
+        for key in half_keys:
             state[key] = state[key].to(parameter.dtype)
         self.inner.step()
         state = self.inner.state[parameter]
@@ -149,9 +149,9 @@ def _with_half_states(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
 
 
 def _keeping_gradients(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    # Of this optimizer alone, which is the trace's own.
-    kept = functools.partial(type(optimizer).zero_grad, optimizer, set_to_none=False)
-    optimizer.zero_grad = kept  # type: ignore[method-assign]
+    # It is changed for this optimizer alone, which is the trace's own.
+    zero_grad = functools.partial(type(optimizer).zero_grad, optimizer, set_to_none=False)
+    optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
     return optimizer
 
 
@@ -184,7 +184,7 @@ def _with_output_layer(model: torch.nn.Module) -> tuple[Any, torch.nn.Linear]:
     """Returns the model of transformers that makes logits, and its last layer."""
     module: Any
     for module in model.modules():
-        # Wrappers hand on what they are asked for, and do not make the loss.
+        # Wrappers pass the method on, and do not make the loss.
         if not hasattr(type(module), "get_output_embeddings"):
             continue
         layer = module.get_output_embeddings()
@@ -195,14 +195,14 @@ def _with_output_layer(model: torch.nn.Module) -> tuple[Any, torch.nn.Linear]:
 
 @contextlib.contextmanager
 def _fused_loss(step: TrainingStep) -> Iterator[TrainingStep]:
-    """The last layer hands on what it is given, and the loss computes both."""
+    """Lets the last layer return its input, within the block, and the loss compute both."""
     owner, layer = _with_output_layer(step.model)
     plain = torch.nn.functional.cross_entropy
-    seen: list[torch.Tensor] = []
+    hidden_states: list[torch.Tensor] = []
     losses: list[torch.Tensor] = []
 
     def layer_forward(hidden: torch.Tensor) -> torch.Tensor:
-        seen[:] = [hidden]
+        hidden_states[:] = [hidden]
         losses.clear()
         return hidden
 
@@ -218,13 +218,13 @@ def _fused_loss(step: TrainingStep) -> Iterator[TrainingStep]:
         return loss
 
     def cross_entropy(source: torch.Tensor, target: torch.Tensor, **options: Any) -> Any:
-        if not seen or source.shape[-1] != seen[0].shape[-1]:
+        if not hidden_states or source.shape[-1] != hidden_states[0].shape[-1]:
             return plain(source, target, **options)
         if options.get("label_smoothing") or options.get("weight") is not None:
             raise NotApplicable("its loss smooths or weighs labels")
         names = ("ignore_index", "reduction")
-        known = {name: options[name] for name in names if name in options}
-        return of_hidden(source, target, **known)
+        loss_options = {name: options[name] for name in names if name in options}
+        return of_hidden(source, target, **loss_options)
 
     def causal_loss(
         logits: torch.Tensor,
@@ -258,8 +258,8 @@ def _fused_loss(step: TrainingStep) -> Iterator[TrainingStep]:
 
 
 def _has_causal_loss(owner: Any) -> bool:
-    found = getattr(owner, "loss_function", None)
-    return getattr(found, "__name__", "") == "ForCausalLMLoss"
+    function = getattr(owner, "loss_function", None)
+    return getattr(function, "__name__", "") == "ForCausalLMLoss"
 
 
 # --- The inputs
@@ -278,7 +278,7 @@ def _half_microbatch(step: TrainingStep) -> Iterator[TrainingStep]:
     halves = [
         v[: size // 2] if isinstance(v, torch.Tensor) and v.dim() > 0 else v for v in leaves
     ]
-    # Views would be of the whole input's memory.
+    # Views would have the memory of the whole input.
     halves = [v.clone() if isinstance(v, torch.Tensor) else v for v in halves]
     args, kwargs = tree_unflatten(halves, shape)
     yield dataclasses.replace(step, args=args, kwargs=kwargs, accumulate=2 * step.accumulate)
@@ -286,23 +286,23 @@ def _half_microbatch(step: TrainingStep) -> Iterator[TrainingStep]:
 
 @contextlib.contextmanager
 def _channels_last(step: TrainingStep) -> Iterator[TrainingStep]:
-    found = [
+    convolutions = [
         (module, name, parameter)
         for module in step.model.modules()
         for name, parameter in module._parameters.items()
         if parameter is not None and parameter.dim() == 4
     ]
-    if not found:
+    if not convolutions:
         raise NotApplicable("the model has no two-dimensional convolution")
     optimizer = _remade(step)
     stand_ins: dict[int, torch.nn.Parameter] = {}
     with contextlib.ExitStack() as undo:
-        for module, name, parameter in found:
+        for module, name, parameter in convolutions:
             if id(parameter) not in stand_ins:
-                made = torch.empty_like(
+                data = torch.empty_like(
                     parameter, device="meta", memory_format=torch.channels_last
                 )
-                stand_ins[id(parameter)] = torch.nn.Parameter(made, parameter.requires_grad)
+                stand_ins[id(parameter)] = torch.nn.Parameter(data, parameter.requires_grad)
             undo.callback(module._parameters.__setitem__, name, parameter)
             module._parameters[name] = stand_ins[id(parameter)]
         leaves, shape = tree_flatten((step.args, step.kwargs))
@@ -326,7 +326,7 @@ def _attention(implementation: str) -> Setting:
             raise NotApplicable("the model is none of transformers")
         configs = _configurations(model.config)
         before = [(c, getattr(c, "_attn_implementation", None)) for c in configs]
-        if all(known in (implementation, None) for _, known in before):
+        if all(current in (implementation, None) for _, current in before):
             raise NotApplicable("it is set so already")
         try:
             model.set_attn_implementation(implementation)
@@ -334,19 +334,19 @@ def _attention(implementation: str) -> Setting:
                 raise NotApplicable(f"the model has no attention {implementation!r}")
             yield step
         finally:
-            for config, known in before:
-                config._attn_implementation_internal = known
+            for config, current in before:
+                config._attn_implementation_internal = current
 
     return setting
 
 
 def _configurations(config: Any) -> list[Any]:
-    found = [config]
+    configs = [config]
     for name in getattr(config, "sub_configs", {}):
         part = getattr(config, name, None)
         if part is not None:
-            found += _configurations(part)
-    return found
+            configs += _configurations(part)
+    return configs
 
 
 def _levers() -> Iterator[Lever]:
@@ -411,7 +411,7 @@ LEVERS: Mapping[str, Lever] = {lever.name: lever for lever in _levers()}
 
 @contextlib.contextmanager
 def with_levers(step: TrainingStep, levers: Sequence[Lever]) -> Iterator[TrainingStep]:
-    """The step with all of them set; afterwards the model is as it was."""
+    """Yields the step with all levers set; after the block the model is unchanged."""
     with contextlib.ExitStack() as stack:
         for lever in levers:
             step = stack.enter_context(lever.setting(step))

@@ -1,4 +1,4 @@
-"""acplan.apply: wraps what a plan checkpoints."""
+"""acplan.apply: wraps the modules that a plan checkpoints."""
 
 import contextlib
 import functools
@@ -47,22 +47,22 @@ def apply(
     strict: bool = False,
     param_dtype: torch.dtype | None = None,
 ) -> torch.nn.Module:
-    """Checkpoints the modules of the plan, or of a plan file, in place; returns the
-    model, which is another object only where the plan checkpoints all of it.
-    acplan.remove takes it back.
+    """Checkpoints the modules of the plan, or of a plan file, in place. Returns the model,
+    which is another object only if the plan checkpoints all of it. acplan.remove removes the
+    plan.
 
-    A plan that acplan made of a trace is for that model: where modules, or their
-    parameters' shapes or types, are others, AcplanError names the first difference.
-    Devices and ranks may differ. param_dtype: the type in which parameters compute, where
-    it is not their own: that of fully_shard's MixedPrecisionPolicy.
+    A plan that acplan made of a trace is for that model: if modules, or their parameters'
+    shapes or types, differ, AcplanError names the first difference. Devices and ranks may
+    differ. param_dtype: the type in which parameters compute, if it is not their own: that of
+    fully_shard's MixedPrecisionPolicy.
 
-    A module that later runs other operators than the plan says recomputes what the
-    plan does not know, and a PlanMismatchWarning says so once; losses and gradients
-    are those without the plan all the same. strict: it raises AcplanError.
+    A module that later runs other operators than the plan says recomputes what the plan does
+    not know, and a PlanMismatchWarning says so once; losses and gradients are those without the
+    plan all the same. strict: it raises AcplanError.
 
-    A model that is checkpointed already is refused with AcplanError. Until the plan is
-    removed, models of transformers make no cache in calls with gradients, whatever
-    `use_cache` says: a layer that runs again would add to it once more.
+    A model that is checkpointed already is refused with AcplanError. Until the plan is removed,
+    models of transformers make no cache in calls with gradients, even if `use_cache` is set: a
+    layer that runs again would add to it once more.
     """
     require_module(model)
     plan = plan_given(plan)
@@ -73,11 +73,11 @@ def apply(
 
 
 def remove(model: torch.nn.Module) -> torch.nn.Module:
-    """Takes the plan back, in place; returns the model, which is another object only
-    where the plan checkpointed all of it. Without a plan nothing happens.
+    """Removes the plan, in place. Returns the model, which is another object only if the plan
+    checkpointed all of it. Without a plan nothing happens.
 
-    A unit that was sharded, compiled or given hooks since stays in its place, and
-    calls its module without a checkpoint.
+    A unit that has been sharded, compiled or given hooks since stays in its place, and calls
+    its module without a checkpoint.
     """
     require_module(model)
     with uninterrupted():
@@ -110,10 +110,10 @@ def has_plan(model: torch.nn.Module) -> bool:
 
 @contextlib.contextmanager
 def applied(model: torch.nn.Module, plan: Plan) -> Iterator[torch.nn.Module]:
-    """The model with the plan, strictly, which is taken back at the end."""
-    planned, undo = _apply(model, plan, strict=True)
+    """Yields the model with the plan, applied strictly; after the block the plan is removed."""
+    model_with_plan, undo = _apply(model, plan, strict=True)
     try:
-        yield planned
+        yield model_with_plan
     finally:
         with uninterrupted():
             _undo(undo)
@@ -131,28 +131,28 @@ def _apply(model: torch.nn.Module, plan: Plan, strict: bool) -> tuple[torch.nn.M
     idle: list[tuple[Unit, Callable[..., Any]]] = []
     owners: dict[int, list[PlannedModule]] = {}
     runs: set[str] = set()
-    offloads = any(planned.offloads for planned in plan.modules)
+    offloads = any(unit_plan.offloads for unit_plan in plan.modules)
     traffic = Traffic() if offloads else None
-    for planned in plan.modules:
-        if planned.fqn.split(".")[0] != root:
+    for unit_plan in plan.modules:
+        if unit_plan.fqn.split(".")[0] != root:
             raise AcplanError(
-                f"plan: {planned.fqn} is not in this {root}; apply plans before "
+                f"plan: {unit_plan.fqn} is not in this {root}; apply plans before "
                 "torch.compile or DistributedDataParallel wraps the model"
             )
-        for module, checkpoint_fn in _calls(planned, paths, strict, traffic):
-            owners.setdefault(id(module), []).append(planned)
+        for module, checkpoint_fn in _calls(unit_plan, paths, strict, traffic):
+            owners.setdefault(id(module), []).append(unit_plan)
             if isinstance(checkpoint_fn, Place):
-                runs.add(planned.fqn)
+                runs.add(unit_plan.fqn)
             if isinstance(module, Unit):
                 idle.append((module, checkpoint_fn))
-                module._acplan_planned = (planned.fqn, strict)
+                module._acplan_planned = (unit_plan.fqn, strict)
             else:
                 holder = holders.pop(id(module), None)
-                inside = holder if holder and holder.checkpoint_fn is hold else module
+                inner = holder if holder and holder.checkpoint_fn is hold else module
                 kind = ContainerUnit if hasattr(type(module), "__len__") else Unit
-                wrappers[id(module)] = unit = kind(inside)
+                wrappers[id(module)] = unit = kind(inner)
                 unit.checkpoint_fn = checkpoint_fn
-                unit._acplan_planned = (planned.fqn, strict)
+                unit._acplan_planned = (unit_plan.fqn, strict)
     require_apart(owners, runs)
     refuse_nested_offload(owners, paths)
     wrappers |= {m: unit for m, unit in holders.items() if _is_within(m, owners, paths)}
@@ -175,10 +175,10 @@ def _apply(model: torch.nn.Module, plan: Plan, strict: bool) -> tuple[torch.nn.M
 
 
 def _holders(plan: Plan, paths: Mapping[str, torch.nn.Module]) -> Iterator[tuple[int, Unit]]:
-    """By the identity of modules of which gradients within forward are a part, and of others
-    inside of them: what calls them in units."""
-    named = plan.data.get(DIFFERENTIATES, {})
-    for fqn, is_part in named.items() if isinstance(named, dict) else ():
+    """Yields units for the modules of which gradients within forward are a part, and for other
+    modules inside them, with the modules' ids."""
+    entries = plan.data.get(DIFFERENTIATES, {})
+    for fqn, is_part in entries.items() if isinstance(entries, dict) else ():
         module = paths.get(fqn)
         if module is not None and not isinstance(module, Unit):
             unit = Unit(module)
@@ -189,15 +189,15 @@ def _holders(plan: Plan, paths: Mapping[str, torch.nn.Module]) -> Iterator[tuple
 def _is_within(
     module: int, owners: Mapping[int, Any], paths: Mapping[str, torch.nn.Module]
 ) -> bool:
-    """Returns whether a module is in one of a unit."""
+    """Returns whether a module, given by its id, is inside one that a unit has."""
     of_units = (unit for unit in paths.values() if id(unit) in owners)
     return any(id(part) == module for unit in of_units for part in unit.modules())
 
 
 @contextlib.contextmanager
 def _all_or_nothing(undo: Undo) -> Iterator[None]:
-    """What raises in the midst, such as a module that refuses to be given another one,
-    leaves the model as it was, and signals wait."""
+    """Restores the model if the block raises, for example because a module refuses to be given
+    another one. Signals wait."""
     with uninterrupted():
         try:
             yield
@@ -217,24 +217,24 @@ def _put_back(owner: torch.nn.Module, name: str, value: Any) -> None:
 
 
 def _calls(
-    planned: PlannedModule,
+    unit_plan: PlannedModule,
     paths: Mapping[str, torch.nn.Module],
     strict: bool,
     traffic: Traffic | None,
 ) -> Iterator[tuple[torch.nn.Module, Any]]:
-    """Yields the modules of a unit, and what calls each of them."""
-    module = paths.get(planned.fqn)
+    """Yields the modules of a unit, each with the function that calls it."""
+    module = paths.get(unit_plan.fqn)
     if module is not None:
-        refuse_scripted(planned.fqn, module)
-        yield module, CheckpointOfUnit(planned, strict, traffic)
+        refuse_scripted(unit_plan.fqn, module)
+        yield module, CheckpointOfUnit(unit_plan, strict, traffic)
         return
-    run = _run_of(planned.fqn, paths)
+    run = _run_of(unit_plan.fqn, paths)
     if run is None:
-        raise AcplanError(f"plan: the model has no module {planned.fqn!r}")
-    refuse_part(planned)
+        raise AcplanError(f"plan: the model has no module {unit_plan.fqn!r}")
+    refuse_part(unit_plan)
     for module in run.values():
-        refuse_scripted(planned.fqn, module)
-    segment = Segment(planned.fqn, tuple(run), planned.operators, strict, traffic)
+        refuse_scripted(unit_plan.fqn, module)
+    segment = Segment(unit_plan.fqn, tuple(run), unit_plan.operators, strict, traffic)
     yield from zip(run.values(), segment.places())
 
 
@@ -274,7 +274,8 @@ def _run_of(
 
 
 def _paths(model: torch.nn.Module, root: str) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yields modules by their names in plans; units that stayed stand for what is in them."""
+    """Yields modules by their names in plans. A unit that stayed stands for the module in
+    it."""
     units = [m for m in model.modules() if isinstance(m, Unit)]
     unit_of = {id(unit._checkpoint_wrapped_module): unit for unit in units}
     for path, module in model.named_modules(remove_duplicate=False):

@@ -1,5 +1,5 @@
 """The memory that a call of a unit reads and writes in forward: its own, and memory from
-outside, which is copied where the recomputation would find it changed."""
+outside, which is copied if the recomputation would find it changed."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from acplan._apply.outside_memory import Outside, copy_for_readers, note_reader
 from acplan._apply.tape import WITH_MEMORY, Tape, memory_of, storage_of
 from acplan._base.tensors import tensors_of
 
-_NO_PLACE = 1 << 62  # after all
+_NO_PLACE = 1 << 62  # after all places
 
 
 class CallMemory:
-    """What a call has made, read and moved on, by memory.
+    """The memory that a call has made, read and updated, by the memory's number.
 
     `state`: the Python state of the unit, which holds tensors that the call has read.
     """
@@ -23,10 +23,10 @@ class CallMemory:
         self.state = tape.state
         self._tape = tape
         self._own: set[int] = set()
-        # Running statistics, and the last place where they are moved on.
-        self._moved: dict[int, int] = {}
-        # By memory that the call has not made: the first place at which an operator reads it
-        # that runs again, or None.
+        # Running statistics, with the last place at which the call updates them.
+        self._statistics_writes: dict[int, int] = {}
+        # Memory that the call has not made, with the first place at which an operator that runs
+        # again reads it, or None.
         self._read: dict[int, int | None] = {}
 
     def note_own(self, out: Any) -> None:
@@ -37,12 +37,13 @@ class CallMemory:
                 self._own.add(memory)
 
     def forget_own(self, alive: Iterable[torch.Tensor]) -> None:
-        """Forgets the memory that the call has made, but for what these tensors have:
-        others may have been given it since."""
+        """Forgets the memory that the call has made, except the memory of these tensors: the
+        rest may have been given to others since."""
         self._own = {m for m in map(memory_of, alive) if m is not None}
 
     def note_read(self, args: Iterable[Any], kwargs: dict[str, Any], place: int | None) -> None:
-        """Notes what an operator reads; `place`: where it runs again, or None."""
+        """Notes what an operator reads. `place`: the operator's place if it runs again, or
+        None."""
         own = self._own
         for value in (*args, *kwargs.values()) if kwargs else args:
             if type(value) in WITH_MEMORY:
@@ -57,7 +58,7 @@ class CallMemory:
                     if self.state is not None:
                         self.state.hold(memory)
                         if memory in self.state.statistics:
-                            # Nothing counts who moves them on.
+                            # Nothing counts their updates.
                             self._copy_statistics(memory, value)
                 if self._read.get(memory) is None:
                     self._read[memory] = place
@@ -65,37 +66,37 @@ class CallMemory:
                 self.note_read(value, {}, place)
 
     def note_written(
-        self, written: Sequence[torch.Tensor], statistics: Sequence[torch.Tensor]
+        self, targets: Sequence[torch.Tensor], statistics: Sequence[torch.Tensor]
     ) -> None:
-        """Copies memory from outside before its first write; statistics, which are only
-        written to, where something else has read them."""
+        """Copies memory from outside before its first write. Statistics are only written to,
+        and are copied only if another operator has read them."""
         tape, place = self._tape, len(self._tape.items)
-        for tensor in (*written, *statistics):
+        for tensor in (*targets, *statistics):
             memory = memory_of(tensor)
             if memory is None or memory in self._own:
                 continue
             copy_for_readers(tensor, tape)
-            is_moved_on = any(tensor is moved for moved in statistics)
+            is_moved_on = any(tensor is statistic for statistic in statistics)
             if is_moved_on and memory not in self._read:
-                self._moved[memory] = place
+                self._statistics_writes[memory] = place
                 continue
-            known = tape.outside.get(memory)
-            if known is None:
+            entry = tape.outside.get(memory)
+            if entry is None:
                 tape.outside[memory] = Outside(tensor, place)
             else:
-                known.last = _NO_PLACE if known.is_of_end else place
+                entry.last = _NO_PLACE if entry.is_of_end else place
 
     def let_go_of_copies(self) -> None:
         """Forgets copies that nothing reads if the call is recomputed as planned."""
-        for memory, outside in self._tape.outside.items():
+        for memory, entry in self._tape.outside.items():
             place = self._read.get(memory)
-            is_written = outside.last >= 0 and not outside.is_of_end
-            if is_written and (place is None or place >= outside.last):
-                outside.let_go()
+            is_written = entry.last >= 0 and not entry.is_of_end
+            if is_written and (place is None or place >= entry.last):
+                entry.let_go()
 
     def _copy_statistics(self, memory: int, tensor: torch.Tensor) -> None:
-        """Copies running statistics where they are read: as they are at the end of what
-        has moved them on, if the call has."""
-        moved_at = self._moved.get(memory, -1)
+        """Copies running statistics at a read: in their state after the call's last update, if
+        the call has updated them."""
+        moved_at = self._statistics_writes.get(memory, -1)
         copy = Outside(tensor, moved_at, is_of_end=moved_at >= 0)
         self._tape.outside.setdefault(memory, copy)

@@ -20,7 +20,7 @@ from acplan._apply.recompute_mode import Recomputation
 from acplan._apply.tape import RUN, Tape, Writes
 from acplan._apply.unit_call import Call, Stopped, run
 from acplan._apply.unit_state import UnitState
-from acplan._base.call_arguments import copied, holds_nothing, tensors_given
+from acplan._base.call_arguments import copy_of, holds_nothing, tensors_given
 from acplan._base.modules import FSDPModule
 
 
@@ -30,20 +30,20 @@ def checkpoint_of(
     strict: bool = False,
     traffic: Traffic | None = None,
 ) -> Callable[..., Any]:
-    """Calls a module in a checkpoint, for `checkpoint_wrapper`. `traffic` is that of all
-    units, where the plan offloads anything.
+    """Returns a function that calls a module in a checkpoint, for `checkpoint_wrapper`.
+    `traffic` is that of all units, if the plan offloads anything.
 
-    Where the module runs other operators than the plan lists, what the plan does not
-    know is recomputed, and what it skips, and a PlanMismatchWarning says so once; if
-    strict, AcplanError is raised. Under torch.compile, which leaves out and rewrites
-    operators, only what the plan saves must be there as often as the plan lists it.
+    If the module runs other operators than the plan lists, the operators that the plan does not
+    know, or skips, are recomputed, and a PlanMismatchWarning says so once; if strict,
+    AcplanError is raised. Under torch.compile, which leaves out and rewrites operators, only
+    the operators that the plan saves must run as often as the plan lists them.
     """
-    policy = Policy.of(fqn, decisions, strict)
+    policy = Policy.from_decisions(fqn, decisions, strict)
     saved = saved_by_name(decisions)
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            # A constant, by which the compiler knows what may share its code.
+            # A constant, by which the compiler knows which units may share code.
             in_compiler = functools.partial(
                 contexts_in_compiler, saved, policy.offloads, strict
             )
@@ -56,7 +56,7 @@ def checkpoint_of(
         context_fn = functools.partial(_contexts, module, policy, tape)
         with freight_of_call(traffic, policy, tape):
             outputs = _checkpointed(module, args, kwargs, context_fn, tape)
-            # It may have put some into what it was given.
+            # The call may have put tensors into its arguments.
             tape.watch(
                 outputs
                 if holds_nothing(args, kwargs)
@@ -74,20 +74,21 @@ def _checkpointed(
     context_fn: Callable[[], Any],
     tape: Tape | None = None,
 ) -> Any:
-    """Calls a module in a checkpoint that holds what it is given as it is now."""
-    called: Callable[..., Any] = Call(module, args, kwargs)
+    """Runs a module in a checkpoint that holds its arguments as they are now."""
+    function: Callable[..., Any] = Call(module, args, kwargs)
     if tape is not None and tape.may_skip:
-        called = functools.partial(run, called, tape)
+        function = functools.partial(run, function, tape)
     if not holds_nothing(args, kwargs):
-        args, kwargs = copied((args, kwargs))
+        args, kwargs = copy_of((args, kwargs))
     try:
-        return checkpoint(called, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
+        return checkpoint(function, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
     except Stopped as stopped:
         raise stopped.error from None
 
 
 def whole_checkpoint_of(fqn: str, traffic: Traffic | None = None) -> Callable[..., Any]:
-    """Calls a module in a checkpoint that saves nothing, for `checkpoint_wrapper`."""
+    """Returns a function that calls a module in a checkpoint that saves nothing, for
+    `checkpoint_wrapper`."""
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -105,19 +106,19 @@ def whole_checkpoint_of(fqn: str, traffic: Traffic | None = None) -> Callable[..
 def freight_of_call(
     traffic: Traffic | None, policy: "Policy | None", tape: Tape
 ) -> Iterator[None]:
-    """Around a call of a unit in forward."""
+    """Counts the block as a call of a unit in forward."""
     if traffic is None:
         yield
         return
     freight = start_of_call(traffic, policy, tape)
-    with traffic.inside():
+    with traffic.during_call():
         yield
     if freight is not None:
         traffic.ended(freight)
 
 
 def start_of_call(traffic: Traffic, policy: "Policy | None", tape: Tape) -> Freight | None:
-    """Returns what a call of a unit that begins has with the host."""
+    """Returns the freight of a call of a unit that begins, or None if it has none."""
     if not torch.is_grad_enabled():
         return None
     offloads = policy is not None and policy.offloads

@@ -1,4 +1,4 @@
-"""Units under torch.compile, which leaves out and rewrites operators: saved by name."""
+"""Units under torch.compile, which leaves out and rewrites operators: they save by name."""
 
 import warnings
 from collections import Counter, defaultdict
@@ -47,7 +47,8 @@ def _tell_compiler_keeps(strict: bool) -> None:
 
 
 def saved_by_name(decisions: Sequence[Decision]) -> str:
-    """Of operators that are saved at all, which times: `aten.mm.default 01`."""
+    """Returns, for operators that are saved at all, which of their runs are saved:
+    `aten.mm.default 01`."""
     times: dict[str, str] = defaultdict(str)
     for decision in decisions:
         times[decision.name] += str(int(decision.save))
@@ -58,17 +59,17 @@ class _ByName:
     def __init__(self, saved: str, strict: bool) -> None:
         self._times = dict(line.split(" ") for line in saved.splitlines())
         self._is_strict = strict
-        self._seen: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def start(self) -> None:
-        self._seen.clear()
+        self._counts.clear()
 
     def saves(self, func: Any) -> bool:
         name = next((n for n in names_of(func) if n in self._times), None)
         if name is None:
             return False
-        place = self._seen[name]
-        self._seen[name] += 1
+        place = self._counts[name]
+        self._counts[name] += 1
         times = self._times[name]
         if place == len(times):
             self._part(name, "more often")
@@ -76,12 +77,12 @@ class _ByName:
 
     def end(self) -> None:
         for name, times in self._times.items():
-            if self._seen[name] < len(times):
-                self._part(name, f"{self._seen[name]} times")
+            if self._counts[name] < len(times):
+                self._part(name, f"{self._counts[name]} times")
 
-    def _part(self, name: str, found: str) -> None:
+    def _part(self, name: str, times_run: str) -> None:
         difference = (
-            f"a compiled unit runs {name} {found}, the plan, which saves some, "
+            f"a compiled unit runs {name} {times_run}, the plan, which saves some, "
             f"expects {len(self._times[name])}"
         )
         if self._is_strict:

@@ -1,19 +1,19 @@
-"""A selective checkpoint: forward writes a tape of what it decided, and the
-recomputation is read off it.
+"""A selective checkpoint: forward writes its decisions on a tape, and the recomputation reads
+them.
 
-Whatever the policy says, losses and gradients are those without it:
+Under any policy, losses and gradients are those without it:
 
-- What forward saved is handed out at the same place of the recomputation, and only as
-  long as that runs the operators of forward. From the first difference on, all runs.
-- Where a saved operator drew random numbers, its generators are set to where forward
-  left them, so that all that is drawn later is drawn again.
-- What was written to in place since it was saved is not handed out: it is recomputed.
-- What a call reads that is not its argument is as it was in forward, or there is an
-  error: Python's state is put back (_apply/unit_state.py), memory that the call writes to is
+- Forward's saved results are handed out at the same place of the recomputation, and only as
+  long as it runs the operators of forward. From the first difference on, every operator runs.
+- If a saved operator drew random numbers, its generators are set to the state in which forward
+  left them, so that later numbers are drawn again as they were.
+- A saved result that has been written to in place since is not handed out: it is recomputed.
+- Everything that a call reads, other than its arguments, is as it was in forward, or there is
+  an error: Python's state is restored (_apply/unit_state.py), memory that the call writes to is
   copied before (_apply/outside_memory.py), and writes of others are counted.
-- What the plan skips is skipped only as long as forward runs the operators of the plan
-  and all that it saves can be handed out; else it is recomputed. Nothing computes with
-  what stands in for a result: that is an error (_base/stand_ins.py).
+- An operator that the plan skips is skipped only as long as forward runs the operators of the
+  plan and all saved results can be handed out; else it is recomputed. Nothing computes with the
+  stand-in of a result: that is an error (_base/stand_ins.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -53,17 +53,17 @@ from acplan._base.tensors import tensors_of
 
 _PACKS = torch.ops.aten._pack_padded_sequence.default
 
-# Of an operator that returns nothing that it is given.
+# The arguments of an operator that returns none of them.
 _ANY_CALL: Call = ((), {})
 
 Decide = Callable[[Any], Choice]
 
 
 def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator | None:
-    """Returns what the operator draws from."""
-    given = kwargs.get("generator")
-    if given is not None and isinstance(given, torch.Generator):
-        return given
+    """Returns the generator from which the operator draws."""
+    generator = kwargs.get("generator")
+    if generator is not None and isinstance(generator, torch.Generator):
+        return generator
     tensor = args[0] if args else None
     if not isinstance(tensor, torch.Tensor):
         tensor = next(iter(tensors_of((args, kwargs))), None)
@@ -73,7 +73,7 @@ def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator |
 
 
 class Forward(Mode):
-    """Writes the tape. `decide` is asked once for each operator, in order."""
+    """A mode that writes the tape. It asks `decide` once for each operator, in order."""
 
     def __init__(
         self,
@@ -123,10 +123,10 @@ class Forward(Mode):
         is_unseen = self._is_blind or traits.is_ignored
         if is_unseen or (traits.may_be_of_nothing and is_of_nothing(func, args)):
             out = func(*args, **kwargs)
-            # A tensor's device says nothing of what is in it.
+            # A tensor's device says nothing about the tensor's contents.
             if tape.writes and func is not torch.ops.prim.device.default:
-                made = [*map(memory_of, tensors_of(out))]
-                _note_writes(tape, traits, (args, kwargs), made, func)
+                result_memory = [*map(memory_of, tensors_of(out))]
+                _note_writes(tape, traits, (args, kwargs), result_memory, func)
             return out
         choice = self._decide(func)
         if not traits.is_plain or tape.writes:
@@ -137,7 +137,7 @@ class Forward(Mode):
         item = func
         if choice != RUN:
             is_given = traits.is_view and args and out is args[0]
-            # By far the most, at once.
+            # The most frequent case first.
             if (
                 choice == SKIP
                 and tape.may_skip
@@ -158,12 +158,12 @@ class Forward(Mode):
     def _mind_reads(
         self, func: Any, traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> None:
-        """Is told of what runs again, if it `_minds_reads`."""
+        """Notes that an operator runs again. It is called if `_minds_reads`."""
 
     def _left_out(
         self, func: Any, traits: Traits, choice: Choice, out: Any, *call: Call
     ) -> Any:
-        """Returns what the tape has of an operator that does not run again."""
+        """Returns the tape's entry for an operator that does not run again."""
         tape = self._tape
         is_offloaded = isinstance(choice, Offload)
         if isinstance(choice, Offload):
@@ -197,16 +197,16 @@ class Forward(Mode):
         kwargs: dict[str, Any],
     ) -> Any:
         tape = self._tape
-        written: list[torch.Tensor] = []
+        targets: list[torch.Tensor] = []
         statistics = statistics_of(func, args, kwargs) if traits.writes else []
         if traits.is_mutable:
-            written = written_by(func, args, kwargs)
-            choice = self._choice_of_write(func, choice, written)
-        self.memory.note_written(written, statistics)
+            targets = written_by(func, args, kwargs)
+            choice = self._choice_of_write(func, choice, targets)
+        self.memory.note_written(targets, statistics)
         is_random = draws(traits, args, kwargs)
         generator = _generator(args, kwargs) if is_random else None
         if generator is not None and generator is not torch.default_generator:
-            # PyTorch may restore it when the unit runs again, and may not.
+            # PyTorch may restore the generator when the unit runs again, or may not.
             if generator not in tape.first_states:
                 tape.first_states[generator] = generator.get_state()
         out = func(*args, **kwargs)
@@ -220,16 +220,16 @@ class Forward(Mode):
             call = ((args, kwargs),) if is_given else ()
             item = self._left_out(func, traits, choice, out, *call)
         if traits.is_mutable and type(item) is Saved:
-            self._saved.send_again(written)
+            self._saved.send_again(targets)
         if item is not func and generator is not None:
             item.after = (generator, generator.get_state())
         if tape.writes:
-            made = [*map(memory_of, tensors_of(out))]
-            _note_writes(tape, traits, (args, kwargs), made, item)
+            result_memory = [*map(memory_of, tensors_of(out))]
+            _note_writes(tape, traits, (args, kwargs), result_memory, item)
             if tape.may_skip:
-                if type(item) is Skipped and written:
-                    _note_left_out(tape, item, written)
-                _note_memory(tape, traits, args, made, item)
+                if type(item) is Skipped and targets:
+                    _note_left_out(tape, item, targets)
+                _note_memory(tape, traits, args, result_memory, item)
         if traits.is_cast and is_kept_cast(args[0]):
             if item is not func:
                 tape.casts[cast_key(args, kwargs)] = item
@@ -246,68 +246,70 @@ class Forward(Mode):
         return out
 
     def _choice_of_write(
-        self, func: Any, choice: Choice, written: list[torch.Tensor]
+        self, func: Any, choice: Choice, targets: list[torch.Tensor]
     ) -> Choice:
-        """It is left out only where what it writes to is then as in forward, or not
-        there; else it will run again, on what forward had there before."""
+        """Returns the choice for an operator that writes in place. It is left out only if the
+        memory to which it writes is then as in forward, or is not there; else it runs again, on
+        the contents that forward had there before."""
         tape = self._tape
         if choice not in (RUN, SKIP):
-            if tape.writes and tape.writes.may_skip(written):
+            if tape.writes and tape.writes.may_skip(targets):
                 tape.skips_writes = True
                 return choice
             choice = RUN
         if tape.writes is None:
             if choice == SKIP:
                 tape.distrust(f"{func} is skipped, which writes in place unnamed")
-            for saved in self._saved.take_written(written):
+            for saved in self._saved.take_written(targets):
                 tape.distrust(f"{func} writes to what the plan saves")
                 tape.has_dropped = True
                 saved.drop()
             return choice
         is_skipped = choice == SKIP and tape.may_skip
-        if tape.writes.must_forget(written, is_skipped):
+        if tape.writes.must_forget(targets, is_skipped):
             tape.distrust(f"{func} writes to what the plan saves, or skips")
             tape.drop()
         return choice
 
 
 def _saved_packed(is_whole: bool, choice: Choice, out: Any) -> Saved:
-    """Returns what is saved of packed sequences. Whatever that is, the sizes of their batches
-    are there: what reads them reads their memory."""
-    kept = (0, 1) if is_whole or choice == (0,) else (1,)
-    saved = Saved.some(_PACKS, out, kept)
+    """Returns the saved part of packed sequences. It always has the sizes of their batches:
+    PyTorch reads their memory."""
+    places = (0, 1) if is_whole or choice == (0,) else (1,)
+    saved = Saved.some(_PACKS, out, places)
     saved.value = (saved.value[0], out[1])
     return saved
 
 
 class _SavedResults:
-    """The results that a call has saved, by the memory that they are in."""
+    """The results that a call has saved, indexed by their memory."""
 
     def __init__(self, tape: Tape) -> None:
         freight = tape.freight
         self._freight = freight if freight is not None and freight.sends else None
-        # Not yet among those by memory, which is asked for only where something is written to.
+        # They are not yet indexed by memory, which is needed only if something is written to.
         self._latest: list[Saved] = []
         self._saved_in: dict[int | None, list[Saved]] = {}
 
     def add(self, saved: Saved, is_offloaded: bool) -> None:
-        """Adds what an operator returned; sends it to the host, if it is offloaded."""
+        """Adds an operator's results, and sends them to the host if they are offloaded."""
         self._latest.append(saved)
         if self._freight:
             self._index()
             if is_offloaded:
                 self._freight.send(saved)
 
-    def send_again(self, written: list[torch.Tensor]) -> None:
-        """Sends to the host once more what these tensors have been written to since."""
+    def send_again(self, targets: list[torch.Tensor]) -> None:
+        """Sends to the host once more the memory of these tensors, to which has been written
+        since."""
         if self._freight:
-            self._freight.send_again(written)
+            self._freight.send_again(targets)
 
-    def take_written(self, written: list[torch.Tensor]) -> list[Saved]:
-        """Takes out what was saved of the memory of these tensors."""
+    def take_written(self, targets: list[torch.Tensor]) -> list[Saved]:
+        """Removes and returns the results that are saved in the memory of these tensors."""
         self._index()
         return [
-            saved for tensor in written for saved in self._saved_in.pop(memory_of(tensor), ())
+            saved for tensor in targets for saved in self._saved_in.pop(memory_of(tensor), ())
         ]
 
     def _index(self) -> None:
@@ -318,41 +320,41 @@ class _SavedResults:
 
 
 def _note_writes(
-    tape: Tape, traits: Traits, call: Call, made: list[int | None], item: Any
+    tape: Tape, traits: Traits, call: Call, result_memory: list[int | None], item: Any
 ) -> None:
-    """Notes what an operator does to memory, on a tape that leaves out writes. `made`: the
-    memory of its results."""
+    """Notes an operator's effect on memory, on a tape that leaves out writes. `result_memory`:
+    the memory of its results."""
     assert tape.writes is not None
     kind = (traits.only_shows, traits.is_mutable)
-    tape.writes.note(len(tape.items), kind, tensors_of(call), made, item)
+    tape.writes.note(len(tape.items), kind, tensors_of(call), result_memory, item)
 
 
-def _note_left_out(tape: Tape, item: Skipped, written: list[torch.Tensor]) -> None:
+def _note_left_out(tape: Tape, item: Skipped, targets: list[torch.Tensor]) -> None:
     """Notes a skipped operator that writes to these tensors."""
     assert tape.writes is not None
-    item.leaves_stale = tape.writes.leaves_stale(written)
+    item.leaves_stale = tape.writes.leaves_stale(targets)
     tape.leaves_stale |= item.leaves_stale
     place = len(tape.items)
-    for memory in map(memory_of, written):
+    for memory in map(memory_of, targets):
         tape.unwritten[tape.writes.made_at(memory), memory] = place
 
 
 def _note_memory(
-    tape: Tape, traits: Traits, args: Sequence[Any], made: list[int | None], item: Any
+    tape: Tape, traits: Traits, args: Sequence[Any], result_memory: list[int | None], item: Any
 ) -> None:
-    """Notes what the recomputation needs to know of memory where writes are left out."""
+    """Notes what the recomputation needs to know of memory if writes are left out."""
     assert tape.writes is not None
     place = len(tape.items)
-    made_at = tape.writes.made_at(made[0]) if made else place
+    made_at = tape.writes.made_at(result_memory[0]) if result_memory else place
     if type(item) in (Skipped, Saved):
         tape.made_at[place] = made_at
-    if traits.is_view or (made and made_at != place and not traits.is_mutable):
-        tape.views[place] = (made_at, made[0], tuple(args[1:]))
+    if traits.is_view or (result_memory and made_at != place and not traits.is_mutable):
+        tape.views[place] = (made_at, result_memory[0], tuple(args[1:]))
 
 
 def _comes_to_the_host(tensor: torch.Tensor, out: torch.Tensor) -> bool:
-    """Returns whether the program may read it past PyTorch's dispatcher, as lists and arrays
-    are; it takes no memory of the device."""
+    """Returns whether an operator copies a tensor to the host, where the program may read it
+    past PyTorch's dispatcher, as lists and arrays; it takes no memory of the device."""
     return bool(out.device.type == "cpu" != tensor.device.type)
 
 

@@ -1,12 +1,13 @@
-"""Copies between a device and the host's memory, beside what the device computes.
+"""Copies between a device and the host's memory, beside the device's computations.
 
-A link has two queues, one each way. A copy begins when all that the device computes so far
-has ended, as what it reads is made by then, and the memory that it writes to is free. Who
-reads what it wrote, or writes to what it read, waits for it first: on the device, by an
-event. The host waits for nothing, so what comes after what is the order of the program.
+A link has two queues, one each way. A copy begins when all of the device's computations so far
+have ended: then the memory that it reads has been made, and the memory that it writes to is
+free. A computation that reads what a copy wrote, or writes to what it read, waits for it first:
+on the device, by an event. The host waits for nothing, so the order of copies and computations
+is that of the program.
 
-In the host's memory there are buffers, pinned where the device needs that, that are used
-again from step to step: there are never more bytes of them than were in use at once.
+The host's memory has buffers, pinned if the device needs that, that are used again from step to
+step: there are never more bytes of them than were in use at once.
 """
 
 import collections
@@ -20,15 +21,16 @@ from torch._subclasses.fake_tensor import is_fake
 
 
 class Copy(Protocol):
-    """One that has been asked for."""
+    """A copy that has been asked for."""
 
     def wait(self, memory: torch.Tensor) -> None:
-        """What the device computes from now on comes after it: what reads its memory
-        there, and who is given that memory when it is let go."""
+        """Makes all later computations of the device wait for the copy: those that read its
+        memory, and those that are given that memory after it is released."""
 
 
 class Queues(Protocol):
-    """Where copies wait for each other. Of the host's memory `after` is the last one."""
+    """The queues in which copies wait for each other. `after` is the last copy of the same host
+    memory."""
 
     def send(self, source: torch.Tensor, host: torch.Tensor, after: Copy | None) -> Copy: ...
 
@@ -43,7 +45,7 @@ class _Ended:
 
 
 class Plain:
-    """Copies at once: where the device is the host itself, or computes nothing."""
+    """Copies at once: for a device that is the host itself, or that computes nothing."""
 
     def send(self, source: torch.Tensor, host: torch.Tensor, after: Copy | None) -> Copy:
         host.copy_(source)
@@ -71,17 +73,17 @@ class _Queued:
     def wait(self, memory: torch.Tensor) -> None:
         now = self._streams.current_stream(self._device)
         now.wait_event(self.event)
-        # Memory goes back to the stream that it was asked for on.
+        # Memory goes back to the stream on which it was allocated.
         if now != self._asked_on:
             self._asked_on.wait_event(self.event)
             memory.record_stream(now)
 
 
 class Streams:
-    """Copies on two streams of a device, beside those that it computes on."""
+    """Copies on two streams of a device, beside the streams on which it computes."""
 
     def __init__(self, device: torch.device, streams: Any) -> None:
-        """`streams` is PyTorch's module of the kind of device."""
+        """`streams` is PyTorch's module for the kind of device."""
         self._device = device
         self._streams = streams
         self._out = self._streams.Stream(device)
@@ -105,7 +107,7 @@ class Streams:
         return _Queued(stream.record_event(), self._streams, self._device, asked_on)
 
     def start(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """On the current stream."""
+        """Starts the copy on the current stream."""
         target.copy_(source, non_blocking=True)
 
     def new_buffer(self, size: int) -> torch.Tensor:
@@ -125,13 +127,13 @@ class Buffer:
 
 
 class Link:
-    """Between the host and a device."""
+    """The link between the host and a device."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        # Those let go of longest ago come first.
+        # The buffers that have been free for the longest time come first.
         self._free: list[Buffer] = []
-        # Whoever lets go of one, in whatever thread, and be it in the midst of this.
+        # Any thread may append a buffer here, even while this link is at work.
         self._returned: collections.deque[Buffer] = collections.deque()
         self._bytes = 0
         self._used_bytes = 0
@@ -140,18 +142,18 @@ class Link:
 
     @property
     def used_bytes(self) -> int:
-        """Of buffers that are in use."""
+        """The bytes of buffers that are in use."""
         self._take_back()
         return self._used_bytes
 
     @property
     def most_used_bytes(self) -> int:
-        """Of used_bytes, so far."""
+        """The largest used_bytes so far."""
         return self._most_used_bytes
 
     @property
     def pool_bytes(self) -> int:
-        """Of all buffers."""
+        """The bytes of all buffers."""
         return self._bytes
 
     def take(self, size: int) -> Buffer:
@@ -187,7 +189,7 @@ class Link:
 
 
 def queues_of(tensor: torch.Tensor) -> Queues:
-    """For what lies where this tensor does."""
+    """Returns the queues for tensors on the same device as this one."""
     kind = tensor.device.type
     if kind == "cpu" or is_fake(tensor):
         return Plain()

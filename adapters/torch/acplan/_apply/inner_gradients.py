@@ -1,7 +1,8 @@
 """Modules of which a gradient within forward is a part (_step/inner_passes.py).
 
-A checkpoint would make such a module run again for that gradient, while it is still called.
-So what autograd saves in it is kept until the call ends, and only then is it the checkpoint's.
+A checkpoint would make such a module run again for that gradient, while it is still being
+called. So the tensors that autograd saves in it are kept until the call ends; only then are
+they left to the checkpoint.
 """
 
 import weakref
@@ -14,7 +15,7 @@ from acplan._apply.unit_call import copy_marks, top_hooks
 
 
 class _Held:
-    """What autograd has of a saved tensor."""
+    """The value that autograd holds for a saved tensor."""
 
     __slots__ = ("packed", "tensor", "__weakref__")
 
@@ -24,22 +25,23 @@ class _Held:
 
 
 def hold(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Calls a module in a checkpoint, in forward and again."""
+    """Runs a module in a checkpoint, in forward and again, and holds what it saves until it
+    ends."""
     hooks = None if torch.compiler.is_compiling() else top_hooks()
     if hooks is None:
         return module(*args, **kwargs)
     save, unsave = hooks
-    held: list[weakref.ref[_Held]] = []
+    refs: list[weakref.ref[_Held]] = []
 
     def pack(tensor: torch.Tensor) -> _Held:
-        # Not with its graph, which has what is returned here.
+        # Without its graph, which holds the value that is returned here.
         one = _Held(save(tensor), tensor.detach())
-        held.append(weakref.ref(one))
+        refs.append(weakref.ref(one))
         return one
 
     def unpack(one: _Held) -> torch.Tensor:
-        found: torch.Tensor = unsave(one.packed) if one.tensor is None else one.tensor
-        return found
+        tensor: torch.Tensor = unsave(one.packed) if one.tensor is None else one.tensor
+        return tensor
 
     copy_marks(save, pack)
     setattr(pack, _BENEATH, hooks)
@@ -48,13 +50,13 @@ def hold(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return module(*args, **kwargs)
     finally:
         torch._C._autograd._pop_saved_tensors_default_hooks()
-        for ref in held:
-            if (found := ref()) is not None:
-                found.tensor = None
+        for ref in refs:
+            if (entry := ref()) is not None:
+                entry.tensor = None
 
 
 def let_go(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Calls a module inside of one that holds, of which nothing is held."""
+    """Runs a module inside one that holds, without holding what it saves."""
     hooks = None if torch.compiler.is_compiling() else top_hooks()
     if hooks is None or not hasattr(hooks[0], _BENEATH):
         return module(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Selective checkpoints: which operators of a unit are saved, by a plan's list."""
+"""Selects the operators of a unit that are saved, by a plan's list."""
 
 from collections import Counter
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ from acplan._base.errors import AcplanError
 
 
 class Matching(Protocol):
-    """Of one call of a unit."""
+    """The matching of one call of a unit with its plan."""
 
     def choose(self, func: Any) -> Choice: ...
 
@@ -17,8 +17,8 @@ class Matching(Protocol):
 
 
 class NothingSaved:
-    """What runs in compiled code is not seen operator by operator, and its memory may
-    be written to unseen."""
+    """A matching that saves nothing: operators in compiled code are not seen one by one, and
+    its memory may be written to unnoticed."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -37,22 +37,22 @@ class NothingSaved:
 
 
 class InOrder:
-    """By position, and from the first difference on by name and occurrence, where
+    """A matching by position, and, from the first difference on, by name and occurrence; then
     nothing is skipped."""
 
     def __init__(self, policy: Policy, tape: Tape) -> None:
         self._policy = policy
         self._tape = tape
         self._choices = policy.choices
-        self._found_before = policy.found
+        self._funcs_before = policy.funcs_by_place
         self._place = 0
         self._difference = ""
-        self._seen: Counter[int] = Counter()
-        self._found = 0
+        self._counts: Counter[int] = Counter()
+        self._saved_count = 0
 
     def choose(self, func: Any) -> Choice:
         place = self._place
-        before = self._found_before
+        before = self._funcs_before
         if place < len(before) and before[place] is func:
             self._place = place + 1
             return self._choices[place]
@@ -68,10 +68,10 @@ class InOrder:
     def _choice_by_name(self, numbers: tuple[int, ...]) -> Choice:
         for number in numbers:
             times = self._policy.saves_of[number]
-            occurrence = self._seen[number]
-            self._seen[number] += 1
+            occurrence = self._counts[number]
+            self._counts[number] += 1
             if occurrence < len(times) and times[occurrence] != RUN:
-                self._found += 1
+                self._saved_count += 1
                 return times[occurrence]
         return RUN
 
@@ -88,7 +88,7 @@ class InOrder:
                 f"{self._difference}. What the plan does not know is recomputed; "
                 "losses and gradients are those without the plan, but the peak may be "
                 f"another one than predicted: of {count} operators that the "
-                f"plan saves here {self._found} were found, and "
+                f"plan saves here {self._saved_count} were found, and "
                 f"{tape.saved_bytes():,} bytes are saved"
             )
 
@@ -103,17 +103,17 @@ class InOrder:
             "gradients are those without the plan"
         )
 
-    def _part(self, found: str) -> None:
+    def _part(self, actual: str) -> None:
         place = self._place
         is_inside = place < len(self._policy.order)
         expected = self._policy.decisions[place].name if is_inside else "no more operators"
-        self._difference = f"operator {place} is {found}, the plan expects {expected}"
-        self._found_before = []
+        self._difference = f"operator {place} is {actual}, the plan expects {expected}"
+        self._funcs_before = []
         if self._policy.is_strict:
             raise AcplanError(
                 f"{self._policy.fqn}: {self._difference}; trace the model as it is "
                 "trained and plan anew"
             )
-        self._seen.update(self._policy.order[:place])
-        self._found = sum(d.save for d in self._policy.decisions[:place])
+        self._counts.update(self._policy.order[:place])
+        self._saved_count = sum(d.save for d in self._policy.decisions[:place])
         self._tape.distrust(self._difference)

@@ -21,9 +21,10 @@ class HasModules(Protocol):
 class MemoryAgain:
     """The memory of one recomputation.
 
-    The recomputation owns what it has made. Memory from outside that the call wrote to is
-    replaced by copies of what it was; memory that others have written to since is refused,
-    and so is memory that a skipped operator should have written to: it is stale.
+    The recomputation owns the memory that it has made. Memory from outside to which the call
+    wrote is replaced by copies of its earlier contents; memory to which others have written
+    since is refused, and so is memory to which a skipped operator should have written: it is
+    stale.
     """
 
     def __init__(self, tape: Tape, fqn: str, module: HasModules) -> None:
@@ -32,12 +33,12 @@ class MemoryAgain:
         self._fqn = fqn
         self._module = module
         self._own: set[int] = set()
-        # What others have written to since forward.
+        # Memory to which others have written since forward.
         self._changed: set[int] = set()
         self._versions: list[tuple[torch.Tensor, int]] = []
 
     def begin(self) -> None:
-        """Puts Python's state back, and compares the counts of writes with forward's."""
+        """Restores Python's state, and compares the counts of writes with forward's."""
         tape = self._tape
         if tape.state is not None:
             tape.state.put_back()
@@ -51,24 +52,24 @@ class MemoryAgain:
         }
 
     def begin_again(self) -> None:
-        """Puts back what the recomputation has changed so far."""
+        """Undoes the changes that the recomputation has made so far."""
         self.has_stale = False
         if self._tape.state is not None:
             self._tape.state.put_back()
-        for outside in self._tape.outside.values():
-            outside.end()
+        for entry in self._tape.outside.values():
+            entry.end()
 
     def end(self) -> None:
-        """Leaves state and counts of writes as they were before the recomputation."""
+        """Restores state and counts of writes from before the recomputation."""
         if self._tape.state is not None:
             self._tape.state.restore()
-        for outside in self._tape.outside.values():
-            outside.end()
+        for entry in self._tape.outside.values():
+            entry.end()
         set_versions(self._versions)
         self._versions = []
 
     def note_own(self, out: Any) -> Any:
-        """Notes the memory of results as made by the recomputation, and returns them."""
+        """Notes the memory of results as made by the recomputation, and returns the results."""
         for tensor in tensors_of(out):
             memory = memory_of(tensor)
             if memory is not None:
@@ -78,8 +79,8 @@ class MemoryAgain:
     def write_to_nothing(
         self, item: Skipped, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool:
-        """Marks as stale what a skipped operator should have written to. Returns False
-        where the operator must run, since it writes to the shape of a real tensor."""
+        """Marks as stale the memory to which a skipped operator should have written. Returns
+        False if the operator must run because it changes the shape of a real tensor."""
         if traits_of(origin.func).changes_shape:
             if not isinstance(args[0], StandIn):
                 return False
@@ -90,12 +91,12 @@ class MemoryAgain:
                 if storage is None:
                     origin.refuse(origin.func)
                 self.has_stale = True
-                # It is gone with the memory.
+                # The mark lives as long as the memory.
                 storage.acplan_stale = origin
         return True
 
     def refuse_stale(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raises AcplanError where an operator would read stale memory."""
+        """Raises AcplanError if an operator would read stale memory."""
         for tensor in tensors_of(args, kwargs):
             if origin := stale_origin(tensor):
                 origin.refuse(func)
@@ -104,13 +105,13 @@ class MemoryAgain:
         self, func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any],
         place: int | None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
-        """Returns the arguments with which an operator reads memory from outside as it
-        was in forward, and writes to copies of it. `place` is the operator's on the tape,
-        None where that is lost. Raises AcplanError where what it reads is gone."""
+        """Returns the arguments with which an operator reads memory from outside as it was in
+        forward, and writes to copies of it. `place` is the operator's place on the tape, None
+        if that is lost. Raises AcplanError if the contents that it reads are gone."""
         if not (self._changed or self._tape.outside or traits.writes) or traits.only_shows:
             return args, kwargs
         statistics = statistics_of(func, args, kwargs)
-        written = {id(tensor) for tensor in written_by(func, args, kwargs) + statistics}
+        written_ids = {id(tensor) for tensor in written_by(func, args, kwargs) + statistics}
 
         def change(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
@@ -120,7 +121,9 @@ class MemoryAgain:
                 return value
             if memory in self._own and memory not in self._tape.outside:
                 return value
-            return self._tensor_as_in_forward(func, value, memory, id(value) in written, place)
+            return self._tensor_as_in_forward(
+                func, value, memory, id(value) in written_ids, place
+            )
 
         return each(args, change), {n: each(v, change) for n, v in kwargs.items()}
 
@@ -132,15 +135,15 @@ class MemoryAgain:
         is_written: bool,
         place: int | None,
     ) -> torch.Tensor:
-        outside = self._tape.outside.get(memory)
-        is_replayed = outside is not None and not outside.is_of_end
-        if outside is not None and (is_replayed or not is_written):
-            if outside.is_for(place):
-                return outside.private(tensor)
+        entry = self._tape.outside.get(memory)
+        is_replayed = entry is not None and not entry.is_of_end
+        if entry is not None and (is_replayed or not is_written):
+            if entry.is_for(place):
+                return entry.private(tensor)
         if is_written:
-            # Nothing is written to fake tensors, and the copy would be counted.
+            # Nothing is written to fake tensors, and a copy would count as memory.
             return tensor if is_fake(tensor) else tensor.clone()
-        is_before = outside is not None and (place is None or place <= outside.last)
+        is_before = entry is not None and (place is None or place <= entry.last)
         if is_before or memory in self._changed:
             raise AcplanError(
                 f"{self._fqn}: in backward {reader} reads {self._name_of(memory)}, which "
@@ -152,28 +155,31 @@ class MemoryAgain:
 
     @property
     def may_differ(self) -> bool:
-        """Returns whether memory from outside may not be what it was in forward."""
+        """True if memory from outside may differ from what it was in forward."""
         return bool(self._changed or self._tape.outside)
 
     def saved_as_in_forward(self, tensor: torch.Tensor, place: int | None) -> torch.Tensor:
-        """Returns what autograd is to save of an operator's argument, which it saves before
-        the operator runs, and with which the recomputation may end: as `as_in_forward`."""
+        """Returns the tensor that autograd is to save for an operator's argument. Autograd
+        saves it before the operator runs, and the recomputation may end with that: see
+        `as_in_forward`."""
         memory = memory_of(tensor)
         if memory is None or not (memory in self._changed or memory in self._tape.outside):
             return tensor
-        # Normalisations save statistics that they only write to, and backward reads nothing
-        # of them.
+        # Normalisations save statistics to which they only write, and backward does not use
+        # them.
         if self._are_statistics(memory):
             return tensor
         return self._tensor_as_in_forward("autograd", tensor, memory, False, place)
 
     def replays(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Returns whether an operator writes to memory from outside of which there is a
-        copy, so that what reads the copy later finds what was written."""
-        outside = self._tape.outside
+        """Returns whether an operator writes to memory from outside that has a copy, so that
+        later reads of the copy find what was written."""
+        copies_by_memory = self._tape.outside
         tensors = (*written_by(func, args, kwargs), *statistics_of(func, args, kwargs))
-        written = map(memory_of, tensors)
-        copies = (outside[m] for m in written if m is not None and m in outside)
+        memories = map(memory_of, tensors)
+        copies = (
+            copies_by_memory[m] for m in memories if m is not None and m in copies_by_memory
+        )
         return any(copy.is_kept and not copy.is_of_end for copy in copies)
 
     def _are_statistics(self, memory: int) -> bool:
@@ -182,8 +188,8 @@ class MemoryAgain:
 
     def _name_of(self, memory: int) -> str:
         for module in self._module.modules():
-            held = {**module._parameters, **module._buffers, **vars(module)}
-            for name, value in held.items():
+            attributes = {**module._parameters, **module._buffers, **vars(module)}
+            for name, value in attributes.items():
                 if isinstance(value, torch.Tensor) and memory_of(value) == memory:
                     return f"{type(module).__name__}.{name}"
         return "a tensor from outside of the unit"

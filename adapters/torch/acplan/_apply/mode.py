@@ -20,10 +20,9 @@ Contexts = tuple[TorchDispatchMode, TorchDispatchMode]
 
 
 class Mode(TorchDispatchMode):
-    """Sees nothing of what fully_shard does around the forward of modules in a unit:
-    gathering parameters, casting inputs. That happens each time in its own way, when
-    the unit runs again too.
-    """
+    """A mode that ignores what fully_shard does around the forward of modules in a unit: it
+    gathers parameters and casts inputs. This happens each time, also when the unit runs
+    again."""
 
     supports_higher_order_operators = True
     sees_launches = True
@@ -42,9 +41,9 @@ class Mode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Returns whether PyTorch is to call the dispatch through a function that stops its
-        compiler meanwhile, which takes time at each operator. It is as good to mark the
-        code as not to be compiled, nor what it calls."""
+        """Returns whether PyTorch has to call the dispatch through a function that stops its
+        compiler meanwhile, which takes time at each operator. Marking the code, and the code
+        that it calls, as not to be compiled serves as well."""
         return not hasattr(_EVAL_FRAME, "set_code_exec_strategy")
 
     def __init__(self, tape: Tape, sharded: Sequence[torch.nn.Module]) -> None:
@@ -56,7 +55,7 @@ class Mode(TorchDispatchMode):
 
     def __enter__(self) -> "Mode":
         for module in self._sharded:
-            # As the first hook and the last one, before forward and after it.
+            # They are the first hook and the last one, before forward and after it.
             self._handles += [
                 module.register_forward_pre_hook(self._close_eyes, prepend=True),
                 module.register_forward_pre_hook(self._open_eyes),
@@ -75,7 +74,8 @@ class Mode(TorchDispatchMode):
 
     @contextlib.contextmanager
     def looking_away(self) -> Iterator[None]:
-        """What runs meanwhile is none of this call: another one is recomputed."""
+        """Ignores operators within the block: they belong to another call, which is
+        recomputed."""
         was_blind, self._is_blind = self._is_blind, True
         try:
             yield

@@ -1,18 +1,18 @@
 """Saved results that wait in the host's memory until they are needed.
 
-A plan may *offload* what it saves of an operator. It is copied to the host as soon as it is
-made, and the device's memory is let go (*released*) when the next unit's call in forward
-ends; it comes back (is *fetched*) into new memory when that call begins to run again,
-which backward does before it runs this one again. So both copies have the time of another
-unit to be made in, and what waits for them, waits on the device: at the release, and where
-the unit itself runs again. Where no call follows, backward's first recomputation is the end
-of forward, and the unit's own recomputation fetches.
+A plan may *offload* an operator's saved results. They are copied to the host as soon as they
+are made, and the device's memory is let go (*released*) when the next unit's call in forward
+ends; they come back (are *fetched*) into new memory when that call begins to run again, which
+backward does before it runs this one again. So each of the two copies has the time of another
+unit, and what waits for them waits on the device: at the release, and when the unit itself runs
+again. If no call follows, backward's first recomputation is the end of forward, and the unit's
+own recomputation fetches.
 
-What moves is a storage, once a call, and with it all that the call saved of it. The host
-has it as it was made, and what is written to it later is sent again. Where a unit is called
-otherwise than planned, or runs again in another order or never, a copy is made later or not
-at all, and no result changes: a call fetches what it has not been brought before it runs
-again.
+A storage moves once a call, with everything that the call saved of it. The host has it as it
+was made, and memory that is written to later is sent again. If a unit is called otherwise than
+planned, or runs again in another order or never, a copy is made later or not at all, and no
+result changes: before a call runs again, it fetches everything that has not been fetched for
+it.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ from acplan._base.tensors import tensors_of
 
 @contextlib.contextmanager
 def _unseen() -> Iterator[Sequence[Any]]:
-    """What runs here no mode sees: nor those who count operators, whom it yields, nor
-    those who decide about them. Fake tensors stay fake."""
+    """Hides the block's operators from all modes: from those that count operators, which it
+    yields, and from those that decide about them. Fake tensors stay fake."""
     with contextlib.ExitStack() as undo:
         undo.enter_context(torch._C._AutoDispatchBelowADInplaceOrView())
         modes = undo.enter_context(_disable_current_modes())
@@ -51,18 +51,18 @@ class Cargo:
     def __init__(self, tensor: torch.Tensor, link: Link) -> None:
         self._link = link
         self._device = tensor.device
-        # All of its bytes on the device, as long as they are there, or will be.
+        # All bytes of the storage on the device, while they are there or on the way there.
         self._bytes: torch.Tensor | None = _bytes_of(tensor)
         self._buffer: Buffer | None = link.take(self._bytes.numel())
         self._copy: Copy | None = link.send(self._bytes, self._buffer)
 
     def send_again(self) -> None:
-        """It has been written to since."""
+        """Sends the storage again, as it has been written to since."""
         if self._bytes is not None and self._buffer is not None:
             self._copy = self._link.send(self._bytes, self._buffer)
 
     def release(self) -> None:
-        """The device may use its memory for something else."""
+        """Lets the device use the memory for something else."""
         self._wait()
 
     def fetch(self, observers: Iterable[Any]) -> None:
@@ -81,7 +81,7 @@ class Cargo:
         return flat.as_strided(away.size, away.stride, away.offset)
 
     def close(self) -> None:
-        """Whatever is under way is waited for; the host needs no copy any more."""
+        """Waits for copies under way, and gives the host's buffer back."""
         self._wait()
         buffer, self._buffer = self._buffer, None
         if buffer is not None:
@@ -94,13 +94,13 @@ class Cargo:
         self._bytes = None
 
     def __del__(self) -> None:
-        # Of a graph that nobody ran backward through.
+        # The cargo may be that of a graph through which nobody ran backward.
         with contextlib.suppress(Exception):
             self.close()
 
 
 class Away:
-    """In place of a saved tensor that is with the host."""
+    """The place holder of a saved tensor that is with the host."""
 
     __slots__ = ("cargo", "size", "stride", "offset", "dtype")
 
@@ -113,7 +113,7 @@ class Away:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Of all of its storage."""
+    """Returns all bytes of the tensor's storage."""
     count = tensor.untyped_storage().nbytes() // tensor.element_size()
     return tensor.as_strided((count,), (1,), 0).view(torch.uint8)
 
@@ -126,21 +126,21 @@ def _is_movable(tensor: torch.Tensor) -> bool:
 
 
 class Freight:
-    """What one call of a unit has with the host, from forward until it runs again."""
+    """The cargo of one call of a unit, from forward until it runs again."""
 
-    _HELD, _RELEASED, _FETCHED, _LANDED = range(4)
+    _ON_DEVICE, _RELEASED, _FETCHED, _LANDED = range(4)
 
     def __init__(self, traffic: "Traffic", chain: "_Chain", tape: Tape, sends: bool) -> None:
-        """`sends`: the plan offloads something here."""
+        """Begins the freight of a call. `sends`: the plan offloads something here."""
         tape.freight = self
         self.sends = sends
         self.before: Callable[[], Freight | None] = _nothing
         self.chain = chain
         self._traffic = traffic
         self._tape = weakref.ref(tape)
-        self._state = self._HELD
+        self._state = self._ON_DEVICE
         self._offloaded: list[Saved] = []
-        # By memory, in the order in which it was made.
+        # Indexed by memory, in the order in which the memory was made.
         self._cargo: dict[int | None, Cargo] = {}
 
     # Forward
@@ -153,16 +153,17 @@ class Freight:
                 with _unseen():
                     self._cargo[key] = Cargo(tensor, self._traffic.link_of(tensor))
 
-    def send_again(self, written: Sequence[torch.Tensor]) -> None:
-        for key in {memory_of(tensor) for tensor in written}:
+    def send_again(self, targets: Sequence[torch.Tensor]) -> None:
+        for key in {memory_of(tensor) for tensor in targets}:
             if key in self._cargo:
                 with _unseen():
                     self._cargo[key].send_again()
 
     def release(self) -> None:
-        """What is only held for this call's recomputation, the device lets go of."""
+        """Releases the device's memory of results that are held only for this call's
+        recomputation."""
         tape = self._tape()
-        if self._state != self._HELD:
+        if self._state != self._ON_DEVICE:
             return
         self._state = self._RELEASED
         if tape is None or not self._cargo:
@@ -188,7 +189,7 @@ class Freight:
     # Backward
 
     def fetch(self) -> None:
-        """Asks for it, if it is away."""
+        """Fetches the cargo, if it is away."""
         tape = self._tape()
         if self._state != self._RELEASED:
             return
@@ -196,8 +197,8 @@ class Freight:
         if tape is None or not self._cargo:
             return
         leaves = (tree_leaves(saved.value) for saved in tape.saved())
-        wanted = {leaf.cargo for of in leaves for leaf in of if type(leaf) is Away}
-        self._close_but({key for key, cargo in self._cargo.items() if cargo in wanted})
+        needed_cargo = {leaf.cargo for group in leaves for leaf in group if type(leaf) is Away}
+        self._close_but({key for key, cargo in self._cargo.items() if cargo in needed_cargo})
         with _unseen() as observers:
             for cargo in self._cargo.values():
                 cargo.fetch(observers)
@@ -206,12 +207,12 @@ class Freight:
                     saved.value = each(saved.value, _back)
 
     def land(self) -> None:
-        """All of it is there for what comes now."""
+        """Makes all of it available to the operators from here on."""
         self._state = self._LANDED
         self._close_but(set())
 
     def drop(self) -> None:
-        """Nothing of it is needed."""
+        """Closes all cargo, which is no longer needed."""
         self._close_but(set())
 
     def _close_but(self, keys: set[int | None]) -> None:
@@ -236,11 +237,11 @@ def _back(value: Any) -> Any:
 
 
 class _Chain:
-    """The calls of units that one thread makes in forward: which was the last one."""
+    """The calls of units that one thread makes in forward, of which it has the last one."""
 
     def __init__(self) -> None:
         self.last: Callable[[], Freight | None] = _nothing
-        # Calls of units that are under way, in forward or again.
+        # The number of open calls of units, in forward or again.
         self.depth = 0
 
     def add(self, freight: Freight) -> None:
@@ -248,15 +249,16 @@ class _Chain:
         freight.before, self.last = self.last, weakref.ref(freight)
 
     def close(self) -> None:
-        """What the last call offloads, nobody waits for any longer."""
+        """Releases what the last call offloads: nobody needs it on the device any longer."""
         last = self.last()
         if last is not None:
             last.release()
 
 
 class Traffic:
-    """Between the host and the devices that units of one plan run on: which call of a
-    unit follows which. Calls in units, and in recomputations, have no part in it."""
+    """The traffic between the host and the devices on which the units of one plan run: it knows
+    which call of a unit follows which. Calls inside units, and inside recomputations, have no
+    part in it."""
 
     def __init__(self) -> None:
         self._threads = threading.local()
@@ -270,13 +272,13 @@ class Traffic:
         return Traffic()
 
     def start(self, tape: Tape, sends: bool) -> Freight | None:
-        """Of a call of a unit; of one inside another call there is none."""
+        """Returns the freight of a call of a unit, or None for a call inside another one."""
         chain = self._chain()
         return None if chain.depth > 0 else Freight(self, chain, tape, sends)
 
     @contextlib.contextmanager
-    def inside(self) -> Iterator[None]:
-        """Of a call."""
+    def during_call(self) -> Iterator[None]:
+        """Counts the block as a call."""
         chain = self._chain()
         chain.depth += 1
         try:
@@ -285,12 +287,12 @@ class Traffic:
             chain.depth -= 1
 
     def ended(self, freight: Freight) -> None:
-        """The call in forward."""
+        """Adds a call that has ended in forward to its chain."""
         with self._lock:
             freight.chain.add(freight)
 
     def begin(self, freight: Freight) -> None:
-        """The call runs again."""
+        """Fetches the cargo of a call that runs again, and that of the call before it."""
         with self._lock:
             freight.chain.close()
             freight.chain.last = _nothing
@@ -319,7 +321,7 @@ class Traffic:
 
 
 class Begins:
-    """Tells of a recomputation that has nothing else to tell."""
+    """A context that starts and ends the freight of a recomputation that has no other mode."""
 
     def __init__(self, freight: Freight) -> None:
         self._freight = freight

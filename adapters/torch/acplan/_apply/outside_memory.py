@@ -1,19 +1,18 @@
-"""Memory from outside of a unit that a call of the unit writes to: codebooks that follow a
+"""Memory from outside of a unit to which a call of the unit writes: codebooks that follow a
 moving average, counters, weights that are normalised in forward.
 
-The recomputation must read there what forward read at the same place, and must not write
-there. Forward keeps a copy of the memory as it was before the first write of the call. In
-the recomputation a private copy of that takes the memory's place, for all that runs, so
-reads and writes follow each other as they did in forward, whatever anybody has written
-since.
+The recomputation must read there what forward read at the same place, and must not write there.
+Forward keeps a copy of the memory from before the first write of the call. In the recomputation
+a private copy of that copy takes the memory's place, for all operators, so reads and writes
+follow each other as they did in forward, whatever anybody has written since.
 
-Where a call writes to memory that an earlier call of a unit has read and may read again,
-it copies the memory for that one first: the storage knows its readers.
+If a call writes to memory that an earlier call of a unit has read and may read again, it copies
+the memory for that call first: the storage knows its readers.
 
 A plan that acplan made of a trace needs no copy once a call has run as planned: no operator
-that reads the memory before the last write runs again (graph/trace/operator_statistics.cc).
-The copy is let go of when the call ends, if forward saw that this holds. Where something
-would read the memory after all, the recomputation ends with an error.
+that reads the memory before the last write runs again (graph/trace/operator_statistics.cc). The
+copy is dropped when the call ends, if forward saw that this holds. If an operator would read
+the memory after all, the recomputation ends with an error.
 """
 
 import weakref
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class Outside:
-    """Some memory, a copy of what it was, and the last place where the call wrote to it.
+    """Some memory, a copy of its earlier contents, and the last place at which the call wrote
+    to it.
 
-    `is_of_end`: the copy is of what the memory was when the call ended, so it is for what
-    reads after the last place. Otherwise it is of what the memory was before the first
-    write.
+    `is_of_end`: the copy has the contents from when the call ended, so it is for reads after
+    the last place. Otherwise it has the contents from before the first write.
     """
 
     __slots__ = ("storage", "last", "is_of_end", "is_kept", "_before", "_private")
@@ -48,19 +47,20 @@ class Outside:
         self._private: torch.UntypedStorage | None = None
 
     def is_for(self, place: int | None) -> bool:
-        """Returns whether the copy is what an operator at this place reads, None for
-        a place that is not known."""
+        """Returns whether the copy is what an operator at this place reads. None stands for a
+        place that is not known."""
         if not self.is_of_end:
             return self.is_kept
         return self.last < 0 or (place is not None and place > self.last)
 
     def let_go(self) -> None:
-        """Forgets the copy, which nothing is going to need."""
+        """Forgets the copy, which nothing will need."""
         self.is_kept = False
         self._before = None
 
     def private(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the same view of the private copy as the tensor is of the memory."""
+        """Returns the view of the private copy that corresponds to the tensor, a view of the
+        memory."""
         if self._before is None:
             return tensor
         if self._private is None:
@@ -88,15 +88,15 @@ def note_reader(storage: Any, tape: "Tape") -> None:
 
 
 def copy_for_readers(tensor: torch.Tensor, writer: "Tape") -> None:
-    """Before memory is written to: copies it for the other tapes that may read it."""
+    """Copies memory that is about to be written to for the other tapes that may read it."""
     storage = tensor.untyped_storage()
     for reader in storage.__dict__.get("acplan_readers", ()):
         tape = reader()
         if tape is None or tape is writer or tape.is_used:
             continue
-        known = tape.outside.get(storage._cdata)
-        if known is None or not (known.is_kept or known.is_of_end):
-            last = -1 if known is None else known.last
+        entry = tape.outside.get(storage._cdata)
+        if entry is None or not (entry.is_kept or entry.is_of_end):
+            last = -1 if entry is None else entry.last
             tape.outside[storage._cdata] = Outside(tensor, last, is_of_end=True)
 
 
@@ -106,11 +106,11 @@ def version_of(tensor: torch.Tensor) -> int:
 
 
 def set_versions(versions: Sequence[tuple[torch.Tensor, int]]) -> None:
-    """Sets the counts of writes back where they differ: the writes went elsewhere."""
+    """Restores the counts of writes if they differ: the writes went elsewhere."""
     for tensor, version in versions:
         if version_of(tensor) == version:
             continue
         try:
             torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
-        except TypeError:  # before PyTorch 2.7 it takes a single one
+        except TypeError:  # before PyTorch 2.7 it takes one tensor
             torch._C._autograd._unsafe_set_version_counter(tensor, version)  # type: ignore[arg-type]

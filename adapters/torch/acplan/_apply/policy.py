@@ -12,7 +12,7 @@ from acplan._base.errors import AcplanError, PlanMismatchWarning
 
 
 class Decision(Protocol):
-    """What a plan says of an operator, by any of the names that PyTorch gives it."""
+    """A plan's decision on an operator, which has any of the names that PyTorch gives it."""
 
     @property
     def name(self) -> str: ...
@@ -22,24 +22,26 @@ class Decision(Protocol):
 
     @property
     def skip(self) -> bool:
-        """Not run again, and not saved: nothing that runs again needs its results."""
+        """True if it is neither run again nor saved: nothing that runs again needs its
+        results."""
         ...
 
     @property
     def results(self) -> tuple[int, ...] | None:
-        """Of a saved operator, those of the tensors it makes that are kept; None: all."""
+        """For a saved operator, the places of the tensors that are kept among those it makes;
+        None: all."""
         ...
 
     @property
     def offload(self) -> bool:
-        """Of a saved operator: what is kept waits in the host's memory."""
+        """True if the results that are kept of a saved operator wait in the host's memory."""
         ...
 
 
 def _choice_of(decision: Decision) -> Choice:
     if decision.save:
-        kept = SAVE if decision.results is None else decision.results
-        return Offload(kept) if decision.offload else kept
+        choice = SAVE if decision.results is None else decision.results
+        return Offload(choice) if decision.offload else choice
     return SKIP if decision.skip else RUN
 
 
@@ -53,7 +55,7 @@ def _writes_in_place(name: str) -> bool:
 
 
 def _may_write(name: str) -> bool:
-    """Returns whether an operator of this name writes to what it is given."""
+    """Returns whether an operator of this name writes to its arguments."""
     packet, _, overload = name.removeprefix("aten.").partition(".")
     func = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
     schema = getattr(func, "_schema", None)
@@ -73,13 +75,14 @@ def names_of(func: Any) -> tuple[str, ...]:
 
 
 def _is_attention(name: str) -> bool:
-    """Of which there is a kernel for each device, mask and data type."""
+    """Returns whether an operator is attention, which has a kernel for each device, mask and
+    data type."""
     return "_scaled_dot_product_" in name and "backward" not in name
 
 
 @dataclasses.dataclass
 class Policy:
-    """A plan for a unit, its names numbered, and what has been warned of."""
+    """A plan for a unit, its names numbered, and whether its user has been warned."""
 
     fqn: str
     decisions: Sequence[Decision]
@@ -90,15 +93,16 @@ class Policy:
     order: tuple[int, ...]
     choices: tuple[Choice, ...]
     numbers: dict[str, int]
-    # RUN, or what it comes to where the plan's place is lost.
+    # For each name, its decisions in order, as RUN or the choice that holds if the plan's place
+    # is lost.
     saves_of: tuple[tuple[Choice, ...], ...]
-    # Of each place, the operator that was found there to be the plan's.
-    found: list[Any]
+    # For each place, the operator that turned out to be the plan's, or None.
+    funcs_by_place: list[Any]
     has_warned: bool = False
-    _known: dict[Any, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    _numbers_by_func: dict[Any, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, fqn: str, decisions: Sequence[Decision], strict: bool) -> "Policy":
+    def from_decisions(cls, fqn: str, decisions: Sequence[Decision], strict: bool) -> "Policy":
         numbers: dict[str, int] = {}
         saves_of: list[list[Choice]] = []
         order = []
@@ -125,16 +129,16 @@ class Policy:
         )
 
     def numbers_of(self, func: Any) -> tuple[int, ...]:
-        """Of the plan's names, those that the operator has."""
-        known = self._known.get(func)
-        if known is None:
-            found = (self.numbers.get(name) for name in names_of(func))
-            known = tuple(dict.fromkeys(n for n in found if n is not None))
-            self._known[func] = known
-        return known
+        """Returns the numbers of the plan's names that the operator has."""
+        numbers = self._numbers_by_func.get(func)
+        if numbers is None:
+            candidates = (self.numbers.get(name) for name in names_of(func))
+            numbers = tuple(dict.fromkeys(n for n in candidates if n is not None))
+            self._numbers_by_func[func] = numbers
+        return numbers
 
     def kin_of(self, func: Any) -> tuple[int, ...]:
-        """Returns what the plan knows under the name of another kernel."""
+        """Returns the numbers of the plan's names for other kernels of the same operator."""
         if not _is_attention(str(func)):
             return ()
         return tuple(n for name, n in self.numbers.items() if _is_attention(name))
@@ -142,11 +146,11 @@ class Policy:
     def warn(self, text: str) -> None:
         if not self.has_warned:
             self.has_warned = True
-            # Where it is called from says nothing: it is the module that counts.
+            # The caller's place says nothing: the module counts.
             warnings.warn(f"{self.fqn}: {text}", PlanMismatchWarning, stacklevel=2)
 
     def tell(self, text: str) -> None:
-        """Warns, or raises, of a call that is not as planned."""
+        """Warns of a call that is not as planned, or raises an error if strict."""
         if self.is_strict:
             raise AcplanError(
                 f"{self.fqn}: {text}; trace the model as it is trained and plan anew"

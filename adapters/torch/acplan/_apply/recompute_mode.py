@@ -31,9 +31,10 @@ from acplan._base.stand_ins import (
     stand_in,
 )
 
-# How the tape is read. LOST: it is not, and all runs. RUNS: what is saved is handed out, and
-# what is skipped runs, too. SKIPS_AT_ONCE: it skips, and the tape notes no writes.
-_LOST, _RUNS, _SKIPS, _SKIPS_AT_ONCE = range(4)
+# The ways to read the tape. OFF_TAPE: it is not read, and every operator runs. RUNS: saved
+# results are handed out, and skipped operators run, too. SKIPS_AT_ONCE: operators are skipped,
+# and the tape notes no writes.
+_OFF_TAPE, _RUNS, _SKIPS, _SKIPS_AT_ONCE = range(4)
 
 
 class Recomputation(Mode):
@@ -76,7 +77,7 @@ class Recomputation(Mode):
             self._reading = _SKIPS_AT_ONCE if tape.writes is None else _SKIPS
             self._generators.note_default()
             self._undo.enter_context(one_hot_as_in_forward())
-        # Of calls that are not over, where gradients are computed within forward.
+        # These are modes of calls that are not over, if gradients are computed within forward.
         for mode in _get_current_dispatch_mode_stack():
             if isinstance(mode, Mode):
                 self._undo.enter_context(mode.looking_away())
@@ -95,8 +96,8 @@ class Recomputation(Mode):
         self._memory.end()
 
     def start_again(self) -> None:
-        """Begins where forward began, with nothing skipped. Autograd has saved something
-        already, which it does not save twice: forward did run what came before."""
+        """Begins where forward began, with nothing skipped. Autograd has saved some tensors
+        already, and does not save these twice: forward did run the operators before."""
         tape = self._tape
         tape.distrust("")
         tape.skips_writes = False
@@ -110,13 +111,14 @@ class Recomputation(Mode):
             self._saves.start_again()
 
     def begin_again(self) -> None:
-        """Raises StartAgain, if something has been skipped that may be needed."""
+        """Raises StartAgain if a result has been skipped that may be needed."""
         if self._reading >= _SKIPS and self._has_skipped:
             raise StartAgain(self)
 
     def _push_hooks(self) -> bool:
-        """Puts hooks on top of the checkpoint's, which they call: saved-tensor hooks are
-        called only if they are the last ones. Older versions of PyTorch do not tell them."""
+        """Pushes hooks on top of the checkpoint's, which they call: saved-tensor hooks are
+        called only if they are the last ones. Older versions of PyTorch do not have a function
+        that returns hooks."""
         hooks = top_hooks()
         if hooks is None:
             if self._tape.may_skip:
@@ -130,7 +132,7 @@ class Recomputation(Mode):
 
     def _place_to_save(self) -> int | None:
         """Returns the place on the tape of the operator whose arguments autograd saves."""
-        return None if self._reading == _LOST else self._place
+        return None if self._reading == _OFF_TAPE else self._place
 
     def __torch_dispatch__(
         self,
@@ -142,8 +144,8 @@ class Recomputation(Mode):
         if types and any(map(is_run_inside, types)):
             return NotImplemented
         tape, place = self._tape, self._place
-        # By far the most of what is skipped, at once: one new tensor is made, whatever
-        # it is called with.
+        # Most skipped operators are handled first: one new tensor is made, whatever the
+        # arguments are.
         if self._reading == _SKIPS_AT_ONCE and not self._is_blind and place < len(tape.items):
             item = tape.items[place]
             if (
@@ -164,15 +166,15 @@ class Recomputation(Mode):
             if args and isinstance(args[0], StandIn):
                 return _unseen(func, args, kwargs)
             return func(*args, **kwargs)
-        if self._reading == _LOST:
+        if self._reading == _OFF_TAPE:
             return self._run(func, traits, args, kwargs)
         return self._read(func, traits, args, kwargs)
 
     def _read(
         self, func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Reads an operator off the tape: its results as they were saved, stand-ins for
-        them, or what it returns when it runs again."""
+        """Reads an operator off the tape. Returns its saved results, stand-ins for them, or the
+        results of another run."""
         tape, place = self._tape, self._place
         if traits.is_cast and type(args[0]) is not StandIn and is_kept_cast(args[0]):
             item = tape.casts.get(cast_key(args, kwargs), func)
@@ -199,7 +201,7 @@ class Recomputation(Mode):
             generator, state = item.after
             generator.set_state(state)
         if kind is Saved and not item.is_partial:
-            # A view, or what was written to, may be of memory from outside.
+            # A view, or a tensor that was written to, may have memory from outside.
             is_made = not (traits.only_shows or traits.writes)
             return self._memory.note_own(item.take()) if is_made else item.take()
         origin = Origin(self._fqn, place, func, tape.made_at.get(place, place))
@@ -220,7 +222,7 @@ class Recomputation(Mode):
         memory = self._memory
         if memory.has_stale and not traits.only_shows:
             memory.refuse_stale(func, args, kwargs)
-        place = None if self._reading == _LOST else self._place - 1
+        place = None if self._reading == _OFF_TAPE else self._place - 1
         args, kwargs = memory.as_in_forward(func, traits, args, kwargs, place)
         out = func(*args, **kwargs)
         return out if traits.only_shows else memory.note_own(out)
@@ -229,18 +231,18 @@ class Recomputation(Mode):
         """Stops reading the tape, since forward ran another operator here."""
         self.begin_again()
         if self._tape.skips_writes:
-            # What has been handed out may hold what is only written now.
+            # Results that have been handed out may hold contents that are only written now.
             raise AcplanError(
                 f"{self._fqn}: operator {self._place - 1} of the recomputation is "
                 f"{func}, forward ran another one; a module that writes in place must "
                 "run the same operators each time to be planned operator by operator"
             )
-        self._reading = _LOST
+        self._reading = _OFF_TAPE
 
 
 class _AutogradSaves:
-    """The tensors that autograd saves in a recomputation, counted. It is given a stand-in in
-    place of stale memory, and after a new start nothing that it has already."""
+    """The tensors that autograd saves in a recomputation, counted. In place of stale memory it
+    gets a stand-in, and after a new start it gets nothing that it has already."""
 
     def __init__(self, memory: MemoryAgain) -> None:
         self._memory = memory
@@ -250,7 +252,7 @@ class _AutogradSaves:
     def hook(
         self, save: Callable[[torch.Tensor], Any], place: Callable[[], int | None]
     ) -> Callable[[torch.Tensor], Any]:
-        """Returns the hook to put on top of a checkpoint's. Nothing here holds it: the
+        """Returns the hook to push on top of a checkpoint's. Nothing here holds the hook: the
         checkpoint's holds what it has saved."""
 
         def pack(tensor: torch.Tensor) -> Any:
@@ -272,8 +274,9 @@ class _AutogradSaves:
 
 
 class _GeneratorsOfForward:
-    """The generators of random numbers that a unit draws from, as they were when it was
-    called, while it runs again. PyTorch looks after its default ones."""
+    """The generators of random numbers from which a unit draws, set, while it runs again, to
+    the states that they had when it was called. PyTorch restores its default generators
+    itself."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
@@ -303,8 +306,8 @@ class _GeneratorsOfForward:
 
 
 def _is_made_anew(tape: Tape, place: int, item: Any, func: Any, args: tuple[Any, ...]) -> bool:
-    """Returns whether autograd views a stand-in once more: where a view is written to,
-    it does so if tensors have a dispatch of their own; forward's have none."""
+    """Returns whether autograd makes a view of a stand-in once more: if a view is written to,
+    it does so for tensors with their own dispatch; forward's have none."""
     if item is not func and getattr(item, "func", None) is not func:
         return True
     source = tape.views.get(place)
@@ -313,9 +316,9 @@ def _is_made_anew(tape: Tape, place: int, item: Any, func: Any, args: tuple[Any,
 
 def _views_memory_written_later(tape: Tape, place: int, args: tuple[Any, ...]) -> bool:
     """Returns whether this view, which the tape leaves out, must run after all, because a
-    skipped operator should have written to its memory later. Running it keeps autograd's
-    graph of views as forward's was, and lets whoever reads the stale memory be refused. A
-    view made after the last write is a stand-in, which says so itself."""
+    skipped operator should have written to its memory later. Running it keeps autograd's graph
+    of views as it was in forward, and lets readers of the stale memory be refused. A view made
+    after the last write is a stand-in, which refuses its readers itself."""
     source = tape.views.get(place)
     if source is None or not args:
         return False
@@ -327,7 +330,7 @@ def _views_memory_written_later(tape: Tape, place: int, args: tuple[Any, ...]) -
 
 
 def _unseen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Returns for a stand-in what an operator returns that no policy sees."""
+    """Returns, for a stand-in, the result of an operator that no policy sees."""
     tensor = args[0]
     if func is torch.ops.aten.detach.default:
         return stand_in(shape_of(tensor), tensor.origin)

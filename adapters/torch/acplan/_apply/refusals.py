@@ -23,7 +23,7 @@ from acplan._base.torchscript import (
 )
 from acplan._files.plan_file import PlannedModule
 
-# Of transformers, the second since its version 5, and of diffusers.
+# Methods of transformers, the second since its version 5, and of diffusers.
 _SWITCHES = (
     "gradient_checkpointing_disable",
     "activation_checkpointing_disable",
@@ -41,13 +41,13 @@ def refuse_scripted(fqn: str, module: torch.nn.Module) -> None:
 
 
 def require_apart(owners: dict[int, list[PlannedModule]], runs: set[str]) -> None:
-    """A module of a run is in no other unit but those that the run is inside of, or
-    that are inside of it."""
+    """Raises AcplanError if a module of a segment is in another unit, unless one of the two
+    units is inside a module of the other."""
     for units in owners.values():
-        found = [unit.fqn for unit in units]
-        if len(found) > 1 and runs.intersection(found):
+        names = [unit.fqn for unit in units]
+        if len(names) > 1 and runs.intersection(names):
             raise AcplanError(
-                f"plan: {found[0]} and {found[1]}: expected units that have no module "
+                f"plan: {names[0]} and {names[1]}: expected units that have no module "
                 "in common, or one inside a module of the other"
             )
 
@@ -55,11 +55,11 @@ def require_apart(owners: dict[int, list[PlannedModule]], runs: set[str]) -> Non
 def refuse_nested_offload(
     owners: Mapping[int, Sequence[PlannedModule]], paths: Mapping[str, torch.nn.Module]
 ) -> None:
-    """What a unit inside another one keeps with the host, it would keep there while the
-    one around it runs again."""
+    """Raises AcplanError if a unit inside another one offloads: its results would stay with the
+    host while the outer unit runs again."""
     if not any(unit.offloads for units in owners.values() for unit in units):
         return
-    found = (
+    pairs = (
         (outer, inner)
         for module in paths.values()
         for outer in owners.get(id(module), ())
@@ -67,7 +67,7 @@ def refuse_nested_offload(
         for inner in owners.get(id(part), ())
         if inner.offloads and inner is not outer
     )
-    for outer, inner in found:
+    for outer, inner in pairs:
         raise AcplanError(
             f"plan: {inner.fqn} is inside {outer.fqn}: expected offload only in units "
             "that are not inside another one"
@@ -75,8 +75,8 @@ def refuse_nested_offload(
 
 
 def require_no_checkpoints(model: torch.nn.Module) -> None:
-    """Raises AcplanError for a model that `apply` refuses, since it is checkpointed, by a
-    plan or otherwise."""
+    """Raises AcplanError for a model that `apply` refuses because it is checkpointed, by a plan
+    or otherwise."""
     require_module(model)
     refuse_checkpoints(model, class_name_of(wrapped_in(model)))
 
@@ -109,8 +109,8 @@ def refuse_checkpoints(model: torch.nn.Module, root: str) -> None:
 
 
 def _is_checkpointed(module: torch.nn.Module) -> bool:
-    """By a library that puts another forward in its place, as fairscale does, or by
-    torch.distributed._composable.checkpoint."""
+    """Returns whether a library has replaced the module's forward by a checkpoint, as fairscale
+    does, or torch.distributed._composable.checkpoint is on it."""
     forward = module.__dict__.get("forward")
     while isinstance(forward, functools.partial):
         forward = forward.func

@@ -1,20 +1,20 @@
 """Runs of modules as one unit: one checkpoint around calls that follow each other.
 
 A segment is a run of children of one module that its code calls one after the other. Nobody
-calls the run as a whole, so each call is told by its wrapper which place in the run it has.
-The first one makes a checkpoint's frame. PyTorch makes it, and it is left at once: what is
-kept is the pair of hooks by which autograd saves into the frame. Each call of the run is
-then made under these hooks and under the mode that writes the tape, and between two calls
-nothing is left open: whatever the code around them does, and wherever it ends, there is
-nothing to undo. A frame with some calls of the run is a checkpoint of a shorter run.
+calls the run as a whole, so the wrapper of each module knows the module's place in the run. The
+first call makes a checkpoint's frame. PyTorch makes the frame, which is left at once: the pair
+of hooks by which autograd saves into the frame is kept. Each call of the run is then made under
+these hooks and under the mode that writes the tape, and between two calls nothing is left open:
+whatever the code around them does, and wherever it ends, there is nothing to undo. A frame with
+some calls of the run is a checkpoint of a shorter run.
 
-The recomputation calls the modules again in order, with what forward gave them. What an
-earlier call of the run returned is what it returns now; all else is held as it was, tensors
-apart from their graph, which would hold the frame that holds them.
+The recomputation calls the modules again in order, with forward's arguments. An argument that
+an earlier call of the run returned is the one that this call returns now; all others are held
+as they were, tensors without their graph, which would hold the frame that holds them.
 
-So whatever is computed between two calls, and whoever writes to what they returned: the
-next call is given forward's values, or the run ends before it. The plan is for the whole
-run; where it is not called so, nothing is skipped, and one that begins in the middle is
+So whatever is computed between two calls, and whoever writes to the tensors that they returned:
+the next call is given forward's values, or the run ends before it. The plan is for the whole
+run; if the run is not called so, nothing is skipped, and a run that begins in the middle is
 recomputed as a whole.
 """
 
@@ -44,7 +44,7 @@ from acplan._base.errors import AcplanError
 
 
 class Segment:
-    """A run of modules, of which one unit is made, and which of its calls is next."""
+    """A run of modules that is one unit, and which of its calls is next."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class Segment:
         strict: bool,
         traffic: Traffic | None = None,
     ) -> None:
-        """`names` are those of the modules; without decisions all is recomputed."""
+        """Makes one unit of the modules `names`. Without decisions, all is recomputed."""
         if not CAN_TELL_HOOKS:
             raise AcplanError(
                 f"plan: {fqn} is a run of modules, for which PyTorch must tell the "
                 f"hooks of autograd; {torch.__version__} does not"
             )
         self._made_of = (fqn, tuple(names), tuple(decisions), strict, traffic)
-        self._policy = Policy.of(fqn, decisions, strict)
+        self._policy = Policy.from_decisions(fqn, decisions, strict)
         self._thread = threading.local()
 
     def __reduce__(self) -> Any:
@@ -73,7 +73,7 @@ class Segment:
         return Segment(fqn, names, decisions, strict, copy.deepcopy(traffic, memo))
 
     def places(self) -> list["Place"]:
-        """Returns what calls its modules, for `checkpoint_wrapper`."""
+        """Returns functions that call its modules, for `checkpoint_wrapper`."""
         return [Place(self, place) for place in range(len(self.names))]
 
     @property
@@ -105,7 +105,7 @@ class Segment:
         try:
             outputs = current.call(module, args, kwargs)
         except BaseException:
-            # Nobody is to be told twice.
+            # The user must not be told twice.
             current.abandon("it was left by an exception")
             raise
         if current.next == len(self.names) and current in self._under_way:
@@ -115,7 +115,7 @@ class Segment:
     def call_alone(
         self, place: int, why: str, module: torch.nn.Module, args: Any, kwargs: Any
     ) -> Any:
-        """As a unit of its own, all of which is recomputed."""
+        """Runs a module as a unit of its own, all of which is recomputed."""
         self._end_early(f"{self.names[place]} {why}")
         self._tell(f"{self.names[place]} {why}")
         name = f"{self.policy.fqn}: {self.names[place]}"
@@ -123,7 +123,7 @@ class Segment:
         return whole(module, *args, **kwargs)
 
     def _current_before(self, place: int, args: Any, kwargs: Any) -> "Run | None":
-        """Returns the run that this call goes on with."""
+        """Returns the run that this call continues."""
         current = self._current()
         if current is None:
             return None
@@ -138,11 +138,11 @@ class Segment:
 
     @property
     def _under_way(self) -> "list[Run]":
-        """In this thread: none or one."""
-        found: list[Run] | None = getattr(self._thread, "runs", None)
-        if found is None:
-            found = self._thread.runs = []
-        return found
+        """The runs of this thread: none or one."""
+        runs: list[Run] | None = getattr(self._thread, "runs", None)
+        if runs is None:
+            runs = self._thread.runs = []
+        return runs
 
     def _current(self) -> "Run | None":
         runs = self._under_way
@@ -154,13 +154,13 @@ class Segment:
             current.end_early(why)
 
     def _tell(self, text: str) -> None:
-        """That it is not called as planned."""
+        """Tells the user that the segment is not called as planned."""
         tell(self._policy, text)
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Calls a module of a segment."""
+    """The function that calls one module of a segment."""
 
     segment: Segment
     place: int
@@ -177,7 +177,8 @@ class Place:
         return self.segment.call(self.place, module, args, kwargs)
 
     def alone(self, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls it where its parameters are there only while it is called itself."""
+        """Runs the module as a unit of its own: its parameters exist only while it is called
+        itself."""
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return self(module, *args, **kwargs)
         why = "is sharded by itself, and part of a run"
@@ -193,7 +194,7 @@ def _call_in_compiler(
 
 def _contexts_in_compiler(fqn: str, strict: bool) -> Any:
     tell(
-        Policy.of(fqn, (), strict),
+        Policy.from_decisions(fqn, (), strict),
         "a run of modules is not planned under torch.compile, and each of them is "
         "recomputed as a whole",
     )

@@ -1,4 +1,5 @@
-"""What the recomputation of a run of modules needs: its calls, and what they were given."""
+"""The parts that the recomputation of a run of modules needs: its calls, and their
+arguments."""
 
 import contextlib
 import dataclasses
@@ -24,11 +25,11 @@ from acplan._apply.tape import (
 from acplan._apply.unit_call import ENDS, Hooks, run, top_hooks
 from acplan._apply.unit_state import UnitState
 from acplan._base import generators
-from acplan._base.call_arguments import Copies, copied, holds_nothing, tensors_given
+from acplan._base.call_arguments import Copies, copy_of, holds_nothing, tensors_given
 from acplan._base.errors import AcplanError
 from acplan._base.torchscript import endings_kept
 
-# A leaf of what the first call is given (call -1), or of what a call returned.
+# A leaf of the first call's arguments (call -1), or of what a call returned.
 ValuePlace = tuple[int, int]
 
 
@@ -55,16 +56,17 @@ class _Held:
 
     tensor: torch.Tensor
     version: int
-    of: Callable[[], Any]
+    source: Callable[[], Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallOfModule:
-    """The first one is given what PyTorch gives the recomputation."""
+    """A call of a module. The first call of a run gets the arguments that PyTorch passes to the
+    recomputation."""
 
     module: torch.nn.Module
     arguments: Any
-    # What of the calls before was still there.
+    # The leaves of earlier calls that were still alive.
     alive: frozenset[ValuePlace]
     states: list[_State]
     state: UnitState
@@ -79,14 +81,15 @@ def _numbered(call: int, leaves: Sequence[Any]) -> dict[ValuePlace, Any]:
 
 
 def results_of(outputs: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Returns what a call returned, and what is in what it was given, where it may have put
-    some."""
-    given = [] if holds_nothing(args, kwargs) else tensors_given(args, kwargs)
-    return _leaves(outputs) + given
+    """Returns what a call returned, and the tensors in its arguments, into which it may have
+    put some."""
+    tensors = [] if holds_nothing(args, kwargs) else tensors_given(args, kwargs)
+    return _leaves(outputs) + tensors
 
 
 def _leaves(values: Any) -> list[Any]:
-    """Returns those of a pytree, and after them the fields of leaves that are dataclasses."""
+    """Returns the leaves of a pytree, and after them the fields of leaves that are
+    dataclasses."""
     leaves = tree_leaves(values)
     fields = [
         [getattr(leaf, field.name) for field in dataclasses.fields(leaf)]
@@ -103,59 +106,61 @@ class Settles(Protocol):
 
 
 class Frame:
-    """What the recomputation needs: the calls of a run, and what they were given."""
+    """The calls of a run and their arguments, which the recomputation needs."""
 
-    def __init__(self, policy: Policy, tape: Tape, of: "Settles") -> None:
+    def __init__(self, policy: Policy, tape: Tape, owner: "Settles") -> None:
         self.calls: list[CallOfModule] = []
         self.sharded: list[torch.nn.Module] = []
         self.tape = tape
         self._fqn = policy.fqn
-        self._run = weakref.ref(of)
-        self._held: dict[int, _Held] = {}
+        self._run = weakref.ref(owner)
+        self._held_tensors: dict[int, _Held] = {}
         self._first: Any = None
-        # The exception that ended the last call, if one did.
+        # The exception that ended the last call, if there was one.
         self.left_by: tuple[type[BaseException], ...] = ()
 
     def make(self, args: Any, kwargs: Any) -> Hooks:
-        """As PyTorch makes frames; returns the hooks by which autograd saves into it."""
+        """Makes a checkpoint's frame with PyTorch. Returns the hooks by which autograd saves
+        into it."""
         by_position = {id(a): index for index, a in enumerate(args)}
 
         def source(tensor: torch.Tensor) -> Any:
-            # Those by position are held by PyTorch, which looks after them.
+            # PyTorch holds and checks arguments by position.
             place = by_position.get(id(tensor))
             return self._hold_as_it_is(tensor) if place is None else _ByPosition(place)
 
-        self._first = Copies(source).of((args, kwargs))
-        args, kwargs = copied((args, kwargs))
-        found: list[Hooks] = []
+        self._first = Copies(source).copy_of((args, kwargs))
+        args, kwargs = copy_of((args, kwargs))
+        hooks_made: list[Hooks] = []
         is_forward = True
 
         def run_again(*args: Any, **kwargs: Any) -> None:
             if is_forward:
                 hooks = top_hooks()
                 assert hooks is not None
-                found.append(hooks)
+                hooks_made.append(hooks)
             else:
                 run(self._call_again, self.tape, args)
 
         checkpoint(run_again, *args, use_reentrant=False, context_fn=self._contexts, **kwargs)
         is_forward = False
-        # It is not to be held by what it holds.
-        return found.pop()
+        # The frame must not be held by what it holds.
+        return hooks_made.pop()
 
     def _contexts(self) -> Any:
-        again = _Recomputation(self.tape, self._fqn, self, self.sharded)
-        return contextlib.nullcontext(), again
+        recomputation = _Recomputation(self.tape, self._fqn, self, self.sharded)
+        return contextlib.nullcontext(), recomputation
 
     def settle(self) -> None:
-        """Nothing is added to it any more."""
+        """Ends the run, to which nothing is added any more, and refuses held tensors that were
+        written to."""
         current = self._run()
         if current is not None:
             current.settle()
-        for held in self._held.values():
-            if held.version != version_of(held.tensor):
+        for entry in self._held_tensors.values():
+            if entry.version != version_of(entry.tensor):
                 raise AcplanError(
-                    f"{self._fqn}: a tensor of shape {tuple(held.tensor.shape)} that a "
+                    f"{self._fqn}: a tensor of shape {tuple(entry.tensor.shape)} that a "
                     "module of the run was given has been written to in place before "
                     "the run is recomputed"
                 )
@@ -165,41 +170,43 @@ class Frame:
         self.sharded += sharded_in(call.module)
 
     def hold(self, tensor: torch.Tensor) -> _Held:
-        """Without its graph, which may be of what holds this frame."""
-        held = self._held.get(id(tensor))
-        if held is None or held.of() is not tensor:
-            kept = tensor
+        """Holds a tensor without its graph, which may belong to something that holds this
+        frame."""
+        entry = self._held_tensors.get(id(tensor))
+        if entry is None or entry.source() is not tensor:
+            plain = tensor
             if tensor.grad_fn is not None:
-                kept = tensor.detach().requires_grad_()
-            held = _Held(kept, version_of(kept), weakref.ref(tensor))
-            self._held[id(tensor)] = held
-        return held
+                plain = tensor.detach().requires_grad_()
+            entry = _Held(plain, version_of(plain), weakref.ref(tensor))
+            self._held_tensors[id(tensor)] = entry
+        return entry
 
     def _hold_as_it_is(self, tensor: torch.Tensor) -> _Held:
-        held = _Held(tensor, version_of(tensor), weakref.ref(tensor))
-        return self._held.setdefault(id(tensor), held)
+        entry = _Held(tensor, version_of(tensor), weakref.ref(tensor))
+        return self._held_tensors.setdefault(id(tensor), entry)
 
     def modules(self) -> Iterator[torch.nn.Module]:
         for call in self.calls:
             yield from call.module.modules()
 
-    def generator_states(self, given: Any) -> list[_State]:
-        """Of all that may have been drawn from since the call before."""
+    def generator_states(self, arguments: Any) -> list[_State]:
+        """Returns the states of all generators that may have been drawn from since the call
+        before."""
         if not self.calls:
-            return []  # PyTorch looks after them.
-        devices = {t.device for t in tree_leaves(given) if isinstance(t, torch.Tensor)}
+            return []  # PyTorch restores them
+        devices = {t.device for t in tree_leaves(arguments) if isinstance(t, torch.Tensor)}
         drawn_from = [torch.default_generator, *self.tape.first_states]
         drawn_from += filter(None, map(generators.default_generator, devices))
         return [(g, g.get_state()) for g in dict.fromkeys(drawn_from)]
 
-    def _call_again(self, given: Sequence[Any]) -> None:
-        made: dict[ValuePlace, Any] = {}
+    def _call_again(self, inputs: Sequence[Any]) -> None:
+        values: dict[ValuePlace, Any] = {}
 
         def source(leaf: Any) -> Any:
             if isinstance(leaf, _ByPosition):
-                return given[leaf.index]
+                return inputs[leaf.index]
             if isinstance(leaf, MadeAgain):
-                return made[leaf.place]
+                return values[leaf.place]
             return leaf.tensor if isinstance(leaf, _Held) else leaf
 
         before = {g: g.get_state() for call in self.calls for g, _ in call.states}
@@ -208,14 +215,14 @@ class Frame:
                 for generator, state in call.states:
                     generator.set_state(state)
                 call.state.put_back()
-                for place in [place for place in made if place not in call.alive]:
-                    del made[place]
+                for place in [place for place in values if place not in call.alive]:
+                    del values[place]
                 arguments = self._first if index == 0 else call.arguments
-                args, kwargs = Copies(of_other=source).of(arguments)
+                args, kwargs = Copies(of_other=source).copy_of(arguments)
                 if index == 0:
-                    made |= _numbered(-1, tensors_given(args, kwargs))
+                    values |= _numbered(-1, tensors_given(args, kwargs))
                 with endings_kept():
-                    made |= call.make(index, args, kwargs)
+                    values |= call.make(index, args, kwargs)
                 del args, kwargs
         except ENDS:
             raise

@@ -38,13 +38,14 @@ from acplan._base.tensors import tensors_of
 if TYPE_CHECKING:
     from acplan._apply.segment import Segment
 
-# From PyTorch 2.14 on a checkpoint tells its own hooks from others, as they are pushed.
+# From PyTorch 2.14 on, a checkpoint distinguishes its own hooks from others when they are
+# pushed.
 _hooks_of_checkpoints = getattr(
     torch.utils.checkpoint,
     "_checkpoint_internal_hook",
     torch.autograd.graph.saved_tensors_hooks,
 )
-# Of nodes that have none.
+# The number of nodes that have none.
 _NO_NUMBER = 1 << 63
 
 
@@ -61,8 +62,8 @@ def tell(policy: Policy, text: str) -> None:
 
 
 class Run:
-    """The calls of a segment while they are made, in forward: it is among those
-    `under_way` until it is recomputed, as nothing is added to it then."""
+    """The calls of a segment while they are made, in forward. A run is in `under_way` until it
+    is recomputed, as nothing is added to it then."""
 
     def __init__(
         self,
@@ -114,10 +115,10 @@ class Run:
         )
         self.next += 1
         traffic = self._segment.traffic
-        inside = traffic.inside() if traffic else contextlib.nullcontext()
+        in_call = traffic.during_call() if traffic else contextlib.nullcontext()
         hooks = _hooks_of_checkpoints(*self._hooks)
         try:
-            with inside, hooks, self._forward:
+            with in_call, hooks, self._forward:
                 outputs = module(*args, **kwargs)
         except BaseException as error:
             self._frame.left_by = (type(error),)
@@ -142,7 +143,8 @@ class Run:
             self._segment.traffic.ended(self._freight)
 
     def end_early(self, why: str) -> None:
-        """What the plan skips may be needed: it is for the whole run."""
+        """Ends the run before its last call. Results that the plan skips may be needed: the
+        plan is for the whole run."""
         self.abandon(why)
         tell(self._segment.policy, why)
 
@@ -153,7 +155,7 @@ class Run:
             self._frame.tape.drop()
 
     def settle(self) -> None:
-        """Before it is recomputed."""
+        """Ends the run before it is recomputed."""
         if self not in self._under_way:
             return
         names = self._segment.names
@@ -169,17 +171,17 @@ class Run:
         return self._values.is_hidden_in(values)
 
     def _arguments(self, args: Any, kwargs: Any) -> Any:
-        return Copies(self._source, self._again).of((args, kwargs))
+        return Copies(self._source, self._made_again).copy_of((args, kwargs))
 
-    def _again(self, thing: Any) -> Any:
-        known = self._values.get(thing)
-        return thing if known is None else MadeAgain(known.place)
+    def _made_again(self, thing: Any) -> Any:
+        entry = self._values.get(thing)
+        return thing if entry is None else MadeAgain(entry.place)
 
     def _source(self, tensor: torch.Tensor) -> Any:
-        known = self._values.get(tensor)
-        if known is not None:
-            if known.place[0] < 0 or not known.has_changed():
-                return MadeAgain(known.place)
+        entry = self._values.get(tensor)
+        if entry is not None:
+            if entry.place[0] < 0 or not entry.has_changed():
+                return MadeAgain(entry.place)
             self._tell_of_tensor("that was written to since a module of the run made it")
         elif self._values.is_new(tensor):
             self._tell_of_tensor("that is computed between the modules of the run")
@@ -195,59 +197,60 @@ class _KnownValues:
     """The values that the calls of a run are given and return, by identity."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
+        self._by_id: dict[int, _Known] = {}
         self._began = torch._C._autograd._get_sequence_nr()
 
     def note(self, call: int, leaves: Sequence[Any]) -> None:
-        """Notes what a call returned, or, with -1, what the first one is given."""
+        """Notes the values that a call returned, or, with -1, those that the first call is
+        given."""
         for place, leaf in enumerate(leaves):
             ref = _reference(leaf)
             if ref is not None:
-                self._known[id(leaf)] = _Known((call, place), ref)
-        # What the modules of the run write to, they write to again.
+                self._by_id[id(leaf)] = _Known((call, place), ref)
+        # Memory to which the modules of the run write is written to again.
         dead = []
-        for key, known in self._known.items():
-            value = known.ref()
+        for key, entry in self._by_id.items():
+            value = entry.ref()
             if value is None:
                 dead.append(key)
             elif isinstance(value, torch.Tensor):
-                known.facts = _facts(value)
+                entry.facts = _facts(value)
         for key in dead:
-            del self._known[key]
+            del self._by_id[key]
 
     def get(self, thing: Any) -> "_Known | None":
-        known = self._known.get(id(thing))
-        return None if known is None or known.ref() is not thing else known
+        entry = self._by_id.get(id(thing))
+        return None if entry is None or entry.ref() is not thing else entry
 
     def alive(self) -> frozenset[ValuePlace]:
-        return frozenset(k.place for k in self._known.values() if k.is_alive())
+        return frozenset(k.place for k in self._by_id.values() if k.is_alive())
 
     def returned(self) -> list[Any]:
-        """Returns what calls returned; None in place of what is gone."""
-        return [k.ref() for k in self._known.values() if k.place[0] >= 0]
+        """Returns the values that calls returned; None in place of those that are gone."""
+        return [k.ref() for k in self._by_id.values() if k.place[0] >= 0]
 
     def is_hidden_in(self, values: Any) -> bool:
         """Returns whether tensors of the run are in an object that cannot be made anew."""
         others: list[Any] = []
-        Copies(of_other=others.append).of(values)
+        Copies(of_other=others.append).copy_of(values)
         return any(
             self.is_new(tensor)
             for other in others
-            if id(other) not in self._known
+            if id(other) not in self._by_id
             for tensor in _tensors_within(other)
         )
 
     def is_new(self, tensor: torch.Tensor) -> bool:
-        """Returns whether a tensor's graph is one of the run, or of what was computed
+        """Returns whether a tensor's graph belongs to the run, or to what was computed
         since."""
         node = tensor.grad_fn
         return node is not None and self._began <= node._sequence_nr() < _NO_NUMBER
 
 
 class _Forward(Forward):
-    """Writes the tape, and sees to it that nothing runs again on what is not made again:
-    the modules run the operators of the plan, and the code that calls them may hand on
-    another result than it did in the trace."""
+    """A mode that writes the tape, and makes sure that no operator runs again on a tensor that
+    is not made again: the modules run the operators of the plan, and the code that calls them
+    may pass on another result than it did in the trace."""
 
     def __init__(
         self,
@@ -293,7 +296,7 @@ class _Forward(Forward):
 
 
 class _Whole:
-    """Nothing is saved."""
+    """A matching that saves nothing."""
 
     def choose(self, func: Any) -> Choice:
         return RUN
@@ -321,7 +324,8 @@ class _Known:
 
 
 def _reference(leaf: Any) -> Callable[[], Any] | None:
-    """Of what a value is told by. What is as good as any other of its kind has none."""
+    """Returns a weak reference that identifies a value, or None for a value that is as good as
+    any equal one."""
     try:
         return weakref.ref(leaf)
     except TypeError:
@@ -329,7 +333,7 @@ def _reference(leaf: Any) -> Callable[[], Any] | None:
 
 
 def _facts(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Returns what changes where a tensor is made another one."""
+    """Returns properties that change if a tensor is replaced in place."""
     node = tensor.grad_fn
     # PyTorch 2.9 has another object for the same node each time that none is held.
     number = None if node is None else node._sequence_nr()
@@ -349,7 +353,8 @@ def _tensors_within(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
 
 
 def settings_now() -> tuple[Any, ...]:
-    """Returns what PyTorch gives back to the recomputation as it was at the run's beginning."""
+    """Returns the settings that PyTorch restores for the recomputation as they were at the
+    run's beginning."""
     return torch.is_inference_mode_enabled(), *(
         (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
         for kind in ("cpu", "cuda", "xpu")

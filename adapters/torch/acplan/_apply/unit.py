@@ -25,7 +25,7 @@ from acplan._base.torchscript import (
 )
 from acplan._files.plan_file import PlannedModule
 
-# In transformers.utils.output_capturing.
+# This function is in transformers.utils.output_capturing.
 _INSTALLS_HOOKS = "recursively_install_hooks"
 
 
@@ -35,7 +35,7 @@ _MODE = "training"
 _class: Any = vars(object)["__class__"]
 
 
-# Who is told the class of a unit, and not that of its module.
+# Packages that see the class of a unit, and not that of its module.
 _HEAR_OF_UNITS = frozenset(
     ["torch", "acplan", "copy", "copyreg", "pickle", "multiprocessing", "weakref"]
 )
@@ -48,9 +48,9 @@ def _new_unit(kind: type["Unit"]) -> "Unit":
 class Unit(CheckpointWrapper):
     """A module that a plan checkpoints, alone or with others.
 
-    Modules and parameters keep the names that they have without it, by which others
-    choose what to save (PEFT) or to decay (transformers): what is in it goes by its own
-    name, and it shows the parameters of its module as its own.
+    Modules and parameters keep the names that they have without the unit, by which others
+    choose what to save (PEFT) or to decay (transformers): the modules in it go by their own
+    names, and it shows the parameters of its module as its own.
     """
 
     _checkpoint_wrapped_module: Any
@@ -60,31 +60,33 @@ class Unit(CheckpointWrapper):
         super().__init__(module)
         self._parameters = module._parameters
         self.training = module.training
-        # Of which unit of the plan, and whether strictly. By names that no module has.
+        # The name of the plan's unit, and whether it is strict. No module has attributes of
+        # these names.
         self._acplan_planned = ("", False)
         self._acplan_has_warned = False
-        # Whether torch.jit was let optimize until it was called.
+        # True if torch.jit was allowed to optimize before the unit was called.
         self._acplan_optimized = False
 
     @property
     def __class__(self) -> type:
-        """That of its module, for code of the model that asks what a layer is
-        (`isinstance(layer, Block)`); PyTorch, and what copies, hear what it is itself."""
+        """The class of its module, for code of the model that asks what a layer is
+        (`isinstance(layer, Block)`); PyTorch, and code that copies, see the unit's own
+        class."""
         kind = type(self)
         frame = sys._getframe(1)
         asked_by = frame.f_globals.get("__name__", "").partition(".")[0]
-        inside = vars(self).get("_modules", {}).get(_WRAPPED)
-        if inside is None or asked_by in _HEAR_OF_UNITS:
+        inner = vars(self).get("_modules", {}).get(_WRAPPED)
+        if inner is None or asked_by in _HEAR_OF_UNITS:
             return kind
-        # It meets the module as well, and would put its hook on both.
+        # This function meets the module as well, and would put its hook on both.
         if frame.f_code.co_name == _INSTALLS_HOOKS:
             return kind
-        found: type = inside.__class__
-        return found
+        inner_class: type = inner.__class__
+        return inner_class
 
     @__class__.setter
     def __class__(self, kind: type) -> None:
-        # fully_shard gives it another one.
+        # fully_shard gives it another class.
         _class.__set__(self, kind)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -97,52 +99,53 @@ class Unit(CheckpointWrapper):
         remove_duplicate: bool = True,
     ) -> Iterator[tuple[str, torch.nn.Module]]:
         memo = set() if memo is None else memo
-        inside = self._checkpoint_wrapped_module
-        yield from inside.named_modules(memo, prefix, remove_duplicate)
-        # With duplicates its parameters would go by two names.
+        inner = self._checkpoint_wrapped_module
+        yield from inner.named_modules(memo, prefix, remove_duplicate)
+        # With duplicates, its parameters would go by two names.
         if remove_duplicate and self not in memo:
             memo.add(self)
             yield f"{prefix}.{_WRAPPED}" if prefix else _WRAPPED, self
 
     def named_children(self) -> Iterator[tuple[str, torch.nn.Module]]:
-        inside: torch.nn.Module = self._checkpoint_wrapped_module
-        # transformers puts hooks on the modules that it meets on this way, by class, to
-        # return what they make: the module has to be met. Who asks for names meets its
-        # children instead.
+        inner: torch.nn.Module = self._checkpoint_wrapped_module
+        # transformers puts hooks on the modules that it meets on this way, by class, to return
+        # their outputs: it has to meet the module. Other callers, which ask for names, meet the
+        # module's children instead.
         if sys._getframe(1).f_code.co_name == _INSTALLS_HOOKS:
-            return iter(((_WRAPPED, inside),))
-        return inside.named_children()
+            return iter(((_WRAPPED, inner),))
+        return inner.named_children()
 
     def children(self) -> Iterator[torch.nn.Module]:
         yield self._checkpoint_wrapped_module
 
     def __setattr__(self, name: str, value: Any) -> None:
-        inside = self._owner_of(name)
-        if inside is None or name == _MODE:
+        inner = self._owner_of(name)
+        if inner is None or name == _MODE:
             super().__setattr__(name, value)
-        if inside is not None:
-            setattr(inside, name, value)
+        if inner is not None:
+            setattr(inner, name, value)
 
     def __delattr__(self, name: str) -> None:
-        inside = self._owner_of(name)
-        if inside is None:
+        inner = self._owner_of(name)
+        if inner is None:
             super().__delattr__(name)
         else:
-            delattr(inside, name)
+            delattr(inner, name)
 
     def _owner_of(self, name: str) -> torch.nn.Module | None:
-        """Returns the module inside, where it has the name and the unit has not: who replaces a
-        layer (PEFT), or sets a rate, by the path of the module means the module's."""
+        """Returns the module inside, if it has the name and the unit does not: code that
+        replaces a layer (PEFT), or sets a rate, by the path of the module means the module's
+        attribute."""
         own = vars(self)
-        inside = own.get("_modules", {}).get(_WRAPPED)
-        if inside is None or name == _WRAPPED or (name in own and name != _MODE):
+        inner = own.get("_modules", {}).get(_WRAPPED)
+        if inner is None or name == _WRAPPED or (name in own and name != _MODE):
             return None
-        places = (vars(inside), inside._parameters, inside._buffers, inside._modules)
-        of_class = isinstance(getattr(type(inside), name, None), property)
+        places = (vars(inner), inner._parameters, inner._buffers, inner._modules)
+        of_class = isinstance(getattr(type(inner), name, None), property)
         is_inside = of_class or any(name in place for place in places)
-        if isinstance(inside, Unit):
-            is_inside = inside._owner_of(name) is not None
-        return inside if is_inside else None
+        if isinstance(inner, Unit):
+            is_inside = inner._owner_of(name) is not None
+        return inner if is_inside else None
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Unit":
         self._checkpoint_wrapped_module._apply(fn, recurse)
@@ -157,19 +160,18 @@ class Unit(CheckpointWrapper):
         self._pre_load_state_dict_hook(self, state_dict, prefix)
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
-        # Hooks of all modules are for the one inside.
+        # Hooks of all modules are for the module inside.
         call: Any = super()._call_impl if _has_hooks(self) else self.forward
         return call(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        # The compiler leaves out hooks of fully_shard where it knows what calls them.
+        # The compiler leaves out hooks of fully_shard if it knows what calls them.
         call = torch.nn.Module._call_impl.__get__(self)
         self._compiled_call_impl = torch.compile(call, *args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         call = self.checkpoint_fn
-        # In a compiled checkpoint nothing may be written to a cache, which there is where
-        # nothing runs again.
+        # A compiled checkpoint must not write to a cache, which exists if nothing runs again.
         is_plain = torch.compiler.is_compiling() and not torch.is_grad_enabled()
         if (
             is_plain
@@ -183,12 +185,12 @@ class Unit(CheckpointWrapper):
             call = call.alone
         elif isinstance(call, CheckpointOfUnit):
             call = call.function
-        inside = self._checkpoint_wrapped_module
+        inner = self._checkpoint_wrapped_module
         if call is not call_plainly and not torch.compiler.is_compiling():
-            # For good: what is called elsewhere before backward must not change how the
-            # same code runs here again.
+            # This is for good: code that is called elsewhere before backward must not change
+            # how the same code runs here again.
             self._acplan_optimized |= stop_optimizing()
-        return call(inside, *args, **kwargs)
+        return call(inner, *args, **kwargs)
 
     def _may_not_run_again(self) -> bool:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -209,14 +211,14 @@ class Unit(CheckpointWrapper):
 
 
 class ContainerUnit(Unit):
-    """That of a module with a length, such as a Sequential."""
+    """A unit of a module with a length, such as a Sequential."""
 
     def __len__(self) -> int:
         return len(self._checkpoint_wrapped_module)
 
     def __bool__(self) -> bool:
-        inside: Any = self._checkpoint_wrapped_module
-        return bool(inside)
+        inner: Any = self._checkpoint_wrapped_module
+        return bool(inner)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._checkpoint_wrapped_module)
@@ -226,18 +228,18 @@ class ContainerUnit(Unit):
 
 
 def _is_exporting() -> bool:
-    # What torch.compiler.is_exporting() returns, which not every PyTorch has, and which
-    # some take for true under torch.compile.
+    # torch.compiler.is_exporting() returns this flag, but not every PyTorch has that function,
+    # and in some it is true under torch.compile.
     return bool(getattr(torch.compiler, "_is_exporting_flag", False))
 
 
 class CheckpointOfUnit:
-    """What calls the module of a unit. A copy of it, or one that was pickled, is made
-    anew from the plan: what it remembers of calls is its own."""
+    """The function that calls the module of a unit. A copy, or one that was pickled, is made
+    anew from the plan: it remembers only its own calls."""
 
-    def __init__(self, planned: PlannedModule, strict: bool, traffic: Traffic | None) -> None:
-        self._made_of = (planned, strict, traffic)
-        self.function = _checkpoint_fn(planned, strict, traffic)
+    def __init__(self, unit_plan: PlannedModule, strict: bool, traffic: Traffic | None) -> None:
+        self._made_of = (unit_plan, strict, traffic)
+        self.function = _checkpoint_fn(unit_plan, strict, traffic)
 
     def __reduce__(self) -> Any:
         return CheckpointOfUnit, self._made_of
@@ -253,8 +255,8 @@ def is_idle(module: torch.nn.Module) -> bool:
 
 def inside_of(module: torch.nn.Module) -> torch.nn.Module:
     while isinstance(module, Unit) and is_idle(module) and not _carries_more(module):
-        inside: torch.nn.Module = module._checkpoint_wrapped_module
-        module = inside
+        inner: torch.nn.Module = module._checkpoint_wrapped_module
+        module = inner
     return module
 
 
@@ -279,17 +281,17 @@ def wrapped_in(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _checkpoint_fn(
-    planned: PlannedModule, strict: bool, traffic: Traffic | None
+    unit_plan: PlannedModule, strict: bool, traffic: Traffic | None
 ) -> Callable[..., Any]:
-    refuse_part(planned)
-    if planned.operators:
-        return checkpoint_of(planned.fqn, planned.operators, strict, traffic)
-    return whole_checkpoint_of(planned.fqn, traffic)
+    refuse_part(unit_plan)
+    if unit_plan.operators:
+        return checkpoint_of(unit_plan.fqn, unit_plan.operators, strict, traffic)
+    return whole_checkpoint_of(unit_plan.fqn, traffic)
 
 
-def refuse_part(planned: PlannedModule) -> None:
-    if not planned.operators and planned.discard_ratio < 1:
+def refuse_part(unit_plan: PlannedModule) -> None:
+    if not unit_plan.operators and unit_plan.discard_ratio < 1:
         raise AcplanError(
-            f"plan: {planned.fqn} is to discard a part, and the plan does not say "
+            f"plan: {unit_plan.fqn} is to discard a part, and the plan does not say "
             "which operators: plan with granularity operator"
         )

@@ -8,7 +8,7 @@ import torch
 from torch.utils import checkpoint
 
 from acplan._apply.tape import Tape
-from acplan._base.call_arguments import copied
+from acplan._base.call_arguments import copy_of
 from acplan._base.stand_ins import (
     StandIn,
 )
@@ -17,11 +17,11 @@ from acplan._base.torchscript import Ending, endings_kept
 if TYPE_CHECKING:
     from acplan._apply.recompute_mode import Recomputation
 
-# For what autograd saves, and to hand it out.
+# A hook for a tensor that autograd saves, and one that returns the tensor.
 Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]
-# By which PyTorch tells hooks of checkpoints from others, from 2.14 on.
+# Attributes by which PyTorch tells hooks of checkpoints from others, from 2.14 on.
 _OF_CHECKPOINTS = ("_checkpoint_internal", "_user_hooks")
-# Of backward passes that share what runs again; older versions of PyTorch have none.
+# A group of backward passes that share what runs again; older versions of PyTorch have none.
 _GROUP = getattr(checkpoint, "GraphExecGroup", None)
 
 
@@ -29,8 +29,8 @@ CAN_TELL_HOOKS = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
 
 
 class StartAgain(Ending):
-    """A recomputation runs other operators than forward did, and results have been
-    skipped that it may need: all of it is to run."""
+    """A recomputation runs other operators than forward did, and results have been skipped that
+    it may need: all operators have to run."""
 
     def __init__(self, recomputation: "Recomputation") -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class StartAgain(Ending):
 
 
 def run(module: Callable[..., Any], tape: Tape, /, *args: Any, **kwargs: Any) -> Any:
-    """Calls a module, in forward and again. It begins anew at most once."""
+    """Runs a module, in forward and again. It begins anew at most once."""
     try:
         with _asking_again(tape):
             return module(*args, **kwargs)
@@ -52,8 +52,8 @@ def run(module: Callable[..., Any], tape: Tape, /, *args: Any, **kwargs: Any) ->
 
 @contextlib.contextmanager
 def _asking_again(tape: Tape) -> Iterator[None]:
-    """In forward, puts hooks on top of the checkpoint's that make what backward asks for
-    and the plan skips."""
+    """Pushes, in forward, hooks on top of the checkpoint's that make the tensors for which
+    backward asks although the plan skips them."""
     hooks = top_hooks() if tape.is_open else None
     if hooks is None:
         yield
@@ -66,26 +66,27 @@ def _asking_again(tape: Tape) -> Iterator[None]:
 
 
 def top_hooks() -> Hooks | None:
-    """Of saved-tensor hooks the last ones. Older versions of PyTorch do not tell them."""
+    """Returns the last saved-tensor hooks. Older versions of PyTorch have no function for
+    that."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return top(True) if top else None
 
 
-def copy_marks(of: Any, to: Any) -> None:
-    """Marks a hook as a checkpoint's where the one that it stands for is marked so."""
+def copy_marks(source: Any, target: Any) -> None:
+    """Marks a hook as a checkpoint's if the hook that it replaces is marked so."""
     for name in _OF_CHECKPOINTS:
-        if hasattr(of, name):
-            setattr(to, name, getattr(of, name))
+        if hasattr(source, name):
+            setattr(target, name, getattr(source, name))
 
 
 def making_all(tape: Tape, hooks: Hooks) -> Hooks:
-    """Returns the hooks of a checkpoint, for a unit that skips. Where backward asks for more
-    than in the trace, as for the gradient of an input, or for a second one, what it is given is
-    a stand-in: then the unit runs once more, and skips nothing."""
+    """Returns the hooks of a checkpoint for a unit that skips. If backward asks for more than
+    in the trace, such as the gradient of an input, or a second gradient, it would get a
+    stand-in: then the unit runs once more, and skips nothing."""
     save, unsave = hooks
 
-    def unpack(held: Any) -> torch.Tensor:
-        tensor: torch.Tensor = unsave(held)
+    def unpack(packed: Any) -> torch.Tensor:
+        tensor: torch.Tensor = unsave(packed)
         if not isinstance(tensor, StandIn) or tape.is_strict or _GROUP is None:
             return tensor
         if tape.tell is not None:
@@ -93,7 +94,7 @@ def making_all(tape: Tape, hooks: Hooks) -> Hooks:
                 "backward asks for more than in the trace (a gradient of an input, or a "
                 "second one): all of it runs again"
             )
-        # To PyTorch it is a pass of its own, in which nothing has run again yet.
+        # For PyTorch this is a pass of its own, in which nothing has run again yet.
         task = torch._C._current_graph_task_id()
         if tape.again is None or tape.again[0] != task:
             tape.again = (task, _GROUP())
@@ -101,7 +102,7 @@ def making_all(tape: Tape, hooks: Hooks) -> Hooks:
         group = torch._C._get_graph_exec_group()
         torch._C._set_graph_exec_group(tape.again[1])
         try:
-            return unsave(held)
+            return unsave(packed)
         finally:
             torch._C._set_graph_exec_group(group)
 
@@ -109,21 +110,21 @@ def making_all(tape: Tape, hooks: Hooks) -> Hooks:
 
 
 class Call:
-    """A module, called with what its caller gave, and from then on with copies of what it
-    is called with (_base/call_arguments.py). Where an exception left it in forward, one such
-    leaves it when it runs again, and nobody hears of it."""
+    """A module that is called with the caller's own arguments first, and from then on with
+    copies of the arguments (_base/call_arguments.py). If an exception left the call in forward,
+    such an exception leaves it when it runs again, and is suppressed."""
 
     def __init__(
         self, module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._module = module
-        # Let go of when it is called.
+        # They are released when the module is called.
         self._first: Any = (args, kwargs)
         self._left_by: tuple[type[BaseException], ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._first is None:
-            return self._again(*copied((args, kwargs)))
+            return self._run_again(*copy_of((args, kwargs)))
         (args, kwargs), self._first = self._first, None
         try:
             return self._module(*args, **kwargs)
@@ -133,7 +134,7 @@ class Call:
                 raise Stopped(error) from None
             raise
 
-    def _again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _run_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             with endings_kept():
                 self._module(*args, **kwargs)
@@ -144,8 +145,8 @@ class Call:
 
 
 class Stopped(Exception):
-    """In place of StopIteration, which does not leave the generators that checkpoints are
-    made of."""
+    """An exception in place of StopIteration, which cannot leave the generators of which
+    checkpoints are made."""
 
     def __init__(self, error: StopIteration) -> None:
         super().__init__()
@@ -153,11 +154,11 @@ class Stopped(Exception):
 
 
 class _End(Ending):
-    """In place of the exception by which PyTorch ends a recomputation that has made all that
-    is needed: one that modules do not catch as an error of their own, of which they would
+    """An exception in place of the one by which PyTorch ends a recomputation that has made all
+    that is needed. Modules do not catch it like an error of their own, after which they would
     go on with something else."""
 
 
 checkpoint._StopRecomputationError = _End  # type: ignore[misc, assignment]
-# What ends a recomputation, or begins it again, and is no end of the module's.
+# Exceptions that end a recomputation, or begin it again, and are no exceptions of the module's.
 ENDS = (StartAgain, _End)

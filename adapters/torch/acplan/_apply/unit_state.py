@@ -1,23 +1,23 @@
-"""The Python state of a unit, which is put back for its recomputation.
+"""The Python state of a unit, which is restored for its recomputation.
 
-A module's code may read and change more than tensors in place: attributes of its modules
-and the objects, lists and dictionaries in them, buffers that are given another tensor,
-variables of closures and of the file that the code is in, and the random states of Python
-and NumPy. If that code runs once more, it must read what it read in forward, and nothing
-of what it changes may be seen afterwards.
+A module's code may read and change more than tensors in place: attributes of its modules and
+the objects, lists and dictionaries in them, buffers that are given another tensor, variables of
+closures and of the file that the code is in, and the random states of Python and NumPy. If that
+code runs once more, it must read what it read in forward, and none of its changes may be seen
+afterwards.
 
-`UnitState` notes all of it by identity when a call of a unit begins. For the recomputation
-it puts every value back, and at the end what was there before the recomputation. So the
-code runs on the state of its own call whatever other calls, other modules or the training
-loop have changed since, and a change happens once. Tensors that operators of the call have
-read are held until the unit has run again; it is the same tensor object, so changes *in* it
-are for _apply/outside_memory.py. Tensors that it has not read are not held: an attribute that
-is only written to, the last attention map say, keeps no memory.
+`UnitState` notes all of it by identity when a call of a unit begins. For the recomputation it
+restores every value, and at the end it restores the values from before the recomputation. So
+the code runs on the state of its own call, whatever other calls, other modules or the training
+loop have changed since, and a change happens once. Tensors that operators of the call have read
+are held until the unit has run again; it is the same tensor object, so changes *in* it are for
+_apply/outside_memory.py. Tensors that the call has not read are not held: an attribute that is
+only written to, such as the last attention map, keeps no memory.
 
-What is noted is found by a walk from the modules, through what belongs to the user: not
-through objects of PyTorch and of other libraries in `_LIBRARIES`, which keep accounts of
-their own (sharding, hooks that move weights), and not through parameters, which autograd
-watches. Attributes of modules are noted whoever wrote the class.
+The state is found by a walk from the modules, through things that belong to the user: not
+through objects of PyTorch and of other libraries in `_LIBRARIES`, which keep accounts of their
+own (sharding, hooks that move weights), and not through parameters, which autograd watches.
+Attributes of modules are noted for every class, also of libraries.
 """
 
 import builtins
@@ -42,21 +42,21 @@ _LIBRARIES = frozenset(
     "lightning logging multiprocessing numpy peft pytorch_lightning queue re threading "
     "torch torchao transformer_engine transformers triton typing weakref".split()
 )
-# Nothing of these can change.
+# Objects of these classes cannot change.
 _ATOMS = frozenset(
     [int, float, bool, str, bytes, complex, type(None), type, types.ModuleType, range]
     + [torch.dtype, torch.device, torch.Size]
     + [types.BuiltinFunctionType, types.MethodType, property, Ellipsis.__class__]
 )
-# The walk ends where things are no state but data: it goes through the elements of
-# containers up to the first length, notes containers up to the second one, and goes so
-# deep, and to so many things.
+# The walk ends where things are data rather than state. These limits are, in this order: the
+# length up to which it goes through the elements of containers, the length up to which it notes
+# containers, its depth, and the number of things.
 _MOST_WALKED = 256
 _MOST_NOTED = 1 << 15
 _MOST_DEPTH = 4
 _MOST_THINGS = 1 << 12
 _OF_GLOBALS = frozenset(["LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"])
-# nn.Module's own, none of which forward changes.
+# The attributes of nn.Module itself, none of which forward changes.
 _OF_MODULES = frozenset(torch.nn.Module().__dict__) - {"training"}
 
 Noted = tuple[Any, Any, Callable[[Any, Any], None]]
@@ -65,7 +65,7 @@ _Weak = tuple[Any, _Before, Any, weakref.ref[torch.Tensor]]
 
 
 class UnitState:
-    """The state that some modules read, as it is when this is made."""
+    """The state that some modules read, as it is when this object is made."""
 
     __slots__ = ("_noted", "_optimized", "_present", "_weak", "statistics", "tensors")
 
@@ -76,11 +76,11 @@ class UnitState:
         self._noted = walk.noted
         self._present: list[Noted] | None = None
         self._optimized = False
-        # Noted tensors that the call has not read, by memory.
+        # Noted tensors that the call has not read, indexed by memory.
         self._weak: dict[int, list[_Weak]] = {}
         # The memory of running statistics.
         self.statistics: set[int | None] = set()
-        # Those that it has read.
+        # The tensors that the call has read.
         self.tensors: list[torch.Tensor] = []
         for thing, before, key in walk.places:
             tensor = before[key]
@@ -88,7 +88,7 @@ class UnitState:
             if key in STATISTICS:
                 self.statistics.add(memory)
             if memory is None or tensor.device.type == "cpu":
-                # Nobody sees whether Python reads it, by tolist() say.
+                # Nothing shows whether Python reads it, by tolist() for example.
                 self.tensors.append(tensor)
                 continue
             place = (thing, before, key, weakref.ref(tensor))
@@ -105,34 +105,36 @@ class UnitState:
                 self.tensors.append(tensor)
 
     def hold_all(self) -> None:
-        """Holds all, where nobody sees what the call reads."""
+        """Holds all noted tensors, as it is not known which ones the call reads."""
         for memory in [*self._weak]:
             self.hold(memory)
 
     def put_back(self) -> None:
-        """Makes everything what it was when this was made. The first call remembers what
-        it is at present, for `restore`."""
+        """Restores the state from when this object was made. The first call remembers the
+        present state, for `restore`."""
         weak = [place for places in self._weak.values() for place in places]
         for thing, before, key, ref in weak:
             tensor = ref()
             if tensor is None:
-                # Nobody reads it: what is there now is as good.
+                # Nobody reads it: the current tensor is as good.
                 is_mapping = isinstance(thing, dict) and key in thing
                 tensor = dict.__getitem__(thing, key) if is_mapping else torch.empty(0)
             before[key] = tensor
         if self._present is None:
             self._optimized = stop_optimizing()
-            self._present = [(thing, _COPIES[put](thing), put) for thing, _, put in self._noted]
-        for thing, before, put in self._noted:
-            put(thing, before)
+            self._present = [
+                (thing, _COPIES[setter](thing), setter) for thing, _, setter in self._noted
+            ]
+        for thing, before, setter in self._noted:
+            setter(thing, before)
 
     def restore(self) -> None:
-        """Makes everything what it was at the first call of `put_back`."""
+        """Restores the state from the first call of `put_back`."""
         present, self._present = self._present, None
         if present is not None:
             let_optimize(self._optimized)
-        for thing, before, put in reversed(present or ()):
-            put(thing, before)
+        for thing, before, setter in reversed(present or ()):
+            setter(thing, before)
         for places in self._weak.values():
             for _, unread, key, _ in places:
                 unread[key] = None
@@ -141,9 +143,9 @@ class UnitState:
 class _Walk:
     def __init__(self) -> None:
         self.noted: list[Noted] = [(random, random.getstate(), _put_random)]
-        # Where tensors are: in which thing, in what is noted of it, and by which key.
+        # The places of tensors: the thing, what is noted of it, and the key.
         self.places: list[tuple[Any, _Before, Any]] = []
-        self._seen: set[int] = set()
+        self._visited: set[int] = set()
         self._uses_numpy = False
 
     def add_module(self, module: torch.nn.Module) -> None:
@@ -154,7 +156,7 @@ class _Walk:
             self.places += [(own, own, n) for n, p in own.items() if p is not None]
             return
         if module._parameters:
-            # They are not put back, only watched.
+            # They are not restored, only watched.
             own = dict(module._parameters)
             self.places += [(own, own, n) for n, p in own.items() if p is not None]
         if module._buffers:
@@ -187,23 +189,23 @@ class _Walk:
                 (thing, before, key) for key, v in pairs if isinstance(v, torch.Tensor)
             ]
 
-    def _note(self, thing: Any, before: Any, put: Callable[[Any, Any], None]) -> None:
-        self._seen.add(id(thing))
-        self.noted.append((thing, before, put))
+    def _note(self, thing: Any, before: Any, setter: Callable[[Any, Any], None]) -> None:
+        self._visited.add(id(thing))
+        self.noted.append((thing, before, setter))
 
     def _add(self, thing: Any, depth: int) -> None:
         kind = type(thing)
-        if kind in _ATOMS or id(thing) in self._seen or depth > _MOST_DEPTH:
+        if kind in _ATOMS or id(thing) in self._visited or depth > _MOST_DEPTH:
             return
         if len(self.noted) > _MOST_THINGS:
             return
         if isinstance(thing, (torch.nn.Module, torch.Tensor, type)):
             return
         if kind is types.FunctionType:
-            self._seen.add(id(thing))
+            self._visited.add(id(thing))
             self._add_function(thing, depth)
         elif isinstance(thing, functools.partial):
-            self._seen.add(id(thing))
+            self._visited.add(id(thing))
             self._add_each((thing.func, *thing.args, *thing.keywords.values()), depth)
         elif kind is types.MethodType:
             self._add(thing.__self__, depth)
@@ -211,12 +213,12 @@ class _Walk:
             self._add_object(thing, depth)
 
     def _add_object(self, thing: Any, depth: int) -> None:
-        for base, put in _CONTAINERS:
+        for base, setter in _CONTAINERS:
             if not isinstance(thing, base):
                 continue
             length = base.__len__(thing)
             if length <= _MOST_NOTED:
-                self._note(thing, _COPIES[put](thing), put)
+                self._note(thing, _COPIES[setter](thing), setter)
                 self._note_places(self.noted[-1])
             if length <= _MOST_WALKED:
                 is_mapping = isinstance(thing, dict)
@@ -225,7 +227,7 @@ class _Walk:
             break
         else:
             if isinstance(thing, tuple):
-                self._seen.add(id(thing))
+                self._visited.add(id(thing))
                 self._add_each(tuple.__iter__(thing), depth)
         if _is_of_library(type(thing)):  # type: ignore[arg-type]
             self._add_of_numpy(thing)
@@ -233,8 +235,8 @@ class _Walk:
         if isinstance(thing, random.Random):
             self._note(thing, thing.getstate(), _put_random)
         attributes = _attributes_of(thing)
-        if attributes is not None and id(attributes) not in self._seen:
-            self._seen.add(id(thing))
+        if attributes is not None and id(attributes) not in self._visited:
+            self._visited.add(id(thing))
             self._note(attributes, dict(attributes), _put_in_dict)
             self._note_places(self.noted[-1])
             self._add_each([*attributes.values()], depth)
@@ -260,7 +262,7 @@ class _Walk:
         for code in _variables_of(function):
             self._add_variables(code)
         for cell in function.__closure__ or ():
-            if id(cell) in self._seen:
+            if id(cell) in self._visited:
                 continue
             try:
                 value = cell.cell_contents
@@ -275,7 +277,7 @@ class _Walk:
             self._uses_numpy = True
             of_numpy: Any = sys.modules["numpy"].random.mtrand._rand
             self._note(of_numpy, of_numpy.get_state(), _put_state)
-        if not code.names or id(code) in self._seen:
+        if not code.names or id(code) in self._visited:
             return
         before = _variables(code)
         self._note(code, before, _put_variables)
@@ -312,7 +314,7 @@ def _is_variable(space: dict[str, Any], name: str) -> bool:
 @functools.cache
 def _code_of(kind: type) -> tuple[_Code, ...]:
     """Returns the variables that the methods of a module's class name."""
-    found: list[_Code] = []
+    codes: list[_Code] = []
     for base in kind.__mro__:
         if base is torch.nn.Module or _is_of_library(base):
             continue
@@ -320,34 +322,35 @@ def _code_of(kind: type) -> tuple[_Code, ...]:
             function = getattr(value, "__func__", value)
             function = getattr(function, "__wrapped__", function)
             if isinstance(function, types.FunctionType):
-                found += _variables_of(function)
-    return tuple(found)
+                codes += _variables_of(function)
+    return tuple(codes)
 
 
 _KNOWN_CODE: dict[types.CodeType, tuple[_Code, ...]] = {}
 
 
 def _variables_of(function: types.FunctionType) -> tuple[_Code, ...]:
-    """Returns those that a function names, and the functions of its file that it names."""
-    known = _KNOWN_CODE.get(function.__code__)
-    if known is not None:
-        return known
+    """Returns the variables that a function, and the functions of its file that it names,
+    name."""
+    known_codes = _KNOWN_CODE.get(function.__code__)
+    if known_codes is not None:
+        return known_codes
     space = function.__globals__
     if str(space.get("__name__", "")).partition(".")[0] in _LIBRARIES:
         return _KNOWN_CODE.setdefault(function.__code__, ())
-    left, seen, names = [function.__code__], set(), set()
-    while left:
-        code = left.pop()
-        if code in seen:
+    pending, visited, names = [function.__code__], set(), set()
+    while pending:
+        code = pending.pop()
+        if code in visited:
             continue
-        seen.add(code)
+        visited.add(code)
         own = {i.argval for i in dis.get_instructions(code) if i.opname in _OF_GLOBALS}
         names |= own
-        left += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-        called = (space.get(name) for name in own)
-        left += [
+        pending += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+        functions = (space.get(name) for name in own)
+        pending += [
             f.__code__
-            for f in called
+            for f in functions
             if isinstance(f, types.FunctionType) and f.__globals__ is space
         ]
     return _KNOWN_CODE.setdefault(function.__code__, (_Code(space, names),))
@@ -447,7 +450,7 @@ _CONTAINERS: tuple[tuple[Any, Callable[[Any, Any], None]], ...] = (
     (collections.deque, _put_in_deque),
     (set, _put_in_set),
 )
-# What is noted of a thing, by what puts it back.
+# Functions that note a thing, by the function that restores it.
 _COPIES: dict[Any, Callable[[Any], Any]] = {
     _put_in_dict: dict.copy,
     _put_training: lambda attributes: attributes["training"],

@@ -1,4 +1,4 @@
-"""What all rooms use: errors, the program, tensors, operators, parts of objects.
+"""The code that all rooms use: errors, the program, tensors, operators, parts of objects.
 
-It knows PyTorch alone. Start with tensors.py and operators.py.
+This room knows PyTorch alone. Start with tensors.py and operators.py.
 """

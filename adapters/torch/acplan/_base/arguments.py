@@ -1,4 +1,4 @@
-"""What callers give wrongly, said in one line before any work is done."""
+"""Checks of arguments: a wrong one is reported in one line before any work is done."""
 
 import operator
 from collections.abc import Mapping
@@ -10,20 +10,22 @@ from acplan._base.errors import AcplanError
 
 
 def require_module(model: Any, name: str = "model") -> None:
-    """Raises AcplanError for what is no torch.nn.Module."""
+    """Raises AcplanError if `model` is not a torch.nn.Module."""
     if not isinstance(model, torch.nn.Module):
         raise AcplanError(f"{name}: expected a module, found {type(model).__name__}")
 
 
-def require_function(value: Any, name: str, of: str) -> None:
-    """Raises AcplanError for what is given and cannot be called; `of` says of what it is
-    a function."""
+def require_function(value: Any, name: str, argument: str) -> None:
+    """Raises AcplanError if `value` is given and cannot be called. The message says that a
+    function of `argument` was expected."""
     if value is not None and not callable(value):
-        raise AcplanError(f"{name}: expected a function of {of}, found {type(value).__name__}")
+        raise AcplanError(
+            f"{name}: expected a function of {argument}, found {type(value).__name__}"
+        )
 
 
 def require_mapping(value: Any, name: str) -> None:
-    """Raises AcplanError for what has no names of inputs."""
+    """Raises AcplanError if `value` is not a mapping whose keys are names of inputs."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise AcplanError(
             f"{name}: expected a dict of inputs by name, found {type(value).__name__}"
@@ -31,8 +33,8 @@ def require_mapping(value: Any, name: str) -> None:
 
 
 def require_attributes(value: Any, name: str, kind: str, attributes: str) -> None:
-    """Raises AcplanError for what is not what others call a `kind`: it lacks one of these
-    attributes, which are separated by spaces."""
+    """Raises AcplanError if `value` is not what others call a `kind`: it is a module, or lacks
+    one of these attributes, which are separated by spaces."""
     if isinstance(value, torch.nn.Module) or not all(
         hasattr(value, attribute) for attribute in attributes.split()
     ):
@@ -40,7 +42,8 @@ def require_attributes(value: Any, name: str, kind: str, attributes: str) -> Non
 
 
 def whole_number(value: Any, name: str, least: int) -> int:
-    """Returns the number; raises AcplanError for what is none, or less."""
+    """Returns `value` as an int. Raises AcplanError if it is not a whole number, or less than
+    `least`."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -1,16 +1,17 @@
-"""What a call is given, as it is when the call is made.
+"""Copies of a call's arguments, as they are when the call is made.
 
-A unit runs its module again in backward, and the caller may have changed what it gave by
-then: a list that grows with each layer, a dictionary that is filled, an object of its own
-whose attributes are set. So the recomputation is given copies: of lists, tuples, dictionaries,
-sets and deques, of classes derived from them, and of objects of classes written in Python,
-down to what holds nothing more. Tensors, modules, functions and classes are themselves, as
-are objects that cannot be made without calling their class, that are released (`__del__`),
-or that belong to PyTorch or to other threads.
+A unit runs its module again in backward, and by then the caller may have changed the arguments:
+a list that grows with each layer, a dictionary that is filled, an object of its own whose
+attributes are set. So the recomputation is given copies of lists, tuples, dictionaries, sets
+and deques, of classes derived from them, and of objects of classes written in Python, at every
+depth. Tensors, modules, functions and classes are not copied, nor are objects that cannot be
+made without calling their class, that are released (`__del__`), or that belong to PyTorch or to
+other threads.
 
-Forward itself is given what its caller gave, so that what it writes there is seen; each
-recomputation has a copy of its own, so that nothing is written twice. Copies hold the tensors
-of the call alone, and not those that are added later: the memory is that of the trace.
+Forward itself is given the caller's own objects, so that the caller sees what forward writes to
+them; each recomputation has a copy of its own, so that nothing is written twice. Copies hold
+the tensors of the call alone, and not those that are added later: the memory is that of the
+trace.
 """
 
 import collections
@@ -30,7 +31,8 @@ from acplan._base.object_parts import (
     slots_filled,
 )
 
-# Of one container; longer ones are copied, and what they hold is not looked into.
+# The most elements of a container that are copied. A longer container is copied, its elements
+# are not.
 _MOST_ELEMENTS = 4096
 Change = Callable[[Any], Any]
 _PLAIN = frozenset(
@@ -44,21 +46,21 @@ _THEMSELVES = (
 
 
 def holds_nothing(args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Returns whether all arguments are tensors, numbers and the like, of which there is
-    nothing to copy. By far the most calls are."""
-    given = (*args, *kwargs.values())
-    return _PLAIN.issuperset(map(type, given))
+    """Returns whether all arguments are tensors, numbers and the like, which need no copy. This
+    is so for nearly all calls."""
+    values = (*args, *kwargs.values())
+    return _PLAIN.issuperset(map(type, values))
 
 
-def copied(given: Any) -> Any:
-    return Copies().of(given)
+def copy_of(value: Any) -> Any:
+    return Copies().copy_of(value)
 
 
-def tensors_given(*given: Any) -> list[torch.Tensor]:
-    """Returns those that a call holds as long as it may run again, each once."""
+def tensors_given(*values: Any) -> list[torch.Tensor]:
+    """Returns the tensors that a call holds as long as it may run again, each once."""
     copies = Copies()
-    for value in given:
-        copies.of(value)
+    for value in values:
+        copies.copy_of(value)
     return copies.tensors
 
 
@@ -67,73 +69,77 @@ def _same(thing: Any) -> Any:
 
 
 class Copies:
-    """Of several values that may have things in common, and the tensors in them. In copies
-    `of_tensor` says what stands for a tensor, and `of_other` for what cannot be copied."""
+    """Copies of several values that may have things in common, and the tensors in these values.
+    In the copies, `of_tensor` returns what replaces a tensor, and `of_other` what replaces a
+    thing that cannot be copied."""
 
     def __init__(self, of_tensor: Change = _same, of_other: Change = _same) -> None:
         self.tensors: list[torch.Tensor] = []
         self._of_tensor = of_tensor
         self._of_other = of_other
-        # What a thing became, by its id, which it keeps as it is held.
-        self._made: dict[int, tuple[Any, Any]] = {}
+        # A thing and its copy, indexed by the thing's id, which stays valid as the thing is
+        # held.
+        self._copies_by_id: dict[int, tuple[Any, Any]] = {}
 
-    def of(self, thing: Any) -> Any:
+    def copy_of(self, thing: Any) -> Any:
         kind = type(thing)
         if issubclass(kind, torch.Tensor):
-            if id(thing) not in self._made:
-                self._made[id(thing)] = (thing, self._of_tensor(thing))
+            if id(thing) not in self._copies_by_id:
+                self._copies_by_id[id(thing)] = (thing, self._of_tensor(thing))
                 self.tensors.append(thing)
-            return self._made[id(thing)][1]
+            return self._copies_by_id[id(thing)][1]
         if kind in _PLAIN or issubclass(kind, _THEMSELVES):
             return thing
         if kind is weakref.ref:
-            # A part that knows what it is of knows the copy.
-            of = self._made.get(id(thing()))
-            return thing if of is None else weakref.ref(of[1])
-        if id(thing) not in self._made:
-            made = _new(thing)
-            self._made[id(thing)] = (thing, made)
-            made = self._filled(thing, made)
-            self._made[id(thing)] = (thing, made)
-        return self._made[id(thing)][1]
+            # A part that refers to its whole refers to the copy of it.
+            entry = self._copies_by_id.get(id(thing()))
+            return thing if entry is None else weakref.ref(entry[1])
+        if id(thing) not in self._copies_by_id:
+            copy = _new(thing)
+            self._copies_by_id[id(thing)] = (thing, copy)
+            copy = self._filled(thing, copy)
+            self._copies_by_id[id(thing)] = (thing, copy)
+        return self._copies_by_id[id(thing)][1]
 
-    def _filled(self, thing: Any, made: Any) -> Any:
-        """Returns the copy, with what it holds; the thing itself where there is none."""
+    def _filled(self, thing: Any, copy: Any) -> Any:
+        """Returns the copy, filled with copies of what `thing` holds, or `thing` itself if it
+        cannot be copied."""
         if is_a(thing, tuple):
-            made = self._tuple(thing)
-        elif made is thing:
+            copy = self._tuple(thing)
+        elif copy is thing:
             return self._of_other(thing)
         elif is_a(thing, dict):
             kind: Any = _base(thing, _DICTIONARIES)
             keep = dict.__len__(thing) > _MOST_ELEMENTS
             for key, value in [*dict.items(thing)]:
-                kind.__setitem__(made, key, value if keep else self.of(value))
+                kind.__setitem__(copy, key, value if keep else self.copy_of(value))
         elif (elements := elements_of(thing)) is not None:
             kind = _base(thing, _SEQUENCES)
             if len(elements) <= _MOST_ELEMENTS and not is_a(thing, set):
-                elements = [self.of(element) for element in elements]
-            (kind.update if kind is set else kind.extend)(made, elements)
-        if made is not thing:
-            self._fill_attributes(thing, made)
-        return made
+                elements = [self.copy_of(element) for element in elements]
+            (kind.update if kind is set else kind.extend)(copy, elements)
+        if copy is not thing:
+            self._fill_attributes(thing, copy)
+        return copy
 
     def _tuple(self, thing: Any) -> Any:
-        """Another one only where something in it is: nobody can change a tuple."""
+        """Returns a new tuple only if the copy of an element is a new object: nobody can change
+        a tuple."""
         before = elements_of(thing) or []
-        elements = [self.of(element) for element in before]
+        elements = [self.copy_of(element) for element in before]
         if all(new is old for new, old in zip(elements, before)):
             return thing
         try:
             return tuple.__new__(type(thing), elements)
-        except TypeError:  # as of what operators return, which is made in C
+        except TypeError:  # such as the results of operators, whose class is made in C
             return type(thing)(elements)
 
-    def _fill_attributes(self, thing: Any, made: Any) -> None:
-        attributes, own = attributes_of(thing), attributes_of(made)
+    def _fill_attributes(self, thing: Any, copy: Any) -> None:
+        attributes, own = attributes_of(thing), attributes_of(copy)
         if attributes is not None and own is not None:
-            own.update({name: self.of(value) for name, value in attributes.items()})
+            own.update({name: self.copy_of(value) for name, value in attributes.items()})
         for slot, value in slots_filled(thing).items():
-            slot.__set__(made, self.of(value))
+            slot.__set__(copy, self.copy_of(value))
 
 
 _DICTIONARIES = (collections.OrderedDict, dict)
@@ -145,33 +151,34 @@ def _base(thing: Any, kinds: tuple[type, ...]) -> Any:
 
 
 def _new(thing: Any) -> Any:
-    """Returns an empty one of its class, or itself where none can be made."""
+    """Returns an empty object of the same class, or `thing` itself if none can be made."""
     kind: Any = type(thing)
     base = _base(thing, (*_DICTIONARIES, *_SEQUENCES))
     try:
         if base is collections.deque:
-            made = base.__new__(kind)
-            collections.deque.__init__(made, (), thing.maxlen)
-            return made
+            copy = base.__new__(kind)
+            collections.deque.__init__(copy, (), thing.maxlen)
+            return copy
         if issubclass(kind, collections.defaultdict):
-            made = collections.defaultdict.__new__(kind)
-            collections.defaultdict.__init__(made, thing.default_factory)
-            return made
+            copy = collections.defaultdict.__new__(kind)
+            collections.defaultdict.__init__(copy, thing.default_factory)
+            return copy
         if base is not None:
             return base.__new__(kind)
         if not _is_of_its_users(thing, kind):
             return thing
         return object.__new__(kind)
-    except Exception:  # by whoever wrote the class
+    except Exception:  # raised by any code of the class's author
         return thing
 
 
-# What is released must not be twice, and what is called is code.
+# An object must not be released twice, and an object that is called is code.
 _NOT_COPIED = frozenset({"__del__", "__call__"})
 
 
 def _is_of_its_users(thing: Any, kind: type) -> bool:
-    """Returns whether it is an object of a class written in Python that only holds things."""
+    """Returns whether `thing` is an object of a class written in Python that only holds
+    things."""
     if any(not _NOT_COPIED.isdisjoint(vars(base)) for base in kind.__mro__):
         return False
     if is_of_others(thing):

@@ -2,10 +2,10 @@
 
 
 class AcplanError(RuntimeError):
-    """Something about the model, the plan or the machine that its user can mend.
+    """An error in the model, the plan or the machine that its user can mend.
 
-    `exit_code` is that of the program `acplan` (docs/command_line.md): 2 for bad
-    input, 3 where no plan fits, 4 where a limit came first.
+    `exit_code` is that of the program `acplan` (docs/command_line.md): 2 for bad input, 3 if no
+    plan fits, 4 if a limit came first.
     """
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
@@ -14,7 +14,7 @@ class AcplanError(RuntimeError):
 
 
 class DependsOnValues(AcplanError):
-    """What a model runs depends on values that were not computed."""
+    """The operators that a model runs depend on values that were not computed."""
 
 
 class PlanMismatchWarning(UserWarning):

@@ -10,7 +10,7 @@ def default_generator(device: torch.device) -> torch.Generator | None:
         return torch.default_generator
     of_type = getattr(getattr(torch, device.type, None), "default_generators", ())
     index = device.index or 0
-    found = of_type[index] if index < len(of_type) else None
-    # On fake tensors there may be no device, and nothing is drawn: what answers then is
-    # none of it.
-    return found if found is not None and found.device.type == device.type else None
+    generator = of_type[index] if index < len(of_type) else None
+    # On fake tensors there may be no device, and nothing is drawn: a generator of another kind
+    # of device is not this device's.
+    return generator if generator is not None and generator.device.type == device.type else None

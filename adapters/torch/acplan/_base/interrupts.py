@@ -1,10 +1,10 @@
-"""Signals wait while a model is not as its user left it.
+"""Holds signals back while a model is not in the state in which its user left it.
 
-Ctrl-C raises KeyboardInterrupt between any two instructions of Python, those included that
-put a model back: one that comes then would leave fake tensors in it. So while a step is
-traced, handlers of signals that Python code has set are called where the step can end as it
-does at any error, which is at its next operator, or at the end. A second Ctrl-C is not held
-back: who presses it wants to end what does not come to an operator.
+Ctrl-C raises KeyboardInterrupt between any two instructions of Python, also between those that
+put a model back: a KeyboardInterrupt there would leave fake tensors in the model. So while a
+step is traced, signal handlers that Python code has set are called only where the step can end
+as it does at any error, which is at its next operator, or at the end. A second Ctrl-C is not
+held back: a user who presses it wants to end code that comes to no operator.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ _SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 Handler = Callable[[int, FrameType | None], Any]
 
 
-class _Held:
-    """Of the main thread, the only one in which Python calls handlers."""
+class _HeldSignals:
+    """The signals that the main thread holds back. Python calls handlers in no other thread."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, Handler] = {}
-        self.came: list[tuple[int, FrameType | None]] = []
+        self.pending: list[tuple[int, FrameType | None]] = []
         self.is_holding = False
 
     def hold(self) -> None:
@@ -42,21 +42,21 @@ class _Held:
         self.is_holding = False
 
     def call(self) -> None:
-        """The handlers of those that came, of which one may raise."""
-        while self.came:
-            number, frame = self.came.pop(0)
+        """Runs the handlers of the signals that came. One of them may raise."""
+        while self.pending:
+            number, frame = self.pending.pop(0)
             handler = self.handlers.get(number) or signal.getsignal(number)
             if callable(handler):
                 handler(number, frame)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        is_second = any(number == signal.SIGINT == other for other, _ in self.came)
-        self.came.append((number, frame))
+        is_second = any(number == signal.SIGINT == other for other, _ in self.pending)
+        self.pending.append((number, frame))
         if is_second:
             self.call()
 
 
-_HELD = _Held()
+_HELD_SIGNALS = _HeldSignals()
 
 
 def _is_main() -> bool:
@@ -65,33 +65,35 @@ def _is_main() -> bool:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Until the end, or the next give_way(), no handler of a signal is called."""
-    if not _is_main() or _HELD.is_holding:
+    """Holds back the handlers of signals within the block, until its end or the next
+    give_way()."""
+    if not _is_main() or _HELD_SIGNALS.is_holding:
         yield
         return
     try:
-        _HELD.hold()
+        _HELD_SIGNALS.hold()
         yield
     finally:
-        _HELD.let_go()
-        _HELD.call()
+        _HELD_SIGNALS.let_go()
+        _HELD_SIGNALS.call()
 
 
 @contextlib.contextmanager
 def interrupted_as_ever() -> Iterator[None]:
-    """While it lasts, they are called at once."""
-    if not _is_main() or not _HELD.is_holding:
+    """Lets handlers of signals run at once within the block, after those of signals that came
+    before."""
+    if not _is_main() or not _HELD_SIGNALS.is_holding:
         yield
         return
-    _HELD.let_go()
+    _HELD_SIGNALS.let_go()
     try:
-        _HELD.call()
+        _HELD_SIGNALS.call()
         yield
     finally:
-        _HELD.hold()
+        _HELD_SIGNALS.hold()
 
 
 def give_way() -> None:
-    """Calls the handlers of signals that came meanwhile."""
-    if _HELD.came and _is_main():
-        _HELD.call()
+    """Runs the handlers of the signals that have been held back until now."""
+    if _HELD_SIGNALS.pending and _is_main():
+        _HELD_SIGNALS.call()

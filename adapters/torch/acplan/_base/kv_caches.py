@@ -1,12 +1,13 @@
-"""Caches of keys and values, of which transformers makes one in every step where
-`use_cache` is not said to be off.
+"""Caches of keys and values, of which transformers makes one in every step unless `use_cache`
+is off.
 
 A layer that runs again would find its own keys there and add them once more. transformers
-switches caches off where it checkpoints, and so do a plan and a trace: modules are told
-`use_cache=False` when they are called with gradients, by a hook, whoever says otherwise.
-Their configurations stay as they are, and are saved so; without gradients nothing is
-recomputed, and caches are what they are without a plan. What is given a cache by its caller
-all the same (prefixes that PEFT trains) is given a copy of it when it runs again, as it was.
+switches caches off if it checkpoints, and so do a plan and a trace: a hook passes
+`use_cache=False` to modules that are called with gradients, even if the caller passes another
+value. The modules' configurations stay unchanged, and are saved so; without gradients nothing
+is recomputed, and caches are the same as without a plan. If the caller passes a cache to a
+module all the same (prefixes that PEFT trains), the module runs again with a copy of the cache
+as it was in forward.
 """
 
 import contextlib
@@ -23,8 +24,8 @@ _SWITCH = "use_cache"
 def _without_cache(
     place: int, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Returns the hook: with gradients, the call is one without a cache. `place`: that of the
-    switch among arguments by position."""
+    """Returns the arguments of the call without a cache, or None for a call without gradients.
+    This is the hook. `place`: the place of the switch among arguments by position."""
     if not torch.is_grad_enabled():
         return None
     if 0 <= place < len(args):
@@ -37,8 +38,8 @@ def are_off(model: torch.nn.Module) -> bool:
 
 
 def switch_off(model: torch.nn.Module) -> None:
-    """From here on, modules of transformers make no caches where they have gradients,
-    until `switch_on`."""
+    """Lets modules of transformers make no caches in calls with gradients, until
+    `switch_on`."""
     for module in model.modules():
         place = _place_of_switch(module)
         if place is not None and not [*_hooks_of(module)]:
@@ -47,7 +48,7 @@ def switch_off(model: torch.nn.Module) -> None:
 
 
 def switch_on(model: torch.nn.Module) -> None:
-    """As it was; nothing where they are not off."""
+    """Removes the hooks of `switch_off`, if there are any."""
     for module in model.modules():
         for key in [*_hooks_of(module)]:
             del module._forward_pre_hooks[key]
@@ -56,7 +57,7 @@ def switch_on(model: torch.nn.Module) -> None:
 
 @contextlib.contextmanager
 def switched_off(model: torch.nn.Module) -> Iterator[None]:
-    """While it lasts; those that are off already stay off."""
+    """Switches caches off within the block. Caches that are off already stay off afterwards."""
     if are_off(model):
         yield
         return
@@ -68,14 +69,15 @@ def switched_off(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _hooks_of(module: torch.nn.Module) -> Iterator[int]:
-    """Yields the keys of the hook, of which a copy of a module has its own."""
+    """Yields the keys of the hook in this module; a copy of a module has a hook of its own."""
     for key, hook in module._forward_pre_hooks.items():
         if getattr(hook, "func", None) is _without_cache:
             yield key
 
 
 def _place_of_switch(module: torch.nn.Module) -> int | None:
-    """-1 for one by name alone; None for modules without a switch."""
+    """Returns the place of the switch among the arguments by position, -1 if it can be given by
+    name alone, or None for a module without a switch."""
     if not hasattr(getattr(module, "config", None), _SWITCH):
         return None
     try:

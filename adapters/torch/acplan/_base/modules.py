@@ -13,18 +13,20 @@ except ImportError:
 
 
 def borrows_parameters(module: torch.nn.Module) -> bool:
-    """Returns whether `torch.func.functional_call` has put tensors in the place of parameters,
-    of the module or of those inside. FSDP does so as well, and again in backward."""
+    """Returns whether `torch.func.functional_call` has replaced parameters of the module, or of
+    modules inside it, by tensors. FSDP replaces them as well, and again in backward, which does
+    not count."""
     if getattr(module, "_is_fsdp_managed_module", False):
         return False
     return any(
         value is not None and not isinstance(value, torch.nn.Parameter)
-        for inside in module.modules()
-        for value in inside._parameters.values()
+        for submodule in module.modules()
+        for value in submodule._parameters.values()
     )
 
 
 def class_name_of(module: torch.nn.Module) -> str:
-    """Returns the name of its class, be it sharded or not: fully_shard makes another one."""
+    """Returns the name of the module's class before sharding: fully_shard makes another
+    class."""
     classes = type(module).__mro__
     return next(c for c in classes if not issubclass(c, FSDPModule)).__name__

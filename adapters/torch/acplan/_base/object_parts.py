@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-# Elements that are looked at one by one; what is longer are data, of which the container
-# itself is noted.
+# The most elements that are looked at one by one. A longer container holds data, and only the
+# container itself is noted.
 MOST_ELEMENTS = 4096
 
 
-# Objects and functions of these are for other threads, or run the step rather than being
-# part of it.
+# Objects and functions of these modules are for other threads, or run the step rather than
+# being part of it.
 _OF_OTHERS = (
     "threading", "queue", "multiprocessing", "concurrent", "logging", "asyncio", "acplan",
     "torch._dynamo", "torch._inductor", "torch._functorch", "torch._guards", "torch.fx",
@@ -33,14 +33,15 @@ def is_of_others(thing: Any) -> bool:
 
 
 def is_a(thing: Any, kinds: type | tuple[type, ...]) -> bool:
-    """Asks the class alone: isinstance() asks the thing, too, of which it may be the proxy
-    of another one, or end with an error."""
+    """Returns whether the class of `thing` is one of `kinds`. isinstance() asks the object as
+    well, which may be the proxy of another object, or raise an error."""
     return issubclass(type(thing), kinds)
 
 
 def elements_of(thing: Any) -> list[Any] | None:
-    """Returns what a container holds, of dictionaries the values, as its base class has it:
-    classes derived from it may have no length, or count otherwise. None: it is no container."""
+    """Returns the elements of a container, for dictionaries the values, or None if `thing` is
+    not a container. It asks the base class: a derived class may have no length, or count
+    otherwise."""
     if is_a(thing, dict):
         return list(dict.values(thing))
     for kind in _SEQUENCES:
@@ -55,14 +56,15 @@ _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
 def attributes_of(thing: Any) -> dict[str, Any] | None:
     try:
         attributes = object.__getattribute__(thing, "__dict__")
-    except Exception:  # there is none, or its class says what it is
+    except Exception:  # there is none, or its class answers otherwise
         return None
     return attributes if type(attributes) is dict else None
 
 
 @functools.cache
 def slots_of(kind: type) -> tuple[types.MemberDescriptorType, ...]:
-    """Returns what reads and writes the attributes of classes with `__slots__`."""
+    """Returns the descriptors that read and write the attributes of a class with
+    `__slots__`."""
     return tuple(
         member
         for base in kind.__mro__
@@ -73,9 +75,9 @@ def slots_of(kind: type) -> tuple[types.MemberDescriptorType, ...]:
 
 
 def slots_filled(thing: Any) -> dict[types.MemberDescriptorType, Any]:
-    found = {}
+    values = {}
     kind: Any = type(thing)
     for slot in slots_of(kind):
         with contextlib.suppress(AttributeError):
-            found[slot] = slot.__get__(thing)
-    return found
+            values[slot] = slot.__get__(thing)
+    return values

@@ -10,13 +10,14 @@ from torch.utils import checkpoint
 
 from acplan._base.tensors import tensors_of
 
-# Of which autocast keeps some.
+# The operator that casts. Autocast keeps the results of some casts.
 CAST = torch.ops.aten._to_copy.default
-# A view of which neither schema nor autograd says that it is one. From PyTorch 2.15 on
-# linear layers return it, where a ReLU in place then writes to their product.
+# A view that neither its schema nor autograd declares as one. From PyTorch 2.15 on, linear
+# layers return it, and a ReLU in place then writes to their product.
 _UNNAMED_VIEW = torch.ops.aten._unsafe_view.default
-# A tensor of nothing, and what gives it other memory: the weights of recurrent modules are
-# put together so, and up to PyTorch 2.11 checkpoints hang on one what they are called with.
+# An operator that makes an empty tensor, and those that give it other memory: the weights of
+# recurrent modules are put together so, and up to PyTorch 2.11 a checkpoint attaches its
+# arguments to an empty tensor.
 EMPTY = torch.ops.aten.empty.memory_format
 _SETS_MEMORY = frozenset(
     [torch.ops.aten.set_.source_Storage] + [torch.ops.aten.set_.source_Storage_storage_offset]
@@ -28,10 +29,10 @@ _ONLY_SELF = ((0, "self"),)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Traits:
-    """What the modes need to know of an operator, whatever it is called with.
+    """The properties of an operator that the modes need, for any arguments.
 
-    is_view:    by its schema, and so by autograd.
-    only_shows: it reads nothing of the memory that it makes another tensor of.
+    is_view:    it is a view by its schema, and so for autograd.
+    only_shows: it reads nothing of the memory of which it makes another tensor.
     """
 
     is_ignored: bool
@@ -53,7 +54,7 @@ def traits_of(func: Any) -> Traits:
     arguments = schema.arguments if schema else ()
     names = [argument.name for argument in arguments]
     is_mutable = bool(schema and schema.is_mutable)
-    # What libraries register may draw without a tag that says so.
+    # Operators that libraries register may draw random numbers without a tag that says so.
     is_random = getattr(func, "namespace", "") not in ("aten", "prim", "prims") or (
         torch.Tag.nondeterministic_seeded in func.tags
     )
@@ -68,7 +69,7 @@ def traits_of(func: Any) -> Traits:
         is_cast=is_cast,
         is_view=is_view,
         only_shows=is_view or func is _UNNAMED_VIEW,
-        # Schemas do not always say that statistics are written to.
+        # Schemas do not always declare that statistics are written to.
         writes=is_mutable or "running_mean" in names,
         changes_shape=torch.Tag.inplace_view in getattr(func, "tags", ()),
         may_be_of_nothing=func is EMPTY or func in _SETS_MEMORY,
@@ -76,16 +77,17 @@ def traits_of(func: Any) -> Traits:
 
 
 def draws(traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Attention is tagged as random, and draws nothing where it drops nothing out."""
+    """Returns whether this call draws random numbers. Attention is tagged as random, and draws
+    none if its dropout is 0."""
     if not traits.is_random or traits.dropout_place < 0:
         return traits.is_random
-    given = args[traits.dropout_place :]
-    return bool(given[0] if given else kwargs.get("dropout_p"))
+    positional = args[traits.dropout_place :]
+    return bool(positional[0] if positional else kwargs.get("dropout_p"))
 
 
 def is_kept_cast(tensor: torch.Tensor) -> bool:
-    """Returns whether autocast keeps casts of it, so that the recomputation, which has no
-    such casts at hand, runs them when forward did not, or elsewhere."""
+    """Returns whether autocast keeps casts of this tensor. The recomputation does not have
+    these casts, and so runs casts that forward did not run, or runs them elsewhere."""
     return (
         tensor.is_leaf
         and tensor.requires_grad
@@ -95,7 +97,7 @@ def is_kept_cast(tensor: torch.Tensor) -> bool:
 
 
 def is_of_nothing(func: Any, args: Sequence[Any]) -> bool:
-    """Returns whether an operator makes a tensor of nothing, or gives one other memory. Neither
+    """Returns whether an operator makes an empty tensor, or gives one other memory. Neither
     computes anything, and policies see neither."""
     if func is EMPTY:
         return [*args[0]] == [0]
@@ -105,15 +107,15 @@ def is_of_nothing(func: Any, args: Sequence[Any]) -> bool:
 def statistics_of(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[torch.Tensor]:
-    """Returns the running statistics that a normalisation moves on. In training it only
-    writes to them, whatever its schema says."""
+    """Returns the running statistics that a normalisation updates. It writes to them only in
+    training, even if its schema says otherwise."""
     places = _places_of_statistics(func)
     if not places:
         return []
-    given = {name: args[k] if k < len(args) else kwargs.get(name) for k, name in places}
-    if any(given.get(name) is False for name in _IN_TRAINING):
+    arguments = {name: args[k] if k < len(args) else kwargs.get(name) for k, name in places}
+    if any(arguments.get(name) is False for name in _IN_TRAINING):
         return []
-    return [value for value in given.values() if isinstance(value, torch.Tensor)]
+    return [value for value in arguments.values() if isinstance(value, torch.Tensor)]
 
 
 @functools.cache
@@ -122,8 +124,8 @@ def _places_of_statistics(func: Any) -> tuple[tuple[int, str], ...]:
     names = [argument.name for argument in schema.arguments] if schema else []
     if STATISTICS[0] not in names:
         return ()
-    known = STATISTICS + _IN_TRAINING
-    return tuple((place, name) for place, name in enumerate(names) if name in known)
+    relevant = STATISTICS + _IN_TRAINING
+    return tuple((place, name) for place, name in enumerate(names) if name in relevant)
 
 
 @functools.cache
@@ -136,11 +138,11 @@ def _places_written(func: Any) -> tuple[tuple[int, str], ...]:
 
 
 def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Returns the tensors that an operator writes to in place, as its schema has it."""
+    """Returns the tensors that an operator writes to in place, according to its schema."""
     places = _places_written(func)
     if args and places == _ONLY_SELF and isinstance(args[0], torch.Tensor):
         return [args[0]]
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for place, name in places:
-        found += tensors_of(args[place] if place < len(args) else kwargs.get(name))
-    return found
+        tensors += tensors_of(args[place] if place < len(args) else kwargs.get(name))
+    return tensors

@@ -3,7 +3,7 @@
 import os
 import pathlib
 
-# As the frames of its functions name it: symbolic links are not resolved.
+# The folder as code objects of the package name it: symbolic links are not resolved.
 FOLDER = pathlib.Path(os.path.abspath(__file__)).parents[1]
 
 

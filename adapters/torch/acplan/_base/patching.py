@@ -1,5 +1,5 @@
-"""What stands in the place of functions of PyTorch in one thread: others, which may train
-or compile meanwhile, get PyTorch's own."""
+"""Replaces functions of PyTorch in one thread: other threads, which may train or compile
+meanwhile, get PyTorch's own."""
 
 import contextlib
 import functools
@@ -12,9 +12,9 @@ from typing import Any
 @contextlib.contextmanager
 def set_attribute(owner: Any, name: str, value: Any, create: bool = False) -> Iterator[None]:
     """Sets an attribute of a module, class or object within the block, for all threads. At the
-    end the owner's own attribute is what it was, or gone where it had none: what it inherits
-    is there again. Raises AttributeError where there is no such attribute, unless it is to
-    `create` one."""
+    end the owner's own attribute is restored, or removed if the owner had none, so that an
+    inherited one shows again. Raises AttributeError if there is no such attribute, unless
+    `create` allows a new one."""
     own = vars(owner)
     is_own = name in own
     if not is_own and not create:
@@ -30,29 +30,32 @@ def set_attribute(owner: Any, name: str, value: Any, create: bool = False) -> It
             delattr(owner, name)
 
 
-def here(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
-    """`other` in the thread that asks for it now, `original` in all others."""
+def in_this_thread(
+    original: Callable[..., Any], other: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Returns a function that is `other` in the current thread and `original` in all other
+    threads."""
     owner = threading.get_ident()
 
-    def called(*args: Any, **kwargs: Any) -> Any:
-        chosen = other if threading.get_ident() == owner else original
-        return chosen(*args, **kwargs)
+    def dispatcher(*args: Any, **kwargs: Any) -> Any:
+        function = other if threading.get_ident() == owner else original
+        return function(*args, **kwargs)
 
     with contextlib.suppress(AttributeError, TypeError):
-        functools.update_wrapper(called, original)
-    return called
+        functools.update_wrapper(dispatcher, original)
+    return dispatcher
 
 
 def replaced_here(owner: Any, name: str, other: Any) -> Any:
-    """Replaces an attribute within the block for this thread alone: a function, a property,
-    or a constant of a module. Others are replaced for all threads."""
-    # Of some modules of PyTorch it is their class that has the functions.
+    """Replaces an attribute within the block for this thread alone if it is a function, a
+    property, or a constant of a module. Any other attribute is replaced for all threads."""
+    # For some modules of PyTorch, the functions are in the module's class.
     original = vars(owner).get(name, getattr(owner, name, None))
     if isinstance(other, property) and isinstance(original, property):
         assert original.fget is not None and other.fget is not None
-        return set_attribute(owner, name, property(here(original.fget, other.fget)))
+        return set_attribute(owner, name, property(in_this_thread(original.fget, other.fget)))
     if callable(other) and callable(original):
-        return set_attribute(owner, name, here(original, other))
+        return set_attribute(owner, name, in_this_thread(original, other))
     plainly: Any = types.ModuleType.__setattr__
     if type(owner).__setattr__ is plainly and name in vars(owner):
         return _constant_here(owner, name, other)
@@ -61,8 +64,8 @@ def replaced_here(owner: Any, name: str, other: Any) -> Any:
 
 @contextlib.contextmanager
 def _constant_here(module: types.ModuleType, name: str, value: Any) -> Iterator[None]:
-    """While it lasts the module has another class, in which the name is a property: other
-    threads read, and write, what the module has."""
+    """Gives the module another class within the block, in which the name is a property: other
+    threads read, and write, the module's own value."""
     owner = threading.get_ident()
     before = type(module)
 

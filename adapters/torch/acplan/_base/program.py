@@ -21,8 +21,8 @@ from acplan._base.package import FOLDER
 _LOGGER = logging.getLogger("acplan")
 
 _JSON_ERRORS = ("--errors", "json")
-# In the source tree.
-_BUILT = "build/release/cli/acplan"
+# The program's path in the source tree.
+_BUILD_PATH = "build/release/cli/acplan"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """Returns what the program says is wrong, on one line."""
+        """Returns the error that the program reports, on one line."""
         if self.errors:
             return self.errors[-1]
         ended = f"it ended with {self.exit_code} and said nothing"
@@ -46,14 +46,14 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Said:
-    """What the program writes on stderr with `--errors json`."""
+class _Messages:
+    """The messages that the program writes to stderr with `--errors json`."""
 
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
 
     @classmethod
-    def parse(cls, stderr: str) -> "_Said":
+    def parse(cls, stderr: str) -> "_Messages":
         errors: list[str] = []
         warnings: list[str] = []
         for line in stderr.splitlines():
@@ -62,7 +62,7 @@ class _Said:
                 warnings.append(str(data["warning"]))
             elif "error" in data:
                 errors.append(str(data["error"]))
-            elif line.strip():  # of the system, where the program crashes
+            elif line.strip():  # from the system, if the program crashes
                 errors.append(line)
         return cls(tuple(errors), tuple(warnings))
 
@@ -76,13 +76,13 @@ def _json_object(line: str) -> dict[str, Any]:
 
 
 def find_program() -> str:
-    """$ACPLAN, else the first `acplan` among the scripts of this Python, on the PATH,
-    and in the source tree that this package is run from."""
-    chosen = os.environ.get("ACPLAN")
-    if chosen:
-        if _is_program(chosen):
-            return chosen
-        raise AcplanError(f"$ACPLAN: {chosen!r} is no program that can be run")
+    """Returns $ACPLAN, or else the first `acplan` among the scripts of this Python, on the
+    PATH, and in the source tree that this package is run from."""
+    configured = os.environ.get("ACPLAN")
+    if configured:
+        if _is_program(configured):
+            return configured
+        raise AcplanError(f"$ACPLAN: {configured!r} is no program that can be run")
     places = list(_places())
     for place in places:
         if _is_program(place):
@@ -90,12 +90,17 @@ def find_program() -> str:
     on_path = shutil.which("acplan")
     if on_path:
         return on_path
-    built = _built()
-    if built and _is_program(built):
-        return built
-    looked = ["$ACPLAN (not set)", *places, "the PATH", *([built] if built else [])]
+    build_path = _build_path()
+    if build_path and _is_program(build_path):
+        return build_path
+    searched_places = [
+        "$ACPLAN (not set)",
+        *places,
+        "the PATH",
+        *([build_path] if build_path else []),
+    ]
     raise AcplanError(
-        f"there is no program acplan; looked at {', '.join(looked)}: it comes "
+        f"there is no program acplan; looked at {', '.join(searched_places)}: it comes "
         "with the package where pip installs that, or set ACPLAN to its path"
     )
 
@@ -105,11 +110,11 @@ def _places() -> Iterator[str]:
     return (str(pathlib.Path(folder) / "acplan") for folder in folders)
 
 
-def _built() -> str | None:
+def _build_path() -> str | None:
     parents = FOLDER.resolve().parents
     if len(parents) < 3 or not (parents[2] / "cli" / "command.h").exists():
         return None
-    return str(parents[2] / _BUILT)
+    return str(parents[2] / _BUILD_PATH)
 
 
 def _is_program(path: str) -> bool:
@@ -118,7 +123,7 @@ def _is_program(path: str) -> bool:
 
 @functools.cache
 def _require_command(program: str, command: str) -> None:
-    """Raises AcplanError where the program is no acplan that has the command."""
+    """Raises AcplanError if the program is not an acplan that has the command."""
     try:
         run = subprocess.run(
             [program, command, "--help"], capture_output=True, text=True, timeout=60
@@ -140,17 +145,18 @@ def call_acplan(
     folder: str | None = None,
     stdin: str | None = None,
 ) -> Outcome:
-    """Runs `acplan ARGUMENTS`, in a folder, with a text as its standard input. Its warnings
-    are logged, each once: what a model is like does not change from command to command.
+    """Runs `acplan ARGUMENTS`, in a folder, with a text as its standard input. Each distinct
+    warning of the program is logged once: the properties of a model do not change from command
+    to command.
 
-    Ctrl-C goes to the program, which ends with the best that it has; where it has
-    nothing, KeyboardInterrupt is raised.
+    Ctrl-C goes to the program, which ends with the best result that it has; if it has none,
+    KeyboardInterrupt is raised.
     """
     with interrupted_as_ever():
-        return _called(arguments, each_second, folder, stdin)
+        return _run_program(arguments, each_second, folder, stdin)
 
 
-def _called(
+def _run_program(
     arguments: Sequence[str],
     each_second: Callable[[], object] | None,
     folder: str | None,
@@ -175,7 +181,7 @@ def _called(
                 out, err = process.communicate(stdin, timeout=1 if each_second else None)
                 break
             except subprocess.TimeoutExpired:
-                stdin = None  # which is on its way
+                stdin = None  # it has been sent already
                 if each_second:
                     each_second()
             except KeyboardInterrupt as interrupt:
@@ -190,10 +196,10 @@ def _called(
             process.wait()
     if interrupted and process.returncode != 0:
         raise interrupted
-    said = _Said.parse(err)
-    for warning in said.warnings:
+    messages = _Messages.parse(err)
+    for warning in messages.warnings:
         _warn_once(warning)
-    return Outcome(process.returncode, out, said.errors)
+    return Outcome(process.returncode, out, messages.errors)
 
 
 @functools.cache

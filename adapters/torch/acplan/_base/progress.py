@@ -1,4 +1,4 @@
-"""A progress bar for what takes long."""
+"""A progress bar for work that takes long."""
 
 import contextlib
 import importlib
@@ -10,15 +10,15 @@ Tick = Callable[[], object]
 Phase = Callable[[str, int | None], Tick]
 
 
-# What is done sooner shows nothing, unless a bar was asked for.
+# Work that is done sooner shows nothing, unless a bar was asked for.
 _DELAY_S = 2
 
 
 @contextlib.contextmanager
 def progress_bar(is_shown: bool | None, unit: str = "op") -> Iterator[Phase]:
-    """A function that starts a phase, of so many units where that is known, and returns
-    what to call after each. Without tqdm nothing is shown; None: where somebody
-    watches, on a terminal or in a notebook."""
+    """Yields a function that starts a phase, of a given number of units if that is known, and
+    returns the function to call after each unit. Without tqdm nothing is shown. `is_shown`:
+    None shows a bar if somebody watches, on a terminal or in a notebook."""
     delay_s = _DELAY_S if is_shown is None else 0
     if is_shown is None:
         is_shown = "ipykernel" in sys.modules or sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""Which line of Python each operator of a traced step is from."""
+"""Finds the line of Python from which each operator of a traced step is run."""
 
 import bisect
 import os
@@ -12,7 +12,7 @@ import torch
 
 from acplan._base.package import FOLDER
 
-# Who calls operators for others: their frames say nothing of the model.
+# PyTorch and acplan call operators on behalf of the model: their frames say nothing about it.
 _FOLDERS = tuple(
     os.path.join(os.path.realpath(os.path.dirname(path)), "")
     for path in (torch.__file__, FOLDER / "__init__.py")
@@ -23,28 +23,30 @@ _NONE = -1
 
 
 class SourceLines:
-    """The distinct lines of a step, and for each operator the innermost one outside of
-    PyTorch, of acplan and of Python's own library, or -1 where there is none.
+    """The distinct lines of a step, and for each operator the innermost one outside of PyTorch,
+    acplan and Python's own library, or -1 if there is none.
 
-    An operator that autograd runs has no such frame, but a node of the graph: its line
-    is that of the forward operator before which the node was numbered, as PyTorch's
-    profiler has it. What is called around the step, by those in `around`, is none of it.
+    An operator that autograd runs has no such frame, but a node of the graph: its line is that
+    of the forward operator before which the node was numbered, as in PyTorch's profiler. Frames
+    of the code objects in `outer_codes`, and the frames that called them, are not part of the
+    step.
     """
 
-    def __init__(self, around: Iterable[CodeType] = ()) -> None:
-        # By the identity of code, which is faster than code itself and lives as long as
-        # `_codes`: a file to name, none to name (""), or the end of the step (None).
-        self._codes: list[CodeType] = list(around)
+    def __init__(self, outer_codes: Iterable[CodeType] = ()) -> None:
+        # For a code object, a file to name, "" for no file, or None at the end of the step. The
+        # key is the id of the code object, which is faster than the code object itself and is
+        # valid as long as `_codes` holds it.
+        self._codes: list[CodeType] = list(outer_codes)
         self._files: dict[int, str | None] = dict.fromkeys(map(id, self._codes))
         self._by_place: dict[tuple[int, int], int] = {}
         self._by_line: dict[tuple[str, int, str], int] = {}
-        # Of operators that no node of autograd runs: the number of the next node then,
-        # ascending, and the line of the first operator that saw it.
+        # For operators that autograd does not run: the number that the next node will have,
+        # ascending, and the line of the first operator at which it was seen.
         self._next_nodes: list[int] = []
         self._lines: list[int] = []
 
     def of_operator(self) -> int:
-        """Returns the line of the operator that runs, as an index into the table."""
+        """Returns the line of the current operator, as an index into the table."""
         line = self._of_frames()
         node = torch._C._current_autograd_node()
         if line == _NONE and node is not None:
@@ -62,7 +64,7 @@ class SourceLines:
         ]
 
     def _of_frames(self) -> int:
-        # No local of a frame is looked at: that would keep tensors alive.
+        # The locals of frames are not read: that would keep tensors alive.
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
@@ -80,12 +82,12 @@ class SourceLines:
 
     def _line_at(self, file: str, frame: FrameType) -> int:
         place = (id(frame.f_code), frame.f_lasti)
-        found = self._by_place.get(place)
-        if found is None:
+        index = self._by_place.get(place)
+        if index is None:
             line = (file, frame.f_lineno or 1, frame.f_code.co_name)
-            found = self._by_line.setdefault(line, len(self._by_line))
-            self._by_place[place] = found
-        return found
+            index = self._by_line.setdefault(line, len(self._by_line))
+            self._by_place[place] = index
+        return index
 
     def _of_node(self, number: int) -> int:
         # A node takes its number before its operator runs.
@@ -94,8 +96,8 @@ class SourceLines:
 
 
 def place_in_python() -> str:
-    """Returns the innermost line outside of PyTorch and acplan that runs now, `model.py:12`, or
-    ""."""
+    """Returns the innermost current line outside of PyTorch and acplan, such as `model.py:12`,
+    or "" if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = file_of(frame.f_code.co_filename)
@@ -106,9 +108,9 @@ def place_in_python() -> str:
 
 
 def file_of(name: str) -> str:
-    """Returns the file as it is shown, "" for one that is of no interest: its path in the
-    package that it was installed with, or from the working directory on, or its name alone, so
-    that no folder of a user is told."""
+    """Returns the file as it is shown, or "" for a file that is of no interest: its path in the
+    package that it was installed with, or its path relative to the working directory, or its
+    name alone, so that no folder of a user is shown."""
     if name.startswith("<"):
         return name if name == "<stdin>" else ""
     path = os.path.realpath(name)
@@ -124,14 +126,16 @@ def file_of(name: str) -> str:
     cell = _cell_of(name)
     if cell:
         return cell
-    here = os.path.relpath(path)
-    return parts[-1] if here.startswith(os.pardir) else here.replace(os.sep, "/")
+    relative_path = os.path.relpath(path)
+    return (
+        parts[-1] if relative_path.startswith(os.pardir) else relative_path.replace(os.sep, "/")
+    )
 
 
 def _cell_of(name: str) -> str:
-    """Returns what a notebook calls the cell that it wrote to this file: In[3]."""
+    """Returns a notebook's name for the cell that it wrote to this file, such as In[3]."""
     shell = sys.modules.get("IPython.core.interactiveshell")
     if shell is None or not shell.InteractiveShell.initialized():
         return ""
-    named = shell.InteractiveShell.instance().compile.format_code_name(name)
-    return str(named[1]) if named else ""
+    label = shell.InteractiveShell.instance().compile.format_code_name(name)
+    return str(label[1]) if label else ""

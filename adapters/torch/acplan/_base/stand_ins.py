@@ -1,13 +1,13 @@
 """Tensors without memory, in place of results that a recomputation does not make.
 
-A plan skips an operator where nothing that runs again, and no backward node, reads what
-it makes. Python's code of the module runs all the same, so it is handed a tensor with the
-shape, the strides, the type and the device of the result, and nothing in it. Autograd
-hangs its graph on it as on any other, so that what a recomputation saves is as much, and
-in the same order, as in forward.
+A plan skips an operator if nothing that runs again, and no backward node, reads its results.
+The module's Python code runs all the same, so it is handed a tensor with the shape, the
+strides, the type and the device of the result, and without contents. Autograd attaches its
+graph to this tensor as to any other, so that a recomputation saves as many tensors as forward,
+and in the same order.
 
-What would compute with it ends with an error that names both operators, so that no number
-is ever made of it. Views of it are made by shape.
+An operator that would compute with a stand-in raises an error that names both operators, so
+that no number is ever computed from one. Views of a stand-in are made by shape.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ _STRIDED = torch.strided
 
 
 class Origin:
-    """The operator whose result is not made: of which unit, and where in it; and the
-    place of the one that made the memory, -1 if it is from outside the unit."""
+    """The operator whose result is not made: its unit, and its place in the unit; and the place
+    of the operator that made the memory, -1 if the memory is from outside the unit."""
 
     __slots__ = ("fqn", "place", "func", "made_at")
 
@@ -51,7 +51,7 @@ class Origin:
 
 
 class Shape:
-    """What a stand-in has of a tensor."""
+    """The properties of a tensor that its stand-in shares."""
 
     __slots__ = ("size", "stride", "dtype", "device")
 
@@ -63,7 +63,8 @@ class Shape:
 
 
 class Turned(Shape):
-    """Of a tensor that is read through a conjugation, or through a change of sign."""
+    """The properties of a tensor that is read through a conjugation, or through a change of
+    sign."""
 
     __slots__ = ("is_conj", "is_neg")
 
@@ -72,9 +73,9 @@ class Turned(Shape):
         self.is_conj = tensor.is_conj()
         self.is_neg = tensor.is_neg()
 
-    def turn(self, made: torch.Tensor) -> None:
-        torch._C._set_conj(made, self.is_conj)
-        torch._C._set_neg(made, self.is_neg)
+    def turn(self, tensor: torch.Tensor) -> None:
+        torch._C._set_conj(tensor, self.is_conj)
+        torch._C._set_neg(tensor, self.is_neg)
 
 
 SHAPES = frozenset([Shape, Turned])
@@ -86,17 +87,17 @@ def shape_of(tensor: torch.Tensor) -> Shape:
 
 @functools.cache
 def is_run_inside(kind: type) -> bool:
-    """Returns whether a class of tensors runs operators on plain ones that it holds, as
-    quantised weights do, which are then the operators that count. Those of torch.distributed
-    are one operator each."""
+    """Returns whether a class of tensors runs operators on plain tensors that it holds, as
+    quantised weights do; then the operators on the plain tensors count. An operator on a tensor
+    of torch.distributed counts as one operator."""
     is_of_ranks = kind.__module__.startswith("torch.distributed.")
     return is_traceable_wrapper_subclass_type(kind) and not is_of_ranks
 
 
 class StandIn(torch.Tensor):
-    """Has no memory; nothing can be computed with it."""
+    """A tensor that has no memory; nothing can be computed with it."""
 
-    # By which libraries tell whose tensor it is.
+    # Libraries read this to learn whose tensor it is.
     __module__ = torch.Tensor.__module__
 
     origin: Origin
@@ -114,24 +115,24 @@ class StandIn(torch.Tensor):
         if any(map(is_run_inside, types)):
             return NotImplemented
         kwargs = kwargs or {}
-        found = next(stand_ins((args, kwargs)))
+        first = next(stand_ins((args, kwargs)))
         if func is torch.ops.prim.device.default:
-            return found.device
+            return first.device
         if func in SAC_IGNORED_OPS or is_view(func):
-            return by_shape(func, args, kwargs, found.origin)
-        found.origin.refuse(func)
+            return by_shape(func, args, kwargs, first.origin)
+        first.origin.refuse(func)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"StandIn({tuple(self.shape)}, {self.dtype}, {self.origin.func})"
 
     def __format__(self, form: str) -> str:
-        # A number that forward saw is handed out, as for a plain tensor.
+        # A number that forward saw is returned, as for a plain tensor.
         if self.dim() == 0:
             return format(self.item(), form)
         return object.__format__(self, form)
 
-    # What reads memory past the dispatcher: libraries of kernels, and other arrays. A unit
-    # that does so runs again with nothing skipped.
+    # These read memory past the dispatcher: libraries of kernels, and other arrays. A unit that
+    # uses one of them runs again with nothing skipped.
 
     def data_ptr(self) -> NoReturn:
         self._read_by("data_ptr()")
@@ -145,7 +146,7 @@ class StandIn(torch.Tensor):
     def tolist(self) -> Any:
         if self.device.type == "cpu":
             self._read_by("tolist()")
-        return self.cpu().tolist()  # An operator, which may have been saved.
+        return self.cpu().tolist()  # an operator, whose result may have been saved
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         self._read_by("__array__()")
@@ -161,21 +162,22 @@ class StandIn(torch.Tensor):
 
 
 def stand_in(shape: Shape, origin: Origin) -> StandIn:
-    # By position, which is quicker.
-    made: StandIn = _make(
+    # Arguments by position are quicker.
+    result: StandIn = _make(
         StandIn, shape.size, shape.stride, None, None, shape.dtype, _STRIDED, shape.device
     )
-    torch._C._set_throw_on_mutable_data_ptr(made)
-    made.origin = origin
+    torch._C._set_throw_on_mutable_data_ptr(result)
+    result.origin = origin
     if type(shape) is Turned:
-        shape.turn(made)
-    return made
+        shape.turn(result)
+    return result
 
 
 @contextlib.contextmanager
 def one_hot_as_in_forward() -> Iterator[None]:
-    """While it lasts, one_hot() of a stand-in runs the operators that it runs of a tensor on a
-    GPU: of tensors with a dispatch of their own PyTorch compares each with all classes."""
+    """Lets one_hot() of a stand-in run, within the block, the operators that it runs for a
+    tensor on a GPU: for a tensor class with its own dispatch, PyTorch compares the tensor with
+    all classes."""
     original = torch.nn.functional.one_hot
 
     def one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -183,8 +185,8 @@ def one_hot_as_in_forward() -> Iterator[None]:
         if not is_at_a_place or num_classes < 0:
             return original(tensor, num_classes)
         shape = (*tensor.shape, num_classes)
-        made = torch.zeros(shape, dtype=torch.int64, device=tensor.device)
-        return made.scatter_(-1, tensor.unsqueeze(-1), 1)
+        zeros = torch.zeros(shape, dtype=torch.int64, device=tensor.device)
+        return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
 
     torch.nn.functional.one_hot = one_hot
     try:
@@ -198,8 +200,8 @@ def stand_ins(values: Any) -> Iterator[StandIn]:
 
 
 def has_plain_shape(tensor: torch.Tensor, is_view: bool) -> bool:
-    """Returns whether shape and strides are all that there is to know of it: a view that is
-    read through a conjugation is more."""
+    """Returns whether shape and strides are all that a stand-in needs: a view that is read
+    through a conjugation has more."""
     if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
         return False
     if tensor.dtype in _COMMON:
@@ -208,7 +210,8 @@ def has_plain_shape(tensor: torch.Tensor, is_view: bool) -> bool:
 
 
 def can_be_stood_in_for(tensor: torch.Tensor) -> bool:
-    """Returns whether Python sees nothing else of it: a tensor of another class is more."""
+    """Returns whether shape, strides, type and device are all that Python sees of the tensor: a
+    tensor of another class has more."""
     is_plain = type(tensor) in _PLAIN and tensor.layout is _STRIDED
     return is_plain and not tensor.is_quantized
 
@@ -233,7 +236,7 @@ def by_shape(
     kwargs: Mapping[str, Any],
     origin: Origin,
 ) -> Any:
-    """Returns what an operator makes of stand-ins: others of the shapes of its results."""
+    """Returns what an operator makes of stand-ins: stand-ins of the shapes of its results."""
     device: Any = next(stand_ins((args, kwargs))).device
     if kwargs.get("device") is not None:
         device = torch.device(kwargs["device"])
@@ -243,30 +246,30 @@ def by_shape(
             return torch.device("meta")
         if not isinstance(value, torch.Tensor):
             return value
-        made = torch.empty_strided(
+        tensor = torch.empty_strided(
             value.shape, value.stride(), dtype=value.dtype, device="meta"
         )
         shape = shape_of(value)
         if isinstance(shape, Turned):
-            shape.turn(made)
-        return made
+            shape.turn(tensor)
+        return tensor
 
-    def named(value: Any) -> Any:
+    def to_stand_in(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         shape = shape_of(value)
         shape.device = device
         return stand_in(shape, origin)
 
-    # Not for those who count operators.
+    # Modes that count operators must not see this one.
     with no_dispatch():
-        made = func(*tree_map(on_meta, args), **tree_map(on_meta, dict(kwargs)))
-        return tree_map(named, made)
+        result = func(*tree_map(on_meta, args), **tree_map(on_meta, dict(kwargs)))
+        return tree_map(to_stand_in, result)
 
 
 def reshape(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """What an operator does to the shape of a stand-in, its first argument."""
-    given = args[0]
-    made = by_shape(func, args, kwargs, given.origin)
+    """Changes the shape of a stand-in, the first argument, as the operator does."""
+    tensor = args[0]
+    reshaped = by_shape(func, args, kwargs, tensor.origin)
     with no_dispatch():
-        given.data = made
+        tensor.data = reshaped

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 
 from acplan._base.stand_ins import StandIn
 
-# CUDA's caching allocator hands out memory in blocks of so many bytes.
+# CUDA's caching allocator hands out memory in blocks of this size.
 BLOCK_BYTES = 512
 
 LAYOUTS_BY_ROWS = (torch.sparse_csr, torch.sparse_bsr)
@@ -16,7 +16,8 @@ SPARSE_LAYOUTS = frozenset(
     [torch.sparse_coo, *LAYOUTS_BY_ROWS, torch.sparse_csc, torch.sparse_bsc]
 )
 
-# Most of what operators are given beside tensors: traces ask this of each, many times.
+# Most arguments of operators that are not tensors have one of these types. Tracing tests every
+# argument, many times.
 _NO_TENSORS = {int, float, bool, str, type(None), torch.dtype, torch.device}
 
 
@@ -30,9 +31,9 @@ def is_sparse(tensor: torch.Tensor) -> bool:
 
 
 def tensors_of(*values: Any) -> list[torch.Tensor]:
-    """Returns the tensors among the arguments or results of an operator, in order: alone,
-    or in lists, tuples and dictionaries. Quicker than a pytree, which knows more."""
-    # By far the most, at once: what an operator returns is one tensor.
+    """Returns the tensors among the arguments or results of an operator, in order: alone, or in
+    lists, tuples and dictionaries. It is quicker than a pytree, which knows more containers."""
+    # The most frequent case first: an operator returns one tensor.
     if len(values) == 1 and isinstance(values[0], torch.Tensor):
         return [values[0]]
     tensors: list[torch.Tensor] = []
@@ -53,7 +54,7 @@ def _add_tensors(values: Iterable[Any], tensors: list[torch.Tensor]) -> None:
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
-    """Returns the tensors in a pytree that own memory: all but stand-ins."""
+    """Returns the tensors in a pytree that own memory: all except stand-ins."""
     return [
         leaf
         for leaf in tree_leaves(values)

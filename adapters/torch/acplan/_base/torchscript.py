@@ -1,16 +1,16 @@
 """Code that torch.jit has compiled: functions and modules in TorchScript.
 
-Its executor watches the first calls of a function and then runs it in another way: fuses
-operators, and has a backward of its own that saves other tensors. A checkpoint that begins
-before and runs again after gives backward the wrong ones, by their order, and PyTorch's own
-does so without a word. The executor stays with the way that it has once found, and looks for
-none in threads where it may not optimize. So from the first call of a unit on it may not, in
-the thread of forward, and where a unit runs again: code that runs in a unit runs in one way,
-optimized if it was before, else operator by operator.
+The executor of torch.jit watches the first calls of a function and then runs it in another way:
+it fuses operators, and has a backward of its own that saves other tensors. A checkpoint that
+begins before this change and runs again after it gives backward the wrong tensors, by their
+order, and PyTorch's own checkpoint does so silently. The executor stays with the way that it
+has once found, and looks for none in threads in which it may not optimize. So from the first
+call of a unit on, it may not optimize in the thread of forward, nor where a unit runs again:
+code in a unit runs in one way, optimized if it was before, else operator by operator.
 
-Modes see the operators of both, and buffers that they write to in place are known as any. But
-attributes that such code sets are out of reach, so a module with code that sets some is no
-unit, nor is one around it.
+Modes see the operators of both ways, and buffers that they write to in place are known like all
+others. But attributes that such code sets are out of reach, so a module with code that sets
+attributes is not a unit, nor is a module around it.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ _LAST = _Last()
 
 
 class Ending(BaseException):
-    """What ends a recomputation. The interpreter of such code makes an error of its own of
-    each exception that passes through it: `endings_kept` finds this one again."""
+    """The exception that ends a recomputation. The TorchScript interpreter turns each exception
+    that passes through it into an error of its own: `endings_kept` finds this one again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,14 +39,15 @@ class Ending(BaseException):
 
 @contextlib.contextmanager
 def endings_kept() -> Iterator[None]:
-    """Around a recomputation: what ends it leaves it as it was raised."""
+    """Lets the exception that ends a recomputation leave the block as it was raised."""
     _LAST.ending = None
     try:
         yield
     except RuntimeError as error:
         if _LAST.ending is None or _OF_INTERPRETER not in str(error):
             raise
-        # No frame may have it for a variable: that would be a cycle, which holds tensors.
+        # No frame may have the exception in a variable: that would be a cycle, which holds
+        # tensors.
         raise _LAST.ending from None
     finally:
         _LAST.ending = None
@@ -58,8 +59,8 @@ let_optimize: Any = torch._C._set_graph_executor_optimize
 
 
 def stop_optimizing() -> bool:
-    """Lets this thread run operator by operator; returns whether it did not until now, for
-    `let_optimize`."""
+    """Makes this thread run operator by operator. Returns whether it was allowed to optimize
+    before, for `let_optimize`."""
     before: bool = _optimizes()
     let_optimize(False)
     return before
@@ -67,7 +68,7 @@ def stop_optimizing() -> bool:
 
 @contextlib.contextmanager
 def by_operators() -> Iterator[None]:
-    """While it lasts, such code runs operator by operator in this thread."""
+    """Runs TorchScript operator by operator in this thread within the block."""
     before = stop_optimizing()
     try:
         yield
@@ -80,8 +81,8 @@ def is_scripted(module: torch.nn.Module) -> bool:
 
 
 class Attributes:
-    """Parameters and buffers of such a module, by name. They are written to as attributes:
-    its dictionaries cannot be."""
+    """The parameters and buffers of a TorchScript module, by name. They are written to as
+    attributes: the module's dictionaries cannot be written to."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
@@ -102,8 +103,10 @@ def holders_of(module: torch.nn.Module) -> tuple[Any, ...]:
 
 
 def has_unknown_state(module: torch.nn.Module) -> bool:
-    """Returns whether it is, or has inside, a module with code that sets attributes."""
-    return any(is_scripted(inside) and _sets_some(inside) for inside in module.modules())
+    """Returns whether the module is, or contains, a module with code that sets attributes."""
+    return any(
+        is_scripted(submodule) and _sets_some(submodule) for submodule in module.modules()
+    )
 
 
 def _sets_some(module: Any) -> bool:
@@ -112,7 +115,7 @@ def _sets_some(module: Any) -> bool:
 
 
 def notes_of_scripts(model: torch.nn.Module) -> Iterator[str]:
-    """Yields what a trace says of such code in the model."""
+    """Yields the notes of a trace on such code in the model."""
     modules = [*model.modules()]
     if count := sum(map(is_scripted, modules)):
         yield (

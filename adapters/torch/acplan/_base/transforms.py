@@ -1,8 +1,8 @@
 """Transforms of functions: torch.func's, and forward-mode gradients.
 
-What runs inside one is called as it is without a plan. A checkpoint keeps what autograd saves
-of plain tensors; inside, tensors are wrapped ones without memory of their own, which end with
-the transform, and their gradients are made there and then.
+A unit that is called inside a transform runs as it does without a plan. A checkpoint keeps what
+autograd saves of plain tensors; inside a transform, tensors are wrapped ones without memory of
+their own, which end with the transform, and their gradients are made at once.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ _peek: Callable[[], object] = torch._C._functorch.peek_interpreter_stack
 
 
 def are_under_way() -> bool:
-    """Returns whether vmap, grad, jvp and the like, or a level of dual numbers, are around what
-    runs now in this thread."""
+    """Returns whether the current code of this thread runs inside vmap, grad, jvp and the like,
+    or inside a level of dual numbers."""
     return _peek() is not None or forward_ad._current_level >= 0
 
 
@@ -33,10 +33,10 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def without_hooks(on_transform: Callable[[], None]) -> Iterator[None]:
-    """While it lasts, no hook is called for what autograd saves where a transform of
-    torch.func differentiates, or tangents are computed: some of these refuse hooks, and
-    tensors that are known to be zero are no longer so. PyTorch's checkpoints have such
-    hooks: what runs such a transform is no unit."""
+    """Keeps hooks on saved tensors from being called, within the block, while a transform of
+    torch.func differentiates or tangents are computed: some of these refuse hooks, and with
+    hooks, tensors that are known to be zero are no longer known to be so. PyTorch's checkpoints
+    have such hooks: a module that runs such a transform is not a unit."""
     dual = forward_ad.dual_level
     entered: dict[int, bool] = {}
 

@@ -1,5 +1,5 @@
-"""acplan as the partitioner of torch.compile: what the compiled forward saves is the plan's
-choice, and what backward needs besides is computed again inside its kernels."""
+"""acplan as the partitioner of torch.compile: the compiled forward saves what the plan chooses,
+and other tensors that backward needs are computed again inside its kernels."""
 
 import dataclasses
 import functools
@@ -50,7 +50,7 @@ from acplan._graphs.remat import plan_graph
 from acplan._program.plan import Budget, size_text
 from acplan._step.optimizers import OptimizerLike, named_optimizer
 
-# From 2.8 on. What counts beside a graph cannot be told without.
+# True from PyTorch 2.8 on. Without static inputs, the memory beside a graph is not known.
 _TELLS_STATIC_INPUTS = "static_lifetime_input_indices" in (
     inspect.signature(min_cut_rematerialization_partition).parameters
 )
@@ -59,17 +59,17 @@ _LOGGER = logging.getLogger("acplan")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Found:
+class _GraphPlan:
     data: dict[str, Any]
     graph: dict[str, Any]
     saved: list[Node]
     order: BackwardOrder
-    key: str = ""  # of a graph of a step that is planned
+    key: str = ""  # the key of a graph of a step that is planned
 
 
 class Partitioner(PartitionerBase):  # type: ignore[misc]
-    """What acplan.partitioner makes. `plans` has those of the graphs that were partitioned
-    in this process; of graphs that came from PyTorch's cache there is none."""
+    """The partitioner that acplan.partitioner makes. `plans` has the plans of the graphs that
+    were partitioned in this process; graphs that came from PyTorch's cache have none."""
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         self._strict = strict
         self._is_fused = is_fused
         self._time_limit = time_limit
-        self._told: set[str] = set()
+        self._warnings_given: set[str] = set()
 
     def uuid(self) -> str:
-        """Returns what PyTorch's caches tell plans apart by."""
+        """Returns the text by which PyTorch's caches tell plans apart."""
         return repr(
             (
                 "acplan", __version__, self._budget, self._device.name,
@@ -118,15 +118,15 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         static_lifetime_input_indices: list[int] | None = None,
         **kwargs: Any,
     ) -> Graphs:
-        found: list[_Found] = []
+        graph_plans: list[_GraphPlan] = []
 
         def choose(joint_graph: Graph, node_info: Any) -> list[Node] | None:
             try:
-                found.append(self._planned(gm, node_info, num_fwd_outputs))
+                graph_plans.append(self._plan_graph(gm, node_info, num_fwd_outputs))
             except Exception as error:
                 self._fall_back(error)
                 return None
-            return found[-1].saved
+            return graph_plans[-1].saved
 
         partition = functools.partial(
             min_cut_rematerialization_partition,
@@ -139,23 +139,23 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         try:
             with choosing(choose):
                 forward, backward = partition()
-            if not found:
+            if not graph_plans:
                 return forward, backward
-            backward = found[-1].order.applied(backward)
+            backward = graph_plans[-1].order.applied(backward)
         except Exception as error:
-            if not found or self._strict:
+            if not graph_plans or self._strict:
                 raise
             self._fall_back(error)
             return partition()
-        self._remember(found[-1], (forward, backward), num_fwd_outputs)
+        self._remember(graph_plans[-1], (forward, backward), num_fwd_outputs)
         return forward, backward
 
     def plan_step(
         self, compilation: Compilation, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Plans all graphs of a step together: those that the model, compiled so, runs
-        when it is called with these arguments. Where that fails, they are planned one
-        after another, with one warning; with `strict` that is an error."""
+        """Plans all graphs of a step together: those that the model, compiled so, runs when it
+        is called with these arguments. If that fails, they are planned one after another, with
+        one warning; with `strict` that is an error."""
         try:
             if not compiles_fakes():
                 raise AcplanError(
@@ -170,8 +170,8 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
                 return
             name = type(compilation.model).__name__
             inputs = joint_step(step, name).inputs
-            held = self._memory.beside_step(of_model(step, inputs)) + step.elsewhere_bytes
-            joint = joint_step(step, name, held)
+            held_bytes = self._memory.beside_step(of_model(step, inputs)) + step.elsewhere_bytes
+            joint = joint_step(step, name, held_bytes)
             data = self._within_budget(joint.data)
             self.step_plan = plan_of(step, joint, data)
         except Exception as error:
@@ -191,22 +191,24 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
             module, node_info, num_fwd_outputs, self._device, is_fused=self._is_fused
         )
 
-    def _planned(self, module: GraphModule, node_info: Any, num_fwd_outputs: int) -> _Found:
+    def _plan_graph(
+        self, module: GraphModule, node_info: Any, num_fwd_outputs: int
+    ) -> _GraphPlan:
         with _disable_current_modes():
             joint = self._joint_graph(module, node_info, num_fwd_outputs)
             if self.step_plan is not None:
                 key = hash_of(joint, joint.data(""))
                 if key in self.step_plan.shares:
                     saved = joint.saved_nodes(self.step_plan.shares[key])
-                    return _Found({}, {}, saved, joint.order, key)
-                told = "a graph is none of the step that was planned"
+                    return _GraphPlan({}, {}, saved, joint.order, key)
+                text = "a graph is none of the step that was planned"
                 if self._strict:
-                    raise AcplanError(told)
-                self._warn(f"{told}: it is planned for itself")
+                    raise AcplanError(text)
+                self._warn(f"{text}: it is planned for itself")
             inputs = joint.input_bytes(node_info.static_lifetime_input_nodes)
             sizes = GraphBytes(inputs, joint.input_bytes() - inputs)
             frame = _frame_name()
-            graph = joint.data(_name_of(module), self._memory.beside(frame, sizes))
+            graph = joint.data(_name_of(module), self._memory.bytes_beside(frame, sizes))
             data = self._within_budget(graph)
             saved = joint.saved_nodes(data["saved"])
             self._memory.plan_is(
@@ -215,7 +217,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
                     sizes, saved=int(data["saved_bytes"]), outputs=joint.returned_bytes()
                 ),
             )
-            return _Found(data, graph, saved, joint.order)
+            return _GraphPlan(data, graph, saved, joint.order)
 
     def _within_budget(self, graph: dict[str, Any]) -> dict[str, Any]:
         data = plan_graph(graph, self._budget, self._time_limit)
@@ -225,13 +227,13 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
             raise AcplanError("no plan keeps the rules of the compiled graph")
         least = int(data["least_bytes"])
         which = "fits" if data["status"] == "infeasible" else "was found that fits"
-        told = (
+        text = (
             f"budget: no plan of the compiled graph {which} {data['budget_bytes']:,} bytes; "
             f"one needs {least:,}"
         )
         if self._strict:
-            raise AcplanError(told, exit_code=3)
-        self._warn(f"{told}, which is planned for")
+            raise AcplanError(text, exit_code=3)
+        self._warn(f"{text}, which is planned for")
         return plan_graph(graph, least, self._time_limit)
 
     def _fall_back(self, error: Exception) -> None:
@@ -241,19 +243,19 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         self._warn(f"a graph is partitioned as PyTorch does: {reason}")
 
     def _warn(self, message: str) -> None:
-        if message not in self._told:
-            self._told.add(message)
+        if message not in self._warnings_given:
+            self._warnings_given.add(message)
             warnings.warn(message, stacklevel=2)
 
-    def _remember(self, found: _Found, graphs: Graphs, num_fwd_outputs: int) -> None:
+    def _remember(self, graph_plan: _GraphPlan, graphs: Graphs, num_fwd_outputs: int) -> None:
         # Inductor changes the graphs that it gets.
         forward, backward = (_copy(module) for module in graphs)
-        if found.key:
+        if graph_plan.key:
             assert self.step_plan is not None
-            self.step_plan.modules[found.key] = (forward, backward)
+            self.step_plan.modules[graph_plan.key] = (forward, backward)
             return
         plan = CompiledPlan(
-            found.graph["model"]["name"], found.data, found.graph,
+            graph_plan.graph["model"]["name"], graph_plan.data, graph_plan.graph,
             forward, backward, num_fwd_outputs,
         )  # fmt: skip
         self.plans.append(plan)
@@ -262,10 +264,10 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
 
 def _refuse_meta(model: torch.nn.Module) -> None:
     tensors = (*model.named_parameters(), *model.named_buffers())
-    found = next((name for name, tensor in tensors if tensor.is_meta), None)
-    if found is not None:
+    name_on_meta = next((name for name, tensor in tensors if tensor.is_meta), None)
+    if name_on_meta is not None:
         raise AcplanError(
-            f"{found} is on the meta device, where nothing is trained; call the model "
+            f"{name_on_meta} is on the meta device, where nothing is trained; call the model "
             "after to_empty(device=...), which keeps what is compiled"
         )
 
@@ -277,7 +279,7 @@ def _copy(module: GraphModule) -> GraphModule:
 
 
 def _frame_name() -> str:
-    """Of the code that is compiled, for whatever shapes."""
+    """Returns the number of the code that is compiled, the same for all shapes, or ""."""
     try:
         from torch._guards import CompileContext
 
@@ -304,8 +306,8 @@ def _device_of(device: str | Device | None) -> Device:
         return find_device(device)
     if torch.cuda.is_available():
         name = torch.cuda.get_device_name()
-        known = (d for d in DEVICES.values() if d.product == name)
-        return next(known, DEVICES["a100"])
+        devices = (d for d in DEVICES.values() if d.product == name)
+        return next(devices, DEVICES["a100"])
     return DEVICES["a100"]
 
 
@@ -320,22 +322,22 @@ def partitioner(
     fused: bool = True,
     time_limit: float | None = None,
 ) -> Partitioner:
-    """Returns what torch.compile takes as options={"custom_partitioner_fn": ...} (PyTorch 2.9
-    and newer), and aot_autograd and aot_module_simplified as partition_fn (2.8): of each graph,
-    it saves what makes backward compute least again while the step stays within the budget.
+    """Returns a function that torch.compile takes as options={"custom_partitioner_fn": ...}
+    (PyTorch 2.9 and newer), and aot_autograd and aot_module_simplified as partition_fn (2.8):
+    for each graph, it saves what lets backward compute least again while the step stays within
+    the budget.
 
-    budget:     bytes, "20GiB", a share such as "60%" of what the step needs if everything
-                is saved, or "min".
-    model:      whose parameters and buffers count besides what the graph has of them.
-    optimizer:  what it keeps counts, too: an instance, a name of OPTIMIZERS, a class.
+    budget:     bytes, "20GiB", a share such as "60%" of what the step needs if everything is
+                saved, or "min".
+    model:      the model whose parameters and buffers count besides those in the graph.
+    optimizer:  the optimizer whose states count, too: an instance, a name of OPTIMIZERS, a
+                class.
     held:       bytes or a size that the step needs besides.
-    strict:     raises AcplanError where nothing fits, which tells the least budget, or
-                where acplan fails. Else that budget is planned for, or PyTorch
-                partitions, with one warning.
-    device:     whose run-times count: a name of DEVICES, "cuda" to measure operators on
-                the one that is there; by default the one that is there, if known, else
-                an A100.
-    fused:      run-times of Inductor's kernels; False: of each operator by itself.
+    strict:     raises AcplanError if nothing fits, with the least budget, or if acplan fails.
+                Else that budget is planned for, or PyTorch partitions, with one warning.
+    device:     the device whose run-times count: a name of DEVICES, "cuda" to measure operators
+                on the current one; by default the current one, if known, else an A100.
+    fused:      run-times are those of Inductor's kernels; False: of each operator by itself.
     time_limit: seconds to search.
     """
     if not _TELLS_STATIC_INPUTS:
@@ -343,7 +345,7 @@ def partitioner(
             f"partitioner: PyTorch {torch.__version__} tells no partitioner which inputs "
             "are parameters; expected 2.8 or newer"
         )
-    beside = size_bytes("held", held)
+    held_bytes = size_bytes("held", held)
     require_budget(budget)
     require_time_limit(time_limit)
     if isinstance(optimizer, str):
@@ -353,7 +355,7 @@ def partitioner(
     return Partitioner(
         budget,
         _device_of(device),
-        StepMemory(model, optimizer, beside),
+        StepMemory(model, optimizer, held_bytes),
         strict=strict,
         is_fused=fused,
         time_limit=time_limit,
@@ -375,23 +377,25 @@ def compile(
     options: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """torch.compile(model, ...), whose training step stays within the budget: see
+    """Returns torch.compile(model, ...), whose training step stays within the budget: see
     acplan.partitioner. backend is "inductor" or "aot_eager"; mode, options, dynamic and
     fullgraph are torch.compile's.
 
-    blocks: these modules of the model are compiled, each for itself, by their method
-            compile, and the model is returned.
+    blocks: these modules of the model are compiled, each by itself, by their method compile,
+            and the model is returned.
 
-    At its first call with gradients, all graphs that the step runs are found by a step on
-    fake tensors, and planned together. acplan.compiled_plans(compiled) has that plan, or
-    where the step is one graph the plan of that.
+    At its first call with gradients, all graphs that the step runs are found by a step on fake
+    tensors, and planned together. acplan.compiled_plans(compiled) has that plan, or, if the
+    step is one graph, the plan of that graph.
     """
     require_module(model, "compile")
     if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
         raise AcplanError("compile: the model is compiled already, by torch.compile")
-    chosen = options_of(backend, mode, options)
-    compilation = Compilation(model, blocks_of(model, blocks), backend, chosen, kwargs)
-    made = partitioner(
+    compiler_options = options_of(backend, mode, options)
+    compilation = Compilation(
+        model, blocks_of(model, blocks), backend, compiler_options, kwargs
+    )
+    partition_fn = partitioner(
         budget,
         model=model,
         optimizer=optimizer,
@@ -401,12 +405,12 @@ def compile(
         fused=backend != "aot_eager",
         time_limit=time_limit,
     )
-    compiled = compilation.apply(_arguments(made, compilation))
-    object.__setattr__(compiled, _ATTRIBUTE, made)
+    compiled = compilation.apply(_arguments(partition_fn, compilation))
+    object.__setattr__(compiled, _ATTRIBUTE, partition_fn)
     is_one_graph = bool(kwargs.get("fullgraph")) and not compilation.blocks
     can_be_planned = not compilation.is_shared and (compiles_fakes() or compilation.blocks)
     if can_be_planned and not is_one_graph:
-        plan_at_first_call(compiled, made.plan_step, compilation)
+        plan_at_first_call(compiled, partition_fn.plan_step, compilation)
     return compiled
 
 
@@ -414,50 +418,50 @@ _ATTRIBUTE = "_acplan_partitioner"
 
 
 def compiled_plans(compiled: Any) -> tuple[CompiledPlan | StepPlan, ...]:
-    """Returns the plan of the step of what acplan.compile returned, where it is several graphs,
-    and those of the other graphs, as far as it has run."""
-    made = vars(compiled).get(_ATTRIBUTE) if hasattr(compiled, "__dict__") else None
-    if not isinstance(made, Partitioner):  # or what a copy has of one
+    """Returns the plan of the step of a model from acplan.compile, if the step is several
+    graphs, and those of the other graphs, as far as they have run."""
+    partition_fn = vars(compiled).get(_ATTRIBUTE) if hasattr(compiled, "__dict__") else None
+    if not isinstance(partition_fn, Partitioner):  # or what a copy has in place of one
         raise AcplanError("compiled_plans: expected what acplan.compile returns")
-    return _plans_of(made)
+    return _plans_of(partition_fn)
 
 
-def _plans_of(made: Partitioner) -> tuple[CompiledPlan | StepPlan, ...]:
-    return (*([made.step_plan] if made.step_plan else []), *made.plans)
+def _plans_of(partition_fn: Partitioner) -> tuple[CompiledPlan | StepPlan, ...]:
+    return (*([partition_fn.step_plan] if partition_fn.step_plan else []), *partition_fn.plans)
 
 
 def verify_compiled(compiled: Any) -> tuple[Verification, ...]:
-    """Of the step, and of each graph that was planned for itself, the memory predicted
-    beside that of the graphs run node by node on fake tensors."""
+    """Returns, for the step, and for each graph that was planned by itself, the predicted
+    memory beside that of the graphs, run node by node on fake tensors."""
     is_made = isinstance(compiled, Partitioner)
     plans = _plans_of(compiled) if is_made else compiled_plans(compiled)
     return tuple(plan.verify() for plan in plans)
 
 
-def _arguments(made: Partitioner, compilation: Compilation) -> dict[str, Any]:
+def _arguments(partition_fn: Partitioner, compilation: Compilation) -> dict[str, Any]:
     if compilation.backend == "aot_eager":
-        return {"backend": _aot_eager(made)}
+        return {"backend": _aot_eager(partition_fn)}
     if not inductor_takes_partitioners():
-        return {"backend": _inductor(made, compilation.options)}
-    options = compilation.options | {PARTITIONER_OPTION: made}
+        return {"backend": _inductor(partition_fn, compilation.options)}
+    options = compilation.options | {PARTITIONER_OPTION: partition_fn}
     return {"backend": "inductor", "options": options}
 
 
-def _inductor(made: Partitioner, options: dict[str, Any]) -> Callable[..., Any]:
-    """Inductor of PyTorch 2.8, which has no option for a partitioner."""
+def _inductor(partition_fn: Partitioner, options: dict[str, Any]) -> Callable[..., Any]:
+    """Returns Inductor of PyTorch 2.8, which has no option for a partitioner."""
     compiled = torch._TorchCompileInductorWrapper(None, options, None)
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Any:
-        with partitioning_by(made):
+        with partitioning_by(partition_fn):
             return compiled(module, inputs)
 
     return backend
 
 
-def _aot_eager(made: Partitioner) -> Callable[..., Any]:
+def _aot_eager(partition_fn: Partitioner) -> Callable[..., Any]:
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
 
     return aot_autograd(
-        fw_compiler=boxed_nop, partition_fn=made, keep_inference_input_mutations=True
+        fw_compiler=boxed_nop, partition_fn=partition_fn, keep_inference_input_mutations=True
     )

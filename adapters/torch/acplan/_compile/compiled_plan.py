@@ -11,8 +11,8 @@ from acplan._graphs.graph_memory import run_step
 
 @dataclasses.dataclass(frozen=True)
 class CompiledPlan:
-    """The plan of one graph: data of the files `acplan.remat` and `acplan.graph`, and the
-    two graphs that PyTorch made by it."""
+    """The plan of one graph: data of the files `acplan.remat` and `acplan.graph`, and the two
+    graphs that PyTorch made from it."""
 
     name: str
     data: dict[str, Any]
@@ -27,7 +27,7 @@ class CompiledPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """Predicted, of the graphs as they are, node by node."""
+        """The predicted peak of the graphs as they are, node by node."""
         return int(self.data["peak_bytes"])
 
     @property
@@ -36,17 +36,17 @@ class CompiledPlan:
 
     @property
     def bound_ms(self) -> float:
-        """No choice within the budget recomputes less."""
+        """A number that the recomputation of no choice within the budget is below."""
         return float(self.data["bound_ms"])
 
     @property
     def saved(self) -> tuple[str, ...]:
-        """Returns the names of the nodes that forward saves."""
+        """The names of the nodes that forward saves."""
         return tuple(self.data["saved"])
 
     def verify(self) -> Verification:
-        """Returns the memory that was predicted beside that of the two graphs, run node by node
-        on fake tensors."""
+        """Returns the predicted memory beside that of the two graphs, run node by node on fake
+        tensors."""
         listed = {node["name"] for node in self.graph["nodes"]}
         forward, backward = run_step(
             self.forward, self.backward, self.num_fwd_outputs, self.graph["held_bytes"]

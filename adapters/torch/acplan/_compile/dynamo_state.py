@@ -1,4 +1,5 @@
-"""Dynamo's caches, from which what is compiled for a step on fake tensors goes again."""
+"""Dynamo's caches, from which code that is compiled for a step on fake tensors is removed
+again."""
 
 import contextlib
 import copy
@@ -12,18 +13,17 @@ import torch
 
 @functools.cache
 def compiles_apart() -> bool:
-    """Returns whether torch.compile can keep what it compiles in a region of its own, which
-    does not count towards the limit of compilations. Older versions cannot."""
+    """Returns whether torch.compile can keep compiled code in a region of its own, which does
+    not count towards the limit of compilations. Older versions cannot."""
     return "isolate_recompiles" in inspect.signature(torch.compile).parameters
 
 
 @contextlib.contextmanager
 def compiler_as_it_was(region: int | None) -> Iterator[None]:
-    """At the end Dynamo forgets what was compiled in the region, and which sizes it has
-    seen: that a size differs from call to call makes it a symbol from the next compilation
-    on. Without a region it forgets all that it has of the code that was compiled: what it
-    had before is compiled once more.
-    """
+    """Removes from Dynamo's caches, after the block, the code that was compiled in the region,
+    and the sizes that Dynamo has seen: a size that differs from call to call becomes a symbol
+    from the next compilation on. Without a region it removes all entries of the code that was
+    compiled: earlier entries are compiled once more."""
     from torch._dynamo import eval_frame, pgo
 
     before = {id(code): len(_entries(code, None)) for code in _codes()}
@@ -37,12 +37,12 @@ def compiler_as_it_was(region: int | None) -> Iterator[None]:
             if region is not None:
                 _invalidate(_entries(code, region))
             elif before.get(id(code), 0) != len(_entries(code, None)):
-                # From C++; no version of PyTorch declares it there.
+                # This function is in C++; no version of PyTorch declares it there.
                 eval_frame.reset_code(code)  # type: ignore[attr-defined]
 
 
 def _codes() -> list[Any]:
-    """Returns all that has been compiled."""
+    """Returns all code that has been compiled."""
     from torch._dynamo import convert_frame
 
     trackers = (convert_frame.input_codes, convert_frame.output_codes)
@@ -59,8 +59,8 @@ def _entries(code: Any, region: int | None) -> list[Any]:
 
 
 def _invalidate(entries: list[Any]) -> None:
-    """As Dynamo does where an object is gone that it compiled for. Code that another thread
-    may be running is not reset."""
+    """Invalidates entries, as Dynamo does if an object is gone for which it compiled. Code that
+    another thread may be running is not reset."""
     from torch._dynamo.guards import DeletedGuardManagerWrapper
 
     for entry in entries:

@@ -1,5 +1,5 @@
-"""A training step of a compiled model on fake tensors, which computes nothing and leaves
-no trace in the model."""
+"""A training step of a compiled model on fake tensors, which computes nothing and leaves the
+model unchanged."""
 
 import contextlib
 import copy
@@ -40,16 +40,16 @@ Compile = Callable[[torch.nn.Module, Backend], Callable[..., Any]]
 
 @dataclasses.dataclass(frozen=True)
 class RecordedStep:
-    """The runs of a step, and what its memory is.
+    """The runs of a step, and its memory.
 
     forward, backward: in the order in which they ran.
-    bytes_of:   what each storage takes, by number.
-    of_model:   storages of parameters and buffers.
-    returned:   what the model returns, which its caller has.
-    gradients:  what is a parameter's gradient, or that of an input, after the step.
-    seeds:      what backward begins with.
-    elsewhere_bytes: gradients that no graph has made, and what autograd keeps for the
-                model's own code between graphs.
+    bytes_of:    the bytes of each storage, by number.
+    of_model:    storages of parameters and buffers.
+    returned:    storages that the model returns, and its caller has.
+    gradients:   storages of gradients of parameters, or of inputs, after the step.
+    seeds:       storages with which backward begins.
+    elsewhere_bytes: gradients that no graph has made, and tensors that autograd keeps for the
+                 model's own code between graphs.
     """
 
     forward: tuple[Run, ...]
@@ -64,8 +64,8 @@ class RecordedStep:
 
 @functools.cache
 def compiles_fakes() -> bool:
-    """Returns whether Dynamo compiles for tensors that are fakes of another mode than its own,
-    as those of a recorded step are: from PyTorch 2.11 on."""
+    """Returns whether Dynamo compiles for fake tensors of another mode than its own, such as
+    those of a recorded step: from PyTorch 2.11 on."""
     with FakeTensorMode():
         other = torch.empty(1)
     with tracing(TracingContext(FakeTensorMode())):
@@ -80,25 +80,25 @@ def record_step(
     recorder: StepRecorder,
     model: torch.nn.Module,
     call: Callable[..., Any],
-    given: tuple[tuple[Any, ...], dict[str, Any]],
+    user_inputs: tuple[tuple[Any, ...], dict[str, Any]],
     region: int | None = None,
 ) -> RecordedStep:
-    """Runs `call`, the compiled model or the model with compiled parts, on fakes of what
-    is given, and backward from its loss; where there is none, from the mean of the first
-    tensor of floating-point numbers that it returns. `region`: of Dynamo's caches, in
-    which `call` compiles, where it has one of its own."""
+    """Runs `call`, the compiled model or the model with compiled parts, on fakes of the user's
+    inputs, and backward from its loss, or, if it has no loss, from the mean of the first
+    floating-point tensor that it returns. `region`: the region of Dynamo's caches in which
+    `call` compiles, if it has one of its own."""
     mode = ValuedFakeTensorMode()
     mode.cache_enabled = False
     numbers = recorder.storages
     with _on_its_own(region), mode, _faked(model, mode) as fake:
-        args, kwargs = copied_with(given, fake)
+        args, kwargs = copied_with(user_inputs, fake)
         of_model = numbers_of(numbers, [*model.parameters(), *model.buffers()])
         inputs = [t for t in held_by((args, kwargs)) if t.requires_grad]
         with torch.enable_grad():
             output = call(*args, **kwargs)
             loss = _loss_of(output)
         returned = numbers_of(numbers, held_by(output))
-        kept = numbers_of(numbers, _kept_by_autograd(loss))
+        saved = numbers_of(numbers, _kept_by_autograd(loss))
         seed = torch.ones_like(loss)
         seeds = {numbers.number(seed)}
         recorder.is_backward = True
@@ -107,10 +107,12 @@ def record_step(
         recorder.require_order()
         trained = [p for p in model.parameters() if p.requires_grad]
         gradients = numbers_of(numbers, [t.grad for t in (*trained, *inputs)])
-        made = {g for run in recorder.backward_runs for g in run.gradients.values()}
+        graph_gradients = {g for run in recorder.backward_runs for g in run.gradients.values()}
         bytes_of = tuple(size for size, _ in numbers.bytes_on)
-        known = {s for run in recorder.runs for s in (*run.made, *run.inputs.values())}
-        elsewhere = (gradients - made) | (kept - known - of_model)
+        graph_storages = {
+            s for run in recorder.runs for s in (*run.handed_out, *run.inputs.values())
+        }
+        other_storages = (gradients - graph_gradients) | (saved - graph_storages - of_model)
     return RecordedStep(
         tuple(recorder.runs),
         tuple(recorder.backward_runs),
@@ -119,13 +121,13 @@ def record_step(
         frozenset(returned),
         frozenset(gradients),
         frozenset(seeds),
-        sum(bytes_of[storage] for storage in elsewhere),
+        sum(bytes_of[storage] for storage in other_storages),
     )
 
 
 @contextlib.contextmanager
 def _on_its_own(region: int | None) -> Iterator[None]:
-    """No other thread, no mode and no hook of the user's takes part in what is run."""
+    """Keeps other threads, modes and hooks of the user's out of the block."""
     with (
         alone(),
         torch.autograd.set_multithreading_enabled(False),
@@ -140,20 +142,20 @@ def _on_its_own(region: int | None) -> Iterator[None]:
 
 
 def _kept_by_autograd(loss: torch.Tensor) -> list[torch.Tensor]:
-    """Returns what operators have saved for their backward."""
-    found: list[torch.Tensor] = []
-    left, seen = [loss.grad_fn], {loss.grad_fn, None}
-    while left:
-        node: Any = left.pop()
+    """Returns the tensors that operators have saved for their backward."""
+    tensors: list[torch.Tensor] = []
+    pending, visited = [loss.grad_fn], {loss.grad_fn, None}
+    while pending:
+        node: Any = pending.pop()
         for name in dir(node):
             if name.startswith("_saved_"):
                 with contextlib.suppress(RuntimeError):
-                    found += tensors_in(getattr(node, name))
+                    tensors += tensors_in(getattr(node, name))
         for source, _ in node.next_functions if node is not None else ():
-            if source not in seen:
-                seen.add(source)
-                left.append(source)
-    return found
+            if source not in visited:
+                visited.add(source)
+                pending.append(source)
+    return tensors
 
 
 @contextlib.contextmanager
@@ -175,8 +177,8 @@ def _loss_of(output: Any) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _unasked() -> Iterator[None]:
-    """While it lasts, transformers takes no fake tensor for a sign that it is traced: what
-    it then does not look at decides what the graphs are given, such as masks."""
+    """Keeps transformers, within the block, from taking a fake tensor for a sign that it is
+    traced: values that it then does not read, such as masks, decide the graphs' inputs."""
     library = sys.modules.get("transformers.utils.import_utils")
     if not hasattr(library, "is_fake_tensor"):
         yield
@@ -189,20 +191,24 @@ def _unasked() -> Iterator[None]:
 def _faked(
     model: torch.nn.Module, mode: FakeTensorMode
 ) -> Iterator[Callable[[torch.Tensor], Any]]:
-    """Replaces every tensor of the model by a fake one, and whatever the step changes in
-    its modules by what it was."""
+    """Replaces every tensor of the model by a fake one within the block, and restores
+    everything that the step has changed in its modules. Yields the function that makes
+    fakes."""
     fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def fake(value: torch.Tensor) -> torch.Tensor:
         if id(value) not in fakes:
-            made = fake_beside(mode, value)
-            give_value(made, value)
+            result = fake_beside(mode, value)
+            give_value(result, value)
             if isinstance(value, torch.nn.Parameter):
-                made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
+                result = torch.nn.Parameter(result, requires_grad=value.requires_grad)
             else:
-                made.requires_grad_(value.requires_grad)
-            vars(made).update(_marks_for_dynamo(value))
-            fakes[id(value)] = (made, value)  # the original keeps its id
+                result.requires_grad_(value.requires_grad)
+            vars(result).update(_marks_for_dynamo(value))
+            fakes[id(value)] = (
+                result,
+                value,
+            )  # the original is held, so that its id stays valid
         return fakes[id(value)][0]
 
     with state_kept(model):
@@ -215,7 +221,8 @@ def _faked(
 
 
 def _marks_for_dynamo(tensor: torch.Tensor) -> dict[str, Any]:
-    """Returns what the model's user said of its sizes, by torch._dynamo.mark_dynamic say."""
+    """Returns the marks of the model's user on the tensor's sizes, by
+    torch._dynamo.mark_dynamic for example."""
     marks = {k: v for k, v in vars(tensor).items() if k.startswith(_MARKS)}
     return copy.deepcopy(marks)
 

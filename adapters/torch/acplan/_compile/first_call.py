@@ -15,15 +15,15 @@ PlanStep = Callable[[Compilation, tuple[Any, ...], dict[str, Any]], None]
 def plan_at_first_call(
     compiled: torch.nn.Module, plan_step: PlanStep, compilation: Compilation
 ) -> None:
-    """Has `plan_step` called with the arguments of the first call of `compiled` that
-    makes gradients. Where it raises, or is interrupted, it is called again at the next."""
+    """Lets `plan_step` be called with the arguments of the first call of `compiled` that makes
+    gradients. If it raises, or is interrupted, it is called again at the next call."""
     hook = _Hook(plan_step, compilation)
     hook.handle = compiled.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 class _Hook:
-    """A copy of it, or one that was pickled, does nothing: blocks that are copied are not
-    compiled, and what was planned is a step of the original."""
+    """The hook before the first call. A copy, or one that was pickled, does nothing: copied
+    blocks are not compiled, and the plan is for a step of the original."""
 
     def __init__(self, plan_step: PlanStep, compilation: Compilation) -> None:
         self.handle: torch.utils.hooks.RemovableHandle | None = None

@@ -1,4 +1,4 @@
-"""What a training step holds beside the graphs that a compiler makes of it."""
+"""The memory that a training step holds beside the graphs that a compiler makes of it."""
 
 import dataclasses
 import re
@@ -25,8 +25,8 @@ _UNITS["KiB"] = _UNITS.pop("kiB")
 
 @dataclasses.dataclass(frozen=True)
 class GraphBytes:
-    """Of one graph: parameters and buffers of the model among its inputs, its other
-    inputs, and when it was planned what it saves and what its forward pass returns."""
+    """The bytes of one graph: parameters and buffers of the model among its inputs, its other
+    inputs, and, once it is planned, what it saves and what its forward pass returns."""
 
     static: int
     inputs: int
@@ -35,54 +35,56 @@ class GraphBytes:
 
 
 class StepMemory:
-    """What a step holds beside each of its graphs, which are planned one after the other
-    in the order of forward.
+    """The memory that a step holds beside each of its graphs, which are planned one after the
+    other in the order of forward.
 
-    While a graph runs, forward or backward, there are the model and its optimizer; what
-    the graphs before it save and return, less what comes back as its inputs; and, in
-    backward, the gradients of the graphs behind it. What those save is gone by then.
+    While a graph runs, forward or backward, the memory has the model and its optimizer; the
+    tensors that the graphs before it save and return, less those that come back as its inputs;
+    and, in backward, the gradients of the graphs behind it. The tensors that those save are
+    gone by then.
     """
 
     def __init__(
-        self, model: torch.nn.Module | None, optimizer: OptimizerLike, held: int
+        self, model: torch.nn.Module | None, optimizer: OptimizerLike, held_bytes: int
     ) -> None:
         self._model = model
         self._optimizer = optimizer
-        self._held = held
+        self._held_bytes = held_bytes
         self._of_optimizer: int | None = None
         self._graphs: dict[str, GraphBytes] = {}
 
     def key(self) -> tuple[int, ...]:
-        """Returns what it is told of the step, for caches."""
-        return (self._of_model(), self._trained(), self._held, self._kept_by_optimizer())
+        """Returns what is known of the step, for caches."""
+        return (self._of_model(), self._trained(), self._held_bytes, self._kept_by_optimizer())
 
-    def beside(self, name: str, graph: GraphBytes) -> int:
-        """`name`: the same for graphs that stand for one another, of other shapes."""
+    def bytes_beside(self, name: str, graph: GraphBytes) -> int:
+        """Returns the bytes beside a graph. `name`: the same for graphs that replace one
+        another, for other shapes."""
         before = self._before(name)
         returned = sum(g.outputs for g in before)
-        found = max(0, self._of_model() - graph.static)
-        found += sum(g.saved for g in before)
-        found += max(0, returned - graph.inputs)
+        total = max(0, self._of_model() - graph.static)
+        total += sum(g.saved for g in before)
+        total += max(0, returned - graph.inputs)
         with_gradients = graph.static + sum(g.static for g in before)
-        found += max(0, self._trained() - with_gradients)
-        return found + self._held + self._kept_by_optimizer()
+        total += max(0, self._trained() - with_gradients)
+        return total + self._held_bytes + self._kept_by_optimizer()
 
     def beside_step(self, in_graphs: int) -> int:
-        """Returns what is held beside all graphs of a step, which have so many bytes of the
-        model and its gradients."""
-        found = max(0, self._of_model() - in_graphs)
-        return found + self._held + self._kept_by_optimizer()
+        """Returns the bytes that are held beside all graphs of a step, which have `in_graphs`
+        bytes of the model and its gradients."""
+        total = max(0, self._of_model() - in_graphs)
+        return total + self._held_bytes + self._kept_by_optimizer()
 
     def plan_is(self, name: str, graph: GraphBytes) -> None:
         self._graphs[name] = graph
 
     def _before(self, name: str) -> list[GraphBytes]:
-        found = []
+        graphs = []
         for other, graph in self._graphs.items():
             if other == name:
                 break
-            found.append(graph)
-        return found
+            graphs.append(graph)
+        return graphs
 
     def _of_model(self) -> int:
         return 0 if self._model is None else model_bytes(self._model)
@@ -101,17 +103,17 @@ class StepMemory:
 
 
 def size_bytes(name: str, value: int | str) -> int:
-    """Bytes, or a size such as "1.5GiB"."""
+    """Returns bytes, given as a number or as a size such as "1.5GiB"."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
-    if isinstance(value, str) and found and found[2] in _UNITS:
-        return int(float(found[1]) * _UNITS[found[2]])
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    if isinstance(value, str) and match and match[2] in _UNITS:
+        return int(float(match[1]) * _UNITS[match[2]])
     raise AcplanError(f'{name}: expected bytes or a size such as "2GiB", found {value!r}')
 
 
 def require_budget(budget: Budget) -> None:
-    """Raises AcplanError for what no program would take for one."""
+    """Raises AcplanError if the program would not take it as a budget."""
     text = "" if isinstance(budget, bool) else size_text("budget", budget).strip()
     share = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*%", text)
     is_known = float(share[1]) > 0 if share else text == "min" or _is_size(text)
@@ -138,7 +140,7 @@ def require_time_limit(seconds: float | None) -> None:
 
 
 def _blocks(tensors: Iterable[torch.Tensor]) -> int:
-    """Returns what the allocator has for these, each memory once."""
+    """Returns the bytes that the allocator has for these tensors, each memory once."""
     sizes: dict[int, int] = {}
     for tensor in tensors:
         # Tensors of subclasses, such as DTensor, have their own share inside.
@@ -149,7 +151,8 @@ def _blocks(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def model_bytes(model: torch.nn.Module) -> int:
-    """Of parameters and buffers on the device that most of them are on."""
+    """Returns the bytes of parameters and buffers on an accelerator, or of all if none is on
+    one."""
     return _blocks(_on_device([*model.parameters(), *model.buffers()]))
 
 
@@ -160,8 +163,8 @@ def _on_device(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def optimizer_bytes(model: torch.nn.Module, optimizer: OptimizerLike) -> int:
-    """Returns what the optimizer keeps from step to step. One that has not stepped yet is made
-    to on fake tensors; None has nothing."""
+    """Returns the bytes that the optimizer keeps from step to step. An optimizer that has not
+    stepped yet takes a step on fake tensors; None keeps nothing."""
     if optimizer is None:
         return 0
     if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:
@@ -178,12 +181,12 @@ def optimizer_bytes(model: torch.nn.Module, optimizer: OptimizerLike) -> int:
                 )
             return memo[id(value)]
 
-        made = make_optimizer(optimizer, _Fakes(model, fake), fake)
+        fake_optimizer = make_optimizer(optimizer, _Fakes(model, fake), fake)
         for parameter in memo.values():
             if parameter.requires_grad:
                 parameter.grad = torch.empty_like(parameter)
-        made.step()
-        return _blocks(_on_device(_states(made)))
+        fake_optimizer.step()
+        return _blocks(_on_device(_states(fake_optimizer)))
 
 
 class _Fakes(torch.nn.Module):
@@ -191,7 +194,7 @@ class _Fakes(torch.nn.Module):
 
     def __init__(self, model: torch.nn.Module, fake: Any) -> None:
         super().__init__()
-        self.of = torch.nn.ParameterList([fake(p) for p in model.parameters()])
+        self.fakes = torch.nn.ParameterList([fake(p) for p in model.parameters()])
 
 
 def _states(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

@@ -1,16 +1,16 @@
-"""The graphs of a step as one joint graph: forward of each in order, then backward of each
-in order, with what passes from one to another as one buffer.
+"""The graphs of a step as one joint graph: forward of each in order, then backward of each in
+order, with each storage that passes from one to another as one buffer.
 
-- What a graph makes for itself is a buffer of each run of it. Runs of one graph share what
-  is decided: the nodes of a later run are `tied` to those of the first.
-- What forward of a graph returns, and another graph takes, is there until forward has
-  ended, as the frames between which it passes have it until they return; and kept from
-  there on where backward of any graph needs it: a graph cannot make what another
-  one has made. So it is made by a node of its own, right before the one that really does,
-  that never runs again. What the model returns, or no graph takes, stays to the end.
-- Gradients that one graph hands to another are there until that has read them, those of
-  parameters to the end, others until the graph has run that makes them.
-- Parameters, inputs and what the model's own code makes between graphs are there during the
+- A storage that a graph makes for itself is a buffer of each run of the graph. Runs of one
+  graph share decisions: the nodes of a later run are `tied` to those of the first.
+- A storage that forward of a graph returns, and another graph takes, lives until forward has
+  ended, as the frames between which it passes have it until they return; and it is kept from
+  there on if backward of any graph needs it: a graph cannot make what another one has made. So
+  it is made by a node of its own, right before the real one, that never runs again. A storage
+  that the model returns, or that no graph takes, stays to the end.
+- Gradients that one graph hands to another live until that graph has read them, those of
+  parameters to the end, others until the graph that makes them has run.
+- Parameters, inputs and tensors that the model's own code makes between graphs live during the
   whole step.
 """
 
@@ -25,23 +25,26 @@ from acplan._graphs.graph_buffers import BACKWARD, FORWARD
 
 @dataclasses.dataclass(frozen=True)
 class JointStep:
-    """data:   the file `acplan.graph` of the whole step.
-    inputs: storages that are there during the whole step."""
+    """The joint graph of a whole step.
+
+    data:   the file `acplan.graph` of the whole step.
+    inputs: storages that live during the whole step.
+    """
 
     data: dict[str, Any]
     inputs: frozenset[int]
 
     def shares(self, step: RecordedStep, saved: Iterable[str]) -> dict[str, list[str]]:
-        """Of each graph, by its key, what it saves of its own."""
-        chosen = set(saved)
-        found: dict[str, list[str]] = {}
+        """Returns, for each graph, by its key, the buffers of its own that it saves."""
+        saved_names = set(saved)
+        shares: dict[str, list[str]] = {}
         for place, run in enumerate(step.forward):
-            own = found.setdefault(run.graph.key, [])
+            own = shares.setdefault(run.graph.key, [])
             for buffer in run.graph.data["buffers"]:
                 is_new = buffer["name"] not in own
-                if is_new and global_name(place, buffer["name"]) in chosen:
+                if is_new and global_name(place, buffer["name"]) in saved_names:
                     own.append(buffer["name"])
-        return found
+        return shares
 
 
 def global_name(place: int, name: str) -> str:
@@ -49,7 +52,7 @@ def global_name(place: int, name: str) -> str:
 
 
 def joint_step(step: RecordedStep, name: str, held_bytes: int = 0) -> JointStep:
-    """held_bytes: beside what is in `step`."""
+    """Returns the joint graph of a step. `held_bytes`: bytes beside those in `step`."""
     return _Builder(step).build(name, held_bytes)
 
 
@@ -58,20 +61,21 @@ class _Builder:
         self._step = step
         self._buffers: list[dict[str, Any]] = []
         self._nodes: list[dict[str, Any]] = []
-        self._buffer_of: dict[int, int] = {}  # a storage
-        self._constants: dict[tuple[str, int], int] = {}  # of graphs
+        self._buffer_of: dict[int, int] = {}  # by storage
+        self._constants: dict[tuple[str, int], int] = {}  # by graph and buffer
         self._inputs: set[int] = set()  # storages
-        # Of each run in the order of forward: its buffers here, by their places there.
+        # For each run in the order of forward: the buffers here, by their numbers in the run's
+        # graph.
         self._maps: list[dict[int, int]] = []
         self._first_nodes: dict[tuple[str, str], int] = {}
 
     def build(self, name: str, held_bytes: int) -> JointStep:
         for place, run in enumerate(self._step.forward):
             self._add_forward(place, run)
-        made = {s for run in self._step.forward for s in run.outputs.values()}
-        passed = (made & _taken(self._step)) - self._inputs
-        there = [self._buffer_of[s] for s in passed if s in self._buffer_of]
-        self._nodes.append(_end("end of forward", FORWARD, there))
+        outputs = {s for run in self._step.forward for s in run.outputs.values()}
+        handed_on = (outputs & _input_storages(self._step)) - self._inputs
+        buffers = [self._buffer_of[s] for s in handed_on if s in self._buffer_of]
+        self._nodes.append(_end("end of forward", FORWARD, buffers))
         places = {id(run): place for place, run in enumerate(self._step.forward)}
         for run in self._step.backward:
             self._add_backward(places[id(run)], run)
@@ -88,71 +92,71 @@ class _Builder:
         return JointStep(data, frozenset(self._inputs))
 
     def _add_forward(self, place: int, run: Run) -> None:
-        here: dict[int, int] = {}
-        self._maps.append(here)
+        numbers: dict[int, int] = {}
+        self._maps.append(numbers)
         data = run.graph.data
-        made = {b for node in data["nodes"] for b in node["makes"]}
+        made_buffers = {b for node in data["nodes"] for b in node["makes"]}
         for number, buffer in enumerate(data["buffers"]):
-            if number in made:
-                here[number] = self._add_buffer(place, buffer)
+            if number in made_buffers:
+                numbers[number] = self._add_buffer(place, buffer)
             elif buffer.get("from") != BACKWARD:
-                here[number] = self._input(run, number, buffer)
-        handed_on = {b for b in run.outputs if b in made}
+                numbers[number] = self._input(run, number, buffer)
+        handed_on = {b for b in run.outputs if b in made_buffers}
         for b in handed_on:
-            self._buffer_of.setdefault(run.outputs[b], here[b])
+            self._buffer_of.setdefault(run.outputs[b], numbers[b])
         for node in data["nodes"]:
             if node["stage"] == BACKWARD:
                 continue
             for b in node["makes"]:
                 if b in handed_on:
-                    self._add_output(place, run, here[b], data["buffers"][b]["name"])
+                    self._add_output(place, run, numbers[b], data["buffers"][b]["name"])
             self._add_node(place, run, node, handed_on)
 
     def _add_output(self, place: int, run: Run, buffer: int, name: str) -> None:
-        made = _end(f"{place}.{name} is made", FORWARD, ())
-        self._nodes.append(made | {"makes": [buffer], "again": False})
+        node = _end(f"{place}.{name} is made", FORWARD, ())
+        self._nodes.append(node | {"makes": [buffer], "again": False})
 
     def _add_node(
         self, place: int, run: Run, node: Mapping[str, Any], handed_on: set[int]
     ) -> None:
-        here = self._maps[place]
-        left = [b for b in node["makes"] if b not in handed_on]
-        made = dict(node)
-        made["name"] = global_name(place, node["name"])
-        made["reads"] = list(dict.fromkeys(here[b] for b in node["reads"]))
-        made["makes"] = [here[b] for b in left]
-        if left and len(left) < len(node["makes"]):
-            made["again"] = False  # it would make what it hands on a second time
-        if left and node["stage"] != BACKWARD:
+        numbers = self._maps[place]
+        remaining = [b for b in node["makes"] if b not in handed_on]
+        entry = dict(node)
+        entry["name"] = global_name(place, node["name"])
+        entry["reads"] = list(dict.fromkeys(numbers[b] for b in node["reads"]))
+        entry["makes"] = [numbers[b] for b in remaining]
+        if remaining and len(remaining) < len(node["makes"]):
+            entry["again"] = False  # it would make what it hands on a second time
+        if remaining and node["stage"] != BACKWARD:
             first = self._first_nodes.setdefault(
                 (run.graph.key, node["name"]), len(self._nodes)
             )
             if first != len(self._nodes):
-                made["tied_to"] = first
-        self._nodes.append(made)
+                entry["tied_to"] = first
+        self._nodes.append(entry)
 
     def _add_backward(self, place: int, run: Run) -> None:
-        here, data = self._maps[place], run.graph.data
+        numbers, data = self._maps[place], run.graph.data
         for number, buffer in enumerate(data["buffers"]):
             if buffer.get("from") == BACKWARD:
-                here[number] = self._tangent(place, run, number, buffer)
+                numbers[number] = self._tangent(place, run, number, buffer)
         for node in data["nodes"]:
             if node["stage"] == BACKWARD:
                 self._add_node(place, run, node, set())
         for b, storage in run.gradients.items():
-            self._buffer_of.setdefault(storage, here[b])
-        there = {here[b] for b in data["backward_outputs"]}
-        self._nodes.append(_end(f"{place}.end of backward", BACKWARD, there))
+            self._buffer_of.setdefault(storage, numbers[b])
+        outputs = {numbers[b] for b in data["backward_outputs"]}
+        self._nodes.append(_end(f"{place}.end of backward", BACKWARD, outputs))
 
     # --- buffers
 
     def _add_buffer(self, place: int, buffer: Mapping[str, Any]) -> int:
-        made = dict(buffer) | {"name": global_name(place, buffer["name"])}
-        self._buffers.append(made)
+        entry = dict(buffer) | {"name": global_name(place, buffer["name"])}
+        self._buffers.append(entry)
         return len(self._buffers) - 1
 
     def _input(self, run: Run, number: int, buffer: Mapping[str, Any]) -> int:
-        """Returns what forward of a graph is given, or has for a constant."""
+        """Returns the buffer of an input of a graph's forward, or of a constant."""
         storage = run.inputs.get(number)
         if storage is None:
             key = (run.graph.key, number)
@@ -167,20 +171,20 @@ class _Builder:
     def _tangent(self, place: int, run: Run, number: int, buffer: Mapping[str, Any]) -> int:
         storage = run.tangents.get(number)
         if storage is None or storage not in self._buffer_of:
-            added = self._add_buffer(place, buffer)
+            new_buffer = self._add_buffer(place, buffer)
             if storage is None:
-                return added
-            self._buffer_of[storage] = added
+                return new_buffer
+            self._buffer_of[storage] = new_buffer
         return self._buffer_of[storage]
 
     # --- what stays
 
     def _returned(self) -> list[int]:
         stays: dict[int, None] = {}
-        taken = _taken(self._step)
+        input_storages = _input_storages(self._step)
         for place, run in enumerate(self._step.forward):
             for number, storage in run.outputs.items():
-                is_kept = storage in self._step.returned or storage not in taken
+                is_kept = storage in self._step.returned or storage not in input_storages
                 if is_kept:
                     stays[self._maps[place][number]] = None
         return list(stays)
@@ -194,8 +198,8 @@ class _Builder:
         return list(stays)
 
 
-def _taken(step: RecordedStep) -> set[int]:
-    """Returns the storages that graphs are given in forward."""
+def _input_storages(step: RecordedStep) -> set[int]:
+    """Returns the storages that are inputs of graphs in forward."""
     return {storage for run in step.forward for storage in run.inputs.values()}
 
 
@@ -212,5 +216,5 @@ def _end(name: str, stage: str, reads: Iterable[int]) -> dict[str, Any]:
 
 
 def of_model(step: RecordedStep, inputs: frozenset[int]) -> int:
-    """Returns bytes of the model's parameters and buffers that graphs are given."""
+    """Returns the bytes of the model's parameters and buffers that are inputs of graphs."""
     return sum(step.bytes_of[i] for i in inputs & step.of_model)

@@ -1,9 +1,9 @@
-"""What the graphs of a step hold in memory, found by running them one after another.
+"""The memory that the graphs of a step hold, found by running them one after another.
 
-Of the plan nothing is known here but the graphs that PyTorch made of it, and which storages
-pass from one to another (_compile/step_recorder.py): they run node by node on fake tensors,
-and the memory of what is left is added up. How long what passes between graphs is there says
-_compile/joint_step.py.
+Nothing of the plan is known here except the graphs that PyTorch made of it, and the storages
+that pass from one to another (_compile/step_recorder.py): they run node by node on fake
+tensors, and the memory of the remaining values is added up. How long storages between graphs
+live is described in _compile/joint_step.py.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ Modules = Mapping[str, tuple[GraphModule, GraphModule]]
 
 
 def run_graphs(step: RecordedStep, modules: Modules, held_bytes: int) -> list[Step]:
-    """Returns the nodes of all graphs as they run, with the bytes in use while they do."""
+    """Returns the nodes of all graphs as they run, with the bytes in use while they run."""
     return _StepOfGraphs(step, modules, held_bytes).run()
 
 
@@ -37,19 +37,19 @@ class _StepOfGraphs:
         every = [module for pair in modules.values() for module in pair]
         self._memory = Memory(device_type_of_graphs(*every), held_bytes)
         self._run = FakeRun(*every)
-        self._values: dict[int, Any] = {}  # a storage
-        self._saved: dict[int, dict[str, Any]] = {}  # a run, by its place
-        # What is dropped no more has a name no other may get.
+        self._values: dict[int, Any] = {}  # by storage
+        self._saved: dict[int, dict[str, Any]] = {}  # by the place of a run
+        # They are held, so that no other memory gets the number of theirs.
         self._passes: list[Pass] = []
         self._steps: list[Step] = []
 
     def run(self) -> list[Step]:
-        passed = _passed(self._step)
-        self._hold_inputs(passed)
+        handed_out = _handed_out(self._step)
+        self._hold_inputs(handed_out)
         for place, run in enumerate(self._step.forward):
             self._run_forward(place, run)
-        taken = {s for run in self._step.forward for s in run.inputs.values()}
-        for storage in (passed & taken) - self._step.returned:
+        inputs = {s for run in self._step.forward for s in run.inputs.values()}
+        for storage in (handed_out & inputs) - self._step.returned:
             self._memory.drop(self._values[storage])
         self._hold_tangents()
         places = {id(run): k for k, run in enumerate(self._step.forward)}
@@ -57,60 +57,60 @@ class _StepOfGraphs:
             self._run_backward(places[id(run)], run)
         return self._steps
 
-    def _hold_inputs(self, passed: set[int]) -> None:
-        """What is there during the whole step."""
-        seen: set[str] = set()
+    def _hold_inputs(self, handed_out: set[int]) -> None:
+        """Holds the storages that live during the whole step, except those in `handed_out`."""
+        visited_keys: set[str] = set()
         for run in self._step.forward:
             forward, backward = self._modules[run.graph.key]
             for node in forward.graph.find_nodes(op="placeholder"):
                 storage = _storage_of(run.graph.joint, node, run.inputs)
-                if storage is None or storage in passed or storage in self._values:
+                if storage is None or storage in handed_out or storage in self._values:
                     continue
                 self._values[storage] = self._run.placeholder(node)
                 self._memory.hold(self._values[storage])
-            if run.graph.key not in seen:
-                seen.add(run.graph.key)
+            if run.graph.key not in visited_keys:
+                visited_keys.add(run.graph.key)
                 for module in (forward, backward):
                     for node in module.graph.find_nodes(op="get_attr"):
                         self._memory.hold(self._run.attribute(node))
 
     def _run_forward(self, place: int, run: Run) -> None:
         module, _ = self._modules[run.graph.key]
-        given = self._given(run, module, run.inputs)
-        done = self._pass(place, run, module, given, keeps_inputs=True)
+        held_values = self._held_values(run, module, run.inputs)
+        graph_pass = self._pass(place, run, module, held_values, keeps_inputs=True)
         returned = _returned(module)
         count = run.graph.num_fwd_outputs
         saved = [node for node in returned[count:] if isinstance(node, Node)]
-        self._saved[place] = {node.name: done.values[node] for node in saved}
+        self._saved[place] = {node.name: graph_pass.values[node] for node in saved}
         for node in saved:
-            self._memory.hold(done.values[node])
+            self._memory.hold(graph_pass.values[node])
         for node in dict.fromkeys(returned[:count]):
-            self._hand_on(run, node, done)
-        self._let_go(done, returned, "call_function")
+            self._hand_on(run, node, graph_pass)
+        self._let_go(graph_pass, returned, "call_function")
 
-    def _hand_on(self, run: Run, node: Any, done: Pass) -> None:
+    def _hand_on(self, run: Run, node: Any, graph_pass: Pass) -> None:
         if not isinstance(node, Node):
             return
         storage = _storage_of(run.graph.joint, node, run.outputs)
         if storage is None or storage in self._values:
             return
-        self._values[storage] = done.values[node]
-        self._memory.hold(done.values[node])
+        self._values[storage] = graph_pass.values[node]
+        self._memory.hold(graph_pass.values[node])
 
-    def _let_go(self, done: Pass, returned: list[Any], *ops: str) -> None:
-        """What a pass holds for its outputs, which are held by now for whoever has them."""
+    def _let_go(self, graph_pass: Pass, returned: list[Any], *ops: str) -> None:
+        """Releases a pass's hold on its outputs, which their readers hold by now."""
         for node in {n for n in returned if isinstance(n, Node)}:
             if node.op in ops:
-                self._memory.drop(done.values[node])
+                self._memory.drop(graph_pass.values[node])
 
     def _hold_tangents(self) -> None:
-        """Those that no graph makes."""
-        made = {s for run in self._step.backward for s in run.gradients.values()}
+        """Holds the tangents that no graph makes."""
+        gradients = {s for run in self._step.backward for s in run.gradients.values()}
         for run in self._step.backward:
             _, module = self._modules[run.graph.key]
             for node in module.graph.find_nodes(op="placeholder"):
                 storage = _storage_of(run.graph.joint, node, run.tangents)
-                if storage is None or storage in made or not node.users:
+                if storage is None or storage in gradients or not node.users:
                     continue
                 if storage not in self._values:
                     self._values[storage] = self._run.placeholder(node)
@@ -118,8 +118,8 @@ class _StepOfGraphs:
 
     def _run_backward(self, place: int, run: Run) -> None:
         _, module = self._modules[run.graph.key]
-        given = self._given(run, module, run.tangents) | self._saved.pop(place)
-        done = self._pass(place, run, module, given, keeps_inputs=False)
+        held_values = self._held_values(run, module, run.tangents) | self._saved.pop(place)
+        graph_pass = self._pass(place, run, module, held_values, keeps_inputs=False)
         returned = _returned(module)
         takers = self._takers()
         for node in dict.fromkeys(returned):
@@ -128,66 +128,66 @@ class _StepOfGraphs:
             storage = _storage_of(run.graph.joint, node, run.gradients)
             if storage is None or storage in self._values:
                 continue
-            self._values[storage] = done.values[node]
+            self._values[storage] = graph_pass.values[node]
             for _ in range(takers[storage] + (storage in self._step.gradients)):
-                self._memory.hold(done.values[node])
-        self._let_go(done, returned, "call_function", "placeholder")
+                self._memory.hold(graph_pass.values[node])
+        self._let_go(graph_pass, returned, "call_function", "placeholder")
 
     def _takers(self) -> Counter[int]:
-        """How many backward passes read what comes from another one."""
-        found: Counter[int] = Counter()
+        """Returns how many backward passes read each storage that comes from another pass."""
+        counts: Counter[int] = Counter()
         for run in self._step.backward:
             _, module = self._modules[run.graph.key]
             for node in module.graph.find_nodes(op="placeholder"):
                 storage = _storage_of(run.graph.joint, node, run.tangents)
                 if storage is not None and node.users:
-                    found[storage] += 1
-        return found
+                    counts[storage] += 1
+        return counts
 
-    def _given(
+    def _held_values(
         self, run: Run, module: GraphModule, storages: Mapping[int, int]
     ) -> dict[str, Any]:
-        given = {}
+        held_values = {}
         for node in module.graph.find_nodes(op="placeholder"):
             storage = _storage_of(run.graph.joint, node, storages)
             if storage is not None and storage in self._values:
-                given[node.name] = self._run.shaped(node, self._values[storage])
-        return given
+                held_values[node.name] = self._run.shaped(node, self._values[storage])
+        return held_values
 
     def _pass(
         self,
         place: int,
         run: Run,
         module: GraphModule,
-        given: dict[str, Any],
+        held_values: dict[str, Any],
         *,
         keeps_inputs: bool,
     ) -> Pass:
-        done = Pass(module, self._run, self._memory)
-        self._passes.append(done)
-        done.run(given, keeps_inputs=keeps_inputs)
+        graph_pass = Pass(module, self._run, self._memory)
+        self._passes.append(graph_pass)
+        graph_pass.run(held_values, keeps_inputs=keeps_inputs)
         listed = {node["name"] for node in run.graph.data["nodes"]}
         self._steps += [
             Step(global_name(place, step.name), step.live_bytes)
-            for step in done.steps
+            for step in graph_pass.steps
             if step.name in listed
         ]
-        return done
+        return graph_pass
 
 
-def _passed(step: RecordedStep) -> set[int]:
-    """Returns what a graph makes and hands out."""
-    made: set[int] = set()
-    given: set[int] = set()
+def _handed_out(step: RecordedStep) -> set[int]:
+    """Returns the storages that a graph makes and hands out."""
+    outputs: set[int] = set()
+    inputs: set[int] = set()
     for run in step.forward:
-        given |= {*run.inputs.values()} - made
-        made |= {*run.outputs.values()} - given
-    return made
+        inputs |= {*run.inputs.values()} - outputs
+        outputs |= {*run.outputs.values()} - inputs
+    return outputs
 
 
 def _storage_of(joint: JointGraph, node: Node, storages: Mapping[int, int]) -> int | None:
-    found = [b for b in joint.buffers_of(node.name) if b in storages]
-    return storages[found[0]] if found else None
+    buffers = [b for b in joint.buffers_of(node.name) if b in storages]
+    return storages[buffers[0]] if buffers else None
 
 
 def _returned(module: GraphModule) -> list[Any]:

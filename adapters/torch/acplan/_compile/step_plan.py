@@ -1,5 +1,5 @@
-"""The budget of a step shared over all graphs that it runs: they are found by a step on
-fake tensors, planned as one, and each gets its share when PyTorch partitions it."""
+"""Shares the budget of a step over all graphs that it runs: they are found by a step on fake
+tensors, planned as one, and each gets its share when PyTorch partitions it."""
 
 import contextlib
 import dataclasses
@@ -35,8 +35,8 @@ except (ImportError, AttributeError):
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
-    """The plan of all graphs of a step: data of the files `acplan.remat` and
-    `acplan.graph`, and the graphs that PyTorch has made by it so far, by their keys."""
+    """The plan of all graphs of a step: data of the files `acplan.remat` and `acplan.graph`,
+    and the graphs that PyTorch has made from it so far, by their keys."""
 
     data: dict[str, Any]
     graph: dict[str, Any]
@@ -54,7 +54,7 @@ class StepPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """Predicted, of the graphs as they are, node by node, one after another."""
+        """The predicted peak of the graphs as they are, node by node, one after another."""
         return int(self.data["peak_bytes"])
 
     @property
@@ -63,29 +63,30 @@ class StepPlan:
 
     @property
     def bound_ms(self) -> float:
-        """No choice within the budget recomputes less."""
+        """A number that the recomputation of no choice within the budget is below."""
         return float(self.data["bound_ms"])
 
     @property
     def saved(self) -> tuple[str, ...]:
-        """Returns what is kept for backward: the run of a graph and the name of its node."""
+        """The nodes that are kept for backward, each as the run of a graph and the node's
+        name."""
         return tuple(self.data["saved"])
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """Returns the graphs in the order in which forward runs them, by their keys."""
+        """The graphs in the order in which forward runs them, by their keys."""
         return tuple(run.graph.key for run in self.step.forward) if self.step else ()
 
     @property
     def key(self) -> str:
-        """Returns the same for the same decisions."""
+        """A hash of the decisions."""
         text = json.dumps(self.shares, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def verify(self) -> Verification:
-        """Returns the memory that was predicted beside that of the graphs, run one after
-        another, node by node, on fake tensors. Those that are not compiled yet, or came from
-        PyTorch's cache, are made for it."""
+        """Returns the predicted memory beside that of the graphs, run one after another, node
+        by node, on fake tensors. Graphs that are not compiled yet, or came from PyTorch's
+        cache, are made for this."""
         assert self.step is not None
         graphs = {run.graph.key: run.graph for run in self.step.forward}
         modules = {
@@ -93,9 +94,9 @@ class StepPlan:
             for key, share in self.shares.items()
         }
         nodes = {n["name"] for n in self.graph["nodes"] if n["op"]}
-        found = run_graphs(self.step, modules, self.graph["held_bytes"])
+        steps = run_graphs(self.step, modules, self.graph["held_bytes"])
         predicted = [s for s in self.data["memory"] if s["node"] in nodes]
-        return Verification(tuple(Step(s["node"], s["bytes"]) for s in predicted), tuple(found))
+        return Verification(tuple(Step(s["node"], s["bytes"]) for s in predicted), tuple(steps))
 
     def __repr__(self) -> str:
         return (
@@ -106,7 +107,7 @@ class StepPlan:
 
 
 class RecordingPartitioner(PartitionerBase):  # type: ignore[misc]
-    """What the step on fake tensors has for a partitioner."""
+    """The partitioner of the step on fake tensors."""
 
     def __init__(self, recorder: StepRecorder) -> None:
         self._recorder = recorder
@@ -122,13 +123,13 @@ class RecordingPartitioner(PartitionerBase):  # type: ignore[misc]
         num_fwd_outputs: int,
         **kwargs: Any,
     ) -> Graphs:
-        def by(choose: Chooser) -> Graphs:
+        def partition_with(choose: Chooser) -> Graphs:
             with choosing(choose):
                 return min_cut_rematerialization_partition(
                     gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs
                 )
 
-        return self._recorder.partition(by, gm, num_fwd_outputs)
+        return self._recorder.partition(partition_with, gm, num_fwd_outputs)
 
 
 PARTITIONER_OPTION = "custom_partitioner_fn"
@@ -138,8 +139,8 @@ _WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel"}
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """How a model is compiled: as a whole, or these parts of it. `backend`, `options` and
-    `kwargs` are those of torch.compile; options have no partitioner yet."""
+    """A model and how it is compiled: as a whole, or these parts of it. `backend`, `options`
+    and `kwargs` are those of torch.compile; options have no partitioner yet."""
 
     model: torch.nn.Module
     blocks: tuple[torch.nn.Module, ...] = ()
@@ -149,8 +150,7 @@ class Compilation:
 
     @property
     def is_shared(self) -> bool:
-        """Returns whether other ranks take part in a step, which is then none to be run
-        alone."""
+        """True if other ranks take part in a step, so that it cannot run alone."""
         kinds = {type(module).__name__ for module in self.model.modules()}
         tensors = [*self.model.parameters(), *self.model.buffers()]
         is_sharded = any(hasattr(tensor, "_local_tensor") for tensor in tensors)
@@ -169,24 +169,25 @@ class Compilation:
     def record(
         self, make_joint: MakeJoint, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> RecordedStep:
-        """Returns the graphs of a step, called with these arguments."""
+        """Returns the graphs of a step that is called with these arguments."""
         recorder = StepRecorder(make_joint)
         arguments: dict[str, Any] = {"backend": self._backend(recorder), **self.kwargs}
         if compiles_apart():
             arguments["isolate_recompiles"] = True
-        # What is compiled is marked: blocks need no more than what compiles them.
+        # Compiled code is marked: blocks need only the context that compiles them.
         whole = torch.nn.Identity() if self.blocks else self.model
         call: Any = torch.compile(whole, **arguments)
         region = getattr(call.dynamo_ctx, "_isolate_recompiles_id", None)
-        given = (args, kwargs)
+        user_inputs = (args, kwargs)
         if not self.blocks:
-            return record_step(recorder, self.model, call, given, region)
+            return record_step(recorder, self.model, call, user_inputs, region)
         with alone(), contextlib.ExitStack() as undo:
             for block in self.blocks:
-                # In one context: what is compiled for one is there for its equals.
+                # In one context, the code that is compiled for one block is used for equal
+                # ones.
                 compiled = call.dynamo_ctx(block._call_impl)
                 undo.enter_context(set_attribute(block, "_compiled_call_impl", compiled))
-            return record_step(recorder, self.model, self.model, given, region)
+            return record_step(recorder, self.model, self.model, user_inputs, region)
 
     def _backend(self, recorder: StepRecorder) -> Callable[..., Any]:
         partitioner = RecordingPartitioner(recorder)
@@ -216,14 +217,15 @@ class Compilation:
 
 
 def inductor_takes_partitioners() -> bool:
-    """By an option, from PyTorch 2.9 on."""
+    """Returns whether Inductor has an option for a partitioner, as from PyTorch 2.9 on."""
     return PartitionerBase is not object
 
 
 @contextlib.contextmanager
 def partitioning_by(partitioner: Callable[..., Any]) -> Iterator[None]:
-    """Inductor of PyTorch 2.8 has no option for a partitioner, and compiles one graph at a
-    time; its cache of whole graphs would not tell plans apart."""
+    """Replaces the partitioner within the block in PyTorch 2.8, whose Inductor has no option
+    for one, and compiles one graph at a time; its cache of whole graphs would not tell plans
+    apart."""
     if inductor_takes_partitioners():
         yield
         return
@@ -246,21 +248,21 @@ def blocks_of(
     if not isinstance(blocks, Iterable):
         what = type(blocks).__name__
         raise AcplanError(f"blocks: expected modules of the model, found an {what}")
-    found = (*blocks,)
-    if not found:
+    modules = (*blocks,)
+    if not modules:
         raise AcplanError("blocks: expected modules of the model, found none")
     own = {id(module) for module in model.modules()} - {id(model)}
-    for block in found:
+    for block in modules:
         if id(block) not in own:
             what = type(block).__name__
             raise AcplanError(f"blocks: expected modules of the model, found a {what}")
-    return found
+    return modules
 
 
 def options_of(
     backend: str, mode: str | None, options: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """torch.compile's, for Inductor."""
+    """Returns the options of torch.compile for Inductor."""
     if backend == "aot_eager":
         if mode is not None or options:
             raise AcplanError("compile: mode and options are those of backend 'inductor'")
@@ -283,7 +285,7 @@ def options_of(
 
 
 def _of_mode(mode: str) -> dict[str, Any]:
-    known = torch._inductor.list_mode_options()
-    if mode not in known:
-        raise AcplanError(f"mode: expected one of {', '.join(known)}, found {mode!r}")
-    return dict(known[mode])
+    modes = torch._inductor.list_mode_options()
+    if mode not in modes:
+        raise AcplanError(f"mode: expected one of {', '.join(modes)}, found {mode!r}")
+    return dict(modes[mode])

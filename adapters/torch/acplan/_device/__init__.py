@@ -1,4 +1,4 @@
-"""What a device has and does: its kernels, their run-times and workspaces, a fake CUDA.
+"""The properties of a device: its kernels, their run-times and workspaces, a fake CUDA.
 
-It knows _base. Start with devices.py.
+This room knows _base. Start with devices.py.
 """

@@ -1,9 +1,9 @@
-"""What operators that a device alone has compute, on the CPU.
+"""Computes on the CPU the operators that only a device has.
 
-The values that a traced step computes beside its fake tensors decide what runs, so they
-need to be right up to rounding. Results that only the backward of the same operator reads
-(reserves, random states) have no values, and none of these operators drops anything out:
-what is drawn differs from the device's anyway.
+The values that a traced step computes beside its fake tensors decide which operators run, so
+they need to be right up to rounding. Results that only the backward of the same operator reads
+(reserves, random states) have no values, and none of these operators drops anything out: random
+numbers differ from the device's anyway.
 """
 
 import functools
@@ -16,7 +16,7 @@ import torch
 _aten = torch.ops.aten
 Compute = Callable[[Mapping[str, Any]], Any]
 
-# Of arguments, those that what is computed here does not read.
+# The names of arguments that these computations do not read.
 _UNREAD = frozenset(
     ["logsumexp", "cum_seq_q", "cum_seq_k", "philox_seed", "philox_offset", "out"]
     + ["reserve", "reserveSpace", "weight_buf", "dropout_state"]
@@ -25,20 +25,20 @@ _UNREAD = frozenset(
 
 @functools.cache
 def on_the_cpu(func: Any) -> Callable[..., Any] | None:
-    """Returns what computes an operator on CPU tensors where the CPU has no kernel for it,
-    or another one than it needs."""
+    """Returns a function that computes an operator on CPU tensors, if the CPU has no kernel for
+    it or not the one that is needed, else None."""
     name = func.name().removeprefix("aten::")
     compute = _COMPUTED.get(name.removesuffix(".default"))
     if compute is None:
         return None
     parameters = func._schema.arguments
 
-    def computed(*args: Any, **kwargs: Any) -> Any:
-        given = {p.name: p.default_value for p in parameters if p.has_default_value()}
-        given |= {p.name: value for p, value in zip(parameters, args)} | kwargs
-        return compute(given)
+    def compute_on_the_cpu(*args: Any, **kwargs: Any) -> Any:
+        arguments = {p.name: p.default_value for p in parameters if p.has_default_value()}
+        arguments |= {p.name: value for p, value in zip(parameters, args)} | kwargs
+        return compute(arguments)
 
-    return computed
+    return compute_on_the_cpu
 
 
 def read_on_the_cpu(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -46,13 +46,13 @@ def read_on_the_cpu(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     if on_the_cpu(func) is None:
         return [*args, *kwargs.values()]
     names = (parameter.name for parameter in func._schema.arguments)
-    given = [*zip(names, args), *kwargs.items()]
-    return [value for name, value in given if name not in _UNREAD]
+    arguments = [*zip(names, args), *kwargs.items()]
+    return [value for name, value in arguments if name not in _UNREAD]
 
 
 def _scores(a: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
-    """Returns the query, key and value in float32, with a head each, the scale, and what
-    softmax makes of the scores."""
+    """Returns the query, key and value in float32, with a key and a value for each head, the
+    scale, and the scores that softmax takes."""
     query, key, value = (a[name].float() for name in ("query", "key", "value"))
     groups = query.shape[1] // key.shape[1]
     key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
@@ -80,7 +80,7 @@ def _attention_backward(a: Mapping[str, Any]) -> Any:
     weights = scores.softmax(-1).nan_to_num(0.0)
     of_weights = grad @ value.transpose(-2, -1)
     of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
-    found = [
+    gradients = [
         of_scores @ key * scale,
         of_scores.transpose(-2, -1) @ query * scale,
         weights.transpose(-2, -1) @ grad,
@@ -88,16 +88,16 @@ def _attention_backward(a: Mapping[str, Any]) -> Any:
     like = [a[name] for name in ("query", "key", "value")]
     bias = a.get("attn_bias")
     if bias is not None:
-        return (*map(_summed_to, found, like), _summed_to(of_scores, bias))
-    return tuple(map(_summed_to, found, like))
+        return (*map(_summed_to, gradients, like), _summed_to(of_scores, bias))
+    return tuple(map(_summed_to, gradients, like))
 
 
-def _summed_to(found: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Returns a gradient of what was expanded, or repeated for a group of heads."""
-    if found.dim() == 4 and like.shape[1] not in (1, found.shape[1]):
-        groups = found.shape[1] // like.shape[1]
-        found = found.unflatten(1, (like.shape[1], groups)).sum(2)
-    return found.sum_to_size(like.shape).to(like.dtype)
+def _summed_to(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Returns the gradient of a tensor that was expanded, or repeated for a group of heads."""
+    if gradient.dim() == 4 and like.shape[1] not in (1, gradient.shape[1]):
+        groups = gradient.shape[1] // like.shape[1]
+        gradient = gradient.unflatten(1, (like.shape[1], groups)).sum(2)
+    return gradient.sum_to_size(like.shape).to(like.dtype)
 
 
 def _batch_norm(a: Mapping[str, Any]) -> Any:
@@ -115,7 +115,8 @@ def _batch_norm_backward(a: Mapping[str, Any]) -> Any:
 
 
 def _softmax(of_floats: Any) -> Compute:
-    """Half precision becomes float32 on the way, which the CPU does not do in one."""
+    """Returns a softmax that turns half precision into float32 first; the CPU has no kernel
+    that does both."""
 
     def compute(a: Mapping[str, Any]) -> Any:
         data = a["self"].float() if a["half_to_float"] else a["self"]
@@ -140,22 +141,22 @@ def _rms_norm_backward(a: Mapping[str, Any]) -> Any:
     unit = data * a["rstd"].float()
     of_unit = grad if weight is None else grad * weight.float()
     mean = (of_unit * unit).mean(own, keepdim=True)
-    found = (of_unit - unit * mean) * a["rstd"].float()
+    of_input = (of_unit - unit * mean) * a["rstd"].float()
     of_weight = (grad * unit).sum(others) if others else grad * unit
     return (
-        found.to(a["input"].dtype),
+        of_input.to(a["input"].dtype),
         None if weight is None else of_weight.to(weight.dtype),
     )
 
 
 def _gates(a: Mapping[str, Any], count: int) -> tuple[list[torch.Tensor], ...]:
-    """Of the input and of the hidden state, with their biases."""
+    """Returns the gates of the input and of the hidden state, with their biases."""
     pairs = (("input_gates", "input_bias"), ("hidden_gates", "hidden_bias"))
-    found = []
+    sums = []
     for gates, bias in pairs:
         total = a[gates] if a.get(bias) is None else a[gates] + a[bias]
-        found.append([*total.chunk(count, 1)])
-    return tuple(found)
+        sums.append([*total.chunk(count, 1)])
+    return tuple(sums)
 
 
 def _lstm_cell(a: Mapping[str, Any]) -> Any:
@@ -179,8 +180,8 @@ def _lstm_cell_backward(a: Mapping[str, Any]) -> Any:
         of_cell * i * (1 - g * g),
         grad_hy * cell * o * (1 - o),
     ]
-    found = torch.cat(gates, 1)
-    return found, of_cell * f, found.sum(0) if a["has_bias"] else None
+    of_gates = torch.cat(gates, 1)
+    return of_gates, of_cell * f, of_gates.sum(0) if a["has_bias"] else None
 
 
 def _gru_cell(a: Mapping[str, Any]) -> Any:
@@ -215,7 +216,7 @@ def _rnn(a: Mapping[str, Any]) -> Any:
         out = run(a["input"], sizes, hidden, weights, *shape)
     else:
         data = a["input"].transpose(0, 1) if a["batch_first"] else a["input"]
-        with warnings.catch_warnings():  # of how long some kinds take
+        with warnings.catch_warnings():  # about how long some kinds take
             warnings.simplefilter("ignore")
             out = run(data, hidden, weights, *shape, False)
     first = out[0].transpose(0, 1) if a["batch_first"] else out[0]
@@ -223,20 +224,21 @@ def _rnn(a: Mapping[str, Any]) -> Any:
 
 
 def _rnn_backward(a: Mapping[str, Any]) -> Any:
-    """By autograd, which operators are below of: it is let in again."""
+    """Computes the gradients by autograd, which is switched off below the operators and is
+    switched on again here."""
     with torch.enable_grad(), _with_autograd():
         names = ("input", "hx", "cx")
         data, hx, cx = (_leaf(a[name]) for name in names)
         weights = [_leaf(weight) for weight in a["weight"]]
-        given = {**a, "input": data, "hx": hx, "cx": cx, "weight": weights}
-        out = _rnn(given)
-        given_grads = (a["grad_output"], a["grad_hy"], a["grad_cy"])
-        pairs = [(o, g) for o, g in zip(out, given_grads) if g is not None]
-        wanted = [t for t in (data, hx, cx, *weights) if t is not None]
-        found = torch.autograd.grad(
-            [o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True
+        arguments = {**a, "input": data, "hx": hx, "cx": cx, "weight": weights}
+        out = _rnn(arguments)
+        output_grads = (a["grad_output"], a["grad_hy"], a["grad_cy"])
+        pairs = [(o, g) for o, g in zip(out, output_grads) if g is not None]
+        inputs = [t for t in (data, hx, cx, *weights) if t is not None]
+        gradients = torch.autograd.grad(
+            [o for o, _ in pairs], inputs, [g for _, g in pairs], allow_unused=True
         )
-    grads = [*found]
+    grads = [*gradients]
     grad_cx = grads.pop(2) if cx is not None else None
     return grads[0], grads[1], grad_cx, grads[2:] if a["output_mask"][3] else []
 
@@ -257,23 +259,24 @@ def _with_autograd() -> Any:
 
 
 def _grouped_mm(a: Mapping[str, Any]) -> Any:
-    """Returns a product for each group of rows, or of columns, that ends where `offs` says."""
-    left, right, ends = a.get("self", a.get("mat_a")), a.get("mat2", a.get("mat_b")), a["offs"]
-    dtype = a["out_dtype"] or left.dtype
+    """Returns a product for each group of rows, or of columns, that ends at the places in
+    `offs`."""
+    mat_a, mat_b, ends = a.get("self", a.get("mat_a")), a.get("mat2", a.get("mat_b")), a["offs"]
+    dtype = a["out_dtype"] or mat_a.dtype
     if ends is None:
-        return (left @ right).to(dtype)
+        return (mat_a @ mat_b).to(dtype)
     spans = [slice(s, e) for s, e in zip([0, *ends.tolist()[:-1]], ends.tolist())]
-    if left.dim() == 2 and right.dim() == 2:
-        return torch.stack([left[:, s] @ right[s] for s in spans]).to(dtype)
-    if left.dim() == 2:
-        found = left.new_zeros(left.shape[0], right.shape[-1])
+    if mat_a.dim() == 2 and mat_b.dim() == 2:
+        return torch.stack([mat_a[:, s] @ mat_b[s] for s in spans]).to(dtype)
+    if mat_a.dim() == 2:
+        product = mat_a.new_zeros(mat_a.shape[0], mat_b.shape[-1])
         for k, s in enumerate(spans):
-            found[s] = left[s] @ right[k]
+            product[s] = mat_a[s] @ mat_b[k]
     else:
-        found = left.new_zeros(left.shape[1], right.shape[-1])
+        product = mat_a.new_zeros(mat_a.shape[1], mat_b.shape[-1])
         for k, s in enumerate(spans):
-            found[:, s] = left[k] @ right[:, s]
-    return found.to(dtype)
+            product[:, s] = mat_a[k] @ mat_b[:, s]
+    return product.to(dtype)
 
 
 _ATTENTIONS = ("flash", "efficient", "cudnn")
@@ -305,28 +308,28 @@ _COMPUTED: Mapping[str, Compute] = {
 
 
 def in_float32(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Returns what an operator makes of half precision that the CPU has it for in float32
-    alone; raises NotImplementedError for one that writes to what it is given."""
+    """Runs in float32 an operator in half precision for which the CPU has only a float32
+    kernel. Raises NotImplementedError for an operator that writes to its arguments."""
     if func._schema.is_mutable:
         raise NotImplementedError(str(func))
     halves = (torch.float16, torch.bfloat16)
-    seen: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
 
-    def widened(value: Any) -> Any:
+    def widen(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dtype in halves:
-            seen.append(value.dtype)
+            dtypes.append(value.dtype)
             return value.float()
         return value
 
     out = func(
-        *torch.utils._pytree.tree_map(widened, [*args]),
-        **torch.utils._pytree.tree_map(widened, dict(kwargs)),
+        *torch.utils._pytree.tree_map(widen, [*args]),
+        **torch.utils._pytree.tree_map(widen, dict(kwargs)),
     )
-    if not seen:
+    if not dtypes:
         raise NotImplementedError(str(func))
 
-    def narrowed(value: Any) -> Any:
+    def narrow(value: Any) -> Any:
         is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float32
-        return value.to(seen[0]) if is_wide else value
+        return value.to(dtypes[0]) if is_wide else value
 
-    return torch.utils._pytree.tree_map(narrowed, out)
+    return torch.utils._pytree.tree_map(narrow, out)

@@ -1,5 +1,5 @@
-"""What fake tensors lack to run a device's operators: shapes of those that PyTorch
-only has kernels for, and the operators that it has on CUDA alone."""
+"""Adds to fake tensors what they lack to run a device's operators: shapes of operators for
+which PyTorch has only kernels, and the operators that it has on CUDA alone."""
 
 import contextlib
 import importlib
@@ -18,45 +18,47 @@ from acplan._base.patching import set_attribute
 _aten = torch.ops.aten
 Fake = Callable[..., Any]
 
-# torch.optim hides the first from its attributes.
+# torch.optim does not have the first as an attribute.
 _MODULES_OF_LISTS = ("torch.optim.optimizer", "torch.utils._foreach_utils")
 
-# Those of native_functions.yaml with a kernel for CUDA beside a composite one for
-# all else: without the kernel, PyTorch would run the operators of the composite.
+# The operators of native_functions.yaml that have a kernel for CUDA and a composite one for all
+# other devices: without the kernel, PyTorch would run the operators of the composite.
 KERNELS_OF_CUDA = ("_fused_rms_norm", "mish_backward", "silu_backward")
 
 
 @contextlib.contextmanager
 def shapes_of_device_operators() -> Iterator[None]:
-    """While it lasts, fake tensors know the operators of `_fakes`, and optimizers
-    take them in lists, as they do tensors on the device."""
-    known = {operator: _as_implementation(fake) for operator, fake in _fakes().items()}
-    with contextlib.ExitStack() as replaced:
-        replaced.enter_context(_implementations(known))
+    """Adds the operators of `_fakes` to fake tensors within the block, and lets optimizers take
+    fake tensors in lists, as they take tensors on the device."""
+    implementations = {
+        operator: _as_implementation(fake) for operator, fake in _fakes().items()
+    }
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(_implementations(implementations))
         for owner in map(importlib.import_module, _MODULES_OF_LISTS):
             types = [*owner._foreach_supported_types, FakeTensor]
-            replaced.enter_context(set_attribute(owner, "_foreach_supported_types", types))
+            undo.enter_context(set_attribute(owner, "_foreach_supported_types", types))
         yield
 
 
 @contextlib.contextmanager
-def _implementations(known: dict[Any, Any]) -> Iterator[None]:
-    """Adds these to the table by which fake tensors know operators, within the block."""
+def _implementations(implementations: dict[Any, Any]) -> Iterator[None]:
+    """Adds these to the table of fake tensors' operators within the block."""
     table = fake_impls.op_implementations_dict
-    before = {operator: table[operator] for operator in known if operator in table}
-    table.update(known)
+    before = {operator: table[operator] for operator in implementations if operator in table}
+    table.update(implementations)
     try:
         yield
     finally:
-        for operator in known:
+        for operator in implementations:
             del table[operator]
         table.update(before)
 
 
 @contextlib.contextmanager
 def operators_of_cuda() -> Iterator[None]:
-    """While it lasts, a PyTorch without CUDA runs the operators that one with CUDA
-    does, and asks the CPU's kernels for shapes where it would run CUDA's."""
+    """Lets a PyTorch without CUDA run, within the block, the operators that a PyTorch with CUDA
+    runs, and take shapes from the CPU's kernels in place of CUDA's."""
     library = torch.library.Library("aten", "IMPL")
     try:
         for name in KERNELS_OF_CUDA:
@@ -91,8 +93,8 @@ def _on_the_cpu(
     spec: Any,
     error: Exception,
 ) -> Any:
-    """Returns the shapes that the CPU's kernel has for an operator without shapes of its own,
-    from tensors of zeros."""
+    """Returns results with the shapes that the CPU's kernel returns for tensors of zeros, for
+    an operator without shapes of its own."""
     if not func._schema.returns:
         return None
     originals: dict[int, FakeTensor] = {}
@@ -100,9 +102,9 @@ def _on_the_cpu(
     def real(value: Any) -> Any:
         if not isinstance(value, FakeTensor):
             return value
-        made = torch.zeros(value.shape, dtype=value.dtype)
-        originals[id(made)] = value
-        return made
+        zeros = torch.zeros(value.shape, dtype=value.dtype)
+        originals[id(zeros)] = value
+        return zeros
 
     with no_dispatch():
         args, kwargs = tree_unflatten([real(value) for value in flat_args], spec)
@@ -128,7 +130,8 @@ def _on_the_cpu(
 
 
 def _fakes() -> dict[Any, Fake]:
-    """By operator; those alone that this version of PyTorch has."""
+    """Returns the functions that make an operator's fake results, indexed by operator, for the
+    operators of this version of PyTorch."""
     fakes: dict[str, Fake] = {
         "_thnn_fused_gru_cell": _gru_cell,
         "_thnn_fused_gru_cell_backward": _gru_cell_backward,
@@ -147,14 +150,14 @@ def _fakes() -> dict[Any, Fake]:
         "_use_miopen_ctc_loss": _no_cudnn_ctc_loss,
         "_use_miopen_ctc_loss.Tensor": _no_cudnn_ctc_loss,
     }
-    found = {}
+    fakes_by_operator = {}
     for name, fake in fakes.items():
         packet, _, overload = name.partition(".")
         if hasattr(_aten, packet):
             operators = getattr(_aten, packet)
             if (overload or "default") in operators.overloads():
-                found[getattr(operators, overload or "default")] = fake
-    return found
+                fakes_by_operator[getattr(operators, overload or "default")] = fake
+    return fakes_by_operator
 
 
 # aten/src/ATen/native/cuda/RNN.cu
@@ -199,7 +202,7 @@ def _cudnn_rnn(
     batch_sizes: list[int],
     dropout_state: torch.Tensor | None,
 ) -> Any:
-    """Returns shapes as of the CPU; the reserve of the forward pass, whose size cuDNN alone
+    """Returns shapes as on the CPU; the reserve of the forward pass, whose size only cuDNN
     knows, is empty."""
     width = (proj_size or hidden_size) * (2 if bidirectional else 1)
     if batch_sizes:
@@ -229,7 +232,7 @@ def _rnn_backward(
     grad_cx = None if cx is None else cx.new_empty(cx.shape)
     weights = []
     if mask[3]:
-        # One chunk, of which each gradient is a part.
+        # One chunk of memory, and each gradient is a part of it.
         sizes = [w.numel() for w in weight]
         parts = input.new_empty(sum(sizes)).split(sizes)
         weights = [part.view(w.shape) for part, w in zip(parts, weight)]
@@ -254,8 +257,9 @@ def _grouped_mm(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """create_grouped_gemm_output_tensor of aten/src/ATen/native/GroupedMMUtils.h.
-    PyTorch's own takes bfloat16 alone, CUDA's kernel float32 and float16, too."""
+    """Returns a fake result, as create_grouped_gemm_output_tensor of
+    aten/src/ATen/native/GroupedMMUtils.h makes it. PyTorch's own function for fake tensors
+    takes only bfloat16, CUDA's kernel also float32 and float16."""
     dtype = out_dtype or mat_a.dtype
     is_flat = mat_a.dim() == 2, mat_b.dim() == 2
     if is_flat == (True, True):
@@ -301,6 +305,6 @@ def _ctc_loss_backward(grad: torch.Tensor, log_probs: torch.Tensor, *_: Any) -> 
 
 
 def _no_cudnn_ctc_loss(*args: Any) -> bool:
-    """cuDNN (and MIOpen) take targets of 32 bits on the CPU, with which training is
-    not fed."""
+    """Returns that cuDNN (or MIOpen) does not compute the loss: it takes targets of 32 bits on
+    the CPU, which training does not have."""
     return False

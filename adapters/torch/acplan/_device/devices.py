@@ -1,4 +1,4 @@
-"""What devices can do, and the roofline run-time of an operator."""
+"""The rates of devices, and the roofline run-time of an operator."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ _TERA = 1e12
 
 
 class OperatorRun(NamedTuple):
-    """An operator that ran: what it was called with, and what it returned."""
+    """An operator that ran: its arguments, and its results."""
 
     func: Any
     args: tuple[Any, ...]
@@ -24,12 +24,12 @@ class OperatorRun(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Peak FLOP/s by data type, dense (without sparsity), bytes a second, and what
-    PyTorch asks of a device to choose its kernels."""
+    """Peak FLOP/s by data type, dense (without sparsity), bytes a second, and the properties
+    that PyTorch reads of a device to choose its kernels."""
 
     name: str
-    product: str  # as torch.cuda.get_device_name says
-    capability: tuple[int, int]  # compute capability; that which ROCm reports
+    product: str  # as torch.cuda.get_device_name returns it
+    capability: tuple[int, int]  # compute capability, as ROCm reports it on AMD's devices
     multiprocessors: int
     memory: int  # bytes, nominal
     is_rocm: bool
@@ -52,27 +52,27 @@ class Device:
     def runtime_ms(
         self,
         run: OperatorRun,
-        read: Sequence[torch.Tensor],
-        written: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
     ) -> float:
         """Returns the roofline: the larger of the times that the FLOPs and the bytes of an
-        operator take. `read` and `written` are its tensors with memory."""
-        moved = sum(t.numel() * t.element_size() for t in (*read, *written))
-        seconds = moved / self.bandwidth
+        operator take. `inputs` and `outputs` are its tensors with memory."""
+        moved_bytes = sum(t.numel() * t.element_size() for t in (*inputs, *outputs))
+        seconds = moved_bytes / self.bandwidth
         flops = flops_of(*run)
         if flops:
-            floating = (t.dtype for t in read if t.is_floating_point())
+            floating = (t.dtype for t in inputs if t.is_floating_point())
             dtype = next(floating, torch.float32)
             seconds = max(seconds, flops / self.peak_flops(dtype))
         return seconds * 1e3
 
 
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
-    """Returns what an operator computes; 0 for what is bound by memory."""
+    """Returns the FLOPs of an operator, or 0 for an operator that is bound by memory."""
     packet = func._overloadpacket
     own = _FLOPS.get(str(packet))
     if any(isinstance(a, torch.Tensor) and is_sparse(a) for a in args):
-        return 0  # of what is sparse the bytes count
+        return 0  # the bytes of sparse tensors count
     if own is not None:
         return own(*args, **kwargs)
     count = flop_registry.get(packet)
@@ -99,7 +99,7 @@ def _rnn_backward_flops(*args: Any, **kwargs: Any) -> int:
     return 2 * _rnn_flops(*args, **kwargs)
 
 
-# Of operators that PyTorch does not count.
+# FLOPs of operators that PyTorch does not count.
 _FLOPS: Mapping[str, Callable[..., int]] = {
     "aten._grouped_mm": _grouped_mm_flops,
     "aten._cudnn_rnn": _rnn_flops,
@@ -134,9 +134,9 @@ def _device(
 
 _HOPPER = (67, 989.4, 989.4, 1978.9)
 
-# float32 is without TF32 (which PyTorch leaves off for matrix products), half
-# precision with sums in float32. Where a device has no unit for a type, what it
-# takes instead.
+# float32 is without TF32 (which PyTorch leaves off for matrix products), half precision with
+# sums in float32. If a device has no unit for a type, the rate is that of the type it takes
+# instead.
 DEVICES: Mapping[str, Device] = dict(
     [
         _device(

@@ -1,9 +1,10 @@
 """The library that stands in for a CUDA device (cuda_guard.cpp), compiled once a machine.
 
-It is kept in the user's cache, under a name that says what it was compiled for and the hash
-of its bytes. A file of the cache is loaded only if its bytes have that hash, so that it is
-whole, and if nobody but this user or root could have written it. Where the cache cannot be
-used, the library is compiled again, and loaded from a private folder that is gone at once.
+It is kept in the user's cache. Its name has a hash of the properties that it was compiled for
+and the hash of its bytes. A file of the cache is loaded only if its bytes have that hash, so
+that it is whole, and if nobody except this user or root could have written it. If the cache
+cannot be used, the library is compiled again, and loaded from a private folder that is removed
+at once.
 """
 
 import contextlib
@@ -29,8 +30,8 @@ _SOURCE = pathlib.Path(__file__).with_name("cuda_guard.cpp")
 
 @functools.cache
 def cuda_guard() -> ctypes.CDLL:
-    """Returns the library, once a process. Raises AcplanError where it must be compiled and
-    there is no compiler, or the compiler fails."""
+    """Returns the library, once a process. Raises AcplanError if it must be compiled and there
+    is no compiler, or the compiler fails."""
     return load_guard()
 
 
@@ -38,23 +39,25 @@ def load_guard() -> ctypes.CDLL:
     """Returns the library of the cache, or else compiles and keeps it."""
     folder, name = _cache(), _name()
     for path in _whole(folder, name):
-        with contextlib.suppress(OSError):  # Another system, which shares the home, made it.
+        with contextlib.suppress(
+            OSError
+        ):  # another system, which shares the home folder, made it
             return ctypes.CDLL(str(path))
     with tempfile.TemporaryDirectory(prefix="acplan-") as private:
-        built = pathlib.Path(private) / f"{name}.so"
-        _compile(built)
-        return ctypes.CDLL(str(_kept(built, folder, name) or built))
+        library = pathlib.Path(private) / f"{name}.so"
+        _compile(library)
+        return ctypes.CDLL(str(_keep_in_cache(library, folder, name) or library))
 
 
 def _cache() -> pathlib.Path:
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    with contextlib.suppress(RuntimeError):  # The user has no home.
+    with contextlib.suppress(RuntimeError):  # the user has no home folder
         cache = cache.expanduser()
     return cache / "acplan"
 
 
 def _name() -> str:
-    """Returns the part of the file's name that says what it was compiled for."""
+    """Returns the part of the file's name that identifies what it was compiled for."""
     parts = (
         _SOURCE.read_bytes(),
         torch.__version__,
@@ -82,8 +85,8 @@ def _whole(folder: pathlib.Path, name: str) -> Iterator[pathlib.Path]:
 
 
 def _is_private(path: pathlib.Path) -> bool:
-    """Returns whether a file or folder is this user's or root's, and nobody else may write
-    to it."""
+    """Returns whether a file or folder is this user's or root's, and nobody else may write to
+    it."""
     try:
         state = path.lstat()
     except OSError:
@@ -92,17 +95,20 @@ def _is_private(path: pathlib.Path) -> bool:
     return is_plain and state.st_uid in (os.getuid(), 0) and not state.st_mode & 0o022
 
 
-def _kept(built: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path | None:
-    """Puts the library into the cache, whole; returns where, or None where it cannot."""
+def _keep_in_cache(
+    library: pathlib.Path, folder: pathlib.Path, name: str
+) -> pathlib.Path | None:
+    """Copies the library into the cache, whole. Returns its path there, or None if that
+    fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if folder.stat().st_uid == os.getuid():
             folder.chmod(0o700)
         if not _is_private(folder):
             return None
-        content = built.read_bytes()
-        with tempfile.TemporaryDirectory(dir=folder) as beside:
-            copy = pathlib.Path(beside) / built.name
+        content = library.read_bytes()
+        with tempfile.TemporaryDirectory(dir=folder) as neighbour:
+            copy = pathlib.Path(neighbour) / library.name
             copy.write_bytes(content)
             copy.chmod(0o600)
             return copy.replace(folder / f"{name}_{_hash(content)}.so")
@@ -130,9 +136,12 @@ def _compile(library: pathlib.Path) -> None:
 
 
 def _compiler() -> list[str]:
-    """Returns the compiler, with what $CXX may say before and after it (ccache g++ -m64)."""
-    named = shlex.split(os.environ.get("CXX", ""))
-    compiler = named or [path for path in map(shutil.which, ("g++", "clang++")) if path][:1]
+    """Returns the compiler, with the words that $CXX may have before and after it (ccache g++
+    -m64)."""
+    configured = shlex.split(os.environ.get("CXX", ""))
+    compiler = (
+        configured or [path for path in map(shutil.which, ("g++", "clang++")) if path][:1]
+    )
     if not compiler:
         raise AcplanError(
             "PyTorch finds no CUDA device, so tracing needs a C++ compiler to build a "

@@ -1,4 +1,4 @@
-"""Run-times of operators, measured one by one on the CUDA device that is there."""
+"""Run-times of operators, measured one by one on the current CUDA device."""
 
 import dataclasses
 import warnings
@@ -33,9 +33,9 @@ def cuda_clock(call: Callable[[], Any]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredDevice(Device):
-    """Runs each operator, once for all of the same shapes, on tensors of its own, so
-    that a model needs not fit on the device. Where one cannot run, says so and takes
-    the roofline."""
+    """A device that runs each operator, once for all calls with the same shapes, on tensors of
+    its own, so that a model need not fit on the device. For an operator that cannot run, it
+    warns and returns the roofline."""
 
     place: torch.device
     clock: Clock = cuda_clock
@@ -44,14 +44,14 @@ class MeasuredDevice(Device):
     def runtime_ms(
         self,
         run: OperatorRun,
-        read: Sequence[torch.Tensor],
-        written: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
     ) -> float:
         func, args, kwargs, _ = run
         key = _signature(func, args, kwargs)
         if key not in self.known_ms:
             try:
-                found = self._measured_ms(func, args, kwargs)
+                time_ms = self._measured_ms(func, args, kwargs)
             except (RuntimeError, TypeError, ValueError) as error:
                 reason = str(error).partition("\n")[0]
                 warnings.warn(
@@ -59,8 +59,8 @@ class MeasuredDevice(Device):
                     f"of {self.name}",
                     stacklevel=2,
                 )
-                found = super().runtime_ms(run, read, written)
-            self.known_ms[key] = found
+                time_ms = super().runtime_ms(run, inputs, outputs)
+            self.known_ms[key] = time_ms
         return self.known_ms[key]
 
     def _measured_ms(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
@@ -80,7 +80,7 @@ class MeasuredDevice(Device):
             return value
         ends = (stride * (size - 1) for size, stride in zip(value.shape, value.stride()))
         length = 1 + sum(ends) if value.numel() else 0
-        # Zeros are indices that every table has.
+        # Zeros are valid indices into every table.
         make = torch.rand if value.dtype in _RANDOM else torch.zeros
         place = self._place_of(value.device)
         storage = make(length, dtype=value.dtype, device=place)
@@ -108,8 +108,8 @@ def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hash
 
 
 def measured_device() -> MeasuredDevice:
-    """Returns the current CUDA device; its roofline is that of the one in DEVICES which its
-    name says, or of an A100."""
+    """Returns the current CUDA device. Its roofline is that of the device in DEVICES that its
+    name matches, or else of an A100."""
     if not torch.cuda.is_available():
         raise AcplanError(
             "device: 'cuda' measures run-times, and PyTorch finds no CUDA device; "
@@ -117,7 +117,7 @@ def measured_device() -> MeasuredDevice:
         )
     name = torch.cuda.get_device_name()
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    known = dataclasses.asdict(DEVICES[_known_as(name)]) | {
+    fields = dataclasses.asdict(DEVICES[_known_as(name)]) | {
         "name": name,
         "product": name,
         "capability": (properties.major, properties.minor),
@@ -126,7 +126,7 @@ def measured_device() -> MeasuredDevice:
         "is_rocm": torch.version.hip is not None,
     }
     place = torch.device("cuda", torch.cuda.current_device())
-    return MeasuredDevice(**known, place=place)
+    return MeasuredDevice(**fields, place=place)
 
 
 def _known_as(name: str) -> str:

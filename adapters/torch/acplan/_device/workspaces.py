@@ -1,7 +1,7 @@
-"""Memory that a device's kernels take from PyTorch's allocator beside their results,
-which fake tensors do not show: docs/workspaces.md has the formulas and their sources.
+"""Memory that a device's kernels take from PyTorch's allocator beside their results, which fake
+tensors do not show: docs/workspaces.md has the formulas and their sources.
 
-What cuDNN and cuBLASLt ask for by heuristics of their own is not among it.
+Memory that cuDNN and cuBLASLt take by heuristics of their own is not included.
 """
 
 import functools
@@ -25,7 +25,7 @@ Arguments = dict[str, Any]
 def workspace_bytes(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, device: Device
 ) -> int:
-    """Returns what the operator allocates while it runs and frees before it ends."""
+    """Returns the bytes that the operator allocates while it runs and frees before it ends."""
     name = func._schema.name.removeprefix("aten::")
     model = _MODELS.get(name)
     if model is None or _is_on_the_cpu(out, args):
@@ -34,8 +34,8 @@ def workspace_bytes(
 
 
 def persistent_bytes(device: Device) -> int:
-    """Returns what stays from the first matrix product on: cuBLAS' workspace, of a handle each
-    for the program's thread and autograd's."""
+    """Returns the bytes that stay allocated from the first matrix product on: the workspaces of
+    two cuBLAS handles, for the program's thread and for autograd's."""
     return 2 * _blocks(_cublas_workspace(device))
 
 
@@ -50,12 +50,12 @@ def _is_on_the_cpu(out: Any, args: tuple[Any, ...]) -> bool:
 def _bound(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     parameters = func._schema.arguments
     defaults = {p.name: p.default_value for p in parameters if p.has_default_value()}
-    given = {parameter.name: value for parameter, value in zip(parameters, args)}
-    return defaults | given | kwargs
+    positional = {parameter.name: value for parameter, value in zip(parameters, args)}
+    return defaults | positional | kwargs
 
 
 def _blocks(*sizes: int) -> int:
-    """Allocations of these sizes, which live at one time."""
+    """Returns the bytes of allocations of these sizes, which live at one time."""
     return sum(map(block_bytes, sizes))
 
 
@@ -69,9 +69,9 @@ def _pytorch() -> tuple[int, int]:
 
 def _cublas_workspace(device: Device) -> int:
     config = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
-    chosen = re.findall(r":([0-9]+):([0-9]+)", config)
-    if chosen:
-        return sum(int(size) * int(count) * 1024 for size, count in chosen)
+    configured = re.findall(r":([0-9]+):([0-9]+)", config)
+    if configured:
+        return sum(int(size) * int(count) * 1024 for size, count in configured)
     if device.is_rocm:
         return 128 * 2**20 if device.capability[0] == 9 else 32 * 2**20
     is_large = device.capability == (9, 0) or (
@@ -83,11 +83,11 @@ def _cublas_workspace(device: Device) -> int:
 # --- Attention
 
 
-def _flash_forward(given: Arguments, device: Device) -> int:
-    if device.is_rocm or given["dropout_p"]:
+def _flash_forward(arguments: Arguments, device: Device) -> int:
+    if device.is_rocm or arguments["dropout_p"]:
         return 0
-    batch, heads, rows, width = given["query"].shape
-    columns = given["key"].shape[2]
+    batch, heads, rows, width = arguments["query"].shape
+    columns = arguments["key"].shape[2]
     block = 256 if width <= 64 else 128 if width <= 128 else 64
     splits = _flash_splits(
         batch * heads * -(-rows // 64),
@@ -101,7 +101,8 @@ def _flash_forward(given: Arguments, device: Device) -> int:
 
 
 def _flash_splits(blocks: int, processors: int, column_blocks: int) -> int:
-    """num_splits_heuristic: the least that keeps most processors busy."""
+    """Returns the least number of splits that keeps most processors busy
+    (num_splits_heuristic)."""
     if blocks >= 0.8 * processors:
         return 1
     efficiency = {}
@@ -111,17 +112,17 @@ def _flash_splits(blocks: int, processors: int, column_blocks: int) -> int:
             waves = blocks * splits / processors
             efficiency[splits] = waves / math.ceil(waves)
     best = max(efficiency.values(), default=0)
-    return next((s for s, found in efficiency.items() if found >= 0.85 * best), 1)
+    return next((s for s, share in efficiency.items() if share >= 0.85 * best), 1)
 
 
 def _flash_width(width: int) -> int:
     return -(-width // 32) * 32 if width <= 192 else 256
 
 
-def _flash_backward(given: Arguments, device: Device) -> int:
+def _flash_backward(arguments: Arguments, device: Device) -> int:
     if device.is_rocm:
         return 0
-    query, key = given["query"], given["key"]
+    query, key = arguments["query"], arguments["key"]
     batch, heads, rows, width = query.shape
     key_heads, columns = key.shape[1:3]
     rounded = -(-rows // 128) * 128
@@ -131,16 +132,17 @@ def _flash_backward(given: Arguments, device: Device) -> int:
     sizes = [
         4 * copies * batch * rounded * heads * _flash_width(width),  # dq_accum
         4 * batch * heads * rounded,  # softmax_d
-        *_uncontiguous(given["grad_out"], given["out"]),
+        *_uncontiguous(arguments["grad_out"], arguments["out"]),
     ]
     if key_heads != heads:
-        # dk and dv of every head of the query.
+        # dk and dv for every head of the query.
         sizes += 2 * [batch * columns * heads * width * query.element_size()]
     return _blocks(*sizes)
 
 
 def _uncontiguous(*tensors: torch.Tensor) -> list[int]:
-    """Copies of tensors that are not contiguous as [batch, rows, heads, width]."""
+    """Returns the bytes of copies of the tensors that are not contiguous as [batch, rows,
+    heads, width]."""
     return [
         tensor.numel() * tensor.element_size()
         for tensor in tensors
@@ -148,15 +150,15 @@ def _uncontiguous(*tensors: torch.Tensor) -> list[int]:
     ]
 
 
-def _efficient_backward(given: Arguments, device: Device) -> int:
+def _efficient_backward(arguments: Arguments, device: Device) -> int:
     if device.is_rocm:
         return 0
-    query, key, value = given["query"], given["key"], given["value"]
+    query, key, value = arguments["query"], arguments["key"], arguments["value"]
     batch, heads, rows, width = query.shape
     columns, value_width = key.shape[2], value.shape[3]
     is_half = query.dtype in _HALF
     block_i, block_j, is_in_registers = _efficient_tile(
-        max(width, value_width), is_half, bool(given["dropout_p"]), device.capability
+        max(width, value_width), is_half, bool(arguments["dropout_p"]), device.capability
     )
     sums = 0
     if is_half and not is_in_registers:
@@ -175,7 +177,7 @@ def _efficient_backward(given: Arguments, device: Device) -> int:
     has_own_delta = is_half and (is_in_registers or device.capability != (7, 0))
     if has_own_delta:
         return _blocks(delta, workspace)
-    # The product of the gradient and the result, in float32, then its sums.
+    # The product of the gradient and the result, in float32, and then its sums.
     product = _blocks(4 * value_width * batch * heads * rows, delta)
     return max(product, _blocks(delta, workspace))
 
@@ -183,8 +185,9 @@ def _efficient_backward(given: Arguments, device: Device) -> int:
 def _efficient_tile(
     width: int, is_half: bool, has_dropout: bool, capability: tuple[int, int]
 ) -> tuple[int, int, bool]:
-    """Of the first kernel that fits: rows of queries, of keys, and whether gradients
-    stay in registers. Those of 128 rows fit into the shared memory of large chips."""
+    """Returns, for the first kernel that fits: rows of queries, rows of keys, and whether
+    gradients stay in registers. Kernels of 128 rows fit into the shared memory of large
+    chips."""
     is_large = capability in ((8, 0), (9, 0)) or capability[0] == 10
     if width <= 64:
         return 64, 64, is_half
@@ -197,28 +200,28 @@ def _efficient_tile(
     return 128, 64, False
 
 
-def _cudnn_attention_backward(given: Arguments, device: Device) -> int:
-    query, key = given["query"], given["key"]
+def _cudnn_attention_backward(arguments: Arguments, device: Device) -> int:
+    query, key = arguments["query"], arguments["key"]
     batch, heads, rows, width = query.shape
     sizes = [4 * batch * heads * rows * width, 4 * batch * heads * rows]
     if key.shape[1] != heads:
         sizes += 2 * [batch * heads * key.shape[2] * width * query.element_size()]
-    # One workspace.
+    # One workspace holds all of these.
     return _blocks(sum(sizes))
 
 
 # --- Norms
 
 
-def _group_norm(given: Arguments, device: Device) -> int:
-    each = given["N"] * given["C"] * _accumulator(given["input"].dtype)
+def _group_norm(arguments: Arguments, device: Device) -> int:
+    each = arguments["N"] * arguments["C"] * _accumulator(arguments["input"].dtype)
     return _blocks(each, each)
 
 
-def _group_norm_backward(given: Arguments, device: Device) -> int:
-    size = _accumulator(given["input"].dtype)
-    channels = given["N"] * given["C"] * size
-    groups = given["N"] * given["group"] * size
+def _group_norm_backward(arguments: Arguments, device: Device) -> int:
+    size = _accumulator(arguments["input"].dtype)
+    channels = arguments["N"] * arguments["C"] * size
+    groups = arguments["N"] * arguments["group"] * size
     return _blocks(channels, channels, channels, groups, groups)
 
 
@@ -226,8 +229,8 @@ def _accumulator(dtype: torch.dtype) -> int:
     return 4 if dtype in _HALF else dtype.itemsize
 
 
-def _foreach_norm(given: Arguments, device: Device) -> int:
-    tensors = given["self"]
+def _foreach_norm(arguments: Arguments, device: Device) -> int:
+    tensors = arguments["self"]
     if not tensors:
         return 0
     chunks = max(-(-tensor.numel() // 65536) for tensor in tensors)
@@ -238,20 +241,20 @@ def _foreach_norm(given: Arguments, device: Device) -> int:
 
 
 def _sorted_pairs(count: int) -> int:
-    """cub's radix sort of pairs of 64 bits: another pair of buffers."""
+    """Returns the bytes of cub's radix sort of pairs of 64 bits: another pair of buffers."""
     return 2 * _INDEX * count
 
 
-def _embedding_backward(given: Arguments, device: Device) -> int:
-    gradient, indices = given["grad_output"], given["indices"]
+def _embedding_backward(arguments: Arguments, device: Device) -> int:
+    gradient, indices = arguments["grad_output"], arguments["indices"]
     count, width = indices.numel(), gradient.shape[-1]
     copied = 0
     if not gradient.is_contiguous():
         copied = gradient.numel() * gradient.element_size()
-    if count <= 3072 and not given["scale_grad_by_freq"]:
+    if count <= 3072 and not arguments["scale_grad_by_freq"]:
         return _blocks(copied)
     size = indices.element_size()
-    segments = min(count, given["num_weights"])
+    segments = min(count, arguments["num_weights"])
     partials = count // 10 + segments
     ordered = _blocks(copied, size * count, size * count)
     sorting = _blocks(size * count, _sorted_pairs(count))
@@ -265,26 +268,26 @@ def _embedding_backward(given: Arguments, device: Device) -> int:
     return ordered + max(sorting, summing)
 
 
-def _index_put(given: Arguments, device: Device) -> int:
-    if not given["accumulate"]:
+def _index_put(arguments: Arguments, device: Device) -> int:
+    if not arguments["accumulate"]:
         return 0
-    indices = [index for index in given["indices"] if index is not None]
+    indices = [index for index in arguments["indices"] if index is not None]
     if not indices or any(index.dtype == torch.bool for index in indices):
         return 0
     count = torch.broadcast_shapes(*(index.shape for index in indices)).numel()
     each = _INDEX * count
-    # The places, sorted, their order, and the numbers that are sorted along.
+    # The places, sorted, their order, and the numbers that are sorted along with them.
     return _blocks(each, each, each, each, _sorted_pairs(count))
 
 
 # --- Samplers
 
 
-def _grid_copies(given: Arguments, device: Device) -> int:
-    """Returns what cuDNN wants in one piece."""
-    grid = given["grid"]
+def _grid_copies(arguments: Arguments, device: Device) -> int:
+    """Returns the bytes of copies of the tensors that cuDNN needs in one piece."""
+    grid = arguments["grid"]
     copied = [] if grid.is_contiguous() else [grid]
-    others = (given["self"], given.get("grad_output"))
+    others = (arguments["self"], arguments.get("grad_output"))
     copied += [t for t in others if t is not None and 0 in t.stride()]
     return _blocks(*(t.numel() * t.element_size() for t in copied))
 
@@ -292,14 +295,14 @@ def _grid_copies(given: Arguments, device: Device) -> int:
 # --- Reductions
 
 
-def _reduction(given: Arguments, device: Device) -> int:
-    tensor = given["self"]
-    dims = given.get("dim")
+def _reduction(arguments: Arguments, device: Device) -> int:
+    tensor = arguments["self"]
+    dims = arguments.get("dim")
     if dims is None or dims == []:
         dims = range(tensor.dim())
     elif isinstance(dims, int):
         dims = [dims]
-    dtype = given.get("dtype") or tensor.dtype
+    dtype = arguments.get("dtype") or tensor.dtype
     return _reduction_bytes(
         tuple(tensor.shape),
         tensor.stride(),
@@ -316,22 +319,25 @@ def _reduction_bytes(
     size: int,
     device: Device,
 ) -> int:
-    """setReduceConfig: partial sums of blocks, where blocks share an output."""
-    reduced, kept = _iterated(shape, strides, set(dims))
-    outputs = math.prod(length for length, _ in kept)
-    inputs = math.prod(length for length, _ in reduced)
+    """Returns the bytes of partial sums of blocks, if blocks share an output
+    (setReduceConfig)."""
+    reduced_dims, kept_dims = _iterated(shape, strides, set(dims))
+    outputs = math.prod(length for length, _ in kept_dims)
+    inputs = math.prod(length for length, _ in reduced_dims)
     if outputs * inputs == 0:
         return 0
-    is_inner = not kept or (bool(reduced) and reduced[0][1] < kept[0][1])
+    is_inner = not kept_dims or (bool(reduced_dims) and reduced_dims[0][1] < kept_dims[0][1])
     vector = 1
     if is_inner:
         x, y = inputs, outputs
-        if reduced and reduced[0][1] == 1 and x >= 128 and len(reduced) == 1:
+        if reduced_dims and reduced_dims[0][1] == 1 and x >= 128 and len(reduced_dims) == 1:
             x //= 4
     else:
         x, y = outputs, inputs
-        if kept[0][1] == 1:
-            vector = _common_vector(kept[0][0], [s for _, s in reduced + kept[1:]])
+        if kept_dims[0][1] == 1:
+            vector = _common_vector(
+                kept_dims[0][0], [s for _, s in reduced_dims + kept_dims[1:]]
+            )
             x //= vector
     width, height = _block_of(x, y, 512 // vector, 64 if device.is_rocm else 32)
     step_in, step_out = (width, 1) if is_inner else (1, width)
@@ -359,8 +365,8 @@ _Dimensions = list[tuple[int, int]]
 def _iterated(
     shape: Sequence[int], strides: Sequence[int], dims: set[int]
 ) -> tuple[_Dimensions, _Dimensions]:
-    """Lengths and strides as TensorIterator goes through them: what is reduced and
-    what is kept, innermost first, neighbours in one."""
+    """Returns lengths and strides as TensorIterator goes through them: the dimensions that are
+    reduced and those that are kept, innermost first, neighbours merged."""
     groups: tuple[_Dimensions, _Dimensions] = ([], [])
     places = sorted(range(len(shape)), key=lambda place: strides[place])
     for place in places:

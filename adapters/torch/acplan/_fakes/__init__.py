@@ -1,4 +1,4 @@
-"""Fake tensors, their values where they are known, and state that a traced step puts back.
+"""Fake tensors, their values if they are known, and state that is restored after a traced step.
 
-It knows _base, _files, _device. Start with known_values.py.
+This room knows _base, _files, _device. Start with known_values.py.
 """

@@ -1,5 +1,5 @@
-"""What an update asks of values that fake tensors do not have: whether gradients are
-finite, how long a step is."""
+"""Answers an update's questions about values that fake tensors do not have: whether gradients
+are finite, how long a step is."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from acplan._base.stand_ins import is_run_inside
 from acplan._base.tensors import tensors_in
 from acplan._fakes.followed_numbers import suspended
 
-# Where kernels are that run for fake tensors, too.
+# The dispatch keys of kernels that run for fake tensors, too.
 _FAKED_BY = (
     "Meta",
     "CompositeImplicitAutograd",
@@ -28,34 +28,34 @@ _ITEM = torch.ops.aten._local_scalar_dense.default
 
 
 class Assumed(TorchDispatchMode):
-    """Where it is `asked`, `.item()` has an answer: for tensors of one element that
-    come from constants the right one, else the one that holds if all floating-point
-    numbers are 1. So no gradient is infinite or NaN, a GradScaler lets the optimizer
-    step, and Adafactor's parameters have a length above its threshold.
+    """A mode in which `.item()` has an answer within `answering()`: for a tensor of one element
+    that comes from constants its value, else the value that it has if all floating-point
+    numbers are 1. So no gradient is infinite or NaN, a GradScaler lets the optimizer step, and
+    Adafactor's parameters have a length above its threshold.
 
-    An operator that only writes and that PyTorch has no fake of does nothing: nobody
-    could tell.
+    An operator that only writes, and that PyTorch has no fake of, does nothing: nobody could
+    notice.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._is_asked = False
-        self._known: Any = WeakIdKeyDictionary()
+        self._is_answering = False
+        self._values: Any = WeakIdKeyDictionary()
 
     @contextlib.contextmanager
-    def asked(self) -> Iterator[None]:
-        self._is_asked = True
+    def answering(self) -> Iterator[None]:
+        self._is_answering = True
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(suspended())
                 if not torch.cuda.is_available():
-                    # Optimizers with kernels of their own wait for them.
+                    # Optimizers with kernels of their own wait for these kernels.
                     stack.enter_context(
                         set_attribute(torch.cuda, "synchronize", _wait_for_nothing)
                     )
                 yield
         finally:
-            self._is_asked = False
+            self._is_answering = False
 
     def __torch_dispatch__(
         self,
@@ -67,7 +67,7 @@ class Assumed(TorchDispatchMode):
         if any(map(is_run_inside, types)):
             return NotImplemented
         kwargs = kwargs or {}
-        if not self._is_asked:
+        if not self._is_answering:
             return func(*args, **kwargs)
         if func is _ITEM:
             try:
@@ -89,12 +89,13 @@ class Assumed(TorchDispatchMode):
         is_answer = out.dtype == torch.bool and bool(read)
         value = self._computed(func, args, kwargs) if from_known or is_answer else None
         if value is None:
-            self._known.pop(out, None)
+            self._values.pop(out, None)
         else:
-            self._known[out] = value
+            self._values[out] = value
 
     def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns its result if each tensor had one element, the value that is assumed."""
+        """Returns the result that an operator has if each tensor has one element, its assumed
+        value, or None if it cannot be computed."""
 
         def real(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
@@ -110,11 +111,11 @@ class Assumed(TorchDispatchMode):
                 return None  # not for such shapes, or not on a CPU
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
-        return tensor in self._known or not isinstance(tensor, FakeTensor)
+        return tensor in self._values or not isinstance(tensor, FakeTensor)
 
     def _value(self, tensor: torch.Tensor) -> Any:
-        if tensor in self._known:
-            return self._known[tensor]
+        if tensor in self._values:
+            return self._values[tensor]
         if not isinstance(tensor, FakeTensor) and tensor.numel() == 1:
             with no_dispatch():
                 return tensor.item()
@@ -124,7 +125,7 @@ class Assumed(TorchDispatchMode):
 
 
 def _only_writes(func: Any) -> bool:
-    """Returns whether it writes to its arguments, returns nothing, and has no fake."""
+    """Returns whether an operator writes to its arguments, returns nothing, and has no fake."""
     schema = func._schema
     if schema.returns or not schema.is_mutable:
         return False

@@ -1,20 +1,21 @@
-"""Who asks for the truth of a value that a trace does not have, and which answer goes on.
+"""Answers questions about the truth of values that a trace does not have, if one answer goes
+on.
 
-Models check what they are given: `assert (x > 0).all()`, `if (a <= b).any(): raise`,
-arguments of `torch.distributions`. Whatever the answer, where such a check fails no step is
-left that a plan could be for; so the answer is the one with which the step goes on.
+Models check their inputs: `assert (x > 0).all()`, `if (a <= b).any(): raise`, arguments of
+`torch.distributions`. If such a check fails, there is no step that a plan could be for; so the
+answer is the one with which the step goes on.
 
 The rule. A question is answered if its answer is the test of an `assert`, or of an `if` one
-side of which always raises and the other one does not, through nothing but `not`, `and`,
-`or`, chains of comparisons, `bool`, `any`, `all` and the `return` of a function that is
-called there. It is as well answered where the side taken does nothing but tell: the body
-only prints or logs, and is left out.
+side of which always raises and the other one does not, through nothing but `not`, `and`, `or`,
+chains of comparisons, `bool`, `any`, `all` and the `return` of a function that is called there.
+It is answered as well if the side that is left out does nothing but report: the body only
+prints or logs.
 
-Why that is sound. The answer goes nowhere but into the branch: it is the test itself, so no
-variable holds it and no operator reads it. Every step that does not raise there has taken
-the same side. The raise must leave the step: if a handler around it, in this function or in
-one that called it, may catch it and go on, the question is a decision and has no answer.
-Where the source is not at hand there is none, either.
+This is sound for the following reason. The answer goes nowhere but into the branch: it is the
+test itself, so no variable holds it and no operator reads it. Every step that does not raise
+there has taken the same side. The raise must leave the step: if a handler around it, in this
+function or in one that called it, may catch it and go on, the question is a decision and has no
+answer. If the source is not available, there is no answer, either.
 """
 
 import ast
@@ -34,7 +35,7 @@ from acplan._base.source_lines import file_of
 
 _OF_ACPLAN = os.path.join(FOLDER, "")
 _STEP_FILE = os.path.join(_OF_ACPLAN, "_step/step.py")
-# What a truth is asked by, and what its answer is then the truth of.
+# The functions that ask for the truth of a value and whose result is a truth again.
 _OF_TRUTH = (bool, any, all)
 _TELLING = frozenset(
     {"debug", "info", "warning", "warn", "error", "exception", "critical", "log"}
@@ -44,7 +45,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def asker() -> FrameType:
-    """Returns the frame outside of acplan that runs."""
+    """Returns the innermost current frame outside of acplan."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OF_ACPLAN):
         frame = frame.f_back
@@ -53,9 +54,9 @@ def asker() -> FrameType:
 
 
 def answer_of(frame: FrameType, is_value: bool = False) -> bool | None:
-    """Returns the answer to what a frame asks with which the step goes on; None where there is
-    none. `is_value`: what is asked for is what the expression that runs returns, not a truth
-    that it looks at."""
+    """Returns the answer to a frame's question with which the step goes on, or None if there is
+    none. `is_value`: the frame asks for the value that its current expression returns, not for
+    a truth that it tests."""
     node = node_of(frame)
     if isinstance(node, ast.Call) and not is_value and _calls(frame):
         if not _is_any_of(node.func, frame, _OF_TRUTH):
@@ -64,8 +65,8 @@ def answer_of(frame: FrameType, is_value: bool = False) -> bool | None:
 
 
 def node_of(frame: FrameType) -> ast.expr | None:
-    """Returns the expression that a frame evaluates, or whose truth it asks for, where its
-    source is at hand."""
+    """Returns the expression that a frame evaluates, or whose truth it asks for, or None if its
+    source is not available."""
     code = frame.f_code
     source = _source_of(code.co_filename, _LinesOf(frame.f_globals))
     if source is None:
@@ -75,20 +76,20 @@ def node_of(frame: FrameType) -> ast.expr | None:
     instruction = _instructions(code, frame.f_lasti)[0]
     if instruction is None or None in (place := instruction.positions):
         return None
-    found = source.at((place.lineno, place.col_offset, place.end_lineno, place.end_col_offset))
-    if instruction.opname == "UNARY_NOT" and isinstance(found, ast.UnaryOp):
-        return found.operand
-    return found
+    node = source.at((place.lineno, place.col_offset, place.end_lineno, place.end_col_offset))
+    if instruction.opname == "UNARY_NOT" and isinstance(node, ast.UnaryOp):
+        return node.operand
+    return node
 
 
 @functools.lru_cache(maxsize=256)
 def _instructions(code: CodeType, place: int) -> tuple[Any, bool]:
-    """Returns the instruction that makes what the one at a place looks at, if that is a jump,
-    else that one itself; whether it is a jump."""
+    """Returns the instruction at a place, or, if that is a jump, the instruction that makes the
+    value that the jump tests; and whether it is a jump."""
     before = at = None
     jumps = False
     for instruction in dis.get_instructions(code):
-        # A frame that has called another one is at what follows the instruction.
+        # A frame that has called another one is at a place after the instruction.
         if instruction.offset > place:
             break
         if at is not None and not jumps and at.opname not in _MOVES:
@@ -98,48 +99,49 @@ def _instructions(code: CodeType, place: int) -> tuple[Any, bool]:
     return (before if jumps else at), jumps
 
 
-# They leave the value that the jump looks at as it is.
+# These leave the value that the jump tests unchanged.
 _MOVES = frozenset({"COPY", "SWAP", "NOP", "EXTENDED_ARG", "CACHE", "DUP_TOP", "ROT_THREE"})
 
 
 def _calls(frame: FrameType) -> bool:
-    """Returns whether it is what the frame calls that asks."""
+    """Returns whether a function that the frame calls asks for the truth."""
     instruction, jumps = _instructions(frame.f_code, frame.f_lasti)
     return instruction is not None and not jumps and "CALL" in instruction.opname
 
 
 def line_of(frame: FrameType | None, line: int = 0) -> str:
-    """Where the user's code is that a frame is in, or was called by: `model.py:12: text`."""
+    """Returns the line of the user's code in which a frame is, or from which it was called,
+    such as `model.py:12: text`, or ""."""
     while frame is not None and not _is_end(frame.f_code):
         name = frame.f_code.co_filename
-        shown = file_of(name)
-        if shown:
+        file = file_of(name)
+        if file:
             line = line or frame.f_lineno or 1
             text = linecache.getline(name, line, frame.f_globals).strip()
-            return f"{shown}:{line}: {text}" if text else f"{shown}:{line}"
+            return f"{file}:{line}: {text}" if text else f"{file}:{line}"
         frame, line = frame.f_back, 0
     return ""
 
 
 def line_of_error(error: BaseException) -> str:
-    """Returns the user's line that an error came from, the innermost one."""
-    traceback, found = error.__traceback__, ""
+    """Returns the user's line that an error came from, the innermost one, or ""."""
+    traceback, line = error.__traceback__, ""
     while traceback is not None:
         frame = traceback.tb_frame
         if file_of(frame.f_code.co_filename):
-            found = line_of(frame, traceback.tb_lineno)
+            line = line_of(frame, traceback.tb_lineno)
         traceback = traceback.tb_next
-    return found
+    return line
 
 
 def is_formatting(frame: FrameType) -> bool:
-    """Returns whether what it evaluates is text `%` values: only text comes of it."""
+    """Returns whether a frame evaluates text `%` values: the result is only text."""
     node = node_of(frame)
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
 
 
 class _LinesOf:
-    """Globals of a module, of which only its lines are looked at."""
+    """The globals of a module; only its lines are read."""
 
     def __init__(self, variables: dict[str, Any]) -> None:
         self.variables = variables
@@ -152,7 +154,7 @@ class _LinesOf:
 
 
 class _Source:
-    """The expressions of a file by their places, and what each is part of."""
+    """The expressions of a file by their places, and the parent of each."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.parents: dict[ast.AST, ast.AST] = {}
@@ -174,7 +176,7 @@ class _Source:
                 for line in range(test.lineno, (test.end_lineno or test.lineno) + 1):
                     self._tests.setdefault(line, []).append(test)
             if isinstance(node, ast.Assert):
-                # Libraries of tests write assertions anew, in the place of the old ones.
+                # Libraries of tests replace assertions by others at the same place.
                 place = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
                 self._by_place[place] = node.test
 
@@ -182,7 +184,8 @@ class _Source:
         return self._by_place.get(place) or self._calls.get(place[2:])
 
     def test_at(self, line: int) -> ast.expr | None:
-        """Of a Python that does not tell columns: the test of the one statement there."""
+        """Returns the test of the only statement in a line, for a Python that has no
+        columns."""
         tests = self._tests.get(line, ())
         if len(tests) != 1:
             return None
@@ -207,17 +210,18 @@ def _source_of(name: str, variables: _LinesOf) -> _Source | None:
 
 
 def _parent(node: ast.AST) -> ast.AST | None:
-    found: ast.AST | None = vars(node).get("acplan_parent")
-    return found
+    parent: ast.AST | None = vars(node).get("acplan_parent")
+    return parent
 
 
-def _answer(frame: FrameType, node: ast.expr, wanted: bool) -> bool | None:
-    """Returns what an expression's truth must be, or, with `wanted` False, must not be."""
+def _answer(frame: FrameType, node: ast.expr, truth: bool) -> bool | None:
+    """Returns the value that an expression's truth must have, or, with `truth` False, must not
+    have."""
     inner: ast.AST = node
     outer = _parent(inner)
     while isinstance(outer, (ast.expr, ast.comprehension)):
         if isinstance(outer, ast.UnaryOp) and isinstance(outer.op, ast.Not):
-            wanted = not wanted
+            truth = not truth
         elif isinstance(outer, ast.Call):
             if inner not in outer.args or not _is_any_of(outer.func, frame, _OF_TRUTH):
                 return None
@@ -232,13 +236,13 @@ def _answer(frame: FrameType, node: ast.expr, wanted: bool) -> bool | None:
         call = None if back is None else node_of(back)
         if back is None or not isinstance(call, ast.Call):
             return None
-        return _answer(back, call, wanted)
+        return _answer(back, call, truth)
     side = _side_of(frame, outer)
-    return None if side is None else side is wanted
+    return None if side is None else side is truth
 
 
 def _side_of(frame: FrameType, statement: ast.AST | None) -> bool | None:
-    """Returns what the test of a statement must be."""
+    """Returns the value that the test of a statement must have."""
     if isinstance(statement, ast.Assert):
         raised: set[Any] = {AssertionError}
         return None if _is_caught(frame, statement, raised) else True
@@ -269,7 +273,7 @@ def _always_raises(body: Iterable[ast.stmt]) -> bool:
 
 
 def _leaves(node: ast.AST, is_in_loop: bool = False) -> bool:
-    """Returns whether what follows it may not run."""
+    """Returns whether the code that follows the node may not run."""
     if isinstance(node, ast.Return):
         return True
     if isinstance(node, (ast.Break, ast.Continue)):
@@ -281,7 +285,8 @@ def _leaves(node: ast.AST, is_in_loop: bool = False) -> bool:
 
 
 def _is_failing(statement: ast.stmt) -> bool:
-    """`assert False`, and `torch._assert(False, ...)`, as it is written for scripts."""
+    """Returns whether a statement is `assert False`, or `torch._assert(False, ...)`, as it is
+    written for scripts."""
     if isinstance(statement, ast.Assert):
         return _is_false(statement.test)
     call = statement.value if isinstance(statement, ast.Expr) else None
@@ -309,8 +314,8 @@ def _tells(function: ast.expr) -> bool:
         return function.id == "print"
     if not isinstance(function, ast.Attribute) or function.attr not in _TELLING:
         return False
-    of = _name_of(function.value).lower()
-    return of == "warnings" or "log" in of
+    owner = _name_of(function.value).lower()
+    return owner == "warnings" or "log" in owner
 
 
 def _name_of(node: ast.expr) -> str:
@@ -322,7 +327,7 @@ def _name_of(node: ast.expr) -> str:
 
 
 def _raised_by(frame: FrameType, statement: ast.stmt) -> Iterator[Any]:
-    """Yields the classes that a body raises; None: any."""
+    """Yields the classes that a body raises; None stands for any class."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Raise):
             raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
@@ -333,23 +338,23 @@ def _raised_by(frame: FrameType, statement: ast.stmt) -> Iterator[Any]:
 
 def _is_caught(frame: FrameType, node: ast.AST, raised: set[Any]) -> bool:
     """Returns whether an exception of these classes may be caught before it leaves the step, by
-    what goes on."""
-    within: FrameType | None = frame
+    code that goes on."""
+    current: FrameType | None = frame
     place: ast.AST | None = node
-    while within is not None:
-        code = within.f_code
+    while current is not None:
+        code = current.f_code
         if _is_end(code):
             return False
         if not code.co_filename.startswith(_OF_ACPLAN) and _may_catch(code):
-            if within is not frame:
-                place = node_of(within)
-            if place is None or _catches(within, place, raised):
+            if current is not frame:
+                place = node_of(current)
+            if place is None or _catches(current, place, raised):
                 return True
-        within = within.f_back
+        current = current.f_back
     return False
 
 
-# Functions of acplan that run the user's step; what is beyond is none of it.
+# Functions of acplan that run the user's step; frames beyond these are not part of it.
 _ENDS = frozenset({"loss_of", "backward", "update"})
 
 
@@ -398,12 +403,12 @@ def _goes_on(frame: FrameType, handler: ast.ExceptHandler, raised: set[Any]) -> 
 
 
 def _is_any_of(node: ast.expr, frame: FrameType, values: tuple[Any, ...]) -> bool:
-    found = _evaluated(node, frame)
-    return any(found is v or getattr(found, "stands_for", None) is v for v in values)
+    value = _evaluated(node, frame)
+    return any(value is v or getattr(value, "stands_for", None) is v for v in values)
 
 
 def _evaluated(node: ast.expr, frame: FrameType) -> Any:
-    """Returns what a name stands for; None where that is not known without running anything."""
+    """Returns the value of a name, or None if it is not known without running anything."""
     if isinstance(node, ast.Name):
         for names in (frame.f_locals, frame.f_globals, vars(builtins)):
             if node.id in names:

@@ -16,10 +16,10 @@ from acplan._fakes.tensor_values import (
 
 
 def _default_value(name: str, tensor: torch.Tensor) -> torch.Tensor | None:
-    """Returns the value that an input on the meta device is taken to have, by its name:
-    nothing is padded, nothing is packed. Masks are true everywhere, positions count
-    from 0, labels and types are 0, and other integers, tokens say, are 3, which no
-    library takes for padding or an end."""
+    """Returns the value that an input on the meta device is taken to have, by its name: nothing
+    is padded, nothing is packed. Masks are true everywhere, positions count from 0, labels and
+    types are 0, and other integers, such as tokens, are 3, which no library takes for padding
+    or an end."""
     if tensor.dtype not in DISCRETE or not is_small(tensor):
         return None
     with no_dispatch():
@@ -35,11 +35,13 @@ _PLACES = ("start_position", "end_position")
 
 
 def give_defaults(forward: Callable[..., Any], inputs: Any, fakes: Any) -> list[str]:
-    """Gives the fakes of a model's inputs on the meta device their default values, and
-    says so. Both are pairs of arguments and keyword arguments."""
+    """Gives the fakes of a model's inputs on the meta device their default values. Returns
+    notes on that. `inputs` and `fakes` are pairs of arguments and keyword arguments."""
     names = []
-    for (name, value), (_, fake) in zip(_named(forward, inputs), _named(forward, fakes)):
-        # One tensor may be several inputs, tokens and labels say: the first counts.
+    for (name, value), (_, fake) in zip(
+        _named_tensors(forward, inputs), _named_tensors(forward, fakes)
+    ):
+        # One tensor may be several inputs, such as tokens and labels: the first counts.
         if value.device.type != "meta" or value_of(fake) is not None:
             continue
         default = _default_value(name, fake)
@@ -54,17 +56,18 @@ def give_defaults(forward: Callable[..., Any], inputs: Any, fakes: Any) -> list[
     ]
 
 
-def _named(
+def _named_tensors(
     forward: Callable[..., Any], inputs: tuple[Sequence[Any], Mapping[str, Any]]
 ) -> list[tuple[str, torch.Tensor]]:
-    """Returns tensors with the names by which a model takes them, or a mapping in them."""
+    """Returns tensors with the names by which a model, or a mapping among its inputs, takes
+    them."""
     args, kwargs = inputs
     try:
         signature = inspect.signature(forward)
-        given: Any = signature.bind_partial(*args, **kwargs).arguments
+        arguments: Any = signature.bind_partial(*args, **kwargs).arguments
     except (TypeError, ValueError):
-        given = {**kwargs, "": args}
-    return list(_leaves("", given))
+        arguments = {**kwargs, "": args}
+    return list(_leaves("", arguments))
 
 
 def _leaves(name: str, values: Any) -> Iterator[tuple[str, torch.Tensor]]:

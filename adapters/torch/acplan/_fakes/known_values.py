@@ -1,13 +1,13 @@
 """Values of small tensors while a step is traced.
 
-Models ask their inputs what to run: whether a mask hides anything, how long the
-sequences of a batch are, which positions begin a document. Fake tensors cannot tell,
-so libraries skip such decisions, or end. Here every tensor whose value follows from
-the inputs, constants and buffers of integers and booleans carries that value, as a
-real tensor on the CPU: each operator all of whose tensors have values is computed
-beside the fake one, views share memory as they do in the step, and what is written to
-with an unknown value is unknown from then on. Activations depend on parameters, whose
-values nobody reads, and stay unknown, so that nothing large is ever computed.
+Models ask their inputs what to run: whether a mask hides anything, how long the sequences of a
+batch are, which positions begin a document. Fake tensors have no answer, so libraries skip such
+decisions, or end. Here every tensor whose value follows from the inputs, constants and buffers
+of integers and booleans carries that value, as a real tensor on the CPU: each operator all of
+whose tensors have values is computed beside the fake one, views share memory as they do in the
+step, and memory to which an unknown value is written is unknown from then on. Activations
+depend on parameters, whose values nobody reads, and stay unknown, so that nothing large is ever
+computed.
 """
 
 import functools
@@ -50,8 +50,8 @@ _aten = torch.ops.aten
 
 UNKNOWN = object()
 
-# What is made has nothing of the values of what it is like. What is empty is taken for
-# zeros; None: filled with an argument.
+# The number that fills the result of an operator that reads only the shape and type of its
+# argument. An empty tensor is taken to be zeros; None: the number is an argument.
 _FILLED: Mapping[Any, int | None] = {
     _aten.zeros_like.default: 0,
     _aten.ones_like.default: 1,
@@ -68,29 +68,29 @@ _FILLED: Mapping[Any, int | None] = {
 
 
 class ValuedFakeTensorMode(FakeTensorMode):
-    """Fake tensors, of which the small ones that follow from known values have them.
+    """A mode in which small fake tensors have values, if the values follow from known ones.
 
-    `value_of` returns them; `.item()`, the truth of a tensor, `.tolist()`, `.numpy()`,
-    and operators whose result's shape depends on values take them by themselves.
+    `value_of` returns the values; `.item()`, the truth of a tensor, `.tolist()`, `.numpy()`,
+    and operators whose result's shape depends on values read them by themselves.
     """
 
     sees_launches = True
 
     def __init__(self, device: str = "") -> None:
-        """`device` is the one whose answers PyTorch gets while this mode is active."""
+        """`device` is the device whose answers PyTorch gets while this mode is active."""
         super().__init__(allow_non_fake_inputs=True)
         self._answers = device
         self._is_inside = False
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
-        """Returns what a jagged dimension is as long as: a number of its own, as real ones
+        """Returns the length of a jagged dimension: a number of its own, as real tensors
         have."""
         nested: Any = importlib.import_module("torch.nested._internal.nested_tensor")
         nested._tensor_id_counter += 1
         return torch.SymInt(nested.NestedIntNode(nested._tensor_id_counter - 1, 1))
 
     def _prep_args_for_hash(self, result: list[Any], *others: Any) -> None:
-        # PyTorch remembers results by shapes alone; devices may have different ones.
+        # PyTorch caches results by shapes alone; devices may have different results.
         result.append(self._answers)
         super()._prep_args_for_hash(result, *others)
 
@@ -106,8 +106,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
             give_way()
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
             return self._faked(func, types, args, kwargs)
-        given = tensors_of(args, kwargs)
-        if concerns_sparse(func, given):
+        tensors = tensors_of(args, kwargs)
+        if concerns_sparse(func, tensors):
             return self._of_sparse(func, types, args, kwargs)
         has_unknown = False
         session = followed()
@@ -156,12 +156,12 @@ class ValuedFakeTensorMode(FakeTensorMode):
     def computed(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any = None
     ) -> Any:
-        """Returns what an operator makes of the values of its tensors; `out` is its result
-        on fake ones, where these have one by themselves."""
+        """Returns an operator's result for the values of its tensors; `out` is its result for
+        the fake tensors, if that is known without values."""
         return _computed(func, args, kwargs)
 
     def give_value(self, fake: torch.Tensor, value: torch.Tensor) -> None:
-        """Gives a fake tensor of the model, or of what it is given, its value."""
+        """Gives a fake tensor of the model, or of its inputs, its value."""
         give_value(fake, value)
 
     def _of_sparse(
@@ -190,8 +190,9 @@ class ValuedFakeTensorMode(FakeTensorMode):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """As PyTorch fakes it. What runs inside needs this mode, as fake tensors do not
-        call it by themselves; what PyTorch computes for real must not have it."""
+        """Returns the result that PyTorch's fake tensors have. Operators that run inside need
+        this mode, as fake tensors do not call it by themselves; operators that PyTorch computes
+        for real must not have it."""
         is_real = True
         for tensor in tensors_of(args, kwargs):
             if isinstance(tensor, FakeTensor):
@@ -211,7 +212,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
         kwargs: Mapping[str, Any],
         value: Any,
     ) -> Any:
-        """Returns the result where fake tensors alone do not know its shape."""
+        """Returns the result of an operator if fake tensors alone do not know its shape."""
         if func is _aten._pack_padded_sequence.default:
             lengths = value_of(args[1])
             if lengths is not None:
@@ -240,8 +241,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
         lengths: torch.Tensor,
         batch_first: bool,
     ) -> Any:
-        """Packs a sequence as a fake; the sizes of a packed sequence's batches are real, as
-        PyTorch reads them where they lie."""
+        """Packs a sequence as a fake; the sizes of a packed sequence's batches are real,
+        because PyTorch reads their memory."""
         with no_dispatch():
             narrow = torch.zeros(*padded.shape[:2], 1)
             rows, sizes = _aten._pack_padded_sequence(narrow, lengths, batch_first)
@@ -249,7 +250,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
         return self._faked(_aten.new_empty.default, types, (padded, shape), {}), sizes
 
     def _places_of(self, index: Any) -> list[Any] | None:
-        """Returns a mask among indices as the indices of what it shows."""
+        """Returns an index as a list of indices: a mask becomes the places at which it is true.
+        Returns None if the mask's value is not known."""
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             return [index]
         mask = value_of(index)
@@ -262,22 +264,23 @@ class ValuedFakeTensorMode(FakeTensorMode):
     def _fake_like(self, value: Any, device: torch.device) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        made = self._faked(
+        fake = self._faked(
             _aten.empty_strided.default,
             (),
             (list(value.shape), list(value.stride())),
             {"dtype": value.dtype, "device": device},
         )
-        return made
+        return fake
 
 
-# They give numbers of Python's.
+# Operators that return numbers of Python.
 _GIVING = frozenset({_aten._local_scalar_dense.default, _aten.equal.default})
 
 
 def _given_unknown(func: Any, args: Sequence[Any]) -> Any:
-    """Returns what stands for an unknown number: where Python asks for it, `following` does
-    the rest, else the answer to what PyTorch asks; None where there is none."""
+    """Returns a number in place of an unknown one: if Python asks for it, number_functions.py
+    does the rest, else it is the answer to PyTorch's question. Returns None if there is
+    none."""
     session = followed()
     if session is None or args[0].is_complex():
         return None
@@ -302,12 +305,13 @@ def _with_plain_numbers(
 
 @functools.cache
 def _can_end_at(func: Any) -> bool:
-    """Returns whether an operator makes a tensor. Parts of PyTorch in C++ call operators that
-    tell of a tensor or alias it, and end the process where such a call raises."""
+    """Returns whether an operator makes a tensor, so that the step may end at it. Parts of
+    PyTorch in C++ call operators that describe a tensor or alias it, and end the process if
+    such a call raises."""
     if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":
         return False
-    made = [r for r in func._schema.returns if r.alias_info is None]
-    return any(r.type.kind() in ("TensorType", "ListType") for r in made)
+    results = [r for r in func._schema.returns if r.alias_info is None]
+    return any(r.type.kind() in ("TensorType", "ListType") for r in results)
 
 
 def _takes_numbers(func: Any) -> bool:
@@ -325,15 +329,15 @@ LOST_ZERO = (
 )
 
 
-def depends_on_values(error: Exception, given: Any, inputs: Any) -> str:
-    """Says of a step what it asked for, where, and what to do. `given` are the inputs as the
-    user has them, `inputs` their fakes."""
+def depends_on_values(error: Exception, user_inputs: Any, inputs: Any) -> str:
+    """Returns the message for a step that depends on values: what it asked for, where, and what
+    to do. `user_inputs` are the inputs as the user passed them, `inputs` their fakes."""
     if isinstance(error, UnknownValue):
         what, line = error.what, error.line
     else:
         what, line = f"the result of {error}", line_of_error(error)
     ways = []
-    if any(tensor.device.type == "meta" for tensor in tensors_of(*given)):
+    if any(tensor.device.type == "meta" for tensor in tensors_of(*user_inputs)):
         ways.append(
             "give real inputs in place of those on the meta device, whose values are unknown"
         )
@@ -347,7 +351,8 @@ def depends_on_values(error: Exception, given: Any, inputs: Any) -> str:
 
 
 def _too_many_for_values(tensors: Iterable[torch.Tensor]) -> str:
-    """How many numbers the first of these has that has more than are looked at."""
+    """Returns the number of elements of the first tensor that has more than may have values, or
+    ""."""
     for tensor in tensors:
         if tensor.dtype in DISCRETE and tensor.numel() > MOST_DISCRETE:
             return f"{tensor.numel():,} whole numbers"
@@ -360,7 +365,7 @@ def _is_known(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
     """Returns whether all tensors of an operator have values."""
     is_written = func._schema.is_mutable
     if isinstance(kwargs.get("generator"), torch.Generator):
-        return False  # It is the user's, and would be moved on.
+        return False  # the user's generator would be advanced
     return all(
         value_of(tensor) is not None and (isinstance(tensor, FakeTensor) or not is_written)
         for tensor in tensors_of(args, kwargs)
@@ -368,50 +373,50 @@ def _is_known(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
 
 
 def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Returns what an operator returns for the values of its tensors."""
+    """Returns an operator's result for the values of its tensors."""
     with no_dispatch():
         try:
             return func(*tree_map(_on_cpu, args), **tree_map(_on_cpu, dict(kwargs)))
         except (RuntimeError, IndexError, TypeError, ValueError):
-            return UNKNOWN  # The CPU has no such operator.
+            return UNKNOWN  # the CPU has no such operator
 
 
 def _on_cpu(leaf: Any) -> Any:
     if isinstance(leaf, FakeTensor):
         return value_of(leaf)
     if isinstance(leaf, torch.Tensor):
-        return leaf.clone()  # What it becomes part of may be written to.
+        return leaf.clone()  # a result that shares its memory may be written to
     if isinstance(leaf, torch.device) and leaf.type != "meta":
         return torch.device("cpu")
     return leaf
 
 
 def _of_finite_numbers(func: Any, args: Sequence[Any], out: Any) -> Any:
-    """Returns what tests for infinity and for what is no number find, as all numbers that a
-    step computes are taken for finite ones: one value for all places."""
+    """Returns the results of tests for infinity and NaN, as all numbers that a step computes
+    are taken to be finite: one value for all places."""
     if not isinstance(out, FakeTensor) or out.dtype != torch.bool:
         return UNKNOWN
     if func in (_aten.eq.Tensor, _aten.ne.Tensor) and args[0] is args[1]:
-        found = func is _aten.eq.Tensor
+        answer = func is _aten.eq.Tensor
     elif func in (_aten.eq.Scalar, _aten.ne.Scalar) and args[1] in (_INF, -_INF):
-        found = func is _aten.ne.Scalar
+        answer = func is _aten.ne.Scalar
     elif func is _aten.isnan.default or func is _aten.isinf.default:
-        found = False
+        answer = False
     elif func is _aten.mul.Tensor and all(map(_is_uniform, args)):
         values = map(value_of, args)
-        found = all(value is not None and bool(value.flatten()[0]) for value in values)
+        answer = all(value is not None and bool(value.flatten()[0]) for value in values)
     else:
         return UNKNOWN
     with no_dispatch():
-        return torch.tensor(found).expand(out.shape)
+        return torch.tensor(answer).expand(out.shape)
 
 
 _INF = float("inf")
 
 
 def _is_uniform(value: Any) -> bool:
-    known = value_of(value) if isinstance(value, FakeTensor) else None
-    return known is not None and known.numel() > 0 and not any(known.stride())
+    known_value = value_of(value) if isinstance(value, FakeTensor) else None
+    return known_value is not None and known_value.numel() > 0 and not any(known_value.stride())
 
 
 def _fill_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -427,13 +432,13 @@ def _attach_fill(out: Any, fill: Any) -> None:
         return
     if out.layout == torch.strided and out.device.type != "meta":
         with no_dispatch():
-            # Zeros of the operating system cost nothing until they are looked at.
+            # Zeros of the operating system cost nothing until they are read.
             if fill == 0 and out.is_contiguous():
-                made = torch.zeros(out.shape, dtype=out.dtype)
+                value = torch.zeros(out.shape, dtype=out.dtype)
             else:
-                made = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype)
-                made.fill_(fill)
-            set_value(out, made)
+                value = torch.empty_strided(out.shape, out.stride(), dtype=out.dtype)
+                value.fill_(fill)
+            set_value(out, value)
 
 
 def _attach(out: Any, value: Any) -> None:

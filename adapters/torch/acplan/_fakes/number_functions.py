@@ -20,7 +20,7 @@ from acplan._fakes.unknown_numbers import Number, UnknownInt, joined, kind_of, k
 
 @contextlib.contextmanager
 def following(session: Following) -> Iterator[None]:
-    """Follows unknown numbers, while it lasts."""
+    """Follows unknown numbers within the block."""
     before = set_followed(session)
     methods = {
         "item": _item,
@@ -46,8 +46,8 @@ def following(session: Following) -> Iterator[None]:
         set_followed(before)
 
 
-def _taken(tensor: torch.Tensor, take: Callable[[Any], Any]) -> tuple[Any, bool]:
-    """Returns what a tensor of one element gives, and whether that is not known."""
+def _take_number(tensor: torch.Tensor, take: Callable[[Any], Any]) -> tuple[Any, bool]:
+    """Returns the number of a tensor of one element, and whether the number is unknown."""
     session = followed()
     if session is None or not isinstance(tensor, torch.Tensor) or tensor.is_complex():
         return take(tensor), False
@@ -60,32 +60,33 @@ def _taken(tensor: torch.Tensor, take: Callable[[Any], Any]) -> tuple[Any, bool]
 
 
 def _item(tensor: torch.Tensor) -> Any:
-    plain, is_unknown = _taken(tensor, torch.Tensor.item)
+    plain, is_unknown = _take_number(tensor, torch.Tensor.item)
     return unknown(kind_of(tensor)) if is_unknown else plain
 
 
 def _float_of(tensor: torch.Tensor) -> float:
-    plain, is_unknown = _taken(tensor, torch.Tensor.__float__)
+    plain, is_unknown = _take_number(tensor, torch.Tensor.__float__)
     return float(session_now().plain(float)) if is_unknown else plain
 
 
 def _int_of(tensor: torch.Tensor) -> int:
-    plain, is_unknown = _taken(tensor, torch.Tensor.__int__)
+    plain, is_unknown = _take_number(tensor, torch.Tensor.__int__)
     return int(session_now().plain(int)) if is_unknown else plain
 
 
 def _index_of(tensor: torch.Tensor) -> int:
-    plain, is_unknown = _taken(tensor, torch.Tensor.__index__)
+    plain, is_unknown = _take_number(tensor, torch.Tensor.__index__)
     return unknown(int).__index__() if is_unknown else plain
 
 
 def _bool_of(tensor: torch.Tensor) -> bool:
-    plain, is_unknown = _taken(tensor, torch.Tensor.__bool__)
+    plain, is_unknown = _take_number(tensor, torch.Tensor.__bool__)
     return session_now().truth() if is_unknown else plain
 
 
 def picked(tensor: torch.Tensor, index: Any) -> Any:
-    """One of many, of which none has a value: whichever."""
+    """Returns an element of a tensor. If no element has a value, an unknown index is taken to
+    be 0: any element will do."""
     parts = index if isinstance(index, tuple) else (index,)
     is_unknown = any(type(part) is UnknownInt for part in parts)
     if is_unknown and followed() is not None and "_acplan_value" not in vars(tensor):
@@ -97,7 +98,7 @@ def picked(tensor: torch.Tensor, index: Any) -> Any:
 def _compares(function: Callable[..., bool]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*tensors: Any, **kwargs: Any) -> Any:
-        plain, is_unknown = _taken(
+        plain, is_unknown = _take_number(
             tensors[0], lambda first: function(first, *tensors[1:], **kwargs)
         )
         return unknown(bool) if is_unknown else plain
@@ -106,7 +107,8 @@ def _compares(function: Callable[..., bool]) -> Callable[..., Any]:
 
 
 def _number_of(value: Any) -> Any:
-    """Returns a number for what Python's own function is given: an unknown one, or as it is."""
+    """Returns a tensor of one element as a number, which may be unknown, and any other argument
+    of Python's own functions unchanged."""
     if isinstance(value, (FakeTensor, StandIn)) and value.numel() == 1:
         return value.item()
     return value
@@ -120,18 +122,19 @@ def _any_unknown(values: Any) -> bool:
 
 
 def _follows(function: Callable[..., Any], result: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that is `result` of what is unknown, else as it was."""
+    """Returns a function that returns `result` of its arguments if one is unknown, and else
+    calls `function`."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if followed() is None:
             return function(*args, **kwargs)
-        known = [_number_of(value) for value in args]
-        if len(known) == 1 and not isinstance(known[0], (str, numbers.Number, torch.Tensor)):
+        values = [_number_of(value) for value in args]
+        if len(values) == 1 and not isinstance(values[0], (str, numbers.Number, torch.Tensor)):
             with contextlib.suppress(TypeError):
-                known[0] = list(known[0])
-        if not _any_unknown((*known, *kwargs.values())):
-            return function(*known, **kwargs)
-        return result(*known)
+                values[0] = list(values[0])
+        if not _any_unknown((*values, *kwargs.values())):
+            return function(*values, **kwargs)
+        return result(*values)
 
     vars(call)["stands_for"] = function
     return call
@@ -160,7 +163,7 @@ def _mathematics() -> Iterator[tuple[Any, Any]]:
 
 
 class _OfNumbers(type):
-    """A class that stands for float, int or bool."""
+    """The class of a class that stands for float, int or bool."""
 
     stands_for: Any
 
@@ -189,7 +192,8 @@ class _OfNumbers(type):
 
 
 def knows_types(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function, which takes what stands for a class for that class."""
+    """Returns the function, with each argument that stands for a class replaced by that
+    class."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

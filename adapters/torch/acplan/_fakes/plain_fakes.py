@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from acplan._base.patching import here, replaced_here, set_attribute
+from acplan._base.patching import in_this_thread, replaced_here, set_attribute
 
 ValueOf = Callable[[torch.Tensor], torch.Tensor | None]
 
 _make = FakeTensor.__new__
 _NAME = "__torch_dispatch__"
 _DISPATCH = FakeTensor.__dict__[_NAME]
-# What holds the results of a cache, and no more.
+# The containers of a cache's results, which hold nothing else.
 _HOLDERS = (dict, list, tuple)
 _CACHE = functools._lru_cache_wrapper
 _LOOKED_FOR = frozenset({FakeTensor, _CACHE})
@@ -26,21 +26,19 @@ _LINK = "functools._lru_list_elem"
 
 @contextlib.contextmanager
 def plain_fakes(value_of: ValueOf) -> Iterator[None]:
-    """While it lasts, fake tensors are made without a dispatch of their own.
+    """Makes fake tensors, within the block, without a dispatch of their own.
 
-    Where a view is written to, autograd makes it anew if its tensors have such a
-    dispatch, by operators that no real step runs: after each `relu_` on the output of
-    a linear layer, say. The mode that the tensors belong to must be active whenever
-    they are used; those that are still held at the end become real, with their value
-    if they have one, else empty.
+    If a view is written to, autograd makes it anew if its tensors have such a dispatch, by
+    operators that no real step runs: after each `relu_` on the output of a linear layer, for
+    example. The mode to which the tensors belong must be active whenever they are used; tensors
+    that are still held at the end become real, with their value if they have one, else empty.
 
-    A module that is moved to where it is already, or given the type that it has, stays as
-    it is, as with plain tensors: PyTorch would swap fake ones, which it cannot where
-    others look at them.
+    A module that is moved to a device or type that it already has stays unchanged, as with
+    plain tensors: PyTorch would swap fake ones, which it cannot if others refer to them.
     """
-    moves = replaced_here(torch.nn.Module, "_apply", _moved)
-    made = staticmethod(here(_made_apart, _made_plain))
-    with set_attribute(FakeTensor, "__new__", made), moves:
+    moves = replaced_here(torch.nn.Module, "_apply", _apply_to_module)
+    constructor = staticmethod(in_this_thread(_made_apart, _made_plain))
+    with set_attribute(FakeTensor, "__new__", constructor), moves:
         try:
             yield
         finally:
@@ -50,7 +48,7 @@ def plain_fakes(value_of: ValueOf) -> Iterator[None]:
 _move: Any = torch.nn.Module._apply
 
 
-def _moved(
+def _apply_to_module(
     module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
 ) -> torch.nn.Module:
     if recurse:
@@ -63,30 +61,31 @@ def _moved(
             if all(fn(tensor) is tensor for tensor in tensors):
                 return module
             if not torch.__future__.get_overwrite_module_params_on_conversion():
-                return _moved_one_by_one(module, fn)
-    moved: torch.nn.Module = _move(module, fn, False)
-    return moved
+                return _apply_one_by_one(module, fn)
+    result: torch.nn.Module = _move(module, fn, False)
+    return result
 
 
-def _moved_one_by_one(
+def _apply_one_by_one(
     module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.nn.Module:
-    """As with plain tensors: parameters stay the same objects as long as they can."""
+    """Moves a module's tensors as if they were plain: parameters stay the same objects if they
+    can."""
     for name, parameter in module._parameters.items():
         if parameter is None:
             continue
-        made = fn(parameter)
-        if torch._has_compatible_shallow_copy_type(parameter, made):
-            parameter.data = made
+        tensor = fn(parameter)
+        if torch._has_compatible_shallow_copy_type(parameter, tensor):
+            parameter.data = tensor
         else:
-            module._parameters[name] = torch.nn.Parameter(made, parameter.requires_grad)
+            module._parameters[name] = torch.nn.Parameter(tensor, parameter.requires_grad)
     for name, buffer in module._buffers.items():
         if buffer is not None:
             module._buffers[name] = fn(buffer)
     return module
 
 
-# PyTorch looks at the class once, when a tensor is made.
+# PyTorch reads the class once, when a tensor is made.
 _MAKING = threading.RLock()
 
 
@@ -100,18 +99,19 @@ def _made_plain(cls: type[FakeTensor], *args: Any, **kwargs: Any) -> FakeTensor:
 
 
 def _made_apart(cls: type[FakeTensor], *args: Any, **kwargs: Any) -> FakeTensor:
-    """By another thread, as PyTorch makes it."""
+    """Makes a fake tensor in another thread, as PyTorch makes it."""
     with _MAKING:
         return _make(cls, *args, **kwargs)
 
 
 def _leave_nothing(value_of: ValueOf) -> None:
-    """Empties the caches of functions that hold fake tensors, as those for position
-    embeddings of detectors: who calls one again would be given a fake one."""
-    # Of a million objects and more.
-    found = [thing for thing in gc.get_objects() if type(thing) in _LOOKED_FOR]
-    fakes = [thing for thing in found if type(thing) is FakeTensor]
-    for cache in found:
+    """Empties the caches of functions that hold fake tensors, such as those for position
+    embeddings of detectors, which would return fake tensors to later calls. Makes the fakes
+    that remain real."""
+    # There are a million objects and more.
+    objects = [thing for thing in gc.get_objects() if type(thing) in _LOOKED_FOR]
+    fakes = [thing for thing in objects if type(thing) is FakeTensor]
+    for cache in objects:
         if type(cache) is _CACHE and _holds_fakes(cache):
             cache.cache_clear()
     for fake in filter(_is_plain, fakes):
@@ -125,11 +125,11 @@ def _is_plain(fake: FakeTensor) -> bool:
 
 
 def _make_real(fake: FakeTensor, value: torch.Tensor | None) -> None:
-    """Kernels would read memory that is not there."""
+    """Gives a fake tensor memory: kernels would read memory that does not exist."""
     if fake.fake_device.type == "cuda" and not _has_cuda():
-        return  # There are no kernels either.
+        return  # there are no kernels either
     if fake.layout is not torch.strided:
-        return  # Nothing can be put in the place of its parts.
+        return  # its parts cannot be replaced
     if value is None:
         value = torch.empty(0, dtype=fake.dtype)
     with torch.no_grad():
@@ -137,7 +137,7 @@ def _make_real(fake: FakeTensor, value: torch.Tensor | None) -> None:
 
 
 def _has_cuda() -> bool:
-    # Not torch.cuda.is_available(), which is told that there is a fake one.
+    # torch.cuda.is_available() would answer for the fake device.
     count = getattr(torch._C, "_cuda_getDeviceCount", lambda: 0)
     return int(count()) > 0
 
@@ -145,16 +145,16 @@ def _has_cuda() -> bool:
 def _holds_fakes(cache: Any) -> bool:
     if cache.cache_info().currsize == 0:
         return False
-    seen: set[int] = set()
-    found = gc.get_referents(cache)
-    while found:
-        held = found.pop()
-        if isinstance(held, FakeTensor):
+    visited: set[int] = set()
+    pending = gc.get_referents(cache)
+    while pending:
+        thing = pending.pop()
+        if isinstance(thing, FakeTensor):
             return True
-        if id(held) in seen or not (isinstance(held, _HOLDERS) or _is_link(held)):
+        if id(thing) in visited or not (isinstance(thing, _HOLDERS) or _is_link(thing)):
             continue
-        seen.add(id(held))
-        found.extend(gc.get_referents(held))
+        visited.add(id(thing))
+        pending.extend(gc.get_referents(thing))
     return False
 
 

@@ -12,8 +12,8 @@ _SEED = 0
 
 
 def start_of_step() -> None:
-    """Random numbers that decide what runs, layers that are dropped say, are the same
-    at every step that is recorded."""
+    """Seeds all generators, so that random numbers that decide what runs, such as which layers
+    are dropped, are the same at every step that is recorded."""
     random.seed(_SEED)
     with no_dispatch():
         torch.default_generator.manual_seed(_SEED)
@@ -23,7 +23,7 @@ def start_of_step() -> None:
 
 @contextlib.contextmanager
 def random_state_kept() -> Iterator[None]:
-    """At the end the random states of PyTorch, NumPy and Python are what they were."""
+    """Restores the random states of PyTorch, NumPy and Python after the block."""
     state = random.getstate()
     numpy = sys.modules.get("numpy")
     of_numpy = numpy.random.get_state() if numpy else None

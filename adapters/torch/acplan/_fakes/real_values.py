@@ -1,15 +1,14 @@
 """A traced step with the values of a real one.
 
 Every operator is computed on the CPU beside the fake one of the device, from copies of the
-model's own weights, buffers and inputs, so that whatever the model asks of what it computes
+model's own weights, buffers and inputs, so that every question of the model about values
 (`.item()`, a branch, `nonzero`) has the answer of this batch, forward and backward. Names,
 kernels and bytes stay those of the device.
 
-The step runs several times to be recorded, each time from the same values: those that were
-there after the first step, whose update changes none (nothing asks an update for what it
-writes, and the values of an optimizer's states would need as much memory again). Random
-numbers are those of the CPU's generator from one seed, and a recomputation draws them again
-as a device's would.
+The step runs several times to be recorded, each time from the same values: those after the
+first step, whose update changes none (nothing reads the values that an update writes, and the
+values of an optimizer's states would need as much memory again). Random numbers are those of
+the CPU's generator from one seed, and a recomputation draws them again as on a device.
 """
 
 import contextlib
@@ -42,19 +41,19 @@ _LOGGER = logging.getLogger("acplan")
 _VALUE = "_acplan_value"
 _REAL = (torch.Tensor, torch.nn.Parameter)
 
-# Of what nobody asked for: seconds of a CPU.
+# The most that is computed and kept if real values were not asked for: seconds of a CPU.
 _MOST_FLOPS = 300e9
 _MOST_BYTES = 2 << 30
-# What an element that is written takes, in FLOPs of a product.
+# The cost of an element that is written, in FLOPs of a product.
 _PER_ELEMENT = 16
-# Of the memory that is free, the share that may be used.
+# The share of the free memory that may be used.
 _SHARE = 0.9
-# Operators of a step with more rows, beside one with those of the batch.
+# The most operators of a step with more rows, relative to one with those of the batch.
 _MOST_TIMES = 10
 
 
 class NoValues(AcplanError):
-    """The model, or what it is given, has none."""
+    """The model, or its inputs, have no values."""
 
 
 class TooMuch(AcplanError):
@@ -63,7 +62,7 @@ class TooMuch(AcplanError):
 
 @dataclasses.dataclass
 class Limits:
-    """What a step may compute and keep, and what it has computed."""
+    """The most that a step may compute and keep, and how much it has computed."""
 
     most_bytes: float
     most_flops: float = float("inf")
@@ -94,7 +93,7 @@ class Limits:
             )
 
     def watch(self, value: torch.Tensor) -> None:
-        """Counts the memory of a value for as long as it is there."""
+        """Counts the memory of a value until it is freed."""
         storage = value.untyped_storage()
         if storage.__dict__.get("is_counted"):
             return
@@ -110,7 +109,7 @@ class Limits:
 
 
 class RealValuesMode(ValuedFakeTensorMode):
-    """Fake tensors that have values, whatever is computed."""
+    """A mode of fake tensors in which every computed tensor has a value."""
 
     def __init__(
         self,
@@ -146,32 +145,34 @@ class RealValuesMode(ValuedFakeTensorMode):
     ) -> Any:
         if not self.is_real:
             return super().computed(func, args, kwargs, out)
-        made = tensors_of(out)
-        self.limits.require_room(sum(t.numel() * t.element_size() for t in made))
+        outputs = tensors_of(out)
+        self.limits.require_room(sum(t.numel() * t.element_size() for t in outputs))
         flops = flops_of(func, tuple(args), dict(kwargs), out)
-        self.limits.add_flops(flops + _PER_ELEMENT * sum(t.numel() for t in made))
+        self.limits.add_flops(flops + _PER_ELEMENT * sum(t.numel() for t in outputs))
         self._tick()
         self._count()
         with no_dispatch():
-            given, options = tree_map(_real, [*args]), tree_map(_real, dict(kwargs))
+            real_args, options = tree_map(_real, [*args]), tree_map(_real, dict(kwargs))
             is_padded = self.capacity != 1 and not self.is_first
             if is_padded:
-                given = with_most_rows(func, given, self.capacity)
-            value = self._run(func, given, options)
+                real_args = with_most_rows(func, real_args, self.capacity)
+            value = self._run(func, real_args, options)
             if is_padded and value is not UNKNOWN:
-                value = most_rows_of(func, given, value, self.capacity)
-            if not any(made.alias_info for made in func._schema.returns):
+                value = most_rows_of(func, real_args, value, self.capacity)
+            if not any(outputs.alias_info for outputs in func._schema.returns):
                 value = _laid_out_as(out, value)
         for tensor in tensors_of(value):
             self.limits.watch(tensor)
         return value
 
     def begin(self) -> None:
-        """A step begins, the first one or one that is recorded."""
+        """Begins a step, the first one or one that is recorded."""
         if self.is_first and self.count:
             self.is_first = False
             self._most = _MOST_TIMES * self.count
-            self.limits.most_flops = float("inf")  # it takes no longer than that again
+            self.limits.most_flops = float(
+                "inf"
+            )  # later steps take no longer than the first one
         self.count = 0
 
     def _count(self) -> None:
@@ -188,7 +189,7 @@ class RealValuesMode(ValuedFakeTensorMode):
             return (on_the_cpu(func) or func)(*args, **kwargs)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             if not func._schema.returns:
-                raise  # What only checks has found something.
+                raise  # an operator that only checks has found an error
             with contextlib.suppress(RuntimeError, IndexError, TypeError, ValueError):
                 return in_float32(func, args, kwargs)
             if not self.not_computed:
@@ -204,24 +205,25 @@ class RealValuesMode(ValuedFakeTensorMode):
             return
         self.limits.require_room(value.numel() * fake.element_size())
         with no_dispatch():
-            made = value.detach().to("cpu", fake.dtype, copy=True)
-            if made.stride() != value.stride() and 0 not in value.stride():
-                made = torch.empty_strided(value.shape, value.stride(), dtype=fake.dtype)
-                made.copy_(value.detach())
-            self.limits.watch(made)
-            set_value(fake, made)
+            copy = value.detach().to("cpu", fake.dtype, copy=True)
+            if copy.stride() != value.stride() and 0 not in value.stride():
+                copy = torch.empty_strided(value.shape, value.stride(), dtype=fake.dtype)
+                copy.copy_(value.detach())
+            self.limits.watch(copy)
+            set_value(fake, copy)
 
 
 def _laid_out_as(out: Any, value: Any) -> Any:
-    """New memory of the device's layout, which the CPU's kernel may have another of."""
+    """Returns the value in new memory with the device's layout, if the CPU's kernel has another
+    one."""
     if isinstance(out, (list, tuple)) and isinstance(value, (list, tuple)):
         return [*map(_laid_out_as, out, value)]
     if not isinstance(out, torch.Tensor) or not isinstance(value, torch.Tensor):
         return value
     if out.shape != value.shape or out.stride() == value.stride() or 0 in out.stride():
         return value
-    made = torch.empty_strided(out.shape, out.stride(), dtype=value.dtype)
-    return made.copy_(value)
+    copy = torch.empty_strided(out.shape, out.stride(), dtype=value.dtype)
+    return copy.copy_(value)
 
 
 def _has_value(tensor: torch.Tensor, but_real: bool) -> bool:
@@ -235,10 +237,10 @@ def _real(leaf: Any) -> Any:
     if isinstance(leaf, FakeTensor):
         return value_of(leaf)
     if isinstance(leaf, torch.Tensor):
-        return leaf.detach().cpu().clone()  # What it becomes part of may be written to.
+        return leaf.detach().cpu().clone()  # a result that shares its memory may be written to
     if isinstance(leaf, torch.device) and leaf.type != "meta":
         return torch.device("cpu")
-    # Those of the user's would be moved on, and not be the same at the next run.
+    # The user's generator would be advanced, and would not be the same at the next run.
     return None if isinstance(leaf, torch.Generator) else leaf
 
 
@@ -256,30 +258,30 @@ class Beginning:
     def __init__(self, mode: RealValuesMode) -> None:
         self._mode = mode
         self._noted: dict[int, _Noted] = {}
-        self._kept: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        self._noted_attributes: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._is_complete = False
         self._started_s = time.monotonic()
 
     def add(self, fake: torch.Tensor, value: torch.Tensor) -> None:
-        """A tensor of the model's, or of what it is given, with the user's own value."""
+        """Notes a tensor of the model, or of its inputs, with the user's own value."""
         if fake.__dict__.get(_VALUE) is not None:
             with no_dispatch():
                 self._noted[id(fake)] = _Noted(fake, value.detach())
 
     def of_trace(self) -> dict[str, Any]:
-        """Returns what a trace says of it."""
+        """Returns the entries of the trace about real values."""
         capacity = self._mode.capacity
         return {"values": "real"} | ({} if capacity == 1 else {"capacity": capacity})
 
     def put_back(self) -> None:
-        """What the step before has written is what it was."""
+        """Restores the values that the step before has overwritten."""
         if not self._is_complete:
             return
         self._mode.begin()
         with no_dispatch():
             for noted in self._noted.values():
                 _put_back(noted.fake, noted.value)
-            for holder, name, value in self._kept:
+            for holder, name, value in self._noted_attributes:
                 tensor = holder.get(name)
                 if tensor is None or not _is_another(tensor, self._noted):
                     continue
@@ -287,19 +289,19 @@ class Beginning:
                     _put_back(tensor, value)
 
     def note(self, model: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> None:
-        """After forward and backward of the first step: what modules keep from then on.
-        Inputs are those of another batch each time."""
+        """Notes, after forward and backward of the first step, the values that modules keep
+        from then on. Inputs are left out: they are those of another batch each time."""
         if self._is_complete:
             return
         self._is_complete = True
         self._mode.begin()
-        given = {id(tensor) for tensor in inputs}
+        input_ids = {id(tensor) for tensor in inputs}
         with no_dispatch():
             for noted in self._noted.values():
                 value = value_of(noted.fake)
-                if value is None or id(noted.fake) in given:
+                if value is None or id(noted.fake) in input_ids:
                     continue
-                # Most are the user's own still, and are not kept twice.
+                # Most are still the user's own values, and are not kept twice.
                 if not _is_equal(value, noted.value):
                     noted.value = value.clone()
             for module in model.modules():
@@ -316,12 +318,12 @@ class Beginning:
             if _is_another(tensor, self._noted):
                 value = value_of(tensor)
                 if value is not None:
-                    self._kept.append((holder, name, value.clone()))
+                    self._noted_attributes.append((holder, name, value.clone()))
 
     @contextlib.contextmanager
     def update(self, model: torch.nn.Module, is_own: bool) -> Iterator[None]:
-        """What follows the backward pass: values of weights and gradients are unknown to
-        it, unless it is the user's own."""
+        """Makes values of weights and gradients unknown to the update within the block, unless
+        the update is the user's own."""
         if is_own:
             yield
             return
@@ -366,8 +368,8 @@ def _put_back(fake: torch.Tensor, value: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def drawn_again() -> Iterator[None]:
-    """While it lasts, what draws for the device draws from the CPU's generator: whoever
-    runs a module again sets that to where it was."""
+    """Lets operators that draw random numbers for the device draw from the CPU's generator
+    within the block: a caller that runs a module again sets that generator back."""
 
     def generator_of(device: torch.device) -> torch.Generator | None:
         return torch.default_generator
@@ -382,11 +384,11 @@ def require_values(
     limits: Limits,
     is_empty: bool = False,
 ) -> None:
-    """Raises an error where the model, or what it is given, has no values, unless it
-    `is_empty` yet, or their copies and gradients alone have no room; says what they take."""
-    named = [*model.named_parameters(), *model.named_buffers()]
-    given = [("an input", tensor) for tensor in inputs]
-    for name, tensor in (*named, *given):
+    """Raises an error if a weight or an input has no values, unless the model `is_empty` yet,
+    or if their copies and gradients alone have no room. Logs how much memory they take."""
+    weights = [*model.named_parameters(), *model.named_buffers()]
+    named_inputs = [("an input", tensor) for tensor in inputs]
+    for name, tensor in (*weights, *named_inputs):
         is_known = tensor.device.type != "meta" or not tensor.is_floating_point()
         if not is_known and not is_empty:
             raise NoValues(
@@ -394,7 +396,7 @@ def require_values(
                 "model and its inputs on the CPU, with fewer layers where they are too large"
             )
     trained = [p for p in model.parameters() if p.requires_grad]
-    tensors = [*(t for _, t in named), *trained, *(t for _, t in given)]
+    tensors = [*(t for _, t in weights), *trained, *(t for _, t in named_inputs)]
     size = sum(t.numel() * t.element_size() for t in tensors)
     _LOGGER.info(
         "trace: the step runs with real values on the CPU: weights, gradients and inputs "
@@ -415,13 +417,13 @@ def about_real_values(capacity: Capacity) -> str:
 
 
 def free_bytes() -> float:
-    """Memory that this process may still have; infinite where nobody says."""
-    found = [float("inf")]
+    """Returns the memory that this process may still take, or infinity if that is not known."""
+    bounds = [float("inf")]
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                found.append(1024.0 * int(line.split()[1]))
+                bounds.append(1024.0 * int(line.split()[1]))
     with contextlib.suppress(OSError, ValueError):
         most = float((_GROUP / "memory.max").read_text())
-        found.append(most - float((_GROUP / "memory.current").read_text()))
-    return min(found)
+        bounds.append(most - float((_GROUP / "memory.current").read_text()))
+    return min(bounds)

@@ -1,23 +1,23 @@
-"""What functions that are given with a model reach, such as its loss: put back, and moved.
+"""Restores and moves what functions that are passed with a model, such as its loss, can reach.
 
-A step runs the code of `forward_fn`, `loss_fn` and the like on fake tensors, and that may keep
-some: in a scheduler that it closes over, in a criterion's attributes, in a global dictionary.
-So what their code can reach is noted before and put back after: variables of closures, globals
-that the code names, default arguments, the objects of bound methods, arguments of partials,
-and from there on attributes, elements and attributes of classes; and the globals of the files
-that the model's classes are from, and attributes of these classes. Libraries' globals are not
-looked into.
+A step runs the code of `forward_fn`, `loss_fn` and the like on fake tensors, and that code may
+keep some of them: in a scheduler of its closure, in a criterion's attributes, in a global
+dictionary. So everything that the code can reach is noted before and restored after: variables
+of closures, globals that the code names, default arguments, the objects of bound methods,
+arguments of partials, and from there on attributes, elements and attributes of classes; and the
+globals of the files that the model's classes are from, and attributes of these classes.
+Libraries' globals are not looked into.
 
-Put back is what has changed. Notes of what runs stay: lists that have only grown, by what
-holds no tensor of the step. Of globals and attributes of classes only those are put back
-that hold tensors of the step.
+Only changes are undone. Notes on the run stay: lists that have only grown, by elements that
+hold no tensor of the step. Globals and attributes of classes are restored only if they hold
+tensors of the step.
 
-Modules that are reached, a criterion say, are on the device as the model is. Another tensor
-lies where its owner has it, on the CPU, and stays there as long as nothing else is asked: code
-may copy it to the device itself. Where it meets tensors of the device in an operator that
-takes no others, labels in a closure say, the step begins again with that tensor on the device,
-where its owner would have had to put it; and at last with the device in each attribute that
-says the CPU, a LightningModule's or an Accelerator's say, as it would where the model is.
+Modules that are reached, such as a criterion, are moved to the device like the model. Another
+tensor stays where its owner has it, on the CPU, as long as nothing else is required: code may
+copy it to the device itself. If it meets tensors of the device in an operator that takes no
+others, such as labels in a closure, the step begins again with that tensor on the device, where
+its owner would have had to put it; and at last with the device in each attribute that names the
+CPU, such as a LightningModule's or an Accelerator's, as it would be on the model's device.
 """
 
 import collections
@@ -58,25 +58,26 @@ Change = Callable[[torch.Tensor], Any]
 
 
 class FunctionsGiven:
-    """What these functions reach, and what the files of the model's classes hold."""
+    """The things that these functions reach, and the data in the files of the model's
+    classes."""
 
     def __init__(self, model: torch.nn.Module, functions: Iterable[Any]) -> None:
         self.tensors: dict[int, torch.Tensor] = {}
         self._of_model = {id(module) for module in model.modules()}
         self._things: dict[int, Any] = {}
-        # Globals and attributes of classes, by their owner and name.
+        # Globals and attributes of classes, as their owner, their name and their value.
         self._names: list[tuple[Any, str, Any]] = []
         self._spaces: list[tuple[Any, frozenset[str]]] = []
         self._walk([f for f in functions if f is not None and not isinstance(f, str)])
-        # What holds tensors that may be moved.
+        # The things that hold tensors that may be moved.
         self._holders, self.movable = [*self._things.values()], dict(self.tensors)
         self._names_given = len(self._names)
         kinds = {type(module) for module in model.modules()}
         self._walk(self._named_by(kinds))
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """At the end all of it is what it was."""
+    def state_kept(self) -> Iterator[None]:
+        """Restores all of it after the block."""
         with _disable_current_modes():
             noted = [u for thing in self._things.values() for u in undone(thing, _is_note)]
             noted += [functools.partial(_put_name_back, *name) for name in self._names]
@@ -94,8 +95,9 @@ class FunctionsGiven:
                     undo.callback(one)
 
     def move_modules(self, fake: Change) -> list[torch.Tensor]:
-        """Moves the modules that are not the model's; returns what stands for their tensors."""
-        moved = []
+        """Moves the modules that are not the model's to the device. Returns their new
+        tensors."""
+        tensors = []
         for module in self._holders:
             if not is_a(module, torch.nn.Module):
                 continue
@@ -103,11 +105,12 @@ class FunctionsGiven:
                 for name, value in [*values.items()]:
                     if is_a(value, torch.Tensor) and not is_a(value, FakeTensor):
                         values[name] = fake(value)
-                        moved.append(values[name])
-        return moved
+                        tensors.append(values[name])
+        return tensors
 
     def move(self, tensors: Iterable[int], fake: Change) -> list[torch.Tensor]:
-        """Puts others in the place of these tensors, by their ids, in all that holds them."""
+        """Replaces these tensors, given by their ids, in everything that holds them. Returns
+        the new tensors."""
         others = {key: fake(self.movable[key]) for key in tensors}
         if not others:
             return []
@@ -116,32 +119,31 @@ class FunctionsGiven:
         return [*others.values()]
 
     def move_devices(self, model: torch.nn.Module) -> bool:
-        """Puts the device in the place of the CPU where that is an attribute, an element or a
-        variable, in all that holds some and in the model's modules: that is where their owner
-        had the model. Returns whether there are any."""
+        """Replaces the CPU by the device in attributes, elements and variables of all holders
+        and of the model's modules: their owner had the model there. Returns whether any was."""
         changed = []
 
-        def moved(value: Any) -> Any:
+        def to_device(value: Any) -> Any:
             if not (is_a(value, torch.device) and value.type == "cpu"):
                 return value
             changed.append(value)
             return torch.device("cuda", 0)
 
         for thing in (*map(vars, model.modules()), *self._holders):
-            _replace_within(thing, moved)
-        self._replace_names(moved)
+            _replace_within(thing, to_device)
+        self._replace_names(to_device)
         return bool(changed)
 
     def _replace_names(self, replaced: Callable[[Any], Any]) -> None:
         for owner, name, _ in self._names[: self._names_given]:
-            value = _named(owner, name)
+            value = _value_named(owner, name)
             if replaced(value) is not value:
                 _set_name(owner, name, replaced(value))
 
     def _walk(self, roots: Iterable[Any]) -> None:
-        left = [*roots]
-        while left:
-            thing = left.pop()
+        pending = [*roots]
+        while pending:
+            thing = pending.pop()
             if is_a(thing, torch.Tensor):
                 self.tensors.setdefault(id(thing), thing)
                 continue
@@ -152,7 +154,7 @@ class FunctionsGiven:
             if is_a(thing, types.ModuleType):
                 continue
             self._things[id(thing)] = thing
-            left += self._parts(thing)
+            pending += self._parts(thing)
 
     def _parts(self, thing: Any) -> list[Any]:
         if is_a(thing, type):
@@ -169,33 +171,33 @@ class FunctionsGiven:
             return [f for f in (thing.fget, thing.fset) if f is not None]
         if is_of_others(thing):
             return []
-        found: list[Any] = [type(thing)]
+        parts: list[Any] = [type(thing)]
         if is_a(thing, functools.partial):
-            found += [thing.func, thing.args, thing.keywords]
+            parts += [thing.func, thing.args, thing.keywords]
         if is_a(thing, functools._lru_cache_wrapper):
-            found.append(thing.__wrapped__)
+            parts.append(thing.__wrapped__)
         elements = elements_of(thing)
         if elements is not None and len(elements) <= MOST_ELEMENTS:
-            found += elements
+            parts += elements
         attributes = attributes_of(thing)
         if attributes is not None:
-            found.append(attributes)
-        return [*found, *slots_filled(thing).values()]
+            parts.append(attributes)
+        return [*parts, *slots_filled(thing).values()]
 
     def _of_function(self, function: types.FunctionType) -> list[Any]:
-        found: list[Any] = [*(function.__closure__ or ())]
+        parts: list[Any] = [*(function.__closure__ or ())]
         if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES:
-            return found
-        found += [function.__kwdefaults__ or {}, function.__dict__]
+            return parts
+        parts += [function.__kwdefaults__ or {}, function.__dict__]
         self._note_name(function, "__defaults__", function.__defaults__)
-        found += function.__defaults__ or ()
+        parts += function.__defaults__ or ()
         if _is_of_a_library(function.__code__.co_filename):
-            return found
+            return parts
         names = {*_names_in(function.__code__)}
         for name in names:
             value = function.__globals__.get(name, _MISSING)
-            found += self._global(function.__globals__, name, value, names)
-        return found
+            parts += self._global(function.__globals__, name, value, names)
+        return parts
 
     def _global(
         self, owner: dict[str, Any], name: str, value: Any, names: set[str]
@@ -217,34 +219,34 @@ class FunctionsGiven:
             return []
         if _is_of_a_library(getattr(module, "__file__", None) or ""):
             return []
-        found: list[Any] = [*kind.__bases__]
+        parts: list[Any] = [*kind.__bases__]
         for name, value in [*vars(kind).items()]:
             if not name.startswith("__") or name in ("__init__", "__call__"):
                 self._note_name(kind, name, value)
-                found.append(value)
-        return found
+                parts.append(value)
+        return parts
 
     def _named_by(self, kinds: Iterable[type]) -> list[Any]:
-        """Returns what the files hold that classes are from, and the classes, as data."""
-        found: list[Any] = []
+        """Returns the data in the files that classes are from, and in the classes."""
+        data: list[Any] = []
         bases = {base for kind in kinds for base in kind.__mro__}
         modules = {base.__module__ for base in bases}
         for name in sorted(modules):
             module = sys.modules.get(name)
             if module is None or name.partition(".")[0] in _LIBRARIES:
                 continue
-            found += self._data_of(vars(module), vars(module))
+            data += self._data_of(vars(module), vars(module))
         for base in bases:
             if str(base.__module__).partition(".")[0] not in _LIBRARIES:
-                found += self._data_of(base, vars(base))
-        return found
+                data += self._data_of(base, vars(base))
+        return data
 
     def _data_of(self, owner: Any, names: Mapping[str, Any]) -> list[Any]:
-        found: list[Any] = []
+        data: list[Any] = []
         self._spaces.append((owner, frozenset(names)))
         for name, value in [*names.items()]:
-            found += self._datum(owner, name, value)
-        return found
+            data += self._datum(owner, name, value)
+        return data
 
     def _datum(self, owner: Any, name: str, value: Any) -> list[Any]:
         if is_a(value, types.FunctionType) and not name.startswith("__"):
@@ -267,8 +269,8 @@ def _is_data(value: Any) -> bool:
 
 
 class Origins(TorchDispatchMode):
-    """Follows which of these tensors others on the CPU are made of, up to an operator that
-    refuses one of them: `met` are their ids."""
+    """Follows from which of these tensors other tensors on the CPU are made, up to an operator
+    that refuses one of them: `met` has the ids of the tensors that it was made from."""
 
     def __init__(self, tensors: dict[int, torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -298,9 +300,9 @@ class Origins(TorchDispatchMode):
         return out
 
     def _origins(self, tensor: torch.Tensor) -> set[int]:
-        known = self._tensors.get(id(tensor))
-        found: set[int] = {id(tensor)} if known is tensor else set()
-        return found | (self._made_of.get(tensor) or set())
+        original = self._tensors.get(id(tensor))
+        origins: set[int] = {id(tensor)} if original is tensor else set()
+        return origins | (self._made_of.get(tensor) or set())
 
 
 def is_of_devices(error: BaseException) -> bool:
@@ -330,9 +332,9 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _is_note(added: list[Any]) -> bool:
-    """Returns whether none of what a list has grown by holds tensors of the step."""
-    return not any(map(holds_fakes, added))
+def _is_note(new_elements: list[Any]) -> bool:
+    """Returns whether no new element of a list holds tensors of the step."""
+    return not any(map(holds_fakes, new_elements))
 
 
 def holds_fakes(thing: Any, depth: int = 6) -> bool:
@@ -354,7 +356,7 @@ def _put_gradient_back(tensor: torch.Tensor, gradient: torch.Tensor | None) -> N
         tensor.grad = gradient
 
 
-def _named(owner: Any, name: str) -> Any:
+def _value_named(owner: Any, name: str) -> Any:
     if isinstance(owner, dict):
         return owner.get(name, _MISSING)
     return vars(owner).get(name) if isinstance(owner, type) else getattr(owner, name)
@@ -371,25 +373,26 @@ def _set_name(owner: Any, name: str, value: Any) -> None:
 
 def _drop_new(owner: Any, before: frozenset[str]) -> None:
     for name in [*(owner if isinstance(owner, dict) else vars(owner))]:
-        if name not in before and holds_fakes(_named(owner, name)):
+        if name not in before and holds_fakes(_value_named(owner, name)):
             _set_name(owner, name, _MISSING)
 
 
 def _put_name_back(owner: Any, name: str, before: Any) -> None:
-    now = _named(owner, name)
+    now = _value_named(owner, name)
     if now is not before and (holds_fakes(now) or is_a(now, torch.device)):
         _set_name(owner, name, before)
 
 
 def replace_in(things: Iterable[Any], others: dict[int, torch.Tensor]) -> None:
-    """Puts other tensors, by the ids of those that are there, in what holds them."""
+    """Replaces tensors, given by their ids, in the things that hold them."""
     replaced = functools.partial(_replaced, others)
     for thing in things:
         _replace_within(thing, replaced)
 
 
 def _replaced(others: dict[int, torch.Tensor], value: Any) -> Any:
-    """Returns a tensor's other one; a tuple with some of them."""
+    """Returns the tensor that replaces a tensor, or a tuple with such tensors, or else the
+    value itself."""
     if id(value) in others:
         return others[id(value)]
     if not is_a(value, tuple):

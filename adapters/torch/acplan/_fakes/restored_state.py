@@ -1,16 +1,16 @@
-"""What a step on fake tensors may change besides tensors, and has to leave as it was.
+"""Restores state other than tensors that a step on fake tensors may change.
 
-A step runs the model's own code, and that writes to more than parameters and buffers: to
+A step runs the model's own code, which writes to more than parameters and buffers: to
 attributes of modules, to lists and dictionaries in them, to objects that they hold, to the
-variables of hooks, to generators of random numbers. Here all of it that can be reached from
-the modules is noted before, and put back after. Only what has changed is written to, so that
-what refuses to be written to, or belongs to somebody else by now, is left alone.
+variables of hooks, to generators of random numbers. Everything that can be reached from the
+modules is noted before, and restored after. Only changed things are written to, so that a thing
+that refuses to be written to, or belongs to somebody else by now, is left alone.
 
-Variables of functions are put back where nobody asked for the step, as when a model is
-compiled. Who asks for a trace may have hooks that note what runs in it.
+Variables of functions are restored if nobody asked for the step, as when a model is compiled. A
+user who asks for a trace may have hooks that note what runs in it.
 
-Not reached are global variables, what objects written in C hide, and what threads pass to
-one another.
+Not reached are global variables, things that objects written in C hide, and things that threads
+pass to one another.
 """
 
 import collections
@@ -51,15 +51,15 @@ _GLOBAL_HOOKS = "_global_"
 
 @contextlib.contextmanager
 def state_kept(model: torch.nn.Module, of_functions: bool = True) -> Iterator[list[Any]]:
-    """At the end, what is reached from the model, which it yields, is what it was at the
-    beginning. `of_functions`: what functions have for variables, too, as those of hooks."""
+    """Restores, after the block, the things that are reached from the model; it yields them.
+    `of_functions`: variables of functions, such as those of hooks, are reached, too."""
     with _disable_current_modes():
-        reached = [*_reached([*model.modules(), *_global_hooks()], of_functions)]
-        noted = [undo for thing in reached for undo in undone(thing)]
+        things = [*_reachable_from([*model.modules(), *_global_hooks()], of_functions)]
+        noted = [undo for thing in things for undo in undone(thing)]
     try:
-        yield reached
+        yield things
     finally:
-        # All of them, whichever raises.
+        # All of them run, even if one raises.
         with _disable_current_modes(), contextlib.ExitStack() as undo:
             for one in noted:
                 undo.callback(one)
@@ -67,11 +67,12 @@ def state_kept(model: torch.nn.Module, of_functions: bool = True) -> Iterator[li
 
 @contextlib.contextmanager
 def objects_kept(*roots: Any) -> Iterator[None]:
-    """The same for what is reached from these things, such as a trainer, a data collator
-    or a data set, but for modules and what is in them."""
+    """Restores, after the block, the things that are reached from these roots, such as a
+    trainer, a data collator or a data set, except modules, optimizers and the things in
+    them."""
     with _disable_current_modes():
-        reached = _reached(roots, but=(torch.nn.Module, torch.optim.Optimizer))
-        noted = [undo for thing in reached for undo in undone(thing)]
+        things = _reachable_from(roots, but=(torch.nn.Module, torch.optim.Optimizer))
+        noted = [undo for thing in things for undo in undone(thing)]
     try:
         yield
     finally:
@@ -82,16 +83,16 @@ def objects_kept(*roots: Any) -> Iterator[None]:
 
 def read_once(data: Any, with_files: bool) -> str:
     """Returns the class of an iterator that data, a loader or a sampler reads from, which
-    cannot be read again; "" where there is none. `with_files`: a file is one, too; data with
-    places seek in theirs."""
-    found = (thing for thing in _reached([data]) if is_a(thing, Iterator))
+    cannot be read again, or "" if there is none. `with_files`: a file counts as one, too; data
+    with places seek in their files."""
+    iterators = (thing for thing in _reachable_from([data]) if is_a(thing, Iterator))
     but = () if with_files else (io.IOBase,)
-    return next((type(t).__name__ for t in found if not is_a(t, but)), "")
+    return next((type(t).__name__ for t in iterators if not is_a(t, but)), "")
 
 
 def without_saved_hooks() -> contextlib.AbstractContextManager[object]:
-    """While it lasts, hooks of the user's for what autograd saves are not called: of
-    torch.autograd.graph.saved_tensors_hooks the last ones are."""
+    """Keeps the user's hooks on tensors that autograd saves from being called within the block:
+    only the last torch.autograd.graph.saved_tensors_hooks are called."""
     are_there = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
     if not are_there:
         return contextlib.nullcontext()
@@ -103,23 +104,24 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def fake_beside(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a fake of a real tensor, with nothing in common: who writes to the fake does not
-    raise the count of the real one's versions, of which autograd would take it that what
-    it has saved was written to. From PyTorch 2.15 on what detach() makes while a fake mode
-    is on counts with the tensor that it is of."""
+    """Returns a fake of a real tensor that shares nothing with it: a write to the fake does not
+    raise the real tensor's version count, from which autograd would conclude that a tensor that
+    it has saved was written to. From PyTorch 2.15 on, a tensor that detach() makes while a fake
+    mode is on shares the version count of its source."""
     with _disable_current_modes():
         own = tensor.detach()
     return mode.from_tensor(own)
 
 
-def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
-    """Returns a copy of what a model is given, in which each tensor is what `of_tensor` says:
-    whatever the model does with it, takes from it or writes to it, is done to the copy.
+def copied_with(inputs: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
+    """Returns a copy of a model's inputs, in which each tensor is the one that `of_tensor`
+    returns for it: all that the model does with it, takes from it or writes to it is done to
+    the copy.
 
-    Raises AcplanError for what cannot be copied, and for iterators, which can be read
+    Raises AcplanError for objects that cannot be copied, and for iterators, which can be read
     once.
     """
-    for thing in _reached([given]):
+    for thing in _reachable_from([inputs]):
         if is_a(thing, Iterator):
             raise AcplanError(
                 f"what the model is given has a {type(thing).__name__}, which can be read "
@@ -127,17 +129,18 @@ def copied_with(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
             )
     try:
         with _Copies(of_tensor):
-            return copy.deepcopy(given, _shared_by(given, of_tensor))
-    except Exception as error:  # of any class, by whoever wrote it
+            return copy.deepcopy(inputs, _shared_by(inputs, of_tensor))
+    except Exception as error:  # of any class: the author of the object's class chose it
         raise AcplanError(
             f"what the model is given cannot be copied: {type(error).__name__}: {error}"
         ) from error
 
 
-def _shared_by(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> dict[int, Any]:
-    """Returns what a copy has of the original: modules. Parameters are no plain tensors."""
+def _shared_by(inputs: Any, of_tensor: Callable[[torch.Tensor], Any]) -> dict[int, Any]:
+    """Returns the memo of a copy: modules, which the copy shares, and parameters, which are not
+    plain tensors, with their copies."""
     memo: dict[int, Any] = {}
-    for thing in _reached([given]):
+    for thing in _reachable_from([inputs]):
         if is_a(thing, torch.nn.Module):
             memo[id(thing)] = thing
         elif is_parameter(thing):
@@ -146,7 +149,7 @@ def _shared_by(given: Any, of_tensor: Callable[[torch.Tensor], Any]) -> dict[int
 
 
 class _Copies(TorchFunctionMode):
-    """While it is on, what is made of a tensor stands for its copy."""
+    """Within this mode, the copy of a tensor is what `of_tensor` returns."""
 
     def __init__(self, of_tensor: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
@@ -162,59 +165,59 @@ class _Copies(TorchFunctionMode):
         if func is not torch.Tensor.__deepcopy__:
             return func(*args, **(kwargs or {}))
         tensor, memo = args
-        # A tensor is one, however often it is given.
-        memo[id(tensor)] = made = self._of_tensor(tensor)
-        return made
+        # A tensor that occurs several times has one copy.
+        memo[id(tensor)] = duplicate = self._of_tensor(tensor)
+        return duplicate
 
 
 Undo = Callable[[], object]
 
 
 def _global_hooks() -> list[Any]:
-    found = vars(modules_of_torch)
-    return [found[name] for name in found if name.startswith(_GLOBAL_HOOKS)]
+    variables = vars(modules_of_torch)
+    return [variables[name] for name in variables if name.startswith(_GLOBAL_HOOKS)]
 
 
-def _reached(
+def _reachable_from(
     roots: Iterable[Any], of_functions: bool = True, but: tuple[type, ...] = ()
 ) -> Iterator[Any]:
-    """Yields all things from there on, each once, without what functions reach where not asked,
-    and without those of the classes in `but`."""
-    left = [*roots]
-    seen: dict[int, Any] = {}
-    while left:
-        thing = left.pop()
-        if id(thing) in seen:
+    """Yields all things that are reached from the roots, each once, except those of the classes
+    in `but`, and, unless `of_functions`, those that only functions reach."""
+    pending = [*roots]
+    visited: dict[int, Any] = {}
+    while pending:
+        thing = pending.pop()
+        if id(thing) in visited:
             continue
         if is_a(thing, _PASSED_BY) and not is_parameter(thing):
             continue
         if but and is_a(thing, but):
             continue
-        seen[id(thing)] = thing  # which keeps its id
+        visited[id(thing)] = thing  # holds the thing, so that its id stays valid
         yield thing
         if of_functions or not is_a(thing, types.FunctionType):
-            left += _parts_of(thing)
+            pending += _parts_of(thing)
 
 
 def not_of_optimizers(things: Iterable[Any]) -> list[Any]:
-    """These things without the groups of parameters of optimizers, and of what has them, as
-    wrappers of optimizers do."""
-    found = [*things]
+    """Returns these things except groups of parameters of optimizers and the parts of these
+    groups. Wrappers of optimizers have such groups, too."""
+    all_things = [*things]
     groups = [
         group
-        for thing in found
+        for thing in all_things
         if is_a(thing, dict)
         for group in elements_of(dict.get(thing, "param_groups")) or []
     ]
     theirs = {id(part) for group in groups for part in [group, *_parts_of(group)]}
-    return [thing for thing in found if id(thing) not in theirs]
+    return [thing for thing in all_things if id(thing) not in theirs]
 
 
 def tensors_beside(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns those that attributes of parameters have, such as the scales of quantised ones,
-    at any depth, but for those of modules."""
+    """Returns the tensors in attributes of parameters, such as the scales of quantised ones, at
+    any depth, except those of modules."""
     but = (torch.nn.Module, torch.optim.Optimizer)
-    things = _reached([*map(vars, parameters)], of_functions=False, but=but)
+    things = _reachable_from([*map(vars, parameters)], of_functions=False, but=but)
     parts = (part for thing in things for part in _parts_of(thing))
     return [part for part in parts if is_a(part, torch.Tensor)]
 
@@ -234,17 +237,17 @@ def _parts_of(thing: Any) -> list[Any]:
         return [thing.cell_contents] if _is_filled(thing) else []
     if is_a(thing, types.MethodType):
         return [thing.__self__, thing.__func__]
-    found: list[Any] = []
+    parts: list[Any] = []
     if is_a(thing, functools.partial):
-        found += [thing.func, *thing.args, *thing.keywords.values()]
+        parts += [thing.func, *thing.args, *thing.keywords.values()]
     elements = elements_of(thing)
     if elements is not None and len(elements) <= MOST_ELEMENTS:
-        found += elements
+        parts += elements
     attributes = attributes_of(thing)
     if attributes is not None:
-        found.append(attributes)
-    found += slots_filled(thing).values()
-    return found
+        parts.append(attributes)
+    parts += slots_filled(thing).values()
+    return parts
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -255,13 +258,13 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-# Of what has been added to a list: whether it stays there.
+# Returns whether elements that have been added to a list stay there.
 Stays = Callable[[list[Any]], bool]
 
 
 def undone(thing: Any, stays: Stays | None = None) -> Iterator[Undo]:
-    """Yields what puts a thing back to what it is now, but for lists that have only grown, by
-    what stays."""
+    """Yields functions that restore a thing's current state. A list that has only grown keeps
+    its new elements if `stays` returns true for them."""
     if is_a(thing, torch.jit.ScriptModule):
         yield functools.partial(_put_in_script, thing, torchscript.Attributes(thing).items())
     elif is_a(thing, types.CellType):
@@ -319,14 +322,14 @@ def _put_in_slots(thing: Any, before: dict[types.MemberDescriptorType, Any]) -> 
 
 
 def _put_back(container: Any, before: Any, stays: Stays | None = None) -> None:
-    """The elements that it had, in their order: of a dictionary the pairs."""
+    """Restores the elements of a container, in their order: of a dictionary the pairs."""
     if _is_as_before(container, before):
         return
-    added = None if stays is None else _added(container, before)
-    if stays is not None and added is not None and stays(added):
+    new_elements = None if stays is None else _new_elements_of(container, before)
+    if stays is not None and new_elements is not None and stays(new_elements):
         return
     kinds = (collections.OrderedDict, dict, list, collections.deque, set)
-    # Classes made of these may refuse what the model itself did another way.
+    # Derived classes may refuse changes that the model itself made in another way.
     kind: Any = next(kind for kind in kinds if is_a(container, kind))
     kind.clear(container)
     if is_a(container, dict):
@@ -337,9 +340,9 @@ def _put_back(container: Any, before: Any, stays: Stays | None = None) -> None:
     add(container, before)
 
 
-def _added(container: Any, before: Any) -> list[Any] | None:
-    """Returns what has been added to the end of what a list had; None where it is another
-    one."""
+def _new_elements_of(container: Any, before: Any) -> list[Any] | None:
+    """Returns the elements that have been added to the end of a list, or None if it has changed
+    otherwise."""
     if not is_a(container, (list, collections.deque)):
         return None
     now: list[Any] = elements_of(container) or []
@@ -349,11 +352,12 @@ def _added(container: Any, before: Any) -> list[Any] | None:
 
 
 def _is_as_before(container: Any, before: Any) -> bool:
-    """By identity: what is equal may be another one, and classes may not compare."""
+    """Returns whether a container has the same elements. It compares identities: equal elements
+    may be other objects, and classes may not compare."""
     if is_a(container, dict):
-        found = [*dict.items(container)]
-        return len(found) == len(before) and all(
-            name is old and value is was for (name, value), (old, was) in zip(found, before)
+        pairs = [*dict.items(container)]
+        return len(pairs) == len(before) and all(
+            name is old and value is was for (name, value), (old, was) in zip(pairs, before)
         )
     elements = elements_of(container) or []
     if isinstance(before, set):

@@ -1,9 +1,9 @@
-"""Rows that values select, as many as there may be.
+"""Selects by values as many rows as there may be.
 
-How many tokens an expert gets, or how many boxes are left, is another number with each
-batch. A plan that is to hold for all of them is made of a step with the most: what selects
-rows by values then selects so many times as many as it does with this batch (the last one
-again and again), at most all there are.
+The number of tokens that an expert gets, or of boxes that remain, differs from batch to batch.
+A plan that is to hold for all batches is made of a step with the most rows: an operator that
+selects rows by values then selects `capacity` times as many as with this batch (the last one is
+repeated), at most all rows.
 """
 
 import math
@@ -25,7 +25,7 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 def require_capacity(capacity: Any) -> None:
-    """Raises AcplanError for what is no capacity."""
+    """Raises AcplanError if it is not a capacity."""
     is_number = isinstance(capacity, (int, float)) and not isinstance(capacity, bool)
     if capacity == "all" or (is_number and 1 <= capacity < math.inf):
         return
@@ -49,16 +49,16 @@ def with_most_rows(func: Any, args: Sequence[Any], capacity: Capacity) -> list[A
     return [args[0], places, *args[2:]]
 
 
-def most_rows_of(func: Any, args: Sequence[Any], found: Any, capacity: Capacity) -> Any:
-    """Returns what an operator has selected, with as many rows as there may be."""
+def most_rows_of(func: Any, args: Sequence[Any], selected: Any, capacity: Capacity) -> Any:
+    """Returns the rows that an operator has selected, as many as there may be."""
     if func is _aten.nonzero.default:
-        return _padded(found, args[0].numel(), capacity)
+        return _padded(selected, args[0].numel(), capacity)
     if func is _aten.masked_select.default:
         most = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape))
-        return _padded(found, most, capacity)
+        return _padded(selected, most, capacity)
     if str(func) == "torchvision.nms.default":
-        return _padded(found, args[0].shape[0], capacity)
-    return found
+        return _padded(selected, args[0].shape[0], capacity)
+    return selected
 
 
 def _is_mask(index: Any) -> bool:
@@ -67,8 +67,8 @@ def _is_mask(index: Any) -> bool:
 
 def _padded(rows: torch.Tensor, most: int, capacity: Capacity) -> torch.Tensor:
     count = rows.shape[0]
-    wanted = most if capacity == "all" else min(most, math.ceil(count * float(capacity)))
-    if wanted <= count:
+    padded_count = most if capacity == "all" else min(most, math.ceil(count * float(capacity)))
+    if padded_count <= count:
         return rows
     last = rows[-1:] if count else rows.new_zeros(1, *rows.shape[1:])
-    return torch.cat([rows, last.expand(wanted - count, *rows.shape[1:])])
+    return torch.cat([rows, last.expand(padded_count - count, *rows.shape[1:])])

@@ -1,10 +1,11 @@
-"""Fake sparse tensors: what operators make of them, and which plain tensors they consist of.
+"""Fake sparse tensors: the results of operators on them, and the plain tensors of which they
+consist.
 
-PyTorch's fakes know few operators of sparse tensors, and of some the wrong result. How many
-elements a result has follows from the indices. So each sparse fake has a real one on the CPU
-with the indices that it has in the step, where these have values, and else some of as many;
-its elements are all one zero. Operators run on those, and what they return tells which
-parts a fake result consists of: parts of what they were given, or new ones.
+PyTorch's fakes know few operators of sparse tensors, and have wrong results for some. The
+number of elements of a result follows from the indices. So each sparse fake has a real sparse
+tensor on the CPU, with the indices that it has in the step if these have values, and else with
+as many others; all its elements are one zero. Operators run on the real tensors, and their
+results show the parts of which a fake result consists: parts of the arguments, or new ones.
 """
 
 import functools
@@ -25,13 +26,13 @@ from acplan._base.tensors import LAYOUTS_BY_ROWS, SPARSE_LAYOUTS, is_sparse
 
 _aten = torch.ops.aten
 _STRIDED = torch.strided
-# Of a fake, the real one.
+# The attribute of a fake that holds its real tensor.
 _REAL = "_acplan_sparse"
 
 GiveValue = Callable[[torch.Tensor, torch.Tensor], None]
 ValueOf = Callable[[torch.Tensor], torch.Tensor | None]
 
-# Which make a sparse tensor of plain ones.
+# The operators that make a sparse tensor of plain ones.
 _MAKERS = frozenset(
     getattr(getattr(_aten, packet), overload)
     for packet, overload in (
@@ -43,11 +44,11 @@ _MAKERS = frozenset(
     )
     if hasattr(_aten, packet) and overload in getattr(_aten, packet).overloads()
 )
-# How many elements they make depends on values.
+# The operators whose number of elements depends on values.
 _TO_SPARSE = ("_to_sparse", "to_sparse")
-# What of shape, and nothing else, PyTorch's fakes tell.
+# The operators that ask only for properties of the shape, which PyTorch's fakes have.
 _ASKS = ("is_coalesced", "_nnz", "sparse_dim", "dense_dim", "_dimI", "_dimV", "device")
-# Products, by the places of what is multiplied.
+# The products, with the places of their factors.
 _PRODUCTS: Mapping[str, tuple[int, int]] = {
     "mm": (0, 1), "mv": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "addmv": (1, 2),
     "_sparse_addmm": (1, 2), "_sparse_mm": (0, 1),
@@ -55,7 +56,7 @@ _PRODUCTS: Mapping[str, tuple[int, int]] = {
 
 
 def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Returns the plain tensors that a sparse one consists of: indices, then elements."""
+    """Returns the plain tensors of which a sparse tensor consists: indices, then elements."""
     with torch.no_grad():
         if tensor.layout is torch.sparse_coo:
             return [tensor._indices(), tensor._values()]
@@ -65,10 +66,10 @@ def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
         return [whole, others, tensor.values()]
 
 
-def concerns_sparse(func: Any, given: Sequence[torch.Tensor]) -> bool:
-    """Returns whether an operator that is given these tensors is one for `SparseFakes`."""
+def concerns_sparse(func: Any, tensors: Sequence[torch.Tensor]) -> bool:
+    """Returns whether an operator with these tensors is one for `SparseFakes`."""
     is_strided = True
-    for tensor in given:
+    for tensor in tensors:
         layout = tensor.layout
         if layout is not _STRIDED:
             is_strided = False
@@ -87,7 +88,7 @@ def asks_of_sparse(func: Any) -> bool:
 
 
 def fake_of_sparse(value: torch.Tensor, fake: Callable[[torch.Tensor], Any]) -> torch.Tensor:
-    """Returns the fake of a real sparse tensor; `fake` makes those of its parts."""
+    """Returns the fake of a real sparse tensor; `fake` makes the fakes of its parts."""
     with no_dispatch():
         parts = sparse_parts(value.detach())
         sides = [part.cpu() for part in parts[:-1]]
@@ -98,7 +99,7 @@ def fake_of_sparse(value: torch.Tensor, fake: Callable[[torch.Tensor], Any]) -> 
 def structure_of(
     fake: torch.Tensor, parts: Sequence[torch.Tensor] | None = None
 ) -> torch.Tensor:
-    """Returns the real one of a fake."""
+    """Returns the real tensor of a fake."""
     real: torch.Tensor | None = fake.__dict__.get(_REAL)
     if real is not None and real.shape == fake.shape:
         return real
@@ -108,42 +109,45 @@ def structure_of(
 
 
 def made_of(real: torch.Tensor, parts: Sequence[Any]) -> torch.Tensor:
-    """Returns the fake sparse tensor that consists of these fake parts, by a real one."""
+    """Returns the fake sparse tensor that consists of these fake parts and has this real
+    tensor."""
     mode, device = parts[-1].fake_mode, parts[-1].device
     with no_dispatch(), in_kernel_invocation_manager(mode):
         metas = [part.view(part.shape) for part in parts]
     with no_dispatch():
-        made = _with_parts(real, metas)
-    fake: torch.Tensor = mode.fake_tensor_converter.from_meta_and_device(mode, made, device)
+        meta_tensor = _with_parts(real, metas)
+    fake: torch.Tensor = mode.fake_tensor_converter.from_meta_and_device(
+        mode, meta_tensor, device
+    )
     fake.__dict__[_REAL] = real
     return fake
 
 
 class SparseFakes:
-    """One operator."""
+    """A run of one operator on fake sparse tensors."""
 
     def __init__(self, value_of: ValueOf, give_value: GiveValue) -> None:
         self._value_of = value_of
         self._give_value = give_value
-        # By the storage of a real part, the fake one.
+        # The fake part for a real part, indexed by the storage of the real part.
         self._fakes: dict[int, torch.Tensor] = {}
-        # By the real one, which keeps its id.
+        # A real tensor and its fake, indexed by the id of the real tensor, which is held so.
         self._originals: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._device = torch.device("cpu")
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Returns what the operator returns, of fake tensors."""
+        """Returns the operator's result for fake tensors."""
         name = func.__name__.split(".")[0]
-        given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
-        self._device = next((t.device for t in given if t.dim() > 0), given[0].device)
+        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        self._device = next((t.device for t in tensors if t.dim() > 0), tensors[0].device)
         if func._schema.is_mutable:
-            return self._written(func, args)
+            return self._run_in_place(func, args)
         if name in _PRODUCTS:
-            left, right = (args[place] for place in _PRODUCTS[name])
-            if not (is_sparse(left) and is_sparse(right)):
-                return self._product(left, right, args[0])
-        if name in _TO_SPARSE and given[0].layout is _STRIDED:
-            if self._value_of(given[0]) is None:
+            first, second = (args[place] for place in _PRODUCTS[name])
+            if not (is_sparse(first) and is_sparse(second)):
+                return self._product(first, second, args[0])
+        if name in _TO_SPARSE and tensors[0].layout is _STRIDED:
+            if self._value_of(tensors[0]) is None:
                 raise AcplanError(
                     f"{func}: how many elements a sparse tensor has that is made of a plain "
                     "one depends on values, which a trace does not compute; make it before "
@@ -151,45 +155,46 @@ class SparseFakes:
                 )
         return tree_map(self._fake, self._computed(func, args, kwargs))
 
-    def _written(self, func: Any, args: Sequence[Any]) -> Any:
-        """Returns what is written to, which has as many elements as before, and those of
-        another sparse one that is added."""
+    def _run_in_place(self, func: Any, args: Sequence[Any]) -> Any:
+        """Runs an operator that writes in place. A tensor that is written to has its own
+        elements and those of another sparse tensor that is added. Returns the operator's
+        result."""
         first, second = (args[0], args[1]) if len(args) > 1 else (args[0], None)
         kinds = (list, tuple)
         pairs: Any = [(first, second)]
         if isinstance(first, kinds) and isinstance(second, kinds):
             pairs = zip(first, second)
-        for to, other in pairs:
-            if not (isinstance(to, torch.Tensor) and isinstance(other, torch.Tensor)):
+        for target, other in pairs:
+            if not (isinstance(target, torch.Tensor) and isinstance(other, torch.Tensor)):
                 continue
-            if is_sparse(to) and is_sparse(other):
-                self._add(func, to, other)
+            if is_sparse(target) and is_sparse(other):
+                self._add(func, target, other)
         return first if func._schema.returns else None
 
-    def _add(self, func: Any, to: torch.Tensor, other: torch.Tensor) -> None:
-        """As CUDA does: the elements of one behind those of the other."""
+    def _add(self, func: Any, target: torch.Tensor, other: torch.Tensor) -> None:
+        """Adds a sparse tensor as CUDA does: its elements come behind those of `target`."""
         is_sum = func.__name__.split(".")[0] in ("add_", "sub_", "_foreach_add_")
-        if not is_sum or {to.layout, other.layout} != {torch.sparse_coo}:
+        if not is_sum or {target.layout, other.layout} != {torch.sparse_coo}:
             raise AcplanError(
                 f"{func}: what is written to a sparse tensor in place cannot be traced "
                 "but sums of tensors of coordinates; make a new one"
             )
-        sides = zip(sparse_parts(to), sparse_parts(other))
+        sides = zip(sparse_parts(target), sparse_parts(other))
         dims = (1, 0)
         parts = [torch.cat(pair, dim) for pair, dim in zip(sides, dims)]
         with no_dispatch():
-            indices = torch.cat([structure_of(t)._indices() for t in (to, other)], 1)
+            indices = torch.cat([structure_of(t)._indices() for t in (target, other)], 1)
             real = torch.sparse_coo_tensor(
-                indices, _zeros(parts[1]), to.shape, check_invariants=False
+                indices, _zeros(parts[1]), target.shape, check_invariants=False
             )
-        made = made_of(real, parts)
+        total = made_of(real, parts)
         with torch.no_grad():
-            to.data = made
-        to.__dict__[_REAL] = real
+            target.data = total
+        target.__dict__[_REAL] = real
 
-    def _product(self, left: Any, right: Any, like: torch.Tensor) -> torch.Tensor:
-        plain = next(t for t in (left, right, like) if not is_sparse(t))
-        return plain.new_empty([*left.shape[:-1], *right.shape[left.dim() - 1 :]])
+    def _product(self, first: Any, second: Any, like: torch.Tensor) -> torch.Tensor:
+        plain = next(t for t in (first, second, like) if not is_sparse(t))
+        return plain.new_empty([*first.shape[:-1], *second.shape[first.dim() - 1 :]])
 
     def _computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if func is _aten._coalesce.default:
@@ -207,7 +212,7 @@ class SparseFakes:
                 ) from error
 
     def _coalesced(self, fake: torch.Tensor) -> torch.Tensor:
-        """Elements of any width, without their memory."""
+        """Returns a coalesced tensor with elements of any width, without their memory."""
         real = self._real(fake)
         with no_dispatch():
             values = real._values()
@@ -218,9 +223,9 @@ class SparseFakes:
                 .coalesce()
                 ._indices()
             )
-            kept = _zeros(values[:1]).expand(indices.shape[1], *values.shape[1:])
+            zeros = _zeros(values[:1]).expand(indices.shape[1], *values.shape[1:])
             return torch.sparse_coo_tensor(
-                indices, kept, real.shape, check_invariants=False, is_coalesced=True
+                indices, zeros, real.shape, check_invariants=False, is_coalesced=True
             )
 
     def _real(self, value: Any) -> Any:
@@ -232,16 +237,16 @@ class SparseFakes:
             with no_dispatch():
                 return value.detach().cpu()
         if not is_sparse(value):
-            known = self._value_of(value)
+            known_value = self._value_of(value)
             with no_dispatch():
-                made = _zeros(value) if known is None else known.clone()
-            self._originals[id(made)] = (made, value)
-            self._fakes[_key(made)] = value
-            return made
+                copy = _zeros(value) if known_value is None else known_value.clone()
+            self._originals[id(copy)] = (copy, value)
+            self._fakes[_key(copy)] = value
+            return copy
         parts = sparse_parts(value)
         with no_dispatch():
             real = structure_of(value, parts)
-            # An operator may write to it.
+            # An operator may write to the copies.
             copies = [part.clone() for part in sparse_parts(real)[:-1]]
             real = _with_parts(real, [*copies, _zeros(parts[-1])])
             self._fakes |= {_key(r): f for r, f in zip(sparse_parts(real), parts)}
@@ -257,16 +262,16 @@ class SparseFakes:
             with no_dispatch():
                 parts = sparse_parts(value)
             return made_of(value, [self._fake(part) for part in parts])
-        of = self._fakes.get(_key(value))
-        if of is not None and of.dtype == value.dtype:
-            if of.shape == value.shape:
-                return of.detach()
+        source = self._fakes.get(_key(value))
+        if source is not None and source.dtype == value.dtype:
+            if source.shape == value.shape:
+                return source.detach()
             if not _is_one_number(value):
-                return of.as_strided(value.shape, value.stride(), value.storage_offset())
-        made = torch.empty(value.shape, dtype=value.dtype, device=self._device)
+                return source.as_strided(value.shape, value.stride(), value.storage_offset())
+        fake = torch.empty(value.shape, dtype=value.dtype, device=self._device)
         if not value.is_floating_point():
-            self._give_value(made, value)
-        return made
+            self._give_value(fake, value)
+        return fake
 
 
 def _key(tensor: torch.Tensor) -> int:
@@ -278,7 +283,7 @@ def _is_one_number(tensor: torch.Tensor) -> bool:
 
 
 def _zeros(like: torch.Tensor) -> torch.Tensor:
-    """As many, in the memory of one."""
+    """Returns as many zeros, in the memory of one."""
     return torch.zeros((), dtype=like.dtype).expand(like.shape)
 
 
@@ -290,14 +295,15 @@ def _with_parts(like: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tens
             indices, values, shape, check_invariants=False, is_coalesced=like.is_coalesced()
         )
     whole, others, values = parts
-    made: torch.Tensor = torch.sparse_compressed_tensor(
+    tensor: torch.Tensor = torch.sparse_compressed_tensor(
         whole, others, values, shape, layout=like.layout, check_invariants=False
     )
-    return made
+    return tensor
 
 
 def _assumed(fake: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Returns a real one of as many elements, in different places as long as there are some."""
+    """Returns a real tensor with as many elements, in different places as long as there are
+    any."""
     count = parts[0 if fake.layout is torch.sparse_coo else 1].shape[-1]
     if fake.layout is torch.sparse_coo:
         shape = fake.shape[: parts[0].shape[0]]

@@ -1,8 +1,8 @@
-"""NumPy arrays and lists of numbers that nobody knows, as metrics take them.
+"""NumPy arrays and lists of unknown numbers, as metrics take them.
 
-An unknown array has a shape, a type and zeros in it. What NumPy makes of it has the shape that
-it makes of the zeros, and is unknown, too: an array, or where NumPy gives a number, an unknown
-number. Where the shape itself depends on values (a mask as an index, `unique`), the step ends.
+An unknown array has a shape, a type and zeros in it. NumPy's results for it have the shapes of
+its results for the zeros, and are unknown, too: arrays, or unknown numbers if NumPy returns a
+number. If the shape itself depends on values (a mask as an index, `unique`), the step ends.
 """
 
 import functools
@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from acplan._fakes.followed_numbers import followed
 from acplan._fakes.unknown_numbers import Number, unknown
 
-# A list has an object for each.
+# A list has an object for each element.
 _MOST_IN_LISTS = 1 << 16
 _MOST_IN_ARRAYS = 1 << 22
 _SHAPED_BY_VALUES = frozenset(
@@ -32,7 +32,7 @@ _METHODS = (
 
 
 def list_of_unknown(tensor: torch.Tensor) -> Any:
-    """As `tolist` nests it."""
+    """Returns unknown numbers, nested as `tolist` nests them."""
     _require(tensor.numel(), _MOST_IN_LISTS, "a list")
     kind = _kind(_zeros_of(tensor[:0] if tensor.dim() else tensor))
 
@@ -49,15 +49,15 @@ def array_of_unknown(tensor: torch.Tensor) -> Any:
 
 
 def of_ufunc(ufunc: Any, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Returns what a function of NumPy's makes of unknown numbers and arrays."""
+    """Returns the result of a function of NumPy's for unknown numbers and arrays."""
     import numpy
 
     out = kwargs.get("out")
     with numpy.errstate(all="ignore"):
-        made = getattr(ufunc, method)(*_plain(args), **_plain(dict(kwargs)))
+        result = getattr(ufunc, method)(*_plain(args), **_plain(dict(kwargs)))
     if out is not None:
         return out[0] if len(out) == 1 else out
-    return made if ufunc.__name__ in _OF_FINITE else _unknown(made)
+    return result if ufunc.__name__ in _OF_FINITE else _unknown(result)
 
 
 def _require(count: int, most: int, what: str) -> None:
@@ -68,7 +68,7 @@ def _require(count: int, most: int, what: str) -> None:
 
 
 def _zeros_of(tensor: torch.Tensor) -> Any:
-    """As PyTorch makes it, which refuses some types."""
+    """Returns an array of zeros as PyTorch makes it; PyTorch refuses some types."""
     from torch.utils._mode_utils import no_dispatch
 
     with no_dispatch():
@@ -81,7 +81,7 @@ def _kind(value: Any) -> type:
 
 
 def _plain(value: Any) -> Any:
-    """With zeros for what is unknown."""
+    """Returns the value with zeros in place of unknown numbers."""
     import numpy
 
     if isinstance(value, Number):
@@ -101,16 +101,16 @@ def _is_unknown(value: Any) -> bool:
     return isinstance(value, (Number, _array_class()))
 
 
-def _unknown(made: Any) -> Any:
+def _unknown(value: Any) -> Any:
     import numpy
 
-    if isinstance(made, (list, tuple)):
-        return type(made)(map(_unknown, made))
-    if isinstance(made, numpy.ndarray):
-        return made.view(_array_class())
-    if isinstance(made, numpy.generic):
-        return unknown(_kind(made))
-    return unknown(type(made)) if type(made) in (bool, int, float) else made
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_unknown, value))
+    if isinstance(value, numpy.ndarray):
+        return value.view(_array_class())
+    if isinstance(value, numpy.generic):
+        return unknown(_kind(value))
+    return unknown(type(value)) if type(value) in (bool, int, float) else value
 
 
 @functools.cache
@@ -126,8 +126,8 @@ def _array_class() -> Any:
             if name in _SHAPED_BY_VALUES or name == "where" and len(args) == 1:
                 raise _failed(f"numpy.{name} of values")
             with numpy.errstate(all="ignore"):
-                made = func(*_plain(args), **_plain(kw))
-            return made if name in _OF_SHAPES else _unknown(made)
+                result = func(*_plain(args), **_plain(kw))
+            return result if name in _OF_SHAPES else _unknown(result)
 
         def __getitem__(self, key: Any) -> Any:
             parts = key if isinstance(key, tuple) else (key,)
@@ -193,7 +193,8 @@ def _failed(what: str) -> Exception:
 
 
 def _replace_functions() -> None:
-    """Has functions that take the zeros of an array keep in mind that they are none."""
+    """Replaces functions that take an array's zeros by functions whose results are unknown
+    again."""
     session = followed()
     assert session is not None
     if session.are_arrays_known:
@@ -226,10 +227,10 @@ def _tensor_of(function: Any) -> Callable[..., Any]:
     def call(value: Any, *args: Any, **kwargs: Any) -> Any:
         if followed() is None or not _is_unknown(value):
             return function(value, *args, **kwargs)
-        made = function(_plain(value), *args, **kwargs)
-        if not isinstance(made, FakeTensor):
-            made = torch.ops.aten.lift_fresh(made)
-        vars(made).pop("_acplan_value", None)
-        return made
+        tensor = function(_plain(value), *args, **kwargs)
+        if not isinstance(tensor, FakeTensor):
+            tensor = torch.ops.aten.lift_fresh(tensor)
+        vars(tensor).pop("_acplan_value", None)
+        return tensor
 
     return call

@@ -1,4 +1,4 @@
-"""Numbers that stand for any finite one, to Python and to PyTorch's operators."""
+"""Numbers that stand for any finite number, for Python and for PyTorch's operators."""
 
 import math
 import numbers
@@ -16,12 +16,13 @@ from acplan._fakes.followed_numbers import (
     session_now,
 )
 
-# What operators compute with, for nobody: valid as a probability, a weight, an epsilon.
+# The numbers with which operators compute in place of unknown ones, which nobody reads: they
+# are valid as a probability, a weight, an epsilon.
 NUMBERS_IN_OPERATORS: dict[type, Any] = {float: 0.5, int: 1, bool: True}
 
 
 class Number:
-    """An unknown number. To Python it is of the class that it stands for."""
+    """An unknown number. For Python it is of the class that it stands for."""
 
     kind: type
 
@@ -37,7 +38,7 @@ class Number:
         return self.kind
 
     def _live(self) -> Following | None:
-        """Returns those who follow it, unless their step is over."""
+        """Returns the session that follows the number, or None if its step is over."""
         return self._session if is_followed_by(self._session) else None
 
     def __bool__(self) -> bool:
@@ -146,7 +147,7 @@ def kind_of(tensor: torch.Tensor) -> type:
 
 
 class _Node:
-    """What PyTorch's C++ asks a symbolic number."""
+    """The answers to what PyTorch's C++ code asks a symbolic number."""
 
     def __init__(self, kind: type, is_true: bool | None = None) -> None:
         self.kind = kind
@@ -208,8 +209,8 @@ class _Node:
 
     def __getattr__(self, name: Any) -> Any:
         if name in ("eq", "ne"):
-            # Derivatives ask whether an exponent is 2 or 0, say, to run less: an unknown one
-            # is neither.
+            # Derivatives ask whether an exponent is 2 or 0, say, to run less: an unknown one is
+            # neither.
             return lambda *_: _Node(bool, name == "ne")
         if name in _OF_BOOL:
             return lambda *_: _Node(bool)
@@ -230,7 +231,7 @@ def _makes_tensor(file: Any) -> bool:
 
 
 def joined(*kinds: type) -> type:
-    """Returns the class of what arithmetic makes of numbers."""
+    """Returns the class of the result of arithmetic on numbers."""
     return float if any(kind not in (int, bool) for kind in kinds) else int
 
 
@@ -269,7 +270,8 @@ def _unary(name: str) -> Callable[[Number], Any]:
 
 
 def _comparison(name: str) -> Callable[[Number, Any], Any]:
-    """Compares numbers as finite ones: all that a step computes are taken for such."""
+    """Returns a comparison of finite numbers: all numbers that a step computes are taken to be
+    finite."""
     of_itself = name in ("eq", "le", "ge")
 
     def compare(self: Number, other: Any) -> Any:
@@ -300,31 +302,32 @@ _complete(Number)
 
 def without_numbers(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
     """Returns an operator's arguments with plain numbers for unknown ones, and whether there
-    was one. Raises where one decides a shape."""
-    found = [False]
-    placed = [
-        _plain_in(value, func, argument, found)
+    was one. Raises an error if one decides a shape."""
+    has_unknown = [False]
+    by_position = [
+        _plain_in(value, func, argument, has_unknown)
         for value, argument in zip(args, func._schema.arguments)
     ]
     by_name = {argument.name: argument for argument in func._schema.arguments}
-    named = {
-        name: _plain_in(value, func, by_name.get(name), found) for name, value in kwargs.items()
+    by_keyword = {
+        name: _plain_in(value, func, by_name.get(name), has_unknown)
+        for name, value in kwargs.items()
     }
-    return (placed, named, True) if found[0] else (args, kwargs, False)
+    return (by_position, by_keyword, True) if has_unknown[0] else (args, kwargs, False)
 
 
 _SYMBOLIC = (torch.SymFloat, torch.SymInt, torch.SymBool)
 
 
-def _plain_in(value: Any, func: Any, argument: Any, found: list[bool]) -> Any:
+def _plain_in(value: Any, func: Any, argument: Any, has_unknown: list[bool]) -> Any:
     if isinstance(value, (list, tuple)):
         if any(isinstance(part, _SYMBOLIC) for part in value):
-            return [_plain_in(part, func, argument, found) for part in value]
+            return [_plain_in(part, func, argument, has_unknown) for part in value]
         return value
     if not isinstance(value, _SYMBOLIC) or not isinstance(value.node, _Node):
         return value
     kind = value.node.kind
-    found[0] = True
+    has_unknown[0] = True
     if kind is int and argument is not None and "int" in str(argument.type).lower():
         raise session_now().fail("a value as a size, a count or an index")
     return NUMBERS_IN_OPERATORS[kind]

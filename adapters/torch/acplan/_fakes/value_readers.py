@@ -1,4 +1,4 @@
-"""Fake tensors that give out their values where Python reads those of real ones."""
+"""Fake tensors that return their values if Python reads those of real ones."""
 
 import contextlib
 import sys
@@ -27,14 +27,15 @@ from acplan._fakes.unknown_arrays import array_of_unknown, list_of_unknown
 
 @contextlib.contextmanager
 def as_in_training() -> Iterator[None]:
-    """While it lasts, libraries that ask whether they are traced hear that they are
-    not, tensors with values give them out as real ones do, and code that torch.jit has
-    compiled runs as if it had not."""
-    # What it cannot fake it logs with a traceback, and raises.
+    """Lets Python run as in training within the block: libraries that ask whether they are
+    traced learn that they are not, tensors with values return them as real ones do, and code
+    that torch.jit has compiled runs as if it had not been."""
+    # `quiet`: PyTorch logs an operator that it cannot fake with a traceback, and raises as
+    # well.
     data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined]
-    moved = set_attribute(FakeTensor, "data", data, create=True)
+    setter = set_attribute(FakeTensor, "data", data, create=True)
     quiet = set_attribute(fake_tensor.log, "disabled", True)
-    asked = set_attribute(torch._subclasses, "FakeTensor", _AskedFakeTensor)
+    checks = set_attribute(torch._subclasses, "FakeTensor", _AskedFakeTensor)
     lists = set_attribute(FakeTensor, "tolist", _to_list)
     arrays = set_attribute(FakeTensor, "numpy", _to_numpy, create=True)
     array = set_attribute(FakeTensor, "__array__", _to_array, create=True)
@@ -42,7 +43,7 @@ def as_in_training() -> Iterator[None]:
     padding = set_attribute(torch._VF, "_pad_packed_sequence", _pad_packed_sequence)
     lengths = set_attribute(torch, "ctc_loss", _ctc_loss)
     plain = plain_fakes(value_of)
-    replaced = (quiet, asked, lists, arrays, array, text, padding, moved)
+    replaced = (quiet, checks, lists, arrays, array, text, padding, setter)
     with contextlib.ExitStack() as undo:
         for one in (*replaced, random_state_kept(), plain, lengths, by_operators()):
             undo.enter_context(one)
@@ -50,8 +51,9 @@ def as_in_training() -> Iterator[None]:
 
 
 class _Asked(type):
-    """transformers asks `isinstance(x, torch._subclasses.FakeTensor)` before it looks
-    at values. PyTorch itself, which asks the same, hears the truth."""
+    """The class of the FakeTensor that libraries see. transformers asks `isinstance(x,
+    torch._subclasses.FakeTensor)` before it reads values, and the answer is false. PyTorch
+    itself, which asks the same, gets the true answer."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return _asks_as_torch() and isinstance(instance, FakeTensor)
@@ -65,12 +67,13 @@ class _AskedFakeTensor(metaclass=_Asked):
 
 
 def _asks_as_torch() -> bool:
-    # The frame of what asked, two above this one.
+    # The frame that asked is two above this one.
     name = str(sys._getframe(2).f_globals.get("__name__", ""))
     return name == "torch" or name.startswith("torch.")
 
 
-# Called with what Python's own code, rather than an operator, reads.
+# Functions that are called with each tensor that Python's own code, rather than an operator,
+# reads.
 readers: list[Callable[[torch.Tensor], None]] = []
 
 
@@ -86,7 +89,7 @@ def _to_list(tensor: torch.Tensor) -> Any:
     if value_of(tensor) is None and followed() is not None:
         return list_of_unknown(tensor)
     with no_dispatch():
-        return _known(tensor, "tolist").tolist()
+        return _require_value(tensor, "tolist").tolist()
 
 
 def _to_numpy(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +102,7 @@ def _to_numpy(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
     if value_of(tensor) is None and followed() is not None:
         return array_of_unknown(tensor)
     with no_dispatch():
-        return _known(tensor, "numpy").numpy()
+        return _require_value(tensor, "numpy").numpy()
 
 
 def _to_array(tensor: FakeTensor, dtype: Any = None, *_: Any, **__: Any) -> Any:
@@ -114,8 +117,9 @@ def _pad_packed_sequence(
     padding_value: float,
     total_length: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """With the operators of PyTorch's own, which writes lengths where a fake tensor has
-    no memory: rows of steps with as many sequences are copied at once."""
+    """Pads a packed sequence with the operators of PyTorch's own function, which writes lengths
+    to memory that a fake tensor does not have: rows of steps with equally many sequences are
+    copied at once."""
     if not isinstance(data, FakeTensor):
         padded: tuple[torch.Tensor, torch.Tensor] = _PAD_PACKED(
             data, batch_sizes, batch_first, padding_value, total_length
@@ -141,8 +145,8 @@ def _pad_packed_sequence(
         place.copy_(part.view(count, size, *data.shape[1:]))
         row, first = row + count * size, end + 1
     with no_dispatch():
-        found = torch.tensor([sum(size > k for size in sizes) for k in range(sizes[0])])
-        set_value(lengths, found)
+        values = torch.tensor([sum(size > k for size in sizes) for k in range(sizes[0])])
+        set_value(lengths, values)
     return (out.transpose(0, 1) if batch_first else out), lengths
 
 
@@ -157,8 +161,9 @@ def _ctc_loss(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """With lengths on the device, wherever they are: PyTorch's kernel reads numbers on the
-    host, and makes a tensor of them after that, but has no form of it for fake tensors."""
+    """Computes the loss with lengths on the device, even if they are elsewhere: PyTorch's
+    kernel reads numbers on the host and then makes a tensor of them, but has no form of that
+    for fake tensors."""
     lengths = [
         torch.as_tensor(some, device=log_probs.device)
         for some in (input_lengths, target_lengths)
@@ -179,13 +184,14 @@ def _set_data(tensor: FakeTensor, data: torch.Tensor) -> None:
 
 
 def _formatted(tensor: FakeTensor, form: str) -> str:
-    """In a message a single number is shown, for which it is copied to the host."""
+    """Returns a tensor's text in a message: a single number is shown, and copied to the host
+    for that."""
     if tensor.dim() == 0 and (value_of(tensor) is not None or followed() is not None):
         return format(tensor.item(), form)
     return object.__format__(tensor, form)
 
 
-def _known(tensor: torch.Tensor, what: str) -> torch.Tensor:
+def _require_value(tensor: torch.Tensor, what: str) -> torch.Tensor:
     value = value_of(tensor)
     if value is None:
         raise DataDependentOutputException(what)  # type: ignore[arg-type]

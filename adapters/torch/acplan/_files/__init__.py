@@ -1,4 +1,4 @@
-"""The values that are files: Trace, Plan, Profile, Verification; how they are shown.
+"""The values that are files: Trace, Plan, Profile, Verification; and how they are shown.
 
-It knows _base. Start with trace_file.py and plan_file.py.
+This room knows _base. Start with trace_file.py and plan_file.py.
 """

@@ -1,12 +1,12 @@
 """The charts of `acplan report` in a notebook.
 
-A figure is some sections of the program's page, in a frame of its own. The page holds its
-data and the library that draws it, so it asks no network, and it is the page that `acplan
-report` writes: one set of charts. It lies compressed in the frame's `srcdoc`, a quarter of
-a megabyte, which the classic notebook, JupyterLab and VS Code show alike. A MIME type such
-as application/vnd.vega.v5+json would be smaller, and shows nothing where a front end has
-no renderer of it, as the classic notebook has not; besides it would lack the readings at
-the pointer. What the frame shows before its script runs, and where none may run, is the
+A figure is some sections of the program's page, in a frame of its own. The page holds its data
+and the library that draws it, so it makes no request to the network, and it is the page that
+`acplan report` writes: there is one set of charts. The page is compressed in the frame's
+`srcdoc`, a quarter of a megabyte, which the classic notebook, JupyterLab and VS Code show
+alike. A MIME type such as application/vnd.vega.v5+json would be smaller, but shows nothing if a
+front end has no renderer for it, as the classic notebook has none; it would also lack the
+readings at the pointer. Before its script runs, and if no script may run, the frame shows the
 plain chart of _files/display.py.
 """
 
@@ -23,12 +23,12 @@ from acplan._base.question import question_folder
 from acplan._files import display
 from acplan._files.json_files import write_json
 
-# Of the HTML of one figure, in bytes.
+# The most bytes of the HTML of one figure.
 MOST = 1 << 20
 
 
 class Saved(Protocol):
-    """A trace, a profile or a plan."""
+    """A value that can be saved: a trace, a profile or a plan."""
 
     def save(self, path: str) -> None: ...
 
@@ -48,13 +48,13 @@ _SCRIPT = """
 
 _T = TypeVar("_T")
 
-# What values are of, by their identity: a plan does not keep its trace alive, and is
-# pickled without it.
+# The sources of values, indexed by the values' ids: a plan does not keep its trace alive, and
+# is pickled without it.
 _MADE_OF: dict[int, tuple[Callable[[], Any], ...]] = {}
 
 
 def remember(value: _T, *sources: Any) -> _T:
-    """Returns the value; what it was made of is known as long as others hold that."""
+    """Returns the value, and remembers its sources as long as others hold them."""
     key = id(value)
     _MADE_OF[key] = tuple(map(_weakly, sources))
     weakref.finalize(value, _MADE_OF.pop, key, None).atexit = False
@@ -68,48 +68,49 @@ def _weakly(source: Any) -> Callable[[], Any]:
 
 
 def made_of(value: Any) -> tuple[Any, ...] | None:
-    """Returns what was remembered of it, None where that is not known any more."""
+    """Returns the sources that were remembered for `value`, or None if one is no longer
+    known."""
     sources = tuple(source() for source in _MADE_OF.get(id(value), ()))
     return sources if sources and None not in sources else None
 
 
 def figure(
     parts: Sequence[str],
-    of: Source | None,
+    source: Source | None,
     plain: str = "",
     *,
     plan: Saved | None = None,
     frontier: dict[str, Any] | None = None,
 ) -> str:
-    """These sections of the report of a trace or a profile, with a plan or a frontier.
+    """Returns these sections of the report of a trace or a profile, with a plan or a frontier.
 
-    In its place `plain` and the reason in a line, where the report cannot be made or is
-    larger than MOST; `plain` alone where there is nothing to report of, and where
-    acplan.set_chart has put another chart in its place.
+    If the report cannot be made or is larger than MOST, it returns `plain` and one line with
+    the reason; if there is no source, or acplan.set_chart has replaced the charts, it returns
+    `plain` alone.
     """
-    if of is None or display.chart is not display.own_chart:
+    if source is None or display.chart is not display.own_chart:
         return plain
     try:
-        made = _framed(_page(parts, of, plan, frontier), plain)
+        frame = _framed(_page(parts, source, plan, frontier), plain)
     except AcplanError as error:
         return plain + _note(f"without the charts of acplan report: {error}")
-    if len(made) > MOST:
+    if len(frame) > MOST:
         return plain + _note(
-            f"without the charts of acplan report, of {len(made):,} bytes: "
+            f"without the charts of acplan report, of {len(frame):,} bytes: "
             "acplan.report writes them into a file"
         )
-    return made
+    return frame
 
 
 def _page(
     parts: Sequence[str],
-    of: Source,
+    source: Source,
     plan: Saved | None,
     frontier: dict[str, Any] | None,
 ) -> bytes:
     with question_folder() as folder:
         question: dict[str, Any] = {
-            "profile": folder.add("step", of),
+            "profile": folder.add("step", source),
             "plan": [] if plan is None else [folder.add("plan", plan)],
             "parts": ",".join(parts),
             "output": "page.html",
@@ -125,10 +126,10 @@ def _page(
 
 def _framed(page: bytes, plain: str) -> str:
     packed = base64.b64encode(gzip.compress(page, mtime=0)).decode()
-    inside = f"{plain}<script>{_SCRIPT % packed}</script>"
+    content = f"{plain}<script>{_SCRIPT % packed}</script>"
     return (
         '<iframe title="Charts of acplan report" style="width: 100%; height: 560px; '
-        f'border: 0" srcdoc="{html.escape(inside)}"></iframe>'
+        f'border: 0" srcdoc="{html.escape(content)}"></iframe>'
     )
 
 

@@ -1,4 +1,4 @@
-"""How acplan's values look in a notebook, and how they become tables of pandas."""
+"""Shows acplan's values in a notebook, and turns them into tables of pandas."""
 
 import html
 import importlib
@@ -11,11 +11,11 @@ from acplan._base.errors import AcplanError
 Rows = Sequence[Mapping[str, Any]]
 Points = Sequence[tuple[float, float]]
 
-_WIDTH, _HEIGHT, _LEFT, _BELOW = 560, 150, 70, 22
+_WIDTH, _HEIGHT, _MARGIN_LEFT, _MARGIN_BELOW = 560, 150, 70, 22
 
 
 def size(count: float) -> str:
-    """As the program writes it: 9.27 GiB."""
+    """Returns a number of bytes as the program writes it, such as 9.27 GiB."""
     for unit in ("B", "KiB", "MiB"):
         if abs(count) < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
@@ -24,8 +24,8 @@ def size(count: float) -> str:
 
 
 def plain(text: object) -> str:
-    """Without characters that move a terminal's cursor or turn its text around: names of
-    files that others wrote are shown."""
+    """Returns the text with characters escaped that move a terminal's cursor or turn its text
+    around: names from files that others wrote are shown."""
     return "".join(
         c if unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") else ascii(c)[1:-1]
         for c in str(text)
@@ -41,18 +41,18 @@ def to_pandas(rows: Rows) -> Any:
 
 
 def page(title: str, facts: Mapping[str, object], *parts: str) -> str:
-    """Returns a title, what is to be said in words, and charts or tables below."""
-    said = " · ".join(
+    """Returns a title, the facts in words, and charts or tables below."""
+    words = " · ".join(
         f"{html.escape(name)} <b>{html.escape(str(value))}</b>" for name, value in facts.items()
     )
     return (
         f'<div class="acplan"><div><b>{html.escape(plain(title))}</b></div>'
-        f"<div>{said}</div>{''.join(parts)}</div>"
+        f"<div>{words}</div>{''.join(parts)}</div>"
     )
 
 
 def table(rows: Rows, most: int = 12) -> str:
-    """Returns the first rows; what is left out is said."""
+    """Returns a table of the first rows, and a line with the number of rows left out."""
     if not rows:
         return ""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
@@ -76,8 +76,9 @@ def _cell(name: str, value: object) -> str:
 
 
 def own_chart(label: str, series: Mapping[str, Points], line: float | None = None) -> str:
-    """Lines over a common axis from 0 up, in bytes; `line` is one across."""
-    points = [point for found in series.values() for point in found]
+    """Returns a chart of lines over a common axis, from 0 bytes up. `line` is the bytes of a
+    horizontal line."""
+    points = [point for curve in series.values() for point in curve]
     if not points:
         return ""
     widest = max(x for x, _ in points) or 1
@@ -86,20 +87,20 @@ def own_chart(label: str, series: Mapping[str, Points], line: float | None = Non
     span = (widest - narrowest) or 1
 
     def at(x: float, y: float) -> str:
-        across = _LEFT + (x - narrowest) / span * (_WIDTH - _LEFT - 5)
-        return f"{across:.1f},{8 + (1 - y / highest) * (_HEIGHT - _BELOW - 8):.1f}"
+        across = _MARGIN_LEFT + (x - narrowest) / span * (_WIDTH - _MARGIN_LEFT - 5)
+        return f"{across:.1f},{8 + (1 - y / highest) * (_HEIGHT - _MARGIN_BELOW - 8):.1f}"
 
-    drawn = []
-    for place, (name, found) in enumerate(series.items()):
+    lines = []
+    for place, (name, curve) in enumerate(series.items()):
         dashes = "" if place == 0 else ' stroke-dasharray="5 3"'
-        drawn.append(
+        lines.append(
             f'<polyline fill="none" stroke="currentColor"{dashes} points="'
-            + " ".join(at(x, y) for x, y in thinned(found))
+            + " ".join(at(x, y) for x, y in thinned(curve))
             + f'"><title>{html.escape(name)}</title></polyline>'
         )
     if line is not None:
         start, end = at(narrowest, line), at(widest, line)
-        drawn.append(
+        lines.append(
             f'<polyline fill="none" stroke="#c33" points="{start} {end}">'
             "<title>budget</title></polyline>"
         )
@@ -107,14 +108,14 @@ def own_chart(label: str, series: Mapping[str, Points], line: float | None = Non
         f'<svg role="img" aria-label="{html.escape(label)}" width="{_WIDTH}" '
         f'height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-size="11" '
         f'fill="currentColor"><text x="0" y="14">{size(highest)}</text>'
-        f'<text x="0" y="{_HEIGHT - _BELOW}">0</text>'
-        f'<text x="{_LEFT}" y="{_HEIGHT - 5}">{html.escape(label)}</text>'
-        f"{''.join(drawn)}</svg>"
+        f'<text x="0" y="{_HEIGHT - _MARGIN_BELOW}">0</text>'
+        f'<text x="{_MARGIN_LEFT}" y="{_HEIGHT - 5}">{html.escape(label)}</text>'
+        f"{''.join(lines)}</svg>"
     )
 
 
 def thinned(points: Points, most: int = 400) -> Points:
-    """Returns the highest of each of so many runs of points, so that no peak is lost."""
+    """Returns the highest point of each of `most` runs of points, so that no peak is lost."""
     if len(points) <= most:
         return points
     each = len(points) / most
@@ -124,15 +125,15 @@ def thinned(points: Points, most: int = 400) -> Points:
 
 Chart = Callable[[str, Mapping[str, Points], float | None], str]
 
-# What draws where the charts of the report cannot (charts.py).
+# Draws the charts in place of those of the report, where these cannot be shown (charts.py).
 chart: Chart = own_chart
 
 
 def set_chart(draw: Chart | None) -> None:
-    """Draws the charts of notebooks with a function of one's own; None: with acplan's.
+    """Sets a function that draws the charts of notebooks; None sets acplan's own.
 
-    `draw` takes the label of the axis, series of points (x, bytes) by name, and the bytes of
-    a line across, or None. It returns HTML.
+    `draw` takes the label of the axis, series of points (x, bytes) by name, and the bytes of a
+    horizontal line, or None. It returns HTML.
     """
     global chart
     chart = draw or own_chart

@@ -1,7 +1,7 @@
-"""Which model a plan is for: its modules, and of what shape and type their parameters
-are. A trace says so of each module, a plan made of it of all. Devices, values, buffers
-and the number of ranks are no part of it, so that a plan made on the meta device is for
-the model on every rank."""
+"""The fingerprint of the model that a plan is for: its modules, and the shapes and types of
+their parameters. A trace has it for each module, and a plan made of the trace for all modules.
+Devices, values, buffers and the number of ranks are not part of it, so that a plan made on the
+meta device is for the model on every rank."""
 
 import itertools
 import warnings
@@ -20,9 +20,9 @@ from acplan._base.errors import AcplanError, PlanMismatchWarning
 from acplan._base.modules import class_name_of
 from acplan._base.package import __version__
 
-# Of a plan file: for which model, and by which versions it was made.
+# The key of a plan file's entry on the model for which, and the versions by which, it was made.
 KEY = "made_for"
-# Of a module in a trace.
+# The key of a module in a trace.
 WEIGHTS = "weights"
 
 _Modules = Sequence[Mapping[str, Any]]
@@ -36,9 +36,9 @@ def weights_of(
     dtype: torch.dtype | None = None,
     trained_before: Container[int] | None = None,
 ) -> dict[str, str]:
-    """Returns the parameters of the module itself, such as `bfloat16[4096, 64]`, those of
-    floating point with the data type where it is given. `trained_before` names those that
-    required a gradient before a step, which may have changed that."""
+    """Returns the parameters of the module itself, such as `bfloat16[4096, 64]`; those of
+    floating point have the data type `dtype`, if it is given. `trained_before` holds the ids of
+    the parameters that required a gradient before a step, which may have changed that."""
     return {
         name: _text(parameter, dtype)
         if trained_before is None
@@ -50,9 +50,10 @@ def weights_of(
 
 
 def made_for(modules: _Modules) -> dict[str, Any] | None:
-    """Returns what a plan says of the model, by the modules of its trace."""
+    """Returns the plan's entry for the model, from the modules of the trace, or None if these
+    lack it."""
     if not all(WEIGHTS in module for module in modules):
-        return None  # of a version that did not write them
+        return None  # written by a version without these keys
     keys = ("fqn", "class", WEIGHTS)
     return {
         "acplan": __version__,
@@ -64,8 +65,8 @@ def made_for(modules: _Modules) -> dict[str, Any] | None:
 def require_made_for(
     of_plan: Mapping[str, Any], model: torch.nn.Module, dtype: torch.dtype | None
 ) -> None:
-    """Raises AcplanError, with the first difference, where the model is another one;
-    where only PyTorch's version is, a PlanMismatchWarning says so."""
+    """Raises AcplanError, with the first difference, if the model is not the plan's. Warns with
+    a PlanMismatchWarning if only the version of PyTorch differs."""
     try:
         expected = [_described(module) for module in of_plan["modules"]]
         made_by = str(of_plan["torch"])
@@ -95,7 +96,7 @@ def _described(module: Mapping[str, Any]) -> _Described:
 
 
 def _modules(model: torch.nn.Module, dtype: torch.dtype | None) -> Iterator[_Described]:
-    """Without what only wraps a module."""
+    """Yields the modules of a model, without modules that only wrap another one."""
     root = ""
     for path, module in model.named_modules():
         if isinstance(module, ActivationWrapper):
@@ -106,15 +107,15 @@ def _modules(model: torch.nn.Module, dtype: torch.dtype | None) -> Iterator[_Des
         yield name, class_name_of(module), weights_of(module, dtype)
 
 
-def _difference(expected: Sequence[_Described], found: Sequence[_Described]) -> str | None:
-    if expected and expected[0][1] != found[0][1]:
+def _difference(expected: Sequence[_Described], actual: Sequence[_Described]) -> str | None:
+    if expected and expected[0][1] != actual[0][1]:
         return (
-            f"expected a {expected[0][1]}, found a {found[0][1]}; apply plans before "
+            f"expected a {expected[0][1]}, found a {actual[0][1]}; apply plans before "
             "torch.compile or DistributedDataParallel wraps the model"
         )
-    of_found = {name for name, _, _ in found}
-    for ours, theirs in itertools.zip_longest(expected, found):
-        if ours is None or (theirs and ours[0] != theirs[0] and ours[0] in of_found):
+    names_in_model = {name for name, _, _ in actual}
+    for ours, theirs in itertools.zip_longest(expected, actual):
+        if ours is None or (theirs and ours[0] != theirs[0] and ours[0] in names_in_model):
             return f"expected no module {theirs[0]}, found a {theirs[1]}"
         name, kind, weights = ours
         if theirs is None or name != theirs[0]:

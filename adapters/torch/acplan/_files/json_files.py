@@ -1,4 +1,4 @@
-"""JSON files, gzipped where the name ends in .gz."""
+"""JSON files, gzipped if the name ends in .gz."""
 
 import contextlib
 import gzip
@@ -16,7 +16,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def path_of(path: PathLike, name: str = "path") -> pathlib.Path:
-    """Raises AcplanError for what is none."""
+    """Returns the path. Raises AcplanError if it is not a path."""
     if not isinstance(path, (str, os.PathLike)):
         raise AcplanError(f"{name}: expected a file's path, found {type(path).__name__}")
     return pathlib.Path(path)
@@ -33,8 +33,8 @@ def read_json(path: PathLike) -> Any:
 
 
 def write_json(path: PathLike, data: Any) -> None:
-    """Writes the file whole or not at all: the one that a link names, where it is a link.
-    What is no regular file, such as a pipe or /dev/null, is written to and stays."""
+    """Writes the file whole or not at all; if it is a link, the file to which the link points.
+    A path that is not a regular file, such as a pipe or /dev/null, is written to and stays."""
     target = path_of(path)
     try:
         text = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
@@ -61,8 +61,8 @@ def _replace(target: pathlib.Path, text: bytes) -> None:
 
 
 def _write_new(path: pathlib.Path, text: bytes) -> None:
-    """Has its name when it is whole, where the file system has files without one: who is
-    killed meanwhile leaves none behind."""
+    """Writes a new file that gets its name only when it is whole, on a file system that has
+    files without names: a process that is killed meanwhile leaves no file behind."""
     try:
         with contextlib.ExitStack() as opened:
             folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
@@ -71,14 +71,15 @@ def _write_new(path: pathlib.Path, text: bytes) -> None:
             file = opened.enter_context(open(os.open(path.parent, flags, 0o666), "wb"))
             file.write(text)
             file.flush()
-            # With a folder of its own it follows the link that /proc has.
+            # With a folder of its own, os.link follows the link in /proc.
             os.link(f"/proc/self/fd/{file.fileno()}", path.name, dst_dir_fd=folder)
     except (OSError, AttributeError):
         path.write_bytes(text)
 
 
 def require_writable(path: PathLike) -> None:
-    """Refuses what `write_json` would fail at, before the work is done."""
+    """Raises AcplanError for a path to which `write_json` would fail to write, before any work
+    is done."""
     target = path_of(path)
     if target.is_dir():
         raise AcplanError(f"{path}: expected a file's name, found a folder")

@@ -12,11 +12,12 @@ from acplan._files.json_files import read_json, write_json
 
 @dataclasses.dataclass(frozen=True)
 class PlannedOperator:
-    """An operator of a module to checkpoint: saved, or else recomputed, or skipped
-    where nothing that is recomputed, and no gradient, needs what it makes.
+    """An operator of a module to checkpoint: saved, or else recomputed, or skipped if nothing
+    that is recomputed, and no gradient, needs its results.
 
-    Of a saved operator all results are kept, or those of the tensors that it makes
-    whose places are in `results`; if it is offloaded, in the host's memory.
+    If an operator is saved, all its results are kept, or, if `results` is given, those of the
+    tensors that it makes whose places are in `results`. If it is offloaded, they are kept in
+    the host's memory.
     """
 
     name: str
@@ -46,8 +47,8 @@ class PlannedOperator:
         return "skip" if self.skip else "recompute"
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> "PlannedOperator":
-        """As a plan file has it."""
+    def from_data(cls, data: dict[str, Any]) -> "PlannedOperator":
+        """Returns the operator that an entry of a plan file describes."""
         name, decision, results = data["name"], data["decision"], data.get("results")
         if decision not in ("save", "recompute", "skip", "offload"):
             raise AcplanError(
@@ -66,16 +67,16 @@ class PlannedOperator:
         return cls(name, is_saved, decision == "skip", results, is_offloaded)
 
     def data(self, index: int) -> dict[str, Any]:
-        found = {"index": index, "name": self.name, "decision": self.decision}
+        entry = {"index": index, "name": self.name, "decision": self.decision}
         if self.results is not None:
-            found["results"] = list(self.results)
-        return found
+            entry["results"] = list(self.results)
+        return entry
 
 
 @dataclasses.dataclass(frozen=True)
 class PlannedModule:
-    """A module to checkpoint, or a run of modules, by the names of their parent and of
-    the first and the last: `GPT.h.0-2`. Without operators, all of it is recomputed."""
+    """A module to checkpoint, or a run of modules, named by their parent, the first and the
+    last: `GPT.h.0-2`. Without operators, all of it is recomputed."""
 
     fqn: str
     operators: tuple[PlannedOperator, ...] = ()
@@ -91,15 +92,16 @@ class PlannedModule:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to checkpoint, and the plan file that says so (docs/file_formats.md)."""
+    """The modules to checkpoint, and the plan file that lists them (docs/file_formats.md)."""
 
     modules: tuple[PlannedModule, ...]
     data: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     text: str = dataclasses.field(default="", repr=False, compare=False)
 
     @classmethod
-    def of(cls, data: dict[str, Any], text: str = "") -> "Plan":
-        """`text` is what `acplan plan` printed about it."""
+    def from_data(cls, data: dict[str, Any], text: str = "") -> "Plan":
+        """Returns the plan in the data of a plan file. `text` is what `acplan plan` printed
+        about it."""
         if not isinstance(data, dict):
             raise AcplanError(f"plan: expected a dict, found {type(data).__name__}")
         if data.get("format") != "acplan.plan" or data.get("version") != 1:
@@ -110,17 +112,17 @@ class Plan:
         if data.get("status") not in ("optimal", "feasible"):
             raise AcplanError(f"plan: there is none, it is {data.get('status')!r}")
         try:
-            modules = tuple(_planned(module) for module in data["modules"])
+            modules = tuple(_module_from_data(module) for module in data["modules"])
         except (KeyError, TypeError, ValueError) as error:
             raise AcplanError(f"plan: modules: {error!r}") from None
         return cls(modules, data, text)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":
-        return cls.of(read_json(path))
+        return cls.from_data(read_json(path))
 
     def save(self, path: str | os.PathLike[str], model: str | None = None) -> None:
-        """Writes a plan file; one made by hand is a plan for the model named."""
+        """Writes a plan file. A plan made by hand is written for the model named `model`."""
         if not self.data and model is None:
             raise AcplanError("plan: made by hand, it needs the name of its model")
         data = self.data or {
@@ -154,8 +156,8 @@ class Plan:
         return value
 
     def _number(self, *keys: str) -> int | float:
-        """Returns a figure as the file has it: bytes are whole numbers. Raises AcplanError
-        where it is no number, or too large a one."""
+        """Returns a figure as the file has it: bytes are whole numbers. Raises AcplanError if
+        it is not a number, or too large."""
         value = self._figure(*keys)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if abs(value) <= _MOST:
@@ -166,7 +168,7 @@ class Plan:
 
     @property
     def status(self) -> str:
-        """`optimal`, or `feasible` where a limit was hit first."""
+        """`optimal`, or `feasible` if a limit was hit first."""
         return str(self._figure("status"))
 
     @property
@@ -179,7 +181,7 @@ class Plan:
 
     @property
     def baseline_peak_bytes(self) -> int:
-        """Without the plan, of one device."""
+        """The peak without the plan, on one device."""
         return int(self._number("baseline", "peak_bytes"))
 
     @property
@@ -188,31 +190,31 @@ class Plan:
 
     @property
     def stall_ms(self) -> float | None:
-        """How long the step waits for the host, where offload was asked for."""
+        """The time that the step waits for the host, or None if offload was not asked for."""
         offload = self.data.get("offload")
         return None if offload is None else float(offload["stall_ms"])
 
     @property
     def bound_ms(self) -> float:
-        """No plan recomputes less: proven."""
+        """A number that no plan's recomputation is below, proven."""
         return float(self._number("bound_ms"))
 
     @property
     def gap(self) -> float:
-        """Between both, relative to what the plan recomputes."""
+        """The difference of recomputation and bound, relative to the recomputation."""
         return float(self._number("gap"))
 
     @property
     def overhead(self) -> float:
-        """Recomputation relative to the step without it."""
+        """The recomputation relative to the step without it."""
         return float(self._number("overhead"))
 
     def to_pandas(self) -> Any:
-        """Returns a table of the units: name, operators, how many of them are saved."""
+        """Returns a table of the units: name, operators, and how many of them are saved."""
         return display.to_pandas(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:
-        known = {m["fqn"]: m for m in self.data.get("modules", ())}
+        entries = {m["fqn"]: m for m in self.data.get("modules", ())}
         return [
             {
                 "unit": module.fqn,
@@ -220,7 +222,7 @@ class Plan:
                 "saved": sum(operator.save for operator in module.operators),
                 "skipped": sum(operator.skip for operator in module.operators),
                 "offloaded": sum(operator.offload for operator in module.operators),
-                "recompute_ms": known.get(module.fqn, {}).get("recompute_ms"),
+                "recompute_ms": entries.get(module.fqn, {}).get("recompute_ms"),
             }
             for module in self.modules
         ]
@@ -240,8 +242,8 @@ class Plan:
         }
 
     def _wrong_figure(self) -> str:
-        """Returns what is wrong with the figures of a file that others have written to, as far
-        as they are shown: who looks at a plan is told, and nothing is raised."""
+        """Returns the error in the figures of a file that others have written to, or "", among
+        those figures that are shown: the error is shown to the user, and nothing is raised."""
         try:
             for key in ("peak_bytes", "budget_bytes", "recompute_ms", "overhead"):
                 self._number(key)
@@ -251,15 +253,15 @@ class Plan:
         return ""
 
     def __repr__(self) -> str:
-        of = display.plain(f" for {self.data['model']}" if "model" in self.data else "")
+        suffix = display.plain(f" for {self.data['model']}" if "model" in self.data else "")
         facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
-        return f"<Plan{of}: {display.plain(facts)}>"
+        return f"<Plan{suffix}: {display.plain(facts)}>"
 
     def _repr_html_(self) -> str:
-        of = f" for {self.data['model']}" if "model" in self.data else ""
+        suffix = f" for {self.data['model']}" if "model" in self.data else ""
         step = made_of(self)
         charts = figure(["memory"], step[0], plan=self) if step else ""
-        return display.page(f"Plan{of}", self._facts(), charts, display.table(self._rows()))
+        return display.page(f"Plan{suffix}", self._facts(), charts, display.table(self._rows()))
 
     def __str__(self) -> str:
         if self.text:
@@ -275,21 +277,21 @@ class Plan:
         )
 
 
-_MOST = 1e300  # of a number that a plan tells
+_MOST = 1e300  # the largest number that a plan may have
 
 
-def _planned(module: dict[str, Any]) -> PlannedModule:
+def _module_from_data(module: dict[str, Any]) -> PlannedModule:
     if not isinstance(module["fqn"], str):
         raise ValueError(f"fqn: expected a name, found {module['fqn']!r}")
     return PlannedModule(
         module["fqn"],
-        tuple(map(PlannedOperator.of, module.get("ops", ()))),
+        tuple(map(PlannedOperator.from_data, module.get("ops", ()))),
         float(module.get("discard_ratio", 1)),
     )
 
 
 def plan_given(plan: Any) -> Plan:
-    """Returns a plan, or the one that the file with this path has."""
+    """Returns the plan itself, or the plan in the file with this path."""
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, (str, os.PathLike)):

@@ -14,35 +14,35 @@ MODULE_INFO_KEYS = ("mod_order", "mod_stats")
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """A profile as `acplan` reads it: docs/file_formats.md, `acplan.profile`, or the
-    ModuleInfo of PyTorch that it takes instead."""
+    """A profile as `acplan` reads it: docs/file_formats.md, `acplan.profile`, or PyTorch's
+    ModuleInfo, which it takes instead."""
 
     data: dict[str, Any] = dataclasses.field(repr=False)
 
     @classmethod
-    def of(cls, data: Any) -> "Profile":
+    def from_data(cls, data: Any) -> "Profile":
         if not isinstance(data, dict):
             raise AcplanError(f"profile: expected a dict, found {type(data).__name__}")
         if "format" in data or not all(key in data for key in MODULE_INFO_KEYS):
-            found = data.get("format"), data.get("version")
-            if found != ("acplan.profile", 1):
+            header = data.get("format"), data.get("version")
+            if header != ("acplan.profile", 1):
                 raise AcplanError(
                     "profile: expected format acplan.profile, version 1, found "
-                    f"{found[0]!r}, {found[1]!r}"
+                    f"{header[0]!r}, {header[1]!r}"
                 )
         return cls(data)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":
-        return cls.of(read_json(path))
+        return cls.from_data(read_json(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file whole or not at all; `.gz` is gzipped."""
+        """Writes the file whole or not at all, gzipped if the name ends in `.gz`."""
         write_json(path, self.data)
 
     @property
     def modules(self) -> list[dict[str, Any]]:
-        """Returns each with its `fqn`, `is_leaf` and costs."""
+        """The modules, each with its `fqn`, `is_leaf` and costs."""
         modules = self.data.get("modules", self.data.get("mod_stats"))
         return modules if isinstance(modules, list) else []
 
@@ -52,7 +52,7 @@ class Profile:
         return str(model.get("name", "")) if isinstance(model, dict) else ""
 
     def to_pandas(self) -> Any:
-        """Returns a table of the modules, with what is a number or a text of each."""
+        """Returns a table of the modules, with the values of each that are numbers or texts."""
         plain_types = (str, int, float, bool, type(None))
         return display.to_pandas(
             [

@@ -12,12 +12,13 @@ from acplan._files import display
 from acplan._files.charts import figure
 from acplan._files.json_files import read_json, write_json
 
-# Of a module in a trace, and by the names of modules in a plan file: true for such a module,
-# false for one inside of it that the gradient asks for nothing.
+# The key of modules that compute gradients within forward, and of modules inside them: in a
+# trace, a module's entry; in a plan file, a mapping by names of modules. The value is true for
+# such a module, and false for a module inside it from which the gradient needs nothing.
 DIFFERENTIATES = "differentiates"
 
 
-# Times as many rows as with the batch, or "all".
+# The factor of the number of rows relative to the batch, or "all".
 Capacity = float | str
 
 
@@ -29,44 +30,46 @@ class Trace:
 
     @property
     def peak_bytes(self) -> int:
-        """Returns the most bytes in use, each storage rounded up to 512."""
+        """The most bytes in use, each storage rounded up to 512."""
         return int(self.data["measured"]["peak_bytes"])
 
     @property
     def accumulate(self) -> int:
-        """Returns the microbatches of an iteration, of which this is the last one."""
+        """The number of microbatches of an iteration, of which this step is the last one."""
         return int(self.data.get("accumulate", 1))
 
     @property
     def workspaces(self) -> bool:
-        """Returns whether what kernels allocate beside their results is part of it."""
+        """True if the memory that kernels allocate beside their results is part of the
+        trace."""
         return bool(self.data.get("workspaces", False))
 
     @property
     def has_real_values(self) -> bool:
-        """Returns whether the step ran with real values of all that it computes."""
+        """True if the step ran with real values of all that it computes."""
         return self.data.get("values") == "real"
 
     @property
     def capacity(self) -> Capacity:
-        """How many times as many rows values select as with the batch, or "all"."""
-        found: Capacity = self.data.get("capacity", 1)
-        return found
+        """The factor of the number of rows that values select, relative to the batch, or
+        "all"."""
+        capacity: Capacity = self.data.get("capacity", 1)
+        return capacity
 
     @property
     def notes(self) -> list[str]:
-        """Returns what the trace assumes of the step."""
+        """The assumptions of the trace on the step."""
         return list(self.data.get("notes", ()))
 
     @property
     def live_bytes(self) -> list[int]:
-        """In use while each operator runs, storages rounded up to 512."""
+        """The bytes in use while each operator runs, storages rounded up to 512."""
         storages = ((s["born"], s["freed"], s["bytes"]) for s in self.data["storages"])
         return live_bytes(storages, len(self.data["operators"]))
 
     def source_of(self, operator: int) -> str:
-        """Returns the line of Python that an operator is from, such as `model.py:123`, or
-        ""."""
+        """Returns the line of Python that runs an operator, such as `model.py:123`, or "" if
+        there is none."""
         index = self.data["operators"][operator].get("source", -1)
         if index < 0:
             return ""
@@ -113,15 +116,15 @@ class Trace:
         return display.page(f"Trace of {name}", facts, figure(["memory"], self, plain))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file whole or not at all; `.gz` is gzipped."""
+        """Writes the file whole or not at all, gzipped if the name ends in `.gz`."""
         write_json(path, self.data)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Trace":
         data = read_json(path)
-        found = data.get("format") if isinstance(data, dict) else data
-        if found != "acplan.trace":
-            raise AcplanError(f"{path}: expected format acplan.trace, found {found!r}")
+        file_format = data.get("format") if isinstance(data, dict) else data
+        if file_format != "acplan.trace":
+            raise AcplanError(f"{path}: expected format acplan.trace, found {file_format!r}")
         for key, kind in _LOOKED_AT.items():
             if not isinstance(data.get(key), kind):
                 what = type(data[key]).__name__ if key in data else "none"
@@ -132,12 +135,13 @@ class Trace:
         return cls(data)
 
 
-# Before the program has read the file.
+# The keys that are read before the program has validated the file.
 _LOOKED_AT = {"model": dict, "measured": dict, "operators": list, "storages": list}
 
 
 def live_bytes(storages: Iterable[tuple[int, int | None, int]], count: int) -> list[int]:
-    """While each of so many operators runs: of what is born, freed and how large."""
+    """Returns the bytes in use while each of `count` operators runs. A storage is when it is
+    born, when it is freed, and its bytes."""
     change = [0] * (count + 1)
     for born_at, freed_at, size in storages:
         rounded = block_bytes(size)

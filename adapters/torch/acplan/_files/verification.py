@@ -10,8 +10,8 @@ from acplan._files.charts import figure, made_of
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """An operator that runs, the bytes in use while it does, and its run-time, by the
-    roofline where it is re-traced."""
+    """An operator that runs, the bytes in use while it does, and its run-time, by the roofline
+    if it is re-traced."""
 
     name: str
     live_bytes: int
@@ -20,25 +20,25 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class ValueCheck:
-    """Losses, gradients and buffers with the plan beside those without it.
+    """A comparison of losses, gradients and buffers with the plan and without it.
 
     `compared` counts the values; `differences` names those that differ, with the largest
-    difference; `exact`: all are equal to the bit. `skipped` says why nothing was compared,
+    difference; `exact`: all are equal to the bit. `skip_reason` says why nothing was compared,
     or is "".
     """
 
     compared: int = 0
     differences: tuple[str, ...] = ()
     exact: bool = True
-    skipped: str = ""
+    skip_reason: str = ""
 
     @property
     def is_equal(self) -> bool:
         return not self.differences
 
     def __str__(self) -> str:
-        if self.skipped:
-            return f"values were not compared: {self.skipped}"
+        if self.skip_reason:
+            return f"values were not compared: {self.skip_reason}"
         if self.differences:
             more = len(self.differences) - 3
             text = "; ".join(self.differences[:3]) + (f" and {more} more" if more > 0 else "")
@@ -50,13 +50,13 @@ class ValueCheck:
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """A plan's peak as predicted from the trace of the model without it, and as seen
-    when the model with it is traced again, on fake tensors: what is called measured
-    here. Operator by operator."""
+    """The memory of a step with a plan, operator by operator: as predicted from the trace of
+    the model without the plan, and as seen when the model with the plan is traced again, on
+    fake tensors, which is called measured here."""
 
     predicted: tuple[Step, ...]
     measured: tuple[Step, ...]
-    # Losses, gradients and buffers on real tensors; None: nobody asked.
+    # Losses, gradients and buffers on real tensors, or None if values were not asked for.
     values: ValueCheck | None = dataclasses.field(default=None, compare=False)
 
     @property
@@ -69,7 +69,7 @@ class Verification:
 
     @property
     def predicted_ms(self) -> float:
-        """Run-time of all operators, those that run again included."""
+        """The run-time of all operators, including those that run again."""
         return math.fsum(step.runtime_ms for step in self.predicted)
 
     @property
@@ -78,7 +78,7 @@ class Verification:
 
     @property
     def error(self) -> float:
-        """Of the predicted peak, relative to the re-traced one."""
+        """The error of the predicted peak, relative to the re-traced peak."""
         if self.measured_bytes == 0:
             return 0.0
         return self.predicted_bytes / self.measured_bytes - 1
@@ -88,7 +88,8 @@ class Verification:
         return [s.name for s in self.predicted] == [s.name for s in self.measured]
 
     def first_difference(self) -> tuple[int, Step | None, Step | None] | None:
-        """Where both part: the place, what was predicted, what ran when re-traced."""
+        """Returns the first place at which both differ, the predicted step and the re-traced
+        step, or None if there is none."""
         longest = max(len(self.predicted), len(self.measured))
         for place in range(longest):
             predicted = self.predicted[place] if place < len(self.predicted) else None
@@ -98,7 +99,7 @@ class Verification:
         return None
 
     def to_pandas(self) -> Any:
-        """Returns a table of the operators as re-traced, with the bytes predicted beside."""
+        """Returns a table of the operators as re-traced, with the predicted bytes beside."""
         return display.to_pandas(
             [
                 {
@@ -119,14 +120,14 @@ class Verification:
     def _repr_html_(self) -> str:
         steps = {"re-traced": self.measured, "predicted": self.predicted}
         curves = {
-            name: [(float(k), float(step.live_bytes)) for k, step in enumerate(found)]
-            for name, found in steps.items()
+            name: [(float(k), float(step.live_bytes)) for k, step in enumerate(run)]
+            for name, run in steps.items()
         }
         charts = display.chart("operators of the step", curves, None)
-        made = made_of(self)
-        # The report's is of what was predicted.
-        if made and self.first_difference() is None:
-            charts = figure(["memory"], made[0], charts, plan=made[1])
+        sources = made_of(self)
+        # The report's chart shows the predicted memory.
+        if sources and self.first_difference() is None:
+            charts = figure(["memory"], sources[0], charts, plan=sources[1])
         return display.page(
             "Verification",
             {"peak": display.size(self.measured_bytes), "error": f"{self.error:+.4%}"},

@@ -1,4 +1,4 @@
 """Joint graphs of torch.compile: their costs, their memory, and the plan of one.
 
-It knows _base, _files, _device, _program. Start with joint_graph.py.
+This room knows _base, _files, _device, _program. Start with joint_graph.py.
 """

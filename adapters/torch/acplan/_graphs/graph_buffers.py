@@ -1,4 +1,4 @@
-"""The buffers of a joint graph: what one allocation holds, views included."""
+"""The buffers of a joint graph: each is one allocation, views included."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,12 +20,12 @@ FORWARD, EITHER, BACKWARD = "forward", "either", "backward"
 
 
 class GraphBuffers:
-    """The buffers that the nodes' values are in, numbered as nodes first have them.
+    """The buffers of the nodes' values, numbered in the order in which nodes first have them.
 
-    entries: of each buffer, what the file `acplan.graph` says.
+    entries: for each buffer, its entry in the file `acplan.graph`.
     makers:  the node that allocates it, or None for an input.
-    roots:   the first node whose value is one tensor in it, or None; it is what is saved
-             where the buffer is kept.
+    roots:   the first node whose value is one tensor in the buffer, or None; this node is saved
+             if the buffer is kept.
     """
 
     def __init__(self, nodes: Sequence[Node], values: Values) -> None:
@@ -44,7 +44,7 @@ class GraphBuffers:
         return self._made_by.get(node, [])
 
     def read(self, nodes: Iterable[Node]) -> list[int]:
-        """Returns the buffers of what the nodes make or hand on, each once."""
+        """Returns the buffers of the values that the nodes make or pass on, each once."""
         numbers: dict[int, None] = {}
         for node in nodes:
             for tensor in tensors_in(self._values[node]):
@@ -52,7 +52,7 @@ class GraphBuffers:
         return list(numbers)
 
     def returned(self, outputs: Sequence[Node | None]) -> list[int]:
-        """Returns the buffers of what a pass returns."""
+        """Returns the buffers of the values that a pass returns."""
         return self.read([node for node in outputs if node is not None])
 
     def bytes_of(self, numbers: Iterable[int]) -> int:
@@ -74,7 +74,7 @@ class GraphBuffers:
         number = self._number_of[storage] = len(self.entries)
         is_input = node.op != "call_function"
         is_one = self._has_tensor(node)
-        # Names of nodes are unique, and have no such sign.
+        # Names of nodes are unique, and do not contain this sign.
         name = node.name if is_one else f"{node.name}#{number}"
         self.entries.append({"name": name, "bytes": allocated_bytes(tensor, self._device_type)})
         if is_input and is_tangent(node):

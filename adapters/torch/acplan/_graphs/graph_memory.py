@@ -1,8 +1,8 @@
-"""What the two graphs of a compiled step hold in memory, found by running them.
+"""The memory that the two graphs of a compiled step hold, found by running them.
 
-Of the plan nothing is known here but the graphs that PyTorch made of it: they run node by
-node on fake tensors, each value is dropped after its last use, and the memory of those that
-are left is added up.
+Nothing of the plan is known here except the graphs that PyTorch made of it: they run node by
+node on fake tensors, each value is dropped after its last use, and the memory of the remaining
+values is added up.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from acplan._graphs.node_values import FakeRun, allocated_bytes, distinct_storag
 
 
 class Memory:
-    """Bytes of the memory that values are in, each counted once."""
+    """The bytes of the memory of values, each counted once."""
 
     def __init__(self, device_type: str | None, held_bytes: int) -> None:
         self._device_type = device_type
@@ -40,8 +40,8 @@ class Memory:
 
 
 class Pass:
-    """One graph at work. `values` are there as long as this is, so that no memory goes by
-    the name of another that was dropped before."""
+    """One graph at work. `values` live as long as this object, so that no memory has the
+    address of other memory that was dropped before."""
 
     def __init__(self, module: GraphModule, run: FakeRun, memory: Memory) -> None:
         self._graph = module.graph
@@ -51,13 +51,13 @@ class Pass:
         self.values: dict[Node, Any] = {}
         self.steps: list[Step] = []
 
-    def run(self, given: dict[str, Any], *, keeps_inputs: bool) -> None:
-        """`given`: inputs by name that are held already; the others are made. Inputs are
-        kept, or dropped after their last use."""
+    def run(self, held_values: dict[str, Any], *, keeps_inputs: bool) -> None:
+        """Runs the graph. `held_values`: inputs by name that are held already; the others are
+        made. Inputs are kept, or dropped after their last use."""
         inputs = self._graph.find_nodes(op="placeholder")
         for node in inputs:
-            if node.name in given:
-                self.values[node] = given[node.name]
+            if node.name in held_values:
+                self.values[node] = held_values[node.name]
             else:
                 self.values[node] = self._run.placeholder(node)
                 self._memory.hold(self.values[node])
@@ -69,26 +69,26 @@ class Pass:
             elif node.op == "call_function":
                 self._call(node, set() if not keeps_inputs else {*inputs})
 
-    def _call(self, node: Node, kept: set[Node]) -> None:
+    def _call(self, node: Node, kept_nodes: set[Node]) -> None:
         value = self._run.call(node, self.values.__getitem__)
         self.values[node] = value
         self._memory.hold(value)
         self.steps.append(Step(node.name, self._memory.live_bytes))
-        for used in self._last_used_by.get(node, ()):
-            if used not in kept and used.op != "get_attr":
-                self._memory.drop(self.values[used])
+        for source in self._last_used_by.get(node, ()):
+            if source not in kept_nodes and source.op != "get_attr":
+                self._memory.drop(self.values[source])
         if not node.users:
             self._memory.drop(value)
 
 
 def _last_uses(module: GraphModule) -> dict[Node, list[Node]]:
-    """Of a node, those that nothing uses after it."""
-    seen: set[Node] = set()
+    """Returns, for each node, the nodes that nothing uses after it."""
+    visited: set[Node] = set()
     last: dict[Node, list[Node]] = {}
     for node in reversed(module.graph.nodes):
         for source in node.all_input_nodes:
-            if source not in seen:
-                seen.add(source)
+            if source not in visited:
+                visited.add(source)
                 last.setdefault(node, []).append(source)
     return last
 
@@ -100,8 +100,8 @@ def run_step(
     held_bytes: int = 0,
 ) -> tuple[list[Step], list[Step]]:
     """Returns the nodes of the forward and of the backward graph as they run, with the bytes in
-    use while they do. Inputs, constants, what forward returns to the model and gradients
-    stay; what it saves is dropped after its last use in backward."""
+    use while they run. Inputs, constants, forward's results for the model and gradients stay;
+    values that forward saves are dropped after their last use in backward."""
     memory = Memory(device_type_of_graphs(forward, backward), held_bytes)
     run = FakeRun(forward, backward)
     for module in (forward, backward):
@@ -123,12 +123,12 @@ def run_step(
 
 
 def device_type_of_graphs(*modules: GraphModule) -> str | None:
-    """Returns the accelerator on which memory counts; None: all of it does."""
+    """Returns the accelerator on which memory counts, or None if all memory counts."""
     types = {
         tensor.device.type
         for module in modules
         for node in module.graph.nodes
         for tensor in tensors_in(node.meta.get("val"))
     }
-    used = types - {"cpu", "meta"}
-    return min(used) if used else None
+    accelerators = types - {"cpu", "meta"}
+    return min(accelerators) if accelerators else None

@@ -1,15 +1,15 @@
-"""The joint graph of a compiled model as data that acplan plans, and a plan as the nodes
-that PyTorch is to save.
+"""The joint graph of a compiled model as data that acplan plans, and a plan as the nodes that
+PyTorch is to save.
 
-Memory is that of buffers: what one allocation holds, views included, found by running the
-graph on fake tensors. A node is what allocates or computes; views are left out, as whoever
-reads one reads its buffer. What a plan keeps of a buffer is the tensor that first had it,
-from which backward makes the views again.
+Memory is that of buffers: each is one allocation, views included, found by running the graph on
+fake tensors. A node allocates or computes; views are left out, as a node that reads a view
+reads its buffer. If a plan keeps a buffer, the tensor that first had it is saved, and backward
+makes the views again from that tensor.
 
-Stages are PyTorch's: forward is what it calls required in forward; backward begins with
-the first node that reads a tangent; what stands before that and is not required in forward
-runs in either. What backward makes of forward's values alone, such as the factors of a
-derivative, it makes right before it first reads it (_graphs/backward_order.py).
+Stages are PyTorch's: forward nodes are those that it calls required in forward; backward begins
+with the first node that reads a tangent; nodes before that one that are not required in forward
+run in either. Nodes that backward computes from forward's values alone, such as the factors of
+a derivative, run right before they are first read (_graphs/backward_order.py).
 """
 
 import operator
@@ -33,10 +33,10 @@ _HINTS = "sizes that change from call to call are those that PyTorch saw first"
 
 
 class JointGraph:
-    """Reads the graph when it is made, and does not change it.
+    """The graph as acplan plans it. It reads the graph when it is made, and does not change it.
 
-    node_info: what PyTorch's classify_nodes says of it.
-    is_fused:  whether run-times are those of Inductor's kernels.
+    node_info: PyTorch's classify_nodes of the graph.
+    is_fused:  true if run-times are those of Inductor's kernels.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class JointGraph:
         self._outputs = _outputs_of(module, num_fwd_outputs)
         views = {n for n in self._nodes if not self._buffers.made_by(n)}
         self._costs = GraphCosts(device, values, views, is_fused)
-        self._again = _what_may_run_again(self._nodes, self._buffers)
+        self._may_rerun = _what_may_run_again(self._nodes, self._buffers)
         self._allow_keeping()
-        # A set of PyTorch's that is new; all that backward runs where it has none.
+        # A new set of PyTorch's; all nodes that backward runs in a version without it.
         needs = getattr(node_info, "tangents_closure", node_info.required_bw_nodes)
         self._listed = _in_order(
             [n for n in self._nodes if n.op == "call_function" and not self._is_left_out(n)],
@@ -69,7 +69,7 @@ class JointGraph:
 
     @property
     def is_symbolic(self) -> bool:
-        """Returns whether a size is one that only a run knows."""
+        """True if a size is one that only a run knows."""
         return any(
             is_symbolic(size)
             for node in self._nodes
@@ -79,14 +79,14 @@ class JointGraph:
 
     @property
     def order(self) -> BackwardOrder:
-        """In which backward is to run."""
+        """The order in which backward is to run."""
         return BackwardOrder(
             {node.name: k for k, node in enumerate(self._nodes)},
             tuple(n.name for n in self._listed if self._stages[n] == BACKWARD),
         )
 
     def data(self, name: str, held_bytes: int = 0) -> dict[str, Any]:
-        """Returns the file `acplan.graph` (docs/file_formats.md)."""
+        """Returns the data of the file `acplan.graph` (docs/file_formats.md)."""
         notes = {"notes": [_HINTS]} if self.is_symbolic else {}
         return notes | {
             "format": "acplan.graph",
@@ -100,13 +100,14 @@ class JointGraph:
         }
 
     def input_bytes(self, nodes: Iterable[Node] | None = None) -> int:
-        """Returns what these inputs take, each memory once; by default all but tangents."""
+        """Returns the bytes of these inputs, each memory once; by default of all except
+        tangents."""
         if nodes is None:
             nodes = [n for n in self._nodes if n.op == "placeholder" and not is_tangent(n)]
         return self._buffers.bytes_of(self._buffers.read(nodes))
 
     def returned_bytes(self) -> int:
-        """Returns what forward makes and returns to the model."""
+        """Returns the bytes that forward makes and returns to the model."""
         returned = self._buffers.returned(self._outputs.forward)
         return self._buffers.bytes_of(
             b for b in returned if self._buffers.makers[b] is not None
@@ -114,13 +115,13 @@ class JointGraph:
 
     @property
     def signature(self) -> list[list[str]]:
-        """Returns all nodes, views too, and what the two passes return."""
+        """All nodes, views too, and the results of the two passes."""
         returned = [*self._outputs.forward, None, *self._outputs.backward]
         nodes = [[n.name, str(n.target)] for n in self._nodes]
         return [*nodes, ["" if n is None else n.name for n in returned]]
 
     def keepable(self) -> list[str]:
-        """Returns all that forward may save."""
+        """Returns the names of all buffers that forward may save."""
         return [
             buffer["name"]
             for buffer, maker in zip(self._buffers.entries, self._buffers.makers)
@@ -130,7 +131,7 @@ class JointGraph:
         ]
 
     def buffers_of(self, name: str) -> list[int]:
-        """Returns the buffers that a node's value is in, by their places in the file."""
+        """Returns the buffers of a node's value, by their places in the file."""
         node = self._by_name.get(name)
         return [] if node is None else self._buffers.read([node])
 
@@ -138,42 +139,43 @@ class JointGraph:
         return name in self._by_name and is_tangent(self._by_name[name])
 
     def names_of(self, saved: Iterable[Node]) -> list[str]:
-        """Returns the buffers that are kept where these nodes are saved; inputs are there."""
-        kept = sorted(set(self._buffers.read(saved)))
+        """Returns the names of the buffers that are kept if these nodes are saved, except
+        inputs."""
+        numbers = sorted(set(self._buffers.read(saved)))
         return [
             self._buffers.entries[b]["name"]
-            for b in kept
+            for b in numbers
             if self._buffers.makers[b] is not None
         ]
 
-    def saved_nodes(self, kept: Iterable[str]) -> list[Node]:
-        """Returns what PyTorch is to save for a plan that keeps these buffers: their tensors,
-        and the inputs and sizes that backward needs besides.
+    def saved_nodes(self, kept_names: Iterable[str]) -> list[Node]:
+        """Returns the nodes that PyTorch is to save for a plan that keeps these buffers: their
+        tensors, and the inputs and sizes that backward needs besides.
 
-        Raises AcplanError where something would have to run again that may not.
+        Raises AcplanError if a node would have to run again that may not.
         """
         number_of = {buffer["name"]: k for k, buffer in enumerate(self._buffers.entries)}
-        unknown = [name for name in kept if name not in number_of]
+        unknown = [name for name in kept_names if name not in number_of]
         if unknown:
             raise AcplanError(f"the graph has no buffer {unknown[0]!r}")
-        there = {number_of[name] for name in kept}
-        there |= set(self._buffers.returned(self._outputs.forward))
+        kept_numbers = {number_of[name] for name in kept_names}
+        kept_numbers |= set(self._buffers.returned(self._outputs.forward))
         saved: set[Node] = set()
-        seen: set[Node] = set()
-        left = [n for n in self._outputs.backward if n is not None]
-        left += [n for n in self._nodes if self._stages[n] == BACKWARD]
-        while left:
-            node = left.pop()
-            if node in seen:
+        visited: set[Node] = set()
+        pending = [n for n in self._outputs.backward if n is not None]
+        pending += [n for n in self._nodes if self._stages[n] == BACKWARD]
+        while pending:
+            node = pending.pop()
+            if node in visited:
                 continue
-            seen.add(node)
-            if self._is_saved(node, there):
+            visited.add(node)
+            if self._is_saved(node, kept_numbers):
                 saved.add(node)
             else:
-                left += node.all_input_nodes
+                pending += node.all_input_nodes
         return [node for node in self._nodes if node in saved]
 
-    def _is_saved(self, node: Node, there: set[int]) -> bool:
+    def _is_saved(self, node: Node, kept_numbers: set[int]) -> bool:
         """Returns whether backward gets the node from forward."""
         if self._stages[node] == BACKWARD:
             return False
@@ -182,17 +184,17 @@ class JointGraph:
         noted = node.meta.get("val")
         if isinstance(noted, torch.SymInt):
             return True
-        made = self._buffers.made_by(node)
+        made_buffers = self._buffers.made_by(node)
         roots = [b for b in self._buffers.read([node]) if self._buffers.is_root(node, b)]
-        if roots and all(b in there for b in roots) and isinstance(noted, torch.Tensor):
+        if roots and all(b in kept_numbers for b in roots) and isinstance(noted, torch.Tensor):
             return True
-        if made and not self._again[node]:
+        if made_buffers and not self._may_rerun[node]:
             raise AcplanError(f"{node.name} would have to run again, which it must not")
         return False
 
     def _is_left_out(self, node: Node) -> bool:
-        """Returns whether the node is a view, or computes no tensor and runs nowhere for
-        itself."""
+        """Returns whether the node is a view, or computes no tensor and does not run for its
+        own sake."""
         if node.op != "call_function" or self._buffers.made_by(node):
             return False
         if node.target is operator.getitem:
@@ -205,12 +207,12 @@ class JointGraph:
         return bool(self._buffers.read([node])) or self._stages[node] == EITHER
 
     def _allow_keeping(self) -> None:
-        """Says of buffers that are never kept that they are not."""
+        """Marks the buffers that are never kept."""
         for number, entry in enumerate(self._buffers.entries):
             maker, root = self._buffers.makers[number], self._buffers.roots[number]
             if maker is None:
                 continue
-            if root is None or (self._again[maker] and must_recompute(root)):
+            if root is None or (self._may_rerun[maker] and must_recompute(root)):
                 entry["keep"] = False
 
     def _node_data(self, node: Node) -> dict[str, Any]:
@@ -223,7 +225,7 @@ class JointGraph:
             "reads": self._buffers.read(node.all_input_nodes),
             "makes": makes,
         }
-        if not self._again[node]:
+        if not self._may_rerun[node]:
             data["again"] = False
         return data
 
@@ -234,26 +236,26 @@ def _in_order(
     needs_tangent: set[Node],
     outputs: Sequence[Node],
 ) -> list[Node]:
-    """Returns the nodes as they run: a backward node that needs no tangent runs right before
-    it is first read, by another one or as an output of backward."""
+    """Returns the nodes in their order: a backward node that needs no tangent runs right before
+    it is first read, by another node or as an output of backward."""
     place = {node: k for k, node in enumerate(nodes)}
     backward = [n for n in nodes if stages[n] == BACKWARD]
     listed = [n for n in nodes if stages[n] != BACKWARD]
     late = {n for n in backward if n not in needs_tangent}
 
     def take_late_for(readers: Sequence[Node]) -> list[Node]:
-        needed: set[Node] = set()
-        to_visit, seen = [*readers], {*readers}
+        late_nodes: set[Node] = set()
+        to_visit, visited = [*readers], {*readers}
         while to_visit:
             node = to_visit.pop()
             if node in late:
-                needed.add(node)
+                late_nodes.add(node)
             for source in node.all_input_nodes:
-                if source not in seen and stages[source] == BACKWARD:
-                    seen.add(source)
+                if source not in visited and stages[source] == BACKWARD:
+                    visited.add(source)
                     to_visit.append(source)
-        late.difference_update(needed)
-        return sorted(needed, key=place.__getitem__)
+        late.difference_update(late_nodes)
+        return sorted(late_nodes, key=place.__getitem__)
 
     for node in backward:
         if node not in late:
@@ -276,22 +278,22 @@ def _outputs_of(module: GraphModule, count: int) -> _Outputs:
 
 
 def _what_may_run_again(nodes: Sequence[Node], buffers: GraphBuffers) -> dict[Node, bool]:
-    written = _written_inputs(nodes, buffers)
-    again = {}
+    written_inputs = _written_inputs(nodes, buffers)
+    may_rerun = {}
     for node in nodes:
-        reads_written = written & set(buffers.read(node.all_input_nodes))
+        reads_written = written_inputs & set(buffers.read(node.all_input_nodes))
         must_save = any(
             user.target is operator.getitem
             and user.meta.get("recompute") == CheckpointPolicy.MUST_SAVE
             for user in node.users
         )
-        again[node] = may_run_again(node) and not reads_written and not must_save
-    return again
+        may_rerun[node] = may_run_again(node) and not reads_written and not must_save
+    return may_rerun
 
 
 def _written_inputs(nodes: Sequence[Node], buffers: GraphBuffers) -> set[int]:
-    """Returns the inputs that forward writes to, which are other ones in backward."""
-    written: set[int] = set()
+    """Returns the inputs to which forward writes; they have other contents in backward."""
+    buffers_written: set[int] = set()
     for node in nodes:
         schema = getattr(node.target, "_schema", None)
         if schema is None or not schema.is_mutable:
@@ -299,8 +301,8 @@ def _written_inputs(nodes: Sequence[Node], buffers: GraphBuffers) -> set[int]:
         for argument, value in zip(schema.arguments, node.args):
             alias = argument.alias_info
             if alias is not None and alias.is_write and isinstance(value, Node):
-                written |= set(buffers.read([value]))
-    return {b for b in written if buffers.makers[b] is None}
+                buffers_written |= set(buffers.read([value]))
+    return {b for b in buffers_written if buffers.makers[b] is None}
 
 
 def _reads_a_tangent(node: Node) -> bool:

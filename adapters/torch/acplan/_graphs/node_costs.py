@@ -1,9 +1,9 @@
 """Run-times of the nodes of a compiler's graph, by a roofline of kernels.
 
-Inductor writes the kernels of pointwise operators and reductions itself, and puts what is
-computed again into the kernel that reads it: that costs nothing, but where the reader is a
-kernel of its own (a matrix product, a convolution, attention, whatever Inductor calls as it
-is), which needs its operands in memory. A reduction costs the reading of what it reduces.
+Inductor writes the kernels of pointwise operators and reductions itself, and computes a
+recomputed value inside the kernel that reads it: that costs nothing, unless the reader is a
+kernel of its own (a matrix product, a convolution, attention, any operator that Inductor calls
+unchanged), which needs its operands in memory. A reduction costs the time to read its input.
 """
 
 import functools
@@ -21,7 +21,7 @@ from acplan._graphs.node_values import Values, distinct_storages
 
 
 class GraphCosts:
-    """Milliseconds of nodes on a device; with `is_fused` as Inductor would run them, else
+    """The milliseconds of nodes on a device; with `is_fused` as Inductor would run them, else
     each operator by itself."""
 
     def __init__(
@@ -33,7 +33,7 @@ class GraphCosts:
         self._is_fused = is_fused
 
     def ms(self, node: Node) -> float:
-        """Of a node that makes tensors and is no view."""
+        """Returns the milliseconds of a node that makes tensors and is no view."""
         alone = self._alone_ms(node)
         if not self._is_fused or is_kernel_of_its_own(node.target):
             return alone
@@ -44,43 +44,45 @@ class GraphCosts:
         return 0.0
 
     def _alone_ms(self, node: Node) -> float:
-        made = self._values[node]
+        result = self._values[node]
         read = [self._values[source] for source in node.all_input_nodes]
         if not isinstance(node.target, torch._ops.OpOverload):
-            return self._bytes_ms([*read, made])
+            return self._bytes_ms([*read, result])
         args = torch.fx.map_arg(node.args, self._values.__getitem__)
         kwargs = torch.fx.map_arg(node.kwargs, self._values.__getitem__)
         tensors = tensors_in(read)
         try:
-            run = OperatorRun(node.target, args, dict(kwargs), made)
-            return self._device.runtime_ms(run, tensors, tensors_in(made))
+            run = OperatorRun(node.target, args, dict(kwargs), result)
+            return self._device.runtime_ms(run, tensors, tensors_in(result))
         except (ValueError, TypeError, RuntimeError, AssertionError):
-            return self._bytes_ms([*read, made])  # no FLOPs are known of such arguments
+            return self._bytes_ms([*read, result])  # no FLOPs are known for such arguments
 
     def _bytes_ms(self, values: Sequence[Any]) -> float:
-        moved = sum(int(t.untyped_storage().nbytes()) for _, t in distinct_storages(values))
-        return moved / self._device.bandwidth * 1e3
+        byte_count = sum(
+            int(t.untyped_storage().nbytes()) for _, t in distinct_storages(values)
+        )
+        return byte_count / self._device.bandwidth * 1e3
 
     def _is_reduction(self, node: Node) -> bool:
         if _has_tag(node.target, "pointwise"):
             return False
-        made = max((t.numel() for t in tensors_in(self._values[node])), default=0)
+        largest = max((t.numel() for t in tensors_in(self._values[node])), default=0)
         read = (self._values[source] for source in node.all_input_nodes)
         sizes = [t.numel() for value in read for t in tensors_in(value)]
-        # What gathers reads a few rows of a large table, and reduces nothing.
+        # An operator that gathers reads a few rows of a large table, and reduces nothing.
         is_gather = _name(node.target) in _GATHERS
-        return not is_gather and made < max(sizes, default=0)
+        return not is_gather and largest < max(sizes, default=0)
 
     def _is_read_by_a_kernel(self, node: Node) -> bool:
-        """Returns whether one of the readers, of views too, is a kernel of its own."""
-        left, seen = [node], {node}
-        while left:
-            for user in left.pop().users:
-                if user.op != "call_function" or user in seen:
+        """Returns whether a reader of the node, or of a view of it, is a kernel of its own."""
+        pending, visited = [node], {node}
+        while pending:
+            for user in pending.pop().users:
+                if user.op != "call_function" or user in visited:
                     continue
-                seen.add(user)
+                visited.add(user)
                 if user in self._views:
-                    left.append(user)
+                    pending.append(user)
                 elif is_kernel_of_its_own(user.target):
                     return True
         return False
@@ -101,8 +103,8 @@ def _has_tag(target: Any, name: str) -> bool:
 
 @functools.cache
 def is_kernel_of_its_own(target: Any) -> bool:
-    """Returns whether Inductor calls the operator as it is, instead of writing a kernel that
-    others may be fused with."""
+    """Returns whether Inductor calls the operator unchanged, instead of writing a kernel with
+    which others may be fused."""
     if not isinstance(target, torch._ops.OpOverload):
         return isinstance(target, torch._ops.HigherOrderOperator)
     if target._overloadpacket in flop_registry:
@@ -118,6 +120,6 @@ def is_kernel_of_its_own(target: Any) -> bool:
 def _lowerings() -> tuple[Any, Any]:
     from torch._inductor import inductor_prims, lowering
 
-    # Made where random numbers are replaced; they are lowered when a graph is.
+    # These are made where random numbers are replaced, and are lowered when a graph is.
     prims = {value for value in vars(inductor_prims).values() if callable(value)}
     return {*lowering.lowerings, *prims}, set(lowering.fallbacks)

@@ -1,5 +1,5 @@
-"""What PyTorch's partitioner allows of a node: whether it may run in backward again, and
-what its user has said of it."""
+"""The rules of PyTorch's partitioner for a node: whether it may run in backward again, and what
+its user has decided."""
 
 import operator
 from typing import Any
@@ -9,12 +9,13 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 _RECOMPUTED = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
-# Shares of elements that an operator drops; nothing is drawn where they are zero.
-_DROPPED = ("dropout_p", "dropout", "p")
+# Arguments with the share of elements that an operator drops; it draws nothing if they are
+# zero.
+_DROP_ARGUMENTS = ("dropout_p", "dropout", "p")
 
 
 def is_tangent(node: Node) -> bool:
-    """Returns whether it is an input that comes with backward."""
+    """Returns whether the node is an input that arrives with the backward pass."""
     if node.op != "placeholder":
         return False
     name = str(node.target)
@@ -22,13 +23,13 @@ def is_tangent(node: Node) -> bool:
 
 
 def must_recompute(node: Node) -> bool:
-    """Returns whether the model itself checkpoints it, by torch.utils.checkpoint."""
+    """Returns whether the model itself checkpoints the node, by torch.utils.checkpoint."""
     return node.meta.get("recompute") in _RECOMPUTED
 
 
 def may_run_again(node: Node) -> bool:
-    """Returns whether what it makes is the same when backward makes it once more, and nothing
-    else is done by it."""
+    """Returns whether the node makes the same results when it runs once more in backward, and
+    has no other effect."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem:
@@ -40,7 +41,7 @@ def may_run_again(node: Node) -> bool:
     if _is_collective(node.target):
         return must_recompute(node)
     if _is_random(node):
-        # PyTorch has such an operator draw the same numbers again.
+        # PyTorch lets such an operator draw the same numbers again.
         return must_recompute(node) and isinstance(node.target, torch._ops.OpOverload)
     return not _has_effects(node)
 
@@ -66,7 +67,7 @@ def _is_effectful(target: Any) -> bool:
         return False
     try:
         return bool(has_effects(target))
-    except TypeError:  # older ones ask for the arguments, too
+    except TypeError:  # older versions need the arguments, too
         return False
 
 
@@ -95,16 +96,17 @@ def _draws(target: Any) -> bool:
 
 
 def _drops_nothing(node: Node) -> bool:
-    """Attention without dropout is the same every time."""
+    """Returns whether an operator has no dropout: attention without it is the same every
+    time."""
     parameters = node.target._schema.arguments  # type: ignore[union-attr]
     for place, parameter in enumerate(parameters):
-        if parameter.name not in _DROPPED:
+        if parameter.name not in _DROP_ARGUMENTS:
             continue
         if place < len(node.args):
-            given = node.args[place]
+            share = node.args[place]
         else:
-            given = node.kwargs.get(parameter.name, parameter.default_value)
-        return isinstance(given, (int, float)) and given == 0
+            share = node.kwargs.get(parameter.name, parameter.default_value)
+        return isinstance(share, (int, float)) and share == 0
     return False
 
 

@@ -1,8 +1,8 @@
-"""What the nodes of a compiler's graph make, on fake tensors of the sizes that its
-symbols stand for.
+"""The values of the nodes of a compiler's graph, as fake tensors with the sizes for which its
+symbols stand.
 
-The tensors that a graph has noted are not enough: passes merge and replace nodes, and
-what was a view of the node that went is then a view of nothing. So the graph is run.
+The tensors that a graph has noted do not suffice: passes merge and replace nodes, and a view of
+a removed node is then a view of nothing. So the graph is run.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,19 +15,19 @@ from torch.utils._pytree import tree_map
 
 from acplan._base.tensors import block_bytes, tensors_in
 
-# Of sizes that depend on values, as PyTorch guesses them.
+# The size that PyTorch guesses for sizes that depend on values.
 _UNKNOWN_SIZE = 4096
 
 Values = dict[Node, Any]
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """Returns a name of the tensor's memory, as long as that is there."""
+    """Returns a number that identifies the tensor's memory as long as it lives."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def size_hint(value: Any) -> Any:
-    """Returns the number that a symbol stands for; other values as they are."""
+    """Returns the number for which a symbol stands, and other values unchanged."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return value
     kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)]
@@ -43,13 +43,13 @@ def is_symbolic(value: Any) -> bool:
 
 
 class FakeRun:
-    """Runs nodes one by one. A node that cannot run on fake tensors, or only with
-    values, makes what the graph has noted of it."""
+    """Runs nodes one by one. A node that cannot run on fake tensors, or only with values, makes
+    the values that the graph has noted for it."""
 
     def __init__(self, *modules: GraphModule, mode: FakeTensorMode | None = None) -> None:
         self._modules = modules
         self._mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
-        # What its cache returns may have less memory than what was cached.
+        # A result from its cache may have less memory than the cached one.
         self._mode.cache_enabled = False
         self._attributes: dict[str, Any] = {}
 
@@ -57,7 +57,7 @@ class FakeRun:
         return tree_map(self._empty_like, node.meta.get("val"))
 
     def shaped(self, node: Node, value: Any) -> Any:
-        """Returns what an input is where it is in the memory of this tensor."""
+        """Returns an input's value in the memory of this tensor."""
         noted = node.meta.get("val")
         if not isinstance(noted, torch.Tensor) or noted.layout != torch.strided:
             return value
@@ -66,12 +66,12 @@ class FakeRun:
         if [*value.shape] == size and [*value.stride()] == stride:
             return value
         with self._mode, torch.no_grad():
-            made = torch.empty([0], dtype=noted.dtype, device=noted.device)
+            tensor = torch.empty([0], dtype=noted.dtype, device=noted.device)
             offset = size_hint(noted.storage_offset())
-            return made.set_(value.untyped_storage(), offset, size, stride)
+            return tensor.set_(value.untyped_storage(), offset, size, stride)
 
     def attribute(self, node: Node) -> Any:
-        """Returns a constant of the module, of which there is one however often it is named."""
+        """Returns a constant of the module; there is one however often it is named."""
         target = str(node.target)
         if target not in self._attributes:
             value = self._find(target)
@@ -94,26 +94,26 @@ class FakeRun:
         try:
             with self._mode, torch.no_grad():
                 return node.target(*args, **kwargs)  # type: ignore[operator]
-        except Exception:  # of any operator, by whoever wrote it
+        except Exception:  # raised by any operator's author
             return self._as_noted(node, value_of)
 
     def _as_noted(self, node: Node, value_of: Callable[[Node], Any]) -> Any:
         read: dict[int, torch.Tensor] = {}
         for source in node.all_input_nodes:
-            noted, found = (
+            noted, actual = (
                 tensors_in(value) for value in (source.meta.get("val"), value_of(source))
             )
-            if len(noted) == len(found):
-                read |= {storage_of(a): b for a, b in zip(noted, found)}
+            if len(noted) == len(actual):
+                read |= {storage_of(a): b for a, b in zip(noted, actual)}
 
-        def made(value: Any) -> Any:
+        def like_noted(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 base = read.get(storage_of(value))
                 if base is not None:
                     return base.detach()
             return self._empty_like(value)
 
-        return tree_map(made, node.meta.get("val"))
+        return tree_map(like_noted, node.meta.get("val"))
 
     def _empty_like(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -135,7 +135,7 @@ class FakeRun:
 
 
 def run_graph(module: GraphModule) -> Values:
-    """Returns what each node of the graph makes."""
+    """Returns the value of each node of the graph."""
     run = FakeRun(module)
     values: Values = {}
     for node in module.graph.nodes:
@@ -149,25 +149,24 @@ def run_graph(module: GraphModule) -> Values:
 
 
 def distinct_storages(value: Any) -> Iterator[tuple[int, torch.Tensor]]:
-    """Of each memory that the value is in, its name and a tensor in it."""
-    seen: set[int] = set()
+    """Yields, for each memory of the value, its number and a tensor in it."""
+    storages: set[int] = set()
     for tensor in tensors_in(value):
         storage = storage_of(tensor)
-        if storage not in seen:
-            seen.add(storage)
+        if storage not in storages:
+            storages.add(storage)
             yield storage, tensor
 
 
 def allocated_bytes(tensor: torch.Tensor, device_type: str | None) -> int:
-    """Returns what the tensor's memory takes; nothing where it is not on devices of this
-    type."""
+    """Returns the bytes of the tensor's memory, or 0 if it is not on a device of this type."""
     if device_type is not None and tensor.device.type != device_type:
         return 0
     return block_bytes(int(tensor.untyped_storage().nbytes()))
 
 
 def device_type_of(values: Values) -> str | None:
-    """Returns the accelerator that is used, on which memory counts; None: all of it does."""
+    """Returns the accelerator in use, on which memory counts, or None if all memory counts."""
     types = {t.device.type for value in values.values() for t in tensors_in(value)}
-    used = types - {"cpu", "meta"}
-    return min(used) if used else None
+    accelerators = types - {"cpu", "meta"}
+    return min(accelerators) if accelerators else None

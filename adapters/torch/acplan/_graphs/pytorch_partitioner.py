@@ -1,9 +1,8 @@
-"""PyTorch's partitioner with another choice of what is saved.
+"""PyTorch's partitioner with another choice of saved values.
 
-`min_cut_rematerialization_partition` prepares the joint graph, asks
-`choose_saved_values_set` what forward is to save, and makes the two graphs of that. Only
-the question is answered here: what PyTorch does of effects, random numbers, symbols and
-ranks stays its own.
+`min_cut_rematerialization_partition` prepares the joint graph, asks `choose_saved_values_set`
+what forward is to save, and makes the two graphs from the answer. Only this question is
+answered here: effects, random numbers, symbols and ranks remain PyTorch's business.
 """
 
 import contextlib
@@ -20,18 +19,18 @@ Chooser = Callable[[Graph, Any], list[Node] | None]
 _NAME = "choose_saved_values_set"
 
 
-class _Asked(threading.local):
+class _OfThread(threading.local):
     chooser: Chooser | None = None
 
 
 class _Replacement:
-    """Stands in PyTorch's place as long as a thread is choosing, and asks PyTorch for
+    """A function that replaces PyTorch's while a thread is choosing, and calls PyTorch's in
     every other thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._asked = _Asked()
+        self._of_thread = _OfThread()
         self._original: Callable[..., list[Node]] | None = None
 
     @contextlib.contextmanager
@@ -41,11 +40,11 @@ class _Replacement:
                 self._original = getattr(partitioners, _NAME)
                 setattr(partitioners, _NAME, self._choose)
             self._users += 1
-        before, self._asked.chooser = self._asked.chooser, chooser
+        before, self._of_thread.chooser = self._of_thread.chooser, chooser
         try:
             yield
         finally:
-            self._asked.chooser = before
+            self._of_thread.chooser = before
             with self._lock:
                 self._users -= 1
                 if self._users == 0:
@@ -54,10 +53,10 @@ class _Replacement:
     def _choose(
         self, joint_graph: Graph, node_info: Any, *args: Any, **kwargs: Any
     ) -> list[Node]:
-        chooser = self._asked.chooser
-        chosen = chooser(joint_graph, node_info) if chooser else None
-        if chosen is not None:
-            return chosen
+        chooser = self._of_thread.chooser
+        nodes = chooser(joint_graph, node_info) if chooser else None
+        if nodes is not None:
+            return nodes
         assert self._original is not None
         return self._original(joint_graph, node_info, *args, **kwargs)
 
@@ -66,5 +65,6 @@ _REPLACEMENT = _Replacement()
 
 
 def choosing(chooser: Chooser) -> contextlib.AbstractContextManager[None]:
-    """While it lasts, PyTorch's partitioner saves in this thread what `chooser` says."""
+    """Lets PyTorch's partitioner save, in this thread and within the block, the nodes that
+    `chooser` returns."""
     return _REPLACEMENT.choosing(chooser)

@@ -1,4 +1,4 @@
-"""`acplan remat`: what of a joint graph to keep from forward to backward."""
+"""`acplan remat`: the buffers of a joint graph to keep from forward to backward."""
 
 import json
 from collections.abc import Iterable
@@ -17,18 +17,19 @@ def plan_graph(
     graph: dict[str, Any],
     budget: Budget | None,
     time_limit: float | None = None,
-    kept: Budget | None = None,
+    kept_limit: Budget | None = None,
 ) -> dict[str, Any]:
-    """Returns the plan that runs least again within the budget, and keeps at most so many
-    bytes: data of `acplan.remat`, with the memory node by node. `status` is "infeasible" where
+    """Returns the plan that runs least again within the budget, and keeps at most `kept_limit`
+    bytes: data of `acplan.remat`, with the memory node by node. `status` is "infeasible" if
     nothing fits."""
-    sizes = {"budget": budget, "kept": kept}
-    asked = {k: size_value(k, v) for k, v in sizes.items() if v is not None}
-    return _run(graph, {"time_limit": time_limit, **asked})
+    sizes = {"budget": budget, "kept": kept_limit}
+    limits = {k: size_value(k, v) for k, v in sizes.items() if v is not None}
+    return _run(graph, {"time_limit": time_limit, **limits})
 
 
 def evaluate_graph(graph: dict[str, Any], saved: Iterable[str]) -> dict[str, Any]:
-    """Returns the same of a choice that is made already: the names of the buffers kept."""
+    """Returns the same data for a choice that is made already: the names of the kept
+    buffers."""
     return _run(graph, {}, {"saved": [*saved]})
 
 

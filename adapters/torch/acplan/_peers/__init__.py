@@ -1,4 +1,4 @@
 """Functions of other planners, solved by acplan; dataflow graphs.
 
-It knows _step, _program and what they know. Start with sac_milp.py.
+This room knows _step, _program and what they know. Start with sac_milp.py.
 """

@@ -16,7 +16,7 @@ from acplan._step.checkpointing_off import without_checkpointing
 from acplan._step.step import Step, alone, step_on_fakes
 from acplan._step.training_step import LossFn, TrainingStep
 
-# They hand on what they are given.
+# Operators that pass their argument on.
 _ALIASES = (torch.ops.aten.alias.default, torch.ops.aten.detach.default)
 
 
@@ -30,10 +30,9 @@ def dataflow_graph(
     """Returns the graph of `model(*args, **kwargs)`, its loss and the gradients of its
     parameters, as data of the file that docs/file_formats.md calls `acplan.dataflow`.
 
-    Nothing is computed, as for acplan.trace, whose arguments these are. The nodes are
-    those of AOTAutograd's joint graph: parameters, buffers, inputs and the gradient of
-    the loss, and what PyTorch runs, operator by operator, less copies that share
-    everything (`detach`).
+    Nothing is computed, as for acplan.trace, whose arguments these are. The nodes are those of
+    AOTAutograd's joint graph: parameters, buffers, inputs and the gradient of the loss, and the
+    operators that PyTorch runs, one by one, without copies that share everything (`detach`).
     """
     with (
         alone(),
@@ -53,8 +52,8 @@ def dataflow_graph(
 
 
 def _joint(step: Step) -> tuple[GraphModule, list[str]]:
-    """Returns the graph that returns the loss, the start of backward and the gradients, and
-    the names of its arguments."""
+    """Returns the graph that returns the loss, the start of backward and the gradients, and the
+    names of its arguments."""
     state = dict([*step.model.named_parameters(), *step.model.named_buffers()])
     leaves, structure = tree_flatten((step.args, step.kwargs))
     tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
@@ -101,8 +100,8 @@ def _nodes(traced: GraphModule, arguments: Sequence[str]) -> list[dict[str, Any]
     values = {node: _value(traced, node) for node in nodes}
     placeholders = graph.find_nodes(op="placeholder")
     saved = set(_saved(values, stages)) - {placeholders[-1]}
-    named = zip(placeholders, arguments, strict=True)
-    names = {node: node.name for node in nodes} | dict(named)
+    named_arguments = zip(placeholders, arguments, strict=True)
+    names = {node: node.name for node in nodes} | dict(named_arguments)
     return [
         {
             "name": names[node],
@@ -117,7 +116,8 @@ def _nodes(traced: GraphModule, arguments: Sequence[str]) -> list[dict[str, Any]
 
 
 def _stages(traced: GraphModule) -> dict[Node, str]:
-    """Backward is what runs after its start, the second of the outputs."""
+    """Returns the stages of nodes. The nodes after the start of backward, which is the second
+    output, are backward."""
     *nodes, output = traced.graph.nodes
     start = output.args[0][1]
     stages = {}
@@ -137,8 +137,8 @@ def _value(traced: GraphModule, node: Node) -> Any:
 
 
 def _saved(values: dict[Node, Any], stages: dict[Node, str]) -> Iterator[Node]:
-    """Of each storage that forward leaves to backward, the first node that has it: of
-    views what they view, which is what stays in memory."""
+    """Yields, for each storage that forward leaves to backward, the first node that has it. For
+    views this is the viewed node, whose memory stays."""
     owners: dict[int, Node] = {}
     for node, value in values.items():
         if stages[node] == "backward" or not isinstance(value, torch.Tensor):

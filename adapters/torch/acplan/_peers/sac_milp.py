@@ -1,5 +1,5 @@
-"""PyTorch's own planning functions, solved by acplan: signatures and results are
-those of torch.distributed._tools.sac_ilp (PyTorch 2.13), answers are optimal."""
+"""PyTorch's own planning functions, solved by acplan: signatures and results are those of
+torch.distributed._tools.sac_ilp (PyTorch 2.13), answers are optimal."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ _GIB = 2**30
 _MOST_BYTES = 2**62
 _MODULE = "Module"
 _NO_POLICY = "no policy keeps every rule"
-# Where PyTorch stops.
+# PyTorch's own limits.
 _MODULES_LIMIT_S = 180
 _OPERATORS_LIMIT_S = 10
 
@@ -30,19 +30,19 @@ def sac_milp(
     ac_units: list[str] | None = None,
     fsdp_units: list[str] | None = None,
 ) -> tuple[dict[str, float], float, int]:
-    """Which modules to checkpoint, and how much of each to discard.
+    """Returns the modules to checkpoint, and how much of each to discard.
 
-    graph:         PyTorch's Graph (parse_module_info), or an acplan.Profile.
-    memory_budget: in GiB, of a rank, for parameters, gradients and activations.
+    graph:       PyTorch's Graph (parse_module_info), or an acplan.Profile.
+    memory_budget: in GiB, for a rank, for parameters, gradients and activations.
 
-    Returns the discarded share of each unit's memory, by name, rounded up to four
-    digits; the recomputation in ms, to two digits; and the peak in bytes. Where no
-    plan is found: ({}, 0, -1).
+    It returns the discarded share of each unit's memory, by name, rounded up to four digits;
+    the recomputation in ms, to two digits; and the peak in bytes. If no plan is found, it
+    returns ({}, 0, -1).
     """
     profile = graph if isinstance(graph, Profile) else _profile_of(graph)
     options: dict[str, Any] = {}
     if ac_units or fsdp_units:
-        options["ac_units"] = _allowed(profile, ac_units or [], fsdp_units or [])
+        options["ac_units"] = _allowed_units(profile, ac_units or [], fsdp_units or [])
         if not options["ac_units"]:
             options = {"max_units": 0}
     try:
@@ -70,10 +70,10 @@ def sac_milp(
 def get_optimal_checkpointing_policy_per_module(
     sac_stats: Any, memory_budget: float
 ) -> list[int]:
-    """Which operators of one module to save (1), and which to recompute (0), so that
-    no more than this share of their memory is saved and the least is recomputed.
+    """Returns which operators of one module to save (1), and which to recompute (0), so that no
+    more than this share of their memory is saved and the least is recomputed.
 
-    sac_stats: PyTorch's SACStats. Where no policy is found: [].
+    sac_stats: PyTorch's SACStats. If no policy is found, it returns [].
     """
     if not 0 <= memory_budget <= 1:
         raise ValueError(
@@ -90,7 +90,7 @@ def get_optimal_checkpointing_policy_per_module(
             "json": True,
         }
         try:
-            text = folder.ask("ops", question).require_success().out
+            text = folder.ask("module policy", question).require_success().out
         except AcplanError as error:
             if error.exit_code not in (3, 4) and _NO_POLICY not in str(error):
                 raise
@@ -111,13 +111,15 @@ def _profile_of(graph: Any) -> Profile:
     return from_torch({"mod_order": order, "mod_stats": graph.nodes})
 
 
-def _allowed(profile: Profile, ac_units: Sequence[str], fsdp_units: Sequence[str]) -> list[str]:
-    """Returns the modules that may be units: as PyTorch has it, a name of no module allows
-    nothing, and forbids what is above it all the same."""
+def _allowed_units(
+    profile: Profile, ac_units: Sequence[str], fsdp_units: Sequence[str]
+) -> list[str]:
+    """Returns the modules that may be units. As in PyTorch, a name of no module allows nothing,
+    but still forbids the modules above it."""
     fqns = [module["fqn"] for module in profile.modules if not module["is_leaf"]]
-    known = {module["fqn"] for module in profile.modules}
+    names = {module["fqn"] for module in profile.modules}
     for name in (*ac_units, *fsdp_units):
-        if name not in known:
+        if name not in names:
             _LOGGER.warning("no module is named %r", name)
     return [
         fqn
@@ -134,7 +136,7 @@ def _bytes(gib: float) -> int:
 
 
 def _rounded_up(ratio: float) -> float:
-    """Rounds a ratio up: a plan with the ratios as they are returned must fit as well."""
+    """Rounds a ratio up: a plan with the returned ratios must fit as well."""
     return min(1.0, math.ceil(round(ratio * 1e4, 6)) / 1e4)
 
 

@@ -20,20 +20,21 @@ _INFEASIBLE = 3
 
 @dataclasses.dataclass(frozen=True)
 class Frontier:
-    """`data` is as docs/file_formats.md has it, `acplan.frontier`."""
+    """The optimal plans at many budgets. `data` is described in docs/file_formats.md,
+    `acplan.frontier`."""
 
     data: dict[str, Any] = dataclasses.field(repr=False)
     text: str = dataclasses.field(default="", repr=False, compare=False)
 
     @property
     def plans(self) -> list[Plan]:
-        """By ascending budget; without those that there are none of."""
-        found = ("optimal", "feasible")
-        return [Plan.of(p) for p in self.data["plans"] if p["status"] in found]
+        """The plans by ascending budget, without the budgets that have none."""
+        statuses = ("optimal", "feasible")
+        return [Plan.from_data(p) for p in self.data["plans"] if p["status"] in statuses]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One of each budget."""
+        """A row for each budget."""
         keys = ("budget_bytes", "status", "peak_bytes", "recompute_ms", "bound_ms", "gap")
         return [
             {key: plan.get(key) for key in keys}
@@ -65,14 +66,14 @@ class Frontier:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """`data` is what `acplan compare --json` prints."""
+    """Several plans side by side. `data` is what `acplan show TRACE PLAN... --json` prints."""
 
     data: dict[str, Any] = dataclasses.field(repr=False)
     text: str = dataclasses.field(default="", repr=False, compare=False)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the baseline, where the program has it, and one of each plan."""
+        """The baseline, if the program has it, and a row for each plan."""
         return [dict(row) for row in self.data["plans"]]
 
     def to_pandas(self) -> Any:
@@ -89,7 +90,7 @@ class Comparison:
 
 
 def frontier(
-    of: Source,
+    source: Source,
     *,
     points: int | None = None,
     budgets: Sequence[Budget] | None = None,
@@ -98,25 +99,25 @@ def frontier(
 ) -> Frontier:
     """Returns the optimal plan at each of many budgets: `acplan frontier`.
 
-    points:  so many, evenly from the least that any plan needs to what the model needs
-             without one; or
-    budgets: these, as acplan.plan takes them.
-    options: those of acplan.plan.
+    points:  the number of budgets, evenly spaced from the least that any plan needs to what the
+             model needs without one; or
+    budgets: the budgets, as acplan.plan takes them.
+    options: the options of acplan.plan.
     """
     with question_folder() as folder, progress_bar(progress, unit="s") as phase:
         question = {
-            "profile": add_source(folder, of, "frontier"),
+            "profile": add_source(folder, source, "frontier"),
             "points": points,
             "budgets": None if budgets is None else _budgets(budgets),
             **plan_options(options),
             "output": "frontier",
         }
         outcome = folder.ask("frontier", question, phase("frontier", None))
-        written = folder.path_of("frontier")
-        if outcome.exit_code != _INFEASIBLE or not written.exists():
+        file = folder.path_of("frontier")
+        if outcome.exit_code != _INFEASIBLE or not file.exists():
             outcome.require_success()
-        found: Frontier = remember(Frontier(read_json(written), outcome.out), of)
-        return found
+        result: Frontier = remember(Frontier(read_json(file), outcome.out), source)
+        return result
 
 
 def _budgets(budgets: Any) -> list[int | str]:
@@ -127,15 +128,15 @@ def _budgets(budgets: Any) -> list[int | str]:
     return values
 
 
-def compare(of: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
-    """Returns the step without a plan and with each of these, side by side: `acplan
-    compare`."""
+def compare(source: Source, *plans: Plan | str | os.PathLike[str]) -> Comparison:
+    """Returns the step without a plan and with each of these plans, side by side: `acplan
+    show`."""
     if not plans:
         raise AcplanError("compare: expected plans, found none")
     with question_folder() as folder:
         values = [plan if isinstance(plan, Plan) else path_of(plan, "plans") for plan in plans]
         paths = [folder.add(f"plan-{place}", value) for place, value in enumerate(values)]
-        question = {"profile": add_source(folder, of, "compare"), "plan": paths}
-        text = folder.ask("compare", question).require_success().out
-        found = folder.ask("compare", {**question, "json": True}).require_success().out
-    return Comparison(json.loads(found), text)
+        question = {"profile": add_source(folder, source, "compare"), "plan": paths}
+        text = folder.ask("show", question).require_success().out
+        data = folder.ask("show", {**question, "json": True}).require_success().out
+    return Comparison(json.loads(data), text)

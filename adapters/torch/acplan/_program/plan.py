@@ -25,100 +25,102 @@ Budget = int | str
 _LOGGER = logging.getLogger("acplan")
 
 
-def plan(of: Source, budget: Budget, *, progress: bool | None = None, **options: Any) -> Plan:
+def plan(
+    source: Source, budget: Budget, *, progress: bool | None = None, **options: Any
+) -> Plan:
     """Returns the plan with the least recomputation within the budget, optimal and checked.
 
-    of:      a trace, a profile, or the path of a file with either.
-    budget:  what a rank may use at its peak: bytes, "60GiB", a share of what it uses
-             without a plan such as "75%", or "min", the least that any plan needs.
-    options: the flags of `acplan plan` (docs/command_line.md): reserve, memory_model,
-             world_size, without_states, ac_units, fsdp_units, max_units, granularity,
-             decisions, segments, offload (of a link such as "25GB/s"), host_memory,
-             tradeoff, save, recompute, engine, gap, time_limit, seed. Units, and the
-             patterns of save and recompute, may be lists.
-    progress: shows that the search goes on, if tqdm is installed, once it has for two
-             seconds; by default where somebody watches, on a terminal or in a notebook.
+    source:   a trace, a profile, or the path of a file with either.
+    budget:   the bytes that a rank may use at its peak: bytes, "60GiB", a share of what it uses
+              without a plan such as "75%", or "min", the least that any plan needs.
+    options:  the flags of `acplan plan` (docs/command_line.md): reserve, memory_model,
+              world_size, without_states, ac_units, fsdp_units, max_units, granularity,
+              decisions, segments, offload (with a link such as "25GB/s"), host_memory,
+              tradeoff, save, recompute, engine, gap, time_limit, seed. Units, and the patterns
+              of save and recompute, may be lists.
+    progress: shows that the search goes on, if tqdm is installed, once it has taken two
+              seconds; by default if somebody watches, on a terminal or in a notebook.
 
-    Where no plan fits, raises AcplanError, which tells the smallest budget that one
-    does. A plan that is not proven to be optimal is logged as a warning: time_limit,
-    "none" or seconds, is five seconds where operators may be skipped, as they may in
-    plans of traces. Ctrl-C ends the search with the best plan so far.
+    If no plan fits, it raises AcplanError, which names the smallest budget that a plan meets. A
+    plan that is not proven to be optimal is logged as a warning: time_limit, "none" or seconds,
+    is five seconds if operators may be skipped, as in plans of traces. Ctrl-C ends the search
+    with the best plan so far.
     """
     with question_folder() as folder, progress_bar(progress, unit="s") as phase:
         question = {
-            "profile": add_source(folder, of),
+            "profile": add_source(folder, source),
             "budget": size_value("budget", budget),
             **plan_options(options),
             "output": "plan",
         }
         outcome = folder.ask("plan", question, phase("plan", None)).require_success()
-        data = {**read_json(folder.path_of("plan")), **_made_for(of)}
-        found: Plan = remember(Plan.of(data, outcome.out + _note(of)), of)
-    _tell_of_limit(found)
-    return found
+        data = {**read_json(folder.path_of("plan")), **_made_for(source)}
+        result: Plan = remember(Plan.from_data(data, outcome.out + _note(source)), source)
+    _tell_of_limit(result)
+    return result
 
 
-def _made_for(of: Source) -> dict[str, Any]:
-    """Of traces, which know their model."""
-    data = of.data if isinstance(of, Trace) else None
-    if isinstance(of, (str, os.PathLike)):
-        data = read_json(of)
+def _made_for(source: Source) -> dict[str, Any]:
+    """Returns the entries of a plan about its model. Only traces have them."""
+    data = source.data if isinstance(source, Trace) else None
+    if isinstance(source, (str, os.PathLike)):
+        data = read_json(source)
     if not isinstance(data, dict) or data.get("format") != "acplan.trace":
         return {}
     modules = data.get("modules", ())
-    found = made_for(modules)
+    fingerprint = made_for(modules)
     holding = {
         m["fqn"]: m[DIFFERENTIATES] for m in modules if isinstance(m.get(DIFFERENTIATES), bool)
     }
-    return ({} if found is None else {KEY: found}) | (
+    return ({} if fingerprint is None else {KEY: fingerprint}) | (
         {DIFFERENTIATES: holding} if holding else {}
     )
 
 
-def _note(of: Source) -> str:
-    if not isinstance(of, Trace) or of.accumulate == 1:
+def _note(source: Source) -> str:
+    if not isinstance(source, Trace) or source.accumulate == 1:
         return ""
     return (
-        f"note: run-times are those of one of {of.accumulate} microbatches, with its "
+        f"note: run-times are those of one of {source.accumulate} microbatches, with its "
         "share of the update\n"
     )
 
 
-def _tell_of_limit(found: Plan) -> None:
-    limit = found.data.get("limit")
-    if limit in (None, "gap", "interrupted"):  # nothing, or what was asked for
+def _tell_of_limit(plan: Plan) -> None:
+    limit = plan.data.get("limit")
+    if limit in (None, "gap", "interrupted"):  # there was none, or it was asked for
         return
     why = "without a proof" if limit == "unproven" else f"stopped by the {limit} limit"
-    if found.stall_ms is not None:
+    if plan.stall_ms is not None:
         _LOGGER.warning(
             "plan: feasible, %s: it recomputes %.3f ms and waits %.3f ms for the host; no "
             "bound is known of plans that offload",
             why,
-            found.recompute_ms,
-            found.stall_ms,
+            plan.recompute_ms,
+            plan.stall_ms,
         )
         return
     _LOGGER.warning(
         "plan: feasible, %s: it recomputes %.3f ms, and no plan recomputes less than "
         "%.3f ms (gap %.2f%%)",
         why,
-        found.recompute_ms,
-        found.bound_ms,
-        100 * found.gap,
+        plan.recompute_ms,
+        plan.bound_ms,
+        100 * plan.gap,
     )
 
 
-def add_source(folder: QuestionFolder, of: Source, asked_by: str = "plan") -> str:
-    """Returns the path of what is asked about; a value is written into the folder."""
-    if isinstance(of, (Trace, Profile, str, os.PathLike)):
-        return folder.add(type(of).__name__.lower(), of)
+def add_source(folder: QuestionFolder, source: Source, asked_by: str = "plan") -> str:
+    """Returns the path of the source of a question; a value is written into the folder."""
+    if isinstance(source, (Trace, Profile, str, os.PathLike)):
+        return folder.add(type(source).__name__.lower(), source)
     raise AcplanError(
-        f"{asked_by}: expected a Trace, a Profile or a path, found {type(of).__name__}"
+        f"{asked_by}: expected a Trace, a Profile or a path, found {type(source).__name__}"
     )
 
 
 def size_value(name: str, value: Any) -> int | str:
-    """Returns a size as a question has it; raises AcplanError for what can be none."""
+    """Returns a size as a question has it. Raises AcplanError if it is not a size."""
     return value if isinstance(value, str) else int(size_text(name, value))
 
 
@@ -136,7 +138,7 @@ def size_text(name: str, value: Any) -> str:
 
 
 def require_sayable(budget: Any) -> None:
-    """Raises AcplanError for what can be no budget, before anything is traced for it."""
+    """Raises AcplanError if it cannot be a budget, before anything is traced for it."""
     text = size_text("budget", budget).strip()
     if text != "min" and not any(sign.isdigit() for sign in text):
         raise AcplanError(
@@ -155,18 +157,19 @@ _SIZES = ("reserve", "host_memory")
 _NAMES = ("ac_units", "fsdp_units")
 
 
-# Without it, plans that skip are recomputed as a whole, and those with runs refused.
+# Without this function of PyTorch, plans that skip are recomputed as a whole, and plans with
+# segments are refused.
 _MAY_SKIP = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
 
 
 def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options as a question has them. Raises AcplanError for unknown ones, and
-    for sizes that can be none."""
+    """Returns the options as a question has them. Raises AcplanError for unknown options, and
+    for sizes that are none."""
     for name in options:
         if name not in PLAN_OPTIONS:
-            known = ", ".join(PLAN_OPTIONS)
+            names = ", ".join(PLAN_OPTIONS)
             near = difflib.get_close_matches(name, PLAN_OPTIONS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {known}"
+            hint = f"did you mean {near[0]}?" if near else f"known are {names}"
             raise AcplanError(f"plan: unknown option {name!r}; {hint}")
     question = {name: value for name, value in options.items() if value is not None}
     for name in _SIZES:

@@ -13,7 +13,7 @@ from acplan._files.trace_file import Trace
 
 
 def profile(trace: Trace | str | os.PathLike[str]) -> Profile:
-    """Returns what the modules of a traced step cost, for planning: `acplan profile`."""
+    """Returns the costs of the modules of a traced step, for planning: `acplan profile`."""
     with question_folder() as folder:
         return Profile.load(folder.path_of(add_profile(folder, trace)))
 
@@ -28,8 +28,8 @@ def add_profile(folder: QuestionFolder, trace: Trace | str | os.PathLike[str]) -
 
 def from_torch(module_info: Mapping[str, Any]) -> Profile:
     """Returns the profile in the ModuleInfo that PyTorch's aggregate_stats returns
-    (torch.distributed._tools.ilp_utils): with trade-off fits, without operators, so
-    that plans are made of modules. It is not changed."""
+    (torch.distributed._tools.ilp_utils): with trade-off fits, without operators, so that plans
+    consist of modules. The ModuleInfo is not changed."""
     for key in MODULE_INFO_KEYS:
         if not isinstance(module_info, Mapping) or key not in module_info:
             raise AcplanError(
@@ -60,7 +60,8 @@ def _points(curve: Mapping[Any, Any]) -> Iterator[list[float]]:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it: no tuples, no NumPy numbers, null for what is not finite."""
+    """Returns the value as JSON has it: without tuples and NumPy numbers, with null for numbers
+    that are not finite."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

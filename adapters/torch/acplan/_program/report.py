@@ -16,7 +16,7 @@ PathLike = str | os.PathLike[str]
 
 
 def report(
-    of: Trace | Profile | PathLike,
+    source: Trace | Profile | PathLike,
     output: PathLike,
     plans: Plan | PathLike | Mapping[str, Plan | PathLike] | None = None,
     *,
@@ -25,30 +25,30 @@ def report(
 ) -> pathlib.Path:
     """Writes a page that any browser shows, without a network: `acplan report`.
 
-    of:         a trace, a profile, or the path of a file with either.
-    output:     the page's file, written whole or not at all. Returned.
-    plans:      what is shown beside no plan: a plan, or several by name.
-    points:     budgets of the frontier that is drawn; 0: none.
+    source:     a trace, a profile, or the path of a file with either.
+    output:     the page's file, written whole or not at all. It is returned.
+    plans:      the plans that are shown beside no plan: a plan, or several by name.
+    points:     the number of budgets of the frontier; 0: no frontier.
     time_limit: seconds for the frontier, or "none"; ten by default.
     """
-    written = path_of(output, "output")
-    named = plans if isinstance(plans, Mapping) else {"plan": plans}
+    page = path_of(output, "output")
+    plans_by_name = plans if isinstance(plans, Mapping) else {"plan": plans}
     with question_folder() as folder:
         question = {
-            "profile": add_source(folder, of, "report"),
-            "plan": list(_plan_files(named, folder)),
+            "profile": add_source(folder, source, "report"),
+            "plan": list(_plan_files(plans_by_name, folder)),
             "points": points,
             "time_limit": time_limit,
-            "output": os.path.abspath(written),
+            "output": os.path.abspath(page),
         }
         folder.ask("report", question).require_success()
-    return written
+    return page
 
 
 def _plan_files(
     plans: Mapping[str, Plan | PathLike | None], folder: QuestionFolder
 ) -> Iterator[str]:
-    """Yields a file for each plan, called as the page is to call it."""
+    """Yields a file for each plan, with the name that the page is to show."""
     for name, plan in plans.items():
         if isinstance(plan, Plan):
             if not name or pathlib.PurePath(name).name != name:

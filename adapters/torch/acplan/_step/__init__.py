@@ -1,4 +1,4 @@
 """One training step on fake tensors, recorded: acplan.trace.
 
-It knows _base, _files, _device, _fakes. Start with trace.py, then step.py.
+This room knows _base, _files, _device, _fakes. Start with trace.py, then step.py.
 """

@@ -15,7 +15,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     "float16": torch.float16,
 }
 
-# As PyTorch and as trainers call them.
+# The names that PyTorch and trainers use.
 AUTOCASTS: Mapping[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
@@ -26,7 +26,7 @@ AUTOCASTS: Mapping[str, torch.dtype] = {
 
 @dataclasses.dataclass(frozen=True)
 class Autocast:
-    """torch.autocast for CUDA."""
+    """The settings of torch.autocast for CUDA."""
 
     dtype: torch.dtype
     keeps_casts: bool = True
@@ -39,7 +39,8 @@ AutocastLike = Autocast | torch.autocast | torch.dtype | str | None
 
 
 def autocast_of(value: AutocastLike) -> Autocast | None:
-    """Returns what a data type, its name or a torch.autocast stands for; None is none."""
+    """Returns the settings that a data type, its name or a torch.autocast stands for; None
+    stands for no autocast."""
     if value is None or isinstance(value, Autocast):
         return value
     if isinstance(value, str) and value.removeprefix("torch.") in AUTOCASTS:
@@ -48,15 +49,15 @@ def autocast_of(value: AutocastLike) -> Autocast | None:
         return Autocast(value)
     if isinstance(value, torch.autocast) and value.device == "cuda":
         return _autocast_like(value)
-    found = f"one for {value.device!r}" if isinstance(value, torch.autocast) else f"{value!r}"
+    actual = f"one for {value.device!r}" if isinstance(value, torch.autocast) else f"{value!r}"
     raise AcplanError(
         f"autocast: expected one of {', '.join(AUTOCASTS)}, their torch.dtype, or a "
-        f"torch.autocast for 'cuda', found {found}"
+        f"torch.autocast for 'cuda', found {actual}"
     )
 
 
 def _autocast_like(value: Any) -> Autocast | None:
-    # Without CUDA it is switched off whatever was asked for.
+    # Without CUDA it is switched off, even if it was asked for.
     if torch.cuda.is_available() and not value._enabled:
         return None
     if value.fast_dtype not in AUTOCASTS.values():
@@ -69,8 +70,8 @@ def _autocast_like(value: Any) -> Autocast | None:
 
 @contextlib.contextmanager
 def autocast_as_it_was() -> Iterator[None]:
-    """Puts autocast back at the end, whatever failed in between: one whose beginning
-    failed stays switched on."""
+    """Restores autocast after the block, even if an error is raised: an autocast that fails at
+    its beginning stays switched on."""
     is_on = torch.is_autocast_enabled("cuda")
     dtype = torch.get_autocast_dtype("cuda")
     keeps_casts = torch.is_autocast_cache_enabled()

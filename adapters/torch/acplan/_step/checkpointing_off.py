@@ -1,5 +1,4 @@
-"""Models that checkpoint by themselves, or keep what they generate from: what is planned
-is the step without it."""
+"""Switches off a model's own checkpoints and caches: a plan is for the step without them."""
 
 import contextlib
 import functools
@@ -18,7 +17,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 
 from acplan._base import kv_caches
-from acplan._base.patching import here, set_attribute
+from acplan._base.patching import in_this_thread, set_attribute
 
 _LOGGER = logging.getLogger("acplan")
 
@@ -30,39 +29,40 @@ _NAMED_AS_ONE = re.compile("checkpoint|recomput|remat", re.IGNORECASE)
 def without_checkpointing(
     model: torch.nn.Module, is_told: bool = True
 ) -> Iterator[torch.nn.Module]:
-    """The model without caches and checkpoints, which it has again at the end: wrappers of
-    PyTorch (those of a plan of acplan among them), modules with the attribute
-    `gradient_checkpointing`, and calls of torch.utils.checkpoint, or of functions of
-    autograd that run another one again, but those of plans that are applied meanwhile."""
-    found: list[str] = []
-    left: list[str] = []
+    """Yields the model, within the block, without caches and checkpoints: without wrappers of
+    PyTorch (also those of a plan of acplan), the attribute `gradient_checkpointing` of modules,
+    and calls of torch.utils.checkpoint, or of functions of autograd that run another function
+    again. Calls of plans that are applied meanwhile stay. `is_told`: what was switched off is
+    logged."""
+    switched_off: list[str] = []
+    remaining: list[str] = []
     with contextlib.ExitStack() as undo:
         for path, module in model.named_modules():
             name = path or type(module).__name__
             if vars(module).get("gradient_checkpointing") is True:
-                found.append(name)
+                switched_off.append(name)
                 undo.callback(setattr, module, "gradient_checkpointing", True)
                 module.gradient_checkpointing = False
         undo.enter_context(kv_caches.switched_off(model))
-        inner = _unwrapped(model, undo, found)
-        for owner, attribute, value in _plain(found, left):
+        inner = _unwrapped(model, undo, switched_off)
+        for owner, attribute, value in _plain(switched_off, remaining):
             undo.enter_context(set_attribute(owner, attribute, value))
         if is_told:
-            undo.callback(_tell, found, left)
+            undo.callback(_tell, switched_off, remaining)
         yield inner
 
 
 def _unwrapped(
-    model: torch.nn.Module, undo: contextlib.ExitStack, found: list[str]
+    model: torch.nn.Module, undo: contextlib.ExitStack, switched_off: list[str]
 ) -> torch.nn.Module:
     while isinstance(model, ActivationWrapper):
         model = model._checkpoint_wrapped_module
-        found.append(type(model).__name__)
+        switched_off.append(type(model).__name__)
     for path, parent in list(model.named_modules()):
         for name, child in list(parent._modules.items()):
             if not isinstance(child, ActivationWrapper):
                 continue
-            found.append(f"{path}.{name}" if path else name)
+            switched_off.append(f"{path}.{name}" if path else name)
             undo.callback(parent._modules.__setitem__, name, child)
             while isinstance(child, ActivationWrapper):
                 child = child._checkpoint_wrapped_module
@@ -70,34 +70,35 @@ def _unwrapped(
     return model
 
 
-def _plain(found: list[str], left: list[str]) -> Iterator[tuple[Any, str, Any]]:
-    """Of torch.utils.checkpoint, and of autograd, what all callers go through, however
-    they have imported it; in place of which the function is just called."""
+def _plain(switched_off: list[str], remaining: list[str]) -> Iterator[tuple[Any, str, Any]]:
+    """Yields the attributes of torch.utils.checkpoint and of autograd through which all callers
+    go, however they have imported a checkpoint, as owner, name and replacement. The replacement
+    just calls the function."""
 
-    def note(function: Any, among: list[str] = found) -> None:
-        called = _name_of(function)
-        if called not in among:
-            among.append(called)
+    def note(function: Any, among: list[str] = switched_off) -> None:
+        function_name = _name_of(function)
+        if function_name not in among:
+            among.append(function_name)
 
-    # From PyTorch 2.15 on all of them go through another one.
+    # From PyTorch 2.15 on, all callers go through another function.
     name = "_checkpoint_without_reentrant_generator"
     name = f"{name}_impl" if hasattr(torch.utils.checkpoint, f"{name}_impl") else name
     checkpointed = getattr(torch.utils.checkpoint, name)
     signature = inspect.signature(checkpointed)
 
     def generator(function: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
-        given = signature.bind(function, *args, **kwargs).arguments
-        if _is_of_plan(function) or _is_of_plan(given.get("context_fn")):
+        arguments = signature.bind(function, *args, **kwargs).arguments
+        if _is_of_plan(function) or _is_of_plan(arguments.get("context_fn")):
             yield from checkpointed(function, *args, **kwargs)
         else:
             note(function)
             yield
 
-    # In this thread: others may train meanwhile.
+    # The replacement is for this thread: others may train meanwhile.
     yield from _wherever_imported(name, checkpointed, generator)
     yield from _plain_without_function(note)
     owner = torch.autograd.Function
-    # A class method of Python, or of C from PyTorch 2.14 on.
+    # It is a class method of Python, or of C from PyTorch 2.14 on.
     original = vars(owner)["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -106,23 +107,23 @@ def _plain(found: list[str], left: list[str]) -> Iterator[tuple[Any, str, Any]]:
     def apply_plainly(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled() or not _runs_again(cls):
             return apply(cls, *args, **kwargs)
-        place = next((k for k, given in enumerate(args) if callable(given)), -1)
+        place = next((k for k, argument in enumerate(args) if callable(argument)), -1)
         out = None
         if place >= 0 and not kwargs:
             out = _forward_with_gradients(cls, place, args)
         if out is None:
-            note(cls, left)
+            note(cls, remaining)
             return apply(cls, *args, **kwargs)
         note(args[place])
         return out
 
-    yield owner, "apply", classmethod(here(apply, apply_plainly))
+    yield owner, "apply", classmethod(in_this_thread(apply, apply_plainly))
 
 
 def _plain_without_function(
     note: Callable[[Any], None],
 ) -> Iterator[tuple[Any, str, Any]]:
-    """DeepSpeed's checkpoint by hooks of saved tensors."""
+    """Yields the attributes that hold DeepSpeed's checkpoint by hooks on saved tensors."""
     name = "non_reentrant_checkpoint"
     original = getattr(sys.modules.get(_DEEPSPEED), name, None)
 
@@ -135,14 +136,15 @@ def _plain_without_function(
 
 
 def _wherever_imported(name: str, original: Any, other: Any) -> Iterator[tuple[Any, str, Any]]:
-    called = here(original, other)
+    replacement = in_this_thread(original, other)
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is original:
-            yield module, name, called
+            yield module, name, replacement
 
 
 def _is_of_plan(function: Any) -> bool:
-    """Returns whether acplan made it: what a plan calls a module with, and its policies."""
+    """Returns whether acplan made the function: a plan calls a module with it, or it is a
+    policy."""
     while isinstance(function, functools.partial):
         function = function.func
     is_function = isinstance(function, types.FunctionType | types.MethodType)
@@ -151,8 +153,8 @@ def _is_of_plan(function: Any) -> bool:
 
 @functools.cache
 def _runs_again(cls: Any) -> bool:
-    """Returns whether a function of autograd is a checkpoint: by its name, and since backward
-    switches gradients on for what it runs. Solvers of equations do so, too."""
+    """Returns whether a function of autograd is a checkpoint: by its name, and because its
+    backward switches gradients on. Solvers of equations switch them on, too."""
     if cls is torch.utils.checkpoint.CheckpointFunction:
         return True
     if not _NAMED_AS_ONE.search(cls.__qualname__):
@@ -164,7 +166,8 @@ def _runs_again(cls: Any) -> bool:
 
 
 class _Context:
-    """What forward of a function of autograd keeps for backward, which is never run."""
+    """The context in which forward of a function of autograd keeps tensors for backward, which
+    is never run."""
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
@@ -181,7 +184,7 @@ class _Context:
 
 
 class _WithGradients:
-    """A function that is called with gradients, whatever its caller has switched off."""
+    """A function that is called with gradients, even if its caller has switched them off."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -205,20 +208,21 @@ def _as_in_deepspeed(function: Any, outputs: list[Any], *args: Any) -> Any:
 
 
 def _as_in_fairscale(
-    _: torch.Tensor, function: Any, told: dict[str, Any], names: Any, *args: Any
+    _: torch.Tensor, function: Any, context: dict[str, Any], names: Any, *args: Any
 ) -> Any:
     count = len(args) - len(names)
     out = function(*args[:count], **dict(zip(names, args[count:])))
-    told["output_requires_grad"] = True
+    context["output_requires_grad"] = True
     if not isinstance(out, torch.Tensor):
         library = sys.modules[_FAIRSCALE]
-        out, told["packed_non_tensor_outputs"] = library.split_non_tensors(out)
+        out, context["packed_non_tensor_outputs"] = library.split_non_tensors(out)
     return out
 
 
 _FAIRSCALE = "fairscale.nn.checkpoint.checkpoint_activations"
 _DEEPSPEED = "deepspeed.runtime.activation_checkpointing.checkpointing"
-# By the module of CheckpointFunction. What these libraries do besides asks a device.
+# Plain calls, by the module of CheckpointFunction. The rest of what these libraries do reads
+# the device's state.
 _PLAIN_CALLS: dict[str, Callable[..., Any]] = {
     "torch.utils.checkpoint": _as_in_torch,
     _DEEPSPEED: _as_in_deepspeed,
@@ -227,15 +231,15 @@ _PLAIN_CALLS: dict[str, Callable[..., Any]] = {
 
 
 def _forward_with_gradients(cls: Any, place: int, args: tuple[Any, ...]) -> Any:
-    """Of a checkpoint what its function returns, with the graph that backward would make;
-    None where there is none."""
+    """Returns the output of a checkpoint's function, with the graph that backward would make,
+    or None if there is no graph."""
     plain = _PLAIN_CALLS.get(cls.__module__)
     if plain is not None and cls.__name__ == "CheckpointFunction":
         return plain(*args)
     needs = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
-    given = (*args[:place], _WithGradients(args[place]), *args[place + 1 :])
+    call_args = (*args[:place], _WithGradients(args[place]), *args[place + 1 :])
     has_context = cls.setup_context is torch.autograd.Function.setup_context
-    out = cls.forward(_Context(needs), *given) if has_context else cls.forward(*given)
+    out = cls.forward(_Context(needs), *call_args) if has_context else cls.forward(*call_args)
     tensors = [out] if isinstance(out, torch.Tensor) else out
     has_graph = isinstance(tensors, list | tuple) and any(
         isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors
@@ -250,18 +254,18 @@ def _name_of(function: Any) -> str:
     return str(name or type(inner).__name__)
 
 
-def _tell(found: list[str], left: list[str]) -> None:
-    if found:
+def _tell(switched_off: list[str], remaining: list[str]) -> None:
+    if switched_off:
         _LOGGER.warning(
             "the model checkpoints by itself (%s); that is switched off for the "
             "trace: switch it off for training, too, before a plan is applied",
-            _first_of(found),
+            _first_of(switched_off),
         )
-    if left:
+    if remaining:
         _LOGGER.warning(
             "the model checkpoints by itself (%s), in a way that is not switched off: the "
             "trace has what runs again as part of backward; switch it off before you trace",
-            _first_of(left),
+            _first_of(remaining),
         )
 
 

@@ -19,8 +19,8 @@ from acplan._step.training_step import TrainingStep
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """`seq` is 1024 or what the model takes at most, where not given; `image` is that
-    of the configuration."""
+    """The sizes of a step's inputs. If `seq` is not given, it is 1024, or less if the model
+    takes no more; `image` is then that of the configuration."""
 
     batch: int
     seq: int | None = None
@@ -51,7 +51,7 @@ def _pixel_labels(config: Any, sizes: Sizes) -> dict[str, torch.Tensor]:
     return {"labels": torch.zeros(sizes.batch, height, width, dtype=torch.long)}
 
 
-# In the order in which a configuration without `architectures` is tried.
+# In the order in which they are tried for a configuration without `architectures`.
 TASKS: Mapping[str, _Task] = {
     "speech-seq2seq": _Task("AutoModelForSpeechSeq2Seq", _token_labels),
     "seq2seq-lm": _Task("AutoModelForSeq2SeqLM", _token_labels),
@@ -75,15 +75,15 @@ def step_of_config(
     task: str = "auto",
     has_weights: bool = False,
 ) -> TrainingStep:
-    """Returns a model on the meta device, without weights, and inputs of its task; or, where it
-    `has_weights`, one on the CPU, with random ones and random inputs.
+    """Returns a model on the meta device, without weights, and inputs of its task; or, with
+    `has_weights`, a model on the CPU, with random weights and random inputs.
 
-    name:    a configuration: a folder or JSON file, JSON text, a model type of
-             transformers such as `gpt2` (with the type's defaults), else the name of
-             a repository of the hub.
-    changes: `key=value`, with dots for what is inside, values as JSON or as text.
-    task:    a key of TASKS; `auto` is that of the configuration's `architectures`,
-             else the first one that the model type is made for.
+    name:    a configuration: a folder or JSON file, JSON text, a model type of transformers
+             such as `gpt2` (with the type's defaults), else the name of a repository of the
+             hub.
+    changes: `key=value`, with dots for inner parts, values as JSON or as text.
+    task:    a key of TASKS; `auto` is that of the configuration's `architectures`, else the
+             first one that the model type is made for.
     """
     transformers = _transformers()
     config = _config(transformers, name)
@@ -94,14 +94,14 @@ def step_of_config(
             part.use_cache = False
     if sizes.image is not None and hasattr(_vision(config), "image_size"):
         _vision(config).image_size = sizes.image
-    chosen, model_class = _model_class(transformers, config, task)
+    task_name, model_class = _model_class(transformers, config, task)
     for token in ("pad_token_id", "decoder_start_token_id"):
         if getattr(config, token, None) is None:
             setattr(config, token, 0)
     with torch.device("meta"):
         model = model_class._from_config(config, dtype=DTYPES[dtype])
         main = _main_input(model, config, sizes, DTYPES[dtype])
-        kwargs = {model.main_input_name: main, **TASKS[chosen].labels(config, sizes)}
+        kwargs = {model.main_input_name: main, **TASKS[task_name].labels(config, sizes)}
     if has_weights:
         require_values(model, kwargs.values(), Limits.of_the_machine(), is_empty=True)
         with torch.random.fork_rng(devices=[]):
@@ -109,14 +109,15 @@ def step_of_config(
             model = model_class._from_config(config, dtype=DTYPES[dtype])
             most = getattr(config.get_text_config(), "vocab_size", None) or 1
             kwargs = {name: _random_like(name, t, most) for name, t in kwargs.items()}
-    about = {"batch": sizes.batch, "dtype": dtype}
+    model_facts = {"batch": sizes.batch, "dtype": dtype}
     if model.main_input_name == "input_ids":
-        about["seq"] = _length(config, sizes)
-    return TrainingStep(model, kwargs=kwargs, about=about)
+        model_facts["seq"] = _length(config, sizes)
+    return TrainingStep(model, kwargs=kwargs, model_facts=model_facts)
 
 
 def _random_like(name: str, tensor: torch.Tensor, most: int) -> torch.Tensor:
-    """Tokens of all there are, pixels and samples; labels that any task has."""
+    """Returns random tokens of the whole vocabulary, random pixels or samples, or labels that
+    any task has."""
     if tensor.is_floating_point():
         return torch.randn(tensor.shape).to(tensor.dtype)
     if name != "input_ids":
@@ -145,7 +146,7 @@ def _config(transformers: Any, name: str) -> Any:
         return transformers.AutoConfig.from_pretrained(name)
     except AcplanError:
         raise
-    except Exception as error:  # of many kinds, by what is wrong where
+    except Exception as error:  # of many kinds, depending on the mistake
         raise AcplanError(
             f"--hf-config: {name!r} is no model type of transformers, and no "
             f"configuration was read: {first_line(error)}"
@@ -162,10 +163,11 @@ def _config_of(transformers: Any, data: Any, name: str) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns what an error of others says, up to the first line that announces no other."""
+    """Returns the text of another library's error, up to the first line that does not announce
+    another."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next((k for k, line in enumerate(lines) if not line.endswith(":")), len(lines))
-    return " ".join(lines[: said + 1]) or type(error).__name__
+    count = next((k for k, line in enumerate(lines) if not line.endswith(":")), len(lines))
+    return " ".join(lines[: count + 1]) or type(error).__name__
 
 
 def _change(config: Any, change: str) -> None:
@@ -196,23 +198,23 @@ def _model_class(transformers: Any, config: Any, task: str) -> tuple[str, Any]:
     if task != "auto":
         classes = _classes(transformers, config, task)
         if not classes:
-            known = [t for t in TASKS if _classes(transformers, config, t)]
+            available = [t for t in TASKS if _classes(transformers, config, t)]
             raise AcplanError(
                 f"--task: {config.model_type!r} has no model for {task}; it has "
-                f"{', '.join(known) or 'none of those known'}"
+                f"{', '.join(available) or 'none of those known'}"
             )
         return task, classes[0]
-    wanted = getattr(config, "architectures", None) or []
-    for chosen in TASKS:
-        for model_class in _classes(transformers, config, chosen):
-            if model_class.__name__ in wanted:
-                return chosen, model_class
-    for chosen in TASKS:
-        if chosen == "seq2seq-lm" and not config.is_encoder_decoder:
+    architectures = getattr(config, "architectures", None) or []
+    for name in TASKS:
+        for model_class in _classes(transformers, config, name):
+            if model_class.__name__ in architectures:
+                return name, model_class
+    for name in TASKS:
+        if name == "seq2seq-lm" and not config.is_encoder_decoder:
             continue
-        classes = _classes(transformers, config, chosen)
+        classes = _classes(transformers, config, name)
         if classes:
-            return chosen, classes[0]
+            return name, classes[0]
     raise AcplanError(
         f"--hf-config: {config.model_type!r} has a model for none of "
         f"{', '.join(TASKS)}: use --factory"
@@ -223,12 +225,13 @@ def _classes(transformers: Any, config: Any, task: str) -> Sequence[Any]:
     mapping = getattr(transformers, TASKS[task].auto_class)._model_mapping
     if type(config) not in mapping:
         return ()
-    found = mapping[type(config)]
-    return found if isinstance(found, (list, tuple)) else (found,)
+    classes = mapping[type(config)]
+    return classes if isinstance(classes, (list, tuple)) else (classes,)
 
 
 def most_positions(config: Any) -> int | None:
-    """How long the tokens of a model may be, None where its configuration does not say."""
+    """Returns the most positions of a model's tokens, or None if its configuration does not
+    say."""
     targets = getattr(config, "max_target_positions", None)
     text = config.get_text_config()
     most = targets or getattr(text, "max_position_embeddings", None)
@@ -236,7 +239,7 @@ def most_positions(config: Any) -> int | None:
 
 
 def _length(config: Any, sizes: Sizes) -> int:
-    """Of the tokens; the targets of a speech model are as long as they may be."""
+    """Returns the number of tokens; the targets of a speech model have the most positions."""
     targets = getattr(config, "max_target_positions", None)
     most = most_positions(config)
     if most is None:

@@ -1,17 +1,18 @@
-"""Backward passes within the forward pass: which modules of a step with one may be units.
+"""Backward passes within the forward pass, and which modules of such a step may be units.
 
 `torch.autograd.grad` in a forward, a loss or a forward_fn, and a `backward()` before the last
 one, run a pass of autograd while the forward pass of the step goes on. A checkpoint runs its
-module again once for each pass that asks for something saved in it, and a plan is exact where
-that is one pass, which begins after the call has ended. So that a module is no unit where two
-passes ask for what a call of it saved, or one runs while it is called.
+module again once for each pass that asks for something saved in it, and a plan is exact if that
+is one pass, which begins after the call has ended. So a module is no unit if two passes ask for
+tensors that a call of it saved, or one runs while it is called.
 
-But for one kind: where `torch.autograd.grad(..., create_graph=True)` runs in the forward of a
-module, and asks for nothing but what that call saved, it is as any other part of the module.
-What the call saves is kept until it ends (_apply/inner_gradients.py), so that the pass makes
-nothing run again; and the recomputation, which the last pass asks for, runs the pass again as
-it was. Modules inside of it that the pass asks for something are then no units, as they would
-be asked twice; what others save is not kept.
+There is one exception: if `torch.autograd.grad(..., create_graph=True)` runs in the forward of
+a module, and asks only for tensors that this call saved, it is a part of the module like any
+other. The tensors that the call saves are kept until it ends (_apply/inner_gradients.py), so
+that the pass makes nothing run again; and the recomputation, for which the last pass asks, runs
+the inner pass again unchanged. Modules inside it from which the inner pass asks something are
+then no units, as they would be asked twice; the tensors that other modules inside it save are
+not kept.
 """
 
 import dataclasses
@@ -41,14 +42,14 @@ class Saved(Protocol):
 
 
 def current_pass() -> int:
-    """Names the pass of autograd that runs; -1: none does."""
+    """Returns the number of the pass of autograd that runs, or -1 if none does."""
     return torch._C._current_graph_task_id()
 
 
 @dataclasses.dataclass
 class _Pass:
-    """One that begins in the forward pass: the calls that are open then, and those that are
-    open later; whether it may be a part of one; and what it asks for, and when."""
+    """A pass that begins in the forward pass: the calls that are open when it begins, and those
+    that are open later; whether it may be a part of a call; and what it asks for, and when."""
 
     begins_in: tuple[int, ...]
     makes_graph: bool
@@ -58,35 +59,34 @@ class _Pass:
 
 
 class InnerPasses:
-    """What a recorder sees of them."""
+    """The passes within forward that a recorder sees."""
 
     def __init__(self) -> None:
-        self._place: str | None = None  # the line of Python that runs the first one
+        self._place: str | None = None  # the line of Python that runs the first pass
         self._passes: dict[int, _Pass] = {}
-        self._asking: dict[int, set[int]] = {}  # by call: the passes, of any kind
+        self._asking: dict[int, set[int]] = {}  # by call: all passes that ask
         self._borrowing: set[int] = set()
         self._excluded: set[int] = set()
         self._are_borrowing: set[int] = set()
 
     def borrows(self, call: int) -> None:
-        """Is told of a call with parameters that are not the module's own."""
+        """Notes a call with parameters that are not the module's own."""
         self._borrowing.add(call)
 
     def runs(self, open_calls: Sequence[int]) -> _Pass:
-        """Is told of an operator of one, or of a request for a saved tensor."""
+        """Notes an operator of a pass, or a request for a saved tensor. Returns the pass."""
         if self._place is None:
             self._place = place_in_python()
-        found = self._passes.get(current_pass())
-        if found is None:
+        current = self._passes.get(current_pass())
+        if current is None:
             makes_graph = torch.is_grad_enabled() and not _accumulates()
-            found = _Pass(tuple(open_calls), makes_graph)
-            self._passes[current_pass()] = found
-        found.runs_in.update(open_calls)
-        return found
+            current = _Pass(tuple(open_calls), makes_graph)
+            self._passes[current_pass()] = current
+        current.runs_in.update(open_calls)
+        return current
 
     def asks(self, saved: Saved, time: int, open_calls: Sequence[int] | None) -> None:
-        """Is told of a request for a saved tensor, in forward with the calls that are
-        open."""
+        """Notes a request for a saved tensor, with the open calls if it comes in forward."""
         self._asking.setdefault(saved.call, set()).add(current_pass())
         if open_calls is not None:
             self.runs(open_calls).requests.append((saved, time))
@@ -96,34 +96,38 @@ class InnerPasses:
             saved.unpacked = time
 
     def settle(self, calls: Sequence[Call], saved: Sequence[Saved]) -> dict[int, bool]:
-        """Marks the calls of modules that may be no units, and returns the modules of which
-        passes are a part: True; and those inside of them that these passes ask nothing:
-        False. Requests of other passes are requests as any."""
+        """Marks the calls of modules that may be no units. Returns the modules of which passes
+        are a part, with True, and the modules inside them from which these passes ask nothing,
+        with False. Requests of other passes count like any request."""
         for one in self._passes.values():
             one.closed_in = _closed_in(one, calls)
-            for of, time in one.requests if one.closed_in is None else ():
-                of.unpacks += 1
-                of.unpacked = time if of.unpacked is None else min(time, of.unpacked)
+            for entry, time in one.requests if one.closed_in is None else ():
+                entry.unpacks += 1
+                entry.unpacked = time if entry.unpacked is None else min(time, entry.unpacked)
         for one in self._passes.values():
-            for of, _ in one.requests:
-                if of.unpacked is None:
-                    of.local_end = None
+            for entry, _ in one.requests:
+                if entry.unpacked is None:
+                    entry.local_end = None
         self._excluded = _exclude(self._barred(calls), calls)
         self._are_borrowing = _exclude(self._borrowing, calls)
-        return self._parts(calls, {of.call for of in saved})
+        return self._parts(calls, {entry.call for entry in saved})
 
     def _parts(self, calls: Sequence[Call], saving: set[int]) -> dict[int, bool]:
         closed = [one for one in self._passes.values() if one.closed_in is not None]
         if not closed:
             return {}
         holding = {c for one in closed if (c := one.closed_in) is not None}
-        asked = {of.call for one in closed for of, _ in one.requests}
-        asked = holding | {around for c in asked for around in _around(c, calls)}
-        saving = {around for c in saving for around in _around(c, calls)}
-        within = [c for c in saving if c not in holding and holding & {*_around(c, calls)}]
-        busy = {calls[c].module for c in asked}
-        apart = {calls[c].module for c in within} - busy
-        return dict.fromkeys(apart, False) | {calls[c].module: True for c in holding}
+        asking_calls = {entry.call for one in closed for entry, _ in one.requests}
+        asking_calls = holding | {
+            outer for c in asking_calls for outer in _calls_around(c, calls)
+        }
+        saving = {outer for c in saving for outer in _calls_around(c, calls)}
+        inner_calls = [
+            c for c in saving if c not in holding and holding & {*_calls_around(c, calls)}
+        ]
+        busy = {calls[c].module for c in asking_calls}
+        idle = {calls[c].module for c in inner_calls} - busy
+        return dict.fromkeys(idle, False) | {calls[c].module: True for c in holding}
 
     def _barred(self, calls: Sequence[Call]) -> Iterator[int]:
         asking = [set(self._asking.get(c, ())) for c in range(len(calls))]
@@ -141,12 +145,12 @@ class InnerPasses:
                 running[c].add(number)
         of_others = {n for n, one in self._passes.items() if one.closed_in is not None}
         for c in range(len(calls)):
-            left = asking[c] - closed[c]
-            if running[c] - closed[c] or len(left) > 1 or left & of_others:
+            remaining = asking[c] - closed[c]
+            if running[c] - closed[c] or len(remaining) > 1 or remaining & of_others:
                 yield c
 
     def notes(self) -> list[str]:
-        """Returns what the trace says of modules that may be no units."""
+        """Returns the notes of the trace on modules that may be no units."""
         return [*self._notes_of_passes(), *self._notes_of_parameters()]
 
     def _notes_of_parameters(self) -> Iterator[str]:
@@ -174,13 +178,13 @@ def _units(modules: Collection[int]) -> str:
 
 
 def _exclude(barred: Iterable[int], calls: Sequence[Call]) -> set[int]:
-    """Marks all calls of the modules of these calls, and returns those of them that may
-    have been units."""
+    """Marks all calls of the modules of these calls. Returns those modules that might have been
+    units."""
     modules = {calls[c].module for c in barred}
-    found = {call.module for call in calls if call.module in modules and not call.no_grad}
+    excluded = {call.module for call in calls if call.module in modules and not call.no_grad}
     for call in calls:
         call.no_grad |= call.module in modules
-    return found
+    return excluded
 
 
 def _accumulates() -> bool:
@@ -196,7 +200,7 @@ def _accumulates() -> bool:
 _ENTRIES = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
 
 
-def _around(call: int, calls: Sequence[Call]) -> Iterator[int]:
+def _calls_around(call: int, calls: Sequence[Call]) -> Iterator[int]:
     """Yields the call and those around it."""
     while call >= 0:
         yield call
@@ -204,25 +208,27 @@ def _around(call: int, calls: Sequence[Call]) -> Iterator[int]:
 
 
 def _closed_in(one: _Pass, calls: Sequence[Call]) -> int | None:
-    """Returns the innermost call that a pass is a part of, and all that it asks for."""
+    """Returns the innermost call of which a pass, with all that it asks for, is a part."""
     if not one.makes_graph:
         return None
-    asked = {saved.call for saved, _ in one.requests}
+    asking_calls = {saved.call for saved, _ in one.requests}
     common = functools.reduce(
-        set.intersection, (set(_around(c, calls)) for c in asked), set(one.begins_in)
+        set.intersection,
+        (set(_calls_around(c, calls)) for c in asking_calls),
+        set(one.begins_in),
     )
     return max((c for c in common if not calls[c].no_grad), default=None)
 
 
 def held_until(calls: Sequence[Call], parts: Mapping[int, bool]) -> list[int | None]:
-    """By call: until when what it saves is kept, as the outermost call around it of which a
-    pass is a part has ended then. None: it is not."""
+    """Returns, for each call, until when its saved tensors are kept: until the end of the
+    outermost call around it of which a pass is a part. None: they are not kept."""
     ends: list[int | None] = []
-    apart: list[bool] = []
+    apart_flags: list[bool] = []
     for call in calls:
         above = ends[call.parent] if call.parent >= 0 else None
-        is_apart = call.parent >= 0 and apart[call.parent]
+        is_apart = call.parent >= 0 and apart_flags[call.parent]
         kind = parts.get(call.module)
-        apart.append(kind is False or (is_apart and kind is None))
+        apart_flags.append(kind is False or (is_apart and kind is None))
         ends.append(call.end if above is None and kind else above)
-    return [None if is_apart else end for end, is_apart in zip(ends, apart)]
+    return [None if is_apart else end for end, is_apart in zip(ends, apart_flags)]

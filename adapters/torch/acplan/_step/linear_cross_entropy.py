@@ -1,4 +1,4 @@
-"""The cross entropy of a last layer's logits, without ever having them all."""
+"""The cross entropy of a last layer's logits, without ever holding all logits."""
 
 import math
 from typing import Any
@@ -17,14 +17,14 @@ def linear_cross_entropy(
     reduction: str = "mean",
     rows: int | None = None,
 ) -> torch.Tensor:
-    """`cross_entropy(linear(hidden, weight, bias).float(), target)`, computed in chunks
-    of so many rows, each with its gradients, which wait for backward in place of the
-    logits; by default a chunk's logits are about as large as `hidden`.
+    """Returns `cross_entropy(linear(hidden, weight, bias).float(), target)`, computed in chunks
+    of `rows` rows, each with its gradients, which wait for backward in place of the logits; by
+    default a chunk's logits are about as large as `hidden`.
 
-    hidden is [n, width], target [n] of indices. The gradient of the weight is summed in
-    the type of the weight. Backward through it runs once. (PyTorch's own
-    linear_cross_entropy is one operator, of which neither memory nor run-time can be
-    traced; this one is made of PyTorch's operators.)
+    hidden is [n, width], target [n] of indices. The gradient of the weight is summed in the
+    type of the weight. Backward through it runs once. (PyTorch's own linear_cross_entropy is
+    one operator, whose memory and run-time cannot be traced; this one is made of PyTorch's
+    operators.)
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction: expected mean or sum, found {reduction!r}")
@@ -63,13 +63,13 @@ class _InChunks(torch.autograd.Function):
             logits = torch.nn.functional.linear(hidden[part], weight, bias).float()
             logs = torch.log_softmax(logits, -1)
             del logits
-            right = target[part].clamp(min=0).unsqueeze(-1)
-            here = counts[part].unsqueeze(-1)
-            total -= (logs.gather(-1, right) * here).sum()
-            # Of the logits: softmax, less one at the right index.
+            labels = target[part].clamp(min=0).unsqueeze(-1)
+            mask = counts[part].unsqueeze(-1)
+            total -= (logs.gather(-1, labels) * mask).sum()
+            # The gradient of the logits: softmax, less one at the right index.
             gradient = logs.exp_()
-            gradient.scatter_add_(-1, right, torch.full_like(right, -1, dtype=gradient.dtype))
-            gradient *= here * scale
+            gradient.scatter_add_(-1, labels, torch.full_like(labels, -1, dtype=gradient.dtype))
+            gradient *= mask * scale
             gradient = gradient.to(weight.dtype)
             if of_hidden is not None:
                 of_hidden[part] = gradient @ weight
@@ -85,6 +85,6 @@ class _InChunks(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         if ctx.gradients is None:
             raise RuntimeError("linear_cross_entropy: backward through it runs once")
-        found, ctx.gradients = ctx.gradients, None
-        scaled = (None if g is None else g.mul_(grad_outputs[0]) for g in found)
+        gradients, ctx.gradients = ctx.gradients, None
+        scaled = (None if g is None else g.mul_(grad_outputs[0]) for g in gradients)
         return (*scaled, None, None, None, None)

@@ -1,5 +1,5 @@
-"""The calls of modules in a step: from when to when, what they are given and return, and
-when gradients pass them."""
+"""The calls of modules in a step: their beginnings and ends, arguments and results, and when
+gradients pass them."""
 
 import contextlib
 import functools
@@ -18,17 +18,18 @@ from acplan._base.torchscript import has_unknown_state, is_scripted
 from acplan._step.records import Call
 from acplan._step.step_log import StepLog
 
-# Which `__call__` of a module calls.
+# The method that `__call__` of a module calls.
 _CALL = "_call_impl"
 
 
 class ModuleCalls:
-    """The part of a log that says which modules are called. Calls in the backward pass are
+    """The part of a log that records which modules are called. Calls in the backward pass are
     not recorded."""
 
     def __init__(self, log: StepLog) -> None:
         self._log = log
-        # Modules that torch.jit has compiled, or with such code that may not run again.
+        # Modules that torch.jit has compiled, or that contain such code which may not run
+        # again.
         self._scripted: set[int] = set()
         self._gradient_hooks: list[torch.utils.hooks.RemovableHandle] = []
 
@@ -36,8 +37,8 @@ class ModuleCalls:
     def watched(
         self, modules: Iterable[torch.nn.Module], but_root: bool = False
     ) -> Iterator[None]:
-        """Records, within the block, calls of these modules, by their place, with all that
-        their hooks run, as a unit calls them."""
+        """Records, within the block, calls of these modules, by their place, with everything
+        that their hooks run, as a unit calls them."""
         places: dict[int, int] = {}
 
         def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -47,8 +48,8 @@ class ModuleCalls:
             of_module = functools.partial(plain, module)
             return self._call(place, module, of_module, *args, **kwargs)
 
-        # In the class: copies of a module, which libraries make of its attributes, are not
-        # the module. But where it has a call of its own, that one calls.
+        # The method is replaced in the class: copies of a module, which libraries make of its
+        # attributes, are not the module. But a module with a method of its own calls that one.
         plain: Any = torch.nn.Module._call_impl
         with contextlib.ExitStack() as undo:
             for index, module in enumerate(modules):
@@ -120,7 +121,7 @@ class ModuleCalls:
 
         if not is_alone:
             self._watch_gradients(tensors, on_input_gradient)
-        # They live no longer than without this.
+        # The tensors live no longer than without this reference.
         before = [*map(weakref.ref, tensors)]
         del tensors
         try:
@@ -138,15 +139,15 @@ class ModuleCalls:
         return out
 
     def _give_up(self, call: Call) -> None:
-        """Removes a call that an exception ends, and calls within it, where they ran nothing
-        and saved nothing. Others have no results, and are no units."""
+        """Removes a call that an exception ends, and calls within it, if they ran nothing and
+        saved nothing. Other calls have no results, and are no units."""
         log = self._log
         first = log.open_calls[-1]
         if call.start == log.now and not any(s.call >= first for s in log.saved):
             del log.calls[first:]
 
     def _refuse_open_calls(self) -> None:
-        """Lets none of the calls under way be a unit."""
+        """Excludes all open calls from being units."""
         for place in self._log.open_calls:
             self._log.calls[place].no_grad = True
 
@@ -155,7 +156,7 @@ class ModuleCalls:
         return [self._log.tensor_of(part) for part in self._log.plain(tensors)]
 
     def _watch_gradients(self, values: Any, action: Callable[[torch.Tensor], None]) -> None:
-        # Hooks of single tensors, as those of several keep gradients alive.
+        # The hooks are of single tensors: hooks of several keep gradients alive.
         for tensor in tensors_in(values):
             if tensor.requires_grad:
                 self._gradient_hooks.append(tensor.register_hook(action))
@@ -165,7 +166,7 @@ class ModuleCalls:
 def _own_call_replaced(
     module: torch.nn.Module, watched: Callable[..., Any], index: int
 ) -> Iterator[None]:
-    """Watches, within the block, the call that the module or its class has of its own."""
+    """Watches, within the block, the method of its own that the module or its class has."""
     own = vars(module)
     before = own.get(_CALL)
     own[_CALL] = functools.partial(watched, index, module, module._call_impl)
@@ -181,8 +182,10 @@ def _own_call_replaced(
 def _results(
     out: Any, args: Any, kwargs: Any, before: list[weakref.ref[torch.Tensor]]
 ) -> list[torch.Tensor]:
-    """Returns the tensors that a call returned, or has put into what it was given."""
-    known = {id(tensor()) for tensor in before}
-    put = [t for t in tensors_given(args, kwargs) if id(t) not in known]
-    results = {id(tensor): tensor for tensor in [*tensors_given(out), *tensors_in(out), *put]}
+    """Returns the tensors that a call returned, or has put into its arguments."""
+    ids_before = {id(tensor()) for tensor in before}
+    new_tensors = [t for t in tensors_given(args, kwargs) if id(t) not in ids_before]
+    results = {
+        id(tensor): tensor for tensor in [*tensors_given(out), *tensors_in(out), *new_tensors]
+    }
     return [*results.values()]

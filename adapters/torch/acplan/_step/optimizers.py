@@ -1,5 +1,5 @@
-"""Optimizers of a traced step: by name, by class, by a function, or like one that the
-user has."""
+"""Optimizers of a traced step: by name, by class, by a function, or like one that the user
+has."""
 
 import difflib
 import inspect
@@ -17,8 +17,8 @@ OptimizerLike = OptimizerFn | torch.optim.Optimizer | str | None
 
 
 class _Blockwise(torch.optim.Optimizer):
-    """The memory of bitsandbytes' AdamW (0.45), whose own kernels need a GPU: what it
-    keeps of each parameter, and nothing besides while it steps."""
+    """A stand-in for bitsandbytes' AdamW (0.45), whose own kernels need a GPU: it has the
+    memory that AdamW keeps for each parameter, and takes no other while it steps."""
 
     def __init__(self, parameters: list[torch.nn.Parameter], bits: int, is_paged: bool) -> None:
         super().__init__(parameters, {})
@@ -63,8 +63,8 @@ class _Blockwise(torch.optim.Optimizer):
         return state
 
 
-def _named(name: str, **options: Any) -> OptimizerFn:
-    # Looked up when it is used: not every PyTorch has all of them.
+def _from_torch(name: str, **options: Any) -> OptimizerFn:
+    # It is looked up when it is used: not every PyTorch has all optimizers.
     return lambda parameters: getattr(torch.optim, name)(parameters, **options)
 
 
@@ -72,27 +72,27 @@ def _blockwise(bits: int, is_paged: bool) -> OptimizerFn:
     return lambda parameters: _Blockwise(parameters, bits, is_paged)
 
 
-# With the implementation that PyTorch chooses on CUDA where the name says none.
+# If the name does not choose an implementation, PyTorch chooses it as on CUDA.
 OPTIMIZERS: Mapping[str, OptimizerFn] = {
-    "adamw": _named("AdamW"),
-    "adamw-fused": _named("AdamW", fused=True),
-    "adamw-foreach": _named("AdamW", foreach=True),
-    "adamw-for-loop": _named("AdamW", foreach=False),
-    "adamw-capturable": _named("AdamW", capturable=True),
+    "adamw": _from_torch("AdamW"),
+    "adamw-fused": _from_torch("AdamW", fused=True),
+    "adamw-foreach": _from_torch("AdamW", foreach=True),
+    "adamw-for-loop": _from_torch("AdamW", foreach=False),
+    "adamw-capturable": _from_torch("AdamW", capturable=True),
     "adamw-8bit": _blockwise(8, False),
     "paged-adamw": _blockwise(32, True),
     "paged-adamw-8bit": _blockwise(8, True),
-    "adam": _named("Adam"),
-    "adam-fused": _named("Adam", fused=True),
-    "sgd": _named("SGD", lr=1e-3),
-    "sgd-fused": _named("SGD", lr=1e-3, fused=True),
-    "momentum": _named("SGD", lr=1e-3, momentum=0.9),
-    "rmsprop": _named("RMSprop"),
-    "adagrad": _named("Adagrad"),
-    "adafactor": _named("Adafactor"),
+    "adam": _from_torch("Adam"),
+    "adam-fused": _from_torch("Adam", fused=True),
+    "sgd": _from_torch("SGD", lr=1e-3),
+    "sgd-fused": _from_torch("SGD", lr=1e-3, fused=True),
+    "momentum": _from_torch("SGD", lr=1e-3, momentum=0.9),
+    "rmsprop": _from_torch("RMSprop"),
+    "adagrad": _from_torch("Adagrad"),
+    "adafactor": _from_torch("Adafactor"),
 }
 
-# What transformers' TrainingArguments call some of them.
+# The names that transformers' TrainingArguments have for some of them.
 _ALIASES: Mapping[str, str] = {
     "adamw-torch": "adamw",
     "adamw-torch-fused": "adamw-fused",
@@ -102,23 +102,23 @@ _ALIASES: Mapping[str, str] = {
 
 
 def make_optimizer(
-    wanted: OptimizerLike,
+    optimizer: OptimizerLike,
     model: torch.nn.Module,
     fake: Callable[[Any], Any],
 ) -> torch.optim.Optimizer:
-    """Returns the optimizer of the model, whose parameters are fakes of those that a given
-    optimizer has."""
+    """Returns the optimizer of the model. The model's parameters are fakes of those that an
+    optimizer of the user's has."""
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise AcplanError("no parameter of the model requires a gradient")
-    if isinstance(wanted, torch.optim.Optimizer):
-        return optimizer_like(wanted, {id(p) for p in trained}, fake)
-    if isinstance(wanted, str):
-        wanted = named_optimizer(wanted)
-    if wanted is None:
-        wanted = OPTIMIZERS["adamw"]
-    if not callable(wanted):
-        several = isinstance(wanted, (list, tuple, dict))
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer_like(optimizer, {id(p) for p in trained}, fake)
+    if isinstance(optimizer, str):
+        optimizer = named_optimizer(optimizer)
+    if optimizer is None:
+        optimizer = OPTIMIZERS["adamw"]
+    if not callable(optimizer):
+        several = isinstance(optimizer, (list, tuple, dict))
         hint = (
             "; of several optimizers trace the step of each, with its own loss"
             if several
@@ -126,15 +126,16 @@ def make_optimizer(
         )
         raise AcplanError(
             "optimizer: expected a name, a function of the parameters, a class or a "
-            f"torch.optim.Optimizer, found {type(wanted).__name__}{hint}"
+            f"torch.optim.Optimizer, found {type(optimizer).__name__}{hint}"
         )
-    return wanted(trained)
+    return optimizer(trained)
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Returns whether its step runs forward and backward by itself, as that of LBFGS does."""
-    given = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return given is not None and given.default is inspect.Parameter.empty
+    """Returns whether an optimizer's step runs forward and backward by itself, as that of LBFGS
+    does."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def named_optimizer(name: str) -> OptimizerFn:
@@ -150,7 +151,7 @@ def named_optimizer(name: str) -> OptimizerFn:
 
 
 def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Returns what wrappers of trainers have inside."""
+    """Returns the optimizer inside the wrappers of trainers."""
     inner = getattr(optimizer, "optimizer", None)
     return _innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
@@ -158,8 +159,8 @@ def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 def optimizer_like(
     optimizer: torch.optim.Optimizer, trained: set[int], fake: Callable[[Any], Any]
 ) -> torch.optim.Optimizer:
-    """Another one of its class, with its groups and their options, as it is before its
-    first step. `trained` are the ids of the fakes that it may step."""
+    """Returns another optimizer of the same class, with the same groups and options, in the
+    state before its first step. `trained` are the ids of the fakes that it may step."""
     optimizer = _innermost(optimizer)
     groups: Sequence[dict[str, Any]] = optimizer.param_groups
     of_it = {id(p): p for group in groups for p in group["params"]}
@@ -173,15 +174,15 @@ def optimizer_like(
             "optimizer: none of its parameters is a trained one of the model: make it "
             "from the parameters of the model that is traced"
         )
-    # Not by its __init__, whose arguments nobody knows. What hides a method is bound
-    # to the original: schedulers and trainers do so with `step`.
-    kept = {
+    # It is not made by its __init__, whose arguments are not known. An attribute that hides a
+    # method is bound to the original: schedulers and trainers hide `step` so.
+    attributes = {
         name: value
         for name, value in vars(optimizer).items()
         if not callable(getattr(type(optimizer), name, None))
     }
-    made = object.__new__(type(optimizer))
-    vars(made).update(tree_map(faked, kept))
-    made.param_groups = [tree_map(faked, group) for group in groups]
-    made.state = defaultdict(dict)
-    return made
+    copy = object.__new__(type(optimizer))
+    vars(copy).update(tree_map(faked, attributes))
+    copy.param_groups = [tree_map(faked, group) for group in groups]
+    copy.state = defaultdict(dict)
+    return copy

@@ -25,19 +25,19 @@ from acplan._step.inner_passes import current_pass
 from acplan._step.records import Operator, Storage
 from acplan._step.step_log import StepLog
 
-# Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and
-# whose number differs between a forward pass and its recomputation.
+# Bookkeeping that no checkpointing policy sees (torch.utils.checkpoint), and whose number
+# differs between a forward pass and its recomputation.
 _INVISIBLE = frozenset({"aten.detach.default", "prim.device.default"})
 
 
 class Recorder(TorchDispatchMode):
-    """A mode in which `log` gets all operators that run. ModuleCalls and the hooks of
+    """A mode that logs all operators that run in `log`. ModuleCalls and the hooks of
     saved_tensors add calls and saved tensors to the log.
 
-    `device` gives operators their run-times; without one they have none.
-    `on_operator` is called after each. Where it `forgets_casts`, autocast keeps none,
-    so that every use of a weight casts it. The memory that its `kernels`, if any, allocate
-    beside their results lives while they run.
+    `device` gives operators their run-times; without one they have none. `on_operator` is
+    called after each. With `forgets_casts`, autocast keeps no casts, so that every use of a
+    weight casts it. The memory that the device `kernels`, if any, allocates beside results
+    lives while the operator runs.
     """
 
     def __init__(
@@ -76,14 +76,15 @@ class Recorder(TorchDispatchMode):
         return self._kernels is not None
 
     def add_persistent_workspace(self) -> None:
-        """Adds the memory that libraries of kernels keep, as if it were there before the
+        """Adds the memory that libraries of kernels keep, as if it had been there before the
         step."""
         if self._kernels is not None:
             size = persistent_bytes(self._kernels)
             self.log.storages.append(Storage(size, -1, True, None, "buffer"))
 
     def on_fetch(self, tensor: torch.Tensor) -> None:
-        """Logs a copy that comes from the host into its memory, beside what runs."""
+        """Logs a copy that comes from the host into its memory, beside the operators that
+        run."""
         self.log.storage_of(tensor, self.log.now)
 
     def __torch_dispatch__(
@@ -108,24 +109,24 @@ class Recorder(TorchDispatchMode):
         log, name = self.log, str(func)
         if log.is_forward and current_pass() >= 0:
             log.inner_passes.runs(log.open_calls)
-        read, results = log.plain(tensors_of(args, kwargs)), tensors_of(out)
-        written = log.plain(results)
+        read_tensors, results = log.plain(tensors_of(args, kwargs)), tensors_of(out)
+        written_tensors = log.plain(results)
         if name in _INVISIBLE:
-            log.add_results(read, written)
+            log.add_results(read_tensors, written_tensors)
             return
-        reads = sorted({log.storage_of(t) for t in read})
-        outputs = sorted({log.storage_of(t, log.now) for t in written})
-        tensors = log.add_results(read, written)
+        reads = sorted({log.storage_of(t) for t in read_tensors})
+        outputs = sorted({log.storage_of(t, log.now) for t in written_tensors})
+        tensors = log.add_results(read_tensors, written_tensors)
         mutates = log.plain(written_by(func, args, kwargs))
-        is_view = bool(written) and not mutates and set(outputs) <= set(reads)
-        is_opaque = written is not results
+        is_view = bool(written_tensors) and not mutates and set(outputs) <= set(reads)
+        is_opaque = written_tensors is not results
         if is_opaque:
             outputs, tensors, is_view = [], [], False
         if self._kernels is not None:
             self._add_workspace(workspace_bytes(func, args, kwargs, out, self._kernels))
         if is_launch(func):
-            read, written = log.plain(args[1]), mutates
-        is_free = is_view or not written or "empty" in name
+            read_tensors, written_tensors = log.plain(args[1]), mutates
+        is_free = is_view or not written_tensors or "empty" in name
         log.operators.append(
             Operator(
                 name=name,
@@ -133,7 +134,7 @@ class Recorder(TorchDispatchMode):
                 runtime_ms=0.0
                 if is_free or self._device is None
                 else self._device.runtime_ms(
-                    OperatorRun(func, args, kwargs, out), read, written
+                    OperatorRun(func, args, kwargs, out), read_tensors, written_tensors
                 ),
                 reads=reads,
                 outputs=outputs,
@@ -144,7 +145,7 @@ class Recorder(TorchDispatchMode):
                 and draws(traits_of(func), args, kwargs),
                 is_opaque=is_opaque,
                 cast_of=reads[0]
-                if log.is_forward and _is_kept_cast(name, read, written)
+                if log.is_forward and _is_kept_cast(name, read_tensors, written_tensors)
                 else None,
                 source=-1 if self._sources is None else self._sources.of_operator(),
                 statistics=log.storages_of(statistics_of(func, args, kwargs)),
@@ -164,10 +165,10 @@ class Recorder(TorchDispatchMode):
 
 
 def _is_kept_cast(
-    name: str, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
+    name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
 ) -> bool:
     return (
         name == "aten._to_copy.default"
-        and is_kept_cast(read[0])
-        and written[0].dtype in (torch.bfloat16, torch.float16)
+        and is_kept_cast(inputs[0])
+        and outputs[0].dtype in (torch.bfloat16, torch.float16)
     )

@@ -1,4 +1,4 @@
-"""The records of a step: what ran, in which memory, for whom, and what was saved."""
+"""The records of a step: operators, their memory and their calls, and saved tensors."""
 
 import dataclasses
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclasses.dataclass(eq=False)
 class Storage:
-    """A piece of memory. `born`: the operator that made it, or -1 for one from before the
+    """A piece of memory. `born`: the operator that made it, or -1 if it is from before the
     step; `freed`: how many operators had run when it was freed, or None."""
 
     bytes: int
@@ -18,7 +18,7 @@ class Storage:
 
 @dataclasses.dataclass(eq=False)
 class Tensor:
-    """A view of a storage; `base` is the tensor that it was made from, or -1."""
+    """A view of a storage; `base` is the tensor from which it was made, or -1."""
 
     storage: int
     base: int
@@ -29,7 +29,7 @@ class Tensor:
 @dataclasses.dataclass
 class Operator:
     """An operator that ran. `reads`, `outputs` and `mutates` are storages, `results` are
-    tensors; `call` is the innermost call that it ran in, or -1."""
+    tensors; `call` is the innermost call in which it ran, or -1."""
 
     name: str
     call: int
@@ -43,14 +43,14 @@ class Operator:
     is_opaque: bool
     cast_of: int | None  # the trained leaf whose cast autocast keeps until it ends
     source: int  # its line in the table of sources, or -1
-    # Running statistics that it moves on and reads nothing of.
+    # Running statistics that it updates without any other use of their values.
     statistics: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
 class Call:
-    """A call of a module, from operator `start` up to `end`; `parent` is the call around it,
-    or -1."""
+    """A call of a module, from operator `start` up to `end`; `parent` is the call around it, or
+    -1."""
 
     module: int
     parent: int

@@ -1,4 +1,4 @@
-"""A step that a recorder watches."""
+"""Runs a step that a recorder watches."""
 
 import contextlib
 import dataclasses
@@ -21,12 +21,12 @@ class Marks:
     forward_end: int
     backward_end: int
     gradients: frozenset[int]
-    # By module, before the step: its parameters' and its buffers' storages.
+    # For each module, the storages of its parameters and buffers before the step.
     own: list[tuple[list[int], list[int]]]
 
 
 def _register(recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer) -> None:
-    """What is there before the step, in an order of its own."""
+    """Logs the storages that exist before the step, in a fixed order."""
 
     log = recorder.log
 
@@ -39,15 +39,15 @@ def _register(recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer) 
         add(parameter, "parameter")
     for buffer in step.model.buffers():
         add(buffer, "buffer")
-    add((step.args, step.kwargs, step.held), "input")
+    add((step.args, step.kwargs, step.held_tensors), "input")
     for parameter in step.model.parameters():
         add(parameter.grad, "gradient")
     for state in (*optimizer.state.values(), step.states()):
         add(state, "optimizer")
     recorder.add_persistent_workspace()
     for storage in _attributes(log, step.model):
-        known = log.storages[storage]
-        known.category = known.category or "activation"
+        record = log.storages[storage]
+        record.category = record.category or "activation"
 
 
 def _attributes(log: StepLog, model: torch.nn.Module) -> Iterator[int]:
@@ -65,8 +65,8 @@ def run_step(
     optimizer: torch.optim.Optimizer,
     saved_hooks: torch.autograd.graph.saved_tensors_hooks | None = None,
 ) -> Marks:
-    """Forward, backward and optimizer step. With hooks of the recorder for what
-    autograd saves, the model must be without checkpointing."""
+    """Runs forward, backward and optimizer step. With hooks of the recorder on what autograd
+    saves, the model must be without checkpointing."""
     step.run_earlier()
     log = recorder.log
     calls = ModuleCalls(log)
@@ -95,14 +95,14 @@ def run_step(
     return Marks(forward_end, backward_end, gradients, own)
 
 
-# What their frames are in is not the step.
+# Frames of these functions are not part of the step.
 AROUND_STEPS = (Step.loss_of.__code__, run_step.__code__)
 
 
 def require_same_step(full: StepLog, scopes: StepLog) -> None:
     names = [operator.name for operator in full.operators]
-    again = [operator.name for operator in scopes.operators]
-    if names == again:
+    names_again = [operator.name for operator in scopes.operators]
+    if names == names_again:
         if len(full.storages) != len(scopes.storages):
             raise AcplanError(
                 "the model keeps more tensors from step to step, in a list say: what a "
@@ -115,8 +115,8 @@ def require_same_step(full: StepLog, scopes: StepLog) -> None:
             )
         return
     at = next(
-        (k for k, (a, b) in enumerate(zip(names, again)) if a != b),
-        min(len(names), len(again)),
+        (k for k, (a, b) in enumerate(zip(names, names_again)) if a != b),
+        min(len(names), len(names_again)),
     )
     raise AcplanError(
         "the model's step differs from one time to the next (from operator "
@@ -127,8 +127,8 @@ def require_same_step(full: StepLog, scopes: StepLog) -> None:
 def recasts_of(
     full: StepLog, step: Step, optimizer: torch.optim.Optimizer, forward_end: int
 ) -> dict[int, list[int]]:
-    """By operator: the casts before it that autocast kept from earlier, in the order
-    in which it would make them."""
+    """Returns, for each operator, the casts before it that autocast kept from earlier, in the
+    order in which they would be made."""
     casts: dict[int, int] = {}
     for k, operator in enumerate(full.operators[:forward_end]):
         if operator.cast_of is not None:
@@ -136,20 +136,20 @@ def recasts_of(
     if not casts:
         return {}
     forgetful = Recorder(forgets_casts=True)
-    again = run_step(forgetful, step, optimizer).forward_end
-    found: dict[int, list[int]] = {}
+    end = run_step(forgetful, step, optimizer).forward_end
+    recasts: dict[int, list[int]] = {}
     place = 0
-    for operator in forgetful.log.operators[:again]:
+    for operator in forgetful.log.operators[:end]:
         expected = full.operators[place]
-        kept = operator.cast_of
+        leaf = operator.cast_of
         # Storages of the step itself may have other numbers in another run of it.
-        if kept in casts and kept != expected.cast_of:
-            found.setdefault(place, []).append(casts[kept])
+        if leaf in casts and leaf != expected.cast_of:
+            recasts.setdefault(place, []).append(casts[leaf])
             continue
         if operator.name != expected.name:
             raise AcplanError(f"autocast: operator {place}: cannot follow its casts")
         place += 1
-    return found
+    return recasts
 
 
 def _own_storages(log: StepLog, module: torch.nn.Module) -> tuple[list[int], list[int]]:
@@ -158,7 +158,7 @@ def _own_storages(log: StepLog, module: torch.nn.Module) -> tuple[list[int], lis
 
 
 def timeline_of(log: StepLog) -> list[int]:
-    """Returns bytes in use while each operator runs, storages rounded up to 512."""
+    """Returns the bytes in use while each operator runs, storages rounded up to 512."""
     storages = ((s.born, s.freed, s.bytes) for s in log.storages if s.on_device)
     return live_bytes(storages, log.now)
 

@@ -1,4 +1,4 @@
-"""What autograd saves in a step: hooks that record from when to when."""
+"""Hooks that record what autograd saves in a step, and from when to when."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -16,20 +16,20 @@ _Remade = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
 
 def recording_saved(log: StepLog) -> torch.autograd.graph.saved_tensors_hooks:
-    """Returns hooks with which autograd keeps what it keeps, and the log says from when to
+    """Returns hooks with which autograd keeps what it keeps, while the log records from when to
     when."""
     return _saved_hooks(log, keeps=True)
 
 
 def dropping_saved(log: StepLog) -> torch.autograd.graph.saved_tensors_hooks:
-    """Returns hooks with which autograd keeps nothing and is given stand-ins, so that a
-    storage is freed when everything but autograd has let go of it."""
+    """Returns hooks with which autograd keeps nothing and gets stand-ins, so that a storage is
+    freed when everything except autograd has released it."""
     return _saved_hooks(log, keeps=False)
 
 
-class _Kept:
-    """The value that autograd holds in place of a tensor that it saved. A tensor that
-    consists of several is `remade` of others of their shapes."""
+class _SavedValue:
+    """The value that autograd holds in place of a tensor that it saved. A tensor that consists
+    of several is `remade` from others of their shapes."""
 
     __slots__ = ("tensor", "remade", "shapes", "saved", "__weakref__")
 
@@ -47,7 +47,7 @@ class _Kept:
 
 
 def _saved_hooks(log: StepLog, keeps: bool) -> torch.autograd.graph.saved_tensors_hooks:
-    def pack(tensor: torch.Tensor) -> _Kept:
+    def pack(tensor: torch.Tensor) -> _SavedValue:
         last = log.operators[-1].results if log.operators else []
         parts = log.plain([tensor])
         saved = [
@@ -63,20 +63,20 @@ def _saved_hooks(log: StepLog, keeps: bool) -> torch.autograd.graph.saved_tensor
         log.saved += saved
         with log.quiet():
             remade = _remade(tensor) if _needs_stand_in(tensor) else None
-        kept = _Kept(_to_keep(log, tensor, keeps), remade, parts, saved)
+        value = _SavedValue(_to_keep(log, tensor, keeps), remade, parts, saved)
 
         def on_release() -> None:
             for part in saved:
                 part.released = log.now
 
-        on_death(kept, on_release)
-        return kept
+        on_death(value, on_release)
+        return value
 
-    def unpack(kept: _Kept) -> torch.Tensor:
+    def unpack(value: _SavedValue) -> torch.Tensor:
         open_calls = log.open_calls if log.is_forward else None
-        for saved in kept.saved:
+        for saved in value.saved:
             log.inner_passes.asks(saved, log.now, open_calls)
-        return _stand_in(log, kept)
+        return _stand_in(log, value)
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
@@ -88,31 +88,31 @@ def _to_keep(log: StepLog, tensor: torch.Tensor, keeps: bool) -> torch.Tensor | 
         return None
     if not tensor.requires_grad:
         return tensor
-    # Its own graph node would hold an operator's result, and that the node.
+    # The tensor's own graph node would hold an operator's result, which holds the node.
     with log.quiet():
         return tensor.detach()
 
 
-def _stand_in(log: StepLog, kept: _Kept) -> torch.Tensor:
-    # A checkpointed tensor is let go by the backward node that unpacks it, the original only
-    # after that node. To see when, the node gets a tensor with a storage of its own, which
-    # costs nothing where tensors are fake.
-    if kept.tensor is not None and (
-        not _needs_stand_in(kept.tensor)
-        # Where the pass makes a graph, what it saves in turn is the original.
+def _stand_in(log: StepLog, saved_value: _SavedValue) -> torch.Tensor:
+    # The backward node that unpacks a checkpointed tensor releases it, but it releases the
+    # original only after it has run. To see when, the node gets a tensor with a storage of its
+    # own, which costs nothing as tensors are fake.
+    if saved_value.tensor is not None and (
+        not _needs_stand_in(saved_value.tensor)
+        # If the pass makes a graph, the tensor that it saves in turn is the original.
         or (log.is_forward and torch.is_grad_enabled())
     ):
-        for saved in kept.saved:
+        for saved in saved_value.saved:
             saved.local_end = log.now
-        return kept.tensor
+        return saved_value.tensor
     parts = [
         _part(log, shape, value, saved)
-        for (shape, value), saved in zip(kept.shapes, kept.saved)
+        for (shape, value), saved in zip(saved_value.shapes, saved_value.saved)
     ]
-    if kept.remade is None:
+    if saved_value.remade is None:
         return parts[0]
     with log.quiet(), torch.no_grad():
-        return kept.remade(parts)
+        return saved_value.remade(parts)
 
 
 def _part(log: StepLog, shape: Shape, value: torch.Tensor | None, saved: Saved) -> torch.Tensor:
@@ -121,7 +121,7 @@ def _part(log: StepLog, shape: Shape, value: torch.Tensor | None, saved: Saved) 
             shape.size, shape.stride, dtype=shape.dtype, device=shape.device
         )
     set_value(part, value)
-    # Backward reads what a conjugate is one of, without a copy.
+    # Backward reads the tensor behind a conjugate, without a copy.
     if isinstance(shape, Turned):
         shape.turn(part)
     log.stand_in(part.untyped_storage(), saved)
@@ -129,21 +129,21 @@ def _part(log: StepLog, shape: Shape, value: torch.Tensor | None, saved: Saved) 
 
 
 def _needs_stand_in(tensor: torch.Tensor) -> bool:
-    # Not a parameter, which its module holds, nor what lies on the CPU.
+    # Neither a parameter, which its module holds, nor a tensor on the CPU.
     is_parameter = tensor.is_leaf and tensor.requires_grad
     return tensor.device.type == "cuda" and not is_parameter
 
 
 def _remade(tensor: torch.Tensor) -> _Remade | None:
-    """Returns the function that makes a tensor like this one, which consists of others, of
-    others; None for one that is a single piece of memory."""
+    """Returns a function that makes a tensor like this one from others of the parts of which it
+    consists, or None if it is a single piece of memory."""
     if is_sparse(tensor):
         return functools.partial(made_of, structure_of(tensor))
     if not is_run_inside(type(tensor)):
         return None
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     inner = (getattr(tensor, name) for name in names)
-    # By their offsets jagged tensors are known to be of one shape.
+    # Jagged tensors are known to have one shape by their offsets.
     fixed = [None if part.is_floating_point() else part for part in inner]
     size, stride = tensor.size(), tensor.stride()
     unflatten = type(tensor).__tensor_unflatten__  # type: ignore[attr-defined]

@@ -59,7 +59,7 @@ _LAST = (
 )
 _FREED = "through the graph a second time"
 
-# While a step is traced, PyTorch and the model are not as others expect them.
+# While a step is traced, PyTorch and the model are not in the state that others expect.
 _ALONE = threading.RLock()
 
 
@@ -75,15 +75,15 @@ class Step:
     notes: tuple[str, ...] = ()
     beginning: Beginning | None = None
     # Tensors on the device that the functions above hold.
-    held: list[torch.Tensor] = dataclasses.field(default_factory=list)
-    # Parameters, by identity, that require a gradient before the step.
+    held_tensors: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    # The ids of parameters that require a gradient before the step.
     trained: frozenset[int] = frozenset()
 
     def loss(self) -> torch.Tensor:
-        """Returns what backward begins with."""
+        """Returns the loss from which backward begins."""
         start_of_step()
         if self.beginning is not None:
-            gc.collect()  # of values that earlier steps have left in cycles
+            gc.collect()  # values that earlier steps have left in cycles
             self.beginning.put_back()
         loss = self.loss_of(self.model, *self.args, **self.kwargs)
         return loss if self.updating is None else self.updating.scaled(loss)
@@ -93,16 +93,17 @@ class Step:
         return 1 if self.updating is None else self.updating.accumulate
 
     def run_earlier(self) -> None:
-        """The microbatches before the last one, as far as they leave gradients."""
+        """Runs the microbatches before the last one, as far as they leave gradients."""
         if self.accumulate > 1:
             self.backward(self.loss())
 
     def states(self) -> list[torch.Tensor]:
-        """Returns what the update keeps from step to step, besides the optimizer's."""
+        """Returns the tensors that the update keeps from step to step, except the
+        optimizer's."""
         return [] if self.updating is None else self.updating.states()
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
-        """All that follows the backward pass."""
+        """Runs everything that follows the backward pass."""
         if self.updating is None:
             return
         if self.beginning is None:
@@ -113,13 +114,13 @@ class Step:
             self.updating.run(self.model, optimizer)
 
     def run(self, optimizer: torch.optim.Optimizer) -> None:
-        """An iteration."""
+        """Runs an iteration."""
         self.run_earlier()
         self.backward(self.loss())
         self.update(optimizer)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """The last backward pass of a microbatch."""
+        """Runs the last backward pass of a microbatch."""
         name = "forward_fn" if self.forward_fn is not None else "the loss"
         if not loss.requires_grad:
             raise AcplanError(
@@ -142,10 +143,10 @@ class Step:
             else:
                 loss = self.forward_fn(model, *args, **kwargs)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            found = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss)
+            actual = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss)
             name = "loss_fn" if self.forward_fn is None else "forward_fn"
             hint = f"; {_LAST}" if self.forward_fn is not None and loss is None else ""
-            raise AcplanError(f"{name}: expected a scalar tensor, found {found}{hint}")
+            raise AcplanError(f"{name}: expected a scalar tensor, found {actual}{hint}")
         return loss
 
 
@@ -165,8 +166,8 @@ def default_loss(output: Any) -> Any:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """No other thread traces, or compiles: while one does, all hear that they do. Signals
-    wait for the next operator."""
+    """Keeps other threads from tracing and compiling within the block: while one does, all
+    would learn that they are traced. Signals wait for the next operator."""
     compiler = sys.modules.get("torch._dynamo.convert_frame")
     compiles = getattr(compiler, "compile_lock", contextlib.nullcontext())
     with uninterrupted(), _ALONE, compiles, _without_collections():
@@ -175,9 +176,9 @@ def alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Python collects no cycles by itself: when it would depends on all that the process
-    has made before, and with it the bytes that are live, of tensors in cycles. So these
-    stay, which is the most that a step can need of them."""
+    """Keeps Python from collecting cycles by itself within the block: the time of a collection
+    depends on all that the process has made before, and so would the bytes that are live, as
+    tensors may be in cycles. So cycles stay, which is the most memory that a step can need."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -197,12 +198,12 @@ def step_on_fakes(
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
     """Yields a training step on fake tensors, after a first one, and its optimizer.
 
-    The tensors are on a fake CUDA device of this kind. `real`: the step has real values,
-    within these limits; `tick` is called after each operator that is computed.
+    The tensors are on a fake CUDA device of this kind. `real`: the step has real values, within
+    these limits; `tick` is called after each operator that is computed.
     """
     if training.loss_fn is not None and training.forward_fn is not None:
         raise AcplanError("loss_fn: forward_fn makes the loss, give one of both")
-    # It asks for the device that is there, not for the fake one.
+    # It asks for the current device, not for the fake one.
     training = dataclasses.replace(training, autocast=autocast_of(training.autocast))
     with contextlib.closing(Following()) as session:
         while True:
@@ -228,7 +229,7 @@ def _enter_fakes(
     session: Following,
     mode: ValuedFakeTensorMode,
 ) -> Assumed:
-    """Enters all that makes a step run on fake tensors, and leave nothing behind."""
+    """Enters all contexts in which a step runs on fake tensors and leaves nothing behind."""
     watch_launches()
     assumed = Assumed()
     enter = stack.enter_context
@@ -237,8 +238,8 @@ def _enter_fakes(
     enter(_disable_current_modes())
     enter(torch.inference_mode(False))
     enter(torch.enable_grad())
-    # Autograd has no threads for the device where it ran before without one. Of other
-    # modes some switch them on.
+    # Autograd has no threads for the device if it ran before without one. Some other modes
+    # switch them on.
     enter(torch.autograd.set_multithreading_enabled(False))
     enter(without_saved_hooks())
     enter(autocast_as_it_was())
@@ -264,13 +265,13 @@ def _run_on_fakes(
         (training.loss_fn, training.forward_fn, training.step_fn, training.optimizer),
     )
     with (
-        functions.kept(),
+        functions.state_kept(),
         _faked(model, mode, training.param_dtype, beginning) as fake,
     ):
-        given = (training.args, training.kwargs)
-        held = functions.move_modules(fake)
-        inputs = copied_with(given, fake)
-        session.notes += give_defaults(model.forward, given, inputs)
+        user_inputs = (training.args, training.kwargs)
+        held_tensors = functions.move_modules(fake)
+        inputs = copied_with(user_inputs, fake)
+        session.notes += give_defaults(model.forward, user_inputs, inputs)
         optimizer = make_optimizer(training.optimizer, model, fake)
         was_training = model.training
         model.train()
@@ -284,20 +285,20 @@ def _run_on_fakes(
                 forward_fn=training.forward_fn,
                 updating=Updating(training.update, model, assumed),
                 beginning=beginning,
-                held=held,
+                held_tensors=held_tensors,
                 trained=frozenset(id(p) for p in model.parameters() if p.requires_grad),
             )
-            held += _first_run(step, optimizer, functions, fake)
+            held_tensors += _first_run(step, optimizer, functions, fake)
             notes = _notes_of_history(step, optimizer, session)
             yield dataclasses.replace(step, notes=notes), optimizer
             session.require_none_failed()
         except Exception as error:
-            # The user's code may have caught the first one.
+            # The user's code may have caught the first error.
             cause = session.first_error or error
             if not isinstance(cause, _OF_VALUES):
                 _tell(error)
                 raise
-            text = depends_on_values(cause, given, inputs)
+            text = depends_on_values(cause, user_inputs, inputs)
             if isinstance(mode, RealValuesMode) and mode.not_computed:
                 text += f"; {mode.not_computed}"
             raise DependsOnValues(text) from error
@@ -308,10 +309,10 @@ def _run_on_fakes(
 def _notes_of_history(
     step: Step, optimizer: torch.optim.Optimizer, session: Following
 ) -> tuple[str, ...]:
-    """Brings a step that has run once to where any later one begins, and returns what is
-    to be said of it."""
+    """Brings a step that has run once into the state from which any later one begins. Returns
+    the notes on it."""
     if session.has_numbers:
-        # The step before it may have left some behind.
+        # The step before may have left some numbers behind.
         step.run(optimizer)
     session.can_begin_anew = False
     session.require_none_failed()
@@ -325,21 +326,21 @@ def _first_run(
     functions: FunctionsGiven,
     fake: Callable[[Any], Any],
 ) -> list[torch.Tensor]:
-    """Runs a step, and begins again where a tensor of the functions that are given has to
-    be on the device; returns those that it has moved."""
-    moved: dict[int, torch.Tensor] = {}
+    """Runs a step, and begins again if a tensor of the user's functions must be on the device.
+    Returns the tensors that it has moved."""
+    moved_tensors: dict[int, torch.Tensor] = {}
     origins: Origins | None = None
     while True:
         try:
             with origins or contextlib.nullcontext():
                 step.run(optimizer)
-            return [*moved.values()]
+            return [*moved_tensors.values()]
         except RuntimeError as error:
             if not is_of_devices(error):
                 raise
-            met = set() if origins is None else origins.met - moved.keys()
+            met = set() if origins is None else origins.met - moved_tensors.keys()
             if functions.movable and (origins is None or met):
-                moved |= zip(met, functions.move(met, fake))
+                moved_tensors |= zip(met, functions.move(met, fake))
                 origins = Origins(functions.movable)
             elif not functions.move_devices(step.model):
                 raise AcplanError(_of_devices(error)) from error
@@ -357,7 +358,7 @@ def _of_devices(error: RuntimeError) -> str:
 
 
 def _tell(error: Exception) -> None:
-    """Raises what says of an error of PyTorch what to do."""
+    """Raises an error with a remedy for an error of PyTorch, if there is one."""
     if isinstance(error, UnsupportedOperatorException):
         raise AcplanError(
             f"{error}: PyTorch has no fake of this operator, so that what runs it "
@@ -379,18 +380,19 @@ def _faked(
     param_dtype: torch.dtype | None = None,
     beginning: Beginning | None = None,
 ) -> Iterator[Callable[[Any], Any]]:
-    """Replaces every tensor of the model by a fake one on the device."""
+    """Replaces every tensor of the model by a fake one on the device, within the block. Yields
+    the function that does so."""
     fakes: dict[int, Any] = {}
 
     def plain(value: torch.Tensor) -> torch.Tensor:
         is_cast = isinstance(value, torch.nn.Parameter) and value.is_floating_point()
         dtype = param_dtype if is_cast and param_dtype else value.dtype
         with mode, torch.no_grad():
-            made = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="cuda")
-        mode.give_value(made, value)
-        return made
+            data = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="cuda")
+        mode.give_value(data, value)
+        return data
 
-    def inside(value: Any) -> Any:
+    def from_parts(value: Any) -> Any:
         names, context = value.__tensor_flatten__()
         parts = {name: fake(getattr(value, name)) for name in names}
         unflatten = type(value).__tensor_unflatten__
@@ -401,23 +403,23 @@ def _faked(
             return value
         if id(value) not in fakes:
             if is_run_inside(type(value)):
-                made = inside(value)
+                result = from_parts(value)
             elif is_sparse(value):
-                made = fake_of_sparse(value, fake)
+                result = fake_of_sparse(value, fake)
             else:
-                made = plain(value)
+                result = plain(value)
             if isinstance(value, torch.nn.Parameter):
-                made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
+                result = torch.nn.Parameter(result, requires_grad=value.requires_grad)
                 for name, attribute in vars(value).items():
-                    vars(made).setdefault(name, fake(attribute))
+                    vars(result).setdefault(name, fake(attribute))
             else:
-                made.requires_grad_(value.requires_grad)
+                result.requires_grad_(value.requires_grad)
             if beginning is not None:
-                beginning.add(made, value)
-            fakes[id(value)] = (made, value)  # the original keeps its id
+                beginning.add(result, value)
+            fakes[id(value)] = (result, value)  # the original is held: its id stays valid
         return fakes[id(value)][0]
 
-    with state_kept(model, of_functions=False) as reached:
+    with state_kept(model, of_functions=False) as things:
         for module in model.modules():
             for values in holders_of(module):
                 for name, value in list(values.items()):
@@ -425,8 +427,8 @@ def _faked(
                         values[name] = fake(value)
         for tensor in tensors_beside(model.parameters()):
             fake(tensor)
-        # In lists, dictionaries and objects, too, where it is one of these; an optimizer
-        # that the model reaches, as a LightningModule does its trainer's, keeps its own.
-        others = {key: made for key, (made, _) in fakes.items()}
-        replace_in(not_of_optimizers(reached), others)
+        # They are replaced in lists, dictionaries and objects, too; an optimizer that the model
+        # reaches, as a LightningModule reaches its trainer's, keeps its own tensors.
+        others = {key: replacement for key, (replacement, _) in fakes.items()}
+        replace_in(not_of_optimizers(things), others)
         yield fake

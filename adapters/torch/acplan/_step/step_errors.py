@@ -1,8 +1,8 @@
-"""Exceptions of PyTorch in a step that is traced, told with the user's line.
+"""Exceptions of PyTorch in a traced step, reported with the user's line.
 
-What the model, its loss or a library raises is theirs and passes as it is. What PyTorch
-raises about an operator, or acplan about a tensor of its own, says nothing of the model: it
-becomes an AcplanError, chained from it, with the innermost line outside of both.
+An exception that the model, its loss or a library raises passes unchanged. An exception that
+PyTorch raises about an operator, or acplan about a tensor of its own, says nothing of the
+model: it becomes an AcplanError, chained from it, with the innermost line outside of both.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from acplan._base.errors import AcplanError
 from acplan._base.package import FOLDER
 from acplan._base.source_lines import file_of
 
-# With lines of their own, or no fault at all.
+# Exceptions with lines of their own, or without a fault.
 _PASSED_BY = (AcplanError, DataDependentOutputException, DynamicOutputShapeException)
 _OF_ACPLAN = os.path.join(FOLDER, "")
 _OF_TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
@@ -32,7 +32,7 @@ _NO_FORM = (
     "the operator has no form for tensors without data: register one with "
     "torch.library.register_fake"
 )
-# What the message has, and what to do about it.
+# Patterns of messages, and what to do about them.
 _WAYS_OUT = (
     (
         "same device",
@@ -60,7 +60,7 @@ _WAYS_OUT = (
     ),
     ("meta|fake", _NO_FORM),
 )
-# By what calls for it there.
+# The part of the step, by the function that calls the operator.
 _PASSES = {
     "run_step": "in the backward pass",
     "run": "in the backward pass",
@@ -73,7 +73,7 @@ _WAY_OUT = "run the step without acplan: where it fails, too, mend it; else repo
 
 
 class StepError(AcplanError):
-    """PyTorch's, of an operator of the step."""
+    """An error of PyTorch's at an operator of the step."""
 
 
 @contextlib.contextmanager
@@ -90,8 +90,8 @@ def told_with_line() -> Iterator[None]:
 
 
 def _place_of(error: Exception) -> str | None:
-    """Where the step was: at a line of the user, or in one of its passes. None where the
-    error is the user's own, or of no step."""
+    """Returns the place of the step: a line of the user, or one of the step's passes. Returns
+    None if the error is the user's own, or not of a step."""
     place, is_of_others = "", True
     traceback: TracebackType | None = error.__traceback__
     while traceback is not None:

@@ -21,8 +21,8 @@ _PLAIN = frozenset([torch.Tensor, torch._subclasses.FakeTensor])
 class StepLog:
     """All records of a step, by their numbers. Times count operators.
 
-    A storage and a tensor have a number from when they are first seen until they are freed,
-    after which others may be at their addresses. In `quiet()` nothing is logged.
+    A storage and a tensor have a number from when they are first seen until they are freed;
+    after that, others may be at their addresses. In `quiet()` nothing is logged.
     """
 
     def __init__(self) -> None:
@@ -32,14 +32,14 @@ class StepLog:
         self.calls: list[Call] = []
         self.saved: list[Saved] = []
         self.inner_passes = InnerPasses()
-        # Storages on the host that Python's own code reads, as no operator does.
+        # Storages on the host that Python's own code reads, without an operator.
         self.read_on_host: list[int] = []
         self.open_calls: list[int] = []
         self.is_forward = True
         self.is_quiet = False
         self._numbers: dict[int, int] = {}
         self._tensor_numbers: dict[int, int] = {}
-        # By storage, and by view of it: the tensor that was made last.
+        # The tensor that was made last, indexed by storage, and by view of a storage.
         self._latest: dict[Any, int] = {}
 
     @property
@@ -48,7 +48,7 @@ class StepLog:
 
     @property
     def open_call(self) -> int:
-        """Returns the innermost call that is under way, or -1."""
+        """The innermost open call, or -1."""
         return self.open_calls[-1] if self.open_calls else -1
 
     @contextlib.contextmanager
@@ -60,12 +60,13 @@ class StepLog:
             self.is_quiet = before
 
     def storage_of(self, tensor: torch.Tensor, born: int = -1) -> int:
-        """Returns the number of a tensor's storage; one not seen before was born then."""
+        """Returns the number of a tensor's storage; a new storage is noted as born at
+        `born`."""
         storage = tensor.untyped_storage()
         key = storage._cdata
-        known = self._numbers.get(key)
-        if known is not None:
-            return known
+        known_number = self._numbers.get(key)
+        if known_number is not None:
+            return known_number
         number = len(self.storages)
         entry = Storage(storage.nbytes(), born, tensor.device.type == "cuda")
         self.storages.append(entry)
@@ -80,7 +81,7 @@ class StepLog:
         return number
 
     def stand_in(self, storage: torch.UntypedStorage, saved: Saved) -> None:
-        """Takes a storage for that of a saved tensor, until it is freed."""
+        """Counts a storage as that of a saved tensor, until it is freed."""
         key = storage._cdata
         self._numbers[key] = saved.storage
 
@@ -91,12 +92,12 @@ class StepLog:
         on_death(storage, on_free)
 
     def storages_of(self, values: Any, born: int = -1) -> list[int]:
-        """Returns the numbers of all storages that values have, in ascending order."""
+        """Returns the numbers of all storages in these values, in ascending order."""
         parts = self.plain(tensors_in(values))
         return sorted({self.storage_of(part, born) for part in parts})
 
     def plain(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Returns the tensors with memory that these are, or consist of."""
+        """Returns the tensors with memory that these are, or of which they consist."""
         if all(map(_has_memory, tensors)):
             return tensors
         parts: list[torch.Tensor] = []
@@ -112,12 +113,12 @@ class StepLog:
         return parts
 
     def tensor_of(self, tensor: torch.Tensor, among: Iterable[int] = ()) -> int:
-        """Returns the number of a tensor. Autograd hands on copies of what it was given; the
-        tensor most like it, first of all among these, stands for a copy."""
+        """Returns the number of a tensor. Autograd passes copies of its tensors on; the tensor
+        most like a copy, preferably one of `among`, stands for it."""
         storage = self.storage_of(tensor)
-        known = self._tensor_numbers.get(tensor._cdata)
-        if known is not None and self.tensors[known].storage == storage:
-            return known
+        known_number = self._tensor_numbers.get(tensor._cdata)
+        if known_number is not None and self.tensors[known_number].storage == storage:
+            return known_number
         view = _view_of(tensor, storage)
         for number in among:
             if self.tensors[number].shape == view:
@@ -126,7 +127,7 @@ class StepLog:
         return number if number >= 0 else self.add_tensor(tensor, -1)
 
     def add_tensor(self, tensor: torch.Tensor, base: int) -> int:
-        """Numbers a new tensor, made from another one or from none (-1)."""
+        """Gives a new tensor a number. It is made from the tensor `base` or from none (-1)."""
         storage = self.storage_of(tensor)
         key, number = tensor._cdata, len(self.tensors)
         entry = Tensor(storage, base, _view_of(tensor, storage))
@@ -143,18 +144,18 @@ class StepLog:
         return number
 
     def add_results(
-        self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
+        self, arguments_read: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
     ) -> list[int]:
-        """Numbers the tensors that an operator of the forward pass makes."""
+        """Gives numbers to the tensors that an operator of the forward pass makes."""
         if not self.is_forward:
             return []
         bases: dict[int, int] = {}
-        for tensor in read:
+        for tensor in arguments_read:
             bases.setdefault(self.storage_of(tensor), self.tensor_of(tensor))
-        arguments = {id(tensor) for tensor in read}
+        arguments = {id(tensor) for tensor in arguments_read}
         return [
             self.add_tensor(tensor, bases.get(self.storage_of(tensor), -1))
-            for tensor in written
+            for tensor in results
             if id(tensor) not in arguments
         ]
 
@@ -171,7 +172,7 @@ class StepLog:
 
 
 def on_death(thing: Any, action: Callable[[], None]) -> None:
-    """Calls `action` when a thing is freed, unless the interpreter ends before."""
+    """Runs `action` when a thing is freed, unless the interpreter ends before."""
     weakref.finalize(thing, action).atexit = False
 
 

@@ -40,7 +40,7 @@ from acplan._step.update import StepFn
 
 _LOGGER = logging.getLogger("acplan")
 
-# Of trace(values=...).
+# The options of trace(values=...).
 VALUES = ("auto", "known", "real")
 
 
@@ -68,49 +68,50 @@ def trace(
 ) -> Trace:
     """Traces the second training step of `model(*args, **kwargs)`.
 
-    The model may be on any device, "meta" included; it is left as it was. Nothing
-    is computed: parameters, inputs and all else are fake tensors on a CUDA device.
-    Where the model checkpoints by itself, that is switched off, and said.
+    The model may be on any device, "meta" included; it is left unchanged. Nothing is computed:
+    parameters, inputs and all other tensors are fake tensors on a CUDA device. If the model
+    checkpoints by itself, that is switched off, with a warning.
 
-    loss_fn:   from the model's output to a scalar; by default the output's `loss`,
-               or the mean of its first floating-point tensor.
-    forward_fn: of the model, args and kwargs, the loss, where a trainer does more than
-               `loss_fn(model(*args, **kwargs))`; the model as a whole is then no
-               candidate for a plan.
-    param_dtype: of the parameters of floating point, where they compute in another type
-               than their own: that of fully_shard's MixedPrecisionPolicy.
-    optimizer: a name of acplan.OPTIMIZERS or of transformers' TrainingArguments; an
-               optimizer of this model, such as the one that trains it; or a class or
-               function of its parameters. By default torch.optim.AdamW, with the
-               implementation that it chooses on CUDA (foreach).
-    device:    whose kernels run, where PyTorch finds no CUDA device, and whose roofline
-               gives the run-times: a name of acplan.DEVICES; "cuda": they are
-               measured on the CUDA device that is there.
-    autocast:  of the forward pass, if any: "bf16", "fp16", a data type, or a
-               torch.autocast.
-    accumulate: the microbatches of an iteration, each of them `args` and `kwargs`. What
-               is traced is the last one, with the gradients of those before, and the
-               update; run-times are those of a microbatch, of the update its share.
-    clip_grad_norm, clip_grad_value: what gradients are clipped to, as
-               torch.nn.utils.clip_grad_norm_ and clip_grad_value_ do.
+    loss_fn:     a function of the model's output that returns a scalar; by default the output's
+                 `loss`, or the mean of its first floating-point tensor.
+    forward_fn:  a function of the model, args and kwargs that returns the loss, if a trainer
+                 does more than `loss_fn(model(*args, **kwargs))`; the model as a whole is then
+                 no candidate for a plan.
+    param_dtype: the data type of floating-point parameters if they compute in another type than
+                 their own: that of fully_shard's MixedPrecisionPolicy.
+    optimizer:   a name of acplan.OPTIMIZERS or of transformers' TrainingArguments; an optimizer
+                 of this model, such as the one that trains it; or a class or function of its
+                 parameters. By default torch.optim.AdamW, with the implementation that it
+                 chooses on CUDA (foreach).
+    device:      the device whose kernels run if PyTorch finds no CUDA device, and whose
+                 roofline gives the run-times: a name of acplan.DEVICES; "cuda": run-times are
+                 measured on the current CUDA device.
+    autocast:    the autocast of the forward pass, if any: "bf16", "fp16", a data type, or a
+                 torch.autocast.
+    accumulate:  the number of microbatches of an iteration, each of them `args` and `kwargs`.
+                 The last one is traced, with the gradients of those before, and the update;
+                 run-times are those of a microbatch, and the update's share of it.
+    clip_grad_norm, clip_grad_value: the limits to which gradients are clipped, as
+                 torch.nn.utils.clip_grad_norm_ and clip_grad_value_ do.
     grad_scaler: the loss is scaled by a torch.amp.GradScaler.
-    ema:       weights are averaged after each update, by a
-               torch.optim.swa_utils.AveragedModel: True, or the decay.
-    step_fn:   what follows the backward pass, of the model and its optimizer, in place
-               of all that: it clips, steps, and sets gradients to None.
-    workspaces: counts what the device's kernels allocate beside their results
-               (docs/workspaces.md).
-    source:    keeps of each operator the line of Python that it is from: its file, as
-               installed or from the working directory on, its number, and its function.
-    values:    "real": all that the step computes is computed on the CPU, too, from the
-               model's own weights and inputs, so that what it decides by values (rows of
-               an expert, an early exit) is as with this batch; "known": nothing is
-               computed but what follows from whole numbers, masks and constants; "auto":
-               the second one, and the first one where the step needs it and takes seconds.
-    capacity:  of rows that values select (nonzero, masks), as many times as many as with
-               this batch, or "all": a plan of such a trace holds for fewer, too.
-    progress:  shows a bar beyond two seconds, if tqdm is installed; by default where
-               somebody watches, on a terminal or in a notebook.
+    ema:         weights are averaged after each update, by a
+                 torch.optim.swa_utils.AveragedModel: True, or the decay.
+    step_fn:     a function of the model and its optimizer that does everything after the
+                 backward pass, in place of the above: it clips, steps, and sets gradients to
+                 None.
+    workspaces:  counts the memory that the device's kernels allocate beside their results
+                 (docs/workspaces.md).
+    source:      keeps for each operator the line of Python that runs it: its file, as installed
+                 or from the working directory on, its number, and its function.
+    values:      "real": everything that the step computes is computed on the CPU, too, from the
+                 model's own weights and inputs, so that its decisions by values (rows of an
+                 expert, an early exit) are those of this batch; "known": only results that
+                 follow from whole numbers, masks and constants are computed; "auto": "known",
+                 and "real" if the step needs it and takes seconds.
+    capacity:    the number of rows that values select (nonzero, masks), relative to this batch,
+                 or "all": a plan of such a trace holds for fewer rows, too.
+    progress:    shows a bar beyond two seconds, if tqdm is installed; by default if somebody
+                 watches, on a terminal or in a notebook.
     """
     training = TrainingStep(
         model, args, kwargs, loss_fn, forward_fn, param_dtype, optimizer, autocast, accumulate,
@@ -138,12 +139,12 @@ def _require_options(training: TrainingStep) -> None:
         )
     require_function(training.loss_fn, "loss_fn", "the model's output")
     require_function(training.forward_fn, "forward_fn", "the model and what it is given")
-    _ = training.update  # which refuses what it cannot be
+    _ = training.update  # refuses wrong options
 
 
 @dataclasses.dataclass(frozen=True)
 class _Recording:
-    """A step that is to be traced, and what is to be seen of it."""
+    """A step that is to be traced, and the properties that are recorded."""
 
     training: TrainingStep
     device: Device
@@ -152,7 +153,7 @@ class _Recording:
     source: bool
 
     def with_values(self, values: str) -> Trace:
-        """Returns the trace with values as `trace` has them."""
+        """Returns the trace; `values` is as in `trace`."""
         if values == "real":
             limits = Limits.of_the_machine()
             self._require_values(limits)
@@ -171,7 +172,7 @@ class _Recording:
         require_values(self.training.model, inputs, limits)
 
     def _traced_unasked(self, error: DependsOnValues) -> Trace:
-        """Traces with real values, where that takes little time and memory."""
+        """Traces with real values if that takes little time and memory."""
         limits = Limits.unasked()
         try:
             self._require_values(limits)
@@ -197,13 +198,13 @@ class _Recording:
             optimizer,
         ):
             if real is not None:
-                about = about_real_values(self.training.capacity)
-                step = dataclasses.replace(step, notes=(*step.notes, about))
+                note = about_real_values(self.training.capacity)
+                step = dataclasses.replace(step, notes=(*step.notes, note))
             return self._recorded(step, optimizer)
 
     def _recorded(self, step: Step, optimizer: torch.optim.Optimizer) -> Trace:
         kernels = self.device if self.workspaces else None
-        sources = SourceLines(around=AROUND_STEPS) if self.source else None
+        sources = SourceLines(outer_codes=AROUND_STEPS) if self.source else None
         full = Recorder(
             self.device,
             self.phase("trace: what is kept", None),
@@ -211,7 +212,7 @@ class _Recording:
             sources=sources,
         )
         marks = run_step(full, step, optimizer, recording_saved(full.log))
-        # Once more, to see when all but autograd let go of a storage.
+        # A second run shows when everything except autograd has released a storage.
         scopes = Recorder(None, self.phase("trace: until when", full.log.now), kernels=kernels)
         run_step(scopes, step, optimizer, dropping_saved(scopes.log))
         require_same_step(full.log, scopes.log)

@@ -1,4 +1,4 @@
-"""What a recorder has seen, as the data of a trace."""
+"""Turns the records of a step into the data of a trace."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -22,8 +22,9 @@ from acplan._step.step_log import StepLog
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """What was seen of a step: in full; until when all but autograd hold its storages; where
-    its passes end; and by operator, the casts that autocast kept from before it."""
+    """The records of a step: a full one; one that shows until when anything except autograd
+    holds its storages; the ends of its passes; and, by operator, the casts that autocast kept
+    from before it."""
 
     full: Recorder
     scopes: Recorder
@@ -105,8 +106,8 @@ def _storages(recorded: Recorded) -> list[dict[str, Any]]:
 
 
 def _hold_during(parts: dict[int, bool], log: StepLog, scopes: StepLog) -> None:
-    """What autograd saves in calls of which a pass is a part is there until they end, as if
-    the program held it."""
+    """Extends the life of tensors that autograd saves in calls of which a pass is a part to the
+    end of these calls, as if the program held them."""
     if not parts:
         return
     ends = held_until(log.calls, parts)
@@ -115,18 +116,18 @@ def _hold_during(parts: dict[int, bool], log: StepLog, scopes: StepLog) -> None:
         if end is None:
             continue
         until = end if saved.released is None else min(end, saved.released)
-        for of in (scopes.storages[saved.storage], scopes.tensors[saved.tensor]):
-            if of.freed is not None:
-                of.freed = max(of.freed, until)
+        for record in (scopes.storages[saved.storage], scopes.tensors[saved.tensor]):
+            if record.freed is not None:
+                record.freed = max(record.freed, until)
 
 
 def _settle(log: StepLog, marks: Marks) -> None:
-    """Fills in what the recording alone does not say."""
+    """Fills in the fields that the recording alone does not have."""
     was_saved = {saved.storage for saved in log.saved}
     for index, storage in enumerate(log.storages):
         if storage.category:
             continue
-        # Losses that make gradients in the forward pass, fused ones, hand them over.
+        # Fused losses make gradients in the forward pass and hand them over.
         is_of_forward = 0 <= storage.born < marks.forward_end
         if index in marks.gradients and not is_of_forward:
             storage.category = "gradient"
@@ -151,16 +152,17 @@ def _settle(log: StepLog, marks: Marks) -> None:
         saved.local_end = max(saved.local_end, saved.unpacked)
         if saved.released is None:
             continue
-        # A backward node that returns what it unpacked hands it on.
+        # A backward node that returns what it unpacked passes it on.
         storage = log.storages[saved.storage]
         if storage.freed is not None:
             storage.freed = max(storage.freed, saved.local_end)
 
 
 def _add_state_read(log: StepLog, marks: Marks) -> None:
-    """Adds to the inputs of each call what it reads that is no argument, and that all others
-    let go of within the step, as of attributes that are given another tensor: a unit holds
-    it until it has run again. Casts that autocast keeps are made again."""
+    """Adds to the inputs of each call the storages that it reads, that are no arguments, and
+    that everything else releases within the step, as when an attribute is set to another
+    tensor: a unit holds them until it has run again. Casts that autocast keeps are made again,
+    and are not added."""
     casts = {
         storage
         for operator in log.operators[: marks.forward_end]
@@ -185,21 +187,21 @@ def _add_state_read(log: StepLog, marks: Marks) -> None:
 
 
 def _add_statistics_written(log: StepLog, marks: Marks) -> None:
-    """Says of normalisations that they write to their running statistics, which schemas
-    leave out, where other operators read those."""
+    """Adds to the storages that normalisations write to their running statistics, which schemas
+    leave out, if other operators read these."""
     forward = log.operators[: marks.forward_end]
-    moved = {storage for operator in forward for storage in operator.statistics}
+    statistics = {storage for operator in forward for storage in operator.statistics}
     read = {
         storage
         for operator in forward
-        if moved and not operator.is_view
+        if statistics and not operator.is_view
         for storage in operator.reads
-        if storage in moved and storage not in operator.statistics
+        if storage in statistics and storage not in operator.statistics
     }
     for operator in forward:
-        written = read.intersection(operator.statistics)
-        if written:
-            operator.mutates = sorted({*operator.mutates, *written})
+        storages = read.intersection(operator.statistics)
+        if storages:
+            operator.mutates = sorted({*operator.mutates, *storages})
 
 
 def _call(call: Call) -> dict[str, Any]:

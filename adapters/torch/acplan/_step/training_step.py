@@ -1,4 +1,4 @@
-"""A model with what its training step takes, from a function of the user's."""
+"""A model with the options of its training step, from a function of the user's."""
 
 import dataclasses
 import importlib
@@ -16,13 +16,14 @@ from acplan._step.optimizers import OptimizerLike
 from acplan._step.update import StepFn, Update
 
 LossFn = Callable[[Any], torch.Tensor]
-# Returns the loss of the model and what it is given.
+# Returns the loss of the model and its arguments.
 ForwardFn = Callable[..., torch.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingStep:
-    """What acplan.trace takes; `about` is added to what a trace says of its model."""
+    """The arguments of acplan.trace; `model_facts` is added to the trace's entry on its
+    model."""
 
     model: torch.nn.Module
     args: tuple[Any, ...] = ()
@@ -40,13 +41,14 @@ class TrainingStep:
     step_fn: StepFn | None = None
     values: str = "auto"
     capacity: Capacity = 1
-    about: dict[str, Any] = dataclasses.field(default_factory=dict)
+    model_facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(
+    def from_arguments(
         cls, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> "TrainingStep":
-        """From keyword arguments that are options of the step or the model's own."""
+        """Returns the step for keyword arguments that are options of the step or the model's
+        own."""
         options = {name: kwargs[name] for name in STEP_OPTIONS if name in kwargs}
         own = {name: kwargs[name] for name in kwargs if name not in STEP_OPTIONS}
         return cls(model, args, own, **options)
@@ -61,46 +63,46 @@ class TrainingStep:
         return {name: getattr(self, name) for name in STEP_OPTIONS} | self.kwargs
 
 
-# Of a training step, what acplan.trace takes besides the model and its arguments.
+# The arguments of acplan.trace about a training step, except the model and its arguments.
 STEP_OPTIONS = tuple(
     field.name
     for field in dataclasses.fields(TrainingStep)
-    if field.name not in ("model", "args", "kwargs", "about")
+    if field.name not in ("model", "args", "kwargs", "model_facts")
 )
 
 _KEYS = ("model", "args", "kwargs", *STEP_OPTIONS)
 
 
 def step_of_factory(name: str) -> TrainingStep:
-    """Returns what the function `package.module:function` returns: a model; or a tuple of it,
-    its arguments and its keyword arguments, of which the last or both may be missing;
-    or a dict with `model` and any of args, kwargs and the options of acplan.trace that
-    say what a step is, such as loss_fn, optimizer, autocast and accumulate."""
-    made = _function(name)()
-    if isinstance(made, torch.nn.Module):
-        made = {"model": made}
-    elif isinstance(made, tuple) and 1 <= len(made) <= 3:
-        made = dict(zip(_KEYS, made))
-    if not isinstance(made, dict):
+    """Returns the step that the function `package.module:function` returns: a model; or a tuple
+    of a model, its arguments and its keyword arguments, of which the last or both may be
+    missing; or a dict with `model` and any of args, kwargs and the options of acplan.trace that
+    describe a step, such as loss_fn, optimizer, autocast and accumulate."""
+    result = _function(name)()
+    if isinstance(result, torch.nn.Module):
+        result = {"model": result}
+    elif isinstance(result, tuple) and 1 <= len(result) <= 3:
+        result = dict(zip(_KEYS, result))
+    if not isinstance(result, dict):
         raise AcplanError(
             f"{name}: expected it to return (model, args, kwargs) or a dict, found "
-            f"{type(made).__name__}"
+            f"{type(result).__name__}"
         )
-    unknown = [key for key in made if key not in _KEYS]
+    unknown = [key for key in result if key not in _KEYS]
     if unknown:
         raise AcplanError(f"{name}: expected the keys {', '.join(_KEYS)}, found {unknown[0]!r}")
-    if not isinstance(made.get("model"), torch.nn.Module):
+    if not isinstance(result.get("model"), torch.nn.Module):
         raise AcplanError(
             f"{name}: expected a torch.nn.Module as model, found "
-            f"{type(made.get('model')).__name__}"
+            f"{type(result.get('model')).__name__}"
         )
-    args, kwargs = made.get("args") or (), made.get("kwargs") or {}
+    args, kwargs = result.get("args") or (), result.get("kwargs") or {}
     if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):
         raise AcplanError(
             f"{name}: expected a tuple of arguments and a dict of keyword arguments, "
             f"found {type(args).__name__} and {type(kwargs).__name__}"
         )
-    return TrainingStep(**{**made, "args": tuple(args), "kwargs": kwargs})
+    return TrainingStep(**{**result, "args": tuple(args), "kwargs": kwargs})
 
 
 def _function(name: str) -> Callable[[], Any]:
@@ -110,14 +112,14 @@ def _function(name: str) -> Callable[[], Any]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module_name)
+        thing: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise AcplanError(f"--factory: {module_name!r}: {error}") from None
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(thing, part):
             raise AcplanError(f"--factory: {module_name!r} has no {attribute!r}")
-        found = getattr(found, part)
-    if not callable(found):
+        thing = getattr(thing, part)
+    if not callable(thing):
         raise AcplanError(f"--factory: {name!r} is no function")
-    function: Callable[[], Any] = found
+    function: Callable[[], Any] = thing
     return function

@@ -1,4 +1,4 @@
-"""What a training step does besides forward and backward: microbatches, clipping, loss
+"""The parts of a training step other than forward and backward: microbatches, clipping, loss
 scaling, the optimizer, averages of weights."""
 
 import contextlib
@@ -22,7 +22,7 @@ from acplan._base.patching import set_attribute
 from acplan._fakes.assumed_values import Assumed
 from acplan._step.optimizers import needs_closure
 
-# Of torch.optim.LBFGS, in its state: a tensor for each of so many steps.
+# Entries in the state of torch.optim.LBFGS: a tensor for each of the last steps.
 _HISTORIES = ("old_dirs", "old_stps", "ro")
 StepFn = Callable[[torch.nn.Module, torch.optim.Optimizer], object]
 
@@ -95,7 +95,7 @@ class Updating:
         self._average: AveragedModel | None = None
         if update.ema is not False:
             decay = 0.999 if update.ema is True else update.ema
-            with assumed.asked():
+            with assumed.answering():
                 self._average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
     @property
@@ -104,26 +104,26 @@ class Updating:
 
     @property
     def is_own(self) -> bool:
-        """Returns whether a function of the user's does it."""
+        """True if a function of the user's does the update."""
         return self._update.step_fn is not None
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """Returns what backward begins with."""
+        """Returns the loss from which backward begins."""
         if self.accumulate > 1:
             loss = loss / self.accumulate
         return loss if self._scaler is None else self._scaler.scale(loss)
 
     def states(self) -> list[torch.Tensor]:
-        """Returns what it keeps from step to step, besides the optimizer's."""
-        found = list(self._average.state_dict().values()) if self._average else []
+        """Returns the tensors that it keeps from step to step, except the optimizer's."""
+        values = list(self._average.state_dict().values()) if self._average else []
         if self._scaler is not None:
             # They have no public name.
-            found += [self._scaler._scale, self._scaler._growth_tracker]
-        return [value for value in found if isinstance(value, torch.Tensor)]
+            values += [self._scaler._scale, self._scaler._growth_tracker]
+        return [value for value in values if isinstance(value, torch.Tensor)]
 
     def run(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """All that follows the backward pass."""
-        with self._assumed.asked(), _told(optimizer):
+        """Runs everything that follows the backward pass."""
+        with self._assumed.answering(), _naming_the_optimizer(optimizer):
             if self._update.step_fn is not None:
                 self._update.step_fn(model, optimizer)
                 return
@@ -138,24 +138,24 @@ class Updating:
             optimizer.zero_grad()
 
     def fill_history(self, optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
-        """Makes what LBFGS keeps of earlier steps as much as it ever is, and returns what
-        the trace says of such an optimizer."""
+        """Fills LBFGS' history of earlier steps up to its largest size. Returns the notes of
+        the trace on such an optimizer."""
         if self._update.step_fn is not None or not needs_closure(optimizer):
             return ()
         groups = optimizer.param_groups
         trained = [p for group in groups for p in group["params"] if p.requires_grad]
-        given = [p.grad for p in trained]
+        gradients = [p.grad for p in trained]
         for parameter in trained:
             parameter.grad = parameter.detach().clone()
-        with self._assumed.asked(), _told(optimizer):
+        with self._assumed.answering(), _naming_the_optimizer(optimizer):
             _step(optimizer)
             for state in optimizer.state.values():
                 for name in _HISTORIES:
-                    if kept := state.get(name):
-                        missing = groups[0].get("history_size", 0) - len(kept)
-                        kept += [torch.empty_like(kept[0]) for _ in range(missing)]
+                    if history := state.get(name):
+                        missing = groups[0].get("history_size", 0) - len(history)
+                        history += [torch.empty_like(history[0]) for _ in range(missing)]
             _step(optimizer)
-        for parameter, gradient in zip(trained, given):
+        for parameter, gradient in zip(trained, gradients):
             parameter.grad = gradient
         size = sum(p.nbytes for p in trained)
         return (
@@ -178,19 +178,21 @@ class Updating:
 
 @contextlib.contextmanager
 def fakes_as_plain_tensors() -> Iterator[None]:
-    """PyTorch chooses implementations of optimizers and clipping by the type of tensors,
-    and copies a plain one to one with a storage of its own."""
+    """Lets PyTorch treat fake tensors like plain ones within the block: it chooses
+    implementations of optimizers and clipping by the type of tensors, and copies a plain tensor
+    to one with a storage of its own."""
     with contextlib.ExitStack() as stack:
         for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
             module = importlib.import_module(name)
             types = [*module._foreach_supported_types, FakeTensor]
             stack.enter_context(set_attribute(module, "_foreach_supported_types", types))
-        stack.enter_context(set_attribute(FakeTensor, "__deepcopy__", _copied))
+        stack.enter_context(set_attribute(FakeTensor, "__deepcopy__", _copy_of))
         yield
 
 
 def _step(optimizer: torch.optim.Optimizer) -> None:
-    """With gradients that are there, as if the closure of one that needs it made them."""
+    """Runs a step of the optimizer with the current gradients, as if the closure that it may
+    need had made them."""
     if not needs_closure(optimizer):
         optimizer.step()
         return
@@ -199,17 +201,18 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
     optimizer.step(lambda: loss)
 
 
-def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
-    made = tensor.detach().clone()
+def _copy_of(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
+    copy = tensor.detach().clone()
     if isinstance(tensor, torch.nn.Parameter):
-        made = torch.nn.Parameter(made, tensor.requires_grad)
-    memo[id(tensor)] = made
-    return made
+        copy = torch.nn.Parameter(copy, tensor.requires_grad)
+    memo[id(tensor)] = copy
+    return copy
 
 
 @contextlib.contextmanager
-def _told(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Errors name the optimizer, which may do what fake tensors cannot."""
+def _naming_the_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Lets errors within the block name the optimizer, which may do things that fake tensors
+    cannot."""
     try:
         yield
     except (AcplanError, DataDependentOutputException, DynamicOutputShapeException):

@@ -1,4 +1,4 @@
-"""What trainers share: a step as a trainer runs it, planned once for all ranks.
+"""The code that trainers share: a step as a trainer runs it, planned once for all ranks.
 
-It knows _apply, _step, _program, _verify. Start with trainer_step.py.
+This room knows _apply, _step, _program, _verify. Start with trainer_step.py.
 """

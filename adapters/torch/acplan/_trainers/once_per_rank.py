@@ -1,4 +1,4 @@
-"""What one rank makes, for all of them."""
+"""Results that one rank makes for all ranks."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -7,30 +7,30 @@ import torch.distributed as dist
 
 from acplan._base.errors import AcplanError
 
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
-def made_once(make: Callable[[], Made]) -> Made:
-    """Returns what `make` returns on the first rank, on every rank of torch.distributed; where
-    there is one process, just that. Its AcplanError is raised on every rank."""
+def made_once(make: Callable[[], Value]) -> Value:
+    """Returns the result of `make` on the first rank, on every rank of torch.distributed; if
+    there is one process, the result of `make`. Its AcplanError is raised on every rank."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return make()
-    made: list[Made | AcplanError | None] = [None]
+    values: list[Value | AcplanError | None] = [None]
     if dist.get_rank() == 0:
         try:
-            made[0] = make()
+            values[0] = make()
         except BaseException as error:  # Ctrl-C, too
-            # The others wait for an answer, which is this error; here it goes on as it is.
-            dist.broadcast_object_list([_told(error)])
+            # The others wait for an answer, which is this error; here it is raised unchanged.
+            dist.broadcast_object_list([_as_acplan_error(error)])
             raise
-    dist.broadcast_object_list(made)
-    if isinstance(made[0], AcplanError):
-        raise made[0]
-    assert made[0] is not None
-    return made[0]
+    dist.broadcast_object_list(values)
+    if isinstance(values[0], AcplanError):
+        raise values[0]
+    assert values[0] is not None
+    return values[0]
 
 
-def _told(error: BaseException) -> AcplanError:
+def _as_acplan_error(error: BaseException) -> AcplanError:
     if isinstance(error, AcplanError):
         return error
     return AcplanError(f"on the first rank: {type(error).__name__}: {error}")

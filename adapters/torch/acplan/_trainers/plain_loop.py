@@ -1,4 +1,4 @@
-"""acplan.auto_checkpoint: the plan of a training loop that is nobody else's."""
+"""acplan.auto_checkpoint: the plan of a training loop of the user's own."""
 
 from typing import Any
 
@@ -22,23 +22,25 @@ def auto_checkpoint(
     verify: bool = False,
     **kwargs: Any,
 ) -> torch.nn.Module:
-    """Checkpoints the model, in place, so that training it on `model(*args, **kwargs)`
-    stays within the budget and recomputes least: acplan.trace, plan and apply.
+    """Checkpoints the model, in place, so that training it on `model(*args, **kwargs)` stays
+    within the budget and recomputes least: acplan.trace, plan and apply.
 
-    budget and what acplan.plan takes besides, such as `reserve`, are for the plan;
-    device and what acplan.trace says of the step, such as loss_fn, optimizer, autocast
-    and accumulate, are for the trace; other keyword arguments are the model's.
+    budget and the options of acplan.plan, such as `reserve`, are for the plan; device and the
+    options of acplan.trace that describe the step, such as loss_fn, optimizer, autocast and
+    accumulate, are for the trace; other keyword arguments are the model's.
 
-    progress: shows a bar beyond two seconds, if tqdm is installed; by default where
-              somebody watches.
-    verify:   traces the model again with the plan, and raises AcplanError where its
-              peak is over the budget; the model is then as it was.
+    progress: shows a bar beyond two seconds, if tqdm is installed; by default if somebody
+              watches.
+    verify:   traces the model again with the plan, and raises AcplanError if its peak is over
+              the budget; the model is then unchanged.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     require_no_checkpoints(model)
     require_sayable(budget)
     traced = trace(model, *args, device=device, progress=progress, **kwargs)
-    planned = plan(traced, budget, progress=progress, **options)
+    new_plan = plan(traced, budget, progress=progress, **options)
     if verify:
-        require_within_budget(planned, verify_plan(model, planned, *args, of=traced, **kwargs))
-    return apply(model, planned)
+        require_within_budget(
+            new_plan, verify_plan(model, new_plan, *args, of=traced, **kwargs)
+        )
+    return apply(model, new_plan)

@@ -1,5 +1,5 @@
-"""What the modules for trainers share: a step as the trainer runs it, planned once, and
-applied on every rank."""
+"""The code that the modules for trainers share: a step as the trainer runs it, planned once,
+and applied on every rank."""
 
 import contextlib
 import dataclasses
@@ -30,10 +30,10 @@ _LOGGER = logging.getLogger("acplan")
 
 @dataclasses.dataclass(frozen=True)
 class TrainerStep:
-    """A step of a trainer, for acplan.trace, and what its plan is made and applied
-    with: options of acplan.plan, and the type in which parameters compute. `noting` are
-    the things, such as the trainer, that may note down what the step makes: they are
-    afterwards what they were."""
+    """A step of a trainer, for acplan.trace, and the options with which its plan is made and
+    applied: options of acplan.plan, and the type in which parameters compute. `noting` are
+    objects, such as the trainer, that may note results of the step: they are restored
+    afterwards."""
 
     model: torch.nn.Module
     inputs: Mapping[str, Any]
@@ -50,8 +50,9 @@ def checkpoint_step(
     verify: bool,
     options: Mapping[str, Any],
 ) -> Plan:
-    """Traces and plans the step on the first rank, and applies the plan on each, in
-    place. `options` are those of acplan.plan that the user gives, before the step's."""
+    """Traces and plans the step on the first rank, and applies the plan on each, in place.
+    Returns the plan. `options` are the user's options of acplan.plan, which precede the
+    step's."""
     unknown = [name for name in options if name not in PLAN_OPTIONS]
     if unknown:
         raise AcplanError(
@@ -65,46 +66,46 @@ def checkpoint_step(
         options_of_step = {**step.trace_options, **step.inputs}
         with objects_kept(*step.noting):
             traced = trace(step.model, device=device, **options_of_step)
-        found = plan(traced, budget, **{**step.plan_options, **options})
+        new_plan = plan(traced, budget, **{**step.plan_options, **options})
         if verify:
             with objects_kept(*step.noting):
-                again = verify_plan(step.model, found, of=traced, **options_of_step)
-            require_within_budget(found, again)
-        return found
+                verification = verify_plan(step.model, new_plan, of=traced, **options_of_step)
+            require_within_budget(new_plan, verification)
+        return new_plan
 
-    found = made_once(make)
-    planned = apply(step.model, found, param_dtype=step.param_dtype)
-    assert planned is step.model  # traced with forward_fn, it is no unit
-    _LOGGER.info("%s", _told(found, step.inputs))
-    return found
+    shared_plan = made_once(make)
+    planned_model = apply(step.model, shared_plan, param_dtype=step.param_dtype)
+    assert planned_model is step.model  # traced with forward_fn, it is no unit
+    _LOGGER.info("%s", _summary(shared_plan, step.inputs))
+    return shared_plan
 
 
-def _told(made: Plan, inputs: Mapping[str, Any]) -> str:
+def _summary(new_plan: Plan, inputs: Mapping[str, Any]) -> str:
     shapes = "; ".join(
-        f"{name} {' '.join(found)}"
+        f"{name} {' '.join(sizes)}"
         for name, value in inputs.items()
-        if (found := [str(list(t.shape)) for t in tensors_in(value) if t.dim() > 0])
+        if (sizes := [str(list(t.shape)) for t in tensors_in(value) if t.dim() > 0])
     )
     return (
-        f"{made.status} plan for {shapes}: peak {made.peak_bytes:,} of "
-        f"{made.budget_bytes:,} bytes (without a plan {made.baseline_peak_bytes:,}), "
-        f"{made.overhead:.2%} of the step's time is recomputed"
+        f"{new_plan.status} plan for {shapes}: peak {new_plan.peak_bytes:,} of "
+        f"{new_plan.budget_bytes:,} bytes (without a plan {new_plan.baseline_peak_bytes:,}), "
+        f"{new_plan.overhead:.2%} of the step's time is recomputed"
     )
 
 
 @contextlib.contextmanager
 def autocast_forward(model: torch.nn.Module, autocast: str | None) -> Iterator[None]:
-    """While it lasts the model runs under autocast and gives out fractions as float32,
-    as accelerate has it."""
-    chosen = autocast_of(autocast)
-    if chosen is None:
+    """Lets the model run under autocast within the block, and return fractions as float32, as
+    with accelerate."""
+    settings = autocast_of(autocast)
+    if settings is None:
         yield
         return
     original = model.forward
 
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        with chosen.context():
+        with settings.context():
             outputs = original(*args, **kwargs)
         return _in_float32(outputs)
 
@@ -126,15 +127,15 @@ def _in_float32(outputs: Any) -> Any:
 
 
 def master_bytes(model: torch.nn.Module, dtype: torch.dtype, ranks: int) -> int:
-    """Returns what a rank of fully_shard keeps in float32 and a trace with parameters of this
-    type does not have: of weights, gradients and two moments."""
+    """Returns the bytes that a rank of fully_shard keeps in float32 and that a trace with
+    parameters of this type does not have: for weights, gradients and two moments."""
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return -(-trained * max(0, 4 - dtype.itemsize) * 4 // ranks)
 
 
 def require_read_again(loader: Any) -> None:
-    """Raises AcplanError for a loader of which the batch that is planned for would be
-    lost to the training."""
+    """Raises AcplanError for a loader if the training would lose the batch that is planned
+    for."""
     parts = {"loader": loader}
     if isinstance(loader, torch.utils.data.DataLoader):  # which has workers of its own
         names = ("dataset", "sampler", "batch_sampler", "collate_fn")

@@ -1,4 +1,4 @@
 """Predictions beside a step that is traced again, and beside a real device.
 
-It knows _apply, _step, _program and what they know. Start with verify.py.
+This room knows _apply, _step, _program and what they know. Start with verify.py.
 """

@@ -1,4 +1,4 @@
-"""python -m acplan gpu-check: real training steps beside what plans say of them."""
+"""python -m acplan gpu-check: real training steps beside the predictions of plans."""
 
 import argparse
 import contextlib
@@ -33,13 +33,13 @@ from acplan._verify.verify import is_of_a_frame, simulate
 
 PLANS = ("none", "blocks", "80%", "60%", "min", "offload")
 _WARM_UPS = 2
-# Of the memory of a device, for a model without a plan.
+# The share of a device's memory that a model without a plan may use.
 _SHARE = 0.85
 
 
 @dataclasses.dataclass(frozen=True)
 class _Bench:
-    """A model, where its steps run, and how many of them are timed."""
+    """A model, the device on which its steps run, and how many of them are timed."""
 
     model: CheckedModel
     device: str
@@ -71,8 +71,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "gpu-check", help="run models with plans on the GPU, beside the predictions"
     )
-    known = ", ".join(checked_models(is_small=True))
-    parser.add_argument("--models", metavar="NAME,...", help=f"of {known}; default: all")
+    names = ", ".join(checked_models(is_small=True))
+    parser.add_argument("--models", metavar="NAME,...", help=f"of {names}; default: all")
     plans = ", ".join(PLANS).replace("%", "%%")
     parser.add_argument("--plans", metavar="NAME,...", help=f"of {plans}; default: all")
     parser.add_argument(
@@ -117,19 +117,19 @@ def _run_command(flags: argparse.Namespace) -> int:
     return 0 if good == len(rows) else 1
 
 
-def _names(flag: str, text: str | None, known: Sequence[str]) -> Sequence[str]:
+def _names(flag: str, text: str | None, choices: Sequence[str]) -> Sequence[str]:
     if text is None:
-        return known
+        return choices
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in known:
-            raise AcplanError(f"{flag}: expected names of {', '.join(known)}, found {name!r}")
+        if name not in choices:
+            raise AcplanError(f"{flag}: expected names of {', '.join(choices)}, found {name!r}")
     return list(dict.fromkeys(names))
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Returns what the results are of."""
-    found: dict[str, Any] = {
+    """Returns the facts about the machine and its software."""
+    facts: dict[str, Any] = {
         "device": platform.processor() or platform.machine(),
         "memory_bytes": None,
         "torch": torch.__version__,
@@ -138,12 +138,12 @@ def machine(device: str) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
     }
     if device == "cuda":
-        found["device"] = torch.cuda.get_device_name()
+        facts["device"] = torch.cuda.get_device_name()
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        found["memory_bytes"] = properties.total_memory
-        found["cuda"] = torch.version.cuda or torch.version.hip
-        found["cudnn"] = torch.backends.cudnn.version()
-    return found
+        facts["memory_bytes"] = properties.total_memory
+        facts["cuda"] = torch.version.cuda or torch.version.hip
+        facts["cudnn"] = torch.backends.cudnn.version()
+    return facts
 
 
 def to_data(header: dict[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def check(
     device: str,
     steps: int,
 ) -> Iterator[Row]:
-    """Yields the rows of a model. What fails is a row, not the end."""
+    """Yields the rows of a model. An error becomes a row, and does not end the check."""
     memory = math.inf
     if device == "cuda":
         memory = _SHARE * torch.cuda.get_device_properties(0).total_memory
@@ -173,11 +173,11 @@ def check(
         bench = _Bench(make(), device, steps)
         traced, batch = fitting_trace(bench.model, device, memory)
         measured = _measure(bench, None, batch)
-        again = _measure(bench, None, batch) if device == "cuda" else measured
-        base = _Baseline(traced, measured, again.losses)
+        repeat = _measure(bench, None, batch) if device == "cuda" else measured
+        base = _Baseline(traced, measured, repeat.losses)
     except Exception as error:
         for label in plans:
-            yield Row(name, label, error=_told(error))
+            yield Row(name, label, error=_text_of(error))
         return
     blank = Row(name, "", batch)
     for label in plans:
@@ -185,19 +185,19 @@ def check(
         try:
             yield _checked(row, bench, base)
         except AcplanError as error:
-            has_no_plan = error.exit_code in (3, 4)  # proven, and not
-            told = _told(error)
+            has_no_plan = error.exit_code in (3, 4)  # no plan fits, proven or not
+            text = _text_of(error)
             is_error = not has_no_plan
             yield (
-                dataclasses.replace(row, error=told)
+                dataclasses.replace(row, error=text)
                 if is_error
-                else dataclasses.replace(row, note=told)
+                else dataclasses.replace(row, note=text)
             )
         except Exception as error:
-            yield dataclasses.replace(row, error=_told(error))
+            yield dataclasses.replace(row, error=_text_of(error))
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     if isinstance(error, AcplanError):
         return " ".join(str(error).split())
     lines = str(error).strip().splitlines()
@@ -207,26 +207,26 @@ def _told(error: Exception) -> str:
 def _checked(row: Row, bench: _Bench, base: _Baseline) -> Row:
     assert row.batch is not None
     traced = base.traced
-    planned = _plan_of(row.plan, bench.model, traced, bench.device)
-    stall_ms = None if planned is None else planned.stall_ms
-    without = _steps_of(traced)
-    predicted = without if planned is None else simulate(traced, planned)
+    row_plan = _plan_of(row.plan, bench.model, traced, bench.device)
+    stall_ms = None if row_plan is None else row_plan.stall_ms
+    baseline_steps = _steps_of(traced)
+    predicted = baseline_steps if row_plan is None else simulate(traced, row_plan)
     measured = base.measured
-    if planned is not None:
-        measured = _measure(bench, planned, row.batch)
+    if row_plan is not None:
+        measured = _measure(bench, row_plan, row.batch)
     predicted_ms = math.fsum(step.runtime_ms for step in predicted) + (stall_ms or 0)
-    without_ms = math.fsum(step.runtime_ms for step in without)
-    peak = max(step.live_bytes for step in predicted) if planned else traced.peak_bytes
+    baseline_ms = math.fsum(step.runtime_ms for step in baseline_steps)
+    peak = max(step.live_bytes for step in predicted) if row_plan else traced.peak_bytes
     return dataclasses.replace(
         row,
-        budget_bytes=planned.budget_bytes if planned and planned.data else None,
+        budget_bytes=row_plan.budget_bytes if row_plan and row_plan.data else None,
         predicted_bytes=peak,
         allocated_bytes=measured.allocated_bytes,
         reserved_bytes=measured.reserved_bytes,
         predicted_ms=predicted_ms,
         stall_ms=stall_ms,
         measured_ms=measured.step_ms,
-        predicted_overhead=predicted_ms / without_ms - 1 if without_ms else None,
+        predicted_overhead=predicted_ms / baseline_ms - 1 if baseline_ms else None,
         measured_overhead=measured.step_ms / base.measured.step_ms - 1,
         operators=len(measured.operators),
         operators_differ=_difference([step.name for step in predicted], measured.operators),
@@ -251,13 +251,14 @@ def _difference(predicted: Sequence[str], measured: Sequence[str]) -> str | None
 
 
 def _losses_differ(
-    found: Sequence[float], base: Sequence[float], again: Sequence[float]
+    losses: Sequence[float], base: Sequence[float], repeat: Sequence[float]
 ) -> str | None:
-    """Bit for bit, or by no more than twice what two runs without a plan do."""
-    if list(found) == list(base):
+    """Returns the difference of losses, or None if they are equal bit for bit, or differ by at
+    most twice as much as two runs without a plan."""
+    if list(losses) == list(base):
         return None
-    noise = max(abs(a - b) for a, b in zip(base, again))
-    worst = max(abs(a - b) for a, b in zip(found, base))
+    noise = max(abs(a - b) for a, b in zip(base, repeat))
+    worst = max(abs(a - b) for a, b in zip(losses, base))
     if worst <= 2 * noise:
         return None
     return f"by {worst:.3g}; two runs without a plan by {noise:.3g}"
@@ -279,7 +280,8 @@ def _plan_of(label: str, model: CheckedModel, traced: Trace, device: str) -> Pla
 
 
 def _link_rate(device: str) -> str:
-    """Of the link to the host: of both ways the slower one, while the other is busy."""
+    """Returns the rate of the link to the host: that of the slower way, while the other is
+    busy."""
     if device == "cpu":
         return "25GB/s"
     size, copies = 1 << 28, 8
@@ -298,22 +300,22 @@ def _link_rate(device: str) -> str:
 
 
 def blocks_of(model: nn.Module) -> list[str]:
-    """Returns names of what the outermost lists of modules hold, without those that are a
-    single layer; of the root's own modules, where there are no such lists."""
+    """Returns the names of the modules in the outermost lists of modules, except single layers;
+    or of the root's own modules, if there are no such lists."""
     root = type(model).__name__
-    found: list[str] = []
+    paths: list[str] = []
     for path, module in model.named_modules():
         if not isinstance(module, (nn.ModuleList, nn.Sequential)):
             continue
-        if any(f"{path}.".startswith(f"{block}.") for block in found):
+        if any(f"{path}.".startswith(f"{block}.") for block in paths):
             continue
-        found += [
+        paths += [
             f"{path}.{name}" if path else name
             for name, part in module.named_children()
             if any(part.children())
         ]
-    found = found or [name for name, _ in model.named_children()]
-    return [f"{root}.{path}" for path in found]
+    paths = paths or [name for name, _ in model.named_children()]
+    return [f"{root}.{path}" for path in paths]
 
 
 def _on_meta(model: CheckedModel) -> nn.Module:
@@ -322,13 +324,13 @@ def _on_meta(model: CheckedModel) -> nn.Module:
 
 
 def _optimizer(parameters: Any) -> torch.optim.Optimizer:
-    # In lists, which CUDA takes by default and the CPU does not.
+    # In lists, as CUDA does by default, unlike the CPU.
     return torch.optim.AdamW(parameters, lr=1e-4, foreach=True)
 
 
 def fitting_trace(model: CheckedModel, device: str, memory: float) -> tuple[Trace, int]:
-    """Returns the trace for the largest batch, halved as often as it must be, that fits into
-    this memory without a plan."""
+    """Returns the trace for the largest batch that fits into this memory without a plan, and
+    the batch, which is halved as often as needed."""
     batch = model.batch
     while True:
         inputs: dict[str, Any] = model.inputs(batch)
@@ -352,24 +354,24 @@ def fitting_trace(model: CheckedModel, device: str, memory: float) -> tuple[Trac
 # --- Measurements
 
 
-def _measure(bench: _Bench, planned: Plan | None, batch: int) -> Measured:
+def _measure(bench: _Bench, row_plan: Plan | None, batch: int) -> Measured:
     model, device = bench.model, bench.device
     _clean(device)
     before = torch.cuda.memory_allocated() if device == "cuda" else 0
     torch.manual_seed(0)
     with torch.device(device):
-        made = model.make()
+        module = model.make()
     inputs = {name: value.to(device) for name, value in model.inputs(batch).items()}
-    made.train()
-    if planned is not None:
-        made = apply(made, planned)
-    optimizer = _optimizer([p for p in made.parameters() if p.requires_grad])
+    module.train()
+    if row_plan is not None:
+        module = apply(module, row_plan)
+    optimizer = _optimizer([p for p in module.parameters() if p.requires_grad])
     losses: list[float] = []
 
     def step() -> None:
         torch.manual_seed(len(losses))
         with _autocast(model, device):
-            loss = made(**inputs)["loss"]
+            loss = module(**inputs)["loss"]
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -378,7 +380,7 @@ def _measure(bench: _Bench, planned: Plan | None, batch: int) -> Measured:
     for _ in range(_WARM_UPS):
         step()
     torch.manual_seed(len(losses))
-    operators = _operators_of(bench, made, inputs, optimizer)
+    operators = _operators_of(bench, module, inputs, optimizer)
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -396,8 +398,8 @@ def _operators_of(
     inputs: dict[str, torch.Tensor],
     optimizer: torch.optim.Optimizer,
 ) -> tuple[str, ...]:
-    """Runs a step as in the trace, in which nothing reads the loss, and returns the names of
-    its operators."""
+    """Runs a step as in the trace, in which nothing reads the loss. Returns the names of its
+    operators."""
     recorder = Recorder()
     with recorder:
         with _autocast(bench.model, bench.device):

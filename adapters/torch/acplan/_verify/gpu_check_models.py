@@ -14,7 +14,8 @@ Inputs = dict[str, torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class CheckedModel:
-    """`inputs` are keyword arguments, on the CPU, by the size of a batch."""
+    """A model to check. `inputs` returns keyword arguments, on the CPU, for the size of a
+    batch."""
 
     make: Callable[[], nn.Module]
     inputs: Callable[[int], Inputs]
@@ -23,7 +24,8 @@ class CheckedModel:
 
 
 def checked_models(is_small: bool) -> Mapping[str, Callable[[], CheckedModel]]:
-    """By name. Those of transformers say so where it is missing."""
+    """Returns functions that make the models, by name. They raise an error if the model is one
+    of transformers and that is missing."""
     return {
         "mlp": lambda: _mlp(is_small),
         "gpt2": lambda: _gpt2(is_small),
@@ -50,13 +52,14 @@ def _transformers() -> Any:
 
 
 def _ids(vocabulary: int, length: int, **others: Any) -> Callable[[int], Inputs]:
-    """Numbers from a generator of their own, so that each run has the same."""
+    """Returns a function that draws ids from a generator of its own, so that each run has the
+    same."""
 
     def inputs(batch: int) -> Inputs:
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(vocabulary, (batch, length), generator=generator)
-        made = {name: make(batch) for name, make in others.items()}
-        return {"input_ids": ids, "labels": ids.clone(), **made}
+        extra = {name: make(batch) for name, make in others.items()}
+        return {"input_ids": ids, "labels": ids.clone(), **extra}
 
     return inputs
 
@@ -84,7 +87,7 @@ def _gpt2(is_small: bool) -> CheckedModel:
 
 
 def _llama(is_small: bool) -> CheckedModel:
-    """Llama 3.2 1B, in bfloat16."""
+    """Returns Llama 3.2 1B, in bfloat16."""
     hf = _transformers()
     config = hf.LlamaConfig(
         hidden_size=64 if is_small else 2048,
@@ -104,7 +107,7 @@ def _llama(is_small: bool) -> CheckedModel:
 
 
 def _qwen3(is_small: bool) -> CheckedModel:
-    """Qwen3 0.6B, in float32 with autocast to bfloat16."""
+    """Returns Qwen3 0.6B, in float32 with autocast to bfloat16."""
     hf = _transformers()
     config = hf.Qwen3Config(
         hidden_size=64 if is_small else 1024,
@@ -145,7 +148,7 @@ def _mixtral(is_small: bool) -> CheckedModel:
 
 
 def _bert(is_small: bool) -> CheckedModel:
-    """With the mask of ones that a tokenizer gives."""
+    """Returns BERT, with the mask of ones that a tokenizer returns."""
     hf = _transformers()
     size = {
         "num_hidden_layers": 2,
@@ -189,7 +192,7 @@ def _t5(is_small: bool) -> CheckedModel:
 
 
 def _whisper(is_small: bool) -> CheckedModel:
-    """Whisper small, in bfloat16."""
+    """Returns Whisper small, in bfloat16."""
     hf = _transformers()
     config = hf.WhisperConfig(
         d_model=48 if is_small else 768,
@@ -246,7 +249,7 @@ def _resnet(is_small: bool) -> CheckedModel:
 
 
 class _WithLoss(nn.Module):
-    """Of a model from x to something like x, the mean square."""
+    """The mean square of the output of a model that maps x to something like x."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -280,7 +283,7 @@ def _mlp(is_small: bool) -> CheckedModel:
 
 
 def _encoder(is_small: bool) -> CheckedModel:
-    """PyTorch's own transformer."""
+    """Returns PyTorch's own transformer."""
     width, depth, length = (32, 2, 16) if is_small else (768, 12, 512)
 
     def make() -> nn.Module:
@@ -315,12 +318,12 @@ class _Residual(nn.Module):
         y = x
         for norm, conv in zip(self.norms, self.convs):
             y = conv(nn.functional.silu(norm(y)))
-        skipped: torch.Tensor = self.skip(x)
-        return skipped + y
+        shortcut: torch.Tensor = self.skip(x)
+        return shortcut + y
 
 
 class _UNet(nn.Module):
-    """Three levels, as in diffusion models, with attention at the lowest."""
+    """A U-Net of three levels, as in diffusion models, with attention at the lowest."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -333,17 +336,17 @@ class _UNet(nn.Module):
         self.last = nn.Conv2d(width, 3, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y, kept = self.first(x), []
+        y, outputs = self.first(x), []
         for block in self.down:
             y = block(y)
-            kept.append(y)
+            outputs.append(y)
             y = nn.functional.avg_pool2d(y, 2)
         rows = y.flatten(2).transpose(1, 2)
         attended, _ = self.attention(rows, rows, rows, need_weights=False)
         y = y + attended.transpose(1, 2).reshape(y.shape)
         for block in self.up:
             y = nn.functional.interpolate(y, scale_factor=2.0)
-            y = block(torch.cat([y, kept.pop()], 1))
+            y = block(torch.cat([y, outputs.pop()], 1))
         out: torch.Tensor = self.last(y)
         return out
 

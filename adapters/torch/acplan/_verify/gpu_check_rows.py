@@ -7,8 +7,8 @@ from typing import Any, TextIO
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A model with a plan: what was predicted, what was measured, where they differ.
-    Or `note`, why there is no such plan; or the error that ended it."""
+    """A model with a plan: the predictions, the measurements, and where they differ. Or `note`,
+    why there is no such plan; or the error that ended it."""
 
     model: str
     plan: str
@@ -26,11 +26,11 @@ class Row:
     losses_differ: str | None = None
     note: str | None = None
     error: str | None = None
-    stall_ms: float | None = None  # of predicted_ms: it waits for the host
+    stall_ms: float | None = None  # the part of predicted_ms in which it waits for the host
 
     @property
     def memory_error(self) -> float | None:
-        """Of the predicted peak, relative to what was allocated."""
+        """The error of the predicted peak, relative to the allocated bytes."""
         if self.predicted_bytes is None or not self.allocated_bytes:
             return None
         return self.predicted_bytes / self.allocated_bytes - 1
@@ -76,28 +76,28 @@ def print_row(row: Row, to: TextIO) -> None:
     cells = [
         row.model,
         row.plan,
-        _shown(row.batch, "d"),
+        _cell(row.batch, "d"),
         _gib(row.budget_bytes),
         _gib(row.predicted_bytes),
         _gib(row.allocated_bytes) + ("!" if row.is_over_budget else ""),
-        _shown(row.memory_error, "+.1%"),
+        _cell(row.memory_error, "+.1%"),
         _gib(row.reserved_bytes),
-        _shown(row.predicted_ms, ".2f"),
-        _shown(row.measured_ms, ".2f"),
-        _shown(row.predicted_overhead, "+.1%"),
-        _shown(row.measured_overhead, "+.1%"),
+        _cell(row.predicted_ms, ".2f"),
+        _cell(row.measured_ms, ".2f"),
+        _cell(row.predicted_overhead, "+.1%"),
+        _cell(row.measured_overhead, "+.1%"),
         _verdict(row, row.operators_differ),
         _verdict(row, row.losses_differ),
     ]
     print(_line(cells), file=to, flush=True)
-    for what, told in (
+    for what, text in (
         ("error", row.error),
         ("note", row.note),
         ("operators", row.operators_differ),
         ("losses", row.losses_differ),
     ):
-        if told:
-            print(f"  {what}: {told}", file=to, flush=True)
+        if text:
+            print(f"  {what}: {text}", file=to, flush=True)
 
 
 def _verdict(row: Row, difference: str | None) -> str:
@@ -106,7 +106,7 @@ def _verdict(row: Row, difference: str | None) -> str:
     return "differ" if difference else "equal"
 
 
-def _shown(value: float | None, form: str) -> str:
+def _cell(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 

@@ -1,9 +1,9 @@
-"""python -m acplan measure-system: one's own GPU, in a file that llm-train reads.
+"""python -m acplan measure-system: the user's own GPU, in a file that `acplan train` reads.
 
-Rates are the best that were measured, unless --vendor says what the vendor does; shares
-are of those. A product's time is taken apart as the cost model puts it together: tiles of
-the result, each multiprocessor one at a time, the last wave by half. So what the model
-says of these shapes is in the median what was measured.
+Rates are the best that were measured, unless --vendor has the vendor's; shares are relative to
+these rates. A product's time is taken apart in the way in which the cost model puts it
+together: tiles of the result, each multiprocessor one at a time, the last wave by half. So the
+model's time for these shapes is, in the median, the measured time.
 """
 
 import argparse
@@ -45,15 +45,16 @@ VENDOR_KEYS = (
     "host_gbs",
     "network_gbs",
 )
-# As in costmodel/training/layer/operation_times.cc and hardware/model_constants.h.
+# These values are those of costmodel/training/layer/operation_times.cc and
+# hardware/model_constants.h.
 _TILES = ((256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.75), (64, 64, 0.55))
 _TILE_OVERHEAD = 192
 _IDLE_SHARE = 0.5
 
 
 def product_share(points: Sequence[Point], peak: float, processors: int) -> float:
-    """Returns the share of the peak with which the model's time is in the median as
-    measured."""
+    """Returns the share of the peak at which the model's time is, in the median, the measured
+    time."""
     ratios = []
     for point in points:
         rows, columns, inner = point.shape
@@ -69,24 +70,24 @@ def product_share(points: Sequence[Point], peak: float, processors: int) -> floa
 
 
 class _Numbers:
-    """The numbers of a GPU, each with where it is from."""
+    """The numbers of a GPU, each with its source."""
 
     def __init__(self, vendor: dict[str, float]) -> None:
-        self.found: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
         self._vendor = vendor
 
     def add(self, key: str, value: float, source: str) -> None:
-        self.found[key] = {"value": float(f"{value:.6g}"), "from": source}
+        self.values[key] = {"value": float(f"{value:.6g}"), "from": source}
 
     def add_rate(self, key: str, measured: float, source: str) -> float:
-        """Returns the vendor's where it was told; else what was measured."""
-        told = self._vendor.get(key)
+        """Adds a rate, the vendor's if it is given, else the measured one. Returns it."""
+        vendor_rate = self._vendor.get(key)
         self.add(
             key,
-            measured if told is None else told,
-            source if told is None else "--vendor",
+            measured if vendor_rate is None else vendor_rate,
+            source if vendor_rate is None else "--vendor",
         )
-        return measured if told is None else told
+        return measured if vendor_rate is None else vendor_rate
 
     def add_share(self, key: str, share: float, source: str) -> None:
         self.add(key, min(1.0, max(0.01, share)), source)
@@ -132,7 +133,8 @@ def find_device(device: str, name: str | None) -> Device:
 def measure(
     clock: Clock, sizes: Sizes, device: Device, ranks: Ranks, vendor: dict[str, float]
 ) -> tuple[dict[str, Any], list[Point]]:
-    """Measures the GPU; returns its numbers as a system file has them, and what ran."""
+    """Measures the GPU. Returns its numbers as a system file has them, and the points that
+    ran."""
     numbers = _Numbers(vendor)
     points = _measured_points(clock, sizes, ranks)
     numbers.add("memory_gib", device.memory_gib, "told by the device")
@@ -143,7 +145,7 @@ def measure(
     numbers.add(
         "host_factor", 1, "not measured: software's time for a launch is fitted to runs"
     )
-    return numbers.found, points.all()
+    return numbers.values, points.all()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,14 +216,15 @@ def _add_compute(numbers: _Numbers, points: _Points, multiprocessors: int) -> No
 
 
 def _add_memory(numbers: _Numbers, points: _Points) -> float:
-    """Adds the device's memory and the host's link; returns the rate of the link in GB/s."""
-    moved = [*points.copies, *points.norms]
+    """Adds the rates of the device's memory and of the host's link. Returns the rate of the
+    link in GB/s."""
+    memory_points = [*points.copies, *points.norms]
     memory = numbers.add_rate(
-        "memory_gbs", _best_rate(moved) / 1e9, "measured: the fastest copy or norm"
+        "memory_gbs", _best_rate(memory_points) / 1e9, "measured: the fastest copy or norm"
     )
     numbers.add_share(
         "memory_share",
-        _median_rate(moved) / (memory * 1e9),
+        _median_rate(memory_points) / (memory * 1e9),
         "measured: median of copies and norms",
     )
     return numbers.add_rate(
@@ -232,7 +235,8 @@ def _add_memory(numbers: _Numbers, points: _Points) -> float:
 
 
 def _add_ranks(numbers: _Numbers, points: _Points, ranks: Ranks, link: float) -> None:
-    """Adds what connects ranks; `link` in GB/s stands for what there is not."""
+    """Adds the rates between ranks; `link`, in GB/s, replaces rates that could not be
+    measured."""
     near, far = points.near, points.far
     numbers.add("nvlink_domain", ranks.near, "ranks of a node that measured")
     nvlink = numbers.add_rate(
@@ -269,7 +273,7 @@ def add_parser(commands: Any) -> None:
     """Adds the sub-command to those of `python -m acplan`."""
     parser = commands.add_parser(
         "measure-system",
-        help="measure this GPU; `acplan llm-train --system` reads the file",
+        help="measure this GPU; `acplan train show --system` reads the file",
         description="Measures products, attention, norms, copies and the host's link; under "
         "torchrun collectives too. With --device cpu small sizes, to try it.",
     )
@@ -327,7 +331,8 @@ def _vendor_number(text: str) -> tuple[str, float]:
 
 @contextlib.contextmanager
 def _ranks(device: str) -> Iterator[tuple[Ranks, bool]]:
-    """Of torchrun, whose variables say how many there are; else this process alone."""
+    """Yields the ranks of torchrun, whose variables give their number, or this process alone,
+    and whether this process is the first."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Ranks(), True

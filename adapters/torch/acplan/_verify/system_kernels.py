@@ -1,4 +1,4 @@
-"""What measure-system runs: products, attention, norms, copies, collectives."""
+"""The kernels that measure-system runs: products, attention, norms, copies, collectives."""
 
 import contextlib
 import dataclasses
@@ -12,21 +12,21 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-# Of the time of attention's forward pass, as in costmodel/training/layer/operation_times.cc:
-# 2.5 times the products at .8 of the speed.
+# The time of attention's backward pass relative to its forward pass, as in
+# costmodel/training/layer/operation_times.cc: 2.5 times the products at .8 of the speed.
 _BACKWARD_ATTENTION = 2.5 / 0.8
 _WARM_UPS = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What is measured: large on a GPU, small where only the code is tried."""
+    """The sizes that are measured: large on a GPU, small if only the code is tried."""
 
     products: tuple[tuple[int, int, int], ...]  # rows, columns, inner
     attention: tuple[tuple[int, int, int, int], ...]  # batch, heads, sequence, dim
     rows: tuple[tuple[int, int], ...]  # of a norm: tokens, hidden
-    copied: tuple[int, ...]  # bytes
-    sent: tuple[int, ...]  # bytes of a collective
+    copy_bytes: tuple[int, ...]  # bytes
+    gather_bytes: tuple[int, ...]  # bytes of a collective
 
 
 LARGE = Sizes(
@@ -41,21 +41,21 @@ LARGE = Sizes(
     ),
     attention=((1, 32, 4096, 128), (1, 32, 8192, 128), (4, 16, 2048, 128)),
     rows=((8192, 8192), (16384, 4096)),
-    copied=(1 << 28, 1 << 29),
-    sent=(1 << 26, 1 << 28),
+    copy_bytes=(1 << 28, 1 << 29),
+    gather_bytes=(1 << 26, 1 << 28),
 )
 SMALL = Sizes(
     products=((128, 128, 128), (256, 128, 64)),
     attention=((1, 2, 64, 16),),
     rows=((64, 128),),
-    copied=(1 << 16,),
-    sent=(1 << 16,),
+    copy_bytes=(1 << 16,),
+    gather_bytes=(1 << 16,),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """Something that ran: its work in FLOPs or bytes, and the median of its times."""
+    """Work that ran, in FLOPs or bytes, and the median of its times."""
 
     what: str
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ class Point:
 
 
 class Clock:
-    """Median seconds of a call on the device."""
+    """A clock of the median seconds of a call on the device."""
 
     def __init__(self, device: str, repeats: int) -> None:
         self.device = device
@@ -85,7 +85,7 @@ class Clock:
                 call()
             self._wait()
             times.append((time.perf_counter() - begin) / calls)
-        # A clock of coarse steps may say nothing at all.
+        # A clock of coarse steps may show no time at all.
         return max(statistics.median(times), 1e-9)
 
     def _wait(self) -> None:
@@ -105,7 +105,8 @@ def measure_products(clock: Clock, sizes: Sizes) -> list[Point]:
 
 
 def measure_products_fp8(clock: Clock, sizes: Sizes) -> list[Point]:
-    """Returns none where the device, or this PyTorch, has no such products."""
+    """Measures products in fp8. Returns no points if the device, or this PyTorch, has no such
+    products."""
     if clock.device != "cuda" or torch.cuda.get_device_capability() < (8, 9):
         return []
     points = []
@@ -151,7 +152,7 @@ def _attention_step(inputs: Sequence[torch.Tensor]) -> None:
 
 
 def measure_attention(clock: Clock, sizes: Sizes, backend: str | None) -> list[Point]:
-    """Forward and backward; none where PyTorch cannot run that kernel."""
+    """Measures forward and backward. Returns no points if PyTorch cannot run that kernel."""
     points = []
     for batch, heads, sequence, dim in sizes.attention:
         inputs = [
@@ -185,9 +186,9 @@ def measure_attention(clock: Clock, sizes: Sizes, backend: str | None) -> list[P
 
 
 def measure_memory(clock: Clock, sizes: Sizes) -> tuple[list[Point], list[Point]]:
-    """Copies inside of the device, and norms, by their traffic."""
+    """Measures copies inside of the device, and norms, by their traffic."""
     copies = []
-    for size in sizes.copied:
+    for size in sizes.copy_bytes:
         source = torch.zeros(size, dtype=torch.uint8, device=clock.device)
         target = torch.empty_like(source)
         seconds = clock.seconds(functools.partial(target.copy_, source), calls=4)
@@ -205,18 +206,18 @@ def measure_memory(clock: Clock, sizes: Sizes) -> tuple[list[Point], list[Point]
 
 def measure_host_link(clock: Clock, sizes: Sizes) -> list[Point]:
     points = []
-    for size in sizes.copied:
+    for size in sizes.copy_bytes:
         host = torch.empty(size, dtype=torch.uint8, pin_memory=clock.device == "cuda").fill_(1)
         near = torch.empty(size, dtype=torch.uint8, device=clock.device)
-        there = clock.seconds(functools.partial(near.copy_, host, non_blocking=True))
-        back = clock.seconds(functools.partial(host.copy_, near, non_blocking=True))
-        points.append(Point("from the host", (size,), float(size), there))
-        points.append(Point("to the host", (size,), float(size), back))
+        to_device = clock.seconds(functools.partial(near.copy_, host, non_blocking=True))
+        to_host = clock.seconds(functools.partial(host.copy_, near, non_blocking=True))
+        points.append(Point("from the host", (size,), float(size), to_device))
+        points.append(Point("to the host", (size,), float(size), to_host))
     return points
 
 
 def measure_launches(clock: Clock) -> Point:
-    """Operators that take the device less than the host."""
+    """Measures operators that take the device less time than the host."""
     x = torch.zeros(1, device=clock.device)
     return Point("launch", (1,), 1.0, clock.seconds(lambda: x.add_(1), calls=500))
 
@@ -224,14 +225,14 @@ def measure_launches(clock: Clock) -> Point:
 def measure_collectives(
     clock: Clock, sizes: Sizes, group: Any, size: int, what: str
 ) -> list[Point]:
-    """All-gathers of a group of `size` ranks, by what each rank receives."""
+    """Measures all-gathers of a group of `size` ranks, by the bytes that each rank receives."""
     if size < 2:
         return []
     points = []
-    for whole in sizes.sent:
+    for whole in sizes.gather_bytes:
         part = torch.zeros(whole // size, dtype=torch.uint8, device=clock.device)
         parts = [torch.empty_like(part) for _ in range(size)]
         seconds = clock.seconds(functools.partial(dist.all_gather, parts, part, group))
-        moved = float(part.numel() * (size - 1))
-        points.append(Point(what, (whole, size), moved, seconds))
+        received_bytes = float(part.numel() * (size - 1))
+        points.append(Point(what, (whole, size), received_bytes, seconds))
     return points

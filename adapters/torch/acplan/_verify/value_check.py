@@ -1,9 +1,9 @@
-"""The values of a step with a plan beside those without it, on real tensors.
+"""Compares the values of a step with a plan with those without it, on real tensors.
 
-Two copies of the model take the same steps from the same random states, one of them with
-the plan. Losses, gradients, buffers and what is drawn next must be the same. The copies run
-where the model is, on the CPU for most; kernels there have other names for a few operators
-than on a GPU, which the plan then recomputes.
+Two copies of the model take the same steps from the same random states, one of them with the
+plan. Losses, gradients, buffers and the next random numbers must be the same. The copies run on
+the model's device, for most models the CPU; a few operators have other names there than on a
+GPU, and the plan then recomputes them.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from acplan._step.training_step import TrainingStep
 if TYPE_CHECKING:
     from acplan._files.trace_file import Trace
 
-# Above these a step on a CPU takes long: what the trace counts of it.
+# Limits, by the numbers of the trace, above which a step on a CPU takes long.
 _MOST_BYTES = 1 << 28
 _MOST_MS = 0.5
 _MOST_OPERATORS = 4000
@@ -53,11 +53,11 @@ def is_small(trace: "Trace") -> bool:
 def compare_values(step: TrainingStep, plan: Plan) -> ValueCheck:
     """Takes steps with the plan and without it, on copies of the model.
 
-    Raises AcplanError where the model or what it is given cannot be run or copied, such as
-    one on the meta device.
+    Raises AcplanError if the model or its inputs cannot be run or copied, such as a model on
+    the meta device.
     """
-    given = tree_leaves((step.args, step.kwargs))
-    tensors = [*step.model.parameters(), *step.model.buffers(), *given]
+    inputs = tree_leaves((step.args, step.kwargs))
+    tensors = [*step.model.parameters(), *step.model.buffers(), *inputs]
     if any(isinstance(t, torch.Tensor) and t.device.type == "meta" for t in tensors):
         raise AcplanError("values: the model or what it is given is on the meta device")
     functions = (step.loss_fn, step.forward_fn)
@@ -67,16 +67,16 @@ def compare_values(step: TrainingStep, plan: Plan) -> ValueCheck:
             values = _outcome(step, plan)
             check = _compared(expected, values)
             if check.differences:
-                # What differs from one time to the next without a plan proves nothing.
-                again = _compared(expected, _outcome(step, None))
-                if again.differences:
+                # Values that differ from one time to the next without a plan prove nothing.
+                repeat = _compared(expected, _outcome(step, None))
+                if repeat.differences:
                     return ValueCheck(
-                        skipped="the step without the plan differs from one time to the "
-                        f"next, too: {again.differences[0]}"
+                        skip_reason="the step without the plan differs from one time to the "
+                        f"next, too: {repeat.differences[0]}"
                     )
         except AcplanError:
             raise
-        except Exception as error:  # of the user's code, or of PyTorch on this device
+        except Exception as error:  # raised by the user's code, or by PyTorch on this device
             raise AcplanError(
                 f"values: the step does not run where the model is: "
                 f"{type(error).__name__}: {error}"
@@ -85,7 +85,7 @@ def compare_values(step: TrainingStep, plan: Plan) -> ValueCheck:
 
 
 def _outcome(step: TrainingStep, plan: Plan | None) -> dict[str, Any]:
-    """Returns what some steps of a copy of the model leave, by name."""
+    """Returns the values that some steps of a copy of the model leave, by name."""
     _seed()
     model = copy.deepcopy(step.model).train()
     model.zero_grad(set_to_none=True)
@@ -155,7 +155,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
-    # What is no number in both is equal.
+    # A NaN in both is equal.
     return tensor.nan_to_num() if tensor.is_floating_point() else tensor
 
 
@@ -169,6 +169,7 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _tolerance(tensor: torch.Tensor) -> float:
-    """Returns what sums in another order may make of it, as kernels with threads have it."""
+    """Returns the relative difference that sums in another order may make, as in kernels with
+    threads."""
     is_rounded = tensor.is_floating_point() or tensor.is_complex()
     return 16 * torch.finfo(tensor.dtype).eps if is_rounded else 0.0

@@ -37,72 +37,77 @@ def verify(
     values: bool | str | None = None,
     **kwargs: Any,
 ) -> Verification:
-    """Predicts the plan's memory over a training step, and traces the step again with
-    the plan applied, on fake tensors: no GPU is asked.
+    """Predicts the plan's memory over a training step, and traces the step again with the plan
+    applied, on fake tensors: no GPU is used.
 
-    Arguments and options as for acplan.trace, microbatches as `of` has them; `of` is
-    the model's trace where there is one. The model comes without the plan and is left
-    so.
+    Arguments and options are those of acplan.trace, microbatches are those of `of`, which is
+    the model's trace, if there is one. The model must be without the plan, and is left so.
 
-    values: takes steps of copies of the model with the plan and without it, on real
-    tensors where the model is, and compares losses, gradients, buffers and random states
-    (`Verification.values`). By default where that takes moments. A smaller batch in
-    `args`, without `of`, makes a larger model affordable. As text it is acplan.trace's.
+    values: takes steps of copies of the model with the plan and without it, on real tensors on
+    the model's device, and compares losses, gradients, buffers and random states
+    (`Verification.values`). This is the default if it takes moments. With a smaller batch in
+    `args`, and without `of`, a larger model is affordable. A text is passed to acplan.trace.
     """
     require_module(model)
     plan = plan_given(plan)
     if isinstance(values, str):
         kwargs["values"], values = values, None
-    if of is None:
-        of = trace(model, *args, **kwargs)
-    with verifying(model, *args, of=of, **kwargs) as verified:
+    model_trace = trace(model, *args, **kwargs) if of is None else of
+    with verifying(model, *args, model_trace=model_trace, **kwargs) as verified:
         verification = verified(plan)
-    if values is False or not (values or is_small(of)):
+    if values is False or not (values or is_small(model_trace)):
         return verification
     own = {name: kwargs[name] for name in kwargs if name not in _OF_TRACES}
     try:
-        check = compare_values(TrainingStep.of(model, args, own), plan)
+        check = compare_values(TrainingStep.from_arguments(model, args, own), plan)
     except AcplanError as error:
         if values:
             raise
-        check = ValueCheck(skipped=str(error))
-    return remember(dataclasses.replace(verification, values=check), of, plan)
+        check = ValueCheck(skip_reason=str(error))
+    return remember(dataclasses.replace(verification, values=check), model_trace, plan)
 
 
-# Options of acplan.trace that say nothing of the step.
+# Options of acplan.trace that do not describe the step.
 _OF_TRACES = ("progress", "workspaces", "source", "device")
 
 
 @contextlib.contextmanager
 def verifying(
-    model: torch.nn.Module, *args: Any, of: Trace | None = None, **kwargs: Any
+    model: torch.nn.Module, *args: Any, model_trace: Trace | None = None, **kwargs: Any
 ) -> Iterator[Callable[[Plan], Verification]]:
-    """`verify` for one plan after the other, on the same fake tensors."""
-    if of is None:
-        of = trace(model, *args, **kwargs)
-    accumulate = kwargs.setdefault("accumulate", of.accumulate)
-    if accumulate != of.accumulate:
+    """Yields a function like `verify` for many plans, one after the other, on the same fake
+    tensors."""
+    if model_trace is None:
+        model_trace = trace(model, *args, **kwargs)
+    accumulate = kwargs.setdefault("accumulate", model_trace.accumulate)
+    if accumulate != model_trace.accumulate:
         raise AcplanError(
-            f"verify: accumulate is {accumulate!r}, and {of.accumulate} in the trace"
+            f"verify: accumulate is {accumulate!r}, and {model_trace.accumulate} in the trace"
         )
-    capacity = kwargs.setdefault("capacity", of.capacity)
-    if capacity != of.capacity:
-        raise AcplanError(f"verify: capacity is {capacity!r}, and {of.capacity!r} in the trace")
+    capacity = kwargs.setdefault("capacity", model_trace.capacity)
+    if capacity != model_trace.capacity:
+        raise AcplanError(
+            f"verify: capacity is {capacity!r}, and {model_trace.capacity!r} in the trace"
+        )
     for name in (*_OF_TRACES, "values"):
         kwargs.pop(name, None)
-    real = Limits.of_the_machine() if of.has_real_values else None
-    traced_for = of.data["device"]["name"]
+    real = Limits.of_the_machine() if model_trace.has_real_values else None
+    traced_for = model_trace.data["device"]["name"]
     kwargs["device"] = traced_for if traced_for in DEVICES else "a100"
     with (
-        _simulating(of) as simulated,
-        measuring(model, *args, workspaces=of.workspaces, real=real, **kwargs) as measured,
+        _simulating(model_trace) as simulated,
+        measuring(
+            model, *args, workspaces=model_trace.workspaces, real=real, **kwargs
+        ) as measured,
     ):
-        yield lambda plan: remember(Verification(simulated(plan), measured(plan)), of, plan)
+        yield lambda plan: remember(
+            Verification(simulated(plan), measured(plan)), model_trace, plan
+        )
 
 
 def measure(model: torch.nn.Module, plan: Plan, *args: Any, **kwargs: Any) -> tuple[Step, ...]:
     """Returns the operators of a training step of the model with the plan, on fake tensors;
-    options as for acplan.trace."""
+    options are those of acplan.trace."""
     with measuring(model, *args, **kwargs) as measured:
         return measured(plan)
 
@@ -116,25 +121,27 @@ def measuring(
     real: Limits | None = None,
     **kwargs: Any,
 ) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
-    """`measure` for one plan after the other: a first step runs without any. `real`: with
-    real values, within these limits."""
-    step = TrainingStep.of(model, args, kwargs)
-    on = find_device(device)
+    """Yields a function like `measure` for many plans, one after the other; a first step runs
+    without a plan. `real`: with real values, within these limits."""
+    step = TrainingStep.from_arguments(model, args, kwargs)
+    target = find_device(device)
 
     with (
         alone(),
         without_checkpointing(model, is_told=False) as plain,
-        step_on_fakes(dataclasses.replace(step, model=plain), on, real=real) as (
+        step_on_fakes(dataclasses.replace(step, model=plain), target, real=real) as (
             on_fakes,
             optimizer,
         ),
     ):
 
         def measured(plan: Plan) -> tuple[Step, ...]:
-            recorder = Recorder(on, kernels=on if workspaces else None)
-            plain.zero_grad(set_to_none=True)  # where a step with a plan failed
-            with applied(plain, plan) as planned:
-                run_step(recorder, dataclasses.replace(on_fakes, model=planned), optimizer)
+            recorder = Recorder(target, kernels=target if workspaces else None)
+            plain.zero_grad(set_to_none=True)  # in case a step with a plan failed
+            with applied(plain, plan) as planned_model:
+                run_step(
+                    recorder, dataclasses.replace(on_fakes, model=planned_model), optimizer
+                )
             return _steps(recorder.log)
 
         yield measured
@@ -152,45 +159,45 @@ def _steps(log: StepLog) -> tuple[Step, ...]:
 
 def is_of_a_frame(log: StepLog, operator: Operator) -> bool:
     # Checkpoints of older PyTorch versions begin with a tensor without elements.
-    made = [log.storages[index] for index in operator.outputs]
+    storages = [log.storages[index] for index in operator.outputs]
     return operator.name == "aten.empty.memory_format" and not any(
-        storage.bytes or storage.on_device for storage in made
+        storage.bytes or storage.on_device for storage in storages
     )
 
 
-def simulate(of: Trace, plan: Plan) -> tuple[Step, ...]:
+def simulate(model_trace: Trace, plan: Plan) -> tuple[Step, ...]:
     """Returns the operators of a training step with the plan, by `acplan simulate`."""
-    with _simulating(of) as simulated:
+    with _simulating(model_trace) as simulated:
         return simulated(plan)
 
 
 @contextlib.contextmanager
-def _simulating(of: Trace) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
-    """`simulate` for one plan after the other."""
+def _simulating(model_trace: Trace) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
+    """Yields a function like `simulate` for many plans, one after the other."""
     with question_folder() as folder:
         question = {
-            "trace": folder.add("trace", of),
+            "trace": folder.add("trace", model_trace),
             "plan": "plan",
             "timeline": "steps.csv",
         }
 
         def simulated(plan: Plan) -> tuple[Step, ...]:
-            plan.save(folder.path_of("plan"), model=of.data["model"]["name"])
+            plan.save(folder.path_of("plan"), model=model_trace.data["model"]["name"])
             folder.ask("simulate", question).require_success()
             with folder.path_of("steps.csv").open(newline="") as file:
-                return tuple(_step_of(row, of) for row in csv.DictReader(file))
+                return tuple(_step_of(row, model_trace) for row in csv.DictReader(file))
 
         yield simulated
 
 
-def _step_of(row: dict[str, str], of: Trace) -> Step:
-    runtime_ms = of.data["operators"][int(row["operator"])]["runtime_ms"]
+def _step_of(row: dict[str, str], model_trace: Trace) -> Step:
+    runtime_ms = model_trace.data["operators"][int(row["operator"])]["runtime_ms"]
     return Step(row["name"], int(row["live_bytes"]), runtime_ms)
 
 
-def require_within_budget(planned: Plan, verification: Verification) -> None:
-    """Raises AcplanError where the re-traced peak is over the plan's budget."""
-    data = planned.data
+def require_within_budget(plan: Plan, verification: Verification) -> None:
+    """Raises AcplanError if the re-traced peak is over the plan's budget."""
+    data = plan.data
     if (
         data.get("world_size", 1) != 1
         or data.get("without_states")
@@ -200,7 +207,7 @@ def require_within_budget(planned: Plan, verification: Verification) -> None:
             "verify: what is traced again is a whole step on one device, and the plan is "
             "for several ranks or leaves a part of the memory out"
         )
-    usable = planned.budget_bytes - int(data.get("reserve_bytes", 0))
+    usable = plan.budget_bytes - int(data.get("reserve_bytes", 0))
     if verification.measured_bytes > usable:
         raise AcplanError(
             f"verify: the plan peaks at {verification.measured_bytes:,} bytes, the "

@@ -8,7 +8,8 @@ from third_party.registry import ENTRIES, Entry
 
 
 def all_entries() -> dict[str, Entry]:
-    """By name; each module of this folder whose name begins with `steps` adds its own."""
+    """Returns all entries, indexed by name. Each module of this folder whose name begins with
+    `steps` adds its own."""
     folder = pathlib.Path(__file__).parent
     for module in pkgutil.iter_modules([f"{folder}"]):
         if module.name.startswith("steps"):

@@ -64,9 +64,9 @@ _ERRORS = ("Error: ", "Exception: ")
 
 
 def wrong(row: dict[str, Any]) -> str:
-    """All that did not hold, in one line; what is the same of several plans once."""
-    told = [what for _, _, what in row["plans"] if what]
-    return row["error"] or "; ".join(dict.fromkeys(told))
+    """Returns all that did not hold, in one line: what several plans have in common once."""
+    failures = [what for _, _, what in row["plans"] if what]
+    return row["error"] or "; ".join(dict.fromkeys(failures))
 
 
 def _print_counts(rows: Sequence[dict[str, Any]]) -> None:
@@ -98,10 +98,10 @@ def _row(row: dict[str, Any]) -> str:
         for overhead, is_optimal, _ in row["plans"]
     ] or ["", "", ""]
     what = wrong(row).replace("|", "\\|")
-    held = "closely" if row["tolerance"] else "yes"
+    agreement = "closely" if row["tolerance"] else "yes"
     if row["values"]:
-        held += f", values={row['values']}"
+        agreement += f", values={row['values']}"
     counts = [row["operators"], row["peak_bytes"], row["least_bytes"]]
     numbers = [f"{count:,}" if count else "" for count in counts]
-    verdict = f"**no**: {what}" if what else held
+    verdict = f"**no**: {what}" if what else agreement
     return f"| {' | '.join([row['name'], row['kind'], *numbers, *cells, verdict])} |"

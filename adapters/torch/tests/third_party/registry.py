@@ -28,8 +28,8 @@ class Entry:
     def key(self) -> str:
         return f"{self.package}: {self.name}"
 
-    def made(self) -> TrainingStep:
-        """The step, with the same weights and inputs each time."""
+    def new_step(self) -> TrainingStep:
+        """Makes the step, with the same weights and inputs each time."""
         seed()
         return self.make()
 
@@ -62,7 +62,7 @@ def entry(package: str, *modules: str) -> Callable[[Make], Make]:
 
 
 def own(loss: Tensor) -> Tensor:
-    """The output itself, where that is the loss."""
+    """Returns the output itself, for models that return their loss."""
     return loss
 
 
@@ -79,7 +79,7 @@ def words(batch: int = 2, length: int = 16, vocabulary: int = 64) -> Tensor:
 
 
 def classifying(model: torch.nn.Module, *args: Any, count: int = 10) -> TrainingStep:
-    """A step of a classifier: cross entropy of the logits of what it is given."""
+    """Returns a step of a classifier, whose loss is the cross entropy of its logits."""
     labels = classes(len(args[0]), count)
 
     def loss(model: torch.nn.Module, *args: Any) -> Tensor:

@@ -54,17 +54,17 @@ def tokenizer() -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    known = {word: k for k, word in enumerate(_VOCABULARY)}
-    made = Tokenizer(models.WordLevel(known, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    found = PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", bos_token="<s>",
+    vocabulary = {word: k for k, word in enumerate(_VOCABULARY)}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    result = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]", bos_token="<s>",
         eos_token="</s>", cls_token="[CLS]", sep_token="[SEP]",
     )  # fmt: skip
-    found.chat_template = (
+    result.chat_template = (
         "{% for m in messages %}{{ m['role'] }} : {{ m['content'] }} </s> {% endfor %}"
     )
-    return found
+    return result
 
 
 def small(**options: Any) -> dict[str, Any]:

@@ -50,7 +50,7 @@ for _name, _make in {
 
 
 def _quantised(kind: str) -> Any:
-    """The small model, its layers quantised by bitsandbytes."""
+    """Returns the small model, its layers quantised by bitsandbytes."""
     import bitsandbytes as bnb
 
     model = small_llama(hidden_size=64, intermediate_size=128)
@@ -60,16 +60,16 @@ def _quantised(kind: str) -> Any:
                 continue
             shape = (child.in_features, child.out_features)
             if kind == "8bit":
-                made = bnb.nn.Linear8bitLt(*shape, bias=False, has_fp16_weights=False)
-                made.weight = bnb.nn.Int8Params(child.weight.data, requires_grad=False)
+                layer = bnb.nn.Linear8bitLt(*shape, bias=False, has_fp16_weights=False)
+                layer.weight = bnb.nn.Int8Params(child.weight.data, requires_grad=False)
             else:
-                made = bnb.nn.Linear4bit(
+                layer = bnb.nn.Linear4bit(
                     *shape, bias=False, compute_dtype=torch.float32, quant_type="nf4"
                 )
-                made.weight = bnb.nn.Params4bit(
+                layer.weight = bnb.nn.Params4bit(
                     child.weight.data, requires_grad=False, quant_type="nf4"
                 )
-            setattr(module, name, made.to("cpu"))
+            setattr(module, name, layer.to("cpu"))
     model.is_loaded_in_8bit = kind == "8bit"
     model.is_loaded_in_4bit = kind == "4bit"
     return model

@@ -153,13 +153,15 @@ def equivariant_convolution() -> TrainingStep:
             self.mix = o3.Linear(inner, inner)
 
         def forward(self, x: Tensor, pos: Tensor, edges: Tensor) -> Tensor:
-            along = pos[edges[0]] - pos[edges[1]]
-            y = o3.spherical_harmonics(self.edges, along, True, "component")
+            differences = pos[edges[0]] - pos[edges[1]]
+            y = o3.spherical_harmonics(self.edges, differences, True, "component")
             radii = torch.exp(
-                -(along.norm(dim=1, keepdim=True) - torch.arange(8.0, device=x.device)).square()
+                -(
+                    differences.norm(dim=1, keepdim=True) - torch.arange(8.0, device=x.device)
+                ).square()
             )
-            sent = self.product(self.mix(x)[edges[0]], y, self.radial(radii))
-            return x + torch.zeros_like(x).index_add(0, edges[1], sent)
+            messages = self.product(self.mix(x)[edges[0]], y, self.radial(radii))
+            return x + torch.zeros_like(x).index_add(0, edges[1], messages)
 
     class Net(nn.Module):
         def __init__(self) -> None:

@@ -66,8 +66,8 @@ def homography_by_warping() -> TrainingStep:
             corners = torch.tensor(
                 [[0.0, 0.0], [31.0, 0.0], [31.0, 31.0], [0.0, 31.0]], device=a.device
             ).expand(len(a), 4, 2)
-            found = kornia.geometry.get_perspective_transform(corners, corners + shift)
-            return F.l1_loss(kornia.geometry.warp_perspective(a, found, (32, 32)), b)
+            transform = kornia.geometry.get_perspective_transform(corners, corners + shift)
+            return F.l1_loss(kornia.geometry.warp_perspective(a, transform, (32, 32)), b)
 
     return TrainingStep(Net(), (images(2, 32), images(2, 32)), loss_fn=lambda loss: loss)
 
@@ -140,10 +140,10 @@ def _lightly(loss: Callable[[Any], Any], paired: bool = True) -> TrainingStep:
     body = timm.create_model("test_resnet", num_classes=16)
     criterion = loss(lightly.loss)
 
-    def of(model: nn.Module, a: Tensor, b: Tensor) -> Tensor:
+    def pair_loss(model: nn.Module, a: Tensor, b: Tensor) -> Tensor:
         return criterion(model(a), model(b))
 
-    return TrainingStep(body, (images(4, 32), images(4, 32)), forward_fn=of)
+    return TrainingStep(body, (images(4, 32), images(4, 32)), forward_fn=pair_loss)
 
 
 for _name, _loss in {
@@ -183,9 +183,9 @@ def dino_loss_and_momentum_teacher() -> TrainingStep:
     def loss(both: Any, a: Tensor, b: Tensor) -> Tensor:
         update_momentum(both["student"], both["teacher"], m=0.9)
         with torch.no_grad():
-            told = [both["teacher"](a), both["teacher"](b)]
-        said = [both["student"](a), both["student"](b)]
-        return both["criterion"](told, said, epoch=1)
+            targets = [both["teacher"](a), both["teacher"](b)]
+        predictions = [both["student"](a), both["student"](b)]
+        return both["criterion"](targets, predictions, epoch=1)
 
     return TrainingStep(both, (images(4, 32), images(4, 32)), forward_fn=loss)
 

@@ -97,9 +97,9 @@ def _quantised(make: Callable[[Any], nn.Module]) -> TrainingStep:
             self.book = make(v)
 
         def forward(self, x: Tensor) -> Tensor:
-            found = self.book(self.encoder(x))
-            loss = found[2].sum() if len(found) > 2 else 0.0
-            return F.mse_loss(self.decoder(found[0]), x) + loss
+            quantised = self.book(self.encoder(x))
+            loss = quantised[2].sum() if len(quantised) > 2 else 0.0
+            return F.mse_loss(self.decoder(quantised[0]), x) + loss
 
     return TrainingStep(Net(), (torch.randn(2, 12, 8),), loss_fn=own)
 
@@ -165,8 +165,8 @@ def implicit_picture() -> TrainingStep:
 
     def loss(model: nn.Module, x: Tensor, grad: Tensor) -> Tensor:
         x = x.detach().requires_grad_()
-        (found,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
-        return F.mse_loss(found, grad)
+        (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return F.mse_loss(gradient, grad)
 
     return TrainingStep(model, (torch.rand(16, 2), torch.rand(16, 2)), forward_fn=loss)
 

@@ -130,10 +130,10 @@ def deep_equilibrium() -> TrainingStep:
             self.deq = get_deq(f_solver="fixed_point_iter", f_max_iter=8, b_max_iter=8)
 
         def forward(self, x: Tensor) -> Tensor:
-            found, _ = self.deq(
+            states, _ = self.deq(
                 lambda z: torch.tanh(self.inner(z) + self.outer(x)), torch.zeros_like(x)
             )
-            return found[-1]
+            return states[-1]
 
     return TrainingStep(Net(), (torch.randn(4, 8),))
 
@@ -185,8 +185,10 @@ def controlled_equation() -> TrainingStep:
                 adjoint=False, method="rk4", options={"step_size": 0.5},
             )[:, -1]  # fmt: skip
 
-    known = torchcde.hermite_cubic_coefficients_with_backward_differences(torch.randn(2, 6, 3))
-    return TrainingStep(Net(), (known,))
+    coefficients = torchcde.hermite_cubic_coefficients_with_backward_differences(
+        torch.randn(2, 6, 3)
+    )
+    return TrainingStep(Net(), (coefficients,))
 
 
 @entry("ncps", "ncps.torch")
@@ -339,8 +341,8 @@ def variational_autoencoder() -> TrainingStep:
 
     def loss(net: Any, x: Tensor) -> Tensor:
         pyro.clear_param_store()
-        found: Tensor = Trace_ELBO().differentiable_loss(net.model, net.guide, x)
-        return found
+        value: Tensor = Trace_ELBO().differentiable_loss(net.model, net.guide, x)
+        return value
 
     return TrainingStep(Net(), (torch.randn(4, 8),), forward_fn=loss)
 

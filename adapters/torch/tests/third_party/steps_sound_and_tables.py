@@ -400,8 +400,13 @@ def clipped_ppo_loss() -> TrainingStep:
         model.tensor_keys.value_target,
     )
 
-    def loss(model: Any, seen: Tensor, action: Tensor, old: Tensor, gain: Tensor) -> Tensor:
-        data = dict(zip(names, (old, gain, gain))) | {"observation": seen, "action": action}
+    def loss(
+        model: Any, observation: Tensor, action: Tensor, old: Tensor, gain: Tensor
+    ) -> Tensor:
+        data = dict(zip(names, (old, gain, gain))) | {
+            "observation": observation,
+            "action": action,
+        }
         out = model(TensorDict(data, batch_size=[8]))
         return out["loss_objective"] + out["loss_critic"] + out["loss_entropy"]
 
@@ -420,11 +425,11 @@ def maml() -> TrainingStep:
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         inner = torchopt.MetaSGD(model, lr=0.1)
-        kept = torchopt.extract_state_dict(model, by="reference")
+        state = torchopt.extract_state_dict(model, by="reference")
         inner.step(F.mse_loss(model(x), y))
-        found = F.mse_loss(model(x), y)
-        torchopt.recover_state_dict(model, kept)
-        return found
+        value = F.mse_loss(model(x), y)
+        torchopt.recover_state_dict(model, state)
+        return value
 
     return TrainingStep(model, (torch.randn(8, 4), torch.randn(8, 1)), forward_fn=loss)
 
@@ -476,7 +481,7 @@ def moving_average_of_a_model() -> TrainingStep:
 
     def loss(model: Any, x: Tensor) -> Tensor:
         with torch.no_grad():
-            told = model(x)
-        return F.mse_loss(model.online_model(x), told + 1)
+            average = model(x)
+        return F.mse_loss(model.online_model(x), average + 1)
 
     return TrainingStep(model, (torch.randn(4, 8),), forward_fn=loss, step_fn=update)

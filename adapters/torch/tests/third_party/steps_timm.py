@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from acplan._step.training_step import TrainingStep
 from third_party.registry import add, classes, classifying, entry, images
 
-# By name, what the model is made with.
+# Indexed by the name of the entry: the options that the model is made with.
 _TIMM: dict[str, dict[str, Any]] = {
     "resnet with drop path and drop block": {
         "name": "test_resnet", "drop_path_rate": 0.2, "drop_block_rate": 0.1

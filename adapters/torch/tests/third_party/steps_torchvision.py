@@ -71,7 +71,7 @@ def _maxvit() -> TrainingStep:
 
 
 def _boxes(masks: bool = False, keypoints: bool = False) -> list[dict[str, Tensor]]:
-    found = []
+    targets = []
     for corner in (4.0, 20.0):
         target = {
             "boxes": torch.tensor(
@@ -86,8 +86,8 @@ def _boxes(masks: bool = False, keypoints: bool = False) -> list[dict[str, Tenso
         if keypoints:
             target["labels"] = torch.tensor([1, 1])
             target["keypoints"] = torch.tensor([[[25.0, 25.0, 1.0]] * 17] * 2)
-        found.append(target)
-    return found
+        targets.append(target)
+    return targets
 
 
 def _detector(make: Callable[[Any], nn.Module], **targets: bool) -> TrainingStep:

@@ -21,7 +21,7 @@ _TEXTS = [{"text": "the cat sat on the mat ."}, {"text": "a dog ran on the red l
 
 
 def _trainer(kind: str, rows: list[dict[str, Any]], model: Any = None, **options: Any) -> Any:
-    """A trainer of TRL with small models and these rows."""
+    """Returns a trainer of TRL with small models and these rows."""
     import datasets
     import trl
 
@@ -47,16 +47,16 @@ def _trainer(kind: str, rows: list[dict[str, Any]], model: Any = None, **options
 
 
 def _stored(model: Any) -> Any:
-    """The model as it is loaded from a folder, where trainers look for it again."""
+    """Returns the model as it is loaded from a folder, where trainers look for it again."""
     folder = pathlib.Path(tempfile.gettempdir()) / "acplan-third-party" / type(model).__name__
     model.save_pretrained(folder)
     return type(model).from_pretrained(folder)
 
 
 def _of_trainer(trainer: Any) -> TrainingStep:
-    """What it computes of its first batch."""
+    """Returns the step that the trainer computes of its first batch."""
     trainer.model.train()
-    trainer.current_gradient_accumulation_steps = 1  # What the training loop sets.
+    trainer.current_gradient_accumulation_steps = 1  # as the training loop sets it
     batch = next(iter(trainer.get_train_dataloader()))
     inputs = trainer._prepare_inputs(batch)
 
@@ -139,8 +139,8 @@ _trl("RLOO", lambda: _rewarded("RLOO"), "trainer.rloo_trainer")
 def _lora(**options: Any) -> Any:
     from peft import LoraConfig
 
-    chosen = {"r": 4, "lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj", "up_proj"]}
-    return LoraConfig(task_type="CAUSAL_LM", **(chosen | options))
+    defaults = {"r": 4, "lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj", "up_proj"]}
+    return LoraConfig(task_type="CAUSAL_LM", **(defaults | options))
 
 
 def _mixtral() -> Any:
@@ -188,12 +188,12 @@ def _sentence_step(
     for k in range(columns):
         features.append(dict(model.preprocess(texts[k:] + texts[:k])))
 
-    def of(loss: nn.Module, features: Any, labels: Any) -> Tensor:
-        found = loss([dict(each) for each in features], labels)
-        return found if isinstance(found, Tensor) else sum(found.values())
+    def forward_loss(loss: nn.Module, features: Any, labels: Any) -> Tensor:
+        value = loss([dict(each) for each in features], labels)
+        return value if isinstance(value, Tensor) else sum(value.values())
 
     # The loss is the module: it holds the model, as it does for the trainer.
-    return TrainingStep(loss, (features, labels), forward_fn=of)
+    return TrainingStep(loss, (features, labels), forward_fn=forward_loss)
 
 
 for _name, (_loss, _columns, _labels) in {

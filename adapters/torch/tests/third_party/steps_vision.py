@@ -68,13 +68,15 @@ def coca() -> TrainingStep:
         nn.init.normal_(weight, std=0.1)
     loss = CoCaLoss(caption_loss_weight=2.0, clip_loss_weight=1.0)
 
-    def of(model: nn.Module, x: Tensor, tokens: Tensor) -> Tensor:
+    def forward_loss(model: nn.Module, x: Tensor, tokens: Tensor) -> Tensor:
         out = model(x, tokens)
         names = ("image_features", "text_features", "logits", "labels", "logit_scale")
-        found = loss(*(out[name] for name in names))
-        return found[0] + found[1]
+        losses = loss(*(out[name] for name in names))
+        return losses[0] + losses[1]
 
-    return TrainingStep(model, (images(4, 32), torch.randint(1, 64, (4, 16))), forward_fn=of)
+    return TrainingStep(
+        model, (images(4, 32), torch.randint(1, 64, (4, 16))), forward_fn=forward_loss
+    )
 
 
 def _yolo(file: str, labels: Callable[[], dict[str, Tensor]]) -> TrainingStep:

@@ -1,0 +1,70 @@
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/input/flags.h"
+#include "cli/input/profile_input.h"
+#include "cli/show/views.h"
+#include "graph/base/input_error.h"
+
+namespace acplan::cli {
+
+namespace {
+
+// Throws InputError for flags that do not go together.
+void CheckFlags(const ShowFlags& flags) {
+  if (flags.modules && !flags.plans.empty()) {
+    throw InputError("--modules: expected without plans, found both");
+  }
+  if (!flags.modules && !flags.depth.empty()) {
+    throw InputError("--depth: expected with --modules only");
+  }
+  if (!flags.modules && flags.all) {
+    throw InputError("--all: expected with --modules only");
+  }
+}
+
+int RunShow(const ShowFlags& flags, const Terminal& terminal) {
+  CheckFlags(flags);
+  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  if (flags.modules) {
+    ShowModules(flags, input, terminal);
+  } else if (flags.plans.empty()) {
+    ShowBaseline(flags, input, terminal);
+  } else {
+    ShowPlans(flags, input, terminal);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddShowCommand(CLI::App& program) {
+  auto flags = std::make_shared<ShowFlags>();
+  CLI::App* app = program.add_subcommand(
+      "show", "Peak memory and run-time of a model, its modules, plans");
+  app->add_option("PROFILE", flags->profile,
+                  "profile or trace (.json or .json.gz)")
+      ->required();
+  app->add_option("PLAN", flags->plans,
+                  "plan files, side by side with no plan");
+  app->add_flag("--modules", flags->modules,
+                "the tree of modules with its statistics");
+  app->add_option("--depth", flags->depth,
+                  "of --modules, fold what lies deeper than N")
+      ->type_name("N");
+  app->add_flag("--all", flags->all,
+                "of --modules, show identical blocks one by one");
+  flags->memory.AddTo(*app);
+  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->footer(
+      "Plans are shown under one memory model and world size: as given, else "
+      "those of the first plan.\n"
+      "Examples:\n  acplan show data/profiles/llama8b.json.gz\n"
+      "  acplan show data/profiles/llama8b.json.gz --modules --depth 3\n"
+      "  acplan show data/profiles/gpt2_small.json.gz 12GiB.json 10GiB.json");
+  return {app, [flags](const Terminal& terminal) {
+            return RunShow(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

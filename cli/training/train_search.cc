@@ -1,0 +1,158 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/input/file_names.h"
+#include "cli/input/flags.h"
+#include "cli/input/output_files.h"
+#include "cli/input/planning_flags.h"
+#include "cli/terminal/text.h"
+#include "cli/training/strategy_question.h"
+#include "cli/training/train_input.h"
+#include "cli/training/train_show_text.h"
+#include "costmodel/training/search/strategy_search.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+
+namespace acplan::cli {
+
+namespace {
+
+using costmodel::StrategySearch;
+using costmodel::TrainingJob;
+
+struct LlmSearchFlags {
+  TrainFlags train;
+  std::string count = "10";
+  std::string time_limit = "30";
+  std::string output;
+  bool json = false;
+};
+
+std::string CountText(const StrategySearch& search) {
+  return fmt::format(
+      "{} strategies, {} evaluated, {} fit, {} planned\n{}"
+      "{:.2f} s of a core, {:.2g} million evaluated a second\n\n",
+      FormatCount(search.strategies), FormatCount(search.evaluated),
+      FormatCount(search.fitting), FormatCount(search.plan_count),
+      ProofText(search) + "\n", search.core_seconds,
+      static_cast<double>(search.evaluated) / 1e6 /
+          std::max(search.core_seconds, 1e-9));
+}
+
+std::string SearchText(const TrainingJob& job, const StrategySearch& search,
+                       const TrainQuestion& question,
+                       const Terminal& terminal) {
+  const costmodel::TrainingStrategy& s = job.strategy;
+  std::string text = terminal.Bold(
+      fmt::format("{} on {} {}: {} sequences of {} tokens an iteration",
+                  question.model, FormatCount(s.gpus), job.cluster.gpu.name,
+                  FormatCount(s.global_batch), FormatCount(s.sequence)));
+  text += "\n" + CountText(search);
+  Table table(StrategyColumns());
+  table.AddRow(StrategyHeadings(question));
+  for (const costmodel::RankedStrategy& ranked : search.best) {
+    table.AddRow(StrategyCells(job, ranked, question));
+  }
+  return text + table.ToString(terminal) + StrategyLegend(question);
+}
+
+std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
+                       const TrainQuestion& question) {
+  nlohmann::ordered_json json = {{"format", "acplan.training_search"},
+                                 {"version", 1},
+                                 {"model", question.model},
+                                 {"budget_bytes", question.budget},
+                                 {"strategies", search.strategies},
+                                 {"evaluated", search.evaluated},
+                                 {"fitting", search.fitting},
+                                 {"planned", search.plan_count},
+                                 {"unplanned", search.unplanned},
+                                 {"complete", search.is_complete},
+                                 {"proven", search.is_proven},
+                                 {"bound_s", search.Bound()}};
+  json["best"] = nlohmann::ordered_json::array();
+  for (const costmodel::RankedStrategy& ranked : search.best) {
+    json["best"].push_back(
+        ToJson(ReportOfRanked(job, ranked, question.budget), question));
+  }
+  return json.dump(2) + "\n";
+}
+
+int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
+  if (!flags.output.empty()) {
+    RequireExtension(flags.output, {".json", ".json.gz"});
+  }
+  const int64_t count = ParseWhole(flags.count, "-t", 1, 10000);
+  const double time_limit = ParseTimeLimit(flags.time_limit);
+  const costmodel::StrategySettings settings = flags.train.ReadSettings();
+  const auto [job, space] = AskOfStrategies(
+      flags.train.ReadModel(terminal), settings, flags.train.ReadSystems());
+  const TrainQuestion question = flags.train.Question(job.cluster.gpu);
+  const StrategySearch search = SearchStrategies(
+      job, space, question.budget, static_cast<size_t>(count),
+      {.seconds = time_limit, .interrupted = &InterruptFlag()});
+  if (search.best.empty() && !search.is_complete) {
+    return terminal.Complain(
+        fmt::format("no strategy that fits was found: not all were tried ({})",
+                    EndOfSearch()),
+        kExitLimit);
+  }
+  if (search.strategies == 0) {
+    throw InputError(
+        "expected settings that some strategy may have, found none "
+        "(train show says which rule a strategy breaks)");
+  }
+  if (search.best.empty() && search.unplanned > 0) {
+    return terminal.Complain(
+        fmt::format("no plan was made ({}): {} strategies might fit with one",
+                    EndOfSearch(), FormatCount(search.unplanned)),
+        kExitLimit);
+  }
+  if (search.best.empty()) {
+    return terminal.Complain(
+        fmt::format("none of {} strategies fits {} a GPU",
+                    FormatCount(search.strategies),
+                    graph::FormatManyBytes(question.budget)),
+        kExitInfeasible);
+  }
+  const std::string json = flags.json || !flags.output.empty()
+                               ? SearchJson(job, search, question)
+                               : "";
+  if (!flags.output.empty()) graph::WriteFile(flags.output, json);
+  terminal.Print(
+      flags.json
+          ? json
+          : BrokenLines(SearchText(job, search, question, terminal), terminal));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddTrainSearchCommand(CLI::App& program) {
+  auto flags = std::make_shared<LlmSearchFlags>();
+  CLI::App* app = program.add_subcommand(
+      "search",
+      "The fastest strategies of training a Hugging Face model that fit");
+  flags->train.AddTo(*app, true);
+  app->add_option("-t", flags->count, "how many (10)")->type_name("N");
+  app->add_option("--time-limit", flags->time_limit, "seconds, or none (30)")
+      ->type_name("S");
+  AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
+  app->add_flag("--json", flags->json, "print JSON");
+  app->footer(
+      "Example:\n  acplan train search data/training/models/"
+      "llama-3.1-8b.json --gpu H100 --gpus 64 --gbs 512 --seq 8192\n"
+      "Exit status: 0 found, 2 bad input, 3 nothing fits, 4 no time to "
+      "find one that fits.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunLlmSearch(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

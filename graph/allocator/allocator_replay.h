@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "graph/allocator/allocator_config.h"
+#include "graph/allocator/allocator_events.h"
+#include "graph/allocator/caching_allocator.h"
+
+namespace acplan::graph {
+
+// Runs events one by one on an allocator of its own.
+class EventRunner {
+ public:
+  // Keeps a reference to `events`.
+  EventRunner(const AllocatorEvents& events, const AllocatorConfig& config,
+              int64_t device_bytes);
+
+  // Runs the event at this place of the list. Returns whether it does not fail;
+  // `block` is what it allocated, if anything.
+  bool Run(size_t index, BlockId& block);
+
+  const CachingAllocator& allocator() const { return allocator_; }
+
+ private:
+  BlockId& At(const AllocatorEvent& event);
+
+  const AllocatorEvents& events_;
+  CachingAllocator allocator_;
+  std::vector<BlockId> blocks_;
+};
+
+// A segment with memory, or a mapped range of an expandable one.
+struct SegmentUse {
+  int64_t number = 0;  // of its segment
+  int64_t offset = 0;  // in its segment
+  int64_t stream = 0;
+  std::optional<int64_t> private_pool = {};
+  bool is_small = false;
+  bool is_expandable = false;
+  int64_t bytes = 0;
+  int64_t allocated_bytes = 0;
+  int64_t largest_free_bytes = 0;
+  int64_t blocks = 0;  // that are allocated
+};
+
+// Returns what lies on the device, by number and offset.
+std::vector<SegmentUse> SegmentsOf(const CachingAllocator& allocator);
+
+// The request at which a run ends.
+struct ReplayFailure {
+  int64_t event = 0;
+  int64_t bytes = 0;
+  int64_t stream = 0;
+  int64_t allocated_bytes = 0;
+  int64_t reserved_bytes = 0;  // once all that can be is given back
+  int64_t free_bytes = 0;      // of the device
+};
+
+// A run on one device, to its end or to its first failure.
+struct Replay {
+  AllocatorCounts counts;
+  std::vector<Reclaim> reclaims;
+  std::optional<ReplayFailure> failure;
+  // The first event after which the peak of the reserved bytes is reached.
+  int64_t peak_event = -1;
+  // CachingAllocator::next_device_bytes.
+  int64_t next_device_bytes = 0;
+};
+
+// Runs the events. Calls `use`, if there is one, after each of them with its
+// place in the list, the allocator and its block if it allocated one.
+Replay ReplayEvents(const AllocatorEvents& events,
+                    const AllocatorConfig& config, int64_t device_bytes,
+                    const std::function<void(size_t, const CachingAllocator&,
+                                             BlockId)>& use = nullptr);
+
+// Returns the segments at the peak of the reserved bytes, or where the run
+// fails.
+std::vector<SegmentUse> SegmentsAtPeak(const AllocatorEvents& events,
+                                       const AllocatorConfig& config,
+                                       int64_t device_bytes,
+                                       const Replay& replay);
+
+}  // namespace acplan::graph

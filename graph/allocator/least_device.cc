@@ -1,0 +1,107 @@
+#include "graph/allocator/least_device.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "graph/allocator/allocator_replay.h"
+#include "graph/allocator/blocks.h"
+#include "graph/allocator/device_memory.h"
+
+// A run on a device of d bytes asks for d only in comparisons
+// that come out one way below some size and the other way from that size on.
+// The allocator keeps the smallest such size above d, n: on every device from d
+// to n - 1 all comparisons come out alike, so the run is the same, and if it
+// fails on d it fails on all of them. So the next candidate is n. No device
+// below the bytes of the blocks that live at once can do.
+
+namespace acplan::graph {
+namespace {
+
+// The outcome of a run of which no more is asked.
+struct Trial {
+  bool fits = false;
+  int64_t next_device_bytes = 0;
+  int64_t events = 0;
+};
+
+Trial Try(const AllocatorEvents& events, const AllocatorConfig& config,
+          int64_t device_bytes) {
+  EventRunner runner(events, config, device_bytes);
+  BlockId block = kNoBlock;
+  Trial trial;
+  trial.fits = true;
+  for (size_t k = 0; k < events.events.size() && trial.fits; ++k) {
+    trial.fits = runner.Run(k, block);
+    ++trial.events;
+  }
+  trial.next_device_bytes = runner.allocator().next_device_bytes();
+  return trial;
+}
+
+// The rounded bytes of the blocks that live at once, at most.
+int64_t LeastBytes(const AllocatorEvents& events,
+                   const AllocatorConfig& config) {
+  std::vector<int64_t> sizes(events.block_ids.size(), 0);
+  int64_t bytes = 0;
+  int64_t most = 1;
+  for (const AllocatorEvent& event : events.events) {
+    if (event.kind == AllocatorEvent::Kind::kAllocate && event.bytes > 0) {
+      int64_t& size = sizes[static_cast<size_t>(event.block)];
+      size = RoundedBytes(config, event.bytes);
+      bytes += size;
+      most = std::max(most, bytes);
+    } else if (event.kind == AllocatorEvent::Kind::kFree) {
+      bytes -= sizes[static_cast<size_t>(event.block)];
+    }
+  }
+  return most;
+}
+
+// Halves what is left between a device that fails and the largest one.
+std::optional<LeastDevice> Halve(const AllocatorEvents& events,
+                                 const AllocatorConfig& config, int64_t low,
+                                 int64_t runs) {
+  int64_t high = low;
+  bool fits = false;
+  while (!fits && high < kLargestDevice) {
+    low = high;
+    high = std::min(2 * high, kLargestDevice);
+    fits = Try(events, config, high).fits;
+    ++runs;
+  }
+  if (!fits) return std::nullopt;
+  while (high - low > kDevicePage) {
+    const int64_t middle = low + (high - low) / 2 / kDevicePage * kDevicePage;
+    const int64_t device = middle == low ? low + kDevicePage : middle;
+    (Try(events, config, device).fits ? high : low) = device;
+    ++runs;
+  }
+  return LeastDevice{.bytes = high, .is_least = false, .runs = runs};
+}
+
+}  // namespace
+
+std::optional<LeastDevice> FindLeastDevice(const AllocatorEvents& events,
+                                           const AllocatorConfig& config,
+                                           int64_t most_events) {
+  LeastDevice least;
+  int64_t device = LeastBytes(events, config);
+  int64_t spent = 0;
+  while (device <= kLargestDevice) {
+    const Trial trial = Try(events, config, device);
+    ++least.runs;
+    spent += trial.events;
+    if (trial.fits) {
+      least.bytes = device;
+      return least;
+    }
+    if (spent > most_events) {
+      return Halve(events, config, device, least.runs);
+    }
+    device = trial.next_device_bytes;
+  }
+  return std::nullopt;
+}
+
+}  // namespace acplan::graph

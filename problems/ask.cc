@@ -1,0 +1,120 @@
+#include "problems/ask.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "problems/any_schedule.h"
+#include "problems/budget_frontier.h"
+#include "problems/offload_plans.h"
+
+namespace acplan::problems {
+
+using solver::SearchLimits;
+
+namespace {
+
+// Returns whether the least budget is one to plan for: proven, or met by a known plan.
+bool IsUsable(const LeastAnswer& least) {
+  return least.budget.proven || least.has_plan;
+}
+
+// Returns the bytes of each budget, with those of kMinimum from `least`.
+std::vector<int64_t> BytesOf(const FrontierBudgets& budgets,
+                             const LeastAnswer& least,
+                             const PlanningProblem& problem) {
+  const int64_t minimum = least.budget.bytes;
+  const int64_t unplanned = problem.unplanned_peak_bytes;
+  if (const int* points = std::get_if<int>(&budgets)) {
+    return EvenBudgets(
+        minimum, std::max(minimum, unplanned + problem.options.reserve_bytes),
+        *points);
+  }
+  std::vector<int64_t> bytes;
+  for (const Budget& budget : std::get<std::vector<Budget>>(budgets)) {
+    bytes.push_back(budget.kind == Budget::Kind::kMinimum
+                        ? minimum
+                        : budget.Bytes(unplanned));
+  }
+  return bytes;
+}
+
+bool HasMinimum(const FrontierBudgets& budgets) {
+  const auto* list = std::get_if<std::vector<Budget>>(&budgets);
+  return list && std::ranges::find(*list, Budget::Kind::kMinimum,
+                                   &Budget::kind) != list->end();
+}
+
+}  // namespace
+
+Families BuildFamilies(const Question& question) {
+  Families families;
+  if (question.segments.kind == SegmentKind::kNone) {
+    families.push_back(
+        {.runs = nullptr,
+         .problem = BuildPlanningProblem(*question.profile, *question.tree,
+                                         question.options, question.trace)});
+    return families;
+  }
+  return BuildFamilies(*question.trace, question.options, question.segments);
+}
+
+Answer Ask(const Question& question, const Budget& budget,
+           const std::optional<LinkLimits>& link) {
+  Answer answer{.families = BuildFamilies(question), .plan = {}};
+  const SearchLimits& limits = question.options.limits;
+  const solver::Stopwatch stopwatch;
+  std::vector<LeastAnswer> known_plans;
+  int64_t budget_bytes = 0;
+  if (budget.kind == Budget::Kind::kMinimum) {
+    answer.least = LeastPlan(answer.families, LimitsOfMinimum(limits));
+    budget_bytes = answer.least->least.budget.bytes;
+    if (!IsUsable(answer.least->least)) {
+      answer.plan = PlanWithoutAnswer(answer.problem(), budget_bytes,
+                                      answer.least->least.budget.stopped_by);
+      return answer;
+    }
+    known_plans = answer.least->of_family;
+  } else {
+    budget_bytes = budget.Bytes(answer.problem().unplanned_peak_bytes);
+  }
+  SearchLimits of_plan = solver::LeftOf(limits, stopwatch.Seconds());
+  if (link) of_plan.time_limit_s /= 2;
+  PlanOfFamilies best =
+      PlanFor(answer.families, budget_bytes, of_plan, known_plans);
+  answer.family = best.family;
+  answer.plan = link
+                    ? WithOffload(answer.problem(), std::move(best.plan), *link,
+                                  solver::LeftOf(limits, stopwatch.Seconds()))
+                    : WithAnySchedule(answer.families.front().problem,
+                                      std::move(best.plan));
+  return answer;
+}
+
+FrontierAnswer AskFrontier(const Question& question,
+                           const FrontierBudgets& budgets,
+                           const std::function<void(size_t, size_t)>& on_plan) {
+  FrontierAnswer answer{.families = BuildFamilies(question), .least = {}};
+  const SearchLimits& limits = question.options.limits;
+  const solver::Stopwatch stopwatch;
+  answer.least = LeastPlan(answer.families, LimitsOfMinimum(limits));
+  const LeastAnswer& least = answer.least.least;
+  if (HasMinimum(budgets) && !IsUsable(least)) return answer;
+  const std::vector<int64_t> bytes =
+      BytesOf(budgets, least, answer.families.front().problem);
+  if (on_plan) on_plan(0, bytes.size());
+  answer.plans = PlanFrontier(
+      answer.families, bytes, solver::LeftOf(limits, stopwatch.Seconds()),
+      [&](size_t count) {
+        if (on_plan) on_plan(count, bytes.size());
+      },
+      answer.least.of_family);
+  return answer;
+}
+
+SearchLimits LimitsOfMinimum(SearchLimits limits) {
+  limits.time_limit_s /= 2;
+  limits.gap = 0;
+  return limits;
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,188 @@
+#include "graph/allocator/allocator_replay.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "graph/allocator/device_memory.h"
+#include "graph/allocator/least_device.h"
+
+namespace acplan::graph {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+AllocatorConfig Config(const std::string& settings) {
+  return ParseAllocatorConfig(settings, "settings");
+}
+
+AllocatorEvents Events(const std::string& text) {
+  return ParseAllocatorEvents(text, "events");
+}
+
+TEST(AllocatorReplay, EndsAtTheFirstFailure) {
+  const AllocatorEvents events =
+      Events("a 1 31457280\nf 1\na 2 41943040\na 3 31457280\ne\n");
+  const Replay replay = ReplayEvents(events, Config(""), 60 * kMiB);
+  ASSERT_TRUE(replay.failure);
+  EXPECT_EQ(replay.failure->event, 3);
+  EXPECT_EQ(replay.failure->bytes, 30 * kMiB);
+  EXPECT_EQ(replay.failure->allocated_bytes, 40 * kMiB);
+  EXPECT_EQ(replay.failure->reserved_bytes, 40 * kMiB);
+  EXPECT_EQ(replay.failure->free_bytes, 20 * kMiB);
+  EXPECT_EQ(replay.counts.retries, 2);
+  ASSERT_EQ(replay.reclaims.size(), 2);
+  EXPECT_EQ(replay.reclaims[0].event, 2);
+  EXPECT_EQ(replay.reclaims[0].released_bytes, 30 * kMiB);
+  EXPECT_EQ(replay.peak_event, 2);
+}
+
+TEST(AllocatorReplay, SkipsBlocksOfNoBytes) {
+  const Replay replay =
+      ReplayEvents(Events("a 1 0\ns 1 2\nf 1\n"), Config(""), kLargestDevice);
+  EXPECT_EQ(replay.counts.peak_reserved_bytes, 0);
+  EXPECT_FALSE(replay.failure);
+}
+
+TEST(AllocatorReplay, TellsTheSegmentsAtThePeak) {
+  const AllocatorEvents events =
+      Events("a 1 5242880\na 2 100 4\nf 1\na 3 62914560\nf 3\nf 2\n");
+  const AllocatorConfig config = Config("");
+  const Replay replay = ReplayEvents(events, config, kLargestDevice);
+  EXPECT_EQ(replay.peak_event, 3);
+  const std::vector<SegmentUse> segments =
+      SegmentsAtPeak(events, config, kLargestDevice, replay);
+  ASSERT_EQ(segments.size(), 3);
+  EXPECT_EQ(segments[0].bytes, 20 * kMiB);
+  EXPECT_EQ(segments[0].allocated_bytes, 0);
+  EXPECT_EQ(segments[0].largest_free_bytes, 20 * kMiB);
+  EXPECT_EQ(segments[1].stream, 4);
+  EXPECT_TRUE(segments[1].is_small);
+  EXPECT_EQ(segments[1].allocated_bytes, 512);
+  EXPECT_EQ(segments[1].blocks, 1);
+  EXPECT_EQ(segments[2].allocated_bytes, 60 * kMiB);
+}
+
+TEST(AllocatorReplay, MappedRangesOfAnExpandableSegmentStandApart) {
+  const AllocatorEvents events = Events("a 1 41943040\na 2 10485760\nf 1\ne\n");
+  EventRunner runner(events, Config("expandable_segments:True"),
+                     kLargestDevice);
+  BlockId block = kNoBlock;
+  for (size_t k = 0; k < events.events.size(); ++k) runner.Run(k, block);
+  const std::vector<SegmentUse> segments = SegmentsOf(runner.allocator());
+  ASSERT_EQ(segments.size(), 1);
+  EXPECT_EQ(segments[0].offset, 40 * kMiB);
+  EXPECT_EQ(segments[0].bytes, 20 * kMiB);
+  EXPECT_TRUE(segments[0].is_expandable);
+}
+
+// --- The least device ---
+
+// Returns random events, few enough to try every device.
+AllocatorEvents RandomEvents(std::mt19937_64& random) {
+  std::string text;
+  std::vector<int> live;
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
+  const int64_t most = 4 + below(40);
+  for (int id = 0; id < 60; ++id) {
+    if (!live.empty() && below(5) < 2) {
+      const auto at = static_cast<size_t>(below(std::ssize(live)));
+      text += "f " + std::to_string(live[at]) + "\n";
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
+    } else {
+      const int64_t bytes =
+          below(2) == 0 ? (1 + below(most)) * kMiB : 1 + below(3 * kMiB);
+      text += "a " + std::to_string(id) + " " + std::to_string(bytes) + " " +
+              std::to_string(below(4) / 3) + "\n";
+      live.push_back(id);
+    }
+  }
+  return Events(text);
+}
+
+constexpr const char* kSettings[] = {
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:25",
+    "garbage_collection_threshold:0.4,per_process_memory_fraction:0.7",
+    "expandable_segments:True,expandable_segments_reserve:0.6",
+    "throw_on_cudamalloc_oom:True",
+    "large_segment_size_mb:31,per_process_memory_fraction:0.5",
+};
+
+TEST(LeastDevice, NoSmallerDeviceDoes) {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 70; ++round) {
+    const AllocatorConfig config = Config(kSettings[round % 7]);
+    const AllocatorEvents events = RandomEvents(random);
+    const auto least = FindLeastDevice(events, config);
+    ASSERT_TRUE(least);
+    EXPECT_TRUE(least->is_least);
+    EXPECT_FALSE(ReplayEvents(events, config, least->bytes).failure);
+    for (int64_t device = least->bytes - 1; device > 0;
+         device -= kMiB / 2 + 3) {
+      ASSERT_TRUE(ReplayEvents(events, config, device).failure)
+          << kSettings[round % 7] << ", " << device << " of " << least->bytes;
+    }
+  }
+}
+
+TEST(LeastDevice, RunsAreTheSameUpToTheNextDevice) {
+  std::mt19937_64 random(6);
+  for (int round = 0; round < 70; ++round) {
+    const AllocatorConfig config = Config(kSettings[round % 7]);
+    const AllocatorEvents events = RandomEvents(random);
+    const int64_t device = 1 + static_cast<int64_t>(random() % (500ull * kMiB));
+    const Replay run = ReplayEvents(events, config, device);
+    if (run.next_device_bytes > kLargestDevice) continue;
+    const Replay last = ReplayEvents(events, config, run.next_device_bytes - 1);
+    EXPECT_EQ(last.next_device_bytes, run.next_device_bytes);
+    EXPECT_EQ(last.counts.peak_reserved_bytes, run.counts.peak_reserved_bytes);
+    EXPECT_EQ(last.counts.retries, run.counts.retries);
+    EXPECT_EQ(last.failure.has_value(), run.failure.has_value());
+  }
+}
+
+TEST(LeastDevice, MoreMemoryMayFail) {
+  // On 100 MiB the cache is emptied early; on 102 MiB its holes stay.
+  std::mt19937_64 random(7);
+  int exceptions = 0;
+  for (int round = 0; round < 400; ++round) {
+    const AllocatorEvents events = RandomEvents(random);
+    const auto least = FindLeastDevice(events, Config(""));
+    ASSERT_TRUE(least);
+    for (int64_t k = 1; k < 32; ++k) {
+      if (ReplayEvents(events, Config(""), least->bytes + k * 2 * kMiB)
+              .failure) {
+        ++exceptions;
+        break;
+      }
+    }
+  }
+  EXPECT_GT(exceptions, 0);
+}
+
+TEST(LeastDevice, HalvesWhenTheLimitComesFirst) {
+  std::mt19937_64 random(8);
+  const AllocatorEvents events = RandomEvents(random);
+  const auto least = FindLeastDevice(events, Config(""), 0);
+  ASSERT_TRUE(least);
+  const auto proven = FindLeastDevice(events, Config(""));
+  if (proven->runs > 1) {
+    EXPECT_FALSE(least->is_least);
+  }
+  EXPECT_GE(least->bytes, proven->bytes);
+  EXPECT_FALSE(ReplayEvents(events, Config(""), least->bytes).failure);
+}
+
+TEST(LeastDevice, ThereMayBeNone) {
+  EXPECT_FALSE(FindLeastDevice(Events("a 1 1000000000000000\n"), Config("")));
+}
+
+}  // namespace
+}  // namespace acplan::graph
