@@ -1,4 +1,13 @@
-"""Plans for Lightning: the callback acplan.lightning.AcplanCallback."""
+"""Plans for Lightning: the callback acplan.lightning.AcplanCallback.
+
+Replaced in Lightning (_base/patching.py says how to read the list):
+
+    lightning.pytorch.LightningModule.log
+    lightning.pytorch.LightningModule.log_dict
+        _by_itself: logging is the trainer's, and does nothing in a trace.
+    lightning.pytorch.LightningModule.forward
+        _by_itself: the method of the class runs, and not compiled code.
+"""
 
 import contextlib
 import copy
