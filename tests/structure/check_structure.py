@@ -6,12 +6,16 @@
 - a header does not begin with #pragma once (comments may come before);
 - x.cc does not include its own x.h first;
 - a module of the Python package imports what its room may not know, or unittest;
-- a module of the package is neither in a room nor one that users import.
+- a module of the package is neither in a room nor one that users import;
+- a module replaces an attribute by a function of PATCHING, by a name that the list in the first
+  file of its room does not have, or for a module that users import its own docstring; or such a
+  list has a name that nothing in the room says.
 
 All folders share one include root, so the compiler notices none of this; nor does Python.
 """
 
 import ast
+import fnmatch
 import pathlib
 import re
 import sys
@@ -231,6 +235,10 @@ ROOM_MAY_KNOW: dict[str, tuple[str, ...]] = {
 # Modules in no room: the face, which knows all rooms and which no room knows.
 FACE = ("__init__", "__main__", "accelerate", "lightning", "torchtitan", "transformers")
 
+# The functions that replace an attribute, given as owner and name, and where they are.
+PATCHING = ("set_attribute", "replaced_here")
+PATCHING_FILE = "_base/patching.py"
+
 WRAPS_COIN_OR = re.compile(r"solver/(cbc|clp|lp)_\w+\.cc$")
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
@@ -326,6 +334,71 @@ def python_violations_of(path: str, source: str) -> Iterator[str]:
             yield f"{folder} may not know {module} (only: {', '.join(may_know)})"
 
 
+def listed_replacements(docstring: str) -> list[str]:
+    """Returns the full names in a docstring's list of what is replaced: one in each line that
+    is indented by four spaces, before a comma."""
+    return re.findall(r"^    ([\w.]+\.[\w*]+)(?:,.*)?$", docstring, re.MULTILINE)
+
+
+def _strings_by_name(tree: ast.AST) -> dict[str, set[str]]:
+    """Returns the strings that a variable of this module may be, if it is set to a string or
+    loops over strings."""
+    strings: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            targets, values = node.targets, [node.value]
+        elif isinstance(node, (ast.For, ast.comprehension)):
+            targets, values = [node.target], getattr(node.iter, "elts", [])
+        else:
+            continue
+        for target in targets:
+            if isinstance(target, ast.Name):
+                texts = [v.value for v in values if isinstance(v, ast.Constant)]
+                strings.setdefault(target.id, set()).update(
+                    text for text in texts if isinstance(text, str)
+                )
+    return strings
+
+
+def replaced_names(source: str) -> Iterator[str]:
+    """Yields the names of attributes that a module replaces, as far as they are strings in its
+    text. Attributes of acplan's own modules are left out."""
+    tree = ast.parse(source)
+    strings = _strings_by_name(tree)
+    own = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("acplan")
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or len(node.args) < 2:
+            continue
+        function = getattr(node.func, "id", getattr(node.func, "attr", None))
+        owner, name = node.args[:2]
+        if function not in PATCHING or isinstance(owner, ast.Name) and owner.id in own:
+            continue
+        if isinstance(name, ast.Constant):
+            yield name.value
+        elif isinstance(name, ast.Name):
+            yield from sorted(strings.get(name.id, ()))
+
+
+def replacement_violations(package: pathlib.Path, folder: str) -> Iterator[tuple[str, str]]:
+    """Yields what is missing in the list of a room, or in those of the modules that users
+    import, each with its file."""
+    files = sorted((package / folder).glob("*.py"))
+    sources = {str(f.relative_to(package)): f.read_text() for f in files}
+    sources.pop(PATCHING_FILE, None)
+    for path, source in sources.items():
+        lists = path if not folder else f"{folder}/__init__.py"
+        docstring = ast.get_docstring(ast.parse(sources.get(lists, "")), clean=False) or ""
+        names = {name.rpartition(".")[2] for name in listed_replacements(docstring)} - {"*"}
+        for name in replaced_names(source):
+            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in names):
+                yield path, f"replaces {name}, which the list in {lists} does not have"
+
+
 def _check_package(root: pathlib.Path) -> Iterator[str]:
     package = root / PACKAGE
     for file in sorted(package.rglob("*.py")):
@@ -334,6 +407,9 @@ def _check_package(root: pathlib.Path) -> Iterator[str]:
             yield f"{PACKAGE}/{path}: {violation}"
         if path.endswith("/__init__.py") and any(imports_of(file.read_text())):
             yield f"{PACKAGE}/{path}: imports nothing, it says what the room is"
+    for folder in ("", *ROOM_MAY_KNOW):
+        for path, violation in replacement_violations(package, folder):
+            yield f"{PACKAGE}/{path}: {violation}"
 
 
 def _main(root: pathlib.Path) -> int:

@@ -26,6 +26,9 @@ sound_tree() {
   printf 'from acplan._step.trace import trace\n' >"$package/__init__.py"
   printf '"""A room."""\n' >"$package/_base/__init__.py"
   printf 'import torch\n\nfrom acplan._base.b import b\n' >"$package/_apply/a.py"
+  printf '"""A room.\n\n    torch.f, private\n    torch.g_*\n        a.py: why.\n"""\n' \
+    >"$package/_step/__init__.py"
+  printf 'N = "g_h"\nset_attribute(torch, "f", 1)\nset_attribute(torch, N, 1)\n' >"$package/_step/a.py"
 }
 
 # expect_violation CHECK MESSAGE FILE TEXT: with TEXT as FILE, the check fails
@@ -130,6 +133,15 @@ structure '_base/x.py: unittest is for tests' \
 structure 'x.py: is in no room, and is no module that users import' $package/x.py ''
 structure '_base/__init__.py: imports nothing' \
   $package/_base/__init__.py 'from acplan._base.b import b'
+structure '_base/x.py: replaces f, which the list in _base/__init__.py does not have' \
+  $package/_base/x.py 'from acplan._base import patching\npatching.set_attribute(torch, "f", 1)'
+structure '_step/x.py: replaces f_, which the list in _step/__init__.py does not have' \
+  $package/_step/x.py 'import torch\n\nwith replaced_here(torch, "f_", 1):\n    pass'
+structure '_step/x.py: replaces k, which' \
+  $package/_step/x.py 'for name in ("f", "k"):\n    set_attribute(torch, name, 1)'
+structure '_step/a.py: replaces f, which' $package/_step/__init__.py '"""A room of torch.f."""'
+structure 'lightning.py: replaces f, which the list in lightning.py does not have' \
+  $package/lightning.py '"""It."""\nset_attribute(torch, "f", 1)'
 
 sizes() { expect_violation check_sizes.py "$@"; }
 # repeat COUNT TEXT: for printf, so with %d for the number of the line.

@@ -12,7 +12,8 @@ from acplan._base.errors import AcplanError
 from acplan._base.modules import class_name_of
 from acplan._device.devices import Device
 from acplan._files.plan_file import Plan
-from acplan._program.plan import PLAN_OPTIONS, Budget
+from acplan._program.budgets import Budget
+from acplan._program.plan import PLAN_OPTIONS
 from acplan._step.step import default_loss
 from acplan._step.training_step import LossFn
 from acplan._trainers.trainer_step import (

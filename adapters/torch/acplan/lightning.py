@@ -1,4 +1,13 @@
-"""Plans for Lightning: the callback acplan.lightning.AcplanCallback."""
+"""Plans for Lightning: the callback acplan.lightning.AcplanCallback.
+
+Replaced in Lightning (_base/patching.py says how to read the list):
+
+    lightning.pytorch.LightningModule.log
+    lightning.pytorch.LightningModule.log_dict
+        _by_itself: logging is the trainer's, and does nothing in a trace.
+    lightning.pytorch.LightningModule.forward
+        _by_itself: the method of the class runs, and not compiled code.
+"""
 
 import contextlib
 import copy
@@ -18,7 +27,7 @@ from acplan._device.devices import Device
 from acplan._fakes.random_states import random_state_kept
 from acplan._fakes.restored_state import objects_kept
 from acplan._files.plan_file import Plan
-from acplan._program.plan import Budget
+from acplan._program.budgets import Budget
 from acplan._trainers.trainer_step import TrainerStep, checkpoint_step, require_read_again
 
 try:

@@ -14,7 +14,7 @@ from acplan._base.errors import AcplanError
 from acplan._base.modules import class_name_of
 from acplan._device.devices import Device
 from acplan._files.plan_file import Plan
-from acplan._program.plan import Budget
+from acplan._program.budgets import Budget
 from acplan._step.optimizers import OPTIMIZERS
 from acplan._trainers.trainer_step import TrainerStep, checkpoint_step, master_bytes
 

@@ -14,7 +14,7 @@ from acplan._device.devices import Device
 from acplan._fakes.random_states import random_state_kept
 from acplan._fakes.restored_state import objects_kept
 from acplan._files.plan_file import Plan
-from acplan._program.plan import Budget
+from acplan._program.budgets import Budget
 from acplan._trainers.trainer_step import (
     TrainerStep,
     checkpoint_step,

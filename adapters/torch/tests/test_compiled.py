@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import acplan
 from acplan import AcplanError, CompiledPlan
 from acplan._compile import compile, step_plan
-from acplan._compile.held_memory import optimizer_bytes, size_bytes
+from acplan._compile.held_memory import optimizer_bytes
 from acplan._graphs.pytorch_partitioner import choosing
 from acplan._graphs.remat import evaluate_graph
 
@@ -498,16 +498,6 @@ def test_wrong_things_to_compile() -> None:
         acplan.compiled_plans(nn.Linear(2, 2))
     with pytest.raises(AcplanError, match="optimizer: its memory is that of a model's"):
         acplan.partitioner("min", optimizer="adamw")
-
-
-def test_sizes() -> None:
-    assert size_bytes("held", 5) == 5
-    assert size_bytes("held", "1.5 KiB") == 1536
-    assert size_bytes("held", "2kB") == 2000
-    assert size_bytes("held", "3GiB") == 3 * 2**30
-    for wrong in (-1, True, "1XB", "GiB", 1.5):
-        with pytest.raises(AcplanError, match="held: expected bytes"):
-            size_bytes("held", wrong)  # type: ignore[arg-type]
 
 
 def test_costs_are_those_of_inductors_kernels() -> None:

@@ -31,7 +31,8 @@ from acplan._base.progress import progress_bar
 from acplan._device.devices import Device
 from acplan._files.plan_file import Plan
 from acplan._files.trace_file import Trace
-from acplan._program.plan import PLAN_OPTIONS, Budget, plan, require_sayable
+from acplan._program.budgets import Budget, require_sayable
+from acplan._program.plan import PLAN_OPTIONS, plan
 from acplan._step.hugging_face import first_line
 from acplan._step.step_errors import StepError
 from acplan._step.trace import trace

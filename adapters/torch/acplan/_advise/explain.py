@@ -18,14 +18,8 @@ from acplan._files.display import to_pandas as frame_of
 from acplan._files.json_files import read_json
 from acplan._files.plan_file import Plan, plan_given
 from acplan._files.trace_file import Trace
-from acplan._program.plan import (
-    PLAN_OPTIONS,
-    Budget,
-    Source,
-    add_source,
-    plan_options,
-    size_value,
-)
+from acplan._program.budgets import Budget, size_value
+from acplan._program.plan import PLAN_OPTIONS, Source, add_source, plan_options
 from acplan._step.hugging_face import first_line
 from acplan._step.trace import trace
 from acplan._step.training_step import TrainingStep

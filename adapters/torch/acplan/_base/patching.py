@@ -1,5 +1,12 @@
 """Replaces functions of PyTorch in one thread: other threads, which may train or compile
-meanwhile, get PyTorch's own."""
+meanwhile, get PyTorch's own.
+
+The first file of each room lists what the room replaces in PyTorch and other libraries, as
+tests/structure/check_structure.py requires: a line for each name in full, and below the names
+the file, the function that replaces them within a block of its own, and the reason. "Private"
+says that the name, or a module on the way to it, begins with an underscore. PyTorch has each
+name from 2.6 on unless the line gives versions. A `*` stands for any functions.
+"""
 
 import contextlib
 import functools

@@ -23,9 +23,7 @@ from acplan._compile.first_call import plan_at_first_call
 from acplan._compile.held_memory import (
     GraphBytes,
     StepMemory,
-    require_budget,
     require_time_limit,
-    size_bytes,
 )
 from acplan._compile.joint_step import joint_step, of_model
 from acplan._compile.step_plan import (
@@ -47,7 +45,7 @@ from acplan._graphs.backward_order import BackwardOrder
 from acplan._graphs.joint_graph import JointGraph
 from acplan._graphs.pytorch_partitioner import choosing
 from acplan._graphs.remat import plan_graph
-from acplan._program.plan import Budget, size_text
+from acplan._program.budgets import Budget, require_budget, size_bytes, size_text
 from acplan._step.optimizers import OptimizerLike, named_optimizer
 
 # True from PyTorch 2.8 on. Without static inputs, the memory beside a graph is not known.

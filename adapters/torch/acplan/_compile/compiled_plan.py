@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from acplan._files.verification import Step, Verification
+from acplan._files.verification import Verification, VerifiedOperator
 from acplan._graphs.graph_memory import run_step
 
 
@@ -52,8 +52,8 @@ class CompiledPlan:
             self.forward, self.backward, self.num_fwd_outputs, self.graph["held_bytes"]
         )
         return Verification(
-            tuple(Step(s["node"], s["bytes"]) for s in self.data["memory"]),
-            tuple(step for step in (*forward, *backward) if step.name in listed),
+            tuple(VerifiedOperator(s["node"], s["bytes"]) for s in self.data["memory"]),
+            tuple(o for o in (*forward, *backward) if o.name in listed),
         )
 
     def __repr__(self) -> str:

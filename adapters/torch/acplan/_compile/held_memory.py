@@ -1,7 +1,6 @@
 """The memory that a training step holds beside the graphs that a compiler makes of it."""
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,15 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from acplan._base.errors import AcplanError
 from acplan._base.tensors import block_bytes
 from acplan._fakes.restored_state import fake_beside
-from acplan._program.plan import Budget, size_text
 from acplan._step.optimizers import OptimizerLike, make_optimizer
-
-_UNITS = {"": 1, "B": 1} | {
-    f"{letter}{kind}": base**power
-    for power, letter in enumerate("kMGTP", 1)
-    for kind, base in (("B", 1000), ("iB", 1024))
-}
-_UNITS["KiB"] = _UNITS.pop("kiB")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,35 +91,6 @@ class StepMemory:
         if self._of_optimizer is None:
             self._of_optimizer = optimizer_bytes(self._model, self._optimizer)
         return self._of_optimizer
-
-
-def size_bytes(name: str, value: int | str) -> int:
-    """Returns bytes, given as a number or as a size such as "1.5GiB"."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
-    if isinstance(value, str) and match and match[2] in _UNITS:
-        return int(float(match[1]) * _UNITS[match[2]])
-    raise AcplanError(f'{name}: expected bytes or a size such as "2GiB", found {value!r}')
-
-
-def require_budget(budget: Budget) -> None:
-    """Raises AcplanError if the program would not take it as a budget."""
-    text = "" if isinstance(budget, bool) else size_text("budget", budget).strip()
-    share = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*%", text)
-    is_known = float(share[1]) > 0 if share else text == "min" or _is_size(text)
-    if not is_known:
-        raise AcplanError(
-            'budget: expected bytes, a size such as "60GiB", a share such as "60%" or '
-            f'"min", found {budget!r}'
-        )
-
-
-def _is_size(text: str) -> bool:
-    try:
-        return size_bytes("budget", text) > 0
-    except AcplanError:
-        return False
 
 
 def require_time_limit(seconds: float | None) -> None:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from acplan._compile.fake_step import RecordedStep
 from acplan._compile.joint_step import global_name
 from acplan._compile.step_recorder import Run
-from acplan._files.verification import Step
+from acplan._files.verification import VerifiedOperator
 from acplan._graphs.graph_memory import Memory, Pass, device_type_of_graphs
 from acplan._graphs.joint_graph import JointGraph
 from acplan._graphs.node_values import FakeRun
@@ -25,7 +25,7 @@ Modules = Mapping[str, tuple[GraphModule, GraphModule]]
 """Of graphs, by their keys, forward and backward."""
 
 
-def run_graphs(step: RecordedStep, modules: Modules, held_bytes: int) -> list[Step]:
+def run_graphs(step: RecordedStep, modules: Modules, held_bytes: int) -> list[VerifiedOperator]:
     """Returns the nodes of all graphs as they run, with the bytes in use while they run."""
     return _StepOfGraphs(step, modules, held_bytes).run()
 
@@ -41,9 +41,9 @@ class _StepOfGraphs:
         self._saved: dict[int, dict[str, Any]] = {}  # by the place of a run
         # They are held, so that no other memory gets the number of theirs.
         self._passes: list[Pass] = []
-        self._steps: list[Step] = []
+        self._operators: list[VerifiedOperator] = []
 
-    def run(self) -> list[Step]:
+    def run(self) -> list[VerifiedOperator]:
         handed_out = _handed_out(self._step)
         self._hold_inputs(handed_out)
         for place, run in enumerate(self._step.forward):
@@ -55,7 +55,7 @@ class _StepOfGraphs:
         places = {id(run): k for k, run in enumerate(self._step.forward)}
         for run in self._step.backward:
             self._run_backward(places[id(run)], run)
-        return self._steps
+        return self._operators
 
     def _hold_inputs(self, handed_out: set[int]) -> None:
         """Holds the storages that live during the whole step, except those in `handed_out`."""
@@ -167,10 +167,10 @@ class _StepOfGraphs:
         self._passes.append(graph_pass)
         graph_pass.run(held_values, keeps_inputs=keeps_inputs)
         listed = {node["name"] for node in run.graph.data["nodes"]}
-        self._steps += [
-            Step(global_name(place, step.name), step.live_bytes)
-            for step in graph_pass.steps
-            if step.name in listed
+        self._operators += [
+            VerifiedOperator(global_name(place, operator.name), operator.live_bytes)
+            for operator in graph_pass.operators
+            if operator.name in listed
         ]
         return graph_pass
 

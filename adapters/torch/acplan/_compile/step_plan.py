@@ -20,7 +20,7 @@ from acplan._compile.fake_step import RecordedStep, record_step
 from acplan._compile.joint_step import JointStep
 from acplan._compile.step_memory import run_graphs
 from acplan._compile.step_recorder import Graphs, MakeJoint, StepRecorder
-from acplan._files.verification import Step, Verification
+from acplan._files.verification import Verification, VerifiedOperator
 from acplan._graphs.pytorch_partitioner import Chooser, choosing
 from acplan._step.step import alone
 
@@ -94,9 +94,11 @@ class StepPlan:
             for key, share in self.shares.items()
         }
         nodes = {n["name"] for n in self.graph["nodes"] if n["op"]}
-        steps = run_graphs(self.step, modules, self.graph["held_bytes"])
+        measured = run_graphs(self.step, modules, self.graph["held_bytes"])
         predicted = [s for s in self.data["memory"] if s["node"] in nodes]
-        return Verification(tuple(Step(s["node"], s["bytes"]) for s in predicted), tuple(steps))
+        return Verification(
+            tuple(VerifiedOperator(s["node"], s["bytes"]) for s in predicted), tuple(measured)
+        )
 
     def __repr__(self) -> str:
         return (

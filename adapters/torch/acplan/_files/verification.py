@@ -9,7 +9,7 @@ from acplan._files.charts import figure, made_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class VerifiedOperator:
     """An operator that runs, the bytes in use while it does, and its run-time, by the roofline
     if it is re-traced."""
 
@@ -54,27 +54,27 @@ class Verification:
     the model without the plan, and as seen when the model with the plan is traced again, on
     fake tensors, which is called measured here."""
 
-    predicted: tuple[Step, ...]
-    measured: tuple[Step, ...]
+    predicted: tuple[VerifiedOperator, ...]
+    measured: tuple[VerifiedOperator, ...]
     # Losses, gradients and buffers on real tensors, or None if values were not asked for.
     values: ValueCheck | None = dataclasses.field(default=None, compare=False)
 
     @property
     def predicted_bytes(self) -> int:
-        return max((step.live_bytes for step in self.predicted), default=0)
+        return max((operator.live_bytes for operator in self.predicted), default=0)
 
     @property
     def measured_bytes(self) -> int:
-        return max((step.live_bytes for step in self.measured), default=0)
+        return max((operator.live_bytes for operator in self.measured), default=0)
 
     @property
     def predicted_ms(self) -> float:
         """The run-time of all operators, including those that run again."""
-        return math.fsum(step.runtime_ms for step in self.predicted)
+        return math.fsum(operator.runtime_ms for operator in self.predicted)
 
     @property
     def measured_ms(self) -> float:
-        return math.fsum(step.runtime_ms for step in self.measured)
+        return math.fsum(operator.runtime_ms for operator in self.measured)
 
     @property
     def error(self) -> float:
@@ -85,11 +85,13 @@ class Verification:
 
     @property
     def runs_the_same_operators(self) -> bool:
-        return [s.name for s in self.predicted] == [s.name for s in self.measured]
+        return [o.name for o in self.predicted] == [o.name for o in self.measured]
 
-    def first_difference(self) -> tuple[int, Step | None, Step | None] | None:
-        """Returns the first place at which both differ, the predicted step and the re-traced
-        step, or None if there is none."""
+    def first_difference(
+        self,
+    ) -> tuple[int, VerifiedOperator | None, VerifiedOperator | None] | None:
+        """Returns the first place at which both differ, with the predicted operator and the
+        re-traced operator, or None if there is none."""
         longest = max(len(self.predicted), len(self.measured))
         for place in range(longest):
             predicted = self.predicted[place] if place < len(self.predicted) else None
@@ -103,14 +105,14 @@ class Verification:
         return display.to_pandas(
             [
                 {
-                    "name": step.name,
-                    "runtime_ms": step.runtime_ms,
+                    "name": operator.name,
+                    "runtime_ms": operator.runtime_ms,
                     "predicted_bytes": self.predicted[k].live_bytes
                     if k < len(self.predicted)
                     else None,
-                    "measured_bytes": step.live_bytes,
+                    "measured_bytes": operator.live_bytes,
                 }
-                for k, step in enumerate(self.measured)
+                for k, operator in enumerate(self.measured)
             ]
         )
 
@@ -118,10 +120,10 @@ class Verification:
         return f"<Verification: {str(self).splitlines()[0]}>"
 
     def _repr_html_(self) -> str:
-        steps = {"re-traced": self.measured, "predicted": self.predicted}
+        runs = {"re-traced": self.measured, "predicted": self.predicted}
         curves = {
-            name: [(float(k), float(step.live_bytes)) for k, step in enumerate(run)]
-            for name, run in steps.items()
+            name: [(float(k), float(operator.live_bytes)) for k, operator in enumerate(run)]
+            for name, run in runs.items()
         }
         charts = display.chart("operators of the step", curves, None)
         sources = made_of(self)

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from acplan._base.tensors import tensors_in
-from acplan._files.verification import Step
+from acplan._files.verification import VerifiedOperator
 from acplan._graphs.node_values import FakeRun, allocated_bytes, distinct_storages
 
 
@@ -49,7 +49,7 @@ class Pass:
         self._memory = memory
         self._last_used_by = _last_uses(module)
         self.values: dict[Node, Any] = {}
-        self.steps: list[Step] = []
+        self.operators: list[VerifiedOperator] = []
 
     def run(self, held_values: dict[str, Any], *, keeps_inputs: bool) -> None:
         """Runs the graph. `held_values`: inputs by name that are held already; the others are
@@ -73,7 +73,7 @@ class Pass:
         value = self._run.call(node, self.values.__getitem__)
         self.values[node] = value
         self._memory.hold(value)
-        self.steps.append(Step(node.name, self._memory.live_bytes))
+        self.operators.append(VerifiedOperator(node.name, self._memory.live_bytes))
         for source in self._last_used_by.get(node, ()):
             if source not in kept_nodes and source.op != "get_attr":
                 self._memory.drop(self.values[source])
@@ -98,7 +98,7 @@ def run_step(
     backward: GraphModule,
     num_fwd_outputs: int,
     held_bytes: int = 0,
-) -> tuple[list[Step], list[Step]]:
+) -> tuple[list[VerifiedOperator], list[VerifiedOperator]]:
     """Returns the nodes of the forward and of the backward graph as they run, with the bytes in
     use while they run. Inputs, constants, forward's results for the model and gradients stay;
     values that forward saves are dropped after their last use in backward."""
@@ -119,7 +119,7 @@ def run_step(
             memory.hold(first.values[node])
     second = Pass(backward, run, memory)
     second.run(saved, keeps_inputs=False)
-    return first.steps, second.steps
+    return first.operators, second.operators
 
 
 def device_type_of_graphs(*modules: GraphModule) -> str | None:

@@ -8,7 +8,7 @@ from acplan._base.errors import AcplanError
 from acplan._base.program import Outcome
 from acplan._base.question import question_folder
 from acplan._files.json_files import write_json
-from acplan._program.plan import Budget, size_value
+from acplan._program.budgets import Budget, size_value
 
 _NOTHING_FITS = 3
 

@@ -13,7 +13,8 @@ from acplan._files import display
 from acplan._files.charts import figure, made_of, remember
 from acplan._files.json_files import path_of, read_json
 from acplan._files.plan_file import Plan
-from acplan._program.plan import Budget, Source, add_source, plan_options, size_value
+from acplan._program.budgets import Budget, size_value
+from acplan._program.plan import Source, add_source, plan_options
 
 _INFEASIBLE = 3
 

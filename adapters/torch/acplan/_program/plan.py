@@ -2,7 +2,6 @@
 
 import difflib
 import logging
-import operator
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +17,9 @@ from acplan._files.json_files import read_json
 from acplan._files.plan_file import Plan
 from acplan._files.profile_file import Profile
 from acplan._files.trace_file import DIFFERENTIATES, Trace
+from acplan._program.budgets import Budget, size_value
 
 Source = Trace | Profile | str | os.PathLike[str]
-Budget = int | str
 
 _LOGGER = logging.getLogger("acplan")
 
@@ -117,34 +116,6 @@ def add_source(folder: QuestionFolder, source: Source, asked_by: str = "plan") -
     raise AcplanError(
         f"{asked_by}: expected a Trace, a Profile or a path, found {type(source).__name__}"
     )
-
-
-def size_value(name: str, value: Any) -> int | str:
-    """Returns a size as a question has it. Raises AcplanError if it is not a size."""
-    return value if isinstance(value, str) else int(size_text(name, value))
-
-
-def size_text(name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return str(operator.index(value))
-    except TypeError:
-        raise AcplanError(
-            f'{name}: expected bytes or a size such as "60GiB", found {value!r}'
-        ) from None
-
-
-def require_sayable(budget: Any) -> None:
-    """Raises AcplanError if it cannot be a budget, before anything is traced for it."""
-    text = size_text("budget", budget).strip()
-    if text != "min" and not any(sign.isdigit() for sign in text):
-        raise AcplanError(
-            'budget: expected bytes, a size such as "60GiB", a share such as "60%" or '
-            f'"min", found {budget!r}'
-        )
 
 
 # The options of acplan.plan: flags of `acplan plan` (docs/command_line.md).

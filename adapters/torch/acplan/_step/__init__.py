@@ -1,4 +1,26 @@
 """One training step on fake tensors, recorded: acplan.trace.
 
 This room knows _base, _files, _device, _fakes. Start with trace.py, then step.py.
+
+Replaced in PyTorch and DeepSpeed (_base/patching.py says how to read the list):
+
+    torch.utils.checkpoint._checkpoint_without_reentrant_generator, private, up to 2.14
+    torch.utils.checkpoint._checkpoint_without_reentrant_generator_impl, private, from 2.15 on
+        checkpointing_off.py, without_checkpointing: a checkpoint calls its function and no
+        more. The name is replaced in every module that has imported it.
+    torch.autograd.Function.apply, in C from 2.14 on
+        checkpointing_off.py, without_checkpointing: the same for checkpoints that are functions
+        of autograd.
+    deepspeed.runtime.activation_checkpointing.checkpointing.non_reentrant_checkpoint
+        checkpointing_off.py, without_checkpointing: the same for DeepSpeed's checkpoint by
+        hooks on saved tensors, if DeepSpeed has been imported.
+    torch.nn.Module._call_impl, private
+        module_calls.py, ModuleCalls.watched: calls of modules are recorded with their hooks. It
+        is replaced in the class, and in a module or class with a method of its own.
+    torch.optim.optimizer._foreach_supported_types, private
+    torch.utils._foreach_utils._foreach_supported_types, private
+        update.py, fakes_as_plain_tensors: optimizers and clipping choose, for fake tensors, the
+        implementation that plain tensors get.
+    torch._subclasses.fake_tensor.FakeTensor.__deepcopy__, private
+        update.py, fakes_as_plain_tensors: a copy has a storage of its own.
 """

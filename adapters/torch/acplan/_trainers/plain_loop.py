@@ -7,7 +7,8 @@ import torch
 from acplan._apply.apply import apply
 from acplan._apply.refusals import require_no_checkpoints
 from acplan._device.devices import Device
-from acplan._program.plan import PLAN_OPTIONS, Budget, plan, require_sayable
+from acplan._program.budgets import Budget, require_sayable
+from acplan._program.plan import PLAN_OPTIONS, plan
 from acplan._step.trace import trace
 from acplan._verify.verify import require_within_budget
 from acplan._verify.verify import verify as verify_plan

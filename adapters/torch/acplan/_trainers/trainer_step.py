@@ -18,7 +18,8 @@ from acplan._base.tensors import tensors_in
 from acplan._device.devices import Device
 from acplan._fakes.restored_state import objects_kept, read_once
 from acplan._files.plan_file import Plan
-from acplan._program.plan import PLAN_OPTIONS, Budget, plan, require_sayable
+from acplan._program.budgets import Budget, require_sayable
+from acplan._program.plan import PLAN_OPTIONS, plan
 from acplan._step.autocast import autocast_of
 from acplan._step.trace import trace
 from acplan._trainers.once_per_rank import made_once

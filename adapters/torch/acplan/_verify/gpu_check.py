@@ -23,7 +23,7 @@ from acplan._device.devices import DEVICES
 from acplan._files.json_files import require_writable, write_json
 from acplan._files.plan_file import Plan, PlannedModule
 from acplan._files.trace_file import Trace
-from acplan._files.verification import Step
+from acplan._files.verification import VerifiedOperator
 from acplan._program.plan import plan
 from acplan._step.recorder import Recorder
 from acplan._step.trace import trace
@@ -209,14 +209,14 @@ def _checked(row: Row, bench: _Bench, base: _Baseline) -> Row:
     traced = base.traced
     row_plan = _plan_of(row.plan, bench.model, traced, bench.device)
     stall_ms = None if row_plan is None else row_plan.stall_ms
-    baseline_steps = _steps_of(traced)
-    predicted = baseline_steps if row_plan is None else simulate(traced, row_plan)
+    baseline_operators = _traced_operators(traced)
+    predicted = baseline_operators if row_plan is None else simulate(traced, row_plan)
     measured = base.measured
     if row_plan is not None:
         measured = _measure(bench, row_plan, row.batch)
-    predicted_ms = math.fsum(step.runtime_ms for step in predicted) + (stall_ms or 0)
-    baseline_ms = math.fsum(step.runtime_ms for step in baseline_steps)
-    peak = max(step.live_bytes for step in predicted) if row_plan else traced.peak_bytes
+    predicted_ms = math.fsum(operator.runtime_ms for operator in predicted) + (stall_ms or 0)
+    baseline_ms = math.fsum(operator.runtime_ms for operator in baseline_operators)
+    peak = max(operator.live_bytes for operator in predicted) if row_plan else traced.peak_bytes
     return dataclasses.replace(
         row,
         budget_bytes=row_plan.budget_bytes if row_plan and row_plan.data else None,
@@ -229,14 +229,16 @@ def _checked(row: Row, bench: _Bench, base: _Baseline) -> Row:
         predicted_overhead=predicted_ms / baseline_ms - 1 if baseline_ms else None,
         measured_overhead=measured.step_ms / base.measured.step_ms - 1,
         operators=len(measured.operators),
-        operators_differ=_difference([step.name for step in predicted], measured.operators),
+        operators_differ=_difference(
+            [operator.name for operator in predicted], measured.operators
+        ),
         losses_differ=_losses_differ(measured.losses, base.measured.losses, base.losses_again),
     )
 
 
-def _steps_of(traced: Trace) -> tuple[Step, ...]:
+def _traced_operators(traced: Trace) -> tuple[VerifiedOperator, ...]:
     return tuple(
-        Step(operator["name"], 0, operator["runtime_ms"])
+        VerifiedOperator(operator["name"], 0, operator["runtime_ms"])
         for operator in traced.data["operators"]
     )
 

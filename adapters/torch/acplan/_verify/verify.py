@@ -17,7 +17,7 @@ from acplan._fakes.real_values import Limits
 from acplan._files.charts import remember
 from acplan._files.plan_file import Plan, plan_given
 from acplan._files.trace_file import Trace
-from acplan._files.verification import Step, ValueCheck, Verification
+from acplan._files.verification import ValueCheck, Verification, VerifiedOperator
 from acplan._step.checkpointing_off import without_checkpointing
 from acplan._step.recorder import Recorder
 from acplan._step.records import Operator
@@ -105,7 +105,9 @@ def verifying(
         )
 
 
-def measure(model: torch.nn.Module, plan: Plan, *args: Any, **kwargs: Any) -> tuple[Step, ...]:
+def measure(
+    model: torch.nn.Module, plan: Plan, *args: Any, **kwargs: Any
+) -> tuple[VerifiedOperator, ...]:
     """Returns the operators of a training step of the model with the plan, on fake tensors;
     options are those of acplan.trace."""
     with measuring(model, *args, **kwargs) as measured:
@@ -120,7 +122,7 @@ def measuring(
     workspaces: bool = True,
     real: Limits | None = None,
     **kwargs: Any,
-) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
+) -> Iterator[Callable[[Plan], tuple[VerifiedOperator, ...]]]:
     """Yields a function like `measure` for many plans, one after the other; a first step runs
     without a plan. `real`: with real values, within these limits."""
     step = TrainingStep.from_arguments(model, args, kwargs)
@@ -135,23 +137,23 @@ def measuring(
         ),
     ):
 
-        def measured(plan: Plan) -> tuple[Step, ...]:
+        def measured(plan: Plan) -> tuple[VerifiedOperator, ...]:
             recorder = Recorder(target, kernels=target if workspaces else None)
             plain.zero_grad(set_to_none=True)  # in case a step with a plan failed
             with applied(plain, plan) as planned_model:
                 run_step(
                     recorder, dataclasses.replace(on_fakes, model=planned_model), optimizer
                 )
-            return _steps(recorder.log)
+            return _operators_of(recorder.log)
 
         yield measured
 
 
-def _steps(log: StepLog) -> tuple[Step, ...]:
+def _operators_of(log: StepLog) -> tuple[VerifiedOperator, ...]:
     live = timeline_of(log)
     assert max(live, default=0) == peak_of(log)
     return tuple(
-        Step(operator.name, live_bytes, operator.runtime_ms)
+        VerifiedOperator(operator.name, live_bytes, operator.runtime_ms)
         for operator, live_bytes in zip(log.operators, live)
         if not is_of_a_frame(log, operator)
     )
@@ -165,14 +167,14 @@ def is_of_a_frame(log: StepLog, operator: Operator) -> bool:
     )
 
 
-def simulate(model_trace: Trace, plan: Plan) -> tuple[Step, ...]:
+def simulate(model_trace: Trace, plan: Plan) -> tuple[VerifiedOperator, ...]:
     """Returns the operators of a training step with the plan, by `acplan simulate`."""
     with _simulating(model_trace) as simulated:
         return simulated(plan)
 
 
 @contextlib.contextmanager
-def _simulating(model_trace: Trace) -> Iterator[Callable[[Plan], tuple[Step, ...]]]:
+def _simulating(model_trace: Trace) -> Iterator[Callable[[Plan], tuple[VerifiedOperator, ...]]]:
     """Yields a function like `simulate` for many plans, one after the other."""
     with question_folder() as folder:
         question = {
@@ -181,18 +183,18 @@ def _simulating(model_trace: Trace) -> Iterator[Callable[[Plan], tuple[Step, ...
             "timeline": "steps.csv",
         }
 
-        def simulated(plan: Plan) -> tuple[Step, ...]:
+        def simulated(plan: Plan) -> tuple[VerifiedOperator, ...]:
             plan.save(folder.path_of("plan"), model=model_trace.data["model"]["name"])
             folder.ask("simulate", question).require_success()
             with folder.path_of("steps.csv").open(newline="") as file:
-                return tuple(_step_of(row, model_trace) for row in csv.DictReader(file))
+                return tuple(_operator_of(row, model_trace) for row in csv.DictReader(file))
 
         yield simulated
 
 
-def _step_of(row: dict[str, str], model_trace: Trace) -> Step:
+def _operator_of(row: dict[str, str], model_trace: Trace) -> VerifiedOperator:
     runtime_ms = model_trace.data["operators"][int(row["operator"])]["runtime_ms"]
-    return Step(row["name"], int(row["live_bytes"]), runtime_ms)
+    return VerifiedOperator(row["name"], int(row["live_bytes"]), runtime_ms)
 
 
 def require_within_budget(plan: Plan, verification: Verification) -> None:
