@@ -231,7 +231,9 @@ class Comparison {
       if (!ours_.BeginPool(name, is_capture)) return "";
       RealBeginPool(name, is_capture);
       active_.emplace_back(name, is_capture);
-    } else if (ours_.ReleasePool(name)) {
+    } else if (!is_expandable_ && ours_.ReleasePool(name)) {
+      // PyTorch counts each unmapped range of a pool against what it mapped at
+      // once, and so may delete a pool that has blocks.
       RealReleasePool(name);
       log_ += " release";
     }
@@ -327,6 +329,7 @@ class Comparison {
   CachingAllocator ours_;
   std::vector<Live> live_;
   std::vector<std::pair<int64_t, bool>> active_;
+  bool is_expandable_ = s_.settings.find("segments:True") != std::string::npos;
   int64_t allocated_ = 0;
   std::string log_;
 };
