@@ -271,7 +271,8 @@ PlanOfFamilies PlanFor(const Families& families, int64_t budget_bytes,
                        const solver::SearchLimits& limits,
                        const std::vector<LeastAnswer>& known_answers) {
   if (families.size() == 1) {
-    const KnownUnits units = known.empty() ? KnownUnits() : known.front().units;
+    const KnownUnits units =
+        known_answers.empty() ? KnownUnits() : known_answers.front().units;
     return {.plan =
                 PlanFor(families.front().problem, budget_bytes, limits, units)
                     .plan};
