@@ -1,6 +1,7 @@
 """Units read the state that forward read, and change it once."""
 
 import copy
+import gc
 import itertools
 import random
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 import acplan
 import stateful_modules
@@ -267,3 +269,146 @@ def test_what_autograd_saves_last_is_as_in_forward_too(kind: str) -> None:
 def test_what_autograd_saves_last_and_the_call_writes_to_is_as_it_was() -> None:
     expected = _last("buffer", False, False)
     assert torch.equal(_last("own write", True, False), expected)
+
+
+class _Normalised(nn.Module):
+    """Moves the vectors of a spectral normalisation on in each call, and reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = spectral_norm(nn.Conv1d(1, 3, 3, padding=1))
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.last(self.first(x[:, None]).mean(1).sin())
+
+
+class _Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.blocks = nn.ModuleList(_Normalised() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean()
+
+
+_Values = list[torch.Tensor]
+_Passes = Callable[[_Net, Callable[[], torch.Tensor]], _Values]
+
+
+def _twice(net: _Net, data: Callable[[], torch.Tensor]) -> _Values:
+    loss = net(data())
+    loss.backward(retain_graph=True)
+    loss.backward()
+    return []
+
+
+def _called_between(net: _Net, data: Callable[[], torch.Tensor]) -> _Values:
+    loss = net(data())
+    loss.backward(retain_graph=True)
+    other = net(data())
+    loss.backward(retain_graph=True)
+    other.backward()
+    net(data())
+    loss.backward()
+    return []
+
+
+def _in_parts(net: _Net, data: Callable[[], torch.Tensor]) -> _Values:
+    loss = net(data())
+    early, *late = net.parameters()
+    gradients = torch.autograd.grad(loss, late, retain_graph=True)
+    return [*gradients, *torch.autograd.grad(loss, early)]
+
+
+def _input_first(net: _Net, data: Callable[[], torch.Tensor]) -> _Values:
+    x = data().requires_grad_()
+    loss = net(x)
+    gradient = torch.autograd.grad(loss, x, create_graph=True)[0]
+    (loss + gradient.square().sum()).backward()
+    return [gradient]
+
+
+def _two_calls(net: _Net, data: Callable[[], torch.Tensor]) -> _Values:
+    early, late = net(data()), net(data())
+    early.backward()
+    late.backward()
+    return []
+
+
+def _without_gradients_between(net: _Net, data: Callable[[], torch.Tensor]) -> _Values:
+    loss = net(data())
+    with torch.no_grad():
+        net(data())
+    loss.backward()
+    return []
+
+
+def _values_after(net: _Net, passes: _Passes) -> _Values:
+    generator = torch.Generator().manual_seed(1)
+    values = passes(net, lambda: torch.randn(5, 8, generator=generator))
+    gradients = [p.grad for p in net.parameters() if p.grad is not None]
+    return [value.detach() for value in (*values, *gradients, *net.buffers())]
+
+
+def _plans_of_net() -> list[Plan]:
+    """Returns plans that let go of the vectors before forward moved them, because what reads
+    them is saved or skipped."""
+    trace = acplan.trace(_Net(), torch.randn(5, 8), loss_fn=lambda loss: loss)
+    plans = [acplan.plan(trace, "min")]
+    plans += [acplan.plan(trace, "min", decisions="save,recompute")]
+    for plan in plans:
+        names = [o.name for u in plan.modules for o in u.operators if o.save or o.skip]
+        assert any("mv" in name for name in names)
+    return plans
+
+
+def _net() -> _Net:
+    torch.manual_seed(0)
+    return _Net()
+
+
+def test_state_that_moved_on_is_as_in_forward_for_each_backward_pass() -> None:
+    every = (_twice, _called_between, _in_parts, _input_first, _two_calls)
+    for plan in _plans_of_net():
+        for passes in (*every, _without_gradients_between):
+            expected = _values_after(_net(), passes)
+            values = _values_after(acplan.apply(_net(), plan), passes)
+            assert len(values) == len(expected), passes
+            assert all(map(torch.equal, expected, values)), passes
+
+
+def test_a_write_between_two_backward_passes_is_refused() -> None:
+    for plan in _plans_of_net():
+        net = acplan.apply(_net(), plan)
+        loss = net(torch.randn(5, 8))
+        loss.backward(retain_graph=True)
+        with torch.no_grad():
+            for buffer in net.buffers():
+                buffer.mul_(2)
+        with pytest.raises(AcplanError, match="_SpectralNorm._., which has been written to"):
+            loss.backward()
+
+
+def test_what_a_kept_graph_does_not_need_is_let_go() -> None:
+    """Where all can run again, a kept graph keeps nothing of what the plan saves."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 64), nn.GELU()))
+    names = ("aten.t.default", "aten.addmm.default", "aten.gelu.default")
+    operators = tuple(acplan.PlannedOperator(n, "addmm" in n) for n in names)
+    acplan.apply(model, Plan((PlannedModule("Sequential.1", operators),)))
+    loss = model(torch.randn(4, 8)).sum()
+    count = _count_alive((4, 64))
+    loss.backward(retain_graph=True)
+    assert _count_alive((4, 64)) < count
+    loss.backward()
+
+
+def _count_alive(shape: tuple[int, ...]) -> int:
+    gc.collect()
+    things = [t for t in gc.get_objects() if type(t) is torch.Tensor and t.shape == shape]
+    return len({t.untyped_storage()._cdata for t in things})

@@ -154,6 +154,12 @@ class MemoryAgain:
         return tensor
 
     @property
+    def has_gone(self) -> bool:
+        """Returns whether memory that forward read is gone, so that not all can run again."""
+        copies = self._tape.outside.values()
+        return bool(self._changed) or any(copy.is_gone for copy in copies)
+
+    @property
     def may_differ(self) -> bool:
         """True if memory from outside may differ from what it was in forward."""
         return bool(self._changed or self._tape.outside)
@@ -175,6 +181,8 @@ class MemoryAgain:
         """Returns whether an operator writes to memory from outside that has a copy, so that
         later reads of the copy find what was written."""
         copies_by_memory = self._tape.outside
+        if not copies_by_memory:
+            return False
         tensors = (*written_by(func, args, kwargs), *statistics_of(func, args, kwargs))
         memories = map(memory_of, tensors)
         copies = (

@@ -53,6 +53,11 @@ class Outside:
             return self.is_kept
         return self.last < 0 or (place is not None and place > self.last)
 
+    @property
+    def is_gone(self) -> bool:
+        """Returns whether nobody has what the memory was before the first write."""
+        return not self.is_kept or (self.is_of_end and self.last >= 0)
+
     def let_go(self) -> None:
         """Forgets the copy, which nothing will need."""
         self.is_kept = False
@@ -87,12 +92,18 @@ def note_reader(storage: Any, tape: "Tape") -> None:
         readers.append(weakref.ref(tape))
 
 
+def has_readers(storage: Any) -> bool:
+    """Returns whether a tape's operators may read a storage again."""
+    tapes = (reader() for reader in storage.__dict__.get("acplan_readers", ()))
+    return any(tape is not None and not tape.is_done for tape in tapes)
+
+
 def copy_for_readers(tensor: torch.Tensor, writer: "Tape") -> None:
     """Copies memory that is about to be written to for the other tapes that may read it."""
     storage = tensor.untyped_storage()
     for reader in storage.__dict__.get("acplan_readers", ()):
         tape = reader()
-        if tape is None or tape is writer or tape.is_used:
+        if tape is None or tape is writer or tape.is_done:
             continue
         entry = tape.outside.get(storage._cdata)
         if entry is None or not (entry.is_kept or entry.is_of_end):

@@ -67,6 +67,7 @@ class Recomputation(Mode):
             tape.freight.begin()
         tape.prepare()
         self._memory.begin()
+        tape.use(self._memory.has_gone)
         self._place = 0
         self._has_skipped = False
         self._generators.begin()
@@ -193,21 +194,21 @@ class Recomputation(Mode):
         if (kind is not Skipped and kind is not Saved) or item.func is not func:
             self._lose(func)
             return self._run(func, traits, args, kwargs)
-        if not (self._reading >= _SKIPS if kind is Skipped else item.has_value):
-            return self._run(func, traits, args, kwargs)
-        if tape.outside and traits.writes and self._memory.replays(func, args, kwargs):
+        is_there = self._reading >= _SKIPS if kind is Skipped else item.has_value
+        if not is_there or (traits.writes and self._memory.replays(func, args, kwargs)):
             return self._run(func, traits, args, kwargs)
         if item.after:
             generator, state = item.after
             generator.set_state(state)
         if kind is Saved and not item.is_partial:
+            value = item.take(tape.is_kept)
             # A view, or a tensor that was written to, may have memory from outside.
             is_made = not (traits.only_shows or traits.writes)
-            return self._memory.note_own(item.take()) if is_made else item.take()
+            return self._memory.note_own(value) if is_made else value
         origin = Origin(self._fqn, place, func, tape.made_at.get(place, place))
         if kind is Saved:
             self._has_skipped = True
-            return self._memory.note_own(item.take_some(origin, (args, kwargs)))
+            return self._memory.note_own(item.take_some(origin, (args, kwargs), tape.is_kept))
         if traits.is_mutable:
             if not self._memory.write_to_nothing(item, origin, args, kwargs):
                 return self._run(func, traits, args, kwargs)

@@ -141,14 +141,17 @@ class Saved:
         saved.is_partial = True
         return saved
 
-    def take(self) -> Any:
+    def take(self, is_kept: bool) -> Any:
+        """Returns the value, which stays here too if `is_kept`."""
         value = self.value
+        if is_kept:
+            return each(value, _alias)
         self.drop()
         return value
 
-    def take_some(self, origin: Origin, call: Call) -> Any:
-        """Where some of it is kept: stand-ins in place of the rest."""
-        return _handed_out(self.take(), origin, call)
+    def take_some(self, origin: Origin, call: Call, is_kept: bool) -> Any:
+        """Returns what is kept of the results, and stand-ins in place of the rest."""
+        return _handed_out(self.take(is_kept), origin, call)
 
     def drop(self) -> None:
         self.has_value = False
@@ -207,6 +210,10 @@ def _handed_out(made: Any, origin: Origin, call: Call) -> Any:
     return each(made, change)
 
 
+# Returns whether the backward pass that is under way keeps its graph, and so what is saved.
+_is_graph_kept: Callable[[], bool] = getattr(
+    torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: False
+)
 CastKey = tuple[int, torch.dtype | None]
 # The place of the operator that made the memory, the memory, and the arguments but for
 # the first.
@@ -247,7 +254,12 @@ class Tape:
         # Forward ran the operators of the plan, and all that is saved can be handed out.
         self.is_as_planned = False
         self.has_dropped = False
+        # The saved results have been handed out, and let go of.
         self.is_used = False
+        # Saved results that are handed out stay here too, for the next recomputation.
+        self.is_kept = False
+        # Backward has let go of the graph: nothing asks for the unit again.
+        self.is_done = False
         # Forward is being written.
         self.is_open = False
         # Says to the user that the unit is not called as planned.
@@ -311,12 +323,21 @@ class Tape:
     def prepare(self) -> None:
         """Forgets what cannot be handed out (again)."""
         changed = self.outputs_changed()
-        self._outputs.clear()
         if self.is_open and self.tell is not None:
             self.tell("a gradient is computed within its forward pass: all of it runs again")
         if changed or self.is_used or self.is_open:
             self.drop()
-        self.is_used = True
+
+    def use(self, has_gone: bool) -> None:
+        """Begins to hand out what is saved. It is kept for the next recomputation if backward
+        keeps its graph (`retain_graph`) and not all can run again, because memory that forward
+        read `has_gone`."""
+        is_graph_kept = _is_graph_kept()
+        self.is_kept = is_graph_kept and has_gone and not self.is_open
+        self.is_used = not self.is_kept
+        self.is_done = not is_graph_kept
+        if self.is_used:
+            self._outputs.clear()
 
     def drop(self) -> None:
         """Everything runs again."""

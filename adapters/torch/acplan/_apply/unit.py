@@ -17,6 +17,7 @@ from acplan._apply.checkpoint import checkpoint_of, whole_checkpoint_of
 from acplan._apply.inner_gradients import hold, let_go
 from acplan._apply.offload import Traffic
 from acplan._apply.segment import Place
+from acplan._apply.writes_without_grad import watching_writes
 from acplan._base import transforms
 from acplan._base.errors import AcplanError, PlanMismatchWarning
 from acplan._base.modules import FSDPModule, borrows_parameters
@@ -190,6 +191,9 @@ class Unit(CheckpointWrapper):
             # This is for good: code that is called elsewhere before backward must not change
             # how the same code runs here again.
             self._acplan_optimized |= stop_optimizing()
+            if not torch.is_grad_enabled():
+                with watching_writes(inner):
+                    return call(inner, *args, **kwargs)
         return call(inner, *args, **kwargs)
 
     def _may_not_run_again(self) -> bool:
