@@ -20,6 +20,14 @@ install(
   DESTINATION ${SKBUILD_PLATLIB_DIR}/acplan
   COMPONENT wheel
   EXCLUDE_FROM_ALL)
+# The stand-in for a CUDA device, compiled for some versions of PyTorch.
+if(ACPLAN_GUARDS)
+  install(
+    DIRECTORY ${ACPLAN_GUARDS}/
+    DESTINATION ${SKBUILD_PLATLIB_DIR}/acplan/_device/guards
+    COMPONENT wheel
+    EXCLUDE_FROM_ALL)
+endif()
 # Of what a static program has inside.
 if(ACPLAN_LICENSES)
   install(

@@ -1,5 +1,9 @@
 #!/usr/bin/env bash
-# build_wheel.sh [FOLDER]: builds a wheel for any Linux on x86-64, into FOLDER (build/wheel).
+# build_wheel.sh [FOLDER [PYTHON...]]: builds a wheel for any Linux on x86-64, into FOLDER
+# (build/wheel).
+#
+# For the PyTorch of each interpreter PYTHON the wheel has the compiled stand-in for a CUDA device;
+# with other versions of PyTorch, it is compiled on the user's machine.
 #
 # The program in it is static, the C library included, so that nothing on the machine
 # where it runs can be too old or missing. Debian has all libraries of it as archives but
@@ -10,13 +14,14 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-(($# <= 1)) || fail "expected at most one folder, found: $*"
+[[ ! -x ${1:-} || -d $1 ]] || fail "expected a folder before the interpreters, found: $1"
 case $(uname -m) in
   x86_64) platforms=(manylinux_2_28_x86_64) ;;
   *) fail "expected a machine with x86-64, found $(uname -m)" ;;
 esac
 mkdir -p "${1:-$root/build/wheel}"
 out=$(cd "${1:-$root/build/wheel}" && pwd)
+pythons=("${@:2}")
 work="$root/build/portable"
 prefix="$work/prefix"
 
@@ -78,6 +83,14 @@ install_packages "${build_packages[@]}" dpkg-dev libbz2-dev liblapack-dev libbla
 }
 licenses
 
+rm -rf "$work/guards"
+mkdir -p "$work/guards"
+for python in "${pythons[@]}"; do
+  PYTHONPATH="$root/adapters/torch" PYTHONDONTWRITEBYTECODE=1 "$python" -c \
+    'import sys; from acplan._device.guard_library import compile_into; compile_into(sys.argv[1])' \
+    "$work/guards" || fail "could not compile the stand-in for the PyTorch of $python"
+done
+
 [[ -x $work/venv/bin/python ]] || python3 -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check \
   'scikit-build-core>=0.11' auditwheel wheel
@@ -86,7 +99,8 @@ CMAKE_BUILD_PARALLEL_LEVEL=$(build_jobs) "$work/venv/bin/python" -m pip wheel "$
   --quiet --disable-pip-version-check --no-build-isolation --no-deps \
   --wheel-dir "$work/wheel" -C build-dir="$work/build" \
   -C cmake.define.ACPLAN_STATIC=ON -C cmake.define.CMAKE_PREFIX_PATH="$prefix" \
-  -C cmake.define.ACPLAN_LICENSES="$work/licenses" || fail "could not build the wheel"
+  -C cmake.define.ACPLAN_LICENSES="$work/licenses" \
+  -C cmake.define.ACPLAN_GUARDS="$work/guards" || fail "could not build the wheel"
 
 readelf --program-headers "$work/build/cli/acplan" | grep -q INTERP &&
   fail "the program is not static"

@@ -1,15 +1,19 @@
-"""The compiled stand-in for a CUDA device, in every state that a cache can be in. The compiler
-is a script that copies a library and counts its calls."""
+"""The compiled stand-in for a CUDA device: in the wheel, and in every state that a cache can be
+in. The compiler is a script that copies a library and counts its calls."""
 
+import ctypes
 import os
 import pathlib
 import stat
 import sys
+import tempfile
 
 import pytest
+import torch
 
 from acplan import AcplanError
-from acplan._device.guard_library import cuda_guard, load_guard
+from acplan._device import guard_library
+from acplan._device.guard_library import compile_into, cuda_guard, load_guard
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +34,7 @@ def compiled(
         f"shutil.copy({str(tmp_path / 'library.so')!r}, sys.argv[-1])\n"
     )
     log.touch()
+    monkeypatch.setattr(guard_library, "_OF_WHEEL", tmp_path / "guards")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", f"'{sys.executable}' {script}")
     return log
@@ -131,6 +136,9 @@ def test_compilers_that_do_not_work_are_told(
     monkeypatch.setenv("CXX", "no-such-compiler -m64")
     with pytest.raises(AcplanError, match="CXX: .*found 'no-such-compiler'.*No such file"):
         load_guard()
+    monkeypatch.setenv("CXX", "'g++")
+    with pytest.raises(AcplanError, match='CXX: expected .*, found "\'g..": No closing'):
+        load_guard()
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(AcplanError, match="(?s)false -O1 .*failed"):
         load_guard()
@@ -139,3 +147,56 @@ def test_compilers_that_do_not_work_are_told(
     with pytest.raises(AcplanError, match="neither .CXX nor g.. nor clang.."):
         load_guard()
     assert not (compiled.parent / "cache").exists()
+
+
+def test_the_library_of_the_wheel_is_loaded_where_it_is_for_this_pytorch(
+    compiled: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_into(str(compiled.parent / "guards"))
+    (shipped,) = (compiled.parent / "guards").iterdir()
+    log = _calls(compiled)
+    assert load_guard()._name == str(shipped)
+    # A build of the same release for another CUDA is of the same commit.
+    monkeypatch.setattr(torch, "__version__", torch.__version__.partition("+")[0] + "+cu999")
+    assert load_guard()._name == str(shipped)
+    assert _calls(compiled) == log
+    monkeypatch.setattr(torch.version, "git_version", "another")
+    assert load_guard()._name != str(shipped)
+    assert _calls(compiled) == log + 1
+
+
+def test_a_library_of_the_wheel_that_is_not_whole_is_not_loaded(
+    compiled: pathlib.Path,
+) -> None:
+    compile_into(str(compiled.parent / "guards"))
+    (shipped,) = (compiled.parent / "guards").iterdir()
+    shipped.write_bytes(shipped.read_bytes()[:-1])
+    log = _calls(compiled)
+    assert load_guard()._name != str(shipped)
+    assert _calls(compiled) == log + 1
+
+
+def test_where_libraries_of_the_cache_may_not_be_loaded_it_is_loaded_from_elsewhere(
+    compiled: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = ctypes.CDLL
+    refused = [str(compiled.parent / "cache")]
+
+    def loaded(path: str) -> ctypes.CDLL:
+        if any(map(path.startswith, refused)):
+            raise OSError(f"{path}: failed to map segment from shared object")
+        return load(path)
+
+    monkeypatch.setattr(ctypes, "CDLL", loaded)
+    assert load_guard().acplan_install_cuda_guard
+    refused.append("/")
+    with pytest.raises(AcplanError, match="(?s)cannot be loaded.*XDG_CACHE_HOME.*map segment"):
+        load_guard()
+
+
+def test_without_a_temporary_folder_there_is_one_line(
+    compiled: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(compiled.parent / "none"))
+    with pytest.raises(AcplanError, match="TMPDIR.*No such file"):
+        load_guard()

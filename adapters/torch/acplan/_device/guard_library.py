@@ -1,10 +1,16 @@
-"""The library that stands in for a CUDA device (cuda_guard.cpp), compiled once a machine.
+"""The library that stands in for a CUDA device (cuda_guard.cpp), which the wheel has for the
+versions of PyTorch that it was made with, and which is compiled once a machine for others.
 
-It is kept in the user's cache. Its name has a hash of the properties that it was compiled for
-and the hash of its bytes. A file of the cache is loaded only if its bytes have that hash, so
-that it is whole, and if nobody except this user or root could have written it. If the cache
-cannot be used, the library is compiled again, and loaded from a private folder that is removed
-at once.
+The compiled library is kept in the user's cache, under a name that says what it was compiled
+for and the hash of its bytes. A file is loaded only if its bytes have that hash, so that it is
+whole, and a file of the cache only if nobody but this user or root could have written it. If
+the cache cannot be used, the library is compiled again, and loaded from a private folder that
+is removed at once.
+
+    python -c "from acplan._device.guard_library import compile_into; compile_into('FOLDER')"
+
+compiles the library for the wheel (scripts/build_wheel.sh), under a name that says for which
+commit of PyTorch: the builds of a release for CPUs and for each CUDA share it.
 """
 
 import contextlib
@@ -26,48 +32,81 @@ import torch
 from acplan._base.errors import AcplanError
 
 _SOURCE = pathlib.Path(__file__).with_name("cuda_guard.cpp")
+_OF_WHEEL = pathlib.Path(__file__).with_name("guards")
 
 
 @functools.cache
 def cuda_guard() -> ctypes.CDLL:
-    """Returns the library, once a process. Raises AcplanError if it must be compiled and there
-    is no compiler, or the compiler fails."""
+    """Returns the library, once a process. Raises AcplanError where it must be compiled and
+    there is no compiler, or the compiler fails."""
     return load_guard()
 
 
 def load_guard() -> ctypes.CDLL:
-    """Returns the library of the cache, or else compiles and keeps it."""
-    folder, name = _cache(), _name()
-    for path in _whole(folder, name):
-        with contextlib.suppress(
-            OSError
-        ):  # another system, which shares the home folder, made it
+    """Returns the library of the wheel or of the cache, or else compiles and keeps it."""
+    folder, name = _cache(), _name(torch.__version__, "".join(platform.libc_ver()))
+    for path in (*_whole(_OF_WHEEL, _name_in_wheel()), *_whole_and_private(folder, name)):
+        with contextlib.suppress(OSError):  # Another system, which shares the home, made it.
             return ctypes.CDLL(str(path))
-    with tempfile.TemporaryDirectory(prefix="acplan-") as private:
-        library = pathlib.Path(private) / f"{name}.so"
+    with _private_folder() as private:
+        library = private / f"{name}.so"
         _compile(library)
-        return ctypes.CDLL(str(_keep_in_cache(library, folder, name) or library))
+        copy = _keep(library, folder, name)
+        if copy is not None:
+            with contextlib.suppress(OSError):  # Nothing in the cache's folder may run.
+                return ctypes.CDLL(str(copy))
+        try:
+            return ctypes.CDLL(str(library))
+        except OSError as error:
+            raise AcplanError(
+                f"the stand-in for a CUDA device cannot be loaded from {private}, nor from "
+                f"{folder} (XDG_CACHE_HOME): {error}"
+            ) from None
+
+
+def compile_into(folder: str) -> None:
+    """Compiles the library for the wheel."""
+    to = pathlib.Path(folder)
+    to.mkdir(parents=True, exist_ok=True)
+    with _private_folder() as private:
+        library = private / "library.so"
+        _compile(library)
+        content = library.read_bytes()
+    (to / f"{_name_in_wheel()}_{_hash(content)}.so").write_bytes(content)
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[pathlib.Path]:
+    """Yields a folder that is removed after the block."""
+    try:
+        private = tempfile.TemporaryDirectory(prefix="acplan-")
+    except OSError as error:
+        raise AcplanError(
+            "the stand-in for a CUDA device is compiled in a temporary folder (TMPDIR), and "
+            f"none can be made: {error.strerror}"
+        ) from None
+    with private as path:
+        yield pathlib.Path(path)
 
 
 def _cache() -> pathlib.Path:
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    with contextlib.suppress(RuntimeError):  # the user has no home folder
+    with contextlib.suppress(RuntimeError):  # The user has no home.
         cache = cache.expanduser()
     return cache / "acplan"
 
 
-def _name() -> str:
-    """Returns the part of the file's name that identifies what it was compiled for."""
-    parts = (
-        _SOURCE.read_bytes(),
-        torch.__version__,
-        str(torch.compiled_with_cxx11_abi()),
-        platform.machine(),
-        platform.system(),
-        "".join(platform.libc_ver()),
-    )
-    texts = (part if isinstance(part, bytes) else part.encode() for part in parts)
-    return f"cuda_guard_{hashlib.sha256(b'|'.join(texts)).hexdigest()[:16]}"
+def _name(*versions: str) -> str:
+    """Returns the part of the file's name that says what it was compiled for."""
+    abi = str(torch.compiled_with_cxx11_abi())
+    texts = (abi, platform.machine(), platform.system(), *versions)
+    parts = (_SOURCE.read_bytes(), *(text.encode() for text in texts))
+    return f"cuda_guard_{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}"
+
+
+def _name_in_wheel() -> str:
+    """Returns the part for the wheel's library, which needs no newer glibc than PyTorch."""
+    return _name(torch.__version__.partition("+")[0], str(torch.version.git_version))
 
 
 def _hash(content: bytes) -> str:
@@ -75,18 +114,22 @@ def _hash(content: bytes) -> str:
 
 
 def _whole(folder: pathlib.Path, name: str) -> Iterator[pathlib.Path]:
-    """Yields the files of the cache that may be loaded."""
-    if not _is_private(folder):
-        return
+    """Yields the files of a folder that have all of the bytes that were written to them."""
     for path in sorted(folder.glob(f"{name}_*.so")):
         with contextlib.suppress(OSError):
-            if _is_private(path) and path.name == f"{name}_{_hash(path.read_bytes())}.so":
+            if path.name == f"{name}_{_hash(path.read_bytes())}.so":
                 yield path
 
 
+def _whole_and_private(folder: pathlib.Path, name: str) -> Iterator[pathlib.Path]:
+    """Yields those that nobody else may have written."""
+    if _is_private(folder):
+        yield from filter(_is_private, _whole(folder, name))
+
+
 def _is_private(path: pathlib.Path) -> bool:
-    """Returns whether a file or folder is this user's or root's, and nobody else may write to
-    it."""
+    """Returns whether a file or folder is this user's or root's, and nobody else may write
+    to it."""
     try:
         state = path.lstat()
     except OSError:
@@ -95,11 +138,8 @@ def _is_private(path: pathlib.Path) -> bool:
     return is_plain and state.st_uid in (os.getuid(), 0) and not state.st_mode & 0o022
 
 
-def _keep_in_cache(
-    library: pathlib.Path, folder: pathlib.Path, name: str
-) -> pathlib.Path | None:
-    """Copies the library into the cache, whole. Returns its path there, or None if that
-    fails."""
+def _keep(library: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Path | None:
+    """Puts the library into the cache, whole; returns where, or None where it cannot."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if folder.stat().st_uid == os.getuid():
@@ -107,8 +147,8 @@ def _keep_in_cache(
         if not _is_private(folder):
             return None
         content = library.read_bytes()
-        with tempfile.TemporaryDirectory(dir=folder) as neighbour:
-            copy = pathlib.Path(neighbour) / library.name
+        with tempfile.TemporaryDirectory(dir=folder) as beside:
+            copy = pathlib.Path(beside) / library.name
             copy.write_bytes(content)
             copy.chmod(0o600)
             return copy.replace(folder / f"{name}_{_hash(content)}.so")
@@ -136,12 +176,13 @@ def _compile(library: pathlib.Path) -> None:
 
 
 def _compiler() -> list[str]:
-    """Returns the compiler, with the words that $CXX may have before and after it (ccache g++
-    -m64)."""
-    configured = shlex.split(os.environ.get("CXX", ""))
-    compiler = (
-        configured or [path for path in map(shutil.which, ("g++", "clang++")) if path][:1]
-    )
+    """Returns the compiler, with what $CXX may say before and after it (ccache g++ -m64)."""
+    text = os.environ.get("CXX", "")
+    try:
+        named = shlex.split(text)
+    except ValueError as error:
+        raise AcplanError(f"CXX: expected a C++ compiler, found {text!r}: {error}") from None
+    compiler = named or [path for path in map(shutil.which, ("g++", "clang++")) if path][:1]
     if not compiler:
         raise AcplanError(
             "PyTorch finds no CUDA device, so tracing needs a C++ compiler to build a "
