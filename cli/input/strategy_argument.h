@@ -10,8 +10,8 @@ namespace acplan::cli {
 // Returns whether an argument lists settings ("tp=8,pp=4"), and names no file.
 bool IsSettingList(const std::string& argument);
 
-// A file, and the rank in it if the argument names one: "best.json:2" is rank 2
-// of best.json. Elsewhere a colon belongs to the name of the file.
+// A file, and the rank in it where the argument names one: "best.json:2" is the second of
+// best.json. A colon belongs to the name of a file that does not end before it.
 struct StrategyFile {
   std::string file;
   std::optional<std::string> rank;

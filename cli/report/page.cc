@@ -2,10 +2,35 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "cli/pictures/picture.h"
 #include "cli/report/page_parts.h"
+#include "graph/base/message_text.h"
 
 namespace acplan::cli {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// Escapes in all texts what a browser does not show.
+void ShowUnseen(ordered_json& data) {
+  if (data.is_string()) {
+    data = graph::ShowUnseen(data.get_ref<const std::string&>());
+  } else if (data.is_array()) {
+    for (ordered_json& value : data) ShowUnseen(value);
+  } else if (data.is_object()) {
+    ordered_json::object_t entries;
+    for (auto& [key, value] : data.get_ref<ordered_json::object_t&>()) {
+      ShowUnseen(value);
+      entries.emplace_back(graph::ShowUnseen(key), std::move(value));
+    }
+    data.get_ref<ordered_json::object_t&>().swap(entries);
+  }
+}
+
+}  // namespace
 
 std::string JsonForScript(const nlohmann::ordered_json& data) {
   using Handler = nlohmann::ordered_json::error_handler_t;
@@ -40,6 +65,9 @@ std::string ReportPage(PageKind kind, std::string_view title,
       "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; "
       "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
       "form-action 'none'";
+  const std::string shown_title = Escaped(title);
+  ordered_json texts = data;
+  ShowUnseen(texts);
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n"
@@ -52,7 +80,7 @@ std::string ReportPage(PageKind kind, std::string_view title,
       "<script type=\"application/json\" id=\"data\">{}</script>\n"
       "<!--\n{}-->\n<script>\n{}</script>\n<script>\n{}{}{}</script>\n"
       "</body>\n</html>\n",
-      kPolicy, Escaped(title), PageStyle(), Escaped(title), JsonForScript(data),
+      kPolicy, shown_title, PageStyle(), shown_title, JsonForScript(texts),
       LibraryLicense(), LibraryScript(), PageScript(),
       kind == PageKind::kStep ? StepScript() : SearchScript(),
       kind == PageKind::kStep ? ModulesScript() : "");

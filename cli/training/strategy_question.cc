@@ -110,10 +110,10 @@ std::string ShortRecomputation(const costmodel::TrainingStrategy& strategy) {
   return text.starts_with(kSelective) ? text.substr(kSelective.size()) : text;
 }
 
-// Returns " -0.9%": the most that a better plan may save.
+// Returns "? -0.9%", the most that a better plan may save, or "" if the plan is proven.
 std::string GapText(const RankedStrategy& ranked) {
   if (ranked.bound >= ranked.seconds) return "";
-  return " -" + FormatPercentUp(1 - ranked.bound / ranked.seconds);
+  return "? -" + FormatPercentUp(1 - ranked.bound / ranked.seconds);
 }
 
 }  // namespace
@@ -215,7 +215,7 @@ std::string StrategyLegend(const TrainQuestion& question) {
       "all-to-all), etp N,\nhsdp N (groups that each hold all), e, l, el "
       "(embedding, logits count as layers),\noffload N (layers), or a schedule "
       "of "
-      "its own;\nplan -N%: a better plan may save so much at most";
+      "its own;\nplan? -N%: not proven; a better plan may save so much at most";
   if (question.price || question.tokens) {
     text += fmt::format("; {}: for {:.4g} tokens",
                         question.price ? "cost" : "GPU-hours",

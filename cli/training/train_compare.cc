@@ -72,8 +72,8 @@ Command AddTrainCompareCommand(CLI::App& program) {
   app->add_option(
          "STRATEGIES", flags->strategies,
          "settings (tp=8,pp=4,recompute=plan), files of them, what "
-         "train show or train plan wrote, or train search: FILE:RANK, or "
-         "FILE for the fastest")
+         "train show or train plan wrote, or train search: FILE:RANK (from "
+         "1), or FILE for the fastest")
       ->required();
   AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");

@@ -131,16 +131,17 @@ costmodel::StrategySettings ParseList(const std::string& list) {
 NamedStrategy ReadStrategyOfSearch(const graph::JsonField& root,
                                    const StrategyFile& strategy_file) {
   const std::vector<graph::JsonField> best = root.Get("best").Elements();
-  const std::string rank = strategy_file.rank.value_or("0");
+  const std::string rank = strategy_file.rank.value_or("1");
   if (best.empty()) root.Get("best").Fail("at least one strategy");
-  const int64_t index =
-      ParseWhole(rank, graph::OneLine(strategy_file.file) + ": rank", 0,
-                 static_cast<int64_t>(best.size()) - 1);
+  // As the table of the search and the page count them, from 1.
+  const int64_t row =
+      ParseWhole(rank, graph::OneLine(strategy_file.file) + ": rank", 1,
+                 static_cast<int64_t>(best.size()));
   const std::string place =
-      fmt::format("{}: best.{}.strategy", strategy_file.file, index);
-  return {fmt::format("{}:{}", FileStem(strategy_file.file), index),
+      fmt::format("{}: best.{}.strategy", strategy_file.file, row - 1);
+  return {fmt::format("{}:{}", FileStem(strategy_file.file), row),
           costmodel::SettingsOf(
-              best[static_cast<size_t>(index)].Get("strategy"), place)};
+              best[static_cast<size_t>(row - 1)].Get("strategy"), place)};
 }
 
 }  // namespace

@@ -27,10 +27,9 @@ struct NamedStrategy {
   costmodel::StrategySettings settings;
 };
 
-// Returns the strategy of an argument: settings ("tp=8,pp=4"), a file of
-// settings, the strategy in a report of train show or a plan of train plan, or
-// one that train search wrote, FILE:RANK or FILE for the fastest (rank 0).
-// Throws InputError.
+// Returns the strategy of an argument: settings ("tp=8,pp=4"), a file of settings, a report
+// of train show or a plan of train plan, of which the strategy is read, or what
+// train search wrote, FILE:RANK, from 1, or FILE for the fastest. Throws InputError.
 NamedStrategy ReadNamedStrategy(const std::string& argument);
 
 // Sets the strategy's recomputation ("plan", "none") in place of the settings'

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/command.h"
@@ -54,10 +55,16 @@ std::string SearchText(const TrainingJob& job, const StrategySearch& search,
                   question.model, FormatCount(s.gpus), job.cluster.gpu.name,
                   FormatCount(s.global_batch), FormatCount(s.sequence)));
   text += "\n" + CountText(search);
-  Table table(StrategyColumns());
-  table.AddRow(StrategyHeadings(question));
-  for (const costmodel::RankedStrategy& ranked : search.best) {
-    table.AddRow(StrategyCells(job, ranked, question));
+  std::vector<Table::Align> align = StrategyColumns();
+  align.insert(align.begin(), Table::Align::kRight);
+  Table table(std::move(align));
+  const auto add = [&](std::string rank, std::vector<std::string> cells) {
+    cells.insert(cells.begin(), std::move(rank));
+    table.AddRow(std::move(cells));
+  };
+  add("#", StrategyHeadings(question));
+  for (size_t i = 0; i < search.best.size(); ++i) {
+    add(fmt::to_string(i + 1), StrategyCells(job, search.best[i], question));
   }
   return text + table.ToString(terminal) + StrategyLegend(question);
 }

@@ -68,7 +68,7 @@ std::string ParseFqn(const JsonField& field) {
       fqn.find("..") != std::string::npos)
     field.Fail("a module's name without empty components");
   if (HasControls(fqn))
-    field.Fail("a module's name without control characters");
+    field.Fail("a module's name without control or invisible characters");
   if (std::ranges::count(fqn, '.') >= kMostDepth)
     field.Fail(fmt::format("a name of at most {} components", kMostDepth));
   return fqn;

@@ -23,7 +23,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ACPLAN = os.environ.get("ACPLAN", str(ROOT / "build/release/cli/acplan"))
 LLAMA_LAYERS = ",".join(f"LlamaForCausalLM.model.layers.{k}" for k in range(32))
 TINY = ROOT / "data/traces/gpt2_tiny.json.gz"
-HOSTILE = "</script><script>document.title = 'taken'</script><!-- & \" \u2028 \u202e"
+HOSTILE = "</script><script>document.title = 'taken'</script><!-- & \" \u2028 \u202e \U000e0041"
+HOSTILE_ON_PAGE = (
+    ascii(HOSTILE)[1:-1].replace("\\'", "'").replace("\\U000e0041", r"\udb40\udc41")
+)
 
 
 def acplan(*arguments: object, exit_code: int = 0) -> subprocess.CompletedProcess:
@@ -354,12 +357,12 @@ def test_strategies_of_calculons_model_are_shown(browser, pages):
 
 def test_names_stay_text(browser, pages):
     with Opened(browser, pages["hostile"]) as opened:
-        assert opened.data["model"]["name"] == HOSTILE
+        assert opened.data["model"]["name"] == HOSTILE_ON_PAGE
         assert "taken" not in opened.page.title().split("document")[0]
         assert opened.page.evaluate("document.scripts.length") == 3
         opened.page.focus("#sample")
         opened.page.keyboard.press("Home")
-        assert HOSTILE in opened.page.text_content("#reading")
+        assert HOSTILE_ON_PAGE in opened.page.text_content("#reading")
 
 
 def big_trace(layers: int) -> dict:

@@ -59,7 +59,7 @@ TEST_F(LlmCompareTest, ReadsWhatSearchesAndPlansWrote) {
   AcplanOut({"train", "plan", kComparedModel, "--gpu", "h100", "--gpus", "64",
              "--gbs", "512", "--seq", "8192", "--pp", "2", "-o", "p.json"});
   const json compared = AcplanJson(
-      {"train", "compare", kComparedModel, "s.json", "s.json:1", "p.json"});
+      {"train compare", kComparedModel, "s.json", "s.json:2", "p.json"});
   for (const size_t rank : {0, 1}) {
     EXPECT_EQ(compared["strategies"][rank]["report"]["iteration_s"],
               answer["best"][rank]["iteration_s"]);

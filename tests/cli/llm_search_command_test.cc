@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -34,6 +35,38 @@ TEST_F(LlmSearchTest, ShowsTheFastestWithinAHundredColumns) {
   for (const std::string& line : Lines(text)) {
     EXPECT_LE(TextWidth(line), 100U) << line;
   }
+}
+
+TEST_F(LlmSearchTest, RowsHaveTheirRanks) {
+  const std::vector<std::string> lines =
+      Lines(AcplanOut(SearchWith({"-t", "12"})));
+  const auto heading = std::ranges::find_if(lines, [](const std::string& line) {
+    return line.starts_with(" #  TP");
+  });
+  ASSERT_GT(lines.end() - heading, 12);
+  for (int64_t rank = 1; rank <= 12; ++rank) {
+    EXPECT_TRUE(heading[rank].starts_with(fmt::format("{:2}  ", rank)))
+        << heading[rank];
+  }
+}
+
+// A plan that is not proven has a mark in its row, which the legend explains.
+TEST_F(LlmSearchTest, RowsSayWhatIsNotProven) {
+  const std::string text = AcplanOut(
+      {"train search", ACPLAN_DATA_DIR "/training/models/llama-3.1-70b.json",
+       "--gpu", "h100", "--gpus", "64", "--gbs", "512", "--seq", "8192",
+       "--recompute", "plan", "-t", "6", "-o", "s.json"});
+  EXPECT_THAT(text, HasSubstr("plan? -N%: not proven"));
+  int unproven = 0;
+  for (const json& best : json::parse(Read("s.json"))["best"]) {
+    unproven += best["plan"]["optimal"].get<bool>() ? 0 : 1;
+  }
+  int marks = 0;
+  for (const std::string& line : Lines(text)) {
+    marks += line.find("plan? -0.") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(marks, unproven);
+  EXPECT_GT(marks, 0);
 }
 
 // train show has the same figures for a strategy that the search finds.
@@ -166,13 +199,15 @@ TEST_F(LlmSearchTest, CtrlCEndsStrategiesWithoutPlans) {
 // train show takes one of them as a strategy, by its rank.
 TEST_F(LlmSearchTest, AnswersAreStrategyFiles) {
   const json answer = AcplanJson(SearchWith({"-t", "3", "-o", "s.json"}));
-  for (const char* rank : {"0", "2"}) {
-    EXPECT_EQ(AcplanJson({"train", "show", kModel, "--strategy",
+  for (const char* rank : {"1", "3"}) {
+    EXPECT_EQ(AcplanJson({"train show", kModel, "--strategy",
                           std::string("s.json:") + rank})["iteration_s"],
-              answer["best"][std::stoul(rank)]["iteration_s"]);
+              answer["best"][std::stoul(rank) - 1]["iteration_s"]);
   }
-  ExpectRefused(Acplan({"train", "show", kModel, "--strategy", "s.json:3"}),
-                {"s.json: rank: expected a whole number from 0 to 2"});
+  for (const char* wrong : {"s.json:0", "s.json:4"}) {
+    ExpectRefused(Acplan({"train show", kModel, "--strategy", wrong}),
+                  {"s.json: rank: expected a whole number from 1 to 3"});
+  }
 }
 
 TEST_F(LlmSearchTest, SaysWhatTrainingCosts) {

@@ -139,8 +139,8 @@ TEST_F(LlmTrainTest, AReportIsAStrategyFile) {
   ExpectRefused(Acplan({"train", "show", kConfig, "--strategy", "wrong.json"}),
                 {"wrong.json: strategy: dp: expected 64"});
   ExpectRefused(
-      Acplan({"train", "show", kConfig, "--strategy", "r.json:0"}),
-      {"r.json: expected what train search wrote", "\"0\"", "acplan.training"});
+      Acplan({"train show", kConfig, "--strategy", "r.json:1"}),
+      {"r.json: expected what train search wrote", "\"1\"", "acplan.training"});
 }
 
 TEST_F(LlmTrainTest, WhatDoesNotFitIsShownAndExitsThree) {

@@ -53,6 +53,15 @@ TEST(JsonForScript, HoldsAnyTextInAScript) {
   }
 }
 
+TEST(ReportPage, ShowsCharactersThatABrowserDoesNot) {
+  const std::string page =
+      ReportPage(PageKind::kStep, "t\u202e",
+                 {{"a\u200b", {"b\U000e0041", 1, nullptr}}, {"\n", "<"}});
+  EXPECT_THAT(page, HasSubstr("<title>t\\u202e</title>"));
+  EXPECT_EQ(DataOf(page),
+            json({{"a\\u200b", {"b\\udb40\\udc41", 1, nullptr}}, {"\n", "<"}}));
+}
+
 TEST(SampleSteps, AreNeverBelowWhatIsInUse) {
   std::mt19937 random(2);
   for (int round = 0; round < 300; ++round) {

@@ -91,7 +91,7 @@ TEST_F(WrongInputTest, Profiles) {
        {"format: expected \"acplan.profile\", found \"acplan.plan\""}},
       {{{"/modules", {}}}, {"expected the key \"modules\", found none"}},
       {{{"/modules/4/fqn", "\"a\\u001b[31m\""}},
-       {"without control characters", "found \"a"}},
+       {"without control or invisible characters", "found \"a"}},
       {{{"/modules/4/fqn", "\"" + DeepName(1001) + "\""}},
        {"expected a name of at most 1000 components"}},
       {{{"/modules/4/act_total", "-1"}},
@@ -551,22 +551,23 @@ TEST_F(WrongInputTest, GlobalFlagsWithoutAValue) {
 // Names in a file that would clear the screen, or look like another one.
 TEST_F(WrongInputTest, NamesThatATerminalObeys) {
   json profile = SmallProfile();
-  profile["model"]["name"] = "m\u009b31m\u202e\x1b[2J";
+  profile["model"]["name"] = "m\u009b31m\u202e\x1b[2J\U000e0041";
   PutFile("profile.json", profile.dump());
   for (const char* command : {"show", "show --modules", "frontier"}) {
     const std::string text = AcplanOut({command, "profile.json"});
-    for (const char* raw : {"\u009b", "\u202e", "\x1b"}) {
+    for (const char* raw : {"\u009b", "\u202e", "\x1b", "\U000e0041"}) {
       EXPECT_THAT(text, testing::Not(testing::HasSubstr(raw))) << command;
     }
   }
   EXPECT_THAT(AcplanOut({"show", "profile.json"}),
-              testing::HasSubstr("m\\u009b31m\\u202e\\u001b[2J"));
+              testing::HasSubstr("m\\u009b31m\\u202e\\u001b[2J\\udb40\\udc41"));
   for (json& module : profile["modules"]) {
     module["fqn"] = module["fqn"].get<std::string>() + "\u202e";
   }
   PutFile("profile.json", profile.dump());
-  ExpectRefused(Acplan({"show", "--modules", "profile.json"}),
-                {"modules[0]", "\\u202e", "without control characters"});
+  ExpectRefused(
+      Acplan({"show", "--modules", "profile.json"}),
+      {"modules[0]", "\\u202e", "without control or invisible characters"});
 }
 
 TEST_F(WrongInputTest, Curve) {

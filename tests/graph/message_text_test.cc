@@ -23,12 +23,33 @@ TEST(OneLine, EscapesWhatTerminalsObey) {
             "\\u202egnp.exe\\u2066\\u200f\\u061c");
   EXPECT_EQ(OneLine("a\u2028b\u2029\ufeff"), "a\\u2028b\\u2029\\ufeff");
   EXPECT_EQ(Quoted("\u0085"), "\"\\u0085\"");
-  EXPECT_EQ(OneLine("é 中 😀 \u00a0\u200d"), "é 中 😀 \u00a0\u200d");
+  EXPECT_EQ(OneLine("é 中 😀 \u00a0"), "é 中 😀 \u00a0");
+}
+
+// A name of letters that nobody sees is another name.
+TEST(OneLine, EscapesWhatIsNotSeen) {
+  EXPECT_EQ(OneLine("a\U000e0041\U000e007f"), "a\\udb40\\udc41\\udb40\\udc7f");
+  EXPECT_EQ(OneLine("\u00ad\u200b\u200d\u2060\u180e"),
+            "\\u00ad\\u200b\\u200d\\u2060\\u180e");
+  EXPECT_EQ(OneLine("\u3164\ufe0f\U000e0100"), "\\u3164\\ufe0f\\udb40\\udd00");
+  EXPECT_EQ(OneLine("\U000110bd\U0001d173"), "\\ud804\\udcbd\\ud834\\udd73");
+  EXPECT_EQ(Quoted("\U000e0020"), "\"\\udb40\\udc20\"");
+}
+
+TEST(ShowUnseen, LeavesAllElse) {
+  EXPECT_EQ(ShowUnseen("a\nb\t\x1b \"\\ é中😀"), "a\nb\t\x1b \"\\ é中😀");
+  EXPECT_EQ(ShowUnseen("\u202ea"), "\\u202ea");
+  // Bytes that are no UTF-8 are left to others.
+  for (const char* text : {"\xf3", "\xf3\xa0", "\xf3\xa0\x81", "\xe2\x80",
+                           "\xe2\x80 ", "\xc2", "\xff", "\x80"}) {
+    EXPECT_EQ(ShowUnseen(text), text);
+  }
 }
 
 TEST(HasControls, FindsWhatOneLineEscapes) {
-  for (const char* text : {"\x7f", "\n", "a\x1b", "\u0080", "é\u009f", "\u061c",
-                           "\u200e", "\u2029", "\u202a", "\u2069"}) {
+  for (const char* text :
+       {"\x7f", "\n", "a\x1b", "\u0080", "é\u009f", "\u061c", "\u200e",
+        "\u2029", "\u202a", "\u2069", "\u200b", "\U000e0041"}) {
     EXPECT_TRUE(HasControls(text)) << OneLine(text);
   }
   for (const char* text : {"", "a b", "Größe", "\u00a0", "中", "😀", "\u2070"}) {

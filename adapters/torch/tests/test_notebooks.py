@@ -141,6 +141,21 @@ def test_charts_keep_the_peak(values: dict[str, Any]) -> None:
     assert display.size(max(live)) in values["trace"]._repr_html_()
 
 
+def test_names_have_nothing_that_is_not_seen() -> None:
+    for text in (
+        "\u202e",
+        "\u200d",
+        "\u2065",
+        "\u3164",
+        "\ufe0f",
+        "\U000e0041",
+        "\x1b",
+        "\u2028",
+    ):
+        assert display.plain(f"a{text}b") == f"a{ascii(text)[1:-1]}b"
+    assert display.plain('é 中 😀 "\\') == 'é 中 😀 "\\'
+
+
 def test_charts_can_be_replaced(values: dict[str, Any]) -> None:
     acplan.set_chart(lambda *_: "<figure></figure>")
     try:

@@ -15,7 +15,8 @@ using graph::JsonField;
 std::string Name(const JsonField& object) {
   const JsonField field = object.Get("name");
   std::string name = field.String();
-  if (graph::HasControls(name)) field.Fail("a name without control characters");
+  if (graph::HasControls(name))
+    field.Fail("a name without control or invisible characters");
   return name;
 }
 

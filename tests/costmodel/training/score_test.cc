@@ -304,10 +304,11 @@ TEST(TrainingSystems, NamesHaveNoControls) {
   for (const char* list : {"accelerators", "software"}) {
     nlohmann::json systems = nlohmann::json::parse(systems_text);
     systems[list][0]["name"] = "x\u009b31m\u202e";
-    EXPECT_THAT(ComplaintOfSystems(systems.dump()),
-                AllOf(HasSubstr(std::string(list) + "[0].name"),
-                      HasSubstr("a name without control characters"),
-                      HasSubstr("x\\u009b31m\\u202e")));
+    EXPECT_THAT(
+        ComplaintOfSystems(systems.dump()),
+        AllOf(HasSubstr(std::string(list) + "[0].name"),
+              HasSubstr("a name without control or invisible characters"),
+              HasSubstr("x\\u009b31m\\u202e")));
   }
 }
 

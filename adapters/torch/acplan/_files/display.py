@@ -2,6 +2,7 @@
 
 import html
 import importlib
+import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,12 @@ from acplan._base.errors import AcplanError
 Rows = Sequence[Mapping[str, Any]]
 Points = Sequence[tuple[float, float]]
 
-_WIDTH, _HEIGHT, _MARGIN_LEFT, _MARGIN_BELOW = 560, 150, 70, 22
+# Fillers, selectors of variants and what is kept free for such, as the program escapes them.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0"
+    "\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
+_WIDTH, _HEIGHT, _LEFT, _BELOW = 560, 150, 70, 22
 
 
 def size(count: float) -> str:
@@ -24,12 +30,13 @@ def size(count: float) -> str:
 
 
 def plain(text: object) -> str:
-    """Returns the text with characters escaped that move a terminal's cursor or turn its text
-    around: names from files that others wrote are shown."""
-    return "".join(
-        c if unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") else ascii(c)[1:-1]
-        for c in str(text)
-    )
+    """Escapes characters that move a terminal's cursor, turn its text around or are not seen,
+    as in names of files that others wrote."""
+    return "".join(ascii(c)[1:-1] if _is_unseen(c) else c for c in str(text))
+
+
+def _is_unseen(c: str) -> bool:
+    return unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") or bool(_UNSEEN.match(c))
 
 
 def to_pandas(rows: Rows) -> Any:
