@@ -87,17 +87,17 @@ std::string Escape(char32_t c) {
 }  // namespace
 
 std::string ShowUnseen(std::string_view text) {
-  std::string shown;
+  std::string visible;
   for (size_t at = 0; at < text.size();) {
     const auto [c, length] = CodePointAt(text, at);
     if (IsUnseen(c, length)) {
-      shown += Escape(c);
+      visible += Escape(c);
     } else {
-      shown += text.substr(at, length);
+      visible += text.substr(at, length);
     }
     at += length;
   }
-  return shown;
+  return visible;
 }
 
 std::string OneLine(std::string_view text, size_t most) {

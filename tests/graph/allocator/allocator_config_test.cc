@@ -19,7 +19,7 @@ AllocatorConfig Parse(const std::string& text, int minor = 15) {
 }
 
 // Returns the error of a text, "" if it has none.
-std::string ErrorOf(const std::string& text, int minor = 15) {
+std::string ConfigErrorOf(const std::string& text, int minor = 15) {
   try {
     Parse(text, minor);
   } catch (const InputError& error) {
@@ -66,9 +66,9 @@ TEST(AllocatorConfig, ReadsAReserveInGibibytes) {
 }
 
 TEST(AllocatorConfig, SkipsOptionsThatBlocksDoNotDependOn) {
-  EXPECT_EQ(ErrorOf("pinned_use_cuda_host_register:True,"
-                    "pinned_num_register_threads:8,"
-                    "expandable_segments_reserve_by_class:[a:0.5,b:2G]"),
+  EXPECT_EQ(ConfigErrorOf("pinned_use_cuda_host_register:True,"
+                          "pinned_num_register_threads:8,"
+                          "expandable_segments_reserve_by_class:[a:0.5,b:2G]"),
             "");
 }
 
@@ -96,50 +96,60 @@ TEST(AllocatorConfig, OldVersionsReplaceTheLastInterval) {
 }
 
 TEST(AllocatorConfig, NamesTheNearestOption) {
-  EXPECT_EQ(ErrorOf("max_split_size:64"),
+  EXPECT_EQ(ConfigErrorOf("max_split_size:64"),
             "--allocator: no option \"max_split_size\"; the nearest is "
             "max_split_size_mb");
-  EXPECT_THAT(ErrorOf("zzz:1"), HasSubstr("options are expandable_segments"));
-  EXPECT_EQ(ErrorOf(",expandable_segments:True").substr(0, 27),
+  EXPECT_THAT(ConfigErrorOf("zzz:1"),
+              HasSubstr("options are expandable_segments"));
+  EXPECT_EQ(ConfigErrorOf(",expandable_segments:True").substr(0, 27),
             "--allocator: no option \",\";");
 }
 
 TEST(AllocatorConfig, NamesTheVersionThatAnOptionNeeds) {
-  EXPECT_EQ(ErrorOf("large_segment_size_mb:32", 10),
+  EXPECT_EQ(ConfigErrorOf("large_segment_size_mb:32", 10),
             "--allocator: large_segment_size_mb needs PyTorch 2.11, this is "
             "2.10");
-  EXPECT_EQ(ErrorOf("large_segment_size_mb:32", 11), "");
-  EXPECT_THAT(ErrorOf("per_process_memory_fraction:0.5", 9),
+  EXPECT_EQ(ConfigErrorOf("large_segment_size_mb:32", 11), "");
+  EXPECT_THAT(ConfigErrorOf("per_process_memory_fraction:0.5", 9),
               HasSubstr("needs PyTorch 2.10"));
 }
 
 TEST(AllocatorConfig, RefusesWhatPyTorchRefuses) {
-  EXPECT_EQ(ErrorOf("max_split_size_mb:19"),
+  EXPECT_EQ(ConfigErrorOf("max_split_size_mb:19"),
             "--allocator: max_split_size_mb: expected at least 20, found 19");
-  EXPECT_THAT(ErrorOf("max_split_size_mb:20", 9), HasSubstr("at least 21"));
-  EXPECT_THAT(ErrorOf("large_segment_size_mb:10"), HasSubstr("at least 11"));
-  EXPECT_THAT(ErrorOf("large_segment_size_mb:30,max_split_size_mb:25"),
+  EXPECT_THAT(ConfigErrorOf("max_split_size_mb:20", 9),
+              HasSubstr("at least 21"));
+  EXPECT_THAT(ConfigErrorOf("large_segment_size_mb:10"),
+              HasSubstr("at least 11"));
+  EXPECT_THAT(ConfigErrorOf("large_segment_size_mb:30,max_split_size_mb:25"),
               HasSubstr("at least 30"));
-  EXPECT_THAT(ErrorOf("max_split_size_mb:lots"),
+  EXPECT_THAT(ConfigErrorOf("max_split_size_mb:lots"),
               HasSubstr("expected a whole number, found \"lots\""));
-  EXPECT_THAT(ErrorOf("max_split_size_mb:-1"), HasSubstr("whole number"));
-  EXPECT_THAT(ErrorOf("max_split_size_mb"), HasSubstr("expected \":\" at the"));
-  EXPECT_THAT(ErrorOf("max_split_size_mb:"), HasSubstr("no value"));
-  EXPECT_THAT(ErrorOf("max_split_size_mb:64 expandable_segments:True"),
+  EXPECT_THAT(ConfigErrorOf("max_split_size_mb:-1"), HasSubstr("whole number"));
+  EXPECT_THAT(ConfigErrorOf("max_split_size_mb"),
+              HasSubstr("expected \":\" at the"));
+  EXPECT_THAT(ConfigErrorOf("max_split_size_mb:"), HasSubstr("no value"));
+  EXPECT_THAT(ConfigErrorOf("max_split_size_mb:64 expandable_segments:True"),
               HasSubstr("expected \",\", found \":\""));
-  EXPECT_THAT(ErrorOf("expandable_segments:true"),
+  EXPECT_THAT(ConfigErrorOf("expandable_segments:true"),
               HasSubstr("expected True or False, found \"true\""));
-  EXPECT_THAT(ErrorOf("garbage_collection_threshold:1"), HasSubstr("between"));
-  EXPECT_THAT(ErrorOf("per_process_memory_fraction:2"), HasSubstr("0 to 1"));
-  EXPECT_THAT(ErrorOf("roundup_power2_divisions:3"), HasSubstr("power of two"));
-  EXPECT_THAT(ErrorOf("roundup_power2_divisions:[3:2]"),
+  EXPECT_THAT(ConfigErrorOf("garbage_collection_threshold:1"),
+              HasSubstr("between"));
+  EXPECT_THAT(ConfigErrorOf("per_process_memory_fraction:2"),
+              HasSubstr("0 to 1"));
+  EXPECT_THAT(ConfigErrorOf("roundup_power2_divisions:3"),
               HasSubstr("power of two"));
-  EXPECT_THAT(ErrorOf("roundup_power2_divisions:[1:2"), HasSubstr("no value"));
-  EXPECT_THAT(ErrorOf("backend:cudaMallocAsync"), HasSubstr("not simulated"));
-  EXPECT_THAT(ErrorOf("backend:x"), HasSubstr("expected native"));
-  EXPECT_THAT(ErrorOf("expandable_segments_reserve:-1"),
+  EXPECT_THAT(ConfigErrorOf("roundup_power2_divisions:[3:2]"),
+              HasSubstr("power of two"));
+  EXPECT_THAT(ConfigErrorOf("roundup_power2_divisions:[1:2"),
+              HasSubstr("no value"));
+  EXPECT_THAT(ConfigErrorOf("backend:cudaMallocAsync"),
+              HasSubstr("not simulated"));
+  EXPECT_THAT(ConfigErrorOf("backend:x"), HasSubstr("expected native"));
+  EXPECT_THAT(ConfigErrorOf("expandable_segments_reserve:-1"),
               HasSubstr("more than"));
-  EXPECT_THAT(ErrorOf("expandable_segments_reserve:nan"), HasSubstr("number"));
+  EXPECT_THAT(ConfigErrorOf("expandable_segments_reserve:nan"),
+              HasSubstr("number"));
 }
 
 TEST(PyTorchVersion, ReadsVersionsOfTheRange) {

@@ -11,7 +11,7 @@ namespace {
 
 using Kind = AllocatorEvent::Kind;
 
-std::string ErrorOf(const std::string& text) {
+std::string EventsErrorOf(const std::string& text) {
   try {
     ParseAllocatorEvents(text, "events.txt");
   } catch (const InputError& error) {
@@ -51,38 +51,43 @@ TEST(AllocatorEvents, ReadsPrivatePools) {
 
 TEST(AllocatorEvents, RefusesWhatIsNoEvent) {
   EXPECT_EQ(
-      ErrorOf("a 1 5\nx 1"),
+      EventsErrorOf("a 1 5\nx 1"),
       "events.txt, line 2: expected a, f, s, e, g, p, q or d, found \"x\"");
-  EXPECT_EQ(ErrorOf("a 1"),
+  EXPECT_EQ(EventsErrorOf("a 1"),
             "events.txt, line 1: expected \"a ID BYTES "
             "[STREAM]\"");
-  EXPECT_EQ(ErrorOf("a 1 2 3 4"),
+  EXPECT_EQ(EventsErrorOf("a 1 2 3 4"),
             "events.txt, line 1: expected \"a ID BYTES "
             "[STREAM]\"");
-  EXPECT_EQ(ErrorOf("e 1"), "events.txt, line 1: expected \"e\"");
-  EXPECT_EQ(ErrorOf("a one 5"),
+  EXPECT_EQ(EventsErrorOf("e 1"), "events.txt, line 1: expected \"e\"");
+  EXPECT_EQ(EventsErrorOf("a one 5"),
             "events.txt, line 1: the ID: expected a whole number, found "
             "\"one\"");
-  EXPECT_EQ(ErrorOf("a 1 -5"),
+  EXPECT_EQ(EventsErrorOf("a 1 -5"),
             "events.txt, line 1: the bytes: expected a whole number, found "
             "\"-5\"");
-  EXPECT_EQ(ErrorOf("a 1 1e9").substr(0, 29), "events.txt, line 1: the bytes");
-  EXPECT_EQ(ErrorOf("a 1 2000000000000000"),
+  EXPECT_EQ(EventsErrorOf("a 1 1e9").substr(0, 29),
+            "events.txt, line 1: the bytes");
+  EXPECT_EQ(EventsErrorOf("a 1 2000000000000000"),
             "events.txt, line 1: the bytes: expected at most "
             "1125899906842624, found 2000000000000000");
-  EXPECT_EQ(ErrorOf("f 1"), "events.txt, line 1: no block 1 is allocated");
-  EXPECT_EQ(ErrorOf("a 1 5\nf 1\nf 1"),
+  EXPECT_EQ(EventsErrorOf("f 1"),
+            "events.txt, line 1: no block 1 is allocated");
+  EXPECT_EQ(EventsErrorOf("a 1 5\nf 1\nf 1"),
             "events.txt, line 3: no block 1 is allocated");
-  EXPECT_EQ(ErrorOf("a 1 5\na 1 5"),
+  EXPECT_EQ(EventsErrorOf("a 1 5\na 1 5"),
             "events.txt, line 2: block 1 is allocated already");
-  EXPECT_EQ(ErrorOf("q 1"), "events.txt, line 1: pool 1 does not serve");
-  EXPECT_EQ(ErrorOf("g 1\np 1"), "events.txt, line 2: pool 1 serves already");
-  EXPECT_EQ(ErrorOf("p 1\nd 1"), "events.txt, line 2: pool 1 still serves");
-  EXPECT_EQ(ErrorOf("d 1"), "events.txt, line 1: pool 1 has no user");
-  EXPECT_EQ(ErrorOf("g 1\nq 1\nd 1\ng 1"),
+  EXPECT_EQ(EventsErrorOf("q 1"), "events.txt, line 1: pool 1 does not serve");
+  EXPECT_EQ(EventsErrorOf("g 1\np 1"),
+            "events.txt, line 2: pool 1 serves already");
+  EXPECT_EQ(EventsErrorOf("p 1\nd 1"),
+            "events.txt, line 2: pool 1 still serves");
+  EXPECT_EQ(EventsErrorOf("d 1"), "events.txt, line 1: pool 1 has no user");
+  EXPECT_EQ(EventsErrorOf("g 1\nq 1\nd 1\ng 1"),
             "events.txt, line 4: pool 1 is released");
-  EXPECT_EQ(ErrorOf("g"), "events.txt, line 1: expected \"g POOL\"");
-  EXPECT_EQ(ErrorOf("s 1 2"), "events.txt, line 1: no block 1 is allocated");
+  EXPECT_EQ(EventsErrorOf("g"), "events.txt, line 1: expected \"g POOL\"");
+  EXPECT_EQ(EventsErrorOf("s 1 2"),
+            "events.txt, line 1: no block 1 is allocated");
 }
 
 TEST(AllocatorEvents, NamesFilesThatAreNotThere) {
