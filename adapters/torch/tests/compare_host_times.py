@@ -2,11 +2,11 @@
 
     ACPLAN=... OMP_NUM_THREADS=1 PYTHONPATH=. python tests/compare_host_times.py
 
-prints the tables of README.md: microseconds for each operator in forward and in backward,
-beyond the same step without a checkpoint, and what that makes of plans for real models,
-beside the run-time of their steps on a GPU. Tensors have one element, so that kernels take
-next to nothing, and for each decision all operators of a kind have it. The same beside
-it with the selective checkpoint of PyTorch itself, whose policies know neither a plan nor
+prints the tables of docs/measured/host_times.md: microseconds per operator in forward and in
+backward, beyond the same step without a checkpoint, and what that makes of plans for real
+models, beside the run-time of their steps on a GPU. Tensors have one element, so that kernels
+take next to nothing. For each decision all operators of a kind have that decision. Beside it
+stands the selective checkpoint of PyTorch itself, whose policies know neither a plan nor
 skipping.
 """
 
