@@ -19,10 +19,10 @@ def _examples() -> list[Any]:
     """Returns the blocks of Python on the pages."""
     blocks = []
     for page in sorted(_PAGES.glob("*.md")):
-        found = re.findall(
+        examples = re.findall(
             r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL
         )
-        for place, block in enumerate(found):
+        for place, block in enumerate(examples):
             if not any(word in block for word in _NOT_RUN):
                 blocks.append(pytest.param(block, id=f"{page.stem}-{place}"))
     return blocks
@@ -36,11 +36,11 @@ def _gpt2() -> torch.nn.Module:
     return model
 
 
-_Given = tuple[acplan.Trace, acplan.Plan]
+_Setup = tuple[acplan.Trace, acplan.Plan]
 
 
 @pytest.fixture(scope="module")
-def given() -> _Given:
+def setup() -> _Setup:
     trace = acplan.trace(_gpt2(), **_inputs())
     return trace, acplan.plan(trace, "min")
 
@@ -50,9 +50,9 @@ def _inputs() -> dict[str, torch.Tensor]:
     return {"input_ids": tokens, "labels": tokens}
 
 
-def _names(given: _Given, folder: pathlib.Path) -> dict[str, Any]:
-    """Returns what the examples take as given. The files are in the folder."""
-    trace, plan = given
+def _names(setup: _Setup, folder: pathlib.Path) -> dict[str, Any]:
+    """Returns the names that the examples use. The files are in the folder."""
+    trace, plan = setup
     for name in ("plan.json", "other.json"):
         plan.save(folder / name)
     model, inputs = _gpt2(), _inputs()
@@ -76,7 +76,7 @@ def test_pages_have_examples() -> None:
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("block", _examples())
 def test_an_example_runs(
-    block: str, given: _Given, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    block: str, setup: _Setup, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(block, _names(given, tmp_path))
+    exec(block, _names(setup, tmp_path))
