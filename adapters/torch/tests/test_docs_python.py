@@ -36,11 +36,11 @@ def _gpt2() -> torch.nn.Module:
     return model
 
 
-_Setup = tuple[acplan.Trace, acplan.Plan]
+_PlannedStep = tuple[acplan.Trace, acplan.Plan]
 
 
 @pytest.fixture(scope="module")
-def setup() -> _Setup:
+def planned_step() -> _PlannedStep:
     trace = acplan.trace(_gpt2(), **_inputs())
     return trace, acplan.plan(trace, "min")
 
@@ -50,9 +50,9 @@ def _inputs() -> dict[str, torch.Tensor]:
     return {"input_ids": tokens, "labels": tokens}
 
 
-def _names(setup: _Setup, folder: pathlib.Path) -> dict[str, Any]:
+def _names(planned_step: _PlannedStep, folder: pathlib.Path) -> dict[str, Any]:
     """Returns the names that the examples use. The files are in the folder."""
-    trace, plan = setup
+    trace, plan = planned_step
     for name in ("plan.json", "other.json"):
         plan.save(folder / name)
     model, inputs = _gpt2(), _inputs()
@@ -76,7 +76,10 @@ def test_pages_have_examples() -> None:
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("block", _examples())
 def test_an_example_runs(
-    block: str, setup: _Setup, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    block: str,
+    planned_step: _PlannedStep,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(block, _names(setup, tmp_path))
+    exec(block, _names(planned_step, tmp_path))
