@@ -17,7 +17,7 @@ struct ComparedTraining {
   costmodel::TrainingReport report;
 };
 
-// docs/file_formats.md, "What llm-compare writes". One strategy at least.
+// docs/file_formats.md, "Comparison". One strategy at least.
 nlohmann::ordered_json ComparisonJson(
     const std::vector<ComparedTraining>& compared);
 

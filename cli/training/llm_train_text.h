@@ -39,7 +39,7 @@ std::string MemoryText(const costmodel::TrainingReport& report,
 // Whole bytes; where no integer of 64 bits holds them, the number itself.
 nlohmann::ordered_json BytesJson(double bytes);
 
-// docs/file_formats.md, "What llm-train says".
+// docs/file_formats.md, "Training run".
 nlohmann::ordered_json ToJson(const costmodel::TrainingReport& report,
                               const TrainQuestion& question);
 
