@@ -33,7 +33,12 @@ ROOMS = {
     "scripts": ("scripts", ".py"),
     "adapter": ("adapters/torch/acplan", ".py"),
     "adapter_tests": ("adapters/torch/tests", ".py"),
-    "pages": ("docs README.md CONTRIBUTING.md adapters/torch/README.md", ".md"),
+    "pages": (
+        "docs README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md adapters/torch/README.md "
+        "adapters/torch/acplan/_apply/README.md bench/README.md data/README.md "
+        "examples/README.md tests/fuzz/README.md",
+        ".md",
+    ),
 }
 # Pages that commands write, and the page that quotes what it forbids.
 SKIPPED = ("docs/measured/", "docs/style.md", "tests/data/")
