@@ -15,4 +15,4 @@
 // simulation (graph/trace/simulation.h), a rank's share (plan/trace_memory.h) and
 // how a plan's units are found in a trace (plan/plan_on_trace.h). There the check
 // tells whether the answer is what the simulation says, not whether the simulation
-// is right: docs/measured/real_steps.md compares it with real steps.
+// is right: docs/measured/README.md compares it with real steps.

@@ -220,7 +220,7 @@ TEST(Score, OfNothingHasNoSources) {
 }
 
 // Three published tables, 40 runs (their sources: docs/training_cost_model.md).
-// The bounds are a little above what docs/measured/cost_model.md shows.
+// The bounds are a little above what docs/measured/README.md shows.
 TEST(Score, OfPublishedTablesStaysWhereItIs) {
   const std::string path = ACPLAN_DATA_DIR "/training/runs.csv";
   const Score score = ScorePredictions(PredictRuns(
@@ -236,7 +236,7 @@ TEST(Score, OfPublishedTablesStaysWhereItIs) {
 }
 
 // 190 readings of Megatron-Core's functional tests. The bounds are a little above
-// what docs/measured/cost_model.md shows.
+// what docs/measured/README.md shows.
 TEST(MemoryTable, OfFunctionalTestsStaysWhereItIs) {
   const std::string path = ACPLAN_DATA_DIR "/training/memory.csv";
   const graph::CsvTable table = graph::ParseCsv(graph::ReadFile(path), path);
