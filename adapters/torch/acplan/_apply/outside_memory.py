@@ -86,7 +86,8 @@ def _copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """Returns a copy of memory. No mode sees the operator that copies: a recomputation would
     write somewhere else, and the copy would hold what happened to be in its memory."""
     with no_dispatch():
-        return storage.clone()
+        copy: torch.UntypedStorage = storage.clone()
+    return copy
 
 
 def note_reader(storage: Any, tape: "Tape") -> None:
