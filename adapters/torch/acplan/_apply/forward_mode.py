@@ -105,7 +105,7 @@ class Forward(Mode):
             tape.watched = [(t, version_of(t)) for t in tape.state.tensors]
         if kind is None:
             self._on_end(tape)
-            if tape.is_as_planned and tape.outside:
+            if tape.is_as_planned and tape.outside_memory:
                 self.memory.let_go_of_copies()
 
     def __torch_dispatch__(
@@ -167,7 +167,7 @@ class Forward(Mode):
         tape = self._tape
         is_offloaded = isinstance(choice, Offload)
         if isinstance(choice, Offload):
-            choice = choice.kept
+            choice = choice.results
         if func is _PACKS and choice != RUN:
             packed = _saved_packed(choice == SAVE or not tape.may_skip, choice, out)
             self._saved.add(packed, is_offloaded=False)

@@ -46,7 +46,7 @@ def _choice_of(decision: Decision) -> Choice:
 
 
 def _kept_of(choice: Choice) -> Choice:
-    return choice.kept if isinstance(choice, Offload) else choice
+    return choice.results if isinstance(choice, Offload) else choice
 
 
 def _writes_in_place(name: str) -> bool:

@@ -152,7 +152,7 @@ class Recomputation(Mode):
             if (
                 type(item) is Skipped
                 and item.func is func
-                and item.made is None
+                and item.results is None
                 and item.after is None
                 and func is not CAST
                 and func is not EMPTY
