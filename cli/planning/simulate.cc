@@ -159,14 +159,13 @@ std::string OffloadText(const Answer& answer) {
     return "";
   const graph::OffloadUse& use = answer.under_plan->offload;
   const auto storages = std::ssize(use.storages);
-  return fmt::format(
-      "{} of {} {} offloaded, {} in the host's memory at most{}\n",
-      graph::FormatBytes(use.sent_bytes), FormatCount(storages),
-      storages == 1 ? "storage" : "storages",
-      graph::FormatBytes(use.host_peak_bytes),
-      answer.stall_ms ? fmt::format("; the step waits {} for it",
-                                    FormatMs(*answer.stall_ms))
-                      : "");
+  return fmt::format("{} of {} {} offloaded, at most {} in host memory{}\n",
+                     graph::FormatBytes(use.sent_bytes), FormatCount(storages),
+                     storages == 1 ? "storage" : "storages",
+                     graph::FormatBytes(use.host_peak_bytes),
+                     answer.stall_ms ? fmt::format("; the step waits {} for it",
+                                                   FormatMs(*answer.stall_ms))
+                                     : "");
 }
 
 std::string ToText(const Answer& answer, const Terminal& terminal) {
@@ -257,7 +256,7 @@ std::optional<int> RunEvents(const SimulateFlags& flags,
   EventFlags run = flags.run;
   if (!run.events.empty()) {
     if (!flags.trace.empty()) {
-      throw InputError("--events: stands in place of TRACE, not beside it");
+      throw InputError("--events: cannot be combined with TRACE");
     }
     run.timeline = flags.timeline;
     run.output = flags.output;
@@ -267,7 +266,7 @@ std::optional<int> RunEvents(const SimulateFlags& flags,
   const std::string_view flag = run.FlagWithoutEvents();
   if (!flag.empty()) throw InputError(fmt::format("{}: needs --events", flag));
   if (flags.trace.empty()) {
-    throw InputError("TRACE is required, or --events");
+    throw InputError("TRACE or --events is required");
   }
   return std::nullopt;
 }
@@ -305,16 +304,15 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
 Command AddSimulateCommand(CLI::App& program) {
   auto flags = std::make_shared<SimulateFlags>();
   CLI::App* app = program.add_subcommand(
-      "simulate", "Memory in use over a traced training step, under a plan");
+      "simulate", "Compute the memory of a traced step, operator by operator");
   app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)");
-  app->add_option("PLAN", flags->plan, "plan file; without, no checkpointing");
-  MarkAsOutput(
-      app->add_option("--timeline", flags->timeline,
-                      "write the bytes in use while each operator runs, or "
-                      "after each event, here, as CSV")
-          ->type_name("FILE"));
+  app->add_option("PLAN", flags->plan, "plan file (default: no checkpointing)");
+  MarkAsOutput(app->add_option("--timeline", flags->timeline,
+                               "write a CSV of the bytes in use at each "
+                               "operator or, with --events, after each event")
+                   ->type_name("FILE"));
   flags->run.AddTo(*app);
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan simulate data/traces/gpt2_tiny.json.gz\n"

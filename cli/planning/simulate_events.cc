@@ -266,10 +266,12 @@ std::string PlaceText(const EventAnswer& answer, int64_t event) {
 
 std::string LeastText(const EventAnswer& answer) {
   if (!answer.has_least) return "";
-  if (!answer.least) return "least device: none is large enough\n";
-  return fmt::format(
-      "least device: {}{}\n", FormatBytesExactly(answer.least->bytes),
-      answer.least->is_least ? "" : ", by halving: a smaller one may do");
+  if (!answer.least) return "least device: no device is large enough\n";
+  return fmt::format("least device: {}{}\n",
+                     FormatBytesExactly(answer.least->bytes),
+                     answer.least->is_least
+                         ? ""
+                         : ", found by bisection: a smaller one may be enough");
 }
 
 std::string ReclaimText(const EventAnswer& answer) {
@@ -284,15 +286,15 @@ std::string ReclaimText(const EventAnswer& answer) {
   if (answer.replay.reclaims.empty()) return "";
   const int64_t retries = answer.replay.counts.retries;
   std::string text =
-      fmt::format("{} {}, for which the cache gave {} back",
-                  FormatCount(retries), retries == 1 ? "retry" : "retries",
+      fmt::format("{} {}, which freed {} of the cache", FormatCount(retries),
+                  retries == 1 ? "retry" : "retries",
                   graph::FormatManyBytes(static_cast<double>(released)));
   if (collected > 0) {
-    text += fmt::format("; garbage collection gave {}",
+    text += fmt::format("; garbage collection freed {}",
                         graph::FormatManyBytes(static_cast<double>(collected)));
   }
   if (oversize > 0) {
-    text += fmt::format("; blocks above max_split_size_mb gave {}",
+    text += fmt::format("; freeing blocks above max_split_size_mb freed {}",
                         graph::FormatManyBytes(static_cast<double>(oversize)));
   }
   return text + "\n";
@@ -309,9 +311,9 @@ std::string ToText(const EventAnswer& answer, const Terminal& terminal) {
                       ? fmt::format("a device of {}",
                                     graph::FormatBytes(*answer.device_bytes))
                       : "a device without limit");
-  text += fmt::format("allocated at most: {}\n",
+  text += fmt::format("peak allocated: {}\n",
                       FormatBytesExactly(replay.counts.peak_allocated_bytes));
-  text += fmt::format("reserved at most: {}\n",
+  text += fmt::format("peak reserved: {}\n",
                       FormatBytesExactly(replay.counts.peak_reserved_bytes));
   text += LeastText(answer);
   text += ReclaimText(answer);
@@ -329,7 +331,8 @@ std::string ToText(const EventAnswer& answer, const Terminal& terminal) {
   if (answer.segments.empty()) return text;
   return text +
          fmt::format("\n{} at {}:\n",
-                     replay.failure ? "Where it fails," : "Most is reserved",
+                     replay.failure ? "At the failure,"
+                                    : "At the peak of reserved bytes,",
                      PlaceText(answer, replay.failure ? replay.failure->event
                                                       : replay.peak_event)) +
          PeakTable(answer, terminal);
@@ -339,18 +342,18 @@ std::string ToText(const EventAnswer& answer, const Terminal& terminal) {
 
 void EventFlags::AddTo(CLI::App& app) {
   app.add_option("--events", events,
-                 "run these allocations on PyTorch's allocator, in place of a "
-                 "trace")
+                 "simulate PyTorch's allocator on these allocations, in place "
+                 "of a trace")
       ->type_name("FILE");
-  app.add_option("--allocator", allocator,
-                 "with --events: native, or PYTORCH_ALLOC_CONF's text "
-                 "(default: native)")
+  app.add_option(
+         "--allocator", allocator,
+         "with --events: native (default), or a value of PYTORCH_ALLOC_CONF")
       ->type_name("CONF");
   app.add_option("--device-memory", device_memory,
-                 "with --events: the device's memory (default: no limit)")
+                 "with --events: memory of the device (default: no limit)")
       ->type_name("SIZE");
   app.add_option("--torch-version", torch_version,
-                 fmt::format("with --events: the version of PyTorch, {}.{} to "
+                 fmt::format("with --events: version of PyTorch, {}.{} to "
                              "{}.{} (default: the newest)",
                              graph::kOldestAllocator.major,
                              graph::kOldestAllocator.minor,
@@ -358,7 +361,8 @@ void EventFlags::AddTo(CLI::App& app) {
                              graph::kNewestAllocator.minor))
       ->type_name("VERSION");
   app.add_flag("--without-least-device", without_least,
-               "with --events: do not search the least device");
+               "with --events: do not search for the smallest device that is "
+               "large enough");
 }
 
 std::string_view EventFlags::FlagWithoutEvents() const {

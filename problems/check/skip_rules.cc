@@ -102,7 +102,7 @@ class CallNeeds {
         return std::nullopt;
       case OperatorDecision::kSave:
       case OperatorDecision::kOffload:
-        if (now.opaque && op < stop) return say("is kept and cannot be");
+        if (now.opaque && op < stop) return say("is kept, but cannot be kept");
         for (const int32_t s : now.creates) {
           if (op < stop && needed_storages_.contains(s) &&
               !IsStorageKept(op, s)) {
@@ -116,23 +116,23 @@ class CallNeeds {
     }
     if (op >= stop) return std::nullopt;
     if (now.outputs.empty() && now.mutates.empty()) {
-      return say("is skipped and returns no tensor");
+      return say("is skipped, but returns no tensor");
     }
     const auto is_needed = [&](int32_t s) {
       return needed_storages_.contains(s);
     };
     if (std::ranges::any_of(now.creates, is_needed)) {
-      return say("is skipped and makes what is needed");
+      return say("is skipped, but its result is needed");
     }
     for (const int32_t s : now.mutates) {
       if (is_needed(s) && trace_.storages[s].born >= call_.start) {
-        return say("is skipped and writes to what is needed");
+        return say("is skipped, but writes to memory that is needed");
       }
       // Nothing in the call depends on the contents of a counter.
       const bool is_counter =
           trace_.storages[s].born < call_.start && IsCounter(trace_, call_, s);
       if (!is_counter && IsKeptBefore(op, s)) {
-        return say("is skipped and writes to what is kept");
+        return say("is skipped, but writes to memory that is kept");
       }
     }
     return std::nullopt;

@@ -67,11 +67,9 @@ std::string_view NameOf(OperatorDecision decision) {
 
 std::vector<int32_t> ReadResults(const JsonField& field, const PlannedOp& op) {
   if (!graph::Keeps(op.decision)) {
-    field.Complain(
-        fmt::format("expected for an operator that is saved or offloaded only, "
-                    "found it for "
-                    "one to {}",
-                    NameOf(op.decision)));
+    field.Complain(fmt::format(
+        "needs an operator that is saved or offloaded, found one to {}",
+        NameOf(op.decision)));
   }
   std::vector<int32_t> results;
   for (const JsonField& entry : field.Elements()) {

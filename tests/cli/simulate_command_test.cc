@@ -137,7 +137,7 @@ TEST_F(SimulateCommandTest, TheTimelineHasEveryOperator) {
 
 TEST_F(SimulateCommandTest, RefusesToWriteBothToOneFile) {
   ExpectRefused(With(PlanOf({}), {"--timeline", "a.json", "-o", "a.json"}),
-                {"--output: expected another file than --timeline"});
+                {"--output: expected a file other than --timeline"});
   EXPECT_FALSE(Exists("a.json"));
 }
 

@@ -212,12 +212,12 @@ def test_factories(factory: None) -> None:
         (["trace", "-o", "t.json"], "one of the arguments --hf-config --factory is"),
         (["trace", "--hf-config", "gpt2", "-o", "no/t.json"], "no folder 'no'"),
         (["trace", "--hf-config", "gpt2", "-o", "."], "found a folder"),
-        (["trace", "--hf-config", "gpt22", "-o", "t.json"], "'gpt22' is no model type"),
+        (["trace", "--hf-config", "gpt22", "-o", "t.json"], "'gpt22' is not a model type"),
         (["trace", "--hf-config", "{", "-o", "t.json"], "no configuration was read"),
         (["trace", "--hf-config", "{}", "-o", "t.json"], "with a model_type"),
         (
             ["trace", "--hf-config", '{"model_type": "x"}', "-o", "t.json"],
-            "model_type: 'x' is none of transformers",
+            "model_type: 'x' is not a model type of transformers",
         ),
         (
             ["trace", "--hf-config", "gpt2", "--set", "n_layers=2", "-o", "t.json"],
@@ -248,7 +248,7 @@ def test_factories(factory: None) -> None:
         ),
         (["trace", "--factory", "nothing_here:f", "-o", "t"], "No module named"),
         (["trace", "--factory", "models_of_mine:f", "-o", "t"], "has no 'f'"),
-        (["trace", "--factory", "models_of_mine:nn", "-o", "t"], "is no function"),
+        (["trace", "--factory", "models_of_mine:nn", "-o", "t"], "is not a function"),
         (["trace", "--factory", "models_of_mine:number", "-o", "t"], "found int"),
         (["trace", "--factory", "models_of_mine:odd", "-o", "t"], "found 'arg'"),
         (["trace", "--factory", "models_of_mine:no_model", "-o", "t"], "found int"),

@@ -246,7 +246,7 @@ def test_each_kind_of_checkpoint_is_switched_off(
     assert _operators(traced) == _operators(plain)
     assert traced.peak_bytes == plain.peak_bytes
     (message,) = (r.getMessage() for r in caplog.records if r.name == "acplan")
-    assert "that is switched off for the trace" in message
+    assert "which is off during the trace" in message
     assert vars(torch.autograd.Function)["apply"] is apply
 
 

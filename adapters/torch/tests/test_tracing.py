@@ -155,7 +155,7 @@ def test_tells_that_the_step_differs() -> None:
                 x = self.layer(x)
             return x
 
-    with pytest.raises(AcplanError, match="differs from one time to the next"):
+    with pytest.raises(AcplanError, match="differs between runs"):
         trace(Moody(), torch.zeros(2, 8))
 
 

@@ -287,7 +287,7 @@ TEST(HuggingFaceConfigs, NameKeysThatAreNotUsed) {
                   llama),
       "c");
   EXPECT_THAT(read.notes,
-              ElementsAre("not used of the configuration: num_something"));
+              ElementsAre("unused keys of the configuration: num_something"));
   for (const std::string_view key :
        {"mamba_d_state", "linear_num_key_heads", "num_local_experts",
         "index_n_heads", "kv_lora_rank"}) {

@@ -149,10 +149,10 @@ class MemoryAgain:
         is_before = entry is not None and (place is None or place <= entry.last)
         if is_before or memory in self._changed:
             raise AcplanError(
-                f"{self._fqn}: in backward {reader} reads {self._name_of(memory)}, which "
-                "has been written to in place since forward: what forward read is gone. "
-                "Trace a step in which that happens and plan anew, or write to it after "
-                "backward"
+                f"{self._fqn}: in backward {reader} reads {self._name_of(memory)}, which has "
+                "been written to in place since forward, so the contents that forward read "
+                "are lost. Trace a step in which that happens and plan again, or write to it "
+                "after backward"
             )
         return tensor
 

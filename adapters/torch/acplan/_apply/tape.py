@@ -327,7 +327,9 @@ class Tape:
         """Drops the saved results if they cannot be handed out (again)."""
         changed = self.outputs_changed()
         if self.is_open and self.tell is not None:
-            self.tell("a gradient is computed within its forward pass: all of it runs again")
+            self.tell(
+                "a gradient is computed within its forward pass, so the whole unit runs again"
+            )
         if changed or self.is_used or self.is_open:
             self.drop()
 

@@ -82,8 +82,8 @@ def _private_folder() -> Iterator[pathlib.Path]:
         private = tempfile.TemporaryDirectory(prefix="acplan-")
     except OSError as error:
         raise AcplanError(
-            "the stand-in for a CUDA device is compiled in a temporary folder (TMPDIR), and "
-            f"none can be made: {error.strerror}"
+            "the stand-in for a CUDA device is compiled in a temporary folder (TMPDIR), "
+            f"which cannot be created: {error.strerror}"
         ) from None
     with private as path:
         yield pathlib.Path(path)
