@@ -211,7 +211,7 @@ TEST(WrongInput, Systems) {
           {network + "/ops", "", "\"ops\", found none"},
           {network + "/ops/all_gather", "", "\"all_gather\", found none"},
           {network + "/ops/broadcast", "[1, 0]",
-           "ops.broadcast: expected none"},
+           "ops.broadcast: expected only"},
           {network + "/ops/p2p/1", "0", "p2p[1]: expected null"},
           {network + "/ops/p2p/0", "0", "p2p[0]: expected a number above 0"},
           {network + "/ops/p2p", "[1]", "p2p: expected a scalar and an offset"},
