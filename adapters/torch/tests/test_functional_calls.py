@@ -45,7 +45,9 @@ def test_gradients_are_those_of_the_parameters_that_were_given() -> None:
 
 def test_a_strict_plan_refuses_them() -> None:
     model = acplan.apply(_model(), PLAN, strict=True)
-    with pytest.raises(AcplanError, match="Sequential.0: it runs with parameters that are not its own"):
+    with pytest.raises(
+        AcplanError, match="Sequential.0: it runs with parameters that are not its own"
+    ):
         _gradients(model)
 
 

@@ -612,7 +612,10 @@ def test_plan_files(tmp_path: pathlib.Path) -> None:
             {"decision": "keep"},
             "expected a decision of save, recompute, skip, offload, found 'k",
         ),
-        ({"decision": "skip", "results": [0]}, "expected places of results of a saved operator"),
+        (
+            {"decision": "skip", "results": [0]},
+            "expected places of results of a saved operator",
+        ),
         ({"decision": "save", "results": [1, 0]}, r"ascending from 0, found \[1, 0\]"),
         ({"decision": "save", "results": [-1]}, r"from 0, found \[-1\]"),
         ({"decision": "save", "results": 1}, "expected whole numbers, found 1"),
