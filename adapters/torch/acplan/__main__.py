@@ -270,7 +270,7 @@ def _refuse(flags: argparse.Namespace, names: Sequence[str], other: str) -> None
     for name in names:
         if getattr(flags, name) is not None:
             flag = "--" + name.replace("_", "-")
-            raise AcplanError(f"{flag}: only with {other}")
+            raise AcplanError(f"{flag}: needs {other}")
 
 
 def _traced(flags: argparse.Namespace, step: TrainingStep) -> Trace:

@@ -263,14 +263,14 @@ def test_factories(factory: None) -> None:
         ),
         (
             ["trace", "--factory", "models_of_mine:pair", "--seq", "5", "-o", "t"],
-            "--seq: only with --hf-config",
+            "--seq: needs --hf-config",
         ),
         (["plan", "--budget", "1GiB"], "expected one of FILE, --hf-config and --fact"),
         (["plan", "p.json", "--factory", "a:b", "--budget", "1"], "expected one of"),
         (["plan", "gone.json", "--budget", "1GiB", "-o", "o.json"], "No such file"),
         (
             ["plan", "gone.json", "--seq", "3", "--budget", "1GiB"],
-            "--seq: only with --hf-config or --factory",
+            "--seq: needs --hf-config or --factory",
         ),
         (["verify", "--factory", "models_of_mine:pair", "gone.json"], "No such file"),
     ],

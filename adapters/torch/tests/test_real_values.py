@@ -185,7 +185,7 @@ class _Asking(nn.Module):
 def test_weights_without_values_are_refused_by_name() -> None:
     with pytest.raises(AcplanError, match="depends on values.*layer.weight is on the meta"):
         trace(_Asking(device="meta"), torch.zeros(2, 8))
-    with pytest.raises(AcplanError, match="layer.weight is on the meta device; make the"):
+    with pytest.raises(AcplanError, match="layer.weight is on the meta device; create the"):
         trace(_Asking(device="meta"), torch.zeros(2, 8), values="real")
     with pytest.raises(AcplanError, match="an input is on the meta device"):
         trace(_Asking(), torch.zeros(2, 8, device="meta"), values="real")

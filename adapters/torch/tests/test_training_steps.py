@@ -201,9 +201,7 @@ def test_what_cannot_be_faked_says_so() -> None:
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             raise TypeError("expected a closure")
 
-    with pytest.raises(
-        AcplanError, match="a closure; where its step runs the model again, let"
-    ):
+    with pytest.raises(AcplanError, match="a closure; if its step runs the model again, let"):
         trace(_net(), _X, optimizer=Sharpness)
 
 
