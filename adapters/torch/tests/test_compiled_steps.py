@@ -322,7 +322,7 @@ def test_a_step_that_depends_on_values_is_planned_graph_by_graph() -> None:
 
 def test_strict_refuses_a_step_that_depends_on_values() -> None:
     compiled = acplan.compile(Asking(), "100%", backend="aot_eager", strict=True)
-    with pytest.raises(acplan.AcplanError, match="depends on values"):
+    with pytest.raises(acplan.AcplanError, match="depend on values"):
         compiled(_x())
 
 

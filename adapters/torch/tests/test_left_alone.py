@@ -176,10 +176,10 @@ def _sum(parts: Any) -> torch.Tensor:
 def test_what_can_be_read_once_is_left_to_the_model() -> None:
     expected = Model(_sum)([_x(), _x()])
     compiled = _compiled(Model(_sum), strict=False)
-    with pytest.warns(UserWarning, match="generator, which can be read once"):
+    with pytest.warns(UserWarning, match="generator, which can be read only once"):
         actual = compiled(x for x in [_x(), _x()])
     torch.testing.assert_close(actual, expected)
-    with pytest.raises(AcplanError, match="list_iterator, which can be read once"):
+    with pytest.raises(AcplanError, match="list_iterator, which can be read only once"):
         acplan.trace(Model(_sum), iter([_x(), _x()]))
 
 

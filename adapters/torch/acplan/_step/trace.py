@@ -184,8 +184,8 @@ class _Recording:
             return self._traced(limits)
         except TooMuch as much:
             raise DependsOnValues(
-                f'{error}; values="real" computes them on the CPU, which is not done '
-                f"unasked, as {much}"
+                f'{error}; values="real" computes them on the CPU, which acplan does only '
+                f"on request, as {much}"
             ) from None
         except NoValues as no_values:
             raise DependsOnValues(
