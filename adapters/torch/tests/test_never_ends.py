@@ -401,7 +401,7 @@ def test_one_warning_a_module_and_none_where_all_is_as_planned() -> None:
     texts = [str(warning.message) for warning in caught]
     assert [text.split(": ")[0] for text in texts] == list(BLOCKS), texts
     for text in texts:
-        assert "the plan expects aten." in text and "is recomputed" in text
+        assert "the plan expects aten." in text and "are recomputed" in text
         assert "4 of the 4 operators that the plan saves here ran" in text
         # There are four linear layers in float32, with 2 x 3 rows; ReLU overwrites one result.
         assert f"{4 * 6 * (3 * WIDTH + WIDTH + WIDTH):,} bytes are saved" in text
