@@ -1,0 +1,58 @@
+#include "cli/planning/allocator_flags.h"
+
+#include <fmt/format.h>
+
+#include "graph/allocator/device_memory.h"
+#include "graph/base/byte_size.h"
+
+namespace acplan::cli {
+
+int64_t AllocatorQuestion::device() const {
+  return device_bytes.value_or(graph::kLargestDevice);
+}
+
+void AllocatorFlags::AddTo(CLI::App& app) {
+  app.add_option("--allocator", allocator,
+                 "run on PyTorch's allocator: native, or the text of "
+                 "PYTORCH_ALLOC_CONF")
+      ->type_name("CONF");
+  app.add_option("--device-memory", device_memory,
+                 "the memory that the allocator can have of the device "
+                 "(default: no limit)")
+      ->type_name("SIZE");
+  app.add_option("--torch-version", torch_version,
+                 fmt::format("the allocator's version of PyTorch, {}.{} to "
+                             "{}.{} (default: the newest)",
+                             graph::kOldestAllocator.major,
+                             graph::kOldestAllocator.minor,
+                             graph::kNewestAllocator.major,
+                             graph::kNewestAllocator.minor))
+      ->type_name("VERSION");
+  app.add_flag("--without-least-device", without_least_device,
+               "do not search the least device");
+}
+
+std::string_view AllocatorFlags::FirstGiven() const {
+  if (!allocator.empty()) return "--allocator";
+  if (!device_memory.empty()) return "--device-memory";
+  if (!torch_version.empty()) return "--torch-version";
+  return without_least_device ? "--without-least-device" : "";
+}
+
+AllocatorQuestion AllocatorFlags::Question() const {
+  const graph::PyTorchVersion version =
+      torch_version.empty()
+          ? graph::kNewestAllocator
+          : graph::ParsePyTorchVersion(torch_version, "--torch-version");
+  AllocatorQuestion question{
+      .config = graph::ParseAllocatorConfig(
+          allocator.empty() ? "native" : allocator, "--allocator", version)};
+  if (!device_memory.empty()) {
+    question.device_bytes =
+        graph::ParseByteSize(device_memory, "--device-memory");
+  }
+  question.wants_least_device = !without_least_device;
+  return question;
+}
+
+}  // namespace acplan::cli
