@@ -11,14 +11,12 @@ int64_t AllocatorQuestion::device() const {
   return device_bytes.value_or(graph::kLargestDevice);
 }
 
-void AllocatorFlags::AddTo(CLI::App& app) {
+void AllocatorFlags::AddTo(CLI::App& app, const std::string& of_device) {
   app.add_option("--allocator", allocator,
-                 "run on PyTorch's allocator: native, or the text of "
+                 "PyTorch's allocator: native, or the text of "
                  "PYTORCH_ALLOC_CONF")
       ->type_name("CONF");
-  app.add_option("--device-memory", device_memory,
-                 "the memory that the allocator can have of the device "
-                 "(default: no limit)")
+  app.add_option("--device-memory", device_memory, of_device)
       ->type_name("SIZE");
   app.add_option("--torch-version", torch_version,
                  fmt::format("the allocator's version of PyTorch, {}.{} to "
@@ -28,6 +26,9 @@ void AllocatorFlags::AddTo(CLI::App& app) {
                              graph::kNewestAllocator.major,
                              graph::kNewestAllocator.minor))
       ->type_name("VERSION");
+}
+
+void AllocatorFlags::AddWithoutLeastTo(CLI::App& app) {
   app.add_flag("--without-least-device", without_least_device,
                "do not search the least device");
 }

@@ -27,7 +27,10 @@ struct AllocatorFlags {
   std::string torch_version;
   bool without_least_device = false;
 
-  void AddTo(CLI::App& app);
+  // Adds the flags; `of_device` describes --device-memory.
+  void AddTo(CLI::App& app, const std::string& of_device);
+  // Adds --without-least-device.
+  void AddWithoutLeastTo(CLI::App& app);
   // Returns the name of the first that is given, "" for none.
   std::string_view FirstGiven() const;
   // Parses them. Throws InputError that names the flag.

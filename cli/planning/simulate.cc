@@ -304,7 +304,10 @@ Command AddSimulateCommand(CLI::App& program) {
                   "run these allocations on PyTorch's allocator, in place of a "
                   "trace")
       ->type_name("FILE");
-  flags->allocator.AddTo(*app);
+  flags->allocator.AddTo(*app,
+                         "the memory that PyTorch's allocator can have "
+                         "(default: no limit)");
+  flags->allocator.AddWithoutLeastTo(*app);
   MarkAsOutput(
       app->add_option("--timeline", flags->timeline,
                       "write the bytes in use while each operator runs, or on "

@@ -178,6 +178,41 @@ Json ToJson(const PlanOffload& offload) {
   return json;
 }
 
+PlanDevice ReadDevice(const JsonField& field) {
+  PlanDevice device{
+      .allocator = field.Get("allocator").String(),
+      .torch_version = field.Get("torch_version").String(),
+      .allocated_bytes = field.Get("allocated_bytes").Bytes(),
+      .reserved_bytes = field.Get("reserved_bytes").Bytes(),
+      .least_device_bytes = field.Get("least_device_bytes").Bytes(),
+      .retries = field.Get("retries").Int(0, kMost)};
+  if (field.Has("native_least_device_bytes")) {
+    device.native_least_device_bytes =
+        field.Get("native_least_device_bytes").Bytes();
+  }
+  if (field.Has("native_recompute_ms")) {
+    device.native_recompute_ms =
+        field.Get("native_recompute_ms").NonNegativeNumber();
+  }
+  return device;
+}
+
+Json ToJson(const PlanDevice& device) {
+  Json json = {{"allocator", device.allocator},
+               {"torch_version", device.torch_version},
+               {"allocated_bytes", device.allocated_bytes},
+               {"reserved_bytes", device.reserved_bytes},
+               {"least_device_bytes", device.least_device_bytes},
+               {"retries", device.retries}};
+  if (device.native_least_device_bytes) {
+    json["native_least_device_bytes"] = *device.native_least_device_bytes;
+  }
+  if (device.native_recompute_ms) {
+    json["native_recompute_ms"] = *device.native_recompute_ms;
+  }
+  return json;
+}
+
 // Returns the plan with its statements about itself as a whole.
 Plan WithStatements(Plan plan, const JsonField& root) {
   const auto number = [&](std::string_view key) {
@@ -195,6 +230,7 @@ Plan WithStatements(Plan plan, const JsonField& root) {
         .is_loose = any.Has("loose") && any.Get("loose").Bool()};
   }
   if (root.Has("offload")) plan.offload = ReadOffload(root.Get("offload"));
+  if (root.Has("device")) plan.device = ReadDevice(root.Get("device"));
   if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
   if (root.Has("peak_module")) {
     plan.peak_module = root.Get("peak_module").String();
@@ -333,6 +369,7 @@ std::string PlanToJson(const Plan& plan) {
     if (plan.any_schedule->is_loose) root["any_schedule"]["loose"] = true;
   }
   if (plan.offload) root["offload"] = ToJson(*plan.offload);
+  if (plan.device) root["device"] = ToJson(*plan.device);
   State(root, "peak_bytes", plan.peak_bytes);
   if (!plan.peak_module.empty()) root["peak_module"] = plan.peak_module;
   if (plan.minimum_budget_bytes) {

@@ -101,6 +101,23 @@ struct PlanOffload {
   bool operator==(const PlanOffload&) const = default;
 };
 
+// The way in which a run of a plan's steps (graph/run) ends on a device, whose
+// memory is the plan's budget without its reserve.
+struct PlanDevice {
+  std::string allocator = "native";  // or the text of PYTORCH_ALLOC_CONF
+  std::string torch_version;         // "2.15"
+  int64_t allocated_bytes = 0;       // at most
+  int64_t reserved_bytes = 0;        // at most
+  int64_t least_device_bytes = 0;    // the smallest on which the run ends
+  int64_t retries = 0;               // of the iterations that repeat
+  // With the allocator's defaults, if `allocator` is something else: the smallest
+  // device for this plan, and the least recomputation of a known plan that fits.
+  std::optional<int64_t> native_least_device_bytes = {};
+  std::optional<double> native_recompute_ms = {};
+
+  bool operator==(const PlanDevice&) const = default;
+};
+
 struct Plan {
   std::string model;
   int64_t budget_bytes = 0;
@@ -119,6 +136,7 @@ struct Plan {
   double gap = kNotStated;       // (cost - bound) / cost; 0 where optimal
   double overhead = kNotStated;  // cost / baseline runtime
   std::optional<PlanOffload> offload = {};  // if offload was requested
+  std::optional<PlanDevice> device = {};    // if it is for a device
   std::optional<AnySchedule> any_schedule =
       {};  // if there is a plan on a trace
   int64_t peak_bytes = kNotStated;

@@ -1,0 +1,93 @@
+#include "cli/planning/plan_device.h"
+
+#include <fmt/format.h>
+
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/input_error.h"
+
+namespace acplan::cli {
+
+using problems::Plan;
+using problems::PlanDevice;
+
+problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
+                                   const ProfileInput& input,
+                                   const problems::PlanOptions& options) {
+  const AllocatorQuestion question = flags.Question();
+  if (input.TraceIfAny() == nullptr ||
+      options.memory.model != problems::MemoryModel::kTrace) {
+    throw InputError(
+        "--device-memory: expected a trace and its memory model, as the "
+        "allocator runs the allocations of a step");
+  }
+  if (options.memory.world_size > 1 || options.memory.without_states) {
+    throw InputError(fmt::format(
+        "--device-memory: expected without {}: the allocations of a rank are "
+        "not simulated",
+        options.memory.world_size > 1 ? "--world-size" : "--without-states"));
+  }
+  problems::DeviceChoice choice{.memory_bytes = *question.device_bytes,
+                                .allocators = {}};
+  if (!flags.allocator.empty()) {
+    choice.allocators.push_back(
+        {.text = flags.allocator, .config = question.config});
+    return choice;
+  }
+  choice.allocators.push_back({.text = "native", .config = question.config});
+  choice.allocators.push_back(
+      {.text = "expandable_segments:True", .config = question.config});
+  choice.allocators.back().config.expandable_segments = true;
+  return choice;
+}
+
+namespace {
+
+std::string NativeText(const Plan& plan, const PlanDevice& device) {
+  if (!device.native_least_device_bytes) return "";
+  const int64_t memory = plan.budget_bytes - plan.reserve_bytes;
+  const int64_t least = *device.native_least_device_bytes;
+  std::string text = fmt::format("without it this plan needs a device of {}{}",
+                                 graph::FormatBytes(least),
+                                 least > memory ? ": out of memory" : "");
+  if (device.native_recompute_ms) {
+    text += fmt::format("; a plan that fits recomputes {}",
+                        FormatMs(*device.native_recompute_ms));
+  } else {
+    text += "; no plan was found that fits";
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string DeviceText(const Plan& plan) {
+  if (!plan.device) return "";
+  const PlanDevice& device = *plan.device;
+  std::string text = fmt::format(
+      "on the device   {} allocated, {} reserved at most; the least device has "
+      "{} (PyTorch {})\n",
+      graph::FormatBytes(device.allocated_bytes),
+      graph::FormatBytes(device.reserved_bytes),
+      graph::FormatBytes(device.least_device_bytes), device.torch_version);
+  if (device.retries > 0) {
+    text += fmt::format(
+        "{} {} in the iterations that repeat: each empties the cache and waits "
+        "for the device\n",
+        device.retries, device.retries == 1 ? "retry" : "retries");
+  }
+  if (device.allocator != "native") {
+    text += fmt::format("set PYTORCH_ALLOC_CONF={}\n", device.allocator);
+  }
+  return text + NativeText(plan, device) + "\n";
+}
+
+std::string NoFitText(const std::optional<int64_t>& least_device_bytes) {
+  if (!least_device_bytes) return "";
+  return fmt::format(
+      "live bytes of some plans fit, but no run of those tried ends: the least "
+      "device of them has {}\n",
+      FormatBytesExactly(*least_device_bytes));
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,251 @@
+#include "problems/device_plans.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "graph/allocator/device_memory.h"
+#include "graph/allocator/least_device.h"
+#include "graph/run/run_on_device.h"
+#include "problems/any_schedule.h"
+
+// PyTorch's allocator needs more than live bytes: a hole that the next large block
+// does not fit in is lost. How much depends on the plan and can't be said
+// before it is run. So the search plans for smaller budgets of live bytes, runs each
+// plan on the allocators, and keeps those that end. The first plan has the whole
+// device as budget. While none fits, the next budget is lower by what the
+// last run lacked. Once one fits, the search halves the distance between the
+// budgets of the best plan that fits and of the next larger one that does not.
+
+namespace acplan::problems {
+namespace {
+
+// Plans for an allocator, beside the first.
+constexpr int kMostPlans = 9;
+// The share of the device below which budgets count as equal.
+constexpr int64_t kResolution = 400;
+// The share of the recomputation above the bound that ends the search.
+constexpr double kCloseEnough = 1e-3;
+
+// A plan for a budget of live bytes.
+struct Trial {
+  int64_t budget_bytes = 0;
+  PlanOfFamilies found;
+  // By allocator: the way in which the run ends on the device, if it does, and the
+  // smallest one on which it does.
+  std::vector<std::optional<PlanDevice>> uses = {};
+  std::vector<int64_t> least_devices = {};
+
+  double ms() const { return found.plan.recompute_ms; }
+  bool Fits(size_t allocator) const { return uses[allocator].has_value(); }
+};
+
+class DeviceSearch {
+ public:
+  DeviceSearch(const Question& question, const DeviceChoice& choice)
+      : question_(question),
+        choice_(choice),
+        families_(BuildFamilies(question)),
+        device_bytes_(choice.memory_bytes - question.options.reserve_bytes) {}
+
+  DeviceAnswer Find() && {
+    Try(choice_.memory_bytes);
+    const bool has_plan = trials_.front().found.plan.HasPlan();
+    for (size_t a = 0; has_plan && a < choice_.allocators.size(); ++a) {
+      for (int k = 0; k < kMostPlans && !IsStopped(); ++k) {
+        const std::optional<int64_t> next = NextBudget(a);
+        if (!next) break;
+        Try(*next);
+      }
+    }
+    return Answered();
+  }
+
+ private:
+  bool IsStopped() const {
+    const solver::SearchLimits& limits = question_.options.limits;
+    const bool is_interrupted =
+        limits.interrupted != nullptr && limits.interrupted->load();
+    return is_interrupted || watch_.Seconds() > limits.time_limit_s;
+  }
+
+  // Half of the time that is left is for the plans to come.
+  void Try(int64_t budget_bytes) {
+    solver::SearchLimits limits =
+        solver::LeftOf(question_.options.limits, watch_.Seconds());
+    limits.time_limit_s /= 2;
+    Trial trial{.budget_bytes = budget_bytes,
+                .found = PlanFor(families_, budget_bytes, limits)};
+    if (trial.found.plan.HasPlan()) {
+      RunTrial(trial);
+    } else if (trial.found.plan.minimum_budget_bytes) {
+      least_budget_ = *trial.found.plan.minimum_budget_bytes;
+    }
+    trials_.push_back(std::move(trial));
+  }
+
+  void RunTrial(Trial& trial) const {
+    const graph::TrainingRun run =
+        RunOfPlan(*question_.trace, trial.found.plan.modules);
+    for (const DeviceAllocator& allocator : choice_.allocators) {
+      trial.uses.push_back(FindDeviceUse(run, allocator, device_bytes_));
+      if (trial.uses.back()) {
+        trial.least_devices.push_back(trial.uses.back()->least_device_bytes);
+        continue;
+      }
+      const std::optional<graph::LeastDevice> least =
+          graph::FindLeastDevice(run, allocator.config);
+      trial.least_devices.push_back(least ? least->bytes
+                                          : graph::kLargestDevice);
+    }
+  }
+
+  // Returns the trial with the least recomputation that fits.
+  const Trial* BestFor(size_t allocator) const {
+    const Trial* best = nullptr;
+    for (const Trial& trial : trials_) {
+      if (!trial.found.plan.HasPlan() || !trial.Fits(allocator)) continue;
+      if (best == nullptr || trial.ms() < best->ms()) best = &trial;
+    }
+    return best;
+  }
+
+  std::optional<int64_t> NextBudget(size_t allocator) const {
+    const Trial* best = BestFor(allocator);
+    return best == nullptr ? LowerBudget(allocator)
+                           : BudgetAbove(*best, allocator);
+  }
+
+  // No trial fits: what the lowest one lacks is taken from its live bytes.
+  std::optional<int64_t> LowerBudget(size_t allocator) const {
+    const Trial* lowest = nullptr;
+    for (const Trial& trial : trials_) {
+      if (!trial.found.plan.HasPlan()) continue;
+      if (lowest == nullptr || trial.budget_bytes < lowest->budget_bytes) {
+        lowest = &trial;
+      }
+    }
+    const int64_t live = lowest->found.plan.peak_bytes;
+    const int64_t lacking = lowest->least_devices[allocator] - device_bytes_;
+    const int64_t next =
+        std::max({live -
+                      std::clamp(lacking, device_bytes_ / kResolution,
+                                 std::max<int64_t>(live / 3, 1)) +
+                      question_.options.reserve_bytes,
+                  least_budget_, int64_t{1}});
+    return IsTried(next) ? std::nullopt : std::optional(next);
+  }
+
+  // Halves the way from a trial that fits to the next larger budget that does
+  // not.
+  std::optional<int64_t> BudgetAbove(const Trial& best,
+                                     size_t allocator) const {
+    const double bound = trials_.front().found.plan.bound_ms;
+    if (best.ms() <= bound * (1 + kCloseEnough)) return std::nullopt;
+    int64_t above = choice_.memory_bytes;
+    for (const Trial& trial : trials_) {
+      const bool is_above = trial.found.plan.HasPlan() &&
+                            trial.budget_bytes > best.budget_bytes &&
+                            !trial.Fits(allocator) && trial.ms() < best.ms();
+      if (is_above) above = std::min(above, trial.budget_bytes);
+    }
+    const int64_t distance = above - best.budget_bytes;
+    if (distance <= device_bytes_ / kResolution) return std::nullopt;
+    const int64_t next = best.budget_bytes + distance / 2;
+    return IsTried(next) ? std::nullopt : std::optional(next);
+  }
+
+  bool IsTried(int64_t budget_bytes) const {
+    return std::ranges::find(trials_, budget_bytes, &Trial::budget_bytes) !=
+           trials_.end();
+  }
+
+  DeviceAnswer Answered() {
+    const Trial* best = nullptr;
+    size_t allocator = 0;
+    for (size_t a = 0; a < choice_.allocators.size(); ++a) {
+      const Trial* of_this = BestFor(a);
+      const bool is_better =
+          of_this != nullptr && (best == nullptr || of_this->ms() < best->ms());
+      if (!is_better) continue;
+      best = of_this;
+      allocator = a;
+    }
+    if (best == nullptr) return WithoutFit();
+    const Plan& first = trials_.front().found.plan;
+    Plan plan = best->found.plan;
+    plan.device = best->uses[allocator];
+    CompareWithNative(*plan.device, *best, allocator);
+    plan.budget_bytes = choice_.memory_bytes;
+    plan.bound_ms = std::min(first.bound_ms, plan.recompute_ms);
+    plan.gap = plan.recompute_ms > 0
+                   ? (plan.recompute_ms - plan.bound_ms) / plan.recompute_ms
+                   : 0;
+    plan.status =
+        plan.gap <= 1e-9 ? PlanStatus::kOptimal : PlanStatus::kFeasible;
+    plan.limit.reset();
+    SumUpEffort(plan);
+    plan = WithAnySchedule(families_.front().problem, std::move(plan));
+    const size_t family = best->found.family;
+    return {.answer = {.families = std::move(families_),
+                       .plan = std::move(plan),
+                       .family = family}};
+  }
+
+  // States what the defaults would do, where they are not what is chosen.
+  void CompareWithNative(PlanDevice& device, const Trial& best,
+                         size_t allocator) const {
+    for (size_t a = 0; a < choice_.allocators.size(); ++a) {
+      if (a == allocator || choice_.allocators[a].text != "native") continue;
+      device.native_least_device_bytes = best.least_devices[a];
+      if (const Trial* native = BestFor(a)) {
+        device.native_recompute_ms = native->ms();
+      }
+    }
+  }
+
+  DeviceAnswer WithoutFit() {
+    std::optional<int64_t> least;
+    for (const Trial& trial : trials_) {
+      for (const int64_t bytes : trial.least_devices) {
+        least = std::min(least.value_or(bytes), bytes);
+      }
+    }
+    Plan plan = trials_.front().found.plan;
+    if (plan.HasPlan()) {
+      const PlanningProblem& problem = families_.front().problem;
+      plan = PlanWithoutAnswer(problem, choice_.memory_bytes,
+                               solver::StoppedBy::kUnproven);
+    }
+    SumUpEffort(plan);
+    return {
+        .answer = {.families = std::move(families_), .plan = std::move(plan)},
+        .least_device_bytes = least};
+  }
+
+  void SumUpEffort(Plan& plan) const {
+    plan.solver.seconds = watch_.Seconds();
+    plan.solver.nodes = 0;
+    for (const Trial& trial : trials_) {
+      plan.solver.nodes += trial.found.plan.solver.nodes;
+    }
+  }
+
+  const Question& question_;
+  const DeviceChoice& choice_;
+  Families families_;
+  int64_t device_bytes_ = 0;
+  int64_t least_budget_ = 0;  // of any plan, once known
+  std::vector<Trial> trials_;
+  solver::Stopwatch watch_;
+};
+
+}  // namespace
+
+DeviceAnswer AskForDevice(const Question& question,
+                          const DeviceChoice& choice) {
+  return DeviceSearch(question, choice).Find();
+}
+
+}  // namespace acplan::problems
