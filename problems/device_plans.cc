@@ -13,15 +13,16 @@
 // PyTorch's allocator needs more than live bytes: a hole that the next large block
 // does not fit in is lost. How much depends on the plan and can't be said
 // before it is run. So the search plans for smaller budgets of live bytes, runs each
-// plan on the allocators, and keeps those that end. The first plan has the whole
-// device as budget. While none fits, the next budget is lower by what the
-// last run lacked. Once one fits, the search halves the distance between the
-// budgets of the best plan that fits and of the next larger one that does not.
+// plan with all settings, and keeps those that end. The first plan has the whole
+// device as budget. The setting with which it needs the smallest device leads the
+// search. While no plan fits with it, the next budget is lower by what the last run
+// lacked. Once one fits, the search halves the distance between the budgets of the
+// best plan that fits and of the next larger one that does not.
 
 namespace acplan::problems {
 namespace {
 
-// Plans for an allocator, beside the first.
+// Plans beside the first.
 constexpr int kMostPlans = 9;
 // The share of the device below which budgets count as equal.
 constexpr int64_t kResolution = 400;
@@ -32,13 +33,13 @@ constexpr double kCloseEnough = 1e-3;
 struct Trial {
   int64_t budget_bytes = 0;
   PlanOfFamilies found;
-  // By allocator: the way in which the run ends on the device, if it does, and the
+  // By setting: the way in which the run ends on the device, if it does, and the
   // smallest one on which it does.
   std::vector<std::optional<PlanDevice>> uses = {};
   std::vector<int64_t> least_devices = {};
 
   double ms() const { return found.plan.recompute_ms; }
-  bool Fits(size_t allocator) const { return uses[allocator].has_value(); }
+  bool Fits(size_t setting) const { return uses[setting].has_value(); }
 };
 
 class DeviceSearch {
@@ -52,12 +53,12 @@ class DeviceSearch {
   DeviceAnswer Find() && {
     Try(choice_.memory_bytes);
     const bool has_plan = trials_.front().found.plan.HasPlan();
-    for (size_t a = 0; has_plan && a < choice_.allocators.size(); ++a) {
-      for (int k = 0; k < kMostPlans && !IsStopped(); ++k) {
-        const std::optional<int64_t> next = NextBudget(a);
-        if (!next) break;
-        Try(*next);
-      }
+    for (int k = 0; has_plan && k < kMostPlans && !IsStopped(); ++k) {
+      const std::vector<int64_t>& devices = trials_.front().least_devices;
+      const std::optional<int64_t> next =
+          NextBudget(std::ranges::min_element(devices) - devices.begin());
+      if (!next) break;
+      Try(*next);
     }
     return Answered();
   }
@@ -86,39 +87,39 @@ class DeviceSearch {
   }
 
   void RunTrial(Trial& trial) const {
-    const graph::TrainingRun run =
-        RunOfPlan(*question_.trace, trial.found.plan.modules);
-    for (const DeviceAllocator& allocator : choice_.allocators) {
-      trial.uses.push_back(FindDeviceUse(run, allocator, device_bytes_));
+    const StepOfPlan step =
+        LiveStep(*question_.trace, trial.found.plan.modules);
+    for (const DeviceSetting& setting : choice_.settings) {
+      const graph::TrainingRun run = RunOf(*question_.trace, step, setting);
+      trial.uses.push_back(FindDeviceUse(run, setting, device_bytes_));
       if (trial.uses.back()) {
         trial.least_devices.push_back(trial.uses.back()->least_device_bytes);
         continue;
       }
       const std::optional<graph::LeastDevice> least =
-          graph::FindLeastDevice(run, allocator.config);
+          graph::FindLeastDevice(run, setting.config);
       trial.least_devices.push_back(least ? least->bytes
                                           : graph::kLargestDevice);
     }
   }
 
   // Returns the trial with the least recomputation that fits.
-  const Trial* BestFor(size_t allocator) const {
+  const Trial* BestFor(size_t setting) const {
     const Trial* best = nullptr;
     for (const Trial& trial : trials_) {
-      if (!trial.found.plan.HasPlan() || !trial.Fits(allocator)) continue;
+      if (!trial.found.plan.HasPlan() || !trial.Fits(setting)) continue;
       if (best == nullptr || trial.ms() < best->ms()) best = &trial;
     }
     return best;
   }
 
-  std::optional<int64_t> NextBudget(size_t allocator) const {
-    const Trial* best = BestFor(allocator);
-    return best == nullptr ? LowerBudget(allocator)
-                           : BudgetAbove(*best, allocator);
+  std::optional<int64_t> NextBudget(size_t setting) const {
+    const Trial* best = BestFor(setting);
+    return best == nullptr ? LowerBudget(setting) : BudgetAbove(*best, setting);
   }
 
   // No trial fits: what the lowest one lacks is taken from its live bytes.
-  std::optional<int64_t> LowerBudget(size_t allocator) const {
+  std::optional<int64_t> LowerBudget(size_t setting) const {
     const Trial* lowest = nullptr;
     for (const Trial& trial : trials_) {
       if (!trial.found.plan.HasPlan()) continue;
@@ -127,7 +128,7 @@ class DeviceSearch {
       }
     }
     const int64_t live = lowest->found.plan.peak_bytes;
-    const int64_t lacking = lowest->least_devices[allocator] - device_bytes_;
+    const int64_t lacking = lowest->least_devices[setting] - device_bytes_;
     const int64_t next =
         std::max({live -
                       std::clamp(lacking, device_bytes_ / kResolution,
@@ -139,15 +140,14 @@ class DeviceSearch {
 
   // Halves the way from a trial that fits to the next larger budget that does
   // not.
-  std::optional<int64_t> BudgetAbove(const Trial& best,
-                                     size_t allocator) const {
+  std::optional<int64_t> BudgetAbove(const Trial& best, size_t setting) const {
     const double bound = trials_.front().found.plan.bound_ms;
     if (best.ms() <= bound * (1 + kCloseEnough)) return std::nullopt;
     int64_t above = choice_.memory_bytes;
     for (const Trial& trial : trials_) {
       const bool is_above = trial.found.plan.HasPlan() &&
                             trial.budget_bytes > best.budget_bytes &&
-                            !trial.Fits(allocator) && trial.ms() < best.ms();
+                            !trial.Fits(setting) && trial.ms() < best.ms();
       if (is_above) above = std::min(above, trial.budget_bytes);
     }
     const int64_t distance = above - best.budget_bytes;
@@ -163,20 +163,20 @@ class DeviceSearch {
 
   DeviceAnswer Answered() {
     const Trial* best = nullptr;
-    size_t allocator = 0;
-    for (size_t a = 0; a < choice_.allocators.size(); ++a) {
+    size_t setting = 0;
+    for (size_t a = 0; a < choice_.settings.size(); ++a) {
       const Trial* of_this = BestFor(a);
       const bool is_better =
           of_this != nullptr && (best == nullptr || of_this->ms() < best->ms());
       if (!is_better) continue;
       best = of_this;
-      allocator = a;
+      setting = a;
     }
     if (best == nullptr) return WithoutFit();
     const Plan& first = trials_.front().found.plan;
     Plan plan = best->found.plan;
-    plan.device = best->uses[allocator];
-    CompareWithNative(*plan.device, *best, allocator);
+    plan.device = best->uses[setting];
+    CompareWithDefaults(*plan.device, *best, setting);
     plan.budget_bytes = choice_.memory_bytes;
     plan.bound_ms = std::min(first.bound_ms, plan.recompute_ms);
     plan.gap = plan.recompute_ms > 0
@@ -194,13 +194,13 @@ class DeviceSearch {
   }
 
   // States what the defaults would do, where they are not what is chosen.
-  void CompareWithNative(PlanDevice& device, const Trial& best,
-                         size_t allocator) const {
-    for (size_t a = 0; a < choice_.allocators.size(); ++a) {
-      if (a == allocator || choice_.allocators[a].text != "native") continue;
-      device.native_least_device_bytes = best.least_devices[a];
-      if (const Trial* native = BestFor(a)) {
-        device.native_recompute_ms = native->ms();
+  void CompareWithDefaults(PlanDevice& device, const Trial& best,
+                           size_t setting) const {
+    for (size_t a = 0; a < choice_.settings.size(); ++a) {
+      if (a == setting || !choice_.settings[a].IsDefault()) continue;
+      device.default_least_device_bytes = best.least_devices[a];
+      if (const Trial* with_defaults = BestFor(a)) {
+        device.default_recompute_ms = with_defaults->ms();
       }
     }
   }

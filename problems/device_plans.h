@@ -9,11 +9,11 @@
 
 namespace acplan::problems {
 
-// A device, and the allocators that a plan may choose from.
+// A device, and the settings that a plan may choose from.
 struct DeviceChoice {
   int64_t memory_bytes =
       0;  // that PyTorch's allocator and the reserve can have
-  std::vector<DeviceAllocator> allocators;  // the one preferred first
+  std::vector<DeviceSetting> settings;  // the one preferred first
 };
 
 // The best plan that a search for a device found.
@@ -24,7 +24,7 @@ struct DeviceAnswer {
 };
 
 // Returns a plan on a trace of which a run (graph/run) ends on the device with one of
-// the allocators, with the least recomputation that the search finds. Its
+// the settings, with the least recomputation that the search finds. Its
 // budget is the device's memory; Plan::device says how the run ends.
 //
 // Live bytes are at most what the device has. So the bound of the plan for that

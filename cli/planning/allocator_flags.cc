@@ -4,6 +4,8 @@
 
 #include "graph/allocator/device_memory.h"
 #include "graph/base/byte_size.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
 
 namespace acplan::cli {
 
@@ -28,6 +30,16 @@ void AllocatorFlags::AddTo(CLI::App& app, const std::string& of_device) {
       ->type_name("VERSION");
 }
 
+void AllocatorFlags::AddOptimizerStateTo(CLI::App& app,
+                                         const std::string& default_text) {
+  app.add_option("--optimizer-state", optimizer_state,
+                 fmt::format("when a run makes the optimizer's state: in the "
+                             "first update, as optimizers do, or first, before "
+                             "the first step (default: {})",
+                             default_text))
+      ->type_name("WHEN");
+}
+
 void AllocatorFlags::AddWithoutLeastTo(CLI::App& app) {
   app.add_flag("--without-least-device", without_least_device,
                "do not search the least device");
@@ -37,6 +49,7 @@ std::string_view AllocatorFlags::FirstGiven() const {
   if (!allocator.empty()) return "--allocator";
   if (!device_memory.empty()) return "--device-memory";
   if (!torch_version.empty()) return "--torch-version";
+  if (!optimizer_state.empty()) return "--optimizer-state";
   return without_least_device ? "--without-least-device" : "";
 }
 
@@ -53,6 +66,14 @@ AllocatorQuestion AllocatorFlags::Question() const {
         graph::ParseByteSize(device_memory, "--device-memory");
   }
   question.wants_least_device = !without_least_device;
+  if (!optimizer_state.empty()) {
+    if (optimizer_state != "update" && optimizer_state != "first") {
+      throw InputError(
+          fmt::format("--optimizer-state: expected update or first, found {}",
+                      graph::Quoted(optimizer_state, 100)));
+    }
+    question.makes_state_first = optimizer_state == "first";
+  }
   return question;
 }
 

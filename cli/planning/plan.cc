@@ -462,6 +462,7 @@ Command AddPlanCommand(CLI::App& program) {
                          "in place of a budget: the memory that PyTorch can "
                          "have of a device. Runs "
                          "of steps are simulated on PyTorch's allocator");
+  flags->allocator.AddOptimizerStateTo(*app, "what recomputes least");
   flags->planning.AddTo(*app, kPlanSeconds);
   flags->planning.AddSegmentsTo(*app);
   app->add_option("--offload", flags->offload,

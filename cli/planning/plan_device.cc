@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+#include <vector>
+
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/input_error.h"
@@ -27,34 +30,43 @@ problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
         "not simulated",
         options.memory.world_size > 1 ? "--world-size" : "--without-states"));
   }
-  problems::DeviceChoice choice{.memory_bytes = *question.device_bytes,
-                                .allocators = {}};
-  if (!flags.allocator.empty()) {
-    choice.allocators.push_back(
-        {.text = flags.allocator, .config = question.config});
-    return choice;
+  std::vector<problems::DeviceSetting> allocators{
+      {.allocator = flags.allocator.empty() ? "native" : flags.allocator,
+       .config = question.config}};
+  if (flags.allocator.empty()) {
+    allocators.push_back(
+        {.allocator = "expandable_segments:True", .config = question.config});
+    allocators.back().config.expandable_segments = true;
   }
-  choice.allocators.push_back({.text = "native", .config = question.config});
-  choice.allocators.push_back(
-      {.text = "expandable_segments:True", .config = question.config});
-  choice.allocators.back().config.expandable_segments = true;
+  problems::DeviceChoice choice{.memory_bytes = *question.device_bytes,
+                                .settings = {}};
+  for (const bool makes_state_first : {false, true}) {
+    if (makes_state_first !=
+        question.makes_state_first.value_or(makes_state_first)) {
+      continue;
+    }
+    for (problems::DeviceSetting setting : allocators) {
+      setting.makes_state_first = makes_state_first;
+      choice.settings.push_back(std::move(setting));
+    }
+  }
   return choice;
 }
 
 namespace {
 
-std::string NativeText(const Plan& plan, const PlanDevice& device) {
-  if (!device.native_least_device_bytes) return "";
+std::string DefaultsText(const Plan& plan, const PlanDevice& device) {
+  if (!device.default_least_device_bytes) return "";
   const int64_t memory = plan.budget_bytes - plan.reserve_bytes;
-  const int64_t least = *device.native_least_device_bytes;
-  std::string text = fmt::format("without it this plan needs a device of {}{}",
-                                 graph::FormatBytes(least),
-                                 least > memory ? ": out of memory" : "");
-  if (device.native_recompute_ms) {
-    text += fmt::format("; a plan that fits recomputes {}",
-                        FormatMs(*device.native_recompute_ms));
+  const int64_t least = *device.default_least_device_bytes;
+  std::string text = fmt::format(
+      "otherwise this plan needs a device of {}{}", graph::FormatBytes(least),
+      least > memory ? " and ends with out of memory" : "");
+  if (device.default_recompute_ms) {
+    text += fmt::format("; another plan fits and recomputes {}",
+                        FormatMs(*device.default_recompute_ms));
   } else {
-    text += "; no plan was found that fits";
+    text += ", as does every plan that was tried";
   }
   return text + "\n";
 }
@@ -79,7 +91,12 @@ std::string DeviceText(const Plan& plan) {
   if (device.allocator != "native") {
     text += fmt::format("set PYTORCH_ALLOC_CONF={}\n", device.allocator);
   }
-  return text + NativeText(plan, device) + "\n";
+  if (device.makes_state_first) {
+    text +=
+        "make the optimizer's state before the first step: "
+        "acplan.make_optimizer_state(optimizer)\n";
+  }
+  return text + DefaultsText(plan, device) + "\n";
 }
 
 std::string NoFitText(const std::optional<int64_t>& least_device_bytes) {

@@ -12,8 +12,9 @@
 
 namespace acplan::cli {
 
-// Returns the device of --device-memory, and its allocators: that of --allocator
-// or else native and expandable segments. Throws InputError for bad flags, and
+// Returns the device of --device-memory, and the settings that the flags leave
+// open: native and expandable segments, the optimizer's state in the first update
+// or first. Throws InputError for bad flags, and
 // where a run cannot be simulated: without a trace, on several ranks, or without
 // states.
 problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,

@@ -270,6 +270,9 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
     if (!flags.trace.empty()) {
       throw InputError("--events: stands in place of TRACE, not beside it");
     }
+    if (!flags.allocator.optimizer_state.empty()) {
+      throw InputError("--optimizer-state: expected with TRACE only");
+    }
     return RunSimulateEvents({.events = flags.events,
                               .allocator = flags.allocator,
                               .timeline = flags.timeline,
@@ -307,6 +310,7 @@ Command AddSimulateCommand(CLI::App& program) {
   flags->allocator.AddTo(*app,
                          "the memory that PyTorch's allocator can have "
                          "(default: no limit)");
+  flags->allocator.AddOptimizerStateTo(*app, "update");
   flags->allocator.AddWithoutLeastTo(*app);
   MarkAsOutput(
       app->add_option("--timeline", flags->timeline,

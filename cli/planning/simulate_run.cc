@@ -257,12 +257,15 @@ std::string TimelineRow(const RunAnswer& answer, size_t index,
 RunTexts SimulateRun(const Trace& trace, const LivedStep& step,
                      const AllocatorQuestion& question,
                      const Terminal& terminal) {
-  RunAnswer answer{.trace = &trace,
-                   .step = &step,
-                   .question = &question,
-                   .run = graph::MakeTrainingRun(trace, step),
-                   .outcome = {},
-                   .peak = {}};
+  RunAnswer answer{
+      .trace = &trace,
+      .step = &step,
+      .question = &question,
+      .run = graph::MakeTrainingRun(
+          trace, step,
+          {.makes_state_first = question.makes_state_first.value_or(false)}),
+      .outcome = {},
+      .peak = {}};
   RunTexts texts;
   texts.timeline =
       "event,iteration,microbatch,step,operator,kind,id,bytes,segment,offset,"

@@ -194,6 +194,7 @@ class RunBuilder {
 
   TrainingRun Build() && {
     for (const int32_t s : places_.model) Allocate(s);
+    if (options_.makes_state_first) AllocateMissing(places_.state);
     for (int64_t i = 0; i < options_.iterations; ++i) RunIteration(i);
     return std::move(run_);
   }

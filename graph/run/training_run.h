@@ -19,6 +19,9 @@ struct RunOptions {
   // True where each microbatch brings tensors of its own, which are on the device
   // before those of the last one go, as in `for batch in loader`.
   bool renews_inputs = true;
+  // True where the optimizer's state is made before the first iteration, right
+  // after the model is put on the device.
+  bool makes_state_first = false;
 };
 
 // The place in a run where memory is asked for or freed.
@@ -54,8 +57,8 @@ struct TrainingRun {
 //   those inside of them, each with its parameters and then its buffers; then
 //   what else lives before the step, but what follows.
 // - The optimizer's state is made before the first operator of the first update,
-//   and what libraries of kernels keep with the first matrix product of forward
-//   and of backward.
+//   or first, and what libraries of kernels keep with the first matrix product of
+//   forward and of backward.
 // - An iteration has Trace::microbatches, or the options' most. Until a gradient is there, that of a
 //   parameter is the tensor that would be added to it (AccumulateGrad takes it
 //   over); the other microbatches add to it. The update follows the last one.

@@ -29,14 +29,15 @@ std::optional<std::string> BrokenDeviceRule(const graph::Trace& trace,
   const PlanDevice& stated = *plan.device;
   const graph::PyTorchVersion version = graph::ParsePyTorchVersion(
       stated.torch_version, "plan: device: torch_version");
-  const DeviceAllocator allocator{
-      .text = stated.allocator,
-      .config = graph::ParseAllocatorConfig(
-          stated.allocator, "plan: device: allocator", version)};
-  const graph::TrainingRun run = RunOfPlan(trace, plan.modules);
+  const DeviceSetting setting{
+      .allocator = stated.allocator,
+      .config = graph::ParseAllocatorConfig(stated.allocator,
+                                            "plan: device: allocator", version),
+      .makes_state_first = stated.makes_state_first};
+  const StepOfPlan step = LiveStep(trace, plan.modules);
   const int64_t device_bytes = plan.budget_bytes - plan.reserve_bytes;
   const std::optional<PlanDevice> actual =
-      FindDeviceUse(run, allocator, device_bytes);
+      FindDeviceUse(RunOf(trace, step, setting), setting, device_bytes);
   if (!actual) {
     return fmt::format(
         "out of memory: the run of the plan does not end on a device of {} "
@@ -60,12 +61,14 @@ std::optional<std::string> BrokenDeviceRule(const graph::Trace& trace,
     return fmt::format("the plan says that its run has {} retries; it has {}",
                        stated.retries, actual->retries);
   }
-  if (!stated.native_least_device_bytes) return std::nullopt;
-  const std::optional<graph::LeastDevice> native = graph::FindLeastDevice(
-      run, graph::ParseAllocatorConfig("native", "", version));
-  return FalseBytes("with the allocator's defaults needs a device of at least",
-                    *stated.native_least_device_bytes,
-                    native ? native->bytes : 0);
+  if (!stated.default_least_device_bytes) return std::nullopt;
+  const DeviceSetting defaults{
+      .config = graph::ParseAllocatorConfig("native", "", version)};
+  const std::optional<graph::LeastDevice> least =
+      graph::FindLeastDevice(RunOf(trace, step, defaults), defaults.config);
+  return FalseBytes("with the defaults needs a device of at least",
+                    *stated.default_least_device_bytes,
+                    least ? least->bytes : 0);
 }
 
 }  // namespace acplan::problems

@@ -182,17 +182,18 @@ PlanDevice ReadDevice(const JsonField& field) {
   PlanDevice device{
       .allocator = field.Get("allocator").String(),
       .torch_version = field.Get("torch_version").String(),
+      .makes_state_first = field.Get("optimizer_state_first").Bool(),
       .allocated_bytes = field.Get("allocated_bytes").Bytes(),
       .reserved_bytes = field.Get("reserved_bytes").Bytes(),
       .least_device_bytes = field.Get("least_device_bytes").Bytes(),
       .retries = field.Get("retries").Int(0, kMost)};
-  if (field.Has("native_least_device_bytes")) {
-    device.native_least_device_bytes =
-        field.Get("native_least_device_bytes").Bytes();
+  if (field.Has("default_least_device_bytes")) {
+    device.default_least_device_bytes =
+        field.Get("default_least_device_bytes").Bytes();
   }
-  if (field.Has("native_recompute_ms")) {
-    device.native_recompute_ms =
-        field.Get("native_recompute_ms").NonNegativeNumber();
+  if (field.Has("default_recompute_ms")) {
+    device.default_recompute_ms =
+        field.Get("default_recompute_ms").NonNegativeNumber();
   }
   return device;
 }
@@ -200,15 +201,16 @@ PlanDevice ReadDevice(const JsonField& field) {
 Json ToJson(const PlanDevice& device) {
   Json json = {{"allocator", device.allocator},
                {"torch_version", device.torch_version},
+               {"optimizer_state_first", device.makes_state_first},
                {"allocated_bytes", device.allocated_bytes},
                {"reserved_bytes", device.reserved_bytes},
                {"least_device_bytes", device.least_device_bytes},
                {"retries", device.retries}};
-  if (device.native_least_device_bytes) {
-    json["native_least_device_bytes"] = *device.native_least_device_bytes;
+  if (device.default_least_device_bytes) {
+    json["default_least_device_bytes"] = *device.default_least_device_bytes;
   }
-  if (device.native_recompute_ms) {
-    json["native_recompute_ms"] = *device.native_recompute_ms;
+  if (device.default_recompute_ms) {
+    json["default_recompute_ms"] = *device.default_recompute_ms;
   }
   return json;
 }

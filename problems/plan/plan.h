@@ -106,14 +106,16 @@ struct PlanOffload {
 struct PlanDevice {
   std::string allocator = "native";  // or the text of PYTORCH_ALLOC_CONF
   std::string torch_version;         // "2.15"
-  int64_t allocated_bytes = 0;       // at most
-  int64_t reserved_bytes = 0;        // at most
-  int64_t least_device_bytes = 0;    // the smallest on which the run ends
-  int64_t retries = 0;               // of the iterations that repeat
-  // With the allocator's defaults, if `allocator` is something else: the smallest
-  // device for this plan, and the least recomputation of a known plan that fits.
-  std::optional<int64_t> native_least_device_bytes = {};
-  std::optional<double> native_recompute_ms = {};
+  // The program makes the optimizer's state before the first step, not in it.
+  bool makes_state_first = false;
+  int64_t allocated_bytes = 0;     // at most
+  int64_t reserved_bytes = 0;      // at most
+  int64_t least_device_bytes = 0;  // the smallest on which the run ends
+  int64_t retries = 0;             // of the iterations that repeat
+  // Without either of the two, if the plan has one of them: the smallest device
+  // for this plan, and the least recomputation of a known plan that fits.
+  std::optional<int64_t> default_least_device_bytes = {};
+  std::optional<double> default_recompute_ms = {};
 
   bool operator==(const PlanDevice&) const = default;
 };
