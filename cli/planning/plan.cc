@@ -329,16 +329,9 @@ struct Target {
 
 Target ParseTarget(const PlanFlags& flags, const ProfileInput& input,
                    const problems::PlanOptions& options) {
-  const bool is_for_device = !flags.allocator.device_memory.empty();
-  if (is_for_device != flags.budget.empty()) {
-    throw InputError("--budget or --device-memory is required, one of them");
-  }
+  const bool is_for_device = IsForDevice(flags.budget, flags.allocator);
   Target target{.link = ParseLink(flags, options)};
   if (!is_for_device) {
-    if (!flags.allocator.FirstGiven().empty()) {
-      throw InputError(fmt::format("{}: expected with --device-memory only",
-                                   flags.allocator.FirstGiven()));
-    }
     target.budget = ParseBudget(flags.budget, "--budget");
     return target;
   }

@@ -14,6 +14,18 @@ namespace acplan::cli {
 using problems::Plan;
 using problems::PlanDevice;
 
+bool IsForDevice(const std::string& budget, const AllocatorFlags& flags) {
+  const bool is_for_device = !flags.device_memory.empty();
+  if (is_for_device != budget.empty()) {
+    throw InputError("expected --budget or --device-memory, one of them");
+  }
+  if (!is_for_device && !flags.FirstGiven().empty()) {
+    throw InputError(fmt::format("{}: expected with --device-memory only",
+                                 flags.FirstGiven()));
+  }
+  return is_for_device;
+}
+
 problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
                                    const ProfileInput& input,
                                    const problems::PlanOptions& options) {

@@ -12,6 +12,11 @@
 
 namespace acplan::cli {
 
+// Returns whether a question is about a device. Throws InputError unless exactly
+// one of --budget and --device-memory is given, and for flags of the device with
+// --budget.
+bool IsForDevice(const std::string& budget, const AllocatorFlags& flags);
+
 // Returns the device of --device-memory, and the settings that the flags leave
 // open: native and expandable segments, the optimizer's state in the first update
 // or first. Throws InputError for bad flags, and
