@@ -34,7 +34,7 @@ struct Trial {
   int64_t budget_bytes = 0;
   PlanOfFamilies found;
   // By setting: the way in which the run ends on the device, if it does, and the
-  // smallest one on which it does.
+  // smallest one on which it does; if it does not, the smallest larger one.
   std::vector<std::optional<PlanDevice>> uses = {};
   std::vector<int64_t> least_devices = {};
 
@@ -97,7 +97,7 @@ class DeviceSearch {
         continue;
       }
       const std::optional<graph::LeastDevice> least =
-          graph::FindLeastDevice(run, setting.config);
+          graph::FindLeastDevice(run, setting.config, device_bytes_ + 1);
       trial.least_devices.push_back(least ? least->bytes
                                           : graph::kLargestDevice);
     }

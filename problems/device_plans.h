@@ -19,7 +19,7 @@ struct DeviceChoice {
 // The best plan that a search for a device found.
 struct DeviceAnswer {
   Answer answer;
-  // The smallest device of any plan that was tried, if none of them fits.
+  // The smallest larger device for any plan that was tried, if none of them fits.
   std::optional<int64_t> least_device_bytes = {};
 };
 

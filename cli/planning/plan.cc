@@ -387,7 +387,7 @@ std::string Ending(const ProfileInput& input, const Plan& plan,
   const std::optional<graph::Simulation> simulation = SimulationOf(input, plan);
   return word + verdict.text + why + AnyScheduleText(plan) +
          (simulation ? SimulationText(plan, *simulation, terminal)
-                     : NoteOn(plan.memory.model, terminal));
+                     : NoteOn(plan, terminal));
 }
 
 // The advice if no plan fits.

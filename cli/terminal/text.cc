@@ -164,6 +164,10 @@ std::string NoteOn(problems::MemoryModel model, const Terminal& terminal) {
   return terminal.Dim(fmt::format("note: {}", Caveat(model))) + "\n";
 }
 
+std::string NoteOn(const problems::Plan& plan, const Terminal& terminal) {
+  return terminal.Dim(fmt::format("note: {}", CaveatOf(plan))) + "\n";
+}
+
 void Table::AddRow(std::vector<std::string> cells) {
   if (cells.size() > align_.size()) {
     throw std::logic_error("a row of a table has more cells than columns");

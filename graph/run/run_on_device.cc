@@ -147,9 +147,11 @@ RunOutcome RunOnDevice(
 }
 
 std::optional<LeastDevice> FindLeastDevice(const TrainingRun& run,
-                                           const AllocatorConfig& config) {
+                                           const AllocatorConfig& config,
+                                           int64_t from_bytes) {
   return FindLeastDevice(
-      MostBlockBytes(run.events, config), [&](int64_t device) {
+      std::max(from_bytes, MostBlockBytes(run.events, config)),
+      [&](int64_t device) {
         const RunOutcome outcome = RunOnDevice(run, config, device);
         return DeviceTrial{
             .fits = outcome.Fits(),

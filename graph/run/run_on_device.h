@@ -34,8 +34,10 @@ RunOutcome RunOnDevice(
     const std::function<void(size_t, const CachingAllocator&, BlockId)>& use =
         nullptr);
 
-// Returns the smallest device on which the run does not fail, or none.
+// Returns the smallest device of at least `from_bytes` on which the run does not
+// fail, or none.
 std::optional<LeastDevice> FindLeastDevice(const TrainingRun& run,
-                                           const AllocatorConfig& config);
+                                           const AllocatorConfig& config,
+                                           int64_t from_bytes = 0);
 
 }  // namespace acplan::graph

@@ -344,6 +344,14 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
   return plan;
 }
 
+std::string_view CaveatOf(const Plan& plan) {
+  if (!plan.device) return Caveat(plan.memory.model);
+  return "PyTorch's allocator is simulated, with live tensors to the byte "
+         "where "
+         "plans were traced again; --reserve keeps room for CUDA's own memory, "
+         "workspaces of cuDNN and buffers of communication";
+}
+
 std::string PlanToJson(const Plan& plan) {
   Json root;
   root["format"] = kFormat;
@@ -385,7 +393,7 @@ std::string PlanToJson(const Plan& plan) {
                         {"peak_module", plan.baseline.peak_module},
                         {"runtime_ms", plan.baseline.runtime_ms}};
   }
-  root["caveat"] = Caveat(plan.memory.model);
+  root["caveat"] = CaveatOf(plan);
   root["modules"] = Json::array();
   for (const PlannedModule& module : plan.modules) {
     root["modules"].push_back(ToEntry(module));

@@ -159,6 +159,9 @@ struct Plan {
   }
 };
 
+// Returns what the plan's figures of memory do not count, as a sentence.
+std::string_view CaveatOf(const Plan& plan);
+
 // Reads a plan file (.json or .json.gz). Requires only `model`, `modules` and
 // what identifies the problem; the rest of the answer may be missing. Throws
 // InputError as ReadProfile does: for text that is not JSON, a wrong format or
