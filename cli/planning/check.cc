@@ -273,7 +273,7 @@ Command AddCheckCommand(CLI::App& program) {
       "Memory model, world size and reserve are the plan's unless given.\n"
       "Example:\n  acplan check data/profiles/gpt2_small.json.gz plan.json "
       "--budget 10GiB\n"
-      "  acplan check data/traces/gpt2_small.json.gz plan.json "
+      "  acplan check data/traces/gpt2_small.json.gz device.json "
       "--device-memory 8GiB\n"
       "Exit status: 0 the plan holds, 1 it breaks a rule, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {

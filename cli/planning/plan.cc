@@ -473,7 +473,8 @@ Command AddPlanCommand(CLI::App& program) {
   app->footer(
       "Example:\n  acplan plan data/profiles/gpt2_small.json.gz --budget 10GiB "
       "-o plan.json\n"
-      "  acplan plan data/traces/gpt2_small.json.gz --device-memory 8GiB\n"
+      "  acplan plan data/traces/gpt2_small.json.gz --device-memory 8GiB "
+      "-o device.json\n"
       "Exit status: 0 a plan was found, 2 bad input, 3 proven infeasible, 4 a "
       "limit was hit without a plan.");
   return {app, [flags](const Terminal& terminal) {

@@ -207,12 +207,11 @@ TEST_F(SimulateCommandTest, RunsOnPyTorchsAllocator) {
   EXPECT_GE(of_run["allocated_bytes"], plain["baseline"]["peak_bytes"]);
   EXPECT_GE(of_run["reserved_bytes"], of_run["allocated_bytes"]);
   EXPECT_TRUE(of_run["failure"].is_null());
-  EXPECT_EQ(of_run["peak"]["phase"], "backward");
   const int64_t least = of_run["least_device_bytes"];
 
   const json first =
       run({"--allocator", "native", "--optimizer-state", "first"})["run"];
-  EXPECT_NE(first["reserved_bytes"], of_run["reserved_bytes"]);
+  EXPECT_NE(first, of_run);
 
   const json fits = run({"--device-memory", std::to_string(least)})["run"];
   EXPECT_TRUE(fits["failure"].is_null());
