@@ -32,13 +32,13 @@ constexpr double kCloseEnough = 1e-3;
 // A plan for a budget of live bytes.
 struct Trial {
   int64_t budget_bytes = 0;
-  PlanOfFamilies found;
-  // By setting: the way in which the run ends on the device, if it does, and the
+  PlanOfFamilies best_of_families;
+  // Indexed by setting: the way in which the run ends on the device, if it does, and the
   // smallest one on which it does; if it does not, the smallest larger one.
   std::vector<std::optional<PlanDevice>> uses = {};
   std::vector<int64_t> least_devices = {};
 
-  double ms() const { return found.plan.recompute_ms; }
+  double ms() const { return best_of_families.plan.recompute_ms; }
   bool Fits(size_t setting) const { return uses[setting].has_value(); }
 };
 
@@ -52,7 +52,7 @@ class DeviceSearch {
 
   DeviceAnswer Find() && {
     Try(choice_.memory_bytes);
-    const bool has_plan = trials_.front().found.plan.HasPlan();
+    const bool has_plan = trials_.front().best_of_families.plan.HasPlan();
     for (int k = 0; has_plan && k < kMostPlans && !IsStopped(); ++k) {
       const std::vector<int64_t>& devices = trials_.front().least_devices;
       const std::optional<int64_t> next =
@@ -77,18 +77,18 @@ class DeviceSearch {
         solver::LeftOf(question_.options.limits, watch_.Seconds());
     limits.time_limit_s /= 2;
     Trial trial{.budget_bytes = budget_bytes,
-                .found = PlanFor(families_, budget_bytes, limits)};
-    if (trial.found.plan.HasPlan()) {
+                .best_of_families = PlanFor(families_, budget_bytes, limits)};
+    if (trial.best_of_families.plan.HasPlan()) {
       RunTrial(trial);
-    } else if (trial.found.plan.minimum_budget_bytes) {
-      least_budget_ = *trial.found.plan.minimum_budget_bytes;
+    } else if (trial.best_of_families.plan.minimum_budget_bytes) {
+      least_budget_ = *trial.best_of_families.plan.minimum_budget_bytes;
     }
     trials_.push_back(std::move(trial));
   }
 
   void RunTrial(Trial& trial) const {
     const StepOfPlan step =
-        LiveStep(*question_.trace, trial.found.plan.modules);
+        LiveStep(*question_.trace, trial.best_of_families.plan.modules);
     for (const DeviceSetting& setting : choice_.settings) {
       const graph::TrainingRun run = RunOf(*question_.trace, step, setting);
       trial.uses.push_back(FindDeviceUse(run, setting, device_bytes_));
@@ -107,7 +107,8 @@ class DeviceSearch {
   const Trial* BestFor(size_t setting) const {
     const Trial* best = nullptr;
     for (const Trial& trial : trials_) {
-      if (!trial.found.plan.HasPlan() || !trial.Fits(setting)) continue;
+      if (!trial.best_of_families.plan.HasPlan() || !trial.Fits(setting))
+        continue;
       if (best == nullptr || trial.ms() < best->ms()) best = &trial;
     }
     return best;
@@ -122,12 +123,12 @@ class DeviceSearch {
   std::optional<int64_t> LowerBudget(size_t setting) const {
     const Trial* lowest = nullptr;
     for (const Trial& trial : trials_) {
-      if (!trial.found.plan.HasPlan()) continue;
+      if (!trial.best_of_families.plan.HasPlan()) continue;
       if (lowest == nullptr || trial.budget_bytes < lowest->budget_bytes) {
         lowest = &trial;
       }
     }
-    const int64_t live = lowest->found.plan.peak_bytes;
+    const int64_t live = lowest->best_of_families.plan.peak_bytes;
     const int64_t lacking = lowest->least_devices[setting] - device_bytes_;
     const int64_t next =
         std::max({live -
@@ -141,11 +142,11 @@ class DeviceSearch {
   // Halves the way from a trial that fits to the next larger budget that does
   // not.
   std::optional<int64_t> BudgetAbove(const Trial& best, size_t setting) const {
-    const double bound = trials_.front().found.plan.bound_ms;
+    const double bound = trials_.front().best_of_families.plan.bound_ms;
     if (best.ms() <= bound * (1 + kCloseEnough)) return std::nullopt;
     int64_t above = choice_.memory_bytes;
     for (const Trial& trial : trials_) {
-      const bool is_above = trial.found.plan.HasPlan() &&
+      const bool is_above = trial.best_of_families.plan.HasPlan() &&
                             trial.budget_bytes > best.budget_bytes &&
                             !trial.Fits(setting) && trial.ms() < best.ms();
       if (is_above) above = std::min(above, trial.budget_bytes);
@@ -173,8 +174,8 @@ class DeviceSearch {
       setting = a;
     }
     if (best == nullptr) return WithoutFit();
-    const Plan& first = trials_.front().found.plan;
-    Plan plan = best->found.plan;
+    const Plan& first = trials_.front().best_of_families.plan;
+    Plan plan = best->best_of_families.plan;
     plan.device = best->uses[setting];
     CompareWithDefaults(*plan.device, *best, setting);
     plan.budget_bytes = choice_.memory_bytes;
@@ -187,7 +188,7 @@ class DeviceSearch {
     plan.limit.reset();
     SumUpEffort(plan);
     plan = WithAnySchedule(families_.front().problem, std::move(plan));
-    const size_t family = best->found.family;
+    const size_t family = best->best_of_families.family;
     return {.answer = {.families = std::move(families_),
                        .plan = std::move(plan),
                        .family = family}};
@@ -212,7 +213,7 @@ class DeviceSearch {
         least = std::min(least.value_or(bytes), bytes);
       }
     }
-    Plan plan = trials_.front().found.plan;
+    Plan plan = trials_.front().best_of_families.plan;
     if (plan.HasPlan()) {
       const PlanningProblem& problem = families_.front().problem;
       plan = PlanWithoutAnswer(problem, choice_.memory_bytes,
@@ -228,7 +229,7 @@ class DeviceSearch {
     plan.solver.seconds = watch_.Seconds();
     plan.solver.nodes = 0;
     for (const Trial& trial : trials_) {
-      plan.solver.nodes += trial.found.plan.solver.nodes;
+      plan.solver.nodes += trial.best_of_families.plan.solver.nodes;
     }
   }
 

@@ -11,8 +11,8 @@
 #include "graph/allocator/allocator_replay.h"
 #include "graph/allocator/least_device.h"
 
-// What commands print of a run on PyTorch's allocator, whether its events come
-// from a file or from a step.
+// Texts on a run on PyTorch's allocator, whether its events come from a file or from
+// a step.
 namespace acplan::cli {
 
 // Returns "PyTorch 2.15, native segments, a device of 24.0 GiB".

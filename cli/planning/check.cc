@@ -211,7 +211,7 @@ std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
              graph::FormatBytes(effect.peak_bytes), effect.peak_module,
              graph::FormatBytes(plan.budget_bytes - effect.peak_bytes),
              FormatMs(effect.recompute_ms)) +
-         NoteOn(plan, terminal);
+         NoteOn(CaveatOf(plan), terminal);
 }
 
 int RunCheck(const CheckFlags& flags, const Terminal& terminal) {

@@ -88,8 +88,8 @@ std::string OffloadText(const Plan& plan) {
 }
 
 // `unplanned`: what a rank would need without the plan.
-std::string Comparison(const Plan& plan, int64_t unplanned,
-                       const Terminal& terminal) {
+std::string Comparison(const graph::Trace* trace, const Plan& plan,
+                       int64_t unplanned, const Terminal& terminal) {
   const bool sharded = plan.memory.world_size > 1;
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight, kRight});
@@ -117,7 +117,7 @@ std::string Comparison(const Plan& plan, int64_t unplanned,
         "");
   }
   std::string text = table.ToString(terminal) + OffloadText(plan);
-  text += DeviceText(plan);
+  text += DeviceText(plan) + LeastDevicesText(trace, plan);
   text += fmt::format("peak at         {} (baseline: {})\n", plan.peak_module,
                       plan.baseline.peak_module);
   return text + "\n";
@@ -356,11 +356,11 @@ problems::DeviceAnswer FindPlan(problems::Question question,
 }
 
 // The part of the text between the heading and the verdict.
-std::string Body(const graph::Profile& profile, const Plan& plan,
+std::string Body(const problems::PlanningProblem& problem, const Plan& plan,
                  int64_t unplanned, bool all, const Terminal& terminal) {
   if (plan.HasPlan()) {
-    return Comparison(plan, unplanned, terminal) +
-           UnitTable(profile, plan, all, terminal);
+    return Comparison(problem.trace, plan, unplanned, terminal) +
+           UnitTable(*problem.profile, plan, all, terminal);
   }
   return fmt::format("baseline peak {} at {}\n",
                      graph::FormatBytes(plan.baseline.peak_bytes),
@@ -387,7 +387,7 @@ std::string Ending(const ProfileInput& input, const Plan& plan,
   const std::optional<graph::Simulation> simulation = SimulationOf(input, plan);
   return word + verdict.text + why + AnyScheduleText(plan) +
          (simulation ? SimulationText(plan, *simulation, terminal)
-                     : NoteOn(plan, terminal));
+                     : NoteOn(CaveatOf(plan), terminal));
 }
 
 // The advice if no plan fits.
@@ -405,8 +405,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                            graph::OneLine(flags.profile, 400),
                            profile.modules.size()));
-  const problems::DeviceAnswer found = FindPlan(question, target, terminal);
-  const problems::Answer& answer = found.answer;
+  const problems::DeviceAnswer of_device = FindPlan(question, target, terminal);
+  const problems::Answer& answer = of_device.answer;
   const Plan& plan = answer.plan;
   const problems::PlanningProblem& first = answer.families.front().problem;
   for (const std::string& warning : first.warnings()) terminal.Warn(warning);
@@ -417,7 +417,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   std::string why =
       plan.status == PlanStatus::kInfeasible
           ? InfeasibleText(answer.families, question.options.limits)
-          : NoFitText(found.least_device_bytes);
+          : NoFitText(of_device.least_device_bytes);
   if (!why.empty()) why += kWayOut;
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
@@ -426,8 +426,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
           ? json
           : BrokenLines(
                 Heading(profile, plan, question.options, terminal) +
-                    Body(*answer.problem().profile, plan,
-                         first.unplanned_peak_bytes, flags.all, terminal) +
+                    Body(answer.problem(), plan, first.unplanned_peak_bytes,
+                         flags.all, terminal) +
                     StepDrawing(input.TraceIfAny(), plan, terminal) +
                     Ending(input, plan, why, terminal),
                 terminal));

@@ -6,8 +6,11 @@
 #include <vector>
 
 #include "cli/terminal/text.h"
+#include "graph/allocator/least_device.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/input_error.h"
+#include "graph/run/run_on_device.h"
+#include "problems/plan/device_run.h"
 
 namespace acplan::cli {
 
@@ -25,6 +28,20 @@ bool IsForDevice(const std::string& budget, const AllocatorFlags& flags) {
   }
   return is_for_device;
 }
+
+namespace {
+
+// Returns native and expandable segments; `config` has the defaults.
+std::vector<problems::DeviceSetting> Allocators(
+    const graph::AllocatorConfig& config) {
+  std::vector<problems::DeviceSetting> allocators{
+      {.allocator = "native", .config = config},
+      {.allocator = "expandable_segments:True", .config = config}};
+  allocators.back().config.expandable_segments = true;
+  return allocators;
+}
+
+}  // namespace
 
 problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
                                    const ProfileInput& input,
@@ -109,6 +126,30 @@ std::string DeviceText(const Plan& plan) {
         "acplan.make_optimizer_state(optimizer)\n";
   }
   return text + DefaultsText(plan, device) + "\n";
+}
+
+std::string LeastDevicesText(const graph::Trace* trace, const Plan& plan) {
+  if (trace == nullptr || !plan.HasPlan() || plan.device || plan.offload ||
+      plan.memory.model != problems::MemoryModel::kTrace ||
+      plan.memory.world_size > 1 || plan.memory.without_states) {
+    return "";
+  }
+  const problems::StepOfPlan step = problems::LiveStep(*trace, plan.modules);
+  std::string text;
+  for (const bool makes_state_first : {false, true}) {
+    std::vector<std::string> devices;
+    for (problems::DeviceSetting setting : Allocators({})) {
+      setting.makes_state_first = makes_state_first;
+      const std::optional<graph::LeastDevice> least = graph::FindLeastDevice(
+          problems::RunOf(*trace, step, setting), setting.config);
+      devices.push_back(least ? graph::FormatBytes(least->bytes) : "none");
+    }
+    text +=
+        fmt::format("{}{} native, {} expandable segments\n",
+                    makes_state_first ? "  state first   " : "least device    ",
+                    devices[0], devices[1]);
+  }
+  return text;
 }
 
 std::string NoFitText(const std::optional<int64_t>& least_device_bytes) {

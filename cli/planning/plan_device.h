@@ -30,6 +30,11 @@ problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
 // for a budget.
 std::string DeviceText(const problems::Plan& plan);
 
+// Returns the lines on the least devices of a plan for a budget, with the settings
+// that a program can choose; "" where a run of it cannot be simulated.
+std::string LeastDevicesText(const graph::Trace* trace,
+                             const problems::Plan& plan);
+
 // Returns the line for a device that no plan which was tried fits.
 std::string NoFitText(const std::optional<int64_t>& least_device_bytes);
 

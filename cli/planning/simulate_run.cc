@@ -86,11 +86,11 @@ ordered_json PlaceJson(const RunAnswer& answer, int64_t event) {
 
 // Returns what made a storage: a line of Python, or what it is.
 std::string MakerOf(const Trace& trace, int32_t storage) {
-  const graph::TraceStorage& made = trace.storages[storage];
-  const std::string source = graph::SourceOf(trace, made.born);
+  const graph::TraceStorage& block = trace.storages[storage];
+  const std::string source = graph::SourceOf(trace, block.born);
   if (!source.empty()) return source;
-  if (made.born < 0) return fmt::format("{}s", ToString(made.category));
-  return std::string(NameOf(trace, {.op = made.born}));
+  if (block.born < 0) return fmt::format("{}s", ToString(block.category));
+  return std::string(NameOf(trace, {.op = block.born}));
 }
 
 // The most bytes first.

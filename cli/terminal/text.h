@@ -7,7 +7,6 @@
 
 #include "cli/terminal/terminal.h"
 #include "problems/model/memory_model.h"
-#include "problems/plan/plan.h"
 #include "solver/search.h"
 
 namespace acplan::cli {
@@ -36,9 +35,8 @@ std::string QuestionText(const problems::MemoryOptions& memory);
 // s".
 std::string ProgressText(const solver::SearchProgress& progress);
 
-// Returns the line on the limits of a memory model.
-std::string NoteOn(problems::MemoryModel model, const Terminal& terminal);
-std::string NoteOn(const problems::Plan& plan, const Terminal& terminal);
+// Returns the line on the limits of figures, such as Caveat of a memory model.
+std::string NoteOn(std::string_view caveat, const Terminal& terminal);
 
 // A table in plain text: columns padded to the widest cell, the first
 // left-aligned by default, two spaces apart, no trailing spaces. On a screen

@@ -38,7 +38,7 @@ std::optional<LeastDevice> FindLeastDevice(const AllocatorEvents& events,
                                            const AllocatorConfig& config,
                                            int64_t most_events = kMostEvents);
 
-// The same for any run: `run` says how it ends on a device, and none below
+// Searches as above for any run: `run` says how it ends on a device, and none below
 // `from_bytes` is large enough.
 std::optional<LeastDevice> FindLeastDevice(
     int64_t from_bytes, const std::function<DeviceTrial(int64_t)>& run,

@@ -83,8 +83,8 @@ class Iterations {
   // now, if the event ends an iteration and it ever was; else 0.
   int64_t Period(size_t event, const CachingAllocator& allocator,
                  BlockId block) {
-    const AllocatorEvent& asked = run_.events.events[event];
-    if (block != kNoBlock) blocks_[static_cast<size_t>(asked.block)] = block;
+    const AllocatorEvent& request = run_.events.events[event];
+    if (block != kNoBlock) blocks_[static_cast<size_t>(request.block)] = block;
     const size_t ended = layouts_.size();
     const bool ends = ended < run_.iteration_ends.size() &&
                       event + 1 == run_.iteration_ends[ended].events;

@@ -22,14 +22,14 @@ bool IsMatrixProduct(const Trace& trace, int32_t op) {
          kMatrixProducts.end();
 }
 
-// What happens to storages of the trace in all iterations alike.
+// The part that storages of the trace play in every iteration.
 struct StoragePlaces {
   // In the order in which they are put on the device.
   std::vector<int32_t> model, inputs, state, of_libraries;
-  // By storage: the one that lives before the step and whose place it takes, or
-  // -1.
+  // Indexed by storage: the one that lives before the step and whose place it
+  // takes, or -1.
   std::vector<int32_t> takes_place_of;
-  // By storage: the gradient that it becomes where there is none, or -1.
+  // Indexed by storage: the gradient that it becomes where there is none, or -1.
   std::vector<int32_t> becomes_gradient;
 };
 
@@ -48,9 +48,9 @@ std::vector<int32_t> InOrderOfModuleTo(const Trace& trace) {
   for (size_t m = 0; m < trace.modules.size(); ++m) {
     if (trace.modules[m].IsSegment()) continue;
     const std::string_view fqn = trace.modules[m].fqn;
-    const auto is_around = [&](size_t around) {
-      const std::string_view prefix = trace.modules[around].fqn;
-      return around == 0 ||
+    const auto is_around = [&](size_t outer) {
+      const std::string_view prefix = trace.modules[outer].fqn;
+      return outer == 0 ||
              (fqn.size() > prefix.size() && fqn.starts_with(prefix) &&
               fqn[prefix.size()] == '.');
     };
@@ -61,7 +61,7 @@ std::vector<int32_t> InOrderOfModuleTo(const Trace& trace) {
   return order;
 }
 
-// By storage: an operator reads or writes to it.
+// Returns, indexed by storage, whether an operator reads or writes to it.
 std::vector<char> UsedStorages(const Trace& trace) {
   std::vector<char> is_used(trace.storages.size(), 0);
   for (const TraceOperator& op : trace.operators) {
@@ -95,7 +95,7 @@ void FindStart(const Trace& trace, StoragePlaces& places) {
         (is_used[s] != 0 ? places.model : places.of_libraries).push_back(s);
         break;
       default:
-        // What an earlier step left is not there yet.
+        // The rest is left by earlier steps, and not there yet.
         if (storage.freed == kNever) places.model.push_back(s);
     }
   }
@@ -113,10 +113,10 @@ void FindTakenPlaces(const Trace& trace, StoragePlaces& places) {
   for (int32_t s = 0; s < std::ssize(trace.storages); ++s) {
     const TraceStorage& storage = trace.storages[s];
     if (storage.born < 0 || storage.freed != kNever) continue;
-    const auto found = freed.lower_bound({storage.bytes, 0});
-    if (found == freed.end() || found->first != storage.bytes) continue;
-    places.takes_place_of[s] = found->second;
-    freed.erase(found);
+    const auto place = freed.lower_bound({storage.bytes, 0});
+    if (place == freed.end() || place->first != storage.bytes) continue;
+    places.takes_place_of[s] = place->second;
+    freed.erase(place);
   }
 }
 
@@ -131,8 +131,8 @@ void FindAddedGradients(const Trace& trace, StoragePlaces& places) {
                               storage.category == StorageCategory::kGradient;
       if (!is_awaited) continue;
       for (const int32_t read : op.reads) {
-        const TraceStorage& added = trace.storages[read];
-        if (added.born < trace.forward_end || added.bytes != storage.bytes ||
+        const TraceStorage& term = trace.storages[read];
+        if (term.born < trace.forward_end || term.bytes != storage.bytes ||
             places.becomes_gradient[read] >= 0) {
           continue;
         }
@@ -175,27 +175,40 @@ struct LifeEvents {
   std::vector<std::vector<int32_t>> begins, ends;
 };
 
-class RunBuilder {
- public:
-  RunBuilder(const Trace& trace, const LivedStep& step,
-             const RunOptions& options)
-      : trace_(trace),
-        step_(step),
-        options_(options),
-        places_(FindPlaces(trace)),
-        lives_(step, trace),
-        block_of_life_(step.lives.size(), kNoBlock) {
-    const auto update =
+// The parts of a run that are the same in every iteration.
+struct RunParts {
+  RunParts(const Trace& of_trace, const LivedStep& of_step,
+           const RunOptions& of_run)
+      : trace(of_trace),
+        step(of_step),
+        options(of_run),
+        places(FindPlaces(of_trace)),
+        lives(of_step, of_trace) {
+    const auto first =
         std::ranges::find_if(step.steps, [&](const Simulation::Step& ran) {
           return ran.redone < 0 && ran.op >= trace.backward_end;
         });
-    update_ = static_cast<int32_t>(update - step.steps.begin());
+    update = static_cast<int32_t>(first - step.steps.begin());
   }
 
+  const Trace& trace;
+  const LivedStep& step;
+  RunOptions options;
+  StoragePlaces places;
+  LifeEvents lives;
+  int32_t update = 0;  // the step at which the update begins
+};
+
+class RunBuilder {
+ public:
+  explicit RunBuilder(RunParts parts)
+      : parts_(std::move(parts)),
+        block_of_life_(parts_.step.lives.size(), kNoBlock) {}
+
   TrainingRun Build() && {
-    for (const int32_t s : places_.model) Allocate(s);
-    if (options_.makes_state_first) AllocateMissing(places_.state);
-    for (int64_t i = 0; i < options_.iterations; ++i) RunIteration(i);
+    for (const int32_t s : parts_.places.model) Allocate(s);
+    if (parts_.options.makes_state_first) AllocateMissing(parts_.places.state);
+    for (int64_t i = 0; i < parts_.options.iterations; ++i) RunIteration(i);
     return std::move(run_);
   }
 
@@ -203,13 +216,13 @@ class RunBuilder {
   void RunIteration(int64_t iteration) {
     moment_.iteration = static_cast<int32_t>(iteration);
     const int64_t microbatches =
-        std::min(trace_.microbatches, options_.microbatches);
+        std::min(parts_.trace.microbatches, parts_.options.microbatches);
     for (int64_t m = 0; m < microbatches; ++m) {
       moment_.microbatch = static_cast<int32_t>(m);
       RunMicrobatch(m + 1 == microbatches);
     }
     IterationEnd end{.events = run_.events.events.size(), .blocks = {}};
-    for (int32_t s = 0; s < std::ssize(trace_.storages); ++s) {
+    for (int32_t s = 0; s < std::ssize(parts_.trace.storages); ++s) {
       const int32_t block = block_of_life_[s];
       if (block != kNoBlock) end.blocks.emplace_back(s, block);
     }
@@ -219,23 +232,25 @@ class RunBuilder {
   void RunMicrobatch(bool is_last) {
     moment_.step = -1;
     BringInputs();
-    const int32_t steps =
-        is_last ? static_cast<int32_t>(step_.steps.size()) : update_;
+    const int32_t steps = is_last
+                              ? static_cast<int32_t>(parts_.step.steps.size())
+                              : parts_.update;
     for (int32_t k = 0; k <= steps; ++k) {
       moment_.step = k;
-      for (const int32_t life : lives_.ends[k]) End(life);
+      for (const int32_t life : parts_.lives.ends[k]) End(life);
       if (k == steps) break;
-      if (k == update_) AllocateMissing(places_.state);
-      for (const int32_t life : lives_.begins[k]) Allocate(life);
-      BringLibraries(step_.steps[k].op);
+      if (k == parts_.update) AllocateMissing(parts_.places.state);
+      for (const int32_t life : parts_.lives.begins[k]) Allocate(life);
+      BringLibraries(parts_.step.steps[k].op);
     }
     EndMicrobatch();
   }
 
   void BringInputs() {
-    if (!options_.renews_inputs) return AllocateMissing(places_.inputs);
+    if (!parts_.options.renews_inputs)
+      return AllocateMissing(parts_.places.inputs);
     std::vector<int32_t> old;
-    for (const int32_t s : places_.inputs) {
+    for (const int32_t s : parts_.places.inputs) {
       if (block_of_life_[s] != kNoBlock) old.push_back(block_of_life_[s]);
       Allocate(s);
     }
@@ -243,12 +258,13 @@ class RunBuilder {
   }
 
   void BringLibraries(int32_t op) {
-    const bool is_backward = op >= trace_.forward_end;
-    const size_t expected = is_backward ? places_.of_libraries.size()
-                                        : (places_.of_libraries.size() + 1) / 2;
-    if (libraries_ >= expected || !IsMatrixProduct(trace_, op)) return;
+    const bool is_backward = op >= parts_.trace.forward_end;
+    const size_t expected = is_backward
+                                ? parts_.places.of_libraries.size()
+                                : (parts_.places.of_libraries.size() + 1) / 2;
+    if (libraries_ >= expected || !IsMatrixProduct(parts_.trace, op)) return;
     for (; libraries_ < expected; ++libraries_) {
-      Allocate(places_.of_libraries[libraries_]);
+      Allocate(parts_.places.of_libraries[libraries_]);
     }
   }
 
@@ -257,8 +273,8 @@ class RunBuilder {
     const int32_t block = block_of_life_[life];
     if (block == kNoBlock) return;
     block_of_life_[life] = kNoBlock;
-    const int32_t gradient = life < std::ssize(trace_.storages)
-                                 ? places_.becomes_gradient[life]
+    const int32_t gradient = life < std::ssize(parts_.trace.storages)
+                                 ? parts_.places.becomes_gradient[life]
                                  : -1;
     if (gradient >= 0 && block_of_life_[gradient] == kNoBlock) {
       block_of_life_[gradient] = block;
@@ -267,14 +283,16 @@ class RunBuilder {
     Free(block);
   }
 
-  // What the microbatch made and did not free.
+  // Frees what the microbatch made and did not free, or hands it on.
   void EndMicrobatch() {
-    for (int32_t life = 0; life < std::ssize(step_.lives); ++life) {
+    for (int32_t life = 0; life < std::ssize(parts_.step.lives); ++life) {
       const int32_t block = block_of_life_[life];
-      const TraceStorage& storage = trace_.storages[step_.lives[life].storage];
-      const bool is_original = life < std::ssize(trace_.storages);
+      const TraceStorage& storage =
+          parts_.trace.storages[parts_.step.lives[life].storage];
+      const bool is_original = life < std::ssize(parts_.trace.storages);
       if (block == kNoBlock || (is_original && storage.born < 0)) continue;
-      const int32_t place = is_original ? places_.takes_place_of[life] : -1;
+      const int32_t place =
+          is_original ? parts_.places.takes_place_of[life] : -1;
       if (place >= 0 && block_of_life_[place] == kNoBlock) {
         block_of_life_[place] = block;
         block_of_life_[life] = kNoBlock;
@@ -291,14 +309,14 @@ class RunBuilder {
   }
 
   void Allocate(int32_t life) {
-    const int32_t storage = step_.lives[life].storage;
+    const int32_t storage = parts_.step.lives[life].storage;
     const int32_t block = static_cast<int32_t>(run_.storages.size());
     run_.storages.push_back(storage);
     run_.events.block_ids.push_back(block);
     block_of_life_[life] = block;
     Add({.kind = AllocatorEvent::Kind::kAllocate,
          .block = block,
-         .bytes = trace_.storages[storage].bytes});
+         .bytes = parts_.trace.storages[storage].bytes});
   }
 
   void Free(int32_t block) {
@@ -310,12 +328,7 @@ class RunBuilder {
     run_.moments.push_back(moment_);
   }
 
-  const Trace& trace_;
-  const LivedStep& step_;
-  RunOptions options_;
-  StoragePlaces places_;
-  LifeEvents lives_;
-  int32_t update_ = 0;    // the step at which the update begins
+  RunParts parts_;
   size_t libraries_ = 0;  // how many of them are there
   std::vector<int32_t> block_of_life_;
   RunMoment moment_;
@@ -326,7 +339,7 @@ class RunBuilder {
 
 TrainingRun MakeTrainingRun(const Trace& trace, const LivedStep& step,
                             const RunOptions& options) {
-  return RunBuilder(trace, step, options).Build();
+  return RunBuilder(RunParts(trace, step, options)).Build();
 }
 
 }  // namespace acplan::graph

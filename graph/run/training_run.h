@@ -28,8 +28,8 @@ struct RunOptions {
 struct RunMoment {
   int32_t iteration = -1;  // -1: the model is put on the device
   int32_t microbatch = 0;  // in its iteration
-  // In LivedStep::steps; -1: before the first of them, as many as there are:
-  // after the last.
+  // In LivedStep::steps; -1: before the first of them; as many as there are: after
+  // the last.
   int32_t step = -1;
 
   bool operator==(const RunMoment&) const = default;
@@ -42,7 +42,7 @@ struct IterationEnd {
   std::vector<std::pair<int32_t, int32_t>> blocks;
 };
 
-// What a training run asks of an allocator.
+// The requests of a training run to an allocator.
 struct TrainingRun {
   AllocatorEvents events;
   std::vector<RunMoment> moments;  // by event
@@ -62,9 +62,9 @@ struct TrainingRun {
 // - An iteration has Trace::microbatches, or the options' most. Until a gradient is there, that of a
 //   parameter is the tensor that would be added to it (AccumulateGrad takes it
 //   over); the other microbatches add to it. The update follows the last one.
-// - What a step makes and does not free takes the place of what was there before
-//   and is freed in the step, if their bytes are equal: the next iteration frees
-//   it. If there is none it goes at the end of its microbatch.
+// - A storage that the step makes and does not free takes the place of one that was
+//   there before and that the step frees, if their bytes are equal: the next
+//   iteration frees it. If there is none it goes at the end of its microbatch.
 //
 // Memory that is freed while an operator runs is free before it asks for any, as
 // in the simulation.

@@ -195,7 +195,7 @@ class Simulator {
   // refuses.
   LivedStep Live(const std::vector<CheckpointedModule>& modules) const;
 
-  // The same as Simulate, with the bytes of each kind at each step.
+  // Returns what Simulate does, with the bytes of each kind at each step.
   DetailedSimulation SimulateInDetail(
       const std::vector<CheckpointedModule>& modules) const;
 

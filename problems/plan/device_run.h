@@ -13,7 +13,7 @@
 
 namespace acplan::problems {
 
-// What a program sets for PyTorch's allocator, as a plan names it.
+// The settings of a program for PyTorch's allocator, as a plan names them.
 struct DeviceSetting {
   std::string allocator = "native";  // or the text of PYTORCH_ALLOC_CONF
   graph::AllocatorConfig config = {};

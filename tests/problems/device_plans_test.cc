@@ -77,7 +77,7 @@ std::optional<PlanDevice> Use(const DeviceQuestion& source, const Plan& plan,
 }
 
 // The plan's run ends on the device as the plan says, and no plan for the same bytes
-// recomputes less than its bound; a plan for the bytes that fits is found.
+// recomputes less than its bound; a plan for the bytes that fits is device_answer.
 TEST(DevicePlansTest, PlansFitTheDevice) {
   int fits = 0, fits_at_once = 0, gaps = 0;
   for (unsigned seed = 0; seed < Repetitions(120); ++seed) {
@@ -86,18 +86,20 @@ TEST(DevicePlansTest, PlansFitTheDevice) {
     const int64_t device = source.Unplanned() * (88 + seed % 30) / 100;
     const DeviceChoice choice{.memory_bytes = device,
                               .settings = AllSettings()};
-    const DeviceAnswer found = AskForDevice(source.AsQuestion(), choice);
-    const Plan& plan = found.answer.plan;
+    const DeviceAnswer device_answer =
+        AskForDevice(source.AsQuestion(), choice);
+    const Plan& plan = device_answer.answer.plan;
     const Answer by_bytes = Ask(
         source.AsQuestion(), {.kind = Budget::Kind::kBytes, .bytes = device});
     if (!plan.HasPlan()) {
-      EXPECT_EQ(found.least_device_bytes.has_value(), by_bytes.plan.HasPlan());
+      EXPECT_EQ(device_answer.least_device_bytes.has_value(),
+                by_bytes.plan.HasPlan());
       if (!by_bytes.plan.HasPlan()) {
         EXPECT_EQ(plan.status, by_bytes.plan.status);
         EXPECT_EQ(plan.minimum_budget_bytes,
                   by_bytes.plan.minimum_budget_bytes);
       } else {
-        EXPECT_GT(*found.least_device_bytes, device);
+        EXPECT_GT(*device_answer.least_device_bytes, device);
       }
       continue;
     }

@@ -49,8 +49,7 @@ TrainingRun RunOf(const Trace& trace, int64_t iterations) {
                          {.iterations = iterations});
 }
 
-// What is said of all later iterations holds for as many as are tried: no peak is
-// higher, no request fails, and each period has the same retries.
+// Later iterations repeat the period, as many as are tried: no peak is higher, no request fails, and each period has the same retries.
 TEST(RunOnDeviceTest, LaterIterationsRepeatThePeriod) {
   std::mt19937 random(3);
   int tight = 0;

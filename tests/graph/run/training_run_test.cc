@@ -168,7 +168,7 @@ TEST_F(RunOfLayer, AccumulatesGradients) {
 // counts, for any plan.
 TEST(TrainingRunTest, HasTheBytesOfTheSimulation) {
   std::mt19937 random(7);
-  int planned = 0;
+  int with_units = 0;
   for (int k = 0; k < Repetitions(400); ++k) {
     SCOPED_TRACE(k);
     const Trace trace = test_support::RandomStep(random, RandomOptions(random));
@@ -182,7 +182,7 @@ TEST(TrainingRunTest, HasTheBytesOfTheSimulation) {
       modules.clear();
       simulation = Accepted(trace, modules);
     }
-    planned += modules.empty() ? 0 : 1;
+    with_units += modules.empty() ? 0 : 1;
     const TrainingRun run =
         MakeTrainingRun(trace, Simulator(trace).Live(modules));
     std::vector<int64_t> sizes(run.storages.size(), 0);
@@ -206,7 +206,7 @@ TEST(TrainingRunTest, HasTheBytesOfTheSimulation) {
       EXPECT_EQ(bytes, simulation->live_bytes[step]) << "step " << step;
     }
   }
-  EXPECT_GT(planned, Enough(200));
+  EXPECT_GT(with_units, Enough(200));
 }
 
 }  // namespace
