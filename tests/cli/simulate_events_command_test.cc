@@ -133,8 +133,8 @@ TEST_F(SimulateEventsTest, RefusesWrongInput) {
   ExpectRefused(Acplan({"simulate", "--events", "missing.txt"}),
                 {"missing.txt: cannot be opened"});
   ExpectRefused(Acplan({"simulate"}), {"TRACE or --events is required"});
-  ExpectRefused(Acplan({"simulate", "trace.json", "--allocator", "native"}),
-                {"--allocator: needs --events"});
+  ExpectRefused(Run({"--optimizer-state", "first"}),
+                {"--optimizer-state: needs TRACE"});
 }
 
 }  // namespace
