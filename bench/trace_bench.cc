@@ -51,16 +51,16 @@ class RepeatedTrace {
   }
 
  private:
-  int32_t Passed(int32_t time, int32_t before, int32_t length,
+  int32_t Passed(graph::Time time, int32_t before, int32_t length,
                  int32_t place) const {
     return copies_ * before + place * length + (time - before);
   }
 
-  int32_t InForward(int32_t time) const {
+  int32_t InForward(graph::Time time) const {
     return Passed(time, 0, trace_.forward_end, copy_);
   }
 
-  int32_t InBackward(int32_t time) const {
+  int32_t InBackward(graph::Time time) const {
     return Passed(time, trace_.forward_end,
                   trace_.backward_end - trace_.forward_end,
                   copies_ - 1 - copy_);
@@ -68,9 +68,9 @@ class RepeatedTrace {
 
   // Of an operator, or of a time of which one knows only that it follows the
   // operator `time - lag`.
-  int32_t At(int32_t time, int32_t lag) const {
+  int32_t At(graph::Time time, int32_t lag) const {
     if (time == kNever) return kNever;
-    const int32_t op = time - lag;
+    const graph::OperatorId op = time - lag;
     if (op < 0) return time;
     if (op < trace_.forward_end) return InForward(time);
     if (op < trace_.backward_end) return InBackward(time);
@@ -80,16 +80,16 @@ class RepeatedTrace {
         copy_);
   }
 
-  int32_t OperatorAt(int32_t op) const { return At(op, 0); }
-  int32_t TimeAt(int32_t time) const { return At(time, 1); }
+  int32_t OperatorAt(graph::OperatorId op) const { return At(op, 0); }
+  int32_t TimeAt(graph::Time time) const { return At(time, 1); }
 
   // Of the backward pass, its start included.
-  int32_t RequestAt(int32_t time) const {
+  int32_t RequestAt(graph::Time time) const {
     return time == trace_.forward_end ? InBackward(time) : TimeAt(time);
   }
 
   // What is outside of all calls of a copy is in the one around all copies.
-  int32_t CallAround(int32_t time) const {
+  int32_t CallAround(graph::Time time) const {
     return 0 < time && time < result_.forward_end ? 0 : -1;
   }
 
@@ -204,9 +204,9 @@ bool IsInside(std::string_view fqn, std::string_view around) {
 
 // Entries of lists of modules, "layers.3", that are in no other one.
 std::vector<int32_t> Blocks(const Trace& trace) {
-  const std::vector<int32_t> calls = CallsByModule(trace);
+  const std::vector<graph::CallId> calls = CallsByModule(trace);
   std::vector<int32_t> blocks;
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+  for (graph::ModuleId m = 0; m < std::ssize(trace.modules); ++m) {
     const std::string& fqn = trace.modules[m].fqn;
     const bool is_entry =
         fqn.find_first_not_of("0123456789", fqn.rfind('.') + 1) ==
@@ -236,18 +236,18 @@ std::vector<CheckpointedModule> NoUnits(const Trace&) { return {}; }
 
 std::vector<CheckpointedModule> BlockUnits(const Trace& trace) {
   std::vector<CheckpointedModule> units;
-  for (const int32_t m : Blocks(trace)) units.push_back({.module = m});
+  for (const graph::ModuleId m : Blocks(trace)) units.push_back({.module = m});
   return Accepted(trace, units);
 }
 
 // The products are saved, all else runs again.
 std::vector<CheckpointedModule> SelectiveUnits(const Trace& trace) {
   std::vector<CheckpointedModule> units;
-  for (const int32_t m : Blocks(trace)) {
+  for (const graph::ModuleId m : Blocks(trace)) {
     const auto call =
         std::ranges::find(trace.calls, m, &graph::TraceCall::module);
     CheckpointedModule unit{.module = m};
-    for (int32_t op = call->start; op < call->end; ++op) {
+    for (graph::OperatorId op = call->start; op < call->end; ++op) {
       const std::string_view name =
           trace.operator_names[trace.operators[op].name];
       const bool is_product = name.find("mm") != name.npos ||
@@ -262,12 +262,12 @@ std::vector<CheckpointedModule> SelectiveUnits(const Trace& trace) {
 
 // Blocks and everything in them that has children.
 std::vector<CheckpointedModule> NestedUnits(const Trace& trace) {
-  const std::vector<int32_t> calls = CallsByModule(trace);
+  const std::vector<graph::CallId> calls = CallsByModule(trace);
   std::vector<CheckpointedModule> units;
   for (const int32_t block : Blocks(trace)) {
     units.push_back({.module = block});
     const std::string& around = trace.modules[block].fqn;
-    for (int32_t m = block + 1; m + 1 < std::ssize(trace.modules); ++m) {
+    for (graph::ModuleId m = block + 1; m + 1 < std::ssize(trace.modules); ++m) {
       const std::string& fqn = trace.modules[m].fqn;
       if (!IsInside(fqn, around)) break;
       if (calls[m] > 0 && IsInside(trace.modules[m + 1].fqn, fqn)) {

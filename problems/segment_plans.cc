@@ -35,11 +35,12 @@ bool HasName(const Trace& trace, const ModuleRun& run) {
 
 // The runs of `length`, twice that and so on, or of `length` only.
 std::vector<ModuleRun> FamilyOf(
-    const Trace& trace, const std::vector<std::vector<int32_t>>& longest,
-    int64_t length, bool doubles) {
+    const Trace& trace,
+    const std::vector<std::vector<graph::ModuleId>>& longest, int64_t length,
+    bool doubles) {
   std::vector<ModuleRun> family;
-  for (const std::vector<int32_t>& children : longest) {
-    if (!std::ranges::all_of(children, [&](int32_t m) {
+  for (const std::vector<graph::ModuleId>& children : longest) {
+    if (!std::ranges::all_of(children, [&](graph::ModuleId m) {
           return IsNumbered(trace.modules[m].fqn);
         })) {
       continue;
@@ -139,12 +140,9 @@ solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
 KnownUnits Moved(const KnownUnits& units, const ProblemWithSegments& from,
                  const ProblemWithSegments& to) {
   KnownUnits moved;
-  const std::vector<graph::TraceModule>& modules = to.trace.modules;
   for (graph::CheckpointedModule unit : units.modules) {
-    const auto named = std::ranges::find(
-        modules, from.trace.modules[unit.module].fqn, &graph::TraceModule::fqn);
-    if (named == modules.end()) return {};
-    unit.module = static_cast<int32_t>(named - modules.begin());
+    unit.module = FindModule(to.trace, from.trace.modules[unit.module].fqn);
+    if (unit.module == graph::kNone) return {};
     moved.modules.push_back(std::move(unit));
   }
   return moved;
@@ -167,7 +165,8 @@ KnownUnits CheaperOf(const ProblemWithSegments& problem, int64_t budget_bytes,
 std::vector<std::vector<ModuleRun>> SegmentFamilies(
     const Trace& trace, const SegmentChoice& choice) {
   if (choice.kind == SegmentKind::kNone) return {{}};
-  const std::vector<std::vector<int32_t>> longest = graph::LongestRuns(trace);
+  const std::vector<std::vector<graph::ModuleId>> longest =
+      graph::LongestRuns(trace);
   if (choice.kind == SegmentKind::kLength) {
     return {FamilyOf(trace, longest, choice.length, /*doubles=*/false)};
   }
@@ -195,9 +194,7 @@ ProblemWithSegments::ProblemWithSegments(const Trace& plain,
 KnownUnits UnitsIn(const ProblemWithSegments& problem, const Plan& plan) {
   KnownUnits known;
   const auto is_there = [&](const PlannedModule& unit) {
-    return std::ranges::find(problem.trace.modules, unit.fqn,
-                             &graph::TraceModule::fqn) !=
-           problem.trace.modules.end();
+    return FindModule(problem.trace, unit.fqn) != graph::kNone;
   };
   if (plan.HasPlan() && std::ranges::all_of(plan.modules, is_there)) {
     known.modules = CheckpointedModules(problem.trace, plan.modules);

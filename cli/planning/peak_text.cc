@@ -57,17 +57,17 @@ std::vector<NamedSum> SumBy(const PeakAccount& account, NameOf name_of) {
   return sorted;
 }
 
-std::string_view OperatorName(const Trace& trace, int32_t op) {
+std::string_view OperatorName(const Trace& trace, graph::OperatorId op) {
   return op < 0 ? std::string_view()
                 : trace.operator_names[trace.operators[op].name];
 }
 
-std::string ModuleName(const Trace& trace, int32_t module) {
+std::string ModuleName(const Trace& trace, graph::ModuleId module) {
   return module < 0 ? std::string() : trace.modules[module].fqn;
 }
 
 // Without the root's class, which all names begin with.
-std::string ShortName(const Trace& trace, int32_t module) {
+std::string ShortName(const Trace& trace, graph::ModuleId module) {
   const std::string name = ModuleName(trace, module);
   const std::string root =
       trace.modules.empty() ? "" : trace.modules.front().fqn + ".";
@@ -181,7 +181,7 @@ std::string PlaceText(const Trace& trace, const PeakAccount& account) {
                      module.empty() ? "" : " in " + graph::OneLine(module));
 }
 
-std::string SourceText(const Trace& trace, int32_t op) {
+std::string SourceText(const Trace& trace, graph::OperatorId op) {
   const std::string source = graph::SourceOf(trace, op);
   return source.empty() ? "" : fmt::format("at {}\n", Cut(source, 97));
 }

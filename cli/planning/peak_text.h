@@ -20,7 +20,7 @@ std::string PlaceText(const graph::Trace& trace,
 
 // The line "at model.py:123" of an operator, of at most 100 columns; "" of one
 // without.
-std::string SourceText(const graph::Trace& trace, int32_t op);
+std::string SourceText(const graph::Trace& trace, graph::OperatorId op);
 
 // Kinds, modules and operators as JSON: docs/file_formats.md. The `top` largest
 // storages are listed one by one.

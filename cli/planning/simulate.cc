@@ -62,7 +62,7 @@ std::string_view NameOf(const Trace& trace, const Simulation::Step& step) {
 
 // The module that runs the operator, "" outside of all.
 std::string_view ModuleOf(const Trace& trace, const Simulation::Step& step) {
-  const int32_t call = trace.operators[step.op].call;
+  const graph::CallId call = trace.operators[step.op].call;
   return call < 0
              ? std::string_view()
              : std::string_view(trace.modules[trace.calls[call].module].fqn);

@@ -53,7 +53,7 @@ std::map<std::string, std::string> LinesOfModules(const ProfileInput& input) {
     int32_t last = 0;
   };
   std::map<int32_t, std::map<std::string, Span>> files;  // by module
-  for (int32_t op = 0; op < trace.forward_end; ++op) {
+  for (graph::OperatorId op = 0; op < trace.forward_end; ++op) {
     const auto [call, source] =
         std::pair(trace.operators[op].call, trace.operators[op].source);
     if (call < 0 || source < 0) continue;

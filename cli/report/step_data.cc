@@ -89,7 +89,7 @@ double Rounded(double ms) { return std::round(ms * 1e4) / 1e4; }
 // problems::ModuleAt says it, for many steps: -1 where none runs.
 std::vector<int32_t> BackwardCalls(const Trace& trace) {
   std::vector<int32_t> calls(trace.operators.size(), -1);
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+  for (graph::CallId c = 0; c < std::ssize(trace.calls); ++c) {
     const graph::TraceCall& call = trace.calls[c];
     if (trace.modules[call.module].IsSegment()) continue;
     if (call.backward_start == graph::kNever) continue;
@@ -139,7 +139,7 @@ class SampleColumns {
  private:
   std::string ModuleOf(const Simulation::Step& step) const {
     const Trace& trace = *run_.trace;
-    int32_t call = trace.operators[step.op].call;
+    graph::CallId call = trace.operators[step.op].call;
     if (step.redone < 0 && step.op >= trace.forward_end) {
       if (step.op >= trace.backward_end) return "optimizer step";
       call = backward_calls_[step.op];

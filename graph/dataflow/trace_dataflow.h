@@ -16,6 +16,6 @@ namespace acplan::graph {
 // A placeholder is saved if autograd saves it in the call, a forward node if it
 // saves anything that the node creates. A node's inputs are the last nodes that
 // made or wrote to what it reads. Bytes are those of storages, unrounded.
-DataflowGraph DataflowOf(const Trace& trace, int32_t call);
+DataflowGraph DataflowOf(const Trace& trace, CallId call);
 
 }  // namespace acplan::graph

@@ -12,7 +12,7 @@ namespace acplan::problems {
 // Returns whether a storage is a counter for the call: every operator of the call
 // that reads it writes to it, or shows it, and returns nothing else.
 bool IsCounter(const graph::Trace& trace, const graph::TraceCall& call,
-               int32_t storage);
+               graph::StorageId storage);
 
 // Returns the first operator of a unit that would read something else when the
 // unit runs again, as one line that begins with the module: it reads what was

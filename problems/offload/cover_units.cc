@@ -27,12 +27,12 @@ struct ClassOfUnits {
 };
 
 // The bytes of storages born in a call that autograd saves.
-int64_t SavedBytes(const Trace& trace, int32_t call) {
+int64_t SavedBytes(const Trace& trace, graph::CallId call) {
   std::set<int32_t> seen;
   int64_t bytes = 0;
   const graph::TraceCall& now = trace.calls[call];
   for (const graph::SavedTensor& saved : trace.saved) {
-    const int32_t born = trace.storages[saved.storage].born;
+    const graph::OperatorId born = trace.storages[saved.storage].born;
     const bool is_of_call = saved.packed > now.start &&
                             saved.packed <= now.end && born >= now.start;
     if (is_of_call && seen.insert(saved.storage).second) {
@@ -77,7 +77,7 @@ class Taken {
     for (const CheckpointedModule& unit : units) Take(unit.module);
   }
 
-  void Take(int32_t module) {
+  void Take(graph::ModuleId module) {
     for (const int c : CandidatesOf(module)) {
       std::fill(is_taken_.begin() + c,
                 is_taken_.begin() + problem_.candidates[c].last + 1, 1);
@@ -88,7 +88,7 @@ class Taken {
     }
   }
 
-  bool IsFree(int32_t module) const {
+  bool IsFree(graph::ModuleId module) const {
     int last = -1;
     for (const int c : CandidatesOf(module)) {
       // One of its calls is inside another.
@@ -99,10 +99,10 @@ class Taken {
   }
 
  private:
-  std::vector<int> CandidatesOf(int32_t module) const {
+  std::vector<int> CandidatesOf(graph::ModuleId module) const {
     std::vector<int> candidates;
     for (int c = 0; c < std::ssize(problem_.candidates); ++c) {
-      const int32_t call = problem_.candidates[c].call;
+      const graph::CallId call = problem_.candidates[c].call;
       if (problem_.trace->calls[call].module == module) candidates.push_back(c);
     }
     return candidates;
@@ -123,7 +123,7 @@ std::vector<CheckpointedModule> WithCover(const TraceProblem& problem,
     for (const int c : of.candidates) {
       if (max_units && std::ssize(units) >= *max_units) return units;
       const CandidateCall& candidate = problem.candidates[c];
-      const int32_t module = trace.calls[candidate.call].module;
+      const graph::ModuleId module = trace.calls[candidate.call].module;
       if (!taken.IsFree(module)) continue;
       std::vector<char> saved;
       for (const graph::OperatorGroup& group :

@@ -37,11 +37,11 @@ constexpr double kNoWaitMs = 1e-9;
 
 // The storages that an operator of a unit keeps.
 std::vector<int32_t> KeptBy(const Trace& trace, const CheckpointedModule& unit,
-                            int32_t start, int32_t place) {
+                            graph::Time start, int32_t place) {
   const graph::TraceOperator& op = trace.operators[start + place];
   const auto kept = unit.kept_results.find(place);
   if (kept == unit.kept_results.end()) return op.outputs;
-  std::vector<int32_t> storages;
+  std::vector<graph::StorageId> storages;
   for (const int32_t r : kept->second) {
     storages.push_back(trace.tensors[op.results[r]].storage);
   }
@@ -51,8 +51,8 @@ std::vector<int32_t> KeptBy(const Trace& trace, const CheckpointedModule& unit,
 // The last operator that writes to a storage in place, or -1.
 std::vector<int32_t> LastWrites(const Trace& trace) {
   std::vector<int32_t> last(trace.storages.size(), -1);
-  for (int32_t op = 0; op < trace.backward_end; ++op) {
-    for (const int32_t s : trace.operators[op].mutates) last[s] = op;
+  for (graph::OperatorId op = 0; op < trace.backward_end; ++op) {
+    for (const graph::StorageId s : trace.operators[op].mutates) last[s] = op;
   }
   return last;
 }
@@ -85,14 +85,14 @@ class Choice {
   }
 
  private:
-  bool IsAway(const Movable& movable, int32_t step) const {
+  bool IsAway(const Movable& movable, graph::StepId step) const {
     return std::ranges::any_of(movable.moved, [&](int32_t k) {
       return use_.storages[k].away_begin <= step &&
              step < use_.storages[k].away_end;
     });
   }
 
-  int64_t BytesAt(const Movable& movable, int32_t step) const {
+  int64_t BytesAt(const Movable& movable, graph::StepId step) const {
     int64_t bytes = 0;
     for (const int32_t k : movable.moved) {
       const OffloadedStorage& storage = use_.storages[k];
@@ -123,13 +123,13 @@ class Choice {
     return true;
   }
 
-  void Mark(int32_t m, bool moves) {
+  void Mark(graph::ModuleId m, bool moves) {
     for (const int32_t k : question_.movables[m].moved) {
       moves_[k] = moves ? 1 : 0;
     }
   }
 
-  void Move(int32_t m, bool moves) {
+  void Move(graph::ModuleId m, bool moves) {
     Mark(m, moves);
     choice_.is_chosen[m] = moves ? 1 : 0;
     for (const int32_t k : question_.movables[m].moved) {
@@ -137,16 +137,16 @@ class Choice {
       const int64_t bytes = graph::AllocatedBytes(storage.bytes);
       const auto end = std::min<int32_t>(
           storage.away_end, static_cast<int32_t>(std::ssize(live_)));
-      for (int32_t step = storage.away_begin; step < end; ++step) {
+      for (graph::StepId step = storage.away_begin; step < end; ++step) {
         live_[step] += moves ? -bytes : bytes;
       }
     }
   }
 
   // What goes next to lower the bytes at a step.
-  std::optional<int32_t> Next(int32_t step) {
+  std::optional<int32_t> Next(graph::StepId step) {
     std::vector<std::pair<int64_t, int32_t>> by_bytes;
-    for (int32_t m = 0; m < std::ssize(question_.movables); ++m) {
+    for (graph::ModuleId m = 0; m < std::ssize(question_.movables); ++m) {
       const Movable& movable = question_.movables[m];
       if (choice_.is_chosen[m] == 0 && IsAway(movable, step)) {
         by_bytes.emplace_back(-BytesAt(movable, step), m);
@@ -176,7 +176,7 @@ class Choice {
   }
 
   void KeepWhatNeedNotGo() {
-    for (int32_t m = 0; m < std::ssize(question_.movables); ++m) {
+    for (graph::ModuleId m = 0; m < std::ssize(question_.movables); ++m) {
       if (choice_.is_chosen[m] == 0) continue;
       Move(m, false);
       const bool fits = std::ranges::all_of(live_, [&](int64_t bytes) {
@@ -210,7 +210,7 @@ std::vector<CheckpointedModule> WithAllOffloaded(
             if (call.module != unit.module) return true;
             const std::vector<int32_t> kept =
                 KeptBy(trace, unit, call.start, place);
-            return std::ranges::all_of(kept, [&](int32_t s) {
+            return std::ranges::all_of(kept, [&](graph::StorageId s) {
               return trace.storages[s].born >= call.start &&
                      last_write[s] <= call.start + place;
             });

@@ -78,14 +78,14 @@ void OffloadSearch::Improve() {
     for (const CheckpointedModule& unit : best_->modules) {
       modules.push_back(unit.module);
     }
-    for (const int32_t module : modules) {
+    for (const graph::ModuleId module : modules) {
       if (question_.is_stopped() || CostMs() <= kNothingMs) return;
       is_better |= ImproveUnit(module);
     }
   }
 }
 
-bool OffloadSearch::ImproveUnit(int32_t module) {
+bool OffloadSearch::ImproveUnit(graph::ModuleId module) {
   const TraceProblem& problem = question_.problem;
   const auto candidate =
       std::ranges::find_if(problem.candidates, [&](const CandidateCall& c) {

@@ -61,7 +61,7 @@ class OffloadSearch {
   // Returns whether the units, with what of them is offloaded, are better than
   // the best plan so far, which they then are.
   bool Try(const std::vector<graph::CheckpointedModule>& units);
-  bool ImproveUnit(int32_t module);
+  bool ImproveUnit(graph::ModuleId module);
 
   OffloadSearchQuestion question_;
   std::optional<OffloadPlan> best_;

@@ -36,13 +36,13 @@ struct NeedGraph {
 // The need graph of a call, with the storage of each of its results.
 struct NeedsOfStorages {
   NeedGraph graph;
-  std::vector<int32_t> storages = {};
+  std::vector<graph::StorageId> storages = {};
 };
 
 // `stop`: the operator before which the call stops when it runs again. Views and
 // what hands on its argument are left out: they need no more than what needs
 // them.
-NeedsOfStorages NeedsOfCall(const graph::Trace& trace, int32_t call,
-                            int32_t stop, const graph::OperatorGroups& groups);
+NeedsOfStorages NeedsOfCall(const graph::Trace& trace, graph::CallId call,
+                            graph::Time stop, const graph::OperatorGroups& groups);
 
 }  // namespace acplan::problems

@@ -78,7 +78,7 @@ class TimePlacement {
     int inside = -1;
     int record = 0;
     int next = 0;
-    for (int32_t t = 0; t < trace_.forward_end; ++t) {
+    for (graph::TensorId t = 0; t < trace_.forward_end; ++t) {
       for (;;) {
         if (inside >= 0 && CallOf(inside).end <= t) {
           record = RecordAfter(inside);
@@ -141,7 +141,7 @@ class TimePlacement {
   }
 
   // A time just before a candidate that runs again then is one inside of it.
-  int InsideRunning(int record, int32_t t) const {
+  int InsideRunning(int record, graph::TensorId t) const {
     const auto is_call = [&](int node) {
       return node < std::ssize(walk_.candidate_at) &&
              walk_.candidate_at[node] >= 0;

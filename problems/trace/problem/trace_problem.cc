@@ -47,7 +47,7 @@ Candidates CallsOfCandidates(const TraceProblem& problem,
   const Trace& trace = *problem.trace;
   Candidates found;
   found.innermost.assign(trace.calls.size(), -1);
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+  for (graph::CallId c = 0; c < std::ssize(trace.calls); ++c) {
     const TraceCall& call = trace.calls[c];
     const int parent = call.parent < 0 ? -1 : found.innermost[call.parent];
     found.innermost[c] = parent;
@@ -105,7 +105,7 @@ class NeedFinder {
       for (const int r : op.makes) group_of.try_emplace(r, op.group);
     }
     for (const auto& [r, group] : group_of) {
-      const int32_t s = needs.storages[r];
+      const graph::StorageId s = needs.storages[r];
       candidate.needed.emplace_back(s, r);
       if (groups.groups[group].rule != GroupRule::kRecompute) {
         candidate.results.emplace_back(s, group);
@@ -134,8 +134,8 @@ std::vector<std::pair<int32_t, int>> SavableResults(
   const TraceCall& call = trace.calls[candidate.call];
   const OperatorGroups& groups = problem.groups[candidate.module_node];
   std::map<int32_t, int> results;
-  for (int32_t op = call.start; op < call.end; ++op) {
-    for (const int32_t s : trace.operators[op].outputs) {
+  for (graph::OperatorId op = call.start; op < call.end; ++op) {
+    for (const graph::StorageId s : trace.operators[op].outputs) {
       results.try_emplace(s, groups.group_of[op - call.start]);
     }
   }
@@ -154,7 +154,7 @@ std::vector<std::vector<int>> FramesOfStorages(const TraceProblem& problem) {
   for (int c = 0; c < std::ssize(problem.candidates); ++c) {
     // What never runs again lets go of everything when its call ends.
     if (problem.candidates[c].first_request == kNever) continue;
-    for (const int32_t s : CallOf(problem, c).inputs) {
+    for (const graph::StorageId s : CallOf(problem, c).inputs) {
       std::vector<int>& frames = frames_of[s];
       if (frames.empty() || frames.back() != c) frames.push_back(c);
     }
@@ -167,7 +167,7 @@ struct CandidateModules {
   std::vector<int> node_of;  // a module: its node in the tree, -1: no candidate
   // A module that is none, why in words, and the place with what to do.
   struct Refused {
-    int32_t module = 0;
+    graph::ModuleId module = 0;
     std::string kind, details;
   };
   std::vector<Refused> refused = {};
@@ -180,7 +180,7 @@ class WholeUnits {
   WholeUnits(const TraceProblem& problem, CandidateModules& found)
       : problem_(problem), facts_(*problem.trace), found_(found) {}
 
-  void Add(int32_t module, const UnitChoices::Refused& refused) {
+  void Add(graph::ModuleId module, const UnitChoices::Refused& refused) {
     const std::optional<graph::UnitRefusal> obstacle =
         graph::FindUnitRefusal(facts_, module);
     const std::optional<std::string> of_whole =
@@ -218,7 +218,7 @@ CandidateModules FindCandidateModules(
   }
   CandidateModules found{.node_of = std::vector<int>(trace.modules.size(), -1)};
   std::optional<WholeUnits> whole;
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+  for (graph::ModuleId m = 0; m < std::ssize(trace.modules); ++m) {
     const auto node = node_of.find(trace.modules[m].fqn);
     if (!has_gradients[m] || node == node_of.end()) continue;
     if (!problem.groups[node->second].groups.empty()) {
@@ -236,9 +236,9 @@ CandidateModules FindCandidateModules(
 
 // For a module, the bytes of activations that autograd saves in its calls, and
 // that no candidate inside of these could let go of.
-int64_t BytesThatStay(const TraceProblem& problem, int32_t module) {
+int64_t BytesThatStay(const TraceProblem& problem, graph::ModuleId module) {
   const Trace& trace = *problem.trace;
-  const auto call_around = [&](int32_t c) {
+  const auto call_around = [&](graph::CallId c) {
     while (c >= 0 && trace.calls[c].module != module) c = trace.calls[c].parent;
     return c;
   };
@@ -253,7 +253,7 @@ int64_t BytesThatStay(const TraceProblem& problem, int32_t module) {
     if (stays(saved)) storages.insert(saved.storage);
   }
   int64_t bytes = 0;
-  for (const int32_t s : storages) bytes += AllocatedBytesOf(trace, s);
+  for (const graph::StorageId s : storages) bytes += AllocatedBytesOf(trace, s);
   return bytes;
 }
 
@@ -283,7 +283,7 @@ void AddBarred(const TraceProblem& problem, const graph::Profile& profile,
   for (const TraceCall& call : trace.calls) {
     if (!call.no_grad) may_be[call.module] = 1;
   }
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+  for (graph::ModuleId m = 0; m < std::ssize(trace.modules); ++m) {
     const graph::TraceModule& module = trace.modules[m];
     if (may_be[m] || module.IsSegment() || leaves.contains(module.fqn))
       continue;
@@ -394,9 +394,9 @@ double WholeMs(const TraceProblem& problem, const CandidateCall& candidate) {
   const TraceCall& call = trace.calls[candidate.call];
   std::set<int32_t> casts;
   double ms = 0;
-  for (int32_t op = call.start; op < std::min(call.end, candidate.stop); ++op) {
+  for (graph::OperatorId op = call.start; op < std::min(call.end, candidate.stop); ++op) {
     ms += trace.operators[op].runtime_ms;
-    for (const int32_t cast : trace.operators[op].recasts) {
+    for (const graph::OperatorId cast : trace.operators[op].recasts) {
       if (cast < call.start && casts.insert(cast).second) {
         ms += trace.operators[cast].runtime_ms;
       }
@@ -412,8 +412,8 @@ std::vector<double> GroupMs(const TraceProblem& problem,
   if (candidate.is_whole || candidate.first_request == kNever) return ms;
   const Trace& trace = *problem.trace;
   const TraceCall& call = trace.calls[candidate.call];
-  const int32_t end = std::min(call.end, candidate.stop);
-  for (int32_t op = call.start; op < end; ++op) {
+  const graph::Time end = std::min(call.end, candidate.stop);
+  for (graph::OperatorId op = call.start; op < end; ++op) {
     ms[groups.group_of[op - call.start]] += trace.operators[op].runtime_ms;
   }
   return ms;

@@ -46,15 +46,15 @@ namespace acplan::problems {
 
 // A call of a module that may be a unit.
 struct CandidateCall {
-  int32_t call = 0;     // in Trace::calls
+  graph::CallId call = 0;     // in Trace::calls
   int module_node = 0;  // in the module tree
   int parent = -1;      // the candidate directly around it; -1: none
   int last = 0;         // the last candidate inside, or itself
   int node = 0;         // in TraceProblem::forest
   // The time at which it runs again: when backward first asks for something that
   // was saved in it.
-  int32_t first_request = graph::kNever;
-  int32_t stop = 0;       // the operator before which it stops
+  graph::Time first_request = graph::kNever;
+  graph::Time stop = 0;       // the operator before which it stops
   int32_t frame_end = 0;  // when its frame lets go of the arguments
   bool is_innermost = true;
   // It has no policy, so everything runs again: its module has no groups, because

@@ -29,7 +29,7 @@ GroupUse UseOf(OperatorDecision decision) {
 
 // Returns whether an operator of a call that starts at `start` keeps a storage.
 bool KeepsAt(const graph::Trace& trace, const CheckpointedModule& unit,
-             int32_t start, int place, int32_t storage) {
+             graph::Time start, int place, graph::StorageId storage) {
   if (!graph::Keeps(unit.decisions[place])) return false;
   const graph::TraceOperator& op = trace.operators[start + place];
   const auto kept = unit.kept_results.find(place);
@@ -48,7 +48,7 @@ CheckpointedModule UnitThatSaves(const TraceProblem& problem, int module_node,
   const auto candidate = std::ranges::find(problem.candidates, module_node,
                                            &CandidateCall::module_node);
   const OperatorGroups& groups = problem.groups[module_node];
-  const int32_t module = problem.trace->calls[candidate->call].module;
+  const graph::ModuleId module = problem.trace->calls[candidate->call].module;
   if (problem.may_skip && !groups.groups.empty()) {
     std::vector<char> saves;
     for (const int g : groups.group_of) saves.push_back(saved[g]);
@@ -73,7 +73,7 @@ std::vector<GroupUse> UsesOfGroups(const TraceProblem& problem, int module_node,
 }
 
 bool KeepsResult(const TraceProblem& problem, int candidate,
-                 const CheckpointedModule& unit, int32_t storage) {
+                 const CheckpointedModule& unit, graph::StorageId storage) {
   const CandidateCall& of = problem.candidates[candidate];
   const std::optional<int> group = GroupThatKeeps(of, storage);
   if (!group) return false;
@@ -82,7 +82,7 @@ bool KeepsResult(const TraceProblem& problem, int candidate,
   if (!problem.may_skip) {
     return unit.decisions[ops.front()] == OperatorDecision::kSave;
   }
-  const int32_t start = CallOf(problem, candidate).start;
+  const graph::Time start = CallOf(problem, candidate).start;
   return std::ranges::any_of(ops, [&](int place) {
     return KeepsAt(*problem.trace, unit, start, place, storage);
   });

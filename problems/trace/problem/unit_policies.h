@@ -25,6 +25,6 @@ std::vector<GroupUse> UsesOfGroups(const TraceProblem& problem, int module_node,
 // Returns whether a unit, of which a candidate is a call, keeps a storage that an
 // operator of the call makes.
 bool KeepsResult(const TraceProblem& problem, int candidate,
-                 const graph::CheckpointedModule& unit, int32_t storage);
+                 const graph::CheckpointedModule& unit, graph::StorageId storage);
 
 }  // namespace acplan::problems

@@ -142,7 +142,7 @@ Split Miscount(const TraceProblem& problem, const TracePart& part,
   Split split{.decision = {}, .next = witnesses};
   int64_t largest = 0;
   // The worst time comes last, so it has the last word on witnesses.
-  for (const int32_t time : ViolatedTimes(problem, *plan.use, budget_bytes)) {
+  for (const graph::Time time : ViolatedTimes(problem, *plan.use, budget_bytes)) {
     for (Miscounted& m :
          FindMiscounted(problem, plan.modules, time, witnesses)) {
       const std::optional<int32_t> until = part.LiveUntil(m.storage);
@@ -192,7 +192,7 @@ std::optional<Decision> MostSavedForLater(const TraceProblem& problem,
     if (uses[g] != GroupUse::kSaved) continue;
     const Decision group = GroupDecision(module_node, g);
     if (!IsOpenGroup(problem, part, group)) continue;
-    for (const int32_t s : problem.trace->operators[later].creates) {
+    for (const graph::StorageId s : problem.trace->operators[later].creates) {
       saved[group.detail] += problem.trace->storages[s].bytes;
     }
     if (!best || saved[group.detail] > saved[best->detail]) best = group;
@@ -282,7 +282,7 @@ std::optional<Decision> AnyOpen(const TraceProblem& problem,
   if (auto unit = UndecidedUnit(problem, part, plan)) return unit;
   for (const ChosenUnit& chosen : plan.units) {
     const int node = ModuleNodeOf(problem, chosen);
-    const int32_t module =
+    const graph::ModuleId module =
         problem.trace
             ->calls[problem.candidates[problem.candidate_at[chosen.node]].call]
             .module;
@@ -360,7 +360,7 @@ bool TracePart::IsDecided(const Decision& decision) const {
       decisions, [&](const Decision& d) { return d.Settles(decision); });
 }
 
-std::optional<int32_t> TracePart::LiveUntil(int32_t storage) const {
+std::optional<int32_t> TracePart::LiveUntil(graph::StorageId storage) const {
   std::optional<int32_t> until;
   for (const Decision& d : decisions) {
     if (d.kind == Decision::Kind::kLife && d.subject == storage && d.is_so) {

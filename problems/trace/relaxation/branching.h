@@ -37,7 +37,7 @@ struct TracePart {
 
   bool IsDecided(const Decision& decision) const;
   // The latest time at which a storage is decided to be live.
-  std::optional<int32_t> LiveUntil(int32_t storage) const;
+  std::optional<int32_t> LiveUntil(graph::StorageId storage) const;
 };
 
 // The parts of a search: those that are open, and bounds of the others. At most one

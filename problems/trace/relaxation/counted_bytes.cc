@@ -33,11 +33,11 @@ class Counting {
 
   // Where candidates are inside each other, the innermost ones stand for the time
   // before the end of their calls.
-  void Add(int32_t storage, const Witness& witness, bool has_inside) {
+  void Add(graph::StorageId storage, const Witness& witness, bool has_inside) {
     const int64_t bytes = AddToCandidates(storage, witness);
     if (has_inside) return;
-    const int32_t begin = std::max(trace_.storages[storage].born, 0);
-    const int32_t end =
+    const graph::Time begin = std::max(trace_.storages[storage].born, 0);
+    const graph::Time end =
         std::min(std::max(EndOf(storage, witness), begin + 1), count_);
     counted_.live_end[storage] = std::max(counted_.live_end[storage], end);
     if (begin >= end) return;
@@ -47,17 +47,17 @@ class Counting {
 
   CountedBytes Conclude() {
     std::vector<int64_t>& live = counted_.live;
-    for (int32_t t = 1; t <= count_; ++t) live[t] += live[t - 1];
+    for (graph::TensorId t = 1; t <= count_; ++t) live[t] += live[t - 1];
     for (const CountedBytes::Late& late : counted_.late) {
-      for (int32_t t = late.begin; t < late.end; ++t) live[t] += late.bytes;
+      for (graph::TensorId t = late.begin; t < late.end; ++t) live[t] += late.bytes;
     }
     return std::move(counted_);
   }
 
  private:
   // Returns until when a witness holds where its units are none.
-  int32_t EndOf(int32_t storage, const Witness& witness) const {
-    const int32_t end = HoldsUntil(problem_, storage, witness);
+  int32_t EndOf(graph::StorageId storage, const Witness& witness) const {
+    const graph::Time end = HoldsUntil(problem_, storage, witness);
     switch (witness.kind) {
       case Witness::Kind::kProgram:
       case Witness::Kind::kSavedTensor:
@@ -74,7 +74,7 @@ class Counting {
 
   // Adds what candidates keep or release if they are units. Returns the bytes that the
   // witness stands for; what is counted is rounded down, what is released up.
-  int64_t AddToCandidates(int32_t storage, const Witness& witness) {
+  int64_t AddToCandidates(graph::StorageId storage, const Witness& witness) {
     const double share =
         witness.share * static_cast<double>(AllocatedBytesOf(trace_, storage));
     const auto bytes = static_cast<int64_t>(share);
@@ -84,7 +84,7 @@ class Counting {
         break;
       case Witness::Kind::kSavedTensor: {
         const SavedTensor& saved = trace_.saved[witness.index];
-        const int32_t end = HoldsUntil(problem_, storage, witness);
+        const graph::Time end = HoldsUntil(problem_, storage, witness);
         for (int c = CandidateAround(problem_, saved); c >= 0;
              c = problem_.candidates[c].parent) {
           if (!Releases(problem_, c, storage, end)) continue;
@@ -107,7 +107,7 @@ class Counting {
   // In the record of the innermost candidate around it a saved tensor holds as
   // long as without units: where one further out is a unit, the record is not
   // used.
-  void AddLate(const SavedTensor& saved, int32_t end, int64_t bytes) {
+  void AddLate(const SavedTensor& saved, graph::Time end, int64_t bytes) {
     const int c = CandidateAround(problem_, saved);
     if (c < 0 || end < trace_.forward_end) return;
     const CandidateCall& candidate = problem_.candidates[c];
@@ -115,7 +115,7 @@ class Counting {
     const int beyond = first + problem_.forest.nodes[first].subtree_size;
     const int32_t late_end =
         std::min({HeldByAutogradUntil(saved), candidate.frame_end, count_});
-    for (int32_t t = end; t < late_end; ++t) {
+    for (graph::TensorId t = end; t < late_end; ++t) {
       const int record = problem_.record_of[t];
       if (record >= first && record < beyond) {
         counted_.late.push_back({c, t, t + 1, bytes});
@@ -134,7 +134,7 @@ class Counting {
 CountedBytes BytesOfWitnesses(const TraceProblem& problem,
                               const Witnesses& witnesses) {
   Counting counting(problem, witnesses.size());
-  for (int32_t s = 0; s < std::ssize(witnesses); ++s) {
+  for (graph::StorageId s = 0; s < std::ssize(witnesses); ++s) {
     for (const Witness& witness : witnesses[s]) {
       counting.Add(s, witness,
                    HasWitnessInside(problem, witnesses[s], witness));

@@ -11,14 +11,14 @@ namespace acplan::problems {
 // The bytes that witnesses count, with and without units.
 struct CountedBytes {
   struct Release {
-    int32_t storage = 0;
+    graph::StorageId storage = 0;
     int64_t bytes = 0;
   };
   // Bytes that the record of a candidate counts beyond `live` in [begin, end).
   struct Late {
     int candidate = 0;
-    int32_t begin = 0;
-    int32_t end = 0;
+    graph::Time begin = 0;
+    graph::Time end = 0;
     int64_t bytes = 0;
   };
   std::vector<int64_t> live;  // a time, and the end: b(t)

@@ -44,7 +44,7 @@ class Deciding {
   }
 
  private:
-  void DecideDead(int32_t storage, int32_t time) {
+  void DecideDead(graph::StorageId storage, graph::Time time) {
     choices_.is_impossible |= problem_.held[storage] > time;
     const auto frame_holds = [&](int c) {
       return IsArgument(problem_, c, storage) &&

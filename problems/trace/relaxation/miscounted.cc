@@ -17,7 +17,7 @@ namespace {
 // A plan at a time of the step.
 struct PlanAtTime {
   const TraceProblem& problem;
-  int32_t time;
+  graph::Time time;
   std::vector<const CheckpointedModule*> unit_of;  // a candidate; null: no unit
 
   bool IsUnitBetweenRuns(int c) const {
@@ -29,7 +29,7 @@ struct PlanAtTime {
   }
 
   // `c` is a unit.
-  bool Saves(int c, int32_t storage) const {
+  bool Saves(int c, graph::StorageId storage) const {
     return KeepsResult(problem, c, *unit_of[c], storage);
   }
 
@@ -43,7 +43,7 @@ struct PlanAtTime {
 
 PlanAtTime AtTime(const TraceProblem& problem,
                   const std::vector<CheckpointedModule>& modules,
-                  int32_t time) {
+                  graph::Time time) {
   PlanAtTime plan{.problem = problem, .time = time, .unit_of = {}};
   for (int c = 0; c < std::ssize(problem.candidates); ++c) {
     const auto unit = std::ranges::find(modules, CallOf(problem, c).module,
@@ -54,7 +54,7 @@ PlanAtTime AtTime(const TraceProblem& problem,
 }
 
 // Returns whether the relaxation counts the witness.
-bool IsCounted(const PlanAtTime& plan, int32_t storage,
+bool IsCounted(const PlanAtTime& plan, graph::StorageId storage,
                const Witness& witness) {
   const TraceProblem& problem = plan.problem;
   switch (witness.kind) {
@@ -63,7 +63,7 @@ bool IsCounted(const PlanAtTime& plan, int32_t storage,
     case Witness::Kind::kDecided:
       return witness.index >= plan.time;
     case Witness::Kind::kSavedTensor: {
-      const int32_t end = HoldsUntil(problem, storage, witness);
+      const graph::Time end = HoldsUntil(problem, storage, witness);
       const int c = plan.UnitAround(problem.trace->saved[witness.index]);
       return end > plan.time &&
              (c < 0 || !plan.IsUnitBetweenRuns(c) ||
@@ -78,7 +78,7 @@ bool IsCounted(const PlanAtTime& plan, int32_t storage,
   return false;
 }
 
-double CountedShare(const PlanAtTime& plan, int32_t storage,
+double CountedShare(const PlanAtTime& plan, graph::StorageId storage,
                     const std::vector<Witness>& witnesses) {
   double share = 0;
   for (const Witness& witness : witnesses) {
@@ -88,12 +88,12 @@ double CountedShare(const PlanAtTime& plan, int32_t storage,
 }
 
 // What units are counted to release of a storage that its witnesses have let go of.
-double GoneShare(const PlanAtTime& plan, int32_t storage,
+double GoneShare(const PlanAtTime& plan, graph::StorageId storage,
                  const std::vector<Witness>& witnesses) {
   double share = 0;
   for (const Witness& witness : witnesses) {
     if (witness.kind != Witness::Kind::kSavedTensor) continue;
-    const int32_t end = HoldsUntil(plan.problem, storage, witness);
+    const graph::Time end = HoldsUntil(plan.problem, storage, witness);
     if (end > plan.time) continue;
     const int c = plan.UnitAround(plan.problem.trace->saved[witness.index]);
     const bool is_released = c >= 0 && plan.IsUnitBetweenRuns(c) &&
@@ -106,7 +106,7 @@ double GoneShare(const PlanAtTime& plan, int32_t storage,
 
 // The saved tensor outside of units that the fewest units keep from holding.
 std::optional<int32_t> SavedOutsideOfUnits(const PlanAtTime& plan,
-                                           int32_t storage) {
+                                           graph::StorageId storage) {
   const TraceProblem& problem = plan.problem;
   std::optional<int32_t> best;
   for (const int32_t k : problem.saved_of[storage]) {
@@ -122,7 +122,7 @@ std::optional<int32_t> SavedOutsideOfUnits(const PlanAtTime& plan,
   return best;
 }
 
-std::vector<Witness> UnitsThatHold(const PlanAtTime& plan, int32_t storage) {
+std::vector<Witness> UnitsThatHold(const PlanAtTime& plan, graph::StorageId storage) {
   std::vector<Witness> holders;
   for (const int c : plan.problem.makers_of[storage]) {
     if (plan.IsUnitBetweenRuns(c) && plan.Saves(c, storage)) {
@@ -136,7 +136,7 @@ std::vector<Witness> UnitsThatHold(const PlanAtTime& plan, int32_t storage) {
 }
 
 // A saved tensor that a unit made again.
-std::optional<int32_t> SavedAgain(const PlanAtTime& plan, int32_t storage) {
+std::optional<int32_t> SavedAgain(const PlanAtTime& plan, graph::StorageId storage) {
   const TraceProblem& problem = plan.problem;
   for (const int32_t k : problem.saved_of[storage]) {
     const SavedTensor& saved = problem.trace->saved[k];
@@ -150,7 +150,7 @@ std::optional<int32_t> SavedAgain(const PlanAtTime& plan, int32_t storage) {
 }
 
 // Who holds a storage in the plan; nothing where it is not live.
-std::optional<Miscounted> HoldersIn(const PlanAtTime& plan, int32_t storage) {
+std::optional<Miscounted> HoldersIn(const PlanAtTime& plan, graph::StorageId storage) {
   using enum Witness::Kind;
   Miscounted found{.storage = storage};
   if (plan.problem.held[storage] > plan.time) {
@@ -178,11 +178,11 @@ std::optional<Miscounted> HoldersIn(const PlanAtTime& plan, int32_t storage) {
 
 std::vector<Miscounted> FindMiscounted(
     const TraceProblem& problem, const std::vector<CheckpointedModule>& modules,
-    int32_t time, const Witnesses& witnesses) {
+    graph::Time time, const Witnesses& witnesses) {
   const graph::Trace& trace = *problem.trace;
   const PlanAtTime plan = AtTime(problem, modules, time);
   std::vector<Miscounted> found;
-  for (int32_t s = 0; s < std::ssize(witnesses); ++s) {
+  for (graph::StorageId s = 0; s < std::ssize(witnesses); ++s) {
     if (trace.storages[s].born > time) continue;
     const auto bytes = static_cast<double>(AllocatedBytesOf(trace, s));
     const auto missing =

@@ -19,13 +19,13 @@ constexpr double kTolerance = 1e-9;
 constexpr int kMostPolishing = 500;
 
 std::vector<CheckpointedModule>::iterator UnitIn(
-    std::vector<CheckpointedModule>& units, int32_t module) {
+    std::vector<CheckpointedModule>& units, graph::ModuleId module) {
   return std::ranges::find(units, module, &CheckpointedModule::module);
 }
 
 // Tries the best plan without a unit, or with one group more that it saves after
 // the other. Returns how many plans it tried, at most `limit`.
-int PolishUnit(BestPlan& best, int32_t module, int limit) {
+int PolishUnit(BestPlan& best, graph::ModuleId module, int limit) {
   const TraceProblem& problem = best.problem();
   const double before_ms = best.Ms();
   std::vector<CheckpointedModule> without = best.modules();

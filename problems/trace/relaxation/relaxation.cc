@@ -142,7 +142,7 @@ NeedChoices ChoicesOfCall(const TraceProblem& problem,
       .bytes = std::vector<int64_t>(graph.results, 0),
       .may_keep = std::vector<char>(graph.results, 1),
   };
-  const auto number_of = [&](int32_t storage) -> std::optional<int> {
+  const auto number_of = [&](graph::StorageId storage) -> std::optional<int> {
     const auto found =
         std::ranges::lower_bound(candidate.needed, std::pair(storage, -1));
     if (found == candidate.needed.end() || found->first != storage) return {};
@@ -332,7 +332,7 @@ std::vector<CheckpointedModule> CheckpointedModules(
   std::map<int32_t, int> node_of;
   for (const ChosenUnit& unit : units) {
     const int c = problem.candidate_at[unit.node];
-    const int32_t module = CallOf(problem, c).module;
+    const graph::ModuleId module = CallOf(problem, c).module;
     node_of[module] = problem.candidates[c].module_node;
     std::vector<GroupUse> uses = GroupUses(relaxation, unit);
     std::vector<GroupUse>& all = uses_of[module];

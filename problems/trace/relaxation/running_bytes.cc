@@ -29,7 +29,7 @@ int64_t MostInForward(const TraceProblem& problem, const CountedBytes& counted,
   }
   int64_t peak = 0;
   int64_t sum = 0;
-  for (int32_t t = call.start; t < call.end; ++t) {
+  for (graph::TensorId t = call.start; t < call.end; ++t) {
     sum += gone[t - call.start];
     peak = std::max(peak, counted.live[t] - sum);
   }
@@ -43,18 +43,18 @@ int64_t MostInBackward(const TraceProblem& problem, const CountedBytes& counted,
   const CandidateCall& candidate = problem.candidates[c];
   const auto count = static_cast<int32_t>(problem.record_of.size());
   const std::vector<ModuleProblem::Node>& nodes = problem.forest.nodes;
-  const int32_t begin =
+  const graph::Time begin =
       std::max(candidate.first_request, problem.trace->forward_end);
-  const int32_t end = std::min(candidate.frame_end, count);
+  const graph::Time end = std::min(candidate.frame_end, count);
   std::vector<int64_t> late(std::max(end - begin, 0), 0);
   for (const CountedBytes::Late& l : counted.late) {
     if (l.candidate < c || l.candidate > candidate.last) continue;
-    for (int32_t t = std::max(l.begin, begin); t < std::min(l.end, end); ++t) {
+    for (graph::TensorId t = std::max(l.begin, begin); t < std::min(l.end, end); ++t) {
       late[t - begin] += l.bytes;
     }
   }
   int64_t peak = 0;
-  for (int32_t t = begin; t < end; ++t) {
+  for (graph::TensorId t = begin; t < end; ++t) {
     if (nodes[problem.record_of[t]].time > nodes[candidate.node].time) {
       continue;
     }
@@ -62,7 +62,7 @@ int64_t MostInBackward(const TraceProblem& problem, const CountedBytes& counted,
         peak, counted.live[t] - late[t - begin] + counted.kept_arguments[c]);
   }
   const int beyond = candidate.node + nodes[candidate.node].subtree_size;
-  for (int32_t t = end; t < count; ++t) {
+  for (graph::TensorId t = end; t < count; ++t) {
     const int record = problem.record_of[t];
     if (record < candidate.node || record >= beyond) break;
     peak = std::max(peak, counted.live[t]);
@@ -89,7 +89,7 @@ struct CertainNeeds {
 
   bool Runs(int place) const { return is_all || runs.contains(place); }
 
-  bool IsNeeded(const CandidateCall& candidate, int32_t storage) const {
+  bool IsNeeded(const CandidateCall& candidate, graph::StorageId storage) const {
     if (is_all) return true;
     const auto found =
         std::ranges::lower_bound(candidate.needed, std::pair(storage, -1));
@@ -125,13 +125,13 @@ CertainNeeds NeedsForCertain(const TraceProblem& problem,
 // Casts are made anew, and kept as long as the call runs again. Returns what each
 // operator of the call adds.
 std::vector<int64_t> BytesOfCasts(const Trace& trace, const TraceCall& call,
-                                  int32_t stop) {
+                                  graph::Time stop) {
   std::vector<int64_t> made(stop - call.start, 0);
   std::set<int32_t> casts;
-  for (int32_t op = call.start; op < stop; ++op) {
-    for (const int32_t cast : trace.operators[op].recasts) {
+  for (graph::OperatorId op = call.start; op < stop; ++op) {
+    for (const graph::OperatorId cast : trace.operators[op].recasts) {
       if (cast >= call.start || !casts.insert(cast).second) continue;
-      for (const int32_t s : trace.operators[cast].creates) {
+      for (const graph::StorageId s : trace.operators[cast].creates) {
         made[op - call.start] += AllocatedBytesOf(trace, s);
       }
     }
@@ -145,7 +145,7 @@ std::vector<int64_t> BytesOfCasts(const Trace& trace, const TraceCall& call,
 std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
                                        const DecidedChoices& choices,
                                        const CountedBytes& counted, int c,
-                                       int32_t stop) {
+                                       graph::Time stop) {
   const Trace& trace = *problem.trace;
   const CandidateCall& candidate = problem.candidates[c];
   const TraceCall& call = CallOf(problem, c);
@@ -158,11 +158,11 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
   }
   bytes[0] += counted.live[request] + counted.kept_arguments[c];
   // It runs again before the operator that asks.
-  for (const int32_t s : trace.operators[request].creates) {
+  for (const graph::StorageId s : trace.operators[request].creates) {
     bytes[0] -= AllocatedBytesOf(trace, s);
   }
   const CertainNeeds certain = NeedsForCertain(problem, choices, c);
-  const auto place_of = [&](int32_t storage, int32_t op) {
+  const auto place_of = [&](graph::StorageId storage, graph::OperatorId op) {
     const std::optional<int> group = GroupThatKeeps(candidate, storage);
     const bool is_saved =
         group && !choices.Recomputes(problem, candidate, *group).value_or(true);
@@ -172,20 +172,20 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
   for (const auto& [s, released] : counted.released[c]) {
     bytes[0] -= released;
     is_released[s] = 1;
-    const int32_t born = trace.storages[s].born;
+    const graph::OperatorId born = trace.storages[s].born;
     const bool is_there =
         born >= call.start && born < stop && certain.IsNeeded(candidate, s);
     if (is_there) bytes[place_of(s, born)] += released;
   }
   // What else it makes is there as long as the program holds it.
-  for (int32_t op = call.start; op < stop; ++op) {
-    for (const int32_t s : trace.operators[op].creates) {
+  for (graph::OperatorId op = call.start; op < stop; ++op) {
+    for (const graph::StorageId s : trace.operators[op].creates) {
       if (is_released[s] || counted.live_end[s] > request) continue;
       const bool is_there =
           certain.Runs(op - call.start) ||
           (certain.IsNeeded(candidate, s) && place_of(s, op) == 0);
       if (!is_there) continue;
-      const int32_t end = std::clamp(trace.storages[s].scope_end, op + 1, stop);
+      const graph::Time end = std::clamp(trace.storages[s].scope_end, op + 1, stop);
       bytes[place_of(s, op)] += AllocatedBytesOf(trace, s);
       bytes[end - call.start] -= AllocatedBytesOf(trace, s);
     }
@@ -200,7 +200,7 @@ int64_t MostWhileRunningAgain(const TraceProblem& problem,
                               const CountedBytes& counted, int c) {
   const CandidateCall& candidate = problem.candidates[c];
   const TraceCall& call = CallOf(problem, c);
-  const int32_t stop = std::min(call.end, candidate.stop);
+  const graph::Time stop = std::min(call.end, candidate.stop);
   if (stop <= call.start) return 0;
   const OperatorGroups& groups = problem.groups[candidate.module_node];
   const CertainNeeds certain = NeedsForCertain(problem, choices, c);

@@ -14,8 +14,8 @@ using graph::SavedTensor;
 namespace {
 
 // Returns when nothing holds a storage any more without units.
-int32_t EndWithoutUnits(const TraceProblem& problem, int32_t storage) {
-  int32_t end = problem.held[storage];
+int32_t EndWithoutUnits(const TraceProblem& problem, graph::StorageId storage) {
+  graph::Time end = problem.held[storage];
   for (const int32_t k : problem.saved_of[storage]) {
     end = std::max(end, HeldByAutogradUntil(problem.trace->saved[k]));
   }
@@ -29,13 +29,13 @@ bool IsOfCandidate(const Witness& witness) {
 
 // The saved tensor that the fewest units keep from holding, of those that hold at
 // the peak; of equals the one that holds longest. The program where there is none.
-Witness SteadiestHolder(const TraceProblem& problem, int32_t storage,
+Witness SteadiestHolder(const TraceProblem& problem, graph::StorageId storage,
                         int32_t peak) {
   Witness best;
   auto least = std::tuple(true, std::numeric_limits<int>::max(), 0);
   for (const int32_t k : problem.saved_of[storage]) {
     const Witness witness{.kind = Witness::Kind::kSavedTensor, .index = k};
-    const int32_t end = HoldsUntil(problem, storage, witness);
+    const graph::Time end = HoldsUntil(problem, storage, witness);
     const auto rank = std::tuple(end <= peak, CountReleasing(problem, k), -end);
     if (rank >= least) continue;
     least = rank;
@@ -45,7 +45,7 @@ Witness SteadiestHolder(const TraceProblem& problem, int32_t storage,
 }
 
 // The calls that hold a storage at the peak if they are units.
-std::vector<Witness> UnitHolders(const TraceProblem& problem, int32_t storage,
+std::vector<Witness> UnitHolders(const TraceProblem& problem, graph::StorageId storage,
                                  int32_t peak) {
   std::vector<Witness> holders;
   for (const int c : problem.makers_of[storage]) {
@@ -66,7 +66,7 @@ std::vector<Witness> UnitHolders(const TraceProblem& problem, int32_t storage,
 Witnesses FirstWitnesses(const TraceProblem& problem) {
   const int32_t peak = std::max(SimulatedUse(problem, {})->peak_step, 0);
   Witnesses witnesses(problem.trace->storages.size());
-  for (int32_t s = 0; s < std::ssize(witnesses); ++s) {
+  for (graph::StorageId s = 0; s < std::ssize(witnesses); ++s) {
     std::vector<Witness> holders;
     if (EndWithoutUnits(problem, s) <= peak) {
       holders = UnitHolders(problem, s, peak);
@@ -96,7 +96,7 @@ std::vector<Witness> Blended(std::vector<Witness> current,
   return current;
 }
 
-int32_t HoldsUntil(const TraceProblem& problem, int32_t storage,
+int32_t HoldsUntil(const TraceProblem& problem, graph::StorageId storage,
                    const Witness& witness) {
   if (witness.kind != Witness::Kind::kSavedTensor) return problem.held[storage];
   const SavedTensor& saved = problem.trace->saved[witness.index];

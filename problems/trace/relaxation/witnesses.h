@@ -53,7 +53,7 @@ std::vector<Witness> Blended(std::vector<Witness> current,
                              const std::vector<Witness>& target, double weight);
 
 // Returns when a witness lets go of its storage, if it is in no unit.
-int32_t HoldsUntil(const TraceProblem& problem, int32_t storage,
+int32_t HoldsUntil(const TraceProblem& problem, graph::StorageId storage,
                    const Witness& witness);
 
 // Returns whether one of the witnesses is of a candidate that is inside of this

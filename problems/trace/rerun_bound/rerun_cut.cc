@@ -47,7 +47,7 @@ void RerunCut::AddEdge(int from, int to, const Meaning& meaning) {
   meanings_.push_back(meaning);
 }
 
-int RerunCut::NodeOfRerun(int32_t op) {
+int RerunCut::NodeOfRerun(graph::OperatorId op) {
   const auto [found, is_new] = rerun_of_.try_emplace(op, 0);
   if (is_new) {
     found->second = network_.AddNode();
@@ -60,7 +60,7 @@ int RerunCut::NodeOfRerun(int32_t op) {
 void RerunCut::AddMoment(int moment) {
   const int32_t now = moments_[moment];
   std::vector<int> node_of(problem_.runtime_ms.size(), -1);
-  const auto node = [&](int32_t op) {
+  const auto node = [&](graph::OperatorId op) {
     if (node_of[op] >= 0) return node_of[op];
     const int rerun = NodeOfRerun(op);
     if (moments_.size() == 1) return node_of[op] = rerun;
@@ -75,7 +75,7 @@ void RerunCut::AddMoment(int moment) {
     if (value->IsAskedAfter(now)) {
       users = {FlowNetwork::kSource};
     } else {
-      for (const int32_t op : value->readers) {
+      for (const graph::OperatorId op : value->readers) {
         if (op < now && node_of[op] >= 0) users.push_back(node_of[op]);
       }
     }
@@ -134,7 +134,7 @@ PricedReruns RerunCut::Solve(const std::vector<double>& prices) const {
   return result;
 }
 
-int64_t BytesWithReruns(const RerunProblem& problem, int32_t op,
+int64_t BytesWithReruns(const RerunProblem& problem, graph::OperatorId op,
                         const std::vector<char>& runs_again) {
   std::vector<char> is_late(problem.runtime_ms.size(), 0);
   int64_t bytes = problem.held_bytes[op];
@@ -143,7 +143,7 @@ int64_t BytesWithReruns(const RerunProblem& problem, int32_t op,
     if (value->writers.front() >= op || value->IsHeldAt(op)) continue;
     const bool is_needed =
         value->IsAskedAfter(op) ||
-        std::ranges::any_of(value->readers, [&](int32_t reader) {
+        std::ranges::any_of(value->readers, [&](graph::OperatorId reader) {
           return reader < op && is_late[reader] != 0;
         });
     if (!is_needed) continue;

@@ -42,11 +42,11 @@ class RerunCut {
     double ms = 0;
     int64_t bytes = 0;
     int moment = -1;
-    int32_t op = -1;
+    graph::OperatorId op = -1;
   };
 
   void AddMoment(int moment);
-  int NodeOfRerun(int32_t op);
+  int NodeOfRerun(graph::OperatorId op);
   void AddEdge(int from, int to, const Meaning& meaning);
 
   const RerunProblem& problem_;
@@ -58,7 +58,7 @@ class RerunCut {
 };
 
 // The live bytes at an operator if these operators run again, as late as can be.
-int64_t BytesWithReruns(const RerunProblem& problem, int32_t op,
+int64_t BytesWithReruns(const RerunProblem& problem, graph::OperatorId op,
                         const std::vector<char>& runs_again);
 
 }  // namespace acplan::problems

@@ -48,12 +48,12 @@ class ScheduleBuilder {
   }
 
   RerunProblem Build() && {
-    for (int32_t op = 0; op < trace_.forward_end; ++op) {
+    for (graph::OperatorId op = 0; op < trace_.forward_end; ++op) {
       problem_.runtime_ms.push_back(trace_.operators[op].runtime_ms);
     }
     FindHeld();
     FindUsers();
-    for (int32_t s = 0; s < std::ssize(values_); ++s) {
+    for (graph::StorageId s = 0; s < std::ssize(values_); ++s) {
       Value& value = values_[s];
       const bool is_used = value.last_request > 0 || !value.readers.empty();
       if (is_used && MayBeAbsent(s))
@@ -70,7 +70,7 @@ class ScheduleBuilder {
     return storage.born >= 0 && storage.born < trace_.forward_end;
   }
 
-  bool MayBeAbsent(int32_t s) const {
+  bool MayBeAbsent(graph::StorageId s) const {
     const std::vector<Interval>& held = values_[s].held;
     return IsOfForward(trace_.storages[s]) &&
            (held.size() > 1 || held.front().second < count_);
@@ -78,13 +78,13 @@ class ScheduleBuilder {
 
   void FindHeld() {
     const std::vector<int32_t> held = graph::HeldByOthers(trace_);
-    for (int32_t s = 0; s < std::ssize(values_); ++s) {
+    for (graph::StorageId s = 0; s < std::ssize(values_); ++s) {
       const TraceStorage& storage = trace_.storages[s];
       values_[s].storage = s;
       values_[s].bytes = graph::AllocatedBytes(storage.bytes);
-      const int32_t begin = std::max(storage.born, 0);
+      const graph::Time begin = std::max(storage.born, 0);
       // It is there while the operator runs that creates it.
-      const int32_t end = std::max(held[s], storage.born + 1);
+      const graph::Time end = std::max(held[s], storage.born + 1);
       values_[s].held.emplace_back(begin, std::min(end, count_));
     }
     for (const SavedTensor& saved : trace_.saved) {
@@ -119,19 +119,19 @@ class ScheduleBuilder {
       int32_t& first = first_use[saved.storage];
       first = std::min(first, saved.packed);
     }
-    for (int32_t op = 0; op < trace_.forward_end; ++op) {
+    for (graph::OperatorId op = 0; op < trace_.forward_end; ++op) {
       const TraceOperator& now = trace_.operators[op];
       if (now.view) continue;
-      for (const int32_t s : now.reads) {
+      for (const graph::StorageId s : now.reads) {
         if (!Needs(op, s)) continue;
         values_[s].readers.push_back(op);
         first_use[s] = std::min(first_use[s], op);
       }
     }
-    for (int32_t op = 0; op < trace_.forward_end; ++op) {
+    for (graph::OperatorId op = 0; op < trace_.forward_end; ++op) {
       const TraceOperator& now = trace_.operators[op];
-      for (const int32_t s : now.creates) values_[s].writers.push_back(op);
-      for (const int32_t s : now.mutates) {
+      for (const graph::StorageId s : now.creates) values_[s].writers.push_back(op);
+      for (const graph::StorageId s : now.mutates) {
         const bool is_before_use = IsOfForward(trace_.storages[s]) &&
                                    op < first_use[s] &&
                                    !Contains(now.creates, s);
@@ -141,12 +141,12 @@ class ScheduleBuilder {
   }
 
   // Whether an operator that runs again needs a storage to be live or made again.
-  bool Needs(int32_t op, int32_t s) const {
+  bool Needs(graph::OperatorId op, graph::StorageId s) const {
     const TraceOperator& now = trace_.operators[op];
     const TraceStorage& storage = trace_.storages[s];
     const bool is_writer = Contains(now.mutates, s) || storage.born >= op;
     if (!IsOfForward(storage) || is_writer) return false;
-    for (int32_t c = now.call; c >= 0; c = trace_.calls[c].parent) {
+    for (graph::CallId c = now.call; c >= 0; c = trace_.calls[c].parent) {
       const graph::TraceCall& call = trace_.calls[c];
       if (call.start <= storage.born) break;
       if (!Contains(call.inputs, s)) return false;
@@ -162,13 +162,13 @@ class ScheduleBuilder {
 
 }  // namespace
 
-bool RerunProblem::Value::IsHeldAt(int32_t op) const {
+bool RerunProblem::Value::IsHeldAt(graph::OperatorId op) const {
   return std::ranges::any_of(held, [op](const Interval& interval) {
     return interval.first <= op && op < interval.second;
   });
 }
 
-int64_t RerunProblem::BytesWithoutReruns(int32_t op) const {
+int64_t RerunProblem::BytesWithoutReruns(graph::OperatorId op) const {
   int64_t bytes = held_bytes[op];
   for (const Value& value : values) {
     const bool is_kept = value.writers.front() < op && value.IsAskedAfter(op) &&

@@ -49,17 +49,17 @@ namespace acplan::problems {
 
 struct RerunProblem {
   struct Value {
-    int32_t storage = 0;
+    graph::StorageId storage = 0;
     int64_t bytes = 0;
-    std::vector<int32_t> writers = {};  // ascending; the first creates it
-    std::vector<int32_t> readers = {};  // ascending, after all writers
+    std::vector<graph::OperatorId> writers = {};  // ascending; the first creates it
+    std::vector<graph::OperatorId> readers = {};  // ascending, after all writers
     // The operators [begin, end) during which it is held, ascending.
     std::vector<std::pair<int32_t, int32_t>> held = {};
     // It is asked for after every operator before this one; 0: never.
-    int32_t last_request = 0;
+    graph::Time last_request = 0;
 
-    bool IsHeldAt(int32_t op) const;
-    bool IsAskedAfter(int32_t op) const { return op < last_request; }
+    bool IsHeldAt(graph::OperatorId op) const;
+    bool IsAskedAfter(graph::OperatorId op) const { return op < last_request; }
   };
 
   std::vector<double> runtime_ms = {};   // an operator of the forward pass
@@ -67,7 +67,7 @@ struct RerunProblem {
   std::vector<int64_t> held_bytes = {};  // an operator of the step
 
   // The live bytes at an operator if nothing runs again.
-  int64_t BytesWithoutReruns(int32_t op) const;
+  int64_t BytesWithoutReruns(graph::OperatorId op) const;
 };
 
 // `bytes_of_rank`: what a rank has more, an operator (plan/trace_memory.h).
