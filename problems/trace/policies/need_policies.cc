@@ -305,7 +305,7 @@ struct GoodPolicies {
   // `of`: the moves that a label refers to.
   void Add(Label label, const std::vector<Move>& of) {
     std::vector<Move> path;
-    for (graph::ModuleId m = label.move; m >= 0; m = of[m].previous) {
+    for (int32_t m = label.move; m >= 0; m = of[m].previous) {
       path.push_back(of[m]);
     }
     label.move = -1;

@@ -64,7 +64,7 @@ std::vector<GroupUse> NeedPolicies::UsesOf(size_t point) const {
     return coarse_->UsesOf(of_coarse_[point]);
   }
   std::vector<GroupUse> uses(groups_, GroupUse::kNone);
-  for (graph::ModuleId m = list_.last_move[point]; m >= 0;
+  for (int32_t m = list_.last_move[point]; m >= 0;
        m = list_.moves[m].previous) {
     uses[list_.moves[m].group] = list_.moves[m].use;
   }
