@@ -100,7 +100,7 @@ PlannedModule PlannedOnTrace(const graph::Module& module,
 
 // A unit without a policy.
 PlannedModule WholeUnit(const TraceProblem& built, const std::string& fqn,
-                        int32_t module) {
+                        graph::ModuleId module) {
   PlannedModule unit;
   unit.fqn = fqn;
   unit.discard_ratio = 1;

@@ -28,14 +28,15 @@ struct ClassOfUnits {
 
 // The bytes of storages born in a call that autograd saves.
 int64_t SavedBytes(const Trace& trace, graph::CallId call) {
-  std::set<int32_t> seen;
+  std::set<graph::StorageId> storages;
   int64_t bytes = 0;
   const graph::TraceCall& now = trace.calls[call];
   for (const graph::SavedTensor& saved : trace.saved) {
     const graph::OperatorId born = trace.storages[saved.storage].born;
     const bool is_of_call = saved.packed > now.start &&
-                            saved.packed <= now.end && born >= now.start;
-    if (is_of_call && seen.insert(saved.storage).second) {
+                            saved.packed <= now.end &&
+                            StartOf(born) >= now.start;
+    if (is_of_call && storages.insert(saved.storage).second) {
       bytes += trace.storages[saved.storage].bytes;
     }
   }
@@ -125,13 +126,13 @@ std::vector<CheckpointedModule> WithCover(const TraceProblem& problem,
       const CandidateCall& candidate = problem.candidates[c];
       const graph::ModuleId module = trace.calls[candidate.call].module;
       if (!taken.IsFree(module)) continue;
-      std::vector<char> saved;
+      std::vector<graph::Flag> is_saved;
       for (const graph::OperatorGroup& group :
            problem.groups[candidate.module_node].groups) {
-        saved.push_back(group.rule != graph::GroupRule::kRecompute ? 1 : 0);
+        is_saved.push_back(group.rule != graph::GroupRule::kRecompute);
       }
-      if (saved.empty()) continue;
-      units.push_back(UnitThatSaves(problem, candidate.module_node, saved));
+      if (is_saved.empty()) continue;
+      units.push_back(UnitThatSaves(problem, candidate.module_node, is_saved));
       if (SimulatedUse(problem, units)) {
         taken.Take(module);
       } else {

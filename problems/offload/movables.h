@@ -4,6 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include "graph/base/flag.h"
+#include "graph/base/indexed_vector.h"
 #include "graph/trace/simulation.h"
 #include "problems/trace/problem/trace_problem.h"
 
@@ -22,8 +24,10 @@ struct LinkLimits {
 struct Movable {
   int32_t unit = 0;   // a place in the list of units
   int32_t place = 0;  // of the operator in each of the unit's calls
-  std::vector<int32_t> moved = {};  // in OffloadUse::storages
+  std::vector<graph::MovedId> storages = {};
 };
+enum class MovableId : int32_t {};  // in a MovableList
+using MovableList = graph::IndexedVector<MovableId, Movable>;
 
 // The units with everything offloaded that may be: what a call makes and keeps,
 // and what nothing writes to in place from then on.
@@ -33,21 +37,20 @@ std::vector<graph::CheckpointedModule> WithAllOffloaded(
 
 // The operators of units that offload something, by unit and place. `use` is the
 // simulation of these units.
-std::vector<Movable> MovablesOf(
-    const TraceProblem& problem,
-    const std::vector<graph::CheckpointedModule>& units,
-    const graph::Simulation& use);
+MovableList MovablesOf(const TraceProblem& problem,
+                       const std::vector<graph::CheckpointedModule>& units,
+                       const graph::Simulation& use);
 
 // A choice among movables.
 struct OffloadChoice {
-  std::vector<char> is_chosen = {};  // a movable
+  graph::IndexedVector<MovableId, graph::Flag> is_chosen = {};
   double stall_ms = 0;
 };
 
 // What is asked of a choice. Refers to all of it.
 struct OffloadQuestion {
   const TraceProblem& problem;
-  const std::vector<Movable>& movables;
+  const MovableList& movables;
   const graph::Simulation& saved;  // of a rank, nothing offloaded
   const graph::Simulation& moved;  // of a rank, all of them offloaded
   int64_t budget_bytes;
