@@ -22,7 +22,6 @@ namespace {
 
 using graph::CallId;
 using graph::kNever;
-using graph::kNone;
 using graph::OperatorDecision;
 using graph::OperatorId;
 using graph::StorageId;
@@ -59,7 +58,7 @@ class CallNeeds {
   }
 
   bool IsInCall(graph::CallId call) const {
-    for (; call != kNone; call = trace_.calls[call].parent) {
+    for (; call != graph::kNone; call = trace_.calls[call].parent) {
       if (&trace_.calls[call] == &call_) return true;
     }
     return false;
@@ -67,7 +66,8 @@ class CallNeeds {
 
   // Whether the policy keeps a tensor, whatever becomes of its storage.
   bool IsKept(graph::TensorId tensor) const {
-    const OperatorId op = tensor == kNone ? kNone : trace_.tensors[tensor].op;
+    const OperatorId op =
+        tensor == graph::kNone ? graph::kNone : trace_.tensors[tensor].op;
     if (StartOf(op) < call_.start || StartOf(op) >= call_.end) return false;
     if (!graph::Keeps(DecisionOf(op))) return false;
     const auto results = unit_.kept_results.find(call_.PlaceOf(op));

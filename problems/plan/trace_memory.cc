@@ -20,7 +20,6 @@ namespace acplan::problems {
 using graph::CallId;
 using graph::IndexedVector;
 using graph::kNever;
-using graph::kNone;
 using graph::OperatorId;
 using graph::Simulation;
 using graph::StepId;
@@ -116,7 +115,7 @@ class Sharding {
   void FindUnits() {
     std::map<std::string, UnitId> units;
     for (const std::string& fqn : options_.fsdp_units) {
-      if (FindModule(trace_, fqn) == kNone) {
+      if (FindModule(trace_, fqn) == graph::kNone) {
         throw InputError(
             fmt::format("--fsdp-units: expected modules of the trace, found {}",
                         graph::Quoted(fqn)));
@@ -224,7 +223,7 @@ IndexedVector<StepId, Time> TimesOf(const Simulation& simulation) {
   Time time = 0;
   for (const StepId k : std::views::reverse(times.ids())) {
     const Simulation::Step& step = simulation.steps[k];
-    if (step.redone == kNone) time = StartOf(step.op);
+    if (step.redone == graph::kNone) time = StartOf(step.op);
     times[k] = time;
   }
   return times;
@@ -234,7 +233,7 @@ Simulation OnRank(Simulation simulation,
                   const IndexedVector<OperatorId, int64_t>& bytes_of_rank) {
   const IndexedVector<StepId, Time> times = TimesOf(simulation);
   simulation.peak_bytes = 0;
-  simulation.peak_step = kNone;
+  simulation.peak_step = graph::kNone;
   for (const StepId k : times.ids()) {
     int64_t& live = simulation.live_bytes[k];
     live += bytes_of_rank[graph::OperatorAt(times[k])];
@@ -248,18 +247,19 @@ Simulation OnRank(Simulation simulation,
 
 std::string ModuleAt(const Trace& trace, const Simulation& simulation,
                      StepId step) {
-  if (step == kNone) return "";
+  if (step == graph::kNone) return "";
   const auto fqn = [&](CallId call) {
     return trace
-        .modules[call == kNone ? graph::ModuleId{0} : trace.calls[call].module]
+        .modules[call == graph::kNone ? graph::ModuleId{0}
+                                      : trace.calls[call].module]
         .fqn;
   };
   const Simulation::Step& current = simulation.steps[step];
-  if (current.redone != kNone) return fqn(current.redone);
+  if (current.redone != graph::kNone) return fqn(current.redone);
   const Time time = StartOf(current.op);
   if (time < trace.forward_end) return fqn(trace.operators[current.op].call);
   if (time >= trace.backward_end) return "optimizer step";
-  CallId innermost = kNone;
+  CallId innermost = graph::kNone;
   for (const CallId c : trace.calls.ids()) {
     const TraceCall& call = trace.calls[c];
     if (trace.modules[call.module].IsSegment()) continue;

@@ -88,7 +88,7 @@ int64_t StallOfTicks(const Example& example) {
       } else if (step == example.simulation.steps.size()) {
         return stall;
       } else {
-        const int32_t op = example.simulation.steps[step].op;
+        const OperatorId op = example.simulation.steps[step].op;
         left_of_step =
             static_cast<int64_t>(example.trace.operators[op].runtime_ms);
         ++step;

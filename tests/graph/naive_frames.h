@@ -13,18 +13,18 @@ namespace acplan::graph {
 
 // What naive_simulation.h follows: calls of units with gradients.
 struct NaiveFrame {
-  int32_t call = 0;
+  CallId call = {};
   const CheckpointedModule* unit = nullptr;
   int parent = -1;  // the innermost frame around it
   // Without what is saved in frames inside.
   std::vector<SavedTensor> saved = {};
-  int32_t asked = kNever;  // when backward first asks for something saved in it
-  int32_t stop = 0;
-  int32_t released = 0;
+  Time asked = kNever;  // when backward first asks for something saved in it
+  Time stop = 0;
+  Time released = 0;
   // Storages that are offloaded, by the operator that does.
-  std::vector<std::pair<int32_t, int32_t>> moved = {};
+  std::vector<std::pair<OperatorId, StorageId>> moved = {};
   bool is_released = false, is_fetched = false;
-  std::map<int32_t, int32_t> fetched = {};  // by storage: what came back
+  std::map<StorageId, int32_t> fetched = {};  // the piece that came back
 };
 
 // In the order of calls. Of a frame inside of another one the tensors given by
@@ -36,21 +36,21 @@ std::vector<NaiveFrame> FramesOf(
 bool IsSavedAround(const Trace& trace, const NaiveFrame& frame);
 
 OperatorDecision DecisionOf(const Trace& trace, const NaiveFrame& frame,
-                            int32_t op);
+                            OperatorId op);
 
 // Whether what an operator returns is kept, wherever.
-bool IsSaved(const Trace& trace, const NaiveFrame& frame, int32_t op);
+bool IsSaved(const Trace& trace, const NaiveFrame& frame, OperatorId op);
 
 // Of a saved operator: the storages and the tensors that are kept.
-std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,
-                               int32_t op);
-bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor);
+std::set<StorageId> KeptStorages(const Trace& trace, const NaiveFrame& frame,
+                                 OperatorId op);
+bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, TensorId tensor);
 
 // The casts that autocast kept from before the call and makes again in it, with
 // the operators that need them.
 struct NaiveRecast {
-  int32_t op = 0;
-  int32_t user = 0;
+  OperatorId op = {};
+  OperatorId user = {};
 };
 std::vector<NaiveRecast> NaiveRecastsOf(const Trace& trace,
                                         const NaiveFrame& frame);

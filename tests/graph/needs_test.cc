@@ -8,6 +8,7 @@
 #include "graph/base/input_error.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -31,9 +32,9 @@ class Chain : public ::testing::Test {
     trace_.storages = {{.bytes = 1}};
     trace_.forward_end = 8;
     trace_.backward_end = 10;
-    for (int32_t call = 0; call < 2; ++call) {
+    for (CallId call = 0; call < 2; ++call) {
       const int32_t first = 4 * call;
-      trace_.calls.push_back({.module = 0,
+      trace_.calls.push_back({.module = 0_module,
                               .start = first,
                               .end = first + 4,
                               .inputs = {},
@@ -53,14 +54,14 @@ class Chain : public ::testing::Test {
   }
 
   // Returns the first of the storages that it creates.
-  int32_t AddOperator(std::vector<int32_t> reads, int results) {
+  int32_t AddOperator(std::vector<StorageId> reads, int results) {
     const auto op = static_cast<int32_t>(trace_.operators.size());
     const auto first = static_cast<int32_t>(trace_.storages.size());
     TraceOperator made;
     made.call = op / 4;
     made.reads = std::move(reads);
     trace_.operators.push_back(made);
-    for (int32_t s = first; s < first + results; ++s) {
+    for (StorageId s = first; s < first + results; ++s) {
       trace_.storages.push_back({.bytes = 512, .born = op});
       trace_.operators.back().creates.push_back(s);
       trace_.operators.back().outputs.push_back(s);
@@ -96,14 +97,14 @@ TEST_F(Chain, KeepsTheResultsThatAreNeeded) {
 }
 
 TEST_F(Chain, RunsAgainWhatReturnsNoTensor) {
-  trace_.operators[1].creates = trace_.operators[1].outputs = {};
-  trace_.operators[1].results = {};
-  trace_.operators[2].reads = {0};
+  trace_.operators[1_op].creates = trace_.operators[1_op].outputs = {};
+  trace_.operators[1_op].results = {};
+  trace_.operators[2_op].reads = {0_s};
   EXPECT_THAT(Policy({0, 0, 1, 0}).decisions,
               ElementsAre(kRecompute, kRecompute, kSave, kSkip));
   // The second call's recomputation does not get there, the first one's does.
-  trace_.saved[0].packed = 1;
-  trace_.saved[0].storage = 1;
+  trace_.saved[0_saved].packed = 1;
+  trace_.saved[0_saved].storage = 1_s;
   EXPECT_THAT(Policy({0, 0, 1, 0}).decisions,
               ElementsAre(kRecompute, kSkip, kSkip, kSkip));
 }
@@ -116,7 +117,7 @@ TEST_F(Chain, RunsAgainWhatMakesASparseTensor) {
     trace_.operators[op].outputs = trace_.operators[op].results = {};
   }
   for (TraceTensor& tensor : trace_.tensors) {
-    if (tensor.op == 1 || tensor.op == 5) tensor.op = -1;
+    if (tensor.op == 1_op || tensor.op == 5_op) tensor.op = kNone;
   }
   EXPECT_THAT(Policy({0, 0, 0, 0}).decisions,
               ElementsAre(kRecompute, kRecompute, kRecompute, kSkip));
@@ -130,10 +131,10 @@ TEST_F(Chain, RunsAgainWhatMakesASparseTensor) {
 
 TEST_F(Chain, NeedsWhatIsWrittenToInPlace) {
   // Operator 3 adds to the sum, of which backward needs what comes out.
-  trace_.operators[3].creates = trace_.operators[3].results = {};
-  trace_.operators[3].outputs = trace_.operators[3].mutates =
-      trace_.operators[3].reads;
-  trace_.saved[0].packed = 4;
+  trace_.operators[3_op].creates = trace_.operators[3_op].results = {};
+  trace_.operators[3_op].outputs = trace_.operators[3_op].mutates =
+      trace_.operators[3_op].reads;
+  trace_.saved[0_saved].packed = 4;
   EXPECT_THAT(Policy({0, 0, 0, 0}).decisions,
               ElementsAre(kRecompute, kRecompute, kRecompute, kRecompute));
   EXPECT_THAT(Policy({0, 0, 1, 1}).decisions,

@@ -16,6 +16,7 @@
 #include "tests/graph/random_units.h"
 #include "tests/support/random_trace.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -76,7 +77,7 @@ TEST(PeakAccount, NoPlanIsBelowTheFloor) {
       met += simulation->peak_bytes == floor.bytes;
       if (simulation->peak_step < 0) continue;
       const PeakAccount account = AccountForPeak(trace, modules);
-      if (account.step.redone < 0) {
+      if (account.step.redone < 0_call) {
         EXPECT_LE(account.FixedBytes(), floor.bytes);
       }
     }
@@ -86,8 +87,8 @@ TEST(PeakAccount, NoPlanIsBelowTheFloor) {
 
 // What is fixed at an operator is what the account there says: of the trace
 // whose only operator has the peak, all is needed.
-TraceStorage Stored(int64_t bytes, StorageCategory category, int32_t born = -1,
-                    int32_t freed = kNever) {
+TraceStorage Stored(int64_t bytes, StorageCategory category,
+                    OperatorId born = -1, Time freed = kNever) {
   TraceStorage storage;
   storage.bytes = bytes;
   storage.category = category;
@@ -97,7 +98,7 @@ TraceStorage Stored(int64_t bytes, StorageCategory category, int32_t born = -1,
   return storage;
 }
 
-TraceCall Called(int32_t module, int32_t parent, int32_t start, int32_t end) {
+TraceCall Called(ModuleId module, int32_t parent, Time start, Time end) {
   TraceCall call;
   call.module = module;
   call.parent = parent;
@@ -115,16 +116,16 @@ TraceModule Named(const std::string& fqn) {
 TEST(PeakAccount, WhatTheOperatorNeedsIsFixed) {
   Trace trace;
   trace.modules = {Named("root")};
-  trace.modules[0].parameters = {0};
+  trace.modules[0_module].parameters = {0_s};
   trace.operator_names = {"mm"};
   TraceOperator product;
-  product.call = 0;
-  product.reads = {0, 1};
-  product.creates = {2, 3};
-  product.outputs = {2};
+  product.call = 0_call;
+  product.reads = {0_s, 1_s};
+  product.creates = {2_s, 3_s};
+  product.outputs = {2_s};
   trace.operators = {product};
   trace.calls = {Called(0, -1, 0, 1)};
-  trace.calls[0].inputs = {1};
+  trace.calls[0_call].inputs = {1_s};
   trace.forward_end = trace.backward_end = 1;
   trace.storages = {Stored(512, StorageCategory::kParameter),
                     Stored(1024, StorageCategory::kInput),
@@ -149,22 +150,22 @@ TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
   trace.modules = {Named("root")};
   trace.operator_names = {"a", "b"};
   TraceOperator make, use, back;
-  make.call = use.call = 0;
-  make.creates = make.outputs = {0};
-  use.creates = use.outputs = {1};
-  use.reads = {0};
-  back.reads = {1};
+  make.call = use.call = 0_call;
+  make.creates = make.outputs = {0_s};
+  use.creates = use.outputs = {1_s};
+  use.reads = {0_s};
+  back.reads = {1_s};
   trace.operators = {make, use, back};
   trace.calls = {Called(0, -1, 0, 2)};
   trace.forward_end = 2;
   trace.backward_end = 3;
   trace.storages = {Stored(1024, StorageCategory::kActivation, 0, 3),
                     Stored(512, StorageCategory::kActivation, 1, 3)};
-  trace.storages[0].scope_end = 2;
+  trace.storages[0_s].scope_end = 2;
   SavedTensor first, second;
   first.packed = second.packed = 2;
-  first.call = second.call = 0;
-  second.storage = 1;
+  first.call = second.call = 0_call;
+  second.storage = 1_s;
   first.released = second.released = 3;
   first.unpacked = second.unpacked = 2;
   first.local_end = second.local_end = 3;
@@ -176,11 +177,11 @@ TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
   // both.
   EXPECT_EQ(account.place, 1);
   EXPECT_EQ(account.FixedBytes(), 1536);
-  EXPECT_EQ(FindPeakFloor(trace).op, 1);
+  EXPECT_EQ(FindPeakFloor(trace).op, 1_op);
   // Where it does not, what backward reads is there, and the other is not.
-  trace.storages[0].scope_end = trace.storages[1].scope_end = 2;
-  trace.operators[1].reads = {};
-  trace.storages[0].scope_end = 1;
+  trace.storages[0_s].scope_end = trace.storages[1_s].scope_end = 2;
+  trace.operators[1_op].reads = {};
+  trace.storages[0_s].scope_end = 1;
   EXPECT_EQ(AccountForPeak(trace, {}).FixedBytes(), 512);
   EXPECT_EQ(FindPeakFloor(trace).bytes, 1024);
 }
@@ -190,12 +191,12 @@ TEST(ModuleOfOperatorTest, TakesTheBackwardPassThatBeganLast) {
   Trace trace;
   trace.modules = {Named("r"), Named("r.a"), Named("r.b")};
   trace.operators.resize(6);
-  trace.operators[0].call = 1;
-  trace.operators[1].call = 2;
+  trace.operators[0_op].call = 1_call;
+  trace.operators[1_op].call = 2_call;
   trace.operator_names = {"o"};
   trace.forward_end = 2;
   trace.backward_end = 5;
-  const auto add = [&](TraceCall call, int32_t start, int32_t end) {
+  const auto add = [&](TraceCall call, Time start, Time end) {
     call.backward_start = start;
     call.backward_end = end;
     trace.calls.push_back(std::move(call));
@@ -205,7 +206,7 @@ TEST(ModuleOfOperatorTest, TakesTheBackwardPassThatBeganLast) {
   add(Called(2, 0, 1, 2), 2, 4);
   const ModuleOfOperator module_of(trace);
   std::vector<int32_t> found;
-  for (int32_t op = 0; op < 6; ++op) found.push_back(module_of(op));
+  for (OperatorId op = 0; op < 6; ++op) found.push_back(module_of(op));
   EXPECT_THAT(found, ::testing::ElementsAre(1, 2, 2, 1, 0, -1));
 }
 

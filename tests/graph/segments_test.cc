@@ -16,6 +16,7 @@
 #include "graph/trace/trace.h"
 #include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -36,21 +37,21 @@ class FourChildren : public ::testing::Test {
                       {"M.a.in", "L", {}, {}}, {"M.b", "L", {8}, {}},
                       {"M.c", "L", {7}, {}},   {"M.d", "L", {}, {}}};
     trace_.storages = {{.bytes = 512, .category = StorageCategory::kInput},
-                       {.bytes = 512, .born = 0},
-                       {.bytes = 512, .born = 1},
-                       {.bytes = 512, .born = 2},
-                       {.bytes = 512, .born = 3},
+                       {.bytes = 512, .born = 0_op},
+                       {.bytes = 512, .born = 1_op},
+                       {.bytes = 512, .born = 2_op},
+                       {.bytes = 512, .born = 3_op},
                        {.bytes = 512, .category = StorageCategory::kInput},
-                       {.bytes = 512, .born = 4},
+                       {.bytes = 512, .born = 4_op},
                        {.bytes = 1024, .category = StorageCategory::kParameter},
                        {.bytes = 512, .category = StorageCategory::kParameter}};
-    trace_.tensors = {{.storage = 0}, {.storage = 1}, {.storage = 2}};
+    trace_.tensors = {{.storage = 0_s}, {.storage = 1_s}, {.storage = 2_s}};
     AddCall(0, -1, 0, 5, {0, 5}, {6});
     AddCall(1, 0, 0, 1, {0}, {1});
-    trace_.calls.back().arguments = {0};
+    trace_.calls.back().arguments = {0_t};
     AddCall(2, 1, 0, 1, {0}, {1});
     AddCall(3, 0, 1, 2, {1, 5}, {2});
-    trace_.calls.back().arguments = {1};
+    trace_.calls.back().arguments = {1_t};
     AddCall(4, 0, 2, 3, {2, 5}, {3});
     AddCall(5, 0, 4, 5, {4}, {6});
     const std::vector<int32_t> call_of = {2, 3, 4, 0, 5};
@@ -65,20 +66,20 @@ class FourChildren : public ::testing::Test {
     trace_.operators.resize(7);
     trace_.forward_end = 5;
     trace_.backward_end = 7;
-    trace_.calls[3].backward_start = 5;
-    trace_.calls[3].backward_end = 6;
-    trace_.calls[1].backward_start = 6;
-    trace_.calls[1].backward_end = 7;
-    trace_.saved = {{.storage = 1,
+    trace_.calls[3_call].backward_start = 5;
+    trace_.calls[3_call].backward_end = 6;
+    trace_.calls[1_call].backward_start = 6;
+    trace_.calls[1_call].backward_end = 7;
+    trace_.saved = {{.storage = 1_s,
                      .packed = 2,
-                     .call = 3,
+                     .call = 3_call,
                      .unpacked = 5,
                      .local_end = 6,
                      .released = 6}};
   }
 
-  void AddCall(int32_t module, int32_t parent, int32_t start, int32_t end,
-               std::vector<int32_t> inputs, std::vector<int32_t> outputs) {
+  void AddCall(ModuleId module, int32_t parent, Time start, Time end,
+               std::vector<StorageId> inputs, std::vector<StorageId> outputs) {
     trace_.calls.push_back({.module = module,
                             .parent = parent,
                             .start = start,
@@ -104,7 +105,7 @@ TEST_F(FourChildren, AreARunUpToTheOperatorOfTheParent) {
 }
 
 TEST_F(FourChildren, AreNoRunWhereTheParentSavesInBetween) {
-  trace_.saved.push_back({.storage = 2, .packed = 2, .call = 0});
+  trace_.saved.push_back({.storage = 2_s, .packed = 2, .call = 0_call});
   EXPECT_THAT(LongestRuns(trace_), ElementsAre(ElementsAre(1, 3)));
 }
 
@@ -114,27 +115,27 @@ TEST_F(FourChildren, AreNoRunWhereOneIsCalledMoreOften) {
 }
 
 TEST_F(FourChildren, AreNoRunWhereOneHasNoGradients) {
-  trace_.calls[3].no_grad = true;
+  trace_.calls[3_call].no_grad = true;
   EXPECT_TRUE(LongestRuns(trace_).empty());
 }
 
 TEST_F(FourChildren, AreCalledInTheCallOfTheirSegment) {
   const Trace with = WithSegments(trace_, {{.first = 1, .last = 4}});
   ASSERT_EQ(with.modules.size(), 7U);
-  EXPECT_EQ(with.modules[1].fqn, "M.a-c");
-  EXPECT_EQ(with.modules[1].run_end, 6);
-  EXPECT_EQ(with.modules[6].fqn, "M.d");
+  EXPECT_EQ(with.modules[1_module].fqn, "M.a-c");
+  EXPECT_EQ(with.modules[1_module].run_end, 6);
+  EXPECT_EQ(with.modules[6_module].fqn, "M.d");
   ASSERT_EQ(with.calls.size(), 7U);
-  EXPECT_EQ(with.calls[1], (TraceCall{.module = 1,
-                                      .parent = 0,
-                                      .start = 0,
-                                      .end = 3,
-                                      .inputs = {0, 5},
-                                      .outputs = {3},
-                                      .arguments = {0},
-                                      .no_grad = false,
-                                      .backward_start = 5,
-                                      .backward_end = 7}));
+  EXPECT_EQ(with.calls[1_call], (TraceCall{.module = 1_module,
+                                           .parent = 0_call,
+                                           .start = 0,
+                                           .end = 3,
+                                           .inputs = {0_s, 5_s},
+                                           .outputs = {3_s},
+                                           .arguments = {0_t},
+                                           .no_grad = false,
+                                           .backward_start = 5,
+                                           .backward_end = 7}));
   std::vector<int32_t> parents, of_operators;
   for (const TraceCall& call : with.calls) parents.push_back(call.parent);
   for (int32_t k = 0; k < 5; ++k) {
@@ -142,7 +143,7 @@ TEST_F(FourChildren, AreCalledInTheCallOfTheirSegment) {
   }
   EXPECT_THAT(parents, ElementsAre(-1, 0, 1, 2, 1, 1, 0));
   EXPECT_THAT(of_operators, ElementsAre(3, 4, 5, 0, 6));
-  EXPECT_EQ(with.saved.front().call, 4);
+  EXPECT_EQ(with.saved.front().call, 4_call);
 }
 
 // Parameters that children share count once.
@@ -186,22 +187,22 @@ TEST_F(FourChildren, AreFoundByTheNameOfTheirSegment) {
   EXPECT_EQ(RunNamed(trace_, "M.c-a"), std::nullopt);
   EXPECT_EQ(RunNamed(trace_, "M.a"), std::nullopt);
   EXPECT_EQ(RunNamed(trace_, "M.a-e"), std::nullopt);
-  trace_.modules[5].fqn = "M.a-c";
+  trace_.modules[5_module].fqn = "M.a-c";
   EXPECT_EQ(RunNamed(trace_, "M.a-c"), std::nullopt);
 }
 
 TEST_F(FourChildren, MayHaveNamesThatReadInTwoWays) {
-  trace_.modules[1].fqn = "M.a";
-  trace_.modules[3].fqn = "M.a-b";
-  trace_.modules[4].fqn = "M.b-c";
-  trace_.modules[5].fqn = "M.c";
+  trace_.modules[1_module].fqn = "M.a";
+  trace_.modules[3_module].fqn = "M.a-b";
+  trace_.modules[4_module].fqn = "M.b-c";
+  trace_.modules[5_module].fqn = "M.c";
   EXPECT_THROW(RunNamed(trace_, "M.a-b-c"), InputError);
 }
 
 // Some of the runs of a step, any two apart or one inside the other.
 std::vector<ModuleRun> RunsByChance(const Trace& trace, std::mt19937& random) {
   std::vector<ModuleRun> runs;
-  for (const std::vector<int32_t>& children : LongestRuns(trace)) {
+  for (const std::vector<ModuleId>& children : LongestRuns(trace)) {
     size_t first = 0;
     while (first + 1 < children.size()) {
       const size_t last = first + 1 + random() % (children.size() - first - 1);
@@ -255,7 +256,7 @@ TEST(SegmentsTest, LeaveUnitsAsTheyWere) {
         test_support::RandomStep(random, OptionsByChance(random));
     const Trace with = WithSegments(trace, RunsByChance(trace, random));
     std::vector<CheckpointedModule> plain, units;
-    for (int32_t m = 1; m < std::ssize(trace.modules); ++m) {
+    for (ModuleId m = 1; m < std::ssize(trace.modules); ++m) {
       const bool is_called =
           std::ranges::find(trace.calls, m, &TraceCall::module) !=
           trace.calls.end();

@@ -18,6 +18,7 @@
 #include "tests/graph/naive_simulation.h"
 #include "tests/support/random_trace.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -98,7 +99,7 @@ std::vector<CheckpointedModule> RandomUnits(const Trace& trace,
   for (size_t m = 1; m < trace.modules.size(); ++m) {
     if (random() % 2 == 0) continue;
     std::set<int32_t> lengths;
-    int32_t start = 0;
+    Time start = 0;
     for (size_t c = 0; c < trace.calls.size(); ++c) {
       const TraceCall& call = trace.calls[c];
       if (call.module == static_cast<int32_t>(m)) {
@@ -112,7 +113,7 @@ std::vector<CheckpointedModule> RandomUnits(const Trace& trace,
       for (int32_t k = 0; k < *lengths.begin(); ++k) {
         const TraceOperator& op = trace.operators[start + k];
         const bool is_mutated = std::ranges::any_of(
-            op.outputs, [&](int32_t s) { return mutated.contains(s); });
+            op.outputs, [&](StorageId s) { return mutated.contains(s); });
         unit.decisions.push_back(
             SaveOrRecompute(!is_mutated && random() % 2 == 0));
         if (random() % 8 == 0) unit.decisions[k] = OperatorDecision::kSkip;
@@ -140,19 +141,22 @@ Trace TwoOperators() {
   trace.backward_end = 4;
   trace.modules = {
       {.fqn = "M", .class_name = "M", .parameters = {}, .buffers = {}}};
-  trace.calls = {
-      {.module = 0, .start = 0, .end = 2, .inputs = {}, .outputs = {0}}};
+  trace.calls = {{.module = 0_module,
+                  .start = 0,
+                  .end = 2,
+                  .inputs = {},
+                  .outputs = {0_s}}};
   trace.operator_names = {"op"};
   trace.operators.resize(4);
-  trace.operators[0].creates = {0, 1, 2};
-  trace.operators[0].outputs = {0, 1};
-  trace.operators[0].call = trace.operators[1].call = 0;
-  trace.storages = {{.bytes = 512, .born = 0, .freed = 3, .scope_end = 3},
-                    {.bytes = 1024, .born = 0, .freed = 4, .scope_end = 1},
-                    {.bytes = 2048, .born = 0, .freed = 1, .scope_end = 1}};
-  trace.saved = {{.storage = 1,
+  trace.operators[0_op].creates = {0_s, 1_s, 2_s};
+  trace.operators[0_op].outputs = {0_s, 1_s};
+  trace.operators[0_op].call = trace.operators[1_op].call = 0_call;
+  trace.storages = {{.bytes = 512, .born = 0_op, .freed = 3, .scope_end = 3},
+                    {.bytes = 1024, .born = 0_op, .freed = 4, .scope_end = 1},
+                    {.bytes = 2048, .born = 0_op, .freed = 1, .scope_end = 1}};
+  trace.saved = {{.storage = 1_s,
                   .packed = 1,
-                  .call = 0,
+                  .call = 0_call,
                   .unpacked = 3,
                   .local_end = 4,
                   .released = 4}};
@@ -160,8 +164,8 @@ Trace TwoOperators() {
 }
 
 TEST(Simulate, KeepsNoWorkspaceOfWhatIsSaved) {
-  const Simulation simulation =
-      Simulate(TwoOperators(), {{.module = 0, .decisions = Decisions({1, 0})}});
+  const Simulation simulation = Simulate(
+      TwoOperators(), {{.module = 0_module, .decisions = Decisions({1, 0})}});
   EXPECT_EQ(simulation.recompute_ms, 0);
   EXPECT_THAT(simulation.live_bytes, ElementsAre(3584, 1536, 1536, 1024));
 }
@@ -169,16 +173,18 @@ TEST(Simulate, KeepsNoWorkspaceOfWhatIsSaved) {
 // The recomputation stops before the operator that writes to a saved result.
 TEST(Simulate, TakesWritersThatAreSavedWhereItStops) {
   Trace trace = TwoOperators();
-  trace.operators[1].reads = trace.operators[1].outputs = {0};
-  trace.operators[1].mutates = {0};
+  trace.operators[1_op].reads = trace.operators[1_op].outputs = {0_s};
+  trace.operators[1_op].mutates = {0_s};
   EXPECT_NO_THROW(
-      Simulate(trace, {{.module = 0, .decisions = Decisions({1, 1})}}));
-  EXPECT_THROW(Simulate(trace, {{.module = 0, .decisions = Decisions({1, 0})}}),
-               InputError);
-  trace.operators[2] = trace.operators[1];
-  trace.operators[2].call = -1;
-  EXPECT_THROW(Simulate(trace, {{.module = 0, .decisions = Decisions({1, 1})}}),
-               InputError);
+      Simulate(trace, {{.module = 0_module, .decisions = Decisions({1, 1})}}));
+  EXPECT_THROW(
+      Simulate(trace, {{.module = 0_module, .decisions = Decisions({1, 0})}}),
+      InputError);
+  trace.operators[2_op] = trace.operators[1_op];
+  trace.operators[2_op].call = kNone;
+  EXPECT_THROW(
+      Simulate(trace, {{.module = 0_module, .decisions = Decisions({1, 1})}}),
+      InputError);
 }
 
 TEST(Simulate, WithoutUnitsIsTheTrace) {
@@ -195,7 +201,7 @@ TEST(Simulate, WithoutUnitsIsTheTrace) {
       for (const TraceStorage& storage : trace.storages) {
         const bool is_live =
             storage.born <= k && (k < storage.freed || storage.born == k ||
-                                  (storage.born < 0 && k == 0));
+                                  (storage.born < 0_op && k == 0));
         if (is_live) live += (storage.bytes + 511) / 512 * 512;
       }
       ASSERT_EQ(simulation.live_bytes[k], live) << k;
@@ -220,7 +226,7 @@ TEST(Simulate, KeepsItsRules) {
     double ms = 0;
     for (size_t k = 0; k < simulation.steps.size(); ++k) {
       const Simulation::Step& step = simulation.steps[k];
-      if (step.redone < 0) {
+      if (step.redone < 0_call) {
         once.push_back(step.op);
         continue;
       }
@@ -315,8 +321,8 @@ class TwoLayers : public ::testing::Test {
     AddSaved(6, 6, 2, 7, 8);
   }
 
-  void AddSaved(int32_t storage, int32_t packed, int32_t call, int32_t unpacked,
-                int32_t released) {
+  void AddSaved(StorageId storage, Time packed, CallId call, Time unpacked,
+                Time released) {
     trace_.saved.push_back({.storage = storage,
                             .packed = packed,
                             .call = call,
@@ -325,7 +331,7 @@ class TwoLayers : public ::testing::Test {
                             .released = released});
   }
 
-  void AddStorage(int64_t units, int32_t born, int32_t freed, int32_t scope) {
+  void AddStorage(int64_t units, OperatorId born, Time freed, int32_t scope) {
     trace_.storages.push_back({.bytes = units * 512,
                                .category = StorageCategory::kActivation,
                                .born = born,
@@ -376,7 +382,8 @@ TEST_F(TwoLayers, WithoutUnits) {
 }
 
 TEST_F(TwoLayers, BothRunAgain) {
-  const std::vector<CheckpointedModule> both = {{.module = 1}, {.module = 2}};
+  const std::vector<CheckpointedModule> both = {{.module = 1_module},
+                                                {.module = 2_module}};
   EXPECT_THAT(Operators(both),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 4, 5, 7, 0, 1, 2, 8));
   EXPECT_THAT(
@@ -402,7 +409,7 @@ TEST_F(TwoLayers, BothRunAgain) {
 
 TEST_F(TwoLayers, WhatIsSavedDoesNotRunAgain) {
   const std::vector<CheckpointedModule> unit = {
-      {.module = 2, .decisions = Decisions({1, 0, 0})}};
+      {.module = 2_module, .decisions = Decisions({1, 0, 0})}};
   EXPECT_THAT(Operators(unit), ElementsAre(0, 1, 2, 3, 4, 5, 6, 4, 5, 7, 8));
   EXPECT_THAT(Units(unit),
               ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
@@ -417,7 +424,7 @@ TEST_F(TwoLayers, ASavedViewThatIsLetGoOfBeforeTheCallWaitsForItToRunAgain) {
   // before the operator, which a trace may say.
   trace_.tensors.push_back({4, -1, 3, 5});
   trace_.tensors.push_back({4, 2, 4, 0});
-  EXPECT_THAT(Units({{.module = 2, .decisions = Decisions({0, 1, 0})}}),
+  EXPECT_THAT(Units({{.module = 2_module, .decisions = Decisions({0, 1, 0})}}),
               ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
                           1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 16 + 4 + 2,
                           1 + 8 + 2 + 16 + 4 + 2 + 1,
@@ -429,21 +436,22 @@ TEST_F(TwoLayers, ASavedViewThatIsLetGoOfBeforeTheCallWaitsForItToRunAgain) {
 TEST_F(TwoLayers, StopsEarly) {
   // The last thing that b saves is its product, before operator 4.
   trace_.saved.pop_back();
-  trace_.storages[6].freed = 7;
-  EXPECT_THAT(Operators({{.module = 2}}),
+  trace_.storages[6_s].freed = 7;
+  EXPECT_THAT(Operators({{.module = 2_module}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 7, 8));
 }
 
 TEST_F(TwoLayers, NeverAskedForNeverRunAgain) {
   for (SavedTensor& saved : trace_.saved) {
-    if (saved.call == 2) saved.unpacked = saved.local_end = kNever;
+    if (saved.call == 2_call) saved.unpacked = saved.local_end = kNever;
   }
-  EXPECT_THAT(Operators({{.module = 2}}),
+  EXPECT_THAT(Operators({{.module = 2_module}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
 }
 
 TEST_F(TwoLayers, AUnitInsideAnother) {
-  const std::vector<CheckpointedModule> nested = {{.module = 0}, {.module = 2}};
+  const std::vector<CheckpointedModule> nested = {{.module = 0_module},
+                                                  {.module = 2_module}};
   // The model again up to the arguments of b, then b.
   EXPECT_THAT(Operators(nested),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 7, 8));
@@ -459,7 +467,7 @@ TEST_F(TwoLayers, AUnitInsideAnother) {
                           1 + 1 + 8 + 2));
   // An argument that is not a tensor given by position stays with b's frame,
   // and b does not need the model to run again.
-  trace_.calls[2].arguments = {};
+  trace_.calls[2_call].arguments = {};
   EXPECT_THAT(Operators(nested),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 4, 5, 7, 0, 1, 2, 8));
   EXPECT_THAT(
@@ -471,45 +479,46 @@ TEST_F(TwoLayers, AUnitInsideAnother) {
 }
 
 TEST_F(TwoLayers, WithoutGradientsAUnitIsOnlyCalled) {
-  trace_.calls[2].no_grad = true;
-  EXPECT_EQ(Units({{.module = 2}}), Units({}));
+  trace_.calls[2_call].no_grad = true;
+  EXPECT_EQ(Units({{.module = 2_module}}), Units({}));
 }
 
 TEST_F(TwoLayers, CastsThatAutocastKeptAreMadeAgain) {
   // Operator 1, of a, casts a weight that operators 3 and 5, of b, use.
-  trace_.storages[2].scope_end = 7;
-  for (const int op : {2, 3, 5}) trace_.operators[op].recasts = {1};
-  EXPECT_THAT(Operators({{.module = 2}}),
+  trace_.storages[2_s].scope_end = 7;
+  for (const int op : {2, 3, 5}) trace_.operators[op].recasts = {1_op};
+  EXPECT_THAT(Operators({{.module = 2_module}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 1, 3, 4, 5, 7, 8));
-  EXPECT_THAT(ErrorOf({{.module = 2, .decisions = Decisions({0, 1, 0})}}),
-              HasSubstr("module 'N.b': cannot have a policy: autocast cast a "
-                        "weight that it uses before the call (operator 1)"));
+  EXPECT_THAT(
+      ErrorOf({{.module = 2_module, .decisions = Decisions({0, 1, 0})}}),
+      HasSubstr("module 'N.b': cannot have a policy: autocast cast a "
+                "weight that it uses before the call (operator 1)"));
   // Not when the call makes it itself.
-  EXPECT_THAT(Operators({{.module = 0}}),
+  EXPECT_THAT(Operators({{.module = 0_module}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 7, 8));
 }
 
 TEST_F(TwoLayers, ASavedViewIsOneOfTheOriginal) {
   // Operator 4 makes a view of the product of b instead of a temporary, and the
   // view is what autograd saves.
-  trace_.operators[4].view = true;
-  trace_.operators[4].creates = {};
-  trace_.operators[4].outputs = {4};
+  trace_.operators[4_op].view = true;
+  trace_.operators[4_op].creates = {};
+  trace_.operators[4_op].outputs = {4_s};
   trace_.storages.erase(trace_.storages.begin() + 5);
   for (TraceOperator& op : trace_.operators) {
     for (int32_t& s : op.creates) s -= s > 5 ? 1 : 0;
   }
   for (SavedTensor& saved : trace_.saved) {
-    if (saved.storage == 6) saved.storage = 5;
+    if (saved.storage == 6_s) saved.storage = 5_s;
   }
   trace_.tensors.push_back({4, -1, 3, 5});
   trace_.tensors.push_back({4, 2, 4, 5});
-  trace_.operators[3].results = {2};
-  trace_.operators[4].results = {3};
-  trace_.saved[3].tensor = 3;
-  trace_.saved[3].requires_grad = true;
+  trace_.operators[3_op].results = {2_t};
+  trace_.operators[4_op].results = {3_t};
+  trace_.saved[3_saved].tensor = 3_t;
+  trace_.saved[3_saved].requires_grad = true;
   const std::vector<CheckpointedModule> view = {
-      {.module = 2, .decisions = Decisions({0, 1, 0})}};
+      {.module = 2_module, .decisions = Decisions({0, 1, 0})}};
   EXPECT_THAT(Operators(view), ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 5, 7, 8));
   EXPECT_THAT(
       Units(view),
@@ -524,7 +533,7 @@ TEST_F(TwoLayers, ASavedViewIsOneOfTheOriginal) {
 TEST_F(TwoLayers, WhatIsSkippedTakesNeitherTimeNorMemory) {
   // Nobody needs the temporary of b but its result, which is saved.
   const std::vector<CheckpointedModule> unit = {
-      {.module = 2, .decisions = Decisions({0, 2, 1})}};
+      {.module = 2_module, .decisions = Decisions({0, 2, 1})}};
   EXPECT_THAT(Operators(unit), ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 7, 8));
   EXPECT_EQ(Simulate(trace_, unit).recompute_ms, 4);
   EXPECT_THAT(Units(unit),
@@ -539,8 +548,8 @@ TEST_F(TwoLayers, FramesInsideSkipForThemselves) {
   const auto nested = [](const std::vector<int>& model,
                          const std::vector<int>& layer) {
     return std::vector<CheckpointedModule>{
-        {.module = 0, .decisions = Decisions(model)},
-        {.module = 2, .decisions = Decisions(layer)}};
+        {.module = 0_module, .decisions = Decisions(model)},
+        {.module = 2_module, .decisions = Decisions(layer)}};
   };
   const std::vector<CheckpointedModule> both =
       nested({0, 2, 0, 0, 0, 0}, {0, 2, 0});
@@ -559,7 +568,7 @@ TEST_F(TwoLayers, FramesInsideSkipForThemselves) {
   EXPECT_THAT(Operators(nested({0, 0, 0, 2, 2, 0}, {1, 0, 0})),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 5, 4, 5, 7, 8));
   // The argument of b.
-  trace_.saved[1].unpacked = kNever;
+  trace_.saved[1_saved].unpacked = kNever;
   EXPECT_THAT(ErrorOf(nested({0, 0, 2, 0, 0, 0}, {0, 0, 0})),
               HasSubstr("module 'N': operator 2 (op) cannot be skipped: module "
                         "'N.b' inside of it runs again and is given what it "
@@ -568,21 +577,22 @@ TEST_F(TwoLayers, FramesInsideSkipForThemselves) {
 
 TEST_F(TwoLayers, ResultsThatAreNotKeptAreFreed) {
   // Operator 3 makes the product and a second result, operator 4 none.
-  trace_.operators[3].creates = trace_.operators[3].outputs = {4, 5};
-  trace_.storages[5].born = 3;
-  trace_.operators[4].creates = trace_.operators[4].outputs = {};
-  trace_.operators[4].outputs = {4};
-  trace_.operators[4].view = true;
+  trace_.operators[3_op].creates = trace_.operators[3_op].outputs = {4_s, 5_s};
+  trace_.storages[5_s].born = 3_op;
+  trace_.operators[4_op].creates = trace_.operators[4_op].outputs = {};
+  trace_.operators[4_op].outputs = {4_s};
+  trace_.operators[4_op].view = true;
   trace_.tensors.push_back({4, -1, 3, 5});
   trace_.tensors.push_back({5, -1, 3, 4});
-  trace_.operators[3].results = {2, 3};
+  trace_.operators[3_op].results = {2_t, 3_t};
   const auto with = [&](std::vector<int32_t> kept) {
-    CheckpointedModule unit{.module = 2, .decisions = Decisions({1, 0, 0})};
+    CheckpointedModule unit{.module = 2_module,
+                            .decisions = Decisions({1, 0, 0})};
     unit.kept_results[0] = std::move(kept);
     return std::vector<CheckpointedModule>{unit};
   };
   const std::vector<int64_t> all =
-      Units({{.module = 2, .decisions = Decisions({1, 0, 0})}});
+      Units({{.module = 2_module, .decisions = Decisions({1, 0, 0})}});
   EXPECT_EQ(Units(with({0, 1})), all);
   std::vector<int64_t> without = all;
   // The program holds it during step 4, and where it is handed out again.
@@ -597,7 +607,8 @@ TEST_F(TwoLayers, ResultsThatAreNotKeptAreFreed) {
   EXPECT_THAT(ErrorOf(with({1, 0})),
               HasSubstr("expected results to be kept in ascending order, found "
                         "0 after 1"));
-  CheckpointedModule unit{.module = 2, .decisions = Decisions({0, 0, 0})};
+  CheckpointedModule unit{.module = 2_module,
+                          .decisions = Decisions({0, 0, 0})};
   unit.kept_results[0] = {0};
   EXPECT_THAT(ErrorOf({unit}),
               HasSubstr("module 'N.b': operator 0: expected results to be kept "
@@ -606,10 +617,10 @@ TEST_F(TwoLayers, ResultsThatAreNotKeptAreFreed) {
 
 TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
   const auto decide = [&](const std::vector<int>& decisions) {
-    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+    return ErrorOf({{.module = 2_module, .decisions = Decisions(decisions)}});
   };
-  trace_.operators[4].reads = {4};
-  trace_.operators[5].reads = {5};
+  trace_.operators[4_op].reads = {4_s};
+  trace_.operators[5_op].reads = {5_s};
   EXPECT_EQ(decide({0, 2, 1}), "accepted");
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("module 'N.b': operator 1 (op) cannot be skipped: "
@@ -618,27 +629,27 @@ TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
   EXPECT_THAT(decide({2, 2, 1}),
               HasSubstr("module 'N.b': operator 0 (op) cannot be skipped: "
                         "backward asks for what it makes"));
-  trace_.saved[3].unpacked = kNever;
+  trace_.saved[3_saved].unpacked = kNever;
   EXPECT_EQ(decide({2, 2, 1}), "accepted");
   // What a module keeps beyond the step is the one of the forward pass.
-  trace_.storages[5].scope_end = trace_.storages[5].freed = kNever;
+  trace_.storages[5_s].scope_end = trace_.storages[5_s].freed = kNever;
   EXPECT_EQ(decide({2, 2, 1}), "accepted");
-  trace_.storages[5].scope_end = trace_.storages[5].freed = 5;
+  trace_.storages[5_s].scope_end = trace_.storages[5_s].freed = 5;
   // Operator 4 writes to the product in place.
-  trace_.operators[4].mutates = trace_.operators[4].outputs = {4};
-  trace_.operators[4].creates = {};
-  trace_.storages[5].born = 3;
-  trace_.operators[3].creates = {4, 5};
+  trace_.operators[4_op].mutates = trace_.operators[4_op].outputs = {4_s};
+  trace_.operators[4_op].creates = {};
+  trace_.storages[5_s].born = 3_op;
+  trace_.operators[3_op].creates = {4_s, 5_s};
   EXPECT_EQ(decide({2, 2, 1}), "accepted");
-  trace_.operators[5].reads = {4};
+  trace_.operators[5_op].reads = {4_s};
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("operator 1 (op) cannot be skipped: operator 2 (op), "
                         "which runs again, reads what it writes to in place"));
   // What is from outside of the unit is as the forward pass left it.
-  trace_.operators[4].mutates = trace_.operators[4].outputs = {0};
-  trace_.operators[5].reads = {0, 4};
+  trace_.operators[4_op].mutates = trace_.operators[4_op].outputs = {0_s};
+  trace_.operators[5_op].reads = {0_s, 4_s};
   EXPECT_EQ(decide({0, 2, 0}), "accepted");
-  trace_.operators[4].mutates = trace_.operators[4].outputs = {};
+  trace_.operators[4_op].mutates = trace_.operators[4_op].outputs = {};
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("operator 1 (op) cannot be skipped: it returns no "
                         "tensor"));
@@ -646,18 +657,18 @@ TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
 
 // Operator 4 makes a sparse tensor, whose parts storage 5 is.
 TEST_F(TwoLayers, WhatMakesASparseTensorRunsAgain) {
-  trace_.operators[4].opaque = true;
-  trace_.operators[4].outputs = {};
+  trace_.operators[4_op].opaque = true;
+  trace_.operators[4_op].outputs = {};
   const auto decide = [&](const std::vector<int>& decisions) {
-    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+    return ErrorOf({{.module = 2_module, .decisions = Decisions(decisions)}});
   };
   for (const auto& decisions : {Decisions({0, 0, 0}), Decisions({1, 0, 1})}) {
     const std::vector<CheckpointedModule> unit = {
-        {.module = 2, .decisions = decisions}};
+        {.module = 2_module, .decisions = decisions}};
     EXPECT_THAT(Operators(unit), Contains(4).Times(2));
     EXPECT_EQ(Units(unit), NaiveUnits(unit));
   }
-  EXPECT_THAT(Operators({{.module = 2}}), Contains(4).Times(2));
+  EXPECT_THAT(Operators({{.module = 2_module}}), Contains(4).Times(2));
   for (const int kept : {1, 3}) {
     EXPECT_THAT(decide({0, kept, 0}),
                 HasSubstr("module 'N.b': operator 1 (op) cannot be saved: it "
@@ -667,84 +678,89 @@ TEST_F(TwoLayers, WhatMakesASparseTensorRunsAgain) {
               HasSubstr("operator 1 (op) cannot be skipped: it returns no "
                         "tensor"));
   // A recomputation that ends before it does not need it.
-  trace_.saved[4].packed = trace_.saved[3].packed;
-  trace_.saved[4].storage = trace_.saved[3].storage;
+  trace_.saved[4_saved].packed = trace_.saved[3_saved].packed;
+  trace_.saved[4_saved].storage = trace_.saved[3_saved].storage;
   EXPECT_EQ(decide({0, 1, 0}), "accepted");
   EXPECT_EQ(decide({0, 2, 0}), "accepted");
 }
 
 // Operator 4 writes to the product in place, operator 5 makes a view of it.
 TEST_F(TwoLayers, WhatIsNotWrittenToIsThere) {
-  trace_.operators[4].mutates = trace_.operators[4].outputs = {4};
-  trace_.operators[4].reads = {4};
-  trace_.operators[5].view = true;
-  trace_.operators[5].reads = trace_.operators[5].outputs = {4};
-  trace_.operators[5].creates = {};
-  trace_.operators[4].creates = {};
-  trace_.operators[3].creates = {4, 5, 6};
-  trace_.storages[5].born = trace_.storages[6].born = 3;
-  trace_.saved[3].unpacked = kNever;
-  trace_.saved[4].storage = 3;
-  EXPECT_THAT(Operators({{.module = 2, .decisions = Decisions({0, 2, 0})}}),
-              ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 5, 7, 8));
-  EXPECT_THAT(Operators({{.module = 2, .decisions = Decisions({2, 2, 0})}}),
-              ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
-  trace_.saved[3].unpacked = 7;
-  EXPECT_THAT(ErrorOf({{.module = 2, .decisions = Decisions({0, 2, 0})}}),
-              HasSubstr("operator 1 (op) cannot be skipped: backward asks for "
-                        "what it writes to in place"));
+  trace_.operators[4_op].mutates = trace_.operators[4_op].outputs = {4_s};
+  trace_.operators[4_op].reads = {4_s};
+  trace_.operators[5_op].view = true;
+  trace_.operators[5_op].reads = trace_.operators[5_op].outputs = {4_s};
+  trace_.operators[5_op].creates = {};
+  trace_.operators[4_op].creates = {};
+  trace_.operators[3_op].creates = {4_s, 5_s, 6_s};
+  trace_.storages[5_s].born = trace_.storages[6_s].born = 3_op;
+  trace_.saved[3_saved].unpacked = kNever;
+  trace_.saved[4_saved].storage = 3_s;
+  EXPECT_THAT(
+      Operators({{.module = 2_module, .decisions = Decisions({0, 2, 0})}}),
+      ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 5, 7, 8));
+  EXPECT_THAT(
+      Operators({{.module = 2_module, .decisions = Decisions({2, 2, 0})}}),
+      ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
+  trace_.saved[3_saved].unpacked = 7;
+  EXPECT_THAT(
+      ErrorOf({{.module = 2_module, .decisions = Decisions({0, 2, 0})}}),
+      HasSubstr("operator 1 (op) cannot be skipped: backward asks for "
+                "what it writes to in place"));
 }
 
 // A view of the product, made by operator 4.
 TEST_F(TwoLayers, ViewsOfStandInsAreStandIns) {
-  trace_.operators[4].view = true;
-  trace_.operators[4].creates = {};
-  trace_.operators[4].reads = trace_.operators[4].outputs = {4};
-  trace_.operators[3].creates = {4, 5};
-  trace_.storages[5].born = 3;
+  trace_.operators[4_op].view = true;
+  trace_.operators[4_op].creates = {};
+  trace_.operators[4_op].reads = trace_.operators[4_op].outputs = {4_s};
+  trace_.operators[3_op].creates = {4_s, 5_s};
+  trace_.storages[5_s].born = 3_op;
   trace_.tensors.push_back({4, -1, 3, 5});
   trace_.tensors.push_back({4, 2, 4, 6});
-  trace_.operators[3].results = {2};
-  trace_.operators[4].results = {3};
-  trace_.operators[5].reads = {};
+  trace_.operators[3_op].results = {2_t};
+  trace_.operators[4_op].results = {3_t};
+  trace_.operators[5_op].reads = {};
   const auto decide = [&](const std::vector<int>& decisions) {
-    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+    return ErrorOf({{.module = 2_module, .decisions = Decisions(decisions)}});
   };
-  trace_.saved[3].tensor = 2;
+  trace_.saved[3_saved].tensor = 2_t;
   EXPECT_EQ(decide({0, 2, 0}), "accepted");
-  trace_.operators[5].reads = {4};
+  trace_.operators[5_op].reads = {4_s};
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("operator 1 (op) cannot be skipped: operator 2 (op), "
                         "which runs again, reads what it makes"));
   // The program no longer holds the view.
-  trace_.tensors[3].scope_end = 4;
+  trace_.tensors[3_t].scope_end = 4;
   EXPECT_EQ(decide({0, 2, 0}), "accepted");
-  trace_.saved[3].tensor = 3;
+  trace_.saved[3_saved].tensor = 3_t;
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("operator 1 (op) cannot be skipped: backward asks for "
                         "what it makes"));
-  trace_.operators[5].reads = {};
+  trace_.operators[5_op].reads = {};
   // Autograd keeps nothing of a view that is not there, and that nobody asks
   // for: step 8 is operator 5 again, after the product.
-  trace_.saved[3].unpacked = kNever;
-  trace_.tensors[2].scope_end = 4;
-  EXPECT_EQ(Units({{.module = 2, .decisions = Decisions({0, 2, 0})}})[8],
-            Units({{.module = 2, .decisions = Decisions({2, 2, 0})}})[7]);
-  trace_.saved[3].unpacked = 7;
-  trace_.tensors[2].scope_end = 5;
+  trace_.saved[3_saved].unpacked = kNever;
+  trace_.tensors[2_t].scope_end = 4;
+  EXPECT_EQ(
+      Units({{.module = 2_module, .decisions = Decisions({0, 2, 0})}})[8],
+      Units({{.module = 2_module, .decisions = Decisions({2, 2, 0})}})[7]);
+  trace_.saved[3_saved].unpacked = 7;
+  trace_.tensors[2_t].scope_end = 5;
   // A saved view is one of the original.
   EXPECT_EQ(decide({2, 1, 0}), "accepted");
   // No view runs of what is not there.
-  trace_.saved[3].unpacked = kNever;
-  EXPECT_THAT(Operators({{.module = 2, .decisions = Decisions({2, 0, 0})}}),
-              ElementsAre(0, 1, 2, 3, 4, 5, 6, 5, 7, 8));
+  trace_.saved[3_saved].unpacked = kNever;
+  EXPECT_THAT(
+      Operators({{.module = 2_module, .decisions = Decisions({2, 0, 0})}}),
+      ElementsAre(0, 1, 2, 3, 4, 5, 6, 5, 7, 8));
 }
 
 TEST_F(TwoLayers, AnAttributeStaysTheOneOfTheForwardPass) {
   // b keeps its temporary beyond the step.
-  trace_.storages[5].scope_end = trace_.storages[5].freed = kNever;
+  trace_.storages[5_s].scope_end = trace_.storages[5_s].freed = kNever;
   EXPECT_THAT(
-      Units({{.module = 2}}),
+      Units({{.module = 2_module}}),
       ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
                   1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 4 + 2, 1 + 8 + 2 + 4 + 2 + 1,
                   1 + 8 + 2 + 4 + 1 + 16, 1 + 8 + 2 + 4 + 1 + 16 + 4,
@@ -754,33 +770,34 @@ TEST_F(TwoLayers, AnAttributeStaysTheOneOfTheForwardPass) {
 }
 
 TEST_F(TwoLayers, RefusesWhatPyTorchCannotDo) {
-  EXPECT_THAT(ErrorOf({{.module = 1, .decisions = Decisions({1})}}),
+  EXPECT_THAT(ErrorOf({{.module = 1_module, .decisions = Decisions({1})}}),
               HasSubstr("module 'N.a': expected a decision for each of the 3 "
                         "operators of a call, found 1"));
-  trace_.operators[4].mutates = {3};
-  EXPECT_THAT(ErrorOf({{.module = 2}}),
+  trace_.operators[4_op].mutates = {3_s};
+  EXPECT_THAT(ErrorOf({{.module = 2_module}}),
               HasSubstr("module 'N.b': cannot be a unit: operator 4 (op) of "
                         "the step writes to an argument of it in place"));
-  trace_.operators[4].mutates = {};
-  trace_.saved[3].unpacked_again = true;
-  EXPECT_THAT(ErrorOf({{.module = 2}}),
+  trace_.operators[4_op].mutates = {};
+  trace_.saved[3_saved].unpacked_again = true;
+  EXPECT_THAT(ErrorOf({{.module = 2_module}}),
               HasSubstr("module 'N.b': cannot be a unit: backward asks for a "
                         "tensor saved in it twice"));
   trace_.calls.pop_back();
-  for (TraceOperator& op : trace_.operators) op.call = std::min(op.call, 1);
+  for (TraceOperator& op : trace_.operators)
+    op.call = std::min(op.call, 1_call);
   trace_.saved.resize(2);
-  EXPECT_THAT(ErrorOf({{.module = 2}}),
+  EXPECT_THAT(ErrorOf({{.module = 2_module}}),
               HasSubstr("module 'N.b': expected one that is called"));
 }
 
 TEST_F(TwoLayers, WhatIsWrittenToInPlaceIsSavedAsAWholeOrNot) {
   const auto save = [&](const std::vector<int>& decisions) {
-    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+    return ErrorOf({{.module = 2_module, .decisions = Decisions(decisions)}});
   };
   // Operator 4 writes to the result of operator 3, and 5 as well.
   for (const int op : {4, 5}) {
-    trace_.operators[op].mutates = {4};
-    trace_.operators[op].reads = {4};
+    trace_.operators[op].mutates = {4_s};
+    trace_.operators[op].reads = {4_s};
     trace_.operators[op].outputs.insert(trace_.operators[op].outputs.begin(),
                                         4);
   }
@@ -797,7 +814,7 @@ TEST_F(TwoLayers, WhatIsWrittenToInPlaceIsSavedAsAWholeOrNot) {
               HasSubstr("operator 1 (op) cannot be saved: it writes in place "
                         "to what is not saved"));
   // What runs again would read what the last one wrote.
-  trace_.operators[4].mutates = {};
+  trace_.operators[4_op].mutates = {};
   EXPECT_THAT(save({1, 0, 1}),
               HasSubstr("operator 0 (op) cannot be saved: operator 2 (op) "
                         "writes to its result in place later, and operator 1 "

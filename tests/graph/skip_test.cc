@@ -16,6 +16,7 @@
 #include "tests/graph/random_units.h"
 #include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -109,7 +110,7 @@ std::set<int32_t> RunningAgain(const Simulation& simulation,
                                const Trace& trace) {
   std::set<int32_t> running;
   for (const Simulation::Step& step : simulation.steps) {
-    if (step.redone >= 0 && !trace.operators[step.op].view) {
+    if (step.redone >= 0_call && !trace.operators[step.op].view) {
       running.insert(step.op);
     }
   }
@@ -234,11 +235,11 @@ std::vector<CheckpointedModule> UnitsInsideUnits(const Trace& trace,
 // Returns whether a call of a unit is inside one of another unit.
 bool HasNestedUnits(const Trace& trace,
                     const std::vector<CheckpointedModule>& units) {
-  const auto is_unit = [&](int32_t call) {
+  const auto is_unit = [&](CallId call) {
     return std::ranges::find(units, trace.calls[call].module,
                              &CheckpointedModule::module) != units.end();
   };
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+  for (CallId c = 0; c < std::ssize(trace.calls); ++c) {
     for (int32_t a = trace.calls[c].parent; a >= 0 && is_unit(c);
          a = trace.calls[a].parent) {
       if (is_unit(a)) return true;
@@ -249,9 +250,9 @@ bool HasNestedUnits(const Trace& trace,
 
 // Some operators that others read from become casts that autocast keeps.
 Trace WithRecasts(Trace trace, std::mt19937& random) {
-  for (int32_t op = 0; op < trace.forward_end; ++op) {
-    for (const int32_t s : trace.operators[op].reads) {
-      const int32_t born = trace.storages[s].born;
+  for (OperatorId op = 0; op < trace.forward_end; ++op) {
+    for (const StorageId s : trace.operators[op].reads) {
+      const OperatorId born = trace.storages[s].born;
       const bool is_cast = born >= 0 && born < op && random() % 4 == 0;
       if (is_cast) trace.operators[op].recasts.push_back(born);
     }
@@ -261,17 +262,18 @@ Trace WithRecasts(Trace trace, std::mt19937& random) {
 
 // Returns whether a call makes casts again from before it.
 bool CastsAgain(const Trace& trace, const Simulation& simulation) {
-  return std::ranges::any_of(
-      simulation.steps, [&](const Simulation::Step& step) {
-        return step.redone >= 0 && step.op < trace.calls[step.redone].start;
-      });
+  return std::ranges::any_of(simulation.steps,
+                             [&](const Simulation::Step& step) {
+                               return step.redone >= 0_call &&
+                                      step.op < trace.calls[step.redone].start;
+                             });
 }
 
 bool RunsOpaqueOperatorsAgain(const Trace& trace,
                               const Simulation& simulation) {
   return std::ranges::any_of(
       simulation.steps, [&](const Simulation::Step& step) {
-        return step.redone >= 0 && trace.operators[step.op].opaque;
+        return step.redone >= 0_call && trace.operators[step.op].opaque;
       });
 }
 
@@ -279,8 +281,8 @@ bool RunsOpaqueOperatorsAgain(const Trace& trace,
 // attribute of a module does.
 bool KeepsBeyondTheStep(const Trace& trace) {
   return std::ranges::any_of(trace.storages, [&](const TraceStorage& storage) {
-    return storage.born >= 0 && storage.born < trace.forward_end &&
-           trace.operators[storage.born].call >= 0 &&
+    return storage.born >= 0_op && storage.born < trace.forward_end &&
+           trace.operators[storage.born].call >= 0_call &&
            storage.scope_end == kNever;
   });
 }
@@ -343,24 +345,27 @@ Trace WritesInside(bool is_made_inside) {
     trace.modules.push_back(
         {.fqn = fqn, .class_name = "C", .parameters = {}, .buffers = {}});
   }
-  const int32_t start = is_made_inside ? 0 : 1;
-  trace.calls = {
-      {.module = 0, .start = 0, .end = 5, .inputs = {0}, .outputs = {}},
-      {.module = 1,
-       .parent = 0,
-       .start = start,
-       .end = 4,
-       .inputs = {is_made_inside ? 0 : 1},
-       .outputs = {3}},
-      {.module = 2,
-       .parent = 1,
-       .start = 1,
-       .end = 3,
-       .inputs = {1},
-       .outputs = {2}}};
+  const Time start = is_made_inside ? 0 : 1;
+  trace.calls = {{.module = 0_module,
+                  .start = 0,
+                  .end = 5,
+                  .inputs = {0_s},
+                  .outputs = {}},
+                 {.module = 1_module,
+                  .parent = 0_call,
+                  .start = start,
+                  .end = 4,
+                  .inputs = {is_made_inside ? 0 : 1},
+                  .outputs = {3_s}},
+                 {.module = 2_module,
+                  .parent = 1_call,
+                  .start = 1,
+                  .end = 3,
+                  .inputs = {1_s},
+                  .outputs = {2_s}}};
   trace.operator_names = {"make", "write"};
   trace.operators.resize(7);
-  const auto make = [&](int32_t op, int32_t storage, int32_t of) {
+  const auto make = [&](OperatorId op, StorageId storage, int32_t of) {
     trace.operators[op] = {.runtime_ms = 1,
                            .reads = {of},
                            .creates = {storage},
@@ -369,21 +374,24 @@ Trace WritesInside(bool is_made_inside) {
   };
   make(0, 1, 0);
   make(1, 2, 0);
-  trace.operators[2] = {
-      .name = 1, .reads = {1}, .creates = {}, .outputs = {1}, .mutates = {1}};
+  trace.operators[2_op] = {.name = 1_name,
+                           .reads = {1_s},
+                           .creates = {},
+                           .outputs = {1_s},
+                           .mutates = {1_s}};
   make(3, 3, 1);
   make(4, 4, 3);
-  trace.operators[0].call = is_made_inside ? 1 : 0;
-  trace.operators[1].call = trace.operators[2].call = 2;
-  trace.operators[3].call = 1;
-  trace.operators[4].call = 0;
+  trace.operators[0_op].call = is_made_inside ? 1 : 0;
+  trace.operators[1_op].call = trace.operators[2_op].call = 2_call;
+  trace.operators[3_op].call = 1_call;
+  trace.operators[4_op].call = 0_call;
   trace.storages = {{.bytes = 512},
-                    {.bytes = 512, .born = 0, .freed = 4, .scope_end = 4},
-                    {.bytes = 512, .born = 1, .freed = 7, .scope_end = 3},
-                    {.bytes = 512, .born = 3, .freed = 6, .scope_end = 5},
-                    {.bytes = 512, .born = 4, .freed = 5, .scope_end = 5}};
-  const auto save = [&](int32_t storage, int32_t packed, int32_t call,
-                        int32_t unpacked) {
+                    {.bytes = 512, .born = 0_op, .freed = 4, .scope_end = 4},
+                    {.bytes = 512, .born = 1_op, .freed = 7, .scope_end = 3},
+                    {.bytes = 512, .born = 3_op, .freed = 6, .scope_end = 5},
+                    {.bytes = 512, .born = 4_op, .freed = 5, .scope_end = 5}};
+  const auto save = [&](StorageId storage, Time packed, CallId call,
+                        Time unpacked) {
     trace.saved.push_back({.storage = storage,
                            .packed = packed,
                            .call = call,
@@ -410,9 +418,11 @@ std::string RefusalOf(const Trace& trace,
 TEST(Skip, WritesAgainToWhatIsMadeAgain) {
   constexpr OperatorDecision kRuns = OperatorDecision::kRecompute;
   constexpr OperatorDecision kSkips = OperatorDecision::kSkip;
-  const CheckpointedModule around = {.module = 1};
-  const CheckpointedModule skips = {.module = 2, .decisions = {kRuns, kSkips}};
-  const CheckpointedModule writes = {.module = 2, .decisions = {kRuns, kRuns}};
+  const CheckpointedModule around = {.module = 1_module};
+  const CheckpointedModule skips = {.module = 2_module,
+                                    .decisions = {kRuns, kSkips}};
+  const CheckpointedModule writes = {.module = 2_module,
+                                     .decisions = {kRuns, kRuns}};
   const Trace made = WritesInside(true);
   EXPECT_EQ(ParseTrace(ToJson(made), "trace"), made);
   EXPECT_EQ(RefusalOf(made, {around, skips}),
@@ -428,15 +438,16 @@ TEST(Skip, WritesAgainToWhatIsMadeAgain) {
 
 TEST(Skip, RefusesWhatReadsBeforeAWriteFromOutside) {
   Trace trace = WritesInside(true);
-  trace.operators[1].reads = {1};
+  trace.operators[1_op].reads = {1_s};
   const std::string refusal =
       "module 'M.a.b': operator 0 (make) cannot run again: it reads what "
       "operator 2 (write) of the step writes to in place before that";
-  EXPECT_EQ(RefusalOf(trace, {{.module = 2}}), refusal);
+  EXPECT_EQ(RefusalOf(trace, {{.module = 2_module}}), refusal);
   constexpr OperatorDecision kSaves = OperatorDecision::kSave;
   constexpr OperatorDecision kSkips = OperatorDecision::kSkip;
-  EXPECT_EQ(RefusalOf(trace, {{.module = 2, .decisions = {kSaves, kSkips}}}),
-            "");
+  EXPECT_EQ(
+      RefusalOf(trace, {{.module = 2_module, .decisions = {kSaves, kSkips}}}),
+      "");
 }
 
 }  // namespace

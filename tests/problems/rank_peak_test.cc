@@ -73,7 +73,7 @@ TEST(RankPeak, AddsUpToThePeakThatPlansAreMadeWith) {
     EXPECT_EQ(account.peak_bytes, of_rank.peak_bytes);
     EXPECT_EQ(account.SumOfBytes(), of_rank.peak_bytes);
     ASSERT_EQ(account.place, of_rank.peak_step);
-    const int32_t time = TimesOf(of_rank)[account.place];
+    const graph::Time time = TimesOf(of_rank)[account.place];
     CategoryBytes expected = BytesOfRankByCategory(trace, options)[time];
     const graph::LiveBytes& live = detail->by_kind[account.place];
     CategoryBytes found = {};

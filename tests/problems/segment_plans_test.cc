@@ -58,7 +58,7 @@ std::pair<int32_t, int32_t> ModulesOf(const graph::Trace& trace,
   };
   const auto run = graph::RunNamed(trace, unit);
   const int32_t first = run ? run->first : place(unit);
-  int32_t end = (run ? run->last : first) + 1;
+  graph::Time end = (run ? run->last : first) + 1;
   const std::string last = trace.modules[end - 1].fqn + ".";
   while (end < std::ssize(trace.modules) &&
          trace.modules[end].fqn.starts_with(last)) {

@@ -28,7 +28,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 // The module and its number of operators, or none where its calls differ.
-std::optional<size_t> LengthOf(const Trace& trace, int32_t module) {
+std::optional<size_t> LengthOf(const Trace& trace, graph::ModuleId module) {
   std::optional<size_t> length;
   for (const graph::TraceCall& call : trace.calls) {
     if (call.module != module) continue;
@@ -50,7 +50,7 @@ std::string RefusalOf(const Trace& trace, const CheckpointedModule& unit) {
 
 // Need-driven decisions, some of them changed by chance, those about views only
 // where `skips_views`.
-CheckpointedModule RandomPolicy(const Trace& trace, int32_t module,
+CheckpointedModule RandomPolicy(const Trace& trace, graph::ModuleId module,
                                 size_t length, bool skips_views,
                                 std::mt19937& random) {
   std::vector<char> saves(length);
@@ -97,7 +97,7 @@ TEST(SkipRules, RefuseWhatTheSimulationRefuses) {
                                           .keeps = half(),
                                           .makes_sparse = half(),
                                           .has_odd_ends = half()});
-    for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+    for (graph::ModuleId m = 0; m < std::ssize(trace.modules); ++m) {
       const std::optional<size_t> length = LengthOf(trace, m);
       if (!length || *length == 0) continue;
       const CheckpointedModule unit =

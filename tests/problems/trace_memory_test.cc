@@ -33,8 +33,8 @@ Trace TwoBlocks() {
   add_module("m", 0);
   add_module("m.a", 1);
   add_module("m.b", 2);
-  const auto add_call = [&](int32_t module, int32_t start, int32_t end,
-                            int32_t backward_start, int32_t backward_end) {
+  const auto add_call = [&](graph::ModuleId module, graph::Time start, graph::Time end,
+                            graph::Time backward_start, graph::Time backward_end) {
     trace.calls.push_back({.module = module,
                            .parent = module == 0 ? -1 : 0,
                            .start = start,

@@ -21,7 +21,6 @@ using graph::CallId;
 using graph::CheckpointedModule;
 using graph::GroupRule;
 using graph::kNever;
-using graph::kNone;
 using graph::ModuleId;
 using graph::OperatorGroups;
 using graph::OperatorId;
@@ -57,7 +56,7 @@ Candidates CallsOfCandidates(
   for (const CallId c : trace.calls.ids()) {
     const TraceCall& call = trace.calls[c];
     const int parent =
-        call.parent == kNone ? -1 : candidates.innermost[call.parent];
+        call.parent == graph::kNone ? -1 : candidates.innermost[call.parent];
     candidates.innermost[c] = parent;
     const int node = node_of_module[call.module];
     if (call.no_grad || node < 0) continue;
@@ -254,13 +253,14 @@ CandidateModules FindCandidateModules(
 int64_t BytesThatStay(const TraceProblem& problem, ModuleId module) {
   const Trace& trace = *problem.trace;
   const auto call_around = [&](CallId c) {
-    while (c != kNone && trace.calls[c].module != module)
+    while (c != graph::kNone && trace.calls[c].module != module)
       c = trace.calls[c].parent;
     return c;
   };
   const auto stays = [&](const SavedTensor& saved) {
     const CallId call = call_around(saved.call);
-    if (call == kNone || trace.storages[saved.storage].born == kNone) {
+    if (call == graph::kNone ||
+        trace.storages[saved.storage].born == graph::kNone) {
       return false;
     }
     const int candidate = CandidateAround(problem, saved);

@@ -9,7 +9,6 @@
 namespace acplan::problems {
 
 using graph::kNever;
-using graph::kNone;
 using graph::OperatorId;
 using graph::SavedTensor;
 using graph::StorageId;
@@ -73,7 +72,8 @@ class ScheduleBuilder {
 
  private:
   bool IsOfForward(const TraceStorage& storage) const {
-    return storage.born != kNone && storage.IsOlderThan(trace_.forward_end);
+    return storage.born != graph::kNone &&
+           storage.IsOlderThan(trace_.forward_end);
   }
 
   bool MayBeAbsent(StorageId s) const {
@@ -152,7 +152,8 @@ class ScheduleBuilder {
     const TraceStorage& storage = trace_.storages[s];
     const bool is_writer = Contains(now.mutates, s) || storage.born >= op;
     if (!IsOfForward(storage) || is_writer) return false;
-    for (graph::CallId c = now.call; c != kNone; c = trace_.calls[c].parent) {
+    for (graph::CallId c = now.call; c != graph::kNone;
+         c = trace_.calls[c].parent) {
       const graph::TraceCall& call = trace_.calls[c];
       if (!storage.IsOlderThan(call.start)) break;
       if (!Contains(call.inputs, s)) return false;

@@ -90,7 +90,7 @@ std::vector<CheckpointedModule> RandomUnits(
     const Trace& trace, const graph::NeedDrivenPolicies& need_driven,
     std::mt19937& random) {
   std::vector<CheckpointedModule> units;
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+  for (graph::ModuleId m = 0; m < std::ssize(trace.modules); ++m) {
     std::set<int32_t> lengths;
     for (const graph::TraceCall& call : trace.calls) {
       if (call.module == m) lengths.insert(call.end - call.start);
@@ -163,10 +163,10 @@ TEST_P(RerunBoundTest, IsNoMoreWhereArgumentsAreNotTold) {
     for (graph::TraceCall& call : trace.calls) {
       const auto is_not_told = [&](int32_t) { return random() % 2 == 0; };
       std::erase_if(call.arguments, is_not_told);
-      std::erase_if(call.inputs, [&](int32_t s) {
+      std::erase_if(call.inputs, [&](graph::StorageId s) {
         const bool is_by_position = std::ranges::any_of(
             call.arguments,
-            [&](int32_t t) { return trace.tensors[t].storage == s; });
+            [&](graph::TensorId t) { return trace.tensors[t].storage == s; });
         return !is_by_position && is_not_told(s);
       });
     }
@@ -201,7 +201,7 @@ double LinearOptimum(const RerunProblem& problem, double budget_bytes) {
     const auto reruns =
         std::min(k, static_cast<int32_t>(problem.runtime_ms.size()));
     const auto first = static_cast<int>(program.columns.size());
-    for (int32_t op = 0; op < reruns; ++op) {
+    for (graph::OperatorId op = 0; op < reruns; ++op) {
       program.AddColumn({.upper = 1});
       program.AddRow({.lower = 0, .terms = {{op, 1}, {first + op, -1}}});
     }
@@ -218,7 +218,7 @@ double LinearOptimum(const RerunProblem& problem, double budget_bytes) {
           program.AddRow({.lower = 1, .terms = {{live, 1}, {first + w, 1}}});
           continue;
         }
-        for (const int32_t reader : value.readers) {
+        for (const graph::OperatorId reader : value.readers) {
           if (reader >= k) continue;
           program.AddRow(
               {.lower = 0,
@@ -304,7 +304,7 @@ Trace ChainOfTwo() {
   trace.operators[0].runtime_ms = 10;
   trace.operators[1].runtime_ms = 1;
   trace.operators[1].reads = {0};
-  for (int32_t op = 0; op < 3; ++op) trace.operators[op].creates = {op};
+  for (graph::OperatorId op = 0; op < 3; ++op) trace.operators[op].creates = {op};
   trace.saved = {
       {.storage = 0, .packed = 1, .unpacked = 4, .local_end = 5, .released = 5},
       {.storage = 1,

@@ -112,7 +112,7 @@ class Enumerator {
  private:
   struct Unit {
     int node = 0;
-    int32_t module = 0;
+    graph::ModuleId module = 0;
     std::vector<char> excludes = {};  // other units
   };
 
@@ -255,7 +255,7 @@ std::vector<TraceCaseKind> TraceCaseKinds() {
 std::vector<graph::ModuleRun> RunsByChance(const graph::Trace& trace,
                                            std::mt19937& random) {
   std::vector<graph::ModuleRun> runs;
-  for (const std::vector<int32_t>& children : graph::LongestRuns(trace)) {
+  for (const std::vector<graph::ModuleId>& children : graph::LongestRuns(trace)) {
     size_t first = random() % 2;
     while (first + 1 < children.size()) {
       const size_t last = first + 1 + random() % (children.size() - first - 1);
@@ -361,7 +361,7 @@ Witnesses RandomWitnesses(const TraceProblem& problem,
                           std::mt19937& random) {
   using enum Witness::Kind;
   // All candidates that may hold it: as many at once as are innermost ones.
-  const auto of_candidates = [&](int32_t s) {
+  const auto of_candidates = [&](graph::StorageId s) {
     std::vector<Witness> holders;
     for (const int c : problem.makers_of[s]) {
       if (random() % 2 == 0) holders.push_back({.kind = kResult, .index = c});
@@ -385,7 +385,7 @@ Witnesses RandomWitnesses(const TraceProblem& problem,
     }
     return holders;
   };
-  const auto any = [&](int32_t s) -> std::vector<Witness> {
+  const auto any = [&](graph::StorageId s) -> std::vector<Witness> {
     const std::vector<int32_t>& saved = problem.saved_of[s];
     for (const Decision& decision : decisions) {
       if (decision.kind == Decision::Kind::kLife && decision.subject == s &&
@@ -401,7 +401,7 @@ Witnesses RandomWitnesses(const TraceProblem& problem,
     return {{.kind = kSavedTensor, .index = saved[random() % saved.size()]}};
   };
   Witnesses witnesses = FirstWitnesses(problem);
-  for (int32_t s = 0; s < std::ssize(witnesses); ++s) {
+  for (graph::StorageId s = 0; s < std::ssize(witnesses); ++s) {
     if (random() % 2 == 0) witnesses[s] = any(s);
     if (random() % 3 == 0) {
       witnesses[s] = Blended(std::move(witnesses[s]), any(s),
@@ -435,7 +435,7 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
   for (auto k = random() % 3; k > 0 && !problem.candidates.empty(); --k) {
     const CandidateCall& candidate =
         problem.candidates[random() % problem.candidates.size()];
-    const int32_t module = trace.calls[candidate.call].module;
+    const graph::ModuleId module = trace.calls[candidate.call].module;
     const auto unit =
         std::ranges::find(plan.modules, module, &CheckpointedModule::module);
     if (random() % 2 == 0) {
