@@ -1,7 +1,5 @@
 #pragma once
 
-#include <compare>
-
 namespace acplan::graph {
 
 // A bool in a vector: std::vector<bool> packs bits, which takes time.
@@ -11,8 +9,6 @@ struct Flag {
   constexpr operator bool() const {  // NOLINT(google-explicit-constructor)
     return is_set;
   }
-  constexpr auto operator<=>(const Flag&) const = default;
-  constexpr bool operator==(const Flag&) const = default;
 
   bool is_set;
 };

@@ -54,7 +54,7 @@ std::string ErrorOf(const Trace& trace) {
 TEST(Aggregate, TakesSnapshotsOfASmallStep) {
   const Profile p = Aggregate(ReadTrace(ACPLAN_SEED_TRACE));
   ASSERT_EQ(p.modules.size(), 3u);
-  const Module& net = p.modules[0_module];
+  const Module& net = p.modules[0];
   EXPECT_EQ(net.fqn, "Net");
   EXPECT_EQ(net.snap->pre_fw,
             (MemorySnapshot{4608, 512, 0, 0, 0, 0, 2048, 7168}));
@@ -85,7 +85,7 @@ TEST(Aggregate, TakesSnapshotsOfASmallStep) {
   EXPECT_FALSE(net.no_backward);
   EXPECT_EQ(net.calls, 1);
 
-  const Module& act = p.modules[2_module];
+  const Module& act = p.modules[2];
   EXPECT_TRUE(act.is_leaf);
   EXPECT_EQ(act.sac, std::nullopt);
   EXPECT_EQ(act.param_per_module, 0);
@@ -94,7 +94,7 @@ TEST(Aggregate, TakesSnapshotsOfASmallStep) {
 
 TEST(Aggregate, DescribesOperators) {
   const Profile p = Aggregate(ReadTrace(ACPLAN_SEED_TRACE));
-  const SacStatistics& sac = *p.modules[0_module].sac;
+  const SacStatistics& sac = *p.modules[0].sac;
   EXPECT_THAT(sac.func_names,
               ElementsAre("t", "addmm", "native_dropout", "relu_"));
   EXPECT_THAT(sac.runtimes, ElementsAre(0, 0.5, 0.25, 0.125));
@@ -198,11 +198,11 @@ Trace TwoCalls() {
                   .creates = {},
                   .outputs = {},
                   .mutates = {}}};
-  t.tensors = {{0}, {2, -1, 1}};
+  t.tensors = {{0_s}, {2_s, kNone, 1_op}};
   t.operators[1_op].results = {1_t};
-  t.calls = {{0, -1, 0, 5, {0}, {5}, {0}, false, 6, 8},
-             {1, 0, 0, 2, {0}, {2}, {0}, false, 7, 8},
-             {1, 0, 2, 4, {2}, {4}, {1}, false, 6, 7}};
+  t.calls = {{0_module, kNone, 0, 5, {0_s}, {5_s}, {0_t}, false, 6, 8},
+             {1_module, 0_call, 0, 2, {0_s}, {2_s}, {0_t}, false, 7, 8},
+             {1_module, 0_call, 2, 4, {2_s}, {4_s}, {1_t}, false, 6, 7}};
   t.saved = {{.storage = 1_s,
               .packed = 1,
               .call = 1_call,
@@ -364,9 +364,8 @@ TEST(Aggregate, CallsWithoutGradientsCountForNothing) {
 // Both calls write to a storage that is there before the step.
 Trace WithCounter() {
   Trace t = TwoCalls();
-  const auto counter = static_cast<int32_t>(t.storages.size());
-  t.storages.push_back({.bytes = 4, .category = kBuffer});
-  for (const int op : {0, 2}) {
+  const StorageId counter = t.storages.Add({.bytes = 4, .category = kBuffer});
+  for (const OperatorId op : {0_op, 2_op}) {
     t.operators[op] = {.name = 2_name,
                        .call = t.operators[op].call,
                        .reads = {counter},
@@ -392,34 +391,35 @@ Trace WithCounter() {
 
 TEST(Aggregate, WhatOnlyCountsMayBeWrittenToAgain) {
   const auto refusal = [](const Trace& trace) {
-    return FindUnitRefusal(CallFacts(trace), 1);
+    return FindUnitRefusal(CallFacts(trace), 1_module);
   };
   Trace t = WithCounter();
   EXPECT_FALSE(refusal(t).has_value());
   // What reads it makes something of it.
-  const auto counter = static_cast<int32_t>(t.storages.size() - 1);
-  for (const int op : {1, 3}) t.operators[op].reads.push_back(counter);
+  const StorageId counter = t.storages.last_id();
+  for (const OperatorId op : {1_op, 3_op})
+    t.operators[op].reads.push_back(counter);
   ASSERT_TRUE(refusal(t).has_value());
   EXPECT_EQ(refusal(t)->obstacle, UnitObstacle::kStateWritten);
-  EXPECT_EQ(refusal(t)->op, 0);
-  EXPECT_EQ(refusal(t)->other, 2);
+  EXPECT_EQ(refusal(t)->op, 0_op);
+  EXPECT_EQ(refusal(t)->other, 2_op);
   t.sources = {{.file = "net.py", .line = 7, .function = "forward"}};
   t.operators[0_op].source = 0_source;
   EXPECT_THAT(PlaceText(*refusal(t), t), HasSubstr("h at net.py:7, then h"));
-  EXPECT_TRUE(RefusalOfWhole(CallFacts(t), 1).has_value());
+  EXPECT_TRUE(RefusalOfWhole(CallFacts(t), 1_module).has_value());
 }
 
 TEST(Aggregate, TellsWhyAModuleCannotRunAgain) {
   const auto obstacle = [](const Trace& trace) {
-    return FindUnitRefusal(CallFacts(trace), 1)->obstacle;
+    return FindUnitRefusal(CallFacts(trace), 1_module)->obstacle;
   };
   Trace differs = TwoCalls();
   differs.operators[3_op].name = 0_name;
   EXPECT_EQ(obstacle(differs), UnitObstacle::kOtherOperators);
-  EXPECT_FALSE(RefusalOfWhole(CallFacts(differs), 1).has_value());
+  EXPECT_FALSE(RefusalOfWhole(CallFacts(differs), 1_module).has_value());
   differs.operators[3_op].random = true;
   differs.calls[2_call].arguments = {};
-  EXPECT_THAT(RefusalOfWhole(CallFacts(differs), 1).value_or(""),
+  EXPECT_THAT(RefusalOfWhole(CallFacts(differs), 1_module).value_or(""),
               HasSubstr("draws random numbers"));
   Trace asks_again = TwoCalls();
   asks_again.saved[1_saved].unpacked_again = true;
@@ -427,7 +427,7 @@ TEST(Aggregate, TellsWhyAModuleCannotRunAgain) {
   Trace casts_again = TwoCalls();
   casts_again.operators[3_op].recasts = {1_op};
   EXPECT_EQ(obstacle(casts_again), UnitObstacle::kCastAgain);
-  EXPECT_FALSE(RefusalOfWhole(CallFacts(casts_again), 1).has_value());
+  EXPECT_FALSE(RefusalOfWhole(CallFacts(casts_again), 1_module).has_value());
 }
 
 TEST(Aggregate, StoresRandomResultsOfCallsWithoutTensorsByPosition) {
@@ -454,7 +454,7 @@ TEST(Aggregate, CountsSharedParametersOnce) {
   Trace t = TwoCalls();
   t.storages.push_back({.bytes = 512, .category = kParameter});
   t.storages.push_back({.bytes = 1, .category = kParameter});
-  t.modules.push_back({"M.c", "C", {7}, {}});
+  t.modules.push_back({"M.c", "C", {7_s}, {}});
   t.modules[1_module].parameters = {7_s, 8_s};
   t.modules[2_module].parameters = {7_s, 7_s};
   const Profile p = Aggregate(t);
@@ -489,48 +489,51 @@ int64_t Rounded(int64_t bytes) { return (bytes + 511) / 512 * 512; }
 int64_t LiveWhile(const Trace& trace, OperatorId op) {
   int64_t bytes = 0;
   for (const TraceStorage& s : trace.storages) {
-    const Time begin = std::max(s.born, 0_op);
-    if (begin <= op && op < std::max(s.freed, begin + 1))
+    const Time begin = std::max(StartOf(s.born), 0);
+    const Time time = StartOf(op);
+    if (begin <= time && time < std::max(s.freed, begin + 1))
       bytes += Rounded(s.bytes);
   }
   return bytes;
 }
 
-std::vector<char> IsInCallOf(const Trace& trace, ModuleId module) {
-  std::vector<char> is_in(trace.operators.size(), 0);
+using FlagOfOperator = IndexedVector<OperatorId, Flag>;
+
+FlagOfOperator IsInCallOf(const Trace& trace, ModuleId module) {
+  FlagOfOperator is_in(trace.operators.size(), false);
   for (const TraceCall& call : trace.calls)
     if (call.module == module)
-      std::fill(is_in.begin() + call.start, is_in.begin() + call.end, 1);
+      for (const OperatorId op : call.Operators()) is_in[op] = true;
   return is_in;
 }
 
-std::vector<char> IsInBackwardOf(const Trace& trace, ModuleId module) {
-  std::vector<char> is_in(trace.operators.size(), 0);
+FlagOfOperator IsInBackwardOf(const Trace& trace, ModuleId module) {
+  FlagOfOperator is_in(trace.operators.size(), false);
   for (const TraceCall& call : trace.calls)
     if (call.module == module && call.backward_start != kNever)
-      std::fill(is_in.begin() + call.backward_start,
-                is_in.begin() + call.backward_end, 1);
+      for (const OperatorId op :
+           OperatorsIn(call.backward_start, call.backward_end))
+        is_in[op] = true;
   return is_in;
 }
 
-double SumOf(const Trace& trace, const std::vector<char>& is_in) {
+double SumOf(const Trace& trace, const FlagOfOperator& is_in) {
   double ms = 0;
-  for (size_t k = 0; k < is_in.size(); ++k)
+  for (const OperatorId k : is_in.ids())
     if (is_in[k]) ms += trace.operators[k].runtime_ms;
   return ms;
 }
 
-int64_t MostWhile(const Trace& trace, const std::vector<char>& is_in) {
+int64_t MostWhile(const Trace& trace, const FlagOfOperator& is_in) {
   int64_t most = 0;
-  for (size_t k = 0; k < is_in.size(); ++k)
-    if (is_in[k])
-      most = std::max(most, LiveWhile(trace, static_cast<int32_t>(k)));
+  for (const OperatorId k : is_in.ids())
+    if (is_in[k]) most = std::max(most, LiveWhile(trace, k));
   return most;
 }
 
 int64_t StatesOf(const Trace& trace, const std::string& fqn,
-                 std::vector<int32_t> TraceModule::*states) {
-  std::set<int32_t> storages;
+                 std::vector<StorageId> TraceModule::*states) {
+  std::set<StorageId> storages;
   for (const TraceModule& module : trace.modules)
     if (IsSelfOrSubmodule(module.fqn, fqn))
       storages.insert((module.*states).begin(), (module.*states).end());
@@ -555,17 +558,16 @@ Trace Plain(Trace trace) {
   return trace;
 }
 
-void ExpectSound(const Trace& trace, const Module& m, int32_t index) {
+void ExpectSound(const Trace& trace, const Module& m, ModuleId id) {
   SCOPED_TRACE(m.fqn);
   EXPECT_EQ(m.param_per_module,
             StatesOf(trace, m.fqn, &TraceModule::parameters));
   EXPECT_EQ(m.buffer_per_module, StatesOf(trace, m.fqn, &TraceModule::buffers));
-  const std::vector<char> forward = IsInCallOf(trace, index);
-  const std::vector<char> backward = IsInBackwardOf(trace, index);
+  const FlagOfOperator forward = IsInCallOf(trace, id);
+  const FlagOfOperator backward = IsInBackwardOf(trace, id);
   EXPECT_NEAR(m.fw_runtime_per_module, SumOf(trace, forward), 1e-6);
   EXPECT_NEAR(m.bw_runtime_per_module, SumOf(trace, backward), 1e-6);
-  EXPECT_EQ(m.calls,
-            std::ranges::count(trace.calls, index, &TraceCall::module));
+  EXPECT_EQ(m.calls, std::ranges::count(trace.calls, id, &TraceCall::module));
 
   for (const auto& snapshot :
        {m.snap->pre_fw, m.snap->post_fw, m.snap->peak_fw, m.snap->pre_bw,
@@ -599,12 +601,12 @@ void ExpectSound(const Trace& trace, const Module& m, int32_t index) {
   if (m.sac) {
     EXPECT_NEAR(
         std::accumulate(m.sac->runtimes.begin(), m.sac->runtimes.end(), 0.0),
-        Simulate(Plain(trace), {{.module = index}}).recompute_ms, 1e-6);
+        Simulate(Plain(trace), {{.module = id}}).recompute_ms, 1e-6);
     const auto call = std::ranges::find_if(
         trace.calls,
-        [&](const TraceCall& c) { return c.module == index && !c.no_grad; });
+        [&](const TraceCall& c) { return c.module == id && !c.no_grad; });
     for (const auto& [op, parent] : m.sac->inplace_ops)
-      EXPECT_FALSE(trace.operators[call->start + op].view);
+      EXPECT_FALSE(trace.operators[call->AtPlace(op)].view);
     for (const auto& [op, parent] : m.sac->inplace_ops) EXPECT_LE(parent, op);
   }
 }
@@ -619,15 +621,13 @@ TEST(Aggregate, AgreesWithPlainLoopsOnRandomTraces) {
     ++profiles;
     const Profile p = Aggregate(trace);
     for (const Module& m : p.modules) {
-      const auto at =
-          std::ranges::find(trace.modules, m.fqn, &TraceModule::fqn);
-      ExpectSound(trace, m, static_cast<int32_t>(at - trace.modules.begin()));
+      ExpectSound(trace, m, FindModule(trace, m.fqn));
       with_operators += m.sac.has_value();
       with_many_calls += m.calls > 1;
     }
     int64_t most = 0;
-    for (size_t k = 0; k < trace.operators.size(); ++k)
-      most = std::max(most, LiveWhile(trace, static_cast<int32_t>(k)));
+    for (const OperatorId k : trace.operators.ids())
+      most = std::max(most, LiveWhile(trace, k));
     if (!trace.operators.empty()) {
       EXPECT_EQ(p.measured.peak_bytes, most);
     }

@@ -43,7 +43,7 @@ TEST(PeakAccount, AddsUpToThePeakUnderAnyPlan) {
     const Trace trace = RandomTrace(random, 30);
     const auto modules = PlanByChance(trace, random);
     const auto simulation = Accepted(trace, modules);
-    if (!simulation || simulation->peak_step < 0) continue;
+    if (!simulation || simulation->peak_step == kNone) continue;
     planned += simulation->recompute_ms > 0;
     const PeakAccount account = AccountForPeak(trace, modules);
     EXPECT_EQ(account.peak_bytes, simulation->peak_bytes);
@@ -75,9 +75,9 @@ TEST(PeakAccount, NoPlanIsBelowTheFloor) {
       if (!simulation) continue;
       ASSERT_GE(simulation->peak_bytes, floor.bytes);
       met += simulation->peak_bytes == floor.bytes;
-      if (simulation->peak_step < 0) continue;
+      if (simulation->peak_step == kNone) continue;
       const PeakAccount account = AccountForPeak(trace, modules);
-      if (account.step.redone < 0_call) {
+      if (account.step.redone == kNone) {
         EXPECT_LE(account.FixedBytes(), floor.bytes);
       }
     }
@@ -88,17 +88,17 @@ TEST(PeakAccount, NoPlanIsBelowTheFloor) {
 // What is fixed at an operator is what the account there says: of the trace
 // whose only operator has the peak, all is needed.
 TraceStorage Stored(int64_t bytes, StorageCategory category,
-                    OperatorId born = -1, Time freed = kNever) {
+                    OperatorId born = kNone, Time freed = kNever) {
   TraceStorage storage;
   storage.bytes = bytes;
   storage.category = category;
   storage.born = born;
   storage.freed = freed;
-  if (born >= 0) storage.scope_end = born + 1;
+  if (born != kNone) storage.scope_end = EndOf(born);
   return storage;
 }
 
-TraceCall Called(ModuleId module, int32_t parent, Time start, Time end) {
+TraceCall Called(ModuleId module, CallId parent, Time start, Time end) {
   TraceCall call;
   call.module = module;
   call.parent = parent;
@@ -124,13 +124,13 @@ TEST(PeakAccount, WhatTheOperatorNeedsIsFixed) {
   product.creates = {2_s, 3_s};
   product.outputs = {2_s};
   trace.operators = {product};
-  trace.calls = {Called(0, -1, 0, 1)};
+  trace.calls = {Called(0_module, kNone, 0, 1)};
   trace.calls[0_call].inputs = {1_s};
   trace.forward_end = trace.backward_end = 1;
   trace.storages = {Stored(512, StorageCategory::kParameter),
                     Stored(1024, StorageCategory::kInput),
-                    Stored(100, StorageCategory::kActivation, 0),
-                    Stored(700, StorageCategory::kTemporary, 0, 1),
+                    Stored(100, StorageCategory::kActivation, 0_op),
+                    Stored(700, StorageCategory::kTemporary, 0_op, 1),
                     Stored(513, StorageCategory::kBuffer)};
   const PeakAccount account = AccountForPeak(trace, {});
   EXPECT_EQ(account.peak_bytes, 512 + 1024 + 512 + 1024 + 1024);
@@ -156,11 +156,11 @@ TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
   use.reads = {0_s};
   back.reads = {1_s};
   trace.operators = {make, use, back};
-  trace.calls = {Called(0, -1, 0, 2)};
+  trace.calls = {Called(0_module, kNone, 0, 2)};
   trace.forward_end = 2;
   trace.backward_end = 3;
-  trace.storages = {Stored(1024, StorageCategory::kActivation, 0, 3),
-                    Stored(512, StorageCategory::kActivation, 1, 3)};
+  trace.storages = {Stored(1024, StorageCategory::kActivation, 0_op, 3),
+                    Stored(512, StorageCategory::kActivation, 1_op, 3)};
   trace.storages[0_s].scope_end = 2;
   SavedTensor first, second;
   first.packed = second.packed = 2;
@@ -175,7 +175,7 @@ TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
   EXPECT_EQ(account.ByKind()[static_cast<size_t>(MemoryKind::kSaved)], 1536);
   // At the second operator, which is the first with the peak, the program holds
   // both.
-  EXPECT_EQ(account.place, 1);
+  EXPECT_EQ(account.step_id, 1_step);
   EXPECT_EQ(account.FixedBytes(), 1536);
   EXPECT_EQ(FindPeakFloor(trace).op, 1_op);
   // Where it does not, what backward reads is there, and the other is not.
@@ -201,13 +201,17 @@ TEST(ModuleOfOperatorTest, TakesTheBackwardPassThatBeganLast) {
     call.backward_end = end;
     trace.calls.push_back(std::move(call));
   };
-  add(Called(0, -1, 0, 2), 2, 5);
-  add(Called(1, 0, 0, 1), 3, 4);
-  add(Called(2, 0, 1, 2), 2, 4);
+  add(Called(0_module, kNone, 0, 2), 2, 5);
+  add(Called(1_module, 0_call, 0, 1), 3, 4);
+  add(Called(2_module, 0_call, 1, 2), 2, 4);
   const ModuleOfOperator module_of(trace);
-  std::vector<int32_t> found;
-  for (OperatorId op = 0; op < 6; ++op) found.push_back(module_of(op));
-  EXPECT_THAT(found, ::testing::ElementsAre(1, 2, 2, 1, 0, -1));
+  std::vector<ModuleId> found;
+  for (const OperatorId op : trace.operators.ids()) {
+    found.push_back(module_of(op));
+  }
+  EXPECT_THAT(found,
+              ::testing::ElementsAre(1_module, 2_module, 2_module, 1_module,
+                                     0_module, ModuleId{kNone}));
 }
 
 }  // namespace

@@ -40,11 +40,10 @@ std::vector<OperatorDecision> Decisions(const std::vector<int>& values) {
   return decisions;
 }
 
-int32_t ModuleNamed(const Trace& trace, const std::string& fqn) {
-  for (size_t m = 0; m < trace.modules.size(); ++m) {
-    if (trace.modules[m].fqn == fqn) return static_cast<int32_t>(m);
-  }
-  throw std::logic_error("no module " + fqn);
+ModuleId ModuleNamed(const Trace& trace, const std::string& fqn) {
+  const ModuleId module = FindModule(trace, fqn);
+  if (module == kNone) throw std::logic_error("no module " + fqn);
+  return module;
 }
 
 const std::string& Name(const Trace& trace, const Simulation::Step& step) {
@@ -78,9 +77,11 @@ TEST_P(MeasuredByPyTorch, IsSimulatedToTheByte) {
     }
     const Simulation simulation = Simulate(trace, modules);
     ASSERT_EQ(simulation.steps.size(), plan["operators"].size());
-    for (size_t k = 0; k < simulation.steps.size(); ++k) {
-      ASSERT_EQ(Name(trace, simulation.steps[k]), plan["operators"][k]) << k;
-      ASSERT_EQ(simulation.live_bytes[k], plan["live_bytes"][k]) << k;
+    for (const StepId k : simulation.steps.ids()) {
+      ASSERT_EQ(Name(trace, simulation.steps[k]), plan["operators"][IndexOf(k)])
+          << IndexOf(k);
+      ASSERT_EQ(simulation.live_bytes[k], plan["live_bytes"][IndexOf(k)])
+          << IndexOf(k);
     }
     EXPECT_EQ(simulation.peak_bytes,
               *std::ranges::max_element(simulation.live_bytes));
@@ -91,27 +92,25 @@ TEST_P(MeasuredByPyTorch, IsSimulatedToTheByte) {
 // does not refuse.
 std::vector<CheckpointedModule> RandomUnits(const Trace& trace,
                                             std::mt19937& random) {
-  std::set<int32_t> mutated;
+  std::set<StorageId> mutated;
   for (const TraceOperator& op : trace.operators) {
     mutated.insert(op.mutates.begin(), op.mutates.end());
   }
   std::vector<CheckpointedModule> units;
-  for (size_t m = 1; m < trace.modules.size(); ++m) {
+  for (const ModuleId m : IdRange(1_module, trace.modules.end_id())) {
     if (random() % 2 == 0) continue;
     std::set<int32_t> lengths;
-    Time start = 0;
-    for (size_t c = 0; c < trace.calls.size(); ++c) {
-      const TraceCall& call = trace.calls[c];
-      if (call.module == static_cast<int32_t>(m)) {
-        lengths.insert(call.end - call.start);
-        start = call.start;
-      }
+    const TraceCall* last = nullptr;
+    for (const TraceCall& call : trace.calls) {
+      if (call.module != m) continue;
+      lengths.insert(call.OperatorCount());
+      last = &call;
     }
     if (lengths.empty()) continue;
-    CheckpointedModule unit{.module = static_cast<int32_t>(m)};
+    CheckpointedModule unit{.module = m};
     if (lengths.size() == 1 && random() % 2 == 0) {
       for (int32_t k = 0; k < *lengths.begin(); ++k) {
-        const TraceOperator& op = trace.operators[start + k];
+        const TraceOperator& op = trace.operators[last->AtPlace(k)];
         const bool is_mutated = std::ranges::any_of(
             op.outputs, [&](StorageId s) { return mutated.contains(s); });
         unit.decisions.push_back(
@@ -195,16 +194,18 @@ TEST(Simulate, WithoutUnitsIsTheTrace) {
     const Simulation simulation = Simulate(trace, {});
     ASSERT_EQ(simulation.steps.size(), trace.operators.size());
     EXPECT_EQ(simulation.recompute_ms, 0);
-    for (int32_t k = 0; k < std::ssize(trace.operators); ++k) {
-      EXPECT_EQ(simulation.steps[k], (Simulation::Step{.op = k}));
+    for (const OperatorId op : trace.operators.ids()) {
+      const StepId k{IndexOf(op)};
+      const Time time = StartOf(op);
+      EXPECT_EQ(simulation.steps[k], (Simulation::Step{.op = op}));
       int64_t live = 0;
       for (const TraceStorage& storage : trace.storages) {
         const bool is_live =
-            storage.born <= k && (k < storage.freed || storage.born == k ||
-                                  (storage.born < 0_op && k == 0));
+            storage.born <= op && (time < storage.freed || storage.born == op ||
+                                   (storage.born == kNone && time == 0));
         if (is_live) live += (storage.bytes + 511) / 512 * 512;
       }
-      ASSERT_EQ(simulation.live_bytes[k], live) << k;
+      ASSERT_EQ(simulation.live_bytes[k], live) << time;
     }
     if (HasFailure()) break;
   }
@@ -222,25 +223,24 @@ TEST(Simulate, KeepsItsRules) {
     with_units += units.empty() ? 0 : 1;
     ASSERT_EQ(simulation.live_bytes.size(), simulation.steps.size());
     // The step itself, in its order, and in between what runs again.
-    std::vector<int32_t> once;
+    std::vector<OperatorId> once;
     double ms = 0;
-    for (size_t k = 0; k < simulation.steps.size(); ++k) {
-      const Simulation::Step& step = simulation.steps[k];
-      if (step.redone < 0_call) {
+    for (const Simulation::Step& step : simulation.steps) {
+      if (step.redone == kNone) {
         once.push_back(step.op);
         continue;
       }
       ms += trace.operators[step.op].runtime_ms;
       const TraceCall& call = trace.calls[step.redone];
-      if (step.op < call.start) {
+      if (StartOf(step.op) < call.start) {
         continue;  // a cast
       }
-      EXPECT_LT(step.op, call.end);
+      EXPECT_LT(StartOf(step.op), call.end);
       const auto unit =
           std::ranges::find(units, call.module, &CheckpointedModule::module);
       ASSERT_NE(unit, units.end());
       EXPECT_TRUE(unit->decisions.empty() ||
-                  unit->decisions[step.op - call.start] ==
+                  unit->decisions[call.PlaceOf(step.op)] ==
                       OperatorDecision::kRecompute);
     }
     ASSERT_EQ(once.size(), trace.operators.size());
@@ -272,7 +272,7 @@ TEST(Simulator, OfManyPlansIsThatOfEachAlone) {
       const DetailedSimulation detail = simulator.SimulateInDetail(units);
       ASSERT_EQ(detail.simulation, alone) << round;
       ASSERT_EQ(detail.by_kind.size(), alone.steps.size());
-      for (size_t k = 0; k < detail.by_kind.size(); ++k) {
+      for (const StepId k : detail.by_kind.ids()) {
         const LiveBytes& bytes = detail.by_kind[k];
         ASSERT_EQ(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}),
                   alone.live_bytes[k]);
@@ -292,33 +292,33 @@ class TwoLayers : public ::testing::Test {
   TwoLayers() {
     trace_.modules = {
         {"N", "N", {}, {}}, {"N.a", "L", {}, {}}, {"N.b", "L", {}, {}}};
-    trace_.tensors = {{0}, {3, -1, 2, 6}};
-    trace_.calls = {{0, -1, 0, 6, {0}, {6}, {0}},
-                    {1, 0, 0, 3, {0}, {3}, {0}},
-                    {2, 0, 3, 6, {3}, {6}, {1}}};
+    trace_.tensors = {{0_s}, {3_s, kNone, 2_op, 6}};
+    trace_.calls = {{0_module, kNone, 0, 6, {0_s}, {6_s}, {0_t}},
+                    {1_module, 0_call, 0, 3, {0_s}, {3_s}, {0_t}},
+                    {2_module, 0_call, 3, 6, {3_s}, {6_s}, {1_t}}};
     trace_.operator_names = {"op"};
     trace_.forward_end = 7;
     trace_.backward_end = 9;
-    AddStorage(1, -1, kNever, kNever);  // 0: the input
-    AddStorage(8, 0, 9, 2);             // 1: product of a, saved
-    AddStorage(4, 1, 2, 2);             // 2: temporary of a
-    AddStorage(2, 2, 9, 6);             // 3: result of a, saved by a and b
-    AddStorage(16, 3, 8, 5);            // 4: product of b, saved
-    AddStorage(4, 4, 5, 5);             // 5: temporary of b
-    AddStorage(2, 5, 8, 7);             // 6: result of b, saved
-    AddStorage(1, 6, 9, kNever);        // 7: the loss
+    AddStorage(1, kNone, kNever, kNever);  // 0: the input
+    AddStorage(8, 0_op, 9, 2);             // 1: product of a, saved
+    AddStorage(4, 1_op, 2, 2);             // 2: temporary of a
+    AddStorage(2, 2_op, 9, 6);             // 3: result of a, saved by a and b
+    AddStorage(16, 3_op, 8, 5);            // 4: product of b, saved
+    AddStorage(4, 4_op, 5, 5);             // 5: temporary of b
+    AddStorage(2, 5_op, 8, 7);             // 6: result of b, saved
+    AddStorage(1, 6_op, 9, kNever);        // 7: the loss
     for (int32_t k = 0; k < 9; ++k) {
       TraceOperator op;
-      op.call = k < 3 ? 1 : k < 6 ? 2 : -1;
+      op.call = k < 3 ? 1_call : k < 6 ? 2_call : kNone;
       op.runtime_ms = 1.0 + k;
-      if (k < 7) op.creates = op.outputs = {k + 1};
+      if (k < 7) op.creates = op.outputs = {StorageId{k + 1}};
       trace_.operators.push_back(op);
     }
-    AddSaved(1, 1, 1, 8, 9);
-    AddSaved(3, 3, 1, 8, 9);
-    AddSaved(3, 3, 2, 7, 8);
-    AddSaved(4, 4, 2, 7, 8);
-    AddSaved(6, 6, 2, 7, 8);
+    AddSaved(1_s, 1, 1_call, 8, 9);
+    AddSaved(3_s, 3, 1_call, 8, 9);
+    AddSaved(3_s, 3, 2_call, 7, 8);
+    AddSaved(4_s, 4, 2_call, 7, 8);
+    AddSaved(6_s, 6, 2_call, 7, 8);
   }
 
   void AddSaved(StorageId storage, Time packed, CallId call, Time unpacked,
@@ -340,14 +340,15 @@ class TwoLayers : public ::testing::Test {
   }
 
   std::vector<int64_t> Units(const std::vector<CheckpointedModule>& modules) {
-    std::vector<int64_t> units = Simulate(trace_, modules).live_bytes;
+    std::vector<int64_t> units = Simulate(trace_, modules).live_bytes.values();
     for (int64_t& bytes : units) bytes /= 512;
     return units;
   }
 
   std::vector<int64_t> NaiveUnits(
       const std::vector<CheckpointedModule>& modules) {
-    std::vector<int64_t> units = SimulateNaively(trace_, modules).live_bytes;
+    std::vector<int64_t> units =
+        SimulateNaively(trace_, modules).live_bytes.values();
     for (int64_t& bytes : units) bytes /= 512;
     return units;
   }
@@ -356,7 +357,7 @@ class TwoLayers : public ::testing::Test {
       const std::vector<CheckpointedModule>& modules) {
     std::vector<int32_t> operators;
     for (const Simulation::Step& step : Simulate(trace_, modules).steps) {
-      operators.push_back(step.op);
+      operators.push_back(IndexOf(step.op));
     }
     return operators;
   }
@@ -422,8 +423,8 @@ TEST_F(TwoLayers, WhatIsSavedDoesNotRunAgain) {
 TEST_F(TwoLayers, ASavedViewThatIsLetGoOfBeforeTheCallWaitsForItToRunAgain) {
   // Operator 4 returns a view of the product of b too. The view's scope_end is
   // before the operator, which a trace may say.
-  trace_.tensors.push_back({4, -1, 3, 5});
-  trace_.tensors.push_back({4, 2, 4, 0});
+  trace_.tensors.push_back({4_s, kNone, 3_op, 5});
+  trace_.tensors.push_back({4_s, 2_t, 4_op, 0});
   EXPECT_THAT(Units({{.module = 2_module, .decisions = Decisions({0, 1, 0})}}),
               ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
                           1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 16 + 4 + 2,
@@ -486,7 +487,8 @@ TEST_F(TwoLayers, WithoutGradientsAUnitIsOnlyCalled) {
 TEST_F(TwoLayers, CastsThatAutocastKeptAreMadeAgain) {
   // Operator 1, of a, casts a weight that operators 3 and 5, of b, use.
   trace_.storages[2_s].scope_end = 7;
-  for (const int op : {2, 3, 5}) trace_.operators[op].recasts = {1_op};
+  for (const OperatorId op : {2_op, 3_op, 5_op})
+    trace_.operators[op].recasts = {1_op};
   EXPECT_THAT(Operators({{.module = 2_module}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 1, 3, 4, 5, 7, 8));
   EXPECT_THAT(
@@ -504,15 +506,19 @@ TEST_F(TwoLayers, ASavedViewIsOneOfTheOriginal) {
   trace_.operators[4_op].view = true;
   trace_.operators[4_op].creates = {};
   trace_.operators[4_op].outputs = {4_s};
-  trace_.storages.erase(trace_.storages.begin() + 5);
+  std::vector<TraceStorage> storages = trace_.storages.values();
+  storages.erase(storages.begin() + 5);
+  trace_.storages = IndexedVector<StorageId, TraceStorage>(storages);
   for (TraceOperator& op : trace_.operators) {
-    for (int32_t& s : op.creates) s -= s > 5 ? 1 : 0;
+    for (StorageId& s : op.creates) {
+      if (s > 5_s) s = Previous(s);
+    }
   }
   for (SavedTensor& saved : trace_.saved) {
     if (saved.storage == 6_s) saved.storage = 5_s;
   }
-  trace_.tensors.push_back({4, -1, 3, 5});
-  trace_.tensors.push_back({4, 2, 4, 5});
+  trace_.tensors.push_back({4_s, kNone, 3_op, 5});
+  trace_.tensors.push_back({4_s, 2_t, 4_op, 5});
   trace_.operators[3_op].results = {2_t};
   trace_.operators[4_op].results = {3_t};
   trace_.saved[3_saved].tensor = 3_t;
@@ -564,7 +570,7 @@ TEST_F(TwoLayers, FramesInsideSkipForThemselves) {
                           1 + 1 + 8 + 2 + 16, 1 + 1 + 8 + 2 + 16 + 2,
                           1 + 1 + 8 + 2 + 16 + 2, 1 + 1 + 8 + 2));
   // What b saved it has from the forward pass.
-  AddSaved(6, 6, 0, 7, 8);
+  AddSaved(6_s, 6, 0_call, 7, 8);
   EXPECT_THAT(Operators(nested({0, 0, 0, 2, 2, 0}, {1, 0, 0})),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 5, 4, 5, 7, 8));
   // The argument of b.
@@ -582,8 +588,8 @@ TEST_F(TwoLayers, ResultsThatAreNotKeptAreFreed) {
   trace_.operators[4_op].creates = trace_.operators[4_op].outputs = {};
   trace_.operators[4_op].outputs = {4_s};
   trace_.operators[4_op].view = true;
-  trace_.tensors.push_back({4, -1, 3, 5});
-  trace_.tensors.push_back({5, -1, 3, 4});
+  trace_.tensors.push_back({4_s, kNone, 3_op, 5});
+  trace_.tensors.push_back({5_s, kNone, 3_op, 4});
   trace_.operators[3_op].results = {2_t, 3_t};
   const auto with = [&](std::vector<int32_t> kept) {
     CheckpointedModule unit{.module = 2_module,
@@ -716,8 +722,8 @@ TEST_F(TwoLayers, ViewsOfStandInsAreStandIns) {
   trace_.operators[4_op].reads = trace_.operators[4_op].outputs = {4_s};
   trace_.operators[3_op].creates = {4_s, 5_s};
   trace_.storages[5_s].born = 3_op;
-  trace_.tensors.push_back({4, -1, 3, 5});
-  trace_.tensors.push_back({4, 2, 4, 6});
+  trace_.tensors.push_back({4_s, kNone, 3_op, 5});
+  trace_.tensors.push_back({4_s, 2_t, 4_op, 6});
   trace_.operators[3_op].results = {2_t};
   trace_.operators[4_op].results = {3_t};
   trace_.operators[5_op].reads = {};
@@ -795,11 +801,11 @@ TEST_F(TwoLayers, WhatIsWrittenToInPlaceIsSavedAsAWholeOrNot) {
     return ErrorOf({{.module = 2_module, .decisions = Decisions(decisions)}});
   };
   // Operator 4 writes to the result of operator 3, and 5 as well.
-  for (const int op : {4, 5}) {
+  for (const OperatorId op : {4_op, 5_op}) {
     trace_.operators[op].mutates = {4_s};
     trace_.operators[op].reads = {4_s};
     trace_.operators[op].outputs.insert(trace_.operators[op].outputs.begin(),
-                                        4);
+                                        4_s);
   }
   EXPECT_EQ(save({0, 0, 0}), "accepted");
   EXPECT_EQ(save({1, 1, 1}), "accepted");

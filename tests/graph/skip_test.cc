@@ -35,13 +35,13 @@ TEST(Skip, WhatNobodyNeedsCostsNothingToLeaveOut) {
     const NeedDrivenPolicies needs(trace);
     std::vector<CheckpointedModule> all, needed;
     for (const RandomUnit& unit : UnitsByChance(trace, random)) {
-      const std::vector<char> saves = RandomSaves(unit.length, random);
+      const std::vector<Flag> saves = RandomSaves(unit.length, random);
       all.push_back(AllOthersRunAgain(unit.module, saves));
       if (!Accepted(trace, all)) {
         all.pop_back();
         continue;
       }
-      needed.push_back(needs.Of(unit.module, saves));
+      needed.push_back(needs.PolicyFor(unit.module, saves));
     }
     if (all.empty()) continue;
     ++compared;
@@ -81,13 +81,13 @@ TEST_P(RealSteps, NeedNoMoreThanIsSaidToBeNeeded) {
     SCOPED_TRACE(round);
     std::vector<CheckpointedModule> all, needed;
     for (const RandomUnit& unit : UnitsByChance(trace, random)) {
-      const std::vector<char> saves = RandomSaves(unit.length, random);
+      const std::vector<Flag> saves = RandomSaves(unit.length, random);
       all.push_back(AllOthersRunAgain(unit.module, saves));
       if (!Accepted(trace, all)) {
         all.pop_back();
         continue;
       }
-      needed.push_back(needs.Of(unit.module, saves));
+      needed.push_back(needs.PolicyFor(unit.module, saves));
     }
     if (all.empty()) continue;
     ++compared;
@@ -106,11 +106,11 @@ TEST_P(RealSteps, NeedNoMoreThanIsSaidToBeNeeded) {
 }
 
 // The operators that run again, views apart, which cost nothing.
-std::set<int32_t> RunningAgain(const Simulation& simulation,
-                               const Trace& trace) {
-  std::set<int32_t> running;
+std::set<OperatorId> RunningAgain(const Simulation& simulation,
+                                  const Trace& trace) {
+  std::set<OperatorId> running;
   for (const Simulation::Step& step : simulation.steps) {
-    if (step.redone >= 0_call && !trace.operators[step.op].view) {
+    if (step.redone != kNone && !trace.operators[step.op].view) {
       running.insert(step.op);
     }
   }
@@ -129,25 +129,25 @@ TEST(Skip, NothingMoreCanBeLeftOut) {
     const NeedDrivenPolicies needs(trace);
     for (const RandomUnit& unit : UnitsByChance(trace, random)) {
       if (unit.length > 8) continue;
-      const std::vector<char> saves = RandomSaves(unit.length, random);
+      const std::vector<Flag> saves = RandomSaves(unit.length, random);
       CheckpointedModule some = AllOthersRunAgain(unit.module, saves);
       if (!Accepted(trace, {some}) || SavesViews(trace, {some})) continue;
-      const CheckpointedModule least = needs.Of(unit.module, saves);
-      const std::set<int32_t> running =
+      const CheckpointedModule least = needs.PolicyFor(unit.module, saves);
+      const std::set<OperatorId> running =
           RunningAgain(simulator.Simulate({least}), trace);
       for (int32_t mask = 0; mask < 1 << unit.length; ++mask) {
         bool is_of_saves = true;
         for (int32_t k = 0; k < unit.length; ++k) {
           const bool is_set = (mask >> k & 1) != 0;
-          is_of_saves = is_of_saves && !(is_set && saves[k] != 0);
+          is_of_saves = is_of_saves && !(is_set && saves[k]);
           some.decisions[k] =
-              is_set ? OperatorDecision::kSkip : SaveOrRecompute(saves[k] != 0);
+              is_set ? OperatorDecision::kSkip : SaveOrRecompute(saves[k]);
         }
         if (!is_of_saves) continue;
         const std::optional<Simulation> use = Accepted(trace, {some});
         if (!use) continue;
         ++plans;
-        const std::set<int32_t> others = RunningAgain(*use, trace);
+        const std::set<OperatorId> others = RunningAgain(*use, trace);
         ASSERT_TRUE(std::ranges::includes(others, running)) << mask;
         ASSERT_TRUE(ComputesTheSame(trace, {some})) << mask;
       }
@@ -180,8 +180,8 @@ TEST(Skip, IsAsPlainlyPlayed) {
     const NeedDrivenPolicies needs(trace);
     std::vector<CheckpointedModule> units;
     for (const RandomUnit& at : UnitsByChance(trace, random)) {
-      const std::vector<char> saves = RandomSaves(at.length, random);
-      CheckpointedModule unit = needs.Of(at.module, saves);
+      const std::vector<Flag> saves = RandomSaves(at.length, random);
+      CheckpointedModule unit = needs.PolicyFor(at.module, saves);
       // Some decisions more, up to all.
       const auto one_in = 1 + random() % 8;
       for (int32_t k = 0; k < at.length; ++k) {
@@ -218,7 +218,7 @@ std::vector<CheckpointedModule> UnitsInsideUnits(const Trace& trace,
   for (const RandomUnit& at : UnitsByChance(trace, random, true)) {
     CheckpointedModule unit = {.module = at.module};
     if (random() % 4 != 0) {
-      unit = needs.Of(at.module, RandomSaves(at.length, random));
+      unit = needs.PolicyFor(at.module, RandomSaves(at.length, random));
       const auto one_in = 1 + random() % 16;
       for (int32_t k = 0; k < at.length; ++k) {
         if (random() % one_in != 0) continue;
@@ -239,8 +239,8 @@ bool HasNestedUnits(const Trace& trace,
     return std::ranges::find(units, trace.calls[call].module,
                              &CheckpointedModule::module) != units.end();
   };
-  for (CallId c = 0; c < std::ssize(trace.calls); ++c) {
-    for (int32_t a = trace.calls[c].parent; a >= 0 && is_unit(c);
+  for (const CallId c : trace.calls.ids()) {
+    for (CallId a = trace.calls[c].parent; a != kNone && is_unit(c);
          a = trace.calls[a].parent) {
       if (is_unit(a)) return true;
     }
@@ -250,10 +250,10 @@ bool HasNestedUnits(const Trace& trace,
 
 // Some operators that others read from become casts that autocast keeps.
 Trace WithRecasts(Trace trace, std::mt19937& random) {
-  for (OperatorId op = 0; op < trace.forward_end; ++op) {
+  for (const OperatorId op : OperatorsIn(0, trace.forward_end)) {
     for (const StorageId s : trace.operators[op].reads) {
       const OperatorId born = trace.storages[s].born;
-      const bool is_cast = born >= 0 && born < op && random() % 4 == 0;
+      const bool is_cast = born != kNone && born < op && random() % 4 == 0;
       if (is_cast) trace.operators[op].recasts.push_back(born);
     }
   }
@@ -262,18 +262,18 @@ Trace WithRecasts(Trace trace, std::mt19937& random) {
 
 // Returns whether a call makes casts again from before it.
 bool CastsAgain(const Trace& trace, const Simulation& simulation) {
-  return std::ranges::any_of(simulation.steps,
-                             [&](const Simulation::Step& step) {
-                               return step.redone >= 0_call &&
-                                      step.op < trace.calls[step.redone].start;
-                             });
+  return std::ranges::any_of(
+      simulation.steps, [&](const Simulation::Step& step) {
+        return step.redone != kNone &&
+               StartOf(step.op) < trace.calls[step.redone].start;
+      });
 }
 
 bool RunsOpaqueOperatorsAgain(const Trace& trace,
                               const Simulation& simulation) {
   return std::ranges::any_of(
       simulation.steps, [&](const Simulation::Step& step) {
-        return step.redone >= 0_call && trace.operators[step.op].opaque;
+        return step.redone != kNone && trace.operators[step.op].opaque;
       });
 }
 
@@ -281,8 +281,8 @@ bool RunsOpaqueOperatorsAgain(const Trace& trace,
 // attribute of a module does.
 bool KeepsBeyondTheStep(const Trace& trace) {
   return std::ranges::any_of(trace.storages, [&](const TraceStorage& storage) {
-    return storage.born >= 0_op && storage.born < trace.forward_end &&
-           trace.operators[storage.born].call >= 0_call &&
+    return storage.born != kNone && storage.IsOlderThan(trace.forward_end) &&
+           trace.operators[storage.born].call != kNone &&
            storage.scope_end == kNever;
   });
 }
@@ -355,7 +355,7 @@ Trace WritesInside(bool is_made_inside) {
                   .parent = 0_call,
                   .start = start,
                   .end = 4,
-                  .inputs = {is_made_inside ? 0 : 1},
+                  .inputs = {is_made_inside ? 0_s : 1_s},
                   .outputs = {3_s}},
                  {.module = 2_module,
                   .parent = 1_call,
@@ -365,23 +365,23 @@ Trace WritesInside(bool is_made_inside) {
                   .outputs = {2_s}}};
   trace.operator_names = {"make", "write"};
   trace.operators.resize(7);
-  const auto make = [&](OperatorId op, StorageId storage, int32_t of) {
+  const auto make = [&](OperatorId op, StorageId storage, StorageId of) {
     trace.operators[op] = {.runtime_ms = 1,
                            .reads = {of},
                            .creates = {storage},
                            .outputs = {storage},
                            .mutates = {}};
   };
-  make(0, 1, 0);
-  make(1, 2, 0);
+  make(0_op, 1_s, 0_s);
+  make(1_op, 2_s, 0_s);
   trace.operators[2_op] = {.name = 1_name,
                            .reads = {1_s},
                            .creates = {},
                            .outputs = {1_s},
                            .mutates = {1_s}};
-  make(3, 3, 1);
-  make(4, 4, 3);
-  trace.operators[0_op].call = is_made_inside ? 1 : 0;
+  make(3_op, 3_s, 1_s);
+  make(4_op, 4_s, 3_s);
+  trace.operators[0_op].call = is_made_inside ? 1_call : 0_call;
   trace.operators[1_op].call = trace.operators[2_op].call = 2_call;
   trace.operators[3_op].call = 1_call;
   trace.operators[4_op].call = 0_call;
@@ -399,8 +399,8 @@ Trace WritesInside(bool is_made_inside) {
                            .local_end = unpacked + 1,
                            .released = unpacked + 1});
   };
-  save(2, 3, 2, 6);
-  save(3, 4, 1, 5);
+  save(2_s, 3, 2_call, 6);
+  save(3_s, 4, 1_call, 5);
   return trace;
 }
 

@@ -5,6 +5,7 @@
 namespace acplan::graph {
 
 // Ids of traces as tests write them: trace.operators[3_op].reads = {0_s, 2_s}.
+inline namespace trace_ids {
 
 constexpr ModuleId operator""_module(unsigned long long index) {
   return IdAt<ModuleId>(index);
@@ -37,4 +38,5 @@ constexpr MovedId operator""_moved(unsigned long long index) {
   return IdAt<MovedId>(index);
 }
 
+}  // namespace trace_ids
 }  // namespace acplan::graph
