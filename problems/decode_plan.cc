@@ -102,7 +102,7 @@ PlannedModule PlannedOnTrace(const graph::Module& module,
 
 // Returns a unit without a policy.
 PlannedModule WholeUnit(const TraceProblem& problem, const std::string& fqn,
-                        int32_t module) {
+                        graph::ModuleId module) {
   PlannedModule unit;
   unit.fqn = fqn;
   unit.discard_ratio = 1;

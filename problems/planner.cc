@@ -129,11 +129,11 @@ std::vector<CheckpointedModule> NeedDriven(
     const TraceProblem& built, std::vector<CheckpointedModule> units) {
   for (CheckpointedModule& unit : units) {
     if (unit.decisions.empty()) continue;
-    std::vector<char> saves;
+    std::vector<graph::Flag> saves;
     for (const graph::OperatorDecision decision : unit.decisions) {
-      saves.push_back(decision == graph::OperatorDecision::kSave ? 1 : 0);
+      saves.push_back(decision == graph::OperatorDecision::kSave);
     }
-    unit = built.need_driven->Of(unit.module, saves);
+    unit = built.need_driven->PolicyFor(unit.module, saves);
   }
   return units;
 }

@@ -269,7 +269,7 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
                             : "the least budget found",
       answer.least);
   const Trace& trace = answer.baseline.trace;
-  if (answer.staying.floor.op >= 0) {
+  if (answer.staying.floor.op != graph::kNone) {
     text += fmt::format(
         "\nno plan needs less than {}, which is there under every plan "
         "at\n{}\n{}",

@@ -5,12 +5,11 @@
 
 namespace acplan::graph {
 
-// The profile of a traced step: what PyTorch's torch.distributed._tools
+// Returns the profile of a traced step: what PyTorch's torch.distributed._tools
 // (aggregate_stats of MemTracker, RuntimeEstimator and SACEstimator) would say
 // of each module that is called. docs/statistics.md compares both.
 //
-// Memory. Bytes are those of live storages, each rounded up to 512. What is
-// born in the forward pass or in the first operator of the backward pass, which
+// Memory. Bytes are those of live storages, each rounded up to 512. A storage that is born in the forward pass or in the first operator of the backward pass, which
 // makes the loss's gradient, is an activation, in the backward pass temporary,
 // in the optimizer step optimizer state; a parameter's gradient is one from the
 // last operator of the backward pass on that returns it; what was there before

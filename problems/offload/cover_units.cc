@@ -27,15 +27,20 @@ struct ClassOfUnits {
 };
 
 // Returns the bytes of storages born in a call that autograd saves.
-int64_t SavedBytes(const Trace& trace, int32_t call) {
-  std::set<int32_t> seen_storages;
+int64_t SavedBytes(const Trace& trace, graph::CallId call) {
+  std::set<graph::StorageId>
+
+      seen_storages;
   int64_t bytes = 0;
   const graph::TraceCall& now = trace.calls[call];
   for (const graph::SavedTensor& saved : trace.saved) {
-    const int32_t born = trace.storages[saved.storage].born;
+    const graph::OperatorId born = trace.storages[saved.storage].born;
     const bool is_of_call = saved.packed > now.start &&
-                            saved.packed <= now.end && born >= now.start;
-    if (is_of_call && seen_storages.insert(saved.storage).second) {
+                            saved.packed <= now.end &&
+                            StartOf(born) >= now.start;
+    if (is_of_call &&
+
+        seen_storages.insert(saved.storage).second) {
       bytes += trace.storages[saved.storage].bytes;
     }
   }
@@ -78,7 +83,7 @@ class TakenCandidates {
     for (const CheckpointedModule& unit : units) Take(unit.module);
   }
 
-  void Take(int32_t module) {
+  void Take(graph::ModuleId module) {
     for (const int c : CandidatesOf(module)) {
       std::fill(is_taken_.begin() + c,
                 is_taken_.begin() + problem_.candidates[c].last + 1, 1);
@@ -89,7 +94,7 @@ class TakenCandidates {
     }
   }
 
-  bool IsFree(int32_t module) const {
+  bool IsFree(graph::ModuleId module) const {
     int last = -1;
     for (const int c : CandidatesOf(module)) {
       // Not free if one of its calls is inside another.
@@ -100,10 +105,10 @@ class TakenCandidates {
   }
 
  private:
-  std::vector<int> CandidatesOf(int32_t module) const {
+  std::vector<int> CandidatesOf(graph::ModuleId module) const {
     std::vector<int> candidates;
     for (int c = 0; c < std::ssize(problem_.candidates); ++c) {
-      const int32_t call = problem_.candidates[c].call;
+      const graph::CallId call = problem_.candidates[c].call;
       if (problem_.trace->calls[call].module == module) candidates.push_back(c);
     }
     return candidates;
@@ -124,15 +129,15 @@ std::vector<CheckpointedModule> WithCover(const TraceProblem& problem,
     for (const int c : unit_class.candidates) {
       if (max_units && std::ssize(units) >= *max_units) return units;
       const CandidateCall& candidate = problem.candidates[c];
-      const int32_t module = trace.calls[candidate.call].module;
+      const graph::ModuleId module = trace.calls[candidate.call].module;
       if (!taken_candidates.IsFree(module)) continue;
-      std::vector<char> saved;
+      std::vector<graph::Flag> is_saved;
       for (const graph::OperatorGroup& group :
            problem.groups[candidate.module_node].groups) {
-        saved.push_back(group.rule != graph::GroupRule::kRecompute ? 1 : 0);
+        is_saved.push_back(group.rule != graph::GroupRule::kRecompute);
       }
-      if (saved.empty()) continue;
-      units.push_back(UnitThatSaves(problem, candidate.module_node, saved));
+      if (is_saved.empty()) continue;
+      units.push_back(UnitThatSaves(problem, candidate.module_node, is_saved));
       if (SimulatedUse(problem, units)) {
         taken_candidates.Take(module);
       } else {

@@ -44,7 +44,7 @@ bool OffloadSearch::Try(const std::vector<CheckpointedModule>& units) {
     const std::optional<Simulation> moved_run = SimulatedUse(problem, all);
     if (!moved_run || moved_run->peak_bytes > question_.budget_bytes)
       return false;
-    const std::vector<Movable> movables = MovablesOf(problem, all, *moved_run);
+    const MovableList movables = MovablesOf(problem, all, *moved_run);
     const std::optional<OffloadChoice> choice =
         ChooseWhatMoves({.problem = problem,
                          .movables = movables,
@@ -54,8 +54,8 @@ bool OffloadSearch::Try(const std::vector<CheckpointedModule>& units) {
                          .limits = question_.limits,
                          .most_stall_ms = CostMs() - saved_run->recompute_ms});
     if (!choice) return false;
-    for (size_t m = 0; m < movables.size(); ++m) {
-      if (choice->is_chosen[m] == 0) continue;
+    for (const MovableId m : movables.ids()) {
+      if (!choice->is_chosen[m]) continue;
       plan.modules[movables[m].unit].decisions[movables[m].place] =
           OperatorDecision::kOffload;
     }
@@ -75,18 +75,18 @@ bool OffloadSearch::Try(const std::vector<CheckpointedModule>& units) {
 void OffloadSearch::Improve() {
   for (bool is_better = best_.has_value(); is_better;) {
     is_better = false;
-    std::vector<int32_t> modules;
+    std::vector<graph::ModuleId> modules;
     for (const CheckpointedModule& unit : best_->modules) {
       modules.push_back(unit.module);
     }
-    for (const int32_t module : modules) {
+    for (const graph::ModuleId module : modules) {
       if (question_.is_stopped() || CostMs() <= kNothingMs) return;
       is_better |= ImproveUnit(module);
     }
   }
 }
 
-bool OffloadSearch::ImproveUnit(int32_t module) {
+bool OffloadSearch::ImproveUnit(graph::ModuleId module) {
   const TraceProblem& problem = question_.problem;
   const auto candidate =
       std::ranges::find_if(problem.candidates, [&](const CandidateCall& c) {
@@ -105,10 +105,10 @@ bool OffloadSearch::ImproveUnit(int32_t module) {
     const bool is_open =
         groups[g].rule == graph::GroupRule::kFree && uses[g] != GroupUse::kNone;
     if (!is_open) continue;
-    std::vector<char> saved;
-    for (const GroupUse use : uses) saved.push_back(use == GroupUse::kSaved);
-    saved[g] = uses[g] == GroupUse::kSaved ? 0 : 1;
-    *unit = UnitThatSaves(problem, node, saved);
+    std::vector<graph::Flag> is_saved;
+    for (const GroupUse use : uses) is_saved.push_back(use == GroupUse::kSaved);
+    is_saved[g] = uses[g] != GroupUse::kSaved;
+    *unit = UnitThatSaves(problem, node, is_saved);
     is_better |= Try(units);
   }
   return is_better;

@@ -154,7 +154,7 @@ class TraceSearch {
  private:
   // Returns whether parts so far were little work.
   bool IsSmall() const {
-    const int64_t operators = std::ssize(problem_.trace->operators);
+    const int64_t operators = std::ssize(problem_.trace->operators.values());
     return watch_.effort().labels < kFewLabels && taken_ < kMostSmallParts &&
            taken_ * operators < kFewOperators;
   }

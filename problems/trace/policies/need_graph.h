@@ -8,8 +8,7 @@
 
 namespace acplan::problems {
 
-// What of a call may have to run again, and why (graph/trace/needs.h): the
-// operators whose results backward asks for, or that others of them read. An
+// The operators of a call that may have to run again, and why (graph/trace/needs.h): those whose results backward asks for, or that others of them read. An
 // operator that something needs is saved or runs again; nothing else does. Calls
 // that do the same have equal graphs, since operators, groups and results are
 // numbered from the start of the call.
@@ -36,13 +35,14 @@ struct NeedGraph {
 // The need graph of a call, with the storage of each of its results.
 struct NeedsOfStorages {
   NeedGraph graph;
-  std::vector<int32_t> storages = {};
+  std::vector<graph::StorageId> storages = {};  // indexed by result
 };
 
-// `stop`: the operator before which the call stops when it runs again. Views and
-// what hands on its argument are left out: they need no more than what needs
+// Returns what a call needs. `stop`: the start of the operator before which it stops when
+// it runs again. Views and operators that hand on their argument are left out: they need no more than what needs
 // them.
-NeedsOfStorages NeedsOfCall(const graph::Trace& trace, int32_t call,
-                            int32_t stop, const graph::OperatorGroups& groups);
+NeedsOfStorages NeedsOfCall(const graph::Trace& trace, graph::CallId call,
+                            graph::Time stop,
+                            const graph::OperatorGroups& groups);
 
 }  // namespace acplan::problems

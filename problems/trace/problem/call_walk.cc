@@ -78,7 +78,7 @@ class TimePlacement {
     int inside = -1;
     int record = 0;
     int next = 0;
-    for (int32_t t = 0; t < trace_.forward_end; ++t) {
+    for (graph::Time t = 0; t < trace_.forward_end; ++t) {
       for (;;) {
         if (inside >= 0 && CallOf(inside).end <= t) {
           record = RecordAfter(inside);
@@ -102,14 +102,14 @@ class TimePlacement {
     for (size_t c = 0; c < by_request.size(); ++c) {
       by_request[c] = static_cast<int>(c);
     }
-    // What never runs again has let go of all at the end of its frame.
+    // A call that never runs again has let go of all at the end of its frame.
     const auto request = [&](int c) {
       return std::min(candidates_[c].first_request, candidates_[c].frame_end);
     };
     std::ranges::sort(by_request, std::greater<>(), request);
     int last = 0;
     auto next = by_request.begin();
-    for (auto t = static_cast<int32_t>(record_of.size()) - 1;
+    for (auto t = static_cast<graph::Time>(record_of.size()) - 1;
          t >= trace_.forward_end; --t) {
       for (; next != by_request.end() && request(*next) > t; ++next) {
         const int record = RecordAfter(*next);
@@ -141,7 +141,7 @@ class TimePlacement {
   }
 
   // A time just before a candidate that runs again then is one inside of it.
-  int InsideRunning(int record, int32_t t) const {
+  int InsideRunning(int record, graph::Time t) const {
     const auto is_call = [&](int node) {
       return node < std::ssize(walk_.candidate_at) &&
              walk_.candidate_at[node] >= 0;

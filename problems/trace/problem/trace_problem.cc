@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/trace/unit_refusal.h"
 #include "problems/model/unit_forest.h"
@@ -16,11 +17,15 @@
 
 namespace acplan::problems {
 
+using graph::CallId;
 using graph::CheckpointedModule;
 using graph::GroupRule;
 using graph::kNever;
+using graph::ModuleId;
 using graph::OperatorGroups;
+using graph::OperatorId;
 using graph::SavedTensor;
+using graph::StorageId;
 using graph::Trace;
 using graph::TraceCall;
 
@@ -37,38 +42,42 @@ std::map<std::string, int> NodesByName(const graph::Profile& profile,
 
 struct Candidates {
   std::vector<CandidateCall> calls = {};  // in pre-order
-  std::vector<int> innermost =
-      {};  // a call of the trace: the innermost candidate
+  // The innermost candidate around a call of the trace.
+  graph::IndexedVector<CallId, int> innermost = {};
 };
 
-// `node_of_module`: a module of the trace: its node, -1 if it is no candidate.
-Candidates CallsOfCandidates(const TraceProblem& problem,
-                             const std::vector<int>& node_of_module) {
+// `node_of_module`: the node of a module of the trace, -1 if it is no candidate.
+Candidates CallsOfCandidates(
+    const TraceProblem& problem,
+    const graph::IndexedVector<ModuleId, int>& node_of_module) {
   const Trace& trace = *problem.trace;
-  Candidates found;
-  found.innermost.assign(trace.calls.size(), -1);
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+  Candidates candidates;
+  candidates.innermost.assign(trace.calls.size(), -1);
+  for (const CallId c : trace.calls.ids()) {
     const TraceCall& call = trace.calls[c];
-    const int parent = call.parent < 0 ? -1 : found.innermost[call.parent];
-    found.innermost[c] = parent;
+    const int parent =
+        call.parent == graph::kNone ? -1 : candidates.innermost[call.parent];
+    candidates.innermost[c] = parent;
     const int node = node_of_module[call.module];
     if (call.no_grad || node < 0) continue;
-    const auto index = static_cast<int>(found.calls.size());
-    found.calls.push_back({.call = c,
-                           .module_node = node,
-                           .parent = parent,
-                           .last = index,
-                           .frame_end = call.end,
-                           .is_whole = problem.groups[node].groups.empty()});
-    if (parent >= 0) found.calls[parent].is_innermost = false;
-    found.innermost[c] = index;
+    const auto index = static_cast<int>(candidates.calls.size());
+    candidates.calls.push_back(
+        {.call = c,
+         .module_node = node,
+         .parent = parent,
+         .last = index,
+         .frame_end = call.end,
+         .is_whole = problem.groups[node].groups.empty()});
+    if (parent >= 0) candidates.calls[parent].is_innermost = false;
+    candidates.innermost[c] = index;
   }
-  for (size_t c = found.calls.size(); c-- > 0;) {
-    if (found.calls[c].parent < 0) continue;
-    CandidateCall& parent = found.calls[found.calls[c].parent];
-    parent.last = std::max(parent.last, found.calls[c].last);
+  for (size_t c = candidates.calls.size(); c-- > 0;) {
+    const CandidateCall& call = candidates.calls[c];
+    if (call.parent < 0) continue;
+    CandidateCall& parent = candidates.calls[call.parent];
+    parent.last = std::max(parent.last, call.last);
   }
-  return found;
+  return candidates;
 }
 
 // Candidates with the times that their saved tensors give them.
@@ -105,7 +114,7 @@ class NeedFinder {
       for (const int r : op.makes) group_of.try_emplace(r, op.group);
     }
     for (const auto& [r, group] : group_of) {
-      const int32_t s = needs.storages[r];
+      const StorageId s = needs.storages[r];
       candidate.needed.emplace_back(s, r);
       if (groups.groups[group].rule != GroupRule::kRecompute) {
         candidate.results.emplace_back(s, group);
@@ -127,20 +136,20 @@ class NeedFinder {
 };
 
 // The storages that a policy of a candidate may save, with their groups.
-std::vector<std::pair<int32_t, int>> SavableResults(
+std::vector<std::pair<StorageId, int>> SavableResults(
     const TraceProblem& problem, const CandidateCall& candidate) {
   if (candidate.is_whole || candidate.first_request == kNever) return {};
   const Trace& trace = *problem.trace;
   const TraceCall& call = trace.calls[candidate.call];
   const OperatorGroups& groups = problem.groups[candidate.module_node];
-  std::map<int32_t, int> results;
-  for (int32_t op = call.start; op < call.end; ++op) {
-    for (const int32_t s : trace.operators[op].outputs) {
-      results.try_emplace(s, groups.group_of[op - call.start]);
+  std::map<StorageId, int> results;
+  for (const OperatorId op : call.Operators()) {
+    for (const StorageId s : trace.operators[op].outputs) {
+      results.try_emplace(s, groups.group_of[call.PlaceOf(op)]);
     }
   }
   const std::vector<double> ms = GroupMs(problem, candidate);
-  // What costs nothing to make again is never saved.
+  // An operator that costs nothing to run again is never saved.
   std::erase_if(results, [&](const auto& result) {
     const GroupRule rule = groups.groups[result.second].rule;
     return rule == GroupRule::kRecompute ||
@@ -149,12 +158,14 @@ std::vector<std::pair<int32_t, int>> SavableResults(
   return {results.begin(), results.end()};
 }
 
-std::vector<std::vector<int>> FramesOfStorages(const TraceProblem& problem) {
-  std::vector<std::vector<int>> frames_of(problem.trace->storages.size());
+graph::IndexedVector<StorageId, std::vector<int>> FramesOfStorages(
+    const TraceProblem& problem) {
+  graph::IndexedVector<StorageId, std::vector<int>> frames_of(
+      problem.trace->storages.size());
   for (int c = 0; c < std::ssize(problem.candidates); ++c) {
-    // What never runs again lets go of everything when its call ends.
+    // A candidate that never runs again lets go of everything when its call ends.
     if (problem.candidates[c].first_request == kNever) continue;
-    for (const int32_t s : CallOf(problem, c).inputs) {
+    for (const StorageId s : CallOf(problem, c).inputs) {
       std::vector<int>& frames = frames_of[s];
       if (frames.empty() || frames.back() != c) frames.push_back(c);
     }
@@ -164,10 +175,11 @@ std::vector<std::vector<int>> FramesOfStorages(const TraceProblem& problem) {
 
 // Modules of the trace as candidates.
 struct CandidateModules {
-  std::vector<int> node_of;  // a module: its node in the tree, -1: no candidate
+  // The node of a module in the tree, -1: no candidate.
+  graph::IndexedVector<ModuleId, int> node_of;
   // A module that is none, why in words, and the place with what to do.
   struct Refused {
-    int32_t module = 0;
+    ModuleId module = {};
     std::string kind, details;
   };
   std::vector<Refused> refused = {};
@@ -177,10 +189,10 @@ struct CandidateModules {
 // candidates.
 class WholeUnits {
  public:
-  WholeUnits(const TraceProblem& problem, CandidateModules& found)
-      : problem_(problem), facts_(*problem.trace), found_(found) {}
+  WholeUnits(const TraceProblem& problem, CandidateModules& modules)
+      : problem_(problem), facts_(*problem.trace), modules_(modules) {}
 
-  void Add(int32_t module, const UnitChoices::Refused& refused) {
+  void Add(ModuleId module, const UnitChoices::Refused& refused) {
     const std::optional<graph::UnitRefusal> obstacle =
         graph::FindUnitRefusal(facts_, module);
     const std::optional<std::string> of_whole =
@@ -189,7 +201,7 @@ class WholeUnits {
         !refused.has_statistics && !of_whole &&
         SimulatedUse(problem_, {{.module = module}}).has_value();
     if (may_run_again) {
-      found_.node_of[module] = refused.node;
+      modules_.node_of[module] = refused.node;
       return;
     }
     CandidateModules::Refused why{module, refused.kind, refused.details};
@@ -199,97 +211,105 @@ class WholeUnits {
     }
     if (obstacle && of_whole && !of_whole->empty())
       why.details += "; " + *of_whole;
-    found_.refused.push_back(std::move(why));
+    modules_.refused.push_back(std::move(why));
   }
 
  private:
   const TraceProblem& problem_;
   const graph::CallFacts facts_;
-  CandidateModules& found_;
+  CandidateModules& modules_;
 };
 
 CandidateModules FindCandidateModules(
     const TraceProblem& problem, const std::map<std::string, int>& node_of,
     const std::vector<UnitChoices::Refused>& refused) {
   const Trace& trace = *problem.trace;
-  std::vector<char> has_gradients(trace.modules.size(), 0);
+  graph::IndexedVector<ModuleId, graph::Flag> has_gradients(
+      trace.modules.size(), false);
   for (const TraceCall& call : trace.calls) {
-    if (!call.no_grad) has_gradients[call.module] = 1;
+    if (!call.no_grad) has_gradients[call.module] = true;
   }
-  CandidateModules found{.node_of = std::vector<int>(trace.modules.size(), -1)};
+  CandidateModules candidates;
+  candidates.node_of.assign(trace.modules.size(), -1);
   std::optional<WholeUnits> whole;
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+  for (const ModuleId m : trace.modules.ids()) {
     const auto node = node_of.find(trace.modules[m].fqn);
     if (!has_gradients[m] || node == node_of.end()) continue;
     if (!problem.groups[node->second].groups.empty()) {
-      found.node_of[m] = node->second;
+      candidates.node_of[m] = node->second;
       continue;
     }
     const auto why =
         std::ranges::find(refused, node->second, &UnitChoices::Refused::node);
     if (why == refused.end()) continue;
-    if (!whole) whole.emplace(problem, found);
+    if (!whole) whole.emplace(problem, candidates);
     whole->Add(m, *why);
   }
-  return found;
+  return candidates;
 }
 
 // For a module, the bytes of activations that autograd saves in its calls, and
 // that no candidate inside of these could let go of.
-int64_t BytesThatStay(const TraceProblem& problem, int32_t module) {
+int64_t BytesThatStay(const TraceProblem& problem, ModuleId module) {
   const Trace& trace = *problem.trace;
-  const auto call_around = [&](int32_t c) {
-    while (c >= 0 && trace.calls[c].module != module) c = trace.calls[c].parent;
+  const auto call_around = [&](CallId c) {
+    while (c != graph::kNone && trace.calls[c].module != module)
+      c = trace.calls[c].parent;
     return c;
   };
   const auto stays = [&](const SavedTensor& saved) {
-    const int32_t around = call_around(saved.call);
-    if (around < 0 || trace.storages[saved.storage].born < 0) return false;
+    const CallId call = call_around(saved.call);
+    if (call == graph::kNone ||
+        trace.storages[saved.storage].born == graph::kNone) {
+      return false;
+    }
     const int candidate = CandidateAround(problem, saved);
-    return candidate < 0 || problem.candidates[candidate].call < around;
+    return candidate < 0 || problem.candidates[candidate].call < call;
   };
-  std::set<int32_t> storages;
+  std::set<StorageId> storages;
   for (const SavedTensor& saved : trace.saved) {
     if (stays(saved)) storages.insert(saved.storage);
   }
   int64_t bytes = 0;
-  for (const int32_t s : storages) bytes += AllocatedBytesOf(trace, s);
+  for (const StorageId s : storages) bytes += AllocatedBytesOf(trace, s);
   return bytes;
 }
 
-// Segments are not told of: their modules are.
+// Returns warnings of modules that are no candidates. Segments have none: their modules
+// have.
 WarningsByType NoUnits(const TraceProblem& problem,
                        const CandidateModules& modules) {
-  WarningsByType told;
+  WarningsByType warnings;
   for (const CandidateModules::Refused& why : modules.refused) {
     const graph::TraceModule& module = problem.trace->modules[why.module];
     if (module.IsSegment()) continue;
-    told.Add(module.fqn, why.kind, why.details,
-             BytesThatStay(problem, why.module));
+    warnings.Add(module.fqn, why.kind, why.details,
+                 BytesThatStay(problem, why.module));
   }
-  return told;
+  return warnings;
 }
 
 // Adds modules with children of which no call may be one of a unit, and whose
 // activations stay.
 void AddBarred(const TraceProblem& problem, const graph::Profile& profile,
-               WarningsByType& told) {
+               WarningsByType& warnings) {
   const Trace& trace = *problem.trace;
   std::set<std::string> leaves;
   for (const graph::Module& module : profile.modules) {
     if (module.is_leaf) leaves.insert(module.fqn);
   }
-  std::vector<char> may_be(trace.modules.size(), 0);
+  graph::IndexedVector<ModuleId, graph::Flag> may_be(trace.modules.size(),
+                                                     false);
   for (const TraceCall& call : trace.calls) {
-    if (!call.no_grad) may_be[call.module] = 1;
+    if (!call.no_grad) may_be[call.module] = true;
   }
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+  for (const ModuleId m : trace.modules.ids()) {
     const graph::TraceModule& module = trace.modules[m];
     if (may_be[m] || module.IsSegment() || leaves.contains(module.fqn))
       continue;
     const int64_t bytes = BytesThatStay(problem, m);
     if (bytes == 0) continue;
-    told.Add(
+    warnings.Add(
         module.fqn, "no AC unit: it may not run again",
         ": more than one backward pass asks for what it saves, a transform of "
         "functions runs in it, or it is given other parameters",
@@ -344,10 +364,10 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   problem.bytes_of_rank = BytesOfRank(trace, options.memory);
   const CandidateModules modules = FindCandidateModules(
       problem, NodesByName(profile, tree), choices.refused);
-  Candidates found = CallsOfCandidates(problem, modules.node_of);
-  problem.candidate_of = std::move(found.innermost);
-  problem.has_repeated_calls = HasRepeatedCalls(found.calls);
-  problem.candidates = WithTimes(problem, std::move(found.calls));
+  Candidates candidates = CallsOfCandidates(problem, modules.node_of);
+  problem.candidate_of = std::move(candidates.innermost);
+  problem.has_repeated_calls = HasRepeatedCalls(candidates.calls);
+  problem.candidates = WithTimes(problem, std::move(candidates.calls));
   problem.no_units = NoUnits(problem, modules);
   problem.warnings = choices.forest.Warnings();
   std::ranges::move(problem.no_units.Lines(),
@@ -355,9 +375,9 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   AddBarred(problem, profile, problem.no_units);
 
   const size_t storages = trace.storages.size();
-  problem.held = graph::HeldByOthers(trace);
+  problem.held_until = graph::HeldByOthers(trace);
   problem.saved_of.resize(storages);
-  for (int32_t k = 0; k < std::ssize(trace.saved); ++k) {
+  for (const graph::SavedId k : trace.saved.ids()) {
     problem.saved_of[trace.saved[k].storage].push_back(k);
   }
   problem.frames_of = FramesOfStorages(problem);
@@ -392,12 +412,13 @@ double WholeMs(const TraceProblem& problem, const CandidateCall& candidate) {
   if (candidate.first_request == kNever) return 0;
   const Trace& trace = *problem.trace;
   const TraceCall& call = trace.calls[candidate.call];
-  std::set<int32_t> casts;
+  std::set<OperatorId> casts;
   double ms = 0;
-  for (int32_t op = call.start; op < std::min(call.end, candidate.stop); ++op) {
+  for (const OperatorId op :
+       graph::OperatorsIn(call.start, std::min(call.end, candidate.stop))) {
     ms += trace.operators[op].runtime_ms;
-    for (const int32_t cast : trace.operators[op].recasts) {
-      if (cast < call.start && casts.insert(cast).second) {
+    for (const OperatorId cast : trace.operators[op].recasts) {
+      if (StartOf(cast) < call.start && casts.insert(cast).second) {
         ms += trace.operators[cast].runtime_ms;
       }
     }
@@ -412,9 +433,9 @@ std::vector<double> GroupMs(const TraceProblem& problem,
   if (candidate.is_whole || candidate.first_request == kNever) return ms;
   const Trace& trace = *problem.trace;
   const TraceCall& call = trace.calls[candidate.call];
-  const int32_t end = std::min(call.end, candidate.stop);
-  for (int32_t op = call.start; op < end; ++op) {
-    ms[groups.group_of[op - call.start]] += trace.operators[op].runtime_ms;
+  const graph::Time end = std::min(call.end, candidate.stop);
+  for (const OperatorId op : graph::OperatorsIn(call.start, end)) {
+    ms[groups.group_of[call.PlaceOf(op)]] += trace.operators[op].runtime_ms;
   }
   return ms;
 }

@@ -46,48 +46,50 @@ namespace acplan::problems {
 
 // A call of a module that may be a unit.
 struct CandidateCall {
-  int32_t call = 0;     // in Trace::calls
+  graph::CallId call = {};
   int module_node = 0;  // in the module tree
   int parent = -1;      // the candidate directly around it; -1: none
   int last = 0;         // the last candidate inside, or itself
   int node = 0;         // in TraceProblem::forest
   // The time at which it runs again: when backward first asks for something that
   // was saved in it.
-  int32_t first_request = graph::kNever;
-  int32_t stop = 0;       // the operator before which it stops
-  int32_t frame_end = 0;  // when its frame lets go of the arguments
+  graph::Time first_request = graph::kNever;
+  graph::Time stop = 0;       // the start of the operator before which it stops
+  graph::Time frame_end = 0;  // when its frame lets go of the arguments
   bool is_innermost = true;
   // It has no policy, so everything runs again: its module has no groups, because
   // it can run again as a whole only.
   bool is_whole = false;
   // What saving an operator keeps: storages, ascending, with the group.
-  std::vector<std::pair<int32_t, int>> results = {};
+  std::vector<std::pair<graph::StorageId, int>> results = {};
   // Where operators may be skipped: what it needs when it runs again, in
   // TraceProblem::need_graphs, -1: it has no policy; and the storages of its
   // results, ascending, with their numbers there.
   int needs = -1;
-  std::vector<std::pair<int32_t, int>> needed = {};
+  std::vector<std::pair<graph::StorageId, int>> needed = {};
 };
 
 struct TraceProblem {
   const graph::Trace* trace = nullptr;
   graph::Simulator simulator;
   std::vector<CandidateCall> candidates = {};  // in pre-order
-  std::vector<int> candidate_of = {};  // a call: the innermost around, or -1
+  // The innermost candidate around a call, or -1.
+  graph::IndexedVector<graph::CallId, int> candidate_of = {};
   std::vector<graph::OperatorGroups> groups = {};  // a node of the module tree
-  // A storage: until when others than autograd hold it without units.
-  std::vector<int32_t> held = {};
-  // A storage: what autograd saves of it, in Trace::saved, and the candidates
-  // whose argument and whose operators' result it is.
-  std::vector<std::vector<int32_t>> saved_of = {};
-  std::vector<std::vector<int>> frames_of = {};
-  std::vector<std::vector<int>> makers_of = {};
+  // Until when others than autograd hold a storage without units.
+  graph::IndexedVector<graph::StorageId, graph::Time> held_until = {};
+  // What autograd saves of a storage, and the candidates whose argument and whose
+  // operators' result it is.
+  graph::IndexedVector<graph::StorageId, std::vector<graph::SavedId>> saved_of =
+      {};
+  graph::IndexedVector<graph::StorageId, std::vector<int>> frames_of = {};
+  graph::IndexedVector<graph::StorageId, std::vector<int>> makers_of = {};
   // The walk over the calls (call_walk.h).
   ModuleProblem forest = {};
   std::vector<int> candidate_at = {};  // a node, -1: none
   std::vector<int> record_of = {};     // a time: the node whose record it is in
-  // A time, as BytesOfRank (trace_memory.h).
-  std::vector<int64_t> bytes_of_rank = {};
+  // As BytesOfRank (trace_memory.h).
+  graph::IndexedVector<graph::OperatorId, int64_t> bytes_of_rank = {};
   bool has_repeated_calls = false;  // of a candidate module
   // Operators may be skipped.
   bool may_skip = false;

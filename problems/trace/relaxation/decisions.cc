@@ -16,22 +16,22 @@ class Deciding {
  public:
   explicit Deciding(const TraceProblem& problem) : problem_(problem) {
     const size_t candidates = problem.candidates.size();
-    choices_.is_no_unit.assign(candidates, 0);
-    choices_.must_be_unit.assign(candidates, 0);
-    choices_.is_unit.assign(candidates, 0);
+    choices_.is_no_unit.assign(candidates, false);
+    choices_.must_be_unit.assign(candidates, false);
+    choices_.is_unit.assign(candidates, false);
   }
 
   void Decide(const Decision& decision) {
     switch (decision.kind) {
       case Decision::Kind::kLife:
-        if (!decision.is_so) DecideDead(decision.subject, decision.detail);
+        if (!decision.is_so) DecideDead(decision.storage(), decision.time());
         break;
       case Decision::Kind::kUnit:
-        decision.is_so ? DecideUnit(decision.subject)
-                       : DecideNoUnit(decision.subject);
+        decision.is_so ? DecideUnit(decision.module_node())
+                       : DecideNoUnit(decision.module_node());
         break;
       case Decision::Kind::kGroup:
-        choices_.is_recomputed[{decision.subject, decision.detail}] =
+        choices_.is_recomputed[{decision.module_node(), decision.group()}] =
             decision.is_so;
         break;
     }
@@ -44,23 +44,23 @@ class Deciding {
   }
 
  private:
-  void DecideDead(int32_t storage, int32_t time) {
-    choices_.is_impossible |= problem_.held[storage] > time;
+  void DecideDead(graph::StorageId storage, graph::Time time) {
+    choices_.is_impossible |= problem_.held_until[storage] > time;
     const auto frame_holds = [&](int c) {
       return IsArgument(problem_, c, storage) &&
              HoldsArguments(problem_, c, time);
     };
-    for (const int32_t k : problem_.saved_of[storage]) {
+    for (const graph::SavedId k : problem_.saved_of[storage]) {
       const SavedTensor& saved = problem_.trace->saved[k];
       if (saved.packed > time || HeldByAutogradUntil(saved) <= time) continue;
       // Some unit keeps it from holding: this one, where none around it is one.
       int c = CandidateAround(problem_, saved);
       while (c >= 0 && frame_holds(c)) c = problem_.candidates[c].parent;
       choices_.is_impossible |= c < 0;
-      if (c >= 0) choices_.must_be_unit[c] = 1;
+      if (c >= 0) choices_.must_be_unit[c] = true;
     }
     for (const int c : problem_.frames_of[storage]) {
-      if (frame_holds(c)) choices_.is_no_unit[c] = 1;
+      if (frame_holds(c)) choices_.is_no_unit[c] = true;
     }
     for (const int c : problem_.makers_of[storage]) {
       if (!IsBetweenRuns(problem_, c, time)) continue;
@@ -71,7 +71,7 @@ class Deciding {
       const CandidateCall& candidate = problem_.candidates[c];
       const int group = *GroupThatKeeps(candidate, storage);
       if (choices_.Recomputes(problem_, candidate, group) == false) {
-        choices_.is_no_unit[c] = 1;
+        choices_.is_no_unit[c] = true;
       } else {
         choices_.is_recomputed[{candidate.module_node, group}] = true;
       }
@@ -81,7 +81,7 @@ class Deciding {
   void DecideNoUnit(int module_node) {
     for (size_t c = 0; c < problem_.candidates.size(); ++c) {
       if (problem_.candidates[c].module_node == module_node) {
-        choices_.is_no_unit[c] = 1;
+        choices_.is_no_unit[c] = true;
       }
     }
   }
@@ -90,11 +90,11 @@ class Deciding {
     for (size_t c = 0; c < problem_.candidates.size(); ++c) {
       const CandidateCall& candidate = problem_.candidates[c];
       if (candidate.module_node != module_node) continue;
-      choices_.must_be_unit[c] = 1;
-      choices_.is_unit[c] = 1;
+      choices_.must_be_unit[c] = true;
+      choices_.is_unit[c] = true;
       for (int a = candidate.parent; a >= 0;
            a = problem_.candidates[a].parent) {
-        choices_.is_no_unit[a] = 1;
+        choices_.is_no_unit[a] = true;
       }
     }
   }
@@ -118,13 +118,13 @@ class Deciding {
 
 void DecidedChoices::RuleOut(const TraceProblem& problem,
                              const std::vector<int>& candidates) {
-  for (const int c : candidates) is_no_unit[c] = 1;
+  for (const int c : candidates) is_no_unit[c] = true;
   for (size_t c = problem.candidates.size(); c-- > 0;) {
     if (!must_be_unit[c] || !is_no_unit[c]) continue;
     const int parent = problem.candidates[c].parent;
-    must_be_unit[c] = 0;
+    must_be_unit[c] = false;
     is_impossible |= parent < 0;
-    if (parent >= 0) must_be_unit[parent] = 1;
+    if (parent >= 0) must_be_unit[parent] = true;
   }
 }
 
@@ -132,8 +132,8 @@ std::optional<bool> DecidedChoices::Recomputes(const TraceProblem& problem,
                                                const CandidateCall& candidate,
                                                int group) const {
   if (!is_recomputed.empty()) {
-    const auto known = is_recomputed.find({candidate.module_node, group});
-    if (known != is_recomputed.end()) return known->second;
+    const auto decision = is_recomputed.find({candidate.module_node, group});
+    if (decision != is_recomputed.end()) return decision->second;
   }
   switch (problem.groups[candidate.module_node].groups[group].rule) {
     case GroupRule::kRecompute:

@@ -14,8 +14,8 @@
 // A need graph lists operators from the last to the first, and what is needed of a
 // result is a matter of time: an operator in place needs what it writes to as it
 // was before. So a result has a column N for each operator that makes or writes
-// to it. What reads or asks for a result later in the call, that is earlier in the
-// list, needs it as the next operator in the list leaves it, and demands wait by
+// to it. A reader or a request of a result later in the call, that is earlier in the list,
+// needs it as the next operator in the list leaves it, and demands wait by
 // result until that operator comes.
 //
 // K and R being 0 or 1, the least N is 0 or 1 as well, and so is the least k,
@@ -29,7 +29,7 @@ namespace {
 
 using Terms = std::vector<Milp::Term>;
 
-// What a candidate discards as a unit.
+// The bytes that a candidate discards as a unit.
 struct Discarded {
   Terms terms = {};  // bytes
   double least = 0;  // of any policy, or of no unit
@@ -118,7 +118,7 @@ class NeedMilpBuilder {
     Discarded& discarded = discarded_[c];
     discarded.least = static_cast<double>(choices.base_bytes);
     discarded.terms.push_back({unit, discarded.least});
-    std::vector<char> is_counted(graph.results, 0);
+    std::vector<graph::Flag> is_counted(graph.results, false);
     Demands demands;
     for (const NeedGraph::Operator& op : graph.operators) {
       int& save = saved[op.group];
@@ -130,19 +130,19 @@ class NeedMilpBuilder {
       }
       for (const int r : op.asked) demands[r].push_back(unit);
       for (const int r : op.makes) {
-        const int needed = Share();
-        for (const int by : demands[r]) {
-          AtLeast(0, {{needed, 1}, {by, -1}});
+        const int is_needed = Share();
+        for (const int user : demands[r]) {
+          AtLeast(0, {{is_needed, 1}, {user, -1}});
         }
         demands[r].clear();
-        AtLeast(0, {{save, 1}, {rerun, 1}, {needed, -1}});
-        if (!choices.may_keep[r]) AtMost(1, {{save, 1}, {needed, 1}});
+        AtLeast(0, {{save, 1}, {rerun, 1}, {is_needed, -1}});
+        if (!choices.may_keep[r]) AtMost(1, {{save, 1}, {is_needed, 1}});
         if (is_counted[r]) continue;
-        is_counted[r] = 1;
-        const int kept = Share();
-        AtLeast(-1, {{kept, 1}, {save, -1}, {needed, -1}});
+        is_counted[r] = true;
+        const int is_kept = Share();
+        AtLeast(-1, {{is_kept, 1}, {save, -1}, {is_needed, -1}});
         const auto bytes = static_cast<double>(choices.bytes[r]);
-        discarded.terms.push_back({kept, -bytes});
+        discarded.terms.push_back({is_kept, -bytes});
         discarded.least -= bytes;
       }
       for (const int r : op.reads) demands[r].push_back(rerun);
@@ -163,9 +163,9 @@ class NeedMilpBuilder {
 
   void AddChoiceRows() {
     for (int k = 0; k < std::ssize(nodes_); ++k) {
-      Terms around = UnitsAround(k);
-      if (nodes_[k].must_be_unit) AtLeast(1, around);
-      if (around.size() > 1) AtMost(1, std::move(around));
+      Terms units = UnitsAround(k);
+      if (nodes_[k].must_be_unit) AtLeast(1, units);
+      if (units.size() > 1) AtMost(1, std::move(units));
     }
     if (!joint_.relaxed.max_units) return;
     Terms all;
@@ -175,7 +175,7 @@ class NeedMilpBuilder {
     AtMost(*joint_.relaxed.max_units, std::move(all));
   }
 
-  // What is discarded before a node, in units of bytes.
+  // Returns the bytes that are discarded before a node, in units of the rows.
   Discarded Before(int node) const {
     Discarded all;
     for (size_t c = 0; c < discarded_.size(); ++c) {
@@ -237,21 +237,22 @@ NeedMilp ToMilp(const TraceProblem& problem, const TraceRelaxation& relaxation,
 std::vector<graph::CheckpointedModule> UnitsOf(const TraceProblem& problem,
                                                const NeedMilp& form,
                                                const std::vector<double>& x) {
-  std::map<int, std::vector<char>> saved_by;  // a node of the module tree
+  std::map<int, std::vector<graph::Flag>>
+      saved_by;  // a node of the module tree
   for (size_t c = 0; c < form.unit_columns.size(); ++c) {
     if (form.unit_columns[c] < 0 || x[form.unit_columns[c]] < 0.5) continue;
     const int node = problem.candidates[c].module_node;
-    std::vector<char>& saved = saved_by[node];
-    saved.resize(problem.groups[node].groups.size(), 1);
-    for (size_t g = 0; g < saved.size(); ++g) {
+    std::vector<graph::Flag>& is_saved = saved_by[node];
+    is_saved.resize(problem.groups[node].groups.size(), true);
+    for (size_t g = 0; g < is_saved.size(); ++g) {
       const int column =
           form.saved_columns[c].empty() ? -1 : form.saved_columns[c][g];
-      if (column < 0 || x[column] < 0.5) saved[g] = 0;
+      if (column < 0 || x[column] < 0.5) is_saved[g] = false;
     }
   }
   std::vector<graph::CheckpointedModule> units;
-  for (const auto& [node, saved] : saved_by) {
-    units.push_back(UnitThatSaves(problem, node, saved));
+  for (const auto& [node, is_saved] : saved_by) {
+    units.push_back(UnitThatSaves(problem, node, is_saved));
   }
   return units;
 }

@@ -142,7 +142,7 @@ NeedChoices ChoicesOfCall(const TraceProblem& problem,
       .bytes = std::vector<int64_t>(graph.results, 0),
       .may_keep = std::vector<char>(graph.results, 1),
   };
-  const auto number_of = [&](int32_t storage) -> std::optional<int> {
+  const auto number_of = [&](graph::StorageId storage) -> std::optional<int> {
     const auto found =
         std::ranges::lower_bound(candidate.needed, std::pair(storage, -1));
     if (found == candidate.needed.end() || found->first != storage) return {};
@@ -158,7 +158,7 @@ NeedChoices ChoicesOfCall(const TraceProblem& problem,
   for (const Release& release : counted.released[c]) {
     needs.base_bytes += release.bytes;
   }
-  for (auto kept = choices.is_not_kept.lower_bound({c, 0});
+  for (auto kept = choices.is_not_kept.lower_bound({c, graph::StorageId{0}});
        kept != choices.is_not_kept.end() && kept->first == c; ++kept) {
     if (const auto r = number_of(kept->second)) needs.may_keep[*r] = 0;
   }
@@ -246,7 +246,7 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
     ModuleProblem::Node& node = relaxed.nodes[problem.candidates[c].node];
     node.unit_base_bytes =
         static_cast<double>(BytesWhileRunning(problem, choices, counted, c));
-    node.must_be_unit = choices.must_be_unit[c] != 0;
+    node.must_be_unit = choices.must_be_unit[c];
   }
   result.joint.policies = policies.Take();
   if (choices.is_impossible) {
@@ -328,11 +328,11 @@ std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,
 std::vector<CheckpointedModule> CheckpointedModules(
     const TraceProblem& problem, const TraceRelaxation& relaxation,
     const std::vector<ChosenUnit>& units) {
-  std::map<int32_t, std::vector<GroupUse>> uses_of;  // a module
-  std::map<int32_t, int> node_of;
+  std::map<graph::ModuleId, std::vector<GroupUse>> uses_of;
+  std::map<graph::ModuleId, int> node_of;
   for (const ChosenUnit& unit : units) {
     const int c = problem.candidate_at[unit.node];
-    const int32_t module = CallOf(problem, c).module;
+    const graph::ModuleId module = CallOf(problem, c).module;
     node_of[module] = problem.candidates[c].module_node;
     std::vector<GroupUse> uses = GroupUses(relaxation, unit);
     std::vector<GroupUse>& all = uses_of[module];
@@ -340,7 +340,7 @@ std::vector<CheckpointedModule> CheckpointedModules(
     for (size_t g = 0; g < uses.size(); ++g) all[g] = std::max(all[g], uses[g]);
   }
   // Other calls of a module may be units, those around them or inside them.
-  const std::map<int32_t, std::vector<GroupUse>> all = uses_of;
+  const std::map<graph::ModuleId, std::vector<GroupUse>> all = uses_of;
   for (const CandidateCall& candidate : problem.candidates) {
     for (int a = candidate.parent; a >= 0; a = problem.candidates[a].parent) {
       if (!all.contains(CallOf(problem, a).module)) continue;
@@ -350,15 +350,14 @@ std::vector<CheckpointedModule> CheckpointedModules(
   std::vector<CheckpointedModule> modules;
   for (const auto& [module, uses] : uses_of) {
     const int node = node_of[module];
-    std::vector<char> saved;
+    std::vector<graph::Flag> is_saved;
     for (size_t g = 0; g < uses.size(); ++g) {
       const graph::GroupRule rule = problem.groups[node].groups[g].rule;
-      const bool is_saved =
+      is_saved.push_back(
           uses[g] == GroupUse::kSaved ||
-          (uses[g] == GroupUse::kNone && rule == graph::GroupRule::kSave);
-      saved.push_back(is_saved ? 1 : 0);
+          (uses[g] == GroupUse::kNone && rule == graph::GroupRule::kSave));
     }
-    modules.push_back(UnitThatSaves(problem, node, saved));
+    modules.push_back(UnitThatSaves(problem, node, is_saved));
   }
   return modules;
 }

@@ -82,7 +82,7 @@ class PolicyEnumerator {
   void ChooseResults(size_t op) {
     const auto place = static_cast<int32_t>(op);
     const size_t results =
-        problem_.trace->operators[call_.start + place].results.size();
+        problem_.trace->operators[call_.AtPlace(place)].results.size();
     Decide(op + 1);
     if (results < 2) return;
     for (uint32_t subset = 1; subset + 1 < uint32_t{1} << results; ++subset) {
