@@ -143,9 +143,8 @@ solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
 KnownUnits MovedUnits(const KnownUnits& units, const graph::Trace& from,
                       const graph::Trace& to) {
   KnownUnits moved_units;
-
   for (graph::CheckpointedModule unit : units.modules) {
-    unit.module = FindModule(to.trace, from.modules[unit.module].fqn);
+    unit.module = FindModule(to, from.modules[unit.module].fqn);
     if (unit.module == graph::kNone) return {};
     moved_units.modules.push_back(std::move(unit));
   }

@@ -209,9 +209,8 @@ class Recomputation(Mode):
         if kind is Saved:
             self._has_skipped = True
             return self._memory.note_own(item.take_some(origin, (args, kwargs), tape.is_kept))
-        if traits.is_mutable:
-            if not self._memory.write_to_nothing(item, origin, args, kwargs):
-                return self._run(func, traits, args, kwargs)
+        if traits.is_mutable and not self._memory.write_to_nothing(item, origin, args, kwargs):
+            return self._run(func, traits, args, kwargs)
         self._has_skipped = True
         return item.hand_out(origin, (args, kwargs))
 
