@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """published_schedules.py FOLDER: what `acplan schedule` finds on the graphs that
 Moccasin's authors publish (github.com/haoming-codes/moccasin; FOLDER is its `data`), beside
-what was published of them: rows of a Markdown table. ACPLAN names the program.
+published results. It prints docs/measured/published_schedules.csv. ACPLAN names the program.
 
 Every schedule is run once more here, from the graph's file alone. `--runs FILE` adds what a run
 of Moccasin itself came to: lines of `graph,share,increase in %,seconds,status`.
@@ -33,6 +33,11 @@ GRAPHS = {
     "MobileNet (MLSys)_512_(224, 224, 3)_train": "MobileNet",
 }
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5)
+COLUMNS = ["graph", "share", "budget", "increase", "peak", "bound", "seconds"] + [
+    "Moccasin",
+    "Checkmate",
+    "Moccasin run here",
+]
 # Increase of the total duration in % and seconds to it: Moccasin, then Checkmate's MILP, of the
 # table of Bartan et al., ICML 2023 (16 cores, CP-SAT and Gurobi, limits of 1,800 and 3,600 s).
 PUBLISHED = {
@@ -119,7 +124,7 @@ def row(path: pathlib.Path, name: str, share: float, arguments: Any) -> list[str
     once = plan(path, "100%", 1)
     budget = math.ceil(once["baseline_peak_bytes"] * share)
     answer = plan(path, str(budget), arguments.seconds)
-    cells = [name, f"{share:.0%}", f"{budget:,}"]
+    cells = [name, f"{share:.0%}", str(budget)]
     if answer["status"] == "infeasible":
         cells += ["no schedule", f"{answer.get('least_bound_bytes', 0):,} needed", "", ""]
     elif "sequence" not in answer:
@@ -151,6 +156,8 @@ def main() -> None:
         for graph, share, *rest in csv.reader(arguments.runs.read_text().splitlines()):
             runs[graph, float(share)] = rest
     files = sorted(arguments.folder.glob("*.json"))
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(COLUMNS)
     for start, name in GRAPHS.items():
         path = next((f for f in files if f.name.startswith(start)), None)
         if path is None:
@@ -160,7 +167,8 @@ def main() -> None:
             cells = row(path, name, share, arguments)
             increase, seconds, status = runs.get((name, share), ("", "", ""))
             cells.append(f"{increase} in {seconds} s, {status}" if status else "")
-            print("| " + " | ".join(cells) + " |", flush=True)
+            table.writerow(cells)
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -60,7 +60,8 @@ Command AddLlm3dplotCommand(CLI::App& program) {
                       "(STATS's name with .3dplot.html, here)"));
   app->add_option("-t,--title", flags->title, "title of the picture");
   app->footer(
-      "Example:\n  acplan calculon llm-3dplot all.csv.gz rates.html -t 'GPT-3 175B'\n"
+      "Example:\n  acplan calculon llm-3dplot all.csv.gz rates.html -t 'GPT-3 "
+      "175B'\n"
       "Exit status: 0 written, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunSurface(*flags, terminal);

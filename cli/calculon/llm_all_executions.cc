@@ -88,7 +88,8 @@ Command AddLlmAllExecutionsCommand(CLI::App& program) {
   flags->AddTo(*app, "write a row an execution here (.csv or .csv.gz)",
                "compute all executions, write nothing");
   app->footer(
-      "Example:\n  acplan calculon llm-all-executions data/models/megatron-22B.json 8 4 "
+      "Example:\n  acplan calculon llm-all-executions "
+      "data/models/megatron-22B.json 8 4 "
       "float16 data/systems/a100_80g.json all.csv.gz\n"
       "Exit status: 0 listed, 2 bad input, 3 nothing is feasible, 4 "
       "interrupted before anything was found.");

@@ -51,7 +51,8 @@ Command AddLlmHeatmapCommand(CLI::App& program) {
                    ->required());
   app->add_option("-t,--title", flags->title, "title of the picture");
   app->footer(
-      "Example:\n  acplan calculon llm-heatmap all.csv.gz rates.svg -t 'GPT-3 175B'\n"
+      "Example:\n  acplan calculon llm-heatmap all.csv.gz rates.svg -t 'GPT-3 "
+      "175B'\n"
       "Exit status: 0 written, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunHeatmap(*flags, terminal);

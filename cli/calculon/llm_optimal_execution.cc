@@ -146,11 +146,14 @@ Command AddLlmOptimalExecutionCommand(CLI::App& program) {
                 "do not overlap data-parallel communication");
   app->footer(
       "Examples:\n"
-      "  acplan calculon llm-optimal-execution data/models/turing-530B.json 5128 2520 "
+      "  acplan calculon llm-optimal-execution data/models/turing-530B.json "
+      "5128 2520 "
       "float16 data/systems/a100_80g.json best.json -m -t 10\n"
-      "  acplan calculon llm-optimal-execution data/models/megatron-22B.json 64 64 "
+      "  acplan calculon llm-optimal-execution data/models/megatron-22B.json "
+      "64 64 "
       "float16 data/systems/a100_80g.json part1.json --shard 1/2\n"
-      "  acplan calculon llm-optimal-execution data/models/megatron-22B.json 64 64 "
+      "  acplan calculon llm-optimal-execution data/models/megatron-22B.json "
+      "64 64 "
       "float16 data/systems/a100_80g.json part2.json --shard 2/2\n"
       "Exit status: 0 found, 2 bad input, 3 nothing is feasible, 4 interrupted "
       "before anything was found.");

@@ -17,8 +17,8 @@ struct ComparedTraining {
   costmodel::TrainingReport report;
 };
 
-// Returns the comparison as JSON (docs/file_formats.md, "What train compare
-// writes"). Requires at least one strategy.
+// Returns the comparison as JSON (docs/file_formats.md, "Comparison").
+// Requires at least one strategy.
 nlohmann::ordered_json ComparisonJson(
     const std::vector<ComparedTraining>& compared);
 

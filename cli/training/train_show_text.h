@@ -41,7 +41,7 @@ std::string MemoryText(const costmodel::TrainingReport& report,
 // Returns whole bytes; if no integer of 64 bits holds them, the number itself.
 nlohmann::ordered_json BytesJson(double bytes);
 
-// Returns a report as JSON (docs/file_formats.md, "What train show says").
+// Returns a report as JSON (docs/file_formats.md, "Training run").
 nlohmann::ordered_json ToJson(const costmodel::TrainingReport& report,
                               const TrainQuestion& question);
 

@@ -65,7 +65,7 @@ constexpr Option kOptions[] = {
     {"backend", OptionKind::kBackend, 0},
     {"release_lock_on_cudamalloc", OptionKind::kFlag, 0},
     {"release_lock_on_hipmalloc", OptionKind::kFlag, 0},
-    {"graph_capture_record_stream_reuse", OptionKind::kFlag, 0},
+    {"graph_capture_record_stream_reuse", OptionKind::kFlag, 9},
     {"pinned_use_cuda_host_register", OptionKind::kFlag, 0},
     {"pinned_use_hip_host_register", OptionKind::kFlag, 0},
     {"pinned_use_background_threads", OptionKind::kFlag, 0},

@@ -9,7 +9,7 @@
 
 namespace acplan::graph {
 
-// A release of PyTorch whose allocator is simulated: 2.9 to 2.15.
+// A release of PyTorch whose allocator is simulated: 2.8 to 2.15.
 struct PyTorchVersion {
   int major = 2;
   int minor = 15;
@@ -17,7 +17,7 @@ struct PyTorchVersion {
   auto operator<=>(const PyTorchVersion&) const = default;
 };
 
-inline constexpr PyTorchVersion kOldestAllocator{2, 9};
+inline constexpr PyTorchVersion kOldestAllocator{2, 8};
 inline constexpr PyTorchVersion kNewestAllocator{2, 15};
 
 // Parses "2.13" or "2.13.1". Throws InputError, naming `what`, for anything

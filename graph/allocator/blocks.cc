@@ -178,7 +178,8 @@ void ReturnBlock(AllocatorState& state, BlockId id) {
 }
 
 void ReturnWaiting(AllocatorState& state) {
-  // In any order: merging makes the same blocks of them.
+  // In any order: merging makes blocks of the same addresses. (PyTorch 2.12 also
+  // looks at their age, which the order of a hash table decides there.)
   for (const BlockId id : std::exchange(state.waiting, {})) {
     state.At(id).is_used_elsewhere = false;
     ReturnBlock(state, id);

@@ -15,5 +15,5 @@
 // simulation (graph/trace/simulation.h), a rank's share (plan/trace_memory.h)
 // and the search for a plan's units in a trace (plan/plan_on_trace.h). There
 // the check verifies that the answer agrees with the simulation, not that the
-// simulation is right: docs/measured/real_steps.md compares the simulation with
+// simulation is right: docs/measured/README.md compares the simulation with
 // real steps.

@@ -13,8 +13,9 @@ Sequences have 2,000 events each: sizes around every threshold and of every magn
 any order, several streams with record_stream, empty_cache, private pools of CUDA graphs and of
 use_mem_pool, devices that are too small, and every option of PYTORCH_ALLOC_CONF that concerns
 blocks. After each event the block's segment and its place there, allocated and reserved bytes,
-both peaks, the bytes of the device that are in use, retries and failures must be equal. Prints
-each difference and, for each version, what was compared; exit code 1 where something differs.
+both peaks, the bytes of the device that are in use, retries and failures must be equal.
+Prints each difference and, for each version, what
+was compared; exit code 1 where something differs.
 
 --write-goldens writes tests/data/allocator/goldens.txt instead: short sequences with what the
 real allocator does at each event.
@@ -245,6 +246,14 @@ def golden_events(generator: random.Random) -> list[str]:
     return events
 
 
+def with_pools(events: list[str], is_released: bool) -> list[str]:
+    """Adds a capture, two pools at once, and the release of one."""
+    end = ["q 2", "d 2", "d 1"] if is_released else ["q 2"]
+    parts = [events[:8], ["g 1"], events[8:20], ["q 1"], events[20:26], ["p 1"], events[26:30]]
+    parts += [["p 2"], events[30:36], ["q 1"], events[36:40], end, events[40:]]
+    return [event for part in parts for event in part]
+
+
 def write_goldens(folder: pathlib.Path) -> None:
     """Writes the goldens of all versions."""
     lines = [
@@ -253,10 +262,13 @@ def write_goldens(folder: pathlib.Path) -> None:
         "# EVENT | SEGMENT+OFFSET (-: none) ALLOCATED RESERVED RETRIES FAILURES",
     ]
     generator = random.Random(17)
-    cases = []
+    cases: list[tuple[str, int, int, list[str]]] = []
     for settings, since in GOLDEN_SETTINGS:
         for device in (64, 130):
             cases.append((settings, since, device * MEBIBYTE, golden_events(generator)))
+    for settings in ("", "", "expandable_segments:True"):
+        events = with_pools(golden_events(generator), "expand" not in settings)
+        cases.append((settings, 9, 130 * MEBIBYTE, events))
     for version in VERSIONS:
         build = Build(folder, version)
         build.make()

@@ -57,8 +57,9 @@ TEST_F(LlmSearchTest, RowsSayWhatIsNotProven) {
        "--gpu", "h100", "--gpus", "64", "--gbs", "512", "--seq", "8192",
        "--recompute", "plan", "-t", "6", "-o", "s.json"});
   EXPECT_THAT(text, HasSubstr("plan? -N%: not proven"));
+  const json answer = json::parse(Read("s.json"));
   int unproven = 0;
-  for (const json& best : json::parse(Read("s.json"))["best"]) {
+  for (const json& best : answer["best"]) {
     unproven += best["plan"]["optimal"].get<bool>() ? 0 : 1;
   }
   int marks = 0;

@@ -120,8 +120,8 @@ TEST_F(SimulateEventsTest, RefusesWrongInput) {
   ExpectRefused(Run({"--allocator", "max_split_size:64"}),
                 {"--allocator: no option \"max_split_size\"; the nearest is "
                  "max_split_size_mb"});
-  ExpectRefused(Run({"--torch-version", "2.8"}),
-                {"--torch-version: expected a version of PyTorch from 2.9"});
+  ExpectRefused(Run({"--torch-version", "2.7"}),
+                {"--torch-version: expected a version of PyTorch from 2.8"});
   ExpectRefused(Run({"--device-memory", "much"}), {"--device-memory: "});
   ExpectRefused(Run({"trace.json"}), {"--events: stands in place of TRACE"});
   PutFile("wrong.txt", "a 1 5\nb 1\n");

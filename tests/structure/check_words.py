@@ -33,10 +33,15 @@ ROOMS = {
     "scripts": ("scripts", ".py"),
     "adapter": ("adapters/torch/acplan", ".py"),
     "adapter_tests": ("adapters/torch/tests", ".py"),
-    "pages": ("docs README.md CONTRIBUTING.md adapters/torch/README.md", ".md"),
+    "pages": (
+        "docs README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md adapters/torch/README.md "
+        "adapters/torch/acplan/_apply/README.md bench/README.md data/README.md "
+        "examples/README.md tests/fuzz/README.md",
+        ".md",
+    ),
 }
-# Pages that commands write, and the page that quotes what it forbids.
-SKIPPED_PAGES = ("docs/measured/", "docs/style.md", "tests/data/")
+# The page that quotes what it forbids, and files of peers.
+SKIPPED_PAGES = ("docs/style.md", "tests/data/")
 
 OPENINGS = frozenset("Of What Whether Those Who That By".split())
 # Openings that are plain English.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shows that check_structure.py and check_sizes.py accept a sound tree and find
+# Shows that the checks of this folder accept a sound tree and find
 # each kind of violation in it, in C++ and in Python.
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
@@ -46,13 +46,17 @@ expect_violation() {
   fi
 }
 
-for check in check_structure.py check_sizes.py check_words.py; do
+for check in check_structure.py check_sizes.py check_words.py check_pages.py; do
   sound_tree
   python3 "$here/$check" "$work/tree" || {
     echo "$check: a sound tree was rejected"
     failures=$((failures + 1))
   }
 done
+
+pages() { expect_violation check_pages.py "$@"; }
+pages 'a.md: the link to a.md#there leads to no heading' a.md '# Here\n\n[x](a.md#there)'
+pages 'README.md: 101 lines, more than 100' README.md "$(printf 'x\\n%.0s' {1..100})"
 
 structure() { expect_violation check_structure.py "$@"; }
 structure 'graph/base/x.cc: graph/base/ may not know graph/trace/t.h' \

@@ -11,7 +11,7 @@ inline problems::Plan AskedPlan(const graph::Profile& profile,
                                 const graph::ModuleTree& tree,
                                 const problems::PlanOptions& options) {
   return problems::Ask({.profile = &profile, .tree = &tree, .options = options},
-             {.bytes = options.budget_bytes})
+                       {.bytes = options.budget_bytes})
       .plan;
 }
 

@@ -3,7 +3,8 @@ acplan batch --over seq` beside one that does every sequence.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_batches.py
 
-prints docs/measured/batches.md; with names of models after it, only those.
+writes docs/measured/batches.csv and batches_sequences.csv; with names of models after it, it
+prints only those. It ends with an error if an answer differs.
 """
 
 import contextlib
@@ -17,17 +18,8 @@ from acplan.__main__ import main as shell
 from acplan._advise.interpolation import step_ms_of
 from acplan._files.display import size
 from acplan._step.hugging_face import Sizes, step_of_config
-from pages import start_page
+from tables import Table, print_versions
 from zoo import EXAMPLES
-
-_PAGE = """
-The batch that `acplan.best_batch` finds for small models, of 1 to 24 within the memory that a
-batch of 7 takes without a plan, beside what tracing and planning every batch finds: the same
-largest batch, the same most samples a second (roofline of an A100), with fewer traces (*of
-all*: what the search of every batch has). Plans save or recompute
-(`decisions="save,recompute"`), and `tolerance` is 0. The script ends with an error where anything
-differs.
-"""
 
 _MODELS = ("gpt2", "llama", "bert", "t5", "vit", "swin", "resnet", "transformer")
 _SIZES = range(1, 25)
@@ -53,7 +45,7 @@ def _every(model: Any, example: Any, budget: int) -> dict[int, float]:
     return rates
 
 
-def _row(name: str) -> str:
+def _row(name: str) -> tuple[object, ...]:
     example = EXAMPLES[name]()
     model, _ = example.on_meta()
     budget = acplan.trace(model, **_inputs_of(example, 7)).peak_bytes
@@ -70,19 +62,19 @@ def _row(name: str) -> str:
     assert search.largest.size == max(rates), name
     assert abs(search.best.per_second / most - 1) < 1e-9, name
     return (
-        f"| {name} | {size(budget)} | {search.best.size} | {search.best.per_second:,.1f} | "
-        f"{most:,.1f} | {search.largest.size} | {max(rates)} | {len(search.traced)} | "
-        f"{len(_SIZES)} | {search.plan_count} | {len(search.notes)} |"
+        name,
+        size(budget),
+        search.best.size,
+        f"{search.best.per_second:.1f}",
+        f"{most:.1f}",
+        search.largest.size,
+        max(rates),
+        len(search.traced),
+        len(_SIZES),
+        search.plan_count,
+        len(search.notes),
     )
 
-
-_SEQUENCES_PAGE = """
-## Sequences
-
-The same of what `python -m acplan batch --over seq` prints, of sequences of 16 to 384 in steps
-of 16, in batches of 4, within the memory that one of 112 takes without a plan; its tolerance is
-0.1%. Beside it is what tracing and planning each of the sequences finds.
-"""
 
 # Indexed by model: the fields of its configuration, as the shell's `--set` takes them.
 _OF_SEQUENCES = {
@@ -125,7 +117,7 @@ def _numbers(name: str, text: str) -> tuple[int, float]:
     return int(match[1]), float(match[2].replace(",", ""))
 
 
-def _sequence_row(name: str) -> str:
+def _sequence_row(name: str) -> tuple[object, ...]:
     budget = _sequence(name, 112).peak_bytes
     text = _printed(name, budget)
     best, rate = _numbers("most a second", text)
@@ -146,30 +138,36 @@ def _sequence_row(name: str) -> str:
     assert abs(rate - rates[best]) <= 0.005 + 1e-9 * rate, name
     assert rates[best] >= (1 - _TOLERANCE) * most, name
     return (
-        f"| {name} | {size(budget)} | {best} | {rate:,.1f} | {most:,.1f} | {largest} | "
-        f"{max(rates)} | {counts[1]} | {len(_SEQUENCES)} | {counts[2]} | "
-        f"{text.count('note: ')} |"
+        name,
+        size(budget),
+        best,
+        f"{rate:.1f}",
+        f"{most:.1f}",
+        largest,
+        max(rates),
+        counts[1],
+        len(_SEQUENCES),
+        counts[2],
+        text.count("note: "),
     )
 
 
-def _print_heading() -> None:
-    print(
-        "| model | budget | best | a second | of all | largest | of all | traces | "
-        "of all | plans | traces not as expected |"
-    )
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+_COLUMNS = (
+    ["model", "budget", "best", "per second", "per second, all traced"]
+    + ["largest", "largest, all traced", "traces", "traces, all traced"]
+    + ["plans", "traces not as expected"]
+)
 
 
 def main(names: list[str]) -> None:
-    start_page("The best batch", _PAGE, "transformers")
-    _print_heading()
+    print_versions("transformers")
+    table = Table("batches", _COLUMNS, is_partial=bool(names))
     for name in names or _MODELS:
-        print(_row(name), flush=True)
-    print(_SEQUENCES_PAGE)
-    _print_heading()
+        table.add(*_row(name))
+    sequences = Table("batches_sequences", _COLUMNS, is_partial=bool(names))
     for name in _OF_SEQUENCES:
         if not names or name in names:
-            print(_sequence_row(name), flush=True)
+            sequences.add(*_sequence_row(name))
 
 
 if __name__ == "__main__":

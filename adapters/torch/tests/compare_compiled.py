@@ -3,8 +3,9 @@ the same peak.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_compiled.py FOLDER
 
-prints docs/measured/compiled.md; with names of models after it, only those. The folder keeps
-what was found of each model, which is not made twice. PyTorch's solver `ilp` needs SciPy.
+writes docs/measured/compiled.csv, compiled_least.csv and compiled_eager.csv; with names of
+models after it, it prints only those. The folder keeps the results of each model, which are
+not made twice. PyTorch's solver `ilp` needs SciPy.
 """
 
 import dataclasses
@@ -26,30 +27,10 @@ from acplan._graphs.graph_memory import run_step
 from acplan._graphs.joint_graph import JointGraph
 from acplan._graphs.pytorch_partitioner import choosing
 from acplan._graphs.remat import plan_graph
-from compare_compiled_eager import NAMES, TEXT, rows_of
+from compare_compiled_eager import NAMES, rows_of
 from joint_cases import Joint, joint_of
 from models_compiled import MODELS
-from pages import start_page
-
-_PAGE = """
-The joint graph of each model and its loss, with Inductor's decompositions and passes, on fake
-tensors of an A100. *Budget* is PyTorch's `activation_memory_budget`, *solver* its
-`activation_memory_budget_solver`; where none is named, PyTorch asks none. *Saved* is what its
-choice keeps for backward; *peak* what its two graphs need, parameters and gradients included,
-run node by node on fake tensors with values dropped after their last use; *again* the
-milliseconds of what both graphs run, by the roofline that
-[file formats](../file_formats.md) describes.
-
-*acplan* is its plan with that peak as the budget: what is computed again, at least how much
-any choice of what forward needs itself computes (*bound*), and whether the plan is *proven* to be the best,
-else how far from the bound. *Run*: the two graphs that PyTorch made by the plan, run in the
-same way, had the bytes predicted at every node. *s*: seconds of PyTorch's choice (min cuts
-that budgets have in common are made once) and of acplan's, on a machine that others used too.
-*Same saved*: what the best plan computes again that keeps no more bytes than PyTorch's choice,
-at any peak (`--kept`); in brackets how far from its bound; *none*: what keeps so little draws
-random numbers a second time, as PyTorch's choice does.
-Nothing here ran on a GPU.
-"""
+from tables import Table, print_versions
 
 BUDGETS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
 _SOLVERS = ("dp", "ilp", "greedy")
@@ -184,10 +165,6 @@ class Case:
 _MIN_CUT = partitioners.solve_min_cut
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _cells(row: Row, same_saved: dict[str, Any]) -> list[str]:
     theirs, ours = row.theirs, row.ours
     return [
@@ -202,7 +179,7 @@ def _cells(row: Row, same_saved: dict[str, Any]) -> list[str]:
         f"{ours['bound_ms']:.2f}",
         "yes" if ours["status"] == "optimal" else f"{ours['gap']:.1%}",
         f"{row.torch_seconds:.1f} / {ours['seconds']:.2f}",
-        "yes" if row.is_as_predicted else "**no**",
+        "yes" if row.is_as_predicted else "no",
         _kept_cell(same_saved),
     ]
 
@@ -215,10 +192,16 @@ def _kept_cell(plan: dict[str, Any]) -> str:
 
 
 _COLUMNS = (
-    ["model", "budget", "solver", "saved GiB", "peak GiB", "again ms"]
-    + ["acplan: saved GiB", "peak GiB", "again ms", "bound ms", "proven"]
-    + ["s", "run", "same saved: again ms"]
+    ["model", "budget", "solver"]
+    + ["PyTorch: saved GiB", "PyTorch: peak GiB", "PyTorch: recomputed ms"]
+    + ["acplan: saved GiB", "acplan: peak GiB", "acplan: recomputed ms", "bound ms", "proven"]
+    + ["seconds (PyTorch / acplan)", "ran as predicted", "same saved: recomputed ms"]
 )
+_LEAST_COLUMNS = ["model", "all saved GiB", "least GiB", "recomputed ms"] + [
+    "PyTorch: least peak GiB",
+    "forward ms",
+    "seconds",
+]
 
 
 def _figures_of(name: str, folder: pathlib.Path) -> tuple[list[Row], dict[str, Any]]:
@@ -257,14 +240,8 @@ def _figures(plan: dict[str, Any]) -> dict[str, Any]:
 def _main(folder: str, *names: str) -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    start_page(
-        "torch.compile's memory budgets beside acplan",
-        _PAGE,
-        "transformers",
-        arguments=" FOLDER",
-    )
-    print(_line(_COLUMNS))
-    print(_line(["---"] + ["---:"] * (len(_COLUMNS) - 1)), flush=True)
+    print_versions("transformers")
+    table = Table("compiled", _COLUMNS, is_partial=bool(names))
     figures = {}
     for name in names or MODELS:
         figures[name] = _figures_of(name, pathlib.Path(folder))
@@ -272,34 +249,25 @@ def _main(folder: str, *names: str) -> None:
         plans = _same_saved(name, pathlib.Path(folder), rows)
         for row in rows:
             same = plans[f"{row.theirs['saved_bytes']}"]
-            print(_line([name, *_cells(row, same)]), flush=True)
-    print("\n## Least budgets\n")
-    columns = [
-        "model",
-        "all saved GiB",
-        "least GiB",
-        "again ms",
-        "PyTorch's least peak GiB",
-    ]
-    columns += ["forward ms", "s"]
-    print(_line(columns))
-    print(_line(["---"] + ["---:"] * (len(columns) - 1)))
+            table.add(name, *_cells(row, same))
+    least_budgets = Table("compiled_least", _LEAST_COLUMNS, is_partial=bool(names))
     for name, (rows, least) in figures.items():
-        print(_line([name, *_least_cells(least, _least_of(rows))]))
+        least_budgets.add(name, *_least_cells(least, _least_of(rows)))
     _summarise(figures)
-    _beside_eager([n for n in NAMES if n in figures], pathlib.Path(folder))
+    eager_names = [n for n in NAMES if n in figures]
+    _write_eager(eager_names, pathlib.Path(folder), is_partial=bool(names))
 
 
-def _beside_eager(names: list[str], folder: pathlib.Path) -> None:
+def _write_eager(names: list[str], folder: pathlib.Path, *, is_partial: bool) -> None:
     if not names:
         return
-    print(f"{TEXT}\n{_line(['model', 'how', 'peak GiB', 'again ms', 'plan', 'run again'])}")
-    print("| --- | --- | ---: | ---: | --- | --- |")
+    columns = ["model", "plan of", "peak GiB", "recomputed ms", "status", "runs again"]
+    table = Table("compiled_eager", columns, is_partial=is_partial)
     for name in names:
         for row in rows_of(name, folder):
             peak, ms = f"{row['peak_bytes'] / _GIB:.2f}", f"{row['ms']:.2f}"
             reruns = f"{row['count']}: {row['named']}"
-            print(_line([name, row["way"], peak, ms, row["status"], reruns]), flush=True)
+            table.add(name, row["way"], peak, ms, row["status"], reruns)
 
 
 def _least_of(rows: list[Row]) -> int:
@@ -332,7 +300,7 @@ def _summarise(figures: dict[str, tuple[list[Row], dict[str, Any]]]) -> None:
     run = sum(row.is_as_predicted for row in rows)
     lower = sum(least["peak_bytes"] < _least_of(rows) for rows, least in figures.values())
     print(
-        f"\n{len(rows)} rows: {proven} plans proven optimal, {worse} recompute more than "
+        f"{len(rows)} rows: {proven} plans proven optimal, {worse} recompute more than "
         f"PyTorch's choice at its peak, the slowest took {slowest:.2f} s. At budgets from .2 "
         f"to .6 PyTorch's choice recomputes {factors[0]:.2f} to {factors[-1]:.1f} times what "
         f"the plan does at the same peak, {factors[len(factors) // 2]:.2f} in the middle. "

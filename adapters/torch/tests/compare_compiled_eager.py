@@ -20,17 +20,6 @@ NAMES = ("GPT-2 small, 8 x 1024", "BERT base, 16 x 512", "ResNet-50, 16 x 224")
 _SHARE = 0.6
 _TIME_LIMIT = 30.0
 
-TEXT = """
-## Beside plans of the model as it is
-
-Of the same models, at 60% of what a step of the model as it is needs without a plan (parameters,
-gradients and a plain SGD step): what `acplan.plan` recomputes of it, in units that may skip
-operators, and what plans of the joint graph do at the same budget, with each operator by itself
-and with Inductor's operators and kernels. Run-times are the roofline of an A100; those of fused
-kernels are less than those of their operators, so that the last row of each model is not
-comparable in milliseconds. Named are the five operators that run again most often.
-"""
-
 
 def rows_of(name: str, folder: pathlib.Path) -> list[dict[str, Any]]:
     """Returns a row for each way. Makes them if the folder has none."""

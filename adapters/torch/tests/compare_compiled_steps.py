@@ -3,8 +3,8 @@ as PyTorch's memory budgets have it, at the same peak.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_compiled_steps.py
 
-prints what stands in docs/measured/compiled.md under "Several graphs"; with names of cases
-after it, only those; with `training` before names of small models, what they are trained to.
+writes docs/measured/compiled_graphs.csv and compiled_training.csv. With names of cases after
+it, it prints only those; with `training` before names of small models, the losses of these.
 """
 
 import dataclasses
@@ -29,28 +29,7 @@ from acplan._compile.step_memory import run_graphs
 from acplan._compile.step_plan import Compilation, plan_of
 from acplan._compile.step_recorder import Graphs, RecordedGraph
 from acplan._graphs.remat import plan_graph
-
-_TEXT = """
-Steps that PyTorch makes several graphs of, on fake CPU tensors, with Inductor's decompositions
-and passes and the roofline of an A100; without dropout. *Runs / graphs*: how many graphs
-forward calls, and how many differ: equal ones share what they save. *Budget* is PyTorch's
-`activation_memory_budget`, of each graph by itself, with its default solver. *Peak* is that of
-the whole step, all graphs run one after another, node by node; *again* what all runs compute
-twice. *Together* is the plan of all graphs with PyTorch's peak as the budget, *run* whether its
-graphs had the bytes predicted at every node. *One after another*: what acplan does of graphs
-that it plans as they come, told the same budget: as a graph knows nothing of those behind it,
-the step needs more. *Together there*: the plan of all graphs at that peak.
-
-    PYTHONPATH=. python tests/compare_compiled_steps.py
-
-prints this section in `adapters/torch`.
-"""
-
-_TRAINING = """
-Ten steps of AdamW of small models on a CPU, compiled for real: the losses beside those with
-PyTorch's partitioner, the largest difference as a share. In each, `verify_compiled` found every
-node equal.
-"""
+from tables import Table
 
 BUDGETS = (0.8, 0.6, 0.4, 0.2)
 _GIB = 2**30
@@ -247,14 +226,11 @@ def _rows(name: str) -> Iterator[list[str]]:
 
 
 _COLUMNS = (
-    "step", "runs / graphs", "budget", "PyTorch: peak GiB", "again ms",
-    "together: peak GiB", "again ms", "bound ms", "proven", "run", "s",
-    "one after another: peak GiB", "again ms", "together there: again ms",
+    "step", "runs / graphs", "budget", "PyTorch: peak GiB", "PyTorch: recomputed ms",
+    "together: peak GiB", "together: recomputed ms", "bound ms", "proven",
+    "ran as predicted", "seconds", "in sequence: peak GiB", "in sequence: recomputed ms",
+    "together at that peak: recomputed ms",
 )  # fmt: skip
-
-
-def _line(cells: Any) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 # --- training
@@ -326,8 +302,8 @@ _TRAINED = {
 
 
 def _training(*names: str) -> None:
-    print(_line(["model", "backend", "budget", "first loss", "last loss", "differ by"]))
-    print("| --- | --- | ---: | ---: | ---: | ---: |", flush=True)
+    columns = ["model", "backend", "budget", "first loss", "last loss", "largest difference"]
+    table = Table("compiled_training", columns, is_partial=bool(names))
     for name in names or _TRAINED:
         make, blocks, share = _TRAINED[name]
         for backend in ("aot_eager", "inductor"):
@@ -336,20 +312,17 @@ def _training(*names: str) -> None:
                 losses = _trained(make, blocks, backend, budget)
                 most = max(abs(a - b) / b for a, b in zip(losses, base, strict=True))
                 figures = [f"{losses[0]:.4f}", f"{losses[-1]:.4f}", f"{most:.1e}"]
-                print(_line([name, backend, budget, *figures]), flush=True)
+                table.add(name, backend, budget, *figures)
 
 
 def _main(*names: str) -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     if names[:1] != ("training",):
-        print(f"## Several graphs\n\n{_TEXT.strip()}\n")
-        print(_line(_COLUMNS))
-        print(_line(["---"] + ["---:"] * (len(_COLUMNS) - 1)), flush=True)
+        table = Table("compiled_graphs", _COLUMNS, is_partial=bool(names))
         for name in names or CASES:
             for row in _rows(name):
-                print(_line(row), flush=True)
-        print(f"\n{_TRAINING.strip()}\n")
+                table.add(*row)
     if not names or names[:1] == ("training",):
         _training(*names[1:])
 

@@ -2,7 +2,8 @@
 
     ACPLAN=... PYTHONPATH=. python tests/compare_explanations.py
 
-prints docs/measured/explain.md; with names of models after it, only those.
+writes docs/measured/explain.csv, explain_places.csv and explain_levers.csv; with names of
+models after it, it prints only those.
 """
 
 import sys
@@ -16,19 +17,7 @@ import acplan
 from acplan._advise.explain import Measured
 from acplan._files.display import size
 from models import MODELS
-from pages import start_page
-
-_PAGE = """
-What `acplan.explain` says of six training steps (roofline of an A100, AdamW unless said
-otherwise). *At the peak* is what is in memory when most is, without a plan; the kinds add up
-to the peak, to the byte, which the script demands. *No plan discards* is what the program
-holds then, or what the operator itself reads and makes. The least budget is the smallest that
-a plan was found for within five seconds; where no lower one exists, *proven*.
-
-Every lever that there is was tried on every model. Each row of them is a trace of its own, and
-a search for the least budget on it; none is estimated. *Step* is the run-time of an iteration
-without a plan.
-"""
+from tables import Table, print_versions
 
 Inputs = dict[str, Any]
 Subject = tuple[str, Callable[[], tuple[torch.nn.Module, Inputs]]]
@@ -104,57 +93,64 @@ _SUBJECTS: dict[str, Subject] = {
 }
 
 
-def _rows(explanation: acplan.Explanation) -> Iterator[str]:
+def _rows(explanation: acplan.Explanation) -> Iterator[tuple[str, str, str]]:
+    """Yields kinds of memory at the peak without a plan and at the least budget."""
     baseline, least = explanation.data["baseline"], explanation.data["least"]
     for account in (baseline, least):
         peak = account["peak_bytes"]
         assert sum(account["by_kind"].values()) == peak
         for name in ("modules", "operators", "lines"):
             assert sum(row["bytes"] for row in account[name]) == peak
-    proven = ", proven" if least["proven"] else ""
-    yield f"| | at the peak | at the least budget{proven} |"
-    yield "|---|---:|---:|"
-    yield f"| peak | {size(baseline['peak_bytes'])} | {size(least['peak_bytes'])} |"
+    yield "peak", size(baseline["peak_bytes"]), size(least["peak_bytes"])
     for kind, count in baseline["by_kind"].items():
         if count or least["by_kind"][kind]:
-            yield f"| {kind} | {size(count)} | {size(least['by_kind'][kind])} |"
-    fixed = size(baseline["fixed_bytes"]), size(least["fixed_bytes"])
-    yield f"| every plan keeps | {fixed[0]} | {fixed[1]} |"
-    yield ""
-    for name, account in (("The peak", baseline), ("The least budget", least)):
+            yield kind, size(count), size(least["by_kind"][kind])
+    yield "every plan keeps", size(baseline["fixed_bytes"]), size(least["fixed_bytes"])
+
+
+def _places(explanation: acplan.Explanation) -> Iterator[tuple[str, ...]]:
+    """Yields the operators of both peaks, and the operators that made most of the memory."""
+    for name in ("baseline", "least"):
+        account = explanation.data[name]
         at, most = account["peak"], account["operators"][:3]
         origins = "; ".join(
             f"{row['operator'] or row['phase']} ({row['phase']}) {size(row['bytes'])}"
             for row in most
         )
-        where = f"`{at['operator']}` ({at['phase']})"
-        where += f", at `{at['source']}`" if at["source"] else ""
-        yield f"{name} is at {where}. Most is from {origins}."
-        yield ""
+        peak = "peak" if name == "baseline" else "least budget"
+        yield peak, at["operator"], at["phase"], at["source"], origins
 
 
-def _lever_rows(levers: tuple[Measured, ...]) -> Iterator[str]:
-    yield "| lever | peak without a plan | least budget | step ms |"
-    yield "|---|---:|---:|---:|"
+def _lever_rows(levers: tuple[Measured, ...]) -> Iterator[tuple[str, ...]]:
     for row in levers:
         if row.peak_bytes is None or row.least_bytes is None:
             why_not = row.why_not.partition(". ")[0]
-            yield f"| {row.lever} | not measured: {why_not} | | |"
+            yield row.lever, f"not measured: {why_not}"
             continue
         proven = " (proven)" if row.is_least_proven else ""
         least = f"{size(row.least_bytes)}{proven}"
-        yield (f"| {row.lever} | {size(row.peak_bytes)} | {least} | {row.step_ms:,.1f} |")
-    yield ""
+        yield row.lever, size(row.peak_bytes), least, f"{row.step_ms:.1f}"
 
 
 def main(names: list[str]) -> None:
-    start_page("Where memory goes", _PAGE, "transformers", "peft")
+    print_versions("transformers", "peft")
+    is_partial = bool(names)
+    kinds = ("model", "kind", "at the peak", "at the least budget")
+    kinds_table = Table("explain", kinds, is_partial=is_partial)
+    places = ("model", "at", "operator", "phase", "source", "most")
+    places_table = Table("explain_places", places, is_partial=is_partial)
+    levers = ("model", "lever", "peak without a plan", "least budget", "step ms")
+    levers_table = Table("explain_levers", levers, is_partial=is_partial)
     for name in names or _SUBJECTS:
         title, make = _SUBJECTS[name]
         model, inputs = make()
         explanation = acplan.explain(model, progress=False, **inputs)
-        print(f"## {title}\n")
-        print("\n".join([*_rows(explanation), *_lever_rows(explanation.levers)]), flush=True)
+        for row in _rows(explanation):
+            kinds_table.add(title, *row)
+        for place in _places(explanation):
+            places_table.add(title, *place)
+        for lever in _lever_rows(explanation.levers):
+            levers_table.add(title, *lever)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
     ACPLAN=... OMP_NUM_THREADS=1 PYTHONPATH=. python tests/compare_host_times.py
 
-prints the tables of README.md: microseconds for each operator in forward and in backward,
-beyond the same step without a checkpoint, and what that makes of plans for real models,
-beside the run-time of their steps on a GPU. Tensors have one element, so that kernels take
-next to nothing, and for each decision all operators of a kind have it. The same beside
-it with the selective checkpoint of PyTorch itself, whose policies know neither a plan nor
+writes docs/measured/host_times.csv and host_times_models.csv: microseconds per operator in forward and in
+backward, beyond the same step without a checkpoint, and what that makes of plans for real
+models, beside the run-time of their steps on a GPU. Tensors have one element, so that kernels
+take next to nothing. For each decision all operators of a kind have that decision. Beside it
+stands the selective checkpoint of PyTorch itself, whose policies know neither a plan nor
 skipping.
 """
 
@@ -28,6 +28,7 @@ from torch.utils.checkpoint import (
 
 from acplan import Plan, PlannedModule, PlannedOperator, Trace, apply, plan
 from sharding_cases import operators_of
+from tables import Table
 
 _COUNT = 300
 _REPEATS = 25
@@ -204,33 +205,35 @@ def _first_of(fqn: str, starts: dict[str, int]) -> str:
     return f"{parent}.{children.partition('-')[0]}"
 
 
-def _share_rows(costs: Costs) -> Iterator[str]:
+def _share_rows(costs: Costs) -> Iterator[list[str]]:
     for path in sorted(_TRACES.glob("*.json.gz")):
         traced = Trace.load(path)
         step_ms = sum(operator["runtime_ms"] for operator in traced.data["operators"])
         least = plan(path, "min", decisions="save,recompute").budget_bytes
         budget = least + round(_SHARE * (traced.peak_bytes - least))
-        row = f"| {path.name.partition('.')[0]} | {step_ms:.0f} |"
+        row = [path.name.partition(".")[0], f"{step_ms:.0f}"]
         for decisions in ("save,recompute", "save,recompute,skip"):
             best_plan = plan(path, budget, decisions=decisions)
             count, host_ms = _host_ms(best_plan, traced, costs)
-            row += f" {count:,} | {host_ms:.1f} | {host_ms / step_ms:.1%} |"
+            row += [str(count), f"{host_ms:.1f}", f"{host_ms / step_ms:.1%}"]
         yield row
 
 
 def _main() -> None:
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    kinds = "".join(f" {kind}: forward | backward |" for kind in _KINDS)
-    print(f"| all operators |{kinds}\n|---|{'---:|' * 2 * len(_KINDS)}")
+    passes = ("forward us", "backward us")
+    kinds = [f"{kind}: {name}" for kind in _KINDS for name in passes]
+    table = Table("host_times", ["all operators", *kinds])
     costs = _costs()
     for policy in _OF_PYTORCH + _POLICIES:
         cells = [f"{us:.1f}" for kind in _KINDS for us in costs[kind][policy]]
-        print(f"| {policy} | {' | '.join(cells)} |", flush=True)
-    columns = " operators | host ms | of the step |" * 2
-    print(f"\n| model | step ms |{columns}\n|---|---:|{'---:|' * 6}")
+        table.add(policy, *cells)
+    figures = ("operators", "host ms", "of the step")
+    columns = [f"{name}: {f}" for name in ("save,recompute", "skip") for f in figures]
+    models = Table("host_times_models", ["model", "step ms", *columns])
     for row in _share_rows(costs):
-        print(row, flush=True)
+        models.add(*row)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Sets the peaks that are predicted for models of real sizes beside those of the same
-models with the plan applied.
+"""Compares the peaks that are predicted for models of real sizes with those of the same
+models with the plan applied and traced again.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_peaks.py
 
-prints docs/measured/exactness.md; with names of models after it, only those.
+writes docs/measured/exactness.csv; with names of models after it, it prints only those.
 """
 
 import sys
@@ -11,31 +11,8 @@ from collections.abc import Iterator
 
 from acplan import AcplanError, Plan, Trace, plan, trace, verify
 from models import MODELS
-from pages import start_page
+from tables import Table, print_versions
 from zoo import Example, plans
-
-_PAGE = """
-`acplan simulate` says what a training step uses at every operator with a plan, from the
-trace of the step without it. Here each plan is also applied to the model (`acplan.apply`),
-and a step of that is traced again on fake tensors, without a GPU: the bytes of all live
-storages while each operator runs, each rounded up to 512 as CUDA's caching allocator does.
-`acplan.verify` does both for a model of yours. [Which of PyTorch's rules make them
-equal](../exactness.md).
-
-The models have real sizes, on fake CUDA tensors of an A100, in their second training step,
-with AdamW. The plans are: all blocks, every second one, the last; parts of blocks (attention, feed-forward);
-both; parts inside of blocks, and those inside of the module around all (units inside units
-inside units); policies by chance over half of the operators, views among them, alone and
-with units inside units; and those of `acplan plan` on the profile derived from the trace, at
-90%, 75% and 60% of the peak and at the least budget, where one fits. Plans that are made on
-the trace itself are in [plans on traces](plans_on_traces.md).
-
-*Equal at all*: every operator that the simulation says runs is the one that runs, those that
-run again included, and the bytes in use at each are equal. Refused are policies for a block
-that is called three times under autocast: its first call casts the weights and the others do
-not, so that they run different operators. (In training, what a plan does not know is
-recomputed, with a warning.)
-"""
 
 _BUDGETS = ("90%", "75%", "60%", "min")
 
@@ -53,10 +30,10 @@ def _plans(example: Example, traced: Trace) -> Iterator[tuple[str, Plan]]:
 
 
 def _main(names: list[str]) -> None:
-    start_page("Traces: simulated against re-traced", _PAGE, "transformers")
+    print_versions("transformers")
     every = worst = equal = everywhere = 0
-    print("| model | plan | predicted | re-traced | error | operators |")
-    print("|---|---|---:|---:|---:|---|")
+    columns = ("model", "plan", "predicted bytes", "re-traced bytes", "error", "operators")
+    table = Table("exactness", columns, is_partial=bool(names))
     for name, (make, autocast) in MODELS.items():
         if names and name not in names:
             continue
@@ -67,7 +44,7 @@ def _main(names: list[str]) -> None:
             try:
                 verification = verify(model, trial_plan, of=traced, autocast=autocast, **inputs)
             except AcplanError as error:
-                print(f"| {name} | {label} | refused: {error} | | | |", flush=True)
+                table.add(name, label, f"refused: {error}")
                 continue
             every += 1
             equal += verification.error == 0
@@ -77,14 +54,16 @@ def _main(names: list[str]) -> None:
             operators = "equal at all" if same else "the same"
             if not verification.runs_the_same_operators:
                 operators = "others"
-            print(
-                f"| {name} | {label} | {verification.predicted_bytes:,} | "
-                f"{verification.measured_bytes:,} | {verification.error:+.4%} | "
-                f"{operators} {len(verification.measured):,} |",
-                flush=True,
+            table.add(
+                name,
+                label,
+                verification.predicted_bytes,
+                verification.measured_bytes,
+                f"{verification.error:+.4%}",
+                f"{operators} {len(verification.measured):,}",
             )
     print(
-        f"\n{every} plans: {equal} equal to the byte, {everywhere} at every operator; "
+        f"{every} plans: {equal} equal to the byte, {everywhere} at every operator; "
         f"worst {worst:.4%}"
     )
 

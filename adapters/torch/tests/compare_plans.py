@@ -3,7 +3,8 @@ and those made on the derived profile beside them.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_plans.py
 
-prints docs/measured/plans_on_traces.md; with names of models after it, only those.
+writes docs/measured/plans_on_traces.csv and plans_on_profiles.csv; with names of models after
+it, it prints only those.
 """
 
 import dataclasses
@@ -14,28 +15,7 @@ from collections.abc import Iterator
 from acplan import AcplanError, Plan
 from measured import WITHOUT_SKIP, Measured, Subject, same_ms, subject
 from models import MODELS
-from pages import start_page
-
-_PAGE = """
-`acplan plan TRACE` has the simulation of the step, operator by operator, as its memory model
-(`--memory-model trace`). Here its plans are applied to the models (`acplan.apply`), and a step
-of each is traced again on fake tensors, as in [exactness](exactness.md): nothing here ran on a
-GPU, and run-times are the roofline of an A100. They save and recompute (`--decisions
-save,recompute`); those that skip are [beside any schedule](any_schedule.md).
-
-Budgets lie between the least that any plan needs (0%) and what the step needs without one
-(100%). *As predicted*: the peak is the predicted one to the byte, as are the bytes in use at
-every operator, and the run-time of the operators that ran again is the one that was predicted,
-to 1e-9. Times are of two cores that others used too.
-"""
-
-_PROFILES = """
-## On the trace, and on the profile derived from it
-
-The same budgets with `--memory-model snapshot`, which knows modules, not operators. *Budget*:
-whether the plan, simulated, keeps it. Where the plan on the profile recomputes less, it does
-not keep the budget, or the plan on the trace is not proven optimal.
-"""
+from tables import Table, print_versions
 
 # Shares of the way from the least that any plan needs to what the step needs without one.
 SHARES = (0.9, 0.6, 0.3, 0.1, 0.0)
@@ -86,39 +66,39 @@ def _on_the_profile(at: Subject, budget: int) -> Plan | None:
         return None
 
 
-def _plan_row(result: Result) -> str:
+def _plan_row(result: Result) -> list[object]:
     plan, measured = result.plan, result.measured
-    return _row(
+    return [
         result.model,
         f"{result.share:.0%}",
-        f"{result.budget:,}",
+        result.budget,
         plan.status,
-        str(len(plan.modules)),
+        len(plan.modules),
         f"{plan.recompute_ms:.6g}",
         f"{plan.bound_ms:.6g}",
         f"{plan.gap:.2%}" if plan.gap else "0",
         f"{plan.data['solver']['seconds']:.3f}",
         f"{result.seconds:.2f}",
-        f"{measured.peak_bytes:,}",
+        measured.peak_bytes,
         f"as predicted at all {measured.operators:,}"
         if result.is_as_promised
-        else f"**not** as predicted: {measured}",
-    )
+        else f"not as predicted: {measured}",
+    ]
 
 
-def _snapshot_row(result: Result) -> str:
+def _snapshot_row(result: Result) -> list[str]:
     ours = result.plan.recompute_ms
     cells = [result.model, f"{result.share:.0%}", f"{ours:.6g}"]
     if result.snapshot is None or result.snapshot_peak is None:
-        return _row(*cells, "none found", "", "")
+        return [*cells, "none found"]
     theirs = result.snapshot.recompute_ms
     over = result.snapshot_peak - result.budget
-    return _row(
+    return [
         *cells,
         f"{theirs:.6g}",
         _more(ours, theirs),
         f"over by {over:,} bytes" if over > 0 else "kept",
-    )
+    ]
 
 
 def _more(ours: float, theirs: float) -> str:
@@ -127,41 +107,51 @@ def _more(ours: float, theirs: float) -> str:
     return f"{theirs / ours - 1:+.1%}" if ours else "not 0"
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+_COLUMNS = [
+    "model",
+    "budget",
+    "budget bytes",
+    "status",
+    "units",
+    "recomputed ms",
+    "bound ms",
+] + ["gap", "solver s", "command s", "re-traced bytes", "operators"]
+_PROFILE_COLUMNS = [
+    "model",
+    "budget",
+    "on the trace: ms",
+    "on the profile: ms",
+    "more",
+    "budget kept",
+]
 
 
 def _main(names: list[str]) -> None:
     results = []
-    start_page("Plans on traces, re-traced", _PAGE, "transformers")
-    print(
-        "| model | budget | bytes | status | units | recomputed ms | bound | gap "
-        "| solver s | command s | re-traced peak | operators |\n"
-        "|---|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---|"
-    )
+    print_versions("transformers")
+    table = Table("plans_on_traces", _COLUMNS, is_partial=bool(names))
     for name in names or MODELS:
         make, autocast = MODELS[name]
         with subject(make(), autocast) as at:
             try:
                 least = at.least.budget_bytes
             except AcplanError as error:
-                print(_row(name, "min", str(error), *[""] * 9))
+                table.add(name, "min", error)
                 continue
             for result in _results(name, at, least):
                 results.append(result)
-                print(_plan_row(result), flush=True)
+                table.add(*_plan_row(result))
     optimal = sum(result.plan.status == "optimal" for result in results)
     promised = sum(result.is_as_promised for result in results)
     print(
-        f"\n{len(results)} plans: {optimal} optimal, {promised} re-traced as predicted, "
+        f"{len(results)} plans: {optimal} optimal, {promised} re-traced as predicted, "
         f"within the budget; at most "
         f"{max(r.plan.data['solver']['seconds'] for r in results):.2f} s in the "
-        f"solver, {max(r.seconds for r in results):.2f} s in all\n{_PROFILES}\n"
-        "| model | budget | on the trace, ms | on the profile, ms | more | budget |\n"
-        "|---|---:|---:|---:|---:|---|"
+        f"solver, {max(r.seconds for r in results):.2f} s in all"
     )
+    profiles = Table("plans_on_profiles", _PROFILE_COLUMNS, is_partial=bool(names))
     for result in results:
-        print(_snapshot_row(result))
+        profiles.add(*_snapshot_row(result))
 
 
 if __name__ == "__main__":

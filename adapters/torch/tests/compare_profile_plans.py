@@ -3,7 +3,7 @@ says of them.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_profile_plans.py
 
-prints docs/measured/profile_plans.md.
+writes docs/measured/profile_plans.csv.
 """
 
 import json
@@ -15,20 +15,14 @@ import torch
 
 from acplan import AcplanError, Trace, profile, trace
 from acplan._base.program import run_acplan
-from pages import start_page
+from tables import Table, print_versions
 from zoo import EXAMPLES
 
-_PAGE = """
-What `acplan plan` predicts of plans on profiles derived from traces, with the default memory
-model of profiles, and what the simulation of the trace, which is [exact](exactness.md), says
-of these plans. The models are those of the adapter's tests with sixteen times their batch, budgets are
-shares of the peak, and those that no plan fits are left out.
-
-Where the prediction is low, the model has autograd functions or attributes that keep a tensor by
-themselves, or write in place to what a frame holds, which no module statistic shows.
-"""
-
 _BUDGETS = ("90%", "75%", "60%", "min")
+_COLUMNS = ["model", "budget", "units", "predicted bytes", "simulated bytes", "error"] + [
+    "predicted ms",
+    "simulated ms",
+]
 
 
 def _large(name: str) -> Trace:
@@ -71,11 +65,8 @@ def _row(folder: str, name: str, budget: str) -> list[str] | None:
 
 
 def _main() -> None:
-    start_page("Plans on derived profiles: predicted against simulated", _PAGE, "transformers")
-    print(
-        "| model | budget | units | predicted peak | simulated | error "
-        "| recomputed ms | simulated |\n|---|---|---:|---:|---:|---:|---:|---:|"
-    )
+    print_versions("transformers")
+    table = Table("profile_plans", _COLUMNS)
     for name in EXAMPLES:
         with tempfile.TemporaryDirectory() as folder:
             _large(name).save(pathlib.Path(folder) / "trace.json")
@@ -84,7 +75,7 @@ def _main() -> None:
             for budget in _BUDGETS:
                 row = _row(folder, name, budget)
                 if row is not None:
-                    print(f"| {' | '.join(row)} |")
+                    table.add(*row)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ all applied and re-traced in the same way.
     PYTHONPATH=. python tests/torch_planner.py torch_plans.json
     ACPLAN=... PYTHONPATH=. python tests/compare_recipes.py torch_plans.json
 
-prints docs/measured/recipes.md; with names of models after it, only those.
+writes docs/measured/recipes.csv; with names of models after it, it prints only those.
 """
 
 import dataclasses
@@ -19,39 +19,8 @@ from typing import Any
 from acplan import AcplanError, Plan, PlannedModule, PlannedOperator, Trace
 from measured import SAME, WITH_SKIP, WITHOUT_SKIP, Measured, Subject, subject
 from models import MODELS
-from pages import start_page
 from recipes import operators_of, recipes
-
-_PAGE = """
-What rules of thumb and PyTorch's own planner do, and what acplan does at the same peak. All
-plans are applied and a step of each is traced again on fake tensors, as in
-[exactness](exactness.md); run-times are the roofline of an A100.
-
-| recipe | what it is |
-|---|---|
-| every block, every k-th block | wholly recomputed; `selective_ac_option = "k"` of torchtitan counts so |
-| torchtitan's operators | every block, saving attention, `max` and every other `mm` (`selective_ac_option = "op"`) |
-| the same, later | saving besides what PyTorch's partitioner takes for compute-intensive (`addmm`, `bmm`, `convolution`), and `topk` |
-| PyTorch's planner | `sac_milp` at 80% and 60% of what it takes for the peak, then `get_optimal_checkpointing_policy_per_module` for each unit |
-
-*Ours at this peak* is the recomputation of acplan's plan with the recipe's re-traced peak as
-its budget; *without skip* that of its plan with `--decisions save,recompute`, which decides of
-an operator what the recipes do; *our peak with as much* is the least memory with no more
-recomputation than the recipe's, by bisection.
-
-A recipe that makes the same plan as one before it is left out. Where torchtitan's lists save
-one random operator of a block, all are saved: a dropout that ran again after attention that
-did not would draw another mask. PyTorch's planner gets statistics from its own tools with
-acplan's roofline, less modules without memory or run-time, by which it divides. Where its
-second stage fails on an operator that costs nothing, acplan's solves the same problem. It has
-180 s for statistics and as much for each plan; `tests/torch_planner.py torch_plans.json`
-writes its plans.
-
-Refused recipes save an operator whose result is written to in place later, which PyTorch's
-checkpoints refuse or compute wrongly, or have a policy for a block whose calls run different
-operators. Llama's recipes all peak in the optimizer step, which no plan changes, so that little has to be
-recomputed at their peak.
-"""
+from tables import Table, print_versions
 
 # How near the least budget with as little recomputation is sought: a share of the memory
 # between the least and the recipe's.
@@ -63,14 +32,14 @@ _LEFT_OUT = ("aten.clone.default", "aten.lift_fresh.default")
 _COLUMNS = (
     "model",
     "recipe",
-    "peak",
+    "peak bytes",
     "recomputed ms",
-    "without skip",
-    "of theirs",
-    "ours at this peak",
-    "of theirs",
-    "our peak with as much",
-    "less",
+    "without skip: ms",
+    "without skip: of the recipe",
+    "acplan: ms",
+    "acplan: of the recipe",
+    "least bytes with as much",
+    "change of bytes",
 )
 
 
@@ -194,7 +163,7 @@ def _row(at: Subject, plan: Plan | str) -> tuple[Outcome, list[str]]:
     try:
         comparison = compare(at, theirs)
     except AcplanError as error:
-        return Outcome.WORSE, [*cells, f"**worse**: {error}"]
+        return Outcome.WORSE, [*cells, f"worse: {error}"]
     least = comparison.least
     for ours in (comparison.without_skip, comparison.with_skip):
         gap = f" (gap {ours.gap:.1%})" if ours.gap else ""
@@ -208,32 +177,26 @@ def _row(at: Subject, plan: Plan | str) -> tuple[Outcome, list[str]]:
     ]
     if comparison.is_never_worse:
         return Outcome.AS_GOOD, cells
-    return Outcome.WORSE, [*cells[:2], f"**worse**: {cells[2]}", *cells[3:]]
+    return Outcome.WORSE, [*cells[:2], f"worse: {cells[2]}", *cells[3:]]
 
 
 def _share(ours: float, theirs: float) -> str:
-    return f"{ours / theirs:.1%}" if theirs else ("0" if ours == 0 else "**more**")
+    return f"{ours / theirs:.1%}" if theirs else ("0" if ours == 0 else "more")
 
 
 def _main(path: str, names: list[str]) -> None:
     of_torch = json.loads(pathlib.Path(path).read_text())
-    start_page(
-        "Rules of thumb, PyTorch's planner, and acplan",
-        _PAGE,
-        "transformers",
-        arguments=" torch_plans.json",
-    )
+    print_versions("transformers")
     outcomes: Counter[Outcome] = Counter()
-    print(f"| {' | '.join(_COLUMNS)} |\n|---|---|{'---:|' * (len(_COLUMNS) - 2)}")
+    table = Table("recipes", _COLUMNS, is_partial=bool(names))
     for name in names or MODELS:
         make, autocast = MODELS[name]
         with subject(make(), autocast) as at:
             for label, plan in _plans(at, of_torch.get(name, [])):
                 outcome, cells = _row(at, plan)
                 outcomes[outcome] += 1
-                cells += [""] * (len(_COLUMNS) - 2 - len(cells))
-                print(f"| {name} | {label} | {' | '.join(cells)} |", flush=True)
-    print("\n" + ", ".join(f"{outcomes[o]} {o.value}" for o in Outcome))
+                table.add(name, label, *cells)
+    print(", ".join(f"{outcomes[o]} {o.value}" for o in Outcome))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@ of any schedule, all applied and re-traced.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_schedules.py FOLDER
 
-prints docs/measured/any_schedule.md; with names of models after it, only those. The
-folder keeps traces, plans by the program that made them, and what was measured of a plan
-by the package that applied it: none of it is made twice, so that this may be ended and
-begun again. With `--only KIND` before the folder, none but plans of that kind is applied
+writes docs/measured/any_schedule.csv, any_schedule_least.csv and any_schedule_misses.csv; with
+names of models after it, it prints only those. The folder keeps traces, plans by the program
+that made them, and what was measured of a plan by the package that applied it: none of it is
+made twice, so that this may be ended and begun again. With `--only KIND` before the folder, none but plans of that kind is applied
 that was not before.
 """
 
@@ -31,44 +31,8 @@ from acplan._program.plan import PLAN_OPTIONS
 from measured import SAME, Subject, subject
 from models import MODELS
 from models_further import FURTHER
-from pages import start_page
+from tables import Table, print_versions
 from zoo import Example
-
-_PAGE = """
-Milliseconds that plans recompute at the same budget, by what may be decided of an operator,
-and what any schedule recomputes at the least, in which an operator runs again at most once
-at any time ([any schedule](../glossary.md#the-problem)):
-
-| column | plans of |
-|---|---|
-| save, recompute | `acplan plan TRACE --decisions save,recompute --time-limit 60` |
-| skip | `--decisions save,recompute,skip --segments none --time-limit 2` |
-| segments | `--decisions save,recompute,skip --segments auto --time-limit 2` |
-| offload | the same in 4 s, with `--offload 25GB/s` and `64GB/s`: recomputation and stalls |
-
-Budgets lie between the least of save, recompute (0%) and what the step needs without a plan
-(100%). *Of what was*: segments' recomputation as a share of that of save, recompute. *Gap*:
-how much less the bound of any schedule is than the best plan beside it. *s*: processor time
-of the command, all of it, for skip and for segments, on a machine that others used too.
-*Proven*: skip's, then segments' plan is optimal, or how far from the bound of its own kind.
-*Re-traced*: so many plans of the row are applied to the model, and a step of each is traced again
-on fake tensors, as in [exactness](exactness.md): the peak to the byte, the bytes at every
-operator, and the run-time of what ran again to 1e-9 are as predicted. Nothing here ran on a
-GPU; run-times are the roofline of an A100.
-"""
-
-_LEAST = """
-## Least budgets
-
-The smallest budgets that some plan meets, in bytes, and what the plan recomputes there.
-"""
-
-_AIMS = """
-## Where it falls short
-
-Wanted are plans within 5% of the bound of any schedule at 40% and above, found within two
-seconds, proven, and never more than what is recomputed without skipping.
-"""
 
 # Shares of the way from the least that save, recompute needs to what the step needs without a
 # plan.
@@ -281,7 +245,7 @@ def _file_name(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)
 
 
-def _table_row(row: Row) -> str:
+def _table_row(row: Row) -> list[str]:
     cells = [row.model, f"{row.share:.0%}", f"{row.budget:,}"]
     cells += [_ms(row.outcomes.get(kind)) for kind in _KINDS]
     before, after = row.outcomes["save, recompute"], row.outcomes["segments"]
@@ -293,13 +257,13 @@ def _table_row(row: Row) -> str:
     cells.append(" / ".join(f"{outcome.seconds:.2f}" for outcome in mine))
     cells.append(" / ".join(_proof(outcome) for outcome in mine))
     cells.append(_retraced(row))
-    return _line(cells)
+    return cells
 
 
 def _retraced(row: Row) -> str:
     plans = {kind: outcome for kind, outcome in row.outcomes.items() if outcome.plan}
     wrong = [
-        f"**{kind}** {outcome.retraced}" for kind, outcome in plans.items() if outcome.retraced
+        f"{kind}: {outcome.retraced}" for kind, outcome in plans.items() if outcome.retraced
     ]
     if wrong:
         return "; ".join(wrong)
@@ -321,7 +285,7 @@ def _proof(outcome: Outcome) -> str:
     return "yes" if outcome.is_proven else f"{outcome.gap:.1%}"
 
 
-def _least_row(row: Row) -> str:
+def _least_row(row: Row) -> list[str]:
     cells = [row.model, f"{row.baseline:,}"]
     for kind in _KINDS:
         outcome = row.outcomes.get(kind)
@@ -333,7 +297,7 @@ def _least_row(row: Row) -> str:
             cells += [f"{outcome.budget:,}", f"{outcome.ms:.5g}"]
     before, after = row.outcomes["save, recompute"], row.outcomes["segments"]
     cells.append(f"{after.budget / before.budget - 1:+.1%}" if before.budget else "")
-    return _line([*cells, _retraced(row)])
+    return [*cells, _retraced(row)]
 
 
 def _shortcomings(row: Row) -> Iterator[str]:
@@ -359,57 +323,42 @@ def _shortcomings(row: Row) -> Iterator[str]:
             yield f"{kind}: {outcome.retraced}"
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _head(columns: list[str], texts: int = 1) -> str:
-    lines = "|".join("---" if k < texts else "---:" for k in range(len(columns)))
-    return f"{_line(columns)}\n|{lines}|"
+_NAMES = ("save,recompute", *list(_KINDS)[1:])
+_COLUMNS = (
+    ["model", "budget", "budget bytes", *(f"{name}: ms" for name in _NAMES)]
+    + ["segments of save,recompute", "any schedule: ms", "gap"]
+    + ["seconds (skip / segments)", "proven (skip / segments)", "re-traced"]
+)
+_LEAST_COLUMNS = (
+    ["model", "baseline bytes"]
+    + [f"{name}: {figure}" for name in _NAMES for figure in ("bytes", "ms")]
+    + ["change", "re-traced"]
+)
 
 
 def _main(arguments: list[str]) -> None:
     logging.disable(logging.WARNING)  # Plans without a proof are told in the table.
     only = arguments[1] if arguments[0] == "--only" else None
     folder, *names = arguments[2 if only else 0 :]
-    start_page(
-        "Plans beside what any schedule could do",
-        _PAGE,
-        "transformers",
-        "diffusers",
-        arguments=" FOLDER",
-    )
+    print_versions("transformers", "diffusers")
     rows: list[Row] = []
-    columns = ["model", "budget", "bytes", *_KINDS, "of what was", "any schedule", "gap"]
-    print(_head([*columns, "s", "proven", "re-traced"]), flush=True)
+    table = Table("any_schedule", _COLUMNS, is_partial=bool(names))
     for name in names or _cases():
         with _Case(name, pathlib.Path(folder), only) as case:
             for row in case.rows():
                 rows.append(row)
                 if row.share >= 0:
-                    print(_table_row(row), flush=True)
+                    table.add(*_table_row(row))
     _summarise([row for row in rows if row.share >= 0])
-    print(_LEAST)
-    print(
-        _head(
-            [
-                "model",
-                "baseline",
-                *(c for k in _KINDS for c in (k, "ms")),
-                "change",
-                "re-traced",
-            ]
-        )
-    )
+    least_budgets = Table("any_schedule_least", _LEAST_COLUMNS, is_partial=bool(names))
     for row in rows:
         if row.share < 0:
-            print(_least_row(row))
-    print(_AIMS)
-    print(_head(["model", "budget", "what"], 3))
+            least_budgets.add(*_least_row(row))
+    misses = Table("any_schedule_misses", ("model", "budget", "what"), is_partial=bool(names))
     for row in rows:
         share = "least" if row.share < 0 else f"{row.share:.0%}"
         for what in _shortcomings(row):
-            print(_line([row.model, share, what]))
+            misses.add(row.model, share, what)
 
 
 def _summarise(rows: list[Row]) -> None:
@@ -418,7 +367,7 @@ def _summarise(rows: list[Row]) -> None:
     of_skip = [row.outcomes[kind] for row in rows for kind in ("skip", "segments")]
     near = [row.gap for row in rows if row.share >= 0.4 and row.gap is not None]
     print(
-        f"\n{len(plans)} plans, {retraced} re-traced as predicted and within the budget. "
+        f"{len(plans)} plans, {retraced} re-traced as predicted and within the budget. "
         f"Of {len(of_skip)} with skip, {sum(f.is_proven for f in of_skip)} proven, at most "
         f"{max(outcome.seconds for outcome in of_skip):.2f} s. Of {len(near)} rows at 40% and "
         f"above, {sum(gap <= _NEAR for gap in near)} are within 5% of the bound of any "

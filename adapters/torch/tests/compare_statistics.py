@@ -2,7 +2,7 @@
 
     ACPLAN=... PYTHONPATH=. python tests/compare_statistics.py
 
-prints docs/measured/statistics.md.
+writes docs/measured/statistics.csv and statistics_failures.csv.
 """
 
 import dataclasses
@@ -14,26 +14,9 @@ from typing import Any
 from torch import nn
 
 from acplan import Trace, profile, trace
-from pages import start_page
+from tables import Table, print_versions
 from torch_statistics import ModuleMemory, SACStats, TorchStatistics, torch_statistics
 from zoo import EXAMPLES
-
-_PAGE = """
-`acplan profile` derives a profile from one traced training step. PyTorch makes the same
-statistics with three tools that run a model four times (`torch.distributed._tools`:
-MemTracker, RuntimeEstimator, SACEstimator, joined by `aggregate_stats`). [What each statistic
-is, and why both differ where they do](../statistics.md).
-
-Small models (the adapter's `tests/zoo.py`, PyTorch's own test Transformer among
-them), every module that is called, fake CUDA tensors, the second training step, one roofline
-for the run-times of both, traces without the workspaces of kernels, which PyTorch's tools do
-not see. `tests/test_statistics.py` fails where a difference is none of those named there.
-
-*Equal* counts modules. PyTorch's hooks hold gradients until the last one of a module's inputs
-has arrived (`register_multi_grad_hook`), and so raise what MemTracker measures in backward.
-The first column is with hooks that hold nothing, the second with PyTorch's own. *The others*
-says in which class those fall that are not equal, with hooks that hold nothing.
-"""
 
 CATEGORIES = ("param", "buffer", "grad", "act", "temp", "opt", "other", "total")
 MOMENTS = ("pre_fw", "post_fw", "peak_fw", "pre_bw", "post_bw", "peak_bw")
@@ -286,7 +269,7 @@ def _reasons_of_backward(row: Row, comparison: Comparison) -> set[str]:
 
 
 def _main() -> None:
-    start_page("Statistics of a trace beside those of PyTorch's tools", _PAGE, "transformers")
+    print_versions("transformers")
     equal: dict[str, dict[bool, list[bool]]] = {}
     why: dict[str, dict[str, int]] = {}
     operators: dict[str, list[bool]] = {"sac.memory": [], "sac.runtimes": []}
@@ -306,21 +289,22 @@ def _main() -> None:
                     counts[reason] = counts.get(reason, 0) + 1
             if light:
                 failed += [(name, *f) for f in comparison.torchs.failed.items()]
-    print("| statistic | equal | as PyTorch hooks | the others |\n|---|---:|---:|---|")
+    columns = ("statistic", "equal", "equal with PyTorch hooks", "the others")
+    table = Table("statistics", columns)
     everywhere = [s for s, rows in equal.items() if all(rows[True] + rows[False])]
     for statistic, rows in equal.items():
         if statistic in everywhere:
             continue
         shares = [f"{sum(rows[light])} of {len(rows[light])}" for light in (True, False)]
         others = ", ".join(f"{r} {n}" for r, n in why.get(statistic, {}).items())
-        print(f"| `{statistic}` | {' | '.join(shares)} | {others} |")
+        table.add(statistic, *shares, others)
     for statistic, are_equal in operators.items():
         share = f"{sum(are_equal):,} of {len(are_equal):,}"
-        print(f"| `{statistic}` of operators | {share} | | |")
-    print(f"\nEqual everywhere: {', '.join(f'`{s}`' for s in everywhere)}.")
-    print("\n| model | tool | fails with |\n|---|---|---|")
+        table.add(f"{statistic} of operators", share)
+    print(f"Equal everywhere: {', '.join(everywhere)}.")
+    failures = Table("statistics_failures", ("model", "tool", "fails with"))
     for line in failed:
-        print(f"| {' | '.join(line)} |")
+        failures.add(*line)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ budgets, and held against its step traced again and against real steps without t
     PYTHONPATH=. python tests/compare_third_party.py check [NAME...]
 
 `run` appends a line for each step that the file has no good line of yet; a name is a package
-or `PACKAGE: STEP`. `page` prints docs/measured/third_party.md. `check` runs the real steps
+or `PACKAGE: STEP`. `page` writes docs/measured/third_party.csv. `check` runs the real steps
 alone, without acplan. `tests/run_third_party.sh` installs the packages and does all of it.
 """
 
@@ -48,7 +48,7 @@ from acplan._step.training_step import TrainingStep
 from acplan._verify.verify import verifying
 from measured import same_ms
 from third_party import all_entries
-from third_party.page import print_page, wrong
+from third_party.page import write_table, wrong
 from third_party.registry import Entry, seed
 
 # Shares of the way from the least that any plan needs to what the step needs without one.
@@ -439,7 +439,7 @@ def _main(arguments: list[str]) -> None:
         case ["check", *names]:
             _run(_checked, names, None)
         case ["page", path]:
-            print_page(pathlib.Path(path))
+            write_table(pathlib.Path(path))
         case _:
             sys.exit(__doc__)
 

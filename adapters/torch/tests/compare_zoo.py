@@ -4,7 +4,7 @@ real step without the plan.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_zoo.py
 
-prints docs/measured/zoo.md; with names of models after it, only those. Needs transformers
+writes docs/measured/zoo.csv; with names of models after it, it prints only those. Needs transformers
 and diffusers, and no network.
 """
 
@@ -38,29 +38,8 @@ from acplan._step.step import default_loss
 from acplan._verify.verify import verifying
 from architectures import Architecture
 from measured import same_ms
-from pages import start_page
+from tables import Table, print_versions
 from zoo_models import EXCEPTIONS, ZOO
-
-_PAGE = """
-Tiny models of many architectures, made from their configurations: no weights, no network.
-Of each a training step (forward, loss, backward, AdamW) is traced, planned at three
-budgets with the defaults of `acplan plan` (operators saved, recomputed or skipped, runs of
-modules as units), and the plan is held against two steps:
-
-- **traced again** on fake tensors with the plan applied (`acplan.verify`): the peak is the
-  predicted one to the byte, as are the operators that run and the bytes in use at each,
-  and what ran again took the predicted time;
-- **real**, on the CPU: loss, all gradients and all buffers are those of a step without the
-  plan, bit for bit.
-
-Budgets lie between the least that any plan needs (0%, `min`) and what the step needs
-without one (100%), as in [plans on traces](plans_on_traces.md): 75% is three quarters of
-that way up. In each cell is what the plan recomputes as a share of the step, by the
-roofline of an A100; an asterisk marks a plan that is not proven to be optimal after two
-seconds. Models this small need little but the workspaces of cuBLAS and launch kernels of no
-length: neither peaks nor shares say anything of models in use. Batches are padded on the
-right where a model takes a mask.
-"""
 
 # Shares of the way from the least that any plan needs to what the step needs without one.
 SHARES = (0.75, 0.5)
@@ -261,29 +240,30 @@ def _be_quiet() -> None:
 
 
 def _cells(plan: Planned) -> str:
-    mark = "" if plan.is_optimal else "\\*"
+    mark = "" if plan.is_optimal else "*"
     return f"{plan.overhead:.1%}{mark}"
 
 
-def _row(name: str, group: str, result: Result) -> str:
-    wrong = result.wrong and EXCEPTIONS.get(name, result.wrong).replace("|", "\\|")
-    if not result.plans:
-        return f"| {name} | {group} | {result.kind} | | | | | | **no**: {wrong} |"
-    plans = " | ".join(map(_cells, result.plans))
-    return (
-        f"| {name} | {group} | {result.kind} | {result.operators:,} | "
-        f"{result.peak_bytes:,} | {plans} | {f'**no**: {wrong}' if wrong else 'yes'} |"
-    )
+def _row(name: str, group: str, result: Result) -> list[object]:
+    wrong = result.wrong and EXCEPTIONS.get(name, result.wrong)
+    figures: list[object] = [""] * 5
+    if result.plans:
+        figures = [result.operators, result.peak_bytes, *map(_cells, result.plans)]
+    return [name, group, result.kind, *figures, f"no: {wrong}" if wrong else "yes"]
+
+
+_COLUMNS = ["model", "group", "class", "operators", "peak bytes"] + [
+    "75%",
+    "50%",
+    "min",
+    "verified",
+]
 
 
 def _main(names: list[str]) -> int:
     _be_quiet()
-    arguments = " NAMES" if names else ""
-    start_page("The zoo", _PAGE, "transformers", "diffusers", arguments=arguments)
-    print(
-        "| model | group | class | operators | peak | 75% | 50% | min | verified |\n"
-        "|---|---|---|---:|---:|---:|---:|---:|---|"
-    )
+    print_versions("transformers", "diffusers")
+    table = Table("zoo", _COLUMNS, is_partial=bool(names))
     results = []
     left_out = [name for name in ZOO if names and name not in names]
     names = names or list(ZOO)
@@ -292,12 +272,12 @@ def _main(names: list[str]) -> int:
             names, waiting.map(_result_in_own_process, (ZOO[n] for n in names))
         ):
             results.append(result)
-            print(_row(name, ZOO[name].group, result), flush=True)
+            table.add(*_row(name, ZOO[name].group, result))
     verified = sum(not result.wrong for result in results)
     plans = sum(len(result.plans) for result in results)
-    print(f"\n{len(results)} models, {plans} plans; {verified} models verified at all budgets")
+    print(f"{len(results)} models, {plans} plans; {verified} models verified at all budgets")
     if left_out:
-        print(f"\nNot among the names given, and not run: {', '.join(left_out)}")
+        print(f"Not among the names given, and not run: {', '.join(left_out)}")
     return int(any(r.wrong and n not in EXCEPTIONS for n, r in zip(names, results)))
 
 

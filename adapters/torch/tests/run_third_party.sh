@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Plans, verifies and runs training steps of many packages, and prints docs/measured/third_party.md:
+# Plans, verifies and runs training steps of many packages, and writes docs/measured/third_party.csv:
 #
 #     ACPLAN=... tests/run_third_party.sh FOLDER [NAME...]
 #

@@ -29,7 +29,8 @@ _FAILURES = {
 @pytest.mark.parametrize("name", models())
 def test_statistics_are_pytorchs(name: str) -> None:
     comparison = compare(*models()[name]())
-    assert set(comparison.torchs.failed) == _FAILURES.get(name, set())
+    failed = comparison.torchs.failed
+    assert set(failed) == _FAILURES.get(name, set()), failed
     if "MemTracker" not in comparison.torchs.failed:
         modules = {module["fqn"] for module in comparison.profile["modules"]}
         assert modules == set(comparison.torchs.memory)

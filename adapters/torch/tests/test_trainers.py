@@ -1,5 +1,5 @@
 """Plans in the trainers that people use: the same losses and weights, to the bit, with a
-plan and without. docs/trainers.md has these tests as a table."""
+plan and without. docs/python/trainers.md has these tests as a table."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""More cells of the table of docs/trainers.md: fp16 and its scaler."""
+"""More cells of the table of docs/python/trainers.md: fp16 and its scaler."""
 
 import pathlib
 from typing import Any

@@ -13,6 +13,7 @@ from torch.distributed._tools import mod_tracker
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _ModState
 from torch.distributed._tools.runtime_estimator import RuntimeEstimator
 from torch.distributed._tools.sac_estimator import SACEstimator, SACStats
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from acplan._base.tensors import tensors_in
 from acplan._device.devices import OperatorRun, find_device
@@ -189,9 +190,26 @@ def _measure_runtimes(statistics: TorchStatistics, step: Any, optimizer: Any) ->
     }
 
 
+class _Held(TorchDispatchMode):
+    """Keeps every result alive: SACEstimator knows a storage by its address, and takes one
+    that is used again for the storage that was there before.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._results: list[Any] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._results.append(result)
+        return result
+
+
 def estimate_operators(step: Step) -> SACEstimator:
     estimator = SACEstimator()
-    with estimator(_MODE):
+    with _Held(), estimator(_MODE):
         step.loss()
     return estimator
 

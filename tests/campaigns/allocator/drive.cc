@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   if (argc < 3) return 2;
   RealStart(argv[1], std::atoll(argv[2]), argc > 3 ? std::atof(argv[3]) : 1);
   std::unordered_map<std::string, void*> blocks;
+  std::unordered_map<std::string, bool> is_capture;  // by private pool
   std::string line;
   while (std::getline(std::cin, line)) {
     std::istringstream words(line);
@@ -53,6 +54,13 @@ int main(int argc, char** argv) {
       if (blocks.contains(id)) RealRecordStream(blocks[id], stream);
     } else if (kind == "e") {
       RealEmptyCache();
+    } else if (kind == "g" || kind == "p") {
+      is_capture[id] = kind == "g";
+      RealBeginPool(std::stoll(id), is_capture[id]);
+    } else if (kind == "q") {
+      RealEndPool(std::stoll(id), is_capture[id]);
+    } else if (kind == "d") {
+      RealReleasePool(std::stoll(id));
     }
     const RealCounts counts = RealCount();
     std::printf("%s %lld %lld %lld %lld\n", place.c_str(),

@@ -29,8 +29,8 @@ cudaStream_t StreamOf(int64_t stream) {
   return reinterpret_cast<cudaStream_t>(stream * 4096);
 }
 
-c10::MempoolId_t PoolOf(int64_t name) {
-  return {0, static_cast<c10::CaptureId_t>(name)};
+std::pair<unsigned long long, unsigned long long> PoolOf(int64_t name) {
+  return {0, static_cast<unsigned long long>(name)};
 }
 
 }  // namespace

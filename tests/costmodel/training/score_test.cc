@@ -222,7 +222,7 @@ TEST(Score, OfNothingHasNoSources) {
 }
 
 // Three published tables, 40 runs (their sources: docs/training_cost_model.md).
-// The bounds are a little above the figures in docs/measured/cost_model.md.
+// The bounds are a little above the figures in docs/measured/README.md.
 TEST(Score, OfPublishedTablesStaysWhereItIs) {
   const std::string path = ACPLAN_DATA_DIR "/training/runs.csv";
   const Score score = ScorePredictions(PredictRuns(
@@ -238,7 +238,7 @@ TEST(Score, OfPublishedTablesStaysWhereItIs) {
 }
 
 // 190 readings of Megatron-Core's functional tests. The bounds are a little
-// above the figures in docs/measured/cost_model.md.
+// above the figures in docs/measured/README.md.
 TEST(MemoryTable, OfFunctionalTestsStaysWhereItIs) {
   const std::string path = ACPLAN_DATA_DIR "/training/memory.csv";
   const graph::CsvTable table = graph::ParseCsv(graph::ReadFile(path), path);

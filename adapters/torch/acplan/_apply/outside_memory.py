@@ -43,7 +43,7 @@ class Outside:
         self.is_of_end = is_of_end
         self.is_kept = True
         # Nothing is written to fake tensors, and the copy would be counted.
-        self._before = None if is_fake(tensor) else self.storage.clone()
+        self._before = None if is_fake(tensor) else _copy_of(self.storage)
         self._private: torch.UntypedStorage | None = None
 
     def is_for(self, place: int | None) -> bool:
@@ -69,7 +69,7 @@ class Outside:
         if self._before is None:
             return tensor
         if self._private is None:
-            self._private = self._before.clone()
+            self._private = _copy_of(self._before)
         with no_dispatch(), torch.no_grad():
             alias = torch.empty((0,), dtype=tensor.dtype, device=tensor.device)
             alias.set_(self._private, tensor.storage_offset(), tensor.size(), tensor.stride())
@@ -80,6 +80,14 @@ class Outside:
     def end(self) -> None:
         """Forgets the private copy, at the end of a recomputation."""
         self._private = None
+
+
+def _copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """Returns a copy of memory. No mode sees the operator that copies: a recomputation would
+    write somewhere else, and the copy would hold what happened to be in its memory."""
+    with no_dispatch():
+        copy: torch.UntypedStorage = storage.clone()
+    return copy
 
 
 def note_reader(storage: Any, tape: "Tape") -> None:

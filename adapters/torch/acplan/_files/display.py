@@ -17,7 +17,7 @@ _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0"
     "\ufff0-\ufff8\U000e0000-\U000e0fff]"
 )
-_WIDTH, _HEIGHT, _LEFT, _BELOW = 560, 150, 70, 22
+_WIDTH, _HEIGHT, _MARGIN_LEFT, _MARGIN_BELOW = 560, 150, 70, 22
 
 
 def size(count: float) -> str:
