@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/indexed_vector.h"
 #include "graph/profile/profile.h"
 
 namespace acplan::graph {
@@ -41,9 +42,11 @@ struct OperatorGroup {
   GroupRule rule = GroupRule::kFree;
 };
 
+enum class GroupId : int32_t {};  // in OperatorGroups::groups
+
 struct OperatorGroups {
-  std::vector<OperatorGroup> groups;  // by their first operator
-  std::vector<int> group_of;          // of each operator
+  IndexedVector<GroupId, OperatorGroup> groups;  // by their first operator
+  std::vector<GroupId> group_of;                 // of each operator
   // Where rules contradict each other, so that no policy keeps them all, the
   // operators and rules of the first case: "operator 3 'bernoulli_' is random
   // and must be saved here, operator 1 'view' is view-like and must be

@@ -182,7 +182,7 @@ class TraceSearch {
 
   // Tries the plan of the least budget. Returns whether any plan may fit.
   bool FindAny() {
-    SearchLimits left = watch_.Left();
+    SearchLimits left = watch_.RemainingLimits();
     left.gap = 0;
     const TraceMinimum least = FindLeastPlan(
         problem_, left, std::max<int64_t>(best_.budget_bytes(), 1));
