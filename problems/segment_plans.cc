@@ -152,7 +152,7 @@ KnownUnits Moved(const KnownUnits& units, const ProblemWithSegments& from,
 KnownUnits CheaperOf(const ProblemWithSegments& problem, int64_t budget_bytes,
                      KnownUnits first, const KnownUnits& second) {
   const int64_t usable = budget_bytes - problem.problem.options.reserve_bytes;
-  BestPlan best(std::get<TraceProblem>(problem.problem.built),
+  BestPlan best(std::get<TraceProblem>(problem.problem.formulation),
                 graph::WholeAllocations(usable));
   if (!first.modules.empty()) best.Try(first.modules);
   if (!second.modules.empty()) best.Try(second.modules);

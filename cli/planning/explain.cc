@@ -126,8 +126,8 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
                      .planned = {},
                      .budget_bytes = {},
                      .staying = {FindPeakFloorOfRank(*input.trace, memory)}};
-  if (const auto* built =
-          std::get_if<problems::TraceProblem>(&question.problem().built)) {
+  if (const auto* built = std::get_if<problems::TraceProblem>(
+          &question.problem().formulation)) {
     answer.staying.no_units = built->no_units.entries();
   }
   if (!flags.plan.empty()) {

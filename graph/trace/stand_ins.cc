@@ -67,6 +67,10 @@ std::vector<Need> NeedsAtTheEnd(const Frames& frames, FrameId f,
   return needs;
 }
 
+bool WritesTo(const TraceOperator& op, StorageId storage) {
+  return std::ranges::find(op.mutates, storage) != op.mutates.end();
+}
+
 // Returns whether an operator writes to a storage that a frame around this one makes. A
 // storage from outside of all units was written to in the forward pass, and is not made
 // again without that.
@@ -129,12 +133,9 @@ class StandInFinder::Rerun {
     return fmt::format(
         "{} {}: {} what it {}", Place(op),
         frame_.Saves(op) ? "must keep another result" : "cannot be skipped",
-        user, IsWrittenBy(op, storage) ? "writes to in place" : "makes");
-  }
-
-  bool IsWrittenBy(OperatorId op, StorageId storage) const {
-    const std::vector<StorageId>& mutates = trace_.operators[op].mutates;
-    return std::ranges::find(mutates, storage) != mutates.end();
+        user,
+        WritesTo(trace_.operators[op], storage) ? "writes to in place"
+                                                : "makes");
   }
 
   std::optional<std::string> Follow(OperatorId op) {
@@ -185,7 +186,7 @@ class StandInFinder::Rerun {
   bool IsViewOfStandIn(const TraceOperator& view) const {
     // A storage that is lost for want of a write is there, and so is a view of it.
     const auto is_not_made = [&](StorageId s) {
-      return IsLost(s) && !IsWrittenBy(finder_.losers_[s], s);
+      return IsLost(s) && !WritesTo(trace_.operators[finder_.losers_[s]], s);
     };
     return std::ranges::any_of(view.outputs, is_not_made) ||
            std::ranges::any_of(view.results, [&](TensorId t) {
@@ -232,8 +233,7 @@ class StandInFinder::Rerun {
 
   // An operator in place returns its argument.
   bool IsArgumentOf(const TraceOperator& op, const TraceTensor& tensor) const {
-    return std::ranges::find(op.mutates, tensor.storage) != op.mutates.end() &&
-           !IsStandIn(tensor.base);
+    return WritesTo(op, tensor.storage) && !IsStandIn(tensor.base);
   }
 
   void Hide(TensorId tensor, OperatorId op) {

@@ -117,13 +117,13 @@ void WriteProfile(Written& written, const graph::Profile& profile,
   limits.time_limit_s = kSecondsOfCbc;
   for (const double share : shares) {
     const double budget = std::floor(least + share * (most - least));
-    if (auto* joint = std::get_if<BuiltJointProblem>(&problem->built)) {
+    if (auto* joint = std::get_if<BuiltJointProblem>(&problem->formulation)) {
       joint->problem.relaxed.budget_bytes = budget;
       Write(written, "operators", ToMilp(joint->problem).milp,
             SolveJointByLabels(joint->problem),
             SolveJointByCbc(joint->problem, limits));
     } else {
-      auto& built = std::get<BuiltModuleProblem>(problem->built);
+      auto& built = std::get<BuiltModuleProblem>(problem->formulation);
       built.problem.budget_bytes = budget;
       Write(written, "modules", ToMilp(built.problem).milp,
             SolveByLabels(built.problem), SolveByCbc(built.problem, limits));

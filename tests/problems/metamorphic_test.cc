@@ -339,7 +339,8 @@ TEST(MetamorphicTest, NoPlanByChanceBeatsABound) {
     Step step(k);
     step.segments = SegmentKind::kNone;
     const ProblemsWithSegments problems = step.ProblemsOf(step.trace);
-    const auto& built = std::get<TraceProblem>(problems.front()->problem.built);
+    const auto& built =
+        std::get<TraceProblem>(problems.front()->problem.formulation);
     const std::vector<int64_t> budgets = BudgetsOf(problems, step.random);
     std::vector<Plan> plans;
     for (const int64_t budget : budgets) {

@@ -25,9 +25,9 @@ struct NeedGraph {
     int place = 0;              // in the call
     graph::GroupId group = {};  // in the module's OperatorGroups
     double ms = 0;
-    // Those results that it makes or writes to, those that it reads,
-    // and those that backward asks for that were saved after it and not after
-    // the operator before it in this list.
+    // Results: those that it makes or writes to, those that it reads, and those that
+    // backward asks for that were saved after it and not after the operator before it in
+    // this list.
     std::vector<ResultId> makes = {}, reads = {}, requests = {};
     // It makes no tensor, but something that nothing can stand in for.
     bool is_always_needed = false;

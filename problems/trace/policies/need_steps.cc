@@ -64,18 +64,18 @@ class StateBits {
 
  private:
   void Open(int& bit) {
-    if (bit != kNoBit || used_ == ~uint64_t{0}) return;
+    if (bit != kNoBit || used_bits_ == ~uint64_t{0}) return;
     bit = 0;
-    while ((used_ >> bit & 1) != 0) ++bit;
-    used_ |= BitOf(bit);
+    while ((used_bits_ >> bit & 1) != 0) ++bit;
+    used_bits_ |= BitOf(bit);
   }
 
   void Close(int k, int bit) {
     closed_after[k] |= BitOf(bit);
-    used_ &= ~BitOf(bit);
+    used_bits_ &= ~BitOf(bit);
   }
 
-  uint64_t used_ = 0;
+  uint64_t used_bits_ = 0;
 };
 
 }  // namespace

@@ -49,7 +49,8 @@ struct NeedStep {
   uint64_t AfterSave(uint64_t state) const {
     return ((state & ~makes) | is_saved) & open;
   }
-  // A bit that ends here may be that of a result that it reads.
+  // Returns the state before an operator that runs again. A bit that ends here may be
+  // that of a result that it reads.
   uint64_t AfterRerun(uint64_t state) const {
     return (((state & ~makes) | is_rerun) & open) | reads;
   }

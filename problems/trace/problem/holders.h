@@ -10,7 +10,7 @@
 
 namespace acplan::problems {
 
-// Who may hold a storage of a trace problem, and until when.
+// Finds who may hold a storage of a trace problem, and until when.
 
 inline int64_t AllocatedBytesOf(const graph::Trace& trace,
                                 graph::StorageId storage) {

@@ -83,8 +83,8 @@ struct TraceProblem {
   graph::IndexedVector<TreeNodeId, graph::OperatorGroups> groups = {};
   // Until when others than autograd hold a storage without units.
   graph::IndexedVector<graph::StorageId, graph::Time> held_until = {};
-  // What autograd saves of a storage, and the candidates whose argument and whose
-  // operators' result it is.
+  // The records of a storage: what autograd saves of it, and the candidates whose
+  // argument and whose operators' result it is.
   graph::IndexedVector<graph::StorageId, std::vector<graph::SavedId>> saved_of =
       {};
   graph::IndexedVector<graph::StorageId, std::vector<CandidateId>> frames_of =

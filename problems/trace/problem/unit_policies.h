@@ -13,8 +13,7 @@ namespace acplan::problems {
 // policies save.
 
 // Returns the unit that is a node of the module tree and saves some groups. All else runs
-// again or, where operators may be skipped, what of it is needed. Of a module
-// without groups everything runs again.
+// again or, where operators may be skipped, what of it is needed. A module without groups runs again as a whole.
 graph::CheckpointedModule UnitThatSaves(const TraceProblem& problem,
                                         TreeNodeId module_node,
                                         const GroupFlags& is_saved);
