@@ -130,12 +130,11 @@ class StandInFinder::Rerun {
   // up to its verb.
   std::string TextOfLoss(OperatorId op, StorageId storage,
                          std::string_view user) const {
+    const bool is_written = WritesTo(trace_.operators[op], storage);
     return fmt::format(
         "{} {}: {} what it {}", Place(op),
         frame_.Saves(op) ? "must keep another result" : "cannot be skipped",
-        user,
-        WritesTo(trace_.operators[op], storage) ? "writes to in place"
-                                                : "makes");
+        user, is_written ? "writes to in place" : "makes");
   }
 
   std::optional<std::string> Follow(OperatorId op) {
