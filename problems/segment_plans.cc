@@ -155,7 +155,7 @@ KnownUnits MovedUnits(const KnownUnits& units, const graph::Trace& from,
 KnownUnits CheaperOf(const PlanningProblem& problem, int64_t budget_bytes,
                      KnownUnits first, const KnownUnits& second) {
   const int64_t usable = budget_bytes - problem.options.reserve_bytes;
-  BestPlan best(std::get<TraceProblem>(problem.built),
+  BestPlan best(std::get<TraceProblem>(problem.formulation),
                 graph::WholeAllocations(usable));
   if (!first.modules.empty()) best.Try(first.modules);
   if (!second.modules.empty()) best.Try(second.modules);

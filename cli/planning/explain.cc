@@ -129,7 +129,7 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
                      .budget_bytes = {},
                      .staying = {FindPeakFloorOfRank(*input.trace, memory)}};
   if (const auto* trace_problem =
-          std::get_if<problems::TraceProblem>(&problem.built)) {
+          std::get_if<problems::TraceProblem>(&problem.formulation)) {
     answer.staying.no_units = trace_problem->no_units.entries();
   }
   if (!flags.plan.empty()) {

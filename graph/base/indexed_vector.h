@@ -93,8 +93,12 @@ class IdRange {
     constexpr Id operator[](difference_type n) const { return *(*this + n); }
     constexpr Iterator& operator++() { return *this += 1; }
     constexpr Iterator& operator--() { return *this -= 1; }
-    constexpr Iterator operator++(int) { return std::exchange(*this, *this + 1); }
-    constexpr Iterator operator--(int) { return std::exchange(*this, *this - 1); }
+    constexpr Iterator operator++(int) {
+      return std::exchange(*this, *this + 1);
+    }
+    constexpr Iterator operator--(int) {
+      return std::exchange(*this, *this - 1);
+    }
     constexpr Iterator& operator+=(difference_type n) {
       index_ += static_cast<int32_t>(n);
       return *this;

@@ -67,6 +67,10 @@ std::vector<Need> NeedsAtTheEnd(const Frames& frames, FrameId f,
   return needs;
 }
 
+bool WritesTo(const TraceOperator& op, StorageId storage) {
+  return std::ranges::find(op.mutates, storage) != op.mutates.end();
+}
+
 // Returns whether an operator writes to a storage that a frame around this one makes. A
 // storage from outside of all units was written to in the forward pass, and is not made
 // again without that.
@@ -130,12 +134,11 @@ class StandInFinder::Rerun {
   // up to its verb.
   std::string TextOfLoss(OperatorId op, StorageId storage,
                          std::string_view user) const {
+    const bool is_written = WritesTo(trace_.operators[op], storage);
     return fmt::format(
         "{} {}: {} what it {}", Place(op),
         frame_.Saves(op) ? "must keep another result" : "cannot be skipped",
-        user,
-        WritesTo(trace_.operators[op], storage) ? "writes to in place"
-                                                : "makes");
+        user, is_written ? "writes to in place" : "makes");
   }
 
   std::optional<std::string> Follow(OperatorId op) {

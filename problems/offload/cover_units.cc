@@ -23,7 +23,7 @@ constexpr int kOften = 3;
 struct ClassOfUnits {
   int calls = 0;
   int64_t bytes = 0;
-  std::vector<int> candidates = {};
+  std::vector<CandidateId> candidates = {};
 };
 
 // Returns the bytes of storages born in a call that autograd saves.
@@ -52,7 +52,7 @@ int64_t SavedBytes(const Trace& trace, graph::CallId call) {
 std::vector<ClassOfUnits> ClassesOf(const TraceProblem& problem) {
   const Trace& trace = *problem.trace;
   std::map<std::string, ClassOfUnits> by_name;
-  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+  for (const CandidateId c : problem.candidates.ids()) {
     const CandidateCall& candidate = problem.candidates[c];
     const graph::TraceModule& module =
         trace.modules[trace.calls[candidate.call].module];
@@ -79,35 +79,37 @@ class TakenCandidates {
  public:
   TakenCandidates(const TraceProblem& problem,
                   const std::vector<CheckpointedModule>& units)
-      : problem_(problem), is_taken_(problem.candidates.size(), 0) {
+      : problem_(problem), is_taken_(problem.candidates.size(), false) {
     for (const CheckpointedModule& unit : units) Take(unit.module);
   }
 
   void Take(graph::ModuleId module) {
-    for (const int c : CandidatesOf(module)) {
-      std::fill(is_taken_.begin() + c,
-                is_taken_.begin() + problem_.candidates[c].last + 1, 1);
-      for (int outer = c; outer >= 0;
+    for (const CandidateId c : CandidatesOf(module)) {
+      for (const CandidateId inner :
+           graph::IdRange(c, Next(problem_.candidates[c].last))) {
+        is_taken_[inner] = true;
+      }
+      for (CandidateId outer = c; outer != graph::kNone;
            outer = problem_.candidates[outer].parent) {
-        is_taken_[outer] = 1;
+        is_taken_[outer] = true;
       }
     }
   }
 
   bool IsFree(graph::ModuleId module) const {
-    int last = -1;
-    for (const int c : CandidatesOf(module)) {
+    CandidateId last = graph::kNone;
+    for (const CandidateId c : CandidatesOf(module)) {
       // Not free if one of its calls is inside another.
-      if (is_taken_[c] != 0 || c <= last) return false;
+      if (is_taken_[c] || c <= last) return false;
       last = problem_.candidates[c].last;
     }
     return true;
   }
 
  private:
-  std::vector<int> CandidatesOf(graph::ModuleId module) const {
-    std::vector<int> candidates;
-    for (int c = 0; c < std::ssize(problem_.candidates); ++c) {
+  std::vector<CandidateId> CandidatesOf(graph::ModuleId module) const {
+    std::vector<CandidateId> candidates;
+    for (const CandidateId c : problem_.candidates.ids()) {
       const graph::CallId call = problem_.candidates[c].call;
       if (problem_.trace->calls[call].module == module) candidates.push_back(c);
     }
@@ -115,7 +117,7 @@ class TakenCandidates {
   }
 
   const TraceProblem& problem_;
-  std::vector<char> is_taken_;
+  graph::IndexedVector<CandidateId, graph::Flag> is_taken_;
 };
 
 }  // namespace
@@ -126,12 +128,12 @@ std::vector<CheckpointedModule> WithCover(const TraceProblem& problem,
   const Trace& trace = *problem.trace;
   TakenCandidates taken_candidates(problem, units);
   for (const ClassOfUnits& unit_class : ClassesOf(problem)) {
-    for (const int c : unit_class.candidates) {
+    for (const CandidateId c : unit_class.candidates) {
       if (max_units && std::ssize(units) >= *max_units) return units;
       const CandidateCall& candidate = problem.candidates[c];
       const graph::ModuleId module = trace.calls[candidate.call].module;
       if (!taken_candidates.IsFree(module)) continue;
-      std::vector<graph::Flag> is_saved;
+      GroupFlags is_saved;
       for (const graph::OperatorGroup& group :
            problem.groups[candidate.module_node].groups) {
         is_saved.push_back(group.rule != graph::GroupRule::kRecompute);

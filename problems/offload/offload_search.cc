@@ -92,20 +92,20 @@ bool OffloadSearch::ImproveUnit(graph::ModuleId module) {
       std::ranges::find_if(problem.candidates, [&](const CandidateCall& c) {
         return problem.trace->calls[c.call].module == module;
       });
-  const int node = candidate->module_node;
-  const std::vector<graph::OperatorGroup>& groups = problem.groups[node].groups;
+  const TreeNodeId node = candidate->module_node;
+  const auto& groups = problem.groups[node].groups;
   bool is_better = false;
-  for (size_t g = 0; g < groups.size(); ++g) {
+  for (const graph::GroupId g : groups.ids()) {
     if (question_.is_stopped()) break;
     std::vector<CheckpointedModule> units = WithoutOffload(best_->modules);
     const auto unit =
         std::ranges::find(units, module, &CheckpointedModule::module);
     if (unit == units.end() || unit->decisions.empty()) break;
-    const std::vector<GroupUse> uses = UsesOfGroups(problem, node, *unit);
+    const GroupUses uses = UsesOfGroups(problem, node, *unit);
     const bool is_open =
         groups[g].rule == graph::GroupRule::kFree && uses[g] != GroupUse::kNone;
     if (!is_open) continue;
-    std::vector<graph::Flag> is_saved;
+    GroupFlags is_saved;
     for (const GroupUse use : uses) is_saved.push_back(use == GroupUse::kSaved);
     is_saved[g] = uses[g] != GroupUse::kSaved;
     *unit = UnitThatSaves(problem, node, is_saved);

@@ -52,7 +52,7 @@ void ExpectAway(const Trace& trace, const Simulation& use,
     if (storage.away_end < storage.away_begin) return;
   }
   for (const StepId k : away.ids()) {
-    ASSERT_EQ(use.live_bytes[k], saved.live_bytes[k] - away[k]) << k;
+    ASSERT_EQ(use.live_bytes[k], saved.live_bytes[k] - away[k]) << IndexOf(k);
   }
 }
 

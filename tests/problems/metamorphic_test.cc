@@ -341,7 +341,7 @@ TEST(MetamorphicTest, NoPlanByChanceBeatsABound) {
     step.segments = SegmentKind::kNone;
     const Families problems = step.ProblemsOf(step.trace);
     const auto& trace_problem =
-        std::get<TraceProblem>(problems.front().problem.built);
+        std::get<TraceProblem>(problems.front().problem.formulation);
     const std::vector<int64_t> budgets = BudgetsOf(problems, step.random);
     std::vector<Plan> plans;
     for (const int64_t budget : budgets) {

@@ -93,7 +93,7 @@ std::optional<TracePlans> PlansOf(const Families& problems) {
   TracePlans all;
   for (const auto& problem : problems) {
     const auto plans = EnumeratePlans(
-        std::get<TraceProblem>(problem.problem.built), {}, kMostPlans);
+        std::get<TraceProblem>(problem.problem.formulation), {}, kMostPlans);
     if (!plans) return std::nullopt;
     all.plans.insert(all.plans.end(), plans->plans.begin(), plans->plans.end());
   }

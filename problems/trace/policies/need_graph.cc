@@ -70,16 +70,16 @@ class NeedWalk {
                                 .group = groups_.group_of[call_.PlaceOf(op)],
                                 .ms = now.runtime_ms,
                                 .is_always_needed = is_always};
-    for (const StorageId s : pending_) node.asked.push_back(NumberOf(s));
+    for (const StorageId s : pending_) node.requests.push_back(ResultOf(s));
     pending_.clear();
     for (const StorageId s : changes) {
-      if (needed_storages_.contains(s)) node.makes.push_back(NumberOf(s));
+      if (needed_storages_.contains(s)) node.makes.push_back(ResultOf(s));
     }
     for (const StorageId s : now.creates) needed_storages_.erase(s);
     if (groups_.groups[node.group].rule != graph::GroupRule::kSave) {
       for (const StorageId s : ReadBy(op)) {
         needed_storages_.insert(s);
-        node.reads.push_back(NumberOf(s));
+        node.reads.push_back(ResultOf(s));
       }
     }
     needs_.graph.operators.push_back(std::move(node));
@@ -105,14 +105,14 @@ class NeedWalk {
     return read;
   }
 
-  int NumberOf(StorageId storage) {
-    const auto [number, is_new] =
-        number_of_.try_emplace(storage, needs_.graph.results);
+  ResultId ResultOf(StorageId storage) {
+    const auto [result, is_new] =
+        result_of_.try_emplace(storage, needs_.storages.end_id());
     if (is_new) {
       ++needs_.graph.results;
       needs_.storages.push_back(storage);
     }
-    return number->second;
+    return result->second;
   }
 
   const Trace& trace_;
@@ -120,7 +120,7 @@ class NeedWalk {
   const graph::OperatorGroups& groups_;
   std::map<graph::Time, std::set<StorageId>> requests_;
   std::set<StorageId> needed_storages_, pending_;
-  std::map<StorageId, int> number_of_;
+  std::map<StorageId, ResultId> result_of_;
   NeedsOfStorages needs_;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -12,22 +13,29 @@ namespace acplan::problems {
 // operator that something needs is saved or runs again; nothing else does. Calls
 // that do the same have equal graphs, since operators, groups and results are
 // numbered from the start of the call.
+// Ids of problems work as those of traces do.
+using graph::IndexOf;
+using graph::Next;
+using graph::Previous;
+
+enum class ResultId : int32_t {};  // of a need graph
+
 struct NeedGraph {
   struct Operator {
-    int place = 0;  // in the call
-    int group = 0;  // in the module's OperatorGroups
+    int place = 0;              // in the call
+    graph::GroupId group = {};  // in the module's OperatorGroups
     double ms = 0;
-    // Results, by number: those that it makes or writes to, those that it reads,
-    // and those that backward asks for that were saved after it and not after
-    // the operator before it in this list.
-    std::vector<int> makes = {}, reads = {}, asked = {};
+    // Results: those that it makes or writes to, those that it reads, and those that
+    // backward asks for that were saved after it and not after the operator before it in
+    // this list.
+    std::vector<ResultId> makes = {}, reads = {}, requests = {};
     // It makes no tensor, but something that nothing can stand in for.
     bool is_always_needed = false;
 
     bool operator==(const Operator&) const = default;
   };
   std::vector<Operator> operators = {};  // the last one first
-  int results = 0;
+  size_t results = 0;                    // the number of them
 
   bool operator==(const NeedGraph&) const = default;
 };
@@ -35,7 +43,7 @@ struct NeedGraph {
 // The need graph of a call, with the storage of each of its results.
 struct NeedsOfStorages {
   NeedGraph graph;
-  std::vector<graph::StorageId> storages = {};  // indexed by result
+  graph::IndexedVector<ResultId, graph::StorageId> storages = {};
 };
 
 // Returns what a call needs. `stop`: the start of the operator before which it stops when

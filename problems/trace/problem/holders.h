@@ -10,7 +10,7 @@
 
 namespace acplan::problems {
 
-// Who may hold a storage of a trace problem, and until when.
+// Finds who may hold a storage of a trace problem, and until when.
 
 inline int64_t AllocatedBytesOf(const graph::Trace& trace,
                                 graph::StorageId storage) {
@@ -18,14 +18,15 @@ inline int64_t AllocatedBytesOf(const graph::Trace& trace,
 }
 
 inline const graph::TraceCall& CallOf(const TraceProblem& problem,
-                                      int candidate) {
+                                      CandidateId candidate) {
   return problem.trace->calls[problem.candidates[candidate].call];
 }
 
-// Returns the innermost candidate around a saved tensor, or -1.
-inline int CandidateAround(const TraceProblem& problem,
-                           const graph::SavedTensor& saved) {
-  return saved.call == graph::kNone ? -1 : problem.candidate_of[saved.call];
+// Returns the innermost candidate around a saved tensor, if any.
+inline CandidateId CandidateAround(const TraceProblem& problem,
+                                   const graph::SavedTensor& saved) {
+  return saved.call == graph::kNone ? graph::kNone
+                                    : problem.candidate_of[saved.call];
 }
 
 // Returns until when autograd holds what a unit that ran again made anew. A storage that
@@ -35,28 +36,28 @@ graph::Time CopyHoldsUntil(const TraceProblem& problem,
                            const graph::SavedTensor& saved);
 
 // Returns whether the storage is an argument of the candidate.
-inline bool IsArgument(const TraceProblem& problem, int candidate,
+inline bool IsArgument(const TraceProblem& problem, CandidateId candidate,
                        graph::StorageId storage) {
   return std::ranges::find(problem.frames_of[storage], candidate) !=
          problem.frames_of[storage].end();
 }
 
 // Returns whether a candidate's frame holds its arguments at a time.
-bool HoldsArguments(const TraceProblem& problem, int candidate,
+bool HoldsArguments(const TraceProblem& problem, CandidateId candidate,
                     graph::Time time);
 
 // Returns whether a candidate, as a unit, has ended by the time and runs again
 // after it.
-bool IsBetweenRuns(const TraceProblem& problem, int candidate,
+bool IsBetweenRuns(const TraceProblem& problem, CandidateId candidate,
                    graph::Time time);
 
 // Returns whether a candidate, as a unit, keeps a saved tensor from holding its
 // storage between its two runs. The tensor lets go of it at `end` at the latest.
-bool Releases(const TraceProblem& problem, int candidate,
+bool Releases(const TraceProblem& problem, CandidateId candidate,
               graph::StorageId storage, graph::Time end);
 
 // Returns the group of operators of a candidate whose saving keeps a storage, if any.
-std::optional<int> GroupThatKeeps(const CandidateCall& candidate,
-                                  graph::StorageId storage);
+std::optional<graph::GroupId> GroupThatKeeps(const CandidateCall& candidate,
+                                             graph::StorageId storage);
 
 }  // namespace acplan::problems

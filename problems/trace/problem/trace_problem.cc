@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -31,49 +32,52 @@ using graph::TraceCall;
 
 namespace {
 
-std::map<std::string, int> NodesByName(const graph::Profile& profile,
-                                       const graph::ModuleTree& tree) {
-  std::map<std::string, int> node_of;
+std::map<std::string, TreeNodeId> NodesByName(const graph::Profile& profile,
+                                              const graph::ModuleTree& tree) {
+  std::map<std::string, TreeNodeId> node_of;
   for (int i = 0; i < tree.size(); ++i) {
-    node_of[profile.modules[tree.node(i).module].fqn] = i;
+    node_of[profile.modules[tree.node(i).module].fqn] = TreeNodeId{i};
   }
   return node_of;
 }
 
+using NeedGraphList = graph::IndexedVector<NeedGraphId, NeedGraph>;
+
 struct Candidates {
-  std::vector<CandidateCall> calls = {};  // in pre-order
+  CandidateList calls = {};  // in pre-order
   // The innermost candidate around a call of the trace.
-  graph::IndexedVector<CallId, int> innermost = {};
+  graph::IndexedVector<CallId, CandidateId> innermost = {};
 };
 
-// `node_of_module`: the node of a module of the trace, -1 if it is no candidate.
+// `node_of_module`: the node of a module of the trace, if it is a candidate.
 Candidates CallsOfCandidates(
     const TraceProblem& problem,
-    const graph::IndexedVector<ModuleId, int>& node_of_module) {
+    const graph::IndexedVector<ModuleId, TreeNodeId>& node_of_module) {
   const Trace& trace = *problem.trace;
   Candidates candidates;
-  candidates.innermost.assign(trace.calls.size(), -1);
+  candidates.innermost.assign(trace.calls.size(), graph::kNone);
   for (const CallId c : trace.calls.ids()) {
     const TraceCall& call = trace.calls[c];
-    const int parent =
-        call.parent == graph::kNone ? -1 : candidates.innermost[call.parent];
+    const CandidateId parent = call.parent == graph::kNone
+                                   ? graph::kNone
+                                   : candidates.innermost[call.parent];
     candidates.innermost[c] = parent;
-    const int node = node_of_module[call.module];
-    if (call.no_grad || node < 0) continue;
-    const auto index = static_cast<int>(candidates.calls.size());
+    const TreeNodeId node = node_of_module[call.module];
+    if (call.no_grad || node == graph::kNone) continue;
+    const CandidateId id = candidates.calls.end_id();
     candidates.calls.push_back(
         {.call = c,
          .module_node = node,
          .parent = parent,
-         .last = index,
+         .last = id,
          .frame_end = call.end,
          .is_whole = problem.groups[node].groups.empty()});
-    if (parent >= 0) candidates.calls[parent].is_innermost = false;
-    candidates.innermost[c] = index;
+    if (parent != graph::kNone) candidates.calls[parent].is_innermost = false;
+    candidates.innermost[c] = id;
   }
-  for (size_t c = candidates.calls.size(); c-- > 0;) {
+  for (const CandidateId c : std::views::reverse(candidates.calls.ids())) {
     const CandidateCall& call = candidates.calls[c];
-    if (call.parent < 0) continue;
+    if (call.parent == graph::kNone) continue;
     CandidateCall& parent = candidates.calls[call.parent];
     parent.last = std::max(parent.last, call.last);
   }
@@ -81,10 +85,9 @@ Candidates CallsOfCandidates(
 }
 
 // Candidates with the times that their saved tensors give them.
-std::vector<CandidateCall> WithTimes(const TraceProblem& problem,
-                                     std::vector<CandidateCall> candidates) {
+CandidateList WithTimes(const TraceProblem& problem, CandidateList candidates) {
   for (const SavedTensor& saved : problem.trace->saved) {
-    for (int c = CandidateAround(problem, saved); c >= 0;
+    for (CandidateId c = CandidateAround(problem, saved); c != graph::kNone;
          c = candidates[c].parent) {
       CandidateCall& candidate = candidates[c];
       candidate.first_request =
@@ -96,8 +99,8 @@ std::vector<CandidateCall> WithTimes(const TraceProblem& problem,
   return candidates;
 }
 
-// A candidate with what it needs when it runs again, which adds to the need
-// graphs if that is new. Only what may be needed is ever kept.
+// Finds what candidates need when they run again, which adds to the need graphs if it is
+// new. Only a result that may be needed is ever kept.
 class NeedFinder {
  public:
   explicit NeedFinder(const TraceProblem& problem) : problem_(problem) {}
@@ -109,46 +112,46 @@ class NeedFinder {
     const OperatorGroups& groups = problem_.groups[candidate.module_node];
     NeedsOfStorages needs =
         NeedsOfCall(*problem_.trace, candidate.call, candidate.stop, groups);
-    std::map<int, int> group_of;  // a result
+    std::map<ResultId, graph::GroupId> group_of;
     for (const NeedGraph::Operator& op : needs.graph.operators) {
-      for (const int r : op.makes) group_of.try_emplace(r, op.group);
+      for (const ResultId r : op.makes) group_of.try_emplace(r, op.group);
     }
     for (const auto& [r, group] : group_of) {
       const StorageId s = needs.storages[r];
-      candidate.needed.emplace_back(s, r);
+      candidate.needed_results.emplace_back(s, r);
       if (groups.groups[group].rule != GroupRule::kRecompute) {
         candidate.results.emplace_back(s, group);
       }
     }
-    std::ranges::sort(candidate.needed);
+    std::ranges::sort(candidate.needed_results);
     std::ranges::sort(candidate.results);
     const auto same = std::ranges::find(graphs_, needs.graph);
-    candidate.needs = static_cast<int>(same - graphs_.begin());
+    candidate.needs = graph::IdAt<NeedGraphId>(same - graphs_.begin());
     if (same == graphs_.end()) graphs_.push_back(std::move(needs.graph));
     return candidate;
   }
 
-  std::vector<NeedGraph> TakeGraphs() { return std::move(graphs_); }
+  NeedGraphList TakeGraphs() { return std::move(graphs_); }
 
  private:
   const TraceProblem& problem_;
-  std::vector<NeedGraph> graphs_;
+  NeedGraphList graphs_;
 };
 
 // The storages that a policy of a candidate may save, with their groups.
-std::vector<std::pair<StorageId, int>> SavableResults(
+std::vector<std::pair<StorageId, graph::GroupId>> SavableResults(
     const TraceProblem& problem, const CandidateCall& candidate) {
   if (candidate.is_whole || candidate.first_request == kNever) return {};
   const Trace& trace = *problem.trace;
   const TraceCall& call = trace.calls[candidate.call];
   const OperatorGroups& groups = problem.groups[candidate.module_node];
-  std::map<StorageId, int> results;
+  std::map<StorageId, graph::GroupId> results;
   for (const OperatorId op : call.Operators()) {
     for (const StorageId s : trace.operators[op].outputs) {
       results.try_emplace(s, groups.group_of[call.PlaceOf(op)]);
     }
   }
-  const std::vector<double> ms = GroupMs(problem, candidate);
+  const auto ms = GroupMs(problem, candidate);
   // An operator that costs nothing to run again is never saved.
   std::erase_if(results, [&](const auto& result) {
     const GroupRule rule = groups.groups[result.second].rule;
@@ -158,15 +161,15 @@ std::vector<std::pair<StorageId, int>> SavableResults(
   return {results.begin(), results.end()};
 }
 
-graph::IndexedVector<StorageId, std::vector<int>> FramesOfStorages(
+graph::IndexedVector<StorageId, std::vector<CandidateId>> FramesOfStorages(
     const TraceProblem& problem) {
-  graph::IndexedVector<StorageId, std::vector<int>> frames_of(
+  graph::IndexedVector<StorageId, std::vector<CandidateId>> frames_of(
       problem.trace->storages.size());
-  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+  for (const CandidateId c : problem.candidates.ids()) {
     // A candidate that never runs again lets go of everything when its call ends.
     if (problem.candidates[c].first_request == kNever) continue;
     for (const StorageId s : CallOf(problem, c).inputs) {
-      std::vector<int>& frames = frames_of[s];
+      std::vector<CandidateId>& frames = frames_of[s];
       if (frames.empty() || frames.back() != c) frames.push_back(c);
     }
   }
@@ -175,8 +178,8 @@ graph::IndexedVector<StorageId, std::vector<int>> FramesOfStorages(
 
 // Modules of the trace as candidates.
 struct CandidateModules {
-  // The node of a module in the tree, -1: no candidate.
-  graph::IndexedVector<ModuleId, int> node_of;
+  // The node of a module in the tree, if it is a candidate.
+  graph::IndexedVector<ModuleId, TreeNodeId> node_of;
   // A module that is none, why in words, and the place with what to do.
   struct Refused {
     ModuleId module = {};
@@ -201,7 +204,7 @@ class WholeUnits {
         !refused.has_statistics && !of_whole &&
         SimulatedUse(problem_, {{.module = module}}).has_value();
     if (may_run_again) {
-      modules_.node_of[module] = refused.node;
+      modules_.node_of[module] = TreeNodeId{refused.node};
       return;
     }
     CandidateModules::Refused why{module, refused.kind, refused.details};
@@ -221,7 +224,8 @@ class WholeUnits {
 };
 
 CandidateModules FindCandidateModules(
-    const TraceProblem& problem, const std::map<std::string, int>& node_of,
+    const TraceProblem& problem,
+    const std::map<std::string, TreeNodeId>& node_of,
     const std::vector<UnitChoices::Refused>& refused) {
   const Trace& trace = *problem.trace;
   graph::IndexedVector<ModuleId, graph::Flag> has_gradients(
@@ -230,7 +234,7 @@ CandidateModules FindCandidateModules(
     if (!call.no_grad) has_gradients[call.module] = true;
   }
   CandidateModules candidates;
-  candidates.node_of.assign(trace.modules.size(), -1);
+  candidates.node_of.assign(trace.modules.size(), graph::kNone);
   std::optional<WholeUnits> whole;
   for (const ModuleId m : trace.modules.ids()) {
     const auto node = node_of.find(trace.modules[m].fqn);
@@ -239,8 +243,8 @@ CandidateModules FindCandidateModules(
       candidates.node_of[m] = node->second;
       continue;
     }
-    const auto why =
-        std::ranges::find(refused, node->second, &UnitChoices::Refused::node);
+    const auto why = std::ranges::find(refused, IndexOf(node->second),
+                                       &UnitChoices::Refused::node);
     if (why == refused.end()) continue;
     if (!whole) whole.emplace(problem, candidates);
     whole->Add(m, *why);
@@ -263,8 +267,9 @@ int64_t BytesThatStay(const TraceProblem& problem, ModuleId module) {
         trace.storages[saved.storage].born == graph::kNone) {
       return false;
     }
-    const int candidate = CandidateAround(problem, saved);
-    return candidate < 0 || problem.candidates[candidate].call < call;
+    const CandidateId candidate = CandidateAround(problem, saved);
+    return candidate == graph::kNone ||
+           problem.candidates[candidate].call < call;
   };
   std::set<StorageId> storages;
   for (const SavedTensor& saved : trace.saved) {
@@ -317,30 +322,31 @@ void AddBarred(const TraceProblem& problem, const graph::Profile& profile,
   }
 }
 
-// A node and a group: whether policies have a choice. Groups that nothing needs
-// give none where operators may be skipped.
-std::vector<std::vector<char>> ChoicesOfGroups(const TraceProblem& problem) {
-  std::vector<std::vector<char>> is_choice(problem.groups.size());
-  for (size_t node = 0; node < is_choice.size(); ++node) {
+// Returns whether policies have a choice about a group. Groups that nothing needs give
+// none where operators may be skipped.
+graph::IndexedVector<TreeNodeId, GroupFlags> ChoicesOfGroups(
+    const TraceProblem& problem) {
+  graph::IndexedVector<TreeNodeId, GroupFlags> is_choice(problem.groups.size());
+  for (const TreeNodeId node : is_choice.ids()) {
     for (const graph::OperatorGroup& group : problem.groups[node].groups) {
-      is_choice[node].push_back(
-          !problem.may_skip && group.rule == GroupRule::kFree ? 1 : 0);
+      is_choice[node].push_back(!problem.may_skip &&
+                                group.rule == GroupRule::kFree);
     }
   }
   for (const CandidateCall& candidate : problem.candidates) {
-    if (candidate.needs < 0) continue;
-    const int node = candidate.module_node;
+    if (candidate.needs == graph::kNone) continue;
+    const TreeNodeId node = candidate.module_node;
     for (const NeedGraph::Operator& op :
          problem.need_graphs[candidate.needs].operators) {
       const GroupRule rule = problem.groups[node].groups[op.group].rule;
-      if (rule == GroupRule::kFree) is_choice[node][op.group] = 1;
+      if (rule == GroupRule::kFree) is_choice[node][op.group] = true;
     }
   }
   return is_choice;
 }
 
-bool HasRepeatedCalls(const std::vector<CandidateCall>& candidates) {
-  std::set<int> modules;
+bool HasRepeatedCalls(const CandidateList& candidates) {
+  std::set<TreeNodeId> modules;
   for (const CandidateCall& candidate : candidates) {
     modules.insert(candidate.module_node);
   }
@@ -360,7 +366,8 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   JointProblemOptions snapshot_options = options;
   snapshot_options.memory.model = MemoryModel::kSnapshot;
   UnitChoices choices = ChoicesOfUnits(profile, tree, snapshot_options);
-  problem.groups = std::move(choices.groups);
+  problem.groups = graph::IndexedVector<TreeNodeId, OperatorGroups>(
+      std::move(choices.groups));
   problem.bytes_of_rank = BytesOfRank(trace, options.memory);
   const CandidateModules modules = FindCandidateModules(
       problem, NodesByName(profile, tree), choices.refused);
@@ -383,7 +390,7 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   problem.frames_of = FramesOfStorages(problem);
   problem.makers_of.resize(storages);
   NeedFinder needs(problem);
-  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+  for (const CandidateId c : problem.candidates.ids()) {
     CandidateCall& candidate = problem.candidates[c];
     if (problem.may_skip) {
       candidate = needs.WithNeeds(std::move(candidate));
@@ -398,7 +405,7 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   problem.is_choice = ChoicesOfGroups(problem);
 
   CallWalk walk = WalkOverCalls(trace, problem.candidates);
-  for (size_t c = 0; c < walk.node_of.size(); ++c) {
+  for (const CandidateId c : walk.node_of.ids()) {
     problem.candidates[c].node = walk.node_of[c];
   }
   problem.forest = std::move(walk.forest);
@@ -426,10 +433,10 @@ double WholeMs(const TraceProblem& problem, const CandidateCall& candidate) {
   return ms;
 }
 
-std::vector<double> GroupMs(const TraceProblem& problem,
-                            const CandidateCall& candidate) {
+graph::IndexedVector<graph::GroupId, double> GroupMs(
+    const TraceProblem& problem, const CandidateCall& candidate) {
   const OperatorGroups& groups = problem.groups[candidate.module_node];
-  std::vector<double> ms(groups.groups.size(), 0);
+  graph::IndexedVector<graph::GroupId, double> ms(groups.groups.size(), 0);
   if (candidate.is_whole || candidate.first_request == kNever) return ms;
   const Trace& trace = *problem.trace;
   const TraceCall& call = trace.calls[candidate.call];

@@ -44,42 +44,43 @@ bool KeepsAt(const graph::Trace& trace, const CheckpointedModule& unit,
 
 }  // namespace
 
-CheckpointedModule UnitThatSaves(const TraceProblem& problem, int module_node,
-                                 const std::vector<graph::Flag>& is_saved) {
+CheckpointedModule UnitThatSaves(const TraceProblem& problem,
+                                 TreeNodeId module_node,
+                                 const GroupFlags& is_saved) {
   const auto candidate = std::ranges::find(problem.candidates, module_node,
                                            &CandidateCall::module_node);
   const OperatorGroups& groups = problem.groups[module_node];
   const graph::ModuleId module = problem.trace->calls[candidate->call].module;
   if (problem.may_skip && !groups.groups.empty()) {
     std::vector<graph::Flag> saves;
-    for (const int g : groups.group_of) saves.push_back(is_saved[g]);
+    for (const graph::GroupId g : groups.group_of) saves.push_back(is_saved[g]);
     return problem.need_driven->PolicyFor(module, saves);
   }
   CheckpointedModule unit = {.module = module};
-  for (const int g : groups.group_of) {
+  for (const graph::GroupId g : groups.group_of) {
     unit.decisions.push_back(graph::SaveOrRecompute(is_saved[g]));
   }
   return unit;
 }
 
-std::vector<GroupUse> UsesOfGroups(const TraceProblem& problem, int module_node,
-                                   const CheckpointedModule& unit) {
+GroupUses UsesOfGroups(const TraceProblem& problem, TreeNodeId module_node,
+                       const CheckpointedModule& unit) {
   const OperatorGroups& groups = problem.groups[module_node];
-  std::vector<GroupUse> uses(groups.groups.size(), GroupUse::kNone);
-  for (size_t op = 0; op < unit.decisions.size(); ++op) {
-    GroupUse& use = uses[groups.group_of[op]];
-    use = std::max(use, UseOf(unit.decisions[op]));
+  GroupUses uses(groups.groups.size(), GroupUse::kNone);
+  for (size_t place = 0; place < unit.decisions.size(); ++place) {
+    GroupUse& use = uses[groups.group_of[place]];
+    use = std::max(use, UseOf(unit.decisions[place]));
   }
   return uses;
 }
 
-bool KeepsResult(const TraceProblem& problem, int candidate,
+bool KeepsResult(const TraceProblem& problem, CandidateId candidate,
                  const CheckpointedModule& unit, graph::StorageId storage) {
-  const CandidateCall& of = problem.candidates[candidate];
-  const std::optional<int> group = GroupThatKeeps(of, storage);
+  const CandidateCall& now = problem.candidates[candidate];
+  const std::optional<graph::GroupId> group = GroupThatKeeps(now, storage);
   if (!group) return false;
   const std::vector<int>& ops =
-      problem.groups[of.module_node].groups[*group].ops;
+      problem.groups[now.module_node].groups[*group].ops;
   if (!problem.may_skip) {
     return unit.decisions[ops.front()] == OperatorDecision::kSave;
   }

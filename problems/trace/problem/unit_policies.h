@@ -13,19 +13,18 @@ namespace acplan::problems {
 // policies save.
 
 // Returns the unit that is a node of the module tree and saves some groups. All else runs
-// again or, where operators may be skipped, what of it is needed. Of a module
-// without groups everything runs again.
-graph::CheckpointedModule UnitThatSaves(
-    const TraceProblem& problem, int module_node,
-    const std::vector<graph::Flag>& is_saved);
+// again or, where operators may be skipped, what of it is needed. A module without groups runs again as a whole.
+graph::CheckpointedModule UnitThatSaves(const TraceProblem& problem,
+                                        TreeNodeId module_node,
+                                        const GroupFlags& is_saved);
 
 // Returns what a unit does with each group. Without a policy there are no groups.
-std::vector<GroupUse> UsesOfGroups(const TraceProblem& problem, int module_node,
-                                   const graph::CheckpointedModule& unit);
+GroupUses UsesOfGroups(const TraceProblem& problem, TreeNodeId module_node,
+                       const graph::CheckpointedModule& unit);
 
 // Returns whether a unit, of which a candidate is a call, keeps a storage that an
 // operator of the call makes.
-bool KeepsResult(const TraceProblem& problem, int candidate,
+bool KeepsResult(const TraceProblem& problem, CandidateId candidate,
                  const graph::CheckpointedModule& unit,
                  graph::StorageId storage);
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -45,8 +46,8 @@ using graph::Simulation;
 
 namespace {
 
-int ModuleNodeOf(const TraceProblem& problem, const ChosenUnit& unit) {
-  return problem.candidates[problem.candidate_at[unit.node]].module_node;
+TreeNodeId ModuleNodeOf(const TraceProblem& problem, const ChosenUnit& unit) {
+  return problem.candidates[problem.candidate_at[NodeOf(unit)]].module_node;
 }
 
 std::optional<Decision> UndecidedUnit(const TraceProblem& problem,
@@ -60,10 +61,11 @@ std::optional<Decision> UndecidedUnit(const TraceProblem& problem,
 }
 
 // One of the groups of two calls of a module that are treated differently.
-std::optional<Decision> FirstDifference(const TracePart& part, int module_node,
-                                        const std::vector<GroupUse>& first,
-                                        const std::vector<GroupUse>& other) {
-  for (int g = 0; g < std::ssize(first); ++g) {
+std::optional<Decision> FirstDifference(const TracePart& part,
+                                        TreeNodeId module_node,
+                                        const GroupUses& first,
+                                        const GroupUses& other) {
+  for (const graph::GroupId g : first.ids()) {
     const Decision group = GroupDecision(module_node, g);
     const bool differs = first[g] != other[g] && first[g] != GroupUse::kNone &&
                          other[g] != GroupUse::kNone;
@@ -77,7 +79,7 @@ std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
                                            const TracePart& part,
                                            const RelaxedPlan& plan) {
   if (!problem.has_repeated_calls) return std::nullopt;
-  std::map<int, std::vector<const ChosenUnit*>> units_of;  // a module
+  std::map<TreeNodeId, std::vector<const ChosenUnit*>> units_of;
   for (const ChosenUnit& unit : plan.units) {
     units_of[ModuleNodeOf(problem, unit)].push_back(&unit);
   }
@@ -86,9 +88,9 @@ std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
                                           &CandidateCall::module_node);
     const Decision is_unit = UnitDecision(module);
     if (calls > std::ssize(units) && !part.IsDecided(is_unit)) return is_unit;
-    std::vector<std::vector<GroupUse>> uses;
+    std::vector<GroupUses> uses;
     for (const ChosenUnit* unit : units) {
-      uses.push_back(GroupUses(plan.relaxation, *unit));
+      uses.push_back(UsesOfUnit(plan.relaxation, *unit));
     }
     for (size_t k = 0; k < uses.size(); ++k) {
       for (size_t other = k + 1; other < uses.size(); ++other) {
@@ -106,7 +108,7 @@ std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
 std::vector<graph::Time> ViolatedTimes(const TraceProblem& problem,
                                        const Simulation& use,
                                        int64_t budget_bytes) {
-  std::map<int, std::pair<int64_t, graph::Time>> worst;  // of a record
+  std::map<WalkNodeId, std::pair<int64_t, graph::Time>> worst;  // of a record
   const auto times = TimesOf(use);
   for (const graph::StepId k : use.steps.ids()) {
     if (use.steps[k].redone != graph::kNone ||
@@ -170,17 +172,18 @@ std::optional<Decision> MostSavedForLater(const TraceProblem& problem,
                                           const RelaxedPlan& plan,
                                           const Simulation::Step& step) {
   const graph::TraceCall& call = problem.trace->calls[step.redone];
-  const int module_node =
+  const TreeNodeId module_node =
       problem.candidates[problem.candidate_of[step.redone]].module_node;
-  const std::vector<int>& group_of = problem.groups[module_node].group_of;
+  const std::vector<graph::GroupId>& group_of =
+      problem.groups[module_node].group_of;
   const auto unit =
       std::ranges::find(plan.modules, call.module, &CheckpointedModule::module);
-  const std::vector<GroupUse> uses = UsesOfGroups(problem, module_node, *unit);
-  std::map<int, int64_t> saved_bytes;  // of a group
+  const GroupUses uses = UsesOfGroups(problem, module_node, *unit);
+  std::map<graph::GroupId, int64_t> saved_bytes;
   std::optional<Decision> best;
   for (const graph::OperatorId later :
        graph::OperatorsIn(EndOf(step.op), call.end)) {
-    const int g = group_of[call.PlaceOf(later)];
+    const graph::GroupId g = group_of[call.PlaceOf(later)];
     if (uses[g] != GroupUse::kSaved) continue;
     const Decision group = GroupDecision(module_node, g);
     if (!IsOpenGroup(problem, part, group)) continue;
@@ -225,10 +228,11 @@ std::optional<Decision> MissedInRecomputation(const TraceProblem& problem,
 // An open group that a policy of a unit saves or runs again; others make no
 // difference.
 std::optional<Decision> UndecidedGroup(const TraceProblem& problem,
-                                       const TracePart& part, int module_node,
+                                       const TracePart& part,
+                                       TreeNodeId module_node,
                                        const CheckpointedModule& unit) {
-  const std::vector<GroupUse> uses = UsesOfGroups(problem, module_node, unit);
-  for (int g = static_cast<int>(uses.size()) - 1; g >= 0; --g) {
+  const GroupUses uses = UsesOfGroups(problem, module_node, unit);
+  for (const graph::GroupId g : std::views::reverse(uses.ids())) {
     const Decision group = GroupDecision(module_node, g);
     if (uses[g] != GroupUse::kNone && IsOpenGroup(problem, part, group)) {
       return group;
@@ -239,8 +243,8 @@ std::optional<Decision> UndecidedGroup(const TraceProblem& problem,
 
 // The unit that saves what the part or a rule says, and no other group.
 CheckpointedModule UnitOfPart(const TraceProblem& problem,
-                              const TracePart& part, int module_node) {
-  std::vector<graph::Flag> is_saved;
+                              const TracePart& part, TreeNodeId module_node) {
+  GroupFlags is_saved;
   for (const graph::OperatorGroup& group : problem.groups[module_node].groups) {
     is_saved.push_back(group.rule == graph::GroupRule::kSave);
   }
@@ -252,13 +256,14 @@ CheckpointedModule UnitOfPart(const TraceProblem& problem,
   return UnitThatSaves(problem, module_node, is_saved);
 }
 
-// Modules with a call inside or around a call of one of these.
-std::set<int> ModulesExcludedBy(const TraceProblem& problem,
-                                const std::set<int>& units) {
-  std::set<int> excluded;
+// Returns the modules with a call inside or around a call of one of these.
+std::set<TreeNodeId> ModulesExcludedBy(const TraceProblem& problem,
+                                       const std::set<TreeNodeId>& units) {
+  std::set<TreeNodeId> excluded;
   for (const CandidateCall& candidate : problem.candidates) {
-    for (int a = candidate.parent; a >= 0; a = problem.candidates[a].parent) {
-      const int parent = problem.candidates[a].module_node;
+    for (CandidateId a = candidate.parent; a != graph::kNone;
+         a = problem.candidates[a].parent) {
+      const TreeNodeId parent = problem.candidates[a].module_node;
       if (units.contains(parent)) excluded.insert(candidate.module_node);
       if (units.contains(candidate.module_node)) excluded.insert(parent);
     }
@@ -273,24 +278,25 @@ std::optional<Decision> AnyOpen(const TraceProblem& problem,
                                 const RelaxedPlan& plan) {
   if (auto unit = UndecidedUnit(problem, part, plan)) return unit;
   for (const ChosenUnit& chosen_unit : plan.units) {
-    const int node = ModuleNodeOf(problem, chosen_unit);
+    const TreeNodeId node = ModuleNodeOf(problem, chosen_unit);
     const graph::ModuleId module =
         problem.trace
-            ->calls[problem.candidates[problem.candidate_at[chosen_unit.node]]
+            ->calls[problem
+                        .candidates[problem.candidate_at[NodeOf(chosen_unit)]]
                         .call]
             .module;
     const auto unit =
         std::ranges::find(plan.modules, module, &CheckpointedModule::module);
     if (auto group = UndecidedGroup(problem, part, node, *unit)) return group;
   }
-  std::set<int> units;
+  std::set<TreeNodeId> units;
   for (const Decision& d : part.decisions) {
     if (d.kind == Decision::Kind::kUnit && d.is_so)
       units.insert(d.module_node());
   }
-  const std::set<int> excluded = ModulesExcludedBy(problem, units);
+  const std::set<TreeNodeId> excluded = ModulesExcludedBy(problem, units);
   for (const CandidateCall& candidate : problem.candidates) {
-    const int module = candidate.module_node;
+    const TreeNodeId module = candidate.module_node;
     if (units.contains(module)) {
       if (auto group = UndecidedGroup(problem, part, module,
                                       UnitOfPart(problem, part, module))) {
@@ -393,13 +399,13 @@ Split SplitOn(const TraceProblem& problem, const TracePart& part,
 
 std::vector<CheckpointedModule> OnlyPlanOf(const TraceProblem& problem,
                                            const TracePart& part) {
-  std::set<int> units;  // nodes of the module tree
+  std::set<TreeNodeId> units;
   for (const Decision& d : part.decisions) {
     if (d.kind == Decision::Kind::kUnit && d.is_so)
       units.insert(d.module_node());
   }
   std::vector<CheckpointedModule> modules;
-  for (const int node : units) {
+  for (const TreeNodeId node : units) {
     modules.push_back(UnitOfPart(problem, part, node));
   }
   return modules;

@@ -87,8 +87,8 @@ class Counting {
       case Witness::Kind::kSavedTensor: {
         const SavedTensor& saved = trace_.saved[witness.saved()];
         const graph::Time end = HoldsUntil(problem_, storage, witness);
-        for (int c = CandidateAround(problem_, saved); c >= 0;
-             c = problem_.candidates[c].parent) {
+        for (CandidateId c = CandidateAround(problem_, saved);
+             c != graph::kNone; c = problem_.candidates[c].parent) {
           if (!Releases(problem_, c, storage, end)) continue;
           result_.released[c].push_back(
               {storage, static_cast<int64_t>(std::ceil(share))});
@@ -110,16 +110,15 @@ class Counting {
   // long as without units: where one further out is a unit, the record is not
   // used.
   void AddLate(const SavedTensor& saved, graph::Time end, int64_t bytes) {
-    const int c = CandidateAround(problem_, saved);
-    if (c < 0 || end < trace_.forward_end) return;
+    const CandidateId c = CandidateAround(problem_, saved);
+    if (c == graph::kNone || end < trace_.forward_end) return;
     const CandidateCall& candidate = problem_.candidates[c];
-    const int first = candidate.node;
-    const int end_of_subtree =
-        first + problem_.forest.nodes[first].subtree_size;
+    const WalkNodeId first = candidate.node;
+    const WalkNodeId end_of_subtree = EndOfSubtree(problem_.forest, first);
     const graph::Time late_end =
         std::min({HeldByAutogradUntil(saved), candidate.frame_end, end_});
     for (graph::Time t = end; t < late_end; ++t) {
-      const int record = problem_.record_of[t];
+      const WalkNodeId record = problem_.record_of[t];
       if (record >= first && record < end_of_subtree) {
         result_.late.push_back({c, t, t + 1, bytes});
       }

@@ -27,8 +27,8 @@ struct Decision {
   // Subject and detail as what they are for kLife, and for kUnit and kGroup.
   graph::StorageId storage() const { return graph::StorageId{subject}; }
   graph::Time time() const { return detail; }
-  int module_node() const { return subject; }
-  int group() const { return detail; }
+  TreeNodeId module_node() const { return TreeNodeId{subject}; }
+  graph::GroupId group() const { return graph::GroupId{detail}; }
 
   // Returns whether this decision settles the other one.
   bool Settles(const Decision& other) const {
@@ -45,12 +45,13 @@ inline Decision LifeDecision(graph::StorageId storage, graph::Time time) {
           .subject = IndexOf(storage),
           .detail = time};
 }
-inline Decision UnitDecision(int module_node) {
-  return {.kind = Decision::Kind::kUnit, .subject = module_node};
+inline Decision UnitDecision(TreeNodeId module_node) {
+  return {.kind = Decision::Kind::kUnit, .subject = IndexOf(module_node)};
 }
-inline Decision GroupDecision(int module_node, int group) {
-  return {
-      .kind = Decision::Kind::kGroup, .subject = module_node, .detail = group};
+inline Decision GroupDecision(TreeNodeId module_node, graph::GroupId group) {
+  return {.kind = Decision::Kind::kGroup,
+          .subject = IndexOf(module_node),
+          .detail = IndexOf(group)};
 }
 
 // The choices that decisions leave each candidate. A storage that is dead at a time has no
@@ -58,24 +59,25 @@ inline Decision GroupDecision(int module_node, int group) {
 // around each saved tensor of it must be one. Life alone says nothing here: the
 // witnesses count it.
 struct DecidedChoices {
-  // A candidate: it is no unit; it is one or one around it is; it is one.
-  std::vector<graph::Flag> is_no_unit, must_be_unit, is_unit;
-  // A node of the module tree and a group of its operators.
-  std::map<std::pair<int, int>, bool> is_recomputed = {};
-  // A candidate and a storage: its policy does not keep it. Only where operators
-  // may be skipped; where not, its group is recomputed.
-  std::set<std::pair<int, graph::StorageId>> is_not_kept = {};
+  // A candidate is no unit; it is one or one around it is; it is one.
+  graph::IndexedVector<CandidateId, graph::Flag> is_no_unit, must_be_unit,
+      is_unit;
+  std::map<std::pair<TreeNodeId, graph::GroupId>, bool> is_recomputed = {};
+  // The storages that policies of candidates do not keep. Only where operators may be
+  // skipped; where not, the group of a storage is recomputed.
+  std::set<std::pair<CandidateId, graph::StorageId>> is_not_kept = {};
   bool is_impossible = false;  // no plan keeps all decisions
 
   // Rules out that these candidates are units. If one of them must be or have a unit around it,
   // the one around it must be.
-  void RuleOut(const TraceProblem& problem, const std::vector<int>& candidates);
+  void RuleOut(const TraceProblem& problem,
+               const std::vector<CandidateId>& candidates);
 
   // Returns whether a policy of the candidate must recompute a group, or save
   // it; nothing where both are open.
   std::optional<bool> Recomputes(const TraceProblem& problem,
                                  const CandidateCall& candidate,
-                                 int group) const;
+                                 graph::GroupId group) const;
 };
 // Returns the choices that decisions leave.
 DecidedChoices ChoicesLeftBy(const TraceProblem& problem,

@@ -18,25 +18,27 @@ namespace {
 struct PlanAtTime {
   const TraceProblem& problem;
   graph::Time time;
-  std::vector<const CheckpointedModule*> unit_of;  // a candidate; null: no unit
+  // Null: no unit.
+  graph::IndexedVector<CandidateId, const CheckpointedModule*> unit_of;
 
-  bool IsUnitBetweenRuns(int c) const {
+  bool IsUnitBetweenRuns(CandidateId c) const {
     return unit_of[c] != nullptr && IsBetweenRuns(problem, c, time);
   }
 
-  bool HasFrame(int c) const {
+  bool HasFrame(CandidateId c) const {
     return unit_of[c] != nullptr && HoldsArguments(problem, c, time);
   }
 
   // `c` is a unit.
-  bool Saves(int c, graph::StorageId storage) const {
+  bool Saves(CandidateId c, graph::StorageId storage) const {
     return KeepsResult(problem, c, *unit_of[c], storage);
   }
 
-  // The unit that a tensor was saved in, or -1.
-  int UnitAround(const SavedTensor& saved) const {
-    int c = CandidateAround(problem, saved);
-    while (c >= 0 && unit_of[c] == nullptr) c = problem.candidates[c].parent;
+  // Returns the unit that a tensor was saved in, if any.
+  CandidateId UnitAround(const SavedTensor& saved) const {
+    CandidateId c = CandidateAround(problem, saved);
+    while (c != graph::kNone && unit_of[c] == nullptr)
+      c = problem.candidates[c].parent;
     return c;
   }
 };
@@ -45,7 +47,7 @@ PlanAtTime AtTime(const TraceProblem& problem,
                   const std::vector<CheckpointedModule>& modules,
                   graph::Time time) {
   PlanAtTime plan{.problem = problem, .time = time, .unit_of = {}};
-  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+  for (const CandidateId c : problem.candidates.ids()) {
     const auto unit = std::ranges::find(modules, CallOf(problem, c).module,
                                         &CheckpointedModule::module);
     plan.unit_of.push_back(unit == modules.end() ? nullptr : &*unit);
@@ -64,9 +66,10 @@ bool IsCounted(const PlanAtTime& plan, graph::StorageId storage,
       return witness.time() >= plan.time;
     case Witness::Kind::kSavedTensor: {
       const graph::Time end = HoldsUntil(problem, storage, witness);
-      const int c = plan.UnitAround(problem.trace->saved[witness.saved()]);
+      const CandidateId c =
+          plan.UnitAround(problem.trace->saved[witness.saved()]);
       return end > plan.time &&
-             (c < 0 || !plan.IsUnitBetweenRuns(c) ||
+             (c == graph::kNone || !plan.IsUnitBetweenRuns(c) ||
               !Releases(problem, c, storage, end) || plan.Saves(c, storage));
     }
     case Witness::Kind::kArgument:
@@ -96,8 +99,9 @@ double GoneShare(const PlanAtTime& plan, graph::StorageId storage,
     if (witness.kind != Witness::Kind::kSavedTensor) continue;
     const graph::Time end = HoldsUntil(plan.problem, storage, witness);
     if (end > plan.time) continue;
-    const int c = plan.UnitAround(plan.problem.trace->saved[witness.saved()]);
-    const bool is_released = c >= 0 && plan.IsUnitBetweenRuns(c) &&
+    const CandidateId c =
+        plan.UnitAround(plan.problem.trace->saved[witness.saved()]);
+    const bool is_released = c != graph::kNone && plan.IsUnitBetweenRuns(c) &&
                              Releases(plan.problem, c, storage, end) &&
                              !plan.Saves(c, storage);
     if (is_released) share += witness.share;
@@ -113,7 +117,7 @@ std::optional<graph::SavedId> SavedOutsideOfUnits(const PlanAtTime& plan,
   for (const graph::SavedId k : problem.saved_of[storage]) {
     const SavedTensor& saved = problem.trace->saved[k];
     const bool holds = saved.packed <= plan.time &&
-                       plan.UnitAround(saved) < 0 &&
+                       plan.UnitAround(saved) == graph::kNone &&
                        HeldByAutogradUntil(saved) > plan.time;
     if (holds && (!best || CountReleasing(problem, k) <
                                CountReleasing(problem, *best))) {
@@ -126,12 +130,12 @@ std::optional<graph::SavedId> SavedOutsideOfUnits(const PlanAtTime& plan,
 std::vector<Witness> UnitsThatHold(const PlanAtTime& plan,
                                    graph::StorageId storage) {
   std::vector<Witness> holders;
-  for (const int c : plan.problem.makers_of[storage]) {
+  for (const CandidateId c : plan.problem.makers_of[storage]) {
     if (plan.IsUnitBetweenRuns(c) && plan.Saves(c, storage)) {
       holders.push_back(ResultWitness(c));
     }
   }
-  for (const int c : plan.problem.frames_of[storage]) {
+  for (const CandidateId c : plan.problem.frames_of[storage]) {
     if (plan.HasFrame(c)) holders = WithFrame(std::move(holders), c);
   }
   return holders;
@@ -143,8 +147,8 @@ std::optional<graph::SavedId> SavedAgain(const PlanAtTime& plan,
   const TraceProblem& problem = plan.problem;
   for (const graph::SavedId k : problem.saved_of[storage]) {
     const SavedTensor& saved = problem.trace->saved[k];
-    const int c = plan.UnitAround(saved);
-    if (c >= 0 && problem.candidates[c].first_request <= plan.time &&
+    const CandidateId c = plan.UnitAround(saved);
+    if (c != graph::kNone && problem.candidates[c].first_request <= plan.time &&
         CopyHoldsUntil(problem, saved) > plan.time) {
       return k;
     }

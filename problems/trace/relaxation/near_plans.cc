@@ -37,11 +37,12 @@ int PolishUnit(BestPlan& best, graph::ModuleId module, int limit) {
       std::ranges::find_if(problem.candidates, [&](const CandidateCall& c) {
         return problem.trace->calls[c.call].module == module;
       });
-  const int node = candidate->module_node;
-  const std::vector<graph::OperatorGroup>& groups = problem.groups[node].groups;
-  std::vector<GroupUse> uses;  // of the best plan
+  const TreeNodeId node = candidate->module_node;
+  const graph::IndexedVector<graph::GroupId, graph::OperatorGroup>& groups =
+      problem.groups[node].groups;
+  GroupUses uses;  // of the best plan
   double ms_of_uses = 0;
-  for (size_t g = 0; g < groups.size(); ++g) {
+  for (const graph::GroupId g : groups.ids()) {
     std::vector<CheckpointedModule> units = best.modules();
     CheckpointedModule& unit = *UnitIn(units, module);
     if (unit.decisions.empty()) break;
@@ -53,7 +54,7 @@ int PolishUnit(BestPlan& best, graph::ModuleId module, int limit) {
                          groups[g].runtime > 0 &&
                          uses[g] == GroupUse::kRunsAgain;
     if (!is_open || tries >= limit) continue;
-    std::vector<graph::Flag> is_saved;
+    GroupFlags is_saved;
     for (const GroupUse use : uses) is_saved.push_back(use == GroupUse::kSaved);
     is_saved[g] = true;
     unit = UnitThatSaves(problem, node, is_saved);
@@ -101,14 +102,15 @@ TraceRelaxation WithRaisedRecords(const TraceProblem& problem,
                                   int64_t budget_bytes) {
   TraceRelaxation raised = plan.relaxation;
   std::vector<ModuleProblem::Node>& nodes = raised.joint.relaxed.nodes;
-  const auto is_around = [&](const ChosenUnit& unit, int node) {
-    return unit.node <= node &&
-           node < unit.node + nodes[unit.node].subtree_size;
+  const auto is_around = [&](const ChosenUnit& unit, WalkNodeId node) {
+    return NodeOf(unit) <= node &&
+           node < EndOfSubtree(raised.joint.relaxed, NodeOf(unit));
   };
-  const auto released_before = [&](int node) {
+  const auto released_before = [&](WalkNodeId node) {
     double bytes = 0;
     for (const ChosenUnit& unit : plan.units) {
-      if (!is_around(unit, node) && nodes[unit.node].time < nodes[node].time) {
+      if (!is_around(unit, node) &&
+          nodes[unit.node].time < nodes[IndexOf(node)].time) {
         bytes += unit.net_bytes;
       }
     }
@@ -119,7 +121,7 @@ TraceRelaxation WithRaisedRecords(const TraceProblem& problem,
   for (const graph::StepId k : times.ids()) {
     if (use.live_bytes[k] <= budget_bytes) continue;
     const Simulation::Step& step = use.steps[k];
-    const int record =
+    const WalkNodeId record =
         step.redone == graph::kNone
             ? problem.record_of[times[k]]
             : problem.candidates[problem.candidate_of[step.redone]].node;
@@ -127,11 +129,11 @@ TraceRelaxation WithRaisedRecords(const TraceProblem& problem,
         plan.units, [&](const ChosenUnit& u) { return is_around(u, record); });
     const auto live = static_cast<double>(use.live_bytes[k]);
     if (unit == plan.units.end()) {
-      double& bytes = nodes[record].base_bytes;
+      double& bytes = nodes[IndexOf(record)].base_bytes;
       bytes = std::max(bytes, live + released_before(record));
     } else {
       std::optional<double>& bytes = nodes[unit->node].unit_base_bytes;
-      bytes = std::max(*bytes, live + released_before(unit->node));
+      bytes = std::max(*bytes, live + released_before(NodeOf(*unit)));
     }
   }
   return raised;

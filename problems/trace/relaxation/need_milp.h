@@ -54,16 +54,17 @@ struct NeedMilp {
   static constexpr double kUnitBytes = 512;
 
   solver::Milp milp;
-  // A candidate: the column of y, -1: it may be no unit.
-  std::vector<int> unit_columns;
-  // A candidate and a group: the column of K, -1: nothing of it is ever needed.
-  std::vector<std::vector<int>> saved_columns;
+  // The column of y of each candidate, -1: it may be no unit.
+  graph::IndexedVector<CandidateId, int> unit_columns;
+  // The column of K of each candidate and group, -1: nothing of it is ever needed.
+  graph::IndexedVector<CandidateId, graph::IndexedVector<graph::GroupId, int>>
+      saved_columns;
 };
 
 // Builds the program. `choices`: those of the relaxation (ChoicesOfCalls). The budget is
 // that of relaxation.joint.
 NeedMilp ToMilp(const TraceProblem& problem, const TraceRelaxation& relaxation,
-                const std::vector<std::optional<NeedChoices>>& choices);
+                const ChoicesByCandidate& choices);
 
 // Returns the units of a solution, one value a column, as the simulation takes them: a
 // module with several calls among them saves a group if all of them do.

@@ -19,11 +19,11 @@ namespace {
 using Release = CountedBytes::Release;
 
 // In forward a unit lets go of what it releases as the program does.
-int64_t MostInForward(const TraceProblem& problem, const CountedBytes& counted,
-                      int c) {
+int64_t MostInForward(const TraceProblem& problem,
+                      const CountedBytes& witnessed, CandidateId c) {
   const TraceCall& call = CallOf(problem, c);
   std::vector<int64_t> gone_bytes(call.OperatorCount() + 1, 0);
-  for (const auto& [s, bytes] : counted.released[c]) {
+  for (const auto& [s, bytes] : witnessed.released[c]) {
     const graph::Time since = std::max(problem.held_until[s], call.start);
     if (since < call.end) gone_bytes[since - call.start] += bytes;
   }
@@ -31,23 +31,23 @@ int64_t MostInForward(const TraceProblem& problem, const CountedBytes& counted,
   int64_t sum = 0;
   for (graph::Time t = call.start; t < call.end; ++t) {
     sum += gone_bytes[t - call.start];
-    peak = std::max(peak, counted.live[t] - sum);
+    peak = std::max(peak, witnessed.live[t] - sum);
   }
   return peak;
 }
 
 // While it runs again, and until its frame is gone, where no unit that comes
 // later in the walk is before the time.
-int64_t MostInBackward(const TraceProblem& problem, const CountedBytes& counted,
-                       int c) {
+int64_t MostInBackward(const TraceProblem& problem,
+                       const CountedBytes& witnessed, CandidateId c) {
   const CandidateCall& candidate = problem.candidates[c];
   const auto step_end = static_cast<graph::Time>(problem.record_of.size());
-  const std::vector<ModuleProblem::Node>& nodes = problem.forest.nodes;
+  const int time_of_node = NodeAt(problem.forest, candidate.node).time;
   const graph::Time begin =
       std::max(candidate.first_request, problem.trace->forward_end);
   const graph::Time end = std::min(candidate.frame_end, step_end);
   std::vector<int64_t> late(std::max(end - begin, 0), 0);
-  for (const CountedBytes::Late& l : counted.late) {
+  for (const CountedBytes::Late& l : witnessed.late) {
     if (l.candidate < c || l.candidate > candidate.last) continue;
     for (graph::Time t = std::max(l.begin, begin); t < std::min(l.end, end);
          ++t) {
@@ -56,72 +56,73 @@ int64_t MostInBackward(const TraceProblem& problem, const CountedBytes& counted,
   }
   int64_t peak = 0;
   for (graph::Time t = begin; t < end; ++t) {
-    if (nodes[problem.record_of[t]].time > nodes[candidate.node].time) {
+    if (NodeAt(problem.forest, problem.record_of[t]).time > time_of_node) {
       continue;
     }
-    peak = std::max(
-        peak, counted.live[t] - late[t - begin] + counted.kept_arguments[c]);
+    peak = std::max(peak, witnessed.live[t] - late[t - begin] +
+                              witnessed.kept_arguments[c]);
   }
-  const int end_of_subtree =
-      candidate.node + nodes[candidate.node].subtree_size;
+  const WalkNodeId end_of_subtree =
+      EndOfSubtree(problem.forest, candidate.node);
   for (graph::Time t = end; t < step_end; ++t) {
-    const int record = problem.record_of[t];
+    const WalkNodeId record = problem.record_of[t];
     if (record < candidate.node || record >= end_of_subtree) break;
-    peak = std::max(peak, counted.live[t]);
+    peak = std::max(peak, witnessed.live[t]);
   }
   return peak;
 }
 
-bool RunsAgainInItsRecords(const TraceProblem& problem, int c) {
+bool RunsAgainInItsRecords(const TraceProblem& problem, CandidateId c) {
   const CandidateCall& candidate = problem.candidates[c];
   const auto step_end = static_cast<graph::Time>(problem.record_of.size());
-  const std::vector<ModuleProblem::Node>& nodes = problem.forest.nodes;
   const graph::Time request = candidate.first_request;
   return request >= problem.trace->forward_end &&
          request < std::min(candidate.frame_end, step_end) &&
-         nodes[problem.record_of[request]].time <= nodes[candidate.node].time;
+         NodeAt(problem.forest, problem.record_of[request]).time <=
+             NodeAt(problem.forest, candidate.node).time;
 }
 
 // The needs of every policy of a call that keeps the decisions. If operators may not be
 // skipped, everything is needed.
 struct CertainNeeds {
   bool is_all = false;
-  std::vector<graph::Flag> is_needed = {};  // a result of the need graph
-  std::set<int> runs = {};                  // places of operators in the call
+  graph::IndexedVector<ResultId, graph::Flag> is_needed = {};
+  std::set<int> runs = {};  // places of operators in the call
 
   bool Runs(int place) const { return is_all || runs.contains(place); }
 
   bool IsNeeded(const CandidateCall& candidate,
                 graph::StorageId storage) const {
     if (is_all) return true;
-    const auto result =
-        std::ranges::lower_bound(candidate.needed, std::pair(storage, -1));
-    return result != candidate.needed.end() && result->first == storage &&
-           is_needed[result->second];
+    const auto result = std::ranges::lower_bound(
+        candidate.needed_results, std::pair(storage, ResultId{0}));
+    return result != candidate.needed_results.end() &&
+           result->first == storage && is_needed[result->second];
   }
 };
 
 CertainNeeds NeedsForCertain(const TraceProblem& problem,
-                             const DecidedChoices& choices, int c) {
+                             const DecidedChoices& choices, CandidateId c) {
   const CandidateCall& candidate = problem.candidates[c];
-  if (candidate.needs < 0) return {.is_all = true};
+  if (candidate.needs == graph::kNone) return {.is_all = true};
   const NeedGraph& graph = problem.need_graphs[candidate.needs];
-  CertainNeeds certain = {.is_needed =
-                              std::vector<graph::Flag>(graph.results, false)};
+  CertainNeeds certain;
+  certain.is_needed.assign(graph.results, false);
   // A result that was written to in place may be needed in another state of it.
-  std::vector<graph::Flag> is_asked(graph.results, false);
+  graph::IndexedVector<ResultId, graph::Flag> is_asked(graph.results, false);
   for (const NeedGraph::Operator& op : graph.operators) {
-    for (const int r : op.asked) is_asked[r] = certain.is_needed[r] = true;
+    for (const ResultId r : op.requests)
+      is_asked[r] = certain.is_needed[r] = true;
     const bool is_needed =
         op.is_always_needed ||
-        std::ranges::any_of(op.makes, [&](int r) { return is_asked[r]; });
-    for (const int r : op.makes) is_asked[r] = false;
+        std::ranges::any_of(op.makes, [&](ResultId r) { return is_asked[r]; });
+    for (const ResultId r : op.makes) is_asked[r] = false;
     if (!is_needed ||
         choices.Recomputes(problem, candidate, op.group) != true) {
       continue;
     }
     certain.runs.insert(op.place);
-    for (const int r : op.reads) is_asked[r] = certain.is_needed[r] = true;
+    for (const ResultId r : op.reads) is_asked[r] = certain.is_needed[r] = true;
   }
   return certain;
 }
@@ -148,8 +149,8 @@ std::vector<int64_t> BytesOfCasts(const Trace& trace, const TraceCall& call,
 // for later.
 std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
                                        const DecidedChoices& choices,
-                                       const CountedBytes& counted, int c,
-                                       graph::Time stop) {
+                                       const CountedBytes& witnessed,
+                                       CandidateId c, graph::Time stop) {
   const Trace& trace = *problem.trace;
   const CandidateCall& candidate = problem.candidates[c];
   const TraceCall& call = CallOf(problem, c);
@@ -160,7 +161,7 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
     bytes = BytesOfCasts(trace, call, stop);
     bytes.push_back(0);
   }
-  bytes[0] += counted.live[request] + counted.kept_arguments[c];
+  bytes[0] += witnessed.live[request] + witnessed.kept_arguments[c];
   // It runs again before the operator that asks.
   for (const graph::StorageId s :
        trace.operators[graph::OperatorAt(request)].creates) {
@@ -168,14 +169,15 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
   }
   const CertainNeeds certain = NeedsForCertain(problem, choices, c);
   const auto place_of = [&](graph::StorageId storage, graph::OperatorId op) {
-    const std::optional<int> group = GroupThatKeeps(candidate, storage);
+    const std::optional<graph::GroupId> group =
+        GroupThatKeeps(candidate, storage);
     const bool is_saved =
         group && !choices.Recomputes(problem, candidate, *group).value_or(true);
     return is_saved ? 0 : call.PlaceOf(op);
   };
   graph::IndexedVector<graph::StorageId, graph::Flag> is_released(
       trace.storages.size(), false);
-  for (const auto& [s, released] : counted.released[c]) {
+  for (const auto& [s, released] : witnessed.released[c]) {
     bytes[0] -= released;
     is_released[s] = true;
     const graph::OperatorId born = trace.storages[s].born;
@@ -186,7 +188,7 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
   // Other storages that it makes are there as long as the program holds them.
   for (const graph::OperatorId op : graph::OperatorsIn(call.start, stop)) {
     for (const graph::StorageId s : trace.operators[op].creates) {
-      if (is_released[s] || counted.live_end[s] > request) continue;
+      if (is_released[s] || witnessed.live_end[s] > request) continue;
       const bool is_there =
           certain.Runs(call.PlaceOf(op)) ||
           (certain.IsNeeded(candidate, s) && place_of(s, op) == 0);
@@ -204,7 +206,7 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
 // The most while operators run again that every policy runs again.
 int64_t MostWhileRunningAgain(const TraceProblem& problem,
                               const DecidedChoices& choices,
-                              const CountedBytes& counted, int c) {
+                              const CountedBytes& witnessed, CandidateId c) {
   const CandidateCall& candidate = problem.candidates[c];
   const TraceCall& call = CallOf(problem, c);
   const graph::Time stop = std::min(call.end, candidate.stop);
@@ -212,11 +214,11 @@ int64_t MostWhileRunningAgain(const TraceProblem& problem,
   const OperatorGroups& groups = problem.groups[candidate.module_node];
   const CertainNeeds certain = NeedsForCertain(problem, choices, c);
   const std::vector<int64_t> bytes =
-      BytesWhenRunAgain(problem, choices, counted, c, stop);
+      BytesWhenRunAgain(problem, choices, witnessed, c, stop);
   int64_t peak = 0;
   for (int32_t k = 0; k < stop - call.start; ++k) {
     const bool runs =
-        candidate.needs >= 0
+        candidate.needs != graph::kNone
             ? certain.Runs(k)
             : candidate.is_whole ||
                   choices.Recomputes(problem, candidate, groups.group_of[k])
@@ -230,11 +232,12 @@ int64_t MostWhileRunningAgain(const TraceProblem& problem,
 
 int64_t BytesWhileRunning(const TraceProblem& problem,
                           const DecidedChoices& choices,
-                          const CountedBytes& counted, int c) {
-  int64_t peak = std::max(MostInForward(problem, counted, c),
-                          MostInBackward(problem, counted, c));
+                          const CountedBytes& witnessed, CandidateId c) {
+  int64_t peak = std::max(MostInForward(problem, witnessed, c),
+                          MostInBackward(problem, witnessed, c));
   if (RunsAgainInItsRecords(problem, c)) {
-    peak = std::max(peak, MostWhileRunningAgain(problem, choices, counted, c));
+    peak =
+        std::max(peak, MostWhileRunningAgain(problem, choices, witnessed, c));
   }
   return peak;
 }

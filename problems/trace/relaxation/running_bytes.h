@@ -14,6 +14,6 @@ namespace acplan::problems {
 // Bytes that units before it in the walk release are not subtracted.
 int64_t BytesWhileRunning(const TraceProblem& problem,
                           const DecidedChoices& choices,
-                          const CountedBytes& counted, int c);
+                          const CountedBytes& witnessed, CandidateId c);
 
 }  // namespace acplan::problems

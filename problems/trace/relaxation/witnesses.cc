@@ -50,12 +50,12 @@ Witness SteadiestHolder(const TraceProblem& problem, graph::StorageId storage,
 std::vector<Witness> UnitHolders(const TraceProblem& problem,
                                  graph::StorageId storage, graph::Time peak) {
   std::vector<Witness> holders;
-  for (const int c : problem.makers_of[storage]) {
+  for (const CandidateId c : problem.makers_of[storage]) {
     if (problem.candidates[c].first_request > peak) {
       holders.push_back(ResultWitness(c));
     }
   }
-  for (const int c : problem.frames_of[storage]) {
+  for (const CandidateId c : problem.frames_of[storage]) {
     if (problem.candidates[c].frame_end > peak) {
       holders = WithFrame(std::move(holders), c);
     }
@@ -106,7 +106,7 @@ graph::Time HoldsUntil(const TraceProblem& problem, graph::StorageId storage,
     return problem.held_until[storage];
   const SavedTensor& saved = problem.trace->saved[witness.saved()];
   return std::max(problem.held_until[storage],
-                  CandidateAround(problem, saved) < 0
+                  CandidateAround(problem, saved) == graph::kNone
                       ? HeldByAutogradUntil(saved)
                       : CopyHoldsUntil(problem, saved));
 }
@@ -135,7 +135,8 @@ std::vector<Witness> WithEqualShares(const TraceProblem& problem,
   return holders;
 }
 
-std::vector<Witness> WithFrame(std::vector<Witness> holders, int candidate) {
+std::vector<Witness> WithFrame(std::vector<Witness> holders,
+                               CandidateId candidate) {
   if (std::ranges::find(holders, candidate, &Witness::candidate) ==
       holders.end()) {
     holders.push_back(ArgumentWitness(candidate));
@@ -146,7 +147,7 @@ std::vector<Witness> WithFrame(std::vector<Witness> holders, int candidate) {
 int CountReleasing(const TraceProblem& problem, graph::SavedId saved_id) {
   const SavedTensor& saved = problem.trace->saved[saved_id];
   int count = 0;
-  for (int c = CandidateAround(problem, saved); c >= 0;
+  for (CandidateId c = CandidateAround(problem, saved); c != graph::kNone;
        c = problem.candidates[c].parent) {
     count += IsArgument(problem, c, saved.storage) ? 0 : 1;
   }

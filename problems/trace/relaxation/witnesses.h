@@ -43,7 +43,7 @@ struct Witness {
   // The index as what it is for kSavedTensor, for kArgument and kResult, and for
   // kDecided.
   graph::SavedId saved() const { return graph::SavedId{index}; }
-  int candidate() const { return index; }
+  CandidateId candidate() const { return CandidateId{index}; }
   graph::Time time() const { return index; }
 
   bool operator==(const Witness&) const = default;
@@ -52,11 +52,11 @@ struct Witness {
 inline Witness SavedWitness(graph::SavedId saved) {
   return {.kind = Witness::Kind::kSavedTensor, .index = IndexOf(saved)};
 }
-inline Witness ArgumentWitness(int candidate) {
-  return {.kind = Witness::Kind::kArgument, .index = candidate};
+inline Witness ArgumentWitness(CandidateId candidate) {
+  return {.kind = Witness::Kind::kArgument, .index = IndexOf(candidate)};
 }
-inline Witness ResultWitness(int candidate) {
-  return {.kind = Witness::Kind::kResult, .index = candidate};
+inline Witness ResultWitness(CandidateId candidate) {
+  return {.kind = Witness::Kind::kResult, .index = IndexOf(candidate)};
 }
 inline Witness DecidedWitness(graph::Time time) {
   return {.kind = Witness::Kind::kDecided, .index = time};
@@ -88,7 +88,8 @@ std::vector<Witness> WithEqualShares(const TraceProblem& problem,
                                      std::vector<Witness> holders);
 
 // Adds a candidate's frame to the holders that are candidates, unless it is there.
-std::vector<Witness> WithFrame(std::vector<Witness> holders, int candidate);
+std::vector<Witness> WithFrame(std::vector<Witness> holders,
+                               CandidateId candidate);
 
 // Returns how many candidates, as units, keep a saved tensor from holding its storage.
 int CountReleasing(const TraceProblem& problem, graph::SavedId saved_id);

@@ -19,7 +19,8 @@ struct RerunBound {
   double seconds = 0;
 };
 
-// Bounds what schedules recompute whose peak is at most `budget_bytes`: the optimum of
+// Computes a bound of what schedules recompute whose peak is at most `budget_bytes`: the
+// optimum of
 // the relaxation of the rerun problem (rerun_problem.h) in which r, z and l are
 // any numbers from 0 to 1. `bytes_of_rank`: what a rank has more at each operator
 // (plan/trace_memory.h). The limits of time, nodes (the cuts) and the interrupt count.

@@ -15,7 +15,7 @@ namespace acplan::problems {
 
 // The operators that run again, with their time and the bytes that are live.
 struct Reruns {
-  // Of the forward pass.
+  // Operators of the forward pass.
   graph::IndexedVector<graph::OperatorId, graph::Flag> runs_again = {};
   double ms = 0;                       // of those
   std::vector<int64_t> bytes_at = {};  // live, indexed by moment

@@ -65,7 +65,7 @@ struct RerunProblem {
     }
   };
 
-  // Of the forward pass.
+  // Times of the forward pass.
   graph::IndexedVector<graph::OperatorId, double> runtime_ms = {};
   std::vector<Value> values = {};  // by the last writer
   graph::IndexedVector<graph::OperatorId, int64_t> held_bytes = {};

@@ -69,8 +69,8 @@ class Enumerator {
   Enumerator(const TraceProblem& problem, std::optional<int> max_units)
       : problem_(problem),
         max_units_(max_units.value_or(std::numeric_limits<int>::max())) {
-    const std::vector<CandidateCall>& candidates = problem.candidates;
-    std::vector<int> index(problem.groups.size(), -1);
+    const auto& candidates = problem.candidates;
+    graph::IndexedVector<TreeNodeId, int> index(problem.groups.size(), -1);
     for (const CandidateCall& candidate : candidates) {
       int& unit_index = index[candidate.module_node];
       if (unit_index >= 0) continue;
@@ -81,7 +81,8 @@ class Enumerator {
     for (Unit& unit : units_) unit.excludes.assign(units_.size(), 0);
     for (const CandidateCall& candidate : candidates) {
       const int inner = index[candidate.module_node];
-      for (int c = candidate.parent; c >= 0; c = candidates[c].parent) {
+      for (CandidateId c = candidate.parent; c != graph::kNone;
+           c = candidates[c].parent) {
         const int outer = index[candidates[c].module_node];
         units_[inner].excludes[outer] = units_[outer].excludes[inner] = 1;
       }
@@ -100,8 +101,8 @@ class Enumerator {
     for (size_t u = 0; u < units_.size(); ++u) {
       if (random() % 2 == 0 || !MayAdd(u, chosen_units_)) continue;
       chosen_units_.push_back(u);
-      std::vector<graph::Flag> is_saved = AlwaysSaved(units_[u]);
-      for (const int group : FreeGroups(units_[u])) {
+      GroupFlags is_saved = AlwaysSaved(units_[u]);
+      for (const graph::GroupId group : FreeGroups(units_[u])) {
         is_saved[group] = random() % 2 == 0;
       }
       modules_.push_back(UnitThatSaves(problem_, units_[u].node, is_saved));
@@ -111,15 +112,14 @@ class Enumerator {
 
  private:
   struct Unit {
-    int node = 0;
+    TreeNodeId node = {};
     graph::ModuleId module = {};
     std::vector<char> excludes = {};  // other units
   };
 
-  std::vector<int> FreeGroups(const Unit& unit) const {
-    const OperatorGroups& groups = problem_.groups[unit.node];
-    std::vector<int> free;
-    for (int g = 0; g < std::ssize(groups.groups); ++g) {
+  std::vector<graph::GroupId> FreeGroups(const Unit& unit) const {
+    std::vector<graph::GroupId> free;
+    for (const graph::GroupId g : problem_.groups[unit.node].groups.ids()) {
       if (problem_.is_choice[unit.node][g]) free.push_back(g);
     }
     return free;
@@ -127,12 +127,12 @@ class Enumerator {
 
   // Returns, by group, whether every policy saves it; free groups are not
   // saved.
-  std::vector<graph::Flag> AlwaysSaved(const Unit& unit) const {
-    std::vector<graph::Flag> is_saved;
+  GroupFlags AlwaysSaved(const Unit& unit) const {
+    GroupFlags is_saved;
     for (const auto& group : problem_.groups[unit.node].groups) {
       is_saved.push_back(group.rule == GroupRule::kSave);
     }
-    for (const int group : FreeGroups(unit)) is_saved[group] = false;
+    for (const graph::GroupId group : FreeGroups(unit)) is_saved[group] = false;
     return is_saved;
   }
 
@@ -160,10 +160,10 @@ class Enumerator {
     }
     Choose(u + 1);
     if (!MayAdd(u, chosen_units_)) return;
-    const std::vector<int> free = FreeGroups(units_[u]);
+    const std::vector<graph::GroupId> free = FreeGroups(units_[u]);
     chosen_units_.push_back(u);
     for (uint32_t subset = 0; subset >> free.size() == 0; ++subset) {
-      std::vector<graph::Flag> is_saved = AlwaysSaved(units_[u]);
+      GroupFlags is_saved = AlwaysSaved(units_[u]);
       for (size_t k = 0; k < free.size(); ++k) {
         is_saved[free[k]] = (subset >> k & 1) != 0;
       }
@@ -366,10 +366,10 @@ Witnesses RandomWitnesses(const TraceProblem& problem,
   // are innermost ones.
   const auto of_candidates = [&](graph::StorageId s) {
     std::vector<Witness> holders;
-    for (const int c : problem.makers_of[s]) {
+    for (const CandidateId c : problem.makers_of[s]) {
       if (random() % 2 == 0) holders.push_back(ResultWitness(c));
     }
-    for (const int c : problem.frames_of[s]) {
+    for (const CandidateId c : problem.frames_of[s]) {
       const bool is_new =
           std::ranges::find(holders, c, &Witness::candidate) == holders.end();
       if (is_new && random() % 2 == 0) {
@@ -436,7 +436,8 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
   }
   for (auto k = random() % 3; k > 0 && !problem.candidates.empty(); --k) {
     const CandidateCall& candidate =
-        problem.candidates[random() % problem.candidates.size()];
+        problem.candidates[graph::IdAt<CandidateId>(random() %
+                                                    problem.candidates.size())];
     const graph::ModuleId module = trace.calls[candidate.call].module;
     const auto unit =
         std::ranges::find(plan.modules, module, &CheckpointedModule::module);
@@ -450,14 +451,15 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
     const OperatorGroups& groups = problem.groups[candidate.module_node];
     // A call that can only run again as a whole has no groups.
     if (groups.groups.empty()) continue;
-    const size_t group = random() % groups.groups.size();
+    const auto group =
+        graph::IdAt<graph::GroupId>(random() % groups.groups.size());
     if (groups.groups[group].rule != GroupRule::kFree) continue;
     const GroupUse use =
         unit == plan.modules.end()
             ? GroupUse::kNone
             : UsesOfGroups(problem, candidate.module_node, *unit)[group];
-    Decision& is_recomputed = decisions.emplace_back(
-        GroupDecision(candidate.module_node, static_cast<int>(group)));
+    Decision& is_recomputed =
+        decisions.emplace_back(GroupDecision(candidate.module_node, group));
     is_recomputed.is_so = use == GroupUse::kNone ? random() % 2 == 0
                                                  : use == GroupUse::kRunsAgain;
   }
