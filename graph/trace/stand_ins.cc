@@ -88,10 +88,6 @@ bool WritesToWhatAFrameAroundMakes(const Frames& frames, FrameId f,
   });
 }
 
-bool WritesTo(const TraceOperator& op, StorageId storage) {
-  return std::ranges::find(op.mutates, storage) != op.mutates.end();
-}
-
 }  // namespace
 
 class StandInFinder::Rerun {

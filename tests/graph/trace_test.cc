@@ -248,7 +248,7 @@ TEST(Trace, AcceptsLegalOddities) {
       {"/calls/1/module", "0"},
       {"/calls/1/backward_start", "5"},
       {"/calls/0/backward_end", "7"},
-      // The time of saving is the start of calls[2_call] and inside of calls[0_call].
+      // The time of saving is the start of calls[2] and inside of calls[0].
       {"/saved/2/call", "2"},
       {"/saved/4/call", "-1"},
       {"/saved/0/released", "2"},
@@ -270,19 +270,18 @@ std::vector<BadRow> RowsOfMissingMembers() {
   add("", "",
       {"format", "version", "forward_end", "backward_end", "modules", "calls",
        "operators", "storages", "tensors", "saved"});
-  add("/modules/1", "modules[1_module] (Net.fc)",
-      {"class", "parameters", "buffers"});
-  add("/modules/1", "modules[1_module]", {"fqn"});
-  add("/calls/1", "calls[1_call]",
+  add("/modules/1", "modules[1] (Net.fc)", {"class", "parameters", "buffers"});
+  add("/modules/1", "modules[1]", {"fqn"});
+  add("/calls/1", "calls[1]",
       {"module", "parent", "start", "end", "inputs", "arguments", "outputs"});
-  add("/operators/1", "operators[1_op]",
+  add("/operators/1", "operators[1]",
       {"name", "call", "runtime_ms", "reads", "creates", "outputs"});
-  add("/storages/5", "storages[5_s]",
+  add("/storages/5", "storages[5]",
       {"bytes", "category", "born", "scope_end", "freed"});
-  add("/saved/0", "saved[0_saved]",
+  add("/saved/0", "saved[0]",
       {"storage", "tensor", "packed", "call", "unpacked", "local_end",
        "released"});
-  add("/tensors/1", "tensors[1_t]", {"storage", "base", "scope_end"});
+  add("/tensors/1", "tensors[1]", {"storage", "base", "scope_end"});
   return rows;
 }
 
@@ -304,37 +303,36 @@ std::vector<BadRow> RowsOfWrongTypes() {
   add("", "", {"forward_end", "backward_end"}, "1.5", whole, "1.5");
   add("", "", {"model", "device", "measured"}, "[]", "an object",
       "an array of 0 entries");
-  add("/modules/1", "modules[1_module] (Net.fc)", {"class"}, "1", "a string",
-      "1");
-  add("/modules/1", "modules[1_module] (Net.fc)", {"parameters", "buffers"},
-      "3", "an array", "3");
-  add("/calls/1", "calls[1_call]", {"module", "parent", "start", "end"},
-      "\"0\"", whole, "\"0\"");
-  add("/calls/1", "calls[1_call]", {"inputs", "arguments", "outputs"}, "null",
+  add("/modules/1", "modules[1] (Net.fc)", {"class"}, "1", "a string", "1");
+  add("/modules/1", "modules[1] (Net.fc)", {"parameters", "buffers"}, "3",
+      "an array", "3");
+  add("/calls/1", "calls[1]", {"module", "parent", "start", "end"}, "\"0\"",
+      whole, "\"0\"");
+  add("/calls/1", "calls[1]", {"inputs", "arguments", "outputs"}, "null",
       "an array", "null");
-  add("/calls/1", "calls[1_call]", {"no_grad"}, "0", "true or false", "0");
-  add("/operators/1", "operators[1_op]", {"reads", "creates", "outputs"},
-      "true", "an array", "true");
-  add("/operators/1", "operators[1_op]", {"mutates", "results", "recasts"}, "1",
+  add("/calls/1", "calls[1]", {"no_grad"}, "0", "true or false", "0");
+  add("/operators/1", "operators[1]", {"reads", "creates", "outputs"}, "true",
+      "an array", "true");
+  add("/operators/1", "operators[1]", {"mutates", "results", "recasts"}, "1",
       "an array", "1");
-  add("/operators/1", "operators[1_op]", {"name"}, "null", "a string", "null");
-  add("/operators/1", "operators[1_op]", {"call"}, "null", whole, "null");
-  add("/operators/1", "operators[1_op]", {"view", "random", "opaque"}, "1",
+  add("/operators/1", "operators[1]", {"name"}, "null", "a string", "null");
+  add("/operators/1", "operators[1]", {"call"}, "null", whole, "null");
+  add("/operators/1", "operators[1]", {"view", "random", "opaque"}, "1",
       "true or false", "1");
-  add("/storages/5", "storages[5_s]", {"category"}, "0", "a string", "0");
-  add("/storages/5", "storages[5_s]", {"born"}, "null", whole, "null");
-  add("/storages/5", "storages[5_s]", {"scope_end", "freed"}, "\"never\"",
+  add("/storages/5", "storages[5]", {"category"}, "0", "a string", "0");
+  add("/storages/5", "storages[5]", {"born"}, "null", whole, "null");
+  add("/storages/5", "storages[5]", {"scope_end", "freed"}, "\"never\"",
       "a time from 1 to ", "\"never\"");
-  add("/saved/1", "saved[1_saved]",
+  add("/saved/1", "saved[1]",
       {"storage", "tensor", "packed", "call", "local_end"}, "null", whole,
       "null");
-  add("/saved/1", "saved[1_saved]", {"requires_grad", "unpacked_again"}, "0",
+  add("/saved/1", "saved[1]", {"requires_grad", "unpacked_again"}, "0",
       "true or false", "0");
-  add("/tensors/1", "tensors[1_t]", {"storage", "base"}, "null", whole, "null");
-  add("/tensors/1", "tensors[1_t]", {"scope_end"}, "{}", "a time from 0 to 14",
+  add("/tensors/1", "tensors[1]", {"storage", "base"}, "null", whole, "null");
+  add("/tensors/1", "tensors[1]", {"scope_end"}, "{}", "a time from 0 to 14",
       "an object with 0 keys");
-  add("/saved/1", "saved[1_saved]", {"unpacked", "released"}, "[]",
-      " to 14, or null", "an array of 0 entries");
+  add("/saved/1", "saved[1]", {"unpacked", "released"}, "[]", " to 14, or null",
+      "an array of 0 entries");
   return rows;
 }
 
@@ -371,10 +369,9 @@ TEST(Trace, SaysWhatIsWrongWhere) {
 TEST(Trace, IndicesIntoNothingAreRefused) {
   json small = SmallTrace();
   small["storages"] = json::array();
-  EXPECT_THAT(
-      ErrorOf(small.dump()),
-      StartsWith("t.json: modules[0_module] (Net).buffers[0]: expected no "
-                 "entry, as there are no storages, found 2"));
+  EXPECT_THAT(ErrorOf(small.dump()),
+              StartsWith("t.json: modules[0] (Net).buffers[0]: expected no "
+                         "entry, as there are no storages, found 2"));
 }
 
 TEST(Trace, RefusesWhatIsNoTrace) {
