@@ -20,7 +20,7 @@
 namespace acplan::problems {
 
 // Plans on one problem: from a profile and options to a checked answer for any budget.
-// What users ask is in ask.h.
+// ask.h has the questions of users.
 
 // Refers to profile and tree, which must outlive it. options.budget_bytes counts for
 // nothing.

@@ -214,9 +214,7 @@ KnownUnits UnitsIn(const FamilyProblem& family, const Plan& plan) {
   KnownUnits known_units;
   const Trace& trace = *family.problem.trace;
   const auto is_there = [&](const PlannedModule& unit) {
-    return FindModule(trace, unit.fqn) !=
-
-           graph::kNone;
+    return FindModule(trace, unit.fqn) != graph::kNone;
   };
   if (plan.HasPlan() && std::ranges::all_of(plan.modules, is_there)) {
     known_units.modules = CheckpointedModules(trace, plan.modules);

@@ -65,7 +65,7 @@ int PhaseOf(const Trace& trace, const Simulation::Step& step) {
 }
 
 // Returns the time when each step begins and, last, when the last one ends.
-graph ::IndexedVector<graph::StepId, double> BeginningsOf(
+graph::IndexedVector<graph::StepId, double> BeginningsOf(
     const SampledRun& run) {
   graph::IndexedVector<graph::StepId, double> beginnings = {0};
   for (const Simulation::Step& step : run.detail.simulation.steps) {
@@ -89,7 +89,7 @@ double Rounded(double ms) { return std::round(ms * 1e4) / 1e4; }
 
 // Returns, for each operator of a trace, the innermost module of the backward
 // pass, as problems::ModuleAt does for a single step: kNone if none runs.
-using CallOfOperator = graph ::IndexedVector<graph::OperatorId, graph::CallId>;
+using CallOfOperator = graph::IndexedVector<graph::OperatorId, graph::CallId>;
 CallOfOperator BackwardCalls(const Trace& trace) {
   CallOfOperator calls(trace.operators.size(), graph::kNone);
   for (const graph::CallId c : trace.calls.ids()) {

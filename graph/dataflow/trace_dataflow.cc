@@ -46,21 +46,12 @@ class Builder {
   }
 
   void AddPlaceholders() {
-    std::set<StorageId>
-
-        used_storages;
+    std::set<StorageId> used_storages;
     const auto collect = [&](Time begin, Time end) {
       for (const OperatorId k : OperatorsIn(begin, end)) {
-        const TraceOperator&
-
-            trace_operator = trace_.operators[k];
-        for (const StorageId s :
-
-             trace_operator.reads)
-          used_storages.insert(s);
-        for (const StorageId s :
-
-             trace_operator.mutates)
+        const TraceOperator& trace_operator = trace_.operators[k];
+        for (const StorageId s : trace_operator.reads) used_storages.insert(s);
+        for (const StorageId s : trace_operator.mutates)
           used_storages.insert(s);
       }
     };
@@ -69,9 +60,7 @@ class Builder {
       collect(std::max(call_.backward_start, trace_.forward_end),
               BackwardEnd());
     }
-    for (const StorageId s :
-
-         used_storages) {
+    for (const StorageId s : used_storages) {
       const TraceStorage& storage = trace_.storages[s];
       if (!storage.IsOlderThan(call_.start)) continue;
       node_of_[s] = Add({.name = fmt::format("storage {}", s),
@@ -83,33 +72,19 @@ class Builder {
 
   void AddOperators(Time begin, Time end, DataflowStage stage) {
     for (const OperatorId k : OperatorsIn(begin, end)) {
-      const TraceOperator&
-
-          trace_operator = trace_.operators[k];
-      DataflowNode node = {.name = fmt::format("{} {}", k,
-                                               trace_.operator_names[
-
-                                                   trace_operator.name]),
-                           .stage = stage};
-      for (const StorageId s :
-
-           trace_operator.reads)
-        AddInput(s, node);
-      for (const StorageId s :
-
-           trace_operator.creates) {
+      const TraceOperator& trace_operator = trace_.operators[k];
+      DataflowNode node = {
+          .name = fmt::format("{} {}", k,
+                              trace_.operator_names[trace_operator.name]),
+          .stage = stage};
+      for (const StorageId s : trace_operator.reads) AddInput(s, node);
+      for (const StorageId s : trace_operator.creates) {
         node.bytes += trace_.storages[s].bytes;
         node.saved |= stage == DataflowStage::kForward && saved_.contains(s);
       }
       const int32_t index = Add(std::move(node));
-      for (const StorageId s :
-
-           trace_operator.creates)
-        node_of_[s] = index;
-      for (const StorageId s :
-
-           trace_operator.mutates)
-        node_of_[s] = index;
+      for (const StorageId s : trace_operator.creates) node_of_[s] = index;
+      for (const StorageId s : trace_operator.mutates) node_of_[s] = index;
     }
   }
 

@@ -28,9 +28,7 @@ struct ClassOfUnits {
 
 // Returns the bytes of storages born in a call that autograd saves.
 int64_t SavedBytes(const Trace& trace, graph::CallId call) {
-  std::set<graph::StorageId>
-
-      seen_storages;
+  std::set<graph::StorageId> seen_storages;
   int64_t bytes = 0;
   const graph::TraceCall& now = trace.calls[call];
   for (const graph::SavedTensor& saved : trace.saved) {
@@ -38,9 +36,7 @@ int64_t SavedBytes(const Trace& trace, graph::CallId call) {
     const bool is_of_call = saved.packed > now.start &&
                             saved.packed <= now.end &&
                             StartOf(born) >= now.start;
-    if (is_of_call &&
-
-        seen_storages.insert(saved.storage).second) {
+    if (is_of_call && seen_storages.insert(saved.storage).second) {
       bytes += trace.storages[saved.storage].bytes;
     }
   }

@@ -54,7 +54,7 @@ std::vector<StorageId> KeptBy(const Trace& trace,
 }
 
 // Returns the last operator that writes to each storage in place, if any.
-graph ::IndexedVector<StorageId, OperatorId> LastWrites(const Trace& trace) {
+graph::IndexedVector<StorageId, OperatorId> LastWrites(const Trace& trace) {
   graph::IndexedVector<StorageId, OperatorId> last(trace.storages.size(),
                                                    graph::kNone);
   for (const OperatorId op : graph::OperatorsIn(0, trace.backward_end)) {
@@ -92,20 +92,15 @@ class Choice {
 
  private:
   bool IsAway(const Movable& movable, StepId step) const {
-    return std::ranges::any_of(movable.
-
-                               moved_storages,
-                               [&](MovedId k) {
-                                 return use_.storages[k].away_begin <= step &&
-                                        step < use_.storages[k].away_end;
-                               });
+    return std::ranges::any_of(movable.moved_storages, [&](MovedId k) {
+      return use_.storages[k].away_begin <= step &&
+             step < use_.storages[k].away_end;
+    });
   }
 
   int64_t BytesAt(const Movable& movable, StepId step) const {
     int64_t bytes = 0;
-    for (const MovedId k : movable.
-
-                           moved_storages) {
+    for (const MovedId k : movable.moved_storages) {
       const OffloadedStorage& storage = use_.storages[k];
       if (storage.away_begin <= step && step < storage.away_end) {
         bytes += graph::AllocatedBytes(storage.bytes);
@@ -135,18 +130,14 @@ class Choice {
   }
 
   void Mark(MovableId m, bool moves) {
-    for (const MovedId k : question_.movables[m].
-
-                           moved_storages)
+    for (const MovedId k : question_.movables[m].moved_storages)
       moves_[k] = moves;
   }
 
   void Move(MovableId m, bool moves) {
     Mark(m, moves);
     choice_.is_chosen[m] = moves;
-    for (const MovedId k : question_.movables[m].
-
-                           moved_storages) {
+    for (const MovedId k : question_.movables[m].moved_storages) {
       const OffloadedStorage& storage = use_.storages[k];
       const int64_t bytes = graph::AllocatedBytes(storage.bytes);
       const StepId end = std::min(storage.away_end, live_.end_id());
@@ -203,7 +194,7 @@ class Choice {
   const graph::OffloadUse& use_;
   const graph::IndexedVector<StepId, double> begins_ms_;
   graph::IndexedVector<StepId, int64_t> live_;
-  graph ::IndexedVector<MovedId, graph::Flag> moves_;
+  graph::IndexedVector<MovedId, graph::Flag> moves_;
 
   OffloadChoice choice_;
 };
@@ -222,15 +213,12 @@ std::vector<CheckpointedModule> WithAllOffloaded(
       const bool may_go =
           std::ranges::all_of(trace.calls, [&](const TraceCall& call) {
             if (call.module != unit.module) return true;
-            const std::vector<StorageId>
-
-                kept_storages = KeptBy(trace, unit, call, place);
-            return std::ranges::all_of(
-
-                kept_storages, [&](StorageId s) {
-                  return !trace.storages[s].IsOlderThan(call.start) &&
-                         last_write[s] <= call.AtPlace(place);
-                });
+            const std::vector<StorageId> kept_storages =
+                KeptBy(trace, unit, call, place);
+            return std::ranges::all_of(kept_storages, [&](StorageId s) {
+              return !trace.storages[s].IsOlderThan(call.start) &&
+                     last_write[s] <= call.AtPlace(place);
+            });
           });
       if (may_go) decision = OperatorDecision::kOffload;
     }
@@ -252,10 +240,7 @@ MovableList MovablesOf(const TraceProblem& problem,
                        .place = call.PlaceOf(storage.op)};
     const auto [at, is_new] = movables.emplace(
         std::pair(movable.unit, movable.place), std::move(movable));
-    at->second
-        .
-
-        moved_storages.push_back(k);
+    at->second.moved_storages.push_back(k);
   }
   MovableList list;
   for (auto& [key, movable] : movables) list.push_back(std::move(movable));

@@ -27,15 +27,8 @@ bool IsNamed(std::string_view full, std::string_view name) {
 }
 
 graph::ModuleId ModuleNamed(const Trace& trace, const std::string& fqn) {
-  const
-
-      graph ::ModuleId module = graph::FindModule(trace, fqn);
-  if (
-
-      module != graph::kNone)
-    return
-
-        module;
+  const graph::ModuleId module = graph::FindModule(trace, fqn);
+  if (module != graph::kNone) return module;
   std::vector<std::string> names;
   for (const graph::TraceModule& other : trace.modules) {
     names.push_back(other.fqn);

@@ -50,17 +50,9 @@ void ShareOut(PeakAccount& account, const Trace& trace,
   }
   const auto owners = OwnersOf(trace);
   for (const RankBytes& change : changes) {
-    const auto
-
-        place = places.find(change.storage);
-    if (!change.is_gathered &&
-
-        place != places.end()) {
-      account
-          .storages[
-
-              place->second]
-          .bytes += change.bytes;
+    const auto place = places.find(change.storage);
+    if (!change.is_gathered && place != places.end()) {
+      account.storages[place->second].bytes += change.bytes;
       continue;
     }
     const auto owner = owners.find(change.storage);

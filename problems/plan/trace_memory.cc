@@ -115,9 +115,7 @@ class Sharding {
   void FindUnits() {
     std::map<std::string, UnitId> units;
     for (const std::string& fqn : options_.fsdp_units) {
-      if (FindModule(trace_, fqn)
-
-          == graph::kNone) {
+      if (FindModule(trace_, fqn) == graph::kNone) {
         throw InputError(
             fmt::format("--fsdp-units: expected modules of the trace, found {}",
                         graph::Quoted(fqn)));
@@ -186,9 +184,7 @@ class Sharding {
       }
     }
 
-    whole.push_back({0, trace_.backward_end,
-
-                     whole_.last_id()});
+    whole.push_back({0, trace_.backward_end, whole_.last_id()});
     return whole;
   }
 

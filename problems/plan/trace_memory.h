@@ -59,7 +59,7 @@ graph::Simulation OnRank(
 
 // Returns the start of the operator of the trace before or at which each step runs: what
 // runs again does so before the operator that asks for it.
-graph ::IndexedVector<graph::StepId, graph::Time> TimesOf(
+graph::IndexedVector<graph::StepId, graph::Time> TimesOf(
     const graph::Simulation& simulation);
 
 // Returns the innermost module that runs at a step, whether in forward, in

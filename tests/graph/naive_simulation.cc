@@ -51,12 +51,12 @@ class Player {
         if (frames_[f].asked_at == time) RunAgain(f);
       }
       if (time == count) break;
-      std::vector<PieceId> made;
+      std::vector<PieceId> made_pieces;
       for (const StorageId s : trace_.operators[OperatorAt(time)].creates) {
-        made.push_back(Original(s));
-        pieces_[made.back()].is_made = true;
+        made_pieces.push_back(Original(s));
+        pieces_[made_pieces.back()].is_made = true;
       }
-      Take({.op = OperatorAt(time)}, made);
+      Take({.op = OperatorAt(time)}, made_pieces);
     }
     return result_;
   }
@@ -96,9 +96,7 @@ class Player {
 
   void HoldOriginals() {
     const IndexedVector<StorageId, Time> held_until = HeldByOthers(trace_);
-    for (const StorageId s : held_until.ids(
-
-             )) {
+    for (const StorageId s : held_until.ids()) {
       Hold(Original(s), held_until[s]);
     }
     for (const SavedTensor& saved : trace_.saved) {

@@ -57,17 +57,12 @@ class Chain : public ::testing::Test {
   // Returns the first of the storages that it creates.
   StorageId AddOperator(std::vector<StorageId> reads, int results) {
     const StorageId first = trace_.storages.end_id();
-    const OperatorId id = trace_.operators.Add(
-
-        {.reads = std::move(reads),
-         .creates = {},
-         .outputs = {},
-         .mutates = {}});
+    const OperatorId id = trace_.operators.Add({.reads = std::move(reads),
+                                                .creates = {},
+                                                .outputs = {},
+                                                .mutates = {}});
     TraceOperator& op = trace_.operators[id];
-    op.call = CallId{IndexOf(
-
-                         id) /
-                     4};
+    op.call = CallId{IndexOf(id) / 4};
     for (int k = 0; k < results; ++k) {
       const StorageId s = trace_.storages.Add({.bytes = 512, .born = id});
       op.creates.push_back(s);

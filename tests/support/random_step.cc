@@ -480,13 +480,8 @@ class Runner {
   }
 
   graph::OperatorNameId NameOf(const std::string& name) {
-    for (const auto
-
-             n : trace_.operator_names.ids()) {
-      if (
-
-          trace_.operator_names[n] == name)
-        return n;
+    for (const auto n : trace_.operator_names.ids()) {
+      if (trace_.operator_names[n] == name) return n;
     }
     return trace_.operator_names.Add(name);
   }
@@ -610,13 +605,9 @@ class Runner {
   TensorId WeightOf(const Program& program) const {
     const StorageId storage =
         trace_.modules[module_of_.at(&program)].parameters[0];
-    const auto
-
-        tensor = std::ranges::find(trace_.tensors, storage,
-                                   &graph::TraceTensor::storage);
-    return graph::IdAt<TensorId>(
-
-        tensor - trace_.tensors.begin());
+    const auto tensor = std::ranges::find(trace_.tensors, storage,
+                                          &graph::TraceTensor::storage);
+    return graph::IdAt<TensorId>(tensor - trace_.tensors.begin());
   }
 
   StorageId Create(int64_t bytes, StorageCategory category) {

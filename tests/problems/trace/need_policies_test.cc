@@ -291,7 +291,7 @@ std::optional<double> LeastByCbc(const NeedGraph& graph,
   };
   std::vector<int> runs;
   graph::IndexedVector<GroupId, int> saved;
-  graph::IndexedVector<ResultId, int> needed, kept;
+  graph::IndexedVector<ResultId, int> needed_columns, kept;
   for (const bool may_save : choices.may_save) {
     saved.push_back(binary(0, may_save));
   }
@@ -304,19 +304,20 @@ std::optional<double> LeastByCbc(const NeedGraph& graph,
   solver::Milp::Row capacity = {.upper =
                                     static_cast<double>(most_kept_bytes) / 512};
   for (const ResultId r : maker.ids()) {
-    needed.push_back(binary(0));
+    needed_columns.push_back(binary(0));
     kept.push_back(binary(0, choices.may_keep[r]));
     capacity.terms.push_back(
         {kept[r], static_cast<double>(choices.bytes[r]) / 512});
     // A needed result is made, or it is kept if its operator is saved.
     const NeedGraph::Operator& op = graph.operators[maker[r]];
-    milp.AddRow(
-        {.lower = 0,
-         .terms = {
-             {runs[maker[r]], 1}, {saved[op.group], 1}, {needed[r], -1}}});
+    milp.AddRow({.lower = 0,
+                 .terms = {{runs[maker[r]], 1},
+                           {saved[op.group], 1},
+                           {needed_columns[r], -1}}});
     milp.AddRow(
         {.upper = 1,
-         .terms = {{needed[r], 1}, {saved[op.group], 1}, {kept[r], -1}}});
+         .terms = {
+             {needed_columns[r], 1}, {saved[op.group], 1}, {kept[r], -1}}});
   }
   milp.AddRow(std::move(capacity));
   for (size_t k = 0; k < graph.operators.size(); ++k) {
@@ -326,10 +327,11 @@ std::optional<double> LeastByCbc(const NeedGraph& graph,
       milp.AddRow({.lower = 1, .terms = {{runs[k], 1}, {saved[op.group], 1}}});
     }
     for (const ResultId r : op.requests) {
-      milp.AddRow({.lower = 1, .terms = {{needed[r], 1}}});
+      milp.AddRow({.lower = 1, .terms = {{needed_columns[r], 1}}});
     }
     for (const ResultId r : op.reads) {
-      milp.AddRow({.lower = 0, .terms = {{needed[r], 1}, {runs[k], -1}}});
+      milp.AddRow(
+          {.lower = 0, .terms = {{needed_columns[r], 1}, {runs[k], -1}}});
     }
   }
   const solver::MilpSolution solution = solver::SolveWithCbc(milp);
