@@ -111,7 +111,7 @@ class Player {
     for (size_t f = 0; f < frames_.size(); ++f) {
       const NaiveFrame& frame = frames_[f];
       for (const StorageId s : CallOf(f).inputs) {
-        if (frame.parent < 0 || !HasValue(ArgumentsOf(f).given_pieces, s)) {
+        if (frame.parent < 0 || !HasValue(ArgumentsOf(f), s)) {
           Hold(Original(s), frame.released);
         }
       }
@@ -229,9 +229,9 @@ class Player {
       for (const StorageId s : KeptStorages(trace_, frame, op)) {
         if (!IsMoved(frame, s)) continue;
         if (IsReached(frame) && StartOf(op) < frame.stop) {
-          ++pieces_[Kept(frame, s)].other_holders;
+          ++pieces_[PieceOf(frame, s)].other_holders;
         } else {
-          Hold(Kept(frame, s), frame.released);
+          Hold(PieceOf(frame, s), frame.released);
         }
       }
     }

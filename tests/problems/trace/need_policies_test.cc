@@ -61,11 +61,11 @@ NeedGraph RandomGraph(std::mt19937& random, int operators,
       continue;
     }
     for (auto n = 1 + random() % 2; n > 0; --n) {
-      made.push_back(IdAt<ResultId>(graph.results++));
-      op.makes.push_back(made.back());
+      made_results.push_back(IdAt<ResultId>(graph.results++));
+      op.makes.push_back(made_results.back());
     }
   }
-  // Backward asks for some of the results made before an operator's successor.
+  // Backward asks for some of the results made_results before an operator's successor.
   for (int k = 0; k < operators; ++k) {
     NeedGraph::Operator& op = graph.operators[k];
     for (const ResultId r : op.makes) {
