@@ -65,7 +65,7 @@ NeedGraph RandomGraph(std::mt19937& random, int operators,
       op.makes.push_back(made_results.back());
     }
   }
-  // Backward asks for some of the results made_results before an operator's successor.
+  // Backward asks for some of the results made before an operator's successor.
   for (int k = 0; k < operators; ++k) {
     NeedGraph::Operator& op = graph.operators[k];
     for (const ResultId r : op.makes) {
