@@ -159,7 +159,7 @@ std::string OffloadText(const Answer& answer) {
   if (!answer.under_plan || answer.under_plan->offload.storages.empty())
     return "";
   const graph::OffloadUse& use = answer.under_plan->offload;
-  const auto storages = std::ssize(use.storages.values());
+  const auto storages = std::ssize(use.storages);
   return fmt::format(
       "{} of {} {} offloaded, {} in the host's memory at most{}\n",
       graph::FormatBytes(use.sent_bytes), FormatCount(storages),

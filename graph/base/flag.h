@@ -2,7 +2,8 @@
 
 namespace acplan::graph {
 
-// A bool in a vector: std::vector<bool> packs bits, which takes time.
+// A bool for vectors, a byte each. std::vector<bool> packs its elements into bits, which
+// takes more time, and has no references to them.
 struct Flag {
   constexpr Flag(bool flag = false)  // NOLINT(google-explicit-constructor)
       : is_set(flag) {}

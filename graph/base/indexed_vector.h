@@ -6,24 +6,34 @@
 #include <cstdint>
 #include <initializer_list>
 #include <iterator>
-#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace acplan::graph {
 
-// Indices with a type for each kind of thing that they count:
+// Indices that the compiler tells apart. The things in a trace refer to each other by
+// index: operators, storages, calls and some more. If all indices have one type, code
+// that opens the storages with an operator compiles. So each kind has its own:
 //
 //   enum class StorageId : int32_t {};
 //   IndexedVector<StorageId, TraceStorage> storages;
-//   for (const StorageId s : storages.ids()) Use(storages[s]);
 //
-// The compiler refuses storages[call], storages[3] and s + 1. An id that may be
-// missing is kNone (-1), which is below all others: an optional id would take
-// twice the memory.
+//   const StorageId first = storages.Add({.bytes = 512});
+//   for (const TraceStorage& storage : storages) ...
+//   for (const StorageId s : storages.ids()) ... storages[s] ...
+//   for (const StorageId s : std::views::reverse(storages.ids())) ...
+//   for (const StorageId s : IdRange(first, end)) ...  // without `end`
+//
+// The compiler refuses storages[call], storages[3], s + 1 and s == call. Next and
+// Previous go from one id to another; IndexOf and IdAt convert where code computes with
+// places. An id that may be missing is kNone (-1), which is below all others.
+//
+// All this costs nothing when the program runs. An id is an int32_t, which an optional
+// one would double; an IndexedVector is a std::vector and, like it, does not check that
+// an id is one of its own: nothing may open it with kNone.
 
-// An enumeration that counts something.
+// An enumeration whose values are indices.
 template <typename Id>
 concept IdType =
     std::is_enum_v<Id> && std::same_as<std::underlying_type_t<Id>, int32_t> &&
@@ -35,7 +45,7 @@ constexpr int32_t IndexOf(Id id) {
   return static_cast<int32_t>(id);
 }
 
-// Returns the id of the thing at a place.
+// Returns the id of the thing at a place, which must be below 2^31.
 template <IdType Id, std::integral Index>
 constexpr Id IdAt(Index index) {
   return static_cast<Id>(index);
@@ -73,7 +83,8 @@ constexpr int32_t format_as(Id id) {
   return IndexOf(id);
 }
 
-// The ids [first, end), in order.
+// The ids [first, end), in order. Ranges of the standard library take it, such as
+// std::views::reverse.
 template <IdType Id>
 class IdRange {
  public:
@@ -125,7 +136,7 @@ class IdRange {
   constexpr IdRange(Id first, Id end) : begin_(first), end_(end) {}
 
   constexpr Iterator begin() const { return begin_; }
-  // Not before begin(), though the given end may be.
+  // Returns begin() if the given end is before it: such a range is empty.
   constexpr Iterator end() const { return end_ < begin_ ? begin_ : end_; }
   constexpr bool empty() const { return begin() == end(); }
   constexpr size_t size() const { return static_cast<size_t>(end() - begin()); }
@@ -135,7 +146,8 @@ class IdRange {
   Iterator end_;
 };
 
-// A vector whose elements are known by ids of one kind.
+// A vector whose elements have ids of one kind. It has std::vector's functions, with ids
+// for indices, except those that give elements other ids: erase and insert.
 template <IdType Id, typename T>
 class IndexedVector {
  public:
@@ -162,7 +174,7 @@ class IndexedVector {
   // The last id; kNone if there is none.
   Id last_id() const { return Previous(end_id()); }
 
-  // The elements, by their places.
+  // The elements as a vector, for code without ids.
   const std::vector<T>& values() const { return values_; }
 
   size_t size() const { return values_.size(); }

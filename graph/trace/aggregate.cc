@@ -271,8 +271,8 @@ ModuleOrders Orders(const Trace& trace, const CallForest& forest) {
           .bw_post = ModulesOf(trace, bw_post)};
 }
 
-// Snapshots at the ends of a call. Events between two operators have no order in a trace;
-// Aggregate's contract says what counts.
+// Snapshots at the ends of a call. Events between two operators have no order in a
+// trace; Aggregate's contract says what counts.
 class CallSnapshots {
  public:
   CallSnapshots(const Trace& trace, const MemoryTimeline& timeline)

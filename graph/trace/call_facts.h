@@ -26,7 +26,7 @@ struct CallSaves {
   IndexedVector<CallId, Time> last_save;       // the last of it was saved
   IndexedVector<CallId, Flag> is_asked_twice;  // backward asks twice for some
   IndexedVector<CallId, Flag> is_recast;  // autocast would cast a weight again
-  IndexedVector<StorageId, SavedId> first_by_storage;
+  IndexedVector<StorageId, SavedId> first_by_storage;  // of its saved tensors
 };
 CallSaves FindCallSaves(const Trace& trace);
 

@@ -72,8 +72,7 @@ struct Lives {
 
 // Returns the life in which a storage comes back.
 LifeId FetchedLife(MovedId moved_storage, const Trace& trace) {
-  return IdAt<LifeId>(std::ssize(trace.storages.values()) +
-                      IndexOf(moved_storage));
+  return IdAt<LifeId>(trace.storages.size() + IndexOf(moved_storage));
 }
 
 // The lives of the storages as the trace has them, and of those that come back

@@ -41,9 +41,8 @@ LinkTime TimeOnLink(const Trace& trace, const Simulation& simulation,
 IndexedVector<StepId, double> BeginsOfSteps(const Trace& trace,
                                             const Simulation& simulation);
 
-// Returns the stalls of one of many choices of what moves: a storage that does not has no
-// events.
-// Takes time linear in the events.
+// Returns the stalls of one of many choices of what moves: a storage that does not has
+// no events. Takes time linear in the events.
 LinkTime TimeOnLink(const IndexedVector<StepId, double>& begins_ms,
                     const OffloadUse& use,
                     const IndexedVector<MovedId, Flag>& moves,

@@ -118,7 +118,7 @@ MovedStorages FindMovedStorages(const PreparedTrace& prepared,
     if (!frame.has_offload) continue;
     if (!moments) moments.emplace(frames, layout);
     MovedStorage of_frame = moments->MomentsFor(f);
-    const auto first = std::ssize(moves.values());
+    const auto first = std::ssize(moves);
     for (const OperatorId op : frame.call->Operators()) {
       if (!frame.Offloads(op)) continue;
       for (const StorageId s : KeptStorages(frame, op, *prepared.trace)) {

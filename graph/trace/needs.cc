@@ -13,16 +13,15 @@
 // Finds by one walk over the operators of a unit, from the last to the first,
 // which of them must run again if some are saved.
 //
-// The walk knows which storages are needed: those whose contents, as they are
-// after the operator at hand, something later reads. It begins with what
-// backward asks for; what a module keeps as an attribute is there from the
-// forward pass, whatever a recomputation makes. An operator that
-// makes or writes to a needed storage is needed itself. If it is saved, it keeps what is
-// needed of its results. Otherwise it runs again, and then needs all that it reads.
-// Nobody can need what an operator creates before it; a storage that it writes to in
-// place stays needed, since PyTorch wants those that write to a
-// saved result to be saved with it, and those that run again read it. So does
-// the base of a view: which tensor of a storage an operator reads the trace
+// The walk knows which storages are needed: those whose contents, as they are after the
+// operator at hand, something later reads. It begins with what backward asks for; what
+// a module keeps as an attribute is there from the forward pass, whatever a
+// recomputation makes. An operator that makes or writes to a needed storage is needed
+// itself. If it is saved, it keeps what is needed of its results. Otherwise it runs
+// again, and then needs all that it reads. Nobody can need what an operator creates
+// before it; a storage that it writes to in place stays needed, since PyTorch wants
+// those that write to a saved result to be saved with it, and those that run again read
+// it. So does the base of a view: which tensor of a storage an operator reads the trace
 // does not tell.
 //
 // Each decision is forced by those after it: a policy that saves only these

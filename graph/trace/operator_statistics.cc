@@ -115,8 +115,8 @@ class InPlaceRuleFinder {
 };
 
 // Returns the bytes that saving what operator `k` of call `c` returns would add:
-// `results` of the call that outlive the forward pass are there anyway. An operator that
-// never runs again is not worth saving unless that is free all the time.
+// `results` of the call that outlive the forward pass are there anyway. An operator
+// that never runs again is not worth saving unless that is free all the time.
 int64_t SavedBytes(const CallFacts& facts, CallId c, OperatorId k,
                    const std::vector<StorageId>& results) {
   const TraceOperator& op = facts.trace.operators[k];

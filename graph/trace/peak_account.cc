@@ -17,16 +17,15 @@
 // Each is one entry, so the entries add up to the peak; that they do is checked
 // against the peak itself, which comes from running sums over the whole step.
 //
-// Fixed bytes. Under every plan all operators of the trace run, in their order:
-// a plan only adds operators that run again. While one of them runs, what it
-// makes is in memory, and so is what the program holds then, since no plan
-// changes when the program lets go (HeldByOthers). A storage that it reads and only
-// autograd holds, a backward node has asked for and not let go of: the original, or what
-// a rerun made, is in memory, too. All else was held by autograd alone,
-// and a plan may discard it. So no plan's peak is below
-// the sum of what is fixed at any one operator, and the largest such sum
-// (FindPeakFloor) is a lower bound on every least budget. While an operator runs
-// again, only what the program holds of the originals is fixed: a plan need not
+// Fixed bytes. Under every plan all operators of the trace run, in their order: a plan
+// only adds operators that run again. While one of them runs, what it makes is in
+// memory, and so is what the program holds then, since no plan changes when the program
+// lets go (HeldByOthers). A storage that it reads and only autograd holds, a backward
+// node has asked for and not let go of: the original, or what a rerun made, is in
+// memory, too. All else was held by autograd alone, and a plan may discard it. So no
+// plan's peak is below the sum of what is fixed at any one operator, and the largest
+// such sum (FindPeakFloor) is a lower bound on every least budget. While an operator
+// runs again, only what the program holds of the originals is fixed: a plan need not
 // run it.
 
 namespace acplan::graph {

@@ -69,8 +69,8 @@ struct PeakAccount {
   int64_t SumOfBytes() const;
 };
 
-// Returns what is in use at the peak of a simulation, as one device has it: peak_bytes is
-// the sum, even if the simulation says otherwise.
+// Returns what is in use at the peak of a simulation, as one device has it: peak_bytes
+// is the sum, even if the simulation says otherwise.
 PeakAccount AccountFor(const Trace& trace, const SimulatedPeak& peak);
 
 // Accounts for the peak of a step under a plan. Throws InputError as Simulate does, and

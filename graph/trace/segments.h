@@ -21,8 +21,9 @@ namespace acplan::graph {
 // name is the name of the parent with the first and the last child: "GPT.h.0-2"
 // is the run of GPT.h.0, GPT.h.1 and GPT.h.2. Its call
 // - runs from the start of the first child's call to the end of the last one's;
-// - has the first one's arguments by position, the last one's results, and as
-//   inputs those of any of them that are older than the call. A tensor that one of the children hands to the next is made inside;
+// - has the first one's arguments by position, the last one's results, and as inputs
+//   those of any of them that are older than the call. A tensor that one of the
+//   children hands to the next is made inside;
 // - is in backward while one of the children's calls is.
 
 // The first and the last child, in the modules of a trace without segments.
@@ -44,12 +45,12 @@ std::string SegmentName(const Trace& trace, const ModuleRun& run);
 // for a name with more than one such meaning.
 std::optional<ModuleRun> RunNamed(const Trace& trace, std::string_view name);
 
-// Returns the step with segments of these runs. A segment stands among the modules before
-// its first child, among the calls before its first child's call; all else is as
+// Returns the step with segments of these runs. A segment stands among the modules
+// before its first child, among the calls before its first child's call; all else is as
 // before, but for indices of modules and calls. One segment may be inside another.
-// Throws InputError ("plan: ...") for what is no run of the trace, naming the
-// children between which it is interrupted, for the same twice, and for two that
-// overlap without one being inside the other. The trace has no segments.
+// Throws InputError ("plan: ...") for what is no run of the trace, naming the children
+// between which it is interrupted, for the same twice, and for two that overlap without
+// one being inside the other. The trace has no segments.
 Trace WithSegments(const Trace& trace, std::vector<ModuleRun> runs);
 
 }  // namespace acplan::graph

@@ -33,15 +33,17 @@ namespace acplan::graph {
 //   returns its argument as it is. Results that a saved operator does not keep
 //   are stand-ins as well, and so are views of stand-ins, which nothing runs
 //   for.
-// - A storage that is created again is held by the program as before, and no longer than the recomputation; by autograd as long as the recomputation lasts, if
-//   it is saved; and from then until the backward node that asks for it lets go
-//   of it. A view that the policy saved is one of the original storage.
-// - A unit may be inside another. The inner frame's arguments that are tensors
-//   given by position then are saves of the outer unit, so the outer one runs
-//   again first, the inner one's operators among the others, and the inner one
-//   with the arguments that this made. Its other arguments the inner frame
-//   holds itself, from the forward pass on. The inner one has what it saved
-//   from the forward pass, too, whatever the outer one skips; which operators run when the outer one runs again is the outer one's policy alone.
+// - A storage that is created again is held by the program as before, and no longer
+//   than the recomputation; by autograd as long as the recomputation lasts, if it is
+//   saved; and from then until the backward node that asks for it lets go of it. A view
+//   that the policy saved is one of the original storage.
+// - A unit may be inside another. The inner frame's arguments that are tensors given by
+//   position then are saves of the outer unit, so the outer one runs again first, the
+//   inner one's operators among the others, and the inner one with the arguments that
+//   this made. Its other arguments the inner frame holds itself, from the forward pass
+//   on. The inner one has what it saved from the forward pass, too, whatever the outer
+//   one skips; which operators run when the outer one runs again is the outer one's
+//   policy alone.
 // - A cast that autocast kept from before the call is made again, before the
 //   operator that needs it, and kept until the recomputation ends.
 // - A tensor that a module keeps as an attribute stays the one of the forward
@@ -173,7 +175,8 @@ class Simulator {
   DetailedSimulation SimulateInDetail(
       const std::vector<CheckpointedModule>& modules) const;
 
-  // Simulates, with all that is in use at the peak. `change`, if there is one, may put the peak elsewhere, such as where a rank has it.
+  // Simulates, with all that is in use at the peak. `change`, if there is one, may put
+  // the peak elsewhere, such as where a rank has it.
   SimulatedPeak SimulatePeak(
       const std::vector<CheckpointedModule>& modules,
       const std::function<Simulation(Simulation)>& change = {}) const;

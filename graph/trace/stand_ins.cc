@@ -29,8 +29,8 @@
 namespace acplan::graph {
 namespace {
 
-// Something that must be there when a frame has run again. No tensor: any of the storage
-// that there is at the time.
+// Something that must be there when a frame has run again. No tensor: any of the
+// storage that there is at the time.
 struct Need {
   StorageId storage = {};
   TensorId tensor = kNone;

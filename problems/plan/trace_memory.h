@@ -57,8 +57,8 @@ graph::Simulation OnRank(
     graph::Simulation simulation,
     const graph::IndexedVector<graph::OperatorId, int64_t>& bytes_of_rank);
 
-// Returns the start of the operator of the trace before or at which each step runs: what
-// runs again does so before the operator that asks for it.
+// Returns the start of the operator of the trace before or at which each step runs:
+// what runs again does so before the operator that asks for it.
 graph::IndexedVector<graph::StepId, graph::Time> TimesOf(
     const graph::Simulation& simulation);
 

@@ -11,10 +11,11 @@ namespace acplan::problems {
 
 // The least budget that a plan of a trace problem meets, and such a plan.
 //
-// Idea. One walk tells whether a relaxation (relaxation.h) has a plan within a budget, so the least budget of a relaxation is found in a moment
-// (minimum_budget.h). It is a lower bound, for each part of the plans
-// (branching.h) one of its own. The cheapest plan of the relaxation at that
-// budget is simulated: its peak is an upper bound, whatever it is.
+// Idea. One walk tells whether a relaxation (relaxation.h) has a plan within a budget,
+// so the least budget of a relaxation is found in a moment (minimum_budget.h). It is a
+// lower bound, for each part of the plans (branching.h) one of its own. The cheapest
+// plan of the relaxation at that budget is simulated: its peak is an upper bound,
+// whatever it is.
 //
 // Invariant. Every plan is in an open part, or in one whose bound was no less
 // than the best peak when it was closed, or was simulated. An open part's bound

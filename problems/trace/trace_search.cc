@@ -154,7 +154,7 @@ class TraceSearch {
  private:
   // Returns whether parts so far were little work.
   bool IsSmall() const {
-    const int64_t operators = std::ssize(problem_.trace->operators.values());
+    const int64_t operators = std::ssize(problem_.trace->operators);
     return watch_.effort().labels < kFewLabels &&
            parts_taken_ < kMostSmallParts &&
            parts_taken_ * operators < kFewOperators;

@@ -36,9 +36,9 @@ TraceSolution SolveTraceProblem(
     const solver::SearchLimits& limits,
     const std::vector<graph::CheckpointedModule>& known_modules = {});
 
-// Searches for the least budget (trace_least_budget.h). Where that ends with what it may
-// split, searches for a plan in less than the least one end with a better one, or prove
-// that there is none.
+// Searches for the least budget (trace_least_budget.h). Where that ends with what it
+// may split, searches for a plan in less than the least one end with a better one, or
+// prove that there is none.
 TraceMinimum SearchLeastPlan(
     const TraceProblem& problem, const solver::SearchLimits& limits,
     const std::vector<graph::CheckpointedModule>& known_modules = {});

@@ -126,7 +126,7 @@ class Step {
 
   void OpenCall(int time) {
     trace_.calls.push_back(
-        {.module = graph::ModuleId{Below(std::ssize(trace_.modules.values()))},
+        {.module = graph::ModuleId{Below(std::ssize(trace_.modules))},
          .parent = open_call_,
          .start = time,
          .inputs = LiveStorages(time),

@@ -9,25 +9,26 @@
 
 namespace acplan::problems {
 
-// The operators of a call that may have to run again, and why (graph/trace/needs.h): those whose results backward asks for, or that others of them read. An
-// operator that something needs is saved or runs again; nothing else does. Calls
-// that do the same have equal graphs, since operators, groups and results are
-// numbered from the start of the call.
 // Ids of problems work as those of traces do.
 using graph::IndexOf;
 using graph::Next;
 using graph::Previous;
 
-enum class ResultId : int32_t {};  // of a need graph
+enum class ResultId : int32_t {};  // of a need graph's results
 
+// The operators of a call that may have to run again, and why (graph/trace/needs.h):
+// those whose results backward asks for, or that others of them read. An operator that
+// something needs is saved or runs again; nothing else does. Calls that do the same
+// have equal graphs, since operators, groups and results are numbered from the start of
+// the call.
 struct NeedGraph {
   struct Operator {
     int place = 0;              // in the call
     graph::GroupId group = {};  // in the module's OperatorGroups
     double ms = 0;
     // Results: those that it makes or writes to, those that it reads, and those that
-    // backward asks for that were saved after it and not after the operator before it in
-    // this list.
+    // backward asks for that were saved after it and not after the operator before it
+    // in this list.
     std::vector<ResultId> makes = {}, reads = {}, requests = {};
     // It makes no tensor, but something that nothing can stand in for.
     bool is_always_needed = false;
@@ -46,9 +47,9 @@ struct NeedsOfStorages {
   graph::IndexedVector<ResultId, graph::StorageId> storages = {};
 };
 
-// Returns what a call needs. `stop`: the start of the operator before which it stops when
-// it runs again. Views and operators that hand on their argument are left out: they need no more than what needs
-// them.
+// Returns what a call needs. `stop`: the start of the operator before which it stops
+// when it runs again. Views and operators that hand on their argument are left out:
+// they need no more than what needs them.
 NeedsOfStorages NeedsOfCall(const graph::Trace& trace, graph::CallId call,
                             graph::Time stop,
                             const graph::OperatorGroups& groups);

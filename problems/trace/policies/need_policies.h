@@ -20,9 +20,9 @@ namespace acplan::problems {
 // Data
 //   A need graph; for each result r the bytes m_r that keeping it takes; groups
 //   that may not be saved, or may not run again, and results that may not be kept.
-// A policy is a set of groups that are saved. If something needs a result, it is kept if
-// the group of its operator is saved, or else the operator runs again and needs what it
-// reads. The policy discards
+// A policy is a set of groups that are saved. If something needs a result, it is kept
+// if the group of its operator is saved, or else the operator runs again and needs what
+// it reads. The policy discards
 //   base - sum of m_r over results that are kept
 // and costs the run-times of what runs again.
 
@@ -61,7 +61,8 @@ class NeedPolicies {
     graph::IndexedVector<MoveId, Move> moves = {};
   };
 
-  // Takes a list. `is_exact`: each point is its policy, and none has to stand for others.
+  // Takes a list. `is_exact`: each point is its policy, and none has to stand for
+  // others.
   NeedPolicies(List list, size_t groups, bool is_exact)
       : list_(std::move(list)), groups_(groups), is_exact_(is_exact) {}
 

@@ -19,10 +19,10 @@ struct PolicyWindow {
   double price = 0;
 };
 
-// Returns the policies of `coarse`, which are those of the graph with these choices, relaxed
-// where they stand for others; but those in the window are exact, all that no other
-// one beats, and the others cost no less than they may. The window is narrower than
-// asked for where it has too many policies.
+// Returns the policies of `coarse`, which are those of the graph with these choices,
+// relaxed where they stand for others; but those in the window are exact, all that no
+// other one beats, and the others cost no less than they may. The window is narrower
+// than asked for where it has too many policies.
 std::shared_ptr<const NeedPolicies> SharpPolicies(
     const NeedGraph& graph, const NeedChoices& choices,
     std::shared_ptr<const NeedPolicies> coarse, const PolicyWindow& window);

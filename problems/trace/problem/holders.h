@@ -29,8 +29,8 @@ inline CandidateId CandidateAround(const TraceProblem& problem,
                                     : problem.candidate_of[saved.call];
 }
 
-// Returns until when autograd holds what a unit that ran again made anew. A storage that
-// backward never asks for is not made again where operators may be skipped: then
+// Returns until when autograd holds what a unit that ran again made anew. A storage
+// that backward never asks for is not made again where operators may be skipped: then
 // it ends before any unit around it runs again.
 graph::Time CopyHoldsUntil(const TraceProblem& problem,
                            const graph::SavedTensor& saved);

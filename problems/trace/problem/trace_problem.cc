@@ -99,8 +99,8 @@ CandidateList WithTimes(const TraceProblem& problem, CandidateList candidates) {
   return candidates;
 }
 
-// Finds what candidates need when they run again, which adds to the need graphs if it is
-// new. Only a result that may be needed is ever kept.
+// Finds what candidates need when they run again, which adds to the need graphs if it
+// is new. Only a result that may be needed is ever kept.
 class NeedFinder {
  public:
   explicit NeedFinder(const TraceProblem& problem) : problem_(problem) {}

@@ -127,9 +127,9 @@ inline WalkNodeId NodeOf(const ChosenUnit& unit) {
   return WalkNodeId{unit.node};
 }
 
-// States the problem of a trace, which must outlive it. `profile` and `tree` are those of
-// the trace (graph/trace/aggregate.h). Options as for BuildJointProblem; the budget is
-// not used. Throws InputError as that does.
+// States the problem of a trace, which must outlive it. `profile` and `tree` are those
+// of the trace (graph/trace/aggregate.h). Options as for BuildJointProblem; the budget
+// is not used. Throws InputError as that does.
 TraceProblem BuildTraceProblem(const graph::Trace& trace,
                                const graph::Profile& profile,
                                const graph::ModuleTree& tree,

@@ -12,8 +12,9 @@ namespace acplan::problems {
 // Units of a trace problem as the simulation takes them, by the groups that their
 // policies save.
 
-// Returns the unit that is a node of the module tree and saves some groups. All else runs
-// again or, where operators may be skipped, what of it is needed. A module without groups runs again as a whole.
+// Returns the unit that is a node of the module tree and saves some groups. All else
+// runs again or, where operators may be skipped, what of it is needed. A module without
+// groups runs again as a whole.
 graph::CheckpointedModule UnitThatSaves(const TraceProblem& problem,
                                         TreeNodeId module_node,
                                         const GroupFlags& is_saved);

@@ -54,8 +54,8 @@ inline Decision GroupDecision(TreeNodeId module_node, graph::GroupId group) {
           .detail = IndexOf(group)};
 }
 
-// The choices that decisions leave each candidate. A storage that is dead at a time has no
-// holder then: its frames are no units, no policy saves what makes it, and a unit
+// The choices that decisions leave each candidate. A storage that is dead at a time has
+// no holder then: its frames are no units, no policy saves what makes it, and a unit
 // around each saved tensor of it must be one. Life alone says nothing here: the
 // witnesses count it.
 struct DecidedChoices {
@@ -68,8 +68,8 @@ struct DecidedChoices {
   std::set<std::pair<CandidateId, graph::StorageId>> is_not_kept = {};
   bool is_impossible = false;  // no plan keeps all decisions
 
-  // Rules out that these candidates are units. If one of them must be or have a unit around it,
-  // the one around it must be.
+  // Rules out that these candidates are units. If one of them must be or have a unit
+  // around it, the one around it must be.
   void RuleOut(const TraceProblem& problem,
                const std::vector<CandidateId>& candidates);
 

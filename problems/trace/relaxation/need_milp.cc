@@ -12,11 +12,11 @@
 // Builds the program candidate by candidate, then the rows of the forest.
 //
 // A need graph lists operators from the last to the first, and what is needed of a
-// result is a matter of time: an operator in place needs what it writes to as it
-// was before. So a result has a column N for each operator that makes or writes
-// to it. A reader or a request of a result later in the call, that is earlier in the list,
-// needs it as the next operator in the list leaves it, and demands wait by
-// result until that operator comes.
+// result is a matter of time: an operator in place needs what it writes to as it was
+// before. So a result has a column N for each operator that makes or writes to it. A
+// reader or a request of a result later in the call, that is earlier in the list, needs
+// it as the next operator in the list leaves it, and demands wait by result until that
+// operator comes.
 //
 // K and R being 0 or 1, the least N is 0 or 1 as well, and so is the least k,
 // which only takes bytes away: they need not be integer columns.

@@ -61,8 +61,8 @@ struct NeedMilp {
       saved_columns;
 };
 
-// Builds the program. `choices`: those of the relaxation (ChoicesOfCalls). The budget is
-// that of relaxation.joint.
+// Builds the program. `choices`: those of the relaxation (ChoicesOfCalls). The budget
+// is that of relaxation.joint.
 NeedMilp ToMilp(const TraceProblem& problem, const TraceRelaxation& relaxation,
                 const ChoicesByCandidate& choices);
 

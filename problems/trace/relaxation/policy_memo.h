@@ -17,8 +17,8 @@ class PolicyMemo {
  public:
   explicit PolicyMemo(const TraceProblem& problem) : problem_(problem) {}
 
-  // Returns the policies of a graph of the problem, as if the base were 0. Some may cost
-  // more than `choices.most_ms`.
+  // Returns the policies of a graph of the problem, as if the base were 0. Some may
+  // cost more than `choices.most_ms`.
   std::shared_ptr<const NeedPolicies> PoliciesFor(NeedGraphId graph,
                                                   NeedChoices choices);
 

@@ -47,17 +47,17 @@ struct TraceRelaxation {
   bool IsExact(const ChosenUnit& unit) const;
 };
 
-// Relaxes a problem. Plans that cost more than `most_ms` may be left out. `memo`: of the
-// problem.
+// Relaxes a problem. Plans that cost more than `most_ms` may be left out. `memo`: of
+// the problem.
 TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
                       const std::vector<Decision>& decisions, double most_ms,
                       PolicyMemo& memo);
 TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
                       const std::vector<Decision>& decisions = {});
 
-// Returns the relaxation with policies near to those of a plan of it exact, where the plan's
-// are relaxed, as far as matters to plans that cost less than `most_ms`. The budget
-// is that of the joint problem.
+// Returns the relaxation with policies near to those of a plan of it exact, where the
+// plan's are relaxed, as far as matters to plans that cost less than `most_ms`. The
+// budget is that of the joint problem.
 TraceRelaxation Sharpened(const TraceProblem& problem,
                           TraceRelaxation relaxation,
                           const std::vector<ChosenUnit>& units, double most_ms,

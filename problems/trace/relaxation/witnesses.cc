@@ -29,8 +29,8 @@ bool IsOfCandidate(const Witness& witness) {
          witness.kind == Witness::Kind::kResult;
 }
 
-// Returns the saved tensor that the fewest units keep from holding, of those that hold at
-// the peak; of equals the one that holds longest. The program if there is none.
+// Returns the saved tensor that the fewest units keep from holding, of those that hold
+// at the peak; of equals the one that holds longest. The program if there is none.
 Witness SteadiestHolder(const TraceProblem& problem, graph::StorageId storage,
                         graph::Time peak) {
   Witness best;

@@ -19,11 +19,11 @@ struct RerunBound {
   double seconds = 0;
 };
 
-// Computes a bound of what schedules recompute whose peak is at most `budget_bytes`: the
-// optimum of
-// the relaxation of the rerun problem (rerun_problem.h) in which r, z and l are
-// any numbers from 0 to 1. `bytes_of_rank`: what a rank has more at each operator
-// (plan/trace_memory.h). The limits of time, nodes (the cuts) and the interrupt count.
+// Computes a bound of what schedules recompute whose peak is at most `budget_bytes`:
+// the optimum of the relaxation of the rerun problem (rerun_problem.h) in which r, z
+// and l are any numbers from 0 to 1. `bytes_of_rank`: what a rank has more at each
+// operator (plan/trace_memory.h). The limits of time, nodes (the cuts) and the
+// interrupt count.
 RerunBound BoundReruns(
     const graph::Trace& trace,
     const graph::IndexedVector<graph::OperatorId, int64_t>& bytes_of_rank,

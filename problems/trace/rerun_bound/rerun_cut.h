@@ -59,7 +59,8 @@ class RerunCut {
   double whole_ms_ = 0;
 };
 
-// Returns the live bytes at an operator if these operators run again, as late as can be.
+// Returns the live bytes at an operator if these operators run again, as late as can
+// be.
 int64_t BytesWithReruns(
     const RerunProblem& problem, graph::OperatorId op,
     const graph::IndexedVector<graph::OperatorId, graph::Flag>& runs_again);

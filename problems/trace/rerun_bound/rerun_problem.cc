@@ -146,7 +146,8 @@ class ScheduleBuilder {
     }
   }
 
-  // Returns whether an operator that runs again needs a storage to be live or made again.
+  // Returns whether an operator that runs again needs a storage to be live or made
+  // again.
   bool Needs(OperatorId op, StorageId s) const {
     const TraceOperator& now = trace_.operators[op];
     const TraceStorage& storage = trace_.storages[s];

@@ -8,7 +8,8 @@
 
 namespace acplan::problems {
 
-// The values that any schedule of a traced step has to keep or to make again, whatever its units: whole modules, policies, runs of modules, units inside units, or none at
+// The values that any schedule of a traced step has to keep or to make again, whatever
+// its units: whole modules, policies, runs of modules, units inside units, or none at
 // all.
 //
 // Data
