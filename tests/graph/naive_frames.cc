@@ -131,10 +131,10 @@ std::vector<NaiveRecast> NaiveRecastsOf(const Trace& trace,
     }
   }
   std::vector<NaiveRecast> recasts;
-  std::set<OperatorId> seen_storages;
+  std::set<OperatorId> seen_casts;
   for (const OperatorId op : OperatorsIn(call.start, end)) {
     for (const OperatorId cast : trace.operators[op].recasts) {
-      if (StartOf(cast) < call.start && seen_storages.insert(cast).second) {
+      if (StartOf(cast) < call.start && seen_casts.insert(cast).second) {
         recasts.push_back({.op = cast, .user = op});
       }
     }

@@ -25,8 +25,8 @@ struct NaiveFrame {
   // Offloaded storages, with the operator of each that is offloaded.
   std::vector<std::pair<OperatorId, StorageId>> moved_storages = {};
   bool is_released = false, is_fetched = false;
+  // The piece of memory (naive_simulation.cc) that is the copy that came back.
   std::map<StorageId, int32_t> fetched = {};
-  // the copy that came back
 };
 
 // Returns the frames in the order of calls. If a frame is inside of another

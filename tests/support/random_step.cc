@@ -462,13 +462,12 @@ class Runner {
   struct Node {
     OperatorId op = {};
     const Operation* operation = nullptr;
-    std::vector<std::pair<NodeId, int64_t>> edges = {};  // node, bytes
+    std::vector<std::pair<NodeId, int64_t>> edges = {};  // with bytes
     std::vector<SavedId> saved = {};
     std::vector<TensorId> results = {};
-    std::vector<StorageId> gradients = {};
-    // storages of the gradients that have arrived
-    TensorId weight = kNone;  // the weight whose gradient it
-    // accumulates
+    std::vector<StorageId> gradients = {};  // those that have arrived
+    // The weight whose gradient it accumulates.
+    TensorId weight = kNone;
     bool has_run = false;
   };
 
@@ -945,13 +944,11 @@ class Runner {
   bool is_without_gradients_ = false;
   bool is_refused_ = false;
   std::map<const Program*, TensorId> kept_tensors_;
-  IndexedVector<TensorId, int> holders_;
-  // in Python
+  IndexedVector<TensorId, int> holders_;  // in Python
   // The node that made a tensor, with respect to gradients, if any.
   IndexedVector<TensorId, NodeId> node_of_;
   IndexedVector<NodeId, Node> nodes_;
   std::map<StorageId, int> gradient_holders_;
-
   std::vector<SavedId> handed_on_;
 };
 
