@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "graph/trace/allocation.h"
 #include "problems/check/plan_check.h"
 #include "problems/decode_plan.h"

@@ -7,6 +7,8 @@
 #include <ranges>
 #include <vector>
 
+#include "graph/base/flag.h"
+
 // Walks the step backwards, from the time when backward first asks for
 // something saved in the call to the start of the call, with the set of
 // storages written to so far: an operator that reads one of them would read

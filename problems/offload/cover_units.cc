@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "problems/trace/problem/unit_policies.h"
 
 namespace acplan::problems {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/profile/module_tree.h"
 #include "graph/profile/sac_statistics.h"

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/trace/needs.h"
 #include "graph/trace/simulation.h"

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/trace/needs.h"
 #include "graph/trace/simulation.h"

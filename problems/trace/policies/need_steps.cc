@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "graph/base/flag.h"
+
 namespace acplan::problems {
 
 namespace {

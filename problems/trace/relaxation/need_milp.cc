@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "problems/trace/problem/holders.h"
 #include "problems/trace/problem/unit_policies.h"
 

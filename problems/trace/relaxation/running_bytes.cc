@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "problems/trace/problem/holders.h"
 
 namespace acplan::problems {

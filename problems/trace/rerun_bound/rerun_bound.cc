@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "problems/trace/rerun_bound/rerun_cut.h"
 #include "problems/trace/rerun_bound/rerun_problem.h"
 #include "solver/price_planes.h"

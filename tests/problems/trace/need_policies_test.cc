@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "problems/trace/policies/need_graph.h"
 #include "problems/trace/policies/sharp_policies.h"
 #include "solver/cbc_solver.h"

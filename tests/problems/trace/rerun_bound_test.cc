@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/trace/aggregate.h"
 #include "graph/trace/needs.h"
