@@ -151,7 +151,6 @@ void MemoryTimeline::AddStorage(const TraceStorage& storage,
 void MemoryTimeline::SortByDeath() {
   const IdRange<StorageId> ids = trace_.storages.ids();
   by_death_.assign(ids.begin(), ids.end());
-
   std::ranges::sort(by_death_, {},
                     [&](StorageId s) { return DeathAndBirth(s); });
   dead_.resize(by_death_.size() + 1);

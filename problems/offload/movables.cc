@@ -195,7 +195,6 @@ class Choice {
   const graph::IndexedVector<StepId, double> begins_ms_;
   graph::IndexedVector<StepId, int64_t> live_;
   graph::IndexedVector<MovedId, graph::Flag> moves_;
-
   OffloadChoice choice_;
 };
 

@@ -45,7 +45,6 @@ MovableList MovablesOf(const TraceProblem& problem,
 // A choice among movables.
 struct OffloadChoice {
   graph::IndexedVector<MovableId, graph::Flag> is_chosen = {};
-
   double stall_ms = 0;
 };
 

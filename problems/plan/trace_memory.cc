@@ -124,8 +124,7 @@ class Sharding {
     }
     whole_.assign(units.size() + 1, 0);
     parameters_.resize(units.size() + 1);
-    std::set<StorageId>
-        counted_storages;  // parameters that are counted already
+    std::set<StorageId> counted_storages;  // parameters, each counted once
     for (const graph::ModuleId m : trace_.modules.ids()) {
       UnitId unit_of_module = whole_.last_id();
       size_t longest = 0;
@@ -183,7 +182,7 @@ class Sharding {
         whole.push_back({begin, window.end, window.unit});
       }
     }
-
+    // Outside of all units.
     whole.push_back({0, trace_.backward_end, whole_.last_id()});
     return whole;
   }
@@ -192,7 +191,6 @@ class Sharding {
   const MemoryOptions& options_;
   const Time end_;
   IndexedVector<OperatorId, CategoryBytes> change_;
-
   IndexedVector<UnitId, int64_t> whole_;
   IndexedVector<UnitId, std::vector<StorageId>> parameters_;
   std::vector<Window> forward_, backward_;
