@@ -46,8 +46,8 @@ struct OperatorGroup {
 enum class GroupId : int32_t {};  // in OperatorGroups::groups
 
 struct OperatorGroups {
-  IndexedVector<GroupId, OperatorGroup>
-      groups;                     // in the order of their first operators
+  // In the order of their first operators.
+  IndexedVector<GroupId, OperatorGroup> groups;
   std::vector<GroupId> group_of;  // indexed by operator
   // If rules contradict each other, so that no policy keeps them all, the operators and
   // rules of the first case: "operator 3 'bernoulli_' is random and must be saved here,

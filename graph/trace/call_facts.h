@@ -20,7 +20,7 @@ struct CallForest {
 };
 CallForest MakeCallForest(const Trace& trace);
 
-// Holds what autograd saves in a call, calls inside it included.
+// The saves of autograd in each call, those in calls inside it included.
 struct CallSaves {
   IndexedVector<CallId, Time> first_request;   // backward first asks for some
   IndexedVector<CallId, Time> last_save;       // the last of it was saved

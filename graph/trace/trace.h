@@ -34,7 +34,7 @@ enum class SourceId : int32_t {};        // in Trace::sources
 enum class StepId : int32_t {};          // in Simulation::steps
 enum class MovedId : int32_t {};         // in OffloadUse::storages
 
-// A plain number, unlike ids: times are subtracted, and walked through.
+// A plain number, unlike ids: code subtracts times.
 using Time = int32_t;
 
 // Later than every time: the time of an event that is not in the step.
@@ -72,14 +72,14 @@ std::string_view ToString(StorageCategory category);  // "parameter" ...
 struct TraceStorage {
   int64_t bytes = 0;
   StorageCategory category = StorageCategory::kActivation;
-  OperatorId born =
-      kNone;            // the operator that creates it; kNone: before the step
+  // The operator that creates it; kNone: before the step.
+  OperatorId born = kNone;
   Time freed = kNever;  // kNever: outlives the step
   // When all but autograd has let go of it, which frees it unless autograd
   // keeps it. kNever: not in the step, or not born in the forward pass.
   Time scope_end = kNever;
 
-  // Returns whether it was there when the operator at a time started.
+  // Returns whether it was there when the operator that starts at a time started.
   bool IsOlderThan(Time time) const { return StartOf(born) < time; }
 
   bool operator==(const TraceStorage&) const = default;
@@ -158,8 +158,8 @@ struct TraceOperator {
   std::vector<StorageId> creates;  // exactly those that it gives birth to
   std::vector<StorageId> outputs;  // of its results
   std::vector<StorageId> mutates;  // written in place
-  std::vector<TensorId> results =
-      {};               // tensors that it makes, in the forward pass
+  // The tensors that it makes, in the forward pass.
+  std::vector<TensorId> results = {};
   bool view = false;    // results are views of arguments, nothing is computed
   bool random = false;  // draws random numbers
   // Makes a tensor that is neither kept nor stood in for, a sparse one: returns

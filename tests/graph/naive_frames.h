@@ -18,8 +18,8 @@ struct NaiveFrame {
   int parent = -1;  // the innermost frame around it
   // Without the tensors that are saved in frames inside.
   std::vector<SavedTensor> saved = {};
-  Time asked_at =
-      kNever;  // when backward first asks for something saved in the frame
+  // When backward first asks for something saved in the frame.
+  Time asked_at = kNever;
   Time stop = 0;
   Time released = 0;
   // Offloaded storages, with the operator of each that is offloaded.

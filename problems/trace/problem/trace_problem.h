@@ -76,8 +76,8 @@ struct CandidateCall {
 struct TraceProblem {
   const graph::Trace* trace = nullptr;
   graph::Simulator simulator;
-  graph::IndexedVector<CandidateId, CandidateCall> candidates =
-      {};  // in pre-order
+  // In pre-order.
+  graph::IndexedVector<CandidateId, CandidateCall> candidates = {};
   // The innermost candidate around a call, if any.
   graph::IndexedVector<graph::CallId, CandidateId> candidate_of = {};
   graph::IndexedVector<TreeNodeId, graph::OperatorGroups> groups = {};
@@ -102,8 +102,8 @@ struct TraceProblem {
   bool may_skip = false;
   // The policies of the trace, if they may.
   std::optional<graph::NeedDrivenPolicies> need_driven = {};
-  graph::IndexedVector<NeedGraphId, NeedGraph> need_graphs =
-      {};  // all different
+  // All different.
+  graph::IndexedVector<NeedGraphId, NeedGraph> need_graphs = {};
   // Says whether a policy has a choice about a group.
   graph::IndexedVector<TreeNodeId, GroupFlags> is_choice = {};
   // Modules that could not be units, why, and the bytes that therefore stay.

@@ -51,10 +51,10 @@ struct RerunProblem {
   struct Value {
     graph::StorageId storage = {};
     int64_t bytes = 0;
-    std::vector<graph::OperatorId> writers =
-        {};  // ascending; the first creates it
-    std::vector<graph::OperatorId> readers =
-        {};  // ascending, after all writers
+    // Ascending; the first creates it.
+    std::vector<graph::OperatorId> writers = {};
+    // Ascending, after all writers.
+    std::vector<graph::OperatorId> readers = {};
     // The operators [begin, end) during which it is held, ascending.
     std::vector<std::pair<graph::Time, graph::Time>> held_during = {};
     // It is asked for after every operator before this time; 0: never.
