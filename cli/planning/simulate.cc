@@ -59,15 +59,16 @@ struct Answer {
 };
 
 int64_t RunAgain(const Simulation& simulation) {
-  return std::ranges::count_if(
-      simulation.steps, [](const auto& step) { return step.redone >= 0; });
+  return std::ranges::count_if(simulation.steps, [](const auto& step) {
+    return step.redone != graph::kNone;
+  });
 }
 
 nlohmann::ordered_json ToJson(const Trace& trace,
                               const Simulation& simulation) {
   nlohmann::ordered_json json;
   json["peak_bytes"] = simulation.peak_bytes;
-  if (simulation.peak_step >= 0) {
+  if (simulation.peak_step != graph::kNone) {
     const Simulation::Step& step = simulation.steps[simulation.peak_step];
     json["peak"] = {{"step", simulation.peak_step},
                     {"operator", NameOf(trace, step)},
@@ -112,7 +113,7 @@ std::string ToJson(const Answer& answer) {
 
 std::string ToCsv(const Trace& trace, const Simulation& simulation) {
   std::string csv = "step,operator,name,phase,module,live_bytes\n";
-  for (size_t k = 0; k < simulation.steps.size(); ++k) {
+  for (const graph::StepId k : simulation.steps.ids()) {
     const Simulation::Step& step = simulation.steps[k];
     csv +=
         fmt::format("{},{},{},{},{},{}\n", k, step.op,
@@ -123,7 +124,7 @@ std::string ToCsv(const Trace& trace, const Simulation& simulation) {
 }
 
 std::string PeakText(const Trace& trace, const Simulation& simulation) {
-  return simulation.peak_step < 0
+  return simulation.peak_step == graph::kNone
              ? ""
              : StepText(trace, simulation.steps[simulation.peak_step]);
 }
