@@ -74,11 +74,11 @@ void AddGlobalFlags(CLI::App& app, GlobalFlags& flags) {
   app.add_option("--color", flags.color, "auto (default), always or never")
       ->type_name("WHEN");
   app.add_option("--errors", flags.errors,
-                 "text (default) or json, an object a line")
+                 "text (default), or json: one object per line")
       ->type_name("FORMAT");
-  app.add_flag("-q,--quiet", flags.quiet, "no warnings, no progress");
+  app.add_flag("-q,--quiet", flags.quiet, "print no warnings and no progress");
   app.add_flag("-v,--verbose", flags.verbose,
-               "log the progress of long searches, terminal or not");
+               "log the progress of long searches even without a terminal");
 }
 
 // Returns the command that was parsed, or the folder or the program without one.
@@ -164,7 +164,7 @@ constexpr std::string_view kOther = "Other";
 
 std::vector<CommandGroup> CommandGroups() {
   return {{"Plan", {AddPlanCommand, AddFrontierCommand, AddCheckCommand}},
-          {"Look",
+          {"Inspect",
            {AddShowCommand, AddExplainCommand, AddSimulateCommand,
             AddReportCommand, AddProfileCommand}},
           {"Compiled steps", {AddRematCommand, AddScheduleCommand}},
@@ -177,18 +177,18 @@ std::vector<CommandFolder> CommandFolders() {
   return {
       {"Compiled steps",
        "module",
-       "One module: its curve, policy and dataflow",
+       "Analyse one module: curve, policy, dataflow",
        {AddModuleCurveCommand, AddModulePolicyCommand,
         AddModuleDataflowCommand}},
-      {"Before any code runs",
+      {"LLM training",
        "train",
-       "Time and memory of training an LLM; search of strategies",
+       "Estimate LLM training time and memory; search strategies",
        {AddTrainShowCommand, AddTrainPlanCommand, AddTrainSearchCommand,
         AddTrainFitCommand, AddTrainCompareCommand, AddTrainProfileCommand,
         AddTrainScoreCommand}},
-      {"Before any code runs",
+      {"LLM training",
        "calculon",
-       "Calculon's cost model and commands",
+       "Run the commands of the Calculon cost model",
        {AddLlmCommand, AddLlmOptimalExecutionCommand,
         AddLlmAllExecutionsCommand, AddLlmMergeCommand, AddLlmValidationCommand,
         AddLlmParameterCalculatorCommand, AddLlmCsvCommand,

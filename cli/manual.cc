@@ -150,8 +150,8 @@ std::string Page(const CLI::App& app,
 Command AddManualCommand(CLI::App& program) {
   auto folder = std::make_shared<std::string>();
   CLI::App* app = program.add_subcommand(
-      "man", "Write the manual: a page for each command");
-  app->add_option("FOLDER", *folder, "where acplan.1, acplan-plan.1, ... go")
+      "man", "Write the manual pages, one for each command");
+  app->add_option("FOLDER", *folder, "folder for acplan.1, acplan-plan.1, ...")
       ->required();
   app->footer("Example:\n  acplan man .");
   return {app, [folder, &program](const Terminal&) {

@@ -37,7 +37,8 @@ Command AddVersionCommand(CLI::App& program) {
   CLI::App* app =
       program
           .add_subcommand(
-              "version", "Print the version; -v: of compiler and libraries too")
+              "version",
+              "Print the version; with -v also compiler and libraries")
           ->alias("v");
   app->footer("Example:\n  acplan version --verbose");
   program.set_version_flag("--version", kVersion, "Print the version and exit");

@@ -24,9 +24,10 @@ Plan WithAnySchedule(const PlanningProblem& problem, Plan plan,
                   plan.budget_bytes - plan.reserve_bytes, limits);
   const double ms = plan.recompute_ms;
   if (bound.ms > ms + 1e-6 * std::max(1.0, ms)) {
-    throw std::logic_error(fmt::format(
-        "the plan recomputes {} ms, and any schedule {} ms at least", ms,
-        bound.ms));
+    throw std::logic_error(
+        fmt::format("the plan recomputes {} ms, below the lower bound of {} ms "
+                    "for any schedule",
+                    ms, bound.ms));
   }
   AnySchedule any{.bound_ms = std::min(bound.ms, ms),
                   .is_loose = bound.is_loose};

@@ -108,7 +108,7 @@ Plan WithOffload(const PlanningProblem& problem, Plan plan,
   const auto* trace_problem = std::get_if<TraceProblem>(&problem.formulation);
   if (trace_problem == nullptr || !problem.options.may_skip) {
     throw OptionError("offload",
-                      "expected for plans on traces that may skip operators");
+                      "needs a plan on a trace that may skip operators");
   }
   solver::SearchLimits remaining_limits = limits;
   remaining_limits.time_limit_s =

@@ -121,9 +121,8 @@ void CheckOptions(const PlanOptions& options) {
   }
   if (options.granularity == Granularity::kModule &&
       !options.patterns.empty()) {
-    throw OptionError(
-        options.patterns.save.empty() ? "recompute" : "save",
-        "expected at operator granularity only, found at module granularity");
+    throw OptionError(options.patterns.save.empty() ? "recompute" : "save",
+                      "needs operator granularity, found module");
   }
 }
 
@@ -140,9 +139,8 @@ void CheckTraceOptions(const PlanOptions& options) {
         "expected auto or labels with the memory model trace, found cbc");
   }
   if (options.memory.without_states) {
-    throw OptionError(
-        "without_states",
-        "expected with the memory model snapshot, found with trace");
+    throw OptionError("without_states",
+                      "needs the memory model snapshot, found trace");
   }
 }
 

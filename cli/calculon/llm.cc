@@ -34,7 +34,7 @@ void RequireExtensions(const LlmFlags& flags) {
   const std::vector<std::string> extensions = {".json", ".json.gz"};
   if (!flags.stats.empty() && flags.stats != "-") {
     if (flags.json) {
-      throw InputError("--json: expected no STATS beside it, found one");
+      throw InputError("--json: cannot be combined with STATS");
     }
     RequireExtension(flags.stats, extensions);
   }
@@ -120,16 +120,16 @@ int RunLlm(const LlmFlags& flags, const Terminal& terminal) {
 Command AddLlmCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmFlags>();
   CLI::App* app = program.add_subcommand(
-      "llm", "What training or running a language model costs on a system");
+      "llm", "Estimate the cost of training or running a language model");
   flags->strategy.AddTo(*app, "strategy (.json or .json.gz)");
   MarkAsOutput(
       app->add_option("STATS", flags->stats,
                       "write the statistics here (.json or .json.gz); -: print "
                       "them as Calculon does; none: print tables"));
-  MarkAsOutput(
-      app->add_option("-p,--peers", flags->peers,
-                      "write who communicates with whom (.json or .json.gz)")
-          ->type_name("FILE"));
+  MarkAsOutput(app->add_option("-p,--peers", flags->peers,
+                               "write the groups of processors that "
+                               "communicate (.json or .json.gz)")
+                   ->type_name("FILE"));
   app->add_flag("-l,--layers", flags->layers,
                 "add the layers of a block to the statistics");
   app->add_flag("--json", flags->json, "print the statistics as JSON");

@@ -49,15 +49,15 @@ Command AddLlm3dplotCommand(CLI::App& program) {
   auto flags = std::make_shared<SurfaceFlags>();
   CLI::App* app = program.add_subcommand(
       "llm-3dplot",
-      "The sample rate over tensor and pipeline parallelism, as a surface");
+      "Draw the sample rate over tensor and pipeline parallelism as a surface");
   app->add_option("STATS", flags->stats,
                   "results of llm-optimal-execution or llm-all-executions "
                   "(.json, .csv, either with .gz)")
       ->required();
-  MarkAsOutput(
-      app->add_option("OUTPUT", flags->output,
-                      "picture to write: .html, which can be turned, or .svg "
-                      "(STATS's name with .3dplot.html, here)"));
+  MarkAsOutput(app->add_option(
+      "OUTPUT", flags->output,
+      "picture to write: .html, which can be turned, or .svg (default: STATS's "
+      "name with .3dplot.html, in the current folder)"));
   app->add_option("-t,--title", flags->title, "title of the picture");
   app->footer(
       "Example:\n  acplan calculon llm-3dplot all.csv.gz rates.html -t 'GPT-3 "

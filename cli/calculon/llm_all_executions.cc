@@ -80,12 +80,13 @@ int RunAllExecutions(const SearchFlags& flags, const Terminal& terminal) {
 
 Command AddLlmAllExecutionsCommand(CLI::App& program) {
   auto flags = std::make_shared<SearchFlags>();
-  CLI::App* app = program
-                      .add_subcommand("llm-all-executions",
-                                      "List all feasible ways to train a "
-                                      "language model on a system")
-                      ->alias("lae");
-  flags->AddTo(*app, "write a row an execution here (.csv or .csv.gz)",
+  CLI::App* app =
+      program
+          .add_subcommand(
+              "llm-all-executions",
+              "List all feasible ways to train a language model on a system")
+          ->alias("lae");
+  flags->AddTo(*app, "write one row per execution here (.csv or .csv.gz)",
                "compute all executions, write nothing");
   app->footer(
       "Example:\n  acplan calculon llm-all-executions "

@@ -25,11 +25,12 @@ int RunCsv(const CsvFlags& flags) {
 Command AddLlmCsvCommand(CLI::App& program) {
   auto flags = std::make_shared<CsvFlags>();
   CLI::App* app = program.add_subcommand(
-      "llm-csv", "The results of llm-optimal-execution, JSON, as CSV");
+      "llm-csv",
+      "Convert the results of llm-optimal-execution from JSON to CSV");
   app->add_option("JSON", flags->results, "results (.json or .json.gz)")
       ->required();
   MarkAsOutput(
-      app->add_option("CSV", flags->output, "CSV to write; .gz is gzipped")
+      app->add_option("CSV", flags->output, "write CSV here (.csv or .csv.gz)")
           ->required());
   app->footer(
       "Example:\n  acplan calculon llm-csv best.json best.csv\n"

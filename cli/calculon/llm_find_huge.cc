@@ -30,7 +30,8 @@ int RunFindHuge(const Terminal& terminal) {
 
 Command AddLlmFindHugeCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "llm-find-huge", "Shapes of models of up to 270T parameters, as CSV");
+      "llm-find-huge",
+      "Print shapes of models of up to 270T parameters, as CSV");
   app->footer("Example:\n  acplan calculon llm-find-huge");
   return {app, RunFindHuge};
 }

@@ -41,7 +41,7 @@ Command AddLlmHeatmapCommand(CLI::App& program) {
   auto flags = std::make_shared<HeatmapFlags>();
   CLI::App* app = program.add_subcommand(
       "llm-heatmap",
-      "The sample rate over tensor and pipeline parallelism, as a picture");
+      "Draw the sample rate over tensor and pipeline parallelism");
   app->add_option("STATS", flags->stats,
                   "results of llm-optimal-execution or llm-all-executions "
                   "(.json, .csv, either with .gz)")

@@ -55,7 +55,7 @@ bool IsCsv(const std::string& name) {
 void RequireCount(const std::string& name, std::string_view what,
                   int64_t expected, int64_t count) {
   if (expected == count) return;
-  RefuseShard(name, fmt::format("{} {}, as its note says, found {}", expected,
+  RefuseShard(name, fmt::format("{} {}, as in its note, found {}", expected,
                                 what, count));
 }
 
@@ -251,12 +251,13 @@ int RunMerge(const MergeFlags& flags, const Terminal& terminal) {
 Command AddLlmMergeCommand(CLI::App& program) {
   auto flags = std::make_shared<MergeFlags>();
   CLI::App* app = program.add_subcommand(
-      "llm-merge", "Put the outputs of a search with --shard together");
-  MarkAsOutput(app->add_option("FILES", flags->files,
-                               "the outputs of all shards, and what to write")
-                   ->required());
+      "llm-merge", "Merge the outputs of a search with --shard");
+  MarkAsOutput(
+      app->add_option("FILES", flags->files,
+                      "the outputs of all shards, then the file to write")
+          ->required());
   app->add_flag("-n,--noneok", flags->none_ok,
-                "succeed where no execution is feasible");
+                "succeed if no execution is feasible");
   app->footer(
       "Example:\n  acplan calculon llm-merge part1.json part2.json best.json\n"
       "Exit status: 0 merged, 2 bad input, 3 nothing is feasible.");

@@ -126,17 +126,19 @@ int RunOptimalExecution(const OptimalExecutionFlags& flags,
 
 Command AddLlmOptimalExecutionCommand(CLI::App& program) {
   auto flags = std::make_shared<OptimalExecutionFlags>();
-  CLI::App* app = program
-                      .add_subcommand("llm-optimal-execution",
-                                      "Search the fastest ways to train a "
-                                      "language model on a system")
-                      ->alias("loe");
-  flags->search.AddTo(*app,
-                      "write the best here (.json or .csv, with .gz packed)",
-                      "count the executions, compute and write nothing");
+  CLI::App* app =
+      program
+          .add_subcommand(
+              "llm-optimal-execution",
+              "Find the fastest ways to train a language model on a system")
+          ->alias("loe");
+  flags->search.AddTo(
+      *app, "write the best executions here (.json or .csv, either with .gz)",
+      "count the executions, compute and write nothing");
   app->add_flag("-m,--mbs-break", flags->mbs_break,
-                "do not try larger microbatches where one is infeasible");
-  app->add_option("-t,--top-n", flags->top_n, "how many to write (1)")
+                "do not try larger microbatches than an infeasible one");
+  app->add_option("-t,--top-n", flags->top_n,
+                  "number of executions to write (1)")
       ->type_name("N");
   app->add_flag("-l,--layers", flags->layers,
                 "add the layers of a block to the statistics");

@@ -48,7 +48,7 @@ Command AddLlmParameterCalculatorCommand(CLI::App& program) {
   CLI::App* app =
       program
           .add_subcommand("llm-parameter-calculator",
-                          "How many parameters a language model has")
+                          "Count the parameters of a language model")
           ->alias("lpc");
   app->add_option("APPLICATION", flags->application,
                   "model (.json or .json.gz)")

@@ -72,7 +72,7 @@ std::string MemoryTable(const LlmResult& result, const Terminal& terminal) {
   const MemoryNeeds& memory = result.evaluation.memory;
   const bool has_tier2 = memory.tier2 > 0;
   Table table({kLeft, kRight, kRight});
-  table.AddRow({"memory of a processor", "tier 1", has_tier2 ? "tier 2" : ""});
+  table.AddRow({"memory per processor", "tier 1", has_tier2 ? "tier 2" : ""});
   for (const MemoryRow& row : MemoryRows(result)) {
     if (row.size.all == 0) continue;
     table.AddRow({std::string(row.name),
@@ -104,9 +104,9 @@ std::string EfficiencyTable(const costmodel::Statistics& statistics,
                   fmt::format("{:.2f}%", 100 * Statistic(statistics, key)),
                   std::string(meaning)});
   };
-  add("compute", "compute_efficiency", "of the peak, while computing");
-  add("system", "system_efficiency", "of the time computes");
-  add("total", "total_efficiency", "of the peak, over the batch");
+  add("compute", "compute_efficiency", "of the peak rate, while computing");
+  add("system", "system_efficiency", "of the time is computation");
+  add("total", "total_efficiency", "of the peak rate, over the batch");
   return table.ToString(terminal);
 }
 
@@ -116,7 +116,7 @@ std::string TimeTable(const costmodel::BatchTimes& times,
                       const Terminal& terminal) {
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight});
-  table.AddRow({"time of a batch", "", "share", "on the link"});
+  table.AddRow({"time per batch", "", "share", "on the link"});
   const auto add = [&](std::string_view name, double seconds, double link) {
     if (seconds == 0 && link == 0) return;
     table.AddRow({std::string(name), HumanSeconds(seconds),
@@ -130,7 +130,8 @@ std::string TimeTable(const costmodel::BatchTimes& times,
   add("pipeline bubble", times.bubble, 0);
   add("tensor-parallel communication", times.tensor_comm_exposed,
       times.tensor_comm_link);
-  add("its repetition", times.repeated_comm_exposed, times.repeated_comm_link);
+  add("repeated for recomputation", times.repeated_comm_exposed,
+      times.repeated_comm_link);
   add("pipeline communication", times.pipeline_comm, times.pipeline_comm);
   add("data-parallel communication", times.data_parallel.exposed,
       times.data_parallel.link);
@@ -244,7 +245,7 @@ std::string LlmTable(const LlmResult& result,
   const costmodel::Execution& execution = result.execution;
   std::string text = LlmHeading(execution, model, system, terminal);
   text += fmt::format(
-      "{} samples a batch in {}: {}\n\n", FormatCount(execution.batch_size),
+      "{} samples per batch in {}: {}\n\n", FormatCount(execution.batch_size),
       HumanSeconds(result.evaluation.times.total),
       terminal.Bold(fmt::format("{:.4g} samples/s",
                                 Statistic(statistics, "sample_rate"))));
@@ -289,7 +290,7 @@ std::string InfeasibleNumbers(const LlmResult& result) {
   }
   const MemoryNeeds& memory = result.evaluation.memory;
   return fmt::format(
-      "tier {} of a processor's memory has {:.0f} bytes, needed are {:.0f}: {}",
+      "memory tier {} of a processor has {:.0f} bytes, {:.0f} are needed: {}",
       is_tier1 ? 1 : 2,
       is_tier1 ? result.system.mem1.capacity : result.system.mem2.capacity,
       is_tier1 ? memory.tier1 : memory.tier2, parts);

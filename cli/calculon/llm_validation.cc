@@ -133,16 +133,15 @@ Command AddLlmValidationCommand(CLI::App& program) {
   auto flags = std::make_shared<ValidationFlags>();
   CLI::App* app =
       program
-          .add_subcommand(
-              "llm-validation",
-              "What a paper reports against what the model computes")
+          .add_subcommand("llm-validation",
+                          "Compare published measurements with the cost model")
           ->alias("lv");
   app->add_option("-b,--base_dir", flags->base_dir,
                   "folder with models, systems and validation (default: the "
                   "data that came with acplan)")
       ->type_name("DIR");
   app->add_flag("--megatron", flags->megatron,
-                "the throughputs of Megatron-LM (2021) instead");
+                "compare the throughputs of Megatron-LM (2021) instead");
   app->footer(
       "Example:\n  acplan calculon llm-validation\n"
       "Exit status: 0 compared, 2 bad input.");

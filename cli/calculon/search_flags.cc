@@ -110,26 +110,24 @@ void SearchFlags::AddTo(CLI::App& app, const std::string& output_help,
                         const std::string& debug_help) {
   app.add_option("APPLICATION", application, "model (.json or .json.gz)")
       ->required();
-  app.add_option("NUM_PROCS", num_procs, "processors")->required();
+  app.add_option("NUM_PROCS", num_procs, "number of processors")->required();
   app.add_option("MAX_BATCH", max_batch,
-                 "largest batch; the largest multiple of the data parallelism "
-                 "up to it is taken")
+                 "largest batch; the search uses the largest multiple of the "
+                 "data parallelism up to it")
       ->required();
   app.add_option("DATATYPE", datatype, "float8, float16, float32 or bfloat16")
       ->required();
   app.add_option("SYSTEM", system, "system (.json or .json.gz)")->required();
   MarkAsOutput(app.add_option("OUTPUT", output, output_help)->required());
   app.add_flag("-d,--debug", debug, debug_help);
-  app.add_option("-c,--cpus", cpus, "threads (default: one a core)")
+  app.add_option("-c,--cpus", cpus, "number of threads (default: one per core)")
       ->type_name("N");
-  app.add_flag("-n,--noneok", none_ok,
-               "succeed where no execution is feasible");
+  app.add_flag("-n,--noneok", none_ok, "succeed if no execution is feasible");
   app.add_option("-f,--fused_activation", fused_activation,
-                 "true (default), false or both")
+                 "fused activation: true (default), false or both")
       ->type_name("V");
   app.add_option("--shard", shard,
-                 "search the i-th of n parts; llm-merge puts their outputs "
-                 "together")
+                 "search the I-th of N parts; llm-merge merges their outputs")
       ->type_name("I/N");
 }
 
@@ -143,9 +141,9 @@ costmodel::SearchProblem SearchFlags::Problem(const Terminal& terminal) const {
   problem.system = ReadSystemInput(system, terminal);
   if (!problem.system.matrix.Supports(problem.datatype) ||
       !problem.system.vector.Supports(problem.datatype)) {
-    throw InputError(fmt::format(
-        "DATATYPE: expected one that both engines of {} have, found {}",
-        graph::OneLine(system, 400), datatype));
+    throw InputError(
+        fmt::format("DATATYPE: expected a type of both engines of {}, found {}",
+                    graph::OneLine(system, 400), datatype));
   }
   return problem;
 }
@@ -204,7 +202,7 @@ int ReportNone(bool none_ok, const Terminal& terminal) {
 }
 
 int ReportUnfinished(const Terminal& terminal) {
-  return terminal.Explain("interrupted before there was a result", kExitLimit);
+  return terminal.Explain("interrupted before the first result", kExitLimit);
 }
 
 void WarnInterrupted(const TimedOutcome& timed, const Terminal& terminal) {

@@ -163,18 +163,17 @@ std::vector<std::string> ParseNames(const std::vector<std::string>& values,
 
 void MemoryFlags::AddTo(CLI::App& app) {
   app.add_option("--memory-model", model,
-                 "trace (default for a trace): the simulated step; snapshot "
-                 "(default where a profile has snapshots): measured totals; "
+                 "trace (default for a trace): simulates the step; snapshot "
+                 "(default for a profile with snapshots): measured totals; "
                  "torch: the records of PyTorch's sac_milp")
       ->type_name("MODEL");
-  app.add_option(
-         "--world-size", world_size,
-         "FSDP ranks that share parameters, gradients and optimizer state "
-         "(default 1)")
+  app.add_option("--world-size", world_size,
+                 "number of FSDP ranks that share parameters, gradients and "
+                 "optimizer state (default 1)")
       ->type_name("N");
   app.add_flag("--without-states", without_states,
-               "leave optimizer state, buffers and inputs out of the budget "
-               "(snapshot)");
+               "do not count optimizer state, buffers and inputs (memory model "
+               "snapshot)");
 }
 
 problems::MemoryOptions MemoryFlags::Resolve(const ProfileInput& input) const {
@@ -183,8 +182,8 @@ problems::MemoryOptions MemoryFlags::Resolve(const ProfileInput& input) const {
                            : problems::DefaultMemoryModel(input.profile)});
   if (options.model == problems::MemoryModel::kTrace && !input.trace) {
     throw InputError(
-        "--memory-model: expected snapshot or torch with a profile, found "
-        "trace, which takes a trace in its place");
+        "--memory-model: expected snapshot or torch for a profile, found "
+        "trace, which needs a trace as PROFILE");
   }
   return options;
 }
@@ -207,11 +206,13 @@ problems::MemoryOptions MemoryFlags::Resolve(
 
 void UnitFlags::AddTo(CLI::App& app) {
   app.add_option("--ac-units", ac_units,
-                 "only these modules may be checkpointed: FQNs as a,b or @FILE")
+                 "checkpoint only these modules: FQNs as a,b or @FILE; an "
+                 "empty list: no restriction")
       ->type_name(std::string(kNames))
       ->allow_extra_args(false);
-  app.add_option("--fsdp-units", fsdp_units,
-                 "FSDP units: no module above one is checkpointed")
+  app.add_option(
+         "--fsdp-units", fsdp_units,
+         "FSDP units, as a,b or @FILE: no module above one is checkpointed")
       ->type_name(std::string(kNames))
       ->allow_extra_args(false);
   app.add_option("--max-units", max_units, "checkpoint at most N modules")

@@ -60,7 +60,7 @@ size_t CommandIndex(const std::vector<std::string>& arguments) {
 
 std::string Note(std::string_view before, const Names& now) {
   return fmt::format(
-      "'acplan {}' is now 'acplan {}'; the old name goes with the next release",
+      "'acplan {}' is now 'acplan {}'; the next release removes the old name",
       before, fmt::join(now, " "));
 }
 

@@ -121,14 +121,14 @@ void CheckOutputs(CLI::App& app, const std::string& log) {
     for (const NamedFile& input : files.inputs) {
       if (input.path.empty() || !AreOneFile(path, input.path)) continue;
       throw InputError(fmt::format(
-          "{}: expected another file than the input{}, found {}", flag,
+          "{}: expected a file other than the input{}, found {}", flag,
           input.flag.starts_with("--") ? " of " + input.flag : "",
           graph::Quoted(path, 400)));
     }
     for (size_t j = 0; j < i; ++j) {
       if (!AreOneFile(path, files.outputs[j].path)) continue;
       throw InputError(
-          fmt::format("{}: expected another file than {}, found {}", flag,
+          fmt::format("{}: expected a file other than {}, found {}", flag,
                       files.outputs[j].flag, graph::Quoted(path, 400)));
     }
   }

@@ -29,21 +29,22 @@ void RequireAnswer(const problems::Plan& plan,
 void RequireModel(const problems::Plan& plan, std::string_view model,
                   const std::filesystem::path& path) {
   if (plan.model == model) return;
-  throw InputError(fmt::format(
-      "{}: model: expected {} (the profile's), found {}: a plan for another "
-      "model",
-      graph::OneLine(path.string()), graph::Quoted(model),
-      graph::Quoted(plan.model)));
+  throw InputError(
+      fmt::format("{}: model: expected {} (the model of the profile), found "
+                  "{}: a plan for another model",
+                  graph::OneLine(path.string()), graph::Quoted(model),
+                  graph::Quoted(plan.model)));
 }
 
 void RequireTrace(const problems::MemoryOptions& memory,
                   const ProfileInput& input,
                   const std::filesystem::path& path) {
   if (memory.model != problems::MemoryModel::kTrace || input.trace) return;
-  throw InputError(fmt::format(
-      "{}: memory_model: expected another one than trace for a profile; give "
-      "the trace in place of the profile, or --memory-model snapshot",
-      graph::OneLine(path.string())));
+  throw InputError(
+      fmt::format("{}: memory_model: expected snapshot or torch for a profile, "
+                  "found trace; give the trace in place of the profile, or "
+                  "--memory-model snapshot",
+                  graph::OneLine(path.string())));
 }
 
 ProfileInput WithSegmentsOf(ProfileInput input, const problems::Plan& plan,

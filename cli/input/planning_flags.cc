@@ -39,8 +39,8 @@ bool ParseDecisions(const std::string& text, bool is_on_trace) {
   if (text == "save,recompute,skip" && is_on_trace) return true;
   if (text == "save,recompute,skip") {
     throw InputError(
-        "--decisions: expected save,recompute but for plans on traces, under "
-        "the memory model trace");
+        "--decisions: expected save,recompute, as skip needs a plan on a trace "
+        "under the memory model trace");
   }
   throw InputError(
       fmt::format("--decisions: expected save,recompute or "
@@ -84,7 +84,7 @@ std::string UnprovenText(const problems::MinimumBudget& minimum) {
       "{}the least budget was proven; some plan fits in {}, none in less than "
       "{} (gap {})",
       minimum.stopped_by == solver::StoppedBy::kUnproven
-          ? std::string("the search came to its end before ")
+          ? std::string("the search ended before ")
           : why + " before ",
       FormatBytesExactly(minimum.bytes),
       FormatBytesExactly(minimum.bound_bytes), FormatPercentUp(gap));
@@ -114,39 +114,38 @@ std::string LimitText(const std::optional<std::string>& limit) {
 }
 
 void PlanningFlags::AddTo(CLI::App& app, double seconds) {
-  app.add_option("--reserve", reserve, "of the budget, keep SIZE free")
+  app.add_option("--reserve", reserve, "part of the budget to keep free")
       ->type_name("SIZE");
   memory.AddTo(app);
   units.AddTo(app);
   patterns.AddTo(app);
   app.add_option("--granularity", granularity,
-                 "operator (default): which modules, and which operators of "
-                 "each to save; module: how much of each to discard")
+                 "operator (default): choose modules and the operators that "
+                 "each saves; module: choose how much each module discards")
       ->type_name("KIND");
   app.add_option(
          "--tradeoff", tradeoff,
-         "what a module recomputes for what it discards; pareto (default): "
-         "what its operators can do; with module granularity also fit: a fit "
-         "of PyTorch's greedy curve, or profile: the fit stored in the profile")
+         "recomputation of a module against memory: pareto (default): exact, "
+         "from its operators; with module granularity also fit: a fit of "
+         "PyTorch's greedy curve, or profile: the fit stored in the profile")
       ->type_name("KIND");
-  app.add_option(
-         "--decisions", decisions,
-         "what may be decided of an operator: save,recompute, or, on traces, "
-         "save,recompute,skip (default there), where only what something needs "
-         "runs again")
+  app.add_option("--decisions", decisions,
+                 "choices for an operator: save,recompute or, on traces, "
+                 "save,recompute,skip (default there), which does not run an "
+                 "operator again if nothing needs its result")
       ->type_name("LIST");
   app.add_option("--engine", engine,
-                 "auto (default), labels or cbc: the algorithm; both are exact")
+                 "algorithm: auto (default), labels or cbc; both are exact")
       ->type_name("NAME");
   app.add_option("--gap", gap,
-                 "stop within this share of the best possible, 0 to 1 (default "
-                 "0: proven optimal)")
+                 "stop within this share of the optimum, 0 to 1 (default 0: "
+                 "proven optimal)")
       ->type_name("G");
-  app.add_option("--time-limit", time_limit,
-                 fmt::format("stop after S seconds with the best plan so far, "
-                             "or none (default none; {:g} where operators may "
-                             "be skipped)",
-                             seconds))
+  app.add_option(
+         "--time-limit", time_limit,
+         fmt::format("stop after S seconds with the best plan so far; none: no "
+                     "limit (default none; {:g} if operators may be skipped)",
+                     seconds))
       ->type_name("S");
   app.add_option("--seed", seed, "seed of the cbc engine (default 1)")
       ->type_name("N");
@@ -154,9 +153,9 @@ void PlanningFlags::AddTo(CLI::App& app, double seconds) {
 
 void PlanningFlags::AddSegmentsTo(CLI::App& app) {
   app.add_option("--segments", segments,
-                 "runs of modules that may be one unit, such as h.0-2: auto "
-                 "(default where operators may be skipped), none or N: of N "
-                 "modules; on traces only")
+                 "allow runs of modules, such as h.0-2, as one unit: auto "
+                 "(default if operators may be skipped), none, or N: of N "
+                 "modules each; on traces only")
       ->type_name("KIND");
 }
 
@@ -173,8 +172,8 @@ problems::SegmentChoice PlanningFlags::Segments(
   if (segments == "none") return {};
   if (!is_on_trace) {
     throw InputError(
-        "--segments: expected none but for plans on traces, under the memory "
-        "model trace");
+        "--segments: expected none, as segments need a plan on a trace under "
+        "the memory model trace");
   }
   if (segments == "auto") return {.kind = SegmentKind::kAuto};
   return {.kind = SegmentKind::kLength,

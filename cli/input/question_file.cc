@@ -177,7 +177,7 @@ std::string QuestionFile::NamingKeys(const std::string& complaint) const {
 void AddQuestion(CLI::App& command) {
   command
       .add_option("--question",
-                  "take arguments from a JSON object too; -: standard input")
+                  "also read arguments from a JSON object; -: standard input")
       ->type_name("FILE");
 }
 

@@ -331,16 +331,15 @@ std::string ParetoTable(const Curve& curve, const Terminal& terminal) {
   const std::string count =
       FormatCount(static_cast<int64_t>(curve.pareto.size()));
   if (choices.size() < curve.pareto.size()) {
-    text += terminal.Dim(fmt::format(
-                "{} of {}: the least within each twentieth of the memory; "
-                "--csv lists all",
-                choices.size(), count)) +
+    text += terminal.Dim(fmt::format("{} of {} points: the fastest in each "
+                                     "twentieth of the memory; --csv lists all",
+                                     choices.size(), count)) +
             "\n";
   }
   if (!curve.pareto_is_complete) {
     text += terminal.Dim(
-                "the Pareto list is too long; these are the corners of its "
-                "convex hull") +
+                "the Pareto list is too long; the table lists the corners of "
+                "its convex hull") +
             "\n";
   }
   return text;
@@ -358,7 +357,7 @@ std::string ToText(const Curve& curve, const Terminal& terminal) {
 
 int RunCurve(const CurveFlags& flags, const Terminal& terminal) {
   if (flags.csv && flags.json) {
-    throw InputError("--csv: expected no --json beside it, found both");
+    throw InputError("--csv: cannot be combined with --json");
   }
   const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
   const graph::OperatorPatterns patterns = flags.patterns.Patterns();
@@ -388,19 +387,19 @@ int RunCurve(const CurveFlags& flags, const Terminal& terminal) {
 Command AddModuleCurveCommand(CLI::App& program) {
   auto flags = std::make_shared<CurveFlags>();
   CLI::App* app = program.add_subcommand(
-      "curve", "What a module recomputes for what it discards");
+      "curve", "Show what a module recomputes for what it discards");
   app->add_option("PROFILE", flags->profile,
                   "profile or trace (.json or .json.gz)")
       ->required();
-  app->add_option("MODULE", flags->module, "FQN of a module with operators")
+  app->add_option("MODULE", flags->module, "FQN of a module that has operators")
       ->type_name("FQN")
       ->required();
   app->add_option("--segments", flags->segments,
-                  "segments of the fit, 1 to 16 (default 2)")
+                  "number of segments of the fit, 1 to 16 (default 2)")
       ->type_name("N");
   flags->patterns.AddTo(*app);
-  app->add_flag("--csv", flags->csv, "print CSV, nothing else");
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->add_flag("--csv", flags->csv, "print CSV and nothing else");
+  app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write CSV (.csv or .csv.gz) or JSON here");
   app->footer(
       "Example:\n  acplan module curve data/profiles/gpt2_small.json.gz "

@@ -82,7 +82,7 @@ std::string ToText(const DataflowGraph& graph, const GraphInfo& info,
   text += fmt::format("; {} saved\n\n", FormatCount(counts.saved));
   using enum Table::Align;
   Table table({kLeft, kRight, kLeft});
-  table.AddRow({"", "total", "of what"});
+  table.AddRow({"", "total", "meaning"});
   const auto add = [&](const char* name, const std::string& amount,
                        const char* meaning) {
     table.AddRow({name, amount, meaning});
@@ -115,10 +115,10 @@ int RunDataflow(const DataflowFlags& flags, const Terminal& terminal) {
 Command AddModuleDataflowCommand(CLI::App& program) {
   auto flags = std::make_shared<DataflowFlags>();
   CLI::App* app = program.add_subcommand(
-      "dataflow", "Memory and FLOPs of a forward and backward graph");
+      "dataflow", "Compute memory and FLOPs of a forward and backward graph");
   app->add_option("GRAPH", flags->graph, "dataflow graph (.json or .json.gz)")
       ->required();
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan module dataflow data/dataflow/gpt2_tiny.json.gz\n"

@@ -26,7 +26,7 @@ ModuleStatistics FindStatistics(const graph::Profile& profile,
   RefuseUnmatched(patterns, statistics.sac().func_names);
   statistics.groups = GroupOperators(statistics.sac(), patterns);
   if (!statistics.groups.contradiction.empty()) {
-    throw InputError(fmt::format("{}: no policy keeps every rule: {}",
+    throw InputError(fmt::format("{}: no policy satisfies every rule: {}",
                                  graph::OneLine(statistics.module->fqn, 200),
                                  statistics.groups.contradiction));
   }

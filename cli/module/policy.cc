@@ -148,7 +148,7 @@ Answer Solve(const graph::Profile& profile, const OpsFlags& flags) {
     return answer;
   } else if (forced_bytes <= answer.capacity_bytes) {
     throw std::logic_error(fmt::format(
-        "engine {} finds no policy, and one fits", answer.solution.engine));
+        "engine {} found no policy although one fits", answer.solution.engine));
   } else {
     answer.minimum = LeastShare(groups, forced_bytes);
   }
@@ -306,11 +306,11 @@ int RunOps(const OpsFlags& flags, const Terminal& terminal) {
 Command AddModulePolicyCommand(CLI::App& program) {
   auto flags = std::make_shared<OpsFlags>();
   CLI::App* app = program.add_subcommand(
-      "policy", "Which operators of a module to save under a memory budget");
+      "policy", "Choose which operators of a module to save");
   app->add_option("PROFILE", flags->profile,
                   "profile or trace (.json or .json.gz)")
       ->required();
-  app->add_option("MODULE", flags->module, "FQN of a module with operators")
+  app->add_option("MODULE", flags->module, "FQN of a module that has operators")
       ->type_name("FQN")
       ->required();
   app->add_option("--memory-budget", flags->memory_budget,
@@ -318,15 +318,14 @@ Command AddModulePolicyCommand(CLI::App& program) {
       ->required()
       ->type_name("F");
   flags->patterns.AddTo(*app);
-  app->add_option(
-         "--engine", flags->engine,
-         "auto (default), labels or cbc: the algorithm; both are exact")
+  app->add_option("--engine", flags->engine,
+                  "algorithm: auto (default), labels or cbc; both are exact")
       ->type_name("NAME");
-  app->add_option(
-         "--time-limit", flags->time_limit,
-         "stop after S seconds with the best policy so far, or none (default)")
+  app->add_option("--time-limit", flags->time_limit,
+                  "stop after S seconds with the best policy so far; none "
+                  "(default): no limit")
       ->type_name("S");
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan module policy data/profiles/gpt2_small.json.gz "

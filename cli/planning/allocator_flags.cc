@@ -14,15 +14,15 @@ int64_t AllocatorQuestion::device() const {
 }
 
 void AllocatorFlags::AddTo(CLI::App& app, const std::string& of_device) {
-  app.add_option("--allocator", allocator,
-                 "PyTorch's allocator: native, or the text of "
-                 "PYTORCH_ALLOC_CONF")
+  app.add_option(
+         "--allocator", allocator,
+         "PyTorch's allocator: native, or a value of PYTORCH_ALLOC_CONF")
       ->type_name("CONF");
   app.add_option("--device-memory", device_memory, of_device)
       ->type_name("SIZE");
   app.add_option("--torch-version", torch_version,
-                 fmt::format("the allocator's version of PyTorch, {}.{} to "
-                             "{}.{} (default: the newest)",
+                 fmt::format("version of PyTorch whose allocator is simulated, "
+                             "{}.{} to {}.{} (default: the newest)",
                              graph::kOldestAllocator.major,
                              graph::kOldestAllocator.minor,
                              graph::kNewestAllocator.major,
@@ -32,17 +32,18 @@ void AllocatorFlags::AddTo(CLI::App& app, const std::string& of_device) {
 
 void AllocatorFlags::AddOptimizerStateTo(CLI::App& app,
                                          const std::string& default_text) {
-  app.add_option("--optimizer-state", optimizer_state,
-                 fmt::format("when a run makes the optimizer's state: in the "
-                             "first update, as optimizers do, or first, before "
-                             "the first step (default: {})",
-                             default_text))
+  app.add_option(
+         "--optimizer-state", optimizer_state,
+         fmt::format(
+             "when a run creates optimizer state: update (in the first update, "
+             "as optimizers do) or first (before the first step); default: {}",
+             default_text))
       ->type_name("WHEN");
 }
 
 void AllocatorFlags::AddWithoutLeastTo(CLI::App& app) {
   app.add_flag("--without-least-device", without_least_device,
-               "do not search the least device");
+               "do not search for the least device");
 }
 
 std::string_view AllocatorFlags::FirstGiven() const {

@@ -106,16 +106,17 @@ std::string SegmentsTable(const std::vector<SegmentUse>& segments,
 }
 
 std::string PeaksText(const graph::AllocatorCounts& counts) {
-  return fmt::format("allocated at most: {}\nreserved at most: {}\n",
+  return fmt::format("peak allocated: {}\npeak reserved: {}\n",
                      FormatBytesExactly(counts.peak_allocated_bytes),
                      FormatBytesExactly(counts.peak_reserved_bytes));
 }
 
 std::string LeastDeviceText(const std::optional<graph::LeastDevice>& least) {
-  if (!least) return "least device: none is large enough\n";
-  return fmt::format(
-      "least device: {}{}\n", FormatBytesExactly(least->bytes),
-      least->is_least ? "" : ", by halving: a smaller one may do");
+  if (!least) return "least device: no device is large enough\n";
+  return fmt::format("least device: {}{}\n", FormatBytesExactly(least->bytes),
+                     least->is_least
+                         ? ""
+                         : ", found by bisection: a smaller one may be enough");
 }
 
 std::string ReclaimsText(const graph::Replay& replay) {
@@ -130,15 +131,15 @@ std::string ReclaimsText(const graph::Replay& replay) {
   if (replay.reclaims.empty()) return "";
   const int64_t retries = replay.counts.retries;
   std::string text =
-      fmt::format("{} {}, for which the cache gave {} back",
-                  FormatCount(retries), retries == 1 ? "retry" : "retries",
+      fmt::format("{} {}, which freed {} of the cache", FormatCount(retries),
+                  retries == 1 ? "retry" : "retries",
                   graph::FormatManyBytes(static_cast<double>(released)));
   if (collected > 0) {
-    text += fmt::format("; garbage collection gave {}",
+    text += fmt::format("; garbage collection freed {}",
                         graph::FormatManyBytes(static_cast<double>(collected)));
   }
   if (oversize > 0) {
-    text += fmt::format("; blocks above max_split_size_mb gave {}",
+    text += fmt::format("; freeing blocks above max_split_size_mb freed {}",
                         graph::FormatManyBytes(static_cast<double>(oversize)));
   }
   return text + "\n";

@@ -60,8 +60,7 @@ void CheckPatterns(const graph::Profile& profile, const problems::Plan& plan,
   if (patterns.empty()) return;
   if (plan.granularity != ToString(problems::Granularity::kOperator)) {
     throw InputError(fmt::format(
-        "{}: expected for a plan at operator granularity only, found one at "
-        "{} granularity",
+        "{}: needs a plan at operator granularity, found one at {} granularity",
         patterns.save.empty() ? "--recompute" : "--save", plan.granularity));
   }
   std::vector<std::string> names;
@@ -248,29 +247,30 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
 Command AddCheckCommand(CLI::App& program) {
   auto flags = std::make_shared<CheckFlags>();
   CLI::App* app = program.add_subcommand(
-      "check", "Check a plan against a profile and a budget, independently");
+      "check", "Check a plan against a profile and a budget");
   app->add_option("PROFILE", flags->profile,
                   "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("PLAN", flags->plan, "plan file")->required();
-  app->add_option("--budget", flags->budget,
-                  "memory a rank may use at its peak: 1.6GiB, 1600MB, bytes; "
-                  "75%: of what it uses without a plan; min: the least that "
-                  "any plan needs")
+  app->add_option(
+         "--budget", flags->budget,
+         "limit of a rank's peak memory: 1.6GiB, 1600MB, bytes; 75%: of the "
+         "peak without a plan; min: the smallest budget that some plan meets")
       ->type_name("SIZE");
-  flags->allocator.AddTo(
-      *app,
-      "in place of a budget: the memory that PyTorch can have of a device, on "
-      "which a run of the plan's steps is simulated");
+  flags->allocator.AddTo(*app,
+                         "in place of a budget: the device memory that PyTorch "
+                         "may use; simulates a run of the plan's steps on it");
   flags->allocator.AddOptimizerStateTo(*app, "the plan's, or update");
-  app->add_option("--reserve", flags->reserve, "of the budget, keep SIZE free")
+  app->add_option("--reserve", flags->reserve,
+                  "part of the budget to keep free")
       ->type_name("SIZE");
   flags->memory.AddTo(*app);
   flags->units.AddTo(*app);
   flags->patterns.AddTo(*app);
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->add_flag("--json", flags->json, "print JSON and nothing else");
   app->footer(
-      "Memory model, world size and reserve are the plan's unless given.\n"
+      "The defaults of memory model, world size and reserve are those of the "
+      "plan.\n"
       "Example:\n  acplan check data/profiles/gpt2_small.json.gz plan.json "
       "--budget 10GiB\n"
       "  acplan check data/traces/gpt2_small.json.gz device.json "

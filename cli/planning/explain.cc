@@ -87,8 +87,9 @@ Explained ExplainPlan(const ProfileInput& input, const std::string& path,
                       const Terminal& terminal) {
   const problems::Plan plan = ReadAnswer(path, input.profile);
   if (QuestionText(plan.memory) != QuestionText(memory)) {
-    terminal.Warn(fmt::format("{} was made for {}, and is shown under {}", path,
-                              QuestionText(plan.memory), QuestionText(memory)));
+    terminal.Warn(fmt::format("{} was planned for {}, and is shown under {}",
+                              path, QuestionText(plan.memory),
+                              QuestionText(memory)));
   }
   const ProfileInput with_segments = WithSegmentsOf(input, plan, path);
   try {
@@ -104,7 +105,7 @@ Explained ExplainPlan(const ProfileInput& input, const std::string& path,
 void RequireTraceModel(const problems::PlanOptions& options) {
   if (options.memory.model != problems::MemoryModel::kTrace) {
     throw InputError(
-        "--memory-model: expected trace: what is explained is the step");
+        "--memory-model: expected trace, the only model that explain knows");
   }
 }
 
@@ -220,19 +221,20 @@ std::string BudgetText(const Explanation& answer) {
   const int64_t budget = *answer.budget_bytes;
   const int64_t least = answer.least.account.peak_bytes;
   if (answer.baseline.account.peak_bytes <= budget) {
-    return fmt::format("\n{} are enough without a plan\n",
+    return fmt::format("\n{} is enough without a plan\n",
                        FormatBytesExactly(budget));
   }
   if (least <= budget) {
-    return fmt::format("\n{} are enough with a plan: acplan plan finds it\n",
+    return fmt::format("\n{} is enough with a plan: acplan plan finds it\n",
                        FormatBytesExactly(budget));
   }
   const bool is_proven =
       answer.minimum.proven || budget < answer.staying.floor.bytes;
-  return fmt::format(
-      "\n{} are {} less than the least {}\n", FormatBytesExactly(budget),
-      graph::FormatBytes(least - budget),
-      is_proven ? "that any plan needs" : "budget found, which is not proven");
+  return fmt::format("\n{} is {} less than the least {}\n",
+                     FormatBytesExactly(budget),
+                     graph::FormatBytes(least - budget),
+                     is_proven ? "that any plan needs"
+                               : "budget that was found, which is not proven");
 }
 
 // Returns the lines about modules that could not be units; "" if all that the
@@ -284,8 +286,8 @@ int RunExplain(const ExplainFlags& flags, const Terminal& terminal) {
   const ProfileInput input = ReadProfileOrTrace(flags.trace);
   if (!input.trace) {
     throw InputError(
-        fmt::format("{}: expected a trace, found a profile, which does not say "
-                    "what is in memory",
+        fmt::format("{}: expected a trace, found a profile, which does not "
+                    "list the storages in memory",
                     graph::OneLine(flags.trace)));
   }
   const Explanation answer = ExplanationOf(flags, input, terminal);
@@ -300,28 +302,29 @@ int RunExplain(const ExplainFlags& flags, const Terminal& terminal) {
 Command AddExplainCommand(CLI::App& program) {
   auto flags = std::make_shared<ExplainFlags>();
   CLI::App* app = program.add_subcommand(
-      "explain", "Where the memory of a traced step goes, and what stays");
+      "explain", "Show what uses the memory of a traced step at its peak");
   app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)")
       ->required();
-  app->add_option("--plan", flags->plan, "a plan file: its peak beside")
+  app->add_option("--plan", flags->plan,
+                  "also show the peak under this plan file")
       ->type_name("FILE");
-  app->add_option("--budget", flags->budget,
-                  "what lacks to it: 1.6GiB, 1600MB, bytes; 75%: of the peak "
-                  "without a plan")
+  app->add_option(
+         "--budget", flags->budget,
+         "also print whether SIZE is enough, and how many bytes are missing: "
+         "1.6GiB, 1600MB, bytes; 75%: of the peak without a plan")
       ->type_name("SIZE");
   app->add_option("--top", flags->top,
-                  "rows of each table, and storages in the JSON")
+                  "rows of each table, and storages listed in the JSON")
       ->type_name("N")
       ->capture_default_str();
   flags->planning.AddTo(*app, kLeastSeconds);
   flags->planning.AddSegmentsTo(*app);
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan explain data/traces/gpt2_small.json.gz --budget "
-      "3GiB\n"
-      "Exit status: 0 explained, 2 bad input, 4 a limit was hit before any "
-      "least budget was known.");
+      "3GiB\nExit status: 0 explained, 2 bad input, 4 a limit was hit before a "
+      "feasible budget was found.");
   return {app, [flags](const Terminal& terminal) {
             return RunExplain(*flags, terminal);
           }};

@@ -243,17 +243,18 @@ std::vector<Budget> ParseBudgets(const std::vector<std::string>& texts) {
     budgets.push_back(ParseBudget(text, "--budgets"));
   }
   if (budgets.empty()) {
-    throw InputError("--budgets: expected budgets as a,b,c, found none");
+    throw InputError(
+        "--budgets: expected budgets such as 8GiB,75%,min, found none");
   }
   return budgets;
 }
 
 FrontierBudgets ReadBudgets(const FrontierFlags& flags) {
   if (flags.csv && flags.json) {
-    throw InputError("--csv: expected no --json beside it, found both");
+    throw InputError("--csv: cannot be combined with --json");
   }
   if (!flags.points.empty() && !flags.budgets.empty()) {
-    throw InputError("--points: expected no --budgets beside it, found both");
+    throw InputError("--points: cannot be combined with --budgets");
   }
   if (flags.budgets.empty()) return ParsePoints(flags.points);
   return ParseBudgets(flags.budgets);
@@ -313,7 +314,7 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
   const int exit_code = ExitCode(answer.plans);
   return exit_code == kExitOk
              ? kExitOk
-             : terminal.Explain("no plan: there is none for any budget",
+             : terminal.Explain("no plan: none of the budgets has a plan",
                                 exit_code);
 }
 
@@ -322,23 +323,24 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
 Command AddFrontierCommand(CLI::App& program) {
   auto flags = std::make_shared<FrontierFlags>();
   CLI::App* app = program.add_subcommand(
-      "frontier", "The optimal plan at each of many budgets");
+      "frontier", "Find the optimal plan at each of many budgets");
   app->add_option("PROFILE", flags->profile,
                   "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("--points", flags->points,
-                  "so many budgets, from the least that any plan needs to what "
-                  "the model needs without one (default 20)")
+                  "number of budgets, evenly spaced from the smallest feasible "
+                  "one to the peak without a plan (default 20)")
       ->type_name("N");
   app->add_option("--budgets", flags->budgets,
-                  "these budgets: sizes, shares as 75%, min; as a,b,c or @FILE")
+                  "use these budgets instead: sizes, shares such as 75%, min; "
+                  "as a,b,c or @FILE")
       ->type_name("SIZES")
       ->allow_extra_args(false);
   flags->planning.AddTo(*app, kFrontierSeconds);
   flags->planning.AddSegmentsTo(*app);
-  app->add_flag("--csv", flags->csv, "print CSV, nothing else");
+  app->add_flag("--csv", flags->csv, "print CSV and nothing else");
   app->add_flag("--json", flags->json,
-                "print JSON with every plan, nothing else");
+                "print JSON with every plan and nothing else");
   AddOutput(*app, flags->output, "write CSV (.csv or .csv.gz) or JSON here");
   app->footer(
       "Example:\n  acplan frontier data/profiles/gpt2_small.json.gz --points "

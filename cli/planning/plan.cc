@@ -296,12 +296,12 @@ std::optional<problems::LinkLimits> ParseLink(
     const PlanFlags& flags, const problems::PlanOptions& options) {
   if (flags.offload.empty()) {
     if (flags.host_memory.empty()) return std::nullopt;
-    throw InputError("--host-memory: expected with --offload only");
+    throw InputError("--host-memory: needs --offload");
   }
   if (options.memory.model != problems::MemoryModel::kTrace ||
       !options.may_skip) {
     throw InputError(
-        "--offload: expected for plans on traces only, with --decisions "
+        "--offload: needs a plan on a trace, with --decisions "
         "save,recompute,skip");
   }
   if (!flags.offload.ends_with("/s")) {
@@ -336,7 +336,7 @@ Target ParseTarget(const PlanFlags& flags, const ProfileInput& input,
     return target;
   }
   if (target.link) {
-    throw InputError("--offload: expected with --budget only");
+    throw InputError("--offload: needs --budget");
   }
   target.device = ParseDevice(flags.allocator, input, options);
   return target;
@@ -442,34 +442,34 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
 Command AddPlanCommand(CLI::App& program) {
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* app = program.add_subcommand(
-      "plan", "Choose what to checkpoint under a memory budget, optimally");
+      "plan", "Find the optimal checkpointing plan for a memory budget");
   app->add_option("PROFILE", flags->profile,
                   "profile or trace (.json or .json.gz)")
       ->required();
-  app->add_option("--budget", flags->budget,
-                  "memory a rank may use at its peak: 1.6GiB, 1600MB, bytes; "
-                  "75%: of what it uses without a plan; min: the least that "
-                  "any plan needs")
+  app->add_option(
+         "--budget", flags->budget,
+         "limit of a rank's peak memory: 1.6GiB, 1600MB, bytes; 75%: of the "
+         "peak without a plan; min: the smallest budget that some plan meets")
       ->type_name("SIZE");
-  flags->allocator.AddTo(*app,
-                         "in place of a budget: the memory that PyTorch can "
-                         "have of a device. Runs "
-                         "of steps are simulated on PyTorch's allocator");
-  flags->allocator.AddOptimizerStateTo(*app, "what recomputes least");
+  flags->allocator.AddTo(
+      *app,
+      "in place of a budget: the device memory that PyTorch may use; simulates "
+      "runs of steps on PyTorch's allocator");
+  flags->allocator.AddOptimizerStateTo(*app, "the one that recomputes less");
   flags->planning.AddTo(*app, kPlanSeconds);
   flags->planning.AddSegmentsTo(*app);
-  app->add_option("--offload", flags->offload,
-                  "send what is kept to the host's memory and back over a link "
-                  "of RATE each way, such as 25GB/s, where that costs less; on "
-                  "traces, where operators may be skipped")
+  app->add_option(
+         "--offload", flags->offload,
+         "allow saved results to wait in host memory, over a link of RATE each "
+         "way, such as 25GB/s; on traces, if operators may be skipped")
       ->type_name("RATE");
   app->add_option("--host-memory", flags->host_memory,
-                  "no more of it in the host's memory at any time")
+                  "with --offload: limit of the host memory in use")
       ->type_name("SIZE");
   AddOutput(*app, flags->output,
             "write the plan file here (.json or .json.gz)");
-  app->add_flag("--all", flags->all, "show units that do the same one by one");
-  app->add_flag("--json", flags->json, "print the plan file, nothing else");
+  app->add_flag("--all", flags->all, "list identical units one by one");
+  app->add_flag("--json", flags->json, "print the plan file and nothing else");
   app->footer(
       "Example:\n  acplan plan data/profiles/gpt2_small.json.gz --budget 10GiB "
       "-o plan.json\n"

@@ -20,11 +20,11 @@ using problems::PlanDevice;
 bool IsForDevice(const std::string& budget, const AllocatorFlags& flags) {
   const bool is_for_device = !flags.device_memory.empty();
   if (is_for_device != budget.empty()) {
-    throw InputError("expected --budget or --device-memory, one of them");
+    throw InputError("expected one of --budget and --device-memory");
   }
   if (!is_for_device && !flags.FirstGiven().empty()) {
-    throw InputError(fmt::format("{}: expected with --device-memory only",
-                                 flags.FirstGiven()));
+    throw InputError(
+        fmt::format("{}: needs --device-memory", flags.FirstGiven()));
   }
   return is_for_device;
 }
@@ -55,8 +55,8 @@ problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
   }
   if (options.memory.world_size > 1 || options.memory.without_states) {
     throw InputError(fmt::format(
-        "--device-memory: expected without {}: the allocations of a rank are "
-        "not simulated",
+        "--device-memory: cannot be combined with {}, as the allocations of a "
+        "rank are not simulated",
         options.memory.world_size > 1 ? "--world-size" : "--without-states"));
   }
   std::vector<problems::DeviceSetting> allocators{

@@ -72,10 +72,10 @@ int RunProfile(const ProfileFlags& flags, const Terminal& terminal) {
 Command AddProfileCommand(CLI::App& program) {
   auto flags = std::make_shared<ProfileFlags>();
   CLI::App* app = program.add_subcommand(
-      "profile", "The profile of a traced training step, module by module");
+      "profile", "Derive the profile of a traced step, module by module");
   app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)")
       ->required();
-  app->add_flag("--json", flags->json, "print the profile, nothing else");
+  app->add_flag("--json", flags->json, "print the profile and nothing else");
   AddOutput(*app, flags->output, "write the profile here (.json or .json.gz)");
   app->footer(
       "Example:\n  acplan profile data/traces/gpt2_tiny.json.gz\n"

@@ -73,7 +73,7 @@ std::string Comparison(const RematPlan& plan, const Terminal& terminal) {
   Table table({kLeft, kRight, kRight, kRight});
   const double step = plan.forward_ms + plan.backward_ms;
   const JointRun& run = *plan.run;
-  table.AddRow({"", "all kept", "plan", "change"});
+  table.AddRow({"", "keep all", "plan", "change"});
   table.AddRow({"peak memory", graph::FormatBytes(plan.baseline_peak_bytes),
                 graph::FormatBytes(run.peak_bytes),
                 FormatChange(static_cast<double>(plan.baseline_peak_bytes),
@@ -115,7 +115,7 @@ std::string Operators(const JointGraph& graph, const RematPlan& plan,
     ++sums.again_count;
     sums.ms += graph.nodes[step.node].ms;
   }
-  if (by_op.empty()) return "Nothing is kept.\n\n";
+  if (by_op.empty()) return "No buffer is kept.\n\n";
   std::vector<std::pair<std::string, Sums>> rows(by_op.begin(), by_op.end());
   std::ranges::stable_sort(rows, [](const auto& a, const auto& b) {
     return std::pair(-a.second.ms, -a.second.kept_bytes) <
@@ -141,7 +141,7 @@ std::string Operators(const JointGraph& graph, const RematPlan& plan,
 }
 
 std::string LeastText(const RematPlan& plan) {
-  std::string text = ": no plan keeps so little\n";
+  std::string text = ": no plan keeps this few bytes\n";
   if (plan.budget_bytes != problems::kAnyPeak) {
     text = fmt::format(": no plan fits in {}\n",
                        FormatBytesExactly(plan.budget_bytes));
@@ -151,13 +151,13 @@ std::string LeastText(const RematPlan& plan) {
                         FormatBytesExactly(plan.least->bytes),
                         FormatBytesExactly(plan.least->bound_bytes));
   } else {
-    text += "no plan is known that does, whatever it needs\n";
+    text += "no plan of any peak is known that does\n";
   }
   return text;
 }
 
 std::string Verdict(const RematPlan& plan, const Terminal& terminal) {
-  if (plan.is_given) return "as given: nothing was searched\n";
+  if (plan.is_given) return "evaluated as given, without a search\n";
   const std::string effort = fmt::format("{:.3f} s, {} labels", plan.seconds,
                                          FormatCount(plan.labels));
   switch (plan.status) {
@@ -211,8 +211,7 @@ ResolvedBudget Resolve(const RematFlags& flags, const JointGraph& graph,
   const problems::LeastRematBudget least =
       FindLeastRematBudget(problems::BuildRematProblem(graph), half,
                            problems::kLeastTolerance, KeptBytes(flags));
-  if (!least.exists)
-    throw LimitError("budget min: no plan is known that keeps the rules");
+  if (!least.exists) throw LimitError("budget min: no valid plan was found");
   if (least.bound_bytes < least.bytes) {
     terminal.Warn(
         fmt::format("budget min: a plan fits in {}, none in less than {}",
@@ -268,7 +267,8 @@ std::string FrontierTable(const std::vector<RematPlan>& plans,
                           const Terminal& terminal) {
   using enum Table::Align;
   Table table({kRight, kRight, kRight, kRight, kRight, kLeft, kRight});
-  table.AddRow({"budget", "peak", "kept", "recomputed", "at least", "", "s"});
+  table.AddRow(
+      {"budget", "peak", "kept", "recomputed", "lower bound", "", "s"});
   for (const RematPlan& plan : plans) {
     std::vector<std::string> row = {graph::FormatBytes(plan.budget_bytes)};
     if (plan.run) {
@@ -294,8 +294,7 @@ int RunFrontier(const RematFlags& flags, const JointGraph& graph,
       static_cast<int>(ParseWhole(flags.frontier, "--frontier", 2, 1000));
   const std::vector<RematPlan> plans =
       problems::RematFrontier(graph, points, Limits(flags));
-  if (plans.empty())
-    throw LimitError("--frontier: no plan is known that keeps the rules");
+  if (plans.empty()) throw LimitError("--frontier: no valid plan was found");
   const std::string json = RematFrontierToJson(plans, graph);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(flags.json ? json : FrontierTable(plans, terminal));
@@ -310,15 +309,16 @@ void CheckFlags(const RematFlags& flags) {
                              (flags.frontier.empty() ? 0 : 1);
   if (question_count != 1)
     throw InputError(
-        "--budget: expected it, or --kept, --of or --frontier in its place");
+        "--budget: expected one of --budget (or --kept), --of and --frontier");
   for (const auto& [name, value] :
        {std::pair("--gap", &flags.gap), {"--time-limit", &flags.time_limit}})
     if (!flags.saved_file.empty() && !value->empty())
-      throw InputError(fmt::format("{}: expected without --of", name));
+      throw InputError(fmt::format("{}: cannot be combined with --of", name));
   const bool has_json = flags.json || !flags.output.empty();
   if (flags.memory && (!flags.frontier.empty() || !has_json))
     throw InputError(
-        "--memory: expected with --json or --output, without --frontier");
+        "--memory: needs --json or --output, and cannot be combined with "
+        "--frontier");
 }
 
 JointGraph ReadGraph(const RematFlags& flags) {
@@ -361,35 +361,41 @@ int RunRemat(const RematFlags& flags, const Terminal& terminal) {
 Command AddRematCommand(CLI::App& program) {
   auto flags = std::make_shared<RematFlags>();
   CLI::App* app = program.add_subcommand(
-      "remat", "What a compiled step keeps for backward within a budget");
+      "remat", "Choose which buffers a compiled step keeps for backward");
   app->add_option("GRAPH", flags->graph,
-                  "forward and backward graph (.json or .json.gz)")
+                  "joint graph of forward and backward (.json or .json.gz)")
       ->required();
-  app->add_option("-b,--budget", flags->budget,
-                  "peak memory: 20GiB, 75% of keeping all, or min")
+  app->add_option(
+         "-b,--budget", flags->budget,
+         "limit of the peak memory: 20GiB; 75%: of the peak if everything is "
+         "kept; min: the smallest budget that some plan meets")
       ->type_name("SIZE");
   app->add_option("--kept", flags->kept_size,
-                  "keep at most so much for backward, at any peak unless told")
+                  "keep at most SIZE for backward; without --budget, the peak "
+                  "has no limit")
       ->type_name("SIZE");
   app->add_option("--of", flags->saved_file,
-                  "what a plan does that keeps `saved` of this file")
+                  "evaluate the plan that keeps the buffers in `saved` of "
+                  "FILE; no search")
       ->type_name("FILE");
   app->add_option("--frontier", flags->frontier,
-                  "the best plans at so many budgets, from the least on")
+                  "plan at this many budgets, evenly spaced from the smallest "
+                  "feasible one")
       ->type_name("POINTS");
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for the search (30); none: no limit")
       ->type_name("SECONDS");
   app->add_option("--gap", flags->gap,
-                  "stop this near to the optimum: 0 (default) to 1")
+                  "stop within this share of the optimum, 0 (default) to 1")
       ->type_name("SHARE");
   app->add_flag("--memory", flags->memory,
-                "with the bytes at every node, in JSON");
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
+                "add the bytes in use at every node to the JSON");
+  app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
-      "Example:\n  acplan remat data/joint/gpt2_tiny.json.gz --budget 75%\n"
-      "Exit status: 0 a plan, 2 bad input, 3 infeasible, 4 a limit was hit.");
+      "Example:\n  acplan remat data/joint/gpt2_tiny.json.gz --budget "
+      "75%\nExit status: 0 a plan was found, 2 bad input, 3 proven infeasible, "
+      "4 a limit was hit without a plan.");
   return {app, [flags](const Terminal& terminal) {
             return RunRemat(*flags, terminal);
           }};

@@ -209,8 +209,7 @@ ordered_json FrontierOf(const ReportFlags& flags, const ProfileInput& input,
   if (!flags.time_limit.empty()) ParseTimeLimit(flags.time_limit);
   if (!flags.frontier.empty()) {
     if (!flags.points.empty()) {
-      throw InputError(
-          "--points: expected no --frontier beside it, found both");
+      throw InputError("--points: cannot be combined with --frontier");
     }
     return ReadFrontier(flags.frontier, input.profile.model.name);
   }
@@ -219,7 +218,7 @@ ordered_json FrontierOf(const ReportFlags& flags, const ProfileInput& input,
     return FindFrontier(input, QuestionOf(memory, plans), points,
                         flags.time_limit, plans);
   } catch (const InputError& error) {
-    terminal.Warn(fmt::format("no frontier is shown: {}", error.what()));
+    terminal.Warn(fmt::format("the page has no frontier: {}", error.what()));
     return nullptr;
   }
 }
@@ -255,7 +254,7 @@ ordered_json StepData(const ReportFlags& flags, const ProfileInput& input,
       run["units"] = UnitsJson(plan_file.plan);
       if (QuestionText(plan_file.plan.memory) != QuestionText(memory)) {
         terminal.Warn(fmt::format(
-            "{} was made for {}, and is shown under {}", plan_file.path,
+            "{} was planned for {}, and is shown under {}", plan_file.path,
             QuestionText(plan_file.plan.memory), QuestionText(memory)));
       }
     }
@@ -269,7 +268,7 @@ ordered_json StepData(const ReportFlags& flags, const ProfileInput& input,
 
 int RunReport(const ReportFlags& flags, const Terminal& terminal) {
   if (flags.output.empty()) {
-    throw InputError("-o: expected a file for the page, found none");
+    throw InputError("-o: expected the name of the page, found none");
   }
   const std::string ending =
       std::filesystem::path(flags.output).extension().string();
@@ -318,25 +317,25 @@ int RunReport(const ReportFlags& flags, const Terminal& terminal) {
 Command AddReportCommand(CLI::App& program) {
   auto flags = std::make_shared<ReportFlags>();
   CLI::App* app = program.add_subcommand(
-      "report", "A page that shows where memory goes and what plans change");
+      "report", "Write an HTML page about a step's memory and its plans");
   app->add_option("PROFILE", flags->profile,
-                  "profile or trace, or what train show, train search or "
+                  "profile, trace, or a file that train show, train search or "
                   "llm-optimal-execution wrote (.json or .json.gz)")
       ->required();
   app->add_option("PLAN", flags->plans, "plan files");
   AddOutput(*app, flags->output, "write the page here (.html)");
   app->add_option("--frontier", flags->frontier,
-                  "what acplan frontier wrote, in place of --points")
+                  "a file that acplan frontier wrote, in place of --points")
       ->type_name("FILE");
   app->add_option("--points", flags->points,
-                  "budgets of the frontier that is drawn (8); 0: none")
+                  "number of budgets of the frontier (8); 0: no frontier")
       ->type_name("N");
   app->add_option("--time-limit", flags->time_limit,
-                  "seconds for the frontier, or none (10)")
+                  "seconds for the frontier (10); none: no limit")
       ->type_name("S");
   app->add_option("--parts", flags->parts,
-                  "only these, without a heading: some of summary, memory, "
-                  "peak, lines, frontier, map, modules")
+                  "write only these parts, without a heading: some of summary, "
+                  "memory, peak, lines, frontier, map, modules")
       ->type_name("A,B");
   app->footer(
       "Example:\n  acplan report data/traces/gpt2_small.json.gz -o "

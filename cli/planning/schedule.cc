@@ -68,7 +68,7 @@ std::string Comparison(const SchedulePlan& plan, const ScheduleGraph& graph,
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight});
   const double again_time = plan.run->recompute_ms;
-  table.AddRow({"", "each once", "schedule", "change"});
+  table.AddRow({"", "run once", "schedule", "change"});
   table.AddRow({"peak memory", graph::FormatBytes(plan.baseline_peak_bytes),
                 graph::FormatBytes(plan.run->peak_bytes),
                 FormatChange(static_cast<double>(plan.baseline_peak_bytes),
@@ -93,7 +93,7 @@ std::string Operators(const SchedulePlan& plan, const ScheduleGraph& graph,
   std::vector<int32_t> repeated_nodes;
   for (int32_t n = 0; n < std::ssize(times); ++n)
     if (times[n] > 0) repeated_nodes.push_back(n);
-  if (repeated_nodes.empty()) return "Nothing runs again.\n\n";
+  if (repeated_nodes.empty()) return "No operator runs again.\n\n";
   const auto spent = [&](int32_t n) {
     return static_cast<double>(times[n]) * graph.nodes[n].ms;
   };
@@ -149,7 +149,7 @@ std::string Verdict(const SchedulePlan& plan, const ScheduleGraph& graph,
              fmt::format(": no schedule fits in {}\n",
                          FormatBytesExactly(plan.budget_bytes)) +
              (answer.least_bytes > 0
-                  ? fmt::format("one operator needs {}\n",
+                  ? fmt::format("the largest operator alone needs {}\n",
                                 FormatBytesExactly(answer.least_bytes))
                   : "");
     case SearchStatus::kNoSolution:
@@ -210,7 +210,7 @@ std::string FrontierTable(const std::vector<SchedulePlan>& plans,
   using enum Table::Align;
   Table table({kRight, kRight, kRight, kRight, kRight, kLeft, kRight});
   table.AddRow(
-      {"budget", "peak", "recomputed", "of a step", "at least", "", "s"});
+      {"budget", "peak", "recomputed", "of the step", "lower bound", "", "s"});
   for (const SchedulePlan& plan : plans) {
     std::vector<std::string> row = {graph::FormatBytes(plan.budget_bytes)};
     if (plan.run) {
@@ -249,12 +249,13 @@ int RunFrontier(const ScheduleFlags& flags, const ScheduleGraph& graph,
 // Throws InputError for flags that do not go together.
 void CheckFlags(const ScheduleFlags& flags) {
   if (flags.budget.empty() == flags.frontier.empty()) {
-    throw InputError("--budget: expected it, or --frontier in its place");
+    throw InputError("--budget: expected one of --budget and --frontier");
   }
   const bool has_json = flags.json || !flags.output.empty();
   if (flags.memory && (!flags.frontier.empty() || !has_json)) {
     throw InputError(
-        "--memory: expected with --json or --output, without --frontier");
+        "--memory: needs --json or --output, and cannot be combined with "
+        "--frontier");
   }
 }
 
@@ -281,32 +282,34 @@ int RunSchedule(const ScheduleFlags& flags, const Terminal& terminal) {
 Command AddScheduleCommand(CLI::App& program) {
   auto flags = std::make_shared<ScheduleFlags>();
   CLI::App* app = program.add_subcommand(
-      "schedule", "What any order of a graph's operators recomputes at least");
+      "schedule", "Find the schedule of a graph with the least recomputation");
   app->add_option("GRAPH", flags->graph,
-                  "forward and backward graph, or a node-link graph (.json or "
-                  ".json.gz)")
+                  "joint graph of forward and backward, or a node-link graph "
+                  "(.json or .json.gz)")
       ->required();
   app->add_option("-b,--budget", flags->budget,
-                  "peak memory: 20GiB, or 75% of running each operator once")
+                  "limit of the peak memory: 20GiB; 75%: of the peak if every "
+                  "operator runs once")
       ->type_name("SIZE");
   app->add_option("--frontier", flags->frontier,
-                  "the best schedules at so many budgets, from the least on")
+                  "find schedules at this many budgets, evenly spaced from the "
+                  "smallest that any schedule may need")
       ->type_name("POINTS");
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for the search (30); none: no limit")
       ->type_name("SECONDS");
   app->add_option("--gap", flags->gap,
-                  "stop this near to the optimum: 0 (default) to 1")
+                  "stop within this share of the optimum, 0 (default) to 1")
       ->type_name("SHARE");
   app->add_flag("--memory", flags->memory,
-                "with the bytes at every run, in JSON");
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
+                "add the bytes in use at every run to the JSON");
+  app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
-      "Operators may run again at any time, any number of times.\n"
-      "Example:\n  acplan schedule data/joint/gpt2_tiny.json.gz --budget 75%\n"
-      "Exit status: 0 a schedule, 2 bad input, 3 infeasible, 4 a limit was "
-      "hit.");
+      "An operator may run again at any time, any number of times.\nExample:\n "
+      " acplan schedule data/joint/gpt2_tiny.json.gz --budget 75%\nExit "
+      "status: 0 a schedule was found, 2 bad input, 3 infeasible, 4 a limit "
+      "was hit without a schedule.");
   return {app, [flags](const Terminal& terminal) {
             return RunSchedule(*flags, terminal);
           }};

@@ -135,14 +135,13 @@ std::string OffloadText(const Answer& answer) {
     return "";
   const graph::OffloadUse& use = answer.under_plan->offload;
   const auto storages = std::ssize(use.storages);
-  return fmt::format(
-      "{} of {} {} offloaded, {} in the host's memory at most{}\n",
-      graph::FormatBytes(use.sent_bytes), FormatCount(storages),
-      storages == 1 ? "storage" : "storages",
-      graph::FormatBytes(use.host_peak_bytes),
-      answer.stall_ms ? fmt::format("; the step waits {} for it",
-                                    FormatMs(*answer.stall_ms))
-                      : "");
+  return fmt::format("{} of {} {} offloaded, at most {} in host memory{}\n",
+                     graph::FormatBytes(use.sent_bytes), FormatCount(storages),
+                     storages == 1 ? "storage" : "storages",
+                     graph::FormatBytes(use.host_peak_bytes),
+                     answer.stall_ms ? fmt::format("; the step waits {} for it",
+                                                   FormatMs(*answer.stall_ms))
+                                     : "");
 }
 
 std::string ToText(const Answer& answer, const Terminal& terminal) {
@@ -269,10 +268,10 @@ Answer Simulated(const SimulateFlags& flags, Trace& trace,
 int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
   if (!flags.events.empty()) {
     if (!flags.trace.empty()) {
-      throw InputError("--events: stands in place of TRACE, not beside it");
+      throw InputError("--events: cannot be combined with TRACE");
     }
     if (!flags.allocator.optimizer_state.empty()) {
-      throw InputError("--optimizer-state: expected with TRACE only");
+      throw InputError("--optimizer-state: needs TRACE");
     }
     return RunSimulateEvents({.events = flags.events,
                               .allocator = flags.allocator,
@@ -281,7 +280,7 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
                               .json = flags.json},
                              terminal);
   }
-  if (flags.trace.empty()) throw InputError("TRACE is required, or --events");
+  if (flags.trace.empty()) throw InputError("TRACE or --events is required");
   Trace trace;
   const Answer answer = Simulated(flags, trace, terminal);
   std::vector<graph::NamedText> files;
@@ -301,24 +300,24 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
 Command AddSimulateCommand(CLI::App& program) {
   auto flags = std::make_shared<SimulateFlags>();
   CLI::App* app = program.add_subcommand(
-      "simulate", "Memory in use over a traced training step, under a plan");
+      "simulate", "Compute the memory of a traced step, operator by operator");
   app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)");
-  app->add_option("PLAN", flags->plan, "plan file; without, no checkpointing");
+  app->add_option("PLAN", flags->plan, "plan file (default: no checkpointing)");
   app->add_option("--events", flags->events,
-                  "run these allocations on PyTorch's allocator, in place of a "
-                  "trace")
+                  "simulate PyTorch's allocator on these allocations, in place "
+                  "of a trace")
       ->type_name("FILE");
-  flags->allocator.AddTo(*app,
-                         "the memory that PyTorch's allocator can have "
-                         "(default: no limit)");
+  flags->allocator.AddTo(
+      *app,
+      "the device memory that PyTorch's allocator may use (default: no limit)");
   flags->allocator.AddOptimizerStateTo(*app, "update");
   flags->allocator.AddWithoutLeastTo(*app);
   MarkAsOutput(
       app->add_option("--timeline", flags->timeline,
-                      "write the bytes in use while each operator runs, or on "
-                      "the allocator after each event, here, as CSV")
+                      "write a CSV of the bytes in use at each operator or, on "
+                      "the allocator, after each event")
           ->type_name("FILE"));
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan simulate data/traces/gpt2_tiny.json.gz\n"

@@ -183,7 +183,8 @@ std::string ToText(const EventAnswer& answer, const Terminal& terminal) {
   if (answer.segments.empty()) return text;
   return text +
          fmt::format("\n{} at {}:\n",
-                     replay.failure ? "Where it fails," : "Most is reserved",
+                     replay.failure ? "At the failure,"
+                                    : "At the peak of reserved bytes,",
                      PlaceText(answer, replay.failure ? replay.failure->event
                                                       : replay.peak_event)) +
          SegmentsTable(answer.segments, terminal);

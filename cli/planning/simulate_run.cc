@@ -200,9 +200,9 @@ std::string IterationsText(const RunAnswer& answer) {
 std::string HolesText(const RunAnswer& answer) {
   const int64_t holes = answer.peak.HoleBytes();
   if (holes == 0) return "";
-  std::string text = fmt::format(
-      "{} of it is free but cannot be given back, beside blocks of\n",
-      graph::FormatBytes(holes));
+  std::string text =
+      fmt::format("{} of it is free but cannot be released, beside blocks of\n",
+                  graph::FormatBytes(holes));
   const std::vector<LineOfHoles> lines = LinesOfHoles(answer);
   for (size_t k = 0; k < std::min(lines.size(), kMostLines); ++k) {
     text += fmt::format("  {}: {}\n", lines[k].name,
@@ -229,7 +229,8 @@ std::string ToText(const RunAnswer& answer, const Terminal& terminal) {
   if (answer.peak.event < 0) return text;
   return text +
          fmt::format("\n{} at {}:\n",
-                     replay.failure ? "Where it fails," : "Most is reserved",
+                     replay.failure ? "At the failure,"
+                                    : "At the peak of reserved bytes,",
                      PlaceText(answer, answer.peak.event)) +
          SegmentsTable(answer.peak.segments, terminal) + HolesText(answer);
 }

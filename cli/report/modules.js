@@ -77,13 +77,13 @@ function mapSection() {
     return spec;
   }, view => view.addEventListener("pointermove", (_, item) => {
     const leaf = item && item.datum && item.datum.size > 0 ? item.datum : null;
-    if (leaf) reading.textContent = `${leaf.name}: ${bytesText(leaf.size)} of its own ${measure}` + (leaf.unit ? `, recomputed in unit ${leaf.unit}` : "");
+    if (leaf) reading.textContent = `${leaf.name}: ${bytesText(leaf.size)} own ${measure}` + (leaf.unit ? `, recomputed in unit ${leaf.unit}` : "");
   }));
   const legend = element("div", {});
   const showLegend = () => legend.replaceChildren(legendOf(planRuns.length
-      ? [["in a unit of the plan", "unit"], ["kept as it is", "kept"]] : [["modules", "kept"]]));
+      ? [["in a unit of the plan", "unit"], ["not in a unit", "kept"]] : [["modules", "kept"]]));
   showLegend();
-  return section("map", "Where the bytes are made",
+  return section("map", "Modules by size",
                  element("div", {class: "controls"},
                          selectOf("Size", Object.values(sizes), 0, place => {
                            measure = Object.keys(sizes)[place];
@@ -131,7 +131,7 @@ function showModules() {
   }
   const units = unitsOfModules(run);
   const rows = tree.map((module, place) => ({...module, unit: units[place]}));
-  parts.push(element("h3", {}, "All modules"), searchableTable("Modules with what they have in all", [
+  parts.push(element("h3", {}, "All modules"), searchableTable("All modules, each with its totals", [
     {title: "module", text: true, name: true, value: module => module.name},
     ...(tree.some(module => module.lines) ? [{title: "lines", text: true, name: true, value: module => module.lines || ""}] : []),
     ...(tree.some(module => module.class) ? [{title: "class", text: true, value: module => module.class || ""}] : []),

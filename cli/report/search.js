@@ -6,7 +6,7 @@ const degrees = ["tp", "pp", "vp", "cp", "ep", "dp", "zero", "mbs"].filter(
 const isTraining = best[0].tokens_per_gpu_s !== undefined;
 const kinds = report.stage_kinds.filter((_, kind) => best.some(entry => entry.stages.some(stage => stage.bytes[kind] > 0)));
 const kindPlace = kind => report.stage_kinds.indexOf(kind);
-const rateText = entry => (isTraining ? `${countText(entry.tokens_per_gpu_s)} tokens/s of a GPU` : `${entry.samples_per_s.toFixed(2)} samples/s`);
+const rateText = entry => (isTraining ? `${countText(entry.tokens_per_gpu_s)} tokens/s per GPU` : `${entry.samples_per_s.toFixed(2)} samples/s`);
 const ofBudget = report.budget_bytes === undefined ? "" : ` of ${bytesText(report.budget_bytes)}`;
 const timeText = seconds => (seconds >= 1 ? seconds.toFixed(3) + " s" : msText(1000 * seconds));
 const partNames = Object.keys(best[0].parts_s).filter(part => best.some(entry => entry.parts_s[part] > 0.001 * entry.iteration_s));
@@ -74,7 +74,7 @@ function strategyColumns() {
     {title: "recompute", text: true, value: entry => String(entry.strategy.recompute ?? "none")},
     {title: "iteration", value: entry => entry.iteration_s, show: timeText},
     ...(isTraining ? [
-      {title: "tokens/s of a GPU", value: entry => entry.tokens_per_gpu_s, show: countText},
+      {title: "tokens/s per GPU", value: entry => entry.tokens_per_gpu_s, show: countText},
       {title: "MFU", value: entry => entry.model_utilisation, show: value => (100 * value).toFixed(1) + "%"},
     ] : [{title: "samples/s", value: entry => entry.samples_per_s, show: value => value.toFixed(3)}]),
     {title: "memory", value: entry => entry.peak_bytes, show: bytesText},
@@ -88,7 +88,7 @@ const stageBars = barsOf("Memory of each stage", () => best[chosen].stages.flatM
     kind => ({group: String(place), part: kind, value: gib(stage.bytes[kindPlace(kind)])}))),
     () => best[chosen].stages.map((_, place) => String(place)), kinds, "bytes in use (GiB)", "stage");
 const shownTimes = best.slice(0, 20);
-const timeBars = barsOf("Time of an iteration by part", () => shownTimes.flatMap((entry, place) => partNames.map(
+const timeBars = barsOf("Time per iteration by part", () => shownTimes.flatMap((entry, place) => partNames.map(
     part => ({group: String(place + 1), part: wordsOf(part), value: 1000 * entry.parts_s[part]}))),
     () => shownTimes.map((_, place) => String(place + 1)), partNames.map(wordsOf), "time (ms)", "rank");
 
@@ -103,7 +103,7 @@ function choose(place) {
   chosen = place;
   picker.querySelector("select").value = place;
   const entry = best[place];
-  reading.textContent = `${place + 1}: ${nameOf(entry)}: ${timeText(entry.iteration_s)} an iteration, ` +
+  reading.textContent = `${place + 1}: ${nameOf(entry)}: ${timeText(entry.iteration_s)} per iteration, ` +
       `${rateText(entry)}, ${bytesText(entry.peak_bytes)}${ofBudget}`;
   stageTable.replaceChildren(tableOf("Bytes in use of each stage", [
     {title: "stage", value: stage => entry.stages.indexOf(stage)},
@@ -119,7 +119,7 @@ const first = best[0].strategy;
 const counts = report.strategies === undefined ? (best.length > 1 ? `the best ${countText(best.length)} strategies` : "one strategy")
     : `${countText(report.strategies)} strategies, ${countText(report.evaluated)} evaluated, ${countText(report.fitting)} fit, the best ${countText(best.length)} shown`;
 showPage(isTraining ? `Training of ${report.model}` : `Strategies of ${report.model}`,
-         [`${first.gpus ?? "?"} × ${first.gpu ?? "GPU"}`, `${first.gbs ?? "?"} sequences${isTraining ? ` of ${first.seq ?? "?"} tokens` : ""} an iteration`,
+         [`${first.gpus ?? "?"} × ${first.gpu ?? "GPU"}`, `${first.gbs ?? "?"} sequences${isTraining ? ` of ${first.seq ?? "?"} tokens` : ""} per iteration`,
           ...(ofBudget ? [`${bytesText(report.budget_bytes)} a GPU`] : []), counts, `from ${report.source}`].join(" · "), [
   section("strategies", "Strategies", searchableTable("Strategies, the fastest first", strategyColumns(), best, nameOf)),
   section("trade", "Time against memory", element("div", {class: "controls"}, picker),

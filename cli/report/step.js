@@ -210,10 +210,10 @@ function memorySection() {
     show(Number(slider.value));
   }
   const note = drawn[selected].steps > drawn[selected].samples.bytes.length
-      ? `Of the ${countText(drawn[selected].steps)} steps ${countText(drawn[selected].samples.bytes.length)} are drawn: ` +
-        "of as many parts of the step, each the operator with the most bytes, over the whole part. So every peak is here, and nothing used more than what is drawn."
-      : report.of_operators ? "Every operator that runs is drawn."
-      : "A profile has no operators: what is drawn are the peaks of modules, and plans have a peak only.";
+      ? `The ${countText(drawn[selected].steps)} operators are divided into ${countText(drawn[selected].samples.bytes.length)} parts, equal in length. ` +
+        "The chart shows the peak of each part, so no peak is missing."
+      : report.of_operators ? "The chart shows every operator that runs."
+      : "A profile has no operators: the chart shows the peak of each module, and one peak for each plan.";
   slider.addEventListener("input", () => show(Number(slider.value)));
   select(selected);
   return section("memory", "Memory over the step",
@@ -230,8 +230,8 @@ function peakSection() {
   if (!shown.length) return null;
   const rows = [...report.kinds.map((kind, place) => ({kind, bytes: shown.map(run => run.peak_by_kind[place])})),
                 {kind: "all", bytes: shown.map(run => totalOf(run.peak_by_kind))}];
-  return section("peak", "What is in use at the peak", tableOf(
-      "Bytes at the peak of each, by kind. Activations are what the forward pass made, recomputed what units made again.",
+  return section("peak", "Memory at the peak", tableOf(
+      "Bytes at the peak of each run, by kind. Activations are results of the forward pass, recomputed bytes those of units that run again.",
       [{title: "kind", text: true, value: row => row.kind},
        ...shown.map((run, place) => ({title: run.name, value: row => row.bytes[place], show: bytesText}))],
       rows.filter(row => totalOf(row.bytes) > 0)));
@@ -247,8 +247,8 @@ function linesSection() {
     line.operators.forEach(name => row.operators.add(name));
     rows.set(line.source, row);
   }));
-  return section("lines", "Which lines made it", searchableTable(
-      "Bytes at the peak of each, by the line of Python that made them.",
+  return section("lines", "Memory at the peak by line", searchableTable(
+      "Bytes at the peak of each run, by the line of Python that allocated them.",
       [{title: "line", text: true, name: true, value: row => row.source || "before the step, or no line"},
        ...shown.map((run, place) => ({title: run.name, value: row => row.bytes[place], show: bytesText})),
        {title: "operators", text: true, name: true, value: row => [...row.operators].join(", ")}],
@@ -305,9 +305,9 @@ function frontierSection() {
   const statuses = new Set(report.frontier.points.map(point => point.status));
   const entries = [];
   if (statuses.has("optimal")) entries.push(["filled: optimal", "fit"]);
-  if (statuses.has("feasible")) entries.push(["hollow: the best when time was up", "fit"]);
+  if (statuses.has("feasible")) entries.push(["hollow: not proven optimal, stopped by a limit", "fit"]);
   return section("frontier", "Memory against time",
-                 element("p", {}, "What a step recomputes at each budget. A budget between two points recomputes no more than the one to its left."),
+                 element("p", {}, "Recomputation of a step at each budget. A budget between two points recomputes at most as much as the point to its left."),
                  legendOf([...entries, ...planned.map(run => [`diamond: ${run.name}`, colorOf(run)])]),
                  chartOf("Recomputation against the budget", frontierSpec).node,
                  element("details", {}, element("summary", {}, "The points as a table"),

@@ -175,17 +175,17 @@ std::string ToText(const TreeAnswer& answer, int depth, bool shows_all,
   }
   std::string text = table.ToString(terminal);
   text += terminal.Dim(
-              "× n: so many identical blocks, the first one shown (--all shows "
-              "each); in use: bytes at the module's record, without "
+              "× n: n identical blocks, of which the first is listed (--all "
+              "lists each); in use: bytes at the module's record, without "
               "checkpointing") +
           "\n";
   if (answer.dataflow.empty()) return text;
   return text +
          terminal.Dim(
-             "of a module's first call, by dataflow: saved in: arguments "
-             "and parameters that autograd saves; saved inside: what it "
-             "saves of results; backward: values in use at once; gradients: "
-             "what backward returns") +
+             "the last four columns are for each module's first call (acplan "
+             "module dataflow): saved in: saved arguments and parameters; "
+             "saved inside: saved results; backward: peak of the values in "
+             "use; gradients: values that backward returns") +
          "\n";
 }
 

@@ -181,9 +181,9 @@ void ShowPlans(const ShowFlags& flags, const ProfileInput& input,
     }
     if (!column.path.empty() &&
         QuestionText(column.plan.memory) != QuestionText(memory)) {
-      terminal.Warn(fmt::format("{} was made for {}, and is compared under {}",
-                                column.name, QuestionText(column.plan.memory),
-                                QuestionText(memory)));
+      terminal.Warn(fmt::format(
+          "{} was planned for {}, and is compared under {}", column.name,
+          QuestionText(column.plan.memory), QuestionText(memory)));
     }
   }
   const double runtime_ms = ComputeBaseline(profile, tree, memory).runtime_ms;

@@ -13,13 +13,13 @@ namespace {
 // Throws InputError for flags that do not go together.
 void CheckFlags(const ShowFlags& flags) {
   if (flags.modules && !flags.plans.empty()) {
-    throw InputError("--modules: expected without plans, found both");
+    throw InputError("--modules: cannot be combined with plans");
   }
   if (!flags.modules && !flags.depth.empty()) {
-    throw InputError("--depth: expected with --modules only");
+    throw InputError("--depth: needs --modules");
   }
   if (!flags.modules && flags.all) {
-    throw InputError("--all: expected with --modules only");
+    throw InputError("--all: needs --modules");
   }
 }
 
@@ -41,27 +41,27 @@ int RunShow(const ShowFlags& flags, const Terminal& terminal) {
 Command AddShowCommand(CLI::App& program) {
   auto flags = std::make_shared<ShowFlags>();
   CLI::App* app = program.add_subcommand(
-      "show", "Peak memory and run-time of a model, its modules, plans");
+      "show", "Show peak memory and run-time of a model and its plans");
   app->add_option("PROFILE", flags->profile,
                   "profile or trace (.json or .json.gz)")
       ->required();
   app->add_option("PLAN", flags->plans,
-                  "plan files, side by side with no plan");
+                  "plan files to compare with the step without a plan");
   app->add_flag("--modules", flags->modules,
-                "the tree of modules with its statistics");
+                "print the module tree with its statistics");
   app->add_option("--depth", flags->depth,
-                  "of --modules, fold what lies deeper than N")
+                  "with --modules: fold modules deeper than N")
       ->type_name("N");
   app->add_flag("--all", flags->all,
-                "of --modules, show identical blocks one by one");
+                "with --modules: list identical blocks one by one");
   flags->memory.AddTo(*app);
-  app->add_flag("--json", flags->json, "print JSON, nothing else");
+  app->add_flag("--json", flags->json, "print JSON and nothing else");
   app->footer(
-      "Plans are shown under one memory model and world size: as given, else "
-      "those of the first plan.\n"
-      "Examples:\n  acplan show data/profiles/llama8b.json.gz\n"
-      "  acplan show data/profiles/llama8b.json.gz --modules --depth 3\n"
-      "  acplan show data/profiles/gpt2_small.json.gz 12GiB.json 10GiB.json");
+      "All plans are shown under one memory model and world size: the given "
+      "ones, otherwise those of the first plan.\nExamples:\n  acplan show "
+      "data/profiles/llama8b.json.gz\n  acplan show "
+      "data/profiles/llama8b.json.gz --modules --depth 3\n  acplan show "
+      "data/profiles/gpt2_small.json.gz 12GiB.json 10GiB.json");
   return {app, [flags](const Terminal& terminal) {
             return RunShow(*flags, terminal);
           }};

@@ -25,18 +25,18 @@ using costmodel::TrainingJob;
 void RefuseUnsearched(const StrategySettings& settings) {
   if (const auto sp = settings.find("sp");
       sp != settings.end() && sp->second.value != "true") {
-    throw InputError(fmt::format(
-        "{}: expected true, as searches have sequence parallelism beside "
-        "tensor parallelism; found {}",
-        sp->second.place, graph::Quoted(sp->second.value)));
+    throw InputError(
+        fmt::format("{}: expected true, as searches always use sequence "
+                    "parallelism beside tensor parallelism; found {}",
+                    sp->second.place, graph::Quoted(sp->second.value)));
   }
   for (const char* key : {"first_layers", "last_layers", "counts_embedding",
                           "counts_logits", "layout", "dp"}) {
     const auto setting = settings.find(key);
     if (setting == settings.end()) continue;
     throw InputError(fmt::format(
-        "{}: expected none in a search, which finds its own (train show "
-        "reads it); found {}",
+        "{}: expected no value in a search, which chooses it (train show reads "
+        "it); found {}",
         setting->second.place, graph::Quoted(setting->second.value)));
   }
 }
@@ -210,12 +210,12 @@ std::vector<std::string> StrategyCells(const TrainingJob& job,
 
 std::string StrategyLegend(const TrainQuestion& question) {
   std::string text =
-      "Z: ZeRO; tok/s: of a GPU; MFU: model FLOP utilisation, as train show "
-      "says it;\nGiB: of the fullest stage; also: a2a (context parallelism by "
-      "all-to-all), etp N,\nhsdp N (groups that each hold all), e, l, el "
-      "(embedding, logits count as layers),\noffload N (layers), or a schedule "
-      "of "
-      "its own;\nplan? -N%: not proven; a better plan may save so much at most";
+      "Z: ZeRO; tok/s: per GPU; MFU: model FLOP utilisation, as in train "
+      "show;\nGiB: of the fullest stage; also: a2a (context parallelism by "
+      "all-to-all), etp N,\nhsdp N (groups with a full copy each), e, l, el "
+      "(embedding, logits count as\nlayers), offload N (layers), or another "
+      "pipeline schedule;\nplan? -N%: not proven; a better plan saves at most "
+      "N%";
   if (question.price || question.tokens) {
     text += fmt::format("; {}: for {:.4g} tokens",
                         question.price ? "cost" : "GPU-hours",
@@ -229,7 +229,7 @@ std::string EndOfSearch() {
 }
 
 std::string ProofText(const costmodel::StrategySearch& search) {
-  if (search.is_proven) return "proven: no strategy of these is faster";
+  if (search.is_proven) return "proven: no other strategy is faster";
   if (!search.is_complete) {
     return fmt::format("not proven: not all strategies were tried ({})",
                        EndOfSearch());
@@ -241,10 +241,11 @@ std::string ProofText(const costmodel::StrategySearch& search) {
                 "not planned ({})",
                 FormatCount(search.unplanned), EndOfSearch())
       : search.improvable == 1
-          ? "a plan may not be the best of its strategy"
-          : fmt::format("{} plans may not be the best of their strategy{}",
-                        FormatCount(search.improvable),
-                        InterruptFlag().load() ? " (interrupted)" : "");
+          ? "one plan is not proven the best of its strategy"
+          : fmt::format(
+                "{} plans are not proven the best of their strategies{}",
+                FormatCount(search.improvable),
+                InterruptFlag().load() ? " (interrupted)" : "");
   const auto proven =
       std::ranges::count_if(search.best, [&](const RankedStrategy& ranked) {
         return ranked.seconds <= search.open_bound;
@@ -255,8 +256,8 @@ std::string ProofText(const costmodel::StrategySearch& search) {
                        bound);
   }
   return fmt::format(
-      "the first {} proven to be the fastest; {}\n"
-      "these do not take less than {}",
+      "the first {} proven to be the fastest; {}\nthe unproven ones take at "
+      "least {}",
       proven == 1 ? "is" : fmt::format("{} are", proven), open, bound);
 }
 

@@ -67,21 +67,19 @@ int RunLlmCompare(const LlmCompareFlags& flags, const Terminal& terminal) {
 Command AddTrainCompareCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmCompareFlags>();
   CLI::App* app = program.add_subcommand(
-      "compare", "Strategies of training a language model, side by side");
+      "compare", "Compare training strategies side by side");
   flags->train.AddTo(*app, true);
-  app->add_option(
-         "STRATEGIES", flags->strategies,
-         "settings (tp=8,pp=4,recompute=plan), files of them, what "
-         "train show or train plan wrote, or train search: FILE:RANK (from "
-         "1), or FILE for the fastest")
+  app->add_option("STRATEGIES", flags->strategies,
+                  "each: settings (tp=8,pp=4,recompute=plan), a file of "
+                  "settings, or a file that train show, train plan or train "
+                  "search (FILE:RANK from 1, or FILE for the fastest) wrote")
       ->required();
-  AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
+  AddOutput(*app, flags->output, "write the reports here (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
       "Example:\n  acplan train compare data/training/models/llama-3.1-8b.json "
       "tp=2 tp=4,pp=2 pp=4,recompute=plan --gpu H100 --gpus 64 --gbs 512 --seq "
-      "8192\n"
-      "Exit status: 0 compared, 2 bad input, 3 none of them fits.");
+      "8192\nExit status: 0 compared, 2 bad input, 3 no strategy fits.");
   return {app, [flags](const Terminal& terminal) {
             return RunLlmCompare(*flags, terminal);
           }};

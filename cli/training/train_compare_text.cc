@@ -117,7 +117,7 @@ class ComparisonTable {
 std::string TimesText(Compared compared, size_t first, double seconds,
                       const Terminal& terminal) {
   ComparisonTable table(compared, first);
-  table.AddHeading("an iteration");
+  table.AddHeading("time per iteration");
   const std::vector<TimePart> parts = PartsOf(compared.front().report.time);
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto part = [i](const ComparedTraining& one) {
@@ -171,7 +171,7 @@ std::string RatesText(Compared compared, size_t first,
   }
   if (question.price) {
     add(
-        "their cost",
+        "cost",
         [&](One one) { return one.report.GpuHours(tokens) * *question.price; },
         "{:.4g}");
   }

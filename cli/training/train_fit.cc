@@ -194,32 +194,32 @@ std::string CountsText(const FitTable& table) {
   const bool is_unknown =
       std::any_of(table.rows.begin(), least, std::mem_fn(&FitRow::IsUnknown));
   if (least == table.rows.end()) {
-    return is_unknown ? fmt::format("no count of GPUs is known to fit ({})\n",
+    return is_unknown ? fmt::format("no count of GPUs was found to fit ({})\n",
                                     EndOfSearch())
                       : "none of these counts of GPUs fits\n";
   }
   if (is_unknown) {
-    return fmt::format("least that is known to fit: {} GPUs ({})\n",
+    return fmt::format("smallest count found to fit: {} GPUs ({})\n",
                        FormatCount(least->Gpus()), EndOfSearch());
   }
   if (!table.is_least_known) {
-    return fmt::format("least of these that fits: {} GPUs\n",
+    return fmt::format("smallest of these counts that fits: {} GPUs\n",
                        FormatCount(least->Gpus()));
   }
   return fmt::format(
-      "least that fits: {} GPUs, of powers of two and full nodes\n",
+      "smallest count that fits: {} GPUs, among powers of two and full nodes\n",
       FormatCount(least->Gpus()));
 }
 
 std::string ProofText(const FitTable& fit) {
   if (std::ranges::all_of(
           fit.rows, [](const FitRow& row) { return row.search.is_proven; })) {
-    return "each row proven: no strategy is faster";
+    return "proven for each row: no other strategy is faster";
   }
   if (!std::ranges::all_of(
           fit.rows, [](const FitRow& row) { return row.search.is_complete; })) {
     return fmt::format(
-        "not proven: of a row not all strategies were tried ({})",
+        "not proven: not all strategies of some row were tried ({})",
         EndOfSearch());
   }
   double gap = 0;
@@ -228,7 +228,7 @@ std::string ProofText(const FitTable& fit) {
     gap = std::max(gap, 1 - row.search.Bound() / row.search.best[0].seconds);
   }
   return fmt::format(
-      "not all rows are proven the fastest ({}): others take at most {} less",
+      "not proven for all rows ({}): other strategies are at most {} faster",
       EndOfSearch(), FormatPercentUp(gap));
 }
 
@@ -335,7 +335,7 @@ std::vector<FitTable> Survey(FitInput input) {
   if (sequences.size() * batches.size() * std::max<size_t>(1, counts.size()) >
       kMostRows) {
     throw InputError(fmt::format(
-        "--gpus, --seq, --gbs: expected at most {} rows together", kMostRows));
+        "--gpus, --seq, --gbs: expected at most {} rows in all", kMostRows));
   }
   std::vector<FitTable> tables;
   for (const auto& sequence : sequences) {
@@ -371,7 +371,7 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
                  .time_limit = ParseTimeLimit(flags.time_limit)};
   input.question = QuestionOf(flags, input);
   const std::vector<FitTable> tables = Survey(input);
-  if (tables.empty()) throw LimitError("interrupted before there was a row");
+  if (tables.empty()) throw LimitError("interrupted before the first row");
   if (WasInterrupted()) terminal.Warn("interrupted: rows are missing");
   const std::string json = ToJson(tables, input.question).dump(2) + "\n";
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
@@ -387,7 +387,8 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
   if (has(&FitRow::Fits)) return kExitOk;
   if (has(&FitRow::IsUnknown)) {
     return terminal.Explain(
-        fmt::format("nothing is known to fit ({})", EndOfSearch()), kExitLimit);
+        fmt::format("nothing was found to fit ({})", EndOfSearch()),
+        kExitLimit);
   }
   return terminal.Explain("infeasible: nothing fits", kExitInfeasible);
 }
@@ -396,25 +397,23 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
 
 Command AddTrainFitCommand(CLI::App& program) {
   auto flags = std::make_shared<FitFlags>();
-  CLI::App* app = program.add_subcommand(
-      "fit", "On how many GPUs a language model can be trained, and how best");
+  CLI::App* app =
+      program.add_subcommand("fit",
+                             "Find how many GPUs a model needs, and the "
+                             "fastest strategy for each count");
   flags->train.AddTo(*app, true);
   app->add_option("--time-limit", flags->time_limit,
-                  "seconds of a row, or none (10)")
+                  "seconds for each row (10); none: no limit")
       ->type_name("S");
-  AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
+  AddOutput(*app, flags->output, "write the reports here (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
-      "Examples:\n"
-      "  acplan train fit data/training/models/llama-3.1-70b.json --gpu H100 "
-      "--seq "
-      "8192 --gbs 128\n"
-      "  acplan train fit data/training/models/llama-3.1-8b.json --gpu A100 "
-      "--gpus "
-      "4,8 --seq 4096,16384\n"
-      "--gpus, --seq and --gbs are lists here.\n"
-      "Exit status: 0 some row fits, 2 bad input, 3 none does, 4 a limit or "
-      "Ctrl-C came before that was known.");
+      "Examples:\n  acplan train fit data/training/models/llama-3.1-70b.json "
+      "--gpu H100 --seq 8192 --gbs 128\n  acplan train fit "
+      "data/training/models/llama-3.1-8b.json --gpu A100 --gpus 4,8 --seq "
+      "4096,16384\n--gpus, --seq and --gbs are lists here.\nExit status: 0 "
+      "some row fits, 2 bad input, 3 no row fits, 4 a limit or Ctrl-C ended "
+      "the search before that was known.");
   return {app, [flags](const Terminal& terminal) {
             return RunFit(*flags, terminal);
           }};

@@ -28,65 +28,81 @@ struct SettingFlag {
 
 // The settings that the strategies of a search have in common.
 constexpr SettingFlag kCommonFlags[] = {
-    {"gpu", "--gpu", "name of a GPU: H100, A100-SXM4-40GB, GB200, ..."},
-    {"gpus", "--gpus,--world-size", "how many GPUs"},
-    {"seq", "--seq,--seq-length", "tokens of a sequence (4096)"},
-    {"gbs", "--gbs,--global-batch-size", "sequences of an iteration"},
+    {"gpu", "--gpu",
+     "name of a GPU, or its beginning: H100, A100-SXM4-40GB, GB200, ..."},
+    {"gpus", "--gpus,--world-size", "number of GPUs"},
+    {"seq", "--seq,--seq-length", "tokens per sequence (4096)"},
+    {"gbs", "--gbs,--global-batch-size",
+     "sequences per iteration (four microbatches for each stage)"},
     {"precision", "--precision",
-     "of the large products: bf16 (default), fp16, fp8_delayed, fp8_current, "
-     "fp8_rowwise, fp8_blockwise, mxfp8, nvfp4"},
+     "precision of large products: bf16 (default), fp16, fp8_delayed, "
+     "fp8_current, fp8_rowwise, fp8_blockwise, mxfp8, nvfp4"},
     {"attention", "--attention,--attention-backend",
-     "auto (default), flash, fused, unfused"},
+     "kernels of attention: auto (default), flash, fused, unfused"},
     {"grad_dtype", "--grad-dtype,--main-grads-dtype",
-     "of gradients: fp32 (default) or bf16"},
-    {"cuda_graphs", "--cuda-graphs", "none (default), partial or full"},
+     "data type of gradients: fp32 (default) or bf16"},
+    {"cuda_graphs", "--cuda-graphs",
+     "use of CUDA graphs: none (default), partial or full"},
     {"dispatcher", "--dispatcher,--moe-token-dispatcher-type",
-     "of experts: alltoall (default), deepep, hybridep"},
+     "exchange of tokens between experts: alltoall (default), deepep, "
+     "hybridep"},
     {"implementation", "--implementation",
-     "fused (default: Megatron-Core), or eager (Hugging Face modules)"},
+     "whose operators save activations: fused (default: Megatron-Core's) or "
+     "eager (Hugging Face modules)"},
     {"software", "--software",
-     "whose speed counts: Megatron-Bridge (default), NeMo 25, torchtitan, ..."},
-    {"nvlink_domain", "--nvlink-domain", "GPUs that NVLink joins (the GPU's)"},
+     "generation of software whose speed is assumed: Megatron-Bridge (default; "
+     "torchtitan if its keys are used), NeMo 25, torchtitan, ..."},
+    {"nvlink_domain", "--nvlink-domain",
+     "number of GPUs joined by NVLink (that of the GPU's usual nodes)"},
     {"network_gbs", "--network-gbs",
-     "of the network, GB/s a GPU in one direction (the GPU's)"},
+     "network bandwidth per GPU in one direction, GB/s (that of the GPU's "
+     "usual nodes)"},
 };
 
 constexpr SettingFlag kStrategyFlags[] = {
-    {"mbs", "--mbs,--micro-batch-size", "sequences of a microbatch (1)"},
-    {"tp", "--tp,--tensor-model-parallel-size", "tensor parallelism (1)"},
+    {"mbs", "--mbs,--micro-batch-size", "sequences per microbatch (1)"},
+    {"tp", "--tp,--tensor-model-parallel-size",
+     "degree of tensor parallelism (1); data parallelism takes the remaining "
+     "GPUs"},
     {"sp", "--sp,--sequence-parallel",
-     "true (default) or false: sequence parallelism beside it"},
-    {"pp", "--pp,--pipeline-model-parallel-size", "pipeline parallelism (1)"},
+     "sequence parallelism beside tensor parallelism: true (default) or false"},
+    {"pp", "--pp,--pipeline-model-parallel-size",
+     "degree of pipeline parallelism (1)"},
     {"vp", "--vp,--virtual-pipeline-model-parallel-size",
-     "chunks of a stage (1)"},
+     "chunks per pipeline stage (1)"},
     {"pp_schedule", "--pp-schedule",
-     "1F1B, Interleaved1F1B, zero_bubble (ZB-H1), ZBVZeroBubble or DualPipe"},
-    {"cp", "--cp,--context-parallel-size", "context parallelism (1)"},
+     "pipeline schedule: 1F1B, Interleaved1F1B, zero_bubble (ZB-H1), "
+     "ZBVZeroBubble or DualPipe"},
+    {"cp", "--cp,--context-parallel-size", "degree of context parallelism (1)"},
     {"cp_comm_type", "--cp-comm-type",
-     "how it exchanges keys and values: p2p (default: a ring), all_gather, "
-     "a2a"},
-    {"ep", "--ep,--expert-model-parallel-size", "expert parallelism (1)"},
+     "how ranks of context parallelism exchange keys and values: p2p (default: "
+     "a ring), all_gather, a2a"},
+    {"ep", "--ep,--expert-model-parallel-size",
+     "degree of expert parallelism (1)"},
     {"etp", "--etp,--expert-tensor-parallel-size",
-     "ranks that share an expert's matrices (1)"},
+     "number of ranks that share an expert's matrices (1)"},
     {"zero", "--zero",
-     "what data parallelism shards: 0 nothing, 1 the optimizer's state "
-     "(default), 3 all"},
+     "what data parallelism shards: 0 nothing, 1 optimizer state (default), 2 "
+     "also gradients, 3 also parameters (FSDP)"},
     {"recompute", "--recompute",
-     "none (default), full, full:N (layers of a stage), selective:PARTS, "
-     "selective:op (torchtitan's rule), or plan: the best of each stage"},
+     "recomputation: none (default), full, full:N (layers per stage), "
+     "selective:PARTS (core_attn+layernorm+mla_up_proj+mlp+moe+moe_act), "
+     "selective:op (torchtitan's rule), or plan: the optimal plan of each "
+     "stage"},
     {"offload_layers", "--offload-layers",
-     "layers of a stage whose activations go to the host (0)"},
+     "layers per stage whose activations wait in host memory (0)"},
     {"hidden_dropout", "--hidden-dropout",
-     "of attention's and the feed-forward's output (the configuration's, or "
-     "0)"},
+     "dropped share of the outputs of attention and feed-forward (the "
+     "configuration's, or 0)"},
     {"attention_dropout", "--attention-dropout",
-     "of scores, where attention is unfused (the configuration's, or 0)"},
+     "dropped share of the scores of unfused attention (the configuration's, "
+     "or 0)"},
     {"overlap_dp", "--overlap-dp,--overlap-grad-reduce",
-     "true (default) or false: data-parallel communication"},
+     "overlap data-parallel communication: true (default) or false"},
     {"overlap_tp", "--overlap-tp,--tp-comm-overlap",
-     "true or false (default): tensor-parallel communication"},
+     "overlap tensor-parallel communication: true or false (default)"},
     {"overlap_ep", "--overlap-ep,--overlap-moe-expert-parallel-comm",
-     "true or false (default): exchange of tokens"},
+     "overlap the exchange of tokens between experts: true or false (default)"},
 };
 
 std::string FirstName(std::string_view names) {
@@ -161,10 +177,10 @@ NamedStrategy ReadNamedStrategy(const std::string& argument) {
     return ReadStrategyOfSearch(root, strategy_file);
   }
   if (strategy_file.rank) {
-    root.Complain(fmt::format(
-        "expected what train search wrote, of which {} is a rank, found {}",
-        graph::Quoted(*strategy_file.rank),
-        format.empty() ? "settings" : graph::Quoted(format)));
+    root.Complain(
+        fmt::format("expected a file of train search for rank {}, found {}",
+                    graph::Quoted(*strategy_file.rank),
+                    format.empty() ? "settings" : graph::Quoted(format)));
   }
   const std::string stem = graph::OneLine(FileStem(strategy_file.file), 400);
   if (format == "acplan.training" || format == "acplan.training_plan") {
@@ -198,29 +214,31 @@ void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
   }
   app.add_option(
          "--strategy", strategy,
-         "settings as acplan, Megatron-LM or torchtitan name them, "
-         "JSON, or what train show, train plan or train search (FILE:RANK) "
-         "wrote; flags replace them")
+         "file of settings, named as in acplan, Megatron-LM or torchtitan, or "
+         "a file that train show, train plan or train search (FILE:RANK from "
+         "1, or FILE for the fastest) wrote; flags replace its settings")
       ->type_name("JSON");
   app.add_option("--set", set,
-                 "any other of these settings; may be given more than once")
+                 "any setting without a flag of its own; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_option("--systems", systems,
-                 "GPUs and software, JSON (default: training/systems.json of "
+                 "file of GPUs and software (default: training/systems.json of "
                  "the data that came with acplan)")
       ->type_name("JSON");
   app.add_option("--system", system,
-                 "one's own GPU, as python -m acplan measure-system wrote it; "
-                 "where no --gpu is said, it is meant")
+                 "your own GPU, as python -m acplan measure-system writes it; "
+                 "the default for --gpu")
       ->type_name("JSON");
   app.add_option("--budget", budget,
-                 "memory of a GPU in place of what it has: 70GiB")
+                 "limit of the memory of a GPU (that of the GPU): 70GiB")
       ->type_name("SIZE");
   app.add_option("--tokens", tokens,
-                 "of the whole training: GPU-hours are told")
+                 "tokens of the whole training: prints its GPU-hours")
       ->type_name("N");
-  app.add_option("--price", price, "of a GPU for an hour: cost is told")
+  app.add_option("--price", price,
+                 "price of a GPU-hour: prints the cost of the training, or of "
+                 "10^9 tokens")
       ->type_name("X");
 }
 
@@ -231,7 +249,7 @@ costmodel::ModelConfig TrainFlags::ReadConfig(const Terminal& terminal) const {
       document.contains("num_blocks")) {
     throw InputError(fmt::format(
         "{}: expected a config.json of Hugging Face transformers, found a "
-        "model of Calculon's, which llm and llm-optimal-execution read",
+        "model for Calculon, which calculon llm and llm-optimal-execution read",
         graph::OneLine(config, 400)));
   }
   costmodel::ModelConfig read = costmodel::ParseModelConfig(text, config);

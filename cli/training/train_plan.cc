@@ -39,8 +39,8 @@ TrainingJob ReadJob(const TrainFlags& flags, const Terminal& terminal) {
   const std::string& said = flags.settings.at("recompute");
   if (!said.empty() && said != "plan") {
     throw InputError(fmt::format(
-        "--recompute: expected plan or nothing, as train plan makes a plan; "
-        "train show says what others take; found {}",
+        "--recompute: expected plan or no value, as train plan chooses the "
+        "recomputation (train show takes other values); found {}",
         graph::Quoted(said)));
   }
   costmodel::StrategySettings settings = flags.ReadSettings();
@@ -66,7 +66,8 @@ std::string ComparisonText(const std::vector<TrainingReport>& reports,
                            double budget, const Terminal& terminal) {
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight, kLeft});
-  table.AddRow({"recompute", "iteration", "of it again", "fullest stage", ""});
+  table.AddRow(
+      {"recompute", "iteration", "recomputation", "fullest stage", ""});
   for (const TrainingReport& report : reports) {
     const double seconds = report.time.Total();
     table.AddRow({RecomputationText(report.job.strategy), HumanSeconds(seconds),
@@ -125,15 +126,17 @@ int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
 Command AddTrainPlanCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmPlanFlags>();
   CLI::App* app = program.add_subcommand(
-      "plan", "What each stage of a strategy keeps and runs again, optimally");
+      "plan",
+      "Choose what each pipeline stage keeps and recomputes, optimally");
   flags->train.AddTo(*app, true);
   AddOutput(*app, flags->output,
-            "write the plan, where it fits (.json or .json.gz)");
+            "write the plan here if one fits (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print the plan as JSON");
   app->footer(
       "Example:\n  acplan train plan data/training/models/llama-3.1-70b.json "
-      "--gpu H100 --gpus 64 --tp 8 --pp 4 --gbs 64 --seq 8192\n"
-      "Exit status: 0 a plan was found, 2 bad input, 3 none fits.");
+      "--gpu H100 --gpus 64 --tp 8 --pp 4 --gbs 64 --seq 8192\nRecomputation "
+      "settings of the strategy are ignored.\nExit status: 0 a plan was found, "
+      "2 bad input, 3 no plan fits.");
   return {app, [flags](const Terminal& terminal) {
             return RunLlmPlan(*flags, terminal);
           }};

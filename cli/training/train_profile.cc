@@ -48,8 +48,8 @@ std::string ToText(const graph::Profile& profile,
   add("  optimizer state", *measured.optimizer_bytes);
   add("  activations", root.act_total);
   add("  logits, working space, libraries", root.act_grad_per_module);
-  table.AddRow({"forward, of a batch", FormatMs(root.fw_runtime_per_module)});
-  table.AddRow({"backward, of a batch", FormatMs(root.bw_runtime_per_module)});
+  table.AddRow({"forward, per batch", FormatMs(root.fw_runtime_per_module)});
+  table.AddRow({"backward, per batch", FormatMs(root.bw_runtime_per_module)});
   return text + table.ToString(terminal);
 }
 
@@ -81,20 +81,19 @@ int RunLlmProfile(const LlmProfileFlags& flags, const Terminal& terminal) {
 Command AddTrainProfileCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmProfileFlags>();
   CLI::App* app = program.add_subcommand(
-      "profile",
-      "The profile of a pipeline stage of a strategy, for the planner");
+      "profile", "Write the profile of a pipeline stage, for the planner");
   flags->train.AddTo(*app, true);
-  app->add_option("--stage", flags->stage,
-                  "of the pipeline, counted from 0 (default), which holds most")
+  app->add_option(
+         "--stage", flags->stage,
+         "pipeline stage, from 0 (default), which holds the most activations")
       ->type_name("S");
-  app->add_flag("--json", flags->json, "print the profile, nothing else");
+  app->add_flag("--json", flags->json, "print the profile and nothing else");
   AddOutput(*app, flags->output, "write the profile here (.json or .json.gz)");
   app->footer(
       "Example:\n  acplan train profile "
-      "data/training/models/llama-3.1-70b.json "
-      "--gpu H100 --gpus 64 --tp 8 --pp 4 --gbs 64 --seq 8192 -o stage.json\n"
-      "Of the strategy all counts but recomputation.\n"
-      "Exit status: 0 profiled, 2 bad input.");
+      "data/training/models/llama-3.1-70b.json --gpu H100 --gpus 64 --tp 8 "
+      "--pp 4 --gbs 64 --seq 8192 -o stage.json\nRecomputation settings of the "
+      "strategy are ignored.\nExit status: 0 profiled, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunLlmProfile(*flags, terminal);
           }};

@@ -149,8 +149,7 @@ std::string BaselineText(const std::vector<costmodel::TrainingRun>& runs,
          fmt::format("{:.1f}", kPercent * our_score.mean_of_sources),
          fmt::format("{:.1f}", kPercent * our_score.median_of_sources)});
   }
-  return "\nOther models, averaged over the sources that they represent, "
-         "beside "
+  return "\nOther models, averaged over the sources that they cover, and "
          "acplan on the same rows:\n" +
          text.ToString(terminal);
 }
@@ -164,7 +163,7 @@ std::string AblationText(const std::vector<costmodel::TrainingRun>& runs,
   const auto percent = [](double value) {
     return fmt::format("{:.1f}", kPercent * value);
   };
-  table.AddRow({"(nothing left out)", percent(whole.mean_of_sources),
+  table.AddRow({"(complete model)", percent(whole.mean_of_sources),
                 percent(whole.median_of_sources), "", "", ""});
   for (const costmodel::AblatedScore& score : costmodel::AblateFeatures(runs)) {
     table.AddRow({std::string(score.feature),
@@ -173,9 +172,8 @@ std::string AblationText(const std::vector<costmodel::TrainingRun>& runs,
                   std::to_string(score.changed_runs),
                   percent(score.error_without), percent(score.error_with)});
   }
-  return "\nAverage over sources without a part of the model, and the runs "
-         "that "
-         "it moves:\n" +
+  return "\nAverage over sources without one part of the model, and the runs "
+         "that the part changes:\n" +
          table.ToString(terminal);
 }
 
@@ -184,10 +182,10 @@ std::string FactorText(const std::vector<costmodel::TrainingRun>& runs,
   const Score score =
       ScorePredictions(costmodel::ApplyStackFactors(runs, predictions));
   if (score.sources.empty()) {
-    return "\nWith one factor a stack: no stack has runs in both halves\n";
+    return "\nWith one factor per stack: no stack has runs in both halves\n";
   }
   return fmt::format(
-      "\nWith one factor a stack, found on the other half of its runs: mean "
+      "\nWith one factor per stack, found on the other half of its runs: mean "
       "{:.1f} %, median {:.1f} %\n({} runs of {} sources have one)\n",
       kPercent * score.mean_of_sources, kPercent * score.median_of_sources,
       score.all.rows, score.sources.size());
@@ -252,8 +250,8 @@ int ScoreMemory(const ScoreFlags& flags, const graph::CsvTable& table,
                 const Terminal& terminal) {
   const auto refuse = [](bool is_given, std::string_view flag) {
     if (!is_given) return;
-    throw InputError(fmt::format(
-        "{}: expected none beside readings of memory, found one", flag));
+    throw InputError(
+        fmt::format("{}: cannot be combined with readings of memory", flag));
   };
   refuse(!flags.baselines.empty(), "--baselines");
   refuse(flags.ablate, "--ablate");
@@ -312,23 +310,24 @@ int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
 Command AddTrainScoreCommand(CLI::App& program) {
   auto flags = std::make_shared<ScoreFlags>();
   CLI::App* app = program.add_subcommand(
-      "score", "Predicted against measured times of training runs, CSV");
+      "score", "Compare predictions with measured training runs");
   app->add_option("RUNS", flags->runs, "measured runs (.csv or .csv.gz)")
       ->required();
   app->add_option("--systems", flags->systems,
-                  "GPUs and software, JSON (default: training/systems.json of "
-                  "the data that came with acplan)")
+                  "file of GPUs and software (default: training/systems.json "
+                  "of the data that came with acplan)")
       ->type_name("JSON");
   app->add_option("--baselines", flags->baselines,
-                  "what other models predict of these runs: id and a column "
-                  "each, CSV")
+                  "predictions of other models for these runs: CSV with id and "
+                  "a column for each model")
       ->type_name("CSV");
   app->add_flag("--factors", flags->factors,
-                "the error with one factor a stack, found on a half of the "
-                "runs and applied to the other");
+                "also the error with one factor per stack, found on one half "
+                "of the runs and applied to the other");
   app->add_flag("--ablate", flags->ablate,
-                "the error without each part of the model");
-  AddOutput(*app, flags->output, "predictions to write: id, time_s, mem_gib")
+                "also the error without each part of the model");
+  AddOutput(*app, flags->output,
+            "write the predictions here: id, time_s, mem_gib")
       ->type_name("CSV");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(

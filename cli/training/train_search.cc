@@ -37,8 +37,8 @@ struct LlmSearchFlags {
 
 std::string CountText(const StrategySearch& search) {
   return fmt::format(
-      "{} strategies, {} evaluated, {} fit, {} planned\n{}"
-      "{:.2f} s of a core, {:.2g} million evaluated a second\n\n",
+      "{} strategies, {} evaluated, {} fit, {} planned\n{}{:.2f} s of CPU "
+      "time, {:.2g} million evaluated per second\n\n",
       FormatCount(search.strategies), FormatCount(search.evaluated),
       FormatCount(search.fitting), FormatCount(search.plan_count),
       ProofText(search) + "\n", search.core_seconds,
@@ -51,7 +51,7 @@ std::string SearchText(const TrainingJob& job, const StrategySearch& search,
                        const Terminal& terminal) {
   const costmodel::TrainingStrategy& s = job.strategy;
   std::string text = terminal.Bold(
-      fmt::format("{} on {} {}: {} sequences of {} tokens an iteration",
+      fmt::format("{} on {} {}: {} sequences of {} tokens per iteration",
                   question.model, FormatCount(s.gpus), job.cluster.gpu.name,
                   FormatCount(s.global_batch), FormatCount(s.sequence)));
   text += "\n" + CountText(search);
@@ -106,24 +106,25 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
       {.seconds = time_limit, .interrupted = &InterruptFlag()});
   if (search.best.empty() && !search.is_complete) {
     return terminal.Complain(
-        fmt::format("no strategy that fits was found: not all were tried ({})",
+        fmt::format("no strategy that fits was found; not all were tried ({})",
                     EndOfSearch()),
         kExitLimit);
   }
   if (search.strategies == 0) {
     throw InputError(
-        "expected settings that some strategy may have, found none "
-        "(train show says which rule a strategy breaks)");
+        "expected settings that some strategy can have, found none (train show "
+        "prints the rule that a strategy breaks)");
   }
   if (search.best.empty() && search.unplanned > 0) {
     return terminal.Complain(
-        fmt::format("no plan was made ({}): {} strategies might fit with one",
-                    EndOfSearch(), FormatCount(search.unplanned)),
+        fmt::format(
+            "no strategy was planned ({}): {} strategies might fit with a plan",
+            EndOfSearch(), FormatCount(search.unplanned)),
         kExitLimit);
   }
   if (search.best.empty()) {
     return terminal.Complain(
-        fmt::format("none of {} strategies fits {} a GPU",
+        fmt::format("none of {} strategies fits in {} per GPU",
                     FormatCount(search.strategies),
                     graph::FormatManyBytes(question.budget)),
         kExitInfeasible);
@@ -144,19 +145,20 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
 Command AddTrainSearchCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmSearchFlags>();
   CLI::App* app = program.add_subcommand(
-      "search",
-      "The fastest strategies of training a Hugging Face model that fit");
+      "search", "Find the fastest training strategies that fit");
   flags->train.AddTo(*app, true);
-  app->add_option("-t", flags->count, "how many (10)")->type_name("N");
-  app->add_option("--time-limit", flags->time_limit, "seconds, or none (30)")
+  app->add_option("-t", flags->count, "number of strategies (10)")
+      ->type_name("N");
+  app->add_option("--time-limit", flags->time_limit,
+                  "seconds for the search (30); none: no limit")
       ->type_name("S");
-  AddOutput(*app, flags->output, "write the reports (.json or .json.gz)");
+  AddOutput(*app, flags->output, "write the reports here (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
-      "Example:\n  acplan train search data/training/models/"
-      "llama-3.1-8b.json --gpu H100 --gpus 64 --gbs 512 --seq 8192\n"
-      "Exit status: 0 found, 2 bad input, 3 nothing fits, 4 no time to "
-      "find one that fits.");
+      "Example:\n  acplan train search data/training/models/llama-3.1-8b.json "
+      "--gpu H100 --gpus 64 --gbs 512 --seq 8192\nExit status: 0 a strategy "
+      "was found, 2 bad input, 3 no strategy fits, 4 a limit was hit before "
+      "one was found.");
   return {app, [flags](const Terminal& terminal) {
             return RunLlmSearch(*flags, terminal);
           }};

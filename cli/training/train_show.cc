@@ -53,10 +53,9 @@ int RunLlmTrain(const LlmTrainFlags& flags, const Terminal& terminal) {
 Command AddTrainShowCommand(CLI::App& program) {
   auto flags = std::make_shared<LlmTrainFlags>();
   CLI::App* app = program.add_subcommand(
-      "show",
-      "Time and memory of training a Hugging Face model with a strategy");
+      "show", "Estimate time and memory of training a model with a strategy");
   flags->train.AddTo(*app, true);
-  AddOutput(*app, flags->output, "write the report (.json or .json.gz)");
+  AddOutput(*app, flags->output, "write the report here (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
       "Example:\n  acplan train show data/training/models/llama-3.1-8b.json "

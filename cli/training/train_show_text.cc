@@ -31,12 +31,12 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr int kChartColumns = 66;
 
 constexpr std::string_view kConvention =
-    "3 x the forward pass: products with logits, attention causal";
+    "3 x the forward pass: products with logits, causal attention";
 
 std::string TimeText(const TrainingReport& report, const Terminal& terminal) {
   const double total = report.time.Total();
   Table table({kLeft, kRight, kRight});
-  table.AddRow({"an iteration", "", "share"});
+  table.AddRow({"time per iteration", "", "share"});
   for (const TimePart& part : PartsOf(report.time)) {
     if (part.seconds < 1e-9) continue;
     table.AddRow({std::string(part.text), HumanSeconds(part.seconds),
@@ -65,7 +65,7 @@ std::string RateText(const TrainingReport& report,
                             report.job.cluster.gpu.bf16_rate / 1e12)});
   table.AddRow({"hardware utilisation",
                 fmt::format("{:.1f}%", 100 * report.HardwareUtilisation()),
-                "with what recomputation runs again"});
+                "including recomputation"});
   if (question.tokens) {
     const double hours = report.GpuHours(*question.tokens);
     table.AddRow({"GPU-hours", fmt::format("{:.0f}", hours),
@@ -73,12 +73,12 @@ std::string RateText(const TrainingReport& report,
                               *question.tokens, hours / gpus / 24)});
     if (question.price) {
       table.AddRow({"cost", fmt::format("{:.0f}", hours * *question.price),
-                    fmt::format("at {:g} a GPU-hour", *question.price)});
+                    fmt::format("at {:g} per GPU-hour", *question.price)});
     }
   } else if (question.price) {
     table.AddRow(
         {"cost", fmt::format("{:.4g}", report.GpuHours(1e9) * *question.price),
-         fmt::format("for 10^9 tokens at {:g} a GPU-hour", *question.price)});
+         fmt::format("for 10^9 tokens at {:g} per GPU-hour", *question.price)});
   }
   return table.ToString(terminal) + "\n";
 }
@@ -125,7 +125,7 @@ std::string MemoryChart(const TrainingReport& report, double budget) {
     bar.erase(bar.find_last_not_of(' ') + 1);
     text += fmt::format("{:>5}  {}\n", i, bar);
   }
-  return text + fmt::format("       each letter {}; |: {}\n",
+  return text + fmt::format("each letter: {}; |: {}\n",
                             graph::FormatManyBytes(most / kChartColumns),
                             graph::FormatManyBytes(budget));
 }
@@ -165,11 +165,10 @@ std::vector<TimePart> PartsOf(const StepTime& time) {
       {"pipeline_messages", "messages between stages", time.messages},
       {"sharded_parameters", "gathering and scattering of shards, exposed",
        time.exposed.sharded},
-      {"offload", "activations to the host and back, exposed",
-       time.exposed.offload},
+      {"offload", "offload of activations, exposed", time.exposed.offload},
       {"data_parallel", "data-parallel communication, exposed", time.data},
-      {"host", "waiting for launches", time.host},
-      {"bubble", "bubble of the pipeline", time.bubble},
+      {"host", "waiting for kernel launches", time.host},
+      {"bubble", "pipeline bubble", time.bubble},
       {"optimizer", "optimizer", time.optimizer},
       {"other", "other", time.other},
   };
@@ -196,7 +195,7 @@ std::string HeadingText(const TrainingReport& report,
       fmt::format("{} on {} {}: {}", question.model, FormatCount(s.gpus),
                   job.cluster.gpu.name, StrategyText(s)));
   text += fmt::format(
-      "\n{:.4g} billion parameters{}, {} sequences of {} tokens an iteration, "
+      "\n{:.4g} billion parameters{}, {} sequences of {} tokens per iteration, "
       "{} microbatches of {}\n",
       parameters,
       job.shape.IsMoe() ? fmt::format(" ({:.4g} active)", active)

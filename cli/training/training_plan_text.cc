@@ -100,7 +100,7 @@ void AddRows(Table& table, const std::string& stage, const TrainingPlan& plan,
 }
 
 std::string VerdictText(const TrainingPlan& plan) {
-  if (!plan.Fits()) return "no plan fits; this keeps least";
+  if (!plan.Fits()) return "no plan fits; this plan keeps the least";
   if (plan.IsOptimal()) return "optimal: no plan is faster (proven)";
   return fmt::format("no plan takes less than {}", HumanSeconds(plan.bound));
 }
@@ -111,7 +111,8 @@ std::string PlanText(const TrainingReport& report, const Terminal& terminal) {
   using enum Table::Align;
   const TrainingPlan& plan = *report.plan;
   Table table({kLeft, kRight, kLeft, kRight, kRight, kLeft});
-  table.AddRow({"stage", "layers", "", "keep", "again", "what runs again"});
+  table.AddRow(
+      {"stage", "layers", "", "kept", "recomputed", "recomputed operations"});
   for (size_t i = 0; i < plan.stages.size();) {
     size_t end = i + 1;
     while (end < plan.stages.size() &&
@@ -123,9 +124,9 @@ std::string PlanText(const TrainingReport& report, const Terminal& terminal) {
             plan, plan.stages[i]);
     i = end;
   }
-  return terminal.Bold("plan of recomputation") + ", " + VerdictText(plan) +
-         "\n" + table.ToString(terminal) +
-         "keep, again: of a layer and microbatch\n\n";
+  return terminal.Bold("recomputation plan") + ", " + VerdictText(plan) + "\n" +
+         table.ToString(terminal) +
+         "kept, recomputed: per layer and microbatch\n\n";
 }
 
 nlohmann::ordered_json PlanJson(const TrainingReport& report) {

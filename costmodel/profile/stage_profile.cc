@@ -294,8 +294,8 @@ graph::Profile ProfileWriter::Write() {
 void RequireProfile(const TrainingJob& job, const StageContent& content) {
   if (job.strategy.implementation != Implementation::kFused) {
     throw InputError(
-        "implementation: expected fused, as eager modules have no list of "
-        "operations; found eager");
+        "implementation: expected fused, as acplan has no list of operations "
+        "of eager modules; found eager");
   }
   if (job.strategy.offloaded_layers > 0) {
     throw InputError(fmt::format(

@@ -116,7 +116,7 @@ int64_t ParseByteSize(std::string_view text, std::string_view what) {
       rest.size() > 1 && (rest[0] == 'e' || rest[0] == 'E') &&
       (std::isdigit(static_cast<unsigned char>(rest[1])) || rest[1] == '+' ||
        rest[1] == '-');
-  if (has_exponent) throw fail("exponents are not understood");
+  if (has_exponent) throw fail("exponents are not supported");
 
   rest = Trim(rest);
   if (rest.empty() && has_point) throw fail("a fraction needs a unit");

@@ -154,7 +154,7 @@ class Makers {
       const auto b = static_cast<size_t>(node.reads[i]);
       if (is_output_[b] && !is_made_[b]) reads[i].Fail("a buffer made before");
       if (stages_[b] > node.stage)
-        reads[i].Fail(fmt::format("what a node of stage {} may read",
+        reads[i].Fail(fmt::format("a buffer that a node of stage {} may read",
                                   ToString(node.stage)));
     }
     const std::vector<JsonField> makes = field.Get("makes").Elements();

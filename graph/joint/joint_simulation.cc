@@ -298,8 +298,8 @@ JointRun JointSimulator::Run(const std::vector<char>& is_kept) const {
     if (!is_again) continue;
     if (!node.may_run_again)
       throw InputError(
-          fmt::format("node '{}': it may not run again, and what it "
-                      "makes is needed and not kept",
+          fmt::format("node '{}': it may not run again, but its results are "
+                      "needed and not kept",
                       OneLine(node.name)));
     duties.runs_again[n] = 1;
     need(node.reads);

@@ -40,7 +40,7 @@ class NodeLinkReader {
 
   ScheduleGraph Read() {
     RefuseFlag("directed", false, "true: links have a direction");
-    RefuseFlag("multigraph", true, "false: links are there once");
+    RefuseFlag("multigraph", true, "false: each link occurs once");
     ReadNodes();
     ReadLinks();
     const std::vector<size_t> order = Order();
@@ -108,7 +108,7 @@ class NodeLinkReader {
                       .to = NodeOf(OneOf(element, "target", "1"))};
       if (link.from == link.to) element.Fail("a link to another node");
       if (!seen_links.emplace(link.from, link.to).second)
-        element.Fail("a link that is there once");
+        element.Fail("a link that occurs once");
       links_.push_back(link);
     }
     readers_.resize(nodes_.size());
@@ -146,7 +146,7 @@ class NodeLinkReader {
       const auto stuck =
           std::ranges::find_if(waits, [](size_t w) { return w > 0; });
       root_.Get("nodes").Complain(fmt::format(
-          "expected links without a circle, found one before node {}",
+          "expected links without a cycle, found one before node {}",
           OneLine(nodes_[static_cast<size_t>(stuck - waits.begin())].name)));
     }
     return order;
@@ -160,7 +160,7 @@ class NodeLinkReader {
       const size_t n = NodeOf(element);
       if (is_before[n]) element.Fail("each node once");
       for (const size_t input : inputs_[n])
-        if (!is_before[input]) element.Fail("a node after what it reads");
+        if (!is_before[input]) element.Fail("a node after those that it reads");
       is_before[n] = 1;
       order.push_back(n);
     }

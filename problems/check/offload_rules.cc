@@ -32,12 +32,13 @@ std::optional<std::string> BrokenOffloadRule(const PlanOffload& stated,
                                              const PlanOffload& actual) {
   if (stated.host_memory_bytes &&
       actual.host_bytes > *stated.host_memory_bytes) {
-    return fmt::format("over the host's memory: {} bytes there, {} allowed",
-                       actual.host_bytes, *stated.host_memory_bytes);
+    return fmt::format(
+        "over the limit of host memory: {} bytes in use, {} allowed",
+        actual.host_bytes, *stated.host_memory_bytes);
   }
   if (stated.host_bytes != actual.host_bytes) {
     return fmt::format(
-        "the plan says that the host has {} bytes at most; it is {}",
+        "the plan says that at most {} bytes are in host memory; it is {}",
         stated.host_bytes, actual.host_bytes);
   }
   if (stated.sent_bytes != actual.sent_bytes ||

@@ -48,7 +48,8 @@ std::optional<std::string> BrokenOperatorRule(
       return say(op, "is in place and not treated as its parent");
     }
     if (runs_again(op) && decision(parent) == OperatorDecision::kSkip) {
-      return say(op, "is in place and runs again on what is skipped");
+      return say(
+          op, "is in place and runs again on the result of a skipped operator");
     }
   }
   for (size_t k = 0; k < sac.func_names.size(); ++k) {
@@ -119,7 +120,7 @@ std::optional<std::string> FirstBrokenRule(
   const double capacity =
       std::ceil(policy.memory_budget * static_cast<double>(total));
   if (static_cast<double>(policy.capacity_bytes) != capacity) {
-    return fmt::format("the capacity is said to be {} bytes; it is {:.0f}",
+    return fmt::format("the policy says its capacity is {} bytes; it is {:.0f}",
                        policy.capacity_bytes, capacity);
   }
   if (saved > policy.capacity_bytes) {
@@ -127,15 +128,15 @@ std::optional<std::string> FirstBrokenRule(
                        saved, policy.capacity_bytes);
   }
   if (policy.saved_bytes != saved) {
-    return fmt::format("{} bytes are said to be saved; it is {}",
+    return fmt::format("the policy says it saves {} bytes; it is {}",
                        policy.saved_bytes, saved);
   }
   if (IsFalse(policy.saved_ms, saved_ms)) {
-    return fmt::format("{} ms are said to be saved; it is {}", policy.saved_ms,
-                       saved_ms);
+    return fmt::format("the policy says it saves {} ms; it is {}",
+                       policy.saved_ms, saved_ms);
   }
   if (IsFalse(policy.recompute_ms, recompute_ms)) {
-    return fmt::format("{} ms are said to be recomputed; it is {}",
+    return fmt::format("the policy says it recomputes {} ms; it is {}",
                        policy.recompute_ms, recompute_ms);
   }
   return std::nullopt;

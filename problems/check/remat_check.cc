@@ -241,7 +241,7 @@ void CheckRemat(const JointGraph& graph, int64_t budget_bytes,
   const double most = 1e-9 * std::max(1.0, effect.recompute_ms);
   if (std::abs(effect.recompute_ms - run.recompute_ms) > most) {
     throw std::logic_error(
-        fmt::format("the plan fails its check: it runs {} ms again, not {}",
+        fmt::format("the plan fails its check: it recomputes {} ms, not {}",
                     effect.recompute_ms, run.recompute_ms));
   }
 }

@@ -66,7 +66,7 @@ ScheduleEffect ComputeScheduleEffect(const ScheduleGraph& graph,
     effect.peak_bytes = std::max(effect.peak_bytes, bytes);
     for (const int32_t value : node.makes) live_values.erase(value);
   }
-  if (!live_values.empty()) Fail("a value is read that was not made");
+  if (!live_values.empty()) Fail("a value is read before it exists");
   return effect;
 }
 

@@ -110,7 +110,7 @@ class CallNeeds {
       case OperatorDecision::kSave:
       case OperatorDecision::kOffload:
         if (now.opaque && StartOf(op) < stop)
-          return say("is kept and cannot be");
+          return say("is kept, but cannot be kept");
         for (const graph::StorageId s : now.creates) {
           if (StartOf(op) < stop && needed_storages_.contains(s) &&
               !IsStorageKept(op, s)) {
@@ -124,23 +124,23 @@ class CallNeeds {
     }
     if (StartOf(op) >= stop) return std::nullopt;
     if (now.outputs.empty() && now.mutates.empty()) {
-      return say("is skipped and returns no tensor");
+      return say("is skipped, but returns no tensor");
     }
     const auto is_needed = [&](graph::StorageId s) {
       return needed_storages_.contains(s);
     };
     if (std::ranges::any_of(now.creates, is_needed)) {
-      return say("is skipped and makes what is needed");
+      return say("is skipped, but its result is needed");
     }
     for (const graph::StorageId s : now.mutates) {
       const bool is_older = trace_.storages[s].IsOlderThan(call_.start);
       if (is_needed(s) && !is_older) {
-        return say("is skipped and writes to what is needed");
+        return say("is skipped, but writes to memory that is needed");
       }
       // Nothing in the call depends on the contents of a counter.
       const bool is_counter = is_older && IsCounter(trace_, call_, s);
       if (!is_counter && IsKeptBefore(op, s)) {
-        return say("is skipped and writes to what is kept");
+        return say("is skipped, but writes to memory that is kept");
       }
     }
     return std::nullopt;

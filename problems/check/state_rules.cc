@@ -68,8 +68,8 @@ std::optional<std::string> BrokenIn(const Trace& trace,
     };
     if (runs_again && std::ranges::any_of(now.reads, is_stale)) {
       return fmt::format(
-          "{}: operator {} '{}' runs again and reads what has been written to "
-          "since",
+          "{}: operator {} '{}' runs again and reads memory that was written "
+          "to since",
           trace.modules[call.module].fqn, call.PlaceOf(op),
           trace.operator_names[now.name]);
     }

@@ -85,9 +85,9 @@ double SavedShare(const PlannedModule& planned_unit) {
 double HullMs(const SacStatistics& sac, const PlannedModule& planned_unit) {
   const graph::OperatorGroups groups = graph::GroupOperators(sac);
   if (!groups.contradiction.empty()) {
-    throw InputError(
-        fmt::format("plan: {}: no policy keeps all rules of its operators ({})",
-                    planned_unit.fqn, groups.contradiction));
+    throw InputError(fmt::format(
+        "plan: {}: no policy satisfies all rules of its operators ({})",
+        planned_unit.fqn, groups.contradiction));
   }
   const std::vector<graph::PolicyCost> hull = graph::ParetoHull(groups);
   const double saved = SavedShare(planned_unit) * SumOfMemory(sac);
@@ -203,7 +203,7 @@ std::optional<std::string> KnownOnTracesOnly(
     const bool skips = op.decision == graph::OperatorDecision::kSkip;
     if (!skips && !op.Offloads() && !op.results) continue;
     return fmt::format(
-        "{}: operator {} '{}' {}, of which the effect is known on traces only",
+        "{}: operator {} '{}' {}, an effect that is known on traces only",
         planned_unit.fqn, op.index, op.name,
         skips           ? "is skipped"
         : op.Offloads() ? "is offloaded"

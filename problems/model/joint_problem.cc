@@ -229,7 +229,7 @@ UnitChoices ChoicesOfUnits(const Profile& profile, const ModuleTree& tree,
     if (!module.sac) {
       if (module.act_fw_per_module > 0) {
         choices.refused.push_back(
-            {i, false, "no operator statistics, so it is no AC unit"});
+            {i, false, "no operator statistics, so it cannot be an AC unit"});
       }
       continue;
     }
@@ -239,10 +239,10 @@ UnitChoices ChoicesOfUnits(const Profile& profile, const ModuleTree& tree,
                                     options.patterns)
             : graph::GroupOperators(*module.sac, options.patterns);
     if (!groups.contradiction.empty()) {
-      choices.refused.push_back({i, true,
-                                 "no policy keeps all rules, so it is no AC "
-                                 "unit: ",
-                                 groups.contradiction});
+      choices.refused.push_back(
+          {i, true,
+           "no policy satisfies all rules, so it cannot be an AC unit: ",
+           groups.contradiction});
       continue;
     }
     choices.groups[i] = std::move(groups);

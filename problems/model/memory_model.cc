@@ -76,22 +76,20 @@ std::string_view ToString(MemoryModel model) {
 
 std::string_view Caveat(MemoryModel model) {
   if (model == MemoryModel::kTorch) {
-    return "the torch memory model leaves out optimizer state, buffers, "
-           "inputs, the "
-           "peaks of forward and optimizer step, and what lives only while a "
-           "unit "
-           "recomputes: it was off by -3% to +27% where plans were measured";
+    return "the torch memory model does not count optimizer state, buffers, "
+           "inputs, the peaks of forward and optimizer step, or memory that "
+           "lives only while a unit recomputes: it was off by -3% to +27% for "
+           "measured plans";
   }
   if (model == MemoryModel::kTrace) {
-    return "the trace memory model counts live tensors, to the byte where "
-           "plans were traced again; --reserve keeps room for what the "
-           "allocator "
-           "leaves unused, CUDA's own memory and buffers of communication";
+    return "the trace memory model counts live tensors, exact to the byte "
+           "for plans that were traced again; --reserve keeps room for unused "
+           "memory of the allocator, CUDA's own memory and communication "
+           "buffers";
   }
-  return "the snapshot memory model cannot see what lives only while a unit "
-         "recomputes, nor arguments that checkpoint frames hold: of the plans "
-         "that "
-         "were measured, most peaked within 1% of it and some up to 8% higher; "
+  return "the snapshot memory model does not count memory that lives only "
+         "while a unit recomputes, or arguments that checkpoint frames hold: "
+         "most measured plans peaked within 1% of it, some up to 8% higher; "
          "--reserve keeps a margin";
 }
 

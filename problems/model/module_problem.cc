@@ -64,9 +64,9 @@ std::optional<TradeoffFit> FitOf(const Module& module, bool fit_anew,
   if (fit && IsUsable(*fit)) return fit;
   if (module.act_fw_per_module > 0) {
     warnings.Add(module.fqn,
-                 fit_anew ? "no operator statistics, so it is no AC unit"
-                          : "no usable trade-off fit, so it is no AC unit at "
-                            "module granularity");
+                 fit_anew ? "no operator statistics, so it cannot be an AC unit"
+                          : "no usable trade-off fit, so it cannot be an AC "
+                            "unit at module granularity");
   }
   return std::nullopt;
 }

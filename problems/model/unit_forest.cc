@@ -62,10 +62,11 @@ Restriction RestrictUnits(const Profile& profile, const ModuleTree& tree,
           "--ac-units: {} is a leaf; leaves are never AC units", module.fqn));
     } else if (module.calls == 0) {
       result.warnings.push_back(fmt::format(
-          "--ac-units: {} is never called, so it is no AC unit", module.fqn));
+          "--ac-units: {} is never called, so it cannot be an AC unit",
+          module.fqn));
     } else if (above_fsdp[i]) {
       result.warnings.push_back(fmt::format(
-          "--ac-units: {} contains an FSDP unit, so it is no AC unit",
+          "--ac-units: {} contains an FSDP unit, so it cannot be an AC unit",
           module.fqn));
     }
   }

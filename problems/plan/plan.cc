@@ -67,11 +67,9 @@ std::string_view NameOf(OperatorDecision decision) {
 
 std::vector<int32_t> ReadResults(const JsonField& field, const PlannedOp& op) {
   if (!graph::Keeps(op.decision)) {
-    field.Complain(
-        fmt::format("expected for an operator that is saved or offloaded only, "
-                    "found it for "
-                    "one to {}",
-                    NameOf(op.decision)));
+    field.Complain(fmt::format(
+        "needs an operator that is saved or offloaded, found one to {}",
+        NameOf(op.decision)));
   }
   std::vector<int32_t> results;
   for (const JsonField& entry : field.Elements()) {
@@ -346,10 +344,9 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
 
 std::string_view CaveatOf(const Plan& plan) {
   if (!plan.device) return Caveat(plan.memory.model);
-  return "PyTorch's allocator is simulated, with live tensors to the byte "
-         "where "
-         "plans were traced again; --reserve keeps room for CUDA's own memory, "
-         "workspaces of cuDNN and buffers of communication";
+  return "PyTorch's allocator is simulated on live tensors, exact to the byte "
+         "for plans that were traced again; --reserve keeps room for CUDA's "
+         "own memory, workspaces of cuDNN and communication buffers";
 }
 
 std::string PlanToJson(const Plan& plan) {

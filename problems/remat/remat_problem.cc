@@ -87,7 +87,7 @@ std::vector<std::vector<int32_t>> DecisionGroups(const RematProblem& problem) {
   for (int32_t f = 0; f < std::ssize(tied); ++f) {
     if (tied[f].empty() || readers[f] < 0) continue;
     throw InputError(fmt::format(
-        "node '{}': expected that nodes tied to it do not need what it makes",
+        "node '{}': expected that no node tied to it needs its results",
         OneLine(problem.graph->nodes[problem.operators[f].node].name)));
   }
   return groups;

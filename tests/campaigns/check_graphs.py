@@ -49,7 +49,7 @@ OUTCOMES = (
     "different",
 )
 # Complaints about graphs whose rules forbid every plan, and about ties in a circle.
-RULES = ("may not run again, and what", "nodes tied to it do not need")
+RULES = ("may not run again, but its", "no node tied to it needs")
 
 
 class Campaign:

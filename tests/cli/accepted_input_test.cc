@@ -64,7 +64,7 @@ TEST_F(AcceptedInputTest, NeverCalledModules) {
                             "Transformer.spare,Transformer.layers.0,"
                             "Transformer.layers.1"}),
             "acplan: warning: --ac-units: Transformer.spare is never called, "
-            "so it is no AC unit\n");
+            "so it cannot be an AC unit\n");
 }
 
 TEST_F(AcceptedInputTest, ANeverCalledModuleInTheOrders) {
@@ -167,8 +167,8 @@ TEST_F(AcceptedInputTest, NullFits) {
 
 TEST_F(AcceptedInputTest, ModulesWithoutOperators) {
   const std::string warning =
-      "acplan: warning: Transformer.layers.0: no operator statistics, so it is "
-      "no AC unit\n";
+      "acplan: warning: Transformer.layers.0: no operator statistics, so it "
+      "cannot be an AC unit\n";
   const std::vector<Edit> edits{{"/modules/4/sac", "null"}};
   EXPECT_EQ(Warnings(edits), warning);
   EXPECT_EQ(Warnings(edits, {"--granularity", "module"}), warning);
@@ -230,7 +230,7 @@ TEST_F(AcceptedInputTest, AnAncestorOfAnFsdpUnitAmongTheAcUnits) {
                           "Transformer.layers.1",
                           "--fsdp-units", "Transformer.layers.0"}),
             "acplan: warning: --ac-units: Transformer contains an FSDP unit, "
-            "so it is no AC unit\n");
+            "so it cannot be an AC unit\n");
 }
 
 TEST_F(AcceptedInputTest, EmptyLists) {

@@ -336,9 +336,10 @@ TEST_F(CommandsTest, CompareWarnsOfAnotherMemoryModel) {
   const Outcome outcome =
       Acplan({"show", profile_, "snapshot.json", "torch.json"});
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_EQ(outcome.err,
-            "acplan: warning: torch.json was made for memory model torch, and "
-            "is compared under memory model snapshot\n");
+  EXPECT_EQ(
+      outcome.err,
+      "acplan: warning: torch.json was planned for memory model torch, and "
+      "is compared under memory model snapshot\n");
 }
 
 TEST_F(CommandsTest, Baseline) {

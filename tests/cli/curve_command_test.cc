@@ -208,7 +208,7 @@ TEST_F(CurveCommandTest, LongListsAreShortened) {
   const std::string out = AcplanOut(Curve({}, "Transformer"));
   const size_t count = whole["pareto"].size();
   ASSERT_GT(count, 100);
-  EXPECT_THAT(out, HasSubstr(fmt::format(" of {}: ", count)));
+  EXPECT_THAT(out, HasSubstr(fmt::format(" of {} points: ", count)));
   EXPECT_THAT(out, HasSubstr("--csv lists all\n"));
   EXPECT_LT(Lines(out).size(), 65);
   EXPECT_THAT(AcplanOut(Curve()),

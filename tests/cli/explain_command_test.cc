@@ -191,7 +191,7 @@ TEST_F(ExplainCommandTest, APlanOfAnotherQuestionIsToldOf) {
       {"explain", kTinyGpt2, "--plan", "plan.json", "--world-size", "2"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_THAT(outcome.err,
-              HasSubstr("plan.json was made for memory model trace, and is "
+              HasSubstr("plan.json was planned for memory model trace, and is "
                         "shown under memory model trace, world size 2"));
 }
 

@@ -116,11 +116,11 @@ TEST_F(FitTest, TheLeastIsNotKnownWhereFewerMightFit) {
     EXPECT_EQ(outcome.exit_code, least ? 0 : 4);
     EXPECT_THAT(
         outcome.out,
-        HasSubstr(!least ? "no count of GPUs is known to fit (--time-limit)"
+        HasSubstr(!least ? "no count of GPUs was found to fit (--time-limit)"
                   : may_fewer_fit
-                      ? fmt::format("least that is known to fit: {} GPUs",
+                      ? fmt::format("smallest count found to fit: {} GPUs",
                                     FormatCount(*least))
-                      : fmt::format("least that fits: {} GPUs",
+                      : fmt::format("smallest count that fits: {} GPUs",
                                     FormatCount(*least))));
     if (std::string(limit) == "none") {
       EXPECT_EQ(least, 96);
@@ -133,8 +133,8 @@ TEST_F(FitTest, ShowsItWithinAHundredColumns) {
   const std::string text =
       AcplanOut({"train", "fit", kModelOfNodes, "--gpu", "h100", "--seq",
                  "8192,131072", "--gbs", "128", "--price", "2"});
-  for (const char* part :
-       {"sequences of 131,072 tokens", "least that fits: 16", "cost", "no\n"}) {
+  for (const char* part : {"sequences of 131,072 tokens",
+                           "smallest count that fits: 16", "cost", "no\n"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   for (const std::string& line : Lines(text)) {
@@ -175,7 +175,7 @@ TEST_F(FitTest, SaysWhatTheTimeLimitLeftUnknown) {
               "f.json"});
   EXPECT_EQ(outcome.exit_code, 4);
   EXPECT_THAT(outcome.out, HasSubstr("not known"));
-  EXPECT_THAT(outcome.out, HasSubstr("no count of GPUs is known to fit"));
+  EXPECT_THAT(outcome.out, HasSubstr("no count of GPUs was found to fit"));
   const json row = json::parse(Read("f.json"))["tables"][0]["rows"][0];
   EXPECT_TRUE(row["fits"].is_null());
 }
@@ -192,7 +192,7 @@ TEST_F(FitTest, WrongInputIsALine) {
       {"--gpus: expected a whole number"});
   ExpectRefused(Acplan({"train", "fit", kModelThatFits, "--gpu", "h100",
                         "--gpus", "8", "--set", "first_layers=3"}),
-                {"first_layers: expected none in a search"});
+                {"first_layers: expected no value in a search"});
   ExpectRefused(
       Acplan({"train", "fit", kModelThatFits, "--gpu", "h100", "-o", "f.csv"}),
       {"f.csv"});

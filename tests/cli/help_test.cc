@@ -186,7 +186,7 @@ TEST_F(HelpTest, OldNamesSayTheNewOnes) {
     EXPECT_EQ(old.exit_code, 0);
     EXPECT_EQ(old.out, AcplanOut(now));
     EXPECT_EQ(old.err, "acplan: warning: " + names +
-                           "; the old name goes with the next release\n");
+                           "; the next release removes the old name\n");
   };
   const std::string profile = ProfilePath("transformer4");
   note({"baseline", profile}, {"show", profile},

@@ -142,7 +142,7 @@ TEST_F(LlmCommandTest, InfeasibleInMemory) {
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_EQ(outcome.out,
             "ERROR: Mem tier1 needs 704.164 GiB but only has 80.000 GiB\n");
-  EXPECT_THAT(outcome.err, StartsWith("acplan: infeasible: tier 1"));
+  EXPECT_THAT(outcome.err, StartsWith("acplan: infeasible: memory tier 1"));
   EXPECT_THAT(outcome.err, HasSubstr("85899345920 bytes"));
   EXPECT_THAT(outcome.err, HasSubstr("optimizer state"));
   EXPECT_FALSE(Exists("stats.json"));
@@ -243,7 +243,7 @@ TEST_F(LlmCommandTest, WrongFilesAndNames) {
   ExpectRefused(Acplan({"calculon", "llm", kModel, kExample}), {"SYSTEM"});
   ExpectRefused(Acplan({"calculon", "llm", "ok.json.gz", kExample, kSystem,
                         "ok.json.gz"}),
-                {"ok.json.gz", "another file than the input"});
+                {"ok.json.gz", "a file other than the input"});
 }
 
 TEST_F(LlmCommandTest, SaysWhatIsIgnored) {

@@ -142,7 +142,7 @@ TEST_F(LlmCommandsTest, CsvOfNoResults) {
                 {"no/a.csv"});
   ExpectRefused(
       Acplan({"calculon", "llm-csv", "a.json", "a.json"}),
-      {"CSV: expected another file than the input, found \"a.json\""});
+      {"CSV: expected a file other than the input, found \"a.json\""});
   ExpectRefused(Acplan({"calculon", "llm-csv", "a.json"}), {"CSV"});
   ExpectRefused(Acplan({"calculon", "llm-csv", "nope.json", "a.csv"}),
                 {"nope.json"});

@@ -73,7 +73,7 @@ TEST_F(LlmCompareTest, ShowsWhatDiffersWithinAHundredColumns) {
       CompareWith({"tp=2", "tp=4", "tp=8", "tp=4,pp=2,vp=2", "tp=2,cp=2",
                    "recompute=plan,zero=3", "--price", "2"}));
   for (const char* part : {"1  tp=2", "tp 4", "ratio to the first",
-                           "hardware utilisation", "their cost", "fits"}) {
+                           "hardware utilisation", "cost", "fits"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   // All have the same precision.
@@ -99,7 +99,7 @@ TEST_F(LlmCompareTest, WrongInputIsALine) {
   PutFile("s.json", R"({"tp": 2})");
   ExpectRefused(
       Acplan(CompareWith({"s.json", "-o", "s.json"})),
-      {"--output: expected another file than the input, found \"s.json\""});
+      {"--output: expected a file other than the input, found \"s.json\""});
 }
 
 }  // namespace

@@ -67,12 +67,12 @@ TEST_F(LlmScoreTest, OtherModelsStandBesideOnTheSameRows) {
 TEST_F(LlmScoreTest, SaysWhatEachPartPaysAndWhatAFactorAStackLeaves) {
   const std::string text =
       AcplanOut({"train", "score", kRuns, "--ablate", "--factors"});
-  EXPECT_THAT(text, HasSubstr("With one factor a stack"));
-  EXPECT_THAT(text, HasSubstr("(nothing left out)"));
-  EXPECT_THAT(text, HasSubstr("waves and what tiles do beside"));
+  EXPECT_THAT(text, HasSubstr("With one factor per stack"));
+  EXPECT_THAT(text, HasSubstr("(complete model)"));
+  EXPECT_THAT(text, HasSubstr("waves and efficiency of tiles"));
   ExpectRefused(Acplan({"train", "score",
                         ACPLAN_DATA_DIR "/training/memory.csv", "--ablate"}),
-                {"--ablate: expected none beside readings of memory"});
+                {"--ablate: cannot be combined with readings of memory"});
 }
 
 TEST_F(LlmScoreTest, WrongInputIsALine) {
@@ -89,7 +89,7 @@ TEST_F(LlmScoreTest, WrongInputIsALine) {
   graph::WriteFile(folder() / "r.csv", "id,source,time_s\nx,s,1\n");
   ExpectRefused(
       Acplan({"train", "score", "r.csv", "-o", "r.csv"}),
-      {"--output: expected another file than the input, found \"r.csv\""});
+      {"--output: expected a file other than the input, found \"r.csv\""});
   graph::WriteFile(folder() / "a.csv", "id,source\nx,s\n");
   ExpectRefused(Acplan({"train", "score", "a.csv"}),
                 {"a.csv: line 2: time_s: expected a number above 0"});

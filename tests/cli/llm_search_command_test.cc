@@ -126,9 +126,8 @@ TEST_F(LlmSearchTest, EndsAtTheTimeLimit) {
   const Outcome none = Acplan(search("0"));
   EXPECT_EQ(none.exit_code, 4);
   EXPECT_EQ(none.out, "");
-  EXPECT_THAT(none.err,
-              HasSubstr("no strategy that fits was found: not all were tried "
-                        "(--time-limit)"));
+  EXPECT_THAT(none.err, HasSubstr("no strategy that fits was found; not all "
+                                  "were tried (--time-limit)"));
   const json whole = AcplanJson(search("none"));
   EXPECT_TRUE(whole["proven"].get<bool>());
   EXPECT_TRUE(whole["complete"].get<bool>());
@@ -143,8 +142,8 @@ TEST_F(LlmSearchTest, EndsAtTheTimeLimit) {
     EXPECT_THAT(outcome.out,
                 AnyOf(HasSubstr("not all strategies were tried (--time-limit)"),
                       HasSubstr("not planned (--time-limit)"),
-                      HasSubstr("may not be the best of"),
-                      HasSubstr("proven: no strategy of these is faster")));
+                      HasSubstr("not proven the best of"),
+                      HasSubstr("proven: no other strategy is faster")));
   }
 }
 
@@ -160,11 +159,11 @@ TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
   process.Signal(SIGINT);
   const Outcome outcome = process.Wait();
   EXPECT_THAT(outcome.out + outcome.err,
-              AnyOf(HasSubstr("plans may not be the best of their strategy "
-                              "(interrupted)"),
+              AnyOf(HasSubstr("plans are not proven the best of their "
+                              "strategies (interrupted)"),
                     HasSubstr("planned (interrupted)"),
                     HasSubstr("were tried (interrupted)"),
-                    HasSubstr("no plan was made (interrupted)")));
+                    HasSubstr("no strategy was planned (interrupted)")));
 }
 
 // Strategies without plans come first, and are not all tried then.
@@ -314,7 +313,7 @@ TEST_F(LlmSearchTest, KeepsWhatAnImplementationCannotOutOfTheSearch) {
     EXPECT_EQ(best["strategy"]["pp"], 1);
   }
   ExpectRefused(Acplan(SearchWith({"--implementation", "eager", "--tp", "2"})),
-                {"expected settings that some strategy may have, found none"});
+                {"expected settings that some strategy can have, found none"});
 }
 
 TEST_F(LlmSearchTest, ANumberOfLayersThatIsSaidIsKept) {
@@ -343,11 +342,11 @@ TEST_F(LlmSearchTest, WrongInputIsALine) {
   ExpectRefused(Acplan(SearchWith({"--set", "pp_schedule=GPipe"})),
                 {"pp_schedule: expected one of 1F1B", "GPipe"});
   ExpectRefused(Acplan(SearchWith({"--set", "first_layers=3"})),
-                {"first_layers: expected none in a search"});
+                {"first_layers: expected no value in a search"});
   const Outcome outcome = Acplan(SearchWith({"--budget", "1GiB"}));
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_EQ(outcome.out, "");
-  EXPECT_THAT(outcome.err, HasSubstr("fits 1.00 GiB a GPU"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits in 1.00 GiB per GPU"));
 }
 
 }  // namespace

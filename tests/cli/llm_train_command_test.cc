@@ -32,8 +32,8 @@ TEST_F(LlmTrainTest, SaysTimeRatesAndMemoryWithinAHundredColumns) {
             "selective:core_attn", "--price", "2.5", "--tokens", "1e12"}));
   for (const char* part :
        {"TP 2, PP 4, CP 2, DP 4, ZeRO 1", "tensor-parallel communication",
-        "context-parallel communication", "bubble of the pipeline",
-        "model utilisation", "GPU-hours", "at 2.5 a GPU-hour",
+        "context-parallel communication", "pipeline bubble",
+        "model utilisation", "GPU-hours", "at 2.5 per GPU-hour",
         "fits: stage 0 holds"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
@@ -138,9 +138,9 @@ TEST_F(LlmTrainTest, AReportIsAStrategyFile) {
       "gpus": 64, "gpu": "H100"}})");
   ExpectRefused(Acplan({"train", "show", kConfig, "--strategy", "wrong.json"}),
                 {"wrong.json: strategy: dp: expected 64"});
-  ExpectRefused(
-      Acplan({"train show", kConfig, "--strategy", "r.json:1"}),
-      {"r.json: expected what train search wrote", "\"1\"", "acplan.training"});
+  ExpectRefused(Acplan({"train show", kConfig, "--strategy", "r.json:1"}),
+                {"r.json: expected a file of train search for rank \"1\"",
+                 "acplan.training"});
 }
 
 TEST_F(LlmTrainTest, WhatDoesNotFitIsShownAndExitsThree) {
@@ -211,7 +211,7 @@ TEST_F(LlmTrainTest, OnesOwnSystemIsTheGpuThatIsMeant) {
           R"({"format": "acplan.system", "version": 1, "accelerators": []})");
   ExpectRefused(Acplan({"train", "show", kConfig, "--gpus", "8", "--system",
                         "none.json"}),
-                {"none.json: accelerators: expected one GPU at least"});
+                {"none.json: accelerators: expected at least one GPU"});
   PutFile("new.json",
           R"({"format": "acplan.system", "version": 2, "accelerators": []})");
   ExpectRefused(

@@ -63,7 +63,7 @@ class Flags {
 };
 
 TEST_F(OutputFilesTest, ListsThatFlagsReadAreNotWrittenTo) {
-  const std::string of_lists = "--output: expected another file than the input";
+  const std::string of_lists = "--output: expected a file other than the input";
   for (const std::string flag : {"--ac-units", "--fsdp-units"}) {
     ExpectKept("GPT2LMHeadModel.transformer.h.0",
                {"plan", kTracedStep, "--budget", "100%", flag, "@f.json", "-o",
@@ -77,7 +77,7 @@ TEST_F(OutputFilesTest, ListsThatFlagsReadAreNotWrittenTo) {
 
 TEST_F(OutputFilesTest, FilesOfStrategiesAreNotWrittenTo) {
   const std::string settings = R"({"tp": 2, "gpu": "H100", "gpus": 8})";
-  const std::string of_input = "--output: expected another file than the input";
+  const std::string of_input = "--output: expected a file other than the input";
   ExpectKept(settings,
              {"train", "show", kConfig, "--strategy", "f.json", "-o", "f.json"},
              of_input);
@@ -88,15 +88,15 @@ TEST_F(OutputFilesTest, FilesOfStrategiesAreNotWrittenTo) {
 
 TEST_F(OutputFilesTest, TheLogIsNoInput) {
   ExpectKept("{}", {"-l", "f.json", "train", "plan", "f.json"},
-             "--log: expected another file than the input");
+             "--log: expected a file other than the input");
   ExpectKept("{}", {"-l", "f.json", "train", "plan", kConfig, "-o", "f.json"},
-             "--log: expected another file than --output");
+             "--log: expected a file other than --output");
 }
 
 TEST_F(OutputFilesTest, SystemsThatNoFlagNamesAreNotWrittenTo) {
   const std::string systems = SystemsFile("").string();
   EXPECT_THAT(Flags().ErrorOf({"-o", systems}),
-              HasSubstr("another file than the input of --systems"));
+              HasSubstr("a file other than the input of --systems"));
   EXPECT_EQ(Flags().ErrorOf({"-o", systems, "--systems", kConfig}), "");
 }
 
@@ -107,9 +107,9 @@ TEST_F(OutputFilesTest, WhatNamesNoFileIsNone) {
   EXPECT_THAT(Flags().ErrorOf({"-o", path, "--name", "@" + path}),
               HasSubstr("of --name"));
   EXPECT_THAT(Flags().ErrorOf({"-o", path, path}),
-              HasSubstr("--output: expected another file than the input, "));
+              HasSubstr("--output: expected a file other than the input, "));
   EXPECT_THAT(Flags().ErrorOf({"-o", path}, path),
-              HasSubstr("--log: expected another file than --output"));
+              HasSubstr("--log: expected a file other than --output"));
   EXPECT_EQ(Flags().ErrorOf({"-o", "/dev/null", "/dev/null"}, "/dev/null"), "");
 }
 

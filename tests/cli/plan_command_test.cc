@@ -241,9 +241,9 @@ TEST_F(PlanCommandTest, PatternsThatContradictLeaveModulesOut) {
   EXPECT_THAT(
       outcome.err,
       HasSubstr("acplan: warning: Transformer.layers.*.feed_forward (4 "
-                "modules): no policy keeps all rules, so it is no AC unit: "
-                "operator 4 'gelu' must be saved (--save 'gelu') and must be "
-                "recomputed (--recompute 'gelu')\n"));
+                "modules): no policy satisfies all rules, so it cannot be an "
+                "AC unit: operator 4 'gelu' must be saved (--save 'gelu') and "
+                "must be recomputed (--recompute 'gelu')\n"));
   EXPECT_EQ(Lines(outcome.err).size(), 3);
   const json plan = json::parse(Read("plan.json"));
   EXPECT_EQ(plan["status"], "optimal");

@@ -99,7 +99,7 @@ TEST(RequireMinimumTest, SaysWhatStoppedTheProofAndHowNearItIs) {
       " before the least budget was proven; some plan fits in 4.00 MiB "
       "(4,194,304 bytes), none in less than 3.00 MiB (3,145,728 bytes) (gap "
       "25.00%)";
-  EXPECT_EQ(text(), "budget min: the search came to its end" + rest);
+  EXPECT_EQ(text(), "budget min: the search ended" + rest);
   least.budget.stopped_by = solver::StoppedBy::kTime;
   EXPECT_EQ(text(), "budget min: stopped by the time limit" + rest);
   least.budget.stopped_by = solver::StoppedBy::kInterrupt;
@@ -167,8 +167,8 @@ TEST_F(PlanningFlagsTest, OperatorsAreSkippedWhereDecisionsSaySo) {
   EXPECT_FALSE(Options().may_skip);
   flags_.decisions = "save,recompute,skip";
   EXPECT_EQ(Error(),
-            "--decisions: expected save,recompute but for plans on traces, "
-            "under the memory model trace");
+            "--decisions: expected save,recompute, as skip needs a plan on a "
+            "trace under the memory model trace");
   flags_.decisions = "skip";
   EXPECT_EQ(Error(),
             "--decisions: expected save,recompute or save,recompute,skip, "
@@ -204,14 +204,12 @@ TEST_F(PlanningFlagsTest, RefusesWhatDoesNotGoTogether) {
   flags_.tradeoff.clear();
   flags_.granularity = "module";
   flags_.patterns.save = {"mm"};
-  EXPECT_EQ(Error(),
-            "save: expected at operator granularity only, found at module "
-            "granularity");
+  EXPECT_EQ(Error(), "save: needs operator granularity, found module");
   std::swap(flags_.patterns.save, flags_.patterns.recompute);
-  EXPECT_THAT(Error(), StartsWith("recompute: expected at operator"));
+  EXPECT_THAT(Error(), StartsWith("recompute: needs operator granularity"));
   flags_.granularity.clear();
   flags_.tradeoff = "fit";
-  EXPECT_THAT(Error(), StartsWith("recompute: expected at operator"));
+  EXPECT_THAT(Error(), StartsWith("recompute: needs operator granularity"));
 }
 
 TEST_F(PlanningFlagsTest, RefusesUnknownKinds) {

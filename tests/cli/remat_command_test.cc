@@ -93,7 +93,7 @@ TEST_F(RematCommandTest, EvaluatesWhatAFileSays) {
                           "b again mm 155", "b again drop 151", "b loss_b 156",
                           "b again scale 148", "b drop_b 136", "b mm_b 137"));
   EXPECT_THAT(AcplanOut({"remat", kSmall, "--of", "saved.json"}),
-              HasSubstr("as given: nothing was searched\n"));
+              HasSubstr("evaluated as given, without a search\n"));
 }
 
 TEST_F(RematCommandTest, MemoryIsLeftOutUnlessAskedFor) {
@@ -248,21 +248,24 @@ TEST_F(RematCommandTest, WrongFlagsAreRefused) {
     EXPECT_FALSE(Exists("plan.json"));
   };
   PutFile("saved.json", R"({"saved": ["s"]})");
-  refuse({}, {"--budget: expected it, or --kept, --of or --frontier"});
-  refuse({"--budget", "60%", "--of", "saved.json"}, {"--budget: expected it"});
+  refuse({}, {"--budget: expected one of --budget (or --kept), --of and"});
+  refuse({"--budget", "60%", "--of", "saved.json"},
+         {"--budget: expected one of --budget"});
   refuse({"--budget", "much"}, {"--budget: expected a size", "\"much\""});
   refuse({"--budget", "0"}, {"--budget", "less than one byte"});
   refuse({"--budget", "60%", "--gap", "2"}, {"--gap: expected", "'2'"});
   refuse({"--budget", "60%", "--time-limit", "soon"},
          {"--time-limit: expected", "'soon'"});
-  refuse({"--budget", "60%", "--frontier", "3"}, {"--budget: expected it"});
+  refuse({"--budget", "60%", "--frontier", "3"},
+         {"--budget: expected one of --budget"});
   for (const std::string points : {"1", "1001", "some"})
     refuse({"--frontier", points}, {"--frontier", "'" + points + "'"});
   refuse({"--of", "none.json"}, {"none.json"});
-  refuse({"--of", "saved.json", "--gap", "0.1"}, {"--gap: expected without"});
+  refuse({"--of", "saved.json", "--gap", "0.1"},
+         {"--gap: cannot be combined with --of"});
   refuse({"--of", "saved.json", "--time-limit", "1"},
-         {"--time-limit: expected without"});
-  refuse({"--frontier", "3", "--memory"}, {"--memory: expected with --json"});
+         {"--time-limit: cannot be combined with --of"});
+  refuse({"--frontier", "3", "--memory"}, {"--memory: needs --json"});
   ExpectRefused(Acplan({"remat"}), {"GRAPH is required"});
   ExpectRefused(Acplan({"remat", "none.json", "--budget", "1GiB"}),
                 {"none.json"});
@@ -271,7 +274,7 @@ TEST_F(RematCommandTest, WrongFlagsAreRefused) {
   PutFile("saved.json", R"({"saved": []})");
   ExpectRefused(
       Acplan({"remat", kTiny, "--of", "saved.json", "-o", "saved.json"}),
-      {"--output: expected another file than the input"});
+      {"--output: expected a file other than the input"});
 }
 
 TEST_F(RematCommandTest, WrongFilesAreRefused) {
@@ -317,8 +320,8 @@ TEST_F(RematCommandTest, TiesOfNodesThatNeedEachOtherAreRefused) {
   PutFile("g.json", graph.dump());
   ExpectRefused(
       Acplan({"remat", "g.json", "--budget", "1GiB", "-o", "p.json"}),
-      {"g.json: node 'mm': expected that nodes tied to it do not need "
-       "what it makes"});
+      {"g.json: node 'mm': expected that no node tied to it needs its "
+       "results"});
   EXPECT_FALSE(Exists("p.json"));
 }
 

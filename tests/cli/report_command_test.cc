@@ -284,7 +284,7 @@ TEST_F(ReportCommandTest, RefusesWhatItCannotShow) {
     ExpectRefused(Acplan(arguments), fragments);
     EXPECT_FALSE(Exists("a.html"));
   };
-  refused({kTrace}, {"-o", "expected a file"});
+  refused({kTrace}, {"-o", "expected the name of the page"});
   refused({kTrace, "-o", "no/a.html"}, {"no/a.html"});
   refused({kTrace, "gone.json", "-o", "a.html"}, {"gone.json"});
   refused({kTrace, "plan.json", "-o", "plan.json"}, {"plan.json"});

@@ -32,11 +32,11 @@ TEST_F(ScheduleCommandTest, SaysWhatRunsAgain) {
   const std::string text = AcplanOut({"schedule", kNodeLink, "--budget", "18"});
   for (const std::string part :
        {"small, 5 operators, any schedule\nbudget 18 B (18 bytes)\n",
-        "             each once  schedule   change\n",
-        "peak memory       21 B      18 B   -14.3%\n",
-        "step time         11.5      16.5  +43.48%\n",
-        "recomputed                     5\n",
-        "runs                 5         6\n",
+        "             run once  schedule   change\n",
+        "peak memory      21 B      18 B   -14.3%\n",
+        "step time        11.5      16.5  +43.48%\n",
+        "recomputed                    5\n",
+        "runs                5         6\n",
         "operator  run again  recomputed\nb                 1           5\n",
         "optimal: no schedule within the budget recomputes less (gap 0, "}) {
     EXPECT_THAT(text, HasSubstr(part));
@@ -102,8 +102,8 @@ TEST_F(ScheduleCommandTest, SaysWhereNothingFits) {
   const Outcome outcome = Acplan({"schedule", kNodeLink, "--budget", "14"});
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.out,
-              HasSubstr("infeasible: no schedule fits in 14 B (14 bytes)\n"
-                        "one operator needs 15 B (15 bytes)\n"));
+              HasSubstr("infeasible: no schedule fits in 14 B (14 bytes)\nthe "
+                        "largest operator alone needs 15 B (15 bytes)\n"));
   const Outcome as_json =
       Acplan({"schedule", kNodeLink, "--budget", "14", "--json"});
   EXPECT_EQ(as_json.exit_code, 3);
@@ -121,18 +121,18 @@ TEST_F(ScheduleCommandTest, WrongInputIsRefused) {
       Acplan({"remat", kNodeLink, "--budget", "18"}),
       {": expected a joint graph, found a node-link graph, which 'acplan "
        "schedule' reads"});
-  refuse({kNodeLink}, {"--budget: expected it"});
+  refuse({kNodeLink}, {"--budget: expected one of"});
   refuse({kNodeLink, "--budget", "min"},
          {"--budget: expected a size or a share of any schedule"});
   refuse({kNodeLink, "--budget", "18", "--kept", "3"},
          {"unknown flag '--kept'"});
   refuse({kNodeLink, "--budget", "18", "--frontier", "3"},
-         {"--budget: expected it, or --frontier"});
+         {"--budget: expected one of --budget and --frontier"});
   refuse({kNodeLink, "--budget", "18", "--gap", "x"},
          {"--gap: expected", "'x'"});
   refuse({kNodeLink, "--frontier", "1"}, {"--frontier", "'1'"});
   refuse({kNodeLink, "--frontier", "3", "--memory"},
-         {"--memory: expected with --json"});
+         {"--memory: needs --json"});
   refuse({"none.json", "--budget", "18"}, {"none.json"});
   json graph = json::parse(graph::ReadFile(kNodeLink));
   graph["links"][1]["target"] = "zz";

@@ -235,7 +235,7 @@ TEST_F(SearchCommandsTest, ShardsThatWereChanged) {
   refuse("/1/execution", 3, {"bad.json", "execution"});
   refuse("/1", json::array(), {"bad.json", "an object"});
   refuse("/3", json::parse(Read("2.json")).at("2"),
-         {"bad.json", "3 executions, as its note says, found 4"});
+         {"bad.json", "3 executions, as in its note, found 4"});
 
   AcplanOut(Search("calculon lae", "1.csv", {"--shard", "1/2"}));
   AcplanOut(Search("calculon lae", "2.csv", {"--shard", "2/2"}));
@@ -246,7 +246,7 @@ TEST_F(SearchCommandsTest, ShardsThatWereChanged) {
       text.substr(0, second) + text.substr(text.find('\n', second) + 1));
   ExpectRefused(
       Acplan({"calculon", "llm-merge", "1.csv", "bad.csv", "out.csv"}),
-      {"bad.csv", "rows, as its note says, found"});
+      {"bad.csv", "rows, as in its note, found"});
   EXPECT_FALSE(Exists("out.csv"));
 }
 
@@ -302,7 +302,7 @@ TEST_F(SearchCommandsTest, ShardsMustBelongTogether) {
   refuse({"1.json", "other.json", "out.json"}, {"same search"});
   refuse({"1.json", "3.json", "out.json"}, {"same search"});
   refuse({"whole.json", "out.json"}, {"whole.json", "acplan.llm_search"});
-  refuse({"1.json", "2.json", "1.json"}, {"another file than the input"});
+  refuse({"1.json", "2.json", "1.json"}, {"a file other than the input"});
   refuse({"1.json", "2.json", "out.txt"}, {"out.txt", ".csv"});
   refuse({"1.json"}, {"OUTPUT"});
   EXPECT_FALSE(Exists("out.json"));

@@ -137,7 +137,7 @@ TEST_F(SimulateCommandTest, TheTimelineHasEveryOperator) {
 
 TEST_F(SimulateCommandTest, RefusesToWriteBothToOneFile) {
   ExpectRefused(With(PlanOf({}), {"--timeline", "a.json", "-o", "a.json"}),
-                {"--output: expected another file than --timeline"});
+                {"--output: expected a file other than --timeline"});
   EXPECT_FALSE(Exists("a.json"));
 }
 
@@ -233,12 +233,12 @@ TEST_F(SimulateCommandTest, SaysHowTheRunEnds) {
       AllOf(HasSubstr("PyTorch 2.15, native segments, a device without limit"),
             HasSubstr("least device: "),
             HasSubstr("later ones repeat the last"),
-            HasSubstr("Most is reserved at iteration ")));
+            HasSubstr("At the peak of reserved bytes, at iteration ")));
   const Outcome fails = Acplan({"simulate", kTrace, "--device-memory", "30MiB",
                                 "--timeline", "events.csv"});
   EXPECT_EQ(fails.exit_code, 0);
   EXPECT_THAT(fails.out, AllOf(HasSubstr("out of memory: "),
-                               HasSubstr("Where it fails, at iteration 1")));
+                               HasSubstr("At the failure, at iteration 1")));
   EXPECT_THAT(
       Read("events.csv"),
       StartsWith("event,iteration,microbatch,step,operator,kind,id,bytes,"

@@ -94,7 +94,8 @@ TEST_F(SimulateEventsTest, PrintsATableOfThePeak) {
   EXPECT_THAT(outcome.out, HasSubstr("6 events, PyTorch 2.15, native segments, "
                                      "a device without limit"));
   EXPECT_THAT(outcome.out, HasSubstr("least device: 60.00 MiB"));
-  EXPECT_THAT(outcome.out, HasSubstr("Most is reserved at event 2 (line 4)"));
+  EXPECT_THAT(outcome.out,
+              HasSubstr("At the peak of reserved bytes, at event 2 (line 4)"));
   EXPECT_THAT(outcome.out, HasSubstr("largest free"));
 }
 
@@ -123,16 +124,17 @@ TEST_F(SimulateEventsTest, RefusesWrongInput) {
   ExpectRefused(Run({"--torch-version", "2.7"}),
                 {"--torch-version: expected a version of PyTorch from 2.8"});
   ExpectRefused(Run({"--device-memory", "much"}), {"--device-memory: "});
-  ExpectRefused(Run({"trace.json"}), {"--events: stands in place of TRACE"});
+  ExpectRefused(Run({"trace.json"}),
+                {"--events: cannot be combined with TRACE"});
   PutFile("wrong.txt", "a 1 5\nb 1\n");
   ExpectRefused(
       Acplan({"simulate", "--events", "wrong.txt"}),
       {"wrong.txt, line 2: expected a, f, s, e, g, p, q or d, found \"b\""});
   ExpectRefused(Acplan({"simulate", "--events", "missing.txt"}),
                 {"missing.txt: cannot be opened"});
-  ExpectRefused(Acplan({"simulate"}), {"TRACE is required, or --events"});
+  ExpectRefused(Acplan({"simulate"}), {"TRACE or --events is required"});
   ExpectRefused(Run({"--optimizer-state", "first"}),
-                {"--optimizer-state: expected with TRACE only"});
+                {"--optimizer-state: needs TRACE"});
 }
 
 }  // namespace

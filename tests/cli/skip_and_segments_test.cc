@@ -105,8 +105,9 @@ TEST_F(SkipAndSegmentsTest, SegmentsAreAutoNoneOrALength) {
   for (const char* segments : {"auto", "2"}) {
     std::vector<std::string> with = on_profile;
     with.insert(with.end(), {"--segments", segments});
-    ExpectRefused(Acplan(with), {"--segments: expected none but for plans on "
-                                 "traces, under the memory model trace"});
+    ExpectRefused(Acplan(with),
+                  {"--segments: expected none, as segments need a plan on a "
+                   "trace under the memory model trace"});
   }
 }
 
@@ -193,9 +194,9 @@ TEST_F(SkipAndSegmentsTest, WhatIsSkippedMayNotBeNeeded) {
     }
     const Outcome check = Check(PlanOf({unit}));
     EXPECT_EQ(check.exit_code, 1);
-    EXPECT_THAT(check.out, HasSubstr("operator 0 'aten.native_layer_norm."
-                                     "default' is skipped and makes what is "
-                                     "needed"));
+    EXPECT_THAT(check.out,
+                HasSubstr("operator 0 'aten.native_layer_norm.default' is "
+                          "skipped, but its result is needed"));
   }
 }
 
@@ -206,10 +207,10 @@ TEST_F(SkipAndSegmentsTest, OtherMemoryModelsDoNotKnowWhatSkippingDoes) {
   for (const char* model : {"snapshot", "torch"}) {
     const Outcome compared =
         Acplan({"show", kTrace, "plan.json", "--memory-model", model});
-    ExpectRefused(compared, {"plan.json: GPT2LMHeadModel.transformer.h.1: "
-                             "operator ",
-                             " is skipped, of which the effect is known on "
-                             "traces only"});
+    ExpectRefused(compared,
+                  {"plan.json: GPT2LMHeadModel.transformer.h.1: "
+                   "operator ",
+                   " is skipped, an effect that is known on traces only"});
     EXPECT_EQ(Acplan({"check", kTrace, "plan.json", "--budget", "1GiB",
                       "--memory-model", model})
                   .exit_code,
@@ -222,8 +223,8 @@ TEST_F(SkipAndSegmentsTest, KeptResultsAreOfSavedOperators) {
   json& norm = unit["ops"][0];  // a result and two statistics
   norm["results"] = {0};
   ExpectRefusedByAll(PlanOf({unit}),
-                     {"ops[0].results: expected for an operator that is saved "
-                      "or offloaded only, found it for one to recompute"});
+                     {"ops[0].results: needs an operator that is saved or "
+                      "offloaded, found one to recompute"});
   norm["decision"] = "save";
   norm["results"] = {3};
   ExpectRefusedByAll(PlanOf({unit}), {"operator 0: expected results of the 3 "

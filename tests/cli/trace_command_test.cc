@@ -196,11 +196,11 @@ TEST_F(TraceCommandTest, WhatTakesATraceSaysSo) {
     EXPECT_THAT(outcome.err, HasSubstr(part));
   };
   expect({"plan", "profile.json", "--budget", "90%", "--memory-model", "trace"},
-         "--memory-model: expected snapshot or torch with a profile");
+         "--memory-model: expected snapshot or torch for a profile");
   expect({"check", "profile.json", "plan.json", "--budget", "90%"},
-         "plan.json: memory_model: expected another one than trace");
+         "plan.json: memory_model: expected snapshot or torch for a profile");
   expect({"show", "profile.json", "plan.json"},
-         "plan.json: memory_model: expected another one than trace");
+         "plan.json: memory_model: expected snapshot or torch for a profile");
   expect({"plan", kTrace, "--budget", "90%", "--memory-model", "trace",
           "--granularity", "module"},
          "--granularity: expected operator");
@@ -209,7 +209,7 @@ TEST_F(TraceCommandTest, WhatTakesATraceSaysSo) {
          "--engine: expected auto or labels");
   expect({"plan", kTrace, "--budget", "90%", "--memory-model", "trace",
           "--without-states"},
-         "--without-states: expected");
+         "--without-states: needs");
   expect({"plan", kTrace, "--budget", "90%", "--world-size", "2",
           "--fsdp-units", "nothing"},
          "--fsdp-units");

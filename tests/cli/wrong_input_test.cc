@@ -161,9 +161,8 @@ TEST_F(WrongInputTest, Plans) {
                "\"skip\" or \"offload\", found \"keep\""}},
       {{{"/modules/0/ops",
          R"([{"index": 0, "name": "x", "decision": "skip", "results": [0]}])"}},
-       {unit + ".ops[0].results: expected for an operator that is saved or "
-               "offloaded only, "
-               "found it for one to skip"}},
+       {unit + ".ops[0].results: needs an operator that is saved or "
+               "offloaded, found one to skip"}},
       {{{"/modules/0/ops",
          R"([{"index": 0, "name": "x", "decision": "save", "results": 1}])"}},
        {unit + ".ops[0].results: expected "}},
@@ -208,8 +207,8 @@ TEST_F(WrongInputTest, AnInfeasiblePlanFile) {
 
 TEST_F(WrongInputTest, APlanForAnotherModel) {
   const Fragments said{
-      "plan.json: model: expected \"gpt2_small\" (the profile's), found "
-      "\"transformer4\": a plan for another model"};
+      "plan.json: model: expected \"gpt2_small\" (the model of the profile), "
+      "found \"transformer4\": a plan for another model"};
   const std::string gpt2 = ProfilePath("gpt2_small");
   ExpectRefused(Acplan({"check", gpt2, "plan.json", "--budget", "20GiB"}),
                 said);
@@ -243,11 +242,11 @@ TEST_F(WrongInputTest, FlagsOfPlan) {
   const std::string share =
       "--budget: expected a share of the baseline such as";
   const std::vector<WrongArguments> cases{
-      {{"profile.json"}, {"expected --budget or --device-memory, one of them"}},
+      {{"profile.json"}, {"expected one of --budget and --device-memory"}},
       {{"profile.json", "--budget", "2GiB", "--device-memory", "2GiB"},
-       {"expected --budget or --device-memory, one of them"}},
+       {"expected one of --budget and --device-memory"}},
       {{"profile.json", "--budget", "2GiB", "--allocator", "native"},
-       {"--allocator: expected with --device-memory only"}},
+       {"--allocator: needs --device-memory"}},
       {{"profile.json", "--device-memory", "2GiB"},
        {"--device-memory: expected a trace and its memory model"}},
       {{"profile.json", "--device-memory", "much"},
@@ -278,7 +277,7 @@ TEST_F(WrongInputTest, FlagsOfPlan) {
       {budget("10Gib"), {size, "did you mean GiB?"}},
       {budget("10 parsecs"), {size, "unknown unit \"parsecs\""}},
       {budget("GiB"), {size, "no number"}},
-      {budget("1e9"), {size, "exponents are not understood"}},
+      {budget("1e9"), {size, "exponents are not supported"}},
       {budget("nan"), {size, "found \"nan\""}},
       {budget("1,6GiB"), {size, "found \"1,6GiB\""}},
       {budget("99999999999GiB"), {size, "more than 4 EiB"}},
@@ -290,7 +289,7 @@ TEST_F(WrongInputTest, FlagsOfPlan) {
       {extended({"--memory-model", "traced"}),
        {"--memory-model: expected snapshot, torch or trace, found 'traced'"}},
       {extended({"--memory-model", "trace"}),
-       {"--memory-model: expected snapshot or torch with a profile, found "
+       {"--memory-model: expected snapshot or torch for a profile, found "
         "trace"}},
       {extended({"--memory-model", ""}), {"--memory-model: expected a value"}},
       {extended({"--world-size", "0"}),
@@ -325,9 +324,9 @@ TEST_F(WrongInputTest, FlagsOfPlan) {
       {extended({"--granularity", "operator", "--tradeoff", "profile"}),
        {"--tradeoff: expected pareto at operator granularity, found profile"}},
       {extended({"--granularity", "module", "--save", "mm"}),
-       {"--save: expected at operator granularity only, found at module"}},
+       {"--save: needs operator granularity, found module"}},
       {extended({"--tradeoff", "fit", "--recompute", "gelu"}),
-       {"--recompute: expected at operator granularity only"}},
+       {"--recompute: needs operator granularity"}},
       {extended({"--save", ""}), {"--save: expected a value"}},
       {extended({"--save", "mm||add"}),
        {"--save: expected a pattern, found ''"}},
@@ -396,7 +395,7 @@ TEST_F(WrongInputTest, OutputThatCannotBeWritten) {
 TEST_F(WrongInputTest, TheProfileIsNoOutput) {
   ExpectRefused(Acplan({"plan", "profile.json", "--budget", "2GiB", "-o",
                         "./profile.json"}),
-                {"--output: expected another file than the input"});
+                {"--output: expected a file other than the input"});
 }
 
 TEST_F(WrongInputTest, CheckKnowsTheModulesOfItsFlags) {
@@ -432,10 +431,10 @@ TEST_F(WrongInputTest, FlagsOfCheck) {
       {extended("ops.json", {"--budget", "2GiB", "--save", "mm|"}),
        {"--save: expected a pattern, found ''"}},
       {extended("plan.json", {"--budget", "2GiB", "--save", "mm"}),
-       {"--save: expected for a plan at operator granularity only, found one "
-        "at module granularity"}},
+       {"--save: needs a plan at operator granularity, found one at module "
+        "granularity"}},
       {extended("plan.json", {"--budget", "min", "--recompute", "gelu"}),
-       {"--recompute: expected for a plan at operator granularity only"}}};
+       {"--recompute: needs a plan at operator granularity"}}};
   for (const WrongArguments& wrong : cases) {
     SCOPED_TRACE(testing::PrintToString(wrong.arguments));
     ExpectRefused(Acplan(wrong.arguments), wrong.said);
@@ -460,10 +459,10 @@ TEST_F(WrongInputTest, Frontier) {
       {extended({"--points", "1000000000"}), {points, "found '1000000000'"}},
       {extended({"--points", ""}), {"--points: expected a value"}},
       {extended({"--points", "3", "--budgets", "2GiB"}),
-       {"--points: expected no --budgets beside it, found both"}},
+       {"--points: cannot be combined with --budgets"}},
       {extended({"--budgets", ""}), {"--budgets: expected a value"}},
       {extended({"--budgets", ","}),
-       {"--budgets: expected budgets as a,b,c, found none"}},
+       {"--budgets: expected budgets such as 8GiB,75%,min, found none"}},
       {extended({"--budgets", "a"}),
        {"--budgets: expected a size such as 1.6GiB", "found \"a\""}},
       {extended({"--budgets", "75%,x"}),
@@ -478,7 +477,8 @@ TEST_F(WrongInputTest, Frontier) {
         "MiB"}},
       {extended({"--budget", "2GiB"}),
        {"unknown flag '--budget'", "--budgets"}},
-      {extended({"--csv", "--json"}), {"--csv: expected no --json beside it"}},
+      {extended({"--csv", "--json"}),
+       {"--csv: cannot be combined with --json"}},
       {extended({"--tradeoff", "fit", "--granularity", "operator"}),
        {"--tradeoff: expected pareto at operator granularity, found fit"}},
       {extended({"--save", "admm"}),
@@ -487,7 +487,7 @@ TEST_F(WrongInputTest, Frontier) {
       {{"frontier", "profile.json", "-o", "missing/out.csv"},
        {"missing/out.csv: cannot be written"}},
       {{"frontier", "profile.json", "-o", "./profile.json"},
-       {"--output: expected another file than the input"}}};
+       {"--output: expected a file other than the input"}}};
   for (const WrongArguments& wrong : cases) {
     SCOPED_TRACE(testing::PrintToString(wrong.arguments));
     ExpectRefused(Acplan(wrong.arguments), wrong.said);
@@ -514,10 +514,10 @@ TEST_F(WrongInputTest, OtherCommands) {
        {"--depth: ", "'all'"}},
       {{"show", "profile.json", "--budget", "1GiB"},
        {"unknown flag '--budget'"}},
-      {{"show", "profile.json", "--depth", "1"}, {"--depth: expected with"}},
-      {{"show", "profile.json", "--all"}, {"--all: expected with --modules"}},
+      {{"show", "profile.json", "--depth", "1"}, {"--depth: needs --modules"}},
+      {{"show", "profile.json", "--all"}, {"--all: needs --modules"}},
       {{"show", "profile.json", "plan.json", "--modules"},
-       {"--modules: expected without plans"}},
+       {"--modules: cannot be combined with plans"}},
       {{"train", "searxh"},
        {"unknown command 'searxh'; did you mean search?",
         "(see 'acplan train --help')"}},
@@ -527,7 +527,7 @@ TEST_F(WrongInputTest, OtherCommands) {
        {"missing.json: cannot be opened"}},
       {{"show", "profile.json", ""}, {"PLAN: expected a value"}},
       {{"check", "profile.json", "plan.json"},
-       {"expected --budget or --device-memory, one of them"}},
+       {"expected one of --budget and --device-memory"}},
       {{"check", "profile.json", "plan.json", "--budget", "2GiB", "--reserve",
         "2GiB"},
        {"--reserve: expected less than the budget (2.00 GiB), found 2.00 "
@@ -601,7 +601,8 @@ TEST_F(WrongInputTest, Curve) {
        {"--segments: expected a whole number from 1 to 16, found '0'"}},
       {extended({"--segments", "17"}), {"--segments: ", "found '17'"}},
       {extended({"--segments", "2.5"}), {"--segments: ", "found '2.5'"}},
-      {extended({"--csv", "--json"}), {"--csv: expected no --json beside it"}},
+      {extended({"--csv", "--json"}),
+       {"--csv: cannot be combined with --json"}},
       {extended({"--save", ""}), {"--save: expected a value"}},
       {extended({"--save", "bmm|"}), {"--save: expected a pattern, found ''"}},
       {extended({"--recompute", "|"}), {"--recompute: expected a pattern"}},
@@ -612,13 +613,13 @@ TEST_F(WrongInputTest, Curve) {
         "\"adddm\"; nearest: addmm"}},
       {extended({"--recompute", "MM"}), {"--recompute: ", "found \"MM\""}},
       {extended({"--save", "view"}),
-       {"Transformer.layers.0: no policy keeps every rule: operator ",
+       {"Transformer.layers.0: no policy satisfies every rule: operator ",
         "'view' must be saved (--save 'view') and is view-like and must be "
         "recomputed"}},
       {extended({"-o", "missing/curve.csv"}),
        {"missing/curve.csv: cannot be written"}},
       {extended({"-o", "profile.json"}),
-       {"--output: expected another file than the input"}},
+       {"--output: expected a file other than the input"}},
       {extended({"Transformer"}), {"unknown argument 'Transformer'"}}};
   for (const WrongArguments& wrong : cases) {
     SCOPED_TRACE(testing::PrintToString(wrong.arguments));
@@ -674,16 +675,16 @@ TEST_F(WrongInputTest, Ops) {
        {"--save: expected a pattern that matches an operator, found "
         "\"adddm\"; nearest: addmm"}},
       {extended({"--save", "gelu", "--recompute", "gelu"}),
-       {"Transformer.layers.0: no policy keeps every rule: operator 33 'gelu' "
-        "must be saved (--save 'gelu') and must be recomputed (--recompute "
-        "'gelu')"}},
+       {"Transformer.layers.0: no policy satisfies every rule: operator 33 "
+        "'gelu' must be saved (--save 'gelu') and must be recomputed "
+        "(--recompute 'gelu')"}},
       {extended({"--save", "native_dropout", "--recompute", "_scaled*"}),
        {"operator 26 'native_dropout' must be saved", "operator 19 '_scaled",
         "and both are tied to each other"}},
       {extended({"-o", "missing/ops.json"}),
        {"missing/ops.json: cannot be written"}},
       {extended({"-o", "profile.json"}),
-       {"--output: expected another file than the input"}},
+       {"--output: expected a file other than the input"}},
       {extended({"Transformer"}), {"unknown argument 'Transformer'"}}};
   for (const std::string share :
        {"nan", "inf", "-inf", "-0.1", "1.0001", "half", "50%", " ", "0,5", "2",

@@ -196,8 +196,8 @@ TEST(JointSimulation, RefusesWhatTheRulesForbid) {
   const JointGraph graph = Small();
   EXPECT_EQ(
       ErrorOf(graph, {}),
-      "node 'seed': it may not run again, and what it makes is needed and "
-      "not kept");
+      "node 'seed': it may not run again, but its results are needed and not "
+      "kept");
   for (const std::string name : {"m", "w", "x", "t", "gy", "gw"}) {
     EXPECT_EQ(ErrorOf(graph, {"s", name}),
               "buffer '" + name + "': expected one that may be kept");

@@ -68,9 +68,9 @@ void ExpectMisstatementsAreRefused(const PlanOffload& offload,
   EXPECT_THAT(rule_of([](PlanOffload& stated) {
                 stated.host_memory_bytes = stated.host_bytes - 1;
               }),
-              Optional(HasSubstr("over the host's memory")));
+              Optional(HasSubstr("over the limit of host memory")));
   EXPECT_THAT(rule_of([](PlanOffload& stated) { ++stated.host_bytes; }),
-              Optional(HasSubstr("the host has")));
+              Optional(HasSubstr("are in host memory")));
   EXPECT_THAT(rule_of([](PlanOffload& stated) { --stated.sent_bytes; }),
               Optional(HasSubstr("are offloaded")));
   EXPECT_THAT(rule_of([](PlanOffload& stated) { ++stated.storages; }),

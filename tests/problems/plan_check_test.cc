@@ -116,8 +116,9 @@ TEST(BrokenOperatorRule, WhatIsSkippedIsNeitherSavedNorRunAgain) {
   EXPECT_THAT(broken("---000-"), Optional(HasSubstr("must be saved (--save)")));
   EXPECT_THAT(broken("-1--00-"), Optional(HasSubstr("is view-like")));
   EXPECT_THAT(broken("--1-00-"), Optional(HasSubstr("must be recomputed")));
-  EXPECT_THAT(broken("----000"),
-              Optional(HasSubstr("runs again on what is skipped")));
+  EXPECT_THAT(
+      broken("----000"),
+      Optional(HasSubstr("runs again on the result of a skipped operator")));
   EXPECT_THAT(broken("---100-"),
               Optional(HasSubstr("not treated as its parent")));
   // On a trace an operator that read its parent's result may be kept alone.
@@ -150,14 +151,14 @@ TEST(FirstBrokenRule, NamesEachRule) {
        [](GoodPlan& p) { p.plan.modules.push_back(p.Ratio("GPT.ln_f", 1)); }},
       {"GPT.h.0 is never called",
        [](GoodPlan& p) { p.Find("GPT.h.0").calls = 0; }},
-      {"GPT.h.1.mlp: operator 2 'gelu' is skipped, of which the effect is "
-       "known on traces only",
+      {"GPT.h.1.mlp: operator 2 'gelu' is skipped, an effect that is known on "
+       "traces only",
        [](GoodPlan& p) {
          p.plan.modules[1] = p.Ops("1011111");
          p.plan.modules[1].ops[2].decision = graph::OperatorDecision::kSkip;
        }},
-      {"GPT.h.1.mlp: operator 3 'mm' keeps some of its results, of which the "
-       "effect is known on traces only",
+      {"GPT.h.1.mlp: operator 3 'mm' keeps some of its results, an effect that "
+       "is known on traces only",
        [](GoodPlan& p) {
          p.plan.modules[1] = p.Ops("1011111");
          p.plan.modules[1].ops[3].results = std::vector<int32_t>{};
@@ -281,16 +282,16 @@ TEST(FirstBrokenRule, OfAPolicyNamesEachRule) {
               HasSubstr("more than the capacity"));
   StatedPolicy stated = sound;
   stated.capacity_bytes -= 1;
-  EXPECT_THAT(broken(stated), HasSubstr("the capacity is said to be"));
+  EXPECT_THAT(broken(stated), HasSubstr("the policy says its capacity is"));
   stated = sound;
   stated.saved_bytes -= 1;
-  EXPECT_THAT(broken(stated), HasSubstr("bytes are said to be saved"));
+  EXPECT_THAT(broken(stated), HasSubstr("the policy says it saves"));
   stated = sound;
   stated.saved_ms += 0.1;
-  EXPECT_THAT(broken(stated), HasSubstr("ms are said to be saved"));
+  EXPECT_THAT(broken(stated), HasSubstr("the policy says it saves"));
   stated = sound;
   stated.recompute_ms = 0;
-  EXPECT_THAT(broken(stated), HasSubstr("ms are said to be recomputed"));
+  EXPECT_THAT(broken(stated), HasSubstr("the policy says it recomputes"));
   sac.force_store_random = true;
   EXPECT_THAT(broken(Stated(sac, "1000000", 1)), HasSubstr("must be saved"));
 }

@@ -122,9 +122,9 @@ TEST(SkipRules, RefuseWhatTheSimulationRefuses) {
       if (broken) {
         EXPECT_THAT(*broken, HasSubstr(trace.modules[m].fqn + ": operator "));
         EXPECT_THAT(*broken,
-                    AnyOf(HasSubstr("is skipped and "),
+                    AnyOf(HasSubstr("is skipped, but "),
                           HasSubstr("does not keep a result that is needed"),
-                          HasSubstr("is kept and cannot be")));
+                          HasSubstr("is kept, but cannot be kept")));
       }
     }
     if (HasFailure()) break;

@@ -65,8 +65,8 @@ def _program_name() -> str:
     name = os.path.basename(sys.argv[0])
     if name == "acplan-torch":
         print(
-            f"acplan: warning: '{name}' is now '{_AS_COMMAND}'; the old name goes with the "
-            "next release",
+            f"acplan: warning: '{name}' is now '{_AS_COMMAND}'; the next release removes the "
+            "old name",
             file=sys.stderr,
         )
     return _AS_COMMAND if name in (_AS_COMMAND, "acplan-torch") else "python -m acplan"
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
     planning = commands.add_parser("plan", help="plan a model, a trace or a profile")
     planning.add_argument(
-        "file", nargs="?", metavar="FILE", help="a trace or a profile, for no model"
+        "file", nargs="?", metavar="FILE", help="a trace or a profile, in place of a model"
     )
     _add_model_flags(planning, is_required=False)
     planning.add_argument("--budget", required=True, metavar="SIZE")
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     planning.set_defaults(run=_plan)
 
     exporting = commands.add_parser(
-        "dataflow", help="the forward and backward graph, for `acplan module dataflow`"
+        "dataflow", help="export the graph that `acplan module dataflow` reads"
     )
     _add_model_flags(exporting, is_required=True)
     exporting.add_argument(
@@ -111,20 +111,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     exporting.set_defaults(run=_dataflow)
 
-    verifying = commands.add_parser("verify", help="trace again with a plan")
+    verifying = commands.add_parser("verify", help="trace again with a plan and compare")
     _add_model_flags(verifying, is_required=True)
     verifying.add_argument("plan", metavar="PLAN", help="plan file")
     verifying.add_argument("--trace", metavar="FILE", help="the model's trace")
     verifying.set_defaults(run=_verify)
 
     explaining = commands.add_parser(
-        "explain", help="where the memory of a step goes, and what would help"
+        "explain", help="show what uses the memory of a step, and what would reduce it"
     )
     _add_model_flags(explaining, is_required=False)
     add_explain(explaining, _step)
 
     choosing = commands.add_parser(
-        "batch", help="the batch that trains most in a second within a budget"
+        "batch", help="find the batch with the highest throughput within a budget"
     )
     _add_model_flags(choosing, is_required=False)
     add_batch(choosing, _step)
@@ -140,8 +140,8 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
     sources.add_argument(
         "--hf-config",
         metavar="CONFIG",
-        help="of transformers: a folder, a JSON file, JSON, a model type such as gpt2 "
-        "(its defaults), or a name of the hub",
+        help="configuration of transformers: a folder, a JSON file, JSON, a model type such "
+        "as gpt2 (with its defaults), or a name of the hub",
     )
     sources.add_argument(
         "--factory",
@@ -153,7 +153,7 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
         "--set",
         action="append",
         metavar="KEY=VALUE",
-        help="changes the configuration, say num_hidden_layers=4",
+        help="change the configuration, for example num_hidden_layers=4",
     )
     model.add_argument("--task", **_one_of(["auto", *TASKS], "auto"))
     model.add_argument("--batch", type=_count, metavar="N", help="default: 8")
@@ -161,19 +161,23 @@ def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None
         "--seq",
         type=_count,
         metavar="N",
-        help="default: 1024, or all positions of the model if these are fewer",
+        help="default: 1024, or the number of positions of the model if that is smaller",
     )
     model.add_argument(
         "--image-size", type=_count, metavar="N", help="default: the configuration's"
     )
-    model.add_argument("--dtype", choices=DTYPES, help="of weights; default: float32")
+    model.add_argument(
+        "--dtype", choices=DTYPES, help="data type of the weights; default: float32"
+    )
     _add_step_flags(model)
-    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
-    parser.add_argument("--debug", action="store_true", help="tracebacks of errors")
+    parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
 
 
 def _add_step_flags(model: argparse._ArgumentGroup) -> None:
-    model.add_argument("--autocast", choices=AUTOCASTS, help="of the forward pass")
+    model.add_argument(
+        "--autocast", choices=AUTOCASTS, help="data type of autocast in the forward pass"
+    )
     model.add_argument("--optimizer", **_one_of(OPTIMIZERS, "adamw"))
     model.add_argument(
         "--accumulate",
@@ -182,34 +186,36 @@ def _add_step_flags(model: argparse._ArgumentGroup) -> None:
         help="microbatches of --batch before each update; default: 1",
     )
     model.add_argument(
-        "--clip-grad-norm", type=float, metavar="NORM", help="gradients are clipped"
+        "--clip-grad-norm", type=float, metavar="NORM", help="clip the gradients"
     )
+    model.add_argument("--grad-scaler", action="store_const", const=True, help="scale the loss")
+    model.add_argument("--ema", type=float, metavar="DECAY", help="average the weights")
     model.add_argument(
-        "--grad-scaler", action="store_const", const=True, help="the loss is scaled"
+        "--device",
+        **_one_of(DEVICES, "a100", "GPU whose kernels and run-times the trace has: "),
     )
-    model.add_argument("--ema", type=float, metavar="DECAY", help="weights are averaged")
-    model.add_argument("--device", **_one_of(DEVICES, "a100", "of kernels and run-times: "))
     model.add_argument(
         "--no-workspaces",
         action="store_true",
-        help="without what kernels allocate beside their results",
+        help="do not count workspaces of kernels",
     )
     model.add_argument(
         "--no-source",
         action="store_true",
-        help="without the line of Python that each operator is from",
+        help="do not record the line of Python of each operator",
     )
     model.add_argument(
         "--values",
         choices=VALUES,
-        help="real: what the step computes is computed on the CPU, too, and decides what runs; "
-        "known: nothing is; auto, the default: where the step needs it and takes seconds",
+        help="real: also compute the values of the step on the CPU, as they decide which "
+        "operators run; known: compute no values; auto, the default: compute them if "
+        "the step needs them and that takes seconds",
     )
     model.add_argument(
         "--capacity",
         type=_capacity,
         metavar="TIMES",
-        help="so many times as many rows as values select, or all",
+        help="trace with this multiple of the rows that values select, or all",
     )
 
 
@@ -264,7 +270,7 @@ def _refuse(flags: argparse.Namespace, names: Sequence[str], other: str) -> None
     for name in names:
         if getattr(flags, name) is not None:
             flag = "--" + name.replace("_", "-")
-            raise AcplanError(f"{flag}: only with {other}")
+            raise AcplanError(f"{flag}: needs {other}")
 
 
 def _traced(flags: argparse.Namespace, step: TrainingStep) -> Trace:

@@ -74,8 +74,8 @@ class Setup:
         require_module(model)
         if getattr(model, "_is_accelerate_prepared", False):
             raise AcplanError(
-                "the model is prepared by accelerate already; a plan comes before "
-                "accelerator.prepare (or trainer.train)"
+                "accelerate has already prepared the model; plan before accelerator.prepare "
+                "(or trainer.train)"
             )
         state = accelerator.state
         if getattr(state, "deepspeed_plugin", None) is not None:

@@ -100,8 +100,7 @@ class AcplanCallback(Callback):
 def _require_plannable(trainer: Any, module: Any) -> None:
     if not module.automatic_optimization:
         raise AcplanError(
-            "the module optimizes by hand: plan with acplan.auto_checkpoint, of a step "
-            "as it is run"
+            "the module uses manual optimization: plan a step of it with acplan.auto_checkpoint"
         )
     wrapped = trainer.strategy.model
     is_sharded = any(isinstance(p, DTensor) for p in module.parameters())
@@ -117,8 +116,8 @@ def _require_plannable(trainer: Any, module: Any) -> None:
 
     if "dataloader_iter" in inspect.signature(module.training_step).parameters:
         raise AcplanError(
-            "training_step takes its batches from a dataloader_iter: plan with "
-            "acplan.auto_checkpoint, of a step as it is run"
+            "training_step takes its batches from a dataloader_iter: plan a step of it with "
+            "acplan.auto_checkpoint"
         )
 
 

@@ -91,7 +91,7 @@ _OF_SEQUENCES = {
 _SEQUENCES = range(16, 385, 16)
 _COUNT = 4
 _TOLERANCE = 0.001
-_LINE = r"^{} +(\d+): ([\d,.]+) a second"
+_LINE = r"^{} +(\d+): ([\d,.]+) per second"
 
 
 def _sequence(name: str, length: int) -> acplan.Trace:
@@ -120,7 +120,7 @@ def _numbers(name: str, text: str) -> tuple[int, float]:
 def _sequence_row(name: str) -> tuple[object, ...]:
     budget = _sequence(name, 112).peak_bytes
     text = _printed(name, budget)
-    best, rate = _numbers("most a second", text)
+    best, rate = _numbers("highest rate", text)
     largest, _ = _numbers("largest", text)
     counts = re.search(r"^traced +(\d+) sizes: [\d, ]+; (\d+) plans$", text, re.MULTILINE)
     assert counts, text

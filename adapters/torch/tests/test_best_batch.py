@@ -169,6 +169,6 @@ def test_from_the_shell(capsys: Any) -> None:
     flags += ["--set", "n_head=2", "--set", "vocab_size=100", "--seq", "16"]
     flags += ["--budget", "20MiB", "--most", "6", "--decisions", "save,recompute"]
     assert main(["batch", *flags]) == 0
-    assert "most a second" in capsys.readouterr().out
+    assert "highest rate" in capsys.readouterr().out
     assert main(["batch", *flags, "--batch", "2"]) == 2
-    assert "--batch: is what is chosen" in capsys.readouterr().err
+    assert "--batch: cannot be combined with --over" in capsys.readouterr().err

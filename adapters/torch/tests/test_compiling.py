@@ -157,9 +157,9 @@ def test_units_that_are_compiled_inside_are_recomputed() -> None:
             block.compile(backend="aot_eager")
         return apply(net, plan, strict=strict)
 
-    with pytest.raises(AcplanError, match="a part of it is compiled"):
+    with pytest.raises(AcplanError, match="a part of the unit is compiled"):
         _step(planned_net(strict=True))
-    with pytest.warns(PlanMismatchWarning, match="a part of it is compiled"):
+    with pytest.warns(PlanMismatchWarning, match="a part of the unit is compiled"):
         actual = _step(planned_net(strict=False))
     for a, b in zip(_step(_net()), actual, strict=True):
         torch.testing.assert_close(a, b)

@@ -36,7 +36,7 @@ def test_gradients_are_those_of_the_parameters_that_were_given() -> None:
     expected = _gradients(_model())
     model = acplan.apply(_model(), PLAN)
     with pytest.warns(
-        PlanMismatchWarning, match="Sequential.0: it runs with other param"
+        PlanMismatchWarning, match="Sequential.0: it runs with parameters"
     ) as caught_warnings:
         actual = _gradients(model)
     assert len([w for w in caught_warnings if w.category is PlanMismatchWarning]) == 2  # units
@@ -45,7 +45,9 @@ def test_gradients_are_those_of_the_parameters_that_were_given() -> None:
 
 def test_a_strict_plan_refuses_them() -> None:
     model = acplan.apply(_model(), PLAN, strict=True)
-    with pytest.raises(AcplanError, match="Sequential.0: it runs with other parameters"):
+    with pytest.raises(
+        AcplanError, match="Sequential.0: it runs with parameters that are not its own"
+    ):
         _gradients(model)
 
 
@@ -110,7 +112,7 @@ def test_modules_that_borrow_are_no_units_and_those_around_are() -> None:
 
     x = torch.randn(32, 16, generator=torch.Generator().manual_seed(1))
     traced = acplan.trace(model(), x, workspaces=False)
-    assert any("6 modules may be no units" in note for note in traced.notes)
+    assert any("6 modules cannot be units" in note for note in traced.notes)
     plan = acplan.plan(traced, "min", segments="none")
     assert {unit.fqn for unit in plan.modules} >= {"Sequential.0", "Sequential.1"}
     assert not any("inner" in unit.fqn for unit in plan.modules)

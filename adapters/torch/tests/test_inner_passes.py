@@ -207,14 +207,14 @@ def test_a_note_says_which_line_keeps_modules_from_being_units() -> None:
     trace = acplan.trace(_mlp(), torch.randn(4, 16), forward_fn=_penalty)
     assert len(trace.notes) == 1
     assert "test_inner_passes.py:" in trace.notes[0]
-    assert "15 modules may be no units" in trace.notes[0]
+    assert "15 modules cannot be units" in trace.notes[0]
 
 
 def test_optimizers_whose_step_runs_the_model_leave_room_for_gradients() -> None:
     trace = acplan.trace(nn.Linear(4, 4), torch.randn(2, 4), optimizer=torch.optim.LBFGS)
     assert trace.notes == [
-        "LBFGS runs the model several times a step, and this is the first time; later it "
-        "holds a copy of the gradients, 80 bytes: keep them as reserve"
+        "LBFGS runs the model several times per step, and the trace is of the first time; "
+        "later it also holds a copy of the gradients, 80 bytes: add them to the reserve"
     ]
 
 
@@ -225,12 +225,12 @@ def test_optimizers_whose_step_runs_the_model_leave_room_for_gradients() -> None
         (lambda m, x: m(x).sum().detach(), "forward_fn: expected a loss that has a gradient"),
         (
             lambda m, x: _spent(m(x).tanh().sum()),
-            "a backward pass has freed what the loss needs",
+            "a backward pass has already freed tensors that the loss needs",
         ),
     ],
 )
 def test_the_last_backward_pass_is_left_to_acplan(forward_fn: Any, message: str) -> None:
-    with pytest.raises(AcplanError, match=f"{message}.*return its loss, before loss.backward"):
+    with pytest.raises(AcplanError, match=f"{message}.*return its loss before loss.backward"):
         acplan.trace(nn.Linear(4, 4), torch.randn(2, 4), forward_fn=forward_fn)
 
 
@@ -243,7 +243,7 @@ def test_several_optimizers_are_refused_with_the_way_out() -> None:
     model = nn.Linear(4, 4)
     optimizers: Any = [torch.optim.SGD(model.parameters()), torch.optim.SGD(model.parameters())]
     with pytest.raises(
-        AcplanError, match="found list; of several optimizers trace the step of"
+        AcplanError, match="found list; if there are several optimizers, trace the step of"
     ):
         acplan.trace(model, torch.randn(2, 4), optimizer=optimizers)
 

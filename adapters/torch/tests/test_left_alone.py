@@ -176,10 +176,10 @@ def _sum(parts: Any) -> torch.Tensor:
 def test_what_can_be_read_once_is_left_to_the_model() -> None:
     expected = Model(_sum)([_x(), _x()])
     compiled = _compiled(Model(_sum), strict=False)
-    with pytest.warns(UserWarning, match="generator, which can be read once"):
+    with pytest.warns(UserWarning, match="generator, which can be read only once"):
         actual = compiled(x for x in [_x(), _x()])
     torch.testing.assert_close(actual, expected)
-    with pytest.raises(AcplanError, match="list_iterator, which can be read once"):
+    with pytest.raises(AcplanError, match="list_iterator, which can be read only once"):
         acplan.trace(Model(_sum), iter([_x(), _x()]))
 
 
@@ -385,8 +385,8 @@ def test_apply_does_all_or_nothing() -> None:
         ({"budget": -1}, "budget: expected bytes, a size"),
         ({"budget": True}, "budget: expected bytes, a size"),
         ({"budget": "0%"}, "budget: expected bytes, a size"),
-        ({"budget": "60%", "time_limit": -1}, "time_limit: expected seconds"),
-        ({"budget": "60%", "time_limit": "1"}, "time_limit: expected seconds"),
+        ({"budget": "60%", "time_limit": -1}, "time_limit: expected at least 0 seconds"),
+        ({"budget": "60%", "time_limit": "1"}, "time_limit: expected at least 0 seconds"),
         ({"budget": "60%", "optimizer": "adamv"}, "optimizer: expected one of"),
     ],
 )

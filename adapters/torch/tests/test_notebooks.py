@@ -116,7 +116,7 @@ def test_plans_of_files_are_of_the_files(
     plan = acplan.plan(tmp_path / "t.json", "100%")
     assert "iframe" in _elements(plan._repr_html_())
     (tmp_path / "t.json").unlink()
-    assert "without the charts of acplan report: " in plan._repr_html_()
+    assert "the charts of acplan report are not shown: " in plan._repr_html_()
 
 
 def test_the_reason_is_said_where_there_is_no_report(

@@ -437,7 +437,7 @@ def test_a_unit_called_in_another_one_keeps_all_on_the_device(links: Links) -> N
     _, inner = _offloading_products((0, 1))
     inner = dataclasses.replace(inner, fqn="_Calling.units.1")
     plan = Plan((PlannedModule("_Calling.units.0"), inner))
-    text = "called inside another unit: what the plan offloads stays on the device"
+    text = "called inside another unit: offloaded results stay on the device"
     x = torch.ones(2, 8)
     with pytest.raises(AcplanError, match=text):
         apply(_Calling(), plan, strict=True)(x)
@@ -451,7 +451,7 @@ def test_a_unit_called_in_another_one_keeps_all_on_the_device(links: Links) -> N
 
 
 def test_under_the_compiler_all_stays_on_the_device(links: Links) -> None:
-    text = "under torch.compile, what the plan offloads"
+    text = "under torch.compile, results that the plan offloads"
     x = torch.ones(2, 8)
     torch._dynamo.reset()
     with pytest.raises(Exception, match=text):
@@ -477,5 +477,5 @@ def test_plan_files(tmp_path: pathlib.Path) -> None:
     assert Plan.load(tmp_path / "plan.json").modules == plan.modules
     with pytest.raises(AcplanError, match="save, recompute, skip, offload, found 'send'"):
         Op.from_data({"name": "mm", "decision": "send"})
-    with pytest.raises(AcplanError, match="mm is offloaded, and not saved"):
+    with pytest.raises(AcplanError, match="mm is offloaded, but not saved"):
         Op("mm", False, offload=True)

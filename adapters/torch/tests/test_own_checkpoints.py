@@ -246,7 +246,7 @@ def test_each_kind_of_checkpoint_is_switched_off(
     assert _operators(traced) == _operators(plain)
     assert traced.peak_bytes == plain.peak_bytes
     (message,) = (r.getMessage() for r in caplog.records if r.name == "acplan")
-    assert "that is switched off for the trace" in message
+    assert "which is off during the trace" in message
     assert vars(torch.autograd.Function)["apply"] is apply
 
 
@@ -285,7 +285,7 @@ def test_what_cannot_be_switched_off_is_said(caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, "acplan"):
         _traced(net)
     (message,) = (r.getMessage() for r in caplog.records if r.name == "acplan")
-    assert "_CheckpointOfWeights), in a way that is not switched off" in message
+    assert "_CheckpointOfWeights), which acplan cannot switch off" in message
 
 
 def test_a_function_that_solves_is_none(plain: acplan.Trace, caplog: Any) -> None:

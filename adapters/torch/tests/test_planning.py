@@ -211,7 +211,7 @@ def test_the_program_is_found_in_order(tmp_path: pathlib.Path, monkeypatch: Any)
     monkeypatch.setenv("ACPLAN", program)
     assert find_program() == program
     monkeypatch.setenv("ACPLAN", str(tmp_path / "gone"))
-    with pytest.raises(AcplanError, match=r"\$ACPLAN: .*gone' is no program"):
+    with pytest.raises(AcplanError, match=r"\$ACPLAN: .*gone' is not a program"):
         find_program()
 
 
@@ -226,7 +226,7 @@ def test_other_programs_and_old_ones_are_refused(
 
 def test_a_program_that_says_nothing_is_reported() -> None:
     message = Outcome(7, "").message
-    assert "ended with 7" in message
+    assert "exit code 7" in message
 
 
 _HELP = 'if [ "$2" = --help ]; then echo "acplan $1"; exit 0; fi'
@@ -394,7 +394,7 @@ def test_progress_counts_operators(capsys: Any) -> None:
     traced = acplan.trace(_Blocks(), torch.randn(8, 64), progress=True)
     output = capsys.readouterr()
     assert output.out == ""
-    assert "trace: what is kept" in output.err
+    assert "trace: kept tensors" in output.err
     assert f"/{len(traced.data['operators'])} " in output.err
     acplan.trace(_Blocks(), torch.randn(8, 64))
     assert capsys.readouterr().err == ""

@@ -388,14 +388,14 @@ def test_an_object_with_tensors_of_the_run_is_made_anew() -> None:
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (_but_the_last, "backward begins after 2, and 3 was due"),
-        (_without_one, "3 is called, and 2 was due"),
-        (_twice_at_once, "0 is called, and 1 was due"),
-        (_computing, "1 is given a tensor that is computed between the modules"),
-        (_writing, "1 is given a tensor that was written to since"),
-        (_backwards, "backward begins after 0, and 1 was due"),
-        (_in_half_precision, "2 is called under another autocast than before it"),
-        (_in_an_object, "1 is given an object with tensors of the run"),
+        (_but_the_last, "backward begins after 2, but 3 was expected"),
+        (_without_one, "3 is called, but 2 was expected"),
+        (_twice_at_once, "0 is called, but 1 was expected"),
+        (_computing, "1 receives a tensor that is computed between the modules"),
+        (_writing, "1 receives a tensor that was written to since"),
+        (_backwards, "backward begins after 0, but 1 was expected"),
+        (_in_half_precision, "2 is called under another autocast than the module before it"),
+        (_in_an_object, "1 receives an object that holds tensors of the run"),
     ],
 )
 def test_it_is_said_where_a_run_is_another_one(program: Any, message: str) -> None:
@@ -443,7 +443,7 @@ def test_another_result_is_handed_on() -> None:
         with warnings.catch_warnings(record=True) as caught_warnings:
             warnings.simplefilter("always")
             assert _equal(_values(_running(apply(_net(), plan), other)), expected)
-        count += "reads what the plan skips" in " ".join(
+        count += "reads the result of a skipped operator" in " ".join(
             str(w.message) for w in caught_warnings
         )
     assert count > 0

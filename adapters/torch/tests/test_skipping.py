@@ -444,11 +444,13 @@ def test_a_write_to_what_is_saved_makes_all_run_again() -> None:
         return z.sin() + y.sum()
 
     saves: dict[str, tuple[int, ...] | None] = {"addmm.default": None}
-    with pytest.raises(AcplanError, match="mul_.Tensor writes to what the plan saves"):
+    with pytest.raises(
+        AcplanError, match="mul_.Tensor writes to memory of a result that the plan saves"
+    ):
         _values(_with_decisions(forward, ["mul_.Tensor", "sum.default"], saves))
     torch.manual_seed(0)
     expected = _values(Model(forward))
-    with pytest.warns(PlanMismatchWarning, match="what the plan skips is recomputed"):
+    with pytest.warns(PlanMismatchWarning, match="skipped operators are recomputed"):
         model = _with_decisions(forward, ["mul_.Tensor", "sum.default"], saves, strict=False)
         assert all(map(torch.equal, _values(model), expected))
 
@@ -610,9 +612,12 @@ def test_plan_files(tmp_path: pathlib.Path) -> None:
             {"decision": "keep"},
             "expected a decision of save, recompute, skip, offload, found 'k",
         ),
-        ({"decision": "skip", "results": [0]}, "expected results of a saved operator"),
-        ({"decision": "save", "results": [1, 0]}, r"ascending from 0 on, found \[1, 0\]"),
-        ({"decision": "save", "results": [-1]}, r"from 0 on, found \[-1\]"),
+        (
+            {"decision": "skip", "results": [0]},
+            "expected places of results of a saved operator",
+        ),
+        ({"decision": "save", "results": [1, 0]}, r"ascending from 0, found \[1, 0\]"),
+        ({"decision": "save", "results": [-1]}, r"from 0, found \[-1\]"),
         ({"decision": "save", "results": 1}, "expected whole numbers, found 1"),
         ({"decision": "save", "results": [True]}, r"whole numbers, found \[True\]"),
     ],

@@ -61,7 +61,7 @@ class _FailsInBackward(torch.autograd.Function):
 @pytest.mark.parametrize(
     ("then", "place", "said"),
     [
-        (_on_two_devices, "meets tensors of the device", "keep it in a buffer"),
+        (_on_two_devices, "an operator has a tensor on the CPU", "keep it in a buffer"),
         (_of_wrong_shape, r"test_trace_errors.py:\d+ ", "inputs of the shapes"),
         (_without_a_form, r"test_trace_errors.py:\d+ ", "torch.library.register_fake"),
         (_of_wrong_class, r"test_trace_errors.py:\d+ ", "run the step without acplan"),

@@ -370,7 +370,7 @@ def test_lightning_refuses_other_steps() -> None:
     callback = acplan.lightning.AcplanCallback("min")
     module = _lightning_module(lightning)
     module.automatic_optimization = False
-    with pytest.raises(AcplanError, match="optimizes by hand"):
+    with pytest.raises(AcplanError, match="uses manual optimization"):
         callback.on_train_start(types.SimpleNamespace(), module)
 
 

@@ -300,7 +300,7 @@ def test_what_decides_what_runs_is_an_error_that_names_the_line(
     idiom: Idiom, source_line: str
 ) -> None:
     line = idiom.__code__.co_firstlineno
-    with pytest.raises(AcplanError, match="depends on values") as raised:
+    with pytest.raises(AcplanError, match="depend on values") as raised:
         _traced(idiom)
     message = str(raised.value)
     assert f": {source_line}; values=" in message

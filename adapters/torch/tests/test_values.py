@@ -126,7 +126,7 @@ def test_what_depends_on_activations_stays_unknown() -> None:
             return self.layer(x) * every[1:].sum() if every.sum() > 3 else x
 
     Written()(torch.zeros(2, 8), _IDS)
-    with pytest.raises(AcplanError, match="depends on values"):
+    with pytest.raises(AcplanError, match="depend on values"):
         trace(Written(), torch.zeros(2, 8), _IDS, values="known")
 
 

@@ -31,8 +31,8 @@ def test_a_pytorch_without_fully_shard_is_refused_in_one_line() -> None:
 
 def test_a_pytorch_that_tells_partitioners_too_little_is_refused() -> None:
     message = (
-        f"partitioner: PyTorch {torch.__version__} tells no partitioner which inputs are "
-        "parameters; expected 2.8 or newer"
+        f"partitioner: PyTorch {torch.__version__} does not tell a partitioner which inputs "
+        "are parameters; expected 2.8 or newer"
     )
     with mock.patch.object(compiling, "_TELLS_STATIC_INPUTS", False):
         with pytest.raises(AcplanError, match=f"^{re.escape(message)}$"):

@@ -40,8 +40,7 @@ void RefuseUnknownKeys(const JsonField& root) {
     const std::vector<std::string> near =
         graph::NearestNames(key, known_keys, 1);
     root.Get(key).Complain(fmt::format(
-        "expected none but the {} keys of an execution{}",
-        kExecutionKeys.size(),
+        "expected only the {} keys of an execution{}", kExecutionKeys.size(),
         near.empty() ? "" : fmt::format("; did you mean {}?", near.front())));
   }
 }
@@ -100,7 +99,7 @@ void CheckSizes(const JsonField& root, const Execution& execution) {
                           local_batch));
   }
   if (execution.pipeline_par == 1 && execution.pipeline_interleaving != 1) {
-    root.Get("pipeline_interleaving").Fail("1 where pipeline_par is 1");
+    root.Get("pipeline_interleaving").Fail("1 if pipeline_par is 1");
   }
 }
 
@@ -112,23 +111,22 @@ void CheckChoices(const JsonField& root, const Execution& execution) {
   const bool trains = execution.training;
   const bool is_full = execution.activation_recompute == Recompute::kFull;
   refuse(execution.activation_recompute != Recompute::kNone && !trains,
-         "activation_recompute", "\"none\" where training is false");
+         "activation_recompute", "\"none\" if training is false");
   refuse(execution.optimizer_sharding && execution.data_par == 1,
-         "optimizer_sharding", "false where data_par is 1");
+         "optimizer_sharding", "false if data_par is 1");
   refuse(execution.tensor_par_overlap != TensorOverlap::kNone &&
              execution.tensor_par == 1,
-         "tensor_par_overlap", "\"none\" where tensor_par is 1");
+         "tensor_par_overlap", "\"none\" if tensor_par is 1");
   refuse(execution.seq_par_ag_redo && !execution.IsSequenceParallel(),
-         "seq_par_ag_redo",
-         "false where tensor_par_comm_type is not \"rs_ag\"");
+         "seq_par_ag_redo", "false if tensor_par_comm_type is not \"rs_ag\"");
   refuse(execution.seq_par_ag_redo && is_full, "seq_par_ag_redo",
-         "false where activation_recompute is \"full\"");
+         "false if activation_recompute is \"full\"");
   refuse(execution.data_par_overlap && !trains, "data_par_overlap",
-         "false where training is false");
+         "false if training is false");
   refuse(execution.data_par_overlap && execution.data_par == 1,
-         "data_par_overlap", "false where data_par is 1");
+         "data_par_overlap", "false if data_par is 1");
   refuse(execution.optimizer_offload && !trains, "optimizer_offload",
-         "false where training is false");
+         "false if training is false");
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ std::vector<EfficiencyStep> ReadSteps(const JsonField& field, double unit) {
     }
     steps.push_back(step);
   }
-  if (steps.empty()) field.Fail("a size and an efficiency at least");
+  if (steps.empty()) field.Fail("at least one size and its efficiency");
   if (steps.back().least_size > 0) {
     field.Complain(
         fmt::format("expected the last size to be 0, so that no operation is "
@@ -84,7 +84,7 @@ void RefuseOthers(const JsonField& field,
                   const std::array<std::string_view, kCount>& known_names) {
   for (const auto& [key, unused] : field.json().items()) {
     if (std::ranges::find(known_names, key) == known_names.end()) {
-      field.Get(key).Complain(fmt::format("expected none but the keys {}",
+      field.Get(key).Complain(fmt::format("expected only the keys {}",
                                           fmt::join(known_names, ", ")));
     }
   }
@@ -149,7 +149,7 @@ System ParseSystem(std::string_view text, std::string_view file) {
   for (const JsonField& network : networks.Elements()) {
     system.networks.push_back(ReadNetwork(network));
   }
-  if (system.networks.empty()) networks.Fail("a network at least");
+  if (system.networks.empty()) networks.Fail("at least one network");
   return system;
 }
 

@@ -24,7 +24,7 @@ double Sourced(const JsonField& object, std::string_view key, double least,
                double most) {
   const JsonField field = object.Get(key);
   if (field.Get("from").String().empty()) {
-    field.Get("from").Fail("where the number is from");
+    field.Get("from").Fail("the source of the number");
   }
   const JsonField value = field.Get("value");
   const double number = value.Number();
@@ -116,7 +116,7 @@ TrainingSystems ParseTrainingSystems(std::string_view text,
     systems.stacks.push_back(ReadStack(field));
   }
   if (systems.stacks.empty())
-    stacks.Fail("one generation of software at least");
+    stacks.Fail("at least one generation of software");
   return systems;
 }
 
@@ -135,7 +135,7 @@ std::vector<Accelerator> ReadOwnAccelerators(
   if (version.Int(0, INT32_MAX) != 1) version.Fail("1");
   std::vector<Accelerator> accelerators = ReadAccelerators(root);
   if (accelerators.empty()) {
-    root.Get("accelerators").Fail("one GPU at least");
+    root.Get("accelerators").Fail("at least one GPU");
   }
   return accelerators;
 }

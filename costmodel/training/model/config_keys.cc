@@ -244,8 +244,8 @@ std::vector<std::string> ConfigKeys::UnusedKeys(bool has_experts) const {
     if (ContainsAny(key, kForeign) ||
         (!has_experts && ContainsAny(key, kOfExperts))) {
       config_.Get(key).Fail(
-          "none, as models of this model_type do not have what it names, or it "
-          "is not counted");
+          "no value, as models of this model_type have no such part, or acplan "
+          "does not model it");
     }
     unused.push_back(key);
   }

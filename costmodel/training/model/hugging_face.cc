@@ -220,7 +220,7 @@ ModelShape WithLatentAttention(ModelShape shape, ConfigKeys& config) {
 std::optional<int64_t> ListedFullLayers(ConfigKeys& config, int64_t layers) {
   for (const int64_t kind : config.Numbers("attn_type_list")) {
     if (kind != 1)
-      config.config().Get("attn_type_list").Fail("1 of each layer");
+      config.config().Get("attn_type_list").Fail("1 for each layer");
   }
   const std::optional<JsonField> list = config.Find({"layer_types"});
   if (!list) return {};
@@ -235,9 +235,8 @@ std::optional<int64_t> ListedFullLayers(ConfigKeys& config, int64_t layers) {
       ++full;
     } else if (kind != "sliding_attention" && kind != "chunked_attention") {
       kinds[i].Fail(
-          "full_attention, sliding_attention or chunked_attention, as layers "
-          "of "
-          "other kinds are not counted");
+          "full_attention, sliding_attention or chunked_attention, as acplan "
+          "does not model other kinds of layers");
     }
   }
   return full;
@@ -325,7 +324,9 @@ ModelShape WithBiasesAndNorms(ModelShape shape, ConfigKeys& config,
   if (type.has_sinks) shape.layer_vectors += shape.heads;
   if (type.has_activation_weights) shape.layer_vectors += 2;
   if (!type.refused.empty() && config.Flag(type.refused, false)) {
-    config.config().Get(type.refused).Fail("false, as it is not counted");
+    config.config()
+        .Get(type.refused)
+        .Fail("false, as acplan does not model it");
   }
   return shape;
 }
@@ -383,8 +384,8 @@ ModelShape WithDropouts(ModelShape shape, ConfigKeys& config) {
   const std::vector<std::string> foreign = ForeignKeys(config);
   if (!foreign.empty()) {
     type.Fail(fmt::format(
-        "a type whose parts are counted, which those that {} {} of are not",
-        fmt::join(foreign, ", "), foreign.size() > 1 ? "tell" : "tells"));
+        "a type of which acplan models all parts, unlike those of {}",
+        fmt::join(foreign, ", ")));
   }
   type.Fail(fmt::format(
       "one of {} (another decoder with RMSNorm and a gated feed-forward may be "
@@ -428,7 +429,7 @@ std::vector<std::string> PartNotes(const JsonField& root) {
     }
   }
   if (parts.empty()) return {};
-  return {fmt::format("the text model is counted, {} {} not",
+  return {fmt::format("the estimate covers the text model; {} {} not included",
                       fmt::join(parts, ", "), parts.size() > 1 ? "are" : "is")};
 }
 
@@ -461,7 +462,7 @@ ModelConfig ParseModelConfig(std::string_view text, std::string_view file) {
       unused, [](const std::string& key) { return key.ends_with("_config"); });
   if (!unused.empty()) {
     for (std::string& key : unused) key = graph::OneLine(key);
-    read.notes.push_back(fmt::format("not used of the configuration: {}",
+    read.notes.push_back(fmt::format("unused keys of the configuration: {}",
                                      fmt::join(unused, ", ")));
   }
   return read;

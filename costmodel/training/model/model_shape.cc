@@ -188,7 +188,7 @@ void CheckShape(const ModelShape& shape, std::string_view place) {
   }
   if (!shape.IsMoe()) return;
   if (shape.top_k < 1 || shape.top_k > shape.experts) {
-    fail(fmt::format("expected from 1 to {} experts a token, found {}",
+    fail(fmt::format("expected from 1 to {} experts per token, found {}",
                      shape.experts, shape.top_k));
   }
   if (shape.expert_feedforward < 1) fail("experts need the width of an expert");

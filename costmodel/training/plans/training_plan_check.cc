@@ -303,7 +303,7 @@ std::optional<std::string> PlanChecker::ErrorOfShare(
           cost.recomputation.compute + cost.recomputation.communication.Total(),
           share.policy.gpu) ||
       !IsNear(cost.recomputation.host, share.policy.host)) {
-    return "what runs again takes another time";
+    return "the recomputation takes another time";
   }
   return std::nullopt;
 }

@@ -132,11 +132,11 @@ AblatedScore Compare(const std::vector<Prediction>& whole,
 
 const std::vector<ModelFeature>& ModelFeatures() {
   static const std::vector<ModelFeature> kFeatures = {
-      {"the host's time for launches", WithoutHost},
+      {"host time of launches", WithoutHost},
       {"launches for each expert", WithoutExpertLaunches},
       {"CUDA graphs", WithoutGraphs},
-      {"time of an iteration beside all else", WithoutIteration},
-      {"waves and what tiles do beside", WithoutWaves},
+      {"fixed time per iteration", WithoutIteration},
+      {"waves and efficiency of tiles", WithoutWaves},
       {"products by software", WithoutProductFactor},
       {"attention by software", WithoutAttentionFactor},
       {"attention kernels of Hopper", WithoutNewAttention},

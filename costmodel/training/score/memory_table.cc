@@ -178,7 +178,8 @@ const Accelerator& AcceleratorOf(const graph::CsvRow& row,
                                  const TrainingSystems& systems) {
   const std::string& platform = row.Text("platform");
   constexpr std::string_view kPrefix = "dgx_";
-  if (!platform.starts_with(kPrefix)) row.Fail("platform", "dgx_ and a GPU");
+  if (!platform.starts_with(kPrefix))
+    row.Fail("platform", "dgx_ followed by a GPU");
   return FindAcceleratorLike(systems,
                              std::string_view(platform).substr(kPrefix.size()));
 }

@@ -73,7 +73,7 @@ TrainingStrategy WithRecompute(TrainingStrategy strategy,
       std::from_chars(begin, end, strategy.full_layers).ptr != end ||
       strategy.full_layers < 1) {
     values.Fail("recompute",
-                "none, full, full:N (layers of a stage), selective:PARTS, "
+                "none, full, full:N (layers per stage), selective:PARTS, "
                 "selective:op or plan");
   }
   return strategy;
@@ -96,7 +96,7 @@ TrainingStrategy WithGranularity(TrainingStrategy strategy,
   } else if (layers != 1) {
     values.Fail("recompute_layers",
                 "1 with the method uniform (each layer keeps its input); the "
-                "method block recomputes so many layers of a stage");
+                "method block recomputes this many layers of a stage");
   }
   return strategy;
 }
@@ -108,7 +108,7 @@ TrainingStrategy WithMode(TrainingStrategy strategy,
   if (mode == 1) strategy.recomputation = Recomputation::kFull;
   if (mode != 2) return strategy;
   if (values.Has("ac_option") && values.Text("ac_option") != "op") {
-    values.Fail("ac_option", "op (for every N-th layer, say recompute full:N)");
+    values.Fail("ac_option", "op (for every N-th layer, use recompute full:N)");
   }
   strategy.recomputation = Recomputation::kOperators;
   return strategy;
@@ -183,7 +183,7 @@ TrainingStrategy WithSettingsOfRecomputation(TrainingStrategy strategy,
   for (const std::string_view key :
        {"method", "modules", "recompute_layers", "ac_option"}) {
     if (values.Has(key)) {
-      values.Fail(key, "recompute_granularity or a mode beside it");
+      values.Fail(key, "no value without recompute_granularity or a mode");
     }
   }
   return strategy;

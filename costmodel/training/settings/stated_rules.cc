@@ -28,10 +28,10 @@ void CheckPipeline(const ModelShape& shape, const TrainingStrategy& s) {
           fmt::format("offload_layers: expected at most {} (layers of a "
                       "stage), found {}",
                       layers, s.offloaded_layers));
-  Require(s.offloaded_layers == 0 || s.recomputation != Recomputation::kPlan,
-          fmt::format("offload_layers: expected 0 beside a plan of "
-                      "recomputation, found {}",
-                      s.offloaded_layers));
+  Require(
+      s.offloaded_layers == 0 || s.recomputation != Recomputation::kPlan,
+      fmt::format("offload_layers: expected 0 with recompute plan, found {}",
+                  s.offloaded_layers));
 }
 
 void CheckAttention(const ModelShape& shape, const TrainingStrategy& s) {
@@ -101,10 +101,10 @@ void CheckStatedJob(const TrainingJob& job) {
   Require(s.implementation == Implementation::kFused ||
               s.precision == ProductPrecision::kBf16,
           "implementation: expected fused with 8 or 4 bits, found eager");
-  Require(job.cluster.gpu.Rate(s.precision) > 0,
-          fmt::format("precision: {} has no products in this precision; bf16 "
-                      "would do",
-                      job.cluster.gpu.name));
+  Require(
+      job.cluster.gpu.Rate(s.precision) > 0,
+      fmt::format("precision: {} has no products in this precision; use bf16",
+                  job.cluster.gpu.name));
 }
 
 void CheckStatedStrategy(const TrainingJob& job) {

@@ -202,8 +202,8 @@ std::string_view KeyOf(std::string_view name) {
   const std::vector<std::string> nearest =
       graph::NearestNames(name, known_names);
   throw InputError(fmt::format(
-      "{}: expected a key of Megatron-LM, torchtitan or acplan that says how "
-      "training is spread{}{}",
+      "{}: expected a setting of a strategy, by its name in acplan, "
+      "Megatron-LM or torchtitan{}{}",
       place, nearest.empty() ? "" : "; near: ", fmt::join(nearest, ", ")));
 }
 

@@ -200,7 +200,7 @@ int64_t MicrobatchOf(const SettingValues& values, int64_t pipeline) {
 TrainingStrategy DegreesOf(const SettingValues& values,
                            const ModelShape& shape) {
   TrainingStrategy s;
-  if (!values.Has("gpus")) values.Fail("gpus", "how many GPUs train");
+  if (!values.Has("gpus")) values.Fail("gpus", "the number of GPUs");
   s.gpus = values.Whole("gpus", 1);
   s.sequence = values.Whole("seq", kDefaultSequence);
   s.tensor = values.Whole("tp", 1);
@@ -297,7 +297,7 @@ double OptimizerBytesOf(const SettingValues& values) {
     sum += type >= 0 ? kBytes[type] : 4;
   }
   if (is_told && values.Has("optimizer_bytes")) {
-    values.Fail("optimizer_bytes", "none beside types of its states");
+    values.Fail("optimizer_bytes", "no value beside types of its states");
   }
   return values.Number("optimizer_bytes", sum, 0, 100);
 }

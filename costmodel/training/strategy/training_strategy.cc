@@ -109,8 +109,8 @@ void CheckStages(const ModelShape& shape, const TrainingStrategy& s,
   const bool is_stated = s.first_layers > 0 || s.last_layers > 0;
   rules.Require(s.layout.empty() ||
                     (!is_stated && !s.counts_embedding && !s.counts_logits),
-                "pipeline_model_parallel_layout: expected no other setting of "
-                "what stages hold beside it");
+                "pipeline_model_parallel_layout: cannot be combined with "
+                "another setting of the layers of stages");
   rules.Require(
       s.layout.empty() || s.layout.size() == static_cast<size_t>(Product(
                                                  {s.pipeline, s.chunks})),
@@ -118,8 +118,8 @@ void CheckStages(const ModelShape& shape, const TrainingStrategy& s,
                   "found {}",
                   Product({s.pipeline, s.chunks}), s.layout.size()));
   rules.Require(!is_stated || (!s.counts_embedding && !s.counts_logits),
-                "first_layers, last_layers: expected none beside embedding or "
-                "logits that count as layers");
+                "first_layers, last_layers: cannot be combined with embedding "
+                "or logits that count as layers");
   if (s.counts_embedding || s.counts_logits) {
     const int64_t blocks = shape.layers + shape.mtp_layers +
                            (s.counts_embedding ? 1 : 0) +

@@ -274,9 +274,9 @@ TrainingJob WithFastestMicrobatch(const TrainingJob& job) {
 
 void RequirePrecision(const TrainingJob& job) {
   if (job.cluster.gpu.Rate(job.strategy.precision) > 0) return;
-  throw InputError(fmt::format(
-      "precision: {} has no products in this precision; bf16 would do",
-      job.cluster.gpu.name));
+  throw InputError(
+      fmt::format("precision: {} has no products in this precision; use bf16",
+                  job.cluster.gpu.name));
 }
 
 StepTime PredictStepTime(const TrainingJob& job) {

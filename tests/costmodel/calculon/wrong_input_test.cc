@@ -71,7 +71,7 @@ TEST(WrongInput, Executions) {
       sound,
       {
           {"/batch_size", "", "\"batch_size\", found none"},
-          {"/zero_stage", "2", "zero_stage: expected none but the 23 keys"},
+          {"/zero_stage", "2", "zero_stage: expected only the 23 keys"},
           {"/tensor_parr", "2", "did you mean tensor_par?"},
           {"/tensor_par", "\"8\"", "tensor_par: expected a whole number"},
           {"/tensor_par", "true", "tensor_par: expected a whole number"},
@@ -120,11 +120,11 @@ TEST(WrongInput, ExecutionsThatContradictThemselves) {
   ExpectRefused(
       sound,
       {
-          {"/pipeline_interleaving", "2", "1 where pipeline_par is 1, found 2"},
-          {"/optimizer_sharding", "true", "false where data_par is 1"},
-          {"/tensor_par_overlap", "\"ring\"", "where tensor_par is 1"},
-          {"/data_par_overlap", "true", "false where training is false"},
-          {"/optimizer_offload", "true", "false where training is false"},
+          {"/pipeline_interleaving", "2", "1 if pipeline_par is 1, found 2"},
+          {"/optimizer_sharding", "true", "false if data_par is 1"},
+          {"/tensor_par_overlap", "\"ring\"", "if tensor_par is 1"},
+          {"/data_par_overlap", "true", "false if training is false"},
+          {"/optimizer_offload", "true", "false if training is false"},
           {"/activation_recompute", "\"attn_only\"", "training is false"},
       },
       [](const std::string& text) { ParseExecution(text, "x.json"); });
@@ -133,7 +133,7 @@ TEST(WrongInput, ExecutionsThatContradictThemselves) {
   ExpectRefused(
       sound,
       {
-          {"/data_par_overlap", "true", "false where data_par is 1"},
+          {"/data_par_overlap", "true", "false if data_par is 1"},
           {"/seq_par_ag_redo", "true", "tensor_par_comm_type is not \"rs_ag\""},
       },
       [](const std::string& text) { ParseExecution(text, "x.json"); });
@@ -176,7 +176,7 @@ TEST(WrongInput, Systems) {
           {"/matrix/float16/tflops", "-312", "a number above 0"},
           {"/matrix/float16/tflops", "\"312\"", "tflops: expected a number"},
           {curve, "", "\"gflops_efficiency\", found none"},
-          {curve, "[]", "a size and an efficiency at least"},
+          {curve, "[]", "at least one size and its efficiency"},
           {curve, "1", "gflops_efficiency: expected an array"},
           {curve + "/0", "[128]", "a size and an efficiency"},
           {curve + "/0/1", "1.5", "above 0, at most 1, found 1.5"},
@@ -195,7 +195,7 @@ TEST(WrongInput, Systems) {
           {"/mem2/MB_efficiency", "{}", "MB_efficiency: expected an array"},
           {"/processing_mode", "\"overlap\"", "\"roofline\" or \"no_overlap\""},
           {"/processing_mode", "1", "processing_mode: expected a string"},
-          {"/networks", "[]", "networks: expected a network at least"},
+          {"/networks", "[]", "networks: expected at least one network"},
           {"/networks", "{}", "networks: expected an array"},
           {network, "null", "networks[0]: expected an object"},
           {network + "/bandwidth", "", "\"bandwidth\", found none"},
@@ -207,11 +207,11 @@ TEST(WrongInput, Systems) {
           {network + "/must_be_filled", "1", "must_be_filled: expected true"},
           {network + "/processor_usage", "1", "0 to below 1, found 1"},
           {network + "/processor_usage", "-0.1", "processor_usage: expected"},
-          {network + "/topology", "\"ring\"", "expected none but the keys"},
+          {network + "/topology", "\"ring\"", "expected only the keys"},
           {network + "/ops", "", "\"ops\", found none"},
           {network + "/ops/all_gather", "", "\"all_gather\", found none"},
           {network + "/ops/broadcast", "[1, 0]",
-           "ops.broadcast: expected none"},
+           "ops.broadcast: expected only"},
           {network + "/ops/p2p/1", "0", "p2p[1]: expected null"},
           {network + "/ops/p2p/0", "0", "p2p[0]: expected a number above 0"},
           {network + "/ops/p2p", "[1]", "p2p: expected a scalar and an offset"},

@@ -272,9 +272,8 @@ TEST(HuggingFaceConfigs, ReadTheTextOfAModelOfSeveralParts) {
   EXPECT_EQ(read.shape.full_layers, 5);
   EXPECT_TRUE(read.shape.is_tied);
   EXPECT_EQ(CountParameters(read.shape), 3'880'263'168);
-  EXPECT_THAT(read.notes,
-              ElementsAre("the text model is counted, vision_config "
-                          "is not"));
+  EXPECT_THAT(read.notes, ElementsAre("the estimate covers the text model; "
+                                      "vision_config is not included"));
 }
 
 TEST(HuggingFaceConfigs, NameKeysThatAreNotUsed) {
@@ -287,7 +286,7 @@ TEST(HuggingFaceConfigs, NameKeysThatAreNotUsed) {
                   llama),
       "c");
   EXPECT_THAT(read.notes,
-              ElementsAre("not used of the configuration: num_something"));
+              ElementsAre("unused keys of the configuration: num_something"));
   for (const std::string_view key :
        {"mamba_d_state", "linear_num_key_heads", "num_local_experts",
         "index_n_heads", "kv_lora_rank"}) {
@@ -328,8 +327,8 @@ TEST(HuggingFaceConfigs, WrongOnesAreRefusedInALine) {
                                HasSubstr("\"mamba\"")));
   EXPECT_THAT(
       Complaint(R"({"model_type": "jamba", "mamba_d_state": 16})"),
-      HasSubstr("model_type: expected a type whose parts are counted, which "
-                "those that mamba_d_state tells of are not, found"));
+      HasSubstr("model_type: expected a type of which acplan models all "
+                "parts, unlike those of mamba_d_state, found"));
   EXPECT_THAT(Complaint(R"({"model_type": "llama"})"),
               HasSubstr("num_hidden_layers"));
   EXPECT_THAT(Complaint(R"({"model_type": "llama", "num_hidden_layers": 0})"),

@@ -154,7 +154,7 @@ TEST(ReadOwnAccelerators, SaysWhatIsWrong) {
               HasSubstr("own.json: version: expected 1"));
   EXPECT_THAT(error_of(R"({"format": "acplan.system", "version": 1,
                            "accelerators": []})"),
-              HasSubstr("accelerators: expected one GPU at least"));
+              HasSubstr("accelerators: expected at least one GPU"));
 }
 
 // The counts in the model's card and its files on Hugging Face.
@@ -196,7 +196,7 @@ TEST(CheckShape, SaysWhichSizesContradictEachOther) {
   };
   EXPECT_EQ(error_of(moe(2, 64, 1)), "none");
   EXPECT_EQ(error_of(moe(9, 64, 0)),
-            "x.json: expected from 1 to 8 experts a token, found 9");
+            "x.json: expected from 1 to 8 experts per token, found 9");
   EXPECT_EQ(error_of(moe(2, 0, 0)),
             "x.json: experts need the width of an "
             "expert");

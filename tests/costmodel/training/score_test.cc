@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "precision: expected one of bf16"},
         WrongCell{"PrecisionOfGpu",
                   {{"precision", "nvfp4"}},
-                  "has no products in this precision; bf16 would do"},
+                  "has no products in this precision; use bf16"},
         WrongCell{"Gpu",
                   {{"gpu", "TPUv5"}},
                   "gpu: expected a name that begins with one of A100"},
@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "ep: expected a divisor of 6 (experts), found 4"},
         WrongCell{"TopExperts",
                   {{"experts", "8"}, {"topk", "9"}, {"expert_ffn", "64"}},
-                  "from 1 to 8 experts a token, found 9"},
+                  "from 1 to 8 experts per token, found 9"},
         WrongCell{"ExpertWidth",
                   {{"experts", "8"}, {"topk", "2"}},
                   "expert_ffn: expected"},
@@ -281,7 +281,8 @@ INSTANTIATE_TEST_SUITE_P(
         WrongReading{"args", "{", "ci-6edc81f44ed0"},
         WrongReading{"args", R"({"optimizer": "muon"})",
                      "none of optimizer, which is not in the model"},
-        WrongReading{"platform", "tpu", "platform: expected dgx_ and a GPU"},
+        WrongReading{"platform", "tpu",
+                     "platform: expected dgx_ followed by a GPU"},
         WrongReading{"platform", "dgx_v100", "gpu: expected a name"},
         WrongReading{"precision", "fp32", "precision: expected bf16 or fp16"},
         WrongReading{"tp", "3", "tp x pp x cp: expected a divisor of 8"},
@@ -321,7 +322,7 @@ TEST(TrainingSystems, EachNumberSaysWhereItIsFrom) {
   EXPECT_THAT(
       ComplaintOfSystems(R"({"accelerators": [{"name": "X", "memory_gib":
           {"value": 80, "from": ""}}], "software": []})"),
-      HasSubstr("expected where the number is from"));
+      HasSubstr("expected the source of the number"));
   EXPECT_THAT(
       ComplaintOfSystems(R"({"accelerators": [{"name": "X", "memory_gib":
           {"value": 0, "from": "a page"}}], "software": []})"),

@@ -76,10 +76,11 @@ class BestBatch:
 
     def __str__(self) -> str:
         lines = [
-            f"most a second   {self.best.size}: {self.best.per_second:,.2f} a second, "
-            f"step {self.best.step_ms:,.2f} ms, {len(self.best.plan.modules)} units",
-            f"largest         {self.largest.size}: {self.largest.per_second:,.2f} a second, "
-            f"step {self.largest.step_ms:,.2f} ms, {len(self.largest.plan.modules)} units",
+            f"highest rate    {self.best.size}: {self.best.per_second:,.2f} per second, step "
+            f"{self.best.step_ms:,.2f} ms, {len(self.best.plan.modules)} units",
+            f"largest         {self.largest.size}: {self.largest.per_second:,.2f} per "
+            f"second, step {self.largest.step_ms:,.2f} ms, {len(self.largest.plan.modules)} "
+            "units",
             f"traced          {len(self.traced)} sizes: "
             + ", ".join(map(str, self.traced))
             + f"; {self.plan_count} plans",
@@ -120,7 +121,7 @@ def best_batch(
         )
     is_number = isinstance(tolerance, (int, float))
     if not is_number or not tolerance >= 0:
-        raise AcplanError(f"tolerance: expected a number from 0 on, found {tolerance!r}")
+        raise AcplanError(f"tolerance: expected a number of at least 0, found {tolerance!r}")
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     candidates = _candidates(sizes)
     require_sayable(budget)
@@ -169,12 +170,12 @@ def _of_size(traced: Callable[[int], _T], size: int) -> _T:
     try:
         return traced(size)
     except AcplanError as error:
-        ways = " (sizes= says which there are)" if isinstance(error, StepError) else ""
+        ways = " (give the possible sizes as sizes=)" if isinstance(error, StepError) else ""
         raise AcplanError(f"size {size}: {error}{ways}", error.exit_code) from error
     except Exception as error:  # raised by the model, PyTorch, or inputs_of
         raise AcplanError(
-            f"size {size}: {type(error).__name__}: {first_line(error)} (sizes= says which "
-            "there are)"
+            f"size {size}: {type(error).__name__}: {first_line(error)} (give the possible "
+            "sizes as sizes=)"
         ) from error
 
 
@@ -190,7 +191,7 @@ def _require_growth(
     if _described(inputs_of(before)) == _described(inputs):
         raise AcplanError(
             f"inputs_of: expected inputs that grow with the size, found those of {before} "
-            "again; sizes= says which there are"
+            "again; give the possible sizes as sizes="
         )
 
 

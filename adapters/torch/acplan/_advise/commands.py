@@ -20,13 +20,20 @@ Steps = Callable[[argparse.Namespace], TrainingStep]
 def add_explain(parser: argparse.ArgumentParser, step_of: Steps) -> None:
     """Adds the arguments of `explain`. `step_of` makes a step from the flags of a model."""
     parser.add_argument(
-        "file", nargs="?", metavar="TRACE", help="a trace, for no model: without levers"
+        "file",
+        nargs="?",
+        metavar="TRACE",
+        help="a trace, in place of a model; no levers are measured",
     )
-    parser.add_argument("--budget", metavar="SIZE", help="says what lacks to it")
+    parser.add_argument(
+        "--budget",
+        metavar="SIZE",
+        help="also print whether the budget is enough, and how many bytes are missing",
+    )
     parser.add_argument(
         "--levers",
         metavar="A,B",
-        help=f"which to measure: all (default), none, or of {', '.join(LEVERS)}",
+        help=f"levers to measure: all (default), none, or some of {', '.join(LEVERS)}",
     )
     parser.add_argument("--top", type=int, default=10, metavar="N")
     parser.add_argument("-o", "--output", metavar="FILE", help="JSON, .json[.gz]")
@@ -40,11 +47,17 @@ def add_batch(parser: argparse.ArgumentParser, step_of: Steps) -> None:
         "--over",
         choices=("batch", "seq"),
         default="batch",
-        help="what is chosen; default: batch",
+        help="size to choose; default: batch",
     )
-    parser.add_argument("--multiple-of", type=int, default=1, metavar="N", help="of the size")
-    parser.add_argument("--most", type=int, metavar="N", help="the largest size tried")
-    parser.add_argument("-o", "--output", metavar="FILE", help="the best plan")
+    parser.add_argument(
+        "--multiple-of",
+        type=int,
+        default=1,
+        metavar="N",
+        help="the size must be a multiple of N",
+    )
+    parser.add_argument("--most", type=int, metavar="N", help="largest size to try")
+    parser.add_argument("-o", "--output", metavar="FILE", help="file for the best plan")
     _add_plan_flags(parser)
     parser.set_defaults(run=lambda flags: _batch(flags, step_of))
 
@@ -80,7 +93,7 @@ def _explain(flags: argparse.Namespace, step_of: Steps) -> int:
     options = {"budget": flags.budget, "top": flags.top, **_plan_options(flags)}
     if flags.file:
         if flags.levers not in (None, "none"):
-            raise AcplanError("--levers: only with --hf-config or --factory")
+            raise AcplanError("--levers: needs --hf-config or --factory")
         explanation = explain(flags.file, **options)
     else:
         step = step_of(flags)
@@ -112,7 +125,7 @@ def _batch(flags: argparse.Namespace, step_of: Steps) -> int:
     if flags.multiple_of < 1 or (flags.most is not None and flags.most < 1):
         raise AcplanError("batch: --multiple-of and --most: expected 1 or more")
     if getattr(flags, flags.over) is not None:
-        raise AcplanError(f"--{flags.over}: is what is chosen, with --over {flags.over}")
+        raise AcplanError(f"--{flags.over}: cannot be combined with --over {flags.over}")
     step = step_of(flags)
 
     def inputs_of(size: int) -> Any:

@@ -145,7 +145,7 @@ def explain(
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     if not isinstance(model_or_trace, torch.nn.Module):
         if args or kwargs:
-            raise AcplanError("explain: a trace takes no arguments of a model")
+            raise AcplanError("explain: arguments of a model cannot be combined with a trace")
         data, text = _ask(model_or_trace, options, budget, plan, top)
         return Explanation(data, text, source=model_or_trace)
     levers_to_measure = _levers_of(levers)

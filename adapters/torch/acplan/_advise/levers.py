@@ -90,7 +90,7 @@ def _implemented(
             is_foreach = not is_fused and group["foreach"] is not False
             now.append((is_fused, is_foreach))
         if all(pair == (fused, foreach) for pair in now):
-            raise NotApplicable("it is set so already")
+            raise NotApplicable("it is already set")
         for group in groups:
             group["foreach"] = foreach
             if "fused" in group:
@@ -158,7 +158,7 @@ def _keeping_gradients(optimizer: torch.optim.Optimizer) -> torch.optim.Optimize
 @contextlib.contextmanager
 def _gradients_kept(step: TrainingStep) -> Iterator[TrainingStep]:
     if step.step_fn is not None:
-        raise NotApplicable("step_fn says what happens to gradients")
+        raise NotApplicable("step_fn decides what happens to gradients")
     with _optimizer_setting(_keeping_gradients)(step) as changed:
         yield changed
 
@@ -190,7 +190,7 @@ def _with_output_layer(model: torch.nn.Module) -> tuple[Any, torch.nn.Linear]:
         layer = module.get_output_embeddings()
         if isinstance(layer, torch.nn.Linear):
             return module, layer
-    raise NotApplicable("the model is none of transformers with logits of tokens")
+    raise NotApplicable("the model is not one of transformers that returns logits of tokens")
 
 
 @contextlib.contextmanager
@@ -271,10 +271,10 @@ def _half_microbatch(step: TrainingStep) -> Iterator[TrainingStep]:
     tensors = [v for v in leaves if isinstance(v, torch.Tensor) and v.dim() > 0]
     sizes = {tensor.shape[0] for tensor in tensors}
     if len(sizes) != 1:
-        raise NotApplicable("the first dimensions of the inputs are not all the batch")
+        raise NotApplicable("the batch is not the first dimension of every input")
     size = sizes.pop()
     if size % 2:
-        raise NotApplicable(f"the batch is {size}, which has no half")
+        raise NotApplicable(f"the batch is {size}, which cannot be halved")
     halves = [
         v[: size // 2] if isinstance(v, torch.Tensor) and v.dim() > 0 else v for v in leaves
     ]
@@ -323,11 +323,11 @@ def _attention(implementation: str) -> Setting:
         by_name = (m for m in modules if hasattr(m, "set_attn_implementation"))
         model: Any = next(by_name, None)
         if model is None:
-            raise NotApplicable("the model is none of transformers")
+            raise NotApplicable("the model is not one of transformers")
         configs = _configurations(model.config)
         before = [(c, getattr(c, "_attn_implementation", None)) for c in configs]
         if all(current in (implementation, None) for _, current in before):
-            raise NotApplicable("it is set so already")
+            raise NotApplicable("it is already set")
         try:
             model.set_attn_implementation(implementation)
             if model.config._attn_implementation != implementation:

@@ -80,15 +80,15 @@ class CallMemory:
             if is_moved_on and memory not in self._read:
                 self._statistics_writes[memory] = place
                 continue
-            entry = tape.outside.get(memory)
+            entry = tape.outside_memory.get(memory)
             if entry is None:
-                tape.outside[memory] = Outside(tensor, place)
+                tape.outside_memory[memory] = Outside(tensor, place)
             else:
                 entry.last = _NO_PLACE if entry.is_of_end else place
 
     def let_go_of_copies(self) -> None:
         """Forgets copies that nothing reads if the call is recomputed as planned."""
-        for memory, entry in self._tape.outside.items():
+        for memory, entry in self._tape.outside_memory.items():
             place = self._read.get(memory)
             is_written = entry.last >= 0 and not entry.is_of_end
             if is_written and (place is None or place >= entry.last):
@@ -99,4 +99,4 @@ class CallMemory:
         the call has updated them."""
         moved_at = self._statistics_writes.get(memory, -1)
         copy = Outside(tensor, moved_at, is_of_end=moved_at >= 0)
-        self._tape.outside.setdefault(memory, copy)
+        self._tape.outside_memory.setdefault(memory, copy)

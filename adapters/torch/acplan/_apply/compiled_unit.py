@@ -36,11 +36,11 @@ def contexts_in_compiler(saved: str, offloads: bool, strict: bool) -> Contexts:
 
 
 def _tell_compiler_keeps(strict: bool) -> None:
-    text = "under torch.compile, what the plan offloads is saved on the device"
+    text = "under torch.compile, results that the plan offloads stay on the device"
     if strict:
         raise AcplanError(f"{text}: plan without offload, or train it without")
     warnings.warn(
-        f"{text}, and the peak is another one than predicted",
+        f"{text}, and the peak differs from the prediction",
         PlanMismatchWarning,
         stacklevel=2,
     )
@@ -82,17 +82,17 @@ class _ByName:
 
     def _part(self, name: str, times_run: str) -> None:
         difference = (
-            f"a compiled unit runs {name} {times_run}, the plan, which saves some, "
-            f"expects {len(self._times[name])}"
+            f"a compiled unit runs {name} {times_run}, but the plan, which saves some "
+            f"results, expects {len(self._times[name])}"
         )
         if self._is_strict:
             raise AcplanError(
-                f"{difference}; trace the model as it is trained and plan anew, or "
-                "train it without torch.compile"
+                f"{difference}; trace the model as it is trained and plan again, or train it "
+                "without torch.compile"
             )
         warnings.warn(
-            f"{difference}; what the plan does not know is recomputed, and the peak may "
-            "be another one than predicted",
+            f"{difference}; operators that the plan does not know are recomputed, and the "
+            "peak may differ from the prediction",
             PlanMismatchWarning,
             stacklevel=2,
         )

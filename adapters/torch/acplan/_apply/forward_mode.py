@@ -105,7 +105,7 @@ class Forward(Mode):
             tape.watched = [(t, version_of(t)) for t in tape.state.tensors]
         if kind is None:
             self._on_end(tape)
-            if tape.is_as_planned and tape.outside:
+            if tape.is_as_planned and tape.outside_memory:
                 self.memory.let_go_of_copies()
 
     def __torch_dispatch__(
@@ -167,14 +167,14 @@ class Forward(Mode):
         tape = self._tape
         is_offloaded = isinstance(choice, Offload)
         if isinstance(choice, Offload):
-            choice = choice.kept
+            choice = choice.results
         if func is _PACKS and choice != RUN:
             packed = _saved_packed(choice == SAVE or not tape.may_skip, choice, out)
             self._saved.add(packed, is_offloaded=False)
             return packed
         if choice != SAVE:
             if not can_all_be_stood_in_for(out):
-                tape.distrust(f"{func} makes a tensor that nothing can stand in for")
+                tape.distrust(f"{func} makes a tensor that has no stand-in")
             if not tape.may_skip:
                 choice = RUN if choice == SKIP else SAVE
             elif choice == SKIP:
@@ -259,15 +259,17 @@ class Forward(Mode):
             choice = RUN
         if tape.writes is None:
             if choice == SKIP:
-                tape.distrust(f"{func} is skipped, which writes in place unnamed")
+                tape.distrust(
+                    f"{func} is skipped and writes in place, which the plan does not expect"
+                )
             for saved in self._saved.take_written(targets):
-                tape.distrust(f"{func} writes to what the plan saves")
+                tape.distrust(f"{func} writes to memory of a result that the plan saves")
                 tape.has_dropped = True
                 saved.drop()
             return choice
         is_skipped = choice == SKIP and tape.may_skip
         if tape.writes.must_forget(targets, is_skipped):
-            tape.distrust(f"{func} writes to what the plan saves, or skips")
+            tape.distrust(f"{func} writes to memory of a result that the plan saves or skips")
             tape.drop()
         return choice
 

@@ -28,8 +28,8 @@ class NothingSaved:
 
     def end(self, tape: Tape) -> None:
         text = (
-            "a part of it is compiled, and the plan is for single operators; all of it "
-            "is recomputed: compile the whole module after acplan.apply"
+            "a part of the unit is compiled, but the plan is for single operators, so the "
+            "whole unit is recomputed: compile the whole module after acplan.apply"
         )
         if self._policy.is_strict:
             raise AcplanError(f"{self._policy.fqn}: {text}")
@@ -85,22 +85,21 @@ class InOrder:
         elif not policy.has_warned:
             count = sum(decision.save for decision in policy.decisions)
             policy.warn(
-                f"{self._difference}. What the plan does not know is recomputed; "
-                "losses and gradients are those without the plan, but the peak may be "
-                f"another one than predicted: of {count} operators that the "
-                f"plan saves here {self._saved_count} were found, and "
-                f"{tape.saved_bytes():,} bytes are saved"
+                f"{self._difference}. Operators that the plan does not know are recomputed; "
+                "losses and gradients equal those without the plan, but the peak may differ "
+                f"from the prediction: {self._saved_count} of the {count} operators that the "
+                f"plan saves here ran, and {tape.saved_bytes():,} bytes are saved"
             )
 
     def _tell_distrust(self, reason: str) -> None:
         if not reason:
             return
-        text = f"{reason}: what the plan skips is recomputed"
+        text = f"{reason}: skipped operators are recomputed"
         if self._policy.is_strict:
             raise AcplanError(f"{self._policy.fqn}: {text}")
         self._policy.warn(
-            f"{text}, and the peak may be another one than predicted; losses and "
-            "gradients are those without the plan"
+            f"{text}, and the peak may differ from the prediction; losses and gradients "
+            "equal those without the plan"
         )
 
     def _part(self, actual: str) -> None:
@@ -111,8 +110,8 @@ class InOrder:
         self._funcs_before = []
         if self._policy.is_strict:
             raise AcplanError(
-                f"{self._policy.fqn}: {self._difference}; trace the model as it is "
-                "trained and plan anew"
+                f"{self._policy.fqn}: {self._difference}; trace the model as it is trained "
+                "and plan again"
             )
         self._counts.update(self._policy.order[:place])
         self._saved_count = sum(d.save for d in self._policy.decisions[:place])

@@ -56,14 +56,14 @@ class MemoryAgain:
         self.has_stale = False
         if self._tape.state is not None:
             self._tape.state.put_back()
-        for entry in self._tape.outside.values():
+        for entry in self._tape.outside_memory.values():
             entry.end()
 
     def end(self) -> None:
         """Restores state and counts of writes from before the recomputation."""
         if self._tape.state is not None:
             self._tape.state.restore()
-        for entry in self._tape.outside.values():
+        for entry in self._tape.outside_memory.values():
             entry.end()
         set_versions(self._versions)
         self._versions = []
@@ -108,7 +108,10 @@ class MemoryAgain:
         """Returns the arguments with which an operator reads memory from outside as it was in
         forward, and writes to copies of it. `place` is the operator's place on the tape, None
         if that is lost. Raises AcplanError if the contents that it reads are gone."""
-        if not (self._changed or self._tape.outside or traits.writes) or traits.only_shows:
+        if (
+            not (self._changed or self._tape.outside_memory or traits.writes)
+            or traits.only_shows
+        ):
             return args, kwargs
         statistics = statistics_of(func, args, kwargs)
         written_ids = {id(tensor) for tensor in written_by(func, args, kwargs) + statistics}
@@ -119,7 +122,7 @@ class MemoryAgain:
             memory = memory_of(value)
             if memory is None:
                 return value
-            if memory in self._own and memory not in self._tape.outside:
+            if memory in self._own and memory not in self._tape.outside_memory:
                 return value
             return self._tensor_as_in_forward(
                 func, value, memory, id(value) in written_ids, place
@@ -135,7 +138,7 @@ class MemoryAgain:
         is_written: bool,
         place: int | None,
     ) -> torch.Tensor:
-        entry = self._tape.outside.get(memory)
+        entry = self._tape.outside_memory.get(memory)
         is_replayed = entry is not None and not entry.is_of_end
         if entry is not None and (is_replayed or not is_written):
             if entry.is_for(place):
@@ -146,30 +149,32 @@ class MemoryAgain:
         is_before = entry is not None and (place is None or place <= entry.last)
         if is_before or memory in self._changed:
             raise AcplanError(
-                f"{self._fqn}: in backward {reader} reads {self._name_of(memory)}, which "
-                "has been written to in place since forward: what forward read is gone. "
-                "Trace a step in which that happens and plan anew, or write to it after "
-                "backward"
+                f"{self._fqn}: in backward {reader} reads {self._name_of(memory)}, which has "
+                "been written to in place since forward, so the contents that forward read "
+                "are lost. Trace a step in which that happens and plan again, or write to it "
+                "after backward"
             )
         return tensor
 
     @property
     def has_gone(self) -> bool:
         """Returns whether memory that forward read is gone, so that not all can run again."""
-        copies = self._tape.outside.values()
+        copies = self._tape.outside_memory.values()
         return bool(self._changed) or any(copy.is_gone for copy in copies)
 
     @property
     def may_differ(self) -> bool:
         """True if memory from outside may differ from what it was in forward."""
-        return bool(self._changed or self._tape.outside)
+        return bool(self._changed or self._tape.outside_memory)
 
     def saved_as_in_forward(self, tensor: torch.Tensor, place: int | None) -> torch.Tensor:
         """Returns the tensor that autograd is to save for an operator's argument. Autograd
         saves it before the operator runs, and the recomputation may end with that: see
         `as_in_forward`."""
         memory = memory_of(tensor)
-        if memory is None or not (memory in self._changed or memory in self._tape.outside):
+        if memory is None or not (
+            memory in self._changed or memory in self._tape.outside_memory
+        ):
             return tensor
         # Normalisations save statistics to which they only write, and backward does not use
         # them.
@@ -180,7 +185,7 @@ class MemoryAgain:
     def replays(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Returns whether an operator writes to memory from outside that has a copy, so that
         later reads of the copy find what was written."""
-        copies_by_memory = self._tape.outside
+        copies_by_memory = self._tape.outside_memory
         if not copies_by_memory:
             return False
         tensors = (*written_by(func, args, kwargs), *statistics_of(func, args, kwargs))

@@ -113,10 +113,10 @@ def copy_for_readers(tensor: torch.Tensor, writer: "Tape") -> None:
         tape = reader()
         if tape is None or tape is writer or tape.is_done:
             continue
-        entry = tape.outside.get(storage._cdata)
+        entry = tape.outside_memory.get(storage._cdata)
         if entry is None or not (entry.is_kept or entry.is_of_end):
             last = -1 if entry is None else entry.last
-            tape.outside[storage._cdata] = Outside(tensor, last, is_of_end=True)
+            tape.outside_memory[storage._cdata] = Outside(tensor, last, is_of_end=True)
 
 
 def version_of(tensor: torch.Tensor) -> int:

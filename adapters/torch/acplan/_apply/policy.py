@@ -46,7 +46,7 @@ def _choice_of(decision: Decision) -> Choice:
 
 
 def _kept_of(choice: Choice) -> Choice:
-    return choice.kept if isinstance(choice, Offload) else choice
+    return choice.results if isinstance(choice, Offload) else choice
 
 
 def _writes_in_place(name: str) -> bool:
@@ -153,15 +153,15 @@ class Policy:
         """Warns of a call that is not as planned, or raises an error if strict."""
         if self.is_strict:
             raise AcplanError(
-                f"{self.fqn}: {text}; trace the model as it is trained and plan anew"
+                f"{self.fqn}: {text}; trace the model as it is trained and plan again"
             )
         self.warn(
-            f"{text}; losses and gradients are those without the plan, but the peak may be "
-            "another one than predicted"
+            f"{text}; losses and gradients equal those without the plan, but the peak may "
+            "differ from the prediction"
         )
 
     def tell_that_nothing_is_offloaded(self, why: str) -> None:
-        text = f"{why}: what the plan offloads stays on the device"
+        text = f"{why}: offloaded results stay on the device"
         if self.is_strict:
             raise AcplanError(f"{self.fqn}: {text}")
-        self.warn(f"{text}, and the peak may be another one than predicted")
+        self.warn(f"{text}, and the peak may differ from the prediction")

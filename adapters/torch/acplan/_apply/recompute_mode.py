@@ -152,7 +152,7 @@ class Recomputation(Mode):
             if (
                 type(item) is Skipped
                 and item.func is func
-                and item.made is None
+                and item.results is None
                 and item.after is None
                 and func is not CAST
                 and func is not EMPTY
@@ -233,9 +233,9 @@ class Recomputation(Mode):
         if self._tape.skips_writes:
             # Results that have been handed out may hold contents that are only written now.
             raise AcplanError(
-                f"{self._fqn}: operator {self._place - 1} of the recomputation is "
-                f"{func}, forward ran another one; a module that writes in place must "
-                "run the same operators each time to be planned operator by operator"
+                f"{self._fqn}: operator {self._place - 1} of the recomputation is {func}, "
+                "but forward ran another one; a module that writes in place must run the "
+                "same operators each time to be planned operator by operator"
             )
         self._reading = _OFF_TAPE
 

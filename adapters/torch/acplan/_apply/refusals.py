@@ -34,9 +34,9 @@ _SWITCHES = (
 def refuse_scripted(fqn: str, module: torch.nn.Module) -> None:
     if is_scripted(module) or has_unknown_state(module):
         raise AcplanError(
-            f"plan: {fqn} is compiled by torch.jit, or has inside what sets attributes in "
-            "code that is: it may not run again. Plan for the modules around it, or for "
-            "the model before it is compiled"
+            f"plan: {fqn} is compiled by torch.jit, or contains compiled code that sets "
+            "attributes, so it cannot run again. Plan for the modules around it, or for the "
+            "model before it is compiled"
         )
 
 
@@ -87,7 +87,7 @@ def refuse_checkpoints(model: torch.nn.Module, root: str) -> None:
         if isinstance(module, Unit):
             if not is_idle(module):
                 raise AcplanError(
-                    "plan: the model has a plan already; take it back first, with "
+                    "plan: the model already has a plan; remove it first, with "
                     "acplan.remove(model)"
                 )
         elif isinstance(module, ActivationWrapper):

@@ -57,8 +57,8 @@ class Segment:
         """Makes one unit of the modules `names`. Without decisions, all is recomputed."""
         if not CAN_TELL_HOOKS:
             raise AcplanError(
-                f"plan: {fqn} is a run of modules, for which PyTorch must tell the "
-                f"hooks of autograd; {torch.__version__} does not"
+                f"plan: {fqn} is a run of modules, which needs a PyTorch that returns the "
+                f"current saved-tensor hooks; {torch.__version__} does not"
             )
         self._made_of = (fqn, tuple(names), tuple(decisions), strict, traffic)
         self._policy = Policy.from_decisions(fqn, decisions, strict)
@@ -106,7 +106,7 @@ class Segment:
             outputs = current.call(module, args, kwargs)
         except BaseException:
             # The user must not be told twice.
-            current.abandon("it was left by an exception")
+            current.abandon("an exception ended the call")
             raise
         if current.next == len(self.names) and current in self._under_way:
             current.end()
@@ -129,11 +129,13 @@ class Segment:
             return None
         name = self.names[place]
         if current.next != place:
-            self._end_early(f"{name} is called, and {self.names[current.next]} was due")
+            self._end_early(f"{name} is called, but {self.names[current.next]} was expected")
         elif current.settings != settings_now():
-            self._end_early(f"{name} is called under another autocast than before it")
+            self._end_early(
+                f"{name} is called under another autocast than the module before it"
+            )
         elif current.is_hidden_in((args, kwargs)):
-            self._end_early(f"{name} is given an object with tensors of the run")
+            self._end_early(f"{name} receives an object that holds tensors of the run")
         return self._current()
 
     @property
@@ -195,8 +197,8 @@ def _call_in_compiler(
 def _contexts_in_compiler(fqn: str, strict: bool) -> Any:
     tell(
         Policy.from_decisions(fqn, (), strict),
-        "a run of modules is not planned under torch.compile, and each of them is "
-        "recomputed as a whole",
+        "runs of modules are not supported under torch.compile: each module is recomputed as "
+        "a whole",
     )
 
     def policy(*_: Any, **__: Any) -> CheckpointPolicy:

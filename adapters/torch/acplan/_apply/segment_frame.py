@@ -160,9 +160,9 @@ class Frame:
         for entry in self._held_tensors.values():
             if entry.version != version_of(entry.tensor):
                 raise AcplanError(
-                    f"{self._fqn}: a tensor of shape {tuple(entry.tensor.shape)} that a "
-                    "module of the run was given has been written to in place before "
-                    "the run is recomputed"
+                    f"{self._fqn}: a tensor of shape {tuple(entry.tensor.shape)}, an "
+                    "argument of a module of the run, was written to in place before the run "
+                    "is recomputed"
                 )
 
     def add(self, call: CallOfModule) -> None:

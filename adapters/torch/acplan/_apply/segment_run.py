@@ -52,12 +52,12 @@ _NO_NUMBER = 1 << 63
 def tell(policy: Policy, text: str) -> None:
     if policy.is_strict:
         raise AcplanError(
-            f"{policy.fqn}: {text}; trace the model as it is trained and plan anew"
+            f"{policy.fqn}: {text}; trace the model as it is trained and plan again"
         )
     policy.warn(
-        f"{text}. The plan is for the modules of a run, called one after the other; "
-        "losses and gradients are those without the plan, but the peak may be another "
-        "one than predicted"
+        f"{text}. The plan is for the modules of a run, called one right after another; "
+        "losses and gradients equal those without the plan, but the peak may differ from the "
+        "prediction"
     )
 
 
@@ -163,7 +163,7 @@ class Run:
             self.end_early(f"a gradient is computed within {names[self.next - 1]}")
             return
         self.end_early(
-            f"backward begins after {names[self.next - 1]}, and {names[self.next]} was due"
+            f"backward begins after {names[self.next - 1]}, but {names[self.next]} was expected"
         )
 
     def is_hidden_in(self, values: Any) -> bool:
@@ -189,7 +189,7 @@ class Run:
 
     def _tell_of_tensor(self, what: str) -> None:
         name = self._segment.names[self.next]
-        text = f"{name} is given a tensor {what}, which is held until backward"
+        text = f"{name} receives a tensor {what}, which stays in memory until backward"
         tell(self._segment.policy, text)
 
 
@@ -268,7 +268,7 @@ class _Forward(Forward):
         if traits.is_view or not self._tape.may_skip:
             return
         if any(map(self._is_absent, tensors_of((args, kwargs)))):
-            self._tape.distrust(f"{func} reads what the plan skips")
+            self._tape.distrust(f"{func} reads the result of a skipped operator")
 
     def _left_out(
         self, func: Any, traits: Traits, choice: Choice, out: Any, *call: Call

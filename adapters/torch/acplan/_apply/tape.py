@@ -1,5 +1,5 @@
-"""What one call of a unit ran in forward, for its recomputation: what was saved, what is
-skipped, and which of it can be handed out."""
+"""The record of one call of a unit in forward, for its recomputation: the results that are
+saved, the operators that are skipped, and whether the saved results can be handed out."""
 
 import dataclasses
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -28,25 +28,26 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Offload:
-    """Saved, and what is `kept` waits in the host's memory."""
+    """The choice to save an operator's results in the host's memory: all (SAVE), or those at
+    some places."""
 
-    kept: int | tuple[int, ...]
+    results: int | tuple[int, ...]
 
 
-# What a plan decides of an operator. In place of SAVE stands a tuple where only some of
-# its results are kept: their places among the tensors that it makes.
+# A plan's decision for an operator. A tuple in place of SAVE means that only some results are
+# saved: those at these places among the tensors that the operator makes.
 RUN, SAVE, SKIP = 0, 1, 2
 Choice = int | tuple[int, ...] | Offload
 
 
-# By far the most, of which it is known that they have memory of their own.
+# The types of nearly all tensors, which always have memory of their own.
 WITH_MEMORY = frozenset([torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor])
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """Returns the memory of a tensor, or None: one that consists of several has none of its
-    own, such as sparse tensors and those that transforms of torch.func wrap, nor has one that
-    stands in for another."""
+    """Returns the memory of a tensor, or None. A tensor that consists of several others has no
+    memory of its own, such as a sparse tensor or one that a transform of torch.func wraps; nor
+    has a stand-in."""
     if type(tensor) not in WITH_MEMORY:
         if isinstance(tensor, StandIn) or is_traceable_wrapper_subclass(tensor):
             return None
@@ -57,13 +58,14 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def memory_of(tensor: torch.Tensor) -> int | None:
-    """Names its storage."""
+    """Returns a number that identifies a tensor's memory, or None if it has none."""
     storage = storage_of(tensor)
     return None if storage is None else int(storage._cdata)
 
 
 def each(values: Any, change: Callable[[Any], Any]) -> Any:
-    """As tree_map, and quicker for what operators return."""
+    """Applies `change` to each leaf of `values`; faster than tree_map for the results of
+    operators."""
     kind = type(values)
     if kind is tuple or kind is list:
         return kind([each(value, change) for value in values])
@@ -77,8 +79,8 @@ def _alias(value: Any) -> Any:
 
 
 class Given:
-    """In place of a result that is an argument: of an operator that writes in place, or
-    that has nothing to do."""
+    """A placeholder for a result that is one of the arguments, as of an operator that writes in
+    place or has nothing to do."""
 
     __slots__ = ("place",)
 
@@ -86,8 +88,8 @@ class Given:
         self.place = place
 
     def among(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        of: Any = args if isinstance(self.place, int) else kwargs
-        return of[self.place]
+        arguments: Any = args if isinstance(self.place, int) else kwargs
+        return arguments[self.place]
 
     @staticmethod
     def find(value: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "Given | None":
@@ -124,17 +126,17 @@ class Saved:
         self.is_partial = False
 
     @classmethod
-    def some(cls, func: Any, out: Any, kept: Sequence[int], call: Call = _NO_CALL) -> "Saved":
-        """Of its results those at these places are kept."""
-        places = iter(range(len(tensors_of(out))))
+    def some(cls, func: Any, out: Any, places: Sequence[int], call: Call = _NO_CALL) -> "Saved":
+        """Saves only the results at these places."""
+        numbers = iter(range(len(tensors_of(out))))
 
         def change(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            given = Given.find(value, *call)
-            if given is not None:
-                return given
-            return _alias(value) if next(places) in kept else shape_of(value)
+            argument = Given.find(value, *call)
+            if argument is not None:
+                return argument
+            return _alias(value) if next(numbers) in places else shape_of(value)
 
         saved = cls(func, None)
         saved.value = each(out, change)
@@ -150,7 +152,7 @@ class Saved:
         return value
 
     def take_some(self, origin: Origin, call: Call, is_kept: bool) -> Any:
-        """Returns what is kept of the results, and stand-ins in place of the rest."""
+        """Returns the results that are kept, and stand-ins in place of the others."""
         return _handed_out(self.take(is_kept), origin, call)
 
     def drop(self) -> None:
@@ -159,15 +161,16 @@ class Saved:
 
 
 class Skipped(Shape):
-    """An operator that does not run again, and what stands in for its results: for one
-    that is new, by far the most, it is itself the shape."""
+    """An operator that does not run again, with the shapes of its results. If the result is a
+    single new tensor, as nearly always, this object itself is the shape of it, and `results`
+    is None."""
 
-    __slots__ = ("func", "made", "after", "leaves_stale")
+    __slots__ = ("func", "results", "after", "leaves_stale")
 
     def __init__(self, func: Any, out: Any, call: Call = _NO_CALL) -> None:
-        """`call` is what an operator that may return it was given."""
+        """Records the shapes of `out`. `call` has the arguments if `out` may contain some."""
         self.func = func
-        self.made: Any = None
+        self.results: Any = None
         self.after: tuple[torch.Generator, torch.Tensor] | None = None
         self.leaves_stale = False
         if isinstance(out, torch.Tensor):
@@ -178,7 +181,7 @@ class Skipped(Shape):
                 self.device = out.device
                 return
             if call[0] and call[0][0] is out:
-                self.made = _ONLY_FIRST
+                self.results = _ONLY_FIRST
                 return
 
         def change(value: Any) -> Any:
@@ -187,45 +190,44 @@ class Skipped(Shape):
             return Given.find(value, *call) or shape_of(value)
 
         # In a tuple, as it may be None.
-        self.made = (each(out, change),)
+        self.results = (each(out, change),)
 
     def hand_out(self, origin: Origin, call: Call) -> Any:
-        if self.made is None:
+        if self.results is None:
             return stand_in(self, origin)
-        return _handed_out(self.made[0], origin, call)
+        return _handed_out(self.results[0], origin, call)
 
 
-def _handed_out(made: Any, origin: Origin, call: Call) -> Any:
-    kind = type(made)
+def _handed_out(results: Any, origin: Origin, call: Call) -> Any:
+    kind = type(results)
     if kind in SHAPES:
-        return stand_in(made, origin)
+        return stand_in(results, origin)
     if kind is Given:
-        return made.among(*call)
+        return results.among(*call)
 
     def change(value: Any) -> Any:
         if type(value) in SHAPES:
             return stand_in(value, origin)
         return value.among(*call) if type(value) is Given else value
 
-    return each(made, change)
+    return each(results, change)
 
 
-# Returns whether the backward pass that is under way keeps its graph, and so what is saved.
+# Returns whether the current backward pass keeps its graph, and with it the saved tensors.
 _is_graph_kept: Callable[[], bool] = getattr(
     torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: False
 )
 CastKey = tuple[int, torch.dtype | None]
-# The place of the operator that made the memory, the memory, and the arguments but for
-# the first.
+# The place of the operator that made the memory, the memory, and all arguments but the first.
 ViewOf = tuple[int, int | None, tuple[Any, ...]]
 
 
 class Tape:
-    """What one call of a unit ran, and saved.
+    """The operators that one call of a unit ran, and the results that it saved.
 
-    It `may_skip` as long as all is as the plan says: where an operator is another one,
-    or something saved cannot be handed out, more is needed than the plan knows, and what
-    it skips is recomputed. That is known before a recomputation begins.
+    It `may_skip` as long as the call follows the plan. If another operator ran, or a saved
+    result cannot be handed out, the recomputation needs more than the plan assumes, and runs
+    the skipped operators too. This is known before a recomputation begins.
     """
 
     def __init__(self, may_skip: bool = False) -> None:
@@ -235,39 +237,40 @@ class Tape:
         self.writes: Writes | None = None
         self.skips_writes = False
         self.leaves_stale = False
-        # Where writes are left out, by place: which operator made the memory of what is
-        # left out, and what views are of, and with what; and the memory not written to,
-        # with the last place where it should be. Memory is told by what made it, too: its
-        # address may have been that of other memory before.
+        # These three are filled if writes are left out. `made_at` has, for the place of an
+        # operator that is left out, the place of the operator that made its memory; `views`
+        # has the source of the view at a place; and `unwritten` has the last place at which
+        # some memory should have been written to. Memory is identified by the operator that
+        # made it too, since its address may have been that of other memory before.
         self.made_at: dict[int, int] = {}
         self.views: dict[int, ViewOf] = {}
         self.unwritten: dict[tuple[int, int | None], int] = {}
         self.may_skip = may_skip
         self.distrusted_for = ""
-        # What it has with the host, where the plan offloads anything.
+        # The unit's copies in the host's memory, if the plan offloads any result.
         self.freight: Freight | None = None
-        # What its modules had for state, tensors that they may read with their counts of
-        # writes when the call ended, and memory from outside that it wrote to.
+        # The state of the unit's modules, the tensors that they may read, each with its count
+        # of writes when the call ended, and the memory from outside that the unit wrote to.
         self.state: UnitState | None = None
         self.watched: list[tuple[torch.Tensor, int]] = []
-        self.outside: dict[int, Outside] = {}
-        # Forward ran the operators of the plan, and all that is saved can be handed out.
+        self.outside_memory: dict[int, Outside] = {}
+        # Forward ran the operators of the plan, and all saved results can be handed out.
         self.is_as_planned = False
         self.has_dropped = False
-        # The saved results have been handed out, and let go of.
+        # The saved results have been handed out and released.
         self.is_used = False
         # Saved results that are handed out stay here too, for the next recomputation.
         self.is_kept = False
-        # Backward has let go of the graph: nothing asks for the unit again.
+        # Backward has released the graph, so the unit does not run again.
         self.is_done = False
-        # Forward is being written.
+        # Forward has not ended.
         self.is_open = False
-        # Says to the user that the unit is not called as planned.
+        # Warns the user that the unit is not called as planned.
         self.tell: Callable[[str], object] | None = None
-        # Nothing is made that the plan skips: who computes with it is told.
+        # Skipped operators never run again: an error names whoever computes with their results.
         self.is_strict = False
-        # Where backward asked for what was skipped: in which pass, and the group of
-        # PyTorch's in which all runs again for it.
+        # The backward pass that asked for a skipped result, and PyTorch's group of hooks in
+        # which the whole unit runs again for that pass.
         self.again: tuple[int, Any] | None = None
         self._outputs: list[tuple[torch.Tensor, int]] = []
         self._saved_memory: set[int | None] = set()
@@ -288,8 +291,8 @@ class Tape:
         return sum(sizes.values())
 
     def watch(self, outputs: Any) -> None:
-        """The unit's outputs, which may be written to in place and be saved; those of
-        earlier calls as they are now."""
+        """Watches for writes to outputs of the unit that share memory with saved results. For
+        the outputs of earlier calls, only writes from now on count."""
         self._saved_memory |= {
             memory_of(tensor)
             for saved in self._saved_since_watched()
@@ -313,25 +316,27 @@ class Tape:
         yield from (cast for cast in self.casts.values() if type(cast) is Saved)
 
     def forget_outputs(self, memory: Container[int | None]) -> None:
-        """Writes to what lies there change nothing that is saved."""
+        """Stops watching the outputs in `memory`: writes to them change no saved result."""
         self._outputs = [o for o in self._outputs if memory_of(o[0]) not in memory]
 
     def outputs_changed(self) -> bool:
-        """Returns whether one was written to in place since."""
+        """Returns whether a watched output has been written to in place."""
         return any(tensor._version != count for tensor, count in self._outputs)
 
     def prepare(self) -> None:
-        """Forgets what cannot be handed out (again)."""
+        """Drops the saved results if they cannot be handed out (again)."""
         changed = self.outputs_changed()
         if self.is_open and self.tell is not None:
-            self.tell("a gradient is computed within its forward pass: all of it runs again")
+            self.tell(
+                "a gradient is computed within its forward pass, so the whole unit runs again"
+            )
         if changed or self.is_used or self.is_open:
             self.drop()
 
     def use(self, has_gone: bool) -> None:
-        """Begins to hand out what is saved. It is kept for the next recomputation if backward
-        keeps its graph (`retain_graph`) and not all can run again, because memory that forward
-        read `has_gone`."""
+        """Begins to hand out the saved results. They stay for the next recomputation if
+        backward keeps its graph (`retain_graph`) and some operators cannot run again, because
+        memory that forward read `has_gone`."""
         is_graph_kept = _is_graph_kept()
         self.is_kept = is_graph_kept and has_gone and not self.is_open
         self.is_used = not self.is_kept
@@ -340,7 +345,7 @@ class Tape:
             self._outputs.clear()
 
     def drop(self) -> None:
-        """Everything runs again."""
+        """Drops all saved results, so that every operator runs again."""
         self.may_skip = False
         self.has_dropped = True
         if self.writes is not None:
@@ -351,8 +356,8 @@ class Tape:
             self.freight.drop()
 
     def distrust(self, reason: str) -> None:
-        """What the plan skips runs again: of what it reads, not all may have been kept
-        as it was."""
+        """Makes skipped operators run again. Results that are saved in part are dropped, since
+        the operators that run now may read the parts that were not kept."""
         if not self.may_skip:
             return
         self.distrusted_for = reason
@@ -366,80 +371,82 @@ class Tape:
 
 
 class Writes:
-    """Which saved memory may be written to in place by an operator that is left out of
-    the recomputation: what was made by a saved operator, as long as nothing that runs
-    again has read it, if that operator is saved too; and what is not there at all."""
+    """The state of each piece of memory, which says whether an operator that writes to it in
+    place may be left out of the recomputation. A saved operator may be, if a saved operator
+    made the memory and no operator that runs again has read it. A skipped one may be, if the
+    memory is made again, or does not exist in the recomputation."""
 
-    _CLEAN, _READ, _RUNS, _SHOWN, _ABSENT = range(5)
+    _CLEAN, _READ, _RUNS, _SAVED_VIEW, _ABSENT = range(5)
 
     def __init__(self) -> None:
-        self._made: dict[int, int] = {}
+        self._states: dict[int, int] = {}
         self._made_at: dict[int, int] = {}
 
     def made_at(self, memory: int | None) -> int:
-        """Returns the place of the operator that made it; -1: it is from outside."""
+        """Returns the place of the operator that made the memory, or -1 if it is from
+        outside."""
         return -1 if memory is None else self._made_at.get(memory, -1)
 
-    def may_skip(self, written: list[torch.Tensor]) -> bool:
-        """Returns whether the operator that writes to these may be left out."""
-        keys = _keys(written)
+    def may_skip(self, targets: list[torch.Tensor]) -> bool:
+        """Returns whether a saved operator that writes to these may be left out."""
+        keys = _keys(targets)
         return None not in keys and all(
-            self._made.get(key, self._CLEAN) == self._CLEAN for key in keys if key is not None
+            self._states.get(key, self._CLEAN) == self._CLEAN for key in keys if key is not None
         )
 
-    def must_forget(self, written: list[torch.Tensor], is_skipped: bool = False) -> bool:
-        """Returns whether what is written to, running again or skipped, has been saved, or is
-        not there where it runs again."""
+    def must_forget(self, targets: list[torch.Tensor], is_skipped: bool = False) -> bool:
+        """Returns whether the operator that writes to these, skipped or running again, would
+        have changed saved memory, or would run on memory that does not exist then."""
         fine = (self._RUNS, self._ABSENT) if is_skipped else (self._RUNS,)
         return any(
-            key is None or self._made.get(key, self._RUNS) not in fine for key in _keys(written)
+            key is None or self._states.get(key, self._RUNS) not in fine
+            for key in _keys(targets)
         )
 
-    def leaves_stale(self, written: list[torch.Tensor]) -> bool:
-        """Returns whether what is written to is made in the recomputation, and is not as in
-        forward where the write is skipped."""
-        return any(key is None or self._made.get(key) == self._RUNS for key in _keys(written))
+    def leaves_stale(self, targets: list[torch.Tensor]) -> bool:
+        """Returns whether skipping a write to these leaves memory of the recomputation with
+        other contents than in forward."""
+        return any(key is None or self._states.get(key) == self._RUNS for key in _keys(targets))
 
     def forget(self) -> None:
-        self._made = dict.fromkeys(self._made, self._RUNS)
+        self._states = dict.fromkeys(self._states, self._RUNS)
 
     def note(
         self,
         place: int,
         shows_or_writes: tuple[bool, bool],
         read: list[torch.Tensor],
-        made: list[int | None],
+        result_memory: list[int | None],
         item: Any,
     ) -> None:
-        """`made` is the memory of its results, and `item` what the tape has of the
-        operator."""
+        """Notes an operator's effect on memory. `item`: its entry on the tape."""
         only_shows, is_mutable = shows_or_writes
         is_saved, is_skipped = type(item) is Saved, type(item) is Skipped
         keys = {*map(memory_of, read)}
         if not (is_saved or is_skipped or only_shows):
             for key in keys:
-                if key is not None and self._made.get(key) == self._CLEAN:
-                    self._made[key] = self._READ
-        kept = set(map(memory_of, tensors_of(item.value))) if is_saved else ()
-        for key in made:
+                if key is not None and self._states.get(key) == self._CLEAN:
+                    self._states[key] = self._READ
+        saved_memory = set(map(memory_of, tensors_of(item.value))) if is_saved else ()
+        for key in result_memory:
             if key is None:
                 continue
             if key not in keys:
                 self._made_at[key] = place
-                left = self._ABSENT if is_saved or is_skipped else self._RUNS
-                self._made[key] = self._CLEAN if key in kept else left
-            elif key in kept and not is_mutable:
-                if self._made.get(key, self._RUNS) in (self._RUNS, self._ABSENT):
-                    self._made[key] = self._SHOWN
+                other = self._ABSENT if is_saved or is_skipped else self._RUNS
+                self._states[key] = self._CLEAN if key in saved_memory else other
+            elif key in saved_memory and not is_mutable:
+                if self._states.get(key, self._RUNS) in (self._RUNS, self._ABSENT):
+                    self._states[key] = self._SAVED_VIEW
 
 
 def _keys(tensors: list[torch.Tensor]) -> list[int | None]:
-    """Of their memory, where there is any: nothing is written to stand-ins."""
+    """Returns the memory of these tensors, except stand-ins: nothing is written to them."""
     return [memory_of(tensor) for tensor in tensors if not isinstance(tensor, StandIn)]
 
 
 def can_all_be_stood_in_for(out: Any) -> bool:
-    """Returns whether something can stand in for all tensors that an operator returned."""
+    """Returns whether stand-ins can replace all tensors that an operator returned."""
     if isinstance(out, torch.Tensor):
         return can_be_stood_in_for(out)
     return all(map(can_be_stood_in_for, tensors_of(out)))

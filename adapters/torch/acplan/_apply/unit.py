@@ -203,13 +203,13 @@ class Unit(CheckpointWrapper):
             return False
         if not borrows_parameters(self._checkpoint_wrapped_module):
             return False
-        text = "it runs with other parameters than its own, which are gone in backward"
+        text = "it runs with parameters that are not its own and do not exist in backward"
         fqn, is_strict = self._acplan_planned
         if is_strict:
-            raise AcplanError(f"{fqn}: {text}: it may not run again")
+            raise AcplanError(f"{fqn}: {text}: it cannot run again")
         if not self._acplan_has_warned:
             self._acplan_has_warned = True
-            text += "; it does not run again, and the peak may be a larger one"
+            text += "; it does not run again, so the peak may be larger"
             warnings.warn(f"{fqn}: {text}", PlanMismatchWarning, stacklevel=2)
         return True
 
@@ -296,6 +296,6 @@ def _checkpoint_fn(
 def refuse_part(unit_plan: PlannedModule) -> None:
     if not unit_plan.operators and unit_plan.discard_ratio < 1:
         raise AcplanError(
-            f"plan: {unit_plan.fqn} is to discard a part, and the plan does not say "
-            "which operators: plan with granularity operator"
+            f"plan: {unit_plan.fqn} discards a share, but the plan does not name the "
+            "operators: plan with granularity operator"
         )

@@ -92,7 +92,7 @@ def making_all(tape: Tape, hooks: Hooks) -> Hooks:
         if tape.tell is not None:
             tape.tell(
                 "backward asks for more than in the trace (a gradient of an input, or a "
-                "second one): all of it runs again"
+                "second gradient), so the whole unit runs again"
             )
         # For PyTorch this is a pass of its own, in which nothing has run again yet.
         task = torch._C._current_graph_task_id()

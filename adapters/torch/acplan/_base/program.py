@@ -41,7 +41,7 @@ class Outcome:
         """Returns the error that the program reports, on one line."""
         if self.errors:
             return self.errors[-1]
-        ended = f"it ended with {self.exit_code} and said nothing"
+        ended = f"exit code {self.exit_code} without a message"
         return f"the program acplan failed: {ended}"
 
 
@@ -82,7 +82,7 @@ def find_program() -> str:
     if configured:
         if _is_program(configured):
             return configured
-        raise AcplanError(f"$ACPLAN: {configured!r} is no program that can be run")
+        raise AcplanError(f"$ACPLAN: {configured!r} is not a program that can be run")
     places = list(_places())
     for place in places:
         if _is_program(place):
@@ -100,8 +100,8 @@ def find_program() -> str:
         *([build_path] if build_path else []),
     ]
     raise AcplanError(
-        f"there is no program acplan; looked at {', '.join(searched_places)}: it comes "
-        "with the package where pip installs that, or set ACPLAN to its path"
+        f"the program acplan was not found; searched {', '.join(searched_places)}: install "
+        "the package with pip, which includes the program, or set ACPLAN to its path"
     )
 
 

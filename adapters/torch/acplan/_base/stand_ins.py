@@ -44,9 +44,9 @@ class Origin:
 
     def refuse(self, reader: Any) -> NoReturn:
         raise AcplanError(
-            f"{self.fqn}: {reader} needs what operator {self.place}, {self.func}, made, "
-            "and the plan does not make it again (it skips the operator, or saves other "
-            "results of it); trace the model as it is trained and plan anew"
+            f"{self.fqn}: {reader} needs what operator {self.place}, {self.func}, made, but "
+            "the plan does not recompute that result (it skips the operator, or saves others "
+            "of its results); trace the model as it is trained and plan again"
         )
 
 

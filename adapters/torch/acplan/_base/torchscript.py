@@ -119,14 +119,14 @@ def notes_of_scripts(model: torch.nn.Module) -> Iterator[str]:
     modules = [*model.modules()]
     if count := sum(map(is_scripted, modules)):
         yield (
-            f"{count} module{'s' * (count > 1)} compiled by torch.jit: traced as in units of a "
-            "plan, operator by operator unless optimized before; outside of these torch.jit "
-            "may fuse operators, which then need less memory"
+            f"{count} module{'s' * (count > 1)} compiled by torch.jit: traced operator by "
+            "operator, as in units of a plan, unless optimized before; outside of units "
+            "torch.jit may fuse operators, which then need less memory"
         )
     barred = [m for m in modules if not is_scripted(m) and has_unknown_state(m)]
     if barred:
+        units = "modules cannot be units" if len(barred) > 1 else "module cannot be a unit"
         yield (
-            f"{len(barred)} module{'s' * (len(barred) > 1)} may be no unit"
-            f"{'s' * (len(barred) > 1)} of a plan: code inside that torch.jit has compiled "
-            "sets attributes, which nothing puts back"
+            f"{len(barred)} {units} of a plan: code inside that torch.jit has compiled sets "
+            "attributes, which cannot be restored"
         )

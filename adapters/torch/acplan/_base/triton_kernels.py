@@ -1,17 +1,17 @@
 """Kernels of Triton that Python launches, as operators.
 
-`kernel[grid](x, y, n)` goes past PyTorch's dispatcher: neither a trace nor a checkpoint would
-see what is written. So while a mode of acplan's is on, a launch is an operator,
-`triton.<name of the kernel>_`, that reads the tensors it is given and writes to some of
-them. On fake tensors nothing runs; in a unit the kernel is launched as ever, with the tensors
-that the recomputation has for those of forward.
+`kernel[grid](x, y, n)` bypasses PyTorch's dispatcher: neither a trace nor a checkpoint would
+see what the kernel writes. Therefore, while a mode of acplan is on, a launch is an operator,
+`triton.<name of the kernel>_`, that reads its tensors and writes to some of them. On fake
+tensors nothing runs. In a unit the kernel is launched as usual, with the recomputation's
+tensors in place of those of forward.
 
-The tensors that are written to are found in the kernel's source: those of which the pointers
-of `tl.store` and `tl.atomic_*` are made, in the kernel and in the functions of Triton that it
-calls. A pointer that is handed to anything else, and a kernel without source, count as
-written to.
+The tensors that a kernel writes to are found in its source: those from which the pointers of
+`tl.store` and `tl.atomic_*` are computed, in the kernel and in the functions of Triton that it
+calls. A tensor whose pointer is passed to any other function counts as written to, and so do
+all tensors of a kernel without source.
 
-What torch.compile makes of a kernel is the compiler's, and is not seen here.
+Kernels that torch.compile has compiled into its graphs are not covered here.
 """
 
 import ast
@@ -31,22 +31,22 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 
 NAMESPACE = "triton"
-_SCHEMA = "(Tensor(a!)[] written, Tensor[] read, int launch) -> ()"
+_SCHEMA = "(Tensor(a!)[] targets, Tensor[] sources, int launch) -> ()"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
-# Launches that are being made, by their number.
+# The launches in progress, indexed by their number.
 _Launch = Callable[[list[torch.Tensor]], None]
 _LAUNCHES: dict[int, _Launch] = {}
 _NUMBERS = itertools.count()
 
 
-class _Inside(threading.local):
-    """Returns whether this thread launches a kernel, whose autotuner may launch others."""
+class _ThreadState(threading.local):
+    """The flag of each thread that launches a kernel, whose autotuner may launch others."""
 
     launches = False
 
 
-_INSIDE = _Inside()
+_THREAD = _ThreadState()
 
 
 def is_launch(func: Any) -> bool:
@@ -76,8 +76,8 @@ _WATCHED = "acplan_watched"
 
 
 def _kinds_of_kernels() -> Iterator[Any]:
-    """Yields the classes of what can be launched: kernels, and what chooses their
-    parameters."""
+    """Yields the classes of objects that can be launched: kernels, and those that choose the
+    parameters of kernels."""
     for name, kinds in (
         ("runtime.jit", ["JITFunction"]),
         ("runtime.autotuner", ["Autotuner", "Heuristics"]),
@@ -88,23 +88,23 @@ def _kinds_of_kernels() -> Iterator[Any]:
 
 
 def _launch(kernel: Any, run: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    if _INSIDE.launches or kwargs.get("warmup") or not _is_watched():
+    if _THREAD.launches or kwargs.get("warmup") or not _is_watched():
         return run(kernel, *args, **kwargs)
-    written, read = _by_use(kernel, args, kwargs)
+    targets, sources = _by_use(kernel, args, kwargs)
     returned: list[Any] = []
 
     def launch(tensors: list[torch.Tensor]) -> None:
-        others = dict(zip(map(id, (*written, *read)), tensors))
-        given = _with_others((args, kwargs), others)
-        with _inside():
-            returned.append(run(kernel, *given[0], **given[1]))
+        others = dict(zip(map(id, (*targets, *sources)), tensors))
+        call = _with_others((args, kwargs), others)
+        with _launching():
+            returned.append(run(kernel, *call[0], **call[1]))
 
     number = next(_NUMBERS)
     _LAUNCHES[number] = launch
     try:
-        # Autograd sees nothing of a launch, and counts no version.
+        # Autograd does not see a launch, and counts no version.
         with torch._C._AutoDispatchBelowAutograd():
-            _operator(_name_of(kernel))(written, read, number)
+            _operator(_name_of(kernel))(targets, sources, number)
     finally:
         del _LAUNCHES[number]
     return returned[-1] if returned else None
@@ -115,12 +115,12 @@ def _is_watched() -> bool:
 
 
 @contextlib.contextmanager
-def _inside() -> Iterator[None]:
-    _INSIDE.launches = True
+def _launching() -> Iterator[None]:
+    _THREAD.launches = True
     try:
         yield
     finally:
-        _INSIDE.launches = False
+        _THREAD.launches = False
 
 
 @functools.cache
@@ -131,8 +131,8 @@ def _operator(name: str) -> Any:
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
-def _run(written: list[torch.Tensor], read: list[torch.Tensor], launch: int) -> None:
-    _LAUNCHES[launch]([*written, *read])
+def _run(targets: list[torch.Tensor], sources: list[torch.Tensor], launch: int) -> None:
+    _LAUNCHES[launch]([*targets, *sources])
 
 
 def _run_on_fakes(*_: Any) -> None:
@@ -145,57 +145,60 @@ def _by_use(
     """Returns the tensors that a launch writes to, and the others, each once."""
     inner = _innermost(kernel)
     stored = stored_to(inner)
-    given = [*zip(inner.arg_names, args), *kwargs.items()]
-    written: dict[int, torch.Tensor] = {}
-    read: dict[int, torch.Tensor] = {}
-    for name, value in given:
+    arguments = [*zip(inner.arg_names, args), *kwargs.items()]
+    targets: dict[int, torch.Tensor] = {}
+    sources: dict[int, torch.Tensor] = {}
+    for name, value in arguments:
         tensors = [t for leaf in tree_leaves(value) if (t := _tensor_of(leaf)) is not None]
-        into = written if stored is None or name in stored else read
-        into |= {id(tensor): tensor for tensor in tensors}
-    return [*written.values()], [t for key, t in read.items() if key not in written]
+        group = targets if stored is None or name in stored else sources
+        group |= {id(tensor): tensor for tensor in tensors}
+    return [*targets.values()], [t for key, t in sources.items() if key not in targets]
 
 
 def _tensor_of(value: Any) -> torch.Tensor | None:
-    """Returns a tensor, or that of a descriptor."""
-    of = value if isinstance(value, torch.Tensor) else getattr(value, "base", None)
-    return of if isinstance(of, torch.Tensor) else None
+    """Returns the value if it is a tensor, the tensor of a descriptor, or None."""
+    tensor = value if isinstance(value, torch.Tensor) else getattr(value, "base", None)
+    return tensor if isinstance(tensor, torch.Tensor) else None
 
 
-def _with_others(given: Any, others: dict[int, torch.Tensor]) -> Any:
+def _with_others(arguments: Any, others: dict[int, torch.Tensor]) -> Any:
+    """Replaces the tensors in `arguments` by those that `others` has for their ids."""
+
     def other(value: Any) -> Any:
         tensor = _tensor_of(value)
-        found = others.get(id(tensor), tensor)
-        if found is tensor:
+        replacement = others.get(id(tensor), tensor)
+        if replacement is tensor:
             return value
         if tensor is value:
-            return found
+            return replacement
         copied = object.__new__(type(value))
-        copied.__dict__.update({**vars(value), "base": found})
+        copied.__dict__.update({**vars(value), "base": replacement})
         return copied
 
-    return tree_map(other, given)
+    return tree_map(other, arguments)
 
 
 def _innermost(kernel: Any) -> Any:
-    """Returns the kernel whose parameters others choose."""
+    """Returns the kernel inside of autotuners and heuristics."""
     while hasattr(kernel.fn, "arg_names"):
         kernel = kernel.fn
     return kernel
 
 
 def _name_of(kernel: Any) -> str:
-    """With an underscore, as operators have it that write to what they are given."""
+    """Returns the operator's name, which ends in an underscore like those of operators that
+    write to their arguments."""
     name = str(_innermost(kernel).fn.__name__)
     return re.sub(r"\W", "_", name).rstrip("_") + "_"
 
 
 def stored_to(kernel: Any) -> frozenset[str] | None:
-    """Returns the names of the parameters of a kernel that its code stores to; None: nobody
-    knows."""
-    known: dict[str, frozenset[str] | None] = vars(kernel)
-    if _STORED not in known:
-        known[_STORED] = _stored_to(kernel, ())
-    return known[_STORED]
+    """Returns the names of the parameters of a kernel that its code stores to, or None if they
+    are not known."""
+    attributes: dict[str, frozenset[str] | None] = vars(kernel)
+    if _STORED not in attributes:
+        attributes[_STORED] = _stored_to(kernel, ())
+    return attributes[_STORED]
 
 
 _STORED = "acplan_stored"
@@ -203,7 +206,7 @@ _STORED = "acplan_stored"
 
 def _stored_to(kernel: Any, callers: tuple[Any, ...]) -> frozenset[str] | None:
     if any(kernel is caller for caller in callers):
-        return frozenset()  # What it stores to is found where it is called first.
+        return frozenset()  # The outer call of this kernel finds its stores.
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(kernel.fn)))
     except (OSError, TypeError, SyntaxError):
@@ -214,24 +217,24 @@ def _stored_to(kernel: Any, callers: tuple[Any, ...]) -> frozenset[str] | None:
 
 
 class _Stores(ast.NodeVisitor):
-    """What the code of a kernel stores to, whatever the order in which it runs."""
+    """The variables that the code of a kernel stores to, in any order of its statements."""
 
     def __init__(self, kernel: Any, callers: tuple[Any, ...]) -> None:
         self._parameters = frozenset(kernel.arg_names)
         self._globals: dict[str, Any] = inspect.unwrap(kernel.fn).__globals__
         self._callers = callers
-        # Of a variable, the variables it is made of.
-        self._made_of: dict[str, set[str]] = {}
+        # For each variable, the variables from which it is computed.
+        self._sources: dict[str, set[str]] = {}
         self._stored: set[str] = set()
 
     def stored(self) -> frozenset[str]:
-        found, left = set(), [*self._stored]
-        while left:
-            name = left.pop()
-            if name not in found:
-                found.add(name)
-                left += self._made_of.get(name, ())
-        return frozenset(found & self._parameters)
+        names, queue = set(), [*self._stored]
+        while queue:
+            name = queue.pop()
+            if name not in names:
+                names.add(name)
+                queue += self._sources.get(name, ())
+        return frozenset(names & self._parameters)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self._bind(node.targets, node.value)
@@ -251,47 +254,48 @@ class _Stores(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _bind(self, targets: list[ast.expr], value: ast.expr) -> None:
-        made_of = set(_pointers_in(value))
+        sources = set(_pointers_in(value))
         for target in targets:
             for name in _pointers_in(target):
-                self._made_of.setdefault(name, set()).update(made_of)
+                self._sources.setdefault(name, set()).update(sources)
         self.generic_visit(value)
         if isinstance(value, ast.Call):
             self.visit_Call(value)
 
     def visit_Call(self, node: ast.Call) -> None:
         self.generic_visit(node)
-        called = self._value_of(node.func)
+        function = self._value_of(node.func)
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         is_store = method == "store" or method.startswith("atomic_")
         if is_store and isinstance(node.func, ast.Attribute):
-            is_function = called is not None
-            named = [k.value for k in node.keywords if k.arg == "pointer"]
-            pointer = (node.args or named)[0] if is_function else node.func.value
+            is_function = function is not None
+            keywords = [k.value for k in node.keywords if k.arg == "pointer"]
+            pointer = (node.args or keywords)[0] if is_function else node.func.value
             self._stored.update(_pointers_in(pointer))
-        elif hasattr(called, "arg_names"):
-            self._add_called(called, node)
-        elif called is None and not method:
+        elif hasattr(function, "arg_names"):
+            self._add_stores_of(function, node)
+        elif function is None and not method:
             self._stored.update(*map(_pointers_in, _arguments(node)))
 
-    def _add_called(self, called: Any, node: ast.Call) -> None:
-        inner = _innermost(called)
+    def _add_stores_of(self, function: Any, node: ast.Call) -> None:
+        """Adds the variables that a call passes to parameters that `function` stores to."""
+        inner = _innermost(function)
         stored = _stored_to(inner, self._callers)
-        given = [*zip(inner.arg_names, node.args)]
-        given += [(k.arg, k.value) for k in node.keywords]
-        for name, value in given:
+        arguments = [*zip(inner.arg_names, node.args)]
+        arguments += [(k.arg, k.value) for k in node.keywords]
+        for name, value in arguments:
             if stored is None or name in stored or name is None:
                 self._stored.update(_pointers_in(value))
 
     def _value_of(self, node: ast.expr) -> Any:
-        """Returns a global that an expression names, or a part of one; None where it is
-        neither."""
+        """Returns the global, or the attribute of one, that an expression names; otherwise
+        None."""
         if isinstance(node, ast.Name):
             builtin = getattr(sys.modules["builtins"], node.id, None)
             return self._globals.get(node.id, builtin)
         if isinstance(node, ast.Attribute):
-            of = self._value_of(node.value)
-            return None if of is None else getattr(of, node.attr, None)
+            owner = self._value_of(node.value)
+            return None if owner is None else getattr(owner, node.attr, None)
         return None
 
 

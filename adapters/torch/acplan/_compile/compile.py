@@ -157,7 +157,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         try:
             if not compiles_fakes():
                 raise AcplanError(
-                    f"PyTorch {torch.__version__} compiles no step on fake tensors; "
+                    f"PyTorch {torch.__version__} cannot compile a step on fake tensors; "
                     "expected 2.11 or newer"
                 )
             _refuse_meta(compilation.model)
@@ -199,10 +199,10 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
                 if key in self.step_plan.shares:
                     saved = joint.saved_nodes(self.step_plan.shares[key])
                     return _GraphPlan({}, {}, saved, joint.order, key)
-                text = "a graph is none of the step that was planned"
+                text = "a graph is not part of the planned step"
                 if self._strict:
                     raise AcplanError(text)
-                self._warn(f"{text}: it is planned for itself")
+                self._warn(f"{text}: it is planned on its own")
             inputs = joint.input_bytes(node_info.static_lifetime_input_nodes)
             sizes = GraphBytes(inputs, joint.input_bytes() - inputs)
             frame = _frame_name()
@@ -222,7 +222,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         if data["status"] not in ("infeasible", "no_solution"):
             return data
         if "least_bytes" not in data:
-            raise AcplanError("no plan keeps the rules of the compiled graph")
+            raise AcplanError("no plan satisfies the rules of the compiled graph")
         least = int(data["least_bytes"])
         which = "fits" if data["status"] == "infeasible" else "was found that fits"
         text = (
@@ -231,14 +231,14 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         )
         if self._strict:
             raise AcplanError(text, exit_code=3)
-        self._warn(f"{text}, which is planned for")
+        self._warn(f"{text}; the graph is planned for that budget")
         return plan_graph(graph, least, self._time_limit)
 
     def _fall_back(self, error: Exception) -> None:
         if self._strict:
             raise error
         reason = str(error).partition("\n")[0] or type(error).__name__
-        self._warn(f"a graph is partitioned as PyTorch does: {reason}")
+        self._warn(f"PyTorch partitions a graph: {reason}")
 
     def _warn(self, message: str) -> None:
         if message not in self._warnings_given:
@@ -265,8 +265,8 @@ def _refuse_meta(model: torch.nn.Module) -> None:
     name_on_meta = next((name for name, tensor in tensors if tensor.is_meta), None)
     if name_on_meta is not None:
         raise AcplanError(
-            f"{name_on_meta} is on the meta device, where nothing is trained; call the model "
-            "after to_empty(device=...), which keeps what is compiled"
+            f"{name_on_meta} is on the meta device, where nothing can be trained; call the "
+            "model after to_empty(device=...), which keeps the compiled code"
         )
 
 
@@ -340,8 +340,8 @@ def partitioner(
     """
     if not _TELLS_STATIC_INPUTS:
         raise AcplanError(
-            f"partitioner: PyTorch {torch.__version__} tells no partitioner which inputs "
-            "are parameters; expected 2.8 or newer"
+            f"partitioner: PyTorch {torch.__version__} does not tell a partitioner which "
+            "inputs are parameters; expected 2.8 or newer"
         )
     held_bytes = size_bytes("held", held)
     require_budget(budget)
@@ -349,7 +349,7 @@ def partitioner(
     if isinstance(optimizer, str):
         named_optimizer(optimizer)
     if optimizer is not None and model is None:
-        raise AcplanError("optimizer: its memory is that of a model's parameters; give model")
+        raise AcplanError("optimizer: needs model, whose parameters determine its memory")
     return Partitioner(
         budget,
         _device_of(device),

@@ -163,9 +163,7 @@ def _of_values() -> Iterator[None]:
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise AcplanError(
-            f"what the model runs between graphs depends on values: {error}"
-        ) from error
+        raise AcplanError(f"the operators between graphs depend on values: {error}") from error
 
 
 def _loss_of(output: Any) -> torch.Tensor:

@@ -98,7 +98,7 @@ def require_time_limit(seconds: float | None) -> None:
         return
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not is_number or not seconds >= 0:
-        raise AcplanError(f"time_limit: expected seconds from 0 on, found {seconds!r}")
+        raise AcplanError(f"time_limit: expected at least 0 seconds, found {seconds!r}")
 
 
 def _blocks(tensors: Iterable[torch.Tensor]) -> int:

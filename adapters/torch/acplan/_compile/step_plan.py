@@ -276,9 +276,7 @@ def options_of(
         )
     options = {k.replace("-", "_"): value for k, value in (options or {}).items()}
     if PARTITIONER_OPTION in options:
-        raise AcplanError(
-            f"compile: options have a {PARTITIONER_OPTION}, which acplan is to be"
-        )
+        raise AcplanError(f"compile: options have a {PARTITIONER_OPTION}, which acplan sets")
     if mode is not None:
         if options:
             raise AcplanError("compile: give mode or options, as to torch.compile")

@@ -1,9 +1,9 @@
 """Fake CUDA tensors on machines without CUDA.
 
 A trace must show what the device would run: on CPU tensors the same model takes
-other attention kernels and unfused dropout, and peaks at twice the memory. What
-PyTorch and libraries ask of the device, they are answered as by the device named.
-Where CUDA is there, PyTorch asks the real one.
+other attention kernels and unfused dropout, and peaks at twice the memory. PyTorch
+and libraries get the answers that the named device would give. On machines with
+CUDA, PyTorch asks the real device.
 """
 
 import contextlib
@@ -36,8 +36,8 @@ from acplan._device.guard_library import cuda_guard
 
 @contextlib.contextmanager
 def fake_cuda(device: Device | None = None) -> Iterator[None]:
-    """While it lasts, fake CUDA tensors can be trained as on this device: by default
-    an A100; the real one where PyTorch finds a CUDA device."""
+    """Lets the block train fake CUDA tensors as on this device, by default an A100. If PyTorch
+    finds a CUDA device, the block uses that one."""
     with contextlib.ExitStack() as undo:
         undo.enter_context(shapes_of_device_operators())
         if not torch.cuda.is_available():
@@ -49,7 +49,7 @@ def fake_cuda(device: Device | None = None) -> Iterator[None]:
 def _answers_of(device: Device) -> Iterator[None]:
     guard = cuda_guard()
     platform = platform_of(device)
-    # Held here as long as C++ has it.
+    # This reference keeps the callback alive as long as C++ has it.
     choice = _ChooseAttention(lambda call: _choose_attention(call.contents, platform))
     guard.acplan_install_cuda_guard(
         ctypes.byref(
@@ -69,8 +69,8 @@ def _answers_of(device: Device) -> Iterator[None]:
 
 
 def platform_of(device: Device) -> Platform:
-    """Returns the device with the PyTorch that is installed, which has the cuDNN of the
-    wheels for CUDA where it is one without."""
+    """Returns the device with the installed PyTorch. A PyTorch without CUDA counts as having
+    the cuDNN of the wheels for CUDA."""
     major, minor = (int(part) for part in torch.__version__.split(".")[:2])
     version = (major, minor)
     installed = torch.backends.cudnn.version() if torch.version.cuda else None
@@ -131,7 +131,7 @@ _ChooseAttention = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(_Attention))
 
 
 def _choose_attention(call: Any, platform: Platform) -> int:
-    chosen = choose(
+    kernel = choose(
         Attention(
             _layout(call.query),
             _layout(call.key),
@@ -145,13 +145,13 @@ def _choose_attention(call: Any, platform: Platform) -> int:
         platform,
         switches_now(),
     )
-    return -1 if chosen is None else int(chosen)
+    return -1 if kernel is None else int(kernel)
 
 
 def _layout(tensor: Any) -> Layout:
     dimensions = min(tensor.dimensions, _DIMENSIONS)
     return Layout(
-        # Kernels refuse all others alike.
+        # Kernels refuse all other types, so any one stands for them.
         _TYPES.get(tensor.type, torch.int64),
         tuple(tensor.sizes[:dimensions]),
         tuple(tensor.strides[:dimensions]),
@@ -161,7 +161,7 @@ def _layout(tensor: Any) -> Layout:
 
 
 def switches_now() -> Switches:
-    """Returns what this program has set of PyTorch's switches."""
+    """Returns the current values of PyTorch's switches for attention."""
     backends = torch.backends.cuda
     enabled = {
         Kernel.MATH: backends.math_sdp_enabled(),
@@ -169,10 +169,10 @@ def switches_now() -> Switches:
         Kernel.EFFICIENT: backends.mem_efficient_sdp_enabled(),
         Kernel.CUDNN: backends.cudnn_sdp_enabled(),
     }
-    known = {int(kernel) for kernel in Kernel}
+    numbers = {int(kernel) for kernel in Kernel}
     return Switches(
         frozenset(kernel for kernel, is_enabled in enabled.items() if is_enabled),
-        tuple(Kernel(k) for k in torch._C._get_sdp_priority_order() if k in known),
+        tuple(Kernel(k) for k in torch._C._get_sdp_priority_order() if k in numbers),
         torch.are_deterministic_algorithms_enabled()
         and not torch.is_deterministic_algorithms_warn_only_enabled(),
         os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1",
@@ -180,7 +180,8 @@ def switches_now() -> Switches:
 
 
 def _replacements(device: Device, platform: Platform) -> list[tuple[Any, str, Any]]:
-    """Of functions and constants that tell of the device: owner, name, value."""
+    """Returns the functions and constants that describe the device, each as the owner, the name
+    and the value to replace it with."""
 
     def always(value: Any) -> Callable[..., Any]:
         return lambda *args, **kwargs: value
@@ -194,7 +195,7 @@ def _replacements(device: Device, platform: Platform) -> list[tuple[Any, str, An
         warp_size=64 if device.is_rocm else 32,
         gcnArchName="gfx942" if device.is_rocm else device.product,
     )
-    # Nothing is drawn on the device; who keeps its state and sets it finds what was set.
+    # Nothing is drawn on the device. A program that sets its state gets that state back.
     generator = torch.Generator()
     has_bf16 = device.is_rocm or device.capability[0] >= 8
     cudnn = None if device.is_rocm else platform.cudnn
@@ -202,7 +203,7 @@ def _replacements(device: Device, platform: Platform) -> list[tuple[Any, str, An
         *_random_states(generator),
         # Without a device, autocast for CUDA is switched off or refuses bfloat16.
         (torch.cuda.amp.common, "amp_definitely_not_available", always(False)),
-        # What a checkpoint on the CPU before has noted.
+        # An earlier checkpoint on the CPU may have set this to "cpu".
         (torch.utils.checkpoint.DefaultDeviceType, "_default_device_type", "cuda"),
         (torch.cuda, "is_available", always(True)),
         (torch.cuda, "device_count", always(1)),
@@ -227,13 +228,13 @@ def _replacements(device: Device, platform: Platform) -> list[tuple[Any, str, An
         ),
         (torch.backends.cudnn, "is_available", always(not device.is_rocm)),
         (torch.backends.cudnn, "version", always(cudnn)),
-        # Weights of recurrent modules, which are in one chunk of memory, would be
-        # put there once more, by their addresses, which fake tensors have not.
+        # Otherwise PyTorch would copy the weights of recurrent modules into one chunk
+        # of memory, and asks for their addresses, which fake tensors do not have.
         (torch.backends.cudnn, "is_acceptable", always(False)),
-        # Of which the fake tensors' mode concludes that it may use the device.
+        # This tells the fake tensors' mode that it may use the device.
         (FakeTensorMode, "avoid_device_init", property(always(True))),
-        # Which up to PyTorch 2.11 makes a real tensor where torch.cuda.is_available()
-        # says so, later where C++ does.
+        # Otherwise this makes a real tensor: up to PyTorch 2.11 if
+        # torch.cuda.is_available() returns true, later if C++ reports a device.
         (fake_tensor, "init_gpu_context", always(None)),
         (torch.version, "cuda", None if device.is_rocm else "13.0"),
         (torch.version, "hip", "7.0" if device.is_rocm else None),
@@ -241,7 +242,8 @@ def _replacements(device: Device, platform: Platform) -> list[tuple[Any, str, An
 
 
 def _random_states(generator: torch.Generator) -> list[tuple[Any, str, Any]]:
-    """Returns what tells the state of the device's random numbers, and sets it."""
+    """Returns replacements of the functions that get and set the state of the device's random
+    numbers."""
 
     def nothing(*_: Any, **__: Any) -> None:
         pass
@@ -268,12 +270,12 @@ def _random_states(generator: torch.Generator) -> list[tuple[Any, str, Any]]:
         "initial_seed": generator.initial_seed,
     }
     owners = (torch.cuda, torch.cuda.random)
-    found = [(owner, name, answers[name]) for owner in owners for name in answers]
-    return [*found, (torch.cuda, "default_generators", (generator,))]
+    functions = [(owner, name, answers[name]) for owner in owners for name in answers]
+    return [*functions, (torch.cuda, "default_generators", (generator,))]
 
 
 class _IsGenerator(type(torch._C.Generator)):  # type: ignore[misc]
-    """All generators are of the class that stands for theirs."""
+    """A metaclass for which every generator is an instance of the replacing class."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, torch._C.Generator)
@@ -283,24 +285,24 @@ class _IsGenerator(type(torch._C.Generator)):  # type: ignore[misc]
 
 
 def _generators() -> type:
-    """Returns the class that makes generators meanwhile: those of the device, which is not
-    there, are the CPU's, and say that they are the device's."""
+    """Returns the class that replaces torch.Generator. As the device does not exist, its
+    generators are those of the CPU, which report the device as theirs."""
     owner = threading.get_ident()
 
     class Generator(torch._C.Generator, metaclass=_IsGenerator):
-        named: torch.device
+        named_device: torch.device
 
         def __new__(cls, device: Any = "cpu") -> Any:
-            named = torch.device(device)
-            if named.type != "cuda" or threading.get_ident() != owner:
+            named_device = torch.device(device)
+            if named_device.type != "cuda" or threading.get_ident() != owner:
                 return torch._C.Generator(device)
             # The stubs of PyTorch declare no __new__, and a device that can be set.
-            made = super().__new__(cls, "cpu")  # type: ignore[call-arg]
-            made.named = torch.device("cuda", named.index or 0)
-            return made
+            generator = super().__new__(cls, "cpu")  # type: ignore[call-arg]
+            generator.named_device = torch.device("cuda", named_device.index or 0)
+            return generator
 
         @property
         def device(self) -> Any:  # type: ignore[override]
-            return self.named
+            return self.named_device
 
     return Generator

@@ -82,8 +82,8 @@ def _private_folder() -> Iterator[pathlib.Path]:
         private = tempfile.TemporaryDirectory(prefix="acplan-")
     except OSError as error:
         raise AcplanError(
-            "the stand-in for a CUDA device is compiled in a temporary folder (TMPDIR), and "
-            f"none can be made: {error.strerror}"
+            "the stand-in for a CUDA device is compiled in a temporary folder (TMPDIR), "
+            f"which cannot be created: {error.strerror}"
         ) from None
     with private as path:
         yield pathlib.Path(path)
@@ -147,8 +147,8 @@ def _keep(library: pathlib.Path, folder: pathlib.Path, name: str) -> pathlib.Pat
         if not _is_private(folder):
             return None
         content = library.read_bytes()
-        with tempfile.TemporaryDirectory(dir=folder) as beside:
-            copy = pathlib.Path(beside) / library.name
+        with tempfile.TemporaryDirectory(dir=folder) as temporary_folder:
+            copy = pathlib.Path(temporary_folder) / library.name
             copy.write_bytes(content)
             copy.chmod(0o600)
             return copy.replace(folder / f"{name}_{_hash(content)}.so")
@@ -179,10 +179,10 @@ def _compiler() -> list[str]:
     """Returns the compiler, with what $CXX may say before and after it (ccache g++ -m64)."""
     text = os.environ.get("CXX", "")
     try:
-        named = shlex.split(text)
+        words = shlex.split(text)
     except ValueError as error:
         raise AcplanError(f"CXX: expected a C++ compiler, found {text!r}: {error}") from None
-    compiler = named or [path for path in map(shutil.which, ("g++", "clang++")) if path][:1]
+    compiler = words or [path for path in map(shutil.which, ("g++", "clang++")) if path][:1]
     if not compiler:
         raise AcplanError(
             "PyTorch finds no CUDA device, so tracing needs a C++ compiler to build a "

@@ -51,8 +51,8 @@ def give_defaults(forward: Callable[..., Any], inputs: Any, fakes: Any) -> list[
     if not names:
         return []
     return [
-        f"on the meta device {', '.join(dict.fromkeys(names))} have no values: traced as "
-        "without padding and packed sequences; give real tensors where there are any"
+        f"on the meta device {', '.join(dict.fromkeys(names))} have no values: the trace "
+        "assumes no padding and no packed sequences; give real tensors if there are any"
     ]
 
 

@@ -113,7 +113,7 @@ class Following:
             if not is_value and self._replaces_in(frame):
                 raise BegunAnew
             raise self.fail("the truth of a value", frame)
-        note = f"a check of values is taken to hold: {line_of(frame)}"
+        note = f"a check of values is assumed to pass: {line_of(frame)}"
         if note not in self.notes:
             self.notes.append(note)
         return answer

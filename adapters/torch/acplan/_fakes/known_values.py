@@ -345,8 +345,8 @@ def depends_on_values(error: Exception, user_inputs: Any, inputs: Any) -> str:
     if many:
         ways.append(f"trace a smaller batch, as an input of {many} is too large to have values")
     return (
-        "what the model runs depends on values, which a trace does not compute: it asks for "
-        + "; ".join([f"{what}{f', at {line}' if line else ''}", *ways])
+        "the operators that the model runs depend on values, which a trace does not compute: "
+        "the model asks for " + "; ".join([f"{what}{f', at {line}' if line else ''}", *ways])
     )
 
 

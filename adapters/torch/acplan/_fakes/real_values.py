@@ -82,7 +82,7 @@ class Limits:
         if self.bytes + size > self.most_bytes:
             raise TooMuch(
                 f"real values take more than the {display.size(self.most_bytes)} of memory "
-                "that they may have: trace a smaller batch, or fewer layers"
+                "that they may use: trace a smaller batch, or fewer layers"
             )
 
     def add_flops(self, flops: int) -> None:
@@ -180,7 +180,7 @@ class RealValuesMode(ValuedFakeTensorMode):
         if self.capacity != 1 and self.count > self._most:
             raise AcplanError(
                 f"capacity: with {self.capacity} times the rows the step has more than "
-                f"{_MOST_TIMES} times the operators: a loop may wait for fewer rows; say a "
+                f"{_MOST_TIMES} times the operators: a loop may wait for fewer rows; use a "
                 "smaller capacity, or none"
             )
 
@@ -392,15 +392,15 @@ def require_values(
         is_known = tensor.device.type != "meta" or not tensor.is_floating_point()
         if not is_known and not is_empty:
             raise NoValues(
-                f"real values need weights and inputs: {name} is on the meta device; make the "
-                "model and its inputs on the CPU, with fewer layers where they are too large"
+                f"real values need weights and inputs: {name} is on the meta device; create "
+                "the model and its inputs on the CPU, with fewer layers if they are too large"
             )
     trained = [p for p in model.parameters() if p.requires_grad]
     tensors = [*(t for _, t in weights), *trained, *(t for _, t in named_inputs)]
     size = sum(t.numel() * t.element_size() for t in tensors)
     _LOGGER.info(
         "trace: the step runs with real values on the CPU: weights, gradients and inputs "
-        "take %s of the %s that there are, what it computes comes on top",
+        "take %s of the %s of memory; computed values come on top",
         display.size(size), display.size(limits.most_bytes),
     )  # fmt: skip
     limits.require_room(size)
@@ -411,9 +411,15 @@ _GROUP = pathlib.Path("/sys/fs/cgroup")
 
 def about_real_values(capacity: Capacity) -> str:
     """Returns the note of a trace with real values."""
-    rows = {1: "how many rows", "all": "with all rows that values may select"}
-    many = rows.get(capacity, f"with {capacity} times the rows that values select")
-    return f"traced with real values: what runs, {many}, is as with these inputs and weights"
+    contents = {
+        1: "operators and numbers of rows",
+        "all": "operators, with all rows that values may select,",
+    }
+    other = f"operators, with {capacity} times the rows that values select,"
+    return (
+        f"traced with real values: {contents.get(capacity, other)} are those for these inputs "
+        "and weights"
+    )
 
 
 def free_bytes() -> float:

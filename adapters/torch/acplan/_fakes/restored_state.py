@@ -124,15 +124,15 @@ def copied_with(inputs: Any, of_tensor: Callable[[torch.Tensor], Any]) -> Any:
     for thing in _reachable_from([inputs]):
         if is_a(thing, Iterator):
             raise AcplanError(
-                f"what the model is given has a {type(thing).__name__}, which can be read "
-                "once: give what it is made of"
+                f"an argument of the model contains a {type(thing).__name__}, which can be "
+                "read only once: give its contents"
             )
     try:
         with _Copies(of_tensor):
             return copy.deepcopy(inputs, _shared_by(inputs, of_tensor))
     except Exception as error:  # of any class: the author of the object's class chose it
         raise AcplanError(
-            f"what the model is given cannot be copied: {type(error).__name__}: {error}"
+            f"the arguments of the model cannot be copied: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -30,8 +30,8 @@ def require_capacity(capacity: Any) -> None:
     if capacity == "all" or (is_number and 1 <= capacity < math.inf):
         return
     raise AcplanError(
-        'capacity: expected a number from 1 on or "all", how many times as many rows as with '
-        f"this batch values may select, found {capacity!r}"
+        'capacity: expected "all" or a number of at least 1, the multiple of the rows that '
+        f"values select with this batch, found {capacity!r}"
     )
 
 

@@ -149,9 +149,9 @@ class SparseFakes:
         if name in _TO_SPARSE and tensors[0].layout is _STRIDED:
             if self._value_of(tensors[0]) is None:
                 raise AcplanError(
-                    f"{func}: how many elements a sparse tensor has that is made of a plain "
-                    "one depends on values, which a trace does not compute; make it before "
-                    "the step, and give it as an input or a buffer"
+                    f"{func}: the number of elements of a sparse tensor that is made from a "
+                    "plain one depends on values, which a trace does not compute; make it "
+                    "before the step, and give it as an input or a buffer"
                 )
         return tree_map(self._fake, self._computed(func, args, kwargs))
 
@@ -176,8 +176,8 @@ class SparseFakes:
         is_sum = func.__name__.split(".")[0] in ("add_", "sub_", "_foreach_add_")
         if not is_sum or {target.layout, other.layout} != {torch.sparse_coo}:
             raise AcplanError(
-                f"{func}: what is written to a sparse tensor in place cannot be traced "
-                "but sums of tensors of coordinates; make a new one"
+                f"{func}: a write in place to a sparse tensor can be traced only for sums of "
+                "tensors of coordinates; make a new tensor"
             )
         sides = zip(sparse_parts(target), sparse_parts(other))
         dims = (1, 0)
@@ -207,8 +207,8 @@ class SparseFakes:
             except (NotImplementedError, RuntimeError) as error:
                 reason = str(error).strip().splitlines()[0]
                 raise AcplanError(
-                    f"{func}: PyTorch has no kernel for the CPU that tells what it makes "
-                    f"of sparse tensors, so it cannot be traced: {reason}"
+                    f"{func}: PyTorch has no kernel for the CPU that shows its result for "
+                    f"sparse tensors, so it cannot be traced: {reason}"
                 ) from error
 
     def _coalesced(self, fake: torch.Tensor) -> torch.Tensor:

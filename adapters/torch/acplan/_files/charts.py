@@ -93,10 +93,10 @@ def figure(
     try:
         frame = _framed(_page(parts, source, plan, frontier), plain)
     except AcplanError as error:
-        return plain + _note(f"without the charts of acplan report: {error}")
+        return plain + _note(f"the charts of acplan report are not shown: {error}")
     if len(frame) > MOST:
         return plain + _note(
-            f"without the charts of acplan report, of {len(frame):,} bytes: "
+            f"the charts of acplan report are not shown, as they have {len(frame):,} bytes: "
             "acplan.report writes them into a file"
         )
     return frame

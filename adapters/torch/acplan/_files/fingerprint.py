@@ -75,14 +75,14 @@ def require_made_for(
     difference = _difference(expected, list(_modules(model, dtype)))
     if difference is not None:
         raise AcplanError(
-            f"plan: it was made for another model: {difference} (made by acplan "
+            f"plan: it is for another model: {difference} (made by acplan "
             f"{of_plan.get('acplan')}, PyTorch {made_by})"
         )
     if _release(made_by) != _release(torch.__version__):
         warnings.warn(
-            f"the plan was made with PyTorch {made_by}, and this is "
-            f"{torch.__version__}, where modules may run other operators; what the plan "
-            "does not know is recomputed",
+            f"the plan was made with PyTorch {made_by}; modules may run other operators in "
+            f"{torch.__version__}, the current one; operators that the plan does not know "
+            "are recomputed",
             PlanMismatchWarning,
             stacklevel=3,
         )
@@ -143,7 +143,7 @@ def _hint(of_plan: str | None, of_model: str | None) -> str:
     if shape != of_model.partition("[")[2]:
         return ""
     return (
-        f"; where a mixed precision policy of fully_shard makes it {dtype}, say "
+        f"; if a mixed precision policy of fully_shard makes it {dtype}, use "
         f"param_dtype=torch.{dtype}"
     )
 

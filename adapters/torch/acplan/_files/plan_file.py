@@ -30,14 +30,14 @@ class PlannedOperator:
         if self.save and self.skip:
             raise AcplanError(f"plan: {self.name} is both saved and skipped")
         if self.offload and not self.save:
-            raise AcplanError(f"plan: {self.name} is offloaded, and not saved")
+            raise AcplanError(f"plan: {self.name} is offloaded, but not saved")
         if self.results is None:
             return
         places = list(self.results)
         if not self.save or places != sorted({*places}) or min(places, default=0) < 0:
             raise AcplanError(
-                f"plan: {self.name}: expected results of a saved operator, ascending "
-                f"from 0 on, found {places}"
+                f"plan: {self.name}: expected places of results of a saved operator, ascending "
+                f"from 0, found {places}"
             )
 
     @property
@@ -110,7 +110,7 @@ class Plan:
                 f"{data.get('format')!r}, {data.get('version')!r}"
             )
         if data.get("status") not in ("optimal", "feasible"):
-            raise AcplanError(f"plan: there is none, it is {data.get('status')!r}")
+            raise AcplanError(f"plan: expected a plan, found the status {data.get('status')!r}")
         try:
             modules = tuple(_module_from_data(module) for module in data["modules"])
         except (KeyError, TypeError, ValueError) as error:
@@ -124,7 +124,7 @@ class Plan:
     def save(self, path: str | os.PathLike[str], model: str | None = None) -> None:
         """Writes a plan file. A plan made by hand is written for the model named `model`."""
         if not self.data and model is None:
-            raise AcplanError("plan: made by hand, it needs the name of its model")
+            raise AcplanError("plan: a plan made by hand needs the name of its model")
         data = self.data or {
             "format": "acplan.plan",
             "version": 1,

@@ -43,7 +43,7 @@ class ValueCheck:
             more = len(self.differences) - 3
             text = "; ".join(self.differences[:3]) + (f" and {more} more" if more > 0 else "")
             return f"VALUES DIFFER from those without the plan: {text}"
-        how = "to the bit" if self.exact else "but for rounding"
+        how = "to the bit" if self.exact else "except for rounding"
         compared = f"{self.compared:,} losses, gradients and buffers"
         return f"{compared} equal those without the plan {how}"
 
@@ -147,6 +147,7 @@ class Verification:
         else:
             place, predicted, measured = difference
             text += (
-                f"\nthey part at operator {place}: predicted {predicted}, re-traced {measured}"
+                f"\nthey differ from operator {place}: predicted {predicted}, re-traced "
+                f"{measured}"
             )
         return text if self.values is None else f"{text}\n{self.values}"

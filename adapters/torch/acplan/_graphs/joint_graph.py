@@ -29,7 +29,7 @@ from acplan._graphs.node_costs import GraphCosts
 from acplan._graphs.node_rules import is_tangent, may_run_again, must_recompute
 from acplan._graphs.node_values import is_symbolic, run_graph
 
-_HINTS = "sizes that change from call to call are those that PyTorch saw first"
+_HINTS = "sizes that vary between calls are those of the first call"
 
 
 class JointGraph:
@@ -189,7 +189,7 @@ class JointGraph:
         if roots and all(b in kept_numbers for b in roots) and isinstance(noted, torch.Tensor):
             return True
         if made_buffers and not self._may_rerun[node]:
-            raise AcplanError(f"{node.name} would have to run again, which it must not")
+            raise AcplanError(f"{node.name} would have to run again, but must not")
         return False
 
     def _is_left_out(self, node: Node) -> bool:

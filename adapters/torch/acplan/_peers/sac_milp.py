@@ -17,7 +17,7 @@ _LOGGER = logging.getLogger("acplan")
 _GIB = 2**30
 _MOST_BYTES = 2**62
 _MODULE = "Module"
-_NO_POLICY = "no policy keeps every rule"
+_NO_POLICY = "no policy satisfies every rule"
 # PyTorch's own limits.
 _MODULES_LIMIT_S = 180
 _OPERATORS_LIMIT_S = 10

@@ -93,7 +93,7 @@ def _tell_of_limit(plan: Plan) -> None:
     if plan.stall_ms is not None:
         _LOGGER.warning(
             "plan: feasible, %s: it recomputes %.3f ms and waits %.3f ms for the host; no "
-            "bound is known of plans that offload",
+            "bound is known for plans that offload",
             why,
             plan.recompute_ms,
             plan.stall_ms,

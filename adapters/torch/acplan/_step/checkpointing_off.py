@@ -257,14 +257,14 @@ def _name_of(function: Any) -> str:
 def _tell(switched_off: list[str], remaining: list[str]) -> None:
     if switched_off:
         _LOGGER.warning(
-            "the model checkpoints by itself (%s); that is switched off for the "
-            "trace: switch it off for training, too, before a plan is applied",
+            "the model uses its own checkpointing (%s), which is off during the trace: "
+            "switch it off for training too, before you apply a plan",
             _first_of(switched_off),
         )
     if remaining:
         _LOGGER.warning(
-            "the model checkpoints by itself (%s), in a way that is not switched off: the "
-            "trace has what runs again as part of backward; switch it off before you trace",
+            "the model uses its own checkpointing (%s), which acplan cannot switch off: in "
+            "the trace, recomputation is part of backward; switch it off before you trace",
             _first_of(remaining),
         )
 

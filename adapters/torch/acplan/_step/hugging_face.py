@@ -148,7 +148,7 @@ def _config(transformers: Any, name: str) -> Any:
         raise
     except Exception as error:  # of many kinds, depending on the mistake
         raise AcplanError(
-            f"--hf-config: {name!r} is no model type of transformers, and no "
+            f"--hf-config: {name!r} is not a model type of transformers, and no "
             f"configuration was read: {first_line(error)}"
         ) from None
 
@@ -157,7 +157,9 @@ def _config_of(transformers: Any, data: Any, name: str) -> Any:
     if not isinstance(data, dict) or not isinstance(data.get("model_type"), str):
         raise AcplanError(f"{name}: expected a configuration with a model_type")
     if data["model_type"] not in transformers.CONFIG_MAPPING:
-        raise AcplanError(f"{name}: model_type: {data['model_type']!r} is none of transformers")
+        raise AcplanError(
+            f"{name}: model_type: {data['model_type']!r} is not a model type of transformers"
+        )
     values = {key: value for key, value in data.items() if key != "model_type"}
     return transformers.AutoConfig.for_model(data["model_type"], **values)
 
@@ -201,7 +203,7 @@ def _model_class(transformers: Any, config: Any, task: str) -> tuple[str, Any]:
             available = [t for t in TASKS if _classes(transformers, config, t)]
             raise AcplanError(
                 f"--task: {config.model_type!r} has no model for {task}; it has "
-                f"{', '.join(available) or 'none of those known'}"
+                f"{', '.join(available) or 'none of the known ones'}"
             )
         return task, classes[0]
     architectures = getattr(config, "architectures", None) or []
@@ -249,8 +251,8 @@ def _length(config: Any, sizes: Sizes) -> int:
     if sizes.seq > most:
         key = "max_target_positions" if targets else "max_position_embeddings"
         raise AcplanError(
-            f"--seq: the model takes at most {most} positions, found {sizes.seq}; "
-            f"--set {key}={sizes.seq} makes it take more"
+            f"--seq: the model takes at most {most} positions, found {sizes.seq}; --set "
+            f"{key}={sizes.seq} raises that"
         )
     return sizes.seq
 
@@ -266,8 +268,8 @@ def _main_input(model: Any, config: Any, sizes: Sizes, dtype: torch.dtype) -> to
         length = 2 * config.max_source_positions
         return torch.zeros(batch, config.num_mel_bins, length, dtype=dtype)
     raise AcplanError(
-        f"--hf-config: {type(model).__name__} takes {model.main_input_name}, which has "
-        "no size that could be guessed: use --factory"
+        f"--hf-config: {type(model).__name__} takes {model.main_input_name}, whose sizes "
+        "cannot be guessed: use --factory"
     )
 
 

@@ -156,8 +156,8 @@ class InnerPasses:
     def _notes_of_parameters(self) -> Iterator[str]:
         if self._are_borrowing:
             yield (
-                f"{_units(self._are_borrowing)}, called with other parameters than the "
-                "module's own (torch.func.functional_call), which are gone in backward"
+                f"{_units(self._are_borrowing)}, called with parameters that are not the "
+                "module's own and do not exist in backward (torch.func.functional_call)"
             )
 
     def _notes_of_passes(self) -> Iterator[str]:
@@ -174,7 +174,8 @@ class InnerPasses:
 
 def _units(modules: Collection[int]) -> str:
     count = len(modules)
-    return f"{count} module{'s' * (count > 1)} may be no unit{'s' * (count > 1)} of a plan"
+    units = "modules cannot be units" if count > 1 else "module cannot be a unit"
+    return f"{count} {units} of a plan"
 
 
 def _exclude(barred: Iterable[int], calls: Sequence[Call]) -> set[int]:

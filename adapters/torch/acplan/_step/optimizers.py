@@ -120,7 +120,7 @@ def make_optimizer(
     if not callable(optimizer):
         several = isinstance(optimizer, (list, tuple, dict))
         hint = (
-            "; of several optimizers trace the step of each, with its own loss"
+            "; if there are several optimizers, trace the step of each with its own loss"
             if several
             else ""
         )
@@ -171,8 +171,8 @@ def optimizer_like(
     faked_ids = {id(fake(p)) for p in of_it.values() if p.requires_grad}
     if not faked_ids & trained:
         raise AcplanError(
-            "optimizer: none of its parameters is a trained one of the model: make it "
-            "from the parameters of the model that is traced"
+            "optimizer: none of its parameters is a trained parameter of the model: create "
+            "it from the parameters of the model that is traced"
         )
     # It is not made by its __init__, whose arguments are not known. An attribute that hides a
     # method is bound to the original: schedulers and trainers hide `step` so.

@@ -105,13 +105,13 @@ def require_same_step(full: StepLog, scopes: StepLog) -> None:
     if names == names_again:
         if len(full.storages) != len(scopes.storages):
             raise AcplanError(
-                "the model keeps more tensors from step to step, in a list say: what a "
-                "step holds of those before is not the same twice"
+                "the model keeps more tensors with each step, for example in a list, so "
+                "memory differs between steps"
             )
         if len(full.tensors) != len(scopes.tensors):
             raise AcplanError(
-                "the model's step makes other views from one time to the next, as where "
-                "it traces a graph of its own (torch.func.linearize, make_fx)"
+                "the model's step makes different views in each run, for example because it "
+                "traces a graph of its own (torch.func.linearize, make_fx)"
             )
         return
     at = next(
@@ -119,8 +119,8 @@ def require_same_step(full: StepLog, scopes: StepLog) -> None:
         min(len(names), len(names_again)),
     )
     raise AcplanError(
-        "the model's step differs from one time to the next (from operator "
-        f"{at} on), so no plan made for one would fit the other"
+        f"the model's step differs between runs (from operator {at} on), so a plan for one "
+        "run would not fit another"
     )
 
 

@@ -54,8 +54,8 @@ from acplan._step.training_step import ForwardFn, LossFn, TrainingStep
 from acplan._step.update import Updating, fakes_as_plain_tensors
 
 _LAST = (
-    "of several backward passes a step, leave the last one to acplan: return its loss, before "
-    "loss.backward()"
+    "if a step has several backward passes, leave the last one to acplan: return its loss "
+    "before loss.backward()"
 )
 _FREED = "through the graph a second time"
 
@@ -132,7 +132,8 @@ class Step:
             if _FREED not in str(error):
                 raise
             raise AcplanError(
-                f"{name}: a backward pass has freed what the loss needs already; {_LAST}"
+                f"{name}: a backward pass has already freed tensors that the loss needs; "
+                f"{_LAST}"
             ) from error
 
     def loss_of(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -202,7 +203,7 @@ def step_on_fakes(
     these limits; `tick` is called after each operator that is computed.
     """
     if training.loss_fn is not None and training.forward_fn is not None:
-        raise AcplanError("loss_fn: forward_fn makes the loss, give one of both")
+        raise AcplanError("loss_fn: cannot be combined with forward_fn, which makes the loss")
     # It asks for the current device, not for the fake one.
     training = dataclasses.replace(training, autocast=autocast_of(training.autocast))
     with contextlib.closing(Following()) as session:
@@ -350,9 +351,9 @@ def _first_run(
 def _of_devices(error: RuntimeError) -> str:
     line = line_of_error(error)
     return (
-        "a tensor on the CPU meets tensors of the device in one operator, which a GPU "
-        "would refuse as well: make it on the device of what it meets, keep it in a buffer "
-        f"of the model, or give it as an input ({str(error).strip().splitlines()[0]}"
+        "an operator has a tensor on the CPU and tensors of the device, which a GPU would "
+        "refuse too: make it on the device of the others, keep it in a buffer of the model, "
+        f"or give it as an input ({str(error).strip().splitlines()[0]}"
         f"{f', at {line}' if line else ''})"
     )
 
@@ -361,9 +362,9 @@ def _tell(error: Exception) -> None:
     """Raises an error with a remedy for an error of PyTorch, if there is one."""
     if isinstance(error, UnsupportedOperatorException):
         raise AcplanError(
-            f"{error}: PyTorch has no fake of this operator, so that what runs it "
-            "cannot be traced; have the model take another way, for jagged "
-            "tensors attention in half precision"
+            f"{error}: PyTorch has no fake implementation of this operator, so it cannot be "
+            "traced; let the model run another operator (for jagged tensors, attention in "
+            "half precision)"
         ) from error
     text = str(error)
     if isinstance(error, RuntimeError) and "invalid gradient" in text and "meta" in text:

@@ -36,9 +36,9 @@ _NO_FORM = (
 _WAYS_OUT = (
     (
         "same device",
-        "a tensor that is neither an input, a parameter nor a buffer stays where it is: "
-        "register it as a buffer, make it on the device of another tensor, or give it "
-        "as an input",
+        "a tensor that is not an input, a parameter or a buffer stays on its device: "
+        "register it as a buffer, make it on the device of another tensor, or give it as an "
+        "input",
     ),
     (
         "sparse",
@@ -47,13 +47,14 @@ _WAYS_OUT = (
     ),
     (
         "modified by an inplace operation",
-        "write x = x + y where x += y changes what backward needs",
+        "write x = x + y if x += y changes a tensor that backward needs",
     ),
     (
         "does not require grad and does not have a grad_fn",
-        "the loss comes from no parameter with gradients: give a loss_fn, or unfreeze some",
+        "the loss depends on no parameter that requires a gradient: give a loss_fn, or "
+        "unfreeze some",
     ),
-    ("dtype", "give `autocast` as the training loop has it, or cast the tensor"),
+    ("dtype", "give `autocast` as in the training loop, or cast the tensor"),
     (
         "cannot be multiplied|reduction dim|shape|size of tensor|broadcast",
         "give inputs of the shapes that the model is trained with",
@@ -69,7 +70,7 @@ _PASSES = {
     "loss_of": "in the forward pass",
     "update": "in the update",
 }
-_WAY_OUT = "run the step without acplan: where it fails, too, mend it; else report this line"
+_WAY_OUT = "run the step without acplan: if it fails too, fix it; otherwise report this line"
 
 
 class StepError(AcplanError):

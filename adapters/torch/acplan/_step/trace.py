@@ -138,7 +138,7 @@ def _require_options(training: TrainingStep) -> None:
             f"values: expected one of {', '.join(VALUES)}, found {training.values!r}"
         )
     require_function(training.loss_fn, "loss_fn", "the model's output")
-    require_function(training.forward_fn, "forward_fn", "the model and what it is given")
+    require_function(training.forward_fn, "forward_fn", "the model and its arguments")
     _ = training.update  # refuses wrong options
 
 
@@ -177,14 +177,15 @@ class _Recording:
         try:
             self._require_values(limits)
             _LOGGER.warning(
-                "trace: what the model runs depends on values that it computes: it is "
-                "computed on the CPU, too, and what runs is as with these inputs and weights"
+                "trace: the operators that the model runs depend on values that it computes, "
+                "so the step is computed on the CPU too; the trace is for these inputs and "
+                "weights"
             )
             return self._traced(limits)
         except TooMuch as much:
             raise DependsOnValues(
-                f'{error}; values="real" computes them on the CPU, which is not done '
-                f"unasked, as {much}"
+                f'{error}; values="real" computes them on the CPU, which acplan does only '
+                f"on request, as {much}"
             ) from None
         except NoValues as no_values:
             raise DependsOnValues(
@@ -207,13 +208,13 @@ class _Recording:
         sources = SourceLines(outer_codes=AROUND_STEPS) if self.source else None
         full = Recorder(
             self.device,
-            self.phase("trace: what is kept", None),
+            self.phase("trace: kept tensors", None),
             kernels=kernels,
             sources=sources,
         )
         marks = run_step(full, step, optimizer, recording_saved(full.log))
         # A second run shows when everything except autograd has released a storage.
-        scopes = Recorder(None, self.phase("trace: until when", full.log.now), kernels=kernels)
+        scopes = Recorder(None, self.phase("trace: lifetimes", full.log.now), kernels=kernels)
         run_step(scopes, step, optimizer, dropping_saved(scopes.log))
         require_same_step(full.log, scopes.log)
         recasts = recasts_of(full.log, step, optimizer, marks.forward_end)

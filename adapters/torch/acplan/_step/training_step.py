@@ -120,6 +120,6 @@ def _function(name: str) -> Callable[[], Any]:
             raise AcplanError(f"--factory: {module_name!r} has no {attribute!r}")
         thing = getattr(thing, part)
     if not callable(thing):
-        raise AcplanError(f"--factory: {name!r} is no function")
+        raise AcplanError(f"--factory: {name!r} is not a function")
     function: Callable[[], Any] = thing
     return function

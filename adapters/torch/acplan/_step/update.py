@@ -71,7 +71,8 @@ class Update:
         for name in ("clip_grad_norm", "clip_grad_value", "grad_scaler", "ema"):
             if getattr(self, name) not in (None, False):
                 raise AcplanError(
-                    f"{name}: step_fn does all that follows the backward pass, this too"
+                    f"{name}: cannot be combined with step_fn, which does everything after "
+                    "the backward pass"
                 )
 
 
@@ -159,9 +160,9 @@ class Updating:
             parameter.grad = gradient
         size = sum(p.nbytes for p in trained)
         return (
-            f"{type(optimizer).__name__} runs the model several times a step, and this is "
-            f"the first time; later it holds a copy of the gradients, {size:,} bytes: keep "
-            "them as reserve",
+            f"{type(optimizer).__name__} runs the model several times per step, and the "
+            "trace is of the first time; later it also holds a copy of the gradients, "
+            f"{size:,} bytes: add them to the reserve",
         )
 
     def _clip(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -220,8 +221,8 @@ def _naming_the_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     except Exception as error:
         lines = str(error).strip().splitlines()
         hint = (
-            "; where its step runs the model again, let forward_fn do what comes before the "
-            "last backward pass, and step_fn what follows"
+            "; if its step runs the model again, let forward_fn do the part before the last "
+            "backward pass, and step_fn the rest"
             if "closure" in str(error)
             else ""
         )

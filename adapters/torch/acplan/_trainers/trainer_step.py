@@ -152,6 +152,4 @@ def require_read_again(loader: Any) -> None:
 
 def require_checkpoints_off(is_on: Any, switch: str) -> None:
     if is_on:
-        raise AcplanError(
-            f"{switch} checkpoints every block, in place of a plan: switch it off"
-        )
+        raise AcplanError(f"{switch} checkpoints every block in place of a plan: switch it off")

@@ -69,7 +69,7 @@ class Measured:
 def add_parser(commands: Any) -> None:
     """Adds the sub-command to those of `python -m acplan`."""
     parser = commands.add_parser(
-        "gpu-check", help="run models with plans on the GPU, beside the predictions"
+        "gpu-check", help="run models with plans on the GPU, and compare with the predictions"
     )
     names = ", ".join(checked_models(is_small=True))
     parser.add_argument("--models", metavar="NAME,...", help=f"of {names}; default: all")
@@ -82,10 +82,10 @@ def add_parser(commands: Any) -> None:
         help="cpu: small models, and no memory is measured; default: cuda",
     )
     parser.add_argument(
-        "--steps", type=int, default=5, metavar="N", help="that are timed; default: 5"
+        "--steps", type=int, default=5, metavar="N", help="number of timed steps; default: 5"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="results, .json[.gz]")
-    parser.add_argument("--debug", action="store_true", help="tracebacks of errors")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
     parser.set_defaults(run=_run_command)
 
 

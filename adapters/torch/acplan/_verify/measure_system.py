@@ -137,8 +137,8 @@ def measure(
     ran."""
     numbers = _Numbers(vendor)
     points = _measured_points(clock, sizes, ranks)
-    numbers.add("memory_gib", device.memory_gib, "told by the device")
-    numbers.add("multiprocessors", device.multiprocessors, "told by the device")
+    numbers.add("memory_gib", device.memory_gib, "reported by the device")
+    numbers.add("multiprocessors", device.multiprocessors, "reported by the device")
     _add_compute(numbers, points, device.multiprocessors)
     link = _add_memory(numbers, points)
     _add_ranks(numbers, points, ranks, link)
@@ -242,7 +242,9 @@ def _add_ranks(numbers: _Numbers, points: _Points, ranks: Ranks, link: float) ->
     nvlink = numbers.add_rate(
         "nvlink_gbs",
         _best_rate(near) / 1e9 if near else link,
-        "measured: the fastest all-gather" if near else "one rank: the host's link is taken",
+        "measured: the fastest all-gather"
+        if near
+        else "one rank: the value of the host's link",
     )
     numbers.add_share(
         "nvlink_share",
@@ -254,7 +256,7 @@ def _add_ranks(numbers: _Numbers, points: _Points, ranks: Ranks, link: float) ->
         _best_rate(far) / 1e9 if far else link,
         "measured: the fastest all-gather between nodes"
         if far
-        else "one node: the host's link is taken",
+        else "one node: the value of the host's link",
     )
 
 
@@ -279,7 +281,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help=".json[.gz]")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--name", help="of the GPU in the file; default: what it says itself")
+    parser.add_argument(
+        "--name", help="name of the GPU in the file; default: the name that it reports"
+    )
     parser.add_argument("--repeats", type=int, default=10, metavar="N", help="default: 10")
     parser.add_argument(
         "--vendor",
@@ -288,7 +292,7 @@ def add_parser(commands: Any) -> None:
         metavar="KEY=VALUE",
         help=f"the vendor's number, in place of the best measured: {', '.join(VENDOR_KEYS)}",
     )
-    parser.add_argument("--debug", action="store_true", help="tracebacks of errors")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
     parser.set_defaults(run=_run_command)
 
 

@@ -59,7 +59,7 @@ def compare_values(step: TrainingStep, plan: Plan) -> ValueCheck:
     inputs = tree_leaves((step.args, step.kwargs))
     tensors = [*step.model.parameters(), *step.model.buffers(), *inputs]
     if any(isinstance(t, torch.Tensor) and t.device.type == "meta" for t in tensors):
-        raise AcplanError("values: the model or what it is given is on the meta device")
+        raise AcplanError("values: the model or one of its arguments is on the meta device")
     functions = (step.loss_fn, step.forward_fn)
     with objects_kept(*functions), random_state_kept(), torch.enable_grad():
         try:
@@ -71,8 +71,8 @@ def compare_values(step: TrainingStep, plan: Plan) -> ValueCheck:
                 repeat = _compared(expected, _outcome(step, None))
                 if repeat.differences:
                     return ValueCheck(
-                        skip_reason="the step without the plan differs from one time to the "
-                        f"next, too: {repeat.differences[0]}"
+                        skip_reason="the step without the plan differs between runs, too: "
+                        f"{repeat.differences[0]}"
                     )
         except AcplanError:
             raise
@@ -138,7 +138,9 @@ def _autocast(step: TrainingStep, model: torch.nn.Module) -> Iterator[None]:
 
 
 def _compared(expected: dict[str, Any], values: dict[str, Any]) -> ValueCheck:
-    differences = [f"{name} is there once" for name in expected.keys() ^ values.keys()]
+    differences = [
+        f"{name} exists in one of the two only" for name in expected.keys() ^ values.keys()
+    ]
     is_exact = True
     for name in expected.keys() & values.keys():
         one, other = (_dense(side[name]) for side in (expected, values))

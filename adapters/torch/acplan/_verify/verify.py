@@ -206,8 +206,8 @@ def require_within_budget(plan: Plan, verification: Verification) -> None:
         or data.get("memory_model") == "torch"
     ):
         raise AcplanError(
-            "verify: what is traced again is a whole step on one device, and the plan is "
-            "for several ranks or leaves a part of the memory out"
+            "verify: it traces a whole step on one device, but the plan is for several ranks "
+            "or leaves out a part of the memory"
         )
     usable = plan.budget_bytes - int(data.get("reserve_bytes", 0))
     if verification.measured_bytes > usable:
