@@ -18,6 +18,7 @@
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/trace/link_time.h"
 #include "graph/trace/simulation.h"
@@ -41,7 +42,7 @@ struct SimulateFlags {
   EventFlags run;  // --events and what goes with it
 };
 
-struct Answer {
+struct SimulationAnswer {
   const Trace* trace;
   Simulation baseline;
   std::optional<Simulation> under_plan;
@@ -98,7 +99,7 @@ nlohmann::ordered_json ToJson(const Trace& trace,
   return json;
 }
 
-std::string ToJson(const Answer& answer) {
+std::string ToJson(const SimulationAnswer& answer) {
   nlohmann::ordered_json json;
   json["model"] = answer.trace->model.name;
   if (answer.trace->peak_bytes) {
@@ -118,7 +119,7 @@ std::string ToJson(const Answer& answer) {
       }
     }
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 // Returns a field of CSV by RFC 4180: names may have commas and quotes.
@@ -154,7 +155,7 @@ std::string PeakText(const Trace& trace, const Simulation& simulation) {
 }
 
 // Returns the line on offloading; "" if nothing is offloaded.
-std::string OffloadText(const Answer& answer) {
+std::string OffloadText(const SimulationAnswer& answer) {
   if (!answer.under_plan || answer.under_plan->offload.storages.empty())
     return "";
   const graph::OffloadUse& use = answer.under_plan->offload;
@@ -169,7 +170,7 @@ std::string OffloadText(const Answer& answer) {
                       : "");
 }
 
-std::string ToText(const Answer& answer, const Terminal& terminal) {
+std::string ToText(const SimulationAnswer& answer, const Terminal& terminal) {
   const Trace& trace = *answer.trace;
   std::string text = fmt::format(
       "{}, {} operators (forward {}, backward {}, optimizer {}), {} storages\n",
@@ -275,9 +276,9 @@ std::optional<int> RunEvents(const SimulateFlags& flags,
 int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
   if (const auto code = RunEvents(flags, terminal)) return *code;
   Trace trace = graph::ReadTrace(flags.trace);
-  Answer answer{.trace = &trace,
-                .baseline = graph::Simulate(trace, {}),
-                .under_plan = {}};
+  SimulationAnswer answer{.trace = &trace,
+                          .baseline = graph::Simulate(trace, {}),
+                          .under_plan = {}};
   if (!flags.plan.empty()) {
     const problems::Plan plan = ReadPlanFor(trace, flags.plan);
     trace = TraceFor(std::move(trace), plan, flags.plan);

@@ -20,6 +20,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 
 namespace acplan::cli {
@@ -117,7 +118,7 @@ std::string ToJson(const EventAnswer& answer) {
         answer, replay.failure ? replay.failure->event : replay.peak_event);
     json["peak"]["segments"] = SegmentsJson(answer);
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string_view KindText(AllocatorEvent::Kind kind) {
