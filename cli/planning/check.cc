@@ -9,6 +9,8 @@
 #include "cli/input/plan_input.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
+#include "cli/planning/allocator_flags.h"
+#include "cli/planning/plan_device.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/input_error.h"
@@ -27,6 +29,7 @@ struct CheckInput {
   std::string profile;
   std::string plan;
   std::string budget;
+  AllocatorFlags allocator;
   std::string reserve;
   MemoryFlags memory;
   UnitFlags units;
@@ -117,6 +120,35 @@ problems::PlanRules ReadRules(const CheckInput& flags,
   return rules;
 }
 
+// Returns the device for which to check the plan.
+// Flags that were given replace what the plan states.
+problems::PlanDevice DeviceOf(const CheckInput& flags,
+                              const problems::Plan& plan,
+                              const problems::DeviceChoice& choice) {
+  const problems::DeviceSetting& setting = choice.settings.front();
+  problems::PlanDevice device{
+      .allocator = setting.allocator,
+      .torch_version = fmt::format("{}.{}", setting.config.version.major,
+                                   setting.config.version.minor),
+      .makes_state_first = setting.makes_state_first};
+  if (!plan.device) return device;
+  if (flags.allocator.allocator.empty()) {
+    device.allocator = plan.device->allocator;
+  }
+  if (flags.allocator.torch_version.empty()) {
+    device.torch_version = plan.device->torch_version;
+  }
+  if (flags.allocator.optimizer_state.empty()) {
+    device.makes_state_first = plan.device->makes_state_first;
+  }
+  const bool is_as_stated =
+      choice.memory_bytes == plan.budget_bytes && flags.reserve.empty() &&
+      device.allocator == plan.device->allocator &&
+      device.torch_version == plan.device->torch_version &&
+      device.makes_state_first == plan.device->makes_state_first;
+  return is_as_stated ? *plan.device : device;
+}
+
 void RequireRoom(const CheckInput& flags, const problems::Plan& plan) {
   if (plan.reserve_bytes < plan.budget_bytes) return;
   throw InputError(fmt::format(
@@ -180,17 +212,28 @@ std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
              graph::FormatBytes(effect.peak_bytes), effect.peak_module,
              graph::FormatBytes(plan.budget_bytes - effect.peak_bytes),
              FormatMs(effect.recompute_ms)) +
-         NoteOn(plan.memory.model, terminal);
+         NoteOn(CaveatOf(plan), terminal);
 }
 
 int RunCheck(const CheckInput& flags, const Terminal& terminal) {
-  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
+  const bool is_for_device = IsForDevice(flags.budget, flags.allocator);
+  const problems::Budget budget = is_for_device
+                                      ? problems::Budget()
+                                      : ParseBudget(flags.budget, "--budget");
   ProfileInput input = ReadProfileOrTrace(flags.profile);
   problems::Plan plan = ReadPlan(flags, input);
   input = WithSegmentsOf(std::move(input), plan, flags.plan);
   const graph::ModuleTree tree(input.profile);
   const problems::PlanRules rules = ReadRules(flags, input, tree, plan);
-  plan.budget_bytes = ResolveBudget(budget, input, tree, plan, rules);
+  if (is_for_device) {
+    const problems::DeviceChoice choice =
+        ParseDevice(flags.allocator, input, QuestionOf(plan, rules));
+    plan.device = DeviceOf(flags, plan, choice);
+    plan.budget_bytes = choice.memory_bytes;
+  } else {
+    plan.device.reset();
+    plan.budget_bytes = ResolveBudget(budget, input, tree, plan, rules);
+  }
   RequireRoom(flags, plan);
   const CheckAnswer answer = Check(flags, input, plan, rules);
   terminal.Print(flags.json
@@ -215,8 +258,12 @@ Command AddCheckCommand(CLI::App& program) {
                   "memory a rank may use at its peak: 1.6GiB, 1600MB, bytes; "
                   "75%: of what it uses without a plan; min: the least that "
                   "any plan needs")
-      ->required()
       ->type_name("SIZE");
+  flags->allocator.AddTo(
+      *app,
+      "in place of a budget: the memory that PyTorch can have of a device, on "
+      "which a run of the plan's steps is simulated");
+  flags->allocator.AddOptimizerStateTo(*app, "the plan's, or update");
   app->add_option("--reserve", flags->reserve, "of the budget, keep SIZE free")
       ->type_name("SIZE");
   flags->memory.AddTo(*app);
@@ -227,6 +274,8 @@ Command AddCheckCommand(CLI::App& program) {
       "Memory model, world size and reserve are the plan's unless given.\n"
       "Example:\n  acplan check data/profiles/gpt2_small.json.gz plan.json "
       "--budget 10GiB\n"
+      "  acplan check data/traces/gpt2_small.json.gz device.json "
+      "--device-memory 8GiB\n"
       "Exit status: 0 the plan holds, 1 it breaks a rule, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunCheck(*flags, terminal);

@@ -219,7 +219,7 @@ std::string ToText(const FrontierAnswer& answer, const Terminal& terminal) {
                   fmt::format("{}", plan.modules.size()), status});
   }
   return text + table.ToString(terminal) + "\n" + Summary(answer.plans) +
-         NoteOn(ProblemOf(answer).options.memory.model, terminal);
+         NoteOn(Caveat(ProblemOf(answer).options.memory.model), terminal);
 }
 
 int ParsePoints(const std::string& text) {

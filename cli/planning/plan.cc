@@ -13,7 +13,9 @@
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
+#include "cli/planning/allocator_flags.h"
 #include "cli/planning/peak_text.h"
+#include "cli/planning/plan_device.h"
 #include "cli/planning/policy_text.h"
 #include "cli/planning/step_drawing.h"
 #include "cli/terminal/text.h"
@@ -43,6 +45,7 @@ struct PlanFlags {
   std::string profile;
   std::string budget;
   PlanningFlags planning;
+  AllocatorFlags allocator;
   std::string offload;
   std::string host_memory;
   std::string output;
@@ -85,8 +88,8 @@ std::string OffloadText(const Plan& plan) {
 }
 
 // `unplanned`: what a rank would need without the plan.
-std::string Comparison(const Plan& plan, int64_t unplanned,
-                       const Terminal& terminal) {
+std::string Comparison(const graph::Trace* trace, const Plan& plan,
+                       int64_t unplanned, const Terminal& terminal) {
   const bool sharded = plan.memory.world_size > 1;
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight, kRight});
@@ -114,6 +117,7 @@ std::string Comparison(const Plan& plan, int64_t unplanned,
         "");
   }
   std::string text = table.ToString(terminal) + OffloadText(plan);
+  text += DeviceText(plan) + LeastDevicesText(trace, plan);
   text += fmt::format("peak at         {} (baseline: {})\n", plan.peak_module,
                       plan.baseline.peak_module);
   return text + "\n";
@@ -207,11 +211,18 @@ PlanVerdict VerdictOn(const Plan& plan) {
       plan.solver.name == "cbc" ? "nodes of CBC" : "labels");
   switch (plan.status) {
     case PlanStatus::kOptimal:
-      return {"optimal",
-              fmt::format(
-                  ": no plan within the budget recomputes less (gap 0, {})\n",
-                  effort)};
+      return {
+          "optimal",
+          fmt::format(": no plan within the {} recomputes less (gap 0, {})\n",
+                      plan.device ? "device" : "budget", effort)};
     case PlanStatus::kFeasible:
+      if (plan.device) {
+        return {"feasible",
+                fmt::format(": no plan whose live bytes fit the device "
+                            "recomputes less than {} (gap {}, {})\n",
+                            FormatMs(plan.bound_ms), FormatPercentUp(plan.gap),
+                            effort)};
+      }
       if (plan.offload) {
         return {"feasible",
                 fmt::format(": no bound is known for plans with offload ({})\n",
@@ -309,25 +320,47 @@ std::optional<problems::LinkLimits> ParseLink(
   return link;
 }
 
-problems::Answer FindPlan(problems::Question question,
-                          const problems::Budget& budget,
-                          const std::optional<problems::LinkLimits>& link,
-                          const Terminal& terminal) {
+// A budget or a device, and the link of --offload.
+struct Target {
+  problems::Budget budget = {};
+  std::optional<problems::DeviceChoice> device = {};
+  std::optional<problems::LinkLimits> link = {};
+};
+
+Target ParseTarget(const PlanFlags& flags, const ProfileInput& input,
+                   const problems::PlanOptions& options) {
+  const bool is_for_device = IsForDevice(flags.budget, flags.allocator);
+  Target target{.link = ParseLink(flags, options)};
+  if (!is_for_device) {
+    target.budget = ParseBudget(flags.budget, "--budget");
+    return target;
+  }
+  if (target.link) {
+    throw InputError("--offload: expected with --budget only");
+  }
+  target.device = ParseDevice(flags.allocator, input, options);
+  return target;
+}
+
+problems::DeviceAnswer FindPlan(problems::Question question,
+                                const Target& target,
+                                const Terminal& terminal) {
   ProgressLine progress(terminal);
   question.options.limits.on_progress = [&](const solver::SearchProgress& p) {
     progress.Show(p.seconds, [&] { return ProgressText(p); });
   };
-  problems::Answer answer = Ask(question, budget, link);
+  if (target.device) return AskForDevice(question, *target.device);
+  problems::Answer answer = Ask(question, target.budget, target.link);
   if (answer.least) RequireMinimum(answer.least->least);
-  return answer;
+  return {.answer = std::move(answer)};
 }
 
 // The part of the text between the heading and the verdict.
-std::string Body(const graph::Profile& profile, const Plan& plan,
+std::string Body(const problems::PlanningProblem& problem, const Plan& plan,
                  int64_t unplanned, bool all, const Terminal& terminal) {
   if (plan.HasPlan()) {
-    return Comparison(plan, unplanned, terminal) +
-           UnitTable(profile, plan, all, terminal);
+    return Comparison(problem.trace, plan, unplanned, terminal) +
+           UnitTable(*problem.profile, plan, all, terminal);
   }
   return fmt::format("baseline peak {} at {}\n",
                      graph::FormatBytes(plan.baseline.peak_bytes),
@@ -354,7 +387,7 @@ std::string Ending(const ProfileInput& input, const Plan& plan,
   const std::optional<graph::Simulation> simulation = SimulationOf(input, plan);
   return word + verdict.text + why + AnyScheduleText(plan) +
          (simulation ? SimulationText(plan, *simulation, terminal)
-                     : NoteOn(plan.memory.model, terminal));
+                     : NoteOn(CaveatOf(plan), terminal));
 }
 
 // The advice if no plan fits.
@@ -366,15 +399,14 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const ProfileInput input = ReadProfileOrTrace(flags.profile);
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
-  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
   const problems::Question question =
       flags.planning.Question(input, tree, kPlanSeconds);
-  const std::optional<problems::LinkLimits> link =
-      ParseLink(flags, question.options);
+  const Target target = ParseTarget(flags, input, question.options);
   terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                            graph::OneLine(flags.profile, 400),
                            profile.modules.size()));
-  const problems::Answer answer = FindPlan(question, budget, link, terminal);
+  const problems::DeviceAnswer of_device = FindPlan(question, target, terminal);
+  const problems::Answer& answer = of_device.answer;
   const Plan& plan = answer.plan;
   const problems::PlanningProblem& first = answer.families.front().problem;
   for (const std::string& warning : first.warnings()) terminal.Warn(warning);
@@ -385,7 +417,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   std::string why =
       plan.status == PlanStatus::kInfeasible
           ? InfeasibleText(answer.families, question.options.limits)
-          : "";
+          : NoFitText(of_device.least_device_bytes);
   if (!why.empty()) why += kWayOut;
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
@@ -394,8 +426,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
           ? json
           : BrokenLines(
                 Heading(profile, plan, question.options, terminal) +
-                    Body(*answer.problem().profile, plan,
-                         first.unplanned_peak_bytes, flags.all, terminal) +
+                    Body(answer.problem(), plan, first.unplanned_peak_bytes,
+                         flags.all, terminal) +
                     StepDrawing(input.TraceIfAny(), plan, terminal) +
                     Ending(input, plan, why, terminal),
                 terminal));
@@ -418,8 +450,12 @@ Command AddPlanCommand(CLI::App& program) {
                   "memory a rank may use at its peak: 1.6GiB, 1600MB, bytes; "
                   "75%: of what it uses without a plan; min: the least that "
                   "any plan needs")
-      ->required()
       ->type_name("SIZE");
+  flags->allocator.AddTo(*app,
+                         "in place of a budget: the memory that PyTorch can "
+                         "have of a device. Runs "
+                         "of steps are simulated on PyTorch's allocator");
+  flags->allocator.AddOptimizerStateTo(*app, "what recomputes least");
   flags->planning.AddTo(*app, kPlanSeconds);
   flags->planning.AddSegmentsTo(*app);
   app->add_option("--offload", flags->offload,
@@ -437,6 +473,8 @@ Command AddPlanCommand(CLI::App& program) {
   app->footer(
       "Example:\n  acplan plan data/profiles/gpt2_small.json.gz --budget 10GiB "
       "-o plan.json\n"
+      "  acplan plan data/traces/gpt2_small.json.gz --device-memory 8GiB "
+      "-o device.json\n"
       "Exit status: 0 a plan was found, 2 bad input, 3 proven infeasible, 4 a "
       "limit was hit without a plan.");
   return {app, [flags](const Terminal& terminal) {

@@ -13,8 +13,11 @@
 #include "cli/input/flags.h"
 #include "cli/input/output_files.h"
 #include "cli/input/plan_input.h"
+#include "cli/planning/allocator_flags.h"
 #include "cli/planning/simulate_events.h"
+#include "cli/planning/simulate_run.h"
 #include "cli/planning/step_drawing.h"
+#include "cli/planning/step_names.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -39,7 +42,8 @@ struct SimulateFlags {
   std::string timeline;
   std::string output;
   bool json = false;
-  EventFlags run;  // --events and what goes with it
+  std::string events;
+  AllocatorFlags allocator;
 };
 
 struct SimulationAnswer {
@@ -49,27 +53,11 @@ struct SimulationAnswer {
   size_t units = 0;
   // The time that the planned step waits for its link, if the plan names one.
   std::optional<double> stall_ms = {};
+  // The run on PyTorch's allocator, if one is asked for.
+  std::optional<RunTexts> run = {};
 
   const Simulation& last() const { return under_plan ? *under_plan : baseline; }
 };
-
-std::string_view PhaseOf(const Trace& trace, const Simulation::Step& step) {
-  if (step.redone >= 0) return "recompute";
-  if (step.op < trace.forward_end) return "forward";
-  return step.op < trace.backward_end ? "backward" : "optimizer";
-}
-
-std::string_view NameOf(const Trace& trace, const Simulation::Step& step) {
-  return trace.operator_names[trace.operators[step.op].name];
-}
-
-// Returns the module that runs the operator; "" if none does.
-std::string_view ModuleOf(const Trace& trace, const Simulation::Step& step) {
-  const int32_t call = trace.operators[step.op].call;
-  return call < 0
-             ? std::string_view()
-             : std::string_view(trace.modules[trace.calls[call].module].fqn);
-}
 
 int64_t RunAgain(const Simulation& simulation) {
   return std::ranges::count_if(
@@ -119,17 +107,8 @@ std::string ToJson(const SimulationAnswer& answer) {
       }
     }
   }
+  if (answer.run) json["run"] = answer.run->json;
   return graph::IndentedText(json);
-}
-
-// Returns a field of CSV by RFC 4180: names may have commas and quotes.
-std::string CsvField(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) {
-    return std::string(text);
-  }
-  std::string field = "\"";
-  for (const char c : text) field.append(c == '"' ? 2 : 1, c);
-  return field + '"';
 }
 
 std::string ToCsv(const Trace& trace, const Simulation& simulation) {
@@ -145,13 +124,9 @@ std::string ToCsv(const Trace& trace, const Simulation& simulation) {
 }
 
 std::string PeakText(const Trace& trace, const Simulation& simulation) {
-  if (simulation.peak_step < 0) return "";
-  const Simulation::Step& step = simulation.steps[simulation.peak_step];
-  const std::string_view module = ModuleOf(trace, step);
-  const std::string source = graph::SourceOf(trace, step.op);
-  return fmt::format("{}, {}{}{}", PhaseOf(trace, step), NameOf(trace, step),
-                     module.empty() ? "" : fmt::format(" in {}", module),
-                     source.empty() ? "" : ", at " + source);
+  return simulation.peak_step < 0
+             ? ""
+             : StepText(trace, simulation.steps[simulation.peak_step]);
 }
 
 // Returns the line on offloading; "" if nothing is offloaded.
@@ -217,6 +192,7 @@ std::string ToText(const SimulationAnswer& answer, const Terminal& terminal) {
     text += fmt::format("planned peak of {} bytes: {}\n",
                         FormatCount(after.peak_bytes), PeakText(trace, after));
   }
+  if (answer.run) text += "\n" + answer.run->text;
   if (!terminal.IsScreen()) return text;
   std::vector<MemoryCurve> curves{CurveOf(trace, before)};
   if (answer.under_plan) curves.push_back(CurveOf(trace, after));
@@ -230,11 +206,21 @@ problems::Plan ReadPlanFor(const Trace& trace, const std::string& path) {
   return plan;
 }
 
-Simulation SimulatePlan(const Trace& trace, const problems::Plan& plan,
+std::vector<graph::CheckpointedModule> ModulesOf(const Trace& trace,
+                                                 const problems::Plan& plan,
+                                                 const std::string& path) {
+  try {
+    return problems::CheckpointedModules(trace, plan.modules);
+  } catch (const InputError& error) {
+    throw NamingFile(error, path);
+  }
+}
+
+Simulation SimulatePlan(const Trace& trace,
+                        const std::vector<graph::CheckpointedModule>& modules,
                         const std::string& path) {
   try {
-    return graph::Simulate(trace,
-                           problems::CheckpointedModules(trace, plan.modules));
+    return graph::Simulate(trace, modules);
   } catch (const InputError& error) {
     throw NamingFile(error, path);
   }
@@ -252,47 +238,56 @@ Trace TraceFor(Trace trace, const problems::Plan& plan,
   }
 }
 
-// Runs --events if given.
-std::optional<int> RunEvents(const SimulateFlags& flags,
-                             const Terminal& terminal) {
-  EventFlags run = flags.run;
-  if (!run.events.empty()) {
-    if (!flags.trace.empty()) {
-      throw InputError("--events: stands in place of TRACE, not beside it");
-    }
-    run.timeline = flags.timeline;
-    run.output = flags.output;
-    run.json = flags.json;
-    return RunSimulateEvents(run, terminal);
-  }
-  const std::string_view flag = run.FlagWithoutEvents();
-  if (!flag.empty()) throw InputError(fmt::format("{}: needs --events", flag));
-  if (flags.trace.empty()) {
-    throw InputError("TRACE is required, or --events");
-  }
-  return std::nullopt;
-}
-
-int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
-  if (const auto code = RunEvents(flags, terminal)) return *code;
-  Trace trace = graph::ReadTrace(flags.trace);
+// Runs the step, and on PyTorch's allocator where a flag asks for it. `trace`
+// gets the segments that the plan names.
+SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
+                           const Terminal& terminal) {
+  const AllocatorQuestion question = flags.allocator.Question();
+  trace = graph::ReadTrace(flags.trace);
   SimulationAnswer answer{.trace = &trace,
                           .baseline = graph::Simulate(trace, {}),
                           .under_plan = {}};
+  std::vector<graph::CheckpointedModule> modules;
   if (!flags.plan.empty()) {
     const problems::Plan plan = ReadPlanFor(trace, flags.plan);
     trace = TraceFor(std::move(trace), plan, flags.plan);
     answer.units = plan.modules.size();
-    answer.under_plan = SimulatePlan(trace, plan, flags.plan);
+    modules = ModulesOf(trace, plan, flags.plan);
+    answer.under_plan = SimulatePlan(trace, modules, flags.plan);
     if (plan.offload) {
       answer.stall_ms = graph::TimeOnLink(trace, *answer.under_plan,
                                           plan.offload->bytes_per_second)
                             .stall_ms;
     }
   }
+  if (flags.allocator.FirstGiven().empty()) return answer;
+  answer.run = SimulateRun(trace, graph::Simulator(trace).Live(modules),
+                           question, terminal);
+  return answer;
+}
+
+int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
+  if (!flags.events.empty()) {
+    if (!flags.trace.empty()) {
+      throw InputError("--events: stands in place of TRACE, not beside it");
+    }
+    if (!flags.allocator.optimizer_state.empty()) {
+      throw InputError("--optimizer-state: expected with TRACE only");
+    }
+    return RunSimulateEvents({.events = flags.events,
+                              .allocator = flags.allocator,
+                              .timeline = flags.timeline,
+                              .output = flags.output,
+                              .json = flags.json},
+                             terminal);
+  }
+  if (flags.trace.empty()) throw InputError("TRACE is required, or --events");
+  Trace trace;
+  const SimulationAnswer answer = Simulated(flags, trace, terminal);
   std::vector<graph::NamedText> files;
   if (!flags.timeline.empty()) {
-    files.push_back({flags.timeline, ToCsv(trace, answer.last())});
+    files.push_back({flags.timeline, answer.run ? answer.run->timeline
+                                                : ToCsv(trace, answer.last())});
   }
   if (!flags.output.empty()) files.push_back({flags.output, ToJson(answer)});
   graph::WriteFiles(files);
@@ -309,16 +304,26 @@ Command AddSimulateCommand(CLI::App& program) {
       "simulate", "Memory in use over a traced training step, under a plan");
   app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)");
   app->add_option("PLAN", flags->plan, "plan file; without, no checkpointing");
+  app->add_option("--events", flags->events,
+                  "run these allocations on PyTorch's allocator, in place of a "
+                  "trace")
+      ->type_name("FILE");
+  flags->allocator.AddTo(*app,
+                         "the memory that PyTorch's allocator can have "
+                         "(default: no limit)");
+  flags->allocator.AddOptimizerStateTo(*app, "update");
+  flags->allocator.AddWithoutLeastTo(*app);
   MarkAsOutput(
       app->add_option("--timeline", flags->timeline,
-                      "write the bytes in use while each operator runs, or "
-                      "after each event, here, as CSV")
+                      "write the bytes in use while each operator runs, or on "
+                      "the allocator after each event, here, as CSV")
           ->type_name("FILE"));
-  flags->run.AddTo(*app);
   app->add_flag("--json", flags->json, "print JSON, nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "Example:\n  acplan simulate data/traces/gpt2_tiny.json.gz\n"
+      "  acplan simulate data/traces/gpt2_tiny.json.gz --allocator "
+      "expandable_segments:True\n"
       "Exit status: 0 simulated, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunSimulate(*flags, terminal);

@@ -1,9 +1,8 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
-#include <string_view>
 
+#include "cli/planning/allocator_flags.h"
 #include "cli/terminal/terminal.h"
 
 namespace acplan::cli {
@@ -11,17 +10,10 @@ namespace acplan::cli {
 // The flags of `acplan simulate --events`.
 struct EventFlags {
   std::string events;
-  std::string allocator;
-  std::string device_memory;
-  std::string torch_version;
-  std::string timeline;
-  std::string output;
+  AllocatorFlags allocator = {};
+  std::string timeline = {};
+  std::string output = {};
   bool json = false;
-  bool without_least = false;
-
-  void AddTo(CLI::App& app);
-  // Returns the name of a flag that is given and needs --events, "" for none.
-  std::string_view FlagWithoutEvents() const;
 };
 
 // Runs the events of a file on PyTorch's allocator and prints what it takes.

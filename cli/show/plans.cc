@@ -196,7 +196,7 @@ void ShowPlans(const ShowFlags& flags, const ProfileInput& input,
       "{}, {}\n\n", terminal.Bold(graph::OneLine(profile.model.name)),
       QuestionText(memory));
   text += ToTable(columns, runtime_ms, terminal);
-  text += NoteOn(memory.model, terminal);
+  text += NoteOn(Caveat(memory.model), terminal);
   terminal.Print(BrokenLines(text, terminal));
 }
 

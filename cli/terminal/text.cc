@@ -160,8 +160,8 @@ std::string ProgressText(const solver::SearchProgress& progress) {
                             progress.seconds);
 }
 
-std::string NoteOn(problems::MemoryModel model, const Terminal& terminal) {
-  return terminal.Dim(fmt::format("note: {}", Caveat(model))) + "\n";
+std::string NoteOn(std::string_view caveat, const Terminal& terminal) {
+  return terminal.Dim(fmt::format("note: {}", caveat)) + "\n";
 }
 
 void Table::AddRow(std::vector<std::string> cells) {

@@ -35,8 +35,8 @@ std::string QuestionText(const problems::MemoryOptions& memory);
 // s".
 std::string ProgressText(const solver::SearchProgress& progress);
 
-// Returns the line on the limits of a memory model.
-std::string NoteOn(problems::MemoryModel model, const Terminal& terminal);
+// Returns the line on the limits of figures, such as Caveat of a memory model.
+std::string NoteOn(std::string_view caveat, const Terminal& terminal);
 
 // A table in plain text: columns padded to the widest cell, the first
 // left-aligned by default, two spaces apart, no trailing spaces. On a screen

@@ -98,10 +98,10 @@ std::vector<SegmentUse> SegmentsOf(const CachingAllocator& allocator) {
   return segments;
 }
 
-Replay ReplayEvents(
-    const AllocatorEvents& events, const AllocatorConfig& config,
-    int64_t device_bytes,
-    const std::function<void(size_t, const CachingAllocator&, BlockId)>& use) {
+Replay ReplayEvents(const AllocatorEvents& events,
+                    const AllocatorConfig& config, int64_t device_bytes,
+                    const std::function<bool(size_t, const CachingAllocator&,
+                                             BlockId)>& goes_on) {
   EventRunner runner(events, config, device_bytes);
   const CachingAllocator& allocator = runner.allocator();
   Replay replay;
@@ -119,8 +119,9 @@ Replay ReplayEvents(
       replay.reclaims.push_back(*allocator.reclaim());
       replay.reclaims.back().event = static_cast<int64_t>(k);
     }
-    if (use) use(k, allocator, block);
-    if (fits) continue;
+    const bool ends = goes_on && !goes_on(k, allocator, block);
+    if (fits && !ends) continue;
+    if (fits) break;
     replay.failure =
         ReplayFailure{.event = static_cast<int64_t>(k),
                       .bytes = event.bytes,

@@ -71,12 +71,13 @@ struct Replay {
   int64_t next_device_bytes = 0;
 };
 
-// Runs the events. Calls `use`, if there is one, after each of them with its
-// place in the list, the allocator and its block if it allocated one.
+// Runs the events. Calls `goes_on`, if there is one, after each of them with its
+// place in the list, the allocator and its block if it allocated one; where that
+// returns false, the run ends there.
 Replay ReplayEvents(const AllocatorEvents& events,
                     const AllocatorConfig& config, int64_t device_bytes,
-                    const std::function<void(size_t, const CachingAllocator&,
-                                             BlockId)>& use = nullptr);
+                    const std::function<bool(size_t, const CachingAllocator&,
+                                             BlockId)>& goes_on = nullptr);
 
 // Returns the segments at the peak of the reserved bytes, or where the run
 // fails.

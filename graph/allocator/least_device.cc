@@ -18,18 +18,11 @@
 namespace acplan::graph {
 namespace {
 
-// The outcome of a run of which no more is asked.
-struct Trial {
-  bool fits = false;
-  int64_t next_device_bytes = 0;
-  int64_t events = 0;
-};
-
-Trial Try(const AllocatorEvents& events, const AllocatorConfig& config,
-          int64_t device_bytes) {
+DeviceTrial Try(const AllocatorEvents& events, const AllocatorConfig& config,
+                int64_t device_bytes) {
   EventRunner runner(events, config, device_bytes);
   BlockId block = kNoBlock;
-  Trial trial;
+  DeviceTrial trial;
   trial.fits = true;
   for (size_t k = 0; k < events.events.size() && trial.fits; ++k) {
     trial.fits = runner.Run(k, block);
@@ -39,9 +32,59 @@ Trial Try(const AllocatorEvents& events, const AllocatorConfig& config,
   return trial;
 }
 
-// The rounded bytes of the blocks that live at once, at most.
-int64_t LeastBytes(const AllocatorEvents& events,
-                   const AllocatorConfig& config) {
+// Halves what is left between a device that fails and the largest one.
+std::optional<LeastDevice> Halve(const std::function<DeviceTrial(int64_t)>& run,
+                                 int64_t low, int64_t runs) {
+  int64_t high = low;
+  bool fits = false;
+  while (!fits && high < kLargestDevice) {
+    low = high;
+    high = std::min(2 * high, kLargestDevice);
+    fits = run(high).fits;
+    ++runs;
+  }
+  if (!fits) return std::nullopt;
+  while (high - low > kDevicePage) {
+    const int64_t middle = low + (high - low) / 2 / kDevicePage * kDevicePage;
+    const int64_t device = middle == low ? low + kDevicePage : middle;
+    (run(device).fits ? high : low) = device;
+    ++runs;
+  }
+  return LeastDevice{.bytes = high, .is_least = false, .runs = runs};
+}
+
+}  // namespace
+
+std::optional<LeastDevice> FindLeastDevice(const AllocatorEvents& events,
+                                           const AllocatorConfig& config,
+                                           int64_t most_events) {
+  return FindLeastDevice(
+      MostBlockBytes(events, config),
+      [&](int64_t device) { return Try(events, config, device); }, most_events);
+}
+
+std::optional<LeastDevice> FindLeastDevice(
+    int64_t from_bytes, const std::function<DeviceTrial(int64_t)>& run,
+    int64_t most_events) {
+  LeastDevice least;
+  int64_t device = from_bytes;
+  int64_t spent = 0;
+  while (device <= kLargestDevice) {
+    const DeviceTrial trial = run(device);
+    ++least.runs;
+    spent += trial.events;
+    if (trial.fits) {
+      least.bytes = device;
+      return least;
+    }
+    if (spent > most_events) return Halve(run, device, least.runs);
+    device = trial.next_device_bytes;
+  }
+  return std::nullopt;
+}
+
+int64_t MostBlockBytes(const AllocatorEvents& events,
+                       const AllocatorConfig& config) {
   std::vector<int64_t> sizes(events.block_ids.size(), 0);
   int64_t bytes = 0;
   int64_t most = 1;
@@ -56,52 +99,6 @@ int64_t LeastBytes(const AllocatorEvents& events,
     }
   }
   return most;
-}
-
-// Halves what is left between a device that fails and the largest one.
-std::optional<LeastDevice> Halve(const AllocatorEvents& events,
-                                 const AllocatorConfig& config, int64_t low,
-                                 int64_t runs) {
-  int64_t high = low;
-  bool fits = false;
-  while (!fits && high < kLargestDevice) {
-    low = high;
-    high = std::min(2 * high, kLargestDevice);
-    fits = Try(events, config, high).fits;
-    ++runs;
-  }
-  if (!fits) return std::nullopt;
-  while (high - low > kDevicePage) {
-    const int64_t middle = low + (high - low) / 2 / kDevicePage * kDevicePage;
-    const int64_t device = middle == low ? low + kDevicePage : middle;
-    (Try(events, config, device).fits ? high : low) = device;
-    ++runs;
-  }
-  return LeastDevice{.bytes = high, .is_least = false, .runs = runs};
-}
-
-}  // namespace
-
-std::optional<LeastDevice> FindLeastDevice(const AllocatorEvents& events,
-                                           const AllocatorConfig& config,
-                                           int64_t most_events) {
-  LeastDevice least;
-  int64_t device = LeastBytes(events, config);
-  int64_t spent = 0;
-  while (device <= kLargestDevice) {
-    const Trial trial = Try(events, config, device);
-    ++least.runs;
-    spent += trial.events;
-    if (trial.fits) {
-      least.bytes = device;
-      return least;
-    }
-    if (spent > most_events) {
-      return Halve(events, config, device, least.runs);
-    }
-    device = trial.next_device_bytes;
-  }
-  return std::nullopt;
 }
 
 }  // namespace acplan::graph

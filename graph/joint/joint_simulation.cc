@@ -23,15 +23,15 @@ namespace {
 constexpr int32_t kNoStep = -1;
 
 // The steps during which memory of a buffer is live.
-struct Life {
+struct BufferLife {
   int32_t begin = kNoStep;
   int32_t end = kNoStep;  // the last step
 };
 
 // The lives of a buffer: as forward made it, and as backward has it.
 struct Lives {
-  Life first;
-  Life second;
+  BufferLife first;
+  BufferLife second;
 };
 
 // The nodes that run in the two passes, and the buffers that backward needs.

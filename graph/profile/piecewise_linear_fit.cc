@@ -76,7 +76,7 @@ struct Fit {
 
 // Neighbouring segments between two free joins or ends of the points. They meet at the
 // joins, which are one less than the segments.
-struct Block {
+struct JoinedSegments {
   std::span<const Join> joins;
   std::span<const Moments> moments;  // indexed by segment
   int first, last;                   // points
@@ -85,7 +85,8 @@ struct Block {
 // Writes the lines of least error through the segments of a block. The values at the ends
 // come from the normal equations, which are tridiagonal, and well-conditioned if every end
 // is a point. Returns false if two ends coincide.
-bool FitBlock(const Points& points, const Block& block, std::span<Line> lines) {
+bool FitBlock(const Points& points, const JoinedSegments& block,
+              std::span<Line> lines) {
   const auto& [joins, moments, first, last] = block;
   const size_t m = moments.size();
   if (m == 1) {
@@ -160,10 +161,11 @@ std::optional<Fit> FitJoins(const Points& points, std::vector<Join> joins,
     if (!is_last && joins[s].kind != JoinKind::kFree) continue;
     const int last =
         is_last ? static_cast<int>(points.size()) - 1 : joins[s].point;
-    const Block segments = {.joins = std::span(joins).subspan(block, s - block),
-                            .moments = moments.subspan(block, s - block + 1),
-                            .first = first,
-                            .last = last};
+    const JoinedSegments segments = {
+        .joins = std::span(joins).subspan(block, s - block),
+        .moments = moments.subspan(block, s - block + 1),
+        .first = first,
+        .last = last};
     if (!FitBlock(points, segments,
                   std::span(fit.lines).subspan(block, s - block + 1))) {
       return std::nullopt;

@@ -6,17 +6,10 @@
 #include "graph/trace/frames.h"
 #include "graph/trace/moved_storages.h"
 #include "graph/trace/prepared_trace.h"
+#include "graph/trace/simulation.h"
 #include "graph/trace/step_layout.h"
 
 namespace acplan::graph {
-
-// A storage is in use during the steps [begin, end). Where end <= begin, it is
-// so during the step that creates it only.
-struct Life {
-  int32_t storage = 0;
-  int32_t begin = 0;
-  int32_t end = 0;
-};
 
 // The lives of all storages of a planned step: first those of the storages as
 // the trace has them, in their order, then those of what comes back from the

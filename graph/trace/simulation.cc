@@ -157,15 +157,15 @@ void HandOutStandIns(Frames& frames, const PreparedTrace& prepared) {
 }
 
 // A planned step before it is summed up.
-struct LivedStep {
+struct SimulatedStep {
   StepLayout layout;
   std::vector<Life> lives = {};
   size_t moved = 0;  // of the lives: those that come back from the host
   OffloadUse offload = {};
 };
 
-LivedStep LiveThrough(const PreparedTrace& prepared,
-                      const std::vector<CheckpointedModule>& modules) {
+SimulatedStep LiveThrough(const PreparedTrace& prepared,
+                          const std::vector<CheckpointedModule>& modules) {
   Frames frames = MakeFrames(prepared, modules);
   for (const Frame& frame : frames.list) {
     if (const std::optional<std::string> refusal =
@@ -174,7 +174,7 @@ LivedStep LiveThrough(const PreparedTrace& prepared,
     }
   }
   HandOutStandIns(frames, prepared);
-  LivedStep step{.layout = LayOutSteps(prepared, frames.list)};
+  SimulatedStep step{.layout = LayOutSteps(prepared, frames.list)};
   const std::vector<MovedStorage> moved =
       FindMovedStorages(prepared, frames, step.layout);
   step.lives = FindLives(prepared, frames, step.layout, moved);
@@ -190,7 +190,7 @@ LivedStep LiveThrough(const PreparedTrace& prepared,
   return step;
 }
 
-Simulation SumUpStep(const PreparedTrace& prepared, LivedStep step) {
+Simulation SumUpStep(const PreparedTrace& prepared, SimulatedStep step) {
   Simulation result =
       SumUp(step.lives, std::move(step.layout), *prepared.trace);
   result.offload = std::move(step.offload);
@@ -198,7 +198,7 @@ Simulation SumUpStep(const PreparedTrace& prepared, LivedStep step) {
 }
 
 std::vector<LiveStorage> LiveAt(int32_t at, const PreparedTrace& prepared,
-                                const LivedStep& step) {
+                                const SimulatedStep& step) {
   const Trace& trace = *prepared.trace;
   const size_t originals = trace.storages.size();
   std::vector<LiveStorage> live;
@@ -257,9 +257,16 @@ Simulation Simulator::Simulate(
   return SumUpStep(*prepared_, LiveThrough(*prepared_, modules));
 }
 
+LivedStep Simulator::Live(
+    const std::vector<CheckpointedModule>& modules) const {
+  SimulatedStep step = LiveThrough(*prepared_, modules);
+  return {.steps = std::move(step.layout.steps),
+          .lives = std::move(step.lives)};
+}
+
 DetailedSimulation Simulator::SimulateInDetail(
     const std::vector<CheckpointedModule>& modules) const {
-  LivedStep step = LiveThrough(*prepared_, modules);
+  SimulatedStep step = LiveThrough(*prepared_, modules);
   const Trace& trace = *prepared_->trace;
   std::vector<LiveBytes> by_kind =
       SumUpByKind(step.lives, trace.storages.size() + step.moved,
@@ -271,7 +278,7 @@ DetailedSimulation Simulator::SimulateInDetail(
 SimulatedPeak Simulator::SimulatePeak(
     const std::vector<CheckpointedModule>& modules,
     const std::function<Simulation(Simulation)>& change) const {
-  const LivedStep step = LiveThrough(*prepared_, modules);
+  const SimulatedStep step = LiveThrough(*prepared_, modules);
   SimulatedPeak found{.simulation = SumUpStep(*prepared_, step), .live = {}};
   if (change) found.simulation = change(std::move(found.simulation));
   found.live = LiveAt(found.simulation.peak_step, *prepared_, step);

@@ -125,6 +125,25 @@ struct Simulation {
 Simulation Simulate(const Trace& trace,
                     const std::vector<CheckpointedModule>& modules);
 
+// A storage is in use during the steps [begin, end). Where end <= begin, it is
+// so during the step that creates it only.
+struct Life {
+  int32_t storage = 0;  // in Trace::storages
+  int32_t begin = 0;
+  int32_t end = 0;
+
+  bool operator==(const Life&) const = default;
+};
+
+// A planned step as the storages that it uses, whose sum is a Simulation.
+struct LivedStep {
+  std::vector<Simulation::Step> steps;
+  // First those of the trace's storages, in their order: one that lives before
+  // the step begins with 0, one that outlives it ends after the last step. Then
+  // those of what comes back from the host, and of what runs again.
+  std::vector<Life> lives;
+};
+
 // What lives during a step, by kind: the categories of storages, but what a
 // rerun makes again is a kind of its own.
 inline constexpr size_t kRecomputedKind = kStorageCategories;
@@ -172,7 +191,11 @@ class Simulator {
   // The same as the function above.
   Simulation Simulate(const std::vector<CheckpointedModule>& modules) const;
 
-  // The same, with the bytes of each kind at each step.
+  // Returns the storages that the step uses, and when. Refuses what Simulate
+  // refuses.
+  LivedStep Live(const std::vector<CheckpointedModule>& modules) const;
+
+  // Returns what Simulate does, with the bytes of each kind at each step.
   DetailedSimulation SimulateInDetail(
       const std::vector<CheckpointedModule>& modules) const;
 

@@ -451,6 +451,11 @@ Trace ParseTrace(std::string_view text, std::string_view name) {
         Optional(root.Get("measured"), "peak_bytes",
                  [](const JsonField& field) { return field.Bytes(); });
 
+  trace.microbatches =
+      Optional(root, "accumulate", [](const JsonField& field) {
+        return field.Int(1, kMostMicrobatches);
+      }).value_or(1);
+
   const std::vector<JsonField> operators = root.Get("operators").Elements();
   const int32_t end = static_cast<int32_t>(operators.size());
   trace.forward_end = ParseInt(root.Get("forward_end"), 0, end);

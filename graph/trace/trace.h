@@ -167,6 +167,8 @@ struct Trace {
   std::vector<SourceLine> sources;   // distinct; none where the file has none
   // Measured: the largest sum of live storages, each rounded up to 512 bytes.
   std::optional<int64_t> peak_bytes;
+  // In an iteration, of which the step is the last one.
+  int64_t microbatches = 1;
 
   bool operator==(const Trace&) const = default;
 };

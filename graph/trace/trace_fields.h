@@ -16,6 +16,7 @@ namespace acplan::graph {
 
 inline constexpr std::string_view kTraceFormat = "acplan.trace";
 inline constexpr int kTraceVersion = 1;
+inline constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
 
 int32_t ParseInt(const JsonField& field, int32_t lowest, int32_t highest);
 

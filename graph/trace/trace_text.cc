@@ -128,11 +128,14 @@ std::string ToJson(const Trace& trace) {
   if (trace.peak_bytes) measured["peak_bytes"] = *trace.peak_bytes;
   return fmt::format(
       "{{\n\"format\":\"{}\",\n\"version\":{},\n\"model\":{},\n\"device\":{},\n"
-      "\"measured\":{},\n\"forward_end\":{},\n\"backward_end\":{},\n"
+      "\"measured\":{},\n{}\"forward_end\":{},\n\"backward_end\":{},\n"
       "\"modules\":{},\n\"calls\":{},\n\"operators\":{},\n\"storages\":{},\n"
       "\"tensors\":{},\n\"saved\":{}{}\n}}\n",
       kTraceFormat, kTraceVersion, CompactText(ModelInfoJson(trace.model)),
       CompactText(DeviceInfoJson(trace.device)), CompactText(measured),
+      trace.microbatches == 1
+          ? ""
+          : fmt::format("\"accumulate\":{},\n", trace.microbatches),
       trace.forward_end, trace.backward_end,
       ArrayText(trace.modules, ModuleJson), ArrayText(trace.calls, CallJson),
       ArrayText(trace.operators,

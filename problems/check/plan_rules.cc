@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "problems/check/device_rules.h"
 #include "problems/check/offload_rules.h"
 #include "problems/check/plan_effect.h"
 #include "problems/check/policy_rules.h"
@@ -286,6 +287,9 @@ BrokenRule FalseStatement(const Profile& profile, const Plan& plan,
     const std::optional<PlanOffload> actual = OffloadEffect(*trace, plan);
     if (auto broken = BrokenOffloadRule(*plan.offload, *actual)) return broken;
     cost_ms += actual->stall_ms;
+  }
+  if (plan.device && trace != nullptr) {
+    if (auto broken = BrokenDeviceRule(*trace, plan)) return broken;
   }
   if (auto broken = FalseCost(plan, effect.recompute_ms, cost_ms)) {
     return broken;

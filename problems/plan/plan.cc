@@ -179,6 +179,43 @@ Json ToJson(const PlanOffload& offload) {
   return json;
 }
 
+PlanDevice ReadDevice(const JsonField& field) {
+  PlanDevice device{
+      .allocator = field.Get("allocator").String(),
+      .torch_version = field.Get("torch_version").String(),
+      .makes_state_first = field.Get("optimizer_state_first").Bool(),
+      .allocated_bytes = field.Get("allocated_bytes").Bytes(),
+      .reserved_bytes = field.Get("reserved_bytes").Bytes(),
+      .least_device_bytes = field.Get("least_device_bytes").Bytes(),
+      .retries = field.Get("retries").Int(0, kMost)};
+  if (field.Has("default_least_device_bytes")) {
+    device.default_least_device_bytes =
+        field.Get("default_least_device_bytes").Bytes();
+  }
+  if (field.Has("default_recompute_ms")) {
+    device.default_recompute_ms =
+        field.Get("default_recompute_ms").NonNegativeNumber();
+  }
+  return device;
+}
+
+Json ToJson(const PlanDevice& device) {
+  Json json = {{"allocator", device.allocator},
+               {"torch_version", device.torch_version},
+               {"optimizer_state_first", device.makes_state_first},
+               {"allocated_bytes", device.allocated_bytes},
+               {"reserved_bytes", device.reserved_bytes},
+               {"least_device_bytes", device.least_device_bytes},
+               {"retries", device.retries}};
+  if (device.default_least_device_bytes) {
+    json["default_least_device_bytes"] = *device.default_least_device_bytes;
+  }
+  if (device.default_recompute_ms) {
+    json["default_recompute_ms"] = *device.default_recompute_ms;
+  }
+  return json;
+}
+
 // Returns the plan with its statements about itself as a whole.
 Plan WithStatements(Plan plan, const JsonField& root) {
   const auto number = [&](std::string_view key) {
@@ -196,6 +233,7 @@ Plan WithStatements(Plan plan, const JsonField& root) {
         .is_loose = any.Has("loose") && any.Get("loose").Bool()};
   }
   if (root.Has("offload")) plan.offload = ReadOffload(root.Get("offload"));
+  if (root.Has("device")) plan.device = ReadDevice(root.Get("device"));
   if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
   if (root.Has("peak_module")) {
     plan.peak_module = root.Get("peak_module").String();
@@ -307,6 +345,14 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
   return plan;
 }
 
+std::string_view CaveatOf(const Plan& plan) {
+  if (!plan.device) return Caveat(plan.memory.model);
+  return "PyTorch's allocator is simulated, with live tensors to the byte "
+         "where "
+         "plans were traced again; --reserve keeps room for CUDA's own memory, "
+         "workspaces of cuDNN and buffers of communication";
+}
+
 std::string PlanToJson(const Plan& plan) {
   Json root;
   root["format"] = kFormat;
@@ -334,6 +380,7 @@ std::string PlanToJson(const Plan& plan) {
     if (plan.any_schedule->is_loose) root["any_schedule"]["loose"] = true;
   }
   if (plan.offload) root["offload"] = ToJson(*plan.offload);
+  if (plan.device) root["device"] = ToJson(*plan.device);
   State(root, "peak_bytes", plan.peak_bytes);
   if (!plan.peak_module.empty()) root["peak_module"] = plan.peak_module;
   if (plan.minimum_budget_bytes) {
@@ -347,7 +394,7 @@ std::string PlanToJson(const Plan& plan) {
                         {"peak_module", plan.baseline.peak_module},
                         {"runtime_ms", plan.baseline.runtime_ms}};
   }
-  root["caveat"] = Caveat(plan.memory.model);
+  root["caveat"] = CaveatOf(plan);
   root["modules"] = Json::array();
   for (const PlannedModule& module : plan.modules) {
     root["modules"].push_back(ToEntry(module));

@@ -101,6 +101,25 @@ struct PlanOffload {
   bool operator==(const PlanOffload&) const = default;
 };
 
+// The way in which a run of a plan's steps (graph/run) ends on a device, whose
+// memory is the plan's budget without its reserve.
+struct PlanDevice {
+  std::string allocator = "native";  // or the text of PYTORCH_ALLOC_CONF
+  std::string torch_version;         // "2.15"
+  // The program makes the optimizer's state before the first step, not in it.
+  bool makes_state_first = false;
+  int64_t allocated_bytes = 0;     // at most
+  int64_t reserved_bytes = 0;      // at most
+  int64_t least_device_bytes = 0;  // the smallest on which the run ends
+  int64_t retries = 0;             // of the iterations that repeat
+  // Without either of the two, if the plan has one of them: the smallest device
+  // for this plan, and the least recomputation of a known plan that fits.
+  std::optional<int64_t> default_least_device_bytes = {};
+  std::optional<double> default_recompute_ms = {};
+
+  bool operator==(const PlanDevice&) const = default;
+};
+
 struct Plan {
   std::string model;
   int64_t budget_bytes = 0;
@@ -119,6 +138,7 @@ struct Plan {
   double gap = kNotStated;       // (cost - bound) / cost; 0 where optimal
   double overhead = kNotStated;  // cost / baseline runtime
   std::optional<PlanOffload> offload = {};  // if offload was requested
+  std::optional<PlanDevice> device = {};    // if it is for a device
   std::optional<AnySchedule> any_schedule =
       {};  // if there is a plan on a trace
   int64_t peak_bytes = kNotStated;
@@ -138,6 +158,9 @@ struct Plan {
     return status == PlanStatus::kOptimal || status == PlanStatus::kFeasible;
   }
 };
+
+// Returns what the plan's figures of memory do not count, as a sentence.
+std::string_view CaveatOf(const Plan& plan);
 
 // Reads a plan file (.json or .json.gz). Requires only `model`, `modules` and
 // what identifies the problem; the rest of the answer may be missing. Throws

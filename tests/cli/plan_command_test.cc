@@ -132,6 +132,47 @@ TEST_F(PlanCommandTest, OnATraceSaysHowNearItIsToAnySchedule) {
   EXPECT_THAT(AcplanOut(PlanGpt2()), Not(HasSubstr("any schedule")));
 }
 
+TEST_F(PlanCommandTest, PlansForADevice) {
+  const std::string trace = ACPLAN_DATA_DIR "/traces/gpt2_small.json.gz";
+  const std::vector<std::string> question = {"plan", trace, "--device-memory",
+                                             "8GiB"};
+  const json plan = AcplanJson(question);
+  EXPECT_EQ(plan["budget_bytes"], int64_t{8} << 30);
+  const json& device = plan["device"];
+  EXPECT_EQ(device["allocator"], "expandable_segments:True");
+  EXPECT_EQ(device["optimizer_state_first"], true);
+  EXPECT_LE(device["reserved_bytes"], int64_t{8} << 30);
+  EXPECT_GT(device["default_least_device_bytes"], int64_t{8} << 30);
+  EXPECT_THAT(
+      AcplanOut(question),
+      AllOf(HasSubstr("\non the device   "),
+            HasSubstr("set PYTORCH_ALLOC_CONF=expandable_segments:True\n"),
+            HasSubstr("acplan.make_optimizer_state(optimizer)"),
+            HasSubstr("feasible: no plan whose live bytes fit the device")));
+
+  // Without those settings more is recomputed, or no plan is found.
+  std::vector<std::string> with_defaults = question;
+  with_defaults.insert(with_defaults.end(), {"--allocator", "native",
+                                             "--optimizer-state", "update"});
+  EXPECT_EQ(Acplan(with_defaults).exit_code, 4);
+  with_defaults[3] = "12GiB";
+  const json native = AcplanJson(with_defaults);
+  EXPECT_EQ(native["device"]["allocator"], "native");
+  EXPECT_FALSE(native["device"].contains("default_least_device_bytes"));
+
+  PutFile("device.json", plan.dump());
+  const std::vector<std::string> check = {"check", trace, "device.json",
+                                          "--device-memory", "8GiB"};
+  EXPECT_EQ(Acplan(check).exit_code, 0);
+  std::vector<std::string> check_native = check;
+  check_native.insert(check_native.end(), {"--allocator", "native"});
+  const Outcome broken = Acplan(check_native);
+  EXPECT_EQ(broken.exit_code, 1);
+  EXPECT_THAT(broken.out,
+              HasSubstr("broken: out of memory: the run of the plan "
+                        "does not end on a device of 8.00 GiB"));
+}
+
 TEST_F(PlanCommandTest, ModulePlansHaveNoOperators) {
   for (const auto& [tradeoff, more] :
        std::vector<std::pair<std::string, std::vector<std::string>>>{

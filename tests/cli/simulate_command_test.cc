@@ -189,6 +189,66 @@ TEST_F(SimulateCommandTest, TheTimelineQuotesNamesWithCommasAndQuotes) {
   EXPECT_THAT(Read("steps.csv"), HasSubstr(",\"Net.a,\"\"b\","));
 }
 
+TEST_F(SimulateCommandTest, RunsOnPyTorchsAllocator) {
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"simulate", kTrace, "--json"});
+    const Outcome outcome = Acplan(more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return json::parse(outcome.out);
+  };
+  const json plain = run({});
+  EXPECT_FALSE(plain.contains("run"));
+  const json native = run({"--allocator", "native"});
+  EXPECT_EQ(native["baseline"], plain["baseline"]);
+  const json& of_run = native["run"];
+  EXPECT_EQ(of_run["torch_version"], "2.15");
+  EXPECT_TRUE(of_run["device_bytes"].is_null());
+  EXPECT_GT(of_run["period"], 0);
+  EXPECT_GE(of_run["allocated_bytes"], plain["baseline"]["peak_bytes"]);
+  EXPECT_GE(of_run["reserved_bytes"], of_run["allocated_bytes"]);
+  EXPECT_TRUE(of_run["failure"].is_null());
+  const int64_t least = of_run["least_device_bytes"];
+
+  const json first =
+      run({"--allocator", "native", "--optimizer-state", "first"})["run"];
+  EXPECT_NE(first, of_run);
+
+  const json fits = run({"--device-memory", std::to_string(least)})["run"];
+  EXPECT_TRUE(fits["failure"].is_null());
+  EXPECT_EQ(fits["device_bytes"], least);
+  const json fails = run({"--device-memory", std::to_string(least - 1),
+                          "--without-least-device"})["run"];
+  EXPECT_FALSE(fails.contains("least_device_bytes"));
+  const json& failure = fails["failure"];
+  EXPECT_GT(failure["bytes"], 0);
+  EXPECT_GE(failure["iteration"], 1);
+  EXPECT_LE(failure["reserved_bytes"], least - 1);
+  EXPECT_EQ(fails["peak"]["event"], failure["event"]);
+}
+
+TEST_F(SimulateCommandTest, SaysHowTheRunEnds) {
+  const Outcome fits = Acplan({"simulate", kTrace, "--allocator", "native"});
+  EXPECT_THAT(
+      fits.out,
+      AllOf(HasSubstr("PyTorch 2.15, native segments, a device without limit"),
+            HasSubstr("least device: "),
+            HasSubstr("later ones repeat the last"),
+            HasSubstr("Most is reserved at iteration ")));
+  const Outcome fails = Acplan({"simulate", kTrace, "--device-memory", "30MiB",
+                                "--timeline", "events.csv"});
+  EXPECT_EQ(fails.exit_code, 0);
+  EXPECT_THAT(fails.out, AllOf(HasSubstr("out of memory: "),
+                               HasSubstr("Where it fails, at iteration 1")));
+  EXPECT_THAT(
+      Read("events.csv"),
+      StartsWith("event,iteration,microbatch,step,operator,kind,id,bytes,"
+                 "segment,offset,allocated_bytes,reserved_bytes,retries\n"
+                 "0,0,1,-1,,allocate,0,"));
+  ExpectRefused(
+      Acplan({"simulate", kTrace, "--optimizer-state", "last"}),
+      {"--optimizer-state: expected update or first, found \"last\""});
+}
+
 TEST_F(SimulateCommandTest, OtherFilesAreRefused) {
   ExpectRefused(Acplan({"simulate", ProfilePath("transformer4")}),
                 {"format: expected", "acplan.trace"});

@@ -131,8 +131,8 @@ TEST_F(SimulateEventsTest, RefusesWrongInput) {
   ExpectRefused(Acplan({"simulate", "--events", "missing.txt"}),
                 {"missing.txt: cannot be opened"});
   ExpectRefused(Acplan({"simulate"}), {"TRACE is required, or --events"});
-  ExpectRefused(Acplan({"simulate", "trace.json", "--allocator", "native"}),
-                {"--allocator: needs --events"});
+  ExpectRefused(Run({"--optimizer-state", "first"}),
+                {"--optimizer-state: expected with TRACE only"});
 }
 
 }  // namespace

@@ -243,7 +243,15 @@ TEST_F(WrongInputTest, FlagsOfPlan) {
   const std::string share =
       "--budget: expected a share of the baseline such as";
   const std::vector<WrongArguments> cases{
-      {{"profile.json"}, {"--budget is required", "acplan plan --help"}},
+      {{"profile.json"}, {"expected --budget or --device-memory, one of them"}},
+      {{"profile.json", "--budget", "2GiB", "--device-memory", "2GiB"},
+       {"expected --budget or --device-memory, one of them"}},
+      {{"profile.json", "--budget", "2GiB", "--allocator", "native"},
+       {"--allocator: expected with --device-memory only"}},
+      {{"profile.json", "--device-memory", "2GiB"},
+       {"--device-memory: expected a trace and its memory model"}},
+      {{"profile.json", "--device-memory", "much"},
+       {"--device-memory: expected"}},
       {{"--budget", "2GiB"}, {"PROFILE is required"}},
       {{"profile.json", "--bugdet", "2GiB"},
        {"unknown flag '--bugdet'; did you mean --budget?"}},
@@ -518,7 +526,8 @@ TEST_F(WrongInputTest, OtherCommands) {
       {{"show", "profile.json", "missing.json"},
        {"missing.json: cannot be opened"}},
       {{"show", "profile.json", ""}, {"PLAN: expected a value"}},
-      {{"check", "profile.json", "plan.json"}, {"--budget is required"}},
+      {{"check", "profile.json", "plan.json"},
+       {"expected --budget or --device-memory, one of them"}},
       {{"check", "profile.json", "plan.json", "--budget", "2GiB", "--reserve",
         "2GiB"},
        {"--reserve: expected less than the budget (2.00 GiB), found 2.00 "

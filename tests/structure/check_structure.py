@@ -30,6 +30,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     "graph/allocator": ("graph/base",),
     "graph/profile": ("graph/base",),
     "graph/trace": ("graph/base", "graph/profile"),
+    "graph/run": ("graph/base", "graph/allocator", "graph/profile", "graph/trace"),
     "graph/dataflow": ("graph/base", "graph/profile", "graph/trace"),
     "graph/joint": ("graph/base", "graph/profile"),
     "graph/schedule": ("graph/base", "graph/profile", "graph/joint"),

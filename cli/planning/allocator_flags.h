@@ -1,0 +1,45 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "graph/allocator/allocator_config.h"
+
+namespace acplan::cli {
+
+// An allocator on a device, as a user names them.
+struct AllocatorQuestion {
+  graph::AllocatorConfig config;
+  std::optional<int64_t> device_bytes = {};  // nothing: without a limit
+  bool wants_least_device = true;
+  // RunOptions::makes_state_first; nothing: either.
+  std::optional<bool> makes_state_first = {};
+
+  int64_t device() const;
+};
+
+// The flags --allocator, --device-memory, --torch-version, --optimizer-state and
+// --without-least-device.
+struct AllocatorFlags {
+  std::string allocator;
+  std::string device_memory;
+  std::string torch_version;
+  std::string optimizer_state;
+  bool without_least_device = false;
+
+  // Adds the flags; `of_device` describes --device-memory.
+  void AddTo(CLI::App& app, const std::string& of_device);
+  // Adds --optimizer-state; `default_text` says what happens without it.
+  void AddOptimizerStateTo(CLI::App& app, const std::string& default_text);
+  // Adds --without-least-device.
+  void AddWithoutLeastTo(CLI::App& app);
+  // Returns the name of the first that is given, "" for none.
+  std::string_view FirstGiven() const;
+  // Parses them. Throws InputError that names the flag.
+  AllocatorQuestion Question() const;
+};
+
+}  // namespace acplan::cli

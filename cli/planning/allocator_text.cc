@@ -1,0 +1,158 @@
+#include "cli/planning/allocator_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+
+namespace acplan::cli {
+namespace {
+
+using graph::SegmentUse;
+using nlohmann::ordered_json;
+
+// The segments of one stream and pool together.
+struct PoolRow {
+  int64_t stream = 0;
+  std::optional<int64_t> private_pool;
+  bool is_small = false;
+  int64_t segments = 0;
+  int64_t bytes = 0;
+  int64_t allocated_bytes = 0;
+  int64_t largest_free_bytes = 0;
+};
+
+std::vector<PoolRow> PoolRows(const std::vector<SegmentUse>& segments) {
+  std::vector<PoolRow> rows;
+  for (const SegmentUse& use : segments) {
+    auto row = std::ranges::find_if(rows, [&](const PoolRow& other) {
+      return other.stream == use.stream && other.is_small == use.is_small &&
+             other.private_pool == use.private_pool;
+    });
+    if (row == rows.end()) {
+      rows.push_back({.stream = use.stream,
+                      .private_pool = use.private_pool,
+                      .is_small = use.is_small});
+      row = std::prev(rows.end());
+    }
+    ++row->segments;
+    row->bytes += use.bytes;
+    row->allocated_bytes += use.allocated_bytes;
+    row->largest_free_bytes =
+        std::max(row->largest_free_bytes, use.largest_free_bytes);
+  }
+  return rows;
+}
+
+std::string PoolText(const PoolRow& row) {
+  return fmt::format("{}{}", row.is_small ? "small" : "large",
+                     row.private_pool
+                         ? fmt::format(", private pool {}", *row.private_pool)
+                         : "");
+}
+
+}  // namespace
+
+std::string TorchVersionText(const graph::AllocatorConfig& config) {
+  return fmt::format("{}.{}", config.version.major, config.version.minor);
+}
+
+std::string AllocatorText(const AllocatorQuestion& question) {
+  return fmt::format(
+      "PyTorch {}, {} segments, {}", TorchVersionText(question.config),
+      question.config.expandable_segments ? "expandable" : "native",
+      question.device_bytes
+          ? fmt::format("a device of {}",
+                        graph::FormatBytes(*question.device_bytes))
+          : "a device without limit");
+}
+
+ordered_json SegmentsJson(const std::vector<SegmentUse>& list) {
+  ordered_json segments = ordered_json::array();
+  for (const SegmentUse& use : list) {
+    segments.push_back(
+        {{"segment", use.number},
+         {"offset", use.offset},
+         {"stream", use.stream},
+         {"pool", use.is_small ? "small" : "large"},
+         {"private_pool",
+          use.private_pool ? ordered_json(*use.private_pool) : nullptr},
+         {"expandable", use.is_expandable},
+         {"bytes", use.bytes},
+         {"allocated_bytes", use.allocated_bytes},
+         {"largest_free_bytes", use.largest_free_bytes},
+         {"blocks", use.blocks}});
+  }
+  return segments;
+}
+
+std::string SegmentsTable(const std::vector<SegmentUse>& segments,
+                          const Terminal& terminal) {
+  using enum Table::Align;
+  Table table({kLeft, kLeft, kRight, kRight, kRight, kRight, kRight});
+  table.AddRow({"stream", "pool", "segments", "reserved", "allocated", "free",
+                "largest free"});
+  for (const PoolRow& row : PoolRows(segments)) {
+    table.AddRow({fmt::format("{}", row.stream), PoolText(row),
+                  FormatCount(row.segments), graph::FormatBytes(row.bytes),
+                  graph::FormatBytes(row.allocated_bytes),
+                  graph::FormatBytes(row.bytes - row.allocated_bytes),
+                  graph::FormatBytes(row.largest_free_bytes)});
+  }
+  return table.ToString(terminal);
+}
+
+std::string PeaksText(const graph::AllocatorCounts& counts) {
+  return fmt::format("allocated at most: {}\nreserved at most: {}\n",
+                     FormatBytesExactly(counts.peak_allocated_bytes),
+                     FormatBytesExactly(counts.peak_reserved_bytes));
+}
+
+std::string LeastDeviceText(const std::optional<graph::LeastDevice>& least) {
+  if (!least) return "least device: none is large enough\n";
+  return fmt::format(
+      "least device: {}{}\n", FormatBytesExactly(least->bytes),
+      least->is_least ? "" : ", by halving: a smaller one may do");
+}
+
+std::string ReclaimsText(const graph::Replay& replay) {
+  int64_t collected = 0;
+  int64_t oversize = 0;
+  int64_t released = 0;
+  for (const graph::Reclaim& reclaim : replay.reclaims) {
+    collected += reclaim.collected_bytes;
+    oversize += reclaim.oversize_bytes;
+    released += reclaim.released_bytes;
+  }
+  if (replay.reclaims.empty()) return "";
+  const int64_t retries = replay.counts.retries;
+  std::string text =
+      fmt::format("{} {}, for which the cache gave {} back",
+                  FormatCount(retries), retries == 1 ? "retry" : "retries",
+                  graph::FormatManyBytes(static_cast<double>(released)));
+  if (collected > 0) {
+    text += fmt::format("; garbage collection gave {}",
+                        graph::FormatManyBytes(static_cast<double>(collected)));
+  }
+  if (oversize > 0) {
+    text += fmt::format("; blocks above max_split_size_mb gave {}",
+                        graph::FormatManyBytes(static_cast<double>(oversize)));
+  }
+  return text + "\n";
+}
+
+std::string FailureText(const graph::ReplayFailure& failure,
+                        const std::string& place, const Terminal& terminal) {
+  return fmt::format(
+      "{}: {} on stream {} at {}, with {} allocated, {} reserved and {} of "
+      "the device free\n",
+      terminal.Bold("out of memory"), graph::FormatBytes(failure.bytes),
+      failure.stream, place, graph::FormatBytes(failure.allocated_bytes),
+      graph::FormatBytes(failure.reserved_bytes),
+      graph::FormatBytes(failure.free_bytes));
+}
+
+}  // namespace acplan::cli

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/planning/allocator_flags.h"
+#include "cli/terminal/terminal.h"
+#include "graph/allocator/allocator_replay.h"
+#include "graph/allocator/least_device.h"
+
+// Texts on a run on PyTorch's allocator, whether its events come from a file or from
+// a step.
+namespace acplan::cli {
+
+// Returns "PyTorch 2.15, native segments, a device of 24.0 GiB".
+std::string AllocatorText(const AllocatorQuestion& question);
+std::string TorchVersionText(const graph::AllocatorConfig& config);  // "2.15"
+
+nlohmann::ordered_json SegmentsJson(
+    const std::vector<graph::SegmentUse>& segments);
+
+// Returns a table with the segments of each stream and pool together.
+std::string SegmentsTable(const std::vector<graph::SegmentUse>& segments,
+                          const Terminal& terminal);
+
+// Returns the lines on what is allocated and reserved at most.
+std::string PeaksText(const graph::AllocatorCounts& counts);
+
+// Returns the line on the least device, where there is one.
+std::string LeastDeviceText(const std::optional<graph::LeastDevice>& least);
+
+// Returns the line on retries and what the cache gave back; "" where there was
+// enough memory.
+std::string ReclaimsText(const graph::Replay& replay);
+
+// Returns "out of memory: 5.00 MiB on stream 0 at PLACE, with ... free".
+std::string FailureText(const graph::ReplayFailure& failure,
+                        const std::string& place, const Terminal& terminal);
+
+}  // namespace acplan::cli

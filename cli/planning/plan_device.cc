@@ -1,0 +1,163 @@
+#include "cli/planning/plan_device.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "cli/terminal/text.h"
+#include "graph/allocator/least_device.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/input_error.h"
+#include "graph/run/run_on_device.h"
+#include "problems/plan/device_run.h"
+
+namespace acplan::cli {
+
+using problems::Plan;
+using problems::PlanDevice;
+
+bool IsForDevice(const std::string& budget, const AllocatorFlags& flags) {
+  const bool is_for_device = !flags.device_memory.empty();
+  if (is_for_device != budget.empty()) {
+    throw InputError("expected --budget or --device-memory, one of them");
+  }
+  if (!is_for_device && !flags.FirstGiven().empty()) {
+    throw InputError(fmt::format("{}: expected with --device-memory only",
+                                 flags.FirstGiven()));
+  }
+  return is_for_device;
+}
+
+namespace {
+
+// Returns native and expandable segments; `config` has the defaults.
+std::vector<problems::DeviceSetting> Allocators(
+    const graph::AllocatorConfig& config) {
+  std::vector<problems::DeviceSetting> allocators{
+      {.allocator = "native", .config = config},
+      {.allocator = "expandable_segments:True", .config = config}};
+  allocators.back().config.expandable_segments = true;
+  return allocators;
+}
+
+}  // namespace
+
+problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
+                                   const ProfileInput& input,
+                                   const problems::PlanOptions& options) {
+  const AllocatorQuestion question = flags.Question();
+  if (input.TraceIfAny() == nullptr ||
+      options.memory.model != problems::MemoryModel::kTrace) {
+    throw InputError(
+        "--device-memory: expected a trace and its memory model, as the "
+        "allocator runs the allocations of a step");
+  }
+  if (options.memory.world_size > 1 || options.memory.without_states) {
+    throw InputError(fmt::format(
+        "--device-memory: expected without {}: the allocations of a rank are "
+        "not simulated",
+        options.memory.world_size > 1 ? "--world-size" : "--without-states"));
+  }
+  std::vector<problems::DeviceSetting> allocators{
+      {.allocator = flags.allocator.empty() ? "native" : flags.allocator,
+       .config = question.config}};
+  if (flags.allocator.empty()) {
+    allocators.push_back(
+        {.allocator = "expandable_segments:True", .config = question.config});
+    allocators.back().config.expandable_segments = true;
+  }
+  problems::DeviceChoice choice{.memory_bytes = *question.device_bytes,
+                                .settings = {}};
+  for (const bool makes_state_first : {false, true}) {
+    if (makes_state_first !=
+        question.makes_state_first.value_or(makes_state_first)) {
+      continue;
+    }
+    for (problems::DeviceSetting setting : allocators) {
+      setting.makes_state_first = makes_state_first;
+      choice.settings.push_back(std::move(setting));
+    }
+  }
+  return choice;
+}
+
+namespace {
+
+std::string DefaultsText(const Plan& plan, const PlanDevice& device) {
+  if (!device.default_least_device_bytes) return "";
+  const int64_t memory = plan.budget_bytes - plan.reserve_bytes;
+  const int64_t least = *device.default_least_device_bytes;
+  std::string text = fmt::format(
+      "otherwise this plan needs a device of {}{}", graph::FormatBytes(least),
+      least > memory ? " and ends with out of memory" : "");
+  if (device.default_recompute_ms) {
+    text += fmt::format("; another plan fits and recomputes {}",
+                        FormatMs(*device.default_recompute_ms));
+  } else {
+    text += ", as does every plan that was tried";
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string DeviceText(const Plan& plan) {
+  if (!plan.device) return "";
+  const PlanDevice& device = *plan.device;
+  std::string text = fmt::format(
+      "on the device   {} allocated, {} reserved at most; the least device has "
+      "{} (PyTorch {})\n",
+      graph::FormatBytes(device.allocated_bytes),
+      graph::FormatBytes(device.reserved_bytes),
+      graph::FormatBytes(device.least_device_bytes), device.torch_version);
+  if (device.retries > 0) {
+    text += fmt::format(
+        "{} {} in the iterations that repeat: each empties the cache and waits "
+        "for the device\n",
+        device.retries, device.retries == 1 ? "retry" : "retries");
+  }
+  if (device.allocator != "native") {
+    text += fmt::format("set PYTORCH_ALLOC_CONF={}\n", device.allocator);
+  }
+  if (device.makes_state_first) {
+    text +=
+        "make the optimizer's state before the first step: "
+        "acplan.make_optimizer_state(optimizer)\n";
+  }
+  return text + DefaultsText(plan, device) + "\n";
+}
+
+std::string LeastDevicesText(const graph::Trace* trace, const Plan& plan) {
+  if (trace == nullptr || !plan.HasPlan() || plan.device || plan.offload ||
+      plan.memory.model != problems::MemoryModel::kTrace ||
+      plan.memory.world_size > 1 || plan.memory.without_states) {
+    return "";
+  }
+  const problems::StepOfPlan step = problems::LiveStep(*trace, plan.modules);
+  std::string text;
+  for (const bool makes_state_first : {false, true}) {
+    std::vector<std::string> devices;
+    for (problems::DeviceSetting setting : Allocators({})) {
+      setting.makes_state_first = makes_state_first;
+      const std::optional<graph::LeastDevice> least = graph::FindLeastDevice(
+          problems::RunOf(*trace, step, setting), setting.config);
+      devices.push_back(least ? graph::FormatBytes(least->bytes) : "none");
+    }
+    text +=
+        fmt::format("{}{} native, {} expandable segments\n",
+                    makes_state_first ? "  state first   " : "least device    ",
+                    devices[0], devices[1]);
+  }
+  return text;
+}
+
+std::string NoFitText(const std::optional<int64_t>& least_device_bytes) {
+  if (!least_device_bytes) return "";
+  return fmt::format(
+      "live bytes of some plans fit, but no run of those tried ends: the least "
+      "device of them has {}\n",
+      FormatBytesExactly(*least_device_bytes));
+}
+
+}  // namespace acplan::cli

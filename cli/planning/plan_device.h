@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cli/input/profile_input.h"
+#include "cli/planning/allocator_flags.h"
+#include "problems/device_plans.h"
+#include "problems/plan/plan.h"
+#include "problems/plan_options.h"
+
+namespace acplan::cli {
+
+// Returns whether a question is about a device. Throws InputError unless exactly
+// one of --budget and --device-memory is given, and for flags of the device with
+// --budget.
+bool IsForDevice(const std::string& budget, const AllocatorFlags& flags);
+
+// Returns the device of --device-memory, and the settings that the flags leave
+// open: native and expandable segments, the optimizer's state in the first update
+// or first. Throws InputError for bad flags, and
+// where a run cannot be simulated: without a trace, on several ranks, or without
+// states.
+problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
+                                   const ProfileInput& input,
+                                   const problems::PlanOptions& options);
+
+// Returns the lines on how a run of the plan ends on its device; "" for plans
+// for a budget.
+std::string DeviceText(const problems::Plan& plan);
+
+// Returns the lines on the least devices of a plan for a budget, with the settings
+// that a program can choose; "" where a run of it cannot be simulated.
+std::string LeastDevicesText(const graph::Trace* trace,
+                             const problems::Plan& plan);
+
+// Returns the line for a device that no plan which was tried fits.
+std::string NoFitText(const std::optional<int64_t>& least_device_bytes);
+
+}  // namespace acplan::cli

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "graph/allocator/allocator_events.h"
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
+
+namespace acplan::graph {
+
+// How a program runs its steps.
+struct RunOptions {
+  int64_t iterations = 10;
+  // The most of an iteration: those between the first and the last are alike.
+  int64_t microbatches = 8;
+  // True where each microbatch brings tensors of its own, which are on the device
+  // before those of the last one go, as in `for batch in loader`.
+  bool renews_inputs = true;
+  // True where the optimizer's state is made before the first iteration, right
+  // after the model is put on the device.
+  bool makes_state_first = false;
+};
+
+// The place in a run where memory is asked for or freed.
+struct RunMoment {
+  int32_t iteration = -1;  // -1: the model is put on the device
+  int32_t microbatch = 0;  // in its iteration
+  // In LivedStep::steps; -1: before the first of them; as many as there are: after
+  // the last.
+  int32_t step = -1;
+
+  bool operator==(const RunMoment&) const = default;
+};
+
+// The place after an iteration.
+struct IterationEnd {
+  size_t events = 0;  // before it
+  // The storages that live on, and their blocks.
+  std::vector<std::pair<int32_t, int32_t>> blocks;
+};
+
+// The requests of a training run to an allocator.
+struct TrainingRun {
+  AllocatorEvents events;
+  std::vector<RunMoment> moments;  // by event
+  std::vector<int32_t> storages;   // of the trace, by block
+  std::vector<IterationEnd> iteration_ends;
+};
+
+// Returns the requests of a run that repeats the step: `step` is what a
+// Simulator of `trace` returns for a plan.
+//
+// - First the model is put on the device as Module.to does it: modules after
+//   those inside of them, each with its parameters and then its buffers; then
+//   what else lives before the step, but what follows.
+// - The optimizer's state is made before the first operator of the first update,
+//   or first, and what libraries of kernels keep with the first matrix product of
+//   forward and of backward.
+// - An iteration has Trace::microbatches, or the options' most. Until a gradient is there, that of a
+//   parameter is the tensor that would be added to it (AccumulateGrad takes it
+//   over); the other microbatches add to it. The update follows the last one.
+// - A storage that the step makes and does not free takes the place of one that was
+//   there before and that the step frees, if their bytes are equal: the next
+//   iteration frees it. If there is none it goes at the end of its microbatch.
+//
+// Memory that is freed while an operator runs is free before it asks for any, as
+// in the simulation.
+TrainingRun MakeTrainingRun(const Trace& trace, const LivedStep& step,
+                            const RunOptions& options = {});
+
+}  // namespace acplan::graph

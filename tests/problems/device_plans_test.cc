@@ -1,0 +1,171 @@
+#include "problems/device_plans.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/allocator/least_device.h"
+#include "graph/run/run_on_device.h"
+#include "graph/trace/aggregate.h"
+#include "problems/check/plan_check.h"
+#include "tests/support/random_step.h"
+#include "tests/support/repetitions.h"
+
+namespace acplan::problems {
+namespace {
+
+using test_support::Enough;
+using test_support::Repetitions;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+DeviceSetting Setting(const std::string& allocator, bool makes_state_first) {
+  return {.allocator = allocator,
+          .config = graph::ParseAllocatorConfig(allocator, "allocator"),
+          .makes_state_first = makes_state_first};
+}
+
+std::vector<DeviceSetting> AllSettings() {
+  return {Setting("native", false), Setting("expandable_segments:True", false),
+          Setting("native", true), Setting("expandable_segments:True", true)};
+}
+
+// A random step whose storages have up to 30 MiB, and the question about it.
+struct DeviceQuestion {
+  explicit DeviceQuestion(unsigned seed)
+      : trace(LargeStep(seed)),
+        profile(graph::Aggregate(trace)),
+        tree(profile) {
+    options.memory.model = MemoryModel::kTrace;
+    options.may_skip = true;
+  }
+
+  static graph::Trace LargeStep(unsigned seed) {
+    std::mt19937 random(seed);
+    graph::Trace trace = test_support::RandomStep(
+        random, {.blocks_least = 4, .blocks_most = 6, .operators_most = 3});
+    std::uniform_int_distribution<int64_t> bytes(1, 30 * kMiB);
+    for (graph::TraceStorage& storage : trace.storages) {
+      storage.bytes = bytes(random);
+    }
+    return trace;
+  }
+
+  Question AsQuestion() const {
+    return {.profile = &profile,
+            .tree = &tree,
+            .options = options,
+            .trace = &trace};
+  }
+
+  int64_t Unplanned() const { return graph::Simulate(trace, {}).peak_bytes; }
+
+  graph::Trace trace;
+  graph::Profile profile;
+  graph::ModuleTree tree;
+  PlanOptions options;
+};
+
+std::optional<PlanDevice> Use(const DeviceQuestion& source, const Plan& plan,
+                              const DeviceSetting& setting, int64_t device) {
+  const StepOfPlan step = LiveStep(source.trace, plan.modules);
+  return FindDeviceUse(RunOf(source.trace, step, setting), setting, device);
+}
+
+// The plan's run ends on the device as the plan says, and no plan for the same bytes
+// recomputes less than its bound; a plan for the bytes that fits is device_answer.
+TEST(DevicePlansTest, PlansFitTheDevice) {
+  int fits = 0, fits_at_once = 0, gaps = 0;
+  for (unsigned seed = 0; seed < Repetitions(120); ++seed) {
+    SCOPED_TRACE(seed);
+    const DeviceQuestion source(seed);
+    const int64_t device = source.Unplanned() * (88 + seed % 30) / 100;
+    const DeviceChoice choice{.memory_bytes = device,
+                              .settings = AllSettings()};
+    const DeviceAnswer device_answer =
+        AskForDevice(source.AsQuestion(), choice);
+    const Plan& plan = device_answer.answer.plan;
+    const Answer by_bytes = Ask(
+        source.AsQuestion(), {.kind = Budget::Kind::kBytes, .bytes = device});
+    if (!plan.HasPlan()) {
+      EXPECT_EQ(device_answer.least_device_bytes.has_value(),
+                by_bytes.plan.HasPlan());
+      if (!by_bytes.plan.HasPlan()) {
+        EXPECT_EQ(plan.status, by_bytes.plan.status);
+        EXPECT_EQ(plan.minimum_budget_bytes,
+                  by_bytes.plan.minimum_budget_bytes);
+      } else {
+        EXPECT_GT(*device_answer.least_device_bytes, device);
+      }
+      continue;
+    }
+    ++fits;
+    ASSERT_TRUE(plan.device);
+    EXPECT_EQ(plan.budget_bytes, device);
+    EXPECT_LE(plan.device->least_device_bytes, device);
+    EXPECT_LE(plan.device->reserved_bytes, device);
+    EXPECT_NEAR(plan.bound_ms,
+                std::min(by_bytes.plan.bound_ms, plan.recompute_ms), 1e-9);
+    gaps += plan.status == PlanStatus::kFeasible ? 1 : 0;
+    EXPECT_EQ(FirstBrokenRule(source.profile, plan, {}, &source.trace),
+              std::nullopt);
+    for (const DeviceSetting& setting : choice.settings) {
+      if (!Use(source, by_bytes.plan, setting, device)) continue;
+      ++fits_at_once;
+      EXPECT_EQ(plan.status, PlanStatus::kOptimal);
+      EXPECT_NEAR(plan.recompute_ms, by_bytes.plan.recompute_ms, 1e-9);
+      break;
+    }
+  }
+  EXPECT_GT(fits, Enough(60));
+  EXPECT_GT(fits_at_once, Enough(10));
+  EXPECT_GT(gaps, Enough(10));
+}
+
+TEST(DevicePlansTest, ChecksFindFalseStatements) {
+  const DeviceQuestion source(3);
+  const int64_t device = source.Unplanned() * 2;
+  const Plan plan = AskForDevice(source.AsQuestion(),
+                                 {.memory_bytes = device,
+                                  .settings = {Setting("native", false)}})
+                        .answer.plan;
+  ASSERT_TRUE(plan.device);
+  const auto broken = [&](const Plan& changed) {
+    return FirstBrokenRule(source.profile, changed, {}, &source.trace)
+        .value_or("holds");
+  };
+  EXPECT_EQ(broken(plan), "holds");
+  for (int64_t PlanDevice::*figure :
+       {&PlanDevice::allocated_bytes, &PlanDevice::reserved_bytes,
+        &PlanDevice::least_device_bytes, &PlanDevice::retries}) {
+    Plan changed = plan;
+    ++((*changed.device).*figure);
+    EXPECT_NE(broken(changed), "holds");
+    (*changed.device).*figure = kNotStated;
+    EXPECT_EQ(broken(changed), "holds");
+  }
+  Plan changed = plan;
+  changed.device->default_least_device_bytes =
+      plan.device->least_device_bytes + 1;
+  EXPECT_NE(broken(changed), "holds");
+  changed = plan;
+  changed.budget_bytes = plan.device->least_device_bytes - 1;
+  EXPECT_NE(broken(changed), "holds");
+}
+
+TEST(DevicePlansTest, PlanFilesHaveTheDevice) {
+  const DeviceQuestion source(5);
+  const Plan plan = AskForDevice(source.AsQuestion(),
+                                 {.memory_bytes = source.Unplanned() * 11 / 10,
+                                  .settings = AllSettings()})
+                        .answer.plan;
+  ASSERT_TRUE(plan.device);
+  EXPECT_EQ(ParsePlan(PlanToJson(plan), "plan").device, plan.device);
+}
+
+}  // namespace
+}  // namespace acplan::problems
