@@ -19,6 +19,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
 #include "graph/trace/peak_account.h"
@@ -174,7 +175,7 @@ std::string ToJson(const Explanation& answer) {
                                 {"why", entry.text},
                                 {"bytes", entry.bytes}});
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string KindTable(const Explanation& answer, const Terminal& terminal) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -75,7 +76,7 @@ graph::IndexedVector<graph::StepId, double> BeginningsOf(
   return beginnings;
 }
 
-ordered_json BytesJson(const LiveBytes& bytes) {
+ordered_json LiveBytesJson(const LiveBytes& bytes) {
   ordered_json json = ordered_json::array();
   for (const Kind& kind : kKinds) json.push_back(bytes[kind.place]);
   return json;
@@ -131,7 +132,7 @@ class SampleColumns {
       columns_["line"].push_back(
           lines_.Place(graph::SourceOf(*run_.trace, step.op)));
     }
-    columns_["bytes"].push_back(BytesJson(run_.detail.by_kind[k]));
+    columns_["bytes"].push_back(LiveBytesJson(run_.detail.by_kind[k]));
   }
 
   ordered_json ToJson() && {
@@ -232,7 +233,8 @@ ordered_json RunJson(const SampledRun& run) {
     }
   }
   if (simulation.peak_step != graph::kNone) {
-    json["peak_by_kind"] = BytesJson(run.detail.by_kind[simulation.peak_step]);
+    json["peak_by_kind"] =
+        LiveBytesJson(run.detail.by_kind[simulation.peak_step]);
   }
   json["samples"] = std::move(columns).ToJson();
   return json;

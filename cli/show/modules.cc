@@ -9,6 +9,7 @@
 #include "cli/show/views.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
+#include "graph/base/json_text.h"
 #include "graph/dataflow/dataflow_analysis.h"
 #include "graph/dataflow/trace_dataflow.h"
 #include "graph/profile/module_tree.h"
@@ -88,7 +89,7 @@ std::string ToJson(const TreeAnswer& answer, int depth) {
     }
     json.push_back(std::move(entry));
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string Indented(const graph::Profile& profile,

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+
 namespace acplan::graph {
 
 int32_t ParseInt(const JsonField& field, int32_t lowest, int32_t highest) {

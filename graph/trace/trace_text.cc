@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/model_json.h"
 #include "graph/trace/trace.h"
