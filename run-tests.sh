@@ -160,12 +160,23 @@ python_environment accelerate==1.15.0 axe-playwright-python==0.1.8 codespell==2.
   tqdm triton==3.8.0 >"$environment_log" 2>&1 &
 environment=$!
 
+# Reads the sources by one process at a time, while tests run.
+start_lint() {
+  "$root/scripts/lint.sh" >"$root/build/lint.log" 2>&1 &
+  lint=$!
+}
+
 build_and_test release
+lint=
 if [[ $quick ]]; then
-  has_environment && test_adapter tests/test_{applying,planning,tracing,versions}.py
+  if has_environment; then
+    start_lint
+    test_adapter tests/test_{applying,planning,tracing,versions}.py
+  fi
 else
   build_and_test debug
   if has_environment; then
+    start_lint
     test_adapter
     test_python pages "$root" tests/browser
     test_wheel
@@ -180,8 +191,9 @@ if ! "$root/scripts/format.sh" --check; then
 fi
 
 echo "=== lint"
-if wait "$environment" && ! "$root/scripts/lint.sh"; then
-  failed=$((failed + 1))
+if [[ $lint ]]; then
+  wait "$lint" || failed=$((failed + 1))
+  cat "$root/build/lint.log"
 fi
 
 echo "$passed passed, $failed failed"

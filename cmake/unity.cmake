@@ -1,34 +1,49 @@
 option(ACPLAN_UNITY "Compile several sources at a time" OFF)
 
-# acplan_unity(TARGET [MOST NUMBER] [EXCEPT SOURCE...]): with ACPLAN_UNITY, up to
-# about NUMBER of TARGET's sources, or eight, are compiled as one. Most of a build's
-# time goes into the same headers and what is instantiated from them, again for
-# every source.
+# acplan_unity(TARGET [GROUPS REGEX...] [EXCEPT SOURCE...]): with ACPLAN_UNITY, the
+# sources of TARGET whose paths begin with the same REGEX are compiled as one, and so are
+# all others. Most of a build's time goes into the same headers and into what is
+# instantiated from them, again for every compilation.
 #
-# A source's group depends on its own name, so that a new source leaves the
-# others in theirs. Sources of a group share an anonymous namespace: those whose
-# names clash with another's there are EXCEPT, and compiled alone.
+# A group has up to about 6,000 lines: compiling it takes a gigabyte of memory at most, and
+# two cores are busy until the end. Sources of a group share an anonymous namespace; those
+# whose names clash there are EXCEPT, and compiled alone.
+#
+# acplan_unity(TARGET [MOST NUMBER] [EXCEPT SOURCE...]) makes groups of about NUMBER
+# sources, or eight, of one folder. A source's group depends on its own name, so that a new
+# source leaves the others in theirs.
 function(acplan_unity target)
   if(NOT ACPLAN_UNITY)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "MOST" "EXCEPT" ${ARGN})
+  cmake_parse_arguments(ARG "" "MOST" "GROUPS;EXCEPT" ${ARGN})
   if(NOT ARG_MOST)
     set(ARG_MOST 8)
   endif()
   get_target_property(sources ${target} SOURCES)
   list(LENGTH sources count)
   # A power of two: it seldom changes as sources are added.
-  set(groups 1)
+  set(parts 1)
   while(count GREATER ARG_MOST)
-    math(EXPR groups "${groups} * 2")
+    math(EXPR parts "${parts} * 2")
     math(EXPR count "(${count} + 1) / 2")
   endwhile()
   foreach(source IN LISTS sources)
-    string(MD5 digest ${source})
-    string(SUBSTRING ${digest} 0 4 digest)
-    math(EXPR group "0x${digest} % ${groups}")
-    set_source_files_properties(${source} PROPERTIES UNITY_GROUP group_${group})
+    if(ARG_GROUPS)
+      set(source_group others)
+      foreach(group IN LISTS ARG_GROUPS)
+        if(source MATCHES "^(${group})")
+          string(MAKE_C_IDENTIFIER "${group}" source_group)
+          break()
+        endif()
+      endforeach()
+    else()
+      string(MD5 digest ${source})
+      string(SUBSTRING ${digest} 0 4 digest)
+      math(EXPR source_group "0x${digest} % ${parts}")
+    endif()
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP
+                                                     group_${source_group})
   endforeach()
   set_source_files_properties(${ARG_EXCEPT} PROPERTIES SKIP_UNITY_BUILD_INCLUSION
                                                        ON)

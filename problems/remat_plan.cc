@@ -12,6 +12,7 @@
 
 #include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_text.h"
 #include "problems/check/remat_check.h"
 #include "problems/remat/remat_problem.h"
 #include "solver/status_names.h"
@@ -82,11 +83,6 @@ ordered_json FiguresJson(const RematPlan& plan, const JointGraph& graph) {
   json["labels"] = plan.labels;
   json["cuts"] = plan.cuts;
   return json;
-}
-
-std::string Text(const ordered_json& json) {
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) +
-         "\n";
 }
 
 ordered_json MemoryJson(const JointRun& run, const JointGraph& graph) {
@@ -211,7 +207,7 @@ std::string RematFrontierToJson(const std::vector<RematPlan>& plans,
                        {"points", ordered_json::array()}};
   for (const RematPlan& plan : plans)
     json["points"].push_back(FiguresJson(plan, graph));
-  return Text(json);
+  return graph::IndentedText(json);
 }
 
 std::string RematToJson(const RematPlan& plan, const JointGraph& graph,
@@ -230,7 +226,7 @@ std::string RematToJson(const RematPlan& plan, const JointGraph& graph,
         json["recomputed"].push_back(graph.nodes[step.node].name);
     if (has_memory) json["memory"] = MemoryJson(run, graph);
   }
-  return Text(json);
+  return graph::IndentedText(json);
 }
 
 }  // namespace acplan::problems

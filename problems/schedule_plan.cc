@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "graph/base/json_text.h"
 #include "problems/check/schedule_check.h"
 #include "solver/status_names.h"
 
@@ -39,11 +40,6 @@ ordered_json FiguresJson(const SchedulePlan& plan, const ScheduleGraph& graph) {
   json["moments"] = answer.moments;
   json["tries"] = answer.tries;
   return json;
-}
-
-std::string Text(const ordered_json& json) {
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) +
-         "\n";
 }
 
 }  // namespace
@@ -107,7 +103,7 @@ std::string ScheduleToJson(const SchedulePlan& plan, const ScheduleGraph& graph,
     json["sequence"] = plan.run->sequence;
     if (has_memory) json["memory"] = plan.run->live_bytes;
   }
-  return Text(json);
+  return graph::IndentedText(json);
 }
 
 std::string ScheduleFrontierToJson(const std::vector<SchedulePlan>& plans,
@@ -118,7 +114,7 @@ std::string ScheduleFrontierToJson(const std::vector<SchedulePlan>& plans,
                        {"points", ordered_json::array()}};
   for (const SchedulePlan& plan : plans)
     json["points"].push_back(FiguresJson(plan, graph));
-  return Text(json);
+  return graph::IndentedText(json);
 }
 
 }  // namespace acplan::problems

@@ -36,11 +36,12 @@ bool HasName(const Trace& trace, const ModuleRun& run) {
 // Returns the runs of `length` children, twice as many and so on, or, if not
 // `doubles`, of `length` children only.
 std::vector<ModuleRun> FamilyOf(
-    const Trace& trace, const std::vector<std::vector<int32_t>>& longest,
-    int64_t length, bool doubles) {
+    const Trace& trace,
+    const std::vector<std::vector<graph::ModuleId>>& longest, int64_t length,
+    bool doubles) {
   std::vector<ModuleRun> family;
-  for (const std::vector<int32_t>& children : longest) {
-    if (!std::ranges::all_of(children, [&](int32_t m) {
+  for (const std::vector<graph::ModuleId>& children : longest) {
+    if (!std::ranges::all_of(children, [&](graph::ModuleId m) {
           return IsNumbered(trace.modules[m].fqn);
         })) {
       continue;
@@ -142,12 +143,9 @@ solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
 KnownUnits MovedUnits(const KnownUnits& units, const graph::Trace& from,
                       const graph::Trace& to) {
   KnownUnits moved_units;
-  const std::vector<graph::TraceModule>& modules = to.modules;
   for (graph::CheckpointedModule unit : units.modules) {
-    const auto module = std::ranges::find(
-        modules, from.modules[unit.module].fqn, &graph::TraceModule::fqn);
-    if (module == modules.end()) return {};
-    unit.module = static_cast<int32_t>(module - modules.begin());
+    unit.module = FindModule(to, from.modules[unit.module].fqn);
+    if (unit.module == graph::kNone) return {};
     moved_units.modules.push_back(std::move(unit));
   }
   return moved_units;
@@ -157,7 +155,7 @@ KnownUnits MovedUnits(const KnownUnits& units, const graph::Trace& from,
 KnownUnits CheaperOf(const PlanningProblem& problem, int64_t budget_bytes,
                      KnownUnits first, const KnownUnits& second) {
   const int64_t usable = budget_bytes - problem.options.reserve_bytes;
-  BestPlan best(std::get<TraceProblem>(problem.built),
+  BestPlan best(std::get<TraceProblem>(problem.formulation),
                 graph::WholeAllocations(usable));
   if (!first.modules.empty()) best.Try(first.modules);
   if (!second.modules.empty()) best.Try(second.modules);
@@ -170,7 +168,8 @@ KnownUnits CheaperOf(const PlanningProblem& problem, int64_t budget_bytes,
 std::vector<std::vector<ModuleRun>> SegmentFamilies(
     const Trace& trace, const SegmentChoice& choice) {
   if (choice.kind == SegmentKind::kNone) return {{}};
-  const std::vector<std::vector<int32_t>> longest = graph::LongestRuns(trace);
+  const std::vector<std::vector<graph::ModuleId>> longest =
+      graph::LongestRuns(trace);
   if (choice.kind == SegmentKind::kLength) {
     return {FamilyOf(trace, longest, choice.length, /*doubles=*/false)};
   }
@@ -215,8 +214,7 @@ KnownUnits UnitsIn(const FamilyProblem& family, const Plan& plan) {
   KnownUnits known_units;
   const Trace& trace = *family.problem.trace;
   const auto is_there = [&](const PlannedModule& unit) {
-    return std::ranges::find(trace.modules, unit.fqn,
-                             &graph::TraceModule::fqn) != trace.modules.end();
+    return FindModule(trace, unit.fqn) != graph::kNone;
   };
   if (plan.HasPlan() && std::ranges::all_of(plan.modules, is_there)) {
     known_units.modules = CheckpointedModules(trace, plan.modules);

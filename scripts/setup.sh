@@ -74,12 +74,13 @@ build() {
 python="$root/build/venv/bin/python"
 
 # python_environment PACKAGE...: installs them for $python. PyTorch's version is
-# the one that expectations were measured on.
+# the one that expectations were measured on. Python compiles what it imports: the
+# compiling of everything takes most of pip's time.
 python_environment() {
   python3 -c 'import ensurepip, venv' 2>/dev/null ||
     install_packages python3 python3-venv
   { [[ -x $python ]] || python3 -m venv "$root/build/venv"; } &&
-    "$python" -m pip install --quiet --disable-pip-version-check \
+    "$python" -m pip install --quiet --disable-pip-version-check --no-compile \
       torch==2.13.0 transformers==5.23.0 numpy "$@"
 }
 

@@ -11,8 +11,8 @@
 namespace acplan::solver {
 namespace {
 
-std::string Label(std::string_view kind, size_t index,
-                  const std::string& name) {
+std::string PlaceText(std::string_view kind, size_t index,
+                      const std::string& name) {
   return name.empty() ? fmt::format("{} {}", kind, index)
                       : fmt::format("{} {} '{}'", kind, index, name);
 }
@@ -22,7 +22,7 @@ void ValidateBounds(double lower, double upper, std::string_view kind,
   // This form of the condition is also true for a NaN.
   if (!(lower <= upper) || lower == kInfinity || upper == -kInfinity) {
     throw std::invalid_argument(fmt::format("{}: bounds [{}, {}] are no range",
-                                            Label(kind, index, name), lower,
+                                            PlaceText(kind, index, name), lower,
                                             upper));
   }
 }
@@ -60,9 +60,9 @@ void ValidateMilp(const Milp& milp) {
     const Milp::Column& column = milp.columns[j];
     ValidateBounds(column.lower, column.upper, "column", j, column.name);
     if (!std::isfinite(column.cost)) {
-      throw std::invalid_argument(fmt::format("{}: cost {} is not finite",
-                                              Label("column", j, column.name),
-                                              column.cost));
+      throw std::invalid_argument(
+          fmt::format("{}: cost {} is not finite",
+                      PlaceText("column", j, column.name), column.cost));
     }
   }
   std::vector<size_t> last_row(milp.columns.size(), milp.rows.size());
@@ -73,19 +73,20 @@ void ValidateMilp(const Milp& milp) {
       if (term.column < 0 ||
           static_cast<size_t>(term.column) >= milp.columns.size()) {
         throw std::invalid_argument(fmt::format(
-            "{}: there is no column {} ({} columns)", Label("row", i, row.name),
-            term.column, milp.columns.size()));
+            "{}: there is no column {} ({} columns)",
+            PlaceText("row", i, row.name), term.column, milp.columns.size()));
       }
       const size_t j = static_cast<size_t>(term.column);
       if (!std::isfinite(term.coefficient)) {
-        throw std::invalid_argument(fmt::format(
-            "{}: coefficient {} of {} is not finite", Label("row", i, row.name),
-            term.coefficient, Label("column", j, milp.columns[j].name)));
+        throw std::invalid_argument(
+            fmt::format("{}: coefficient {} of {} is not finite",
+                        PlaceText("row", i, row.name), term.coefficient,
+                        PlaceText("column", j, milp.columns[j].name)));
       }
       if (last_row[j] == i) {
         throw std::invalid_argument(
-            fmt::format("{}: {} occurs twice", Label("row", i, row.name),
-                        Label("column", j, milp.columns[j].name)));
+            fmt::format("{}: {} occurs twice", PlaceText("row", i, row.name),
+                        PlaceText("column", j, milp.columns[j].name)));
       }
       last_row[j] = i;
     }

@@ -1,13 +1,12 @@
 #pragma once
 
-#include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
-namespace acplan::solver {
+#include "solver/infinity.h"
 
-inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+namespace acplan::solver {
 
 // A mixed-integer linear program as a plain value: minimise sum cost * x over
 // columns, subject to lower <= sum coefficient * x <= upper for every row.

@@ -15,15 +15,11 @@ constexpr std::string_view kObjectiveName = "obj";
 std::string ColumnName(size_t column) { return fmt::format("x{}", column); }
 std::string RowName(size_t row) { return fmt::format("r{}", row); }
 
-bool IsFree(const Milp::Row& row) {
-  return row.lower == -kInfinity && row.upper == kInfinity;
-}
-
 // Returns the shortest text that reads back as the same number.
 std::string Number(double value) { return fmt::format("{}", value + 0.0); }
 
 char MpsRowType(const Milp::Row& row) {
-  if (IsFree(row)) return 'N';
+  if (row.lower == -kInfinity && row.upper == kInfinity) return 'N';
   if (row.lower == row.upper) return 'E';
   return row.upper == kInfinity ? 'G' : 'L';
 }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "costmodel/calculon/llm/statistics.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/text_value.h"
 
@@ -95,8 +97,8 @@ void WriteAndShow(const LlmFlags& flags, const LlmResult& result,
     terminal.Report(ResultLevel::kInfo,
                     CalculonText(result, statistics, system));
   } else if (flags.json) {
-    terminal.Print(StatisticsJson(result, statistics, flags.layers).dump(2) +
-                   "\n");
+    terminal.Print(
+        graph::IndentedText(StatisticsJson(result, statistics, flags.layers)));
   } else {
     terminal.Report(
         ResultLevel::kInfo,

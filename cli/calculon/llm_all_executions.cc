@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "cli/input/file_names.h"
 #include "costmodel/calculon/llm/records.h"
 #include "graph/base/file_io.h"
+#include "graph/base/json_text.h"
 
 namespace acplan::cli {
 
@@ -38,13 +40,13 @@ std::string ShardLine(const SearchFlags& flags,
                       const costmodel::SearchOptions& options,
                       const TimedOutcome& timed) {
   return fmt::format("#{} {}\n", kShardKey,
-                     ToJson(ShardNote{.command = "llm-all-executions",
-                                      .search = SearchDigest(flags, ""),
-                                      .shard = options.shard,
-                                      .counts = timed.outcome.counts,
-                                      .executions = timed.outcome.counts.good,
-                                      .seconds = timed.seconds})
-                         .dump());
+                     graph::CompactText(ToJson(
+                         ShardNote{.command = "llm-all-executions",
+                                   .search = SearchDigest(flags, ""),
+                                   .shard = options.shard,
+                                   .counts = timed.outcome.counts,
+                                   .executions = timed.outcome.counts.good,
+                                   .seconds = timed.seconds})));
 }
 
 int RunAllExecutions(const SearchFlags& flags, const Terminal& terminal) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "graph/base/file_lines.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
 #include "graph/base/number_text.h"
@@ -174,7 +176,7 @@ std::vector<ordered_json> MergeBest(const std::vector<ShardFile>& shards,
                                     const ShardNote& total) {
   std::vector<ordered_json> entries;
   for (const ShardFile& shard : shards) {
-    ordered_json json = ordered_json::parse(graph::ReadFile(shard.name));
+    ordered_json json = graph::ParseOrderedJson(graph::ReadFile(shard.name));
     json.erase(std::string(kShardKey));
     for (auto& [unused, entry] : json.items()) entries.push_back(entry);
   }

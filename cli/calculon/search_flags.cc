@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
@@ -16,6 +17,7 @@
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
 #include "graph/base/number_text.h"
@@ -96,7 +98,7 @@ std::string CsvLine(size_t rank, const ordered_json& entry) {
   std::string text = std::to_string(rank);
   for (const char* part : {"execution", "stats"}) {
     const graph::TextValue values =
-        graph::ParseTextValue(entry.at(part).dump(), "");
+        graph::ParseTextValue(graph::CompactText(entry.at(part)), "");
     for (const auto& [unused, value] : values.members) {
       text += "," + PythonText(value);
     }

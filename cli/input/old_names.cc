@@ -12,11 +12,11 @@ namespace acplan::cli {
 
 namespace {
 
-using Names = std::vector<std::string>;
+using NameList = std::vector<std::string>;
 
 // Returns the words that stand in the place of each old name.
-const std::map<std::string_view, Names>& NewNames() {
-  static const std::map<std::string_view, Names> names = {
+const std::map<std::string_view, NameList>& NewNames() {
+  static const std::map<std::string_view, NameList> names = {
       {"baseline", {"show"}},
       {"compare", {"show"}},
       {"tree", {"show", "--modules"}},
@@ -58,7 +58,7 @@ size_t CommandIndex(const std::vector<std::string>& arguments) {
   return std::min(i, arguments.size());
 }
 
-std::string Note(std::string_view before, const Names& now) {
+std::string Note(std::string_view before, const NameList& now) {
   return fmt::format(
       "'acplan {}' is now 'acplan {}'; the next release removes the old name",
       before, fmt::join(now, " "));
@@ -79,7 +79,7 @@ RenamedArguments WithNewNames(std::vector<std::string> arguments) {
   }
   const auto names = NewNames().find(before);
   if (names == NewNames().end()) return {std::move(arguments), ""};
-  const Names& now = names->second;
+  const NameList& now = names->second;
   arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(index));
   arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(index),
                    now.begin(), now.end());

@@ -28,7 +28,7 @@ constexpr std::string_view kQuestion = "--question";
 constexpr std::string_view kFormat = "acplan.question";
 constexpr int64_t kVersion = 1;
 // Types of options whose values are texts.
-constexpr std::string_view kNames = "NAMES";
+constexpr std::string_view kNamesType = "NAMES";
 constexpr std::string_view kPattern = "PATTERN";
 
 std::string KeyOf(const CLI::Option& option) {
@@ -78,14 +78,14 @@ std::string NameOf(const JsonField& field) {
 std::vector<std::string> ValuesOf(const CLI::Option& option,
                                   const JsonField& field) {
   const std::string type = option.get_type_name();
-  const bool is_text = type == kNames || type == kPattern;
+  const bool is_text = type == kNamesType || type == kPattern;
   if (!field.json().is_array()) {
     return {is_text ? field.String() : ScalarText(field)};
   }
   if (option.get_expected_max() <= 1) field.Fail("a number or a text");
   std::vector<std::string> values;
   for (const JsonField& element : field.Elements()) {
-    values.push_back(type == kNames     ? NameOf(element)
+    values.push_back(type == kNamesType ? NameOf(element)
                      : type == kPattern ? element.String()
                                         : ScalarText(element));
   }

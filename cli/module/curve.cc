@@ -18,6 +18,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/pareto_list.h"
 #include "graph/profile/piecewise_linear_fit.h"
@@ -233,7 +234,7 @@ std::string ToJson(const Curve& curve) {
     entry["on_hull"] = choice.is_on_hull;
     json["pareto"].push_back(std::move(entry));
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 // Returns the least share that is recomputed if a share is discarded: according

@@ -12,6 +12,7 @@
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/dataflow/dataflow_analysis.h"
 #include "graph/dataflow/dataflow_graph.h"
@@ -61,9 +62,7 @@ std::string ToJson(const DataflowGraph& graph, const GraphInfo& info) {
   json["fwd_mem_tmp"] = info.fwd_mem_tmp;
   json["bwd_mem_tmp"] = info.bwd_mem_tmp;
   json["bwd_mem_out"] = info.bwd_mem_out;
-  return json.dump(2, ' ', false,
-                   nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
+  return graph::IndentedText(json);
 }
 
 std::string ToText(const DataflowGraph& graph, const GraphInfo& info,

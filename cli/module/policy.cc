@@ -20,6 +20,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/profile.h"
 #include "graph/profile/sac_statistics.h"
@@ -47,7 +48,7 @@ struct OpsFlags {
   bool json = false;
 };
 
-struct Answer {
+struct PolicyAnswer {
   std::string model;
   ModuleStatistics statistics;
   double memory_budget = 0;
@@ -108,14 +109,14 @@ double LeastShare(const graph::OperatorGroups& groups, int64_t bytes) {
   return least / double{kParts};
 }
 
-Answer Solve(const graph::Profile& profile, const OpsFlags& flags) {
+PolicyAnswer Solve(const graph::Profile& profile, const OpsFlags& flags) {
   const graph::OperatorPatterns patterns = flags.patterns.Patterns();
   const problems::Engine engine = ParseEngineFlag(flags.engine);
   solver::SearchLimits limits{.interrupted = &InterruptFlag()};
   if (!flags.time_limit.empty()) {
     limits.time_limit_s = ParseTimeLimit(flags.time_limit);
   }
-  Answer answer;
+  PolicyAnswer answer;
   answer.model = profile.model.name;
   // Drops the sign of a zero.
   answer.memory_budget =
@@ -160,7 +161,7 @@ nlohmann::ordered_json LimitJson(const OperatorSolution& solution) {
   return limit ? nlohmann::ordered_json(*limit) : nullptr;
 }
 
-std::string ToJson(const Answer& answer) {
+std::string ToJson(const PolicyAnswer& answer) {
   const OperatorPolicy& policy = answer.solution.policy;
   const graph::SacStatistics& sac = answer.statistics.sac();
   nlohmann::ordered_json json;
@@ -190,13 +191,14 @@ std::string ToJson(const Answer& answer) {
   json["solver"] = {{"name", answer.solution.engine},
                     {"seconds", answer.solution.seconds},
                     {"nodes", answer.solution.nodes}};
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 // Returns a time with more digits, since operators may take microseconds.
 std::string FormatShortMs(double ms) { return fmt::format("{:.4f} ms", ms); }
 
-std::string OperatorTable(const Answer& answer, const Terminal& terminal) {
+std::string OperatorTable(const PolicyAnswer& answer,
+                          const Terminal& terminal) {
   const OperatorPolicy& policy = answer.solution.policy;
   const graph::SacStatistics& sac = answer.statistics.sac();
   using enum Table::Align;
@@ -228,7 +230,7 @@ struct Reason {
   std::string text;
 };
 
-std::optional<Reason> ReasonForNone(const Answer& answer) {
+std::optional<Reason> ReasonForNone(const PolicyAnswer& answer) {
   const OperatorSolution& solution = answer.solution;
   if (solution.status == SearchStatus::kNoSolution) {
     return Reason{
@@ -245,7 +247,7 @@ std::optional<Reason> ReasonForNone(const Answer& answer) {
                   *answer.minimum)};
 }
 
-std::string Verdict(const Answer& answer, const Terminal& terminal) {
+std::string Verdict(const PolicyAnswer& answer, const Terminal& terminal) {
   if (const auto reason = ReasonForNone(answer)) {
     return terminal.Yellow(reason->word) + reason->text;
   }
@@ -265,7 +267,7 @@ std::string Verdict(const Answer& answer, const Terminal& terminal) {
       solution.engine == "cbc" ? "nodes of CBC" : "labels");
 }
 
-std::string ToText(const Answer& answer, const Terminal& terminal) {
+std::string ToText(const PolicyAnswer& answer, const Terminal& terminal) {
   const graph::SacStatistics& sac = answer.statistics.sac();
   double runtime = 0;
   for (const double ms : sac.runtimes) runtime += ms;
@@ -289,7 +291,7 @@ std::string ToText(const Answer& answer, const Terminal& terminal) {
 
 int RunOps(const OpsFlags& flags, const Terminal& terminal) {
   const graph::Profile profile = ReadProfileOrTrace(flags.profile).profile;
-  const Answer answer = Solve(profile, flags);
+  const PolicyAnswer answer = Solve(profile, flags);
   if (!flags.output.empty()) graph::WriteFile(flags.output, ToJson(answer));
   terminal.Print(flags.json ? ToJson(answer)
                             : BrokenLines(ToText(answer, terminal), terminal));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/pictures/picture.h"
+#include "graph/base/json_text.h"
 
 // A scene is a list of items in the space of a box with the corners (-1, -1,
 // -h) and (1, 1, h): the surface over the indices of both parallelisms, and
@@ -404,7 +405,7 @@ std::string Script(const std::vector<Placed>& placed) {
   script = Replaced(script, "WIDTH", fmt::to_string(kWidth));
   script = Replaced(script, "HEIGHT", fmt::to_string(kHeight));
   script = Replaced(script, "SCALE", fmt::to_string(kScale));
-  return "const items = " + ToJson(placed).dump() + ";" + script;
+  return "const items = " + graph::CompactText(ToJson(placed)) + ";" + script;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"

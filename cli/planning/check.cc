@@ -14,6 +14,7 @@
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
 #include "problems/check/plan_check.h"
@@ -24,7 +25,7 @@ namespace acplan::cli {
 
 namespace {
 
-struct CheckFlags {
+struct CheckInput {
   std::string profile;
   std::string plan;
   std::string budget;
@@ -89,7 +90,7 @@ int64_t ResolveBudget(const problems::Budget& budget, const ProfileInput& input,
 }
 
 // Reads the plan. Flags that were given replace its memory and its reserve.
-problems::Plan ReadPlan(const CheckFlags& flags, const ProfileInput& input) {
+problems::Plan ReadPlan(const CheckInput& flags, const ProfileInput& input) {
   problems::Plan plan = ReadAnswer(flags.plan, input.profile);
   const problems::MemoryOptions memory = flags.memory.Resolve(plan.memory);
   // The plan's statements about memory hold for its own question only.
@@ -104,7 +105,7 @@ problems::Plan ReadPlan(const CheckFlags& flags, const ProfileInput& input) {
   return plan;
 }
 
-problems::PlanRules ReadRules(const CheckFlags& flags,
+problems::PlanRules ReadRules(const CheckInput& flags,
                               const ProfileInput& input,
                               const graph::ModuleTree& tree,
                               const problems::Plan& plan) {
@@ -120,7 +121,7 @@ problems::PlanRules ReadRules(const CheckFlags& flags,
 
 // Returns the device for which to check the plan.
 // Flags that were given replace what the plan states.
-problems::PlanDevice DeviceOf(const CheckFlags& flags,
+problems::PlanDevice DeviceOf(const CheckInput& flags,
                               const problems::Plan& plan,
                               const problems::DeviceChoice& choice) {
   const problems::DeviceSetting& setting = choice.settings.front();
@@ -147,7 +148,7 @@ problems::PlanDevice DeviceOf(const CheckFlags& flags,
   return is_as_stated ? *plan.device : device;
 }
 
-void RequireRoom(const CheckFlags& flags, const problems::Plan& plan) {
+void RequireRoom(const CheckInput& flags, const problems::Plan& plan) {
   if (plan.reserve_bytes < plan.budget_bytes) return;
   throw InputError(fmt::format(
       "{}: expected less than the budget ({}), found {}",
@@ -163,7 +164,7 @@ struct CheckAnswer {
   std::optional<problems::PlanEffect> effect;
 };
 
-CheckAnswer Check(const CheckFlags& flags, const ProfileInput& input,
+CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
                   const problems::Plan& plan,
                   const problems::PlanRules& rules) {
   CheckAnswer answer;
@@ -193,7 +194,7 @@ std::string ToJson(const problems::Plan& plan, const CheckAnswer& answer) {
     json["peak_module"] = answer.effect->peak_module;
     json["recompute_ms"] = answer.effect->recompute_ms;
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
@@ -213,7 +214,7 @@ std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
          NoteOn(CaveatOf(plan), terminal);
 }
 
-int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
+int RunCheck(const CheckInput& flags, const Terminal& terminal) {
   const bool is_for_device = IsForDevice(flags.budget, flags.allocator);
   const problems::Budget budget = is_for_device
                                       ? problems::Budget()
@@ -245,7 +246,7 @@ int RunCheck(const CheckFlags& flags, const Terminal& terminal) {
 }  // namespace
 
 Command AddCheckCommand(CLI::App& program) {
-  auto flags = std::make_shared<CheckFlags>();
+  auto flags = std::make_shared<CheckInput>();
   CLI::App* app = program.add_subcommand(
       "check", "Check a plan against a profile and a budget");
   app->add_option("PROFILE", flags->profile,

@@ -19,6 +19,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
 #include "graph/trace/peak_account.h"
@@ -130,7 +131,7 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
                      .budget_bytes = {},
                      .staying = {FindPeakFloorOfRank(*input.trace, memory)}};
   if (const auto* trace_problem =
-          std::get_if<problems::TraceProblem>(&problem.built)) {
+          std::get_if<problems::TraceProblem>(&problem.formulation)) {
     answer.staying.no_units = trace_problem->no_units.entries();
   }
   if (!flags.plan.empty()) {
@@ -174,7 +175,7 @@ std::string ToJson(const Explanation& answer) {
                                 {"why", entry.text},
                                 {"bytes", entry.bytes}});
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string KindTable(const Explanation& answer, const Terminal& terminal) {
@@ -271,7 +272,7 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
                             : "the least budget found",
       answer.least);
   const Trace& trace = answer.baseline.trace;
-  if (answer.staying.floor.op >= 0) {
+  if (answer.staying.floor.op != graph::kNone) {
     text += fmt::format(
         "\nno plan needs less than {}, which is there under every plan "
         "at\n{}\n{}",

@@ -17,6 +17,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
@@ -101,9 +102,9 @@ std::string ToJson(const FrontierAnswer& answer) {
   json["caveat"] = Caveat(ProblemOf(answer).options.memory.model);
   json["plans"] = nlohmann::ordered_json::array();
   for (const Plan& plan : answer.plans) {
-    json["plans"].push_back(nlohmann::ordered_json::parse(PlanToJson(plan)));
+    json["plans"].push_back(graph::ParseOrderedJson(PlanToJson(plan)));
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string Drawing(const FrontierAnswer& answer, const Terminal& terminal) {

@@ -186,7 +186,7 @@ std::string UnitTable(const graph::Profile& profile, const Plan& plan, bool all,
 }
 
 // How a search ended: in a word, and what that says.
-struct Verdict {
+struct PlanVerdict {
   std::string word;
   std::string text;
 };
@@ -205,7 +205,7 @@ std::string LeastText(const Plan& plan) {
   return text;
 }
 
-Verdict VerdictOn(const Plan& plan) {
+PlanVerdict VerdictOn(const Plan& plan) {
   const std::string effort = fmt::format(
       "{:.3f} s, {} {}", plan.solver.seconds, FormatCount(plan.solver.nodes),
       plan.solver.name == "cbc" ? "nodes of CBC" : "labels");
@@ -380,7 +380,7 @@ std::string AnyScheduleText(const Plan& plan) {
 // `why`: what infeasible ends with.
 std::string Ending(const ProfileInput& input, const Plan& plan,
                    const std::string& why, const Terminal& terminal) {
-  const Verdict verdict = VerdictOn(plan);
+  const PlanVerdict verdict = VerdictOn(plan);
   const std::string word = plan.status == PlanStatus::kOptimal
                                ? terminal.Green(verdict.word)
                                : terminal.Yellow(verdict.word);
@@ -432,7 +432,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
                     Ending(input, plan, why, terminal),
                 terminal));
   if (plan.HasPlan()) return kExitOk;
-  const Verdict verdict = VerdictOn(plan);
+  const PlanVerdict verdict = VerdictOn(plan);
   return terminal.Explain(verdict.word + verdict.text + why,
                           ExitCode(plan.status));
 }

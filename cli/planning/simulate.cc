@@ -21,6 +21,7 @@
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/trace/link_time.h"
 #include "graph/trace/simulation.h"
@@ -45,7 +46,7 @@ struct SimulateFlags {
   AllocatorFlags allocator;
 };
 
-struct Answer {
+struct SimulationAnswer {
   const Trace* trace;
   Simulation baseline;
   std::optional<Simulation> under_plan;
@@ -59,15 +60,16 @@ struct Answer {
 };
 
 int64_t RunAgain(const Simulation& simulation) {
-  return std::ranges::count_if(
-      simulation.steps, [](const auto& step) { return step.redone >= 0; });
+  return std::ranges::count_if(simulation.steps, [](const auto& step) {
+    return step.redone != graph::kNone;
+  });
 }
 
 nlohmann::ordered_json ToJson(const Trace& trace,
                               const Simulation& simulation) {
   nlohmann::ordered_json json;
   json["peak_bytes"] = simulation.peak_bytes;
-  if (simulation.peak_step >= 0) {
+  if (simulation.peak_step != graph::kNone) {
     const Simulation::Step& step = simulation.steps[simulation.peak_step];
     json["peak"] = {{"step", simulation.peak_step},
                     {"operator", NameOf(trace, step)},
@@ -86,7 +88,7 @@ nlohmann::ordered_json ToJson(const Trace& trace,
   return json;
 }
 
-std::string ToJson(const Answer& answer) {
+std::string ToJson(const SimulationAnswer& answer) {
   nlohmann::ordered_json json;
   json["model"] = answer.trace->model.name;
   if (answer.trace->peak_bytes) {
@@ -107,12 +109,12 @@ std::string ToJson(const Answer& answer) {
     }
   }
   if (answer.run) json["run"] = answer.run->json;
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string ToCsv(const Trace& trace, const Simulation& simulation) {
   std::string csv = "step,operator,name,phase,module,live_bytes\n";
-  for (size_t k = 0; k < simulation.steps.size(); ++k) {
+  for (const graph::StepId k : simulation.steps.ids()) {
     const Simulation::Step& step = simulation.steps[k];
     csv +=
         fmt::format("{},{},{},{},{},{}\n", k, step.op,
@@ -123,13 +125,13 @@ std::string ToCsv(const Trace& trace, const Simulation& simulation) {
 }
 
 std::string PeakText(const Trace& trace, const Simulation& simulation) {
-  return simulation.peak_step < 0
+  return simulation.peak_step == graph::kNone
              ? ""
              : StepText(trace, simulation.steps[simulation.peak_step]);
 }
 
 // Returns the line on offloading; "" if nothing is offloaded.
-std::string OffloadText(const Answer& answer) {
+std::string OffloadText(const SimulationAnswer& answer) {
   if (!answer.under_plan || answer.under_plan->offload.storages.empty())
     return "";
   const graph::OffloadUse& use = answer.under_plan->offload;
@@ -143,7 +145,7 @@ std::string OffloadText(const Answer& answer) {
                                      : "");
 }
 
-std::string ToText(const Answer& answer, const Terminal& terminal) {
+std::string ToText(const SimulationAnswer& answer, const Terminal& terminal) {
   const Trace& trace = *answer.trace;
   std::string text = fmt::format(
       "{}, {} operators (forward {}, backward {}, optimizer {}), {} storages\n",
@@ -238,13 +240,13 @@ Trace TraceFor(Trace trace, const problems::Plan& plan,
 
 // Runs the step, and on PyTorch's allocator where a flag asks for it. `trace`
 // gets the segments that the plan names.
-Answer Simulated(const SimulateFlags& flags, Trace& trace,
-                 const Terminal& terminal) {
+SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
+                           const Terminal& terminal) {
   const AllocatorQuestion question = flags.allocator.Question();
   trace = graph::ReadTrace(flags.trace);
-  Answer answer{.trace = &trace,
-                .baseline = graph::Simulate(trace, {}),
-                .under_plan = {}};
+  SimulationAnswer answer{.trace = &trace,
+                          .baseline = graph::Simulate(trace, {}),
+                          .under_plan = {}};
   std::vector<graph::CheckpointedModule> modules;
   if (!flags.plan.empty()) {
     const problems::Plan plan = ReadPlanFor(trace, flags.plan);
@@ -281,7 +283,7 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
   }
   if (flags.trace.empty()) throw InputError("TRACE or --events is required");
   Trace trace;
-  const Answer answer = Simulated(flags, trace, terminal);
+  const SimulationAnswer answer = Simulated(flags, trace, terminal);
   std::vector<graph::NamedText> files;
   if (!flags.timeline.empty()) {
     files.push_back({flags.timeline, answer.run ? answer.run->timeline

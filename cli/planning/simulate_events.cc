@@ -16,6 +16,7 @@
 #include "graph/allocator/allocator_replay.h"
 #include "graph/allocator/least_device.h"
 #include "graph/base/file_io.h"
+#include "graph/base/json_text.h"
 
 namespace acplan::cli {
 namespace {
@@ -85,7 +86,7 @@ std::string ToJson(const EventAnswer& answer) {
         answer, replay.failure ? replay.failure->event : replay.peak_event);
     json["peak"]["segments"] = SegmentsJson(answer.segments);
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string_view KindText(AllocatorEvent::Kind kind) {

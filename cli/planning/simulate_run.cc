@@ -52,8 +52,9 @@ struct LineOfHoles {
 const graph::Simulation::Step* StepOf(const RunAnswer& answer,
                                       const RunMoment& moment) {
   const auto& steps = answer.step->steps;
-  const bool is_one = moment.step >= 0 && moment.step < std::ssize(steps);
-  return is_one ? &steps[static_cast<size_t>(moment.step)] : nullptr;
+  const bool is_one =
+      moment.step != graph::kNone && moment.step < steps.end_id();
+  return is_one ? &steps[moment.step] : nullptr;
 }
 
 std::string PlaceText(const RunAnswer& answer, int64_t event) {
@@ -64,8 +65,8 @@ std::string PlaceText(const RunAnswer& answer, int64_t event) {
   if (const auto* step = StepOf(answer, moment)) {
     return fmt::format("{}, {}", iteration, StepText(*answer.trace, *step));
   }
-  return fmt::format("the {} of {}", moment.step < 0 ? "begin" : "end",
-                     iteration);
+  return fmt::format("the {} of {}",
+                     moment.step == graph::kNone ? "begin" : "end", iteration);
 }
 
 ordered_json PlaceJson(const RunAnswer& answer, int64_t event) {
@@ -75,7 +76,7 @@ ordered_json PlaceJson(const RunAnswer& answer, int64_t event) {
                        {"microbatch", moment.microbatch + 1}};
   const Trace& trace = *answer.trace;
   if (const auto* step = StepOf(answer, moment)) {
-    json["step"] = moment.step;
+    json["step"] = IndexOf(moment.step);
     json["operator"] = NameOf(trace, *step);
     json["phase"] = PhaseOf(trace, *step);
     json["module"] = ModuleOf(trace, *step);
@@ -85,11 +86,12 @@ ordered_json PlaceJson(const RunAnswer& answer, int64_t event) {
 }
 
 // Returns what made a storage: a line of Python, or what it is.
-std::string MakerOf(const Trace& trace, int32_t storage) {
+std::string MakerOf(const Trace& trace, graph::StorageId storage) {
   const graph::TraceStorage& block = trace.storages[storage];
   const std::string source = graph::SourceOf(trace, block.born);
   if (!source.empty()) return source;
-  if (block.born < 0) return fmt::format("{}s", ToString(block.category));
+  if (block.born == graph::kNone)
+    return fmt::format("{}s", ToString(block.category));
   return std::string(NameOf(trace, {.op = block.born}));
 }
 
@@ -98,8 +100,9 @@ std::vector<LineOfHoles> LinesOfHoles(const RunAnswer& answer) {
   std::map<std::string, int64_t> bytes;
   for (const graph::Hole& hole : answer.peak.holes) {
     std::vector<std::string> names;
-    for (const int32_t storage : hole.neighbours) {
-      if (storage >= 0) names.push_back(MakerOf(*answer.trace, storage));
+    for (const graph::StorageId storage : hole.neighbours) {
+      if (storage != graph::kNone)
+        names.push_back(MakerOf(*answer.trace, storage));
     }
     if (names.size() == 2 && names[0] == names[1]) names.pop_back();
     for (const std::string& name : names) bytes[name] += hole.bytes;
@@ -246,7 +249,7 @@ std::string TimelineRow(const RunAnswer& answer, size_t index,
   const graph::AllocatorCounts& counts = allocator.counts();
   return fmt::format(
       "{},{},{},{},{},{},{},{},{},{},{},{}\n", index, moment.iteration + 1,
-      moment.microbatch + 1, step == nullptr ? -1 : moment.step,
+      moment.microbatch + 1, step == nullptr ? -1 : IndexOf(moment.step),
       step == nullptr ? "" : CsvField(NameOf(*answer.trace, *step)),
       event.kind == AllocatorEvent::Kind::kAllocate ? "allocate" : "free",
       event.block, event.bytes, place, counts.allocated_bytes,

@@ -6,9 +6,9 @@ namespace acplan::cli {
 
 std::string_view PhaseOf(const graph::Trace& trace,
                          const graph::Simulation::Step& step) {
-  if (step.redone >= 0) return "recompute";
-  if (step.op < trace.forward_end) return "forward";
-  return step.op < trace.backward_end ? "backward" : "optimizer";
+  if (step.redone != graph::kNone) return "recompute";
+  if (StartOf(step.op) < trace.forward_end) return "forward";
+  return StartOf(step.op) < trace.backward_end ? "backward" : "optimizer";
 }
 
 std::string_view NameOf(const graph::Trace& trace,
@@ -18,8 +18,8 @@ std::string_view NameOf(const graph::Trace& trace,
 
 std::string_view ModuleOf(const graph::Trace& trace,
                           const graph::Simulation::Step& step) {
-  const int32_t call = trace.operators[step.op].call;
-  return call < 0
+  const graph::CallId call = trace.operators[step.op].call;
+  return call == graph::kNone
              ? std::string_view()
              : std::string_view(trace.modules[trace.calls[call].module].fqn);
 }

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "cli/input/plan_input.h"
 #include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_text.h"
 
 namespace acplan::cli {
 
@@ -38,7 +41,8 @@ ordered_json ReadFrontier(const std::filesystem::path& path,
   RequireFormat(root, "acplan.frontier", 1);
   std::vector<problems::Plan> plans;
   for (const graph::JsonField& entry : root.Get("plans").Elements()) {
-    plans.push_back(problems::ParsePlan(entry.json().dump(), path.string()));
+    plans.push_back(
+        problems::ParsePlan(graph::CompactText(entry.json()), path.string()));
     RequireModel(plans.back(), model, path);
   }
   return FrontierJson(plans, root.Get("unplanned_peak_bytes").Bytes());

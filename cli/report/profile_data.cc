@@ -1,6 +1,7 @@
 #include "cli/report/profile_data.h"
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 

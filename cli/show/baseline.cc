@@ -7,6 +7,7 @@
 #include "cli/show/views.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
@@ -57,7 +58,7 @@ std::string ToJson(const BaselineAnswer& answer) {
   json["runtime_ms"] = answer.baseline.runtime_ms;
   json["forward_ms"] = answer.time.forward_ms;
   json["backward_ms"] = answer.time.backward_ms;
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string ToText(const BaselineAnswer& answer, const Terminal& terminal) {

@@ -9,6 +9,7 @@
 #include "cli/show/views.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
+#include "graph/base/json_text.h"
 #include "graph/dataflow/dataflow_analysis.h"
 #include "graph/dataflow/trace_dataflow.h"
 #include "graph/profile/module_tree.h"
@@ -39,7 +40,7 @@ DataflowByName AnalyseModules(const ProfileInput& input) {
   DataflowByName infos;
   if (!input.trace) return infos;
   const graph::Trace& trace = *input.trace;
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+  for (const graph::CallId c : trace.calls.ids()) {
     const std::string& fqn = trace.modules[trace.calls[c].module].fqn;
     if (infos.contains(fqn)) continue;
     infos[fqn] = Analyse(DataflowOf(trace, c));
@@ -88,7 +89,7 @@ std::string ToJson(const TreeAnswer& answer, int depth) {
     }
     json.push_back(std::move(entry));
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string Indented(const graph::Profile& profile,

@@ -10,6 +10,7 @@
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
@@ -72,7 +73,7 @@ std::string ToJson(const std::vector<Column>& columns,
                         ? std::string("baseline")
                         : std::string(ToString(column.plan.status))}});
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string ToTable(const std::vector<Column>& columns, double runtime_ms,

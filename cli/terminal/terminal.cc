@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 
 namespace acplan::cli {
@@ -36,10 +37,8 @@ extern "C" void OnSignal(int signal_number) {
   std::signal(signal_number, SIG_DFL);
 }
 
-// Returns JSON on one line; bytes that are no UTF-8 are replaced.
 std::string JsonLine(const nlohmann::ordered_json& json) {
-  using Handler = nlohmann::ordered_json::error_handler_t;
-  return json.dump(-1, ' ', false, Handler::replace) + "\n";
+  return graph::CompactText(json) + "\n";
 }
 
 }  // namespace

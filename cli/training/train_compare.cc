@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "cli/training/train_input.h"
 #include "costmodel/training/training_report.h"
 #include "graph/base/file_io.h"
+#include "graph/base/json_text.h"
 
 namespace acplan::cli {
 
@@ -48,7 +50,7 @@ int RunLlmCompare(const LlmCompareFlags& flags, const Terminal& terminal) {
     RequireExtension(flags.output, {".json", ".json.gz"});
   }
   const std::vector<ComparedTraining> compared = Compare(flags, terminal);
-  const std::string json = ComparisonJson(compared).dump(2) + "\n";
+  const std::string json = graph::IndentedText(ComparisonJson(compared));
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(
       flags.json ? json

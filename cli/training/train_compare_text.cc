@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "cli/terminal/human_numbers.h"
 #include "cli/terminal/text.h"
 #include "cli/training/strategy_text.h"
 #include "cli/training/train_show_text.h"
+#include "graph/base/json_text.h"
 
 namespace acplan::cli {
 
@@ -27,7 +29,8 @@ using Compared = std::span<const ComparedTraining>;
 std::string ValueText(const ordered_json& settings, const std::string& key) {
   if (!settings.contains(key)) return "";
   const ordered_json& value = settings[key];
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>()
+                           : graph::CompactText(value);
 }
 
 // Returns the settings that differ between strategies, in the order of the

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 
 namespace acplan::cli {
@@ -211,7 +213,7 @@ std::string CountsText(const FitTable& table) {
       FormatCount(least->Gpus()));
 }
 
-std::string ProofText(const FitTable& fit) {
+std::string FitProofText(const FitTable& fit) {
   if (std::ranges::all_of(
           fit.rows, [](const FitRow& row) { return row.search.is_proven; })) {
     return "proven for each row: no other strategy is faster";
@@ -257,7 +259,8 @@ std::string TableText(const FitTable& fit, const TrainQuestion& question,
   }
   return fmt::format("sequences of {} tokens\n",
                      FormatCount(fit.rows.front().job.strategy.sequence)) +
-         table.ToString(terminal) + CountsText(fit) + ProofText(fit) + "\n\n";
+         table.ToString(terminal) + CountsText(fit) + FitProofText(fit) +
+         "\n\n";
 }
 
 std::string Text(const std::vector<FitTable>& tables,
@@ -373,7 +376,7 @@ int RunFit(const FitFlags& flags, const Terminal& terminal) {
   const std::vector<FitTable> tables = Survey(input);
   if (tables.empty()) throw LimitError("interrupted before the first row");
   if (WasInterrupted()) terminal.Warn("interrupted: rows are missing");
-  const std::string json = ToJson(tables, input.question).dump(2) + "\n";
+  const std::string json = graph::IndentedText(ToJson(tables, input.question));
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(
       flags.json

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 
 namespace acplan::cli {
@@ -110,7 +112,7 @@ int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
   const std::vector<TrainingReport> reports = ReportsOf(job, question.budget);
   const TrainingReport& with_plan = reports.back();
   const bool fits = with_plan.Fits(question.budget);
-  const std::string json = PlanFile(reports, question).dump(2) + "\n";
+  const std::string json = graph::IndentedText(PlanFile(reports, question));
   if (!flags.output.empty() && fits) graph::WriteFile(flags.output, json);
   const std::string text = HeadingText(with_plan, question, terminal) +
                            PlanText(with_plan, terminal) +

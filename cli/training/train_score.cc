@@ -16,6 +16,7 @@
 #include "graph/base/csv_table.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 
 namespace acplan::cli {
 
@@ -105,7 +106,7 @@ std::string ScoreJson(const Score& score,
     }
     json["runs"].push_back(std::move(run));
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string PredictionsCsv(const std::vector<Prediction>& predictions) {
@@ -231,7 +232,7 @@ std::string MemoryJson(const std::vector<ErrorSummary>& errors,
     }
     json["runs"].push_back(std::move(run));
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 std::string MemoryCsv(const std::vector<Prediction>& predictions) {

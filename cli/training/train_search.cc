@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
 
 namespace acplan::cli {
 
@@ -88,7 +90,7 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
     json["best"].push_back(
         ToJson(ReportOfRanked(job, ranked, question.budget), question));
   }
-  return json.dump(2) + "\n";
+  return graph::IndentedText(json);
 }
 
 int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/command.h"
@@ -12,6 +13,7 @@
 #include "costmodel/training/training_report.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
+#include "graph/base/json_text.h"
 
 namespace acplan::cli {
 
@@ -34,7 +36,7 @@ int RunLlmTrain(const LlmTrainFlags& flags, const Terminal& terminal) {
   question.notes = model.notes;
   const costmodel::TrainingReport report =
       costmodel::ReportOfTraining(job, question.budget);
-  const std::string json = ToJson(report, question).dump(2) + "\n";
+  const std::string json = graph::IndentedText(ToJson(report, question));
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(flags.json ? json
                             : BrokenLines(TrainText(report, question, terminal),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -27,7 +28,7 @@ using costmodel::TrainingReport;
 using costmodel::TrainingStrategy;
 using enum Table::Align;
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr double kBytesPerGiB = 1024.0 * 1024 * 1024;
 constexpr int kChartColumns = 66;
 
 constexpr std::string_view kConvention =
@@ -93,10 +94,10 @@ std::string MemoryTable(const TrainingReport& report,
     std::vector<std::string> row = {fmt::to_string(i),
                                     fmt::to_string(report.stages[i].Layers())};
     for (const MemoryPart& part : PartsOf(report.memory.stages[i])) {
-      row.push_back(fmt::format("{:.2f}", part.bytes / kGiB));
+      row.push_back(fmt::format("{:.2f}", part.bytes / kBytesPerGiB));
     }
     row.push_back(
-        fmt::format("{:.2f}", report.memory.stages[i].Total() / kGiB));
+        fmt::format("{:.2f}", report.memory.stages[i].Total() / kBytesPerGiB));
     table.AddRow(std::move(row));
   }
   return table.ToString(terminal);

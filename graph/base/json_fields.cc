@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "graph/base/message_text.h"
@@ -192,6 +193,8 @@ JsonField JsonField::Get(std::string_view key) const {
       "expected the key \"{}\", found none{}", key,
       near.empty() ? "" : fmt::format(" (but {})", Quoted(near.front()))));
 }
+
+bool JsonField::IsNull() const { return value_->is_null(); }
 
 bool JsonField::Has(std::string_view key) const {
   if (!value_->is_object()) Fail("an object");

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,7 +42,7 @@ class JsonField {
   double NonNegativeNumber() const;  // finite, 0 to 1e18
   std::vector<std::string> Strings() const;
 
-  bool IsNull() const { return value_->is_null(); }
+  bool IsNull() const;
   const nlohmann::json& json() const { return *value_; }
 
   // Throws InputError("file: path: expected ..., found ...").

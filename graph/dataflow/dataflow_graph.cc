@@ -12,6 +12,7 @@
 
 #include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
 #include "graph/profile/model_json.h"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
@@ -88,10 +89,6 @@ std::unordered_map<std::string_view, int> IndexFqns(
                       Quoted(fqns[i]), list, first->second));
   }
   return index;
-}
-
-std::string CompactText(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace acplan::graph

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,8 +31,5 @@ std::string ParseFqn(const JsonField& field);
 std::unordered_map<std::string_view, int> IndexFqns(
     const JsonField& modules, std::span<const std::string_view> fqns,
     std::string_view list = "modules");
-
-// Returns JSON on one line, without spaces. Text that is not UTF-8 is replaced.
-std::string CompactText(const nlohmann::ordered_json& json);
 
 }  // namespace acplan::graph

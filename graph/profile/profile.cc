@@ -10,6 +10,7 @@
 
 #include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
 #include "graph/base/number_limits.h"

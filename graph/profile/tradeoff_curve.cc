@@ -28,13 +28,13 @@ std::set<int> WithGroups(const GreedyOrder& order,
   return ops;
 }
 
-struct Cost {
+struct SetCost {
   int64_t memory = 0;
   double runtime = 0;
 };
 
-Cost CostOf(const SacStatistics& sac, const std::set<int>& ops) {
-  Cost cost;
+SetCost CostOf(const SacStatistics& sac, const std::set<int>& ops) {
+  SetCost cost;
   for (const int op : ops) {
     cost.memory += sac.memory[op];
     cost.runtime += sac.runtimes[op];
@@ -122,8 +122,8 @@ std::vector<std::pair<double, double>> GreedyCurve(const SacStatistics& sac,
   const double runtime =
       std::accumulate(sac.runtimes.begin(), sac.runtimes.end(), 0.0);
   std::vector<std::pair<double, double>> curve;
-  Cost sum;
-  const auto add = [&](const Cost& cost) {
+  SetCost sum;
+  const auto add = [&](const SetCost& cost) {
     sum.memory += cost.memory;
     sum.runtime += cost.runtime;
     const double x =

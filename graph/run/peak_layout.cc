@@ -22,14 +22,14 @@ int64_t ReleasableBytes(const AllocatorState& state, const Block& block) {
 
 // `storages`: by block of the allocator.
 std::vector<Hole> HolesOf(const AllocatorState& state,
-                          const std::vector<int32_t>& storages) {
+                          const std::vector<StorageId>& storages) {
   std::vector<char> is_unused(state.blocks.size(), 0);
   for (const BlockId id : state.unused_blocks) {
     is_unused[static_cast<size_t>(id)] = 1;
   }
   const auto storage_of = [&](BlockId id) {
     return id == kNoBlock || !state.At(id).is_allocated
-               ? -1
+               ? StorageId(kNone)
                : storages[static_cast<size_t>(id)];
   };
   std::vector<Hole> holes;
@@ -61,18 +61,18 @@ PeakLayout LayoutAtPeak(const TrainingRun& run, const AllocatorConfig& config,
                                             : replay.peak_event};
   EventRunner runner(run.events, config, device_bytes);
   const CachingAllocator& allocator = runner.allocator();
-  std::vector<int32_t> storages;
+  std::vector<StorageId> storages;
   for (int64_t k = 0; k <= layout.event; ++k) {
     BlockId block = kNoBlock;
     runner.Run(static_cast<size_t>(k), block);
     if (block == kNoBlock) continue;
     storages.resize(std::max(storages.size(), allocator.state().blocks.size()),
-                    -1);
+                    kNone);
     const AllocatorEvent& event = run.events.events[static_cast<size_t>(k)];
     storages[static_cast<size_t>(block)] =
         run.storages[static_cast<size_t>(event.block)];
   }
-  storages.resize(allocator.state().blocks.size(), -1);
+  storages.resize(allocator.state().blocks.size(), kNone);
   layout.allocated_bytes = allocator.counts().allocated_bytes;
   layout.reserved_bytes = allocator.counts().reserved_bytes;
   layout.segments = SegmentsOf(allocator);

@@ -93,7 +93,7 @@ class Iterations {
     std::vector<int64_t> storages(state.blocks.size(), kFree);
     for (const auto& [storage, of_run] : run_.iteration_ends[ended].blocks) {
       const BlockId id = blocks_[static_cast<size_t>(of_run)];
-      if (id != kNoBlock) storages[static_cast<size_t>(id)] = storage;
+      if (id != kNoBlock) storages[static_cast<size_t>(id)] = IndexOf(storage);
     }
     Layout layout = LayoutOf(state, storages);
     retries_.push_back(allocator.counts().retries);

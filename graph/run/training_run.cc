@@ -4,6 +4,9 @@
 #include <array>
 #include <set>
 #include <string_view>
+#include <utility>
+
+#include "graph/base/flag.h"
 
 namespace acplan::graph {
 namespace {
@@ -16,7 +19,7 @@ constexpr std::array<std::string_view, 10> kMatrixProducts = {
     "aten.mv",  "aten.addmv", "aten._scaled_mm", "aten.linear",
     "aten.dot", "aten.vdot"};
 
-bool IsMatrixProduct(const Trace& trace, int32_t op) {
+bool IsMatrixProduct(const Trace& trace, OperatorId op) {
   const std::string_view name = trace.operator_names[trace.operators[op].name];
   return std::ranges::find(kMatrixProducts, name.substr(0, name.rfind('.'))) !=
          kMatrixProducts.end();
@@ -25,19 +28,18 @@ bool IsMatrixProduct(const Trace& trace, int32_t op) {
 // The part that storages of the trace play in every iteration.
 struct StoragePlaces {
   // In the order in which they are put on the device.
-  std::vector<int32_t> model, inputs, state, of_libraries;
-  // Indexed by storage: the one that lives before the step and whose place it
-  // takes, or -1.
-  std::vector<int32_t> takes_place_of;
-  // Indexed by storage: the gradient that it becomes where there is none, or -1.
-  std::vector<int32_t> becomes_gradient;
+  std::vector<StorageId> model, inputs, state, of_libraries;
+  // The one that lives before the step and whose place it takes, or kNone.
+  IndexedVector<StorageId, StorageId> takes_place_of;
+  // The gradient that it becomes where there is none, or kNone.
+  IndexedVector<StorageId, StorageId> becomes_gradient;
 };
 
-std::vector<int32_t> InOrderOfModuleTo(const Trace& trace) {
+std::vector<StorageId> InOrderOfModuleTo(const Trace& trace) {
   // In pre-order, a module's FQN begins with that of the one around it. The
   // root's, its class, is around all.
-  std::vector<int32_t> order;
-  std::vector<size_t> open;
+  std::vector<StorageId> order;
+  std::vector<ModuleId> open;
   const auto close = [&] {
     const TraceModule& module = trace.modules[open.back()];
     order.insert(order.end(), module.parameters.begin(),
@@ -45,12 +47,12 @@ std::vector<int32_t> InOrderOfModuleTo(const Trace& trace) {
     order.insert(order.end(), module.buffers.begin(), module.buffers.end());
     open.pop_back();
   };
-  for (size_t m = 0; m < trace.modules.size(); ++m) {
+  for (const ModuleId m : trace.modules.ids()) {
     if (trace.modules[m].IsSegment()) continue;
     const std::string_view fqn = trace.modules[m].fqn;
-    const auto is_around = [&](size_t outer) {
+    const auto is_around = [&](ModuleId outer) {
       const std::string_view prefix = trace.modules[outer].fqn;
-      return outer == 0 ||
+      return outer == ModuleId{0} ||
              (fqn.size() > prefix.size() && fqn.starts_with(prefix) &&
               fqn[prefix.size()] == '.');
     };
@@ -61,27 +63,27 @@ std::vector<int32_t> InOrderOfModuleTo(const Trace& trace) {
   return order;
 }
 
-// Returns, indexed by storage, whether an operator reads or writes to it.
-std::vector<char> UsedStorages(const Trace& trace) {
-  std::vector<char> is_used(trace.storages.size(), 0);
+// Returns for each storage whether an operator reads or writes to it.
+IndexedVector<StorageId, Flag> UsedStorages(const Trace& trace) {
+  IndexedVector<StorageId, Flag> is_used(trace.storages.size(), false);
   for (const TraceOperator& op : trace.operators) {
-    for (const int32_t s : op.reads) is_used[s] = 1;
-    for (const int32_t s : op.mutates) is_used[s] = 1;
+    for (const StorageId s : op.reads) is_used[s] = true;
+    for (const StorageId s : op.mutates) is_used[s] = true;
   }
   return is_used;
 }
 
 void FindStart(const Trace& trace, StoragePlaces& places) {
-  std::vector<char> is_placed(trace.storages.size(), 0);
-  for (const int32_t s : InOrderOfModuleTo(trace)) {
-    if (is_placed[s] != 0 || trace.storages[s].born >= 0) continue;
-    is_placed[s] = 1;
+  IndexedVector<StorageId, Flag> is_placed(trace.storages.size(), false);
+  for (const StorageId s : InOrderOfModuleTo(trace)) {
+    if (is_placed[s] || trace.storages[s].born != kNone) continue;
+    is_placed[s] = true;
     places.model.push_back(s);
   }
-  const std::vector<char> is_used = UsedStorages(trace);
-  for (int32_t s = 0; s < std::ssize(trace.storages); ++s) {
+  const IndexedVector<StorageId, Flag> is_used = UsedStorages(trace);
+  for (const StorageId s : trace.storages.ids()) {
     const TraceStorage& storage = trace.storages[s];
-    if (storage.born >= 0 || is_placed[s] != 0 || storage.bytes == 0) continue;
+    if (storage.born != kNone || is_placed[s] || storage.bytes == 0) continue;
     switch (storage.category) {
       case StorageCategory::kOptimizer:
         places.state.push_back(s);
@@ -92,7 +94,7 @@ void FindStart(const Trace& trace, StoragePlaces& places) {
       case StorageCategory::kGradient:
         break;  // its first microbatch makes it
       case StorageCategory::kBuffer:
-        (is_used[s] != 0 ? places.model : places.of_libraries).push_back(s);
+        (is_used[s] ? places.model : places.of_libraries).push_back(s);
         break;
       default:
         // The rest is left by earlier steps, and not there yet.
@@ -102,18 +104,18 @@ void FindStart(const Trace& trace, StoragePlaces& places) {
 }
 
 void FindTakenPlaces(const Trace& trace, StoragePlaces& places) {
-  places.takes_place_of.assign(trace.storages.size(), -1);
-  std::multiset<std::pair<int64_t, int32_t>> freed;  // bytes, storage
-  for (int32_t s = 0; s < std::ssize(trace.storages); ++s) {
+  places.takes_place_of.assign(trace.storages.size(), kNone);
+  std::multiset<std::pair<int64_t, StorageId>> freed;  // bytes, storage
+  for (const StorageId s : trace.storages.ids()) {
     const TraceStorage& storage = trace.storages[s];
-    const bool is_left = storage.born < 0 && storage.freed != kNever &&
+    const bool is_left = storage.born == kNone && storage.freed != kNever &&
                          storage.category != StorageCategory::kInput;
     if (is_left) freed.insert({storage.bytes, s});
   }
-  for (int32_t s = 0; s < std::ssize(trace.storages); ++s) {
+  for (const StorageId s : trace.storages.ids()) {
     const TraceStorage& storage = trace.storages[s];
-    if (storage.born < 0 || storage.freed != kNever) continue;
-    const auto place = freed.lower_bound({storage.bytes, 0});
+    if (storage.born == kNone || storage.freed != kNever) continue;
+    const auto place = freed.lower_bound({storage.bytes, StorageId{0}});
     if (place == freed.end() || place->first != storage.bytes) continue;
     places.takes_place_of[s] = place->second;
     freed.erase(place);
@@ -121,23 +123,25 @@ void FindTakenPlaces(const Trace& trace, StoragePlaces& places) {
 }
 
 void FindAddedGradients(const Trace& trace, StoragePlaces& places) {
-  places.becomes_gradient.assign(trace.storages.size(), -1);
-  std::vector<char> is_found(trace.storages.size(), 0);
-  for (int32_t k = trace.forward_end; k < trace.backward_end; ++k) {
+  places.becomes_gradient.assign(trace.storages.size(), kNone);
+  IndexedVector<StorageId, Flag> is_found(trace.storages.size(), false);
+  for (const OperatorId k :
+       OperatorsIn(trace.forward_end, trace.backward_end)) {
     const TraceOperator& op = trace.operators[k];
-    for (const int32_t gradient : op.mutates) {
+    for (const StorageId gradient : op.mutates) {
       const TraceStorage& storage = trace.storages[gradient];
-      const bool is_awaited = storage.born < 0 && is_found[gradient] == 0 &&
+      const bool is_awaited = storage.born == kNone && !is_found[gradient] &&
                               storage.category == StorageCategory::kGradient;
       if (!is_awaited) continue;
-      for (const int32_t read : op.reads) {
+      for (const StorageId read : op.reads) {
         const TraceStorage& term = trace.storages[read];
-        if (term.born < trace.forward_end || term.bytes != storage.bytes ||
-            places.becomes_gradient[read] >= 0) {
+        if (term.IsOlderThan(trace.forward_end) ||
+            term.bytes != storage.bytes ||
+            places.becomes_gradient[read] != kNone) {
           continue;
         }
         places.becomes_gradient[read] = gradient;
-        is_found[gradient] = 1;
+        is_found[gradient] = true;
         break;
       }
     }
@@ -156,23 +160,22 @@ StoragePlaces FindPlaces(const Trace& trace) {
 struct LifeEvents {
   LifeEvents(const LivedStep& step, const Trace& trace)
       : begins(step.steps.size() + 1), ends(step.steps.size() + 1) {
-    const int32_t steps = static_cast<int32_t>(step.steps.size());
-    for (int32_t k = 0; k < std::ssize(step.lives); ++k) {
+    const StepId steps = step.steps.end_id();
+    for (const LifeId k : step.lives.ids()) {
       const Life& life = step.lives[k];
       const TraceStorage& storage = trace.storages[life.storage];
-      const bool is_original = k < std::ssize(trace.storages);
+      const bool is_original = k == OriginalLife(life.storage);
       if (storage.bytes == 0 || life.begin >= steps) continue;
-      const bool is_there_before = is_original && storage.born < 0;
+      const bool is_there_before = is_original && storage.born == kNone;
       if (!is_there_before) begins[life.begin].push_back(k);
       const bool outlives = is_original && storage.freed == kNever;
       if (outlives && life.end >= steps) continue;
-      const int32_t end =
-          std::clamp(life.end, is_there_before ? 0 : life.begin + 1, steps);
-      ends[end].push_back(k);
+      const StepId first_end = is_there_before ? StepId{0} : Next(life.begin);
+      ends[std::clamp(life.end, first_end, steps)].push_back(k);
     }
   }
 
-  std::vector<std::vector<int32_t>> begins, ends;
+  IndexedVector<StepId, std::vector<LifeId>> begins, ends;
 };
 
 // The parts of a run that are the same in every iteration.
@@ -184,11 +187,13 @@ struct RunParts {
         options(of_run),
         places(FindPlaces(of_trace)),
         lives(of_step, of_trace) {
-    const auto first =
-        std::ranges::find_if(step.steps, [&](const Simulation::Step& ran) {
-          return ran.redone < 0 && ran.op >= trace.backward_end;
-        });
-    update = static_cast<int32_t>(first - step.steps.begin());
+    while (update < step.steps.end_id() && !IsOfUpdate(step.steps[update])) {
+      update = Next(update);
+    }
+  }
+
+  bool IsOfUpdate(const Simulation::Step& ran) const {
+    return ran.redone == kNone && StartOf(ran.op) >= trace.backward_end;
   }
 
   const Trace& trace;
@@ -196,7 +201,7 @@ struct RunParts {
   RunOptions options;
   StoragePlaces places;
   LifeEvents lives;
-  int32_t update = 0;  // the step at which the update begins
+  StepId update = {};  // the step at which the update begins
 };
 
 class RunBuilder {
@@ -206,7 +211,7 @@ class RunBuilder {
         block_of_life_(parts_.step.lives.size(), kNoBlock) {}
 
   TrainingRun Build() && {
-    for (const int32_t s : parts_.places.model) Allocate(s);
+    for (const StorageId s : parts_.places.model) Allocate(OriginalLife(s));
     if (parts_.options.makes_state_first) AllocateMissing(parts_.places.state);
     for (int64_t i = 0; i < parts_.options.iterations; ++i) RunIteration(i);
     return std::move(run_);
@@ -222,27 +227,26 @@ class RunBuilder {
       RunMicrobatch(m + 1 == microbatches);
     }
     IterationEnd end{.events = run_.events.events.size(), .blocks = {}};
-    for (int32_t s = 0; s < std::ssize(parts_.trace.storages); ++s) {
-      const int32_t block = block_of_life_[s];
+    for (const StorageId s : parts_.trace.storages.ids()) {
+      const int32_t block = block_of_life_[OriginalLife(s)];
       if (block != kNoBlock) end.blocks.emplace_back(s, block);
     }
     run_.iteration_ends.push_back(std::move(end));
   }
 
   void RunMicrobatch(bool is_last) {
-    moment_.step = -1;
+    moment_.step = kNone;
     BringInputs();
-    const int32_t steps = is_last
-                              ? static_cast<int32_t>(parts_.step.steps.size())
-                              : parts_.update;
-    for (int32_t k = 0; k <= steps; ++k) {
+    const StepId steps = is_last ? parts_.step.steps.end_id() : parts_.update;
+    for (const StepId k : IdRange(StepId{0}, steps)) {
       moment_.step = k;
-      for (const int32_t life : parts_.lives.ends[k]) End(life);
-      if (k == steps) break;
+      for (const LifeId life : parts_.lives.ends[k]) End(life);
       if (k == parts_.update) AllocateMissing(parts_.places.state);
-      for (const int32_t life : parts_.lives.begins[k]) Allocate(life);
+      for (const LifeId life : parts_.lives.begins[k]) Allocate(life);
       BringLibraries(parts_.step.steps[k].op);
     }
+    moment_.step = steps;
+    for (const LifeId life : parts_.lives.ends[steps]) End(life);
     EndMicrobatch();
   }
 
@@ -250,66 +254,71 @@ class RunBuilder {
     if (!parts_.options.renews_inputs)
       return AllocateMissing(parts_.places.inputs);
     std::vector<int32_t> old;
-    for (const int32_t s : parts_.places.inputs) {
-      if (block_of_life_[s] != kNoBlock) old.push_back(block_of_life_[s]);
-      Allocate(s);
+    for (const StorageId s : parts_.places.inputs) {
+      const LifeId life = OriginalLife(s);
+      if (block_of_life_[life] != kNoBlock) old.push_back(block_of_life_[life]);
+      Allocate(life);
     }
     for (const int32_t block : old) Free(block);
   }
 
-  void BringLibraries(int32_t op) {
-    const bool is_backward = op >= parts_.trace.forward_end;
+  void BringLibraries(OperatorId op) {
+    const bool is_backward = StartOf(op) >= parts_.trace.forward_end;
     const size_t expected = is_backward
                                 ? parts_.places.of_libraries.size()
                                 : (parts_.places.of_libraries.size() + 1) / 2;
     if (libraries_ >= expected || !IsMatrixProduct(parts_.trace, op)) return;
     for (; libraries_ < expected; ++libraries_) {
-      Allocate(parts_.places.of_libraries[libraries_]);
+      Allocate(OriginalLife(parts_.places.of_libraries[libraries_]));
     }
   }
 
+  // Returns whether it is that of a storage as the trace has it.
+  bool IsOriginal(LifeId life) const {
+    return life == OriginalLife(parts_.step.lives[life].storage);
+  }
+
   // A life's memory is freed, or goes on under another name.
-  void End(int32_t life) {
-    const int32_t block = block_of_life_[life];
+  void End(LifeId life) {
+    const StorageId storage = parts_.step.lives[life].storage;
+    HandOn(life, IsOriginal(life) ? parts_.places.becomes_gradient[storage]
+                                  : StorageId(kNone));
+  }
+
+  // Frees the memory of a life, or gives it to a storage that has none.
+  void HandOn(LifeId life, StorageId heir) {
+    const int32_t block = std::exchange(block_of_life_[life], kNoBlock);
     if (block == kNoBlock) return;
-    block_of_life_[life] = kNoBlock;
-    const int32_t gradient = life < std::ssize(parts_.trace.storages)
-                                 ? parts_.places.becomes_gradient[life]
-                                 : -1;
-    if (gradient >= 0 && block_of_life_[gradient] == kNoBlock) {
-      block_of_life_[gradient] = block;
-      return;
+    if (heir != kNone && block_of_life_[OriginalLife(heir)] == kNoBlock) {
+      block_of_life_[OriginalLife(heir)] = block;
+    } else {
+      Free(block);
     }
-    Free(block);
   }
 
   // Frees what the microbatch made and did not free, or hands it on.
   void EndMicrobatch() {
-    for (int32_t life = 0; life < std::ssize(parts_.step.lives); ++life) {
-      const int32_t block = block_of_life_[life];
-      const TraceStorage& storage =
-          parts_.trace.storages[parts_.step.lives[life].storage];
-      const bool is_original = life < std::ssize(parts_.trace.storages);
-      if (block == kNoBlock || (is_original && storage.born < 0)) continue;
-      const int32_t place =
-          is_original ? parts_.places.takes_place_of[life] : -1;
-      if (place >= 0 && block_of_life_[place] == kNoBlock) {
-        block_of_life_[place] = block;
-        block_of_life_[life] = kNoBlock;
-      } else {
-        End(life);
+    for (const LifeId life : parts_.step.lives.ids()) {
+      const StorageId storage = parts_.step.lives[life].storage;
+      if (!IsOriginal(life)) {
+        HandOn(life, kNone);
+      } else if (parts_.trace.storages[storage].born != kNone) {
+        const StorageId place = parts_.places.takes_place_of[storage];
+        HandOn(life, place != kNone ? place
+                                    : parts_.places.becomes_gradient[storage]);
       }
     }
   }
 
-  void AllocateMissing(const std::vector<int32_t>& lives) {
-    for (const int32_t life : lives) {
+  void AllocateMissing(const std::vector<StorageId>& storages) {
+    for (const StorageId s : storages) {
+      const LifeId life = OriginalLife(s);
       if (block_of_life_[life] == kNoBlock) Allocate(life);
     }
   }
 
-  void Allocate(int32_t life) {
-    const int32_t storage = parts_.step.lives[life].storage;
+  void Allocate(LifeId life) {
+    const StorageId storage = parts_.step.lives[life].storage;
     const int32_t block = static_cast<int32_t>(run_.storages.size());
     run_.storages.push_back(storage);
     run_.events.block_ids.push_back(block);
@@ -330,7 +339,7 @@ class RunBuilder {
 
   RunParts parts_;
   size_t libraries_ = 0;  // how many of them are there
-  std::vector<int32_t> block_of_life_;
+  IndexedVector<LifeId, int32_t> block_of_life_;
   RunMoment moment_;
   TrainingRun run_;
 };

@@ -28,9 +28,9 @@ struct RunOptions {
 struct RunMoment {
   int32_t iteration = -1;  // -1: the model is put on the device
   int32_t microbatch = 0;  // in its iteration
-  // In LivedStep::steps; -1: before the first of them; as many as there are: after
-  // the last.
-  int32_t step = -1;
+  // In LivedStep::steps; kNone: before the first of them; the end of them: after the
+  // last.
+  StepId step = kNone;
 
   bool operator==(const RunMoment&) const = default;
 };
@@ -39,14 +39,14 @@ struct RunMoment {
 struct IterationEnd {
   size_t events = 0;  // before it
   // The storages that live on, and their blocks.
-  std::vector<std::pair<int32_t, int32_t>> blocks;
+  std::vector<std::pair<StorageId, int32_t>> blocks;
 };
 
 // The requests of a training run to an allocator.
 struct TrainingRun {
   AllocatorEvents events;
-  std::vector<RunMoment> moments;  // by event
-  std::vector<int32_t> storages;   // of the trace, by block
+  std::vector<RunMoment> moments;   // by event
+  std::vector<StorageId> storages;  // of the trace, by block
   std::vector<IterationEnd> iteration_ends;
 };
 

@@ -14,6 +14,7 @@
 
 #include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
 
@@ -59,7 +60,7 @@ class NodeLinkReader {
     const nlohmann::json& id = field.json();
     if (!id.is_string() && !id.is_number_integer())
       field.Fail("the id of a node: a string or a whole number");
-    return id.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return CompactText(id);
   }
 
   void ReadNodes() {

@@ -11,11 +11,10 @@
 
 namespace acplan::graph {
 
-// The lives of all storages of a planned step: first those of the storages as
+// Returns the lives of all storages of a planned step: first those of the storages as
 // the trace has them, in their order, then those of what comes back from the
-// host, in the order of `moved`, then those of what runs again.
-std::vector<Life> FindLives(const PreparedTrace& prepared, const Frames& frames,
-                            const StepLayout& layout,
-                            const std::vector<MovedStorage>& moved);
+// host, in the order of `moves`, then those of what runs again.
+LifeList FindLives(const PreparedTrace& prepared, const Frames& frames,
+                   const StepLayout& layout, const MovedStorages& moves);
 
 }  // namespace acplan::graph

@@ -14,6 +14,7 @@
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_text.h"
 
 namespace acplan::problems {
 
@@ -400,7 +401,7 @@ std::string PlanToJson(const Plan& plan) {
                     {"nodes", plan.solver.nodes},
                     {"rows", plan.solver.rows},
                     {"columns", plan.solver.columns}};
-  return root.dump(2) + "\n";
+  return graph::IndentedText(root);
 }
 
 }  // namespace acplan::problems

@@ -26,15 +26,12 @@ bool IsNamed(std::string_view full, std::string_view name) {
   return begin < end && name == full.substr(begin + 1, end - begin - 1);
 }
 
-int32_t ModuleNamed(const Trace& trace, const std::string& fqn) {
-  const auto place =
-      std::ranges::find(trace.modules, fqn, &graph::TraceModule::fqn);
-  if (place != trace.modules.end()) {
-    return static_cast<int32_t>(place - trace.modules.begin());
-  }
+graph::ModuleId ModuleNamed(const Trace& trace, const std::string& fqn) {
+  const graph::ModuleId module = graph::FindModule(trace, fqn);
+  if (module != graph::kNone) return module;
   std::vector<std::string> names;
-  for (const graph::TraceModule& module : trace.modules) {
-    names.push_back(module.fqn);
+  for (const graph::TraceModule& other : trace.modules) {
+    names.push_back(other.fqn);
   }
   const std::vector<std::string> near = graph::NearestNames(fqn, names);
   throw InputError(fmt::format(
@@ -55,23 +52,22 @@ void RequireResults(const graph::TraceOperator& op, const PlannedModule& unit,
 
 void RequireSameOperators(const Trace& trace, const graph::TraceCall& call,
                           const PlannedModule& unit) {
-  const auto length = static_cast<size_t>(call.end - call.start);
+  const auto length = static_cast<size_t>(call.OperatorCount());
   if (unit.ops.size() != length) {
     throw InputError(fmt::format(
         "plan: {}: expected the {} operators of the trace, found {}",
         Quoted(unit.fqn), length, unit.ops.size()));
   }
   for (size_t k = 0; k < length; ++k) {
-    const int32_t name =
-        trace.operators[static_cast<size_t>(call.start) + k].name;
-    if (!IsNamed(trace.operator_names[name], unit.ops[k].name)) {
+    const graph::TraceOperator& op =
+        trace.operators[call.AtPlace(static_cast<int32_t>(k))];
+    if (!IsNamed(trace.operator_names[op.name], unit.ops[k].name)) {
       throw InputError(fmt::format(
           "plan: {}: operator {}: expected {} as in the trace, found {}",
-          Quoted(unit.fqn), k, Quoted(trace.operator_names[name]),
+          Quoted(unit.fqn), k, Quoted(trace.operator_names[op.name]),
           Quoted(unit.ops[k].name)));
     }
-    RequireResults(trace.operators[static_cast<size_t>(call.start) + k], unit,
-                   k);
+    RequireResults(op, unit, k);
   }
 }
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <optional>
 #include <utility>
 
+#include "solver/infinity.h"
 #include "solver/price_planes.h"
 
 // Idea. Each path is a plane: its ms and, times prices, its bytes over the
@@ -19,12 +19,14 @@
 // if the bound then exceeds the cost of every path, there is no such mixture.
 
 namespace acplan::problems {
+
+using solver::kInfinity;
+
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNear = 1e-7;      // bound and planes, relative
-constexpr double kRounding = 1e-9;  // of sums, relative
-constexpr double kFirstPrice = 10;  // of missing room, relative to all ms
+constexpr double kNear = 1e-7;         // bound and planes, relative
+constexpr double kSumRounding = 1e-9;  // of sums, relative
+constexpr double kFirstPrice = 10;     // of missing room, relative to all ms
 constexpr double kLastPrice = 1e9;
 
 class PriceSearch {
@@ -55,13 +57,13 @@ class PriceSearch {
       const bool is_end = !is_better || bound_ >= near;
       prices = highest->prices;
       if (!is_end) continue;
-      if (highest->missing > kRounding && price_of_missing < last_price) {
+      if (highest->missing > kSumRounding && price_of_missing < last_price) {
         price_of_missing *= 100;
         bound_ = -kInfinity;
         continue;
       }
       for (size_t p = 0; p < planes_.size(); ++p)
-        if (highest->shares[p] > kRounding)
+        if (highest->shares[p] > kSumRounding)
           answer_.mixture.push_back(static_cast<int64_t>(p));
       break;
     }
@@ -86,7 +88,7 @@ class PriceSearch {
       bound_ = cheapest - of_room;
       answer_.prices = of_bytes;
       const double rounding =
-          kRounding * (std::abs(cheapest) + std::abs(of_room));
+          kSumRounding * (std::abs(cheapest) + std::abs(of_room));
       is_closed_ = question_.on_bound(bound_ - rounding);
     }
     const DecisionPath path = CheapestPath(graph_, of_bytes, rests);

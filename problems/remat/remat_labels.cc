@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <numeric>
 #include <span>
 #include <utility>
+
+#include "solver/infinity.h"
 
 // Idea. A label is the beginning of a path: its state, ms, and bytes at the
 // rows. If two labels are in one state, the one with at least as many ms and,
@@ -18,12 +19,13 @@
 // of which that is true.
 
 namespace acplan::problems {
+
+using solver::kInfinity;
+
 namespace {
 
 using Edge = DecisionGraph::Edge;
 using Level = DecisionGraph::Level;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The sums of rests of paths, by level and state.
 struct Rests {

@@ -5,13 +5,17 @@
 #include <functional>
 #include <limits>
 
+#include "solver/infinity.h"
+
 namespace acplan::problems {
+
+using solver::kInfinity;
+
 namespace {
 
 using Edge = DecisionGraph::Edge;
 using Level = DecisionGraph::Level;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kNoPath = std::numeric_limits<int64_t>::max();
 
 // Returns the cost of each effect of a level.

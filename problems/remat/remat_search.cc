@@ -11,6 +11,7 @@
 #include "problems/remat/remat_labels.h"
 #include "problems/remat/remat_parts.h"
 #include "problems/remat/remat_prices.h"
+#include "solver/infinity.h"
 
 // Idea. The search need not look at moments that no good plan fills up. So it
 // begins with the moment at which most is live if all is kept, as the only row,
@@ -33,9 +34,11 @@
 // best plan, no plan is.
 
 namespace acplan::problems {
+
+using solver::kInfinity;
+
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-9;  // of sums, relative
 constexpr int64_t kFirstLabels = 1000;
 constexpr int64_t kMostLabels = 1000000;

@@ -74,10 +74,10 @@ std::vector<char> UsefulAfter(const ScheduleGraph& graph, int32_t end) {
   return is_useful;
 }
 
-using Sums = std::map<int, int64_t>;  // bytes in units by column
+using ColumnUnits = std::map<int, int64_t>;  // bytes in units by column
 
 // Returns the row "sum <= most", scaled and slightly relaxed.
-Milp::Row RowOf(const Sums& sums, int64_t most, double wider) {
+Milp::Row RowOf(const ColumnUnits& sums, int64_t most, double wider) {
   double largest = 0;
   for (const auto& [column, units] : sums)
     largest = std::max(largest, static_cast<double>(units));
@@ -191,7 +191,7 @@ class MomentModel::Builder {
       if (graph_.values[b].is_returned) AddNeed(k, b, -1);
   }
 
-  void AddBytes(Sums sums, int64_t fixed) {
+  void AddBytes(ColumnUnits sums, int64_t fixed) {
     std::erase_if(sums, [](const auto& sum) { return sum.second == 0; });
     const int64_t most = budget_ - fixed;
     const int row = model_.program_.AddRow(RowOf(sums, most, wider_));
@@ -207,7 +207,7 @@ class MomentModel::Builder {
     own.insert(node.makes.begin(), node.makes.end());
     int64_t fixed = node.scratch_bytes / unit_;
     for (const int32_t b : own) fixed += Units(b);
-    Sums sums;
+    ColumnUnits sums;
     for (int32_t b = 0; b < std::ssize(segment.keep); ++b)
       if (segment.keep[b] >= 0 && !own.contains(b))
         sums[segment.keep[b]] += Units(b);
@@ -261,7 +261,7 @@ class MomentModel::Builder {
     const auto k = static_cast<size_t>(segment - model_.segments_.begin());
     if (segment->run[moment.node] < 0) return;
     int64_t fixed = 0;
-    Sums sums;
+    ColumnUnits sums;
     sums[segment->run[moment.node]] +=
         graph_.nodes[moment.node].scratch_bytes / unit_;
     for (int32_t b = 0; b < std::ssize(graph_.values); ++b) {

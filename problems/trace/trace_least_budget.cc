@@ -48,9 +48,9 @@ class LeastBudgetSearch {
                     int64_t enough_bytes)
       : problem_(problem), watch_(limits), enough_bytes_(enough_bytes) {}
 
-  TraceMinimum Run(const std::vector<CheckpointedModule>& known) {
+  TraceMinimum Run(const std::vector<CheckpointedModule>& known_modules) {
     Try({});
-    if (!known.empty()) Try(known);
+    if (!known_modules.empty()) Try(known_modules);
     // The first takes a moment, and says something whatever the limits.
     Branch({}, /*lowers=*/true);
     parts_.LetGo();
@@ -83,9 +83,9 @@ class LeastBudgetSearch {
   bool IsStopped() {
     if (Best() <= enough_bytes_ || Bound() >= Best()) return true;
     if (enough_bytes_ > 0 && Bound() > enough_bytes_) return true;
-    const StoppedBy reached = watch_.LimitReached(static_cast<double>(Best()),
-                                                  static_cast<double>(Bound()));
-    if (reached != StoppedBy::kNothing) answer_.budget.stopped_by = reached;
+    const StoppedBy limit = watch_.LimitReached(static_cast<double>(Best()),
+                                                static_cast<double>(Bound()));
+    if (limit != StoppedBy::kNothing) answer_.budget.stopped_by = limit;
     return answer_.budget.stopped_by != StoppedBy::kNothing;
   }
 
@@ -195,10 +195,11 @@ class LeastBudgetSearch {
 
 }  // namespace
 
-TraceMinimum FindLeastPlan(const TraceProblem& problem,
-                           const SearchLimits& limits, int64_t enough_bytes,
-                           const std::vector<CheckpointedModule>& known) {
-  return LeastBudgetSearch(problem, limits, enough_bytes).Run(known);
+TraceMinimum FindLeastPlan(
+    const TraceProblem& problem, const SearchLimits& limits,
+    int64_t enough_bytes,
+    const std::vector<CheckpointedModule>& known_modules) {
+  return LeastBudgetSearch(problem, limits, enough_bytes).Run(known_modules);
 }
 
 }  // namespace acplan::problems

@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
+
+#include "solver/infinity.h"
 
 namespace acplan::solver {
 
-namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
-}  // namespace
+namespace {}  // namespace
 
 std::vector<CostSegment> LowerHull(const std::vector<FixedKnot>& points) {
   std::vector<FixedKnot> hull{{0, 0.0}};
@@ -87,7 +84,7 @@ ConvexCost ConvexCost::HullOfMin(const ConvexCost& a, const ConvexCost& b) {
 double ConvexCost::At(int64_t n) const {
   if (n <= 0) return 0;
   const auto it = std::lower_bound(ends_.begin(), ends_.end(), n);
-  if (it == ends_.end()) return kInf;
+  if (it == ends_.end()) return kInfinity;
   const size_t k = static_cast<size_t>(it - ends_.begin());
   return values_[k] - slopes_[k] * static_cast<double>(ends_[k] - n);
 }
@@ -95,7 +92,7 @@ double ConvexCost::At(int64_t n) const {
 double ConvexCost::LeastSum(int64_t lo, int64_t hi, double cost, double slope,
                             int64_t total) const {
   const int64_t first = std::max(lo, total - end());
-  if (first > hi) return kInf;
+  if (first > hi) return kInfinity;
   int64_t x = first;
   if (hi > first) {
     // As x grows, this falls faster than the piece rises as long as the slope of this

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "solver/infinity.h"
 #include "solver/labels/convex_cost.h"
 
 // A knapsack: labels (bytes, ticks) over the items, added one by one, that no other label
@@ -33,7 +34,6 @@ namespace acplan::solver {
 
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 // The sum of all times is about this many ticks.
 constexpr double kTicks = 0x1p50;
 // Bounds in floating point may be wrong by this many ticks.
@@ -251,7 +251,7 @@ class Search {
     std::vector<Labels> lists(n + 1);  // each of the items from k on
     lists[n] = {settled.taken_sums};
     int64_t labels_kept = 0;
-    double least_dropped = kInf;
+    double least_dropped = kInfinity;
     for (size_t k = n; k-- > 0;) {
       std::span<Label> labels =
           WithOrWithout(lists[k + 1], settled.open_items[k], memory_);
@@ -271,7 +271,7 @@ class Search {
     }
     bound_ = std::max(
         bound_, std::min(static_cast<double>(best_.ticks), least_dropped));
-    return {.is_complete = least_dropped == kInf};
+    return {.is_complete = least_dropped == kInfinity};
   }
 
   double Threshold() const { return static_cast<double>(best_.ticks) + kSlack; }
@@ -295,7 +295,8 @@ class Search {
       labels[kept_count++] = label;
       if (label.bytes >= problem_.need) break;
     }
-    if (static_cast<size_t>(kept_count) <= width) return {kept_count, kInf};
+    if (static_cast<size_t>(kept_count) <= width)
+      return {kept_count, kInfinity};
     std::vector<double> ranked = bounds_;
     std::nth_element(ranked.begin(),
                      ranked.begin() + static_cast<ptrdiff_t>(width),
@@ -361,7 +362,7 @@ Cover LeastCover(const std::vector<CoverItem>& items, int64_t need,
   }
   if (most < need) {
     cover.status = SearchStatus::kInfeasible;
-    cover.bound_ms = kInf;
+    cover.bound_ms = kInfinity;
     return cover;
   }
 

@@ -1,5 +1,7 @@
 #include "costmodel/calculon/application/model.h"
 
+#include <nlohmann/json.hpp>
+
 #include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
 
@@ -7,7 +9,7 @@ namespace acplan::costmodel {
 
 namespace {
 
-constexpr int64_t kMostSize = INT32_MAX;
+constexpr int64_t kMostModelSize = INT32_MAX;
 
 }  // namespace
 
@@ -29,7 +31,7 @@ Model ParseModel(std::string_view text, std::string_view file) {
   const nlohmann::json document = graph::ParseJson(text, file);
   const graph::JsonField root(document, std::string(file));
   const auto size = [&](std::string_view key) {
-    return root.Get(key).Int(1, kMostSize);
+    return root.Get(key).Int(1, kMostModelSize);
   };
   return {.hidden = size("hidden"),
           .feedforward = size("feedforward"),

@@ -6,7 +6,7 @@
 namespace acplan::costmodel {
 namespace {
 
-using Kind = LayerComm::Kind;
+using CommKind = LayerComm::Kind;
 
 double NetworkTime(NetworkOperation operation, double bytes,
                    const LayerHardware& hardware) {
@@ -100,7 +100,7 @@ WorkTime TimeWork(const Layer& layer, Stage stage,
 
 double CommBytes(const Layer& layer, Stage stage, BlockPlace place,
                  const LayerHardware& hardware) {
-  if (layer.comm.kind == Kind::kNone || hardware.peers == 1) return 0;
+  if (layer.comm.kind == CommKind::kNone || hardware.peers == 1) return 0;
   const bool is_split = IsSplit(place, hardware);
   switch (stage) {
     case Stage::kForward:
@@ -119,30 +119,32 @@ double CommBytes(const Layer& layer, Stage stage, BlockPlace place,
 double CommTileBytes(const Layer& layer, Stage stage, BlockPlace place,
                      const LayerHardware& hardware) {
   const double bytes = CommBytes(layer, stage, place, hardware);
-  return layer.comm.kind == Kind::kOverlapped ? bytes / hardware.peers : bytes;
+  return layer.comm.kind == CommKind::kOverlapped ? bytes / hardware.peers
+                                                  : bytes;
 }
 
 double NetTime(const Layer& layer, Stage stage, BlockPlace place,
                const WorkTime& work, const LayerHardware& hardware) {
-  if (layer.comm.kind == Kind::kNone || hardware.peers == 1 ||
+  if (layer.comm.kind == CommKind::kNone || hardware.peers == 1 ||
       stage == Stage::kOptimizerStep ||
       (stage == Stage::kWeightGradient && !layer.comm.is_repeated)) {
     return 0;
   }
-  return layer.comm.kind == Kind::kOverlapped
+  return layer.comm.kind == CommKind::kOverlapped
              ? OverlappedNetTime(layer, stage, place, hardware)
              : SeparateNetTime(layer, stage, place, work, hardware);
 }
 
 ProcessingTime TimeProcessing(const Layer& layer, const WorkTime& work,
                               double net_time, const LayerHardware& hardware) {
-  if (layer.comm.kind == Kind::kSeparate) return {0, net_time};
+  if (layer.comm.kind == CommKind::kSeparate) return {0, net_time};
   const auto together = [&](double flops_time) {
     return hardware.is_roofline ? std::max(flops_time, work.mem)
                                 : flops_time + work.mem;
   };
   const double computing = together(work.flops);
-  if (layer.comm.kind == Kind::kNone || net_time == 0) return {computing, 0};
+  if (layer.comm.kind == CommKind::kNone || net_time == 0)
+    return {computing, 0};
 
   // Sending takes a part of the processor during all tiles but one.
   const double usage = hardware.network->processor_usage;
@@ -168,7 +170,7 @@ ProcessingTime TimeProcessing(const Layer& layer, const WorkTime& work,
 
 double RequiredBandwidth(const Layer& layer, Stage stage, BlockPlace place,
                          const WorkTime& work, const LayerHardware& hardware) {
-  if (layer.comm.kind != Kind::kOverlapped) return 0;
+  if (layer.comm.kind != CommKind::kOverlapped) return 0;
   const double slowed = work.flops / (1 - hardware.network->processor_usage);
   return CommTileBytes(layer, stage, place, hardware) /
          (slowed / hardware.peers);

@@ -4,10 +4,12 @@
 
 #include <cmath>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <variant>
 
 #include "costmodel/calculon/execution/execution_fields.h"
+#include "graph/base/json_text.h"
 #include "graph/base/number_limits.h"
 
 namespace acplan::costmodel {
@@ -21,7 +23,7 @@ void AppendPacked(std::string& text, const ordered_json& json) {
   if (json.is_object()) {
     text += '{';
     for (const auto& [key, value] : json.items()) {
-      text += separator + ordered_json(key).dump() + ": ";
+      text += separator + graph::CompactText(ordered_json(key)) + ": ";
       AppendPacked(text, value);
       separator = ", ";
     }
@@ -35,7 +37,7 @@ void AppendPacked(std::string& text, const ordered_json& json) {
     }
     text += ']';
   } else {
-    text += json.dump();
+    text += graph::CompactText(json);
   }
 }
 

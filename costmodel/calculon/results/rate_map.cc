@@ -181,7 +181,7 @@ std::vector<Cell> FromJson(const std::filesystem::path& path) {
   return cells;
 }
 
-std::string_view Field(std::string_view line, size_t column) {
+std::string_view CsvField(std::string_view line, size_t column) {
   for (; column > 0; --column) {
     const size_t comma = line.find(',');
     if (comma == std::string_view::npos) return "";
@@ -194,7 +194,7 @@ size_t Column(std::string_view heading, std::string_view name,
               const Place& place) {
   const size_t fields = std::ranges::count(heading, ',') + 1;
   for (size_t column = 0; column < fields; ++column) {
-    if (Field(heading, column) == name) return column;
+    if (CsvField(heading, column) == name) return column;
   }
   place.Refuse(fmt::format("a column {}", graph::Quoted(name)), "none");
 }
@@ -207,10 +207,10 @@ struct Columns {
 };
 
 Cell CellOf(std::string_view line, const Columns& columns, const Place& place) {
-  const std::string_view rate = Field(line, columns.rate);
-  return {.tensor_par = Parallelism(Field(line, columns.tensor_par),
+  const std::string_view rate = CsvField(line, columns.rate);
+  return {.tensor_par = Parallelism(CsvField(line, columns.tensor_par),
                                     place.Member("tensor_par")),
-          .pipeline_par = Parallelism(Field(line, columns.pipeline_par),
+          .pipeline_par = Parallelism(CsvField(line, columns.pipeline_par),
                                       place.Member("pipeline_par")),
           .rate = Rate(rate, place.Member("sample_rate")),
           .text = std::string(rate)};

@@ -167,14 +167,14 @@ class SharedState {
 };
 
 // A place in the order of the space.
-struct Place {
+struct SearchPlace {
   size_t unit = 0;
   size_t variant = 0;
   int64_t index = 0;
 };
 
 Candidate ToCandidate(const Execution& execution, const BatchTimes& times,
-                      const MemoryNeeds& memory, const Place& place) {
+                      const MemoryNeeds& memory, const SearchPlace& place) {
   return {.sample_rate = SampleRate(execution, times),
           .memory = memory.tier1,
           .unit = static_cast<int64_t>(place.unit),

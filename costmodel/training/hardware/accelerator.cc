@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
 #include "graph/base/message_text.h"

@@ -164,7 +164,7 @@ bool IsMainSize(std::string_view name) {
 ConfigKeys::ConfigKeys(JsonField config, std::string_view defaults,
                        bool is_part)
     : config_(std::move(config)),
-      default_document_(nlohmann::json::parse(defaults)),
+      default_document_(graph::ParseJson(defaults, "defaults")),
       defaults_(default_document_, "defaults"),
       is_part_(is_part) {}
 

@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "costmodel/training/settings/strategy_settings.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
 
@@ -211,7 +213,7 @@ std::string TextOf(const JsonField& field) {
   const nlohmann::json& json = field.json();
   if (json.is_boolean()) return json.get<bool>() ? "true" : "false";
   if (json.is_string()) return json.get<std::string>();
-  if (json.is_number()) return json.dump();
+  if (json.is_number()) return graph::CompactText(json);
   if (json.is_array())
     return fmt::format("{}", fmt::join(field.Strings(), "+"));
   field.Fail("a number, true, false, a text or a list of texts");

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "problems/engines/labels/module_labels.h"
 #include "problems/engines/labels/small_groups.h"
 #include "problems/model/joint_solution.h"
+#include "solver/infinity.h"
 
 // Four searches, of which the last answers.
 //
@@ -29,12 +29,11 @@
 
 namespace acplan::problems {
 
+using solver::kInfinity;
 using solver::SearchLimits;
 using solver::SearchStatus;
 
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // Limits that several searches share.
 class SharedLimits {
@@ -178,7 +177,7 @@ ModuleSolution SolveJointByLabels(const JointProblem& problem,
         ModuleSolution solution =
             SearchLargeGroupsFirst(scaled, scaled_limits, known_units);
         if (solution.status == SearchStatus::kNoSolution &&
-            limits.time_limit_s > 0 && scaled_limits.cut_off == kInf) {
+            limits.time_limit_s > 0 && scaled_limits.cut_off == kInfinity) {
           return RoundedUp(scaled, std::move(solution));
         }
         return solution;

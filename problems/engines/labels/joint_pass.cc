@@ -13,6 +13,7 @@
 #include "problems/engines/labels/open_groups.h"
 #include "problems/engines/labels/point_labels.h"
 #include "problems/model/joint_solution.h"
+#include "solver/infinity.h"
 #include "solver/labels/convex_cost.h"
 
 // One pass of the label engine over a joint problem.
@@ -54,12 +55,11 @@
 namespace acplan::problems {
 
 using solver::ConvexCost;
+using solver::kInfinity;
 using solver::SearchLimits;
 using solver::StoppedBy;
 
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // The input that all passes over a problem share.
 class PassInput {
@@ -146,7 +146,7 @@ class LabelLimit {
     for (const PointLabel& label : labels) {
       const double bound =
           ToMs(label.ticks) + reader.At(bar.largest_need - label.bytes);
-      if (bound == kInf || bound >= limit) continue;
+      if (bound == kInfinity || bound >= limit) continue;
       bounds_.push_back(bound);
       labels[kept_count++] = label;
     }
@@ -176,7 +176,7 @@ class LabelLimit {
   }
 
   size_t width_;
-  double least_dropped_ = kInf;
+  double least_dropped_ = kInfinity;
   std::vector<double> bounds_, ranked_;  // scratch, before credits
 };
 

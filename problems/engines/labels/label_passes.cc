@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "solver/infinity.h"
+
 // This explains what a search has proven at any time, and when it ends.
 //
 // `best` is the cost of the best plan, or the cut-off; `proven` a cost below
@@ -25,13 +27,13 @@
 
 namespace acplan::problems {
 
+using solver::kInfinity;
 using solver::SearchLimits;
 using solver::SearchStatus;
 using solver::StoppedBy;
 
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 // Proof tolerance, relative to the objective.
 constexpr double kTolerance = 1e-9;
 
@@ -77,7 +79,7 @@ class Guard {
 
 // The best plan so far, and the proven bound on all others.
 struct State {
-  double best = kInf;
+  double best = kInfinity;
   double proven = 0;
   std::vector<ChosenUnit> units = {};
   bool is_found = false;
@@ -85,7 +87,8 @@ struct State {
   StoppedBy stopped_by = StoppedBy::kNothing;
 
   bool IsWithin(double gap) const {
-    return best < kInf && best - proven <= gap * std::max(best, kTolerance);
+    return best < kInfinity &&
+           best - proven <= gap * std::max(best, kTolerance);
   }
 };
 
@@ -130,7 +133,7 @@ class PassSearch {
 
   // Returns whether the best plan is probably nearly optimal.
   bool IsNear() const {
-    return (search_.known_is_near && state_.best < kInf) ||
+    return (search_.known_is_near && state_.best < kInfinity) ||
            state_.IsWithin(kNear);
   }
 
@@ -141,8 +144,8 @@ class PassSearch {
   // Returns the cost below which a plan is better than the best one by more
   // than the gap.
   double CostOfInterest() const {
-    return state_.best == kInf
-               ? kInf
+    return state_.best == kInfinity
+               ? kInfinity
                : state_.best - gap_ * std::max(state_.best, kTolerance);
   }
 
@@ -162,12 +165,12 @@ class PassSearch {
       return false;
     }
     if (pass.units) Offer(*pass.units);
-    const bool is_complete = pass.least_dropped == kInf;
+    const bool is_complete = pass.least_dropped == kInfinity;
     state_.proven =
         std::max(state_.proven, std::min({pass.units ? state_.best : threshold,
                                           threshold, pass.least_dropped}));
     goes_on_ = !state_.IsWithin(gap_) &&
-               !(is_complete && (pass.units || threshold == kInf));
+               !(is_complete && (pass.units || threshold == kInfinity));
     return is_complete;
   }
 
@@ -203,8 +206,8 @@ ModuleSolution WithoutPlan(const State& state, double cut_off,
                            ModuleSolution solution) {
   solution.bound_ms = std::min(state.proven, cut_off);
   if (solution.stopped_by != StoppedBy::kNothing) return solution;
-  if (cut_off == kInf) {
-    solution.bound_ms = kInf;
+  if (cut_off == kInfinity) {
+    solution.bound_ms = kInfinity;
     solution.status = SearchStatus::kInfeasible;
   } else if (state.IsWithin(2 * kTolerance)) {
     solution.bound_ms = cut_off;
@@ -240,9 +243,9 @@ ModuleSolution SearchByPasses(const ModuleProblem& problem, double root_bound,
                               const SearchLimits& limits,
                               const LabelSearch& search) {
   ModuleSolution solution = WithSizes(problem);
-  if (problem.fixed_bytes > problem.budget_bytes || root_bound == kInf) {
+  if (problem.fixed_bytes > problem.budget_bytes || root_bound == kInfinity) {
     solution.status = SearchStatus::kInfeasible;
-    solution.bound_ms = kInf;
+    solution.bound_ms = kInfinity;
     return solution;
   }
   State start{.best = limits.cut_off, .proven = std::max(0.0, root_bound)};

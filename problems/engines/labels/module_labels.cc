@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
@@ -14,6 +13,7 @@
 #include "problems/engines/labels/completion_bound.h"
 #include "problems/engines/labels/forest_walk.h"
 #include "problems/engines/labels/label_passes.h"
+#include "solver/infinity.h"
 #include "solver/labels/convex_cost.h"
 #include "solver/labels/cost_frontier.h"
 #include "solver/labels/label_history.h"
@@ -41,6 +41,7 @@ using solver::AddCurve;
 using solver::CostFrontier;
 using solver::Cut;
 using solver::FrontierPiece;
+using solver::kInfinity;
 using solver::LabelHistory;
 using solver::LowerEnvelope;
 using solver::Take;
@@ -50,7 +51,6 @@ using solver::StoppedBy;
 
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kFinestScale = 0x1p40;
 
 // A unit in a label's history; `value` and `shifted` as in a FrontierPiece.
@@ -137,7 +137,8 @@ std::vector<RankedPiece> Ranked(const PieceBounds& bounds, int node,
       // nothing for its cost, finds a plan if there is one.
       const bool last = j + 1 == frontiers[k].size();
       ranked.push_back(
-          {last ? -kInf : bounds.BoundAfter(node, k, frontiers[k][j]), k, j});
+          {last ? -kInfinity : bounds.BoundAfter(node, k, frontiers[k][j]), k,
+           j});
     }
   }
   return ranked;
@@ -158,9 +159,9 @@ double CutToWidth(size_t width, std::vector<RankedPiece> ranked,
   for (size_t k = 0; k < frontiers.size(); ++k) {
     keep[k].assign(frontiers[k].size(), 0);
   }
-  double least_dropped = kInf;
+  double least_dropped = kInfinity;
   for (size_t r = 0; r < ranked.size(); ++r) {
-    if (r < width || ranked[r].bound == -kInf) {
+    if (r < width || ranked[r].bound == -kInfinity) {
       keep[ranked[r].count][ranked[r].index] = 1;
     } else {
       least_dropped = std::min(least_dropped, ranked[r].bound);

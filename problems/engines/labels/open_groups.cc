@@ -6,13 +6,15 @@
 #include <span>
 #include <utility>
 
+#include "solver/infinity.h"
+
 namespace acplan::problems {
+
+using solver::kInfinity;
 
 using solver::ConvexCost;
 
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // The number of kinds in a block. Bounds of all kinds at once would take memory
 // in the square of their number.
@@ -38,7 +40,7 @@ PricedLabels KeepPromising(PointLabels labels, const ConvexCost& relaxed,
   for (const PointLabel& label : labels) {
     const int64_t missing = bar.largest_need - label.bytes;
     const double bound = ToMs(label.ticks) + reader.At(missing) - bar.credit;
-    if (bound == kInf || bound >= bar.threshold) continue;
+    if (bound == kInfinity || bound >= bar.threshold) continue;
     labels[kept_count++] = label;
     const double slope = reader.SlopeAt(missing);
     const double slack = bar.threshold - bound;

@@ -41,7 +41,7 @@ using solver::SearchStatus;
 namespace {
 
 // The amount by which records are relaxed if CBC fails.
-constexpr double kRowTolerance = 1e-6 * JointMilp::kNeedScale;
+constexpr double kRecordTolerance = 1e-6 * JointMilp::kNeedScale;
 // The node limit of the search for something better than an optimum.
 constexpr int64_t kConfirmingNodes = 2000;
 
@@ -286,8 +286,8 @@ class JointSearch {
         CutOff(failure.x());
         return std::nullopt;
       }
-      if (relaxed_by_ >= kRowTolerance) throw;
-      RelaxBy(kRowTolerance);
+      if (relaxed_by_ >= kRecordTolerance) throw;
+      RelaxBy(kRecordTolerance);
       return std::nullopt;
     }
     solution_.stopped_by = answer.stopped_by;

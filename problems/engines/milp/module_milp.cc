@@ -368,8 +368,8 @@ class ModuleSearch {
   bool is_relaxed_ = false;
 };
 
-ModuleSolution Solve(const ModuleProblem& problem,
-                     const solver::SearchLimits& limits) {
+ModuleSolution SolveProgram(const ModuleProblem& problem,
+                            const solver::SearchLimits& limits) {
   if (problem.fixed_bytes > problem.budget_bytes) {
     ModuleSolution solution;
     solution.engine = "cbc";
@@ -389,7 +389,7 @@ ModuleSolution SolveByCbc(const ModuleProblem& problem,
     ModuleProblem::Node& node = useful.nodes[i];
     node.curve = CutTo(std::move(node.curve), UsefulBytes(problem));
   }
-  return SolveWithScaledTimes(useful, limits, Solve);
+  return SolveWithScaledTimes(useful, limits, SolveProgram);
 }
 
 }  // namespace acplan::problems

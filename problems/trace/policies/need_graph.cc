@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <utility>
 
 namespace acplan::problems {
 
 using graph::kNever;
+using graph::OperatorId;
 using graph::SavedTensor;
+using graph::StorageId;
 using graph::Trace;
 using graph::TraceCall;
 using graph::TraceOperator;
@@ -19,7 +22,7 @@ namespace {
 // are asked for by then if everything that is needed runs again.
 class NeedWalk {
  public:
-  NeedWalk(const Trace& trace, int32_t call,
+  NeedWalk(const Trace& trace, graph::CallId call,
            const graph::OperatorGroups& groups)
       : trace_(trace), call_(trace.calls[call]), groups_(groups) {
     for (const SavedTensor& saved : trace.saved) {
@@ -27,17 +30,19 @@ class NeedWalk {
           !IsInside(saved.call, call)) {
         continue;
       }
-      asked_at_[saved.packed].insert(saved.storage);
+      requests_[saved.packed].insert(saved.storage);
     }
   }
 
-  NeedsOfStorages Run(int32_t stop) && {
-    const int32_t end = std::min(stop, call_.end);
-    auto asked = asked_at_.rbegin();
-    for (int32_t op = end - 1; op >= call_.start; --op) {
-      for (; asked != asked_at_.rend() && asked->first > op; ++asked) {
-        pending_.insert(asked->second.begin(), asked->second.end());
-        needed_.insert(asked->second.begin(), asked->second.end());
+  NeedsOfStorages Run(graph::Time stop) && {
+    const graph::Time end = std::min(stop, call_.end);
+    auto request = requests_.rbegin();
+    for (const OperatorId op :
+         std::views::reverse(graph::OperatorsIn(call_.start, end))) {
+      for (; request != requests_.rend() && request->first > StartOf(op);
+           ++request) {
+        pending_.insert(request->second.begin(), request->second.end());
+        needed_storages_.insert(request->second.begin(), request->second.end());
       }
       AddIfNeeded(op);
     }
@@ -45,83 +50,84 @@ class NeedWalk {
   }
 
  private:
-  bool IsOfCall(int32_t storage) const {
-    return trace_.storages[storage].born >= call_.start;
+  bool IsOfCall(StorageId storage) const {
+    return !trace_.storages[storage].IsOlderThan(call_.start);
   }
 
-  bool IsInside(int32_t inner, int32_t outer) const {
+  bool IsInside(graph::CallId inner, graph::CallId outer) const {
     while (inner > outer) inner = trace_.calls[inner].parent;
     return inner == outer;
   }
 
-  void AddIfNeeded(int32_t op) {
+  void AddIfNeeded(OperatorId op) {
     const TraceOperator& now = trace_.operators[op];
-    const std::set<int32_t> made = MadeBy(now);
+    const std::set<StorageId> changes = ChangesOf(now);
     const bool is_always = now.outputs.empty() && now.mutates.empty();
     const bool is_needed = std::ranges::any_of(
-        made, [&](int32_t s) { return needed_.contains(s); });
+        changes, [&](StorageId s) { return needed_storages_.contains(s); });
     if (!is_always && !is_needed) return;
-    NeedGraph::Operator node = {.place = op - call_.start,
-                                .group = groups_.group_of[op - call_.start],
+    NeedGraph::Operator node = {.place = call_.PlaceOf(op),
+                                .group = groups_.group_of[call_.PlaceOf(op)],
                                 .ms = now.runtime_ms,
                                 .is_always_needed = is_always};
-    for (const int32_t s : pending_) node.asked.push_back(NumberOf(s));
+    for (const StorageId s : pending_) node.requests.push_back(ResultOf(s));
     pending_.clear();
-    for (const int32_t s : made) {
-      if (needed_.contains(s)) node.makes.push_back(NumberOf(s));
+    for (const StorageId s : changes) {
+      if (needed_storages_.contains(s)) node.makes.push_back(ResultOf(s));
     }
-    for (const int32_t s : now.creates) needed_.erase(s);
+    for (const StorageId s : now.creates) needed_storages_.erase(s);
     if (groups_.groups[node.group].rule != graph::GroupRule::kSave) {
-      for (const int32_t s : ReadBy(op)) {
-        needed_.insert(s);
-        node.reads.push_back(NumberOf(s));
+      for (const StorageId s : ReadBy(op)) {
+        needed_storages_.insert(s);
+        node.reads.push_back(ResultOf(s));
       }
     }
     needs_.graph.operators.push_back(std::move(node));
   }
 
-  // What an operator makes anew, or writes to in place.
-  std::set<int32_t> MadeBy(const TraceOperator& op) const {
-    std::set<int32_t> made(op.creates.begin(), op.creates.end());
-    for (const int32_t s : op.mutates) {
-      if (IsOfCall(s)) made.insert(s);
+  // Returns the storages that an operator makes anew, or writes to in place.
+  std::set<StorageId> ChangesOf(const TraceOperator& op) const {
+    std::set<StorageId> changes(op.creates.begin(), op.creates.end());
+    for (const StorageId s : op.mutates) {
+      if (IsOfCall(s)) changes.insert(s);
     }
-    return made;
+    return changes;
   }
 
   // The results of others that an operator reads or writes to.
-  std::set<int32_t> ReadBy(int32_t op) const {
+  std::set<StorageId> ReadBy(OperatorId op) const {
     const TraceOperator& now = trace_.operators[op];
-    std::set<int32_t> read(now.reads.begin(), now.reads.end());
+    std::set<StorageId> read(now.reads.begin(), now.reads.end());
     read.insert(now.mutates.begin(), now.mutates.end());
-    std::erase_if(read, [&](int32_t s) {
+    std::erase_if(read, [&](StorageId s) {
       return !IsOfCall(s) || trace_.storages[s].born >= op;
     });
     return read;
   }
 
-  int NumberOf(int32_t storage) {
-    const auto [found, is_new] =
-        number_of_.try_emplace(storage, needs_.graph.results);
+  ResultId ResultOf(StorageId storage) {
+    const auto [result, is_new] =
+        result_of_.try_emplace(storage, needs_.storages.end_id());
     if (is_new) {
       ++needs_.graph.results;
       needs_.storages.push_back(storage);
     }
-    return found->second;
+    return result->second;
   }
 
   const Trace& trace_;
   const TraceCall& call_;
   const graph::OperatorGroups& groups_;
-  std::map<int32_t, std::set<int32_t>> asked_at_;  // a time
-  std::set<int32_t> needed_, pending_;
-  std::map<int32_t, int> number_of_;
+  std::map<graph::Time, std::set<StorageId>> requests_;
+  std::set<StorageId> needed_storages_, pending_;
+  std::map<StorageId, ResultId> result_of_;
   NeedsOfStorages needs_;
 };
 
 }  // namespace
 
-NeedsOfStorages NeedsOfCall(const Trace& trace, int32_t call, int32_t stop,
+NeedsOfStorages NeedsOfCall(const Trace& trace, graph::CallId call,
+                            graph::Time stop,
                             const graph::OperatorGroups& groups) {
   return NeedWalk(trace, call, groups).Run(stop);
 }

@@ -19,29 +19,30 @@ constexpr double kTolerance = 1e-9;
 constexpr int kMostPolishing = 500;
 
 std::vector<CheckpointedModule>::iterator UnitIn(
-    std::vector<CheckpointedModule>& units, int32_t module) {
+    std::vector<CheckpointedModule>& units, graph::ModuleId module) {
   return std::ranges::find(units, module, &CheckpointedModule::module);
 }
 
 // Tries the best plan without a unit, or with one group more that it saves after
 // the other. Returns how many plans it tried, at most `limit`.
-int PolishUnit(BestPlan& best, int32_t module, int limit) {
+int PolishUnit(BestPlan& best, graph::ModuleId module, int limit) {
   const TraceProblem& problem = best.problem();
   const double before_ms = best.Ms();
-  std::vector<CheckpointedModule> without = best.modules();
-  without.erase(UnitIn(without, module));
-  int tried = 1;
-  best.Try(without);
-  if (best.Ms() < before_ms) return tried;
+  std::vector<CheckpointedModule> others = best.modules();
+  others.erase(UnitIn(others, module));
+  int tries = 1;
+  best.Try(others);
+  if (best.Ms() < before_ms) return tries;
   const auto candidate =
       std::ranges::find_if(problem.candidates, [&](const CandidateCall& c) {
         return problem.trace->calls[c.call].module == module;
       });
-  const int node = candidate->module_node;
-  const std::vector<graph::OperatorGroup>& groups = problem.groups[node].groups;
-  std::vector<GroupUse> uses;  // of the best plan
+  const TreeNodeId node = candidate->module_node;
+  const graph::IndexedVector<graph::GroupId, graph::OperatorGroup>& groups =
+      problem.groups[node].groups;
+  GroupUses uses;  // of the best plan
   double ms_of_uses = 0;
-  for (size_t g = 0; g < groups.size(); ++g) {
+  for (const graph::GroupId g : groups.ids()) {
     std::vector<CheckpointedModule> units = best.modules();
     CheckpointedModule& unit = *UnitIn(units, module);
     if (unit.decisions.empty()) break;
@@ -52,15 +53,15 @@ int PolishUnit(BestPlan& best, int32_t module, int limit) {
     const bool is_open = groups[g].rule == graph::GroupRule::kFree &&
                          groups[g].runtime > 0 &&
                          uses[g] == GroupUse::kRunsAgain;
-    if (!is_open || tried >= limit) continue;
-    std::vector<char> saved;
-    for (const GroupUse use : uses) saved.push_back(use == GroupUse::kSaved);
-    saved[g] = 1;
-    unit = UnitThatSaves(problem, node, saved);
-    ++tried;
+    if (!is_open || tries >= limit) continue;
+    GroupFlags is_saved;
+    for (const GroupUse use : uses) is_saved.push_back(use == GroupUse::kSaved);
+    is_saved[g] = true;
+    unit = UnitThatSaves(problem, node, is_saved);
+    ++tries;
     best.Try(units);
   }
-  return tried;
+  return tries;
 }
 
 }  // namespace
@@ -83,14 +84,14 @@ bool BestPlan::IsAsGoodAs(double bound_ms) const {
 
 void Polish(BestPlan& best, const std::function<bool()>& is_stopped) {
   if (!best.is_found()) return;
-  int left = kMostPolishing;
-  for (bool is_better = true; is_better && left > 0;) {
+  int tries_left = kMostPolishing;
+  for (bool is_better = true; is_better && tries_left > 0;) {
     is_better = false;
     const std::vector<CheckpointedModule> units = best.modules();
-    for (size_t u = 0; u < units.size() && left > 0; ++u) {
+    for (size_t u = 0; u < units.size() && tries_left > 0; ++u) {
       if (best.IsAsGoodAs(0) || is_stopped()) return;
       const double before_ms = best.Ms();
-      left -= PolishUnit(best, units[u].module, left);
+      tries_left -= PolishUnit(best, units[u].module, tries_left);
       is_better |= best.Ms() < before_ms;
     }
   }
@@ -101,37 +102,38 @@ TraceRelaxation WithRaisedRecords(const TraceProblem& problem,
                                   int64_t budget_bytes) {
   TraceRelaxation raised = plan.relaxation;
   std::vector<ModuleProblem::Node>& nodes = raised.joint.relaxed.nodes;
-  const auto is_around = [&](const ChosenUnit& unit, int node) {
-    return unit.node <= node &&
-           node < unit.node + nodes[unit.node].subtree_size;
+  const auto is_around = [&](const ChosenUnit& unit, WalkNodeId node) {
+    return NodeOf(unit) <= node &&
+           node < EndOfSubtree(raised.joint.relaxed, NodeOf(unit));
   };
-  const auto released_before = [&](int node) {
+  const auto released_before = [&](WalkNodeId node) {
     double bytes = 0;
     for (const ChosenUnit& unit : plan.units) {
-      if (!is_around(unit, node) && nodes[unit.node].time < nodes[node].time) {
+      if (!is_around(unit, node) &&
+          nodes[unit.node].time < nodes[IndexOf(node)].time) {
         bytes += unit.net_bytes;
       }
     }
     return bytes;
   };
   const Simulation& use = *plan.use;
-  const std::vector<int32_t> times = TimesOf(use);
-  for (size_t k = 0; k < times.size(); ++k) {
+  const auto times = TimesOf(use);
+  for (const graph::StepId k : times.ids()) {
     if (use.live_bytes[k] <= budget_bytes) continue;
     const Simulation::Step& step = use.steps[k];
-    const int record =
-        step.redone < 0
+    const WalkNodeId record =
+        step.redone == graph::kNone
             ? problem.record_of[times[k]]
             : problem.candidates[problem.candidate_of[step.redone]].node;
     const auto unit = std::ranges::find_if(
         plan.units, [&](const ChosenUnit& u) { return is_around(u, record); });
     const auto live = static_cast<double>(use.live_bytes[k]);
     if (unit == plan.units.end()) {
-      double& bytes = nodes[record].base_bytes;
+      double& bytes = nodes[IndexOf(record)].base_bytes;
       bytes = std::max(bytes, live + released_before(record));
     } else {
       std::optional<double>& bytes = nodes[unit->node].unit_base_bytes;
-      bytes = std::max(*bytes, live + released_before(unit->node));
+      bytes = std::max(*bytes, live + released_before(NodeOf(*unit)));
     }
   }
   return raised;

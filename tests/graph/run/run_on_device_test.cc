@@ -132,7 +132,7 @@ TEST(PeakLayoutTest, NamesTheBlocksBesideHoles) {
   run.events = ParseAllocatorEvents(
       "a 1 4194304\na 2 8388608\na 3 8388608\nf 2\na 4 12582912\nf 4\n",
       "events");
-  run.storages = {11, 12, 13, 14};
+  run.storages = {StorageId{11}, StorageId{12}, StorageId{13}, StorageId{14}};
   run.iteration_ends = {{.events = 6, .blocks = {}}};
   const AllocatorConfig config = Config("native");
   const RunOutcome outcome = RunOnDevice(run, config, kLargestDevice);
@@ -142,7 +142,8 @@ TEST(PeakLayoutTest, NamesTheBlocksBesideHoles) {
   EXPECT_EQ(layout.allocated_bytes, 24 * kMiB);
   ASSERT_EQ(layout.holes.size(), 1);
   EXPECT_EQ(layout.holes[0].bytes, 8 * kMiB);
-  EXPECT_EQ(layout.holes[0].neighbours, (std::array<int32_t, 2>{11, 13}));
+  EXPECT_EQ(layout.holes[0].neighbours,
+            (std::array<StorageId, 2>{StorageId{11}, StorageId{13}}));
   EXPECT_EQ(layout.HoleBytes(), 8 * kMiB);
 }
 

@@ -14,6 +14,7 @@
 #include "tests/graph/random_units.h"
 #include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -31,7 +32,7 @@ using enum StorageCategory;
 class RunOfLayer : public ::testing::Test {
  protected:
   RunOfLayer() {
-    trace_.modules = {{"N", "N", {}, {}}, {"N.a", "L", {1, 2}, {}}};
+    trace_.modules = {{"N", "N", {}, {}}, {"N.a", "L", {1_s, 2_s}, {}}};
     trace_.operator_names = {"aten.addmm.default", "op"};
     trace_.forward_end = 2;
     trace_.backward_end = 4;
@@ -46,25 +47,25 @@ class RunOfLayer : public ::testing::Test {
     Add(80, kBuffer, -1, kNever);     // 8: of a library, for forward
     Add(90, kBuffer, -1, kNever);     // 9: for backward
     Add(100, kTemporary, 4, 5);       // 10: of the update
-    Operator(0, {4}, {0, 1, 2});
-    Operator(1, {5}, {4});
-    Operator(1, {}, {});
-    Operator(0, {7}, {4});
-    Operator(1, {10}, {});
-    Operator(1, {}, {});
+    Operator(0_name, {4_s}, {0_s, 1_s, 2_s});
+    Operator(1_name, {5_s}, {4_s});
+    Operator(1_name, {}, {});
+    Operator(0_name, {7_s}, {4_s});
+    Operator(1_name, {10_s}, {});
+    Operator(1_name, {}, {});
   }
 
-  void Add(int64_t bytes, StorageCategory category, int32_t born,
-           int32_t freed) {
+  // `born`: an operator, -1: none.
+  void Add(int64_t bytes, StorageCategory category, int32_t born, Time freed) {
     trace_.storages.push_back({.bytes = bytes,
                                .category = category,
-                               .born = born,
+                               .born = IdAt<OperatorId>(born),
                                .freed = freed,
                                .scope_end = freed});
   }
 
-  void Operator(int32_t name, std::vector<int32_t> creates,
-                std::vector<int32_t> reads) {
+  void Operator(OperatorNameId name, std::vector<StorageId> creates,
+                std::vector<StorageId> reads) {
     TraceOperator op;
     op.name = name;
     op.creates = op.outputs = std::move(creates);
@@ -128,30 +129,32 @@ TEST_F(RunOfLayer, PutsModulesOnTheDeviceAsModuleToDoes) {
   Add(2, kBuffer, -1, kNever);     // 12: of the root
   Add(3, kParameter, -1, kNever);  // 13: of N.ab, beside N.a
   Add(4, kParameter, -1, kNever);  // 14: of N.a.b
-  trace_.modules[0].parameters = {11};
-  trace_.modules[0].buffers = {12};
-  trace_.modules.insert(trace_.modules.begin() + 2,
-                        {{"N.a.b", "L", {14, 1}, {}}, {"N.ab", "L", {13}, {}}});
+  trace_.modules[0_module].parameters = {11_s};
+  trace_.modules[0_module].buffers = {12_s};
+  trace_.modules.push_back({"N.a.b", "L", {14_s, 1_s}, {}});
+  trace_.modules.push_back({"N.ab", "L", {13_s}, {}});
   EXPECT_THAT(Requests(-1), ElementsAre(4, 20, 30, 3, 1, 2));
 }
 
 // The first microbatch's tensor becomes the gradient, to which the others add.
 TEST_F(RunOfLayer, AccumulatesGradients) {
   trace_.microbatches = 3;
-  trace_.storages[7] = {.bytes = 70, .category = kGradient, .freed = 6};
+  trace_.storages[7_s] = {.bytes = 70, .category = kGradient, .freed = 6};
   Add(70, kTemporary, 3, 4);  // 11: the gradient of the microbatch
-  trace_.operators[3].creates = trace_.operators[3].outputs = {11};
+  trace_.operators[3_op].creates = trace_.operators[3_op].outputs = {11_s};
   // The sum is an operator of its own.
-  TraceOperator add = trace_.operators[2];
-  add.reads = {7, 11};
-  add.mutates = {7};
-  trace_.operators.insert(trace_.operators.begin() + 4, add);
+  TraceOperator sum = trace_.operators[2_op];
+  sum.reads = {7_s, 11_s};
+  sum.mutates = {7_s};
+  std::vector<TraceOperator> operators = trace_.operators.values();
+  operators.insert(operators.begin() + 4, sum);
+  trace_.operators = IndexedVector<OperatorId, TraceOperator>(operators);
   trace_.backward_end = 5;
   for (TraceStorage& storage : trace_.storages) {
-    if (storage.born >= 4) ++storage.born;
+    if (StartOf(storage.born) >= 4) storage.born = Next(storage.born);
     if (storage.freed >= 5 && storage.freed != kNever) ++storage.freed;
   }
-  trace_.storages[11].freed = 5;
+  trace_.storages[11_s].freed = 5;
   EXPECT_THAT(Requests(0),
               ElementsAre(10, 50, 80, 60, -50, 70, 90,         // the first
                           10, -10, 50, -60, 60, -50, 70, -70,  // the second
@@ -187,7 +190,7 @@ TEST(TrainingRunTest, HasTheBytesOfTheSimulation) {
         MakeTrainingRun(trace, Simulator(trace).Live(modules));
     std::vector<int64_t> sizes(run.storages.size(), 0);
     int64_t live = 0;
-    std::map<int32_t, int64_t> live_at;  // a step of the third iteration
+    std::map<StepId, int64_t> live_at;  // a step of the third iteration
     for (size_t e = 0; e < run.events.events.size(); ++e) {
       const AllocatorEvent& event = run.events.events[e];
       const auto block = static_cast<size_t>(event.block);
@@ -202,8 +205,9 @@ TEST(TrainingRunTest, HasTheBytesOfTheSimulation) {
       if (run.moments[e].iteration == 2) live_at[run.moments[e].step] = live;
     }
     for (const auto& [step, bytes] : live_at) {
-      if (step < 0 || step >= std::ssize(simulation->steps)) continue;
-      EXPECT_EQ(bytes, simulation->live_bytes[step]) << "step " << step;
+      if (step == kNone || step >= simulation->steps.end_id()) continue;
+      EXPECT_EQ(bytes, simulation->live_bytes[step])
+          << "step " << IndexOf(step);
     }
   }
   EXPECT_GT(with_units, Enough(200));
