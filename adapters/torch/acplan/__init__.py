@@ -20,7 +20,7 @@ from acplan._compile.compiled_plan import CompiledPlan
 from acplan._compile.step_plan import StepPlan
 from acplan._device.devices import DEVICES, Device
 from acplan._files.display import set_chart
-from acplan._files.plan_file import Plan, PlannedModule, PlannedOperator
+from acplan._files.plan_file import Plan, PlanDevice, PlannedModule, PlannedOperator
 from acplan._files.profile_file import Profile
 from acplan._files.trace_file import Trace
 from acplan._files.verification import Verification
@@ -49,6 +49,7 @@ __all__ = [
     "Frontier",
     "Partitioner",
     "Plan",
+    "PlanDevice",
     "PlanMismatchWarning",
     "PlannedModule",
     "PlannedOperator",

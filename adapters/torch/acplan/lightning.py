@@ -62,7 +62,7 @@ class AcplanCallback(Callback):
     batch:       the batch to plan for, in place of the first one: if batches are padded to
                  their own longest sample, give the longest that may occur.
     device, verify: as for acplan.auto_checkpoint.
-    options:     options of acplan.plan, such as reserve.
+    options:     options of acplan.plan, such as reserve, or device_memory in place of a budget.
 
     Models that are sharded when training starts (FSDPStrategy, ModelParallelStrategy) are
     refused: call acplan.auto_checkpoint in `configure_model`, before fully_shard.
@@ -70,7 +70,7 @@ class AcplanCallback(Callback):
 
     def __init__(
         self,
-        budget: Budget,
+        budget: Budget | None = None,
         *,
         batch: Any = None,
         device: str | Device = "a100",

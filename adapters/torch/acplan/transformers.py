@@ -29,7 +29,7 @@ _ORIGINAL = "_acplan_model_init"
 
 def auto_checkpoint(
     trainer: Any,
-    budget: Budget,
+    budget: Budget | None = None,
     *,
     batch: Mapping[str, Any] | None = None,
     device: str | Device = "a100",
@@ -54,7 +54,7 @@ def auto_checkpoint(
                  an update. If batches are padded to their own longest sample, give the longest
                  that may occur.
     device, verify: as for acplan.auto_checkpoint.
-    options:     options of acplan.plan, such as reserve.
+    options:     options of acplan.plan, such as reserve, or device_memory in place of a budget.
     """
     attributes = "args model model_wrapped accelerator get_train_dataloader"
     require_attributes(trainer, "trainer", "a transformers.Trainer", attributes)

@@ -91,6 +91,47 @@ class PlannedModule:
 
 
 @dataclasses.dataclass(frozen=True)
+class PlanDevice:
+    """The device that a plan is for, and how training runs there on PyTorch's allocator, as
+    simulated.
+
+    allocator, torch_version: the text of PYTORCH_ALLOC_CONF ("native": none is needed), and the
+        version of PyTorch whose allocator ran.
+    optimizer_state_first: True if acplan.make_optimizer_state must make the optimizer's state
+        before the first step.
+    allocated_bytes, reserved_bytes: the most that is allocated and reserved.
+    least_device_bytes: the smallest device on which training ends.
+    retries: how often in the iterations that repeat the cache is emptied for a request.
+    """
+
+    allocator: str
+    torch_version: str
+    optimizer_state_first: bool
+    allocated_bytes: int
+    reserved_bytes: int
+    least_device_bytes: int
+    retries: int = 0
+
+    @classmethod
+    def from_data(cls, data: Any) -> "PlanDevice":
+        """Returns the device in the data of a plan file."""
+        values = {}
+        for field in dataclasses.fields(cls):
+            value = data.get(field.name) if isinstance(data, dict) else None
+            if type(value) is not field.type:
+                raise AcplanError(f"plan: device: {field.name}: found {value!r}")
+            values[field.name] = value
+        return cls(**values)
+
+    @property
+    def needs(self) -> str:
+        """The settings and calls that training needs beside the plan, or ""."""
+        setting = f"PYTORCH_ALLOC_CONF={self.allocator}" if self.allocator != "native" else ""
+        call = "acplan.make_optimizer_state" if self.optimizer_state_first else ""
+        return ", ".join(filter(None, (setting, call)))
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """The modules to checkpoint, and the plan file that lists them (docs/file_formats.md)."""
 
@@ -195,6 +236,12 @@ class Plan:
         return None if offload is None else float(offload["stall_ms"])
 
     @property
+    def device(self) -> PlanDevice | None:
+        """The device, or None if the plan is for a budget."""
+        device = self.data.get("device")
+        return None if device is None else PlanDevice.from_data(device)
+
+    @property
     def bound_ms(self) -> float:
         """A number that no plan's recomputation is below, proven."""
         return float(self._number("bound_ms"))
@@ -239,7 +286,15 @@ class Plan:
             **units,
             "peak": f"{display.size(self.peak_bytes)} of {display.size(self.budget_bytes)}",
             "recomputes": f"{self.recompute_ms:.3f} ms",
+            **self._device_facts(),
         }
+
+    def _device_facts(self) -> dict[str, str]:
+        device = self.device
+        if device is None:
+            return {}
+        needs = {"needs": device.needs} if device.needs else {}
+        return {"reserved": display.size(device.reserved_bytes), **needs}
 
     def _wrong_figure(self) -> str:
         """Returns the error in the figures of a file that others have written to, or "", among
@@ -248,6 +303,7 @@ class Plan:
             for key in ("peak_bytes", "budget_bytes", "recompute_ms", "overhead"):
                 self._number(key)
             self._number("baseline", "peak_bytes")
+            _ = self.device
         except AcplanError as error:
             return str(error)
         return ""
@@ -273,7 +329,16 @@ class Plan:
         return (
             f"{self.status}: peak {self.peak_bytes:,} bytes of {self.budget_bytes:,} "
             f"(without a plan {self.baseline_peak_bytes:,}), recomputes "
-            f"{self.recompute_ms:.3f} ms ({self.overhead:+.2%})\n{text}"
+            f"{self.recompute_ms:.3f} ms ({self.overhead:+.2%})\n{self._device_text()}{text}"
+        )
+
+    def _device_text(self) -> str:
+        device = self.device
+        if device is None:
+            return ""
+        return (
+            f"on the device: {device.reserved_bytes:,} bytes reserved (PyTorch "
+            f"{device.torch_version}); needs {display.plain(device.needs) or 'no setting'}\n"
         )
 
 

@@ -7,8 +7,8 @@ import torch
 from acplan._apply.apply import apply
 from acplan._apply.refusals import require_no_checkpoints
 from acplan._device.devices import Device
-from acplan._program.budgets import Budget, require_sayable
-from acplan._program.plan import PLAN_OPTIONS, plan
+from acplan._program.budgets import Budget
+from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
 from acplan._step.trace import trace
 from acplan._verify.verify import require_within_budget
 from acplan._verify.verify import verify as verify_plan
@@ -17,16 +17,17 @@ from acplan._verify.verify import verify as verify_plan
 def auto_checkpoint(
     model: torch.nn.Module,
     *args: Any,
-    budget: Budget,
+    budget: Budget | None = None,
     device: str | Device = "a100",
     progress: bool | None = None,
     verify: bool = False,
     **kwargs: Any,
 ) -> torch.nn.Module:
     """Checkpoints the model, in place, so that training it on `model(*args, **kwargs)` stays
-    within the budget and recomputes least: acplan.trace, plan and apply.
+    within the budget, or on a device of device_memory, and recomputes least: acplan.trace, plan
+    and apply.
 
-    budget and the options of acplan.plan, such as `reserve`, are for the plan; device and the
+    budget and the options of acplan.plan, such as `reserve` and `device_memory`, are for the plan; device and the
     options of acplan.trace that describe the step, such as loss_fn, optimizer, autocast and
     accumulate, are for the trace; other keyword arguments are the model's.
 
@@ -37,7 +38,7 @@ def auto_checkpoint(
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     require_no_checkpoints(model)
-    require_sayable(budget)
+    require_plannable(budget, options)
     traced = trace(model, *args, device=device, progress=progress, **kwargs)
     new_plan = plan(traced, budget, progress=progress, **options)
     if verify:
