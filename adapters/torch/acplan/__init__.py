@@ -33,6 +33,7 @@ from acplan._program.report import report
 from acplan._step.linear_cross_entropy import linear_cross_entropy
 from acplan._step.optimizers import OPTIMIZERS
 from acplan._step.trace import trace
+from acplan._trainers.optimizer_state import make_optimizer_state
 from acplan._trainers.plain_loop import auto_checkpoint
 from acplan._verify.verify import verify
 
@@ -70,6 +71,7 @@ __all__ = [
     "frontier",
     "get_optimal_checkpointing_policy_per_module",
     "linear_cross_entropy",
+    "make_optimizer_state",
     "partitioner",
     "plan",
     "profile",

@@ -115,7 +115,7 @@ class PlanDevice:
     @classmethod
     def from_data(cls, data: Any) -> "PlanDevice":
         """Returns the device in the data of a plan file."""
-        values = {}
+        values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             value = data.get(field.name) if isinstance(data, dict) else None
             if type(value) is not field.type:

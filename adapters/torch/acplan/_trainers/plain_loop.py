@@ -10,6 +10,7 @@ from acplan._device.devices import Device
 from acplan._program.budgets import Budget
 from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
 from acplan._step.trace import trace
+from acplan._trainers.optimizer_state import is_on_device, make_state_of_plan
 from acplan._verify.verify import require_within_budget
 from acplan._verify.verify import verify as verify_plan
 
@@ -27,9 +28,14 @@ def auto_checkpoint(
     within the budget, or on a device of device_memory, and recomputes least: acplan.trace, plan
     and apply.
 
-    budget and the options of acplan.plan, such as `reserve` and `device_memory`, are for the plan; device and the
-    options of acplan.trace that describe the step, such as loss_fn, optimizer, autocast and
-    accumulate, are for the trace; other keyword arguments are the model's.
+    budget and the options of acplan.plan, such as `reserve` and `device_memory`, are for the
+    plan; device and the options of acplan.trace that describe the step, such as loss_fn,
+    optimizer, autocast and accumulate, are for the trace; other keyword arguments are the
+    model's.
+
+    If the plan is for a device and needs the optimizer's state before the first step
+    (`Plan.device`), this function makes it if `optimizer` is the optimizer that trains and the
+    model is on the device; else call acplan.make_optimizer_state when it is.
 
     progress: shows a bar beyond two seconds, if tqdm is installed; by default if somebody
               watches.
@@ -45,4 +51,8 @@ def auto_checkpoint(
         require_within_budget(
             new_plan, verify_plan(model, new_plan, *args, of=traced, **kwargs)
         )
-    return apply(model, new_plan)
+    planned_model = apply(model, new_plan)
+    optimizer = kwargs.get("optimizer")
+    if isinstance(optimizer, torch.optim.Optimizer) and is_on_device(optimizer):
+        make_state_of_plan(new_plan, optimizer)
+    return planned_model
