@@ -45,8 +45,8 @@ def plan(
               "8GiB", all that PyTorch can have of it), allocator (the text of
               PYTORCH_ALLOC_CONF, or "native"), torch_version (by default the installed one, if
               its allocator is known), optimizer_state ("update", as optimizers make it, or
-              "first": acplan.make_optimizer_state). Of allocator and optimizer_state acplan
-              chooses those that are not given; Plan.device has the choice.
+              "first": acplan.make_optimizer_state). If allocator or optimizer_state is not
+              given, acplan chooses it; Plan.device has the choice.
     progress: shows that the search goes on, if tqdm is installed, once it has taken two
               seconds; by default if somebody watches, on a terminal or in a notebook.
 
@@ -177,8 +177,8 @@ def require_one_limit(budget: Any, options: Mapping[str, Any]) -> None:
     """Raises AcplanError if there is not exactly one of a budget and device_memory."""
     is_for_device = options.get("device_memory") is not None
     if is_for_device == (budget is not None):
-        found = "both" if is_for_device else "neither"
-        raise AcplanError(f"plan: expected a budget or device_memory, found {found}")
+        count = "both" if is_for_device else "neither"
+        raise AcplanError(f"plan: expected a budget or device_memory, found {count}")
 
 
 def require_plannable(budget: Any, options: Mapping[str, Any]) -> None:
