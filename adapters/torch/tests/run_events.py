@@ -82,6 +82,9 @@ def real_requests(
         # The run begins here, and not with the step that was run on these fakes already.
         optimizer.state.clear()
         step.model.zero_grad(set_to_none=True)
+        scaler = None if step.updating is None else step.updating._scaler
+        if scaler is not None:
+            scaler._scale = scaler._growth_tracker = None
         if plan is None:
             return _run(step, step.model, optimizer, iterations, is_state_first)
         with applied(step.model, plan) as model:
@@ -98,6 +101,8 @@ def _run(
     requests = _Requests()
     for tensor in _in_order_of_to(step.model):
         requests.hold(tensor, "model")
+    for tensor in step.states():  # averaged weights
+        requests.hold(tensor, "average")
     with requests:
         if is_state_first:
             acplan.make_optimizer_state(optimizer)
@@ -106,9 +111,7 @@ def _run(
             for microbatch in range(step.accumulate):
                 requests.place = f"{iteration + 1}.{microbatch + 1}"
                 inputs = _copied((step.args, step.kwargs))
-                now = dataclasses.replace(
-                    step, model=model, args=inputs[0], kwargs=inputs[1]
-                )
+                now = dataclasses.replace(step, model=model, args=inputs[0], kwargs=inputs[1])
                 now.backward(now.loss())
             now.update(optimizer)
             del now

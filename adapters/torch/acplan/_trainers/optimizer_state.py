@@ -10,14 +10,14 @@ a momentum of -0.0 becomes that copy, bit for bit.
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from acplan._base.errors import AcplanError
 from acplan._files.plan_file import Plan
-from acplan._step.optimizers import innermost
+from acplan._step.optimizers import innermost, named_optimizer
 
 # The optimizers whose state does not depend on the time at which it is made. Rprop and ASGD
 # note the learning rate.
@@ -53,6 +53,24 @@ def make_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
         for group, parameter in _without_state(optimizer):
             with _gradient(parameter):
                 _make_state(optimizer, group, parameter)
+
+
+def options_for(optimizer: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of acplan.plan for a step with this optimizer, as acplan.trace takes
+    it: if they leave open when its state is made, and make_optimizer_state refuses it, its
+    first update makes the state."""
+    is_open = options.get("device_memory") is not None
+    if not is_open or options.get("optimizer_state") is not None:
+        return {**options}
+    if isinstance(optimizer, str):
+        optimizer = named_optimizer(optimizer)([torch.nn.Parameter(torch.zeros(1))])
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return {**options}
+    try:
+        _require_exact(innermost(optimizer))
+    except AcplanError:
+        return {**options, "optimizer_state": "update"}
+    return {**options}
 
 
 def make_state_of_plan(plan: Plan, optimizer: torch.optim.Optimizer) -> None:

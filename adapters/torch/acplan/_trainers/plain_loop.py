@@ -10,7 +10,7 @@ from acplan._device.devices import Device
 from acplan._program.budgets import Budget
 from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
 from acplan._step.trace import trace
-from acplan._trainers.optimizer_state import is_on_device, make_state_of_plan
+from acplan._trainers.optimizer_state import is_on_device, make_state_of_plan, options_for
 from acplan._verify.verify import require_within_budget
 from acplan._verify.verify import verify as verify_plan
 
@@ -46,13 +46,14 @@ def auto_checkpoint(
     require_no_checkpoints(model)
     require_plannable(budget, options)
     traced = trace(model, *args, device=device, progress=progress, **kwargs)
+    optimizer = kwargs.get("optimizer")
+    options = options_for(optimizer, options)
     new_plan = plan(traced, budget, progress=progress, **options)
     if verify:
         require_within_budget(
             new_plan, verify_plan(model, new_plan, *args, of=traced, **kwargs)
         )
     planned_model = apply(model, new_plan)
-    optimizer = kwargs.get("optimizer")
     if isinstance(optimizer, torch.optim.Optimizer) and is_on_device(optimizer):
         make_state_of_plan(new_plan, optimizer)
     return planned_model

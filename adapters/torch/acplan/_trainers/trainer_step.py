@@ -23,6 +23,7 @@ from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
 from acplan._step.autocast import autocast_of
 from acplan._step.trace import trace
 from acplan._trainers.once_per_rank import made_once
+from acplan._trainers.optimizer_state import options_for
 from acplan._verify.verify import require_within_budget
 from acplan._verify.verify import verify as verify_plan
 
@@ -67,7 +68,9 @@ def checkpoint_step(
         options_of_step = {**step.trace_options, **step.inputs}
         with objects_kept(*step.noting):
             traced = trace(step.model, device=device, **options_of_step)
-        new_plan = plan(traced, budget, **{**step.plan_options, **options})
+        given_options = {**step.plan_options, **options}
+        plan_options = options_for(step.trace_options.get("optimizer"), given_options)
+        new_plan = plan(traced, budget, **plan_options)
         if verify:
             with objects_kept(*step.noting):
                 verification = verify_plan(step.model, new_plan, of=traced, **options_of_step)
