@@ -1,5 +1,5 @@
-"""What a training run asks of the allocator: as the run on fake tensors does it, and as the
-program says."""
+"""The requests of a training run to the allocator: those of the run on fake tensors, and those
+that the program predicts."""
 
 import csv
 import dataclasses
@@ -181,13 +181,13 @@ def difference(real: list[Request], predicted: list[Request]) -> str:
         sizes = {k: real[k].bytes for k in a.freed | b.freed}
         return (
             f"request {place}: {a.bytes:,} bytes at {a.place}, predicted {b.bytes:,} at "
-            f"{b.place}; freed before {_told(a.freed - b.freed, sizes, real)}, predicted "
-            f"{_told(b.freed - a.freed, sizes, real)}"
+            f"{b.place}; freed before {_text_of(a.freed - b.freed, sizes, real)}, predicted "
+            f"{_text_of(b.freed - a.freed, sizes, real)}"
         )
     if len(predicted) > len(real):
         return f"{len(real)} requests, predicted {len(predicted)}"
     return ""
 
 
-def _told(freed: frozenset[int], sizes: dict[int, int], real: list[Request]) -> str:
+def _text_of(freed: frozenset[int], sizes: dict[int, int], real: list[Request]) -> str:
     return "; ".join(f"{k} ({sizes[k]:,} bytes, {real[k].place})" for k in sorted(freed)) or "-"

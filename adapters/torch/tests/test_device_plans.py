@@ -43,11 +43,13 @@ def test_a_plan_for_a_device() -> None:
 
 
 def test_a_tight_device_recomputes(trace: acplan.Trace) -> None:
-    least = acplan.plan(trace, device_memory="1GiB").device
-    assert least is not None
-    plan = acplan.plan(trace, device_memory=least.least_device_bytes - 1, time_limit=20)
+    defaults = {"allocator": "native", "optimizer_state": "update", "time_limit": 2}
+    roomy = acplan.plan(trace, device_memory="1GiB", **defaults)
+    assert roomy.device is not None and roomy.recompute_ms == 0
+    memory = roomy.device.least_device_bytes * 3 // 4
+    plan = acplan.plan(trace, device_memory=memory, **defaults)
     assert plan.device is not None and plan.recompute_ms > 0
-    assert plan.device.least_device_bytes < least.least_device_bytes
+    assert plan.device.least_device_bytes <= memory
 
 
 def test_what_is_given_is_kept(tmp_path: pathlib.Path) -> None:

@@ -27,11 +27,11 @@ def _make(
 
 def _optimizers() -> dict[str, Make]:
     optim = torch.optim
-    found: dict[str, Make] = {}
+    optimizers: dict[str, Make] = {}
 
     def add(name: str, kind: str, **options: Any) -> None:
         if hasattr(optim, kind):
-            found[name] = functools.partial(_make, getattr(optim, kind), **options)
+            optimizers[name] = functools.partial(_make, getattr(optim, kind), **options)
 
     for kind in ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "Adagrad"):
         for foreach in (False, True):
@@ -53,7 +53,7 @@ def _optimizers() -> dict[str, Make]:
     add("SGD nesterov", "SGD", lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1)
     add("SGD with a tensor", "SGD", tensor_lr=0.1, momentum=0.9)
     add("Adafactor", "Adafactor", lr=1e-2)
-    return found
+    return optimizers
 
 
 OPTIMIZERS = _optimizers()
@@ -135,18 +135,20 @@ def test_the_state_is_that_of_the_first_step(name: str) -> None:
     parameters = [p.detach().clone() for p in model.parameters()]
     optimizer = OPTIMIZERS[name](model.parameters())
     acplan.make_optimizer_state(optimizer)
-    made = {p: {key: v.data_ptr() for key, v in s.items()} for p, s in optimizer.state.items()}
+    places_of = {
+        p: {key: v.data_ptr() for key, v in s.items()} for p, s in optimizer.state.items()
+    }
     _, stepped = _train(OPTIMIZERS[name], False, 1)
     for p, q in zip(model.parameters(), stepped.param_groups[0]["params"][:1]):
-        assert {*made.get(p, ())} == {*stepped.state[q]}
+        assert {*places_of.get(p, ())} == {*stepped.state[q]}
     # Adagrad makes its state itself, when it is made.
-    assert "Adagrad" in name or all(p.requires_grad for p in made)
+    assert "Adagrad" in name or all(p.requires_grad for p in places_of)
     for p, before in zip(model.parameters(), parameters):
         assert p.grad is None and torch.equal(p, before)
     acplan.make_optimizer_state(optimizer)  # there is nothing to do
     model(torch.ones(1, 3, 4, 4)).backward()
     optimizer.step()
-    for p, places in made.items():
+    for p, places in places_of.items():
         assert {key: v.data_ptr() for key, v in optimizer.state[p].items()} == places
 
 
@@ -184,11 +186,11 @@ class _Results(TorchDispatchMode):
 def test_no_memory_but_the_states_is_used() -> None:
     model = nn.Linear(1000, 1000)
     optimizer = torch.optim.AdamW(model.parameters())
-    with _Results() as made:
+    with _Results() as results:
         acplan.make_optimizer_state(optimizer)
     states = {v.untyped_storage()._cdata for s in optimizer.state.values() for v in s.values()}
     own = {p.untyped_storage()._cdata for p in model.parameters()}
-    assert made.storages == states | own and len(states) == 6
+    assert results.storages == states | own and len(states) == 6
 
 
 def test_a_state_that_is_loaded_stays() -> None:
@@ -199,11 +201,11 @@ def test_a_state_that_is_loaded_stays() -> None:
     acplan.make_optimizer_state(optimizer)
     assert torch.equal(optimizer.state[model.head.weight]["momentum_buffer"], torch.ones(5, 4))
     assert model.head.bias in optimizer.state
-    again = OPTIMIZERS["SGD nesterov"](trained.param_groups)
-    again.load_state_dict(trained.state_dict())
-    before = _bits_of(_model(), again)
-    acplan.make_optimizer_state(again)
-    assert _bits_of(_model(), again) == before
+    loaded = OPTIMIZERS["SGD nesterov"](trained.param_groups)
+    loaded.load_state_dict(trained.state_dict())
+    before = _bits_of(_model(), loaded)
+    acplan.make_optimizer_state(loaded)
+    assert _bits_of(_model(), loaded) == before
 
 
 class _Own(torch.optim.Adam):

@@ -130,6 +130,17 @@ class PlanDevice:
         call = "acplan.make_optimizer_state" if self.optimizer_state_first else ""
         return ", ".join(filter(None, (setting, call)))
 
+    def facts(self) -> dict[str, str]:
+        needs = {"needs": self.needs} if self.needs else {}
+        return {"reserved": display.size(self.reserved_bytes), **needs}
+
+    def __str__(self) -> str:
+        return (
+            f"on the device: {self.reserved_bytes:,} bytes reserved (PyTorch "
+            f"{display.plain(self.torch_version)}); needs "
+            f"{display.plain(self.needs) or 'no setting'}"
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -286,15 +297,8 @@ class Plan:
             **units,
             "peak": f"{display.size(self.peak_bytes)} of {display.size(self.budget_bytes)}",
             "recomputes": f"{self.recompute_ms:.3f} ms",
-            **self._device_facts(),
+            **({} if self.device is None else self.device.facts()),
         }
-
-    def _device_facts(self) -> dict[str, str]:
-        device = self.device
-        if device is None:
-            return {}
-        needs = {"needs": device.needs} if device.needs else {}
-        return {"reserved": display.size(device.reserved_bytes), **needs}
 
     def _wrong_figure(self) -> str:
         """Returns the error in the figures of a file that others have written to, or "", among
@@ -326,19 +330,12 @@ class Plan:
         text = f"{len(self.modules)} modules to checkpoint: {names or 'none'}"
         if "recompute_ms" not in self.data or self._wrong_figure():
             return text
+        if self.device is not None:
+            text = f"{self.device}\n{text}"
         return (
             f"{self.status}: peak {self.peak_bytes:,} bytes of {self.budget_bytes:,} "
             f"(without a plan {self.baseline_peak_bytes:,}), recomputes "
-            f"{self.recompute_ms:.3f} ms ({self.overhead:+.2%})\n{self._device_text()}{text}"
-        )
-
-    def _device_text(self) -> str:
-        device = self.device
-        if device is None:
-            return ""
-        return (
-            f"on the device: {device.reserved_bytes:,} bytes reserved (PyTorch "
-            f"{device.torch_version}); needs {display.plain(device.needs) or 'no setting'}\n"
+            f"{self.recompute_ms:.3f} ms ({self.overhead:+.2%})\n{text}"
         )
 
 
