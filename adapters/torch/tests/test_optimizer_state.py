@@ -152,6 +152,24 @@ def test_the_state_is_that_of_the_first_step(name: str) -> None:
         assert {key: v.data_ptr() for key, v in optimizer.state[p].items()} == places
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon")
+def test_muon_which_takes_matrices() -> None:
+    trained = []
+    for is_made_first in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Linear(8, 3, bias=False))
+        optimizer = torch.optim.Muon(model.parameters(), lr=1e-2)
+        if is_made_first:
+            acplan.make_optimizer_state(optimizer)
+            assert len(optimizer.state) == 2
+        for scale in range(4):
+            model(torch.full((2, 4), float(scale))).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        trained.append(_bits_of(model, optimizer))
+    assert trained[0] == trained[1]
+
+
 def test_hooks_and_counters_see_nothing() -> None:
     optimizer = torch.optim.AdamW(_model().parameters())
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
