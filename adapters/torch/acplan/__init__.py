@@ -20,7 +20,7 @@ from acplan._compile.compiled_plan import CompiledPlan
 from acplan._compile.step_plan import StepPlan
 from acplan._device.devices import DEVICES, Device
 from acplan._files.display import set_chart
-from acplan._files.plan_file import Plan, PlannedModule, PlannedOperator
+from acplan._files.plan_file import Plan, PlanDevice, PlannedModule, PlannedOperator
 from acplan._files.profile_file import Profile
 from acplan._files.trace_file import Trace
 from acplan._files.verification import Verification
@@ -33,6 +33,7 @@ from acplan._program.report import report
 from acplan._step.linear_cross_entropy import linear_cross_entropy
 from acplan._step.optimizers import OPTIMIZERS
 from acplan._step.trace import trace
+from acplan._trainers.optimizer_state import make_optimizer_state
 from acplan._trainers.plain_loop import auto_checkpoint
 from acplan._verify.verify import verify
 
@@ -49,6 +50,7 @@ __all__ = [
     "Frontier",
     "Partitioner",
     "Plan",
+    "PlanDevice",
     "PlanMismatchWarning",
     "PlannedModule",
     "PlannedOperator",
@@ -69,6 +71,7 @@ __all__ = [
     "frontier",
     "get_optimal_checkpointing_policy_per_module",
     "linear_cross_entropy",
+    "make_optimizer_state",
     "partitioner",
     "plan",
     "profile",

@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "file", nargs="?", metavar="FILE", help="a trace or a profile, in place of a model"
     )
     _add_model_flags(planning, is_required=False)
-    planning.add_argument("--budget", required=True, metavar="SIZE")
+    planning.add_argument("--budget", metavar="SIZE", help="or --device-memory")
     planning.add_argument("-o", "--output", metavar="FILE", help="plan file, .json[.gz]")
     flags = planning.add_argument_group("flags of `acplan plan`")
     for name in PLAN_OPTIONS:

@@ -29,14 +29,15 @@ def auto_checkpoint(
     accelerator: Any,
     model: torch.nn.Module,
     *,
-    budget: Budget,
+    budget: Budget | None = None,
     loss_fn: LossFn | None = None,
     device: str | Device = "a100",
     verify: bool = False,
     **kwargs: Any,
 ) -> Plan:
     """Checkpoints the model, in place, so that training it on `model(**kwargs)` with the
-    accelerator stays within the budget of a process and recomputes least.
+    accelerator stays within the budget of a process (or on a device of device_memory) and
+    recomputes least.
 
     It must come before `accelerator.prepare`. The mixed precision, the gradient accumulation
     and the processes are the accelerator's; other options of acplan.trace for the step, such as

@@ -28,6 +28,7 @@ from acplan._fakes.random_states import random_state_kept
 from acplan._fakes.restored_state import objects_kept
 from acplan._files.plan_file import Plan
 from acplan._program.budgets import Budget
+from acplan._trainers.optimizer_state import make_state_of_plan
 from acplan._trainers.trainer_step import TrainerStep, checkpoint_step, require_read_again
 
 try:
@@ -62,7 +63,7 @@ class AcplanCallback(Callback):
     batch:       the batch to plan for, in place of the first one: if batches are padded to
                  their own longest sample, give the longest that may occur.
     device, verify: as for acplan.auto_checkpoint.
-    options:     options of acplan.plan, such as reserve.
+    options:     options of acplan.plan, such as reserve, or device_memory in place of a budget.
 
     Models that are sharded when training starts (FSDPStrategy, ModelParallelStrategy) are
     refused: call acplan.auto_checkpoint in `configure_model`, before fully_shard.
@@ -70,7 +71,7 @@ class AcplanCallback(Callback):
 
     def __init__(
         self,
-        budget: Budget,
+        budget: Budget | None = None,
         *,
         batch: Any = None,
         device: str | Device = "a100",
@@ -95,6 +96,7 @@ class AcplanCallback(Callback):
         self.plan = checkpoint_step(
             step, self._budget, self._device, self._is_verified, self._options
         )
+        make_state_of_plan(self.plan, trainer.optimizers[0])
 
 
 def _require_plannable(trainer: Any, module: Any) -> None:

@@ -37,7 +37,7 @@ class Policy:
     before torch.compile and fully_shard. The first rank makes the plan.
     """
 
-    budget: Budget
+    budget: Budget | None
     batch: int
     length: int
     dtype: torch.dtype
@@ -56,7 +56,7 @@ class Policy:
     def from_config(
         cls,
         config: Any,
-        budget: Budget,
+        budget: Budget | None = None,
         *,
         inputs: Mapping[str, torch.Tensor] | None = None,
         loss: TitanLoss = cross_entropy,
@@ -67,7 +67,7 @@ class Policy:
 
         config:  torchtitan's job configuration (`training`, `parallelism`, `optimizer`).
         inputs:  the model's inputs, by name, if they are not `tokens` alone, such as masks.
-        options: options of acplan.plan, such as reserve.
+        options: options of acplan.plan, such as reserve, or device_memory in place of a budget.
         """
         kind = "a configuration of torchtitan, with training and parallelism"
         require_attributes(config, "config", kind, "training parallelism")

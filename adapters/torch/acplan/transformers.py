@@ -15,6 +15,7 @@ from acplan._fakes.random_states import random_state_kept
 from acplan._fakes.restored_state import objects_kept
 from acplan._files.plan_file import Plan
 from acplan._program.budgets import Budget
+from acplan._trainers.optimizer_state import make_optimizer_state
 from acplan._trainers.trainer_step import (
     TrainerStep,
     checkpoint_step,
@@ -29,7 +30,7 @@ _ORIGINAL = "_acplan_model_init"
 
 def auto_checkpoint(
     trainer: Any,
-    budget: Budget,
+    budget: Budget | None = None,
     *,
     batch: Mapping[str, Any] | None = None,
     device: str | Device = "a100",
@@ -54,7 +55,7 @@ def auto_checkpoint(
                  an update. If batches are padded to their own longest sample, give the longest
                  that may occur.
     device, verify: as for acplan.auto_checkpoint.
-    options:     options of acplan.plan, such as reserve.
+    options:     options of acplan.plan, such as reserve, or device_memory in place of a budget.
     """
     attributes = "args model model_wrapped accelerator get_train_dataloader"
     require_attributes(trainer, "trainer", "a transformers.Trainer", attributes)
@@ -76,9 +77,23 @@ def auto_checkpoint(
         inputs = _inputs(trainer, batch)
         step = _step(trainer, setup, inputs)
     new_plan = checkpoint_step(step, budget, device, verify, options)
+    if new_plan.device is not None and new_plan.device.optimizer_state_first:
+        trainer.add_callback(_state_callback())
     if trainer.model_init is not None:
         trainer.model_init = _model_init_with_plan(trainer, new_plan, step.param_dtype)
     return new_plan
+
+
+def _state_callback() -> Any:
+    """Returns a callback that makes the optimizer's state when the training starts."""
+    from transformers import TrainerCallback
+
+    class MakeOptimizerState(TrainerCallback):
+        def on_train_begin(self, *args: Any, optimizer: Any = None, **kwargs: Any) -> None:
+            if optimizer is not None:
+                make_optimizer_state(optimizer)
+
+    return MakeOptimizerState()
 
 
 def _model_init_with_plan(

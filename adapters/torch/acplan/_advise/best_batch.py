@@ -32,7 +32,7 @@ from acplan._device.devices import Device
 from acplan._files.plan_file import Plan
 from acplan._files.trace_file import Trace
 from acplan._program.budgets import Budget, require_sayable
-from acplan._program.plan import PLAN_OPTIONS, plan
+from acplan._program.plan import PLAN_OPTIONS, plan, refuse_device
 from acplan._step.hugging_face import first_line
 from acplan._step.step_errors import StepError
 from acplan._step.trace import trace
@@ -123,6 +123,7 @@ def best_batch(
     if not is_number or not tolerance >= 0:
         raise AcplanError(f"tolerance: expected a number of at least 0, found {tolerance!r}")
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    refuse_device(options, "best_batch")
     candidates = _candidates(sizes)
     require_sayable(budget)
     if isinstance(budget, str) and (budget.strip() == "min" or "%" in budget):

@@ -19,7 +19,7 @@ from acplan._files.json_files import read_json
 from acplan._files.plan_file import Plan, plan_given
 from acplan._files.trace_file import Trace
 from acplan._program.budgets import Budget, size_value
-from acplan._program.plan import PLAN_OPTIONS, Source, add_source, plan_options
+from acplan._program.plan import PLAN_OPTIONS, Source, add_source, plan_options, refuse_device
 from acplan._step.hugging_face import first_line
 from acplan._step.trace import trace
 from acplan._step.training_step import TrainingStep
@@ -143,6 +143,7 @@ def explain(
                  others are for the trace.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    refuse_device(options, "explain")
     if not isinstance(model_or_trace, torch.nn.Module):
         if args or kwargs:
             raise AcplanError("explain: arguments of a model cannot be combined with a trace")

@@ -91,6 +91,58 @@ class PlannedModule:
 
 
 @dataclasses.dataclass(frozen=True)
+class PlanDevice:
+    """The device that a plan is for, and how training runs there on PyTorch's allocator, as
+    simulated.
+
+    allocator, torch_version: the text of PYTORCH_ALLOC_CONF ("native": none is needed), and the
+        version of PyTorch whose allocator ran.
+    optimizer_state_first: True if acplan.make_optimizer_state must make the optimizer's state
+        before the first step.
+    allocated_bytes, reserved_bytes: the most that is allocated and reserved.
+    least_device_bytes: the smallest device on which training ends.
+    retries: how often in the iterations that repeat the cache is emptied for a request.
+    """
+
+    allocator: str
+    torch_version: str
+    optimizer_state_first: bool
+    allocated_bytes: int
+    reserved_bytes: int
+    least_device_bytes: int
+    retries: int = 0
+
+    @classmethod
+    def from_data(cls, data: Any) -> "PlanDevice":
+        """Returns the device in the data of a plan file."""
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            value = data.get(field.name) if isinstance(data, dict) else None
+            if type(value) is not field.type:
+                raise AcplanError(f"plan: device: {field.name}: found {value!r}")
+            values[field.name] = value
+        return cls(**values)
+
+    @property
+    def needs(self) -> str:
+        """The settings and calls that training needs beside the plan, or ""."""
+        setting = f"PYTORCH_ALLOC_CONF={self.allocator}" if self.allocator != "native" else ""
+        call = "acplan.make_optimizer_state" if self.optimizer_state_first else ""
+        return ", ".join(filter(None, (setting, call)))
+
+    def facts(self) -> dict[str, str]:
+        needs = {"needs": self.needs} if self.needs else {}
+        return {"reserved": display.size(self.reserved_bytes), **needs}
+
+    def __str__(self) -> str:
+        return (
+            f"on the device: {self.reserved_bytes:,} bytes reserved (PyTorch "
+            f"{display.plain(self.torch_version)}); needs "
+            f"{display.plain(self.needs) or 'no setting'}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """The modules to checkpoint, and the plan file that lists them (docs/file_formats.md)."""
 
@@ -195,6 +247,12 @@ class Plan:
         return None if offload is None else float(offload["stall_ms"])
 
     @property
+    def device(self) -> PlanDevice | None:
+        """The device, or None if the plan is for a budget."""
+        device = self.data.get("device")
+        return None if device is None else PlanDevice.from_data(device)
+
+    @property
     def bound_ms(self) -> float:
         """A number that no plan's recomputation is below, proven."""
         return float(self._number("bound_ms"))
@@ -239,6 +297,7 @@ class Plan:
             **units,
             "peak": f"{display.size(self.peak_bytes)} of {display.size(self.budget_bytes)}",
             "recomputes": f"{self.recompute_ms:.3f} ms",
+            **({} if self.device is None else self.device.facts()),
         }
 
     def _wrong_figure(self) -> str:
@@ -248,6 +307,7 @@ class Plan:
             for key in ("peak_bytes", "budget_bytes", "recompute_ms", "overhead"):
                 self._number(key)
             self._number("baseline", "peak_bytes")
+            _ = self.device
         except AcplanError as error:
             return str(error)
         return ""
@@ -270,6 +330,8 @@ class Plan:
         text = f"{len(self.modules)} modules to checkpoint: {names or 'none'}"
         if "recompute_ms" not in self.data or self._wrong_figure():
             return text
+        if self.device is not None:
+            text = f"{self.device}\n{text}"
         return (
             f"{self.status}: peak {self.peak_bytes:,} bytes of {self.budget_bytes:,} "
             f"(without a plan {self.baseline_peak_bytes:,}), recomputes "

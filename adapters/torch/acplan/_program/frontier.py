@@ -14,7 +14,7 @@ from acplan._files.charts import figure, made_of, remember
 from acplan._files.json_files import path_of, read_json
 from acplan._files.plan_file import Plan
 from acplan._program.budgets import Budget, size_value
-from acplan._program.plan import Source, add_source, plan_options
+from acplan._program.plan import Source, add_source, plan_options, refuse_device
 
 _INFEASIBLE = 3
 
@@ -103,8 +103,9 @@ def frontier(
     points:  the number of budgets, evenly spaced from the least that any plan needs to what the
              model needs without one; or
     budgets: the budgets, as acplan.plan takes them.
-    options: the options of acplan.plan.
+    options: the options of acplan.plan, except those for a device.
     """
+    refuse_device(options, "frontier")
     with question_folder() as folder, progress_bar(progress, unit="s") as phase:
         question = {
             "profile": add_source(folder, source, "frontier"),

@@ -17,7 +17,7 @@ from acplan._files.json_files import read_json
 from acplan._files.plan_file import Plan
 from acplan._files.profile_file import Profile
 from acplan._files.trace_file import DIFFERENTIATES, Trace
-from acplan._program.budgets import Budget, size_value
+from acplan._program.budgets import Budget, require_sayable, size_value
 
 Source = Trace | Profile | str | os.PathLike[str]
 
@@ -25,9 +25,14 @@ _LOGGER = logging.getLogger("acplan")
 
 
 def plan(
-    source: Source, budget: Budget, *, progress: bool | None = None, **options: Any
+    source: Source,
+    budget: Budget | None = None,
+    *,
+    progress: bool | None = None,
+    **options: Any,
 ) -> Plan:
-    """Returns the plan with the least recomputation within the budget, optimal and checked.
+    """Returns the plan with the least recomputation within the budget, optimal and checked; or,
+    with device_memory in place of a budget, a plan with which training ends on that device.
 
     source:   a trace, a profile, or the path of a file with either.
     budget:   the bytes that a rank may use at its peak: bytes, "60GiB", a share of what it uses
@@ -36,7 +41,12 @@ def plan(
               world_size, without_states, ac_units, fsdp_units, max_units, granularity,
               decisions, segments, offload (with a link such as "25GB/s"), host_memory,
               tradeoff, save, recompute, engine, gap, time_limit, seed. Units, and the patterns
-              of save and recompute, may be lists.
+              of save and recompute, may be lists. For a device: device_memory (bytes or such as
+              "8GiB", all that PyTorch can have of it), allocator (the text of
+              PYTORCH_ALLOC_CONF, or "native"), torch_version (by default the installed one, if
+              its allocator is known), optimizer_state ("update", as optimizers make it, or
+              "first": acplan.make_optimizer_state). If allocator or optimizer_state is not
+              given, acplan chooses it; Plan.device has the choice.
     progress: shows that the search goes on, if tqdm is installed, once it has taken two
               seconds; by default if somebody watches, on a terminal or in a notebook.
 
@@ -45,10 +55,11 @@ def plan(
     is five seconds if operators may be skipped, as in plans of traces. Ctrl-C ends the search
     with the best plan so far.
     """
+    require_one_limit(budget, options)
     with question_folder() as folder, progress_bar(progress, unit="s") as phase:
         question = {
             "profile": add_source(folder, source),
-            "budget": size_value("budget", budget),
+            **({} if budget is None else {"budget": size_value("budget", budget)}),
             **plan_options(options),
             "output": "plan",
         }
@@ -118,13 +129,16 @@ def add_source(folder: QuestionFolder, source: Source, asked_by: str = "plan") -
     )
 
 
+# The options of acplan.plan about a device, and of what trains within one.
+DEVICE_OPTIONS = ("device_memory", "allocator", "torch_version", "optimizer_state")
+
 # The options of acplan.plan: flags of `acplan plan` (docs/command_line.md).
 PLAN_OPTIONS = (
     "reserve", "memory_model", "world_size", "without_states", "ac_units", "fsdp_units",
     "max_units", "granularity", "decisions", "segments", "offload", "host_memory", "tradeoff",
-    "save", "recompute", "engine", "gap", "time_limit", "seed",
+    "save", "recompute", "engine", "gap", "time_limit", "seed", *DEVICE_OPTIONS,
 )  # fmt: skip
-_SIZES = ("reserve", "host_memory")
+_SIZES = ("reserve", "host_memory", "device_memory")
 _NAMES = ("ac_units", "fsdp_units")
 
 
@@ -143,6 +157,9 @@ def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
             hint = f"did you mean {near[0]}?" if near else f"known are {names}"
             raise AcplanError(f"plan: unknown option {name!r}; {hint}")
     question = {name: value for name, value in options.items() if value is not None}
+    if "device_memory" in question:
+        version = installed_allocator()
+        question = ({} if version is None else {"torch_version": version}) | question
     for name in _SIZES:
         if name in question:
             question[name] = size_value(name, question[name])
@@ -154,3 +171,42 @@ def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if not _MAY_SKIP:
         question.setdefault("decisions", "save,recompute")
     return question
+
+
+def require_one_limit(budget: Any, options: Mapping[str, Any]) -> None:
+    """Raises AcplanError if there is not exactly one of a budget and device_memory."""
+    is_for_device = options.get("device_memory") is not None
+    if is_for_device == (budget is not None):
+        count = "both" if is_for_device else "neither"
+        raise AcplanError(f"plan: expected a budget or device_memory, found {count}")
+
+
+def require_plannable(budget: Any, options: Mapping[str, Any]) -> None:
+    """Raises AcplanError, before anything is traced for them, if budget and options limit no
+    plan."""
+    require_one_limit(budget, options)
+    if budget is not None:
+        require_sayable(budget)
+    else:
+        size_value("device_memory", options["device_memory"])
+
+
+def refuse_device(options: Mapping[str, Any], asked_by: str) -> None:
+    """Raises AcplanError if one of the options is about a device."""
+    for name in DEVICE_OPTIONS:
+        if options.get(name) is not None:
+            raise AcplanError(
+                f"{asked_by}: {name} is for acplan.plan and acplan.auto_checkpoint; expected a "
+                "budget"
+            )
+
+
+# The versions of PyTorch whose allocator the program knows (docs/allocator.md).
+_KNOWN_ALLOCATORS = range(8, 16)
+
+
+def installed_allocator() -> str | None:
+    """Returns the version of the installed PyTorch, such as 2.13, or None if the program does
+    not know its allocator."""
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    return f"2.{minor}" if major == 2 and minor in _KNOWN_ALLOCATORS else None

@@ -150,10 +150,10 @@ def named_optimizer(name: str) -> OptimizerFn:
     )
 
 
-def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Returns the optimizer inside the wrappers of trainers."""
     inner = getattr(optimizer, "optimizer", None)
-    return _innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
+    return innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 def optimizer_like(
@@ -161,7 +161,7 @@ def optimizer_like(
 ) -> torch.optim.Optimizer:
     """Returns another optimizer of the same class, with the same groups and options, in the
     state before its first step. `trained` are the ids of the fakes that it may step."""
-    optimizer = _innermost(optimizer)
+    optimizer = innermost(optimizer)
     groups: Sequence[dict[str, Any]] = optimizer.param_groups
     of_it = {id(p): p for group in groups for p in group["params"]}
 

@@ -7,9 +7,10 @@ import torch
 from acplan._apply.apply import apply
 from acplan._apply.refusals import require_no_checkpoints
 from acplan._device.devices import Device
-from acplan._program.budgets import Budget, require_sayable
-from acplan._program.plan import PLAN_OPTIONS, plan
+from acplan._program.budgets import Budget
+from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
 from acplan._step.trace import trace
+from acplan._trainers.optimizer_state import is_on_device, make_state_of_plan, options_for
 from acplan._verify.verify import require_within_budget
 from acplan._verify.verify import verify as verify_plan
 
@@ -17,18 +18,24 @@ from acplan._verify.verify import verify as verify_plan
 def auto_checkpoint(
     model: torch.nn.Module,
     *args: Any,
-    budget: Budget,
+    budget: Budget | None = None,
     device: str | Device = "a100",
     progress: bool | None = None,
     verify: bool = False,
     **kwargs: Any,
 ) -> torch.nn.Module:
     """Checkpoints the model, in place, so that training it on `model(*args, **kwargs)` stays
-    within the budget and recomputes least: acplan.trace, plan and apply.
+    within the budget, or on a device of device_memory, and recomputes least: acplan.trace, plan
+    and apply.
 
-    budget and the options of acplan.plan, such as `reserve`, are for the plan; device and the
-    options of acplan.trace that describe the step, such as loss_fn, optimizer, autocast and
-    accumulate, are for the trace; other keyword arguments are the model's.
+    budget and the options of acplan.plan, such as `reserve` and `device_memory`, are for the
+    plan; device and the options of acplan.trace that describe the step, such as loss_fn,
+    optimizer, autocast and accumulate, are for the trace; other keyword arguments are the
+    model's.
+
+    If the plan is for a device and needs the optimizer's state before the first step
+    (`Plan.device`), this function makes it if `optimizer` is the optimizer that trains and the
+    model is on the device; else call acplan.make_optimizer_state when it is.
 
     progress: shows a bar beyond two seconds, if tqdm is installed; by default if somebody
               watches.
@@ -37,11 +44,16 @@ def auto_checkpoint(
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     require_no_checkpoints(model)
-    require_sayable(budget)
+    require_plannable(budget, options)
     traced = trace(model, *args, device=device, progress=progress, **kwargs)
+    optimizer = kwargs.get("optimizer")
+    options = options_for(optimizer, options)
     new_plan = plan(traced, budget, progress=progress, **options)
     if verify:
         require_within_budget(
             new_plan, verify_plan(model, new_plan, *args, of=traced, **kwargs)
         )
-    return apply(model, new_plan)
+    planned_model = apply(model, new_plan)
+    if isinstance(optimizer, torch.optim.Optimizer) and is_on_device(optimizer):
+        make_state_of_plan(new_plan, optimizer)
+    return planned_model

@@ -18,11 +18,12 @@ from acplan._base.tensors import tensors_in
 from acplan._device.devices import Device
 from acplan._fakes.restored_state import objects_kept, read_once
 from acplan._files.plan_file import Plan
-from acplan._program.budgets import Budget, require_sayable
-from acplan._program.plan import PLAN_OPTIONS, plan
+from acplan._program.budgets import Budget
+from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
 from acplan._step.autocast import autocast_of
 from acplan._step.trace import trace
 from acplan._trainers.once_per_rank import made_once
+from acplan._trainers.optimizer_state import options_for
 from acplan._verify.verify import require_within_budget
 from acplan._verify.verify import verify as verify_plan
 
@@ -46,7 +47,7 @@ class TrainerStep:
 
 def checkpoint_step(
     step: TrainerStep,
-    budget: Budget,
+    budget: Budget | None,
     device: str | Device,
     verify: bool,
     options: Mapping[str, Any],
@@ -61,13 +62,15 @@ def checkpoint_step(
             f"{', '.join(PLAN_OPTIONS)}"
         )
     require_no_checkpoints(step.model)
-    require_sayable(budget)
+    require_plannable(budget, {**step.plan_options, **options})
 
     def make() -> Plan:
         options_of_step = {**step.trace_options, **step.inputs}
         with objects_kept(*step.noting):
             traced = trace(step.model, device=device, **options_of_step)
-        new_plan = plan(traced, budget, **{**step.plan_options, **options})
+        given_options = {**step.plan_options, **options}
+        plan_options = options_for(step.trace_options.get("optimizer"), given_options)
+        new_plan = plan(traced, budget, **plan_options)
         if verify:
             with objects_kept(*step.noting):
                 verification = verify_plan(step.model, new_plan, of=traced, **options_of_step)
@@ -91,7 +94,13 @@ def _summary(new_plan: Plan, inputs: Mapping[str, Any]) -> str:
         f"{new_plan.status} plan for {shapes}: peak {new_plan.peak_bytes:,} of "
         f"{new_plan.budget_bytes:,} bytes (without a plan {new_plan.baseline_peak_bytes:,}), "
         f"{new_plan.overhead:.2%} of the step's time is recomputed"
+        f"{_needs(new_plan)}"
     )
+
+
+def _needs(new_plan: Plan) -> str:
+    device = new_plan.device
+    return f"; it needs {device.needs}" if device is not None and device.needs else ""
 
 
 @contextlib.contextmanager

@@ -1,0 +1,193 @@
+"""The requests of a training run to the allocator: those of the run on fake tensors, and those
+that the program predicts."""
+
+import csv
+import dataclasses
+import os
+import pathlib
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import acplan
+from acplan._apply.apply import applied
+from acplan._device.devices import find_device
+from acplan._step.step import Step, alone, step_on_fakes
+from acplan._step.training_step import TrainingStep
+
+ITERATIONS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """An allocation, the blocks (numbered by their allocations) that were freed since the one
+    before, and the place in the run."""
+
+    bytes: int
+    freed: frozenset[int]
+    place: str = dataclasses.field(default="", compare=False)
+
+
+class _Requests(TorchDispatchMode):
+    """Notes every storage on the device when it is made, and when it is freed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.requests: list[Request] = []
+        self.place = "model"
+        self._blocks: dict[int, int] = {}
+        self._freed: set[int] = set()
+
+    def hold(self, value: Any, place: str) -> None:
+        if not isinstance(value, torch.Tensor) or value.device.type != "cuda":
+            return
+        storage = value.untyped_storage()
+        key = storage._cdata
+        if key in self._blocks or storage.nbytes() == 0:
+            return
+        self._blocks[key] = len(self.requests)
+        self.requests.append(
+            Request(storage.nbytes(), frozenset(self._freed), f"{self.place}: {place}")
+        )
+        self._freed = set()
+        weakref.finalize(storage, self._free, key).atexit = False
+
+    def _free(self, key: int) -> None:
+        self._freed.add(self._blocks.pop(key))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            self.hold(leaf, str(func))
+        return result
+
+
+def real_requests(
+    training: TrainingStep,
+    plan: acplan.Plan | None = None,
+    iterations: int = ITERATIONS,
+    is_state_first: bool = False,
+) -> list[Request]:
+    """Returns the requests of a training run on fake tensors, with a plan or without."""
+    with alone(), step_on_fakes(training, find_device("a100")) as (step, optimizer):
+        # The run begins here, and not with the step that was run on these fakes already.
+        optimizer.state.clear()
+        step.model.zero_grad(set_to_none=True)
+        scaler = None if step.updating is None else step.updating._scaler
+        if scaler is not None:
+            scaler._scale = scaler._growth_tracker = None
+        if plan is None:
+            return _run(step, step.model, optimizer, iterations, is_state_first)
+        with applied(step.model, plan) as model:
+            return _run(step, model, optimizer, iterations, is_state_first)
+
+
+def _run(
+    step: Step,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    iterations: int,
+    is_state_first: bool,
+) -> list[Request]:
+    requests = _Requests()
+    for tensor in _in_order_of_to(step.model):
+        requests.hold(tensor, "model")
+    for tensor in step.states():  # averaged weights
+        requests.hold(tensor, "average")
+    with requests:
+        if is_state_first:
+            acplan.make_optimizer_state(optimizer)
+        inputs: Any = None
+        for iteration in range(iterations):
+            for microbatch in range(step.accumulate):
+                requests.place = f"{iteration + 1}.{microbatch + 1}"
+                inputs = _copied((step.args, step.kwargs))
+                now = dataclasses.replace(step, model=model, args=inputs[0], kwargs=inputs[1])
+                now.backward(now.loss())
+            now.update(optimizer)
+            del now
+    return list(requests.requests)
+
+
+def _in_order_of_to(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Yields parameters and buffers as Module.to moves them."""
+    for child in module.children():
+        yield from _in_order_of_to(child)
+    yield from module.parameters(recurse=False)
+    yield from module.buffers(recurse=False)
+
+
+def _copied(inputs: Any) -> Any:
+    return tree_map_only(torch.Tensor, torch.clone, inputs)
+
+
+def predicted_requests(
+    trace: acplan.Trace,
+    plan: acplan.Plan | None = None,
+    iterations: int = ITERATIONS,
+    is_state_first: bool = False,
+) -> list[Request]:
+    """Returns the requests of the same run by `acplan simulate`."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        trace.save(folder / "trace.json")
+        arguments = ["trace.json"]
+        if plan is not None:
+            plan.save(folder / "plan.json", model=trace.data["model"]["name"])
+            arguments.append("plan.json")
+        subprocess.run(
+            [os.environ["ACPLAN"], "simulate", *arguments, "--allocator", "native"]
+            + ["--optimizer-state", "first" if is_state_first else "update"]
+            + ["--without-least-device", "--timeline", "run.csv"],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+        )
+        with (folder / "run.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    return _requests_of(row for row in rows if int(row["iteration"]) <= iterations)
+
+
+def _requests_of(rows: Any) -> list[Request]:
+    requests: list[Request] = []
+    blocks: dict[str, int] = {}
+    freed: set[int] = set()
+    for row in rows:
+        if row["kind"] == "free":
+            freed.add(blocks.pop(row["id"]))
+            continue
+        blocks[row["id"]] = len(requests)
+        place = f"{row['iteration']}.{row['microbatch']}: {row['step']} {row['operator']}"
+        requests.append(Request(int(row["bytes"]), frozenset(freed), place))
+        freed = set()
+    return requests
+
+
+def difference(real: list[Request], predicted: list[Request]) -> str:
+    """Returns the first difference, or "". The prediction may end earlier, with an iteration
+    that repeats."""
+    for place, (a, b) in enumerate(zip(real, predicted)):
+        if a == b:
+            continue
+        sizes = {k: real[k].bytes for k in a.freed | b.freed}
+        return (
+            f"request {place}: {a.bytes:,} bytes at {a.place}, predicted {b.bytes:,} at "
+            f"{b.place}; freed before {_text_of(a.freed - b.freed, sizes, real)}, predicted "
+            f"{_text_of(b.freed - a.freed, sizes, real)}"
+        )
+    if len(predicted) > len(real):
+        return f"{len(real)} requests, predicted {len(predicted)}"
+    return ""
+
+
+def _text_of(freed: frozenset[int], sizes: dict[int, int], real: list[Request]) -> str:
+    return "; ".join(f"{k} ({sizes[k]:,} bytes, {real[k].place})" for k in sorted(freed)) or "-"
