@@ -462,10 +462,9 @@ Trace ParseTrace(std::string_view text, std::string_view name) {
         Optional(root.Get("measured"), "peak_bytes",
                  [](const JsonField& field) { return field.Bytes(); });
 
-  trace.microbatches =
-      Optional(root, "accumulate", [](const JsonField& field) {
-        return field.Int(1, kMostMicrobatches);
-      }).value_or(1);
+  trace.microbatches = Optional(root, "accumulate", [](const JsonField& field) {
+                         return field.Int(1, kMostMicrobatches);
+                       }).value_or(1);
 
   const std::vector<JsonField> operators = root.Get("operators").Elements();
   const auto end = static_cast<Time>(operators.size());
