@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <utility>
 
@@ -33,8 +34,10 @@ using solver::StoppedBy;
 
 namespace {
 
-// The search for what would fit has as long, whatever limit was set.
+// The least time of the search for the least budget that a plan fits, whatever the limit,
+// and its time if there is no limit.
 constexpr double kLeastSeconds = 1;
+constexpr double kSecondsWithoutLimit = 10;
 // Of the step's time: what costs no more costs nothing, but for rounding.
 constexpr double kNothing = 1e-12;
 // Of the time, at most.
@@ -257,7 +260,9 @@ Plan PlanOfQuestion(const PlanningProblem& problem,
 Plan WithFittingBudget(const PlanningProblem& problem, Plan plan,
                        solver::SearchLimits limits) {
   limits.time_limit_s =
-      std::max(kLeastSeconds, limits.time_limit_s - plan.solver.seconds);
+      std::isinf(limits.time_limit_s)
+          ? kSecondsWithoutLimit
+          : std::max(kLeastSeconds, limits.time_limit_s - plan.solver.seconds);
   limits.gap = 0;
   const MinimumBudget minimum = LeastPlan(problem, limits).budget;
   if (minimum.proven && minimum.bytes <= plan.budget_bytes) {

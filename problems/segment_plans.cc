@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -29,8 +30,9 @@ bool IsNumbered(std::string_view fqn) {
          std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-bool HasName(const Trace& trace, const ModuleRun& run) {
-  return graph::RunNamed(trace, graph::SegmentName(trace, run)) == run;
+bool HasName(const Trace& trace, const graph::ModuleNames& names,
+             const ModuleRun& run) {
+  return graph::RunNamed(names, graph::SegmentName(trace, run)) == run;
 }
 
 // Returns the runs of `length` children, twice as many and so on, or, if not
@@ -38,7 +40,9 @@ bool HasName(const Trace& trace, const ModuleRun& run) {
 std::vector<ModuleRun> FamilyOf(
     const Trace& trace, const std::vector<std::vector<int32_t>>& longest,
     int64_t length, bool doubles) {
+  const graph::ModuleNames names(trace);
   std::vector<ModuleRun> family;
+  std::set<std::pair<int32_t, int32_t>> ends;
   for (const std::vector<int32_t>& children : longest) {
     if (!std::ranges::all_of(children, [&](int32_t m) {
           return IsNumbered(trace.modules[m].fqn);
@@ -51,8 +55,8 @@ std::vector<ModuleRun> FamilyOf(
         const ModuleRun run = {
             .first = children[first],
             .last = children[std::min(first + size, count) - 1]};
-        const bool is_new = std::ranges::find(family, run) == family.end();
-        if (is_new && HasName(trace, run)) family.push_back(run);
+        const bool is_new = ends.emplace(run.first, run.last).second;
+        if (is_new && HasName(trace, names, run)) family.push_back(run);
       }
       if (!doubles) break;
     }
@@ -142,12 +146,10 @@ solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
 KnownUnits MovedUnits(const KnownUnits& units, const graph::Trace& from,
                       const graph::Trace& to) {
   KnownUnits moved_units;
-  const std::vector<graph::TraceModule>& modules = to.modules;
+  const graph::ModuleNames names(to);
   for (graph::CheckpointedModule unit : units.modules) {
-    const auto module = std::ranges::find(
-        modules, from.modules[unit.module].fqn, &graph::TraceModule::fqn);
-    if (module == modules.end()) return {};
-    unit.module = static_cast<int32_t>(module - modules.begin());
+    unit.module = names.Find(from.modules[unit.module].fqn);
+    if (unit.module < 0) return {};
     moved_units.modules.push_back(std::move(unit));
   }
   return moved_units;
@@ -178,10 +180,13 @@ std::vector<std::vector<ModuleRun>> SegmentFamilies(
       FamilyOf(trace, longest, 2, /*doubles=*/true)};
   std::vector<ModuleRun> of_three =
       FamilyOf(trace, longest, 3, /*doubles=*/true);
+  std::set<std::pair<int32_t, int32_t>> of_two;
+  for (const ModuleRun& run : families.front()) {
+    of_two.emplace(run.first, run.last);
+  }
   const bool has_more =
       std::ranges::any_of(of_three, [&](const ModuleRun& run) {
-        return std::ranges::find(families.front(), run) ==
-               families.front().end();
+        return !of_two.contains({run.first, run.last});
       });
   if (has_more) families.push_back(std::move(of_three));
   return families;
@@ -214,9 +219,9 @@ Families BuildFamilies(const Trace& trace, const PlanOptions& options,
 KnownUnits UnitsIn(const FamilyProblem& family, const Plan& plan) {
   KnownUnits known_units;
   const Trace& trace = *family.problem.trace;
+  const graph::ModuleNames names(trace);
   const auto is_there = [&](const PlannedModule& unit) {
-    return std::ranges::find(trace.modules, unit.fqn,
-                             &graph::TraceModule::fqn) != trace.modules.end();
+    return names.Find(unit.fqn) >= 0;
   };
   if (plan.HasPlan() && std::ranges::all_of(plan.modules, is_there)) {
     known_units.modules = CheckpointedModules(trace, plan.modules);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "graph/base/input_error.h"
@@ -48,8 +49,7 @@ class NeedDrivenPolicies::Walk {
   Walk(const Trace& trace, const std::vector<Call>& calls)
       : trace_(trace), calls_(calls) {
     for (const Call& call : calls) {
-      needed_.emplace_back(trace.storages.size(), 0);
-      for (const int32_t s : call.needed) needed_.back()[s] = 1;
+      needed_.emplace_back(call.needed.begin(), call.needed.end());
     }
   }
 
@@ -60,12 +60,12 @@ class NeedDrivenPolicies::Walk {
     for (size_t c = 0; c < calls_.size(); ++c) {
       const int32_t op = calls_[c].call->start + place;
       for (const int32_t s : trace_.operators[op].creates) {
-        needed_[c][s] = 0;
+        needed_[c].erase(s);
       }
       if (!is_needed || is_saved || op >= calls_[c].stop) continue;
       const TraceOperator& now = trace_.operators[op];
-      for (const int32_t s : now.reads) needed_[c][s] = 1;
-      for (const int32_t s : now.mutates) needed_[c][s] = 1;
+      needed_[c].insert(now.reads.begin(), now.reads.end());
+      needed_[c].insert(now.mutates.begin(), now.mutates.end());
     }
     return is_needed ? SaveOrRecompute(is_saved) : OperatorDecision::kSkip;
   }
@@ -109,7 +109,7 @@ class NeedDrivenPolicies::Walk {
   }
 
   bool IsNeeded(size_t c, int32_t storage) const {
-    return needed_[c][storage] != 0;
+    return needed_[c].contains(storage);
   }
 
   // What was there before the call holds what the forward pass wrote to it.
@@ -150,8 +150,8 @@ class NeedDrivenPolicies::Walk {
 
   const Trace& trace_;
   const std::vector<Call>& calls_;
-  // A call and a storage.
-  std::vector<std::vector<char>> needed_;
+  // Indexed by call: the storages that the call needs.
+  std::vector<std::unordered_set<int32_t>> needed_;
 };
 
 NeedDrivenPolicies::NeedDrivenPolicies(const Trace& trace)

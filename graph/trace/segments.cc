@@ -299,15 +299,25 @@ std::string SegmentName(const Trace& trace, const ModuleRun& run) {
                      OwnName(trace.modules[run.last].fqn));
 }
 
+ModuleNames::ModuleNames(const Trace& trace) {
+  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+    by_name_.try_emplace(trace.modules[m].fqn, m);
+  }
+}
+
+int32_t ModuleNames::Find(std::string_view fqn) const {
+  const auto found = by_name_.find(fqn);
+  return found == by_name_.end() ? -1 : found->second;
+}
+
 std::optional<ModuleRun> RunNamed(const Trace& trace, std::string_view name) {
-  const auto module = [&](std::string_view fqn) {
-    const auto found = std::ranges::find(trace.modules, fqn, &TraceModule::fqn);
-    return found == trace.modules.end()
-               ? -1
-               : static_cast<int32_t>(found - trace.modules.begin());
-  };
+  return RunNamed(ModuleNames(trace), name);
+}
+
+std::optional<ModuleRun> RunNamed(const ModuleNames& modules,
+                                  std::string_view name) {
   const std::string_view own = OwnName(name);
-  if (own.find('-') == std::string_view::npos || module(name) >= 0) {
+  if (own.find('-') == std::string_view::npos || modules.Find(name) >= 0) {
     return std::nullopt;
   }
   const std::string parent(ParentName(name));
@@ -315,8 +325,10 @@ std::optional<ModuleRun> RunNamed(const Trace& trace, std::string_view name) {
   for (size_t dash = own.find('-'); dash != std::string_view::npos;
        dash = own.find('-', dash + 1)) {
     const ModuleRun now = {
-        .first = module(fmt::format("{}.{}", parent, own.substr(0, dash))),
-        .last = module(fmt::format("{}.{}", parent, own.substr(dash + 1)))};
+        .first =
+            modules.Find(fmt::format("{}.{}", parent, own.substr(0, dash))),
+        .last =
+            modules.Find(fmt::format("{}.{}", parent, own.substr(dash + 1)))};
     if (now.first < 0 || now.first >= now.last) continue;
     if (run) {
       throw InputError(fmt::format(

@@ -32,8 +32,8 @@ bool Contains(const std::vector<int32_t>& values, int32_t value) {
 class CallNeeds {
  public:
   CallNeeds(const Trace& trace, const graph::CheckpointedModule& unit,
-            const TraceCall& call)
-      : trace_(trace), unit_(unit), call_(call) {}
+            const TraceCall& call, const std::vector<int32_t>& saved)
+      : trace_(trace), unit_(unit), call_(call), saved_(saved) {}
 
   std::optional<std::string> FirstUnmet() {
     const int32_t stop = NeedsOfBackward();
@@ -49,13 +49,6 @@ class CallNeeds {
  private:
   OperatorDecision DecisionOf(int32_t op) const {
     return unit_.decisions[op - call_.start];
-  }
-
-  bool IsInCall(int32_t call) const {
-    for (; call >= 0; call = trace_.calls[call].parent) {
-      if (&trace_.calls[call] == &call_) return true;
-    }
-    return false;
   }
 
   // Returns whether the policy keeps a tensor, even if its storage is lost.
@@ -75,8 +68,8 @@ class CallNeeds {
   int32_t NeedsOfBackward() {
     int32_t stop = 0;
     bool begins = false;
-    for (const graph::SavedTensor& saved : trace_.saved) {
-      if (!IsInCall(saved.call)) continue;
+    for (const int32_t k : saved_) {
+      const graph::SavedTensor& saved = trace_.saved[k];
       stop = std::max(stop, saved.packed);
       if (saved.unpacked == kNever) continue;
       begins = true;
@@ -166,21 +159,23 @@ class CallNeeds {
   const Trace& trace_;
   const graph::CheckpointedModule& unit_;
   const TraceCall& call_;
-  std::set<int32_t> needed_storages_;  // storages
+  const std::vector<int32_t>& saved_;  // indices into Trace::saved, in the call
+  std::set<int32_t> needed_storages_;
 };
 
 }  // namespace
 
 std::optional<std::string> BrokenSkipRule(
-    const Trace& trace, const graph::CheckpointedModule& unit) {
+    const Trace& trace, const CallIndex& index,
+    const graph::CheckpointedModule& unit) {
   const bool skips =
       !unit.kept_results.empty() ||
       std::ranges::find(unit.decisions, OperatorDecision::kSkip) !=
           unit.decisions.end();
   if (!skips) return std::nullopt;
-  for (const TraceCall& call : trace.calls) {
-    if (call.module != unit.module || call.no_grad) continue;
-    if (auto unmet = CallNeeds(trace, unit, call).FirstUnmet()) return unmet;
+  for (const int32_t c : index.calls_of[unit.module]) {
+    CallNeeds needs(trace, unit, trace.calls[c], index.saved_in[c]);
+    if (auto unmet = needs.FirstUnmet()) return unmet;
   }
   return std::nullopt;
 }

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <vector>
 
-// Walks the step backwards, from the time when backward first asks for
-// something saved in the call to the start of the call, with the set of
-// storages written to so far: an operator that reads one of them would read
-// something else than in forward.
+// Walks the step backwards and keeps, for each storage, the next operator that writes to
+// it. If that operator comes before backward first asks for something saved in a unit's
+// call, an operator of the call that reads the storage would read something else than in
+// forward.
 
 namespace acplan::problems {
 namespace {
@@ -25,49 +25,44 @@ struct Rerun {
   int32_t stop = 0;
 };
 
-bool IsInside(const Trace& trace, int32_t call, const TraceCall& outer) {
-  for (; call >= 0; call = trace.calls[call].parent) {
-    if (&trace.calls[call] == &outer) return true;
-  }
-  return false;
-}
-
-Rerun RerunOf(const Trace& trace, const TraceCall& call) {
+Rerun RerunOf(const Trace& trace, const std::vector<int32_t>& saved_in_call) {
   Rerun rerun;
-  for (const graph::SavedTensor& saved : trace.saved) {
-    if (!IsInside(trace, saved.call, call)) continue;
-    rerun.time = std::min(rerun.time, saved.unpacked);
-    rerun.stop = std::max(rerun.stop, saved.packed);
+  for (const int32_t k : saved_in_call) {
+    rerun.time = std::min(rerun.time, trace.saved[k].unpacked);
+    rerun.stop = std::max(rerun.stop, trace.saved[k].packed);
   }
   return rerun;
 }
 
-std::optional<std::string> BrokenIn(const Trace& trace,
-                                    const graph::CheckpointedModule& unit,
-                                    const TraceCall& call) {
-  const Rerun rerun = RerunOf(trace, call);
-  if (rerun.time == kNever) return std::nullopt;
-  std::vector<char> is_written(trace.storages.size(), 0);
-  for (int32_t op = rerun.time; op-- > call.start;) {
-    const TraceOperator& now = trace.operators[op];
-    const bool runs_again =
-        op < std::min(call.end, rerun.stop) && !now.view &&
-        (unit.decisions.empty() || unit.decisions[op - call.start] ==
-                                       graph::OperatorDecision::kRecompute);
-    const auto is_stale = [&](int32_t s) {
-      return is_written[s] != 0 && trace.storages[s].born < call.start &&
-             !IsCounter(trace, call, s);
-    };
-    if (runs_again && std::ranges::any_of(now.reads, is_stale)) {
-      return fmt::format(
-          "{}: operator {} '{}' runs again and reads what has been written to "
-          "since",
-          trace.modules[call.module].fqn, op - call.start,
-          trace.operator_names[now.name]);
-    }
-    for (const int32_t s : now.mutates) is_written[s] = 1;
+// A call of a unit, with the time when it runs again.
+struct UnitCall {
+  const graph::CheckpointedModule* unit = nullptr;
+  const TraceCall* call = nullptr;
+  Rerun rerun = {};
+
+  bool RunsAgain(int32_t op) const {
+    return op < std::min(call->end, rerun.stop) &&
+           (unit->decisions.empty() || unit->decisions[op - call->start] ==
+                                           graph::OperatorDecision::kRecompute);
   }
-  return std::nullopt;
+};
+
+// Returns the calls of units that run again, in ascending order of their ends.
+std::vector<UnitCall> CallsThatRunAgain(
+    const Trace& trace, const CallIndex& index,
+    const std::vector<graph::CheckpointedModule>& units) {
+  std::vector<UnitCall> calls;
+  for (const graph::CheckpointedModule& unit : units) {
+    for (const int32_t c : index.calls_of[unit.module]) {
+      const Rerun rerun = RerunOf(trace, index.saved_in[c]);
+      if (rerun.time != kNever) {
+        calls.push_back({&unit, &trace.calls[c], rerun});
+      }
+    }
+  }
+  std::ranges::sort(calls, {},
+                    [](const UnitCall& unit) { return unit.call->end; });
+  return calls;
 }
 
 }  // namespace
@@ -86,14 +81,36 @@ bool IsCounter(const Trace& trace, const TraceCall& call, int32_t storage) {
 }
 
 std::optional<std::string> BrokenStateRule(
-    const Trace& trace, const graph::CheckpointedModule& unit) {
+    const Trace& trace, const CallIndex& index,
+    const std::vector<graph::CheckpointedModule>& units) {
   const bool has_writes = std::ranges::any_of(
       trace.operators,
       [](const TraceOperator& op) { return !op.mutates.empty(); });
   if (!has_writes) return std::nullopt;
-  for (const TraceCall& call : trace.calls) {
-    if (call.module != unit.module || call.no_grad) continue;
-    if (auto broken = BrokenIn(trace, unit, call)) return broken;
+  std::vector<UnitCall> calls = CallsThatRunAgain(trace, index, units);
+  // Indexed by storage: the first operator after `op` that writes to it.
+  std::vector<int32_t> next_write(trace.storages.size(), kNever);
+  for (auto op = static_cast<int32_t>(trace.operators.size()); op-- > 0;) {
+    const TraceOperator& now = trace.operators[op];
+    while (!calls.empty() && calls.back().call->start > op) calls.pop_back();
+    const UnitCall* unit_call =
+        !calls.empty() && calls.back().call->end > op ? &calls.back() : nullptr;
+    if (unit_call != nullptr && !now.view && unit_call->RunsAgain(op)) {
+      const TraceCall& call = *unit_call->call;
+      const auto is_stale = [&](int32_t s) {
+        return next_write[s] < unit_call->rerun.time &&
+               trace.storages[s].born < call.start &&
+               !IsCounter(trace, call, s);
+      };
+      if (std::ranges::any_of(now.reads, is_stale)) {
+        return fmt::format(
+            "{}: operator {} '{}' runs again and reads what has been written "
+            "to since",
+            trace.modules[call.module].fqn, op - call.start,
+            trace.operator_names[now.name]);
+      }
+    }
+    for (const int32_t s : now.mutates) next_write[s] = op;
   }
   return std::nullopt;
 }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,12 +26,9 @@ bool IsNamed(std::string_view full, std::string_view name) {
   return begin < end && name == full.substr(begin + 1, end - begin - 1);
 }
 
-int32_t ModuleNamed(const Trace& trace, const std::string& fqn) {
-  const auto place =
-      std::ranges::find(trace.modules, fqn, &graph::TraceModule::fqn);
-  if (place != trace.modules.end()) {
-    return static_cast<int32_t>(place - trace.modules.begin());
-  }
+int32_t ModuleNamed(const Trace& trace, const graph::ModuleNames& modules,
+                    const std::string& fqn) {
+  if (const int32_t module = modules.Find(fqn); module >= 0) return module;
   std::vector<std::string> names;
   for (const graph::TraceModule& module : trace.modules) {
     names.push_back(module.fqn);
@@ -75,16 +72,28 @@ void RequireSameOperators(const Trace& trace, const graph::TraceCall& call,
   }
 }
 
+// Returns the calls with gradients of each module.
+std::vector<std::vector<int32_t>> CallsOfModules(const Trace& trace) {
+  std::vector<std::vector<int32_t>> calls_of(trace.modules.size());
+  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    if (trace.calls[c].no_grad) continue;
+    calls_of[trace.calls[c].module].push_back(c);
+  }
+  return calls_of;
+}
+
 }  // namespace
 
 std::vector<graph::CheckpointedModule> CheckpointedModules(
     const Trace& trace, const std::vector<PlannedModule>& units) {
   std::vector<graph::CheckpointedModule> modules;
+  const graph::ModuleNames names(trace);
+  const std::vector<std::vector<int32_t>> calls_of = CallsOfModules(trace);
+  std::set<int32_t> units_so_far;
   for (const PlannedModule& unit : units) {
-    graph::CheckpointedModule module{.module = ModuleNamed(trace, unit.fqn)};
-    if (std::ranges::find(modules, module.module,
-                          &graph::CheckpointedModule::module) !=
-        modules.end()) {
+    graph::CheckpointedModule module{.module =
+                                         ModuleNamed(trace, names, unit.fqn)};
+    if (!units_so_far.insert(module.module).second) {
       throw InputError(fmt::format("plan: {}: expected once, found twice",
                                    Quoted(unit.fqn)));
     }
@@ -95,10 +104,8 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
                       Quoted(unit.fqn), unit.discard_ratio));
     }
     if (!unit.ops.empty()) {
-      for (const graph::TraceCall& call : trace.calls) {
-        if (call.module == module.module && !call.no_grad) {
-          RequireSameOperators(trace, call, unit);
-        }
+      for (const int32_t call : calls_of[module.module]) {
+        RequireSameOperators(trace, trace.calls[call], unit);
       }
       for (const PlannedOp& op : unit.ops) {
         if (op.results) {
@@ -116,8 +123,9 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
 std::optional<Trace> WithSegmentsOf(const Trace& trace,
                                     const std::vector<PlannedModule>& units) {
   std::vector<graph::ModuleRun> runs;
+  const graph::ModuleNames names(trace);
   for (const PlannedModule& unit : units) {
-    if (const auto run = graph::RunNamed(trace, unit.fqn)) runs.push_back(*run);
+    if (const auto run = graph::RunNamed(names, unit.fqn)) runs.push_back(*run);
   }
   if (runs.empty()) return std::nullopt;
   return graph::WithSegments(trace, std::move(runs));

@@ -1,7 +1,9 @@
 #include "problems/trace/policies/need_graph.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -19,14 +21,13 @@ namespace {
 // are asked for by then if everything that is needed runs again.
 class NeedWalk {
  public:
-  NeedWalk(const Trace& trace, int32_t call,
+  NeedWalk(const Trace& trace, const SavedByCall& saved_by_call, int32_t call,
            const graph::OperatorGroups& groups)
       : trace_(trace), call_(trace.calls[call]), groups_(groups) {
-    for (const SavedTensor& saved : trace.saved) {
-      if (saved.unpacked == kNever || !IsOfCall(saved.storage) ||
-          !IsInside(saved.call, call)) {
-        continue;
-      }
+    for (const int32_t k : saved_by_call.From(call)) {
+      const SavedTensor& saved = trace.saved[k];
+      if (!IsInside(saved.call, call)) break;
+      if (saved.unpacked == kNever || !IsOfCall(saved.storage)) continue;
       asked_at_[saved.packed].insert(saved.storage);
     }
   }
@@ -121,9 +122,40 @@ class NeedWalk {
 
 }  // namespace
 
-NeedsOfStorages NeedsOfCall(const Trace& trace, int32_t call, int32_t stop,
+size_t HashOf(const NeedGraph& graph) {
+  size_t hash = static_cast<size_t>(graph.results);
+  const auto add = [&](size_t value) {
+    hash ^= value + 0x9e3779b97f4a7c15 + (hash << 6) + (hash >> 2);
+  };
+  for (const NeedGraph::Operator& op : graph.operators) {
+    add(static_cast<size_t>(op.place));
+    add(static_cast<size_t>(op.group));
+    add(std::hash<double>()(op.ms));
+    for (const std::vector<int>* results : {&op.makes, &op.reads, &op.asked}) {
+      add(results->size());
+      for (const int r : *results) add(static_cast<size_t>(r));
+    }
+  }
+  return hash;
+}
+
+SavedByCall::SavedByCall(const Trace& trace)
+    : trace_(trace), by_call_(trace.saved.size()) {
+  std::iota(by_call_.begin(), by_call_.end(), 0);
+  std::ranges::stable_sort(by_call_, {},
+                           [&](int32_t k) { return trace.saved[k].call; });
+}
+
+std::span<const int32_t> SavedByCall::From(int32_t call) const {
+  const auto first = std::ranges::lower_bound(
+      by_call_, call, {}, [&](int32_t k) { return trace_.saved[k].call; });
+  return {first, by_call_.end()};
+}
+
+NeedsOfStorages NeedsOfCall(const Trace& trace, const SavedByCall& saved,
+                            int32_t call, int32_t stop,
                             const graph::OperatorGroups& groups) {
-  return NeedWalk(trace, call, groups).Run(stop);
+  return NeedWalk(trace, saved, call, groups).Run(stop);
 }
 
 }  // namespace acplan::problems

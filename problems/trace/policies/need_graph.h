@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "graph/profile/sac_statistics.h"
@@ -39,10 +41,29 @@ struct NeedsOfStorages {
   std::vector<int32_t> storages = {};
 };
 
+// Returns a hash, which is the same for equal graphs.
+size_t HashOf(const NeedGraph& graph);
+
+// The saved tensors of a trace in ascending order of their calls. The trace must outlive
+// the index.
+class SavedByCall {
+ public:
+  explicit SavedByCall(const graph::Trace& trace);
+
+  // Returns the tensors saved in `call` and in later calls, as indices into Trace::saved,
+  // in ascending order of their calls: those of the calls inside `call` come first.
+  std::span<const int32_t> From(int32_t call) const;
+
+ private:
+  const graph::Trace& trace_;
+  std::vector<int32_t> by_call_;  // indices into Trace::saved
+};
+
 // `stop`: the operator before which the call stops when it runs again. Views and
 // what hands on its argument are left out: they need no more than what needs
 // them.
-NeedsOfStorages NeedsOfCall(const graph::Trace& trace, int32_t call,
-                            int32_t stop, const graph::OperatorGroups& groups);
+NeedsOfStorages NeedsOfCall(const graph::Trace& trace, const SavedByCall& saved,
+                            int32_t call, int32_t stop,
+                            const graph::OperatorGroups& groups);
 
 }  // namespace acplan::problems

@@ -36,8 +36,7 @@ int32_t CopyHoldsUntil(const TraceProblem& problem,
 // Returns whether the storage is an argument of the candidate.
 inline bool IsArgument(const TraceProblem& problem, int candidate,
                        int32_t storage) {
-  return std::ranges::find(problem.frames_of[storage], candidate) !=
-         problem.frames_of[storage].end();
+  return std::ranges::binary_search(problem.frames_of[storage], candidate);
 }
 
 // Returns whether a candidate's frame holds its arguments at a time.

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "graph/base/input_error.h"
@@ -13,6 +14,7 @@
 #include "problems/plan/trace_memory.h"
 #include "problems/trace/problem/call_walk.h"
 #include "problems/trace/problem/holders.h"
+#include "solver/stop.h"
 
 namespace acplan::problems {
 
@@ -91,15 +93,16 @@ std::vector<CandidateCall> WithTimes(const TraceProblem& problem,
 // graphs if that is new. Only what may be needed is ever kept.
 class NeedFinder {
  public:
-  explicit NeedFinder(const TraceProblem& problem) : problem_(problem) {}
+  explicit NeedFinder(const TraceProblem& problem)
+      : problem_(problem), saved_by_call_(*problem.trace) {}
 
   CandidateCall WithNeeds(CandidateCall candidate) {
     if (candidate.is_whole || candidate.first_request == kNever) {
       return candidate;
     }
     const OperatorGroups& groups = problem_.groups[candidate.module_node];
-    NeedsOfStorages needs =
-        NeedsOfCall(*problem_.trace, candidate.call, candidate.stop, groups);
+    NeedsOfStorages needs = NeedsOfCall(*problem_.trace, saved_by_call_,
+                                        candidate.call, candidate.stop, groups);
     std::map<int, int> group_of;  // a result
     for (const NeedGraph::Operator& op : needs.graph.operators) {
       for (const int r : op.makes) group_of.try_emplace(r, op.group);
@@ -113,9 +116,16 @@ class NeedFinder {
     }
     std::ranges::sort(candidate.needed);
     std::ranges::sort(candidate.results);
-    const auto same = std::ranges::find(graphs_, needs.graph);
-    candidate.needs = static_cast<int>(same - graphs_.begin());
-    if (same == graphs_.end()) graphs_.push_back(std::move(needs.graph));
+    std::vector<int>& candidates = by_hash_[HashOf(needs.graph)];
+    const auto same = std::ranges::find_if(
+        candidates, [&](int g) { return graphs_[g] == needs.graph; });
+    if (same != candidates.end()) {
+      candidate.needs = *same;
+      return candidate;
+    }
+    candidate.needs = static_cast<int>(graphs_.size());
+    candidates.push_back(candidate.needs);
+    graphs_.push_back(std::move(needs.graph));
     return candidate;
   }
 
@@ -123,7 +133,10 @@ class NeedFinder {
 
  private:
   const TraceProblem& problem_;
+  const SavedByCall saved_by_call_;
   std::vector<NeedGraph> graphs_;
+  std::unordered_map<size_t, std::vector<int>>
+      by_hash_;  // indices into graphs_
 };
 
 // The storages that a policy of a candidate may save, with their groups.
@@ -234,26 +247,32 @@ CandidateModules FindCandidateModules(
   return found;
 }
 
-// For a module, the bytes of activations that autograd saves in its calls, and
-// that no candidate inside of these could let go of.
-int64_t BytesThatStay(const TraceProblem& problem, int32_t module) {
+// Returns for each module the bytes of activations that autograd saves in its calls and
+// that no candidate inside of these calls could free.
+std::vector<int64_t> BytesThatStay(const TraceProblem& problem) {
   const Trace& trace = *problem.trace;
-  const auto call_around = [&](int32_t c) {
-    while (c >= 0 && trace.calls[c].module != module) c = trace.calls[c].parent;
-    return c;
-  };
-  const auto stays = [&](const SavedTensor& saved) {
-    const int32_t around = call_around(saved.call);
-    if (around < 0 || trace.storages[saved.storage].born < 0) return false;
-    const int candidate = CandidateAround(problem, saved);
-    return candidate < 0 || problem.candidates[candidate].call < around;
-  };
-  std::set<int32_t> storages;
+  std::vector<std::pair<int32_t, int32_t>> stay;  // modules and storages
   for (const SavedTensor& saved : trace.saved) {
-    if (stays(saved)) storages.insert(saved.storage);
+    if (trace.storages[saved.storage].born < 0) continue;
+    const int candidate = CandidateAround(problem, saved);
+    const int32_t last =
+        candidate < 0 ? -1 : problem.candidates[candidate].call;
+    std::vector<int32_t>
+        inner;  // modules with a call inside of c, around the tensor
+    for (int32_t c = saved.call; c >= 0; c = trace.calls[c].parent) {
+      const int32_t module = trace.calls[c].module;
+      if (std::ranges::find(inner, module) != inner.end()) continue;
+      inner.push_back(module);
+      if (last < c) stay.emplace_back(module, saved.storage);
+    }
   }
-  int64_t bytes = 0;
-  for (const int32_t s : storages) bytes += AllocatedBytesOf(trace, s);
+  std::ranges::sort(stay);
+  const auto same = std::ranges::unique(stay);
+  stay.erase(same.begin(), same.end());
+  std::vector<int64_t> bytes(trace.modules.size(), 0);
+  for (const auto& [module, storage] : stay) {
+    bytes[module] += AllocatedBytesOf(trace, storage);
+  }
   return bytes;
 }
 
@@ -261,11 +280,11 @@ int64_t BytesThatStay(const TraceProblem& problem, int32_t module) {
 WarningsByType NoUnits(const TraceProblem& problem,
                        const CandidateModules& modules) {
   WarningsByType told;
+  const std::vector<int64_t> bytes = BytesThatStay(problem);
   for (const CandidateModules::Refused& why : modules.refused) {
     const graph::TraceModule& module = problem.trace->modules[why.module];
     if (module.IsSegment()) continue;
-    told.Add(module.fqn, why.kind, why.details,
-             BytesThatStay(problem, why.module));
+    told.Add(module.fqn, why.kind, why.details, bytes[why.module]);
   }
   return told;
 }
@@ -283,17 +302,17 @@ void AddBarred(const TraceProblem& problem, const graph::Profile& profile,
   for (const TraceCall& call : trace.calls) {
     if (!call.no_grad) may_be[call.module] = 1;
   }
+  const std::vector<int64_t> bytes = BytesThatStay(problem);
   for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
     const graph::TraceModule& module = trace.modules[m];
     if (may_be[m] || module.IsSegment() || leaves.contains(module.fqn))
       continue;
-    const int64_t bytes = BytesThatStay(problem, m);
-    if (bytes == 0) continue;
+    if (bytes[m] == 0) continue;
     told.Add(
         module.fqn, "no AC unit: it may not run again",
         ": more than one backward pass asks for what it saves, a transform of "
         "functions runs in it, or it is given other parameters",
-        bytes);
+        bytes[m]);
   }
 }
 
@@ -317,6 +336,15 @@ std::vector<std::vector<char>> ChoicesOfGroups(const TraceProblem& problem) {
     }
   }
   return is_choice;
+}
+
+std::vector<int> FirstOfNodes(const TraceProblem& problem) {
+  std::vector<int> first_of(problem.groups.size(), -1);
+  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+    int& first = first_of[problem.candidates[c].module_node];
+    if (first < 0) first = c;
+  }
+  return first_of;
 }
 
 bool HasRepeatedCalls(const std::vector<CandidateCall>& candidates) {
@@ -348,6 +376,7 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   problem.candidate_of = std::move(found.innermost);
   problem.has_repeated_calls = HasRepeatedCalls(found.calls);
   problem.candidates = WithTimes(problem, std::move(found.calls));
+  problem.first_of_node = FirstOfNodes(problem);
   problem.no_units = NoUnits(problem, modules);
   problem.warnings = choices.forest.Warnings();
   std::ranges::move(problem.no_units.Lines(),
@@ -422,6 +451,7 @@ std::vector<double> GroupMs(const TraceProblem& problem,
 std::optional<graph::Simulation> SimulatedUse(
     const TraceProblem& problem,
     const std::vector<CheckpointedModule>& modules) {
+  solver::StopIfDue();
   try {
     return OnRank(problem.simulator.Simulate(modules), problem.bytes_of_rank);
   } catch (const InputError&) {

@@ -74,6 +74,8 @@ struct TraceProblem {
   graph::Simulator simulator;
   std::vector<CandidateCall> candidates = {};  // in pre-order
   std::vector<int> candidate_of = {};  // a call: the innermost around, or -1
+  // Indexed by node of the module tree: its first candidate, or -1.
+  std::vector<int> first_of_node = {};
   std::vector<graph::OperatorGroups> groups = {};  // a node of the module tree
   // A storage: until when others than autograd hold it without units.
   std::vector<int32_t> held = {};

@@ -45,10 +45,9 @@ bool KeepsAt(const graph::Trace& trace, const CheckpointedModule& unit,
 
 CheckpointedModule UnitThatSaves(const TraceProblem& problem, int module_node,
                                  const std::vector<char>& saved) {
-  const auto candidate = std::ranges::find(problem.candidates, module_node,
-                                           &CandidateCall::module_node);
+  const int candidate = problem.first_of_node[module_node];
   const OperatorGroups& groups = problem.groups[module_node];
-  const int32_t module = problem.trace->calls[candidate->call].module;
+  const int32_t module = CallOf(problem, candidate).module;
   if (problem.may_skip && !groups.groups.empty()) {
     std::vector<char> saves;
     for (const int g : groups.group_of) saves.push_back(saved[g]);

@@ -10,6 +10,7 @@
 #include "problems/plan/trace_memory.h"
 #include "problems/trace/problem/unit_policies.h"
 #include "problems/trace/relaxation/miscounted.h"
+#include "solver/stop.h"
 
 // How a part is split.
 //
@@ -44,6 +45,9 @@ using graph::CheckpointedModule;
 using graph::Simulation;
 
 namespace {
+
+// The most storages that a split looks at, summed over the times.
+constexpr int64_t kMostCounted = 20'000'000;
 
 Decision UnitDecision(int module_node) {
   return {.kind = Decision::Kind::kUnit, .subject = module_node};
@@ -90,11 +94,14 @@ std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
   for (const ChosenUnit& unit : plan.units) {
     units_of[ModuleNodeOf(problem, unit)].push_back(&unit);
   }
+  std::vector<int64_t> calls_of(problem.groups.size(), 0);
+  for (const CandidateCall& candidate : problem.candidates) {
+    ++calls_of[candidate.module_node];
+  }
   for (const auto& [module, units] : units_of) {
-    const auto calls = std::ranges::count(problem.candidates, module,
-                                          &CandidateCall::module_node);
     const Decision is_unit = UnitDecision(module);
-    if (calls > std::ssize(units) && !part.IsDecided(is_unit)) return is_unit;
+    if (calls_of[module] > std::ssize(units) && !part.IsDecided(is_unit))
+      return is_unit;
     std::vector<std::vector<GroupUse>> uses;
     for (const ChosenUnit* unit : units) {
       uses.push_back(GroupUses(plan.relaxation, *unit));
@@ -110,8 +117,8 @@ std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
   return std::nullopt;
 }
 
-// For every record that the plan exceeds, the time at which it exceeds it most;
-// the worst last.
+// Returns, for every record that the plan exceeds, the time at which it exceeds it most;
+// the worst is last. On large steps it returns only the worst times.
 std::vector<int32_t> ViolatedTimes(const TraceProblem& problem,
                                    const Simulation& use,
                                    int64_t budget_bytes) {
@@ -131,6 +138,11 @@ std::vector<int32_t> ViolatedTimes(const TraceProblem& problem,
   std::ranges::sort(sorted);
   std::vector<int32_t> result;
   for (const auto& [bytes, time] : sorted) result.push_back(time);
+  const auto most = std::max<int64_t>(
+      1, kMostCounted / std::max<int64_t>(1, std::ssize(problem.held)));
+  if (std::ssize(result) > most) {
+    result.erase(result.begin(), result.end() - most);
+  }
   return result;
 }
 
@@ -143,6 +155,7 @@ Split Miscount(const TraceProblem& problem, const TracePart& part,
   int64_t largest = 0;
   // The worst time comes last, so it has the last word on witnesses.
   for (const int32_t time : ViolatedTimes(problem, *plan.use, budget_bytes)) {
+    solver::StopIfDue();
     for (Miscounted& m :
          FindMiscounted(problem, plan.modules, time, witnesses)) {
       const std::optional<int32_t> until = part.LiveUntil(m.storage);

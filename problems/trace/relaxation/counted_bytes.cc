@@ -46,6 +46,7 @@ class Counting {
   }
 
   CountedBytes Conclude() {
+    std::ranges::sort(counted_.late, {}, &CountedBytes::Late::candidate);
     std::vector<int64_t>& live = counted_.live;
     for (int32_t t = 1; t <= count_; ++t) live[t] += live[t - 1];
     for (const CountedBytes::Late& late : counted_.late) {

@@ -23,10 +23,10 @@ struct CountedBytes {
   };
   std::vector<int64_t> live;  // a time, and the end: b(t)
   // A candidate: what it discards as a unit that saves nothing, and what of that,
-  // and of its results, its policy may keep.
+  // and of its results, its policy may keep; in ascending order of storages.
   std::vector<std::vector<Release>> released, kept_results;
   std::vector<int64_t> kept_arguments;  // a candidate: what its frame keeps
-  std::vector<Late> late;
+  std::vector<Late> late;               // in ascending order of candidates
   std::vector<int32_t>
       live_end;  // a storage: when no witness holds it any more
 };

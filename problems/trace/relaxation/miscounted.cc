@@ -44,11 +44,12 @@ struct PlanAtTime {
 PlanAtTime AtTime(const TraceProblem& problem,
                   const std::vector<CheckpointedModule>& modules,
                   int32_t time) {
+  std::vector<const CheckpointedModule*> of_module(
+      problem.trace->modules.size(), nullptr);
+  for (const CheckpointedModule& unit : modules) of_module[unit.module] = &unit;
   PlanAtTime plan{.problem = problem, .time = time, .unit_of = {}};
   for (int c = 0; c < std::ssize(problem.candidates); ++c) {
-    const auto unit = std::ranges::find(modules, CallOf(problem, c).module,
-                                        &CheckpointedModule::module);
-    plan.unit_of.push_back(unit == modules.end() ? nullptr : &*unit);
+    plan.unit_of.push_back(of_module[CallOf(problem, c).module]);
   }
   return plan;
 }

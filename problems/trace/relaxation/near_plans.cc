@@ -1,10 +1,15 @@
 #include "problems/trace/relaxation/near_plans.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include "problems/plan/trace_memory.h"
 #include "problems/trace/problem/unit_policies.h"
+#include "solver/search.h"
+#include "solver/stop.h"
 
 namespace acplan::problems {
 
@@ -17,6 +22,8 @@ namespace {
 constexpr double kTolerance = 1e-9;
 // Simulations that try to make a plan cheaper.
 constexpr int kMostPolishing = 500;
+// The time in seconds for plain plans, which are tried when the time of a search is up.
+constexpr double kSecondsOfPlainPlans = .1;
 
 std::vector<CheckpointedModule>::iterator UnitIn(
     std::vector<CheckpointedModule>& units, int32_t module) {
@@ -63,6 +70,72 @@ int PolishUnit(BestPlan& best, int32_t module, int limit) {
   return tried;
 }
 
+// Returns units that save only the groups that a rule makes them save: the candidates at a
+// depth, and those further out that have no candidate inside. A module that also has
+// another candidate is not a unit.
+std::vector<CheckpointedModule> UnitsAtDepth(const TraceProblem& problem,
+                                             const std::vector<int>& depth_of,
+                                             int depth) {
+  std::vector<char> is_unit(problem.groups.size(), 0);
+  std::vector<char> is_other(problem.groups.size(), 0);
+  for (size_t c = 0; c < problem.candidates.size(); ++c) {
+    const CandidateCall& candidate = problem.candidates[c];
+    const bool is_at_depth =
+        depth_of[c] == depth || (depth_of[c] < depth && candidate.is_innermost);
+    (is_at_depth ? is_unit : is_other)[candidate.module_node] = 1;
+  }
+  std::vector<CheckpointedModule> units;
+  for (int node = 0; node < std::ssize(is_unit); ++node) {
+    if (!is_unit[node] || is_other[node]) continue;
+    std::vector<char> saved;
+    for (const graph::OperatorGroup& group : problem.groups[node].groups) {
+      saved.push_back(group.rule == graph::GroupRule::kSave ? 1 : 0);
+    }
+    units.push_back(UnitThatSaves(problem, node, saved));
+  }
+  return units;
+}
+
+// The units of a relaxation's plan, in the order in which its walk leaves them.
+class UnitsInWalk {
+ public:
+  UnitsInWalk(const std::vector<ModuleProblem::Node>& nodes,
+              const std::vector<ChosenUnit>& units)
+      : nodes_(nodes) {
+    for (const ChosenUnit& unit : units) {
+      nodes_of_units_.push_back(unit.node);
+      released_.emplace_back(nodes[unit.node].time, unit.net_bytes);
+    }
+    std::ranges::sort(nodes_of_units_);
+    std::ranges::sort(released_);
+    double bytes = 0;
+    for (auto& [time, sum] : released_) sum = bytes += sum;
+  }
+
+  // Returns the node of the unit that has this node in its subtree, if any.
+  std::optional<int> FindAround(int node) const {
+    const auto next = std::ranges::upper_bound(nodes_of_units_, node);
+    if (next == nodes_of_units_.begin()) return std::nullopt;
+    const int unit = *(next - 1);
+    return node < unit + nodes_[unit].subtree_size ? std::optional(unit)
+                                                   : std::nullopt;
+  }
+
+  // Returns the bytes released by the units that the walk leaves before a node. The walk
+  // leaves a unit around the node after the node.
+  double ReleasedBefore(int node) const {
+    const auto next = std::ranges::lower_bound(released_, nodes_[node].time, {},
+                                               &std::pair<int, double>::first);
+    return next == released_.begin() ? 0 : (next - 1)->second;
+  }
+
+ private:
+  const std::vector<ModuleProblem::Node>& nodes_;
+  std::vector<int> nodes_of_units_;
+  std::vector<std::pair<int, double>>
+      released_;  // times, and the sums until then
+};
+
 }  // namespace
 
 std::optional<Simulation> BestPlan::Try(
@@ -79,6 +152,53 @@ std::optional<Simulation> BestPlan::Try(
 
 bool BestPlan::IsAsGoodAs(double bound_ms) const {
   return bound_ms >= Ms() * (1 - kTolerance);
+}
+
+void TryPlainPlans(
+    const TraceProblem& problem,
+    const std::function<bool(const std::vector<CheckpointedModule>&)>&
+        is_enough) {
+  const solver::StopsLater later;
+  const solver::Stopwatch stopwatch;
+  std::vector<int> depth_of;  // a candidate
+  for (const CandidateCall& candidate : problem.candidates) {
+    depth_of.push_back(candidate.parent < 0 ? 0
+                                            : depth_of[candidate.parent] + 1);
+  }
+  if (depth_of.empty()) return;
+  const int deepest = *std::ranges::max_element(depth_of);
+  // From the middle, where units are neither few nor small.
+  std::vector<int> depths;
+  for (int depth = 0; depth <= deepest; ++depth) depths.push_back(depth);
+  std::ranges::stable_sort(
+      depths, {}, [&](int depth) { return std::abs(2 * depth - deepest); });
+  for (const int depth : depths) {
+    if (is_enough(UnitsAtDepth(problem, depth_of, depth))) return;
+    if (stopwatch.Seconds() > kSecondsOfPlainPlans) return;
+  }
+}
+
+void FindPlainPlan(BestPlan& best) {
+  const solver::StopsLater later;
+  const solver::Stopwatch stopwatch;
+  std::vector<CheckpointedModule> units;
+  TryPlainPlans(best.problem(),
+                [&](const std::vector<CheckpointedModule>& plain) {
+                  units = plain;
+                  best.Try(units);
+                  return best.is_found();
+                });
+  if (!best.is_found()) return;
+  // The first of these units may be enough.
+  auto few = static_cast<ptrdiff_t>(0);
+  auto enough = std::ssize(units);
+  while (enough - few > 1 && stopwatch.Seconds() < 2 * kSecondsOfPlainPlans) {
+    const ptrdiff_t count = few + (enough - few) / 2;
+    const std::optional<Simulation> use =
+        best.Try({units.begin(), units.begin() + count});
+    const bool fits = use && use->peak_bytes <= best.budget_bytes();
+    (fits ? enough : few) = count;
+  }
 }
 
 void Polish(BestPlan& best, const std::function<bool()>& is_stopped) {
@@ -101,19 +221,7 @@ TraceRelaxation WithRaisedRecords(const TraceProblem& problem,
                                   int64_t budget_bytes) {
   TraceRelaxation raised = plan.relaxation;
   std::vector<ModuleProblem::Node>& nodes = raised.joint.relaxed.nodes;
-  const auto is_around = [&](const ChosenUnit& unit, int node) {
-    return unit.node <= node &&
-           node < unit.node + nodes[unit.node].subtree_size;
-  };
-  const auto released_before = [&](int node) {
-    double bytes = 0;
-    for (const ChosenUnit& unit : plan.units) {
-      if (!is_around(unit, node) && nodes[unit.node].time < nodes[node].time) {
-        bytes += unit.net_bytes;
-      }
-    }
-    return bytes;
-  };
+  const UnitsInWalk units(nodes, plan.units);
   const Simulation& use = *plan.use;
   const std::vector<int32_t> times = TimesOf(use);
   for (size_t k = 0; k < times.size(); ++k) {
@@ -123,15 +231,14 @@ TraceRelaxation WithRaisedRecords(const TraceProblem& problem,
         step.redone < 0
             ? problem.record_of[times[k]]
             : problem.candidates[problem.candidate_of[step.redone]].node;
-    const auto unit = std::ranges::find_if(
-        plan.units, [&](const ChosenUnit& u) { return is_around(u, record); });
+    const std::optional<int> unit = units.FindAround(record);
     const auto live = static_cast<double>(use.live_bytes[k]);
-    if (unit == plan.units.end()) {
+    if (!unit) {
       double& bytes = nodes[record].base_bytes;
-      bytes = std::max(bytes, live + released_before(record));
+      bytes = std::max(bytes, live + units.ReleasedBefore(record));
     } else {
-      std::optional<double>& bytes = nodes[unit->node].unit_base_bytes;
-      bytes = std::max(*bytes, live + released_before(unit->node));
+      std::optional<double>& bytes = nodes[*unit].unit_base_bytes;
+      bytes = std::max(*bytes, live + units.ReleasedBefore(*unit));
     }
   }
   return raised;

@@ -43,6 +43,7 @@
 #include "problems/trace/problem/unit_policies.h"
 #include "problems/trace/relaxation/counted_bytes.h"
 #include "problems/trace/relaxation/running_bytes.h"
+#include "solver/stop.h"
 
 namespace acplan::problems {
 
@@ -217,6 +218,7 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
   PolicyTable policies;
   std::vector<int> without_policy;
   for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+    solver::StopIfDue();
     if (choices.is_no_unit[c]) continue;
     const int node = problem.candidates[c].node;
     const int needs = problem.candidates[c].needs;
@@ -243,6 +245,7 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
   }
   choices.RuleOut(problem, without_policy);
   for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+    solver::StopIfDue();
     ModuleProblem::Node& node = relaxed.nodes[problem.candidates[c].node];
     node.unit_base_bytes =
         static_cast<double>(BytesWhileRunning(problem, choices, counted, c));

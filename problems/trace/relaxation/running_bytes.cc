@@ -47,10 +47,12 @@ int64_t MostInBackward(const TraceProblem& problem, const CountedBytes& counted,
       std::max(candidate.first_request, problem.trace->forward_end);
   const int32_t end = std::min(candidate.frame_end, count);
   std::vector<int64_t> late(std::max(end - begin, 0), 0);
-  for (const CountedBytes::Late& l : counted.late) {
-    if (l.candidate < c || l.candidate > candidate.last) continue;
-    for (int32_t t = std::max(l.begin, begin); t < std::min(l.end, end); ++t) {
-      late[t - begin] += l.bytes;
+  for (auto l = std::ranges::lower_bound(counted.late, c, {},
+                                         &CountedBytes::Late::candidate);
+       l != counted.late.end() && l->candidate <= candidate.last; ++l) {
+    for (int32_t t = std::max(l->begin, begin); t < std::min(l->end, end);
+         ++t) {
+      late[t - begin] += l->bytes;
     }
   }
   int64_t peak = 0;
@@ -168,10 +170,10 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
         group && !choices.Recomputes(problem, candidate, *group).value_or(true);
     return is_saved ? 0 : op - call.start;
   };
-  std::vector<char> is_released(trace.storages.size(), 0);
-  for (const auto& [s, released] : counted.released[c]) {
+  // Sorted by storage.
+  const std::vector<Release>& releases = counted.released[c];
+  for (const auto& [s, released] : releases) {
     bytes[0] -= released;
-    is_released[s] = 1;
     const int32_t born = trace.storages[s].born;
     const bool is_there =
         born >= call.start && born < stop && certain.IsNeeded(candidate, s);
@@ -180,7 +182,10 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
   // What else it makes is there as long as the program holds it.
   for (int32_t op = call.start; op < stop; ++op) {
     for (const int32_t s : trace.operators[op].creates) {
-      if (is_released[s] || counted.live_end[s] > request) continue;
+      if (counted.live_end[s] > request ||
+          std::ranges::binary_search(releases, s, {}, &Release::storage)) {
+        continue;
+      }
       const bool is_there =
           certain.Runs(op - call.start) ||
           (certain.IsNeeded(candidate, s) && place_of(s, op) == 0);

@@ -168,12 +168,29 @@ bool RerunProblem::Value::IsHeldAt(int32_t op) const {
   });
 }
 
-int64_t RerunProblem::BytesWithoutReruns(int32_t op) const {
-  int64_t bytes = held_bytes[op];
+std::vector<int64_t> RerunProblem::BytesWithoutReruns() const {
+  const auto count = static_cast<int32_t>(held_bytes.size());
+  std::vector<int64_t> change(held_bytes.size() + 1, 0);
   for (const Value& value : values) {
-    const bool is_kept = value.writers.front() < op && value.IsAskedAfter(op) &&
-                         !value.IsHeldAt(op);
-    if (is_kept) bytes += value.bytes;
+    // From the first write to the last request, except while it is held.
+    int32_t begin = value.writers.front() + 1;
+    const auto add = [&](int32_t end) {
+      end = std::min({end, value.last_request, count});
+      if (begin >= end) return;
+      change[begin] += value.bytes;
+      change[end] -= value.bytes;
+    };
+    for (const auto& [held_begin, held_end] : value.held) {
+      add(held_begin);
+      begin = std::max(begin, held_end);
+    }
+    add(count);
+  }
+  std::vector<int64_t> bytes = held_bytes;
+  int64_t more = 0;
+  for (int32_t op = 0; op < count; ++op) {
+    more += change[op];
+    bytes[op] += more;
   }
   return bytes;
 }

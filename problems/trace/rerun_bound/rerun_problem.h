@@ -66,8 +66,8 @@ struct RerunProblem {
   std::vector<Value> values = {};        // by the last writer
   std::vector<int64_t> held_bytes = {};  // an operator of the step
 
-  // The live bytes at an operator if nothing runs again.
-  int64_t BytesWithoutReruns(int32_t op) const;
+  // Returns the live bytes at each operator if nothing runs again.
+  std::vector<int64_t> BytesWithoutReruns() const;
 };
 
 // `bytes_of_rank`: what a rank has more, an operator (plan/trace_memory.h).

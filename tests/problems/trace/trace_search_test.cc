@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -23,6 +24,7 @@
 namespace acplan::problems {
 namespace {
 
+using solver::SearchLimits;
 using solver::SearchStatus;
 using test_support::Repetitions;
 
@@ -288,6 +290,34 @@ TEST(StoredTraceTest, KeepsWhatReadAResultBeforeItWasWrittenTo) {
   const std::vector<PlannedOp>& ops = plan.modules[0].ops;
   EXPECT_TRUE(ops[3].Saves());
   EXPECT_FALSE(ops[2].Saves() || ops[2].RunsAgain());
+}
+
+// Whenever a search is stopped, a plan that fits is there at once, and bounds hold.
+TEST(StoredTraceTest, StoppedSearchesHaveAPlan) {
+  const StoredTrace stored("segformer");
+  const int64_t unplanned = SimulatedUse(stored.problem, {})->peak_bytes;
+  const TraceSolution optimal =
+      SolveTraceProblem(stored.problem, unplanned * 3 / 4, {.gap = .05});
+  ASSERT_GT(optimal.use.recompute_ms, 0);
+  std::atomic<bool> interrupted = true;
+  for (const SearchLimits& limits :
+       {SearchLimits{.time_limit_s = 0}, SearchLimits{.time_limit_s = .001},
+        SearchLimits{.interrupted = &interrupted}}) {
+    const TraceSolution stopped =
+        SolveTraceProblem(stored.problem, unplanned * 3 / 4, limits);
+    EXPECT_EQ(stopped.status, SearchStatus::kFeasible);
+    EXPECT_EQ(stopped.stopped_by, limits.interrupted != nullptr
+                                      ? solver::StoppedBy::kInterrupt
+                                      : solver::StoppedBy::kTime);
+    EXPECT_LE(stopped.use.peak_bytes, unplanned * 3 / 4);
+    EXPECT_EQ(SimulatedUse(stored.problem, stopped.modules)->peak_bytes,
+              stopped.use.peak_bytes);
+    EXPECT_LE(stopped.bound_ms, optimal.use.recompute_ms);
+    const MinimumBudget least = FindLeastPlan(stored.problem, limits).budget;
+    EXPECT_LT(least.bytes, unplanned);
+    EXPECT_LE(least.bound_bytes, 348135936);
+    EXPECT_FALSE(least.proven);
+  }
 }
 
 // SegFormer with its head: stages of different sizes.
