@@ -27,12 +27,18 @@ StopScope::StopScope(double seconds, const std::atomic<bool>* interrupted)
       interrupted_(interrupted),
       end_(After(seconds)) {}
 
+StopScope::StopScope(int64_t most_looks)
+    : outer_(std::exchange(Innermost(), this)),
+      interrupted_(nullptr),
+      end_(Clock::time_point::max()),
+      most_looks_(most_looks) {}
+
 StopScope::~StopScope() { Innermost() = outer_; }
 
 bool StopScope::IsDue() const {
   return (interrupted_ != nullptr &&
           interrupted_->load(std::memory_order_relaxed)) ||
-         Clock::now() >= end_;
+         looks_ > most_looks_ || Clock::now() >= end_;
 }
 
 StopsLater::StopsLater() : scope_(std::exchange(Innermost(), nullptr)) {}
@@ -42,6 +48,7 @@ StopsLater::~StopsLater() { Innermost() = scope_; }
 void StopIfDue() {
   for (const StopScope* scope = Innermost(); scope != nullptr;
        scope = scope->outer_) {
+    ++scope->looks_;
     if (scope->IsDue()) throw Stopped();
   }
 }

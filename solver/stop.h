@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <limits>
 
 namespace acplan::solver {
 
@@ -18,12 +20,16 @@ class StopScope {
   // Begins a scope of this thread, inside of the scopes that are there. It is due after
   // so many seconds, or once a signal handler sets `interrupted` (may be null).
   StopScope(double seconds, const std::atomic<bool>* interrupted);
+  // Begins a scope that is due after so many calls of StopIfDue, for tests.
+  explicit StopScope(int64_t most_looks);
   ~StopScope();
   StopScope(const StopScope&) = delete;
   StopScope& operator=(const StopScope&) = delete;
 
   // Returns whether this scope is due, whatever the scopes around it.
   bool IsDue() const;
+  // Returns the number of calls of StopIfDue in this scope.
+  int64_t looks() const { return looks_; }
 
  private:
   friend void StopIfDue();
@@ -31,6 +37,8 @@ class StopScope {
   const StopScope* outer_;
   const std::atomic<bool>* interrupted_;
   std::chrono::steady_clock::time_point end_;
+  int64_t most_looks_ = std::numeric_limits<int64_t>::max();
+  mutable int64_t looks_ = 0;
 };
 
 // A scope in which the scopes around it are not due: for short work whose result is wanted

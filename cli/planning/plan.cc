@@ -374,6 +374,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                            graph::OneLine(flags.profile, 400),
                            profile.modules.size()));
+  const solver::LimitClock clock(question.options.limits);
   const problems::Answer answer = FindPlan(question, budget, link, terminal);
   const Plan& plan = answer.plan;
   const problems::PlanningProblem& first = answer.families.front().problem;
@@ -382,10 +383,9 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
     terminal.Warn("budget min: " + UnprovenText(answer.least->least.budget));
   }
 
-  std::string why =
-      plan.status == PlanStatus::kInfeasible
-          ? InfeasibleText(answer.families, question.options.limits)
-          : "";
+  std::string why = plan.status == PlanStatus::kInfeasible
+                        ? InfeasibleText(answer.families, clock.Remaining())
+                        : "";
   if (!why.empty()) why += kWayOut;
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);

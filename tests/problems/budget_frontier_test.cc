@@ -140,8 +140,8 @@ void ExpectEqualsPlansAlone(const FrontierCase& question, int points) {
   EXPECT_THAT(plans.back().modules, IsEmpty());
 }
 
-// The plan for the least budget is known, and is the answer for the others until
-// there is time for a better one; but where no plan is needed, there is none.
+// The plan for the least budget also answers larger budgets for which no time remains, except
+// budgets that need no plan.
 TEST(BudgetFrontier, WithoutTimeKnownPlansAreForLargerBudgetsToo) {
   const Question question(test_support::BundledProfile("transformer4"), {});
   const std::vector<int64_t> budgets = question.Budgets(6);

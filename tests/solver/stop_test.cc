@@ -32,6 +32,14 @@ TEST(Stop, IsDueOnASignal) {
   EXPECT_NO_THROW(StopIfDue());
 }
 
+TEST(Stop, IsDueAfterSoManyLooks) {
+  const StopScope scope(int64_t{2});
+  EXPECT_NO_THROW(StopIfDue());
+  EXPECT_NO_THROW(StopIfDue());
+  EXPECT_THROW(StopIfDue(), Stopped);
+  EXPECT_EQ(scope.looks(), 3);
+}
+
 TEST(Stop, OuterScopesApplyInsideOfOthers) {
   const StopScope outer(0, nullptr);
   {

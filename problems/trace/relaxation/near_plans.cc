@@ -24,6 +24,8 @@ constexpr double kTolerance = 1e-9;
 constexpr int kMostPolishing = 500;
 // The time in seconds for plain plans, which are tried when the time of a search is up.
 constexpr double kSecondsOfPlainPlans = .1;
+// Plain plans that are tried even if the machine is slow.
+constexpr int kLeastPlainPlans = 3;
 
 std::vector<CheckpointedModule>::iterator UnitIn(
     std::vector<CheckpointedModule>& units, int32_t module) {
@@ -172,9 +174,11 @@ void TryPlainPlans(
   for (int depth = 0; depth <= deepest; ++depth) depths.push_back(depth);
   std::ranges::stable_sort(
       depths, {}, [&](int depth) { return std::abs(2 * depth - deepest); });
-  for (const int depth : depths) {
-    if (is_enough(UnitsAtDepth(problem, depth_of, depth))) return;
-    if (stopwatch.Seconds() > kSecondsOfPlainPlans) return;
+  for (int k = 0; k < std::ssize(depths); ++k) {
+    if (is_enough(UnitsAtDepth(problem, depth_of, depths[k]))) return;
+    if (k >= kLeastPlainPlans && stopwatch.Seconds() > kSecondsOfPlainPlans) {
+      return;
+    }
   }
 }
 

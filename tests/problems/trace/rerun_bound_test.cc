@@ -234,7 +234,7 @@ double LinearOptimum(const RerunProblem& problem, double budget_bytes) {
              : solution.objective;
 }
 
-// The live bytes at an operator if nothing runs again, value by value.
+// Returns the live bytes at an operator if nothing runs again, value by value.
 int64_t LiveBytesAt(const RerunProblem& problem, int32_t op) {
   int64_t bytes = problem.held_bytes[op];
   for (const RerunProblem::Value& value : problem.values) {

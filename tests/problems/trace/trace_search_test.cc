@@ -18,6 +18,7 @@
 #include "problems/plan/plan.h"
 #include "problems/planner.h"
 #include "problems/trace/trace_least_budget.h"
+#include "solver/stop.h"
 #include "tests/problems/trace/trace_case.h"
 #include "tests/support/repetitions.h"
 
@@ -172,6 +173,54 @@ TEST_P(EveryPlanOfATrace, IsKeptWhereALimitStrikes) {
   ForEachCase(GetParam(), kFewSteps, check);
 }
 
+// Stops a search at each of some looks at its clock, and calls `check` with the search's
+// answer. A search that stops before its first plan is simulated has no answer.
+template <typename Search, typename Check>
+void StopAnywhere(const Search& search, const Check& check) {
+  int64_t looks = 0;
+  {
+    const solver::StopScope scope(std::numeric_limits<int64_t>::max());
+    search();
+    looks = scope.looks();
+  }
+  int answers = 0;
+  for (int64_t k = 0; k < looks; k += 1 + looks / 20) {
+    SCOPED_TRACE(fmt::format("stopped at look {} of {}", k, looks));
+    const solver::StopScope scope(k);
+    try {
+      const auto answer = search();
+      const solver::StopsLater later;
+      check(answer);
+      ++answers;
+    } catch (const solver::Stopped&) {
+      EXPECT_LE(k, 2);
+    }
+  }
+  EXPECT_TRUE(looks < 4 || answers > 0);
+}
+
+TEST_P(EveryPlanOfATrace, IsNoBetterThanASearchThatStopsSays) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    for (const int64_t budget : BudgetsAbout(plans, seed)) {
+      StopAnywhere([&] { return SolveTraceProblem(c.problem, budget, {}); },
+                   [&](const TraceSolution& solution) {
+                     ASSERT_EQ(Mismatch(plans, budget, c.problem, solution),
+                               "");
+                   });
+    }
+    StopAnywhere([&] { return FindLeastPlan(c.problem); },
+                 [&](const TraceMinimum& least) {
+                   EXPECT_LE(least.budget.bound_bytes, plans.LeastPeakBytes());
+                   EXPECT_GE(least.budget.bytes, plans.LeastPeakBytes());
+                   EXPECT_EQ(
+                       c.problem.simulator.Simulate(least.modules).peak_bytes,
+                       least.budget.bytes);
+                 });
+  };
+  ForEachCase(GetParam(), kFewSteps, check);
+}
+
 TEST_P(EveryPlanOfATrace, NeedsTheLeastBudget) {
   int proven = 0;
   const auto check = [&](const TraceCase& c, const TracePlans& plans, auto) {
@@ -292,7 +341,7 @@ TEST(StoredTraceTest, KeepsWhatReadAResultBeforeItWasWrittenTo) {
   EXPECT_FALSE(ops[2].Saves() || ops[2].RunsAgain());
 }
 
-// Whenever a search is stopped, a plan that fits is there at once, and bounds hold.
+// A search that is stopped at once still has a plan that fits, and a bound that holds.
 TEST(StoredTraceTest, StoppedSearchesHaveAPlan) {
   const StoredTrace stored("segformer");
   const int64_t unplanned = SimulatedUse(stored.problem, {})->peak_bytes;
