@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""large_steps.py PROGRAM [OPERATORS...]: how long commands take on large training steps.
+"""large_steps.py PROGRAM [OPERATORS...]: prints how long commands take on large steps.
 
-Writes steps of chains of blocks with about so many operators (1,000 to 100,000), all blocks
-alike (regular) or each different (irregular), and prints for each command the seconds of CPU
-time, with a tenth of a second for the search, and the seconds from Ctrl-C to the end of a
-search without a limit.
+Makes steps with about so many operators (1,000 to 100,000): chains of blocks that are all
+equal (regular) or all different (irregular). Prints a Markdown row for each step: the seconds
+of CPU time of each command, whose search may take a tenth of a second, and the seconds from
+Ctrl-C to the end of a search without a limit.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _COMMANDS: dict[str, list[str]] = {
     "explain": ["explain", "--time-limit", ".1"],
     "report": ["report", "--points", "4", "--time-limit", ".1", "-o", "report.html"],
 }
-# The search of this one is under way after so many seconds for each 100,000 operators.
+# The command that gets Ctrl-C, and the time until then on a step of 100,000 operators.
 _INTERRUPTED = ["plan", "--budget", "min", "--time-limit", "none"]
 _SECONDS_TO_SEARCH = 8
 
@@ -51,7 +51,7 @@ def _block(source: random.Random) -> list[_Operator]:
 
 
 def step(operators: int, is_regular: bool) -> dict[str, Any]:
-    """Returns a trace of so many operators, half of them in the forward pass."""
+    """Returns a trace of about `operators` operators, half of them in the forward pass."""
     source = random.Random(1)
     blocks = [_block(source)]
     while sum(map(len, blocks)) < operators // 2:
@@ -64,7 +64,8 @@ def step(operators: int, is_regular: bool) -> dict[str, Any]:
     tensors = [{"storage": 0, "base": -1, "scope_end": None}]
     calls: list[dict[str, Any]] = [_call(0, -1, 0, forward, end)]
     modules = [{"fqn": "Net", "class": "Net", "parameters": [], "buffers": []}]
-    saved, ran = [], []
+    saved: list[dict[str, Any]] = []
+    ran: list[dict[str, Any]] = []
     for number, block in enumerate(blocks):
         start = len(ran)
         modules.append(
@@ -109,7 +110,7 @@ def step(operators: int, is_regular: bool) -> dict[str, Any]:
 
 
 def _call(module: int, parent: int, start: int, end: int, of_step: int) -> dict[str, Any]:
-    """Returns a call of the operators [start, end) in a step of so many."""
+    """Returns a call of the operators [start, end) in a step of `of_step` operators."""
     return {
         "module": module, "parent": parent, "start": start, "end": end,
         "inputs": [start], "outputs": [end], "arguments": [start],
@@ -134,7 +135,7 @@ def _cpu_seconds(command: list[str], folder: str) -> float:
 
 
 def _seconds_to_end(command: list[str], folder: str, seconds: float) -> float | None:
-    """Returns the time from Ctrl-C to the end; None if the search ended before."""
+    """Returns the time from Ctrl-C to the end, or None if the command ends before Ctrl-C."""
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

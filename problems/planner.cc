@@ -165,7 +165,11 @@ std::vector<CheckpointedModule> StartOf(const PlanningProblem& problem,
   BestPlan best(built, graph::WholeAllocations(usable_bytes));
   best.Try({});
   if (!known.modules.empty()) best.Try(known.modules);
-  if (best.is_found() && best.IsAsGoodAs(0)) return best.modules();
+  const bool is_stopped =
+      solver::LimitClock(limits).Stop() != StoppedBy::kNothing;
+  if (is_stopped || (best.is_found() && best.IsAsGoodAs(0))) {
+    return best.modules();
+  }
   best.Try(
       NeedDriven(built, SolveTraceProblem(*problem.without_skips, usable_bytes,
                                           LimitsOfStart(limits))
@@ -179,14 +183,13 @@ TraceMinimum LeastOf(const PlanningProblem& problem, const TraceProblem& built,
                      const solver::SearchLimits& limits,
                      std::vector<CheckpointedModule> known) {
   if (!problem.without_skips) return SearchLeastPlan(built, limits, known);
-  const solver::Stopwatch stopwatch;
-  if (known.empty()) {
+  const solver::LimitClock clock(limits);
+  if (known.empty() && clock.Stop() == StoppedBy::kNothing) {
     known = NeedDriven(
         built,
         FindLeastPlan(*problem.without_skips, LimitsOfStart(limits)).modules);
   }
-  return SearchLeastPlan(built, solver::LeftOf(limits, stopwatch.Seconds()),
-                         known);
+  return SearchLeastPlan(built, clock.Remaining(), known);
 }
 
 Outcome Solve(const PlanningProblem& problem, const TraceProblem& built,

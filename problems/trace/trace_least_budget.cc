@@ -64,10 +64,7 @@ class LeastBudgetSearch {
       Search();
     } catch (const solver::Stopped&) {
       if (!IsStopped()) budget.stopped_by = StoppedBy::kTime;
-      TryPlainPlans(problem_, [&](const auto& units) {
-        Try(units);
-        return enough_bytes_ > 0 && Best() <= enough_bytes_;
-      });
+      if (known.empty()) TryPlain();
     }
     budget.bound_bytes = Bound();
     budget.proven = budget.bound_bytes == budget.bytes;
@@ -77,6 +74,7 @@ class LeastBudgetSearch {
 
  private:
   void Search() {
+    solver::StopIfDue();
     first_ = FirstWitnesses(problem_);
     // The first takes a moment, and says something whatever the limits.
     Branch({}, /*lowers=*/true);
@@ -91,6 +89,13 @@ class LeastBudgetSearch {
              /*lowers=*/std::has_single_bit(static_cast<uint64_t>(parts)));
       parts_.LetGo();
     }
+  }
+
+  void TryPlain() {
+    TryPlainPlans(problem_, [&](const std::vector<CheckpointedModule>& units) {
+      Try(units);
+      return enough_bytes_ > 0 && Best() <= enough_bytes_;
+    });
   }
 
   int64_t Best() const { return answer_.budget.bytes; }

@@ -147,6 +147,7 @@ class TraceSearch {
 
  private:
   void Search() {
+    solver::StopIfDue();
     TracePart all;
     if (!best_.IsAsGoodAs(0)) {
       first_ = FirstWitnesses(problem_);

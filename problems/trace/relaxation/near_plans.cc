@@ -8,7 +8,6 @@
 
 #include "problems/plan/trace_memory.h"
 #include "problems/trace/problem/unit_policies.h"
-#include "solver/search.h"
 #include "solver/stop.h"
 
 namespace acplan::problems {
@@ -22,10 +21,9 @@ namespace {
 constexpr double kTolerance = 1e-9;
 // Simulations that try to make a plan cheaper.
 constexpr int kMostPolishing = 500;
-// The time in seconds for plain plans, which are tried when the time of a search is up.
-constexpr double kSecondsOfPlainPlans = .1;
-// Plain plans that are tried even if the machine is slow.
-constexpr int kLeastPlainPlans = 3;
+// The most operators that simulations of plain plans run, summed: a fraction of a second, as
+// plain plans are tried when the time of a search is up. At least one is tried.
+constexpr int64_t kMostPlainOperators = 200'000;
 
 std::vector<CheckpointedModule>::iterator UnitIn(
     std::vector<CheckpointedModule>& units, int32_t module) {
@@ -98,6 +96,13 @@ std::vector<CheckpointedModule> UnitsAtDepth(const TraceProblem& problem,
   return units;
 }
 
+// Returns the number of plain plans that may be tried.
+int64_t MostPlainPlans(const TraceProblem& problem) {
+  const int64_t operators = std::ssize(problem.trace->operators);
+  return std::max<int64_t>(
+      1, kMostPlainOperators / std::max<int64_t>(1, operators));
+}
+
 // The units of a relaxation's plan, in the order in which its walk leaves them.
 class UnitsInWalk {
  public:
@@ -161,7 +166,6 @@ void TryPlainPlans(
     const std::function<bool(const std::vector<CheckpointedModule>&)>&
         is_enough) {
   const solver::StopsLater later;
-  const solver::Stopwatch stopwatch;
   std::vector<int> depth_of;  // a candidate
   for (const CandidateCall& candidate : problem.candidates) {
     depth_of.push_back(candidate.parent < 0 ? 0
@@ -174,17 +178,15 @@ void TryPlainPlans(
   for (int depth = 0; depth <= deepest; ++depth) depths.push_back(depth);
   std::ranges::stable_sort(
       depths, {}, [&](int depth) { return std::abs(2 * depth - deepest); });
-  for (int k = 0; k < std::ssize(depths); ++k) {
-    if (is_enough(UnitsAtDepth(problem, depth_of, depths[k]))) return;
-    if (k >= kLeastPlainPlans && stopwatch.Seconds() > kSecondsOfPlainPlans) {
-      return;
-    }
+  const int64_t most = MostPlainPlans(problem);
+  if (std::ssize(depths) > most) depths.resize(most);
+  for (const int depth : depths) {
+    if (is_enough(UnitsAtDepth(problem, depth_of, depth))) return;
   }
 }
 
 void FindPlainPlan(BestPlan& best) {
   const solver::StopsLater later;
-  const solver::Stopwatch stopwatch;
   std::vector<CheckpointedModule> units;
   TryPlainPlans(best.problem(),
                 [&](const std::vector<CheckpointedModule>& plain) {
@@ -196,7 +198,8 @@ void FindPlainPlan(BestPlan& best) {
   // The first of these units may be enough.
   auto few = static_cast<ptrdiff_t>(0);
   auto enough = std::ssize(units);
-  while (enough - few > 1 && stopwatch.Seconds() < 2 * kSecondsOfPlainPlans) {
+  for (int64_t left = MostPlainPlans(best.problem());
+       enough - few > 1 && left > 0; --left) {
     const ptrdiff_t count = few + (enough - few) / 2;
     const std::optional<Simulation> use =
         best.Try({units.begin(), units.begin() + count});

@@ -54,7 +54,7 @@ class BestPlan {
 
 // Tries plain plans, which take no search, if the time of a search is up. In each of them the
 // candidates at one depth are units that save only what they must; depths in the middle
-// come first. Ends if `is_enough` returns true for a plan, or after a moment.
+// come first. Ends if `is_enough` returns true for a plan, or after as many plans as a moment allows.
 void TryPlainPlans(
     const TraceProblem& problem,
     const std::function<bool(const std::vector<graph::CheckpointedModule>&)>&
