@@ -181,7 +181,7 @@ std::pair<std::string, std::string> BesideTwoStages(
 std::string ByCbc(const problems::PlanningProblem& problem, const Case& c,
                   double limit_s) {
   problems::JointProblem joint =
-      std::get<problems::BuiltJointProblem>(problem.built).problem;
+      std::get<problems::BuiltJointProblem>(problem.formulation).problem;
   joint.relaxed.budget_bytes = static_cast<double>(c.budget_bytes);
   solver::SearchLimits limits;
   limits.time_limit_s = limit_s;
@@ -207,7 +207,8 @@ void Report(const Case& c, const CommandCost& command, const Flags& flags) {
   });
   const problems::PlanningProblem problem =
       BuildPlanningProblem(profile, tree, options);
-  const auto& joint = std::get<problems::BuiltJointProblem>(problem.built);
+  const auto& joint =
+      std::get<problems::BuiltJointProblem>(problem.formulation);
   const auto candidates = std::ranges::count_if(
       joint.problem.policies_of, [](int policies) { return policies >= 0; });
   const auto [two_ms, lower] =

@@ -19,8 +19,16 @@ namespace acplan {
 
 namespace {
 
+using graph::CallId;
 using graph::CheckpointedModule;
+using graph::IndexedVector;
 using graph::kNever;
+using graph::kNone;
+using graph::ModuleId;
+using graph::OperatorId;
+using graph::StorageId;
+using graph::TensorId;
+using graph::Time;
 using graph::Trace;
 
 // What copies of a model, side by side, do in one step: the forward passes one
@@ -51,66 +59,66 @@ class RepeatedTrace {
   }
 
  private:
-  int32_t Passed(int32_t time, int32_t before, int32_t length,
-                 int32_t place) const {
+  Time Passed(Time time, Time before, int32_t length, int32_t place) const {
     return copies_ * before + place * length + (time - before);
   }
 
-  int32_t InForward(int32_t time) const {
+  Time InForward(Time time) const {
     return Passed(time, 0, trace_.forward_end, copy_);
   }
 
-  int32_t InBackward(int32_t time) const {
+  Time InBackward(Time time) const {
     return Passed(time, trace_.forward_end,
                   trace_.backward_end - trace_.forward_end,
                   copies_ - 1 - copy_);
   }
 
-  // Of an operator, or of a time of which one knows only that it follows the
-  // operator `time - lag`.
-  int32_t At(int32_t time, int32_t lag) const {
+  // Of the start of an operator, or of a time of which one knows only that it follows
+  // the operator at `time - lag`.
+  Time At(Time time, int32_t lag) const {
     if (time == kNever) return kNever;
-    const int32_t op = time - lag;
-    if (op < 0) return time;
-    if (op < trace_.forward_end) return InForward(time);
-    if (op < trace_.backward_end) return InBackward(time);
+    const Time start = time - lag;
+    if (start < 0) return time;
+    if (start < trace_.forward_end) return InForward(time);
+    if (start < trace_.backward_end) return InBackward(time);
     return Passed(
         time, trace_.backward_end,
         static_cast<int32_t>(trace_.operators.size()) - trace_.backward_end,
         copy_);
   }
 
-  int32_t OperatorAt(int32_t op) const { return At(op, 0); }
-  int32_t TimeAt(int32_t time) const { return At(time, 1); }
+  OperatorId CopyOf(OperatorId op) const {
+    return graph::OperatorAt(At(StartOf(op), 0));
+  }
+  Time TimeAt(Time time) const { return At(time, 1); }
 
   // Of the backward pass, its start included.
-  int32_t RequestAt(int32_t time) const {
+  Time RequestAt(Time time) const {
     return time == trace_.forward_end ? InBackward(time) : TimeAt(time);
   }
 
   // What is outside of all calls of a copy is in the one around all copies.
-  int32_t CallAround(int32_t time) const {
-    return 0 < time && time < result_.forward_end ? 0 : -1;
+  CallId CallAround(Time time) const {
+    return 0 < time && time < result_.forward_end ? CallId{0} : kNone;
   }
 
-  static int32_t Shifted(int32_t index, int32_t by) {
-    return index < 0 ? index : index + by;
+  template <typename Id>
+  static Id Shifted(Id id, int32_t by) {
+    return id == kNone ? id : Id{IndexOf(id) + by};
   }
 
-  std::vector<int32_t> Shifted(std::vector<int32_t> indices,
-                               size_t count) const {
-    for (int32_t& index : indices) {
-      index += copy_ * static_cast<int32_t>(count);
-    }
-    return indices;
+  template <typename Id>
+  std::vector<Id> Shifted(std::vector<Id> ids, size_t count) const {
+    for (Id& id : ids) id = Shifted(id, copy_ * static_cast<int32_t>(count));
+    return ids;
   }
 
   void AddCopy(const std::string& root) {
-    const auto storages = [&](const std::vector<int32_t>& indices) {
-      return Shifted(indices, trace_.storages.size());
+    const auto storages = [&](const std::vector<StorageId>& ids) {
+      return Shifted(ids, trace_.storages.size());
     };
-    const auto tensors = [&](const std::vector<int32_t>& indices) {
-      return Shifted(indices, trace_.tensors.size());
+    const auto tensors = [&](const std::vector<TensorId>& ids) {
+      return Shifted(ids, trace_.tensors.size());
     };
     const auto storage_shift =
         copy_ * static_cast<int32_t>(trace_.storages.size());
@@ -130,8 +138,9 @@ class RepeatedTrace {
       result_.modules.push_back(std::move(module));
     }
     for (graph::TraceCall call : trace_.calls) {
-      call.module += module_shift;
-      call.parent = call.parent < 0 ? 0 : call.parent + call_shift;
+      call.module = Shifted(call.module, module_shift);
+      call.parent =
+          call.parent == kNone ? CallId{0} : Shifted(call.parent, call_shift);
       call.start = InForward(call.start);
       call.end = InForward(call.end);
       call.inputs = storages(call.inputs);
@@ -141,37 +150,38 @@ class RepeatedTrace {
       call.backward_end = RequestAt(call.backward_end);
       result_.calls.push_back(std::move(call));
     }
-    for (int32_t k = 0; k < std::ssize(trace_.operators); ++k) {
+    for (const OperatorId k : trace_.operators.ids()) {
       graph::TraceOperator op = trace_.operators[k];
-      const bool is_forward = k < trace_.forward_end;
-      op.call = op.call < 0 ? (is_forward ? 0 : -1) : op.call + call_shift;
+      const bool is_forward = StartOf(k) < trace_.forward_end;
+      op.call = op.call == kNone ? (is_forward ? CallId{0} : kNone)
+                                 : Shifted(op.call, call_shift);
       op.reads = storages(op.reads);
       op.creates = storages(op.creates);
       op.outputs = storages(op.outputs);
       op.mutates = storages(op.mutates);
       op.results = tensors(op.results);
-      for (int32_t& cast : op.recasts) cast = OperatorAt(cast);
-      result_.operators[OperatorAt(k)] = std::move(op);
+      for (OperatorId& cast : op.recasts) cast = CopyOf(cast);
+      result_.operators[CopyOf(k)] = std::move(op);
     }
     for (graph::TraceStorage storage : trace_.storages) {
-      storage.born = OperatorAt(storage.born);
+      storage.born = CopyOf(storage.born);
       storage.freed = TimeAt(storage.freed);
       storage.scope_end = TimeAt(storage.scope_end);
       result_.storages.push_back(storage);
     }
     for (graph::TraceTensor tensor : trace_.tensors) {
-      tensor.storage += storage_shift;
+      tensor.storage = Shifted(tensor.storage, storage_shift);
       tensor.base = Shifted(tensor.base, tensor_shift);
-      tensor.op = OperatorAt(tensor.op);
+      tensor.op = CopyOf(tensor.op);
       tensor.scope_end = TimeAt(tensor.scope_end);
       result_.tensors.push_back(tensor);
     }
     for (graph::SavedTensor saved : trace_.saved) {
-      saved.storage += storage_shift;
+      saved.storage = Shifted(saved.storage, storage_shift);
       saved.tensor = Shifted(saved.tensor, tensor_shift);
       saved.packed = InForward(saved.packed);
-      saved.call =
-          saved.call < 0 ? CallAround(saved.packed) : saved.call + call_shift;
+      saved.call = saved.call == kNone ? CallAround(saved.packed)
+                                       : Shifted(saved.call, call_shift);
       saved.unpacked = RequestAt(saved.unpacked);
       saved.local_end = RequestAt(saved.local_end);
       saved.released = RequestAt(saved.released);
@@ -191,8 +201,8 @@ struct Case {
   std::string text;
 };
 
-std::vector<int32_t> CallsByModule(const Trace& trace) {
-  std::vector<int32_t> calls(trace.modules.size(), 0);
+IndexedVector<ModuleId, int> CallsByModule(const Trace& trace) {
+  IndexedVector<ModuleId, int> calls(trace.modules.size(), 0);
   for (const graph::TraceCall& call : trace.calls) ++calls[call.module];
   return calls;
 }
@@ -203,10 +213,10 @@ bool IsInside(std::string_view fqn, std::string_view around) {
 }
 
 // Entries of lists of modules, "layers.3", that are in no other one.
-std::vector<int32_t> Blocks(const Trace& trace) {
-  const std::vector<int32_t> calls = CallsByModule(trace);
-  std::vector<int32_t> blocks;
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+std::vector<ModuleId> Blocks(const Trace& trace) {
+  const IndexedVector<ModuleId, int> calls = CallsByModule(trace);
+  std::vector<ModuleId> blocks;
+  for (const ModuleId m : trace.modules.ids()) {
     const std::string& fqn = trace.modules[m].fqn;
     const bool is_entry =
         fqn.find_first_not_of("0123456789", fqn.rfind('.') + 1) ==
@@ -236,18 +246,18 @@ std::vector<CheckpointedModule> NoUnits(const Trace&) { return {}; }
 
 std::vector<CheckpointedModule> BlockUnits(const Trace& trace) {
   std::vector<CheckpointedModule> units;
-  for (const int32_t m : Blocks(trace)) units.push_back({.module = m});
+  for (const ModuleId m : Blocks(trace)) units.push_back({.module = m});
   return Accepted(trace, units);
 }
 
 // The products are saved, all else runs again.
 std::vector<CheckpointedModule> SelectiveUnits(const Trace& trace) {
   std::vector<CheckpointedModule> units;
-  for (const int32_t m : Blocks(trace)) {
+  for (const ModuleId m : Blocks(trace)) {
     const auto call =
         std::ranges::find(trace.calls, m, &graph::TraceCall::module);
     CheckpointedModule unit{.module = m};
-    for (int32_t op = call->start; op < call->end; ++op) {
+    for (const OperatorId op : call->Operators()) {
       const std::string_view name =
           trace.operator_names[trace.operators[op].name];
       const bool is_product = name.find("mm") != name.npos ||
@@ -262,15 +272,16 @@ std::vector<CheckpointedModule> SelectiveUnits(const Trace& trace) {
 
 // Blocks and everything in them that has children.
 std::vector<CheckpointedModule> NestedUnits(const Trace& trace) {
-  const std::vector<int32_t> calls = CallsByModule(trace);
+  const IndexedVector<ModuleId, int> calls = CallsByModule(trace);
   std::vector<CheckpointedModule> units;
-  for (const int32_t block : Blocks(trace)) {
+  for (const ModuleId block : Blocks(trace)) {
     units.push_back({.module = block});
     const std::string& around = trace.modules[block].fqn;
-    for (int32_t m = block + 1; m + 1 < std::ssize(trace.modules); ++m) {
+    for (const ModuleId m :
+         graph::IdRange(Next(block), trace.modules.last_id())) {
       const std::string& fqn = trace.modules[m].fqn;
       if (!IsInside(fqn, around)) break;
-      if (calls[m] > 0 && IsInside(trace.modules[m + 1].fqn, fqn)) {
+      if (calls[m] > 0 && IsInside(trace.modules[Next(m)].fqn, fqn)) {
         units.push_back({.module = m});
       }
     }

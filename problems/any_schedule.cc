@@ -14,7 +14,7 @@ namespace acplan::problems {
 
 Plan WithAnySchedule(const PlanningProblem& problem, Plan plan,
                      const solver::SearchLimits& limits) {
-  const auto* trace_problem = std::get_if<TraceProblem>(&problem.built);
+  const auto* trace_problem = std::get_if<TraceProblem>(&problem.formulation);
   if (trace_problem == nullptr || !problem.options.may_skip ||
       !plan.HasPlan()) {
     return plan;

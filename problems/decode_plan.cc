@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -28,8 +29,7 @@ OperatorPolicy EnginesPolicy(const graph::SacStatistics& sac,
                              const ChosenUnit& unit) {
   std::vector<int> remaining_counts = unit.counts;
   std::vector<char> save(groups.group_of.size(), 1);
-  for (size_t g = groups.groups.size(); g-- > 0;) {
-    const graph::OperatorGroup& group = groups.groups[g];
+  for (const graph::OperatorGroup& group : std::views::reverse(groups.groups)) {
     bool recomputed = group.rule == graph::GroupRule::kRecompute;
     if (group.rule == graph::GroupRule::kFree && group.memory > 0) {
       recomputed = group.runtime == 0;
@@ -104,7 +104,7 @@ PlannedModule PlannedOnTrace(const graph::Module& module,
 
 // Returns a unit without a policy.
 PlannedModule WholeUnit(const TraceProblem& problem, const std::string& fqn,
-                        int32_t module) {
+                        graph::ModuleId module) {
   PlannedModule unit;
   unit.fqn = fqn;
   unit.discard_ratio = 1;

@@ -104,7 +104,7 @@ void StartFromPlans(Starts& starts, int64_t least, int64_t most) {
 
 Plan WithOffload(const PlanningProblem& problem, Plan plan,
                  const LinkLimits& link, const solver::SearchLimits& limits) {
-  const auto* trace_problem = std::get_if<TraceProblem>(&problem.built);
+  const auto* trace_problem = std::get_if<TraceProblem>(&problem.formulation);
   if (trace_problem == nullptr || !problem.options.may_skip) {
     throw OptionError("offload",
                       "expected for plans on traces that may skip operators");

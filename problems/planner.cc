@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "graph/trace/allocation.h"
 #include "problems/check/plan_check.h"
 #include "problems/decode_plan.h"
@@ -38,9 +39,9 @@ namespace {
 // and its time if there is no limit.
 constexpr double kLeastSeconds = 1;
 constexpr double kSecondsWithoutLimit = 10;
-// Of the step's time: what costs no more costs nothing, but for rounding.
+// A share of the step's time: what costs no more costs nothing, but for rounding.
 constexpr double kNothing = 1e-12;
-// Of the time, at most.
+// A share of the time, the most.
 constexpr double kShareWithoutSkips = .125;
 
 PlanStatus ToPlanStatus(SearchStatus status) {
@@ -66,16 +67,16 @@ std::vector<ChosenUnit> Fitting(const ModuleProblem& problem,
 }
 
 // CBC takes no start.
-ModuleSolution NoWorseThan(const std::vector<ChosenUnit>& known,
+ModuleSolution NoWorseThan(const std::vector<ChosenUnit>& known_units,
                            double known_ms, ModuleSolution solution) {
-  if (known.empty() || solution.status == SearchStatus::kInfeasible ||
+  if (known_units.empty() || solution.status == SearchStatus::kInfeasible ||
       solution.ms <= known_ms) {
     return solution;
   }
   if (solution.status == SearchStatus::kNoSolution) {
     solution.status = SearchStatus::kFeasible;
   }
-  solution.units = known;
+  solution.units = known_units;
   solution.ms = known_ms;
   solution.bound_ms = std::min(solution.bound_ms, known_ms);
   return solution;
@@ -88,40 +89,41 @@ struct Outcome {
   KnownUnits units;
 };
 
-Outcome Solve(const PlanningProblem& problem, BuiltModuleProblem built,
+Outcome Solve(const PlanningProblem& problem, BuiltModuleProblem formulation,
               int64_t usable_bytes, const solver::SearchLimits& limits,
-              const KnownUnits& known) {
-  built.problem.budget_bytes = static_cast<double>(usable_bytes);
-  const std::vector<ChosenUnit> fitting = Fitting(built.problem, known.units);
+              const KnownUnits& known_units) {
+  formulation.problem.budget_bytes = static_cast<double>(usable_bytes);
+  const std::vector<ChosenUnit> fitting =
+      Fitting(formulation.problem, known_units.units);
   Outcome outcome;
   outcome.solution =
-      TakesLabels(built.problem, problem.options.engine)
-          ? SolveByLabels(built.problem, limits, fitting)
-          : NoWorseThan(fitting, SolutionCost(built.problem, fitting),
-                        SolveByCbc(built.problem, limits));
+      TakesLabels(formulation.problem, problem.options.engine)
+          ? SolveByLabels(formulation.problem, limits, fitting)
+          : NoWorseThan(fitting, SolutionCost(formulation.problem, fitting),
+                        SolveByCbc(formulation.problem, limits));
   for (const ChosenUnit& unit : outcome.solution.units) {
     outcome.modules.push_back(
-        DecodeModule(*problem.profile, *problem.tree, built, unit));
+        DecodeModule(*problem.profile, *problem.tree, formulation, unit));
   }
   outcome.units.units = outcome.solution.units;
   return outcome;
 }
 
-Outcome Solve(const PlanningProblem& problem, BuiltJointProblem built,
+Outcome Solve(const PlanningProblem& problem, BuiltJointProblem formulation,
               int64_t usable_bytes, const solver::SearchLimits& limits,
-              const KnownUnits& known) {
-  ModuleProblem& relaxed = built.problem.relaxed;
+              const KnownUnits& known_units) {
+  ModuleProblem& relaxed = formulation.problem.relaxed;
   relaxed.budget_bytes = static_cast<double>(usable_bytes);
-  const std::vector<ChosenUnit> fitting = Fitting(relaxed, known.units);
+  const std::vector<ChosenUnit> fitting = Fitting(relaxed, known_units.units);
   Outcome outcome;
   outcome.solution =
       TakesLabels(relaxed, problem.options.engine)
-          ? SolveJointByLabels(built.problem, limits, fitting)
-          : NoWorseThan(fitting, JointCost(built.problem, fitting),
-                        SolveJointByCbc(built.problem, limits));
+          ? SolveJointByLabels(formulation.problem, limits, fitting)
+          : NoWorseThan(fitting, JointCost(formulation.problem, fitting),
+                        SolveJointByCbc(formulation.problem, limits));
   for (const ChosenUnit& unit : outcome.solution.units) {
     outcome.modules.push_back(
-        DecodeUnit(*problem.profile, *problem.tree, built, unit));
+        DecodeUnit(*problem.profile, *problem.tree, formulation, unit));
   }
   outcome.units.units = outcome.solution.units;
   return outcome;
@@ -129,14 +131,14 @@ Outcome Solve(const PlanningProblem& problem, BuiltJointProblem built,
 
 // Units that may skip, and save no more than those that do not.
 std::vector<CheckpointedModule> NeedDriven(
-    const TraceProblem& built, std::vector<CheckpointedModule> units) {
+    const TraceProblem& formulation, std::vector<CheckpointedModule> units) {
   for (CheckpointedModule& unit : units) {
     if (unit.decisions.empty()) continue;
-    std::vector<char> saves;
+    std::vector<graph::Flag> saves;
     for (const graph::OperatorDecision decision : unit.decisions) {
-      saves.push_back(decision == graph::OperatorDecision::kSave ? 1 : 0);
+      saves.push_back(decision == graph::OperatorDecision::kSave);
     }
-    unit = built.need_driven->Of(unit.module, saves);
+    unit = formulation.need_driven->PolicyFor(unit.module, saves);
   }
   return units;
 }
@@ -155,94 +157,97 @@ solver::SearchLimits LimitsOfStart(solver::SearchLimits limits) {
 // The units to start from: the known ones, or those of the best plan that skips
 // nothing, need-driven, which takes a moment to find.
 std::vector<CheckpointedModule> StartOf(const PlanningProblem& problem,
-                                        const TraceProblem& built,
+                                        const TraceProblem& formulation,
                                         int64_t usable_bytes,
                                         const solver::SearchLimits& limits,
-                                        const KnownUnits& known) {
-  if (!problem.without_skips || known.beats_plans_without_skips) {
-    return known.modules;
+                                        const KnownUnits& known_units) {
+  if (!problem.without_skips || known_units.beats_plans_without_skips) {
+    return known_units.modules;
   }
-  BestPlan best(built, graph::WholeAllocations(usable_bytes));
+  BestPlan best(formulation, graph::WholeAllocations(usable_bytes));
   best.Try({});
-  if (!known.modules.empty()) best.Try(known.modules);
+  if (!known_units.modules.empty()) best.Try(known_units.modules);
   const bool is_stopped =
       solver::LimitClock(limits).Stop() != StoppedBy::kNothing;
   if (is_stopped || (best.is_found() && best.IsAsGoodAs(0))) {
     return best.modules();
   }
-  best.Try(
-      NeedDriven(built, SolveTraceProblem(*problem.without_skips, usable_bytes,
-                                          LimitsOfStart(limits))
-                            .modules));
+  best.Try(NeedDriven(formulation,
+                      SolveTraceProblem(*problem.without_skips, usable_bytes,
+                                        LimitsOfStart(limits))
+                          .modules));
   return best.modules();
 }
 
 // The least budget of plans that may skip, which is no more than what is found
 // without skips.
-TraceMinimum LeastOf(const PlanningProblem& problem, const TraceProblem& built,
+TraceMinimum LeastOf(const PlanningProblem& problem,
+                     const TraceProblem& formulation,
                      const solver::SearchLimits& limits,
-                     std::vector<CheckpointedModule> known) {
-  if (!problem.without_skips) return SearchLeastPlan(built, limits, known);
+                     std::vector<CheckpointedModule> known_units) {
+  if (!problem.without_skips)
+    return SearchLeastPlan(formulation, limits, known_units);
   const solver::LimitClock clock(limits);
-  if (known.empty() && clock.Stop() == StoppedBy::kNothing) {
-    known = NeedDriven(
-        built,
+  if (known_units.empty() && clock.Stop() == StoppedBy::kNothing) {
+    known_units = NeedDriven(
+        formulation,
         FindLeastPlan(*problem.without_skips, LimitsOfStart(limits)).modules);
   }
-  return SearchLeastPlan(built, clock.Remaining(), known);
+  return SearchLeastPlan(formulation, clock.Remaining(), known_units);
 }
 
-Outcome Solve(const PlanningProblem& problem, const TraceProblem& built,
+Outcome Solve(const PlanningProblem& problem, const TraceProblem& formulation,
               int64_t usable_bytes, const solver::SearchLimits& limits,
-              const KnownUnits& known) {
+              const KnownUnits& known_units) {
   const solver::Stopwatch stopwatch;
   const std::vector<CheckpointedModule> start =
-      StartOf(problem, built, usable_bytes, limits, known);
-  TraceSolution found = SolveTraceProblem(
-      built, usable_bytes, solver::LeftOf(limits, stopwatch.Seconds()), start);
-  found.seconds = stopwatch.Seconds();
+      StartOf(problem, formulation, usable_bytes, limits, known_units);
+  TraceSolution solution =
+      SolveTraceProblem(formulation, usable_bytes,
+                        solver::LeftOf(limits, stopwatch.Seconds()), start);
+  solution.seconds = stopwatch.Seconds();
   Outcome outcome;
-  outcome.solution = {.status = found.status,
-                      .stopped_by = found.stopped_by,
+  outcome.solution = {.status = solution.status,
+                      .stopped_by = solution.stopped_by,
                       .units = {},
-                      .ms = found.use.recompute_ms,
-                      .bound_ms = found.bound_ms,
+                      .ms = solution.use.recompute_ms,
+                      .bound_ms = solution.bound_ms,
                       .engine = "labels",
-                      .nodes = found.nodes,
-                      .rows = found.rows,
-                      .columns = found.columns,
-                      .seconds = found.seconds};
-  outcome.modules =
-      DecodeUnits(*problem.profile, *problem.tree, built, found.modules);
-  outcome.units.modules = std::move(found.modules);
+                      .nodes = solution.nodes,
+                      .rows = solution.rows,
+                      .columns = solution.columns,
+                      .seconds = solution.seconds};
+  outcome.modules = DecodeUnits(*problem.profile, *problem.tree, formulation,
+                                solution.modules);
+  outcome.units.modules = std::move(solution.modules);
   return outcome;
 }
 
 // Returns the forest of a problem that is no trace problem.
 const ModuleProblem& ModulesOf(const PlanningProblem& problem) {
-  const auto* joint = std::get_if<BuiltJointProblem>(&problem.built);
+  const auto* joint = std::get_if<BuiltJointProblem>(&problem.formulation);
   return joint ? joint->problem.relaxed
-               : std::get<BuiltModuleProblem>(problem.built).problem;
+               : std::get<BuiltModuleProblem>(problem.formulation).problem;
 }
 
 // Modules with ratios on the convex hull of their policies.
 BuiltModuleProblem OnHulls(const Profile& profile, const ModuleTree& tree,
                            BuiltJointProblem joint) {
-  BuiltModuleProblem built{.problem = std::move(joint.problem.relaxed),
-                           .scales = {},
-                           .warnings = std::move(joint.warnings)};
-  built.scales.resize(tree.size());
+  BuiltModuleProblem formulation{.problem = std::move(joint.problem.relaxed),
+                                 .scales = {},
+                                 .warnings = std::move(joint.warnings)};
+  formulation.scales.resize(tree.size());
   for (int i = 0; i < tree.size(); ++i) {
-    if (built.problem.nodes[i].curve.empty()) continue;
+    if (formulation.problem.nodes[i].curve.empty()) continue;
     const int64_t total = joint.groups[i].TotalBytes();
     const int64_t internal =
         profile.modules[tree.node(i).module].act_fw_per_module;
-    built.scales[i] = {
+    formulation.scales[i] = {
         .internal_bytes = static_cast<double>(std::min(internal, total)),
         .sac_bytes = static_cast<double>(total),
-        .held_bytes = built.problem.nodes[i].held_bytes};
+        .held_bytes = formulation.problem.nodes[i].held_bytes};
   }
-  return built;
+  return formulation;
 }
 
 // Returns a plan that says only what was asked.
@@ -329,7 +334,7 @@ const std::vector<std::string>& PlanningProblem::warnings() const {
       [](const auto& b) -> const std::vector<std::string>& {
         return b.warnings;
       },
-      built);
+      formulation);
 }
 
 PlanningProblem BuildPlanningProblem(const Profile& profile,
@@ -342,7 +347,7 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
       .tree = &tree,
       .options = options,
       .trace = trace,
-      .built = {},
+      .formulation = {},
       .baseline = ComputeBaseline(profile, tree, options.memory, trace),
       .unplanned_peak_bytes =
           ComputeEffect(profile, {}, options.memory, "pareto", trace)
@@ -355,7 +360,7 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
                                     .max_units = options.max_units,
                                     .patterns = options.patterns,
                                     .may_skip = options.may_skip};
-    problem.built = BuildTraceProblem(*trace, profile, tree, of_trace);
+    problem.formulation = BuildTraceProblem(*trace, profile, tree, of_trace);
     if (options.may_skip) {
       of_trace.may_skip = false;
       problem.without_skips =
@@ -372,12 +377,12 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
                            .max_units = options.max_units,
                            .patterns = options.patterns});
     if (options.granularity == Granularity::kOperator) {
-      problem.built = std::move(joint);
+      problem.formulation = std::move(joint);
     } else {
-      problem.built = OnHulls(profile, tree, std::move(joint));
+      problem.formulation = OnHulls(profile, tree, std::move(joint));
     }
   } else {
-    problem.built = BuildModuleProblem(
+    problem.formulation = BuildModuleProblem(
         profile, tree,
         {.memory = options.memory,
          .ac_units = options.ac_units,
@@ -393,13 +398,14 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
 
 LeastAnswer LeastPlan(const PlanningProblem& problem,
                       const solver::SearchLimits& limits,
-                      const KnownUnits& known) {
+                      const KnownUnits& known_units) {
   LeastAnswer least;
-  if (const auto* traced = std::get_if<TraceProblem>(&problem.built)) {
-    TraceMinimum found = LeastOf(problem, *traced, limits, known.modules);
-    least.budget = found.budget;
+  if (const auto* traced = std::get_if<TraceProblem>(&problem.formulation)) {
+    TraceMinimum minimum =
+        LeastOf(problem, *traced, limits, known_units.modules);
+    least.budget = minimum.budget;
     least.has_plan = true;
-    least.units.modules = std::move(found.modules);
+    least.units.modules = std::move(minimum.modules);
   } else {
     least.budget = FindMinimumBudget(ModulesOf(problem), limits);
   }
@@ -411,16 +417,16 @@ LeastAnswer LeastPlan(const PlanningProblem& problem,
 
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
-                   const KnownUnits& known) {
+                   const KnownUnits& known_units) {
   PlanOptions options = problem.options;
   options.budget_bytes = budget_bytes;
   CheckBudget(options);
   const int64_t usable = options.budget_bytes - options.reserve_bytes;
   Outcome outcome = std::visit(
-      [&](const auto& built) {
-        return Solve(problem, built, usable, limits, known);
+      [&](const auto& formulation) {
+        return Solve(problem, formulation, usable, limits, known_units);
       },
-      problem.built);
+      problem.formulation);
   const ModuleSolution& solution = outcome.solution;
   PlanAnswer answer{.plan = PlanOfQuestion(problem, options), .units = {}};
   Plan& plan = answer.plan;
@@ -451,8 +457,9 @@ Plan PlanOfUnits(const PlanningProblem& problem, Plan plan,
   plan.minimum_budget_bytes.reset();
   plan.fitting_budget_bytes.reset();
   plan.any_schedule.reset();
-  plan.modules = DecodeUnits(*problem.profile, *problem.tree,
-                             std::get<TraceProblem>(problem.built), units);
+  plan.modules =
+      DecodeUnits(*problem.profile, *problem.tree,
+                  std::get<TraceProblem>(problem.formulation), units);
   plan = WithEffect(problem, std::move(plan), 0);
   if (plan.CostMs() <= kNothing * plan.baseline.runtime_ms) {
     plan.status = PlanStatus::kOptimal;

@@ -20,7 +20,7 @@
 namespace acplan::problems {
 
 // Plans on one problem: from a profile and options to a checked answer for any budget.
-// What users ask is in ask.h.
+// ask.h has the questions of users.
 
 // Refers to profile and tree, which must outlive it. options.budget_bytes counts for
 // nothing.
@@ -29,8 +29,8 @@ struct PlanningProblem {
   const graph::ModuleTree* tree = nullptr;
   PlanOptions options;
   const graph::Trace* trace = nullptr;  // under kTrace
-  std::variant<BuiltModuleProblem, BuiltJointProblem, TraceProblem> built;
-  // Of a trace whose operators may be skipped, the same where none may.
+  std::variant<BuiltModuleProblem, BuiltJointProblem, TraceProblem> formulation;
+  // Set for a trace whose operators may be skipped: the same where none may.
   std::optional<TraceProblem> without_skips = {};
   PlanBaseline baseline;
   // A rank uses as much at its peak without checkpointing. Where that differs from
@@ -39,8 +39,8 @@ struct PlanningProblem {
 
   const std::vector<std::string>& warnings() const;
 };
-// `trace` (which must outlive it too) is what the profile is derived from;
-// needed under kTrace.
+// Builds the problem of a question. `trace` (which must outlive it too) is what the
+// profile is derived from; needed under kTrace.
 PlanningProblem BuildPlanningProblem(const graph::Profile& profile,
                                      const graph::ModuleTree& tree,
                                      const PlanOptions& options,
@@ -64,27 +64,28 @@ struct LeastAnswer {
 };
 LeastAnswer LeastPlan(const PlanningProblem& problem,
                       const solver::SearchLimits& limits,
-                      const KnownUnits& known = {});
+                      const KnownUnits& known_units = {});
 
 struct PlanAnswer {
   Plan plan;
   KnownUnits units;  // of the plan, where there is one
 };
-// `known`: those of an answer for another budget; where they meet this one too,
-// the search starts from them and answers with nothing worse. Where operators may be
-// skipped, it starts as well from the best plan that skips nothing, as far as that is
-// found in a small share of the time.
+// Plans within a budget. `known_units`: those of an answer for another budget; if
+// they meet this one too, the search starts from them and answers with nothing worse.
+// If operators may be skipped, the search starts as well from the best plan that skips
+// nothing, provided that a small share of the time suffices to find that plan.
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
-                   const KnownUnits& known = {});
+                   const KnownUnits& known_units = {});
 
 // Returns the answer of a search that ended without one: no plan, stopped by a limit.
 Plan PlanWithoutAnswer(const PlanningProblem& problem, int64_t budget_bytes,
                        solver::StoppedBy stopped_by);
 
-// Another answer to the question that `plan` answers, on a trace: these units,
-// with what they do over the link of plan.offload, if it has one. Feasible,
-// without a bound, or optimal where it costs nothing. Throws std::logic_error where it fails the check.
+// Returns another answer to the question that `plan` answers, on a trace: these units,
+// with what they do over the link of plan.offload, if it has one. It is feasible,
+// without a bound, or optimal where it costs nothing. Throws std::logic_error where it
+// fails the check.
 Plan PlanOfUnits(const PlanningProblem& problem, Plan plan,
                  const std::vector<graph::CheckpointedModule>& units);
 

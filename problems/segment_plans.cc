@@ -38,13 +38,14 @@ bool HasName(const Trace& trace, const graph::ModuleNames& names,
 // Returns the runs of `length` children, twice as many and so on, or, if not
 // `doubles`, of `length` children only.
 std::vector<ModuleRun> FamilyOf(
-    const Trace& trace, const std::vector<std::vector<int32_t>>& longest,
-    int64_t length, bool doubles) {
+    const Trace& trace,
+    const std::vector<std::vector<graph::ModuleId>>& longest, int64_t length,
+    bool doubles) {
   const graph::ModuleNames names(trace);
   std::vector<ModuleRun> family;
-  std::set<std::pair<int32_t, int32_t>> ends;
-  for (const std::vector<int32_t>& children : longest) {
-    if (!std::ranges::all_of(children, [&](int32_t m) {
+  std::set<std::pair<graph::ModuleId, graph::ModuleId>> ends;
+  for (const std::vector<graph::ModuleId>& children : longest) {
+    if (!std::ranges::all_of(children, [&](graph::ModuleId m) {
           return IsNumbered(trace.modules[m].fqn);
         })) {
       continue;
@@ -149,7 +150,7 @@ KnownUnits MovedUnits(const KnownUnits& units, const graph::Trace& from,
   const graph::ModuleNames names(to);
   for (graph::CheckpointedModule unit : units.modules) {
     unit.module = names.Find(from.modules[unit.module].fqn);
-    if (unit.module < 0) return {};
+    if (unit.module == graph::kNone) return {};
     moved_units.modules.push_back(std::move(unit));
   }
   return moved_units;
@@ -159,7 +160,7 @@ KnownUnits MovedUnits(const KnownUnits& units, const graph::Trace& from,
 KnownUnits CheaperOf(const PlanningProblem& problem, int64_t budget_bytes,
                      KnownUnits first, const KnownUnits& second) {
   const int64_t usable = budget_bytes - problem.options.reserve_bytes;
-  BestPlan best(std::get<TraceProblem>(problem.built),
+  BestPlan best(std::get<TraceProblem>(problem.formulation),
                 graph::WholeAllocations(usable));
   if (!first.modules.empty()) best.Try(first.modules);
   if (!second.modules.empty()) best.Try(second.modules);
@@ -172,7 +173,8 @@ KnownUnits CheaperOf(const PlanningProblem& problem, int64_t budget_bytes,
 std::vector<std::vector<ModuleRun>> SegmentFamilies(
     const Trace& trace, const SegmentChoice& choice) {
   if (choice.kind == SegmentKind::kNone) return {{}};
-  const std::vector<std::vector<int32_t>> longest = graph::LongestRuns(trace);
+  const std::vector<std::vector<graph::ModuleId>> longest =
+      graph::LongestRuns(trace);
   if (choice.kind == SegmentKind::kLength) {
     return {FamilyOf(trace, longest, choice.length, /*doubles=*/false)};
   }
@@ -180,7 +182,7 @@ std::vector<std::vector<ModuleRun>> SegmentFamilies(
       FamilyOf(trace, longest, 2, /*doubles=*/true)};
   std::vector<ModuleRun> of_three =
       FamilyOf(trace, longest, 3, /*doubles=*/true);
-  std::set<std::pair<int32_t, int32_t>> of_two;
+  std::set<std::pair<graph::ModuleId, graph::ModuleId>> of_two;
   for (const ModuleRun& run : families.front()) {
     of_two.emplace(run.first, run.last);
   }
@@ -221,7 +223,7 @@ KnownUnits UnitsIn(const FamilyProblem& family, const Plan& plan) {
   const Trace& trace = *family.problem.trace;
   const graph::ModuleNames names(trace);
   const auto is_there = [&](const PlannedModule& unit) {
-    return names.Find(unit.fqn) >= 0;
+    return names.Find(unit.fqn) != graph::kNone;
   };
   if (plan.HasPlan() && std::ranges::all_of(plan.modules, is_there)) {
     known_units.modules = CheckpointedModules(trace, plan.modules);

@@ -129,7 +129,7 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
                      .budget_bytes = {},
                      .staying = {FindPeakFloorOfRank(*input.trace, memory)}};
   if (const auto* trace_problem =
-          std::get_if<problems::TraceProblem>(&problem.built)) {
+          std::get_if<problems::TraceProblem>(&problem.formulation)) {
     answer.staying.no_units = trace_problem->no_units.entries();
   }
   if (!flags.plan.empty()) {
@@ -269,7 +269,7 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
                             : "the least budget found",
       answer.least);
   const Trace& trace = answer.baseline.trace;
-  if (answer.staying.floor.op >= 0) {
+  if (answer.staying.floor.op != graph::kNone) {
     text += fmt::format(
         "\nno plan needs less than {}, which is there under every plan "
         "at\n{}\n{}",

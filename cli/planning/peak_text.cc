@@ -31,7 +31,7 @@ struct Sum {
   int64_t fixed_bytes = 0;
   int64_t storages = 0;
   std::map<MemoryKind, int64_t> by_kind = {};
-  std::set<int32_t> modules = {};
+  std::set<graph::ModuleId> modules = {};
 
   void Add(const PeakStorage& storage) {
     bytes += storage.bytes;
@@ -57,17 +57,17 @@ std::vector<NamedSum> SumBy(const PeakAccount& account, NameOf name_of) {
   return sorted;
 }
 
-std::string_view OperatorName(const Trace& trace, int32_t op) {
-  return op < 0 ? std::string_view()
-                : trace.operator_names[trace.operators[op].name];
+std::string_view OperatorName(const Trace& trace, graph::OperatorId op) {
+  return op == graph::kNone ? std::string_view()
+                            : trace.operator_names[trace.operators[op].name];
 }
 
-std::string ModuleName(const Trace& trace, int32_t module) {
-  return module < 0 ? std::string() : trace.modules[module].fqn;
+std::string ModuleName(const Trace& trace, graph::ModuleId module) {
+  return module == graph::kNone ? std::string() : trace.modules[module].fqn;
 }
 
 // Returns a module's name without the root's class, which all names begin with.
-std::string ShortName(const Trace& trace, int32_t module) {
+std::string ShortName(const Trace& trace, graph::ModuleId module) {
   const std::string name = ModuleName(trace, module);
   const std::string root =
       trace.modules.empty() ? "" : trace.modules.front().fqn + ".";
@@ -136,7 +136,7 @@ std::string SumTable(const std::vector<NamedSum>& sums, size_t top,
 }
 
 std::string MadeBy(const Trace& trace, const PeakStorage& storage) {
-  if (storage.op < 0) return std::string(ToString(storage.phase));
+  if (storage.op == graph::kNone) return std::string(ToString(storage.phase));
   return fmt::format("{}, {}", OperatorName(trace, storage.op),
                      ToString(storage.phase));
 }
@@ -174,16 +174,17 @@ nlohmann::ordered_json ToJson(const NamedSum& named_sum, const char* key) {
 }  // namespace
 
 std::string PlaceText(const Trace& trace, const PeakAccount& account) {
-  if (account.place < 0) return "";
+  if (account.step_id == graph::kNone) return "";
   // The root's name says nothing.
-  const std::string module =
-      account.module > 0 ? ShortName(trace, account.module) : "";
+  const std::string module = account.module > graph::ModuleId{0}
+                                 ? ShortName(trace, account.module)
+                                 : "";
   return fmt::format("{}, {}{}", ToString(account.phase),
                      OperatorName(trace, account.step.op),
                      module.empty() ? "" : " in " + graph::OneLine(module));
 }
 
-std::string SourceText(const Trace& trace, int32_t op) {
+std::string SourceText(const Trace& trace, graph::OperatorId op) {
   const std::string source = graph::SourceOf(trace, op);
   return source.empty() ? "" : fmt::format("at {}\n", Cut(source, 97));
 }
@@ -192,8 +193,8 @@ nlohmann::ordered_json ToJson(const Trace& trace, const PeakAccount& account,
                               size_t top) {
   nlohmann::ordered_json json = {{"peak_bytes", account.peak_bytes},
                                  {"fixed_bytes", account.FixedBytes()}};
-  if (account.place >= 0) {
-    json["peak"] = {{"step", account.place},
+  if (account.step_id != graph::kNone) {
+    json["peak"] = {{"step", account.step_id},
                     {"operator", OperatorName(trace, account.step.op)},
                     {"phase", ToString(account.phase)},
                     {"module", ModuleName(trace, account.module)},

@@ -22,7 +22,7 @@ std::string PlaceText(const graph::Trace& trace,
 
 // Returns the line "at model.py:123" of an operator, at most 100 columns wide;
 // "" for one without a line.
-std::string SourceText(const graph::Trace& trace, int32_t op);
+std::string SourceText(const graph::Trace& trace, graph::OperatorId op);
 
 // Returns kinds, modules and operators as JSON (docs/file_formats.md). The
 // `top` largest storages are listed one by one.

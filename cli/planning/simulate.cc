@@ -53,9 +53,9 @@ struct Answer {
 };
 
 std::string_view PhaseOf(const Trace& trace, const Simulation::Step& step) {
-  if (step.redone >= 0) return "recompute";
-  if (step.op < trace.forward_end) return "forward";
-  return step.op < trace.backward_end ? "backward" : "optimizer";
+  if (step.redone != graph::kNone) return "recompute";
+  if (StartOf(step.op) < trace.forward_end) return "forward";
+  return StartOf(step.op) < trace.backward_end ? "backward" : "optimizer";
 }
 
 std::string_view NameOf(const Trace& trace, const Simulation::Step& step) {
@@ -64,22 +64,23 @@ std::string_view NameOf(const Trace& trace, const Simulation::Step& step) {
 
 // Returns the module that runs the operator; "" if none does.
 std::string_view ModuleOf(const Trace& trace, const Simulation::Step& step) {
-  const int32_t call = trace.operators[step.op].call;
-  return call < 0
+  const graph::CallId call = trace.operators[step.op].call;
+  return call == graph::kNone
              ? std::string_view()
              : std::string_view(trace.modules[trace.calls[call].module].fqn);
 }
 
 int64_t RunAgain(const Simulation& simulation) {
-  return std::ranges::count_if(
-      simulation.steps, [](const auto& step) { return step.redone >= 0; });
+  return std::ranges::count_if(simulation.steps, [](const auto& step) {
+    return step.redone != graph::kNone;
+  });
 }
 
 nlohmann::ordered_json ToJson(const Trace& trace,
                               const Simulation& simulation) {
   nlohmann::ordered_json json;
   json["peak_bytes"] = simulation.peak_bytes;
-  if (simulation.peak_step >= 0) {
+  if (simulation.peak_step != graph::kNone) {
     const Simulation::Step& step = simulation.steps[simulation.peak_step];
     json["peak"] = {{"step", simulation.peak_step},
                     {"operator", NameOf(trace, step)},
@@ -133,7 +134,7 @@ std::string CsvField(std::string_view text) {
 
 std::string ToCsv(const Trace& trace, const Simulation& simulation) {
   std::string csv = "step,operator,name,phase,module,live_bytes\n";
-  for (size_t k = 0; k < simulation.steps.size(); ++k) {
+  for (const graph::StepId k : simulation.steps.ids()) {
     const Simulation::Step& step = simulation.steps[k];
     csv +=
         fmt::format("{},{},{},{},{},{}\n", k, step.op,
@@ -144,7 +145,7 @@ std::string ToCsv(const Trace& trace, const Simulation& simulation) {
 }
 
 std::string PeakText(const Trace& trace, const Simulation& simulation) {
-  if (simulation.peak_step < 0) return "";
+  if (simulation.peak_step == graph::kNone) return "";
   const Simulation::Step& step = simulation.steps[simulation.peak_step];
   const std::string_view module = ModuleOf(trace, step);
   const std::string source = graph::SourceOf(trace, step.op);

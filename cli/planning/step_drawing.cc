@@ -10,7 +10,7 @@ namespace acplan::cli {
 
 MemoryCurve CurveOf(const graph::Trace& trace,
                     const graph::Simulation& simulation) {
-  MemoryCurve curve{.live_bytes = simulation.live_bytes, .ms = {}};
+  MemoryCurve curve{.live_bytes = simulation.live_bytes.values(), .ms = {}};
   for (const graph::Simulation::Step& step : simulation.steps) {
     curve.ms.push_back(trace.operators[step.op].runtime_ms);
   }
@@ -26,7 +26,7 @@ std::string StepDrawing(const graph::Trace* trace, const problems::Plan& plan,
   const std::optional<graph::Trace> with_segments =
       problems::WithSegmentsOf(*trace, plan.modules);
   const graph::Trace& step = with_segments ? *with_segments : *trace;
-  const std::vector<int64_t> of_rank = BytesOfRank(step, plan.memory);
+  const auto of_rank = BytesOfRank(step, plan.memory);
   const graph::Simulator simulator(step);
   const auto curve_of = [&](const std::vector<problems::PlannedModule>& units) {
     return CurveOf(

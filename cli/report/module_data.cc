@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -49,14 +50,14 @@ std::map<std::string, std::string> LinesOfModules(const ProfileInput& input) {
   const graph::Trace& trace = *input.trace;
   struct Span {
     int operators = 0;
-    int32_t first = graph::kNever;
+    int32_t first = std::numeric_limits<int32_t>::max();
     int32_t last = 0;
   };
-  std::map<int32_t, std::map<std::string, Span>> files;  // by module
-  for (int32_t op = 0; op < trace.forward_end; ++op) {
+  std::map<graph::ModuleId, std::map<std::string, Span>> files;
+  for (const graph::OperatorId op : graph::OperatorsIn(0, trace.forward_end)) {
     const auto [call, source] =
         std::pair(trace.operators[op].call, trace.operators[op].source);
-    if (call < 0 || source < 0) continue;
+    if (call == graph::kNone || source == graph::kNone) continue;
     const graph::SourceLine& line = trace.sources[source];
     Span& span = files[trace.calls[call].module][line.file];
     ++span.operators;

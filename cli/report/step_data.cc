@@ -59,14 +59,15 @@ class Names {
 };
 
 int PhaseOf(const Trace& trace, const Simulation::Step& step) {
-  if (step.redone >= 0) return 2;
-  if (step.op < trace.forward_end) return 0;
-  return step.op < trace.backward_end ? 1 : 3;
+  if (step.redone != graph::kNone) return 2;
+  if (StartOf(step.op) < trace.forward_end) return 0;
+  return StartOf(step.op) < trace.backward_end ? 1 : 3;
 }
 
 // Returns the time when each step begins and, last, when the last one ends.
-std::vector<double> BeginningsOf(const SampledRun& run) {
-  std::vector<double> beginnings{0};
+graph::IndexedVector<graph::StepId, double> BeginningsOf(
+    const SampledRun& run) {
+  graph::IndexedVector<graph::StepId, double> beginnings = {0};
   for (const Simulation::Step& step : run.detail.simulation.steps) {
     beginnings.push_back(beginnings.back() +
                          run.trace->operators[step.op].runtime_ms);
@@ -87,16 +88,20 @@ constexpr size_t kMostLines = 100;
 double Rounded(double ms) { return std::round(ms * 1e4) / 1e4; }
 
 // Returns, for each operator of a trace, the innermost module of the backward
-// pass, as problems::ModuleAt does for a single step: -1 if none runs.
-std::vector<int32_t> BackwardCalls(const Trace& trace) {
-  std::vector<int32_t> calls(trace.operators.size(), -1);
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+// pass, as problems::ModuleAt does for a single step: kNone if none runs.
+using CallOfOperator = graph::IndexedVector<graph::OperatorId, graph::CallId>;
+CallOfOperator BackwardCalls(const Trace& trace) {
+  CallOfOperator calls(trace.operators.size(), graph::kNone);
+  for (const graph::CallId c : trace.calls.ids()) {
     const graph::TraceCall& call = trace.calls[c];
     if (trace.modules[call.module].IsSegment()) continue;
     if (call.backward_start == graph::kNever) continue;
-    const auto end =
-        std::min(std::ssize(calls), std::ptrdiff_t{call.backward_end});
-    for (std::ptrdiff_t k = call.backward_start; k < end; ++k) calls[k] = c;
+    const graph::OperatorId end =
+        std::min(calls.end_id(), graph::OperatorAt(call.backward_end));
+    for (const graph::OperatorId op :
+         graph::IdRange(graph::OperatorAt(call.backward_start), end)) {
+      calls[op] = c;
+    }
   }
   return calls;
 }
@@ -110,7 +115,7 @@ class SampleColumns {
         backward_calls_(BackwardCalls(*run.trace)) {}
 
   // Adds a sample. `first`: the step that begins the sample's part.
-  void Add(size_t k, size_t first) {
+  void Add(graph::StepId k, graph::StepId first) {
     const Simulation& simulation = run_.detail.simulation;
     const Simulation::Step& step = simulation.steps[k];
     const graph::TraceOperator& op = run_.trace->operators[step.op];
@@ -140,17 +145,21 @@ class SampleColumns {
  private:
   std::string ModuleOf(const Simulation::Step& step) const {
     const Trace& trace = *run_.trace;
-    int32_t call = trace.operators[step.op].call;
-    if (step.redone < 0 && step.op >= trace.forward_end) {
-      if (step.op >= trace.backward_end) return "optimizer step";
+    graph::CallId call = trace.operators[step.op].call;
+    const graph::Time time = StartOf(step.op);
+    if (step.redone == graph::kNone && time >= trace.forward_end) {
+      if (time >= trace.backward_end) return "optimizer step";
       call = backward_calls_[step.op];
     }
-    return trace.modules[call < 0 ? 0 : trace.calls[call].module].fqn;
+    return trace
+        .modules[call == graph::kNone ? graph::ModuleId{0}
+                                      : trace.calls[call].module]
+        .fqn;
   }
 
   const SampledRun& run_;
-  std::vector<double> beginnings_;
-  std::vector<int32_t> backward_calls_;
+  graph::IndexedVector<graph::StepId, double> beginnings_;
+  CallOfOperator backward_calls_;
   Names operators_, modules_, lines_;
   ordered_json columns_ = {{"begin_step", ordered_json::array()},
                            {"begin_ms", ordered_json::array()},
@@ -190,12 +199,11 @@ graph::DetailedSimulation DetailOnRank(graph::DetailedSimulation detail,
                                        const Trace& trace,
                                        const problems::MemoryOptions& memory) {
   if (memory.world_size == 1) return detail;
-  const std::vector<int32_t> times = problems::TimesOf(detail.simulation);
-  const std::vector<problems::CategoryBytes> bytes =
-      BytesOfRankByCategory(trace, memory);
-  for (size_t k = 0; k < times.size(); ++k) {
+  const auto times = problems::TimesOf(detail.simulation);
+  const auto bytes = BytesOfRankByCategory(trace, memory);
+  for (const graph::StepId k : times.ids()) {
     for (size_t c = 0; c < graph::kStorageCategories; ++c) {
-      detail.by_kind[k][c] += bytes[times[k]][c];
+      detail.by_kind[k][c] += bytes[graph::OperatorAt(times[k])][c];
     }
   }
   detail.simulation = problems::OnRank(std::move(detail.simulation),
@@ -209,18 +217,21 @@ ordered_json RunJson(const SampledRun& run) {
   json["name"] = run.name;
   json["steps"] = simulation.steps.size();
   json["recomputed_operators"] = std::ranges::count_if(
-      simulation.steps, [](const auto& step) { return step.redone >= 0; });
+      simulation.steps,
+      [](const auto& step) { return step.redone != graph::kNone; });
   json["recompute_ms"] = simulation.recompute_ms;
   json["peak_bytes"] = simulation.peak_bytes;
-  const std::vector<StepSample> samples = SampleSteps(simulation.live_bytes);
+  const std::vector<StepSample> samples =
+      SampleSteps(simulation.live_bytes.values());
   SampleColumns columns(run);
   for (size_t s = 0; s < samples.size(); ++s) {
-    columns.Add(samples[s].step, samples[s].first);
-    if (static_cast<int32_t>(samples[s].step) == simulation.peak_step) {
+    const auto step = graph::IdAt<graph::StepId>(samples[s].step);
+    columns.Add(step, graph::IdAt<graph::StepId>(samples[s].first));
+    if (step == simulation.peak_step) {
       json["peak_sample"] = s;
     }
   }
-  if (simulation.peak_step >= 0) {
+  if (simulation.peak_step != graph::kNone) {
     json["peak_by_kind"] = BytesJson(run.detail.by_kind[simulation.peak_step]);
   }
   json["samples"] = std::move(columns).ToJson();
@@ -236,7 +247,7 @@ ordered_json LinesJson(const Trace& trace, const graph::PeakAccount& peak) {
   for (const graph::PeakStorage& storage : peak.storages) {
     Line& line = lines[graph::SourceOf(trace, storage.op)];
     line.bytes += storage.bytes;
-    if (storage.op < 0) continue;
+    if (storage.op == graph::kNone) continue;
     line.operators.insert(
         trace.operator_names[trace.operators[storage.op].name]);
   }

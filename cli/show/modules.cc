@@ -39,7 +39,7 @@ DataflowByName AnalyseModules(const ProfileInput& input) {
   DataflowByName infos;
   if (!input.trace) return infos;
   const graph::Trace& trace = *input.trace;
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+  for (const graph::CallId c : trace.calls.ids()) {
     const std::string& fqn = trace.modules[trace.calls[c].module].fqn;
     if (infos.contains(fqn)) continue;
     infos[fqn] = Analyse(DataflowOf(trace, c));

@@ -13,7 +13,7 @@ namespace {
 
 class Builder {
  public:
-  Builder(const Trace& trace, int32_t call)
+  Builder(const Trace& trace, CallId call)
       : trace_(trace), call_(trace.calls[call]) {
     FindSaved(call);
     graph_.model = trace.model;
@@ -23,7 +23,7 @@ class Builder {
     AddPlaceholders();
     AddOperators(call_.start, call_.end, DataflowStage::kForward);
     DataflowNode loss = {.name = "returned", .stage = DataflowStage::kLoss};
-    for (const int32_t s : call_.outputs) AddInput(s, loss);
+    for (const StorageId s : call_.outputs) AddInput(s, loss);
     Add(std::move(loss));
     if (call_.backward_start != kNever) {
       AddOperators(std::max(call_.backward_start, trace_.forward_end),
@@ -33,25 +33,26 @@ class Builder {
   }
 
  private:
-  int32_t BackwardEnd() const {
+  Time BackwardEnd() const {
     return std::min(call_.backward_end, trace_.backward_end);
   }
 
-  void FindSaved(int32_t call) {
+  void FindSaved(CallId call) {
     for (const SavedTensor& saved : trace_.saved) {
-      int32_t ancestor = saved.call;
+      CallId ancestor = saved.call;
       while (ancestor > call) ancestor = trace_.calls[ancestor].parent;
       if (ancestor == call) saved_.insert(saved.storage);
     }
   }
 
   void AddPlaceholders() {
-    std::set<int32_t> used_storages;
-    const auto collect = [&](int32_t begin, int32_t end) {
-      for (int32_t op = begin; op < end; ++op) {
-        const TraceOperator& trace_operator = trace_.operators[op];
-        for (const int32_t s : trace_operator.reads) used_storages.insert(s);
-        for (const int32_t s : trace_operator.mutates) used_storages.insert(s);
+    std::set<StorageId> used_storages;
+    const auto collect = [&](Time begin, Time end) {
+      for (const OperatorId k : OperatorsIn(begin, end)) {
+        const TraceOperator& trace_operator = trace_.operators[k];
+        for (const StorageId s : trace_operator.reads) used_storages.insert(s);
+        for (const StorageId s : trace_operator.mutates)
+          used_storages.insert(s);
       }
     };
     collect(call_.start, call_.end);
@@ -59,9 +60,9 @@ class Builder {
       collect(std::max(call_.backward_start, trace_.forward_end),
               BackwardEnd());
     }
-    for (const int32_t s : used_storages) {
+    for (const StorageId s : used_storages) {
       const TraceStorage& storage = trace_.storages[s];
-      if (storage.born >= call_.start) continue;
+      if (!storage.IsOlderThan(call_.start)) continue;
       node_of_[s] = Add({.name = fmt::format("storage {}", s),
                          .stage = DataflowStage::kPlaceholder,
                          .saved = saved_.contains(s),
@@ -69,25 +70,25 @@ class Builder {
     }
   }
 
-  void AddOperators(int32_t begin, int32_t end, DataflowStage stage) {
-    for (int32_t op = begin; op < end; ++op) {
-      const TraceOperator& trace_operator = trace_.operators[op];
+  void AddOperators(Time begin, Time end, DataflowStage stage) {
+    for (const OperatorId k : OperatorsIn(begin, end)) {
+      const TraceOperator& trace_operator = trace_.operators[k];
       DataflowNode node = {
-          .name = fmt::format("{} {}", op,
+          .name = fmt::format("{} {}", k,
                               trace_.operator_names[trace_operator.name]),
           .stage = stage};
-      for (const int32_t s : trace_operator.reads) AddInput(s, node);
-      for (const int32_t s : trace_operator.creates) {
+      for (const StorageId s : trace_operator.reads) AddInput(s, node);
+      for (const StorageId s : trace_operator.creates) {
         node.bytes += trace_.storages[s].bytes;
         node.saved |= stage == DataflowStage::kForward && saved_.contains(s);
       }
       const int32_t index = Add(std::move(node));
-      for (const int32_t s : trace_operator.creates) node_of_[s] = index;
-      for (const int32_t s : trace_operator.mutates) node_of_[s] = index;
+      for (const StorageId s : trace_operator.creates) node_of_[s] = index;
+      for (const StorageId s : trace_operator.mutates) node_of_[s] = index;
     }
   }
 
-  void AddInput(int32_t storage, DataflowNode& node) const {
+  void AddInput(StorageId storage, DataflowNode& node) const {
     const auto maker = node_of_.find(storage);
     if (maker == node_of_.end()) return;
     if (std::ranges::find(node.inputs, maker->second) == node.inputs.end()) {
@@ -102,14 +103,14 @@ class Builder {
 
   const Trace& trace_;
   const TraceCall& call_;
-  std::set<int32_t> saved_;             // storages
-  std::map<int32_t, int32_t> node_of_;  // each storage's last node
+  std::set<StorageId> saved_;
+  std::map<StorageId, int32_t> node_of_;  // each storage's last node
   DataflowGraph graph_;
 };
 
 }  // namespace
 
-DataflowGraph DataflowOf(const Trace& trace, int32_t call) {
+DataflowGraph DataflowOf(const Trace& trace, CallId call) {
   return Builder(trace, call).Run();
 }
 

@@ -17,6 +17,6 @@ namespace acplan::graph {
 // A placeholder is saved if autograd saves it in the call, a forward node if autograd saves
 // something that the node creates. A node's inputs are the nodes that last made or wrote to
 // what it reads. Bytes are those of storages, unrounded.
-DataflowGraph DataflowOf(const Trace& trace, int32_t call);
+DataflowGraph DataflowOf(const Trace& trace, CallId call);
 
 }  // namespace acplan::graph

@@ -134,16 +134,15 @@ OperatorGroups GroupOperators(const SacStatistics& sac,
   const SingleRules rules = RulesOf(sac, patterns);
   OperatorGroups result;
   result.group_of.resize(n);
-  std::vector<std::optional<Reason>> save, recompute;
+  IndexedVector<GroupId, std::optional<Reason>> save, recompute;
   for (int op = 0; op < n; ++op) {
     const int root = Find(parent, op);
     if (root == op) {
-      result.group_of[op] = static_cast<int>(result.groups.size());
-      result.groups.emplace_back();
+      result.group_of[op] = result.groups.Add({});
       save.emplace_back();
       recompute.emplace_back();
     }
-    const int g = result.group_of[op] = result.group_of[root];
+    const GroupId g = result.group_of[op] = result.group_of[root];
     result.groups[g].ops.push_back(op);
     result.groups[g].memory += sac.memory[op];
     result.groups[g].runtime += sac.runtimes[op];
@@ -158,7 +157,7 @@ OperatorGroups GroupOperators(const SacStatistics& sac,
     keep(save[g], rules.save[op]);
     keep(recompute[g], rules.recompute[op]);
   }
-  for (size_t g = 0; g < result.groups.size(); ++g) {
+  for (const GroupId g : result.groups.ids()) {
     if (save[g]) {
       result.groups[g].rule = GroupRule::kSave;
     } else if (recompute[g]) {

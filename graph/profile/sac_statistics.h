@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/indexed_vector.h"
 #include "graph/profile/profile.h"
 
 namespace acplan::graph {
@@ -42,9 +43,12 @@ struct OperatorGroup {
   GroupRule rule = GroupRule::kFree;
 };
 
+enum class GroupId : int32_t {};  // in OperatorGroups::groups
+
 struct OperatorGroups {
-  std::vector<OperatorGroup> groups;  // in the order of their first operators
-  std::vector<int> group_of;          // indexed by operator
+  // In the order of their first operators.
+  IndexedVector<GroupId, OperatorGroup> groups;
+  std::vector<GroupId> group_of;  // indexed by operator
   // If rules contradict each other, so that no policy keeps them all, the operators and
   // rules of the first case: "operator 3 'bernoulli_' is random and must be saved here,
   // operator 1 'view' is view-like and must be recomputed, and both are tied to each

@@ -6,12 +6,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
@@ -40,16 +41,16 @@
 namespace acplan::graph {
 namespace {
 
-std::vector<int32_t> Distinct(std::vector<int32_t> storages) {
+std::vector<StorageId> Distinct(std::vector<StorageId> storages) {
   std::ranges::sort(storages);
   const auto twice = std::ranges::unique(storages);
   storages.erase(twice.begin(), twice.end());
   return storages;
 }
 
-int64_t BytesOf(const Trace& trace, const std::vector<int32_t>& storages) {
+int64_t BytesOf(const Trace& trace, const std::vector<StorageId>& storages) {
   int64_t bytes = 0;
-  for (const int32_t s : Distinct(storages)) {
+  for (const StorageId s : Distinct(storages)) {
     bytes += AllocatedBytes(trace.storages[s].bytes);
   }
   return bytes;
@@ -100,45 +101,48 @@ void RequireRepresentable(const Profile& profile) {
   }
 }
 
-// By module. Summed call by call, so that equal calls have equal sums.
-std::vector<double> ForwardMs(const Trace& trace, const CallForest& forest) {
-  std::vector<double> call_ms(trace.calls.size(), 0);
+// Returns the time of each module, summed call by call, so that equal calls have equal
+// sums.
+IndexedVector<ModuleId, double> ForwardMs(const Trace& trace,
+                                          const CallForest& forest) {
+  IndexedVector<CallId, double> call_ms(trace.calls.size(), 0);
   for (const TraceOperator& op : trace.operators) {
-    if (op.call >= 0) call_ms[op.call] += op.runtime_ms;
+    if (op.call != kNone) call_ms[op.call] += op.runtime_ms;
   }
-  for (size_t c = trace.calls.size(); c-- > 0;) {
-    const int32_t parent = trace.calls[c].parent;
-    if (parent >= 0) call_ms[parent] += call_ms[c];
+  for (const CallId c : std::views::reverse(trace.calls.ids())) {
+    const CallId parent = trace.calls[c].parent;
+    if (parent != kNone) call_ms[parent] += call_ms[c];
   }
-  std::vector<double> forward_ms(trace.modules.size(), 0);
-  for (size_t m = 0; m < forward_ms.size(); ++m) {
-    for (const int32_t c : forest.by_module[m]) {
+  IndexedVector<ModuleId, double> forward_ms(trace.modules.size(), 0);
+  for (const ModuleId m : trace.modules.ids()) {
+    for (const CallId c : forest.by_module[m]) {
       if (forest.is_outermost[c]) forward_ms[m] += call_ms[c];
     }
   }
   return forward_ms;
 }
 
-// By module.
-std::vector<double> BackwardMs(const Trace& trace, const CallForest& forest) {
-  std::vector<double> ms_before(trace.operators.size() + 1, 0);
-  for (size_t k = 0; k < trace.operators.size(); ++k) {
-    ms_before[k + 1] = ms_before[k] + trace.operators[k].runtime_ms;
+IndexedVector<ModuleId, double> BackwardMs(const Trace& trace,
+                                           const CallForest& forest) {
+  std::vector<double> ms_before = {0};  // indexed by time
+  ms_before.reserve(trace.operators.size() + 1);
+  for (const TraceOperator& op : trace.operators) {
+    ms_before.push_back(ms_before.back() + op.runtime_ms);
   }
-  std::vector<double> backward_ms(trace.modules.size(), 0);
-  for (size_t m = 0; m < backward_ms.size(); ++m) {
-    std::vector<int32_t> calls = forest.by_module[m];
+  IndexedVector<ModuleId, double> backward_ms(trace.modules.size(), 0);
+  for (const ModuleId m : trace.modules.ids()) {
+    std::vector<CallId> calls = forest.by_module[m];
     std::ranges::sort(calls, {},
-                      [&](int32_t c) { return trace.calls[c].backward_start; });
-    int32_t counted = 0;
-    for (const int32_t c : calls) {
+                      [&](CallId c) { return trace.calls[c].backward_start; });
+    Time counted_until = 0;
+    for (const CallId c : calls) {
       const TraceCall& call = trace.calls[c];
-      if (call.backward_start == kNever || call.backward_end <= counted) {
+      if (call.backward_start == kNever || call.backward_end <= counted_until) {
         continue;
       }
       backward_ms[m] += ms_before[call.backward_end] -
-                        ms_before[std::max(call.backward_start, counted)];
-      counted = call.backward_end;
+                        ms_before[std::max(call.backward_start, counted_until)];
+      counted_until = call.backward_end;
     }
   }
   return backward_ms;
@@ -146,15 +150,16 @@ std::vector<double> BackwardMs(const Trace& trace, const CallForest& forest) {
 
 // The tree of modules, those that are never called included.
 struct ModuleForest {
-  std::vector<int32_t> parent;       // -1: none
-  std::vector<int32_t> subtree_end;  // after the last module below
+  IndexedVector<ModuleId, ModuleId> parent;
+  IndexedVector<ModuleId, ModuleId> subtree_end;  // after the last module below
 };
 
 ModuleForest MakeModuleForest(const Trace& trace) {
-  const auto count = static_cast<int32_t>(trace.modules.size());
-  ModuleForest forest = {.parent = std::vector<int32_t>(count, -1),
-                         .subtree_end = std::vector<int32_t>(count, count)};
-  const auto holds = [&](int32_t module, int32_t below) {
+  const size_t count = trace.modules.size();
+  ModuleForest forest = {.parent = {}, .subtree_end = {}};
+  forest.parent.assign(count, kNone);
+  forest.subtree_end.assign(count, trace.modules.end_id());
+  const auto holds = [&](ModuleId module, ModuleId below) {
     if (trace.modules[module].IsSegment()) {
       return below < trace.modules[module].run_end;
     }
@@ -162,8 +167,8 @@ ModuleForest MakeModuleForest(const Trace& trace) {
     return std::string_view(trace.modules[below].fqn).starts_with(fqn) &&
            trace.modules[below].fqn[fqn.size()] == '.';
   };
-  std::vector<int32_t> open;
-  for (int32_t m = 0; m < count; ++m) {
+  std::vector<ModuleId> open;
+  for (const ModuleId m : trace.modules.ids()) {
     while (!open.empty() && !holds(open.back(), m)) {
       forest.subtree_end[open.back()] = m;
       open.pop_back();
@@ -174,34 +179,35 @@ ModuleForest MakeModuleForest(const Trace& trace) {
   return forest;
 }
 
-// The bytes of a module's parameters or buffers with those below it, each once.
-std::vector<int64_t> StateBytes(const Trace& trace, const ModuleForest& forest,
-                                std::vector<int32_t> TraceModule::*storages) {
-  std::vector<int64_t> sums(trace.modules.size(), 0);
-  std::vector<int32_t> last(trace.storages.size(), -1);
-  for (size_t m = 0; m < sums.size(); ++m) {
-    for (const int32_t s : trace.modules[m].*storages) {
+// Returns the bytes of each module's parameters or buffers with those below it, each
+// once.
+IndexedVector<ModuleId, int64_t> StateBytes(
+    const Trace& trace, const ModuleForest& forest,
+    std::vector<StorageId> TraceModule::*storages) {
+  IndexedVector<ModuleId, int64_t> sums(trace.modules.size(), 0);
+  IndexedVector<StorageId, ModuleId> last(trace.storages.size(), kNone);
+  for (const ModuleId m : trace.modules.ids()) {
+    for (const StorageId s : trace.modules[m].*storages) {
       const int64_t bytes = AllocatedBytes(trace.storages[s].bytes);
       sums[m] += bytes;
       // Not twice where the modules that have it meet.
-      int32_t meeting = last[s];
-      while (meeting >= 0 &&
-             forest.subtree_end[meeting] <= static_cast<int32_t>(m)) {
+      ModuleId meeting = last[s];
+      while (meeting != kNone && forest.subtree_end[meeting] <= m) {
         meeting = forest.parent[meeting];
       }
-      if (meeting >= 0) sums[meeting] -= bytes;
-      last[s] = static_cast<int32_t>(m);
+      if (meeting != kNone) sums[meeting] -= bytes;
+      last[s] = m;
     }
   }
-  for (size_t m = sums.size(); m-- > 0;) {
-    if (forest.parent[m] >= 0) sums[forest.parent[m]] += sums[m];
+  for (const ModuleId m : std::views::reverse(sums.ids())) {
+    if (forest.parent[m] != kNone) sums[forest.parent[m]] += sums[m];
   }
   return sums;
 }
 
 Measured MeasuredStep(const Trace& trace, const MemoryTimeline& timeline) {
   Measured measured;
-  const auto end = static_cast<int32_t>(trace.operators.size());
+  const auto end = static_cast<Time>(trace.operators.size());
   if (end > 0) measured.peak_bytes = timeline.Peak(0, end)[kTotal];
   if (end > trace.backward_end) {
     measured.opt_step_peak_categories = timeline.Peak(trace.backward_end, end);
@@ -209,7 +215,7 @@ Measured MeasuredStep(const Trace& trace, const MemoryTimeline& timeline) {
   }
   std::array<int64_t, kStorageCategories> before_step = {};
   for (const TraceStorage& storage : trace.storages) {
-    if (storage.born >= 0) continue;
+    if (storage.born != kNone) continue;
     before_step[static_cast<size_t>(storage.category)] +=
         AllocatedBytes(storage.bytes);
   }
@@ -226,35 +232,35 @@ Measured MeasuredStep(const Trace& trace, const MemoryTimeline& timeline) {
 
 // The modules of calls, each once.
 std::vector<std::string> ModulesOf(const Trace& trace,
-                                   const std::vector<int32_t>& calls) {
+                                   const std::vector<CallId>& calls) {
   std::vector<std::string> fqns;
-  std::vector<char> is_named(trace.modules.size(), 0);
-  for (const int32_t c : calls) {
-    const int32_t m = trace.calls[c].module;
-    if (!std::exchange(is_named[m], 1)) fqns.push_back(trace.modules[m].fqn);
+  IndexedVector<ModuleId, Flag> is_named(trace.modules.size(), false);
+  for (const CallId c : calls) {
+    const ModuleId m = trace.calls[c].module;
+    if (!std::exchange(is_named[m], true)) fqns.push_back(trace.modules[m].fqn);
   }
   return fqns;
 }
 
 ModuleOrders Orders(const Trace& trace, const CallForest& forest) {
-  std::vector<int32_t> pre(trace.calls.size());
-  std::iota(pre.begin(), pre.end(), 0);
-  std::vector<int32_t> firsts;
-  for (const int32_t c : forest.post_order) {
+  const IdRange<CallId> all = trace.calls.ids();
+  const std::vector<CallId> pre(all.begin(), all.end());
+  std::vector<CallId> firsts;
+  for (const CallId c : forest.post_order) {
     if (forest.by_module[trace.calls[c].module].front() == c) {
       firsts.push_back(c);
     }
   }
   // At equal times backward enters a call before the calls inside it, and
   // leaves it after them, the last one first.
-  std::vector<int32_t> bw_pre(forest.post_order.rbegin(),
-                              forest.post_order.rend());
+  std::vector<CallId> bw_pre(forest.post_order.rbegin(),
+                             forest.post_order.rend());
   std::ranges::stable_sort(
-      bw_pre, {}, [&](int32_t c) { return trace.calls[c].backward_start; });
-  std::vector<int32_t> bw_post(pre.rbegin(), pre.rend());
+      bw_pre, {}, [&](CallId c) { return trace.calls[c].backward_start; });
+  std::vector<CallId> bw_post(pre.rbegin(), pre.rend());
   std::ranges::stable_sort(
-      bw_post, {}, [&](int32_t c) { return trace.calls[c].backward_end; });
-  const auto has_no_backward = [&](int32_t c) {
+      bw_post, {}, [&](CallId c) { return trace.calls[c].backward_end; });
+  const auto has_no_backward = [&](CallId c) {
     return trace.calls[c].backward_start == kNever;
   };
   std::erase_if(bw_pre, has_no_backward);
@@ -265,8 +271,8 @@ ModuleOrders Orders(const Trace& trace, const CallForest& forest) {
           .bw_post = ModulesOf(trace, bw_post)};
 }
 
-// Snapshots at the ends of a call. What happens between two operators has no
-// order in a trace; Aggregate's contract says what counts.
+// Snapshots at the ends of a call. Events between two operators have no order in a
+// trace; Aggregate's contract says what counts.
 class CallSnapshots {
  public:
   CallSnapshots(const Trace& trace, const MemoryTimeline& timeline)
@@ -280,9 +286,9 @@ class CallSnapshots {
   MemorySnapshot AfterForward(const TraceCall& call) const {
     MemorySnapshot snapshot = timeline_.Between(call.end);
     if (call.start == call.end) {
-      std::vector<int32_t> held = call.inputs;
-      held.insert(held.end(), call.outputs.begin(), call.outputs.end());
-      return WithFreed(snapshot, held, call.end, /*born_since=*/-1);
+      std::vector<StorageId> storages = call.inputs;
+      storages.insert(storages.end(), call.outputs.begin(), call.outputs.end());
+      return WithFreed(snapshot, storages, call.end, /*born_since=*/-1);
     }
     Add(snapshot, timeline_.FreedAt(call.end, call.start));
     return WithFreed(snapshot, call.outputs, call.end, call.start);
@@ -304,8 +310,8 @@ class CallSnapshots {
 
   // The first with the most bytes of `start` and the snapshots while the
   // operators [begin, end) run.
-  MemorySnapshot PeakSince(const MemorySnapshot& start, int32_t begin,
-                           int32_t end) const {
+  MemorySnapshot PeakSince(const MemorySnapshot& start, Time begin,
+                           Time end) const {
     if (begin == end) return start;
     const MemorySnapshot& peak = timeline_.Peak(begin, end);
     return peak[kTotal] > start[kTotal] ? peak : start;
@@ -315,12 +321,12 @@ class CallSnapshots {
   // Adds the storages that are freed at `time` and were born in
   // [born_since, time).
   MemorySnapshot WithFreed(MemorySnapshot snapshot,
-                           const std::vector<int32_t>& storages, int32_t time,
-                           int32_t born_since) const {
-    for (const int32_t s : Distinct(storages)) {
+                           const std::vector<StorageId>& storages, Time time,
+                           Time born_since) const {
+    for (const StorageId s : Distinct(storages)) {
       const TraceStorage& storage = trace_.storages[s];
-      if (storage.freed == time && storage.born >= born_since &&
-          storage.born < time) {
+      if (storage.freed == time && StartOf(storage.born) >= born_since &&
+          storage.IsOlderThan(time)) {
         Add(snapshot, timeline_.CategoryOf(storage),
             AllocatedBytes(storage.bytes));
       }
@@ -332,24 +338,24 @@ class CallSnapshots {
   const MemoryTimeline& timeline_;
 };
 
-int64_t HeldBytes(const CallFacts& facts, int32_t module) {
-  std::vector<int32_t> held;
-  for (const int32_t c : facts.forest.by_module[module]) {
-    const int32_t first_request = facts.saves.first_request[c];
+int64_t HeldBytes(const CallFacts& facts, ModuleId module) {
+  std::vector<StorageId> storages;
+  for (const CallId c : facts.forest.by_module[module]) {
+    const Time first_request = facts.saves.first_request[c];
     if (first_request == kNever) continue;
-    for (const int32_t s : facts.trace.calls[c].inputs) {
-      if (facts.trace.storages[s].freed < first_request) held.push_back(s);
+    for (const StorageId s : facts.trace.calls[c].inputs) {
+      if (facts.trace.storages[s].freed < first_request) storages.push_back(s);
     }
   }
-  return BytesOf(facts.trace, held);
+  return BytesOf(facts.trace, storages);
 }
 
 // A module with all that its calls say of memory.
 Module MemoryOfModule(const CallFacts& facts, const CallSnapshots& snapshots,
-                      int32_t m) {
+                      ModuleId m) {
   Module module;
   ModuleSnapshots& snap = module.snap.emplace();
-  for (const int32_t c : facts.forest.by_module[m]) {
+  for (const CallId c : facts.forest.by_module[m]) {
     const TraceCall& call = facts.trace.calls[c];
     const MemorySnapshot pre = snapshots.BeforeForward(call);
     const MemorySnapshot post = snapshots.AfterForward(call);
@@ -397,16 +403,16 @@ std::vector<Module> MakeModules(const CallFacts& facts,
   const auto buffers = StateBytes(trace, forest, &TraceModule::buffers);
   std::vector<Module> modules;
   modules.reserve(trace.modules.size());
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+  for (const ModuleId m : trace.modules.ids()) {
     if (facts.forest.by_module[m].empty()) continue;
     Module& module = modules.emplace_back(MemoryOfModule(facts, snapshots, m));
     module.fqn = trace.modules[m].fqn;
     module.is_segment = trace.modules[m].IsSegment();
-    const int32_t parent = forest.parent[m];
-    if (parent >= 0 && trace.modules[parent].IsSegment()) {
+    const ModuleId parent = forest.parent[m];
+    if (parent != kNone && trace.modules[parent].IsSegment()) {
       module.segment = trace.modules[parent].fqn;
     }
-    module.is_leaf = forest.subtree_end[m] == m + 1;
+    module.is_leaf = forest.subtree_end[m] == Next(m);
     module.calls = static_cast<int>(facts.forest.by_module[m].size());
     module.param_per_module = parameters[m];
     module.grad_per_module = parameters[m];

@@ -5,19 +5,18 @@
 
 namespace acplan::graph {
 
-// The profile of a traced step: what PyTorch's torch.distributed._tools
+// Returns the profile of a traced step: what PyTorch's torch.distributed._tools
 // (aggregate_stats of MemTracker, RuntimeEstimator and SACEstimator) would say
 // of each module that is called. docs/statistics.md compares both.
 //
-// Memory. Bytes are those of live storages, each rounded up to 512. What is
-// born in the forward pass or in the first operator of the backward pass, which
-// makes the loss's gradient, is an activation, in the backward pass temporary,
-// in the optimizer step optimizer state; a parameter's gradient is one from the
-// last operator of the backward pass on that returns it; what was there before
-// the step and is neither parameter, buffer, gradient nor optimizer state is
-// other. Snapshots are those of one call: forward of the call with the largest
-// forward peak, backward of the one with the largest backward peak (of equals
-// the last). With them
+// Memory. Bytes are those of live storages, each rounded up to 512. A storage that is
+// born in the forward pass or in the first operator of the backward pass, which makes
+// the loss's gradient, is an activation, in the backward pass temporary, in the
+// optimizer step optimizer state; a parameter's gradient is one from the last operator
+// of the backward pass on that returns it; what was there before the step and is
+// neither parameter, buffer, gradient nor optimizer state is other. Snapshots are those
+// of one call: forward of the call with the largest forward peak, backward of the one
+// with the largest backward peak (of equals the last). With them
 //   act_fw_per_module = max(0, post_fw.act - pre_fw.act - output), over all calls
 //   act_total = post_fw.act, grad_total = pre_bw.grad
 //   act_bw_per_module = peak_bw.act

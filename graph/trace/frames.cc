@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <ranges>
 #include <string>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 
 namespace acplan::graph {
@@ -14,7 +16,7 @@ namespace {
 
 void RequireDecisions(const CheckpointedModule& unit, const TraceCall& call,
                       const Trace& trace) {
-  const auto length = static_cast<size_t>(call.end - call.start);
+  const auto length = static_cast<size_t>(call.OperatorCount());
   if (unit.decisions.empty() || unit.decisions.size() == length) return;
   throw InputError(fmt::format(
       "module '{}': expected a decision for each of the {} "
@@ -22,10 +24,10 @@ void RequireDecisions(const CheckpointedModule& unit, const TraceCall& call,
       trace.modules[call.module].fqn, length, unit.decisions.size()));
 }
 
-// What is kept must be there in each call.
+// Refuses kept results that are not there in each call.
 void RequireResults(const CheckpointedModule& unit, const TraceCall& call,
                     const Trace& trace) {
-  for (const auto& [place, kept] : unit.kept_results) {
+  for (const auto& [place, results] : unit.kept_results) {
     const auto complaint = [&](const std::string& what) {
       return InputError(fmt::format("module '{}': operator {}: {}",
                                     trace.modules[call.module].fqn, place,
@@ -39,18 +41,18 @@ void RequireResults(const CheckpointedModule& unit, const TraceCall& call,
           "not saved");
     }
     const auto count = static_cast<int32_t>(
-        trace.operators[call.start + place].results.size());
-    for (size_t k = 0; k < kept.size(); ++k) {
-      if (kept[k] < 0 || kept[k] >= count) {
+        trace.operators[call.AtPlace(place)].results.size());
+    for (size_t k = 0; k < results.size(); ++k) {
+      if (results[k] < 0 || results[k] >= count) {
         throw complaint(fmt::format(
             "expected results to be kept of the {} that it makes, found index "
             "{}",
-            count, kept[k]));
+            count, results[k]));
       }
-      if (k > 0 && kept[k] <= kept[k - 1]) {
+      if (k > 0 && results[k] <= results[k - 1]) {
         throw complaint(fmt::format(
             "expected results to be kept in ascending order, found {} after {}",
-            kept[k], kept[k - 1]));
+            results[k], results[k - 1]));
       }
     }
   }
@@ -63,34 +65,33 @@ bool Has(const CheckpointedModule& unit, OperatorDecision decision) {
 // In the order of calls, so frames inside follow those around them.
 Frames FramesOfCalls(const Trace& trace,
                      const std::vector<CheckpointedModule>& modules) {
-  std::vector<const CheckpointedModule*> unit_of(trace.modules.size());
+  IndexedVector<ModuleId, const CheckpointedModule*> unit_of(
+      trace.modules.size(), nullptr);
   for (const CheckpointedModule& unit : modules) unit_of[unit.module] = &unit;
   Frames frames;
-  frames.innermost.assign(trace.calls.size(), kNoFrame);
-  std::vector<char> is_called(trace.modules.size(), 0);
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+  frames.innermost.assign(trace.calls.size(), kNone);
+  IndexedVector<ModuleId, Flag> is_called(trace.modules.size(), false);
+  for (const CallId c : trace.calls.ids()) {
     const TraceCall& call = trace.calls[c];
-    const int32_t parent =
-        call.parent < 0 ? kNoFrame : frames.innermost[call.parent];
+    const FrameId parent =
+        call.parent == kNone ? kNone : frames.innermost[call.parent];
     frames.innermost[c] = parent;
-    is_called[call.module] = 1;
+    is_called[call.module] = true;
     const CheckpointedModule* unit = unit_of[call.module];
     if (unit == nullptr) continue;
     if (call.no_grad) continue;
     RequireDecisions(*unit, call, trace);
     RequireResults(*unit, call, trace);
-    Frame frame = {
-        .unit = unit, .call = &call, .call_index = c, .parent = parent};
+    Frame frame = {.unit = unit, .call = &call, .call_id = c, .parent = parent};
     if (!unit->decisions.empty()) frame.decisions = unit->decisions.data();
     frame.has_stand_ins =
         !unit->kept_results.empty() || Has(*unit, OperatorDecision::kSkip);
     frame.has_offload = Has(*unit, OperatorDecision::kOffload);
     frame.arguments.reserve(call.arguments.size());
-    for (const int32_t t : call.arguments) {
+    for (const TensorId t : call.arguments) {
       frame.arguments.push_back(trace.tensors[t].storage);
     }
-    frames.innermost[c] = static_cast<int32_t>(frames.list.size());
-    frames.list.push_back(std::move(frame));
+    frames.innermost[c] = frames.list.Add(std::move(frame));
   }
   for (const CheckpointedModule& unit : modules) {
     if (is_called[unit.module]) continue;
@@ -104,21 +105,22 @@ Frames FramesOfCalls(const Trace& trace,
 std::vector<Recast> RecastsOf(const Frame& frame,
                               const PreparedTrace& prepared) {
   const Trace& trace = *prepared.trace;
-  const int32_t start = frame.call->start;
-  // What stops at a save of an operator's argument has cast all of them.
+  const OperatorId first = frame.call->AtPlace(0);
+  const OperatorId stop = OperatorAt(frame.rerun_stop);
+  // A rerun that stops at a save of an operator's argument has cast all of them.
   const bool casts_at_stop =
       !frame.saved.empty() && frame.rerun_stop < frame.call->end &&
-      std::ranges::find(trace.operators[frame.rerun_stop].reads,
+      std::ranges::find(trace.operators[stop].reads,
                         trace.saved[frame.saved.back()].storage) !=
-          trace.operators[frame.rerun_stop].reads.end();
-  const int32_t end = casts_at_stop ? frame.rerun_stop + 1 : frame.rerun_stop;
+          trace.operators[stop].reads.end();
+  const OperatorId end = casts_at_stop ? Next(stop) : stop;
   std::vector<Recast> recasts;
-  for (auto recast =
-           std::ranges::lower_bound(prepared.recasts, std::pair(start, 0));
+  for (auto recast = std::ranges::lower_bound(prepared.recasts,
+                                              std::pair(first, OperatorId{0}));
        recast != prepared.recasts.end() && recast->first < end; ++recast) {
     const auto& [op, cast] = *recast;
     const bool is_made =
-        cast >= start ||
+        cast >= first ||
         std::ranges::find(recasts, cast, &Recast::op) != recasts.end();
     if (!is_made) recasts.push_back({.op = cast, .user = op});
   }
@@ -126,20 +128,20 @@ std::vector<Recast> RecastsOf(const Frame& frame,
 }
 
 // From the frames inside to those around them.
-void FindWhenFramesRunAgain(std::vector<Frame>& frames,
+void FindWhenFramesRunAgain(IndexedVector<FrameId, Frame>& frames,
                             const PreparedTrace& prepared) {
-  for (auto f = static_cast<int32_t>(frames.size()) - 1; f >= 0; --f) {
+  for (const FrameId f : std::views::reverse(frames.ids())) {
     Frame& frame = frames[f];
-    frame.subtree_end = std::max(frame.subtree_end, f + 1);
+    frame.subtree_end = std::max(frame.subtree_end, Next(f));
     frame.release_time = std::max(frame.release_time, frame.call->end);
-    for (const int32_t s : frame.saved) {
+    for (const SavedId s : frame.saved) {
       const SavedTensor& saved = prepared.trace->saved[s];
       frame.release_time = std::max(frame.release_time, saved.released);
       frame.rerun_time = std::min(frame.rerun_time, saved.unpacked);
       frame.rerun_stop = std::max(frame.rerun_stop, saved.packed);
     }
     frame.recasts = RecastsOf(frame, prepared);
-    if (frame.parent == kNoFrame) continue;
+    if (frame.parent == kNone) continue;
     Frame& parent = frames[frame.parent];
     parent.subtree_end = std::max(parent.subtree_end, frame.subtree_end);
     if (!frame.IsSavedByParent()) continue;
@@ -151,14 +153,14 @@ void FindWhenFramesRunAgain(std::vector<Frame>& frames,
 
 }  // namespace
 
-bool KeepsOutput(const Frame& frame, int32_t op, int32_t storage,
+bool KeepsOutput(const Frame& frame, OperatorId op, StorageId storage,
                  const Trace& trace) {
   const TraceOperator& saved = trace.operators[op];
-  const std::vector<int32_t>* kept = frame.KeptResults(op);
-  if (kept == nullptr) {
+  const std::vector<int32_t>* kept_results = frame.KeptResults(op);
+  if (kept_results == nullptr) {
     return std::ranges::find(saved.outputs, storage) != saved.outputs.end();
   }
-  return std::ranges::any_of(*kept, [&](int32_t result) {
+  return std::ranges::any_of(*kept_results, [&](int32_t result) {
     return trace.tensors[saved.results[result]].storage == storage;
   });
 }
@@ -167,10 +169,10 @@ Frames MakeFrames(const PreparedTrace& prepared,
                   const std::vector<CheckpointedModule>& modules) {
   const Trace& trace = *prepared.trace;
   Frames frames = FramesOfCalls(trace, modules);
-  for (int32_t s = 0; s < std::ssize(trace.saved); ++s) {
-    const int32_t call = trace.saved[s].call;
-    const int32_t f = call < 0 ? kNoFrame : frames.innermost[call];
-    if (f != kNoFrame) frames.list[f].saved.push_back(s);
+  for (const SavedId s : trace.saved.ids()) {
+    const CallId call = trace.saved[s].call;
+    const FrameId f = call == kNone ? kNone : frames.innermost[call];
+    if (f != kNone) frames.list[f].saved.push_back(s);
   }
   FindWhenFramesRunAgain(frames.list, prepared);
   return frames;

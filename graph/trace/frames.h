@@ -3,20 +3,20 @@
 #include <cstdint>
 #include <vector>
 
+#include "graph/base/indexed_vector.h"
 #include "graph/trace/prepared_trace.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 
 namespace acplan::graph {
 
-// "None" among frames, as it is -1 among the trace's indices.
-inline constexpr int32_t kNoFrame = -1;
+enum class FrameId : int32_t {};  // in Frames::list
 
 // A cast that autocast kept from before a call, and makes again when the call
 // runs again.
 struct Recast {
-  int32_t op = 0;    // the cast
-  int32_t user = 0;  // the operator that needs it
+  OperatorId op = {};    // the cast
+  OperatorId user = {};  // the operator that needs it
 };
 
 // A call of a unit with gradients: PyTorch's checkpoint frame. It holds the
@@ -25,40 +25,40 @@ struct Recast {
 // [call->start, rerun_stop) run again, without those that the policy saves.
 struct Frame {
   // Returns whether the policy keeps what an operator of the call returns, on
-  // the device or the host; of its results KeptResults tells which.
-  bool Saves(int32_t op) const {
-    return HasPolicy() && Keeps(decisions[op - call->start]);
+  // the device or the host; KeptResults returns which of its results.
+  bool Saves(OperatorId op) const {
+    return HasPolicy() && Keeps(decisions[call->PlaceOf(op)]);
   }
 
-  bool Offloads(int32_t op) const {
+  bool Offloads(OperatorId op) const {
     return Decides(op, OperatorDecision::kOffload);
   }
 
   // Returns whether an operator hands on stand-ins when the call runs again.
-  bool Skips(int32_t op) const { return Decides(op, OperatorDecision::kSkip); }
+  bool Skips(OperatorId op) const {
+    return Decides(op, OperatorDecision::kSkip);
+  }
 
   // Returns whether an operator computes again when the call runs again.
-  bool RunsAgain(int32_t op) const {
+  bool RunsAgain(OperatorId op) const {
     return !HasPolicy() || Decides(op, OperatorDecision::kRecompute);
   }
 
   bool HasPolicy() const { return decisions != nullptr; }
 
-  // Which results of a saved operator are kept, as places in
+  // Returns which results of a saved operator are kept, as places in
   // TraceOperator::results; nullptr: all that it returns.
-  const std::vector<int32_t>* KeptResults(int32_t op) const {
+  const std::vector<int32_t>* KeptResults(OperatorId op) const {
     if (unit->kept_results.empty()) return nullptr;
-    const auto kept = unit->kept_results.find(op - call->start);
-    return kept == unit->kept_results.end() ? nullptr : &kept->second;
+    const auto entry = unit->kept_results.find(call->PlaceOf(op));
+    return entry == unit->kept_results.end() ? nullptr : &entry->second;
   }
 
   // Returns whether the frame's arguments are saves of the frame around it.
-  bool IsSavedByParent() const {
-    return parent != kNoFrame && !arguments.empty();
-  }
+  bool IsSavedByParent() const { return parent != kNone && !arguments.empty(); }
 
-  bool Decides(int32_t op, OperatorDecision decision) const {
-    return HasPolicy() && decisions[op - call->start] == decision;
+  bool Decides(OperatorId op, OperatorDecision decision) const {
+    return HasPolicy() && decisions[call->PlaceOf(op)] == decision;
   }
 
   const CheckpointedModule* unit = nullptr;
@@ -70,30 +70,30 @@ struct Frame {
   bool has_stand_ins = false;
   bool has_offload = false;
   const TraceCall* call = nullptr;
-  int32_t call_index = 0;
-  int32_t parent = kNoFrame;  // the frame directly around it
-  int32_t subtree_end = 0;    // after the last of the frames inside it
-  // In Trace::saved; without what is saved in the frames inside.
-  std::vector<int32_t> saved = {};
-  // By argument that is a tensor given by position: its storage.
-  std::vector<int32_t> arguments = {};
+  CallId call_id = {};
+  FrameId parent = kNone;    // the frame directly around it
+  FrameId subtree_end = {};  // after the last of the frames inside it
+  // Without what is saved in the frames inside.
+  std::vector<SavedId> saved = {};
+  // The storage of each argument that is a tensor given by position.
+  std::vector<StorageId> arguments = {};
   // When autograd lets go of the last of what the frame saves, the arguments of
   // frames inside among it.
-  int32_t release_time = 0;
-  int32_t rerun_time = kNever;       // kNever: its operators do not run again
-  int32_t rerun_stop = 0;            // the operator before which they stop
+  Time release_time = 0;
+  Time rerun_time = kNever;  // kNever: its operators do not run again
+  Time rerun_stop = 0;       // the start of the operator before which they stop
   std::vector<Recast> recasts = {};  // in the order in which they are made
 };
 
 // Returns whether a frame keeps a storage that a saved operator of its call
 // returns.
-bool KeepsOutput(const Frame& frame, int32_t op, int32_t storage,
+bool KeepsOutput(const Frame& frame, OperatorId op, StorageId storage,
                  const Trace& trace);
 
 // The frames of a plan: those inside a frame follow it directly.
 struct Frames {
-  std::vector<Frame> list;
-  std::vector<int32_t> innermost;  // by call: the innermost frame, or kNoFrame
+  IndexedVector<FrameId, Frame> list;
+  IndexedVector<CallId, FrameId> innermost;  // around or of a call
 };
 
 // Refers to the trace and to `modules`. Throws InputError, naming the module,

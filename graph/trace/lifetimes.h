@@ -13,16 +13,22 @@ namespace acplan::graph {
 // A storage is in use during the steps [begin, end). Where end <= begin, it is
 // so during the step that creates it only.
 struct Life {
-  int32_t storage = 0;
-  int32_t begin = 0;
-  int32_t end = 0;
+  StorageId storage = {};
+  StepId begin = {};
+  StepId end = {};
 };
+enum class LifeId : int32_t {};  // in the list that FindLives returns
+using LifeList = IndexedVector<LifeId, Life>;
 
-// The lives of all storages of a planned step: first those of the storages as
+// Returns the life of a storage as the trace has it.
+constexpr LifeId OriginalLife(StorageId storage) {
+  return LifeId{IndexOf(storage)};
+}
+
+// Returns the lives of all storages of a planned step: first those of the storages as
 // the trace has them, in their order, then those of what comes back from the
-// host, in the order of `moved`, then those of what runs again.
-std::vector<Life> FindLives(const PreparedTrace& prepared, const Frames& frames,
-                            const StepLayout& layout,
-                            const std::vector<MovedStorage>& moved);
+// host, in the order of `moves`, then those of what runs again.
+LifeList FindLives(const PreparedTrace& prepared, const Frames& frames,
+                   const StepLayout& layout, const MovedStorages& moves);
 
 }  // namespace acplan::graph

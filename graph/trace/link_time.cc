@@ -11,9 +11,9 @@
 
 namespace acplan::graph {
 
-std::vector<double> BeginsOfSteps(const Trace& trace,
-                                  const Simulation& simulation) {
-  std::vector<double> begins = {0};
+IndexedVector<StepId, double> BeginsOfSteps(const Trace& trace,
+                                            const Simulation& simulation) {
+  IndexedVector<StepId, double> begins = {0};
   begins.reserve(simulation.steps.size() + 1);
   for (const Simulation::Step& step : simulation.steps) {
     begins.push_back(begins.back() + trace.operators[step.op].runtime_ms);
@@ -21,22 +21,24 @@ std::vector<double> BeginsOfSteps(const Trace& trace,
   return begins;
 }
 
-LinkTime TimeOnLink(const std::vector<double>& begins_ms, const OffloadUse& use,
-                    const std::vector<char>& moves, double bytes_per_second) {
+LinkTime TimeOnLink(const IndexedVector<StepId, double>& begins_ms,
+                    const OffloadUse& use,
+                    const IndexedVector<MovedId, Flag>& moves,
+                    double bytes_per_second) {
   using enum OffloadEvent::Kind;
   LinkTime time;
   time.waits_ms.assign(use.events.size(), 0);
   double to_host_ms = 0;  // when the copies so far have ended
   double to_device_ms = 0;
-  std::vector<double> arrived(use.storages.size(), 0);
+  IndexedVector<MovedId, double> arrivals_ms(use.storages.size(), 0);
   for (size_t k = 0; k < use.events.size(); ++k) {
     const OffloadEvent& event = use.events[k];
-    if (moves[event.moved] == 0) continue;
+    if (!moves[event.storage]) continue;
     const double copy_ms =
-        static_cast<double>(use.storages[event.moved].bytes) /
+        static_cast<double>(use.storages[event.storage].bytes) /
         bytes_per_second * 1e3;
     const double now_ms = begins_ms[event.step] + time.stall_ms;
-    double& arrival = arrived[event.moved];
+    double& arrival = arrivals_ms[event.storage];
     switch (event.kind) {
       case kSend:
         to_host_ms = std::max(to_host_ms, now_ms) + copy_ms;
@@ -62,7 +64,7 @@ LinkTime TimeOnLink(const Trace& trace, const Simulation& simulation,
                     double bytes_per_second) {
   const OffloadUse& use = simulation.offload;
   return TimeOnLink(BeginsOfSteps(trace, simulation), use,
-                    std::vector<char>(use.storages.size(), 1),
+                    IndexedVector<MovedId, Flag>(use.storages.size(), true),
                     bytes_per_second);
 }
 

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "graph/base/flag.h"
+#include "graph/base/indexed_vector.h"
 #include "graph/trace/offload.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
@@ -25,23 +27,25 @@ namespace acplan::graph {
 // stalls.
 struct LinkTime {
   double stall_ms = 0;
-  // By place in OffloadUse::events: how long it waits. 0 for others than
-  // kRelease and kUse.
+  // How long each of OffloadUse::events waits. 0 for others than kRelease and kUse.
   std::vector<double> waits_ms;
 };
 
-// `bytes_per_second` is above 0. Takes linear time.
+// Returns the stalls on a link that carries `bytes_per_second`, above 0. Takes linear
+// time.
 LinkTime TimeOnLink(const Trace& trace, const Simulation& simulation,
                     double bytes_per_second);
 
-// The same for many choices of what moves: when each step begins without any
-// stall, and in the end when the last has ended.
-std::vector<double> BeginsOfSteps(const Trace& trace,
-                                  const Simulation& simulation);
+// Returns when each step begins without any stall, and in the end when the last has
+// ended, for the function below.
+IndexedVector<StepId, double> BeginsOfSteps(const Trace& trace,
+                                            const Simulation& simulation);
 
-// `moves`: by place in `use.storages`; what does not move has no events. Takes
-// time linear in the events.
-LinkTime TimeOnLink(const std::vector<double>& begins_ms, const OffloadUse& use,
-                    const std::vector<char>& moves, double bytes_per_second);
+// Returns the stalls of one of many choices of what moves: a storage that does not has
+// no events. Takes time linear in the events.
+LinkTime TimeOnLink(const IndexedVector<StepId, double>& begins_ms,
+                    const OffloadUse& use,
+                    const IndexedVector<MovedId, Flag>& moves,
+                    double bytes_per_second);
 
 }  // namespace acplan::graph

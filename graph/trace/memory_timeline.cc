@@ -39,44 +39,46 @@ int32_t RangeMaximum::Larger(int32_t a, int32_t b) const {
 // it ends; running sums over that are the snapshots.
 MemoryTimeline::MemoryTimeline(const Trace& trace)
     : trace_(trace),
-      count_(static_cast<int32_t>(trace.operators.size())),
+      end_(static_cast<Time>(trace.operators.size())),
       first_backward_(std::min(trace.forward_end + 1, trace.backward_end)),
-      running_(count_ + 1),
-      between_(count_ + 2),
+      running_(end_ + size_t{1}),
+      between_(end_ + size_t{2}),
       peaks_(std::vector<int64_t>()) {
-  std::vector<int32_t> gradient_since(trace.storages.size(), 0);
-  for (int32_t k = trace.forward_end; k < trace.backward_end; ++k) {
-    for (const int32_t s : trace.operators[k].outputs) {
-      gradient_since[s] = k + 1;
+  IndexedVector<StorageId, Time> gradient_since(trace.storages.size(), 0);
+  for (const OperatorId op :
+       OperatorsIn(trace.forward_end, trace.backward_end)) {
+    for (const StorageId s : trace.operators[op].outputs) {
+      gradient_since[s] = EndOf(op);
     }
   }
-  for (size_t s = 0; s < trace.storages.size(); ++s) {
+  for (const StorageId s : trace.storages.ids()) {
     AddStorage(trace.storages[s], gradient_since[s]);
   }
-  for (int32_t k = 1; k <= count_; ++k) Add(running_[k], running_[k - 1]);
-  for (int32_t t = 1; t <= count_; ++t) Add(between_[t], between_[t - 1]);
+  for (Time t = 1; t <= end_; ++t) {
+    Add(running_[OperatorAt(t)], running_[OperatorAt(t - 1)]);
+    Add(between_[t], between_[t - 1]);
+  }
   peaks_ = RangeMaximum(Totals());
   SortByDeath();
 }
 
-MemorySnapshot MemoryTimeline::FreedAt(int32_t time,
-                                       int32_t born_before) const {
+MemorySnapshot MemoryTimeline::FreedAt(Time time, Time born_before) const {
   const auto dead_before =
-      [&](std::pair<int32_t, int32_t> key) -> const MemorySnapshot& {
+      [&](std::pair<Time, OperatorId> key) -> const MemorySnapshot& {
     const auto place =
-        std::ranges::lower_bound(by_death_, key, {},
-                                 [&](int32_t s) { return DeathAndBirth(s); }) -
+        std::ranges::lower_bound(
+            by_death_, key, {}, [&](StorageId s) { return DeathAndBirth(s); }) -
         by_death_.begin();
     return dead_[place];
   };
-  MemorySnapshot freed = dead_before({time, born_before});
-  const MemorySnapshot& earlier = dead_before({time, -1});
+  MemorySnapshot freed = dead_before({time, OperatorAt(born_before)});
+  const MemorySnapshot& earlier = dead_before({time, kNone});
   for (size_t c = 0; c < freed.size(); ++c) freed[c] -= earlier[c];
   return freed;
 }
 
-const MemorySnapshot& MemoryTimeline::Peak(int32_t begin, int32_t end) const {
-  return running_[peaks_.PlaceIn(begin, end)];
+const MemorySnapshot& MemoryTimeline::Peak(Time begin, Time end) const {
+  return running_[OperatorAt(peaks_.PlaceIn(begin, end))];
 }
 
 MemoryCategory MemoryTimeline::CategoryOf(const TraceStorage& storage) const {
@@ -95,44 +97,50 @@ MemoryCategory MemoryTimeline::CategoryOf(const TraceStorage& storage) const {
     case StorageCategory::kTemporary:
       break;
   }
-  if (storage.born < 0) return kOther;
-  if (storage.born < first_backward_) return kAct;
-  return storage.born < trace_.backward_end ? kTemp : kOpt;
+  if (storage.born == kNone) return kOther;
+  if (storage.IsOlderThan(first_backward_)) return kAct;
+  return storage.IsOlderThan(trace_.backward_end) ? kTemp : kOpt;
 }
 
 std::vector<int64_t> MemoryTimeline::Totals() const {
-  std::vector<int64_t> totals(count_);
-  for (int32_t k = 0; k < count_; ++k) totals[k] = running_[k][kTotal];
+  std::vector<int64_t> totals;
+  totals.reserve(end_);
+  for (const OperatorId op : OperatorsIn(0, end_)) {
+    totals.push_back(running_[op][kTotal]);
+  }
   return totals;
 }
 
-std::pair<int32_t, int32_t> MemoryTimeline::DeathAndBirth(
-    int32_t storage) const {
+std::pair<Time, OperatorId> MemoryTimeline::DeathAndBirth(
+    StorageId storage) const {
   return {trace_.storages[storage].freed, trace_.storages[storage].born};
 }
 
 // A gradient that backward makes is temporary until `gradient_since`.
 void MemoryTimeline::AddStorage(const TraceStorage& storage,
-                                int32_t gradient_since) {
+                                Time gradient_since) {
   const int64_t bytes = AllocatedBytes(storage.bytes);
-  const int32_t born = storage.born;
-  const int32_t end =
-      std::min(std::max(storage.freed, std::max(born, 0) + 1), count_);
-  const int32_t last = std::min(storage.freed - 1, count_);
-  const auto add = [&](MemoryCategory category, int32_t start, int32_t stop) {
-    const auto put = [&](std::vector<MemorySnapshot>& changes, int32_t first,
-                         int32_t end_place) {
-      first = std::max(first, 0);
-      if (first >= end_place) return;
-      Add(changes[first], category, bytes);
-      Add(changes[end_place], category, -bytes);
-    };
-    put(running_, std::max(born, start), std::min(end, stop));
-    put(between_, std::max(born + 1, start), std::min(last + 1, stop));
+  const Time born = StartOf(storage.born);
+  const Time end =
+      std::min(std::max(storage.freed, std::max(born, 0) + 1), end_);
+  const Time last = std::min(storage.freed - 1, end_);
+  const auto add = [&](MemoryCategory category, Time start, Time stop) {
+    const auto running_begin = std::max({born, start, 0});
+    const auto running_end = std::min(end, stop);
+    if (running_begin < running_end) {
+      Add(running_[OperatorAt(running_begin)], category, bytes);
+      Add(running_[OperatorAt(running_end)], category, -bytes);
+    }
+    const auto between_begin = std::max({born + 1, start, 0});
+    const auto between_end = std::min(last + 1, stop);
+    if (between_begin < between_end) {
+      Add(between_[between_begin], category, bytes);
+      Add(between_[between_end], category, -bytes);
+    }
   };
   if (storage.category == StorageCategory::kGradient && born >= 0 &&
       born < trace_.backward_end) {
-    const int32_t start = std::max(gradient_since, born + 1);
+    const Time start = std::max(gradient_since, born + 1);
     add(kTemp, 0, start);
     add(kGrad, start, kNever);
   } else {
@@ -141,9 +149,10 @@ void MemoryTimeline::AddStorage(const TraceStorage& storage,
 }
 
 void MemoryTimeline::SortByDeath() {
-  by_death_.resize(trace_.storages.size());
-  std::iota(by_death_.begin(), by_death_.end(), 0);
-  std::ranges::sort(by_death_, {}, [&](int32_t s) { return DeathAndBirth(s); });
+  const IdRange<StorageId> ids = trace_.storages.ids();
+  by_death_.assign(ids.begin(), ids.end());
+  std::ranges::sort(by_death_, {},
+                    [&](StorageId s) { return DeathAndBirth(s); });
   dead_.resize(by_death_.size() + 1);
   for (size_t i = 0; i < by_death_.size(); ++i) {
     dead_[i + 1] = dead_[i];

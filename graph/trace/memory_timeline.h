@@ -27,14 +27,14 @@ class RangeMaximum {
 
   int64_t value(int32_t i) const { return values_[i]; }
 
-  // In [begin, end), which must not be empty.
+  // Returns the place in [begin, end), which must not be empty.
   int32_t PlaceIn(int32_t begin, int32_t end) const;
 
  private:
   int32_t Larger(int32_t a, int32_t b) const;
 
   std::vector<int64_t> values_;
-  // A level l: of the 2^l values from i on.
+  // At level l: of the 2^l values from i on.
   std::vector<std::vector<int32_t>> first_;
 };
 
@@ -46,33 +46,33 @@ class MemoryTimeline {
  public:
   explicit MemoryTimeline(const Trace& trace);
 
-  const MemorySnapshot& Running(int32_t op) const { return running_[op]; }
+  const MemorySnapshot& Running(OperatorId op) const { return running_[op]; }
 
-  // Without what is freed at the time.
-  const MemorySnapshot& Between(int32_t time) const { return between_[time]; }
+  // Returns the bytes without what is freed at the time.
+  const MemorySnapshot& Between(Time time) const { return between_[time]; }
 
   // Returns what is freed at a time and was born before another one.
-  MemorySnapshot FreedAt(int32_t time, int32_t born_before) const;
+  MemorySnapshot FreedAt(Time time, Time born_before) const;
 
   // Returns the first snapshot with the most bytes while the operators [begin,
   // end) run. There must be one.
-  const MemorySnapshot& Peak(int32_t begin, int32_t end) const;
+  const MemorySnapshot& Peak(Time begin, Time end) const;
 
   // Returns the category of a storage that does not become a gradient.
   MemoryCategory CategoryOf(const TraceStorage& storage) const;
 
  private:
   std::vector<int64_t> Totals() const;
-  std::pair<int32_t, int32_t> DeathAndBirth(int32_t storage) const;
-  void AddStorage(const TraceStorage& storage, int32_t gradient_since);
+  std::pair<Time, OperatorId> DeathAndBirth(StorageId storage) const;
+  void AddStorage(const TraceStorage& storage, Time gradient_since);
   void SortByDeath();
 
   const Trace& trace_;
-  int32_t count_;
-  int32_t first_backward_;               // after the loss's gradient
-  std::vector<MemorySnapshot> running_;  // an operator
-  std::vector<MemorySnapshot> between_;  // a time
-  std::vector<int32_t> by_death_;        // storages, by death and birth
+  Time end_;             // of the step
+  Time first_backward_;  // after the loss's gradient
+  IndexedVector<OperatorId, MemorySnapshot> running_;
+  std::vector<MemorySnapshot> between_;  // indexed by time
+  std::vector<StorageId> by_death_;      // ordered by death and birth
   std::vector<MemorySnapshot> dead_;     // sums over the first of them
   RangeMaximum peaks_;                   // of the totals of running_
 };

@@ -4,23 +4,23 @@
 #include <tuple>
 #include <utility>
 
-// Finds when what is offloaded goes and comes back.
+// Finds when offloaded storages go and come back.
 //
 // Frames outside of all others are calls that do not overlap, so their order in
-// the list is that in which they begin and end. What happens to a frame's
-// storages depends on two of them, the frame and the next one, and so is found
-// from the step's layout alone, without the lives.
+// the list is that in which they begin and end. A frame's storages depend on two of
+// them, the frame and the next one, and so are found from the step's layout alone,
+// without the lives.
 
 namespace acplan::graph {
 namespace {
 
-void AddOnce(std::vector<int32_t>& storages, int32_t storage) {
+void AddOnce(std::vector<StorageId>& storages, StorageId storage) {
   if (std::ranges::find(storages, storage) == storages.end()) {
     storages.push_back(storage);
   }
 }
 
-Moment BeginOfRerun(const StepLayout& layout, int32_t f) {
+Moment BeginOfRerun(const StepLayout& layout, FrameId f) {
   const size_t place = layout.reruns[f].first_place;
   return {.step = layout.rerun_steps[place],
           .rerun = static_cast<int64_t>(place)};
@@ -32,38 +32,39 @@ std::optional<Moment> Earlier(const std::optional<Moment>& a,
   return std::min(*a, *b);
 }
 
-// By frame outside of all others that offloads something.
+// The moments of frames that are outside of all others and offload something.
 class MomentsOfFrames {
  public:
   MomentsOfFrames(const Frames& frames, const StepLayout& layout)
       : frames_(frames), layout_(layout) {
-    for (int32_t f = 0; f < std::ssize(frames.list); ++f) {
+    for (const FrameId f : frames.list.ids()) {
       first_rerun_ = Earlier(first_rerun_, RerunOf(f));
     }
   }
 
-  // Without storage and operator.
-  MovedStorage Of(int32_t f) const {
+  // Returns the moments of a frame, without storage and operator.
+  MovedStorage MomentsFor(FrameId f) const {
     const Frame& frame = frames_.list[f];
-    const int32_t next = frame.subtree_end;
-    const bool is_last = next >= std::ssize(frames_.list);
-    MovedStorage moved = {.frame = f,
-                          .use = RerunOf(f),
-                          .frame_end = layout_.StepAt(frame.release_time)};
-    const Moment end = {.step = moved.frame_end};
-    const std::optional<Moment> released =
+    const FrameId next = frame.subtree_end;
+    const bool is_last = next >= frames_.list.end_id();
+    MovedStorage moments = {.frame = f,
+                            .use = RerunOf(f),
+                            .frame_end = layout_.StepAt(frame.release_time)};
+    const Moment end = {.step = moments.frame_end};
+    const std::optional<Moment> release =
         is_last ? first_rerun_
                 : Moment{layout_.StepAt(frames_.list[next].call->end)};
-    moved.release = Earlier(released, moved.use);
-    moved.fetch = Earlier(is_last ? std::nullopt : RerunOf(next), moved.use);
-    if (moved.use) return moved;
-    if (moved.release && *moved.release >= end) moved.release.reset();
-    if (moved.fetch && *moved.fetch >= end) moved.fetch.reset();
-    return moved;
+    moments.release = Earlier(release, moments.use);
+    moments.fetch =
+        Earlier(is_last ? std::nullopt : RerunOf(next), moments.use);
+    if (moments.use) return moments;
+    if (moments.release && *moments.release >= end) moments.release.reset();
+    if (moments.fetch && *moments.fetch >= end) moments.fetch.reset();
+    return moments;
   }
 
  private:
-  std::optional<Moment> RerunOf(int32_t f) const {
+  std::optional<Moment> RerunOf(FrameId f) const {
     if (!layout_.reruns[f].is_laid_out) return std::nullopt;
     return BeginOfRerun(layout_, f);
   }
@@ -77,11 +78,11 @@ int64_t PeakOfHost(const OffloadUse& use) {
   int64_t bytes = 0;
   int64_t peak = 0;
   for (const OffloadEvent& event : use.events) {
-    const int64_t moved = use.storages[event.moved].bytes;
-    if (event.kind == OffloadEvent::Kind::kSend) bytes += moved;
+    const int64_t moved_bytes = use.storages[event.storage].bytes;
+    if (event.kind == OffloadEvent::Kind::kSend) bytes += moved_bytes;
     if (event.kind == OffloadEvent::Kind::kUse ||
         event.kind == OffloadEvent::Kind::kDrop) {
-      bytes -= moved;
+      bytes -= moved_bytes;
     }
     peak = std::max(peak, bytes);
   }
@@ -90,77 +91,77 @@ int64_t PeakOfHost(const OffloadUse& use) {
 
 }  // namespace
 
-std::vector<int32_t> KeptStorages(const Frame& frame, int32_t op,
-                                  const Trace& trace) {
+std::vector<StorageId> KeptStorages(const Frame& frame, OperatorId op,
+                                    const Trace& trace) {
   const TraceOperator& now = trace.operators[op];
-  std::vector<int32_t> storages;
-  if (const std::vector<int32_t>* kept = frame.KeptResults(op)) {
-    for (const int32_t result : *kept) {
+  std::vector<StorageId> storages;
+  if (const std::vector<int32_t>* kept_results = frame.KeptResults(op)) {
+    for (const int32_t result : *kept_results) {
       AddOnce(storages, trace.tensors[now.results[result]].storage);
     }
     return storages;
   }
-  for (const int32_t t : now.results) {
+  for (const TensorId t : now.results) {
     AddOnce(storages, trace.tensors[t].storage);
   }
-  for (const int32_t s : now.outputs) AddOnce(storages, s);
+  for (const StorageId s : now.outputs) AddOnce(storages, s);
   return storages;
 }
 
-std::vector<MovedStorage> FindMovedStorages(const PreparedTrace& prepared,
-                                            const Frames& frames,
-                                            const StepLayout& layout) {
-  std::vector<MovedStorage> moved;
+MovedStorages FindMovedStorages(const PreparedTrace& prepared,
+                                const Frames& frames,
+                                const StepLayout& layout) {
+  MovedStorages moves;
   std::optional<MomentsOfFrames> moments;
-  for (int32_t f = 0; f < std::ssize(frames.list); ++f) {
+  for (const FrameId f : frames.list.ids()) {
     const Frame& frame = frames.list[f];
     if (!frame.has_offload) continue;
     if (!moments) moments.emplace(frames, layout);
-    MovedStorage of_frame = moments->Of(f);
-    const auto first = std::ssize(moved);
-    for (int32_t op = frame.call->start; op < frame.call->end; ++op) {
+    MovedStorage of_frame = moments->MomentsFor(f);
+    const auto first = std::ssize(moves);
+    for (const OperatorId op : frame.call->Operators()) {
       if (!frame.Offloads(op)) continue;
-      for (const int32_t s : KeptStorages(frame, op, *prepared.trace)) {
+      for (const StorageId s : KeptStorages(frame, op, *prepared.trace)) {
         const bool is_moved =
-            std::any_of(moved.begin() + first, moved.end(),
+            std::any_of(moves.begin() + first, moves.end(),
                         [&](const MovedStorage& m) { return m.storage == s; });
         if (is_moved) continue;
         of_frame.storage = s;
         of_frame.op = op;
-        moved.push_back(of_frame);
+        moves.push_back(of_frame);
       }
     }
   }
-  return moved;
+  return moves;
 }
 
-std::span<const MovedStorage> MovedBy(int32_t frame,
-                                      const std::vector<MovedStorage>& moved) {
-  const auto found =
-      std::ranges::equal_range(moved, frame, {}, &MovedStorage::frame);
-  return {found.begin(), found.end()};
+IdRange<MovedId> MovedBy(FrameId frame, const MovedStorages& moves) {
+  const auto of_frame =
+      std::ranges::equal_range(moves, frame, {}, &MovedStorage::frame);
+  return {IdAt<MovedId>(of_frame.begin() - moves.begin()),
+          IdAt<MovedId>(of_frame.end() - moves.begin())};
 }
 
-OffloadUse UseOf(const std::vector<MovedStorage>& moved,
-                 const PreparedTrace& prepared, const Frames& frames,
-                 const StepLayout& layout) {
+OffloadUse UseOf(const MovedStorages& moves, const PreparedTrace& prepared,
+                 const Frames& frames, const StepLayout& layout) {
   using enum OffloadEvent::Kind;
   OffloadUse use;
-  // What a frame needs at once is fetched before what comes early.
-  std::vector<std::tuple<Moment, OffloadEvent::Kind, int32_t, int32_t>> events;
-  for (int32_t k = 0; k < std::ssize(moved); ++k) {
-    const MovedStorage& now = moved[k];
+  // Storages that a frame needs at once are fetched before those that come early, so
+  // fetches go by descending frame.
+  std::vector<std::tuple<Moment, OffloadEvent::Kind, int32_t, MovedId>> events;
+  for (const MovedId k : moves.ids()) {
+    const MovedStorage& now = moves[k];
     const int64_t bytes = prepared.trace->storages[now.storage].bytes;
-    use.storages.push_back({.call = frames.list[now.frame].call_index,
+    use.storages.push_back({.call = frames.list[now.frame].call_id,
                             .storage = now.storage,
                             .op = now.op,
                             .bytes = bytes});
     use.sent_bytes += bytes;
     const auto add = [&](const Moment& moment, OffloadEvent::Kind kind) {
-      events.emplace_back(moment, kind, kind == kFetch ? -now.frame : now.frame,
-                          k);
+      const int32_t frame = IndexOf(now.frame);
+      events.emplace_back(moment, kind, kind == kFetch ? -frame : frame, k);
     };
-    add({.step = layout.step_of_operator[now.op] + 1}, kSend);
+    add({.step = Next(layout.step_of_operator[now.op])}, kSend);
     if (now.release) add(*now.release, kRelease);
     if (now.fetch) add(*now.fetch, kFetch);
     if (now.use) {
@@ -170,8 +171,8 @@ OffloadUse UseOf(const std::vector<MovedStorage>& moved,
     }
   }
   std::ranges::sort(events);
-  for (const auto& [moment, kind, frame, k] : events) {
-    use.events.push_back({.kind = kind, .step = moment.step, .moved = k});
+  for (const auto& [moment, kind, order, k] : events) {
+    use.events.push_back({.kind = kind, .step = moment.step, .storage = k});
   }
   use.host_peak_bytes = PeakOfHost(use);
   return use;

@@ -3,7 +3,6 @@
 #include <compare>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "graph/trace/frames.h"
@@ -16,7 +15,7 @@ namespace acplan::graph {
 // Between two steps: what the trace's own time brings, and then the begins of
 // what runs again, one after the other.
 struct Moment {
-  int32_t step = 0;    // is before this one
+  StepId step = {};    // is before this one
   int64_t rerun = -1;  // ascends with the reruns; -1: before all of them
   auto operator<=>(const Moment&) const = default;
 };
@@ -24,30 +23,29 @@ struct Moment {
 // A storage that a frame offloads, and when things happen to it
 // (graph/trace/offload.h).
 struct MovedStorage {
-  int32_t frame = 0;
-  int32_t storage = 0;
-  int32_t op = 0;                      // the first that offloads it
+  FrameId frame = {};
+  StorageId storage = {};
+  OperatorId op = {};                  // the first that offloads it
   std::optional<Moment> release = {};  // nothing: the frame ends before
   std::optional<Moment> fetch = {};    // nothing: it does not come back
   std::optional<Moment> use = {};      // its call runs again
-  int32_t frame_end = 0;               // the step before which it ends
+  StepId frame_end = {};               // the step before which it ends
 };
+using MovedStorages = IndexedVector<MovedId, MovedStorage>;
 
-// What the frames of a step offload: by frame, operator and result.
-std::vector<MovedStorage> FindMovedStorages(const PreparedTrace& prepared,
-                                            const Frames& frames,
-                                            const StepLayout& layout);
+// Finds what the frames of a step offload, in the order of frames, operators and
+// results.
+MovedStorages FindMovedStorages(const PreparedTrace& prepared,
+                                const Frames& frames, const StepLayout& layout);
 
-// Those of a frame, in a list made by FindMovedStorages.
-std::span<const MovedStorage> MovedBy(int32_t frame,
-                                      const std::vector<MovedStorage>& moved);
+// Returns the part of `moves`, a list that FindMovedStorages made, of one frame.
+IdRange<MovedId> MovedBy(FrameId frame, const MovedStorages& moves);
 
-// The storages that an operator of a frame keeps, each once.
-std::vector<int32_t> KeptStorages(const Frame& frame, int32_t op,
-                                  const Trace& trace);
+// Returns the storages that an operator of a frame keeps, each once.
+std::vector<StorageId> KeptStorages(const Frame& frame, OperatorId op,
+                                    const Trace& trace);
 
-OffloadUse UseOf(const std::vector<MovedStorage>& moved,
-                 const PreparedTrace& prepared, const Frames& frames,
-                 const StepLayout& layout);
+OffloadUse UseOf(const MovedStorages& moves, const PreparedTrace& prepared,
+                 const Frames& frames, const StepLayout& layout);
 
 }  // namespace acplan::graph

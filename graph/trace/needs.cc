@@ -14,16 +14,15 @@
 // Finds by one walk over the operators of a unit, from the last to the first,
 // which of them must run again if some are saved.
 //
-// The walk knows which storages are needed: those whose contents, as they are
-// after the operator at hand, something later reads. It begins with what
-// backward asks for; what a module keeps as an attribute is there from the
-// forward pass, whatever a recomputation makes. An operator that
-// makes or writes to a needed storage is needed itself. If it is saved, it
-// keeps what is needed of its results. Otherwise it runs again, and then needs
-// all that it reads. What an operator creates nobody can need before it; what
-// it writes to in place stays needed, since PyTorch wants those that write to a
-// saved result to be saved with it, and those that run again read it. So does
-// the base of a view: which tensor of a storage an operator reads the trace
+// The walk knows which storages are needed: those whose contents, as they are after the
+// operator at hand, something later reads. It begins with what backward asks for; what
+// a module keeps as an attribute is there from the forward pass, whatever a
+// recomputation makes. An operator that makes or writes to a needed storage is needed
+// itself. If it is saved, it keeps what is needed of its results. Otherwise it runs
+// again, and then needs all that it reads. Nobody can need what an operator creates
+// before it; a storage that it writes to in place stays needed, since PyTorch wants
+// those that write to a saved result to be saved with it, and those that run again read
+// it. So does the base of a view: which tensor of a storage an operator reads the trace
 // does not tell.
 //
 // Each decision is forced by those after it: a policy that saves only these
@@ -49,7 +48,7 @@ class NeedDrivenPolicies::Walk {
   Walk(const Trace& trace, const std::vector<Call>& calls)
       : trace_(trace), calls_(calls) {
     for (const Call& call : calls) {
-      needed_.emplace_back(call.needed.begin(), call.needed.end());
+      needed_.emplace_back(call.storages.begin(), call.storages.end());
     }
   }
 
@@ -58,11 +57,11 @@ class NeedDrivenPolicies::Walk {
     const bool is_needed =
         IsNeeded(place, is_saved) || (is_saved && WritesToWhatIsThere(place));
     for (size_t c = 0; c < calls_.size(); ++c) {
-      const int32_t op = calls_[c].call->start + place;
-      for (const int32_t s : trace_.operators[op].creates) {
+      const OperatorId op = calls_[c].call->AtPlace(place);
+      for (const StorageId s : trace_.operators[op].creates) {
         needed_[c].erase(s);
       }
-      if (!is_needed || is_saved || op >= calls_[c].stop) continue;
+      if (!is_needed || is_saved || StartOf(op) >= calls_[c].stop) continue;
       const TraceOperator& now = trace_.operators[op];
       needed_[c].insert(now.reads.begin(), now.reads.end());
       needed_[c].insert(now.mutates.begin(), now.mutates.end());
@@ -70,52 +69,53 @@ class NeedDrivenPolicies::Walk {
     return is_needed ? SaveOrRecompute(is_saved) : OperatorDecision::kSkip;
   }
 
-  // The results of a saved operator that are needed, before Decide; nothing if
+  // Returns the results of a saved operator that are needed, before Decide; nothing if
   // all are to be kept.
   std::optional<std::vector<int32_t>> KeptResults(int32_t place) const {
     const size_t count = ResultsAt(0, place).size();
-    std::vector<char> is_kept(count, 0);
+    std::vector<Flag> is_kept(count, false);
     for (size_t c = 0; c < calls_.size(); ++c) {
       const TraceOperator& op = OperatorAt(c, place);
       if (op.results.size() != count || !op.mutates.empty()) {
         return std::nullopt;
       }
-      for (const int32_t s : op.outputs) {
+      for (const StorageId s : op.outputs) {
         bool is_result = false;
         for (size_t r = 0; r < count; ++r) {
           if (trace_.tensors[op.results[r]].storage != s) continue;
           is_result = true;
-          if (IsNeeded(c, s)) is_kept[r] = 1;
+          if (IsNeeded(c, s)) is_kept[r] = true;
         }
-        // What is no tensor that the trace knows cannot be kept by its place.
+        // An output that is no tensor of the trace cannot be kept by its place.
         if (!is_result && IsNeeded(c, s)) return std::nullopt;
       }
     }
-    std::vector<int32_t> kept;
+    std::vector<int32_t> kept_results;
     for (size_t r = 0; r < count; ++r) {
-      if (is_kept[r]) kept.push_back(static_cast<int32_t>(r));
+      if (is_kept[r]) kept_results.push_back(static_cast<int32_t>(r));
     }
-    if (kept.size() == count) return std::nullopt;
-    return kept;
+    if (kept_results.size() == count) return std::nullopt;
+    return kept_results;
   }
 
  private:
   const TraceOperator& OperatorAt(size_t c, int32_t place) const {
-    return trace_.operators[calls_[c].call->start + place];
+    return trace_.operators[calls_[c].call->AtPlace(place)];
   }
 
-  const std::vector<int32_t>& ResultsAt(size_t c, int32_t place) const {
+  const std::vector<TensorId>& ResultsAt(size_t c, int32_t place) const {
     return OperatorAt(c, place).results;
   }
 
-  bool IsNeeded(size_t c, int32_t storage) const {
+  bool IsNeeded(size_t c, StorageId storage) const {
     return needed_[c].contains(storage);
   }
 
-  // What was there before the call holds what the forward pass wrote to it.
+  // Returns whether an operator writes to a storage that was there before the call: it
+  // holds what the forward pass wrote to it.
   bool WritesToWhatIsThere(size_t c, const TraceOperator& op,
-                           int32_t storage) const {
-    return trace_.storages[storage].born < calls_[c].call->start &&
+                           StorageId storage) const {
+    return trace_.storages[storage].IsOlderThan(calls_[c].call->start) &&
            std::ranges::find(op.mutates, storage) != op.mutates.end();
   }
 
@@ -123,7 +123,7 @@ class NeedDrivenPolicies::Walk {
   bool WritesToWhatIsThere(int32_t place) const {
     for (size_t c = 0; c < calls_.size(); ++c) {
       const TraceOperator& op = OperatorAt(c, place);
-      const auto is_there = [&](int32_t s) {
+      const auto is_there = [&](StorageId s) {
         return WritesToWhatIsThere(c, op, s);
       };
       if (std::ranges::any_of(op.mutates, is_there)) return true;
@@ -134,7 +134,7 @@ class NeedDrivenPolicies::Walk {
   bool IsNeeded(int32_t place, bool is_saved) const {
     for (size_t c = 0; c < calls_.size(); ++c) {
       const TraceOperator& op = OperatorAt(c, place);
-      const auto is_wanted = [&](int32_t s) {
+      const auto is_wanted = [&](StorageId s) {
         return IsNeeded(c, s) && !WritesToWhatIsThere(c, op, s);
       };
       const bool is_reached = calls_[c].call->start + place < calls_[c].stop;
@@ -150,22 +150,22 @@ class NeedDrivenPolicies::Walk {
 
   const Trace& trace_;
   const std::vector<Call>& calls_;
-  // Indexed by call: the storages that the call needs.
-  std::vector<std::unordered_set<int32_t>> needed_;
+  // Indexed by the place of a call: the storages that the call needs.
+  std::vector<std::unordered_set<StorageId>> needed_;
 };
 
 NeedDrivenPolicies::NeedDrivenPolicies(const Trace& trace)
     : trace_(&trace), calls_of_(trace.modules.size()) {
   const CallForest forest = MakeCallForest(trace);
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+  for (const CallId c : trace.calls.ids()) {
     if (trace.calls[c].no_grad) continue;
     calls_of_[trace.calls[c].module].push_back(
         NeedsOf(c, forest.subtree_end[c]));
   }
 }
 
-NeedDrivenPolicies::Call NeedDrivenPolicies::NeedsOf(
-    int32_t call, int32_t subtree_end) const {
+NeedDrivenPolicies::Call NeedDrivenPolicies::NeedsOf(CallId call,
+                                                     CallId subtree_end) const {
   const TraceCall& now = trace_->calls[call];
   Call result = {.call = &now};
   bool runs_again = false;
@@ -176,17 +176,17 @@ NeedDrivenPolicies::Call NeedDrivenPolicies::NeedsOf(
     result.stop = std::max(result.stop, saved->packed);
     if (saved->unpacked == kNever) continue;
     runs_again = true;
-    result.needed.push_back(saved->storage);
+    result.storages.push_back(saved->storage);
   }
   if (!runs_again) result.stop = 0;
   return result;
 }
 
-CheckpointedModule NeedDrivenPolicies::Of(
-    int32_t module, const std::vector<char>& saves) const {
+CheckpointedModule NeedDrivenPolicies::PolicyFor(
+    ModuleId module, const std::vector<Flag>& saves) const {
   const std::vector<Call>& calls = calls_of_[module];
   for (const Call& call : calls) {
-    const auto length = static_cast<size_t>(call.call->end - call.call->start);
+    const auto length = static_cast<size_t>(call.call->OperatorCount());
     if (saves.size() == length) continue;
     throw InputError(
         fmt::format("module '{}': expected a decision for each of the {} "
@@ -199,13 +199,13 @@ CheckpointedModule NeedDrivenPolicies::Of(
   Walk walk(*trace_, calls);
   for (auto place = static_cast<int32_t>(saves.size()) - 1; place >= 0;
        --place) {
-    const bool is_saved = saves[place] != 0;
-    std::optional<std::vector<int32_t>> kept;
-    if (is_saved) kept = walk.KeptResults(place);
+    const bool is_saved = saves[place];
+    std::optional<std::vector<int32_t>> kept_results;
+    if (is_saved) kept_results = walk.KeptResults(place);
     unit.decisions[place] = walk.Decide(place, is_saved);
     const bool keeps_some =
-        unit.decisions[place] == OperatorDecision::kSave && kept;
-    if (keeps_some) unit.kept_results.emplace(place, std::move(*kept));
+        unit.decisions[place] == OperatorDecision::kSave && kept_results;
+    if (keeps_some) unit.kept_results.emplace(place, std::move(*kept_results));
   }
   return unit;
 }

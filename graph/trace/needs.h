@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 
@@ -29,21 +30,22 @@ class NeedDrivenPolicies {
   // Time is linear in the operators of the calls and, a byte each, in the
   // storages of the trace. Throws InputError, naming the
   // module, where `saves` has not the length of each of its calls.
-  CheckpointedModule Of(int32_t module, const std::vector<char>& saves) const;
+  CheckpointedModule PolicyFor(ModuleId module,
+                               const std::vector<Flag>& saves) const;
 
  private:
-  // What is needed at the end of a call's recomputation.
+  // The storages that are needed at the end of a call's recomputation.
   struct Call {
     const TraceCall* call = nullptr;
-    int32_t stop = 0;  // the operator before which it stops
-    std::vector<int32_t> needed = {};
+    Time stop = 0;  // the start of the operator before which it stops
+    std::vector<StorageId> storages = {};
   };
   class Walk;
 
-  Call NeedsOf(int32_t call, int32_t subtree_end) const;
+  Call NeedsOf(CallId call, CallId subtree_end) const;
 
   const Trace* trace_;
-  std::vector<std::vector<Call>> calls_of_;  // a module
+  IndexedVector<ModuleId, std::vector<Call>> calls_of_;
 };
 
 }  // namespace acplan::graph

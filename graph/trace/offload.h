@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "graph/base/indexed_vector.h"
+#include "graph/trace/trace.h"
+
 namespace acplan::graph {
 
-// What a planned step moves to the host's memory and back.
+// The storages that a planned step moves to the host's memory and back.
 //
 // An operator that a unit offloads is saved in all respects but where the
 // storages of its kept results are:
@@ -21,26 +24,26 @@ namespace acplan::graph {
 //   call runs again, the step waits until all of the frame's have come. From
 //   then on the new storage is held as a saved one is.
 // - Frames here are those outside of all others, in the order of their calls.
-//   What is offloaded in a frame that ends before it would run again does not
+// A storage that is offloaded in a frame that ends before it would run again does not
 //   come back.
 // - The host holds the bytes of a storage from its making until the frame's
 //   call begins to run again, or the frame ends.
 
 // A storage on its way.
 struct OffloadedStorage {
-  int32_t call = 0;     // whose frame keeps it
-  int32_t storage = 0;  // in Trace::storages
-  int32_t op = 0;       // the first that offloads it, in Trace::operators
-  int64_t bytes = 0;    // as requested
+  CallId call = {};  // whose frame keeps it
+  StorageId storage = {};
+  OperatorId op = {};  // the first that offloads it
+  int64_t bytes = 0;   // as requested
   // The steps [away_begin, away_end) run without it on the device, which would
   // have it if it were saved. None where the one is not below the other: others
   // hold it, or nobody would.
-  int32_t away_begin = 0;
-  int32_t away_end = 0;
+  StepId away_begin = {};
+  StepId away_end = {};
   bool operator==(const OffloadedStorage&) const = default;
 };
 
-// What the program does about a storage, between two steps.
+// An action of the program on a storage, between two steps.
 struct OffloadEvent {
   enum class Kind : char {
     kSend,     // the copy to the host is queued
@@ -50,14 +53,15 @@ struct OffloadEvent {
     kDrop      // lets go of the host's memory, as the frame ends
   };
   Kind kind = Kind::kSend;
-  int32_t step = 0;   // happens before this one of Simulation::steps
-  int32_t moved = 0;  // in OffloadUse::storages
+  StepId step = {};  // happens before this one
+  MovedId storage = {};
   bool operator==(const OffloadEvent&) const = default;
 };
 
 struct OffloadUse {
-  std::vector<OffloadedStorage> storages;  // in the order in which they go
-  std::vector<OffloadEvent> events;        // in the order of the program
+  // In the order in which they go.
+  IndexedVector<MovedId, OffloadedStorage> storages;
+  std::vector<OffloadEvent> events;  // in the order of the program
   int64_t sent_bytes = 0;
   // The most at any time, counted in the order of the program: what is let go
   // of is no longer there when more is made.

@@ -7,9 +7,9 @@
 
 namespace acplan::graph {
 
-// The operator statistics of a module that is called: `sac` in Aggregate's
+// Returns the operator statistics of a module that is called: `sac` in Aggregate's
 // contract, which says when there are none.
 std::optional<SacStatistics> OperatorStatistics(const CallFacts& facts,
-                                                int32_t module);
+                                                ModuleId module);
 
 }  // namespace acplan::graph

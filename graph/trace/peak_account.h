@@ -11,7 +11,7 @@
 
 namespace acplan::graph {
 
-// What a simulated step has in memory at its peak, storage by storage.
+// The memory of a simulated step at its peak, storage by storage.
 
 enum class MemoryKind : uint8_t {
   kParameter,
@@ -39,13 +39,13 @@ std::string_view ToString(StepPhase phase);  // "before the step" ...
 
 // A storage that is in use at the peak.
 struct PeakStorage {
-  int32_t storage = 0;
+  StorageId storage = {};
   int64_t bytes = 0;  // as allocated
   MemoryKind kind = MemoryKind::kTemporary;
   // Which module has it, as parameter or buffer, or made it: in its forward, or
-  // in its backward pass, of several the one that began last. -1: none.
-  int32_t module = -1;
-  int32_t op = -1;                       // that made it; -1: before the step
+  // in its backward pass, of several the one that began last.
+  ModuleId module = kNone;
+  OperatorId op = kNone;                 // that made it; kNone: before the step
   StepPhase phase = StepPhase::kBefore;  // when it was made
   // Is there when this operator runs under every plan: the program holds it, or
   // the operator makes it, or reads it for the backward node that runs it.
@@ -58,8 +58,8 @@ struct PeakAccount {
   int64_t peak_bytes = 0;  // the sum of all entries
   // The operator that runs; of a trace without operators nothing.
   Simulation::Step step = {};
-  int32_t place = -1;  // of it in the step
-  int32_t module = -1;
+  StepId step_id = kNone;  // of it
+  ModuleId module = kNone;
   StepPhase phase = StepPhase::kBefore;
   // The largest first, then by storage.
   std::vector<PeakStorage> storages = {};
@@ -69,11 +69,11 @@ struct PeakAccount {
   int64_t SumOfBytes() const;
 };
 
-// What is in use at the peak of a simulation, as one device has it: peak_bytes is
-// the sum, whatever the simulation says.
+// Returns what is in use at the peak of a simulation, as one device has it: peak_bytes
+// is the sum, even if the simulation says otherwise.
 PeakAccount AccountFor(const Trace& trace, const SimulatedPeak& peak);
 
-// The peak of a step under a plan. Throws InputError as Simulate does, and
+// Accounts for the peak of a step under a plan. Throws InputError as Simulate does, and
 // std::logic_error where the storages are not the peak: a defect of acplan.
 PeakAccount AccountForPeak(const Trace& trace,
                            const std::vector<CheckpointedModule>& modules);
@@ -83,20 +83,20 @@ PeakAccount AccountForPeak(const Trace& trace,
 // plan (negative: less), if anything.
 struct PeakFloor {
   int64_t bytes = 0;
-  int32_t op = -1;
+  OperatorId op = kNone;
 };
 PeakFloor FindPeakFloor(const Trace& trace,
-                        const std::vector<int64_t>& more = {});
+                        const IndexedVector<OperatorId, int64_t>& more = {});
 
 // The module whose forward or backward pass has an operator: of a backward pass,
-// the one that began last. -1: none.
+// the one that began last. kNone: none.
 class ModuleOfOperator {
  public:
   explicit ModuleOfOperator(const Trace& trace);
-  int32_t operator()(int32_t op) const { return modules_[op]; }
+  ModuleId operator()(OperatorId op) const { return modules_[op]; }
 
  private:
-  std::vector<int32_t> modules_;  // by operator
+  IndexedVector<OperatorId, ModuleId> modules_;
 };
 
 }  // namespace acplan::graph

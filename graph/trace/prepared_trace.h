@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/flag.h"
+#include "graph/base/indexed_vector.h"
 #include "graph/trace/trace.h"
 
 namespace acplan::graph {
@@ -14,28 +16,30 @@ namespace acplan::graph {
 struct PreparedTrace {
   explicit PreparedTrace(const Trace& step);
 
-  // Returns the first operator of [begin, end) that writes to a storage in
-  // place, or kNever.
-  int32_t FirstWrite(int32_t storage, int32_t begin, int32_t end) const;
+  // Returns the first operator that starts in [begin, end) and writes to a storage in
+  // place, or kNoOperator.
+  OperatorId FirstWrite(StorageId storage, Time begin, Time end) const;
 
-  // The storages that an operator creates.
-  std::span<const int32_t> CreatedBy(int32_t op) const {
+  // Returns the storages that an operator creates.
+  std::span<const StorageId> CreatedBy(OperatorId op) const {
     return {created.begin() + first_created[op],
-            created.begin() + first_created[op + 1]};
+            created.begin() + first_created[Next(op)]};
   }
 
   const Trace* trace;
-  std::vector<double> runtime_ms;  // an operator
-  // What operators create, one after the other, and where that of each starts.
-  std::vector<int32_t> created, first_created;
-  std::vector<std::pair<int32_t, int32_t>> recasts;  // operator, cast
+  IndexedVector<OperatorId, double> runtime_ms;
+  // The storages that operators create, in their order, and the place of the first
+  // of each; the last entry is the number of all.
+  std::vector<StorageId> created;
+  IndexedVector<OperatorId, int32_t> first_created;
+  std::vector<std::pair<OperatorId, OperatorId>> recasts;  // operator, cast
   // A storage and an operator that writes to it in place, ascending. Writes
   // after the last request of backward are left out: nothing runs again after
   // it.
-  std::vector<std::pair<int32_t, int32_t>> writes;
-  std::vector<char> is_written;       // a storage: is among `writes`
-  std::vector<int32_t> made_tensors;  // those that are results of operators
-  std::vector<int32_t> held;          // a storage: as HeldByOthers says
+  std::vector<std::pair<StorageId, OperatorId>> writes;
+  IndexedVector<StorageId, Flag> is_written;  // is among `writes`
+  std::vector<TensorId> made_tensors;  // those that are results of operators
+  IndexedVector<StorageId, Time> held_until;  // as HeldByOthers says
 };
 
 }  // namespace acplan::graph

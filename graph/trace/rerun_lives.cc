@@ -2,15 +2,15 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 
 namespace acplan::graph {
 namespace {
 
-bool KeepsTensor(const Frame& frame, int32_t tensor, const Trace& trace) {
-  const int32_t op = trace.tensors[tensor].op;
-  const std::vector<int32_t>* kept = frame.KeptResults(op);
-  return kept == nullptr || std::ranges::any_of(*kept, [&](int32_t result) {
+bool KeepsTensor(const Frame& frame, TensorId tensor, const Trace& trace) {
+  const OperatorId op = trace.tensors[tensor].op;
+  const std::vector<int32_t>* results = frame.KeptResults(op);
+  return results == nullptr ||
+         std::ranges::any_of(*results, [&](int32_t result) {
            return trace.operators[op].results[result] == tensor;
          });
 }
@@ -19,23 +19,24 @@ bool KeepsTensor(const Frame& frame, int32_t tensor, const Trace& trace) {
 
 RerunLives::RerunLives(const PreparedTrace& prepared)
     : prepared_(prepared), of_storage_(prepared.trace->storages.size()) {
-  std::iota(of_storage_.begin(), of_storage_.end(), 0);
+  for (const StorageId s : of_storage_.ids()) Reset(s);
 }
 
-void RerunLives::SetStandIns(const Frame& frame, int32_t op) {
-  for (const int32_t s : prepared_.CreatedBy(op)) {
+void RerunLives::SetStandIns(const Frame& frame, OperatorId op) {
+  for (const StorageId s : prepared_.CreatedBy(op)) {
     const bool is_kept =
         frame.Saves(op) && (frame.KeptResults(op) == nullptr ||
                             KeepsOutput(frame, op, s, *prepared_.trace));
-    if (!is_kept) Set(s, kNoLife);
+    if (!is_kept) Set(s, kNone);
   }
 }
 
-void RerunLives::SetFetched(const Frame& frame, int32_t storage, int32_t life) {
+void RerunLives::SetFetched(const Frame& frame, StorageId storage,
+                            LifeId life) {
   const Trace& trace = *prepared_.trace;
-  const int32_t born = trace.storages[storage].born;
+  const OperatorId born = trace.storages[storage].born;
   of_kept_[storage] = life;
-  const bool is_kept_by_its_maker = born >= frame.call->start &&
+  const bool is_kept_by_its_maker = StartOf(born) >= frame.call->start &&
                                     frame.Saves(born) &&
                                     KeepsOutput(frame, born, storage, trace);
   if (is_kept_by_its_maker) Set(storage, life);
@@ -51,13 +52,15 @@ void RerunLives::SetTensors(const Frame& frame) {
   if (!frame.HasPolicy()) return;
   start_ = frame.call->start;
   first_tensor_ = FirstTensorMadeFrom(start_);
-  const int32_t end = FirstTensorMadeFrom(frame.rerun_stop);
-  for (int32_t t = first_tensor_; t < end; ++t) {
+  const TensorId end = FirstTensorMadeFrom(frame.rerun_stop);
+  for (const TensorId t : IdRange(first_tensor_, end)) {
     const TraceTensor& tensor = prepared_.trace->tensors[t];
-    if (tensor.op >= start_ && frame.Saves(tensor.op)) {
+    const bool is_made = StartOf(tensor.op) >= start_;
+    if (is_made && frame.Saves(tensor.op)) {
       const bool is_kept = KeepsTensor(frame, t, *prepared_.trace);
-      lives_of_tensors_.push_back(is_kept ? OfKept(tensor.storage) : kNoLife);
-    } else if (tensor.op >= start_ && frame.Skips(tensor.op)) {
+      lives_of_tensors_.push_back(is_kept ? OfKept(tensor.storage)
+                                          : LifeId{kNone});
+    } else if (is_made && frame.Skips(tensor.op)) {
       lives_of_tensors_.push_back(OfSkippedResult(tensor));
     } else {
       lives_of_tensors_.push_back(OfBase(tensor));
@@ -65,48 +68,47 @@ void RerunLives::SetTensors(const Frame& frame) {
   }
 }
 
-int32_t RerunLives::OfKept(int32_t storage) const {
+LifeId RerunLives::OfKept(StorageId storage) const {
   const auto life = of_kept_.find(storage);
-  return life == of_kept_.end() ? storage : life->second;
+  return life == of_kept_.end() ? OriginalLife(storage) : life->second;
 }
 
-int32_t RerunLives::OfBase(const TraceTensor& tensor) const {
+LifeId RerunLives::OfBase(const TraceTensor& tensor) const {
   return tensor.base >= first_tensor_
-             ? lives_of_tensors_[tensor.base - first_tensor_]
+             ? lives_of_tensors_[IndexOf(tensor.base) - IndexOf(first_tensor_)]
              : of_storage_[tensor.storage];
 }
 
 // A skipped operator in place returns its argument.
-int32_t RerunLives::OfSkippedResult(const TraceTensor& tensor) const {
-  const std::vector<int32_t>& written =
+LifeId RerunLives::OfSkippedResult(const TraceTensor& tensor) const {
+  const std::vector<StorageId>& mutates =
       prepared_.trace->operators[tensor.op].mutates;
-  return std::ranges::find(written, tensor.storage) == written.end()
-             ? kNoLife
+  return std::ranges::find(mutates, tensor.storage) == mutates.end()
+             ? kNone
              : OfBase(tensor);
 }
 
-std::set<int32_t> RerunLives::SplitStorages() const {
-  std::set<int32_t> split;
-  for (size_t k = 0; k < lives_of_tensors_.size(); ++k) {
-    const int32_t s = prepared_.trace->tensors[first_tensor_ + k].storage;
-    if (of_storage_[s] == lives_of_tensors_[k]) continue;
-    // What is from outside of the call others hold.
+std::set<StorageId> RerunLives::SplitStorages() const {
+  std::set<StorageId> split;
+  for (const TensorId t : tensors()) {
+    const StorageId s = prepared_.trace->tensors[t].storage;
+    const LifeId life = OfTensor(t);
+    if (of_storage_[s] == life) continue;
+    // Others hold storages from outside of the call.
     const bool is_stand_in_of_argument =
-        lives_of_tensors_[k] == kNoLife &&
-        prepared_.trace->storages[s].born < start_;
+        life == kNone && prepared_.trace->storages[s].IsOlderThan(start_);
     if (!is_stand_in_of_argument) split.insert(s);
   }
   return split;
 }
 
-int32_t RerunLives::FirstTensorMadeFrom(int32_t op) const {
+TensorId RerunLives::FirstTensorMadeFrom(Time time) const {
   const Trace& trace = *prepared_.trace;
-  const auto found =
-      std::ranges::lower_bound(prepared_.made_tensors, op, {},
-                               [&](int32_t t) { return trace.tensors[t].op; });
-  return found == prepared_.made_tensors.end()
-             ? static_cast<int32_t>(trace.tensors.size())
-             : *found;
+  const auto first =
+      std::ranges::lower_bound(prepared_.made_tensors, OperatorAt(time), {},
+                               [&](TensorId t) { return trace.tensors[t].op; });
+  return first == prepared_.made_tensors.end() ? trace.tensors.end_id()
+                                               : *first;
 }
 
 }  // namespace acplan::graph

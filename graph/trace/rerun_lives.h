@@ -6,67 +6,68 @@
 #include <vector>
 
 #include "graph/trace/frames.h"
+#include "graph/trace/lifetimes.h"
 #include "graph/trace/prepared_trace.h"
 
 namespace acplan::graph {
 
-// What a stand-in has in place of a life.
-inline constexpr int32_t kNoLife = -1;
-
-// Which life is meant by a storage and by a tensor in the rerun at hand:
-// without one, the original's. Lives are indices in the order of FindLives.
+// The lives that storages and tensors mean in the rerun at hand: without one, the
+// original's. A stand-in has none.
 class RerunLives {
  public:
   explicit RerunLives(const PreparedTrace& prepared);
 
-  void Set(int32_t storage, int32_t life) { of_storage_[storage] = life; }
-  void Reset(int32_t storage) { of_storage_[storage] = storage; }
+  void Set(StorageId storage, LifeId life) { of_storage_[storage] = life; }
+  void Reset(StorageId storage) {
+    of_storage_[storage] = OriginalLife(storage);
+  }
 
-  // What an operator does not make that is skipped, or does not keep, has no
-  // storage.
-  void SetStandIns(const Frame& frame, int32_t op);
+  // Takes the life from the storages that an operator does not make, as it is skipped,
+  // or does not keep.
+  void SetStandIns(const Frame& frame, OperatorId op);
 
-  // Kept results on a storage are of this life, until ResetFetched. By itself
-  // they are of the original's.
-  void SetFetched(const Frame& frame, int32_t storage, int32_t life);
+  // Makes kept results on a storage be of this life until ResetFetched. Otherwise they
+  // are of the original's.
+  void SetFetched(const Frame& frame, StorageId storage, LifeId life);
   void ResetFetched();
 
-  // The tensors that a frame's operators make when they run again. Where no
-  // policy saves any, each is of the life that its storage means.
+  // Finds the lives of the tensors that a frame's operators make when they run again.
+  // If no policy saves any, each is of the life that its storage means.
   void SetTensors(const Frame& frame);
 
-  int32_t OfStorage(int32_t storage) const { return of_storage_[storage]; }
+  LifeId OfStorage(StorageId storage) const { return of_storage_[storage]; }
 
-  int32_t OfTensor(int32_t tensor) const {
-    const int32_t place = tensor - first_tensor_;
+  LifeId OfTensor(TensorId tensor) const {
+    const int32_t place = IndexOf(tensor) - IndexOf(first_tensor_);
     return place >= 0 && place < std::ssize(lives_of_tensors_)
                ? lives_of_tensors_[place]
                : of_storage_[prepared_.trace->tensors[tensor].storage];
   }
 
-  // The storages of which some tensors are made anew while others are views of
+  // Returns the storages of which some tensors are made anew while others are views of
   // the original, or stand-ins.
-  std::set<int32_t> SplitStorages() const;
+  std::set<StorageId> SplitStorages() const;
 
   // The tensors that are of lives of their own.
-  int32_t first_tensor() const { return first_tensor_; }
-  int32_t end_of_tensors() const {
-    return first_tensor_ + static_cast<int32_t>(lives_of_tensors_.size());
+  IdRange<TensorId> tensors() const {
+    return {first_tensor_,
+            IdAt<TensorId>(IndexOf(first_tensor_) + lives_of_tensors_.size())};
   }
 
  private:
-  int32_t FirstTensorMadeFrom(int32_t op) const;
-  // What has the storage of the tensor's base has its life.
-  int32_t OfBase(const TraceTensor& tensor) const;
-  int32_t OfSkippedResult(const TraceTensor& tensor) const;
-  int32_t OfKept(int32_t storage) const;
+  // Returns the first tensor that is made at a time or later.
+  TensorId FirstTensorMadeFrom(Time time) const;
+  // Returns the life of the tensor's base, which has the same storage.
+  LifeId OfBase(const TraceTensor& tensor) const;
+  LifeId OfSkippedResult(const TraceTensor& tensor) const;
+  LifeId OfKept(StorageId storage) const;
 
   const PreparedTrace& prepared_;
-  std::vector<int32_t> of_storage_;
-  std::map<int32_t, int32_t> of_kept_;
-  int32_t first_tensor_ = 0;
-  std::vector<int32_t> lives_of_tensors_;
-  int32_t start_ = 0;  // of the call
+  IndexedVector<StorageId, LifeId> of_storage_;
+  std::map<StorageId, LifeId> of_kept_;
+  TensorId first_tensor_ = {};
+  std::vector<LifeId> lives_of_tensors_;  // of first_tensor_ and those after it
+  Time start_ = 0;                        // of the call
 };
 
 }  // namespace acplan::graph

@@ -13,7 +13,7 @@
 namespace acplan::graph {
 namespace {
 
-const std::string& NameOf(int32_t op, const Trace& trace) {
+const std::string& NameOf(OperatorId op, const Trace& trace) {
   return trace.operator_names[trace.operators[op].name];
 }
 
@@ -25,44 +25,46 @@ class SavedResults {
   SavedResults(const Frame& frame, const PreparedTrace& prepared)
       : frame_(frame), prepared_(prepared), trace_(*prepared.trace) {}
 
-  // Why the policy is refused.
+  // The reason why the policy is refused, if it is.
   std::optional<std::string> Refusal() {
-    const int32_t last = std::min(frame_.call->end, frame_.rerun_stop);
-    for (int32_t op = frame_.call->start;
-         op < std::min(last, frame_.rerun_time); ++op) {
+    const Time last = std::min(frame_.call->end, frame_.rerun_stop);
+    for (const OperatorId op :
+         OperatorsIn(frame_.call->start, std::min(last, frame_.rerun_time))) {
       if (trace_.operators[op].opaque && frame_.Saves(op)) {
         return Place(op) + " cannot be saved: it makes a sparse tensor";
       }
       if (auto refusal = RefusalOfWrites(op, frame_.Saves(op))) return refusal;
       Run(op);
     }
-    // What does not run again may write as well.
-    for (int32_t begin = last; begin < frame_.rerun_time;) {
-      int32_t next = kNever;
+    // An operator that does not run again may write as well.
+    for (Time begin = last; begin < frame_.rerun_time;) {
+      OperatorId next = kNoOperator;
       for (const auto& [storage, op] : saved_by_) {
         next = std::min(
             next, prepared_.FirstWrite(storage, begin, frame_.rerun_time));
       }
-      if (next == kNever) break;
-      const bool is_saved = next < frame_.call->end && frame_.Saves(next);
+      if (next == kNoOperator) break;
+      const bool is_saved =
+          StartOf(next) < frame_.call->end && frame_.Saves(next);
       if (auto refusal = RefusalOfWrites(next, is_saved)) return refusal;
-      begin = next + 1;
+      begin = EndOf(next);
     }
     return std::nullopt;
   }
 
  private:
   // "operator 3 (aten.add_.Tensor)", counted from the start of the call.
-  std::string Place(int32_t op) const {
-    return fmt::format("operator {} ({})", op - frame_.call->start,
+  std::string Place(OperatorId op) const {
+    return fmt::format("operator {} ({})", frame_.call->PlaceOf(op),
                        NameOf(op, trace_));
   }
 
-  std::optional<std::string> RefusalOfWrites(int32_t op, bool is_saved) const {
-    for (const int32_t s : trace_.operators[op].mutates) {
+  std::optional<std::string> RefusalOfWrites(OperatorId op,
+                                             bool is_saved) const {
+    for (const StorageId s : trace_.operators[op].mutates) {
       const auto saved = saved_by_.find(s);
       if (saved == saved_by_.end()) {
-        if (is_saved && trace_.storages[s].born >= frame_.call->start) {
+        if (is_saved && !trace_.storages[s].IsOlderThan(frame_.call->start)) {
           return fmt::format(
               "{} cannot be saved: it writes in place to what is not saved",
               Place(op));
@@ -86,19 +88,19 @@ class SavedResults {
   }
 
   // A counter of others, of which the call makes nothing else.
-  bool IsOnlyUpdated(int32_t storage) const {
-    return trace_.storages[storage].born < frame_.call->start &&
+  bool IsOnlyUpdated(StorageId storage) const {
+    return trace_.storages[storage].IsOlderThan(frame_.call->start) &&
            OnlyUpdates(trace_, *frame_.call, storage);
   }
 
-  void Run(int32_t op) {
+  void Run(OperatorId op) {
     const TraceOperator& now = trace_.operators[op];
     const bool runs_again = frame_.RunsAgain(op);
-    for (const int32_t s : now.reads) {
+    for (const StorageId s : now.reads) {
       if (runs_again && !now.view && saved_by_.contains(s)) read_by_[s] = op;
     }
     if (!frame_.Saves(op)) return;
-    for (const int32_t s : now.outputs) {
+    for (const StorageId s : now.outputs) {
       const bool is_kept_and_written =
           prepared_.is_written[s] && KeepsOutput(frame_, op, s, trace_);
       if (!is_kept_and_written || IsOnlyUpdated(s)) continue;
@@ -110,9 +112,9 @@ class SavedResults {
   const Frame& frame_;
   const PreparedTrace& prepared_;
   const Trace& trace_;
-  // By storage that is written to at all: the operator whose saved result it
-  // is, and one that runs again and has read it since.
-  std::map<int32_t, int32_t> saved_by_, read_by_;
+  // For each storage that is written to at all: the operator whose saved result it is,
+  // and one that runs again and has read it since.
+  std::map<StorageId, OperatorId> saved_by_, read_by_;
 };
 
 // A storage is copied as it is when the first operator has ended that offloads
@@ -120,17 +122,18 @@ class SavedResults {
 std::optional<std::string> OffloadRefusal(const Frame& frame,
                                           const PreparedTrace& prepared) {
   const Trace& trace = *prepared.trace;
-  for (int32_t op = frame.call->start; op < frame.call->end; ++op) {
+  for (const OperatorId op : frame.call->Operators()) {
     if (!frame.Offloads(op)) continue;
     const std::string place =
         fmt::format("operator {} ({}) cannot be offloaded",
-                    op - frame.call->start, NameOf(op, trace));
-    if (frame.parent != kNoFrame) {
+                    frame.call->PlaceOf(op), NameOf(op, trace));
+    if (frame.parent != kNone) {
       return place + ": the unit is inside of another one";
     }
-    for (const int32_t s : KeptStorages(frame, op, trace)) {
-      const int32_t writer = prepared.FirstWrite(s, op + 1, frame.rerun_time);
-      if (writer == kNever) continue;
+    for (const StorageId s : KeptStorages(frame, op, trace)) {
+      const OperatorId writer =
+          prepared.FirstWrite(s, EndOf(op), frame.rerun_time);
+      if (writer == kNoOperator) continue;
       return fmt::format(
           "{}: operator {} ({}) of the step writes to its result in place "
           "later",
@@ -145,18 +148,19 @@ std::optional<std::string> OffloadRefusal(const Frame& frame,
 std::optional<std::string> StaleReadRefusal(const Frame& frame,
                                             const PreparedTrace& prepared) {
   const Trace& trace = *prepared.trace;
-  const int32_t last = std::min(frame.call->end, frame.rerun_stop);
-  for (int32_t op = frame.call->start; op < last; ++op) {
+  const Time last = std::min(frame.call->end, frame.rerun_stop);
+  for (const OperatorId op : OperatorsIn(frame.call->start, last)) {
     if (!frame.RunsAgain(op) || trace.operators[op].view) continue;
-    for (const int32_t s : trace.operators[op].reads) {
-      const bool was_there = trace.storages[s].born < frame.call->start;
+    for (const StorageId s : trace.operators[op].reads) {
+      const bool was_there = trace.storages[s].IsOlderThan(frame.call->start);
       if (!was_there || !prepared.is_written[s]) continue;
-      const int32_t writer = prepared.FirstWrite(s, op + 1, frame.rerun_time);
-      if (writer == kNever || OnlyUpdates(trace, *frame.call, s)) continue;
+      const OperatorId writer =
+          prepared.FirstWrite(s, EndOf(op), frame.rerun_time);
+      if (writer == kNoOperator || OnlyUpdates(trace, *frame.call, s)) continue;
       return fmt::format(
           "operator {} ({}) cannot run again: it reads what operator {} ({}) "
           "of the step writes to in place before that",
-          op - frame.call->start, NameOf(op, trace), writer,
+          frame.call->PlaceOf(op), NameOf(op, trace), writer,
           NameOf(writer, trace));
     }
   }
@@ -167,7 +171,7 @@ std::optional<std::string> Reason(const Frame& frame,
                                   const PreparedTrace& prepared) {
   const Trace& trace = *prepared.trace;
   const bool asks_twice = std::ranges::any_of(
-      frame.saved, [&](int32_t s) { return trace.saved[s].unpacked_again; });
+      frame.saved, [&](SavedId s) { return trace.saved[s].unpacked_again; });
   if (asks_twice) {
     return "cannot be a unit: backward asks for a tensor saved in it twice, "
            "which PyTorch refuses";
@@ -180,14 +184,14 @@ std::optional<std::string> Reason(const Frame& frame,
         "refuses",
         frame.recasts.front().op);
   }
-  int32_t writer = kNever;
-  if (frame.parent == kNoFrame) {
-    for (const int32_t storage : frame.arguments) {
+  OperatorId writer = kNoOperator;
+  if (frame.parent == kNone) {
+    for (const StorageId storage : frame.arguments) {
       writer = std::min(writer, prepared.FirstWrite(storage, frame.call->start,
                                                     frame.rerun_time));
     }
   }
-  if (writer != kNever) {
+  if (writer != kNoOperator) {
     return fmt::format(
         "cannot be a unit: operator {} ({}) of the step writes to an argument "
         "of it in place, which PyTorch refuses",

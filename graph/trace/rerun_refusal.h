@@ -8,7 +8,7 @@
 
 namespace acplan::graph {
 
-// Why PyTorch refuses to run a frame's operators again, or would compute
+// Returns why PyTorch refuses to run a frame's operators again, or would compute
 // something wrong, if it does: one line that begins with the module. The rules
 // are those of Simulate.
 std::optional<std::string> RerunRefusal(const Frame& frame,

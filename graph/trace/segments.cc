@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 #include "graph/trace/call_facts.h"
@@ -29,17 +30,16 @@ std::string_view OwnName(std::string_view fqn) {
   return dot == std::string_view::npos ? fqn : fqn.substr(dot + 1);
 }
 
-// What a run is told by.
+// The facts about modules and calls that make a run.
 class Siblings {
  public:
   explicit Siblings(const Trace& trace)
       : trace_(trace),
         calls_(MakeCallForest(trace)),
-        parent_(trace.modules.size(), -1),
-        subtree_end_(trace.modules.size(),
-                     static_cast<int32_t>(trace.modules.size())) {
-    std::vector<int32_t> open;
-    for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+        parent_(trace.modules.size(), kNone),
+        subtree_end_(trace.modules.size(), trace.modules.end_id()) {
+    std::vector<ModuleId> open;
+    for (const ModuleId m : trace.modules.ids()) {
       const std::string_view parent = ParentName(trace.modules[m].fqn);
       while (!open.empty() && trace.modules[open.back()].fqn != parent) {
         subtree_end_[open.back()] = m;
@@ -55,20 +55,20 @@ class Siblings {
   }
 
   const CallForest& calls() const { return calls_; }
-  int32_t subtree_end(int32_t module) const { return subtree_end_[module]; }
+  ModuleId subtree_end(ModuleId module) const { return subtree_end_[module]; }
 
-  // The next child of the same parent, -1: none.
-  int32_t Next(int32_t module) const {
-    const int32_t next = subtree_end_[module];
+  // Returns the next child of the same parent, if any.
+  ModuleId NextChild(ModuleId module) const {
+    const ModuleId next = subtree_end_[module];
     const bool is_sibling =
-        next < std::ssize(parent_) && parent_[next] == parent_[module];
-    return is_sibling && parent_[module] >= 0 ? next : -1;
+        next < parent_.end_id() && parent_[next] == parent_[module];
+    return is_sibling && parent_[module] != kNone ? next : kNone;
   }
 
   // Returns whether the calls of `next` follow those of the child before it.
-  bool Follows(int32_t module, int32_t next) const {
-    const std::vector<int32_t>& before = calls_.by_module[module];
-    const std::vector<int32_t>& after = calls_.by_module[next];
+  bool Follows(ModuleId module, ModuleId next) const {
+    const std::vector<CallId>& before = calls_.by_module[module];
+    const std::vector<CallId>& after = calls_.by_module[next];
     if (before.empty() || before.size() != after.size()) return false;
     for (size_t k = 0; k < before.size(); ++k) {
       if (!CallFollows(before[k], after[k])) return false;
@@ -77,7 +77,7 @@ class Siblings {
   }
 
  private:
-  bool CallFollows(int32_t before, int32_t after) const {
+  bool CallFollows(CallId before, CallId after) const {
     const TraceCall& a = trace_.calls[before];
     const TraceCall& b = trace_.calls[after];
     return calls_.subtree_end[before] == after && a.parent == b.parent &&
@@ -87,13 +87,14 @@ class Siblings {
 
   const Trace& trace_;
   CallForest calls_;
-  std::vector<int32_t> parent_, subtree_end_;           // a module
-  std::vector<std::pair<int32_t, int32_t>> own_saves_;  // a call, a time
+  IndexedVector<ModuleId, ModuleId> parent_, subtree_end_;
+  std::vector<std::pair<CallId, Time>> own_saves_;
 };
 
-std::vector<int32_t> Children(const Siblings& siblings, const ModuleRun& run) {
-  std::vector<int32_t> children;
-  for (int32_t m = run.first; m >= 0 && m <= run.last; m = siblings.Next(m)) {
+std::vector<ModuleId> Children(const Siblings& siblings, const ModuleRun& run) {
+  std::vector<ModuleId> children;
+  for (ModuleId m = run.first; m != kNone && m <= run.last;
+       m = siblings.NextChild(m)) {
     children.push_back(m);
   }
   return children;
@@ -101,7 +102,7 @@ std::vector<int32_t> Children(const Siblings& siblings, const ModuleRun& run) {
 
 void RequireRun(const Trace& trace, const Siblings& siblings,
                 const ModuleRun& run) {
-  const std::vector<int32_t> children = Children(siblings, run);
+  const std::vector<ModuleId> children = Children(siblings, run);
   if (children.size() < 2 || children.back() != run.last) {
     throw InputError(fmt::format(
         "plan: {}: expected two children of one module, the first before the "
@@ -119,24 +120,26 @@ void RequireRun(const Trace& trace, const Siblings& siblings,
   }
 }
 
-// Runs in the order of modules, those around others first, and which run of the
-// same parent's children is directly around each, -1: none.
+enum class RunId : int32_t {};  // in RunForest::runs
+
+// Runs in the order of modules, those around others first, and the run of the same
+// parent's children that is directly around each, if any.
 struct RunForest {
-  std::vector<ModuleRun> runs;
-  std::vector<std::vector<int32_t>> children;
-  std::vector<int32_t> parent;
+  IndexedVector<RunId, ModuleRun> runs;
+  IndexedVector<RunId, std::vector<ModuleId>> children;
+  IndexedVector<RunId, RunId> parent;
 };
 
 RunForest MakeRunForest(const Trace& trace, const Siblings& siblings,
                         std::vector<ModuleRun> runs) {
   std::ranges::sort(runs, [](const ModuleRun& a, const ModuleRun& b) {
-    return std::pair(a.first, -a.last) < std::pair(b.first, -b.last);
+    return std::pair(a.first, b.last) < std::pair(b.first, a.last);
   });
   RunForest forest;
-  std::vector<int32_t> open;
+  std::vector<RunId> open;
   for (const ModuleRun& run : runs) {
     RequireRun(trace, siblings, run);
-    const auto end = [&](int32_t r) {
+    const auto end = [&](RunId r) {
       return siblings.subtree_end(forest.runs[r].last);
     };
     while (!open.empty() && end(open.back()) <= run.first) open.pop_back();
@@ -152,9 +155,8 @@ RunForest MakeRunForest(const Trace& trace, const Siblings& siblings,
     const bool is_among_siblings =
         !open.empty() &&
         std::ranges::binary_search(forest.children[open.back()], run.first);
-    forest.parent.push_back(is_among_siblings ? open.back() : -1);
-    open.push_back(static_cast<int32_t>(forest.runs.size()));
-    forest.runs.push_back(run);
+    forest.parent.push_back(is_among_siblings ? open.back() : kNone);
+    open.push_back(forest.runs.Add(run));
     forest.children.push_back(Children(siblings, run));
   }
   return forest;
@@ -167,10 +169,10 @@ class SegmentInserter {
         siblings_(trace),
         runs_(MakeRunForest(trace, siblings_, std::move(runs))),
         starting_(trace.modules.size()),
-        run_of_(trace.modules.size(), -1) {
-    for (int32_t r = 0; r < std::ssize(runs_.runs); ++r) {
+        run_of_(trace.modules.size(), kNone) {
+    for (const RunId r : runs_.runs.ids()) {
       starting_[runs_.runs[r].first].push_back(r);
-      for (const int32_t m : runs_.children[r]) run_of_[m] = r;
+      for (const ModuleId m : runs_.children[r]) run_of_[m] = r;
     }
   }
 
@@ -186,67 +188,64 @@ class SegmentInserter {
  private:
   void AddModules(Trace& result) {
     result.modules.clear();
-    std::vector<int32_t> ends;  // before the modules that are added
-    for (int32_t m = 0; m < std::ssize(trace_.modules); ++m) {
-      for (const int32_t r : starting_[m]) {
-        new_of_run_.push_back(static_cast<int32_t>(result.modules.size()));
+    for (const ModuleId m : trace_.modules.ids()) {
+      for (const RunId r : starting_[m]) {
+        new_of_run_.push_back(result.modules.end_id());
         TraceModule& segment = result.modules.emplace_back();
         segment.fqn = SegmentName(trace_, runs_.runs[r]);
       }
-      new_module_.push_back(static_cast<int32_t>(result.modules.size()));
-      result.modules.push_back(trace_.modules[m]);
+      new_module_.push_back(result.modules.Add(trace_.modules[m]));
     }
-    new_module_.push_back(static_cast<int32_t>(result.modules.size()));
-    for (size_t r = 0; r < runs_.runs.size(); ++r) {
-      const int32_t end = siblings_.subtree_end(runs_.runs[r].last);
-      // Segments that start with the next module stand before it.
-      const auto before_next =
-          end < std::ssize(starting_) ? std::ssize(starting_[end]) : 0;
-      result.modules[new_of_run_[r]].run_end =
-          new_module_[end] - static_cast<int32_t>(before_next);
+    new_module_.push_back(result.modules.end_id());
+    for (const RunId r : runs_.runs.ids()) {
+      const ModuleId end = siblings_.subtree_end(runs_.runs[r].last);
+      // Segments that start with the next module stand before it: as many as it starts.
+      ModuleId run_end = new_module_[end];
+      if (end < starting_.end_id() && !starting_[end].empty()) {
+        run_end = new_of_run_[starting_[end].front()];
+      }
+      result.modules[new_of_run_[r]].run_end = run_end;
     }
   }
 
   void AddCalls(Trace& result) {
     result.calls.clear();
     struct AtHand {
-      int32_t call = -1;
+      CallId call = kNone;
       size_t count = 0;  // of its calls so far
     };
-    std::vector<AtHand> at_hand(runs_.runs.size());
+    IndexedVector<RunId, AtHand> at_hand(runs_.runs.size());
     for (const TraceCall& call : trace_.calls) {
-      const auto parent_in = [&](int32_t run) {
-        return run >= 0 ? at_hand[run].call : NewCall(call.parent);
+      const auto parent_in = [&](RunId run) {
+        return run != kNone ? at_hand[run].call : NewCall(call.parent);
       };
-      for (const int32_t r : starting_[call.module]) {
+      for (const RunId r : starting_[call.module]) {
         TraceCall segment = CallOf(r, at_hand[r].count++);
         segment.parent = parent_in(runs_.parent[r]);
-        at_hand[r].call = static_cast<int32_t>(result.calls.size());
-        result.calls.push_back(std::move(segment));
+        at_hand[r].call = result.calls.Add(std::move(segment));
       }
-      new_call_.push_back(static_cast<int32_t>(result.calls.size()));
-      result.calls.push_back(call);
+      new_call_.push_back(result.calls.Add(call));
       result.calls.back().module = new_module_[call.module];
       result.calls.back().parent = parent_in(run_of_[call.module]);
     }
   }
 
-  // A segment's call number `k`, without its parent.
-  TraceCall CallOf(int32_t run, size_t k) const {
-    const std::vector<int32_t>& children = runs_.children[run];
-    const auto call_of = [&](int32_t module) -> const TraceCall& {
+  // Returns a segment's call number `k`, without its parent.
+  TraceCall CallOf(RunId run, size_t k) const {
+    const std::vector<ModuleId>& children = runs_.children[run];
+    const auto call_of = [&](ModuleId module) -> const TraceCall& {
       return trace_.calls[siblings_.calls().by_module[module][k]];
     };
     TraceCall segment = call_of(children.front());
     segment.module = new_of_run_[run];
     segment.end = call_of(children.back()).end;
     segment.outputs = call_of(children.back()).outputs;
-    for (const int32_t m : children) {
+    for (const ModuleId m : children) {
       const TraceCall& call = call_of(m);
-      for (const int32_t s : call.inputs) {
+      for (const StorageId s : call.inputs) {
         const bool is_new =
             std::ranges::find(segment.inputs, s) == segment.inputs.end();
-        if (is_new && trace_.storages[s].born < segment.start) {
+        if (is_new && trace_.storages[s].IsOlderThan(segment.start)) {
           segment.inputs.push_back(s);
         }
       }
@@ -261,32 +260,34 @@ class SegmentInserter {
     return segment;
   }
 
-  int32_t NewCall(int32_t call) const {
-    return call < 0 ? -1 : new_call_[call];
+  CallId NewCall(CallId call) const {
+    return call == kNone ? kNone : new_call_[call];
   }
 
   const Trace& trace_;
   const Siblings siblings_;
   const RunForest runs_;
-  std::vector<std::vector<int32_t>> starting_;  // a module: runs
-  std::vector<int32_t> run_of_;                 // a module: the innermost
-  // Indices in the result.
-  std::vector<int32_t> new_module_, new_of_run_, new_call_;
+  IndexedVector<ModuleId, std::vector<RunId>> starting_;
+  IndexedVector<ModuleId, RunId> run_of_;  // the innermost
+  // Ids in the result.
+  IndexedVector<ModuleId, ModuleId> new_module_;
+  IndexedVector<RunId, ModuleId> new_of_run_;
+  IndexedVector<CallId, CallId> new_call_;
 };
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> LongestRuns(const Trace& trace) {
+std::vector<std::vector<ModuleId>> LongestRuns(const Trace& trace) {
   const Siblings siblings(trace);
-  std::vector<char> is_counted(trace.modules.size(), 0);
-  std::vector<std::vector<int32_t>> runs;
-  for (int32_t first = 0; first < std::ssize(trace.modules); ++first) {
+  IndexedVector<ModuleId, Flag> is_counted(trace.modules.size(), false);
+  std::vector<std::vector<ModuleId>> runs;
+  for (const ModuleId first : trace.modules.ids()) {
     if (is_counted[first]) continue;
-    std::vector<int32_t> run = {first};
-    for (int32_t next = siblings.Next(first);
-         next >= 0 && siblings.Follows(run.back(), next);
-         next = siblings.Next(next)) {
-      is_counted[next] = 1;
+    std::vector<ModuleId> run = {first};
+    for (ModuleId next = siblings.NextChild(first);
+         next != kNone && siblings.Follows(run.back(), next);
+         next = siblings.NextChild(next)) {
+      is_counted[next] = true;
       run.push_back(next);
     }
     if (run.size() > 1) runs.push_back(std::move(run));
@@ -300,14 +301,14 @@ std::string SegmentName(const Trace& trace, const ModuleRun& run) {
 }
 
 ModuleNames::ModuleNames(const Trace& trace) {
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+  for (const ModuleId m : trace.modules.ids()) {
     by_name_.try_emplace(trace.modules[m].fqn, m);
   }
 }
 
-int32_t ModuleNames::Find(std::string_view fqn) const {
-  const auto found = by_name_.find(fqn);
-  return found == by_name_.end() ? -1 : found->second;
+ModuleId ModuleNames::Find(std::string_view fqn) const {
+  const auto entry = by_name_.find(fqn);
+  return entry == by_name_.end() ? kNone : entry->second;
 }
 
 std::optional<ModuleRun> RunNamed(const Trace& trace, std::string_view name) {
@@ -317,7 +318,7 @@ std::optional<ModuleRun> RunNamed(const Trace& trace, std::string_view name) {
 std::optional<ModuleRun> RunNamed(const ModuleNames& modules,
                                   std::string_view name) {
   const std::string_view own = OwnName(name);
-  if (own.find('-') == std::string_view::npos || modules.Find(name) >= 0) {
+  if (own.find('-') == std::string_view::npos || modules.Find(name) != kNone) {
     return std::nullopt;
   }
   const std::string parent(ParentName(name));
@@ -329,7 +330,7 @@ std::optional<ModuleRun> RunNamed(const ModuleNames& modules,
             modules.Find(fmt::format("{}.{}", parent, own.substr(0, dash))),
         .last =
             modules.Find(fmt::format("{}.{}", parent, own.substr(dash + 1)))};
-    if (now.first < 0 || now.first >= now.last) continue;
+    if (now.first == kNone || now.first >= now.last) continue;
     if (run) {
       throw InputError(fmt::format(
           "plan: {}: expected two children of {}, found more than one way to "

@@ -22,21 +22,21 @@ namespace acplan::graph {
 // name is the name of the parent with the first and the last child: "GPT.h.0-2"
 // is the run of GPT.h.0, GPT.h.1 and GPT.h.2. Its call
 // - runs from the start of the first child's call to the end of the last one's;
-// - has the first one's arguments by position, the last one's results, and as
-//   inputs those of any of them that are older than the call. What one of the
+// - has the first one's arguments by position, the last one's results, and as inputs
+//   those of any of them that are older than the call. A tensor that one of the
 //   children hands to the next is made inside;
 // - is in backward while one of the children's calls is.
 
 // The first and the last child, in the modules of a trace without segments.
 struct ModuleRun {
-  int32_t first = 0;
-  int32_t last = 0;
+  ModuleId first = {};
+  ModuleId last = {};
 
   bool operator==(const ModuleRun&) const = default;
 };
 
-// The longest runs, as the children of each, in the order of modules.
-std::vector<std::vector<int32_t>> LongestRuns(const Trace& trace);
+// Returns the longest runs, as the children of each, in the order of modules.
+std::vector<std::vector<ModuleId>> LongestRuns(const Trace& trace);
 
 std::string SegmentName(const Trace& trace, const ModuleRun& run);
 
@@ -45,14 +45,14 @@ class ModuleNames {
  public:
   explicit ModuleNames(const Trace& trace);
 
-  // Returns the module with this name, or -1 if there is none.
-  int32_t Find(std::string_view fqn) const;
+  // Returns the module with a name; kNone if there is none.
+  ModuleId Find(std::string_view fqn) const;
 
  private:
-  std::unordered_map<std::string_view, int32_t> by_name_;
+  std::unordered_map<std::string_view, ModuleId> by_name_;
 };
 
-// The children that a name means as those of a segment; nothing where it has not
+// Returns the children that a name means as those of a segment; nothing if it has not
 // the form of one: it is a module's, or says of no parent its two children, the
 // first before the last. They need not be a run. Throws InputError ("plan: ...")
 // for a name with more than one such meaning.
@@ -60,12 +60,12 @@ std::optional<ModuleRun> RunNamed(const ModuleNames& modules,
                                   std::string_view name);
 std::optional<ModuleRun> RunNamed(const Trace& trace, std::string_view name);
 
-// The step with segments of these runs. A segment stands among the modules before
-// its first child, among the calls before its first child's call; all else is as
+// Returns the step with segments of these runs. A segment stands among the modules
+// before its first child, among the calls before its first child's call; all else is as
 // before, but for indices of modules and calls. One segment may be inside another.
-// Throws InputError ("plan: ...") for what is no run of the trace, naming the
-// children between which it is interrupted, for the same twice, and for two that
-// overlap without one being inside the other. The trace has no segments.
+// Throws InputError ("plan: ...") for what is no run of the trace, naming the children
+// between which it is interrupted, for the same twice, and for two that overlap without
+// one being inside the other. The trace has no segments.
 Trace WithSegments(const Trace& trace, std::vector<ModuleRun> runs);
 
 }  // namespace acplan::graph

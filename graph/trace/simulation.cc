@@ -62,51 +62,50 @@
 //   all             9  13   3  19  23   5   6  20  24  22  22  10  14  12  12
 //
 // The program lets go of a product once the temporary is made from it. The
-// result of a lives on: frame b holds its argument until autograd lets go of
-// all that b saves, at time 8, which is before step 0'. What a rerun makes is a
-// life of its own: b's product has one before the loss, and one from step 3' on
+// result of a lives on: frame b holds its argument until autograd lets go of all that
+// b saves, at time 8, which is before step 0'. A storage that a rerun makes has a life
+// of its own: b's product has one before the loss, and one from step 3' on
 // until the backward of b has used it.
 
 namespace acplan::graph {
 namespace {
 
-// The steps [first, second) of a step of so many. A storage is there while the
+// Returns the steps of a life before the end of all steps. A storage is there while the
 // operator runs that creates it.
-std::pair<int32_t, int32_t> StepsOf(const Life& life, int32_t steps) {
-  const int32_t begin = std::min(life.begin, steps);
-  return {begin, std::clamp(life.end, std::min(begin + 1, steps), steps)};
+std::pair<StepId, StepId> StepsOf(const Life& life, StepId all_end) {
+  const StepId begin = std::min(life.begin, all_end);
+  return {begin, std::clamp(life.end, std::min(Next(begin), all_end), all_end)};
 }
 
-bool IsLiveAt(const Life& life, int32_t step, int32_t steps) {
-  const auto [begin, end] = StepsOf(life, steps);
+bool IsLiveAt(const Life& life, StepId step, StepId all_end) {
+  const auto [begin, end] = StepsOf(life, all_end);
   return begin <= step && step < end;
 }
 
-Simulation SumUp(const std::vector<Life>& lives, StepLayout layout,
-                 const Trace& trace) {
-  const int32_t steps = layout.StepCount();
+Simulation SumUp(const LifeList& lives, StepLayout layout, const Trace& trace) {
+  const StepId all_end = layout.EndOfSteps();
   Simulation result;
   result.steps = std::move(layout.steps);
   result.recompute_ms = layout.recompute_ms;
-  std::vector<int64_t> change(steps + 1, 0);
+  IndexedVector<StepId, int64_t> change(result.steps.size() + 1, 0);
   for (const Life& life : lives) {
-    const auto [begin, end] = StepsOf(life, steps);
+    const auto [begin, end] = StepsOf(life, all_end);
     const int64_t bytes = AllocatedBytes(trace.storages[life.storage].bytes);
     change[begin] += bytes;
     change[end] -= bytes;
   }
   int64_t live = 0;
-  result.live_bytes.reserve(steps);
-  for (int32_t k = 0; k < steps; ++k) {
+  result.live_bytes.reserve(result.steps.size());
+  for (const StepId k : result.steps.ids()) {
     live += change[k];
     result.live_bytes.push_back(live);
-    if (live > result.peak_bytes || k == 0) {
+    if (live > result.peak_bytes || k == StepId{0}) {
       result.peak_bytes = live;
       result.peak_step = k;
     }
   }
   for (const Life& life : lives) {
-    if (IsLiveAt(life, result.peak_step, steps)) {
+    if (IsLiveAt(life, result.peak_step, all_end)) {
       const TraceStorage& storage = trace.storages[life.storage];
       result.peak_by_category[static_cast<size_t>(storage.category)] +=
           AllocatedBytes(storage.bytes);
@@ -115,25 +114,25 @@ Simulation SumUp(const std::vector<Life>& lives, StepLayout layout,
   return result;
 }
 
-// `originals`: how many of the lives, from the first, no rerun made.
-std::vector<LiveBytes> SumUpByKind(const std::vector<Life>& lives,
-                                   size_t originals, int32_t steps,
-                                   const Trace& trace) {
-  std::vector<LiveBytes> by_kind(static_cast<size_t>(steps) + 1);
-  for (size_t k = 0; k < lives.size(); ++k) {
-    const auto [begin, end] = StepsOf(lives[k], steps);
+// `first_rerun`: the first of the lives that a rerun made.
+IndexedVector<StepId, LiveBytes> SumUpByKind(const LifeList& lives,
+                                             LifeId first_rerun, StepId all_end,
+                                             const Trace& trace) {
+  IndexedVector<StepId, LiveBytes> by_kind(IndexOf(all_end) + size_t{1});
+  for (const LifeId k : lives.ids()) {
+    const auto [begin, end] = StepsOf(lives[k], all_end);
     const TraceStorage& storage = trace.storages[lives[k].storage];
-    const size_t kind =
-        k < originals ? static_cast<size_t>(storage.category) : kRecomputedKind;
+    const size_t kind = k < first_rerun ? static_cast<size_t>(storage.category)
+                                        : kRecomputedKind;
     by_kind[begin][kind] += AllocatedBytes(storage.bytes);
     by_kind[end][kind] -= AllocatedBytes(storage.bytes);
   }
-  for (int32_t k = 1; k < steps; ++k) {
+  for (const StepId k : IdRange(StepId{1}, all_end)) {
     for (size_t kind = 0; kind < kLiveKinds; ++kind) {
-      by_kind[k][kind] += by_kind[k - 1][kind];
+      by_kind[k][kind] += by_kind[Previous(k)][kind];
     }
   }
-  by_kind.resize(steps);
+  by_kind.pop_back();
   return by_kind;
 }
 
@@ -141,16 +140,16 @@ std::vector<LiveBytes> SumUpByKind(const std::vector<Life>& lives,
 // with one.
 void HandOutStandIns(Frames& frames, const PreparedTrace& prepared) {
   std::optional<StandInFinder> finder;
-  for (int32_t f = 0; f < std::ssize(frames.list); ++f) {
+  for (const FrameId f : frames.list.ids()) {
     Frame& frame = frames.list[f];
     if (!frame.has_stand_ins || frame.rerun_time == kNever) continue;
     if (!finder) finder.emplace(frames, prepared);
-    const StandIns found = finder->Of(f);
-    if (found.refusal) throw InputError(*found.refusal);
-    if (found.hollow_views.empty()) continue;
+    const StandIns stand_ins = finder->Find(f);
+    if (stand_ins.refusal) throw InputError(*stand_ins.refusal);
+    if (stand_ins.hollow_views.empty()) continue;
     frame.own_decisions = frame.unit->decisions;
-    for (const int32_t op : found.hollow_views) {
-      frame.own_decisions[op - frame.call->start] = OperatorDecision::kSkip;
+    for (const OperatorId op : stand_ins.hollow_views) {
+      frame.own_decisions[frame.call->PlaceOf(op)] = OperatorDecision::kSkip;
     }
     frame.decisions = frame.own_decisions.data();
   }
@@ -159,8 +158,11 @@ void HandOutStandIns(Frames& frames, const PreparedTrace& prepared) {
 // A planned step before it is summed up.
 struct LivedStep {
   StepLayout layout;
-  std::vector<Life> lives = {};
-  size_t moved = 0;  // of the lives: those that come back from the host
+  LifeList lives = {};
+  // The first of the lives that come back from the host, and of those after them, which
+  // reruns make.
+  LifeId first_fetched = {};
+  LifeId first_rerun = {};
   OffloadUse offload = {};
 };
 
@@ -175,17 +177,20 @@ LivedStep LiveThrough(const PreparedTrace& prepared,
   }
   HandOutStandIns(frames, prepared);
   LivedStep step{.layout = LayOutSteps(prepared, frames.list)};
-  const std::vector<MovedStorage> moved =
-      FindMovedStorages(prepared, frames, step.layout);
-  step.lives = FindLives(prepared, frames, step.layout, moved);
-  step.moved = moved.size();
-  step.offload = UseOf(moved, prepared, frames, step.layout);
-  for (size_t k = 0; k < moved.size(); ++k) {
-    const Life& original = step.lives[moved[k].storage];
-    const Life& fetched = step.lives[prepared.trace->storages.size() + k];
+  const MovedStorages moves = FindMovedStorages(prepared, frames, step.layout);
+  const size_t originals = prepared.trace->storages.size();
+  step.lives = FindLives(prepared, frames, step.layout, moves);
+  step.first_fetched = IdAt<LifeId>(originals);
+  step.first_rerun = IdAt<LifeId>(originals + moves.size());
+  step.offload = UseOf(moves, prepared, frames, step.layout);
+  LifeId fetched_life = step.first_fetched;
+  for (const MovedId k : moves.ids()) {
+    const Life& original = step.lives[OriginalLife(moves[k].storage)];
+    const Life& fetched = step.lives[fetched_life];
     OffloadedStorage& use = step.offload.storages[k];
-    use.away_begin = std::max(original.end, original.begin + 1);
-    use.away_end = moved[k].fetch ? moved[k].fetch->step : fetched.end;
+    use.away_begin = std::max(original.end, Next(original.begin));
+    use.away_end = moves[k].fetch ? moves[k].fetch->step : fetched.end;
+    fetched_life = Next(fetched_life);
   }
   return step;
 }
@@ -197,51 +202,52 @@ Simulation SumUpStep(const PreparedTrace& prepared, LivedStep step) {
   return result;
 }
 
-std::vector<LiveStorage> LiveAt(int32_t at, const PreparedTrace& prepared,
+std::vector<LiveStorage> LiveAt(StepId at, const PreparedTrace& prepared,
                                 const LivedStep& step) {
   const Trace& trace = *prepared.trace;
-  const size_t originals = trace.storages.size();
   std::vector<LiveStorage> live;
-  for (size_t k = 0; k < step.lives.size(); ++k) {
+  for (const LifeId k : step.lives.ids()) {
     const Life& life = step.lives[k];
-    if (!IsLiveAt(life, at, step.layout.StepCount())) continue;
-    const bool is_original = k < originals;
-    const bool is_fetched = !is_original && k < originals + step.moved;
-    const int32_t held = step.layout.StepAt(prepared.held[life.storage]);
-    const int32_t scope_end =
+    if (!IsLiveAt(life, at, step.layout.EndOfSteps())) continue;
+    const bool is_original = k < step.first_fetched;
+    const bool is_fetched = !is_original && k < step.first_rerun;
+    const StepId held_until =
+        step.layout.StepAt(prepared.held_until[life.storage]);
+    const StepId scope_end =
         step.layout.StepAt(trace.storages[life.storage].scope_end);
-    live.push_back({.storage = life.storage,
-                    .is_remade = !is_original && !is_fetched,
-                    .is_fetched = is_fetched,
-                    .is_held_by_program = is_original && held > at,
-                    .is_kept = is_original &&
-                               life.end > std::max(scope_end, life.begin + 1)});
+    live.push_back(
+        {.storage = life.storage,
+         .is_remade = !is_original && !is_fetched,
+         .is_fetched = is_fetched,
+         .is_held_by_program = is_original && held_until > at,
+         .is_kept =
+             is_original && life.end > std::max(scope_end, Next(life.begin))});
   }
   return live;
 }
 
 }  // namespace
 
-std::vector<int32_t> HeldByOthers(const Trace& trace) {
-  // Until when the trace knows a holder.
-  std::vector<int32_t> explained(trace.storages.size(), 0);
+IndexedVector<StorageId, Time> HeldByOthers(const Trace& trace) {
+  // The times until when the trace knows a holder.
+  IndexedVector<StorageId, Time> known_until(trace.storages.size(), 0);
   for (const SavedTensor& saved : trace.saved) {
-    explained[saved.storage] =
-        std::max(explained[saved.storage], HeldByAutogradUntil(saved));
+    known_until[saved.storage] =
+        std::max(known_until[saved.storage], HeldByAutogradUntil(saved));
   }
-  std::vector<int32_t> held;
-  held.reserve(trace.storages.size());
-  for (size_t s = 0; s < trace.storages.size(); ++s) {
+  IndexedVector<StorageId, Time> held_until;
+  held_until.reserve(trace.storages.size());
+  for (const StorageId s : trace.storages.ids()) {
     const TraceStorage& storage = trace.storages[s];
     const bool is_of_forward =
-        storage.born >= 0 && storage.born < trace.forward_end;
+        storage.born != kNone && storage.IsOlderThan(trace.forward_end);
     const bool is_held_by_something_unseen =
-        std::max(storage.scope_end, explained[s]) < storage.freed;
-    held.push_back(is_of_forward && !is_held_by_something_unseen
-                       ? std::min(storage.scope_end, storage.freed)
-                       : storage.freed);
+        std::max(storage.scope_end, known_until[s]) < storage.freed;
+    held_until.push_back(is_of_forward && !is_held_by_something_unseen
+                             ? std::min(storage.scope_end, storage.freed)
+                             : storage.freed);
   }
-  return held;
+  return held_until;
 }
 
 Simulation Simulate(const Trace& trace,
@@ -260,10 +266,9 @@ Simulation Simulator::Simulate(
 DetailedSimulation Simulator::SimulateInDetail(
     const std::vector<CheckpointedModule>& modules) const {
   LivedStep step = LiveThrough(*prepared_, modules);
-  const Trace& trace = *prepared_->trace;
-  std::vector<LiveBytes> by_kind =
-      SumUpByKind(step.lives, trace.storages.size() + step.moved,
-                  step.layout.StepCount(), trace);
+  IndexedVector<StepId, LiveBytes> by_kind =
+      SumUpByKind(step.lives, step.first_rerun, step.layout.EndOfSteps(),
+                  *prepared_->trace);
   return {.simulation = SumUpStep(*prepared_, std::move(step)),
           .by_kind = std::move(by_kind)};
 }
@@ -272,10 +277,10 @@ SimulatedPeak Simulator::SimulatePeak(
     const std::vector<CheckpointedModule>& modules,
     const std::function<Simulation(Simulation)>& change) const {
   const LivedStep step = LiveThrough(*prepared_, modules);
-  SimulatedPeak found{.simulation = SumUpStep(*prepared_, step), .live = {}};
-  if (change) found.simulation = change(std::move(found.simulation));
-  found.live = LiveAt(found.simulation.peak_step, *prepared_, step);
-  return found;
+  SimulatedPeak peak{.simulation = SumUpStep(*prepared_, step), .live = {}};
+  if (change) peak.simulation = change(std::move(peak.simulation));
+  peak.live = LiveAt(peak.simulation.peak_step, *prepared_, step);
+  return peak;
 }
 
 }  // namespace acplan::graph

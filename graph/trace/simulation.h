@@ -33,17 +33,17 @@ namespace acplan::graph {
 //   returns its argument as it is. Results that a saved operator does not keep
 //   are stand-ins as well, and so are views of stand-ins, which nothing runs
 //   for.
-// - What is created again is held by the program as before, and no longer
-//   than the recomputation; by autograd as long as the recomputation lasts, if
-//   it is saved; and from then until the backward node that asks for it lets go
-//   of it. A view that the policy saved is one of the original storage.
-// - A unit may be inside another. The inner frame's arguments that are tensors
-//   given by position then are saves of the outer unit, so the outer one runs
-//   again first, the inner one's operators among the others, and the inner one
-//   with the arguments that this made. Its other arguments the inner frame
-//   holds itself, from the forward pass on. What the inner one saved it has
-//   from the forward pass, too, whatever the outer one skips; which operators
-//   run when the outer one runs again is the outer one's policy alone.
+// - A storage that is created again is held by the program as before, and no longer
+//   than the recomputation; by autograd as long as the recomputation lasts, if it is
+//   saved; and from then until the backward node that asks for it lets go of it. A view
+//   that the policy saved is one of the original storage.
+// - A unit may be inside another. The inner frame's arguments that are tensors given by
+//   position then are saves of the outer unit, so the outer one runs again first, the
+//   inner one's operators among the others, and the inner one with the arguments that
+//   this made. Its other arguments the inner frame holds itself, from the forward pass
+//   on. The inner one has what it saved from the forward pass, too, whatever the outer
+//   one skips; which operators run when the outer one runs again is the outer one's
+//   policy alone.
 // - A cast that autocast kept from before the call is made again, before the
 //   operator that needs it, and kept until the recomputation ends.
 // - A tensor that a module keeps as an attribute stays the one of the forward
@@ -56,7 +56,7 @@ namespace acplan::graph {
 // Bytes are those of live storages, each rounded up to 512 as CUDA's caching
 // allocator does.
 
-// What a policy says of an operator of a unit.
+// The decision of a policy about an operator of a unit.
 enum class OperatorDecision : char {
   kRecompute = 0,
   kSave = 1,
@@ -75,24 +75,24 @@ inline OperatorDecision SaveOrRecompute(bool is_saved) {
 }
 
 struct CheckpointedModule {
-  int32_t module = 0;  // in Trace::modules
+  ModuleId module = {};
   // One an operator of each of its calls. Empty: all are recomputed.
   std::vector<OperatorDecision> decisions = {};
-  // By place of an operator that keeps results: which of them are kept, as
-  // places in TraceOperator::results. Without an entry all are.
+  // For the place of an operator that keeps results: which of them are kept, as places
+  // in TraceOperator::results. Without an entry all are.
   std::map<int32_t, std::vector<int32_t>> kept_results = {};
 };
 
 struct Simulation {
   struct Step {
-    int32_t op = 0;       // in Trace::operators
-    int32_t redone = -1;  // the call for which it runs again; -1: it does not
+    OperatorId op = {};
+    CallId redone = kNone;  // the call for which it runs again, if it does
     bool operator==(const Step&) const = default;
   };
-  std::vector<Step> steps;          // the operators that run, in order
-  std::vector<int64_t> live_bytes;  // while each of them runs
+  IndexedVector<StepId, Step> steps;  // the operators that run, in order
+  IndexedVector<StepId, int64_t> live_bytes;  // while each of them runs
   int64_t peak_bytes = 0;
-  int32_t peak_step = -1;  // the first with the peak; -1: nothing runs
+  StepId peak_step = kNone;  // the first with the peak, if anything runs
   std::array<int64_t, kStorageCategories> peak_by_category = {};
   double recompute_ms = 0;  // of what runs again
   OffloadUse offload = {};
@@ -120,12 +120,12 @@ struct Simulation {
 // And for offload in a unit inside of another one, and of a storage that is
 // written to in place between the operator that offloads it and the
 // recomputation.
-// What is from outside of the unit is never stale, since the forward pass wrote
+// A storage from outside of the unit is never stale, since the forward pass wrote
 // to it.
 Simulation Simulate(const Trace& trace,
                     const std::vector<CheckpointedModule>& modules);
 
-// What lives during a step, by kind: the categories of storages, but what a
+// The bytes that live during a step, by kind: the categories of storages, but what a
 // rerun makes again is a kind of its own.
 inline constexpr size_t kRecomputedKind = kStorageCategories;
 inline constexpr size_t kLiveKinds = kStorageCategories + 1;
@@ -134,16 +134,15 @@ using LiveBytes = std::array<int64_t, kLiveKinds>;
 // A simulation with what its live_bytes consist of at each step.
 struct DetailedSimulation {
   Simulation simulation;
-  std::vector<LiveBytes> by_kind;  // a step; adds up to live_bytes
+  IndexedVector<StepId, LiveBytes> by_kind;  // adds up to live_bytes
 };
 
-// Returns by storage until when others than autograd hold it in the step as it
-// was.
-std::vector<int32_t> HeldByOthers(const Trace& trace);
+// Returns until when others than autograd hold each storage in the step as it was.
+IndexedVector<StorageId, Time> HeldByOthers(const Trace& trace);
 
 // A storage in use at the peak of a simulated step.
 struct LiveStorage {
-  int32_t storage = 0;
+  StorageId storage = {};
   bool is_remade = false;   // what runs again made it
   bool is_fetched = false;  // it came back from the host
   // The program holds the original then, so that it is there under every plan.
@@ -169,15 +168,15 @@ class Simulator {
   explicit Simulator(const Trace& trace);
   explicit Simulator(Trace&&) = delete;
 
-  // The same as the function above.
+  // Does the same as the function above.
   Simulation Simulate(const std::vector<CheckpointedModule>& modules) const;
 
-  // The same, with the bytes of each kind at each step.
+  // Simulates, with the bytes of each kind at each step.
   DetailedSimulation SimulateInDetail(
       const std::vector<CheckpointedModule>& modules) const;
 
-  // The same, with all that is in use at the peak. `change`, where there is one,
-  // may put the peak elsewhere, such as where a rank has it.
+  // Simulates, with all that is in use at the peak. `change`, if there is one, may put
+  // the peak elsewhere, such as where a rank has it.
   SimulatedPeak SimulatePeak(
       const std::vector<CheckpointedModule>& modules,
       const std::function<Simulation(Simulation)>& change = {}) const;

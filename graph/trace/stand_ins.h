@@ -5,17 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "graph/base/flag.h"
+#include "graph/base/indexed_vector.h"
 #include "graph/trace/frames.h"
 #include "graph/trace/prepared_trace.h"
 #include "graph/trace/simulation.h"
 
 namespace acplan::graph {
 
-// What a policy comes to whose skipped operators hand on stand-ins.
+// The consequences of a policy whose skipped operators hand on stand-ins.
 struct StandIns {
   // The views that the policy does not skip, of stand-ins: nothing runs for
   // them.
-  std::vector<int32_t> hollow_views = {};
+  std::vector<OperatorId> hollow_views = {};
   // Why a stand-in would be computed with: one line that begins with the
   // module. The rules are those of Simulate.
   std::optional<std::string> refusal = std::nullopt;
@@ -26,25 +28,26 @@ class StandInFinder {
  public:
   StandInFinder(const Frames& frames, const PreparedTrace& prepared);
 
-  // Frame `f` has stand-ins and runs again.
-  StandIns Of(int32_t f);
+  // Finds the stand-ins of a frame, which has some and runs again.
+  StandIns Find(FrameId f);
 
  private:
   class Rerun;
 
   // An operator, and until when the program holds a stand-in that it made.
   struct HiddenView {
-    int32_t op = -1;
-    int32_t until = -1;
+    OperatorId op = kNone;
+    Time until = -1;
   };
 
   const Frames& frames_;
   const Trace& trace_;
-  // Of the frame at hand. By storage and by tensor: the operator that lost it, -1
-  // where it is there.
-  std::vector<int32_t> lost_, stand_ins_;
-  std::vector<char> is_kept_;  // a tensor: is a result that the policy keeps
-  std::vector<HiddenView> hidden_;  // a storage
+  // The operators of the frame at hand that lost a storage, or a tensor; kNone for
+  // what is there.
+  IndexedVector<StorageId, OperatorId> losers_;
+  IndexedVector<TensorId, OperatorId> hiders_;
+  IndexedVector<TensorId, Flag> is_kept_;  // is a result that the policy keeps
+  IndexedVector<StorageId, HiddenView> hidden_;
 };
 
 }  // namespace acplan::graph

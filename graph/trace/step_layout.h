@@ -23,44 +23,45 @@ struct StepLayout {
   struct Rerun {
     bool is_laid_out = false;  // otherwise the frame never runs again
     size_t first_place = 0;    // of its operators in rerun_steps
-    int32_t end = 0;
-    std::vector<int32_t> recast_steps = {};  // one for each of Frame::recasts
+    StepId end = {};
+    std::vector<StepId> recast_steps = {};  // one for each of Frame::recasts
   };
 
-  int32_t StepCount() const { return static_cast<int32_t>(steps.size()); }
+  // Returns the id after the last step.
+  StepId EndOfSteps() const { return steps.end_id(); }
 
-  // The step before which what happens at a time of the trace has happened.
-  int32_t StepAt(int32_t time) const {
-    return time < static_cast<int32_t>(step_at_time.size()) ? step_at_time[time]
-                                                            : StepCount();
+  // Returns the step before which what happens at a time of the trace has happened.
+  StepId StepAt(Time time) const {
+    return time < static_cast<Time>(step_at_time.size()) ? step_at_time[time]
+                                                         : EndOfSteps();
   }
 
-  // The same for a time of the forward pass while frame `f` runs again.
-  int32_t RerunStepAt(int32_t f, const Frame& frame, int32_t time) const {
+  // Returns that step for a time of the forward pass while frame `f` runs again.
+  StepId RerunStepAt(FrameId f, const Frame& frame, Time time) const {
     const Rerun& rerun = reruns[f];
     if (time >= frame.rerun_stop) return rerun.end;
     return rerun_steps[rerun.first_place +
                        std::max(time - frame.call->start, 0)];
   }
 
-  // The step at which an operator runs again that the policy neither saves nor
-  // skips.
-  int32_t RerunStepOf(int32_t f, const Frame& frame, int32_t op) const {
-    return rerun_steps[reruns[f].first_place + (op + 1 - frame.call->start)] -
-           1;
+  // Returns the step at which an operator runs again that the policy neither saves
+  // nor skips.
+  StepId RerunStepOf(FrameId f, const Frame& frame, OperatorId op) const {
+    return Previous(
+        rerun_steps[reruns[f].first_place + frame.call->PlaceOf(op) + 1]);
   }
 
-  std::vector<Simulation::Step> steps;
+  IndexedVector<StepId, Simulation::Step> steps;
   double recompute_ms = 0;  // of the steps that run again
-  std::vector<int32_t> step_at_time;
-  std::vector<int32_t> step_of_operator;  // the trace's own
-  std::vector<Rerun> reruns;              // by frame
+  std::vector<StepId> step_at_time;
+  IndexedVector<OperatorId, StepId> step_of_operator;  // the trace's own
+  IndexedVector<FrameId, Rerun> reruns;
   // For each frame that runs again and each of its operators up to where it
   // stops: the step before which what comes before the operator has happened.
-  std::vector<int32_t> rerun_steps;
+  std::vector<StepId> rerun_steps;
 };
 
 StepLayout LayOutSteps(const PreparedTrace& prepared,
-                       const std::vector<Frame>& frames);
+                       const IndexedVector<FrameId, Frame>& frames);
 
 }  // namespace acplan::graph

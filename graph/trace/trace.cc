@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "graph/base/file_io.h"
+#include "graph/base/flag.h"
 #include "graph/base/json_fields.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
@@ -32,35 +33,34 @@ StorageCategory ParseCategory(const JsonField& field) {
   field.Fail(fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
-TraceStorage ParseStorage(const JsonField& field, int32_t forward_end,
-                          int32_t operators) {
+TraceStorage ParseStorage(const JsonField& field, Time forward_end,
+                          Time operators) {
   TraceStorage storage;
   storage.bytes = field.Get("bytes").Bytes();
   storage.category = ParseCategory(field.Get("category"));
   const JsonField born = field.Get("born");
-  storage.born = ParseInt(born, -1, operators - 1);
+  storage.born = ParseIdOrNone<OperatorId>(born, operators);
   const bool is_born_in_forward =
-      storage.born != -1 && storage.born < forward_end;
+      storage.born != kNone && StartOf(storage.born) < forward_end;
   if (storage.category == StorageCategory::kGradient && is_born_in_forward)
     born.Fail(fmt::format(
         "-1 or at least {}, where the forward pass ends, for a gradient",
         forward_end));
-  storage.freed = ParseTimeOrNever(field.Get("freed"),
-                                   std::max(storage.born, 0), operators);
+  storage.freed = ParseTimeOrNever(
+      field.Get("freed"), std::max(StartOf(storage.born), 0), operators);
   if (is_born_in_forward)
-    storage.scope_end =
-        ParseTimeOrNever(field.Get("scope_end"), storage.born, operators);
+    storage.scope_end = ParseTimeOrNever(field.Get("scope_end"),
+                                         StartOf(storage.born), operators);
   else if (field.Has("scope_end"))
     field.Get("scope_end")
         .Fail("none for a storage that is not born in the forward pass");
   return storage;
 }
 
-std::vector<TraceStorage> ParseStorages(const JsonField& field,
-                                        int32_t forward_end,
-                                        int32_t operators) {
+TraceStorages ParseStorages(const JsonField& field, Time forward_end,
+                            Time operators) {
   const std::vector<JsonField> elements = field.Elements();
-  std::vector<TraceStorage> storages;
+  TraceStorages storages;
   storages.reserve(elements.size());
   int64_t total = 0;
   for (const JsonField& element : elements) {
@@ -75,8 +75,8 @@ std::vector<TraceStorage> ParseStorages(const JsonField& field,
 TraceModule ParseModule(const JsonField& field, size_t storages) {
   return {.fqn = ParseFqn(field.Get("fqn")),
           .class_name = field.Get("class").String(),
-          .parameters = ParseIndices(field.Get("parameters"), storages),
-          .buffers = ParseIndices(field.Get("buffers"), storages)};
+          .parameters = ParseStorageIds(field.Get("parameters"), storages),
+          .buffers = ParseStorageIds(field.Get("buffers"), storages)};
 }
 
 std::string_view ParentOf(std::string_view fqn) {
@@ -84,10 +84,11 @@ std::string_view ParentOf(std::string_view fqn) {
   return dot == std::string_view::npos ? "" : fqn.substr(0, dot);
 }
 
-std::vector<TraceModule> ParseModules(const JsonField& field, size_t storages) {
+IndexedVector<ModuleId, TraceModule> ParseModules(const JsonField& field,
+                                                  size_t storages) {
   const std::vector<JsonField> elements = field.Elements();
   if (elements.empty()) field.Fail("at least one module");
-  std::vector<TraceModule> modules;
+  IndexedVector<ModuleId, TraceModule> modules;
   for (const JsonField& element : elements)
     modules.push_back(ParseModule(element, storages));
 
@@ -107,47 +108,51 @@ std::vector<TraceModule> ParseModules(const JsonField& field, size_t storages) {
 }
 
 TraceTensor ParseTensor(const JsonField& field,
-                        std::span<const TraceTensor> before, size_t storages,
-                        int32_t operators) {
+                        const IndexedVector<TensorId, TraceTensor>& before,
+                        size_t storages, Time operators) {
   TraceTensor tensor;
-  tensor.storage = ParseIndex(field.Get("storage"), storages, "storages");
+  tensor.storage =
+      ParseId<StorageId>(field.Get("storage"), storages, "storages");
   const JsonField base = field.Get("base");
-  tensor.base = ParseIndexOrNone(base, before.size());
-  if (tensor.base != -1 && before[tensor.base].storage != tensor.storage)
+  tensor.base = ParseIdOrNone<TensorId>(base, before.size());
+  if (tensor.base != kNone && before[tensor.base].storage != tensor.storage)
     base.Fail(
         fmt::format("-1 or a tensor of the same storage, {}", tensor.storage));
   tensor.scope_end = ParseTimeOrNever(field.Get("scope_end"), 0, operators);
   return tensor;
 }
 
-std::vector<TraceTensor> ParseTensors(const JsonField& field, size_t storages,
-                                      int32_t operators) {
+IndexedVector<TensorId, TraceTensor> ParseTensors(const JsonField& field,
+                                                  size_t storages,
+                                                  Time operators) {
   const std::vector<JsonField> elements = field.Elements();
-  std::vector<TraceTensor> tensors;
+  IndexedVector<TensorId, TraceTensor> tensors;
   tensors.reserve(elements.size());
   for (const JsonField& element : elements)
     tensors.push_back(ParseTensor(element, tensors, storages, operators));
   return tensors;
 }
 
-TraceCall ParseCall(const JsonField& field, std::span<const TraceCall> before,
+using TraceCalls = IndexedVector<CallId, TraceCall>;
+
+TraceCall ParseCall(const JsonField& field, const TraceCalls& before,
                     const Trace& trace) {
-  const int32_t forward_end = trace.forward_end;
+  const Time forward_end = trace.forward_end;
   TraceCall call;
   call.module =
-      ParseIndex(field.Get("module"), trace.modules.size(), "modules");
+      ParseId<ModuleId>(field.Get("module"), trace.modules.size(), "modules");
   const JsonField parent = field.Get("parent");
-  call.parent = ParseIndexOrNone(parent, before.size());
+  call.parent = ParseIdOrNone<CallId>(parent, before.size());
   const JsonField start = field.Get("start");
   call.start = ParseInt(start, 0, forward_end);
   const JsonField end = field.Get("end");
   call.end = ParseInt(end, call.start, forward_end);
-  call.inputs = ParseIndices(field.Get("inputs"), trace.storages.size());
-  call.outputs = ParseIndices(field.Get("outputs"), trace.storages.size());
+  call.inputs = ParseStorageIds(field.Get("inputs"), trace.storages.size());
+  call.outputs = ParseStorageIds(field.Get("outputs"), trace.storages.size());
   for (const JsonField& element : field.Get("arguments").Elements()) {
     call.arguments.push_back(
-        ParseIndex(element, trace.tensors.size(), "tensors"));
-    const int32_t storage = trace.tensors[call.arguments.back()].storage;
+        ParseId<TensorId>(element, trace.tensors.size(), "tensors"));
+    const StorageId storage = trace.tensors[call.arguments.back()].storage;
     if (std::ranges::find(call.inputs, storage) == call.inputs.end())
       element.Fail(fmt::format(
           "a tensor of a storage among the inputs (this one: {})", storage));
@@ -162,8 +167,8 @@ TraceCall ParseCall(const JsonField& field, std::span<const TraceCall> before,
     field.Complain(
         "expected backward_start and backward_end or neither, found one");
 
-  int32_t ancestor = static_cast<int32_t>(before.size()) - 1;
-  int32_t sibling = -1;
+  CallId ancestor = before.last_id();
+  CallId sibling = kNone;
   while (ancestor > call.parent) {
     sibling = ancestor;
     ancestor = before[ancestor].parent;
@@ -174,10 +179,10 @@ TraceCall ParseCall(const JsonField& field, std::span<const TraceCall> before,
   if (!before.empty() && call.start < before.back().start)
     start.Fail(fmt::format("at least {}, the start of the call before",
                            before.back().start));
-  if (sibling != -1 && call.start < before[sibling].end)
+  if (sibling != kNone && call.start < before[sibling].end)
     start.Fail(fmt::format("at least {}, where calls[{}], its sibling, ends",
                            before[sibling].end, sibling));
-  if (call.parent != -1 && call.end > before[call.parent].end)
+  if (call.parent != kNone && call.end > before[call.parent].end)
     end.Fail(fmt::format("at most {}, where its parent ends",
                          before[call.parent].end));
   return call;
@@ -185,49 +190,52 @@ TraceCall ParseCall(const JsonField& field, std::span<const TraceCall> before,
 
 // `trace` has the modules, the storages, the tensors and the ends of the
 // passes.
-std::vector<TraceCall> ParseCalls(const JsonField& field, const Trace& trace) {
+TraceCalls ParseCalls(const JsonField& field, const Trace& trace) {
   const std::vector<JsonField> elements = field.Elements();
-  std::vector<TraceCall> calls;
+  TraceCalls calls;
   calls.reserve(elements.size());
   for (const JsonField& element : elements)
     calls.push_back(ParseCall(element, calls, trace));
   return calls;
 }
 
-// Innermost calls, -1 where there is none.
+// Innermost calls, kNone if there is none.
 struct InnermostCalls {
-  std::vector<int32_t> of_operator;  // that runs the operator
-  std::vector<int32_t> at_time;      // that starts before and ends after
+  IndexedVector<OperatorId, CallId> of_operator;  // that runs the operator
+  std::vector<CallId> at_time;  // that starts before and ends after
 };
 
-InnermostCalls FindInnermostCalls(std::span<const TraceCall> calls,
-                                  int32_t operators) {
+InnermostCalls FindInnermostCalls(const TraceCalls& calls, Time operators) {
   InnermostCalls innermost;
-  int32_t open = -1;
-  size_t next = 0;
-  for (int32_t time = 0; time <= operators; ++time) {
+  CallId open = kNone;
+  CallId next{0};
+  for (Time time = 0; time <= operators; ++time) {
     const auto close = [&] {
-      while (open != -1 && calls[open].end <= time) open = calls[open].parent;
+      while (open != kNone && calls[open].end <= time)
+        open = calls[open].parent;
     };
     close();
     innermost.at_time.push_back(open);
-    for (; next < calls.size() && calls[next].start == time; ++next)
-      open = static_cast<int32_t>(next);
+    for (; next < calls.end_id() && calls[next].start == time;
+         next = Next(next))
+      open = next;
     close();
     innermost.of_operator.push_back(open);
   }
   return innermost;
 }
 
-std::vector<int32_t> ParseResults(const JsonField& field, int32_t index,
-                                  const TraceOperator& op, const Trace& trace) {
+std::vector<TensorId> ParseResults(const JsonField& field, OperatorId id,
+                                   const TraceOperator& op,
+                                   const Trace& trace) {
   const std::vector<JsonField> elements = field.Elements();
-  if (!elements.empty() && index >= trace.forward_end)
+  if (!elements.empty() && StartOf(id) >= trace.forward_end)
     field.Fail("none after the forward pass");
-  std::vector<int32_t> results;
+  std::vector<TensorId> results;
   for (const JsonField& element : elements) {
-    results.push_back(ParseIndex(element, trace.tensors.size(), "tensors"));
-    const int32_t storage = trace.tensors[results.back()].storage;
+    results.push_back(
+        ParseId<TensorId>(element, trace.tensors.size(), "tensors"));
+    const StorageId storage = trace.tensors[results.back()].storage;
     if (!std::ranges::binary_search(op.outputs, storage))
       element.Fail(fmt::format(
           "a tensor of a storage among the outputs (this one: {})", storage));
@@ -251,8 +259,8 @@ SourceLine ParseSource(const JsonField& field) {
   return source;
 }
 
-std::vector<SourceLine> ParseSources(const JsonField& field) {
-  std::vector<SourceLine> sources;
+IndexedVector<SourceId, SourceLine> ParseSources(const JsonField& field) {
+  IndexedVector<SourceId, SourceLine> sources;
   std::map<std::tuple<std::string, int32_t, std::string>, size_t> places;
   for (const JsonField& element : field.Elements()) {
     const SourceLine source = ParseSource(element);
@@ -268,105 +276,110 @@ std::vector<SourceLine> ParseSources(const JsonField& field) {
   return sources;
 }
 
-using NameIndex = std::unordered_map<std::string_view, int32_t>;
+using NameIds = std::unordered_map<std::string_view, OperatorNameId>;
 
-TraceOperator ParseOperator(const JsonField& field, int32_t index,
-                            const NameIndex& names, const Trace& trace,
-                            int32_t innermost_call) {
+TraceOperator ParseOperator(const JsonField& field, OperatorId id,
+                            const NameIds& names, const Trace& trace,
+                            CallId innermost_call) {
   TraceOperator op;
   op.name = names.at(field.Get("name").String());
   const JsonField call = field.Get("call");
-  op.call = ParseIndexOrNone(call, trace.calls.size());
+  op.call = ParseIdOrNone<CallId>(call, trace.calls.size());
   if (op.call != innermost_call)
     call.Fail(fmt::format("{}, the innermost call around it", innermost_call));
   op.runtime_ms = field.Get("runtime_ms").NonNegativeNumber();
+  const Time start = StartOf(id);
   op.reads =
-      ParseAscendingLiveIndices(field.Get("reads"), trace.storages, index);
-  op.creates = ParseIndices(field.Get("creates"), trace.storages.size());
+      ParseAscendingLiveStorages(field.Get("reads"), trace.storages, start);
+  op.creates = ParseStorageIds(field.Get("creates"), trace.storages.size());
   op.outputs =
-      ParseAscendingLiveIndices(field.Get("outputs"), trace.storages, index);
+      ParseAscendingLiveStorages(field.Get("outputs"), trace.storages, start);
   op.mutates = Optional(field, "mutates", [&](const JsonField& f) {
-                 return ParseLiveIndices(f, trace.storages, index);
-               }).value_or(std::vector<int32_t>());
+                 return ParseLiveStorages(f, trace.storages, start);
+               }).value_or(std::vector<StorageId>());
   op.results = Optional(field, "results", [&](const JsonField& f) {
-                 return ParseResults(f, index, op, trace);
-               }).value_or(std::vector<int32_t>());
+                 return ParseResults(f, id, op, trace);
+               }).value_or(std::vector<TensorId>());
   op.view = ParseFlag(field, "view");
   op.random = ParseFlag(field, "random");
   op.opaque = ParseFlag(field, "opaque");
-  op.recasts =
-      Optional(field, "recasts", [&](const JsonField& f) {
-        std::vector<int32_t> recasts;
-        for (const JsonField& element : f.Elements())
-          recasts.push_back(ParseIndex(element, index, "operators before it"));
-        return recasts;
-      }).value_or(std::vector<int32_t>());
+  op.recasts = Optional(field, "recasts", [&](const JsonField& f) {
+                 std::vector<OperatorId> recasts;
+                 for (const JsonField& element : f.Elements())
+                   recasts.push_back(ParseId<OperatorId>(
+                       element, start, "operators before it"));
+                 return recasts;
+               }).value_or(std::vector<OperatorId>());
   op.source = Optional(field, "source", [&](const JsonField& f) {
-                return ParseIndex(f, trace.sources.size(), "sources");
-              }).value_or(-1);
+                return ParseId<SourceId>(f, trace.sources.size(), "sources");
+              }).value_or(kNone);
   return op;
 }
 
-std::vector<std::string> DistinctNames(std::span<const JsonField> operators) {
-  std::vector<std::string> names;
-  std::unordered_set<std::string> seen;
+IndexedVector<OperatorNameId, std::string> DistinctNames(
+    std::span<const JsonField> operators) {
+  IndexedVector<OperatorNameId, std::string> names;
+  std::unordered_set<std::string> earlier;
   for (const JsonField& op : operators) {
     std::string name = op.Get("name").String();
-    if (seen.insert(name).second) names.push_back(std::move(name));
+    if (earlier.insert(name).second) names.push_back(std::move(name));
   }
   return names;
 }
 
 // `trace` has the names of the operators, the sources, the calls and the
 // storages.
-std::vector<TraceOperator> ParseOperators(
+IndexedVector<OperatorId, TraceOperator> ParseOperators(
     std::span<const JsonField> elements, const Trace& trace,
-    const std::vector<int32_t>& innermost_calls) {
-  NameIndex names;
-  for (const std::string& name : trace.operator_names)
-    names.emplace(name, static_cast<int32_t>(names.size()));
-  std::vector<TraceOperator> operators;
+    const IndexedVector<OperatorId, CallId>& innermost_calls) {
+  NameIds names;
+  for (const OperatorNameId n : trace.operator_names.ids())
+    names.emplace(trace.operator_names[n], n);
+  IndexedVector<OperatorId, TraceOperator> operators;
   operators.reserve(elements.size());
-  for (size_t k = 0; k < elements.size(); ++k)
-    operators.push_back(ParseOperator(elements[k], static_cast<int32_t>(k),
-                                      names, trace, innermost_calls[k]));
+  for (const JsonField& element : elements) {
+    const OperatorId op = operators.end_id();
+    operators.push_back(
+        ParseOperator(element, op, names, trace, innermost_calls[op]));
+  }
   return operators;
 }
 
 // Throws InputError unless each operator creates exactly what is born in it.
 void CheckBirths(std::span<const JsonField> operator_fields,
                  const JsonField& storage_field, const Trace& trace) {
-  std::vector<bool> created(trace.storages.size(), false);
-  for (size_t k = 0; k < trace.operators.size(); ++k) {
-    const std::vector<int32_t>& creates = trace.operators[k].creates;
+  IndexedVector<StorageId, Flag> is_created(trace.storages.size(), false);
+  for (const OperatorId op : trace.operators.ids()) {
+    const JsonField& operator_field = operator_fields[IndexOf(op)];
+    const std::vector<StorageId>& creates = trace.operators[op].creates;
     for (size_t i = 0; i < creates.size(); ++i) {
-      const int32_t born = trace.storages[creates[i]].born;
-      if (born == static_cast<int32_t>(k) && !created[creates[i]]) {
-        created[creates[i]] = true;
+      const OperatorId born = trace.storages[creates[i]].born;
+      if (born == op && !is_created[creates[i]]) {
+        is_created[creates[i]] = true;
         continue;
       }
-      const JsonField field = operator_fields[k].Get("creates").Elements()[i];
-      if (born == static_cast<int32_t>(k))
-        field.Fail("a storage that is not listed before");
-      field.Fail(
-          fmt::format("a storage born in operator {} (this one: {})", k, born));
+      const JsonField field = operator_field.Get("creates").Elements()[i];
+      if (born == op) field.Fail("a storage that is not listed before");
+      field.Fail(fmt::format("a storage born in operator {} (this one: {})", op,
+                             born));
     }
   }
-  for (size_t i = 0; i < trace.storages.size(); ++i)
-    if (trace.storages[i].born != -1 && !created[i])
-      storage_field.Elements()[i].Get("born").Fail(
+  for (const StorageId s : trace.storages.ids())
+    if (trace.storages[s].born != kNone && !is_created[s])
+      storage_field.Elements()[IndexOf(s)].Get("born").Fail(
           "-1 or an operator that has this storage among its creates");
 }
 
 SavedTensor ParseSavedTensor(const JsonField& field, const Trace& trace,
-                             const std::vector<int32_t>& calls_at_time) {
-  const int32_t end = static_cast<int32_t>(trace.operators.size());
+                             const std::vector<CallId>& calls_at_time) {
+  const auto end = static_cast<Time>(trace.operators.size());
   SavedTensor saved;
   const JsonField storage = field.Get("storage");
-  saved.storage = ParseIndex(storage, trace.storages.size(), "storages");
+  saved.storage =
+      ParseId<StorageId>(storage, trace.storages.size(), "storages");
   const JsonField tensor = field.Get("tensor");
-  saved.tensor = ParseIndexOrNone(tensor, trace.tensors.size());
-  if (saved.tensor != -1 &&
+  saved.tensor = ParseIdOrNone<TensorId>(tensor, trace.tensors.size());
+  if (saved.tensor != kNone &&
       trace.tensors[saved.tensor].storage != saved.storage)
     tensor.Fail(
         fmt::format("-1 or a tensor of the same storage, {}", saved.storage));
@@ -375,11 +388,11 @@ SavedTensor ParseSavedTensor(const JsonField& field, const Trace& trace,
   ExpectAlive(storage, trace.storages[saved.storage], saved.packed);
 
   const JsonField call = field.Get("call");
-  saved.call = ParseIndexOrNone(call, trace.calls.size());
-  const int32_t least = calls_at_time[saved.packed];
+  saved.call = ParseIdOrNone<CallId>(call, trace.calls.size());
+  const CallId least = calls_at_time[saved.packed];
   const bool is_around =
-      saved.call == -1 || (trace.calls[saved.call].start <= saved.packed &&
-                           trace.calls[saved.call].end >= saved.packed);
+      saved.call == kNone || (trace.calls[saved.call].start <= saved.packed &&
+                              trace.calls[saved.call].end >= saved.packed);
   if (!is_around || saved.call < least)
     call.Fail(
         fmt::format("{}, the innermost call around time {}, or one that "
@@ -399,13 +412,14 @@ SavedTensor ParseSavedTensor(const JsonField& field, const Trace& trace,
   return saved;
 }
 
-std::vector<SavedTensor> ParseSaved(const JsonField& field, const Trace& trace,
-                                    const std::vector<int32_t>& calls_at_time) {
+IndexedVector<SavedId, SavedTensor> ParseSaved(
+    const JsonField& field, const Trace& trace,
+    const std::vector<CallId>& calls_at_time) {
   const std::vector<JsonField> elements = field.Elements();
-  std::vector<SavedTensor> saved;
+  IndexedVector<SavedId, SavedTensor> saved;
   saved.reserve(elements.size());
   for (const JsonField& element : elements) {
-    const int32_t last = saved.empty() ? 0 : saved.back().packed;
+    const Time last = saved.empty() ? 0 : saved.back().packed;
     saved.push_back(ParseSavedTensor(element, trace, calls_at_time));
     if (saved.back().packed < last)
       element.Get("packed").Fail(
@@ -414,21 +428,18 @@ std::vector<SavedTensor> ParseSaved(const JsonField& field, const Trace& trace,
   return saved;
 }
 
-// By tensor: the operator whose result it is, or -1.
-std::vector<int32_t> FindMakers(std::span<const JsonField> operator_fields,
-                                const Trace& trace) {
-  std::vector<int32_t> makers(trace.tensors.size(), -1);
-  int32_t last = -1;
-  for (size_t k = 0; k < trace.operators.size(); ++k) {
-    for (const int32_t tensor : trace.operators[k].results) {
+// Finds the operator whose result each tensor is, if any.
+void SetMakers(std::span<const JsonField> operator_fields, Trace& trace) {
+  TensorId last = kNone;
+  for (const OperatorId op : trace.operators.ids()) {
+    for (const TensorId tensor : trace.operators[op].results) {
       if (tensor <= last)
-        operator_fields[k].Get("results").Fail(fmt::format(
+        operator_fields[IndexOf(op)].Get("results").Fail(fmt::format(
             "tensors above {}, as those of operators ascend", last));
       last = tensor;
-      makers[tensor] = static_cast<int32_t>(k);
+      trace.tensors[tensor].op = op;
     }
   }
-  return makers;
 }
 
 }  // namespace
@@ -452,7 +463,7 @@ Trace ParseTrace(std::string_view text, std::string_view name) {
                  [](const JsonField& field) { return field.Bytes(); });
 
   const std::vector<JsonField> operators = root.Get("operators").Elements();
-  const int32_t end = static_cast<int32_t>(operators.size());
+  const auto end = static_cast<Time>(operators.size());
   trace.forward_end = ParseInt(root.Get("forward_end"), 0, end);
   trace.backward_end =
       ParseInt(root.Get("backward_end"), trace.forward_end, end);
@@ -464,11 +475,10 @@ Trace ParseTrace(std::string_view text, std::string_view name) {
   const InnermostCalls innermost = FindInnermostCalls(trace.calls, end);
   trace.operator_names = DistinctNames(operators);
   trace.sources = Optional(root, "sources", ParseSources)
-                      .value_or(std::vector<SourceLine>());
+                      .value_or(IndexedVector<SourceId, SourceLine>());
   trace.operators = ParseOperators(operators, trace, innermost.of_operator);
   CheckBirths(operators, storages, trace);
-  const std::vector<int32_t> makers = FindMakers(operators, trace);
-  for (size_t t = 0; t < makers.size(); ++t) trace.tensors[t].op = makers[t];
+  SetMakers(operators, trace);
   trace.saved = ParseSaved(root.Get("saved"), trace, innermost.at_time);
   return trace;
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/indexed_vector.h"
 #include "graph/profile/model_info.h"
 
 namespace acplan::graph {
@@ -19,11 +20,42 @@ namespace acplan::graph {
 //
 // Times count operators that have ended: what happens at time t does so after
 // operator t-1 ended and before operator t ended; operator k runs from k to
-// k+1. Modules, calls, operators and storages are known by their indices, -1
-// where there is none. Bytes are int64, as requested; run-times milliseconds.
+// k+1. Modules, calls, operators and storages are known by their ids, kNone if
+// there is none. Bytes are int64, as requested; run-times milliseconds.
 
-// Later than every time: what does not happen in the step.
-inline constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+enum class ModuleId : int32_t {};        // in Trace::modules
+enum class CallId : int32_t {};          // in Trace::calls
+enum class OperatorId : int32_t {};      // in Trace::operators
+enum class OperatorNameId : int32_t {};  // in Trace::operator_names
+enum class StorageId : int32_t {};       // in Trace::storages
+enum class TensorId : int32_t {};        // in Trace::tensors
+enum class SavedId : int32_t {};         // in Trace::saved
+enum class SourceId : int32_t {};        // in Trace::sources
+enum class StepId : int32_t {};          // in Simulation::steps
+enum class MovedId : int32_t {};         // in OffloadUse::storages
+
+// A plain number, unlike ids: code subtracts times.
+using Time = int32_t;
+
+// Later than every time: the time of an event that is not in the step.
+inline constexpr Time kNever = std::numeric_limits<Time>::max();
+
+// Returns the time at which an operator starts; -1 for kNone.
+constexpr Time StartOf(OperatorId op) { return IndexOf(op); }
+
+// Returns the time at which an operator ends; 0 for kNone.
+constexpr Time EndOf(OperatorId op) { return IndexOf(op) + 1; }
+
+// Returns the operator that starts at a time.
+constexpr OperatorId OperatorAt(Time time) { return OperatorId{time}; }
+
+// Later than every operator.
+inline constexpr OperatorId kNoOperator = OperatorAt(kNever);
+
+// Returns the operators that start in [begin, end).
+constexpr IdRange<OperatorId> OperatorsIn(Time begin, Time end) {
+  return {OperatorAt(begin), OperatorAt(end)};
+}
 
 enum class StorageCategory : uint8_t {
   kParameter,
@@ -40,55 +72,70 @@ std::string_view ToString(StorageCategory category);  // "parameter" ...
 struct TraceStorage {
   int64_t bytes = 0;
   StorageCategory category = StorageCategory::kActivation;
-  int32_t born = -1;       // the operator that creates it; -1: before the step
-  int32_t freed = kNever;  // kNever: outlives the step
+  // The operator that creates it; kNone: before the step.
+  OperatorId born = kNone;
+  Time freed = kNever;  // kNever: outlives the step
   // When all but autograd has let go of it, which frees it unless autograd
   // keeps it. kNever: not in the step, or not born in the forward pass.
-  int32_t scope_end = kNever;
+  Time scope_end = kNever;
+
+  // Returns whether it was there when the operator that starts at a time started.
+  bool IsOlderThan(Time time) const { return StartOf(born) < time; }
 
   bool operator==(const TraceStorage&) const = default;
 };
 
-// Lists are storages, those of its children not among them.
+// A module, with its own parameters and buffers, without those of its children.
 struct TraceModule {
   std::string fqn;
   std::string class_name;
-  std::vector<int32_t> parameters, buffers;
-  // Of a segment (segments.h), which no file has: after the last module of its
-  // run, which begins with the next one. -1: a module.
-  int32_t run_end = -1;
+  std::vector<StorageId> parameters, buffers;
+  // In a segment (segments.h), which no file has: the id after the last module of
+  // its run, which begins with the next one. kNone: a module.
+  ModuleId run_end = kNone;
 
-  bool IsSegment() const { return run_end >= 0; }
+  bool IsSegment() const { return run_end != kNone; }
 
   bool operator==(const TraceModule&) const = default;
 };
 
 // A tensor of the forward pass: a view of its storage, all of it or a part.
 struct TraceTensor {
-  int32_t storage = 0;
-  int32_t base =
-      -1;           // the tensor, with the same storage, that it was made from
-  int32_t op = -1;  // the operator whose result it is, if any
-  int32_t scope_end = kNever;  // when all but autograd has let go of it
+  StorageId storage = {};
+  // The tensor, with the same storage, that it was made from.
+  TensorId base = kNone;
+  OperatorId op = kNone;    // the operator whose result it is, if any
+  Time scope_end = kNever;  // when all but autograd has let go of it
 
   bool operator==(const TraceTensor&) const = default;
 };
 
 // A call of a module in the forward pass. Runs the operators [start, end).
 struct TraceCall {
-  int32_t module = 0;
-  int32_t parent = -1;  // the call directly around it
-  int32_t start = 0;
-  int32_t end = 0;
-  std::vector<int32_t> inputs, outputs;  // storages of arguments and results
-  std::vector<int32_t> arguments = {};   // tensors given by position, in order
+  IdRange<OperatorId> Operators() const { return OperatorsIn(start, end); }
+
+  // Returns the number of its operators.
+  int32_t OperatorCount() const { return end - start; }
+
+  // Returns an operator's place in the call.
+  int32_t PlaceOf(OperatorId op) const { return StartOf(op) - start; }
+
+  // Returns the operator at a place in the call.
+  OperatorId AtPlace(int32_t place) const { return OperatorAt(start + place); }
+
+  ModuleId module = {};
+  CallId parent = kNone;  // the call directly around it
+  Time start = 0;
+  Time end = 0;
+  std::vector<StorageId> inputs, outputs;  // storages of arguments and results
+  std::vector<TensorId> arguments = {};  // tensors given by position, in order
   bool no_grad = false;                  // gradients were switched off
   // In the backward pass: when the first gradient of its results has arrived,
   // and the last one of its arguments, or the end of the pass where none of
   // those needs a gradient. kNever: both, where no gradient arrives or the file
   // does not say.
-  int32_t backward_start = kNever;
-  int32_t backward_end = kNever;
+  Time backward_start = kNever;
+  Time backward_end = kNever;
 
   bool operator==(const TraceCall&) const = default;
 };
@@ -102,17 +149,17 @@ struct SourceLine {
   bool operator==(const SourceLine&) const = default;
 };
 
-// Lists are storages unless it says otherwise; reads and outputs ascend.
+// An operator. Its reads and its outputs ascend.
 struct TraceOperator {
-  int32_t name = 0;   // in Trace::operator_names
-  int32_t call = -1;  // the innermost around it
+  OperatorNameId name = {};
+  CallId call = kNone;  // the innermost around it
   double runtime_ms = 0;
-  std::vector<int32_t> reads;    // of its tensor arguments
-  std::vector<int32_t> creates;  // exactly those that it gives birth to
-  std::vector<int32_t> outputs;  // of its results
-  std::vector<int32_t> mutates;  // written in place
-  std::vector<int32_t> results =
-      {};               // tensors that it makes, in the forward pass
+  std::vector<StorageId> reads;    // of its tensor arguments
+  std::vector<StorageId> creates;  // exactly those that it gives birth to
+  std::vector<StorageId> outputs;  // of its results
+  std::vector<StorageId> mutates;  // written in place
+  // The tensors that it makes, in the forward pass.
+  std::vector<TensorId> results = {};
   bool view = false;    // results are views of arguments, nothing is computed
   bool random = false;  // draws random numbers
   // Makes a tensor that is neither kept nor stood in for, a sparse one: returns
@@ -120,22 +167,22 @@ struct TraceOperator {
   bool opaque = false;
   // Operators before it: casts that autocast kept, in the order in which it
   // would make them for this one otherwise.
-  std::vector<int32_t> recasts = {};
-  int32_t source = -1;  // in Trace::sources; -1: none, or the file does not say
+  std::vector<OperatorId> recasts = {};
+  SourceId source = kNone;  // kNone: none, or the file does not say
 
   bool operator==(const TraceOperator&) const = default;
 };
 
 // A tensor that autograd saved for backward.
 struct SavedTensor {
-  int32_t storage = 0;
-  int32_t tensor = -1;  // the tensor, or one like it
+  StorageId storage = {};
+  TensorId tensor = kNone;  // the tensor, or one like it
   bool requires_grad = false;
-  int32_t packed = 0;           // when it was saved, in the forward pass
-  int32_t call = -1;            // the innermost call then
-  int32_t unpacked = kNever;    // when backward first asked for it
-  int32_t local_end = kNever;   // when who asked let go of it
-  int32_t released = kNever;    // when autograd let go of it
+  Time packed = 0;              // when it was saved, in the forward pass
+  CallId call = kNone;          // the innermost call then
+  Time unpacked = kNever;       // when backward first asked for it
+  Time local_end = kNever;      // when who asked let go of it
+  Time released = kNever;       // when autograd let go of it
   bool unpacked_again = false;  // backward asks for it more than once
 
   bool operator==(const SavedTensor&) const = default;
@@ -143,7 +190,7 @@ struct SavedTensor {
 
 // Returns until when autograd holds the tensor: the backward node that asked
 // for it may hand it on.
-inline int32_t HeldByAutogradUntil(const SavedTensor& saved) {
+inline Time HeldByAutogradUntil(const SavedTensor& saved) {
   return saved.unpacked == kNever ? saved.released
                                   : std::max(saved.released, saved.local_end);
 }
@@ -154,17 +201,19 @@ struct Trace {
   // Operators [0, forward_end) are the forward pass with the loss,
   // [forward_end, backward_end) the backward pass, the others the optimizer
   // step.
-  int32_t forward_end = 0;
-  int32_t backward_end = 0;
-  std::vector<TraceModule> modules;  // the root first, in pre-order
-  // By start and in pre-order: a call, the calls inside it, the next one.
-  std::vector<TraceCall> calls;
-  std::vector<std::string> operator_names;  // distinct, by first operator
-  std::vector<TraceOperator> operators;
-  std::vector<TraceStorage> storages;
-  std::vector<TraceTensor> tensors;  // by time of creation
-  std::vector<SavedTensor> saved;    // by time of saving
-  std::vector<SourceLine> sources;   // distinct; none where the file has none
+  Time forward_end = 0;
+  Time backward_end = 0;
+  IndexedVector<ModuleId, TraceModule> modules;  // the root first, in pre-order
+  // Ordered by start and in pre-order: a call, the calls inside it, the next one.
+  IndexedVector<CallId, TraceCall> calls;
+  // Distinct, in the order of the first operators that have them.
+  IndexedVector<OperatorNameId, std::string> operator_names;
+  IndexedVector<OperatorId, TraceOperator> operators;
+  IndexedVector<StorageId, TraceStorage> storages;
+  IndexedVector<TensorId, TraceTensor> tensors;  // by time of creation
+  IndexedVector<SavedId, SavedTensor> saved;     // by time of saving
+  // Distinct; empty if the file has none.
+  IndexedVector<SourceId, SourceLine> sources;
   // Measured: the largest sum of live storages, each rounded up to 512 bytes.
   std::optional<int64_t> peak_bytes;
 
@@ -203,14 +252,17 @@ struct Trace {
 // the keys inside them, may be missing, but not ill-typed.
 Trace ReadTrace(const std::filesystem::path& path);
 
-// As ReadTrace, from text; `name` stands for the file in errors.
+// Parses a trace from text. Errors name `name` in place of a file.
 Trace ParseTrace(std::string_view text, std::string_view name);
 
-// "nets/gpt2.py:123"; "" of an operator without a source, and of -1. Printable,
-// whatever the file says.
-std::string SourceOf(const Trace& trace, int32_t op);
+// Returns the module with a name; kNone if there is none.
+ModuleId FindModule(const Trace& trace, std::string_view fqn);
 
-// The text of the trace file; ParseTrace(ToJson(t)) == t for every valid t.
+// Returns "nets/gpt2.py:123"; "" for kNone and for an operator without a source.
+// The text is printable, whatever the file has.
+std::string SourceOf(const Trace& trace, OperatorId op);
+
+// Returns the text of the trace file; ParseTrace(ToJson(t)) == t for every valid t.
 std::string ToJson(const Trace& trace);
 
 }  // namespace acplan::graph

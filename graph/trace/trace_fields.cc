@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <functional>
-
 namespace acplan::graph {
 
 int32_t ParseInt(const JsonField& field, int32_t lowest, int32_t highest) {
@@ -17,12 +14,7 @@ int32_t ParseIndex(const JsonField& field, size_t count,
   return ParseInt(field, 0, static_cast<int32_t>(count) - 1);
 }
 
-int32_t ParseIndexOrNone(const JsonField& field, size_t count) {
-  return ParseInt(field, -1, static_cast<int32_t>(count) - 1);
-}
-
-int32_t ParseTimeOrNever(const JsonField& field, int32_t lowest,
-                         int32_t highest) {
+Time ParseTimeOrNever(const JsonField& field, Time lowest, Time highest) {
   if (field.IsNull()) return kNever;
   if (!field.json().is_number())
     field.Fail(fmt::format("a time from {} to {}, or null", lowest, highest));
@@ -34,17 +26,17 @@ bool ParseFlag(const JsonField& object, std::string_view key) {
       .value_or(false);
 }
 
-std::vector<int32_t> ParseIndices(const JsonField& field, size_t storages) {
+std::vector<StorageId> ParseStorageIds(const JsonField& field, size_t count) {
   const std::vector<JsonField> elements = field.Elements();
-  std::vector<int32_t> indices;
-  indices.reserve(elements.size());
+  std::vector<StorageId> ids;
+  ids.reserve(elements.size());
   for (const JsonField& element : elements)
-    indices.push_back(ParseIndex(element, storages, "storages"));
-  return indices;
+    ids.push_back(ParseId<StorageId>(element, count, "storages"));
+  return ids;
 }
 
-int32_t ParseOptionalTime(const JsonField& object, std::string_view key,
-                          int32_t lowest, int32_t highest) {
+Time ParseOptionalTime(const JsonField& object, std::string_view key,
+                       Time lowest, Time highest) {
   return Optional(object, key,
                   [&](const JsonField& f) {
                     return ParseTimeOrNever(f, lowest, highest);
@@ -53,8 +45,8 @@ int32_t ParseOptionalTime(const JsonField& object, std::string_view key,
 }
 
 void ExpectAlive(const JsonField& field, const TraceStorage& storage,
-                 int32_t time) {
-  if (time < storage.born)
+                 Time time) {
+  if (time < StartOf(storage.born))
     field.Fail(fmt::format("a storage born by time {} (this one at {})", time,
                            storage.born));
   if (time > storage.freed)
@@ -62,33 +54,30 @@ void ExpectAlive(const JsonField& field, const TraceStorage& storage,
                            time, storage.freed));
 }
 
-std::vector<int32_t> ParseLiveIndices(const JsonField& field,
-                                      std::span<const TraceStorage> storages,
-                                      int32_t time) {
+std::vector<StorageId> ParseLiveStorages(const JsonField& field,
+                                         const TraceStorages& storages,
+                                         Time time) {
   const std::vector<JsonField> elements = field.Elements();
-  std::vector<int32_t> indices;
-  indices.reserve(elements.size());
+  std::vector<StorageId> ids;
+  ids.reserve(elements.size());
   for (const JsonField& element : elements) {
-    indices.push_back(ParseIndex(element, storages.size(), "storages"));
-    ExpectAlive(element, storages[indices.back()], time);
+    ids.push_back(ParseId<StorageId>(element, storages.size(), "storages"));
+    ExpectAlive(element, storages[ids.back()], time);
   }
-  return indices;
+  return ids;
 }
 
-void ExpectAscent(const JsonField& field, const std::vector<int32_t>& indices) {
-  const auto fall =
-      std::ranges::adjacent_find(indices, std::ranges::greater_equal());
-  if (fall != indices.end())
-    field.Elements()[fall - indices.begin() + 1].Fail(
-        fmt::format("above {}, as entries ascend", *fall));
+void FailAscent(const JsonField& list, size_t place, int32_t before) {
+  list.Elements()[place].Fail(
+      fmt::format("above {}, as entries ascend", before));
 }
 
-std::vector<int32_t> ParseAscendingLiveIndices(
-    const JsonField& field, std::span<const TraceStorage> storages,
-    int32_t time) {
-  std::vector<int32_t> indices = ParseLiveIndices(field, storages, time);
-  ExpectAscent(field, indices);
-  return indices;
+std::vector<StorageId> ParseAscendingLiveStorages(const JsonField& field,
+                                                  const TraceStorages& storages,
+                                                  Time time) {
+  std::vector<StorageId> ids = ParseLiveStorages(field, storages, time);
+  ExpectAscent(field, ids);
+  return ids;
 }
 
 }  // namespace acplan::graph

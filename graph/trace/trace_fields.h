@@ -2,58 +2,77 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string_view>
 #include <vector>
 
+#include "graph/base/indexed_vector.h"
 #include "graph/base/json_fields.h"
 #include "graph/trace/trace.h"
 
 namespace acplan::graph {
 
-// The typed values of a trace file: indices, times, lists. Each function throws
-// InputError, as JsonField does, where the value is another one.
+// The typed values of a trace file: ids, times, lists. Each function throws
+// InputError, as JsonField does, if the value is another one.
 
 inline constexpr std::string_view kTraceFormat = "acplan.trace";
 inline constexpr int kTraceVersion = 1;
 
+using TraceStorages = IndexedVector<StorageId, TraceStorage>;
+
 int32_t ParseInt(const JsonField& field, int32_t lowest, int32_t highest);
 
-// An index below `count`; `what` names the entries.
+// Returns an index below `count`; `what` names the entries.
 int32_t ParseIndex(const JsonField& field, size_t count, std::string_view what);
 
-// The same, or -1.
-int32_t ParseIndexOrNone(const JsonField& field, size_t count);
+// Returns the id of one of `count` entries; `what` names them.
+template <IdType Id>
+Id ParseId(const JsonField& field, size_t count, std::string_view what) {
+  return Id{ParseIndex(field, count, what)};
+}
 
-// A time, or null, which is kNever.
-int32_t ParseTimeOrNever(const JsonField& field, int32_t lowest,
-                         int32_t highest);
+// Returns the id of one of `count` entries, or kNone for -1.
+template <IdType Id>
+Id ParseIdOrNone(const JsonField& field, size_t count) {
+  return Id{ParseInt(field, -1, static_cast<int32_t>(count) - 1)};
+}
 
-// A time that may be missing, which is kNever, too.
-int32_t ParseOptionalTime(const JsonField& object, std::string_view key,
-                          int32_t lowest, int32_t highest);
+// Returns a time; kNever for null.
+Time ParseTimeOrNever(const JsonField& field, Time lowest, Time highest);
 
-// A boolean that may be missing, which is false.
+// Returns a time; kNever for null and if there is none.
+Time ParseOptionalTime(const JsonField& object, std::string_view key,
+                       Time lowest, Time highest);
+
+// Returns a boolean; false if there is none.
 bool ParseFlag(const JsonField& object, std::string_view key);
 
-// A list of storages.
-std::vector<int32_t> ParseIndices(const JsonField& field, size_t storages);
+// Returns a list of some of `count` storages.
+std::vector<StorageId> ParseStorageIds(const JsonField& field, size_t count);
 
-// A list of storages that are alive at a time.
-std::vector<int32_t> ParseLiveIndices(const JsonField& field,
-                                      std::span<const TraceStorage> storages,
-                                      int32_t time);
+// Returns a list of storages that are alive at a time.
+std::vector<StorageId> ParseLiveStorages(const JsonField& field,
+                                         const TraceStorages& storages,
+                                         Time time);
 
-// The same, ascending.
-std::vector<int32_t> ParseAscendingLiveIndices(
-    const JsonField& field, std::span<const TraceStorage> storages,
-    int32_t time);
+// Returns a list of storages that are alive at a time and ascend.
+std::vector<StorageId> ParseAscendingLiveStorages(const JsonField& field,
+                                                  const TraceStorages& storages,
+                                                  Time time);
 
-// `field` names the storage.
+// Refuses a storage that is not alive at a time. `field` names the storage.
 void ExpectAlive(const JsonField& field, const TraceStorage& storage,
-                 int32_t time);
+                 Time time);
 
-// `field` is the list of these indices.
-void ExpectAscent(const JsonField& field, const std::vector<int32_t>& indices);
+// Refuses the entry at a place of a list, which is not above the one before it.
+[[noreturn]] void FailAscent(const JsonField& list, size_t place,
+                             int32_t before);
+
+// Refuses ids that do not ascend. `field` is their list.
+template <IdType Id>
+void ExpectAscent(const JsonField& field, const std::vector<Id>& ids) {
+  for (size_t k = 1; k < ids.size(); ++k) {
+    if (ids[k] <= ids[k - 1]) FailAscent(field, k, IndexOf(ids[k - 1]));
+  }
+}
 
 }  // namespace acplan::graph

@@ -15,14 +15,14 @@
 namespace acplan::graph {
 namespace {
 
-// By StorageCategory.
+// Indexed by StorageCategory.
 constexpr std::array<std::string_view, kStorageCategories> kCategoryNames = {
     "parameter", "buffer",     "gradient", "optimizer",
     "input",     "activation", "temporary"};
 
 using Json = nlohmann::ordered_json;
 
-Json TimeJson(int32_t time) { return time == kNever ? Json() : Json(time); }
+Json TimeJson(Time time) { return time == kNever ? Json() : Json(time); }
 
 Json ModuleJson(const TraceModule& module) {
   return {{"fqn", module.fqn},
@@ -57,17 +57,17 @@ Json OperatorJson(const TraceOperator& op, const std::string& name) {
   if (op.random) json["random"] = true;
   if (op.opaque) json["opaque"] = true;
   if (!op.recasts.empty()) json["recasts"] = op.recasts;
-  if (op.source != -1) json["source"] = op.source;
+  if (op.source != kNone) json["source"] = op.source;
   return json;
 }
 
-Json StorageJson(const TraceStorage& storage, int32_t forward_end) {
+Json StorageJson(const TraceStorage& storage, Time forward_end) {
   Json json = {
       {"bytes", storage.bytes},
       {"category", kCategoryNames[static_cast<size_t>(storage.category)]},
       {"born", storage.born},
       {"freed", TimeJson(storage.freed)}};
-  if (storage.born != -1 && storage.born < forward_end)
+  if (storage.born != kNone && StartOf(storage.born) < forward_end)
     json["scope_end"] = TimeJson(storage.scope_end);
   return json;
 }
@@ -98,8 +98,9 @@ Json SourceJson(const SourceLine& source) {
 }
 
 // One entry a line.
-template <typename Entry, typename MakeJson>
-std::string ArrayText(const std::vector<Entry>& entries, MakeJson make_json) {
+template <typename Id, typename Entry, typename MakeJson>
+std::string ArrayText(const IndexedVector<Id, Entry>& entries,
+                      MakeJson make_json) {
   if (entries.empty()) return "[]";
   std::string text = "[";
   for (const Entry& entry : entries) {
@@ -115,9 +116,17 @@ std::string_view ToString(StorageCategory category) {
   return kCategoryNames[static_cast<size_t>(category)];
 }
 
-std::string SourceOf(const Trace& trace, int32_t op) {
-  const int32_t source = op < 0 ? -1 : trace.operators[op].source;
-  if (source < 0) return "";
+ModuleId FindModule(const Trace& trace, std::string_view fqn) {
+  for (const ModuleId m : trace.modules.ids()) {
+    if (trace.modules[m].fqn == fqn) return m;
+  }
+  return kNone;
+}
+
+std::string SourceOf(const Trace& trace, OperatorId op) {
+  if (op == kNone) return "";
+  const SourceId source = trace.operators[op].source;
+  if (source == kNone) return "";
   const SourceLine& line = trace.sources[source];
   return fmt::format("{}:{}", OneLine(line.file, line.file.size()), line.line);
 }

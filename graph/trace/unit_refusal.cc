@@ -11,44 +11,43 @@ namespace {
 
 using enum UnitObstacle;
 
-// The first write after `time` and before the call runs again, or kNever.
-int32_t NextWrite(const CallFacts& facts, int32_t c, int32_t storage,
-                  int32_t time) {
-  const auto found = facts.writes.find(storage);
-  if (found == facts.writes.end()) return kNever;
-  const std::vector<int32_t>& writers = found->second.writers;
-  const auto next = std::ranges::lower_bound(writers, time);
+// Returns the first write after `time` and before the call runs again, or kNoOperator.
+OperatorId NextWrite(const CallFacts& facts, CallId c, StorageId storage,
+                     Time time) {
+  const auto accesses = facts.writes.find(storage);
+  if (accesses == facts.writes.end()) return kNoOperator;
+  const std::vector<OperatorId>& writers = accesses->second.writers;
+  const auto next = std::ranges::lower_bound(writers, OperatorAt(time));
   const bool is_since =
-      next != writers.end() && *next < facts.saves.first_request[c];
-  return is_since ? *next : kNever;
+      next != writers.end() && StartOf(*next) < facts.saves.first_request[c];
+  return is_since ? *next : kNoOperator;
 }
 
-// Operators up to here may run again.
-int32_t LastOf(const CallFacts& facts, int32_t c) {
+// Returns the time up to which operators may run again.
+Time LastOf(const CallFacts& facts, CallId c) {
   return std::min(facts.trace.calls[c].end, facts.saves.last_save[c]);
 }
 
 // Returns whether nothing comes of what a storage from outside of the call holds.
-bool IsOfNoAccount(const CallFacts& facts, int32_t c, int32_t storage) {
-  return facts.saves.first_by_storage[storage] < 0 &&
+bool IsOfNoAccount(const CallFacts& facts, CallId c, StorageId storage) {
+  return facts.saves.first_by_storage[storage] == kNone &&
          OnlyUpdates(facts.trace, facts.trace.calls[c], storage);
 }
 
-std::optional<UnitRefusal> RefusalOfCall(const CallFacts& facts, int32_t c) {
+std::optional<UnitRefusal> RefusalOfCall(const CallFacts& facts, CallId c) {
   const Trace& trace = facts.trace;
   const TraceCall& call = trace.calls[c];
   if (!facts.forest.is_outermost[c]) {
-    return UnitRefusal{.obstacle = kInsideItself, .op = call.start};
+    return UnitRefusal{.obstacle = kInsideItself, .op = call.AtPlace(0)};
   }
-  for (const int32_t t : call.arguments) {
-    const int32_t writer =
+  for (const TensorId t : call.arguments) {
+    const OperatorId writer =
         NextWrite(facts, c, trace.tensors[t].storage, call.start);
-    if (writer == kNever) continue;
+    if (writer == kNoOperator) continue;
     return UnitRefusal{.obstacle = kArgumentWritten, .op = writer};
   }
-  // What the call writes to in place and is not its own, others may write to
-  // after it.
-  for (int32_t k = call.start; k < LastOf(facts, c); ++k) {
+  // Others may write after the call to what it writes to in place and is not its own.
+  for (const OperatorId k : OperatorsIn(call.start, LastOf(facts, c))) {
     // Nothing of it could be saved.
     const TraceOperator& op = trace.operators[k];
     const bool returns_nothing = op.outputs.empty() && op.mutates.empty();
@@ -59,10 +58,10 @@ std::optional<UnitRefusal> RefusalOfCall(const CallFacts& facts, int32_t c) {
           .other = FirstStaleWrite(trace, facts.writes, call, k,
                                    facts.saves.first_request[c])};
     }
-    for (const int32_t s : op.mutates) {
-      if (trace.storages[s].born >= call.start) continue;
-      const int32_t writer = NextWrite(facts, c, s, call.end);
-      if (writer == kNever || IsOfNoAccount(facts, c, s)) continue;
+    for (const StorageId s : op.mutates) {
+      if (!trace.storages[s].IsOlderThan(call.start)) continue;
+      const OperatorId writer = NextWrite(facts, c, s, call.end);
+      if (writer == kNoOperator || IsOfNoAccount(facts, c, s)) continue;
       return UnitRefusal{.obstacle = kStateWritten, .op = k, .other = writer};
     }
   }
@@ -71,12 +70,13 @@ std::optional<UnitRefusal> RefusalOfCall(const CallFacts& facts, int32_t c) {
       const bool is_inside =
           saved.call >= c && saved.call < facts.forest.subtree_end[c];
       if (!is_inside || !saved.unpacked_again) continue;
-      return UnitRefusal{.obstacle = kAskedTwice,
-                         .op = std::max(saved.packed - 1, call.start)};
+      return UnitRefusal{
+          .obstacle = kAskedTwice,
+          .op = OperatorAt(std::max(saved.packed - 1, call.start))};
     }
   }
   if (facts.saves.is_recast[c]) {
-    return UnitRefusal{.obstacle = kCastAgain, .op = call.start};
+    return UnitRefusal{.obstacle = kCastAgain, .op = call.AtPlace(0)};
   }
   return std::nullopt;
 }
@@ -86,26 +86,29 @@ std::optional<UnitRefusal> FirstDifference(const Trace& trace,
                                            const TraceCall& a,
                                            const TraceCall& b) {
   if (&a == &b) return std::nullopt;
-  const auto refused = [](int32_t in_a, int32_t in_b) {
-    return UnitRefusal{.obstacle = kOtherOperators, .op = in_b, .other = in_a};
+  const auto refused_at = [&](int32_t place) {
+    const auto op_of = [&](const TraceCall& call) -> OperatorId {
+      return place < call.OperatorCount() ? call.AtPlace(place) : kNone;
+    };
+    return UnitRefusal{
+        .obstacle = kOtherOperators, .op = op_of(b), .other = op_of(a)};
   };
-  const int32_t count = std::min(a.end - a.start, b.end - b.start);
+  const int32_t count = std::min(a.OperatorCount(), b.OperatorCount());
   for (int32_t k = 0; k < count; ++k) {
-    const TraceOperator& in_a = trace.operators[a.start + k];
-    const TraceOperator& in_b = trace.operators[b.start + k];
+    const TraceOperator& in_a = trace.operators[a.AtPlace(k)];
+    const TraceOperator& in_b = trace.operators[b.AtPlace(k)];
     if (in_a.name != in_b.name || in_a.view != in_b.view ||
         in_a.random != in_b.random) {
-      return refused(a.start + k, b.start + k);
+      return refused_at(k);
     }
   }
-  if (a.end - a.start == b.end - b.start) return std::nullopt;
-  return refused(a.start + count < a.end ? a.start + count : -1,
-                 b.start + count < b.end ? b.start + count : -1);
+  if (a.OperatorCount() == b.OperatorCount()) return std::nullopt;
+  return refused_at(count);
 }
 
-// "aten.add_.Tensor at nets/gpt2.py:123".
-std::string Named(const Trace& trace, int32_t op) {
-  if (op < 0 || op >= std::ssize(trace.operators)) return "no operator";
+// Returns "aten.add_.Tensor at nets/gpt2.py:123".
+std::string NameAndPlace(const Trace& trace, OperatorId op) {
+  if (op == kNone || op >= trace.operators.end_id()) return "no operator";
   const std::string name =
       OneLine(trace.operator_names[trace.operators[op].name]);
   const std::string source = SourceOf(trace, op);
@@ -113,27 +116,28 @@ std::string Named(const Trace& trace, int32_t op) {
 }
 
 std::optional<std::string> RefusalOfWholeCall(const CallFacts& facts,
-                                              int32_t c) {
+                                              CallId c) {
   const Trace& trace = facts.trace;
   const TraceCall& call = trace.calls[c];
-  for (int32_t k = call.start; k < call.end; ++k) {
+  for (const OperatorId k : call.Operators()) {
     const TraceOperator& op = trace.operators[k];
     if (op.random && call.arguments.empty()) {
       return fmt::format(
           "all of it cannot run again either: {} draws random numbers, whose "
           "state PyTorch restores only for calls that are given a tensor by "
           "position",
-          Named(trace, k));
+          NameAndPlace(trace, k));
     }
-    for (const int32_t s : op.mutates) {
-      if (trace.storages[s].born >= call.start || IsOfNoAccount(facts, c, s)) {
+    for (const StorageId s : op.mutates) {
+      if (!trace.storages[s].IsOlderThan(call.start) ||
+          IsOfNoAccount(facts, c, s)) {
         continue;
       }
       return fmt::format(
           "all of it cannot run again either: {} writes in place to memory "
           "from "
           "outside, and would do so twice",
-          Named(trace, k));
+          NameAndPlace(trace, k));
     }
   }
   return std::nullopt;
@@ -141,17 +145,17 @@ std::optional<std::string> RefusalOfWholeCall(const CallFacts& facts,
 
 }  // namespace
 
-bool ReadsStale(const CallFacts& facts, int32_t call, int32_t op) {
-  return op < RerunStop(facts, call) &&
+bool ReadsStale(const CallFacts& facts, CallId call, OperatorId op) {
+  return StartOf(op) < RerunStop(facts, call) &&
          FirstStaleWrite(facts.trace, facts.writes, facts.trace.calls[call], op,
-                         facts.saves.first_request[call]) != kNever;
+                         facts.saves.first_request[call]) != kNoOperator;
 }
 
 std::optional<UnitRefusal> FindUnitRefusal(const CallFacts& facts,
-                                           int32_t module) {
+                                           ModuleId module) {
   const Trace& trace = facts.trace;
   const TraceCall* first = nullptr;
-  for (const int32_t c : facts.forest.by_module[module]) {
+  for (const CallId c : facts.forest.by_module[module]) {
     const TraceCall& call = trace.calls[c];
     if (call.no_grad) continue;
     if (first == nullptr) first = &call;
@@ -165,8 +169,8 @@ std::optional<UnitRefusal> FindUnitRefusal(const CallFacts& facts,
 }
 
 std::optional<std::string> RefusalOfWhole(const CallFacts& facts,
-                                          int32_t module) {
-  for (const int32_t c : facts.forest.by_module[module]) {
+                                          ModuleId module) {
+  for (const CallId c : facts.forest.by_module[module]) {
     if (facts.trace.calls[c].no_grad) continue;
     if (!facts.forest.is_outermost[c]) return "";
     if (auto refusal = RefusalOfWholeCall(facts, c)) return refusal;
@@ -201,8 +205,8 @@ std::string KindText(UnitObstacle obstacle) {
 }
 
 std::string PlaceText(const UnitRefusal& refusal, const Trace& trace) {
-  const std::string op = Named(trace, refusal.op);
-  const std::string other = Named(trace, refusal.other);
+  const std::string op = NameAndPlace(trace, refusal.op);
+  const std::string other = NameAndPlace(trace, refusal.other);
   switch (refusal.obstacle) {
     case kNoGradients:
       return "";

@@ -37,27 +37,30 @@ enum class UnitObstacle : char {
 
 struct UnitRefusal {
   UnitObstacle obstacle = UnitObstacle::kNoGradients;
-  int32_t op = -1;     // the operator that it is about, -1: none
-  int32_t other = -1;  // the one that it is in conflict with, -1: none
+  OperatorId op = kNone;     // the operator that it is about, if any
+  OperatorId other = kNone;  // the one that it is in conflict with, if any
 };
 
-// Calls without gradients count for nothing, since they never run again.
+// Returns why a module cannot run again under a policy, if it cannot. Calls without
+// gradients count for nothing, since they never run again.
 std::optional<UnitRefusal> FindUnitRefusal(const CallFacts& facts,
-                                           int32_t module);
+                                           ModuleId module);
 
 // Returns why the module cannot run again without a policy either, all of it:
 // for want of a random state that PyTorch restores, or since an operator of a
 // call writes to memory of others that the call reads. Nothing if it can, as far
 // as calls alone say; what the simulation refuses is not known here.
 std::optional<std::string> RefusalOfWhole(const CallFacts& facts,
-                                          int32_t module);
+                                          ModuleId module);
 
-// The obstacle in words, without place; and the place, with what to do about it.
+// Returns the obstacle in words, without place.
 std::string KindText(UnitObstacle obstacle);
+// Returns the place of an obstacle in words, with what to do about it.
 std::string PlaceText(const UnitRefusal& refusal, const Trace& trace);
 
-// A call runs again up to its last save, if at all.
-inline int32_t RerunStop(const CallFacts& facts, int32_t call) {
+// Returns the time of a call's last save, up to which it runs again; 0 if it never
+// does.
+inline Time RerunStop(const CallFacts& facts, CallId call) {
   return facts.saves.first_request[call] == kNever
              ? 0
              : facts.saves.last_save[call];
@@ -65,6 +68,6 @@ inline int32_t RerunStop(const CallFacts& facts, int32_t call) {
 
 // Returns whether operator `op` would read other contents when the call runs
 // again.
-bool ReadsStale(const CallFacts& facts, int32_t call, int32_t op);
+bool ReadsStale(const CallFacts& facts, CallId call, OperatorId op);
 
 }  // namespace acplan::graph

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
+#include "graph/base/indexed_vector.h"
 #include "graph/trace/trace.h"
 
 namespace acplan::problems {
@@ -11,11 +11,10 @@ namespace acplan::problems {
 struct CallIndex {
   explicit CallIndex(const graph::Trace& trace);
 
-  // Indexed by module: its calls with gradients.
-  std::vector<std::vector<int32_t>> calls_of;
-  // Indexed by call: the tensors that autograd saves in the call and in the
-  // calls inside it, as indices into Trace::saved.
-  std::vector<std::vector<int32_t>> saved_in;
+  // The calls of a module with gradients.
+  graph::IndexedVector<graph::ModuleId, std::vector<graph::CallId>> calls_of;
+  // The tensors that autograd saves in a call and in the calls inside it.
+  graph::IndexedVector<graph::CallId, std::vector<graph::SavedId>> saved_in;
 };
 
 }  // namespace acplan::problems

@@ -69,13 +69,14 @@ std::pair<BytesInUse, Phase> UseAtModule(const Module& module,
 }
 
 // Returns the bytes that are live at a time under every plan.
-double PersistentBytes(const graph::Trace& trace, int32_t time) {
+double PersistentBytes(const graph::Trace& trace, graph::Time time) {
   double bytes = 0;
   for (const graph::TraceStorage& storage : trace.storages) {
     const bool is_persistent =
         storage.category != graph::StorageCategory::kActivation &&
         storage.category != graph::StorageCategory::kTemporary;
-    if (is_persistent && storage.born <= time && time < storage.freed) {
+    if (is_persistent && StartOf(storage.born) <= time &&
+        time < storage.freed) {
       bytes += static_cast<double>(graph::AllocatedBytes(storage.bytes));
     }
   }
@@ -85,7 +86,7 @@ double PersistentBytes(const graph::Trace& trace, int32_t time) {
 PlanEffect EffectOnTrace(const graph::Trace& trace,
                          const std::vector<PlannedModule>& modules,
                          const MemoryOptions& memory) {
-  const std::vector<int64_t> bytes_of_rank = BytesOfRank(trace, memory);
+  const auto bytes_of_rank = BytesOfRank(trace, memory);
   const graph::Simulation use =
       OnRank(graph::Simulate(trace, CheckpointedModules(trace, modules)),
              bytes_of_rank);
@@ -93,13 +94,14 @@ PlanEffect EffectOnTrace(const graph::Trace& trace,
                     .peak_bytes = use.peak_bytes,
                     .peak_module = ModuleAt(trace, use, use.peak_step),
                     .recompute_ms = use.recompute_ms};
-  if (use.peak_step < 0) return effect;
-  const int32_t time = TimesOf(use)[use.peak_step];
+  if (use.peak_step == graph::kNone) return effect;
+  const graph::Time time = TimesOf(use)[use.peak_step];
   effect.peak_phase = time < trace.forward_end    ? Phase::kForward
                       : time < trace.backward_end ? Phase::kBackward
                                                   : Phase::kOptimizerStep;
   effect.persistent_bytes =
-      PersistentBytes(trace, time) + static_cast<double>(bytes_of_rank[time]);
+      PersistentBytes(trace, time) +
+      static_cast<double>(bytes_of_rank[graph::OperatorAt(time)]);
   effect.activation_bytes =
       static_cast<double>(use.peak_bytes) - effect.persistent_bytes;
   effect.records.push_back({.module = effect.peak_module,

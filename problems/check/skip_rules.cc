@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <ranges>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -19,25 +20,30 @@
 namespace acplan::problems {
 namespace {
 
+using graph::CallId;
 using graph::kNever;
 using graph::OperatorDecision;
+using graph::OperatorId;
+using graph::StorageId;
+using graph::TensorId;
+using graph::Time;
 using graph::Trace;
 using graph::TraceCall;
 using graph::TraceOperator;
 
-bool Contains(const std::vector<int32_t>& values, int32_t value) {
+bool Contains(const std::vector<StorageId>& values, StorageId value) {
   return std::ranges::find(values, value) != values.end();
 }
 
 class CallNeeds {
  public:
   CallNeeds(const Trace& trace, const graph::CheckpointedModule& unit,
-            const TraceCall& call, const std::vector<int32_t>& saved)
+            const TraceCall& call, const std::vector<graph::SavedId>& saved)
       : trace_(trace), unit_(unit), call_(call), saved_(saved) {}
 
   std::optional<std::string> FirstUnmet() {
-    const int32_t stop = NeedsOfBackward();
-    for (int32_t op = call_.end; op-- > call_.start;) {
+    const Time stop = NeedsOfBackward();
+    for (const OperatorId op : std::views::reverse(call_.Operators())) {
       auto unmet = Visit(op, stop);
       if (unmet) {
         return fmt::format("{}: {}", trace_.modules[call_.module].fqn, *unmet);
@@ -47,16 +53,17 @@ class CallNeeds {
   }
 
  private:
-  OperatorDecision DecisionOf(int32_t op) const {
-    return unit_.decisions[op - call_.start];
+  OperatorDecision DecisionOf(graph::OperatorId op) const {
+    return unit_.decisions[call_.PlaceOf(op)];
   }
 
   // Returns whether the policy keeps a tensor, even if its storage is lost.
-  bool IsKept(int32_t tensor) const {
-    const int32_t op = tensor < 0 ? -1 : trace_.tensors[tensor].op;
-    if (op < call_.start || op >= call_.end) return false;
+  bool IsKept(graph::TensorId tensor) const {
+    const OperatorId op =
+        tensor == graph::kNone ? graph::kNone : trace_.tensors[tensor].op;
+    if (StartOf(op) < call_.start || StartOf(op) >= call_.end) return false;
     if (!graph::Keeps(DecisionOf(op))) return false;
-    const auto results = unit_.kept_results.find(op - call_.start);
+    const auto results = unit_.kept_results.find(call_.PlaceOf(op));
     if (results == unit_.kept_results.end()) return true;
     return std::ranges::any_of(results->second, [&](int32_t result) {
       return trace_.operators[op].results[result] == tensor;
@@ -65,10 +72,10 @@ class CallNeeds {
 
   // Returns the operator before which the recomputation stops; 0 if it does not
   // begin.
-  int32_t NeedsOfBackward() {
-    int32_t stop = 0;
+  Time NeedsOfBackward() {
+    Time stop = 0;
     bool begins = false;
-    for (const int32_t k : saved_) {
+    for (const graph::SavedId k : saved_) {
       const graph::SavedTensor& saved = trace_.saved[k];
       stop = std::max(stop, saved.packed);
       if (saved.unpacked == kNever) continue;
@@ -79,25 +86,26 @@ class CallNeeds {
     return begins ? stop : 0;
   }
 
-  std::optional<std::string> Visit(int32_t op, int32_t stop) {
+  std::optional<std::string> Visit(graph::OperatorId op, graph::Time stop) {
     const TraceOperator& now = trace_.operators[op];
     const auto say = [&](std::string_view what) {
-      return fmt::format("operator {} '{}' {}", op - call_.start,
+      return fmt::format("operator {} '{}' {}", call_.PlaceOf(op),
                          trace_.operator_names[now.name], what);
     };
     switch (DecisionOf(op)) {
       case OperatorDecision::kRecompute:
         Make(now);
-        if (!now.view && op < stop) {
+        if (!now.view && StartOf(op) < stop) {
           needed_storages_.insert(now.reads.begin(), now.reads.end());
           needed_storages_.insert(now.mutates.begin(), now.mutates.end());
         }
         return std::nullopt;
       case OperatorDecision::kSave:
       case OperatorDecision::kOffload:
-        if (now.opaque && op < stop) return say("is kept and cannot be");
-        for (const int32_t s : now.creates) {
-          if (op < stop && needed_storages_.contains(s) &&
+        if (now.opaque && StartOf(op) < stop)
+          return say("is kept and cannot be");
+        for (const graph::StorageId s : now.creates) {
+          if (StartOf(op) < stop && needed_storages_.contains(s) &&
               !IsStorageKept(op, s)) {
             return say("does not keep a result that is needed");
           }
@@ -107,23 +115,23 @@ class CallNeeds {
       case OperatorDecision::kSkip:
         break;
     }
-    if (op >= stop) return std::nullopt;
+    if (StartOf(op) >= stop) return std::nullopt;
     if (now.outputs.empty() && now.mutates.empty()) {
       return say("is skipped and returns no tensor");
     }
-    const auto is_needed = [&](int32_t s) {
+    const auto is_needed = [&](graph::StorageId s) {
       return needed_storages_.contains(s);
     };
     if (std::ranges::any_of(now.creates, is_needed)) {
       return say("is skipped and makes what is needed");
     }
-    for (const int32_t s : now.mutates) {
-      if (is_needed(s) && trace_.storages[s].born >= call_.start) {
+    for (const graph::StorageId s : now.mutates) {
+      const bool is_older = trace_.storages[s].IsOlderThan(call_.start);
+      if (is_needed(s) && !is_older) {
         return say("is skipped and writes to what is needed");
       }
       // Nothing in the call depends on the contents of a counter.
-      const bool is_counter =
-          trace_.storages[s].born < call_.start && IsCounter(trace_, call_, s);
+      const bool is_counter = is_older && IsCounter(trace_, call_, s);
       if (!is_counter && IsKeptBefore(op, s)) {
         return say("is skipped and writes to what is kept");
       }
@@ -131,19 +139,19 @@ class CallNeeds {
     return std::nullopt;
   }
 
-  bool IsStorageKept(int32_t op, int32_t storage) const {
+  bool IsStorageKept(graph::OperatorId op, graph::StorageId storage) const {
     const TraceOperator& now = trace_.operators[op];
-    if (!unit_.kept_results.contains(op - call_.start)) {
+    if (!unit_.kept_results.contains(call_.PlaceOf(op))) {
       return Contains(now.outputs, storage);
     }
-    return std::ranges::any_of(now.results, [&](int32_t t) {
+    return std::ranges::any_of(now.results, [&](graph::TensorId t) {
       return trace_.tensors[t].storage == storage && IsKept(t);
     });
   }
 
   // Returns whether an operator of the call before this one keeps a storage.
-  bool IsKeptBefore(int32_t op, int32_t storage) const {
-    for (int32_t k = call_.start; k < op; ++k) {
+  bool IsKeptBefore(graph::OperatorId op, graph::StorageId storage) const {
+    for (const OperatorId k : graph::IdRange(call_.AtPlace(0), op)) {
       const bool keeps = graph::Keeps(DecisionOf(k)) &&
                          Contains(trace_.operators[k].outputs, storage) &&
                          IsStorageKept(k, storage);
@@ -153,14 +161,14 @@ class CallNeeds {
   }
 
   void Make(const TraceOperator& op) {
-    for (const int32_t s : op.creates) needed_storages_.erase(s);
+    for (const graph::StorageId s : op.creates) needed_storages_.erase(s);
   }
 
   const Trace& trace_;
   const graph::CheckpointedModule& unit_;
   const TraceCall& call_;
-  const std::vector<int32_t>& saved_;  // indices into Trace::saved, in the call
-  std::set<int32_t> needed_storages_;
+  const std::vector<graph::SavedId>& saved_;  // in the call
+  std::set<StorageId> needed_storages_;
 };
 
 }  // namespace
@@ -173,7 +181,7 @@ std::optional<std::string> BrokenSkipRule(
       std::ranges::find(unit.decisions, OperatorDecision::kSkip) !=
           unit.decisions.end();
   if (!skips) return std::nullopt;
-  for (const int32_t c : index.calls_of[unit.module]) {
+  for (const graph::CallId c : index.calls_of[unit.module]) {
     CallNeeds needs(trace, unit, trace.calls[c], index.saved_in[c]);
     if (auto unmet = needs.FirstUnmet()) return unmet;
   }

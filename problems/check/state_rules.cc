@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <ranges>
 #include <vector>
 
 // Walks the step backwards and keeps, for each storage, the next operator that writes to
@@ -14,20 +15,25 @@
 namespace acplan::problems {
 namespace {
 
+using graph::CallId;
 using graph::kNever;
+using graph::OperatorId;
+using graph::StorageId;
+using graph::Time;
 using graph::Trace;
 using graph::TraceCall;
 using graph::TraceOperator;
 
 // The time when a call runs again, and the operator before which it stops.
 struct Rerun {
-  int32_t time = kNever;
-  int32_t stop = 0;
+  graph::Time time = kNever;
+  graph::Time stop = 0;
 };
 
-Rerun RerunOf(const Trace& trace, const std::vector<int32_t>& saved_in_call) {
+Rerun RerunOf(const Trace& trace,
+              const std::vector<graph::SavedId>& saved_in_call) {
   Rerun rerun;
-  for (const int32_t k : saved_in_call) {
+  for (const graph::SavedId k : saved_in_call) {
     rerun.time = std::min(rerun.time, trace.saved[k].unpacked);
     rerun.stop = std::max(rerun.stop, trace.saved[k].packed);
   }
@@ -40,9 +46,9 @@ struct UnitCall {
   const TraceCall* call = nullptr;
   Rerun rerun = {};
 
-  bool RunsAgain(int32_t op) const {
-    return op < std::min(call->end, rerun.stop) &&
-           (unit->decisions.empty() || unit->decisions[op - call->start] ==
+  bool RunsAgain(OperatorId op) const {
+    return StartOf(op) < std::min(call->end, rerun.stop) &&
+           (unit->decisions.empty() || unit->decisions[call->PlaceOf(op)] ==
                                            graph::OperatorDecision::kRecompute);
   }
 };
@@ -53,7 +59,7 @@ std::vector<UnitCall> CallsThatRunAgain(
     const std::vector<graph::CheckpointedModule>& units) {
   std::vector<UnitCall> calls;
   for (const graph::CheckpointedModule& unit : units) {
-    for (const int32_t c : index.calls_of[unit.module]) {
+    for (const graph::CallId c : index.calls_of[unit.module]) {
       const Rerun rerun = RerunOf(trace, index.saved_in[c]);
       if (rerun.time != kNever) {
         calls.push_back({&unit, &trace.calls[c], rerun});
@@ -67,14 +73,15 @@ std::vector<UnitCall> CallsThatRunAgain(
 
 }  // namespace
 
-bool IsCounter(const Trace& trace, const TraceCall& call, int32_t storage) {
-  for (int32_t op = call.start; op < call.end; ++op) {
+bool IsCounter(const Trace& trace, const TraceCall& call,
+               graph::StorageId storage) {
+  for (const OperatorId op : call.Operators()) {
     const TraceOperator& now = trace.operators[op];
     if (std::ranges::find(now.reads, storage) == now.reads.end()) continue;
     const bool writes =
         std::ranges::find(now.mutates, storage) != now.mutates.end();
     const auto others = std::ranges::count_if(
-        now.outputs, [&](int32_t s) { return s != storage; });
+        now.outputs, [&](graph::StorageId s) { return s != storage; });
     if (others > 0 || (!writes && !now.view)) return false;
   }
   return true;
@@ -88,29 +95,33 @@ std::optional<std::string> BrokenStateRule(
       [](const TraceOperator& op) { return !op.mutates.empty(); });
   if (!has_writes) return std::nullopt;
   std::vector<UnitCall> calls = CallsThatRunAgain(trace, index, units);
-  // Indexed by storage: the first operator after `op` that writes to it.
-  std::vector<int32_t> next_write(trace.storages.size(), kNever);
-  for (auto op = static_cast<int32_t>(trace.operators.size()); op-- > 0;) {
+  // The start of the first operator after `op` that writes to a storage.
+  graph::IndexedVector<StorageId, graph::Time> next_write(trace.storages.size(),
+                                                          kNever);
+  for (const OperatorId op : std::views::reverse(trace.operators.ids())) {
     const TraceOperator& now = trace.operators[op];
-    while (!calls.empty() && calls.back().call->start > op) calls.pop_back();
+    while (!calls.empty() && calls.back().call->start > StartOf(op)) {
+      calls.pop_back();
+    }
     const UnitCall* unit_call =
-        !calls.empty() && calls.back().call->end > op ? &calls.back() : nullptr;
+        !calls.empty() && calls.back().call->end > StartOf(op) ? &calls.back()
+                                                               : nullptr;
     if (unit_call != nullptr && !now.view && unit_call->RunsAgain(op)) {
       const TraceCall& call = *unit_call->call;
-      const auto is_stale = [&](int32_t s) {
+      const auto is_stale = [&](StorageId s) {
         return next_write[s] < unit_call->rerun.time &&
-               trace.storages[s].born < call.start &&
+               trace.storages[s].IsOlderThan(call.start) &&
                !IsCounter(trace, call, s);
       };
       if (std::ranges::any_of(now.reads, is_stale)) {
         return fmt::format(
             "{}: operator {} '{}' runs again and reads what has been written "
             "to since",
-            trace.modules[call.module].fqn, op - call.start,
+            trace.modules[call.module].fqn, call.PlaceOf(op),
             trace.operator_names[now.name]);
       }
     }
-    for (const int32_t s : now.mutates) next_write[s] = op;
+    for (const StorageId s : now.mutates) next_write[s] = StartOf(op);
   }
   return std::nullopt;
 }

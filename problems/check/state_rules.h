@@ -15,7 +15,7 @@ namespace acplan::problems {
 // call that reads the storage writes to it, or is a view of it, and returns
 // nothing else.
 bool IsCounter(const graph::Trace& trace, const graph::TraceCall& call,
-               int32_t storage);
+               graph::StorageId storage);
 
 // Returns the last operator of the units that would read something else when its
 // unit runs again, as one line that begins with the module. Such an operator

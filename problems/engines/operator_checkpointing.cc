@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "solver/labels/group_cover.h"
 
 namespace acplan::problems {
@@ -22,13 +23,14 @@ OperatorSolution SolveOperators(const OperatorGroups& groups, int64_t capacity,
   OperatorSolution solution;
   solution.engine = "labels";
   std::vector<CoverItem> items;
-  std::vector<size_t> open;
-  std::vector<char> save(groups.groups.size(), 0);
+  std::vector<graph::GroupId> open;
+  graph::IndexedVector<graph::GroupId, graph::Flag> save(groups.groups.size(),
+                                                         false);
   int64_t saved_bytes = 0;
-  for (size_t g = 0; g < groups.groups.size(); ++g) {
+  for (const graph::GroupId g : groups.groups.ids()) {
     const OperatorGroup& group = groups.groups[g];
     if (group.rule == GroupRule::kRecompute) continue;
-    save[g] = 1;
+    save[g] = true;
     saved_bytes += group.memory;
     if (group.rule == GroupRule::kFree) {
       open.push_back(g);
@@ -44,13 +46,13 @@ OperatorSolution SolveOperators(const OperatorGroups& groups, int64_t capacity,
   if (cover.status == SearchStatus::kInfeasible) return solution;
 
   for (size_t k = 0; k < open.size(); ++k) {
-    if (cover.take[k]) save[open[k]] = 0;
+    if (cover.take[k]) save[open[k]] = false;
   }
   OperatorPolicy& policy = solution.policy;
   policy.save.resize(groups.group_of.size());
-  for (size_t g = 0; g < groups.groups.size(); ++g) {
+  for (const graph::GroupId g : groups.groups.ids()) {
     const OperatorGroup& group = groups.groups[g];
-    for (const int op : group.ops) policy.save[op] = save[g];
+    for (const int op : group.ops) policy.save[op] = save[g] ? 1 : 0;
     if (save[g]) {
       policy.saved_bytes += group.memory;
       policy.saved_ms += group.runtime;

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "problems/trace/problem/unit_policies.h"
 
 namespace acplan::problems {
@@ -23,18 +24,19 @@ constexpr int kOften = 3;
 struct ClassOfUnits {
   int calls = 0;
   int64_t bytes = 0;
-  std::vector<int> candidates = {};
+  std::vector<CandidateId> candidates = {};
 };
 
 // Returns the bytes of storages born in a call that autograd saves.
-int64_t SavedBytes(const Trace& trace, int32_t call) {
-  std::set<int32_t> seen_storages;
+int64_t SavedBytes(const Trace& trace, graph::CallId call) {
+  std::set<graph::StorageId> seen_storages;
   int64_t bytes = 0;
   const graph::TraceCall& now = trace.calls[call];
   for (const graph::SavedTensor& saved : trace.saved) {
-    const int32_t born = trace.storages[saved.storage].born;
+    const graph::OperatorId born = trace.storages[saved.storage].born;
     const bool is_of_call = saved.packed > now.start &&
-                            saved.packed <= now.end && born >= now.start;
+                            saved.packed <= now.end &&
+                            StartOf(born) >= now.start;
     if (is_of_call && seen_storages.insert(saved.storage).second) {
       bytes += trace.storages[saved.storage].bytes;
     }
@@ -47,7 +49,7 @@ int64_t SavedBytes(const Trace& trace, int32_t call) {
 std::vector<ClassOfUnits> ClassesOf(const TraceProblem& problem) {
   const Trace& trace = *problem.trace;
   std::map<std::string, ClassOfUnits> by_name;
-  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+  for (const CandidateId c : problem.candidates.ids()) {
     const CandidateCall& candidate = problem.candidates[c];
     const graph::TraceModule& module =
         trace.modules[trace.calls[candidate.call].module];
@@ -74,43 +76,45 @@ class TakenCandidates {
  public:
   TakenCandidates(const TraceProblem& problem,
                   const std::vector<CheckpointedModule>& units)
-      : problem_(problem), is_taken_(problem.candidates.size(), 0) {
+      : problem_(problem), is_taken_(problem.candidates.size(), false) {
     for (const CheckpointedModule& unit : units) Take(unit.module);
   }
 
-  void Take(int32_t module) {
-    for (const int c : CandidatesOf(module)) {
-      std::fill(is_taken_.begin() + c,
-                is_taken_.begin() + problem_.candidates[c].last + 1, 1);
-      for (int outer = c; outer >= 0;
+  void Take(graph::ModuleId module) {
+    for (const CandidateId c : CandidatesOf(module)) {
+      for (const CandidateId inner :
+           graph::IdRange(c, Next(problem_.candidates[c].last))) {
+        is_taken_[inner] = true;
+      }
+      for (CandidateId outer = c; outer != graph::kNone;
            outer = problem_.candidates[outer].parent) {
-        is_taken_[outer] = 1;
+        is_taken_[outer] = true;
       }
     }
   }
 
-  bool IsFree(int32_t module) const {
-    int last = -1;
-    for (const int c : CandidatesOf(module)) {
+  bool IsFree(graph::ModuleId module) const {
+    CandidateId last = graph::kNone;
+    for (const CandidateId c : CandidatesOf(module)) {
       // Not free if one of its calls is inside another.
-      if (is_taken_[c] != 0 || c <= last) return false;
+      if (is_taken_[c] || c <= last) return false;
       last = problem_.candidates[c].last;
     }
     return true;
   }
 
  private:
-  std::vector<int> CandidatesOf(int32_t module) const {
-    std::vector<int> candidates;
-    for (int c = 0; c < std::ssize(problem_.candidates); ++c) {
-      const int32_t call = problem_.candidates[c].call;
+  std::vector<CandidateId> CandidatesOf(graph::ModuleId module) const {
+    std::vector<CandidateId> candidates;
+    for (const CandidateId c : problem_.candidates.ids()) {
+      const graph::CallId call = problem_.candidates[c].call;
       if (problem_.trace->calls[call].module == module) candidates.push_back(c);
     }
     return candidates;
   }
 
   const TraceProblem& problem_;
-  std::vector<char> is_taken_;
+  graph::IndexedVector<CandidateId, graph::Flag> is_taken_;
 };
 
 }  // namespace
@@ -121,18 +125,18 @@ std::vector<CheckpointedModule> WithCover(const TraceProblem& problem,
   const Trace& trace = *problem.trace;
   TakenCandidates taken_candidates(problem, units);
   for (const ClassOfUnits& unit_class : ClassesOf(problem)) {
-    for (const int c : unit_class.candidates) {
+    for (const CandidateId c : unit_class.candidates) {
       if (max_units && std::ssize(units) >= *max_units) return units;
       const CandidateCall& candidate = problem.candidates[c];
-      const int32_t module = trace.calls[candidate.call].module;
+      const graph::ModuleId module = trace.calls[candidate.call].module;
       if (!taken_candidates.IsFree(module)) continue;
-      std::vector<char> saved;
+      GroupFlags is_saved;
       for (const graph::OperatorGroup& group :
            problem.groups[candidate.module_node].groups) {
-        saved.push_back(group.rule != graph::GroupRule::kRecompute ? 1 : 0);
+        is_saved.push_back(group.rule != graph::GroupRule::kRecompute);
       }
-      if (saved.empty()) continue;
-      units.push_back(UnitThatSaves(problem, candidate.module_node, saved));
+      if (is_saved.empty()) continue;
+      units.push_back(UnitThatSaves(problem, candidate.module_node, is_saved));
       if (SimulatedUse(problem, units)) {
         taken_candidates.Take(module);
       } else {

@@ -23,8 +23,12 @@
 namespace acplan::problems {
 
 using graph::CheckpointedModule;
+using graph::MovedId;
 using graph::OffloadedStorage;
 using graph::OperatorDecision;
+using graph::OperatorId;
+using graph::StepId;
+using graph::StorageId;
 using graph::Trace;
 using graph::TraceCall;
 
@@ -36,23 +40,25 @@ constexpr int kMostCompared = 48;
 constexpr double kNoWaitMs = 1e-9;
 
 // Returns the storages that an operator of a unit keeps.
-std::vector<int32_t> KeptBy(const Trace& trace, const CheckpointedModule& unit,
-                            int32_t start, int32_t place) {
-  const graph::TraceOperator& op = trace.operators[start + place];
+std::vector<StorageId> KeptBy(const Trace& trace,
+                              const CheckpointedModule& unit,
+                              const TraceCall& call, int32_t place) {
+  const graph::TraceOperator& op = trace.operators[call.AtPlace(place)];
   const auto kept_results = unit.kept_results.find(place);
   if (kept_results == unit.kept_results.end()) return op.outputs;
-  std::vector<int32_t> storages;
+  std::vector<StorageId> storages;
   for (const int32_t r : kept_results->second) {
     storages.push_back(trace.tensors[op.results[r]].storage);
   }
   return storages;
 }
 
-// Returns, by storage, the last operator that writes to it in place, or -1.
-std::vector<int32_t> LastWrites(const Trace& trace) {
-  std::vector<int32_t> last(trace.storages.size(), -1);
-  for (int32_t op = 0; op < trace.backward_end; ++op) {
-    for (const int32_t s : trace.operators[op].mutates) last[s] = op;
+// Returns the last operator that writes to each storage in place, if any.
+graph::IndexedVector<StorageId, OperatorId> LastWrites(const Trace& trace) {
+  graph::IndexedVector<StorageId, OperatorId> last(trace.storages.size(),
+                                                   graph::kNone);
+  for (const OperatorId op : graph::OperatorsIn(0, trace.backward_end)) {
+    for (const StorageId s : trace.operators[op].mutates) last[s] = op;
   }
   return last;
 }
@@ -65,16 +71,16 @@ class Choice {
         begins_ms_(
             graph::BeginsOfSteps(*question.problem.trace, question.moved_run)),
         live_(question.saved_run.live_bytes),
-        moves_(use_.storages.size(), 0) {
-    choice_.is_chosen.assign(question.movables.size(), 0);
+        moves_(use_.storages.size(), false) {
+    choice_.is_chosen.assign(question.movables.size(), false);
   }
 
   std::optional<OffloadChoice> Find() && {
     for (;;) {
       const auto most = std::ranges::max_element(live_);
       if (most == live_.end() || *most <= question_.budget_bytes) break;
-      const std::optional<int32_t> next =
-          Next(static_cast<int32_t>(most - live_.begin()));
+      const std::optional<MovableId> next =
+          NextToMove(graph::IdAt<StepId>(most - live_.begin()));
       if (!next) return std::nullopt;
       Move(*next, true);
       choice_.stall_ms = StallMs();
@@ -85,16 +91,16 @@ class Choice {
   }
 
  private:
-  bool IsAway(const Movable& movable, int32_t step) const {
-    return std::ranges::any_of(movable.moved_storages, [&](int32_t k) {
+  bool IsAway(const Movable& movable, StepId step) const {
+    return std::ranges::any_of(movable.moved_storages, [&](MovedId k) {
       return use_.storages[k].away_begin <= step &&
              step < use_.storages[k].away_end;
     });
   }
 
-  int64_t BytesAt(const Movable& movable, int32_t step) const {
+  int64_t BytesAt(const Movable& movable, StepId step) const {
     int64_t bytes = 0;
-    for (const int32_t k : movable.moved_storages) {
+    for (const MovedId k : movable.moved_storages) {
       const OffloadedStorage& storage = use_.storages[k];
       if (storage.away_begin <= step && step < storage.away_end) {
         bytes += graph::AllocatedBytes(storage.bytes);
@@ -113,9 +119,9 @@ class Choice {
     if (question_.limits.host_memory_bytes >= use_.host_peak_bytes) return true;
     int64_t bytes = 0;
     for (const graph::OffloadEvent& event : use_.events) {
-      if (moves_[event.moved] == 0) continue;
+      if (!moves_[event.storage]) continue;
       using enum graph::OffloadEvent::Kind;
-      const int64_t of_storage = use_.storages[event.moved].bytes;
+      const int64_t of_storage = use_.storages[event.storage].bytes;
       if (event.kind == kSend) bytes += of_storage;
       if (event.kind == kUse || event.kind == kDrop) bytes -= of_storage;
       if (bytes > question_.limits.host_memory_bytes) return false;
@@ -123,37 +129,35 @@ class Choice {
     return true;
   }
 
-  void Mark(int32_t m, bool moves) {
-    for (const int32_t k : question_.movables[m].moved_storages) {
-      moves_[k] = moves ? 1 : 0;
-    }
+  void Mark(MovableId m, bool moves) {
+    for (const MovedId k : question_.movables[m].moved_storages)
+      moves_[k] = moves;
   }
 
-  void Move(int32_t m, bool moves) {
+  void Move(MovableId m, bool moves) {
     Mark(m, moves);
-    choice_.is_chosen[m] = moves ? 1 : 0;
-    for (const int32_t k : question_.movables[m].moved_storages) {
+    choice_.is_chosen[m] = moves;
+    for (const MovedId k : question_.movables[m].moved_storages) {
       const OffloadedStorage& storage = use_.storages[k];
       const int64_t bytes = graph::AllocatedBytes(storage.bytes);
-      const auto end = std::min<int32_t>(
-          storage.away_end, static_cast<int32_t>(std::ssize(live_)));
-      for (int32_t step = storage.away_begin; step < end; ++step) {
+      const StepId end = std::min(storage.away_end, live_.end_id());
+      for (const StepId step : graph::IdRange(storage.away_begin, end)) {
         live_[step] += moves ? -bytes : bytes;
       }
     }
   }
 
   // Returns the movable that goes next to lower the bytes at a step.
-  std::optional<int32_t> Next(int32_t step) {
-    std::vector<std::pair<int64_t, int32_t>> by_bytes;
-    for (int32_t m = 0; m < std::ssize(question_.movables); ++m) {
+  std::optional<MovableId> NextToMove(StepId step) {
+    std::vector<std::pair<int64_t, MovableId>> by_bytes;
+    for (const MovableId m : question_.movables.ids()) {
       const Movable& movable = question_.movables[m];
-      if (choice_.is_chosen[m] == 0 && IsAway(movable, step)) {
+      if (!choice_.is_chosen[m] && IsAway(movable, step)) {
         by_bytes.emplace_back(-BytesAt(movable, step), m);
       }
     }
     std::ranges::sort(by_bytes);
-    std::optional<int32_t> next;
+    std::optional<MovableId> next;
     double least = std::numeric_limits<double>::infinity();
     int compared = 0;
     for (const auto& [bytes, m] : by_bytes) {
@@ -176,8 +180,8 @@ class Choice {
   }
 
   void KeepWhatNeedNotGo() {
-    for (int32_t m = 0; m < std::ssize(question_.movables); ++m) {
-      if (choice_.is_chosen[m] == 0) continue;
+    for (const MovableId m : question_.movables.ids()) {
+      if (!choice_.is_chosen[m]) continue;
       Move(m, false);
       const bool fits = std::ranges::all_of(live_, [&](int64_t bytes) {
         return bytes <= question_.budget_bytes;
@@ -188,9 +192,9 @@ class Choice {
 
   const OffloadQuestion& question_;
   const graph::OffloadUse& use_;
-  const std::vector<double> begins_ms_;
-  std::vector<int64_t> live_;  // by step
-  std::vector<char> moves_;    // by index in OffloadUse::storages
+  const graph::IndexedVector<StepId, double> begins_ms_;
+  graph::IndexedVector<StepId, int64_t> live_;
+  graph::IndexedVector<MovedId, graph::Flag> moves_;
   OffloadChoice choice_;
 };
 
@@ -199,7 +203,7 @@ class Choice {
 std::vector<CheckpointedModule> WithAllOffloaded(
     const TraceProblem& problem, const std::vector<CheckpointedModule>& units) {
   const Trace& trace = *problem.trace;
-  const std::vector<int32_t> last_write = LastWrites(trace);
+  const auto last_write = LastWrites(trace);
   std::vector<CheckpointedModule> all = units;
   for (CheckpointedModule& unit : all) {
     for (int32_t place = 0; place < std::ssize(unit.decisions); ++place) {
@@ -208,11 +212,11 @@ std::vector<CheckpointedModule> WithAllOffloaded(
       const bool may_go =
           std::ranges::all_of(trace.calls, [&](const TraceCall& call) {
             if (call.module != unit.module) return true;
-            const std::vector<int32_t> kept_storages =
-                KeptBy(trace, unit, call.start, place);
-            return std::ranges::all_of(kept_storages, [&](int32_t s) {
-              return trace.storages[s].born >= call.start &&
-                     last_write[s] <= call.start + place;
+            const std::vector<StorageId> kept_storages =
+                KeptBy(trace, unit, call, place);
+            return std::ranges::all_of(kept_storages, [&](StorageId s) {
+              return !trace.storages[s].IsOlderThan(call.start) &&
+                     last_write[s] <= call.AtPlace(place);
             });
           });
       if (may_go) decision = OperatorDecision::kOffload;
@@ -221,23 +225,23 @@ std::vector<CheckpointedModule> WithAllOffloaded(
   return all;
 }
 
-std::vector<Movable> MovablesOf(const TraceProblem& problem,
-                                const std::vector<CheckpointedModule>& units,
-                                const graph::Simulation& use) {
+MovableList MovablesOf(const TraceProblem& problem,
+                       const std::vector<CheckpointedModule>& units,
+                       const graph::Simulation& use) {
   const Trace& trace = *problem.trace;
   std::map<std::pair<int32_t, int32_t>, Movable> movables;
-  for (int32_t k = 0; k < std::ssize(use.offload.storages); ++k) {
+  for (const MovedId k : use.offload.storages.ids()) {
     const OffloadedStorage& storage = use.offload.storages[k];
     const TraceCall& call = trace.calls[storage.call];
     const auto unit =
         std::ranges::find(units, call.module, &CheckpointedModule::module);
     Movable movable = {.unit = static_cast<int32_t>(unit - units.begin()),
-                       .place = storage.op - call.start};
+                       .place = call.PlaceOf(storage.op)};
     const auto [at, is_new] = movables.emplace(
         std::pair(movable.unit, movable.place), std::move(movable));
     at->second.moved_storages.push_back(k);
   }
-  std::vector<Movable> list;
+  MovableList list;
   for (auto& [key, movable] : movables) list.push_back(std::move(movable));
   return list;
 }

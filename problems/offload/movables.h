@@ -4,6 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include "graph/base/flag.h"
+#include "graph/base/indexed_vector.h"
 #include "graph/trace/simulation.h"
 #include "problems/trace/problem/trace_problem.h"
 
@@ -22,8 +24,10 @@ struct LinkLimits {
 struct Movable {
   int32_t unit = 0;   // index in the list of units
   int32_t place = 0;  // of the operator in each of the unit's calls
-  std::vector<int32_t> moved_storages = {};  // indices in OffloadUse::storages
+  std::vector<graph::MovedId> moved_storages = {};
 };
+enum class MovableId : int32_t {};  // in a MovableList
+using MovableList = graph::IndexedVector<MovableId, Movable>;
 
 // Returns the units with all operators offloaded that may be: those whose
 // storages a call makes and keeps and which nothing writes to in place
@@ -34,21 +38,20 @@ std::vector<graph::CheckpointedModule> WithAllOffloaded(
 
 // Returns the operators of units that offload something, by unit and place.
 // `use` is the simulation of these units.
-std::vector<Movable> MovablesOf(
-    const TraceProblem& problem,
-    const std::vector<graph::CheckpointedModule>& units,
-    const graph::Simulation& use);
+MovableList MovablesOf(const TraceProblem& problem,
+                       const std::vector<graph::CheckpointedModule>& units,
+                       const graph::Simulation& use);
 
 // A choice among movables.
 struct OffloadChoice {
-  std::vector<char> is_chosen = {};  // by movable
+  graph::IndexedVector<MovableId, graph::Flag> is_chosen = {};
   double stall_ms = 0;
 };
 
 // The terms of a choice. Refers to all its parts.
 struct OffloadQuestion {
   const TraceProblem& problem;
-  const std::vector<Movable>& movables;
+  const MovableList& movables;
   const graph::Simulation& saved_run;  // of a rank, nothing offloaded
   const graph::Simulation& moved_run;  // of a rank, all movables offloaded
   int64_t budget_bytes;

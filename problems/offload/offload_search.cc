@@ -48,7 +48,7 @@ bool OffloadSearch::Try(const std::vector<CheckpointedModule>& units) {
     const std::optional<Simulation> moved_run = SimulatedUse(problem, all);
     if (!moved_run || moved_run->peak_bytes > question_.budget_bytes)
       return false;
-    const std::vector<Movable> movables = MovablesOf(problem, all, *moved_run);
+    const MovableList movables = MovablesOf(problem, all, *moved_run);
     const std::optional<OffloadChoice> choice =
         ChooseWhatMoves({.problem = problem,
                          .movables = movables,
@@ -58,8 +58,8 @@ bool OffloadSearch::Try(const std::vector<CheckpointedModule>& units) {
                          .limits = question_.limits,
                          .most_stall_ms = CostMs() - saved_run->recompute_ms});
     if (!choice) return false;
-    for (size_t m = 0; m < movables.size(); ++m) {
-      if (choice->is_chosen[m] == 0) continue;
+    for (const MovableId m : movables.ids()) {
+      if (!choice->is_chosen[m]) continue;
       plan.modules[movables[m].unit].decisions[movables[m].place] =
           OperatorDecision::kOffload;
     }
@@ -79,40 +79,40 @@ bool OffloadSearch::Try(const std::vector<CheckpointedModule>& units) {
 void OffloadSearch::Improve() {
   for (bool is_better = best_.has_value(); is_better;) {
     is_better = false;
-    std::vector<int32_t> modules;
+    std::vector<graph::ModuleId> modules;
     for (const CheckpointedModule& unit : best_->modules) {
       modules.push_back(unit.module);
     }
-    for (const int32_t module : modules) {
+    for (const graph::ModuleId module : modules) {
       if (question_.is_stopped() || CostMs() <= kNothingMs) return;
       is_better |= ImproveUnit(module);
     }
   }
 }
 
-bool OffloadSearch::ImproveUnit(int32_t module) {
+bool OffloadSearch::ImproveUnit(graph::ModuleId module) {
   const TraceProblem& problem = question_.problem;
   const auto candidate =
       std::ranges::find_if(problem.candidates, [&](const CandidateCall& c) {
         return problem.trace->calls[c.call].module == module;
       });
-  const int node = candidate->module_node;
-  const std::vector<graph::OperatorGroup>& groups = problem.groups[node].groups;
+  const TreeNodeId node = candidate->module_node;
+  const auto& groups = problem.groups[node].groups;
   bool is_better = false;
-  for (size_t g = 0; g < groups.size(); ++g) {
+  for (const graph::GroupId g : groups.ids()) {
     if (question_.is_stopped()) break;
     std::vector<CheckpointedModule> units = WithoutOffload(best_->modules);
     const auto unit =
         std::ranges::find(units, module, &CheckpointedModule::module);
     if (unit == units.end() || unit->decisions.empty()) break;
-    const std::vector<GroupUse> uses = UsesOfGroups(problem, node, *unit);
+    const GroupUses uses = UsesOfGroups(problem, node, *unit);
     const bool is_open =
         groups[g].rule == graph::GroupRule::kFree && uses[g] != GroupUse::kNone;
     if (!is_open) continue;
-    std::vector<char> saved;
-    for (const GroupUse use : uses) saved.push_back(use == GroupUse::kSaved);
-    saved[g] = uses[g] == GroupUse::kSaved ? 0 : 1;
-    *unit = UnitThatSaves(problem, node, saved);
+    GroupFlags is_saved;
+    for (const GroupUse use : uses) is_saved.push_back(use == GroupUse::kSaved);
+    is_saved[g] = uses[g] != GroupUse::kSaved;
+    *unit = UnitThatSaves(problem, node, is_saved);
     is_better |= Try(units);
   }
   return is_better;

@@ -62,7 +62,7 @@ class OffloadSearch {
   // Makes the units, some of their results offloaded, the best plan if they are
   // better than it. Returns whether they are.
   bool Try(const std::vector<graph::CheckpointedModule>& units);
-  bool ImproveUnit(int32_t module);
+  bool ImproveUnit(graph::ModuleId module);
 
   OffloadSearchQuestion question_;
   std::optional<OffloadPlan> best_;

@@ -26,12 +26,14 @@ bool IsNamed(std::string_view full, std::string_view name) {
   return begin < end && name == full.substr(begin + 1, end - begin - 1);
 }
 
-int32_t ModuleNamed(const Trace& trace, const graph::ModuleNames& modules,
-                    const std::string& fqn) {
-  if (const int32_t module = modules.Find(fqn); module >= 0) return module;
+graph::ModuleId ModuleNamed(const Trace& trace,
+                            const graph::ModuleNames& modules,
+                            const std::string& fqn) {
+  const graph::ModuleId module = modules.Find(fqn);
+  if (module != graph::kNone) return module;
   std::vector<std::string> names;
-  for (const graph::TraceModule& module : trace.modules) {
-    names.push_back(module.fqn);
+  for (const graph::TraceModule& other : trace.modules) {
+    names.push_back(other.fqn);
   }
   const std::vector<std::string> near = graph::NearestNames(fqn, names);
   throw InputError(fmt::format(
@@ -52,30 +54,31 @@ void RequireResults(const graph::TraceOperator& op, const PlannedModule& unit,
 
 void RequireSameOperators(const Trace& trace, const graph::TraceCall& call,
                           const PlannedModule& unit) {
-  const auto length = static_cast<size_t>(call.end - call.start);
+  const auto length = static_cast<size_t>(call.OperatorCount());
   if (unit.ops.size() != length) {
     throw InputError(fmt::format(
         "plan: {}: expected the {} operators of the trace, found {}",
         Quoted(unit.fqn), length, unit.ops.size()));
   }
   for (size_t k = 0; k < length; ++k) {
-    const int32_t name =
-        trace.operators[static_cast<size_t>(call.start) + k].name;
-    if (!IsNamed(trace.operator_names[name], unit.ops[k].name)) {
+    const graph::TraceOperator& op =
+        trace.operators[call.AtPlace(static_cast<int32_t>(k))];
+    if (!IsNamed(trace.operator_names[op.name], unit.ops[k].name)) {
       throw InputError(fmt::format(
           "plan: {}: operator {}: expected {} as in the trace, found {}",
-          Quoted(unit.fqn), k, Quoted(trace.operator_names[name]),
+          Quoted(unit.fqn), k, Quoted(trace.operator_names[op.name]),
           Quoted(unit.ops[k].name)));
     }
-    RequireResults(trace.operators[static_cast<size_t>(call.start) + k], unit,
-                   k);
+    RequireResults(op, unit, k);
   }
 }
 
 // Returns the calls with gradients of each module.
-std::vector<std::vector<int32_t>> CallsOfModules(const Trace& trace) {
-  std::vector<std::vector<int32_t>> calls_of(trace.modules.size());
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+graph::IndexedVector<graph::ModuleId, std::vector<graph::CallId>>
+CallsOfModules(const Trace& trace) {
+  graph::IndexedVector<graph::ModuleId, std::vector<graph::CallId>> calls_of(
+      trace.modules.size());
+  for (const graph::CallId c : trace.calls.ids()) {
     if (trace.calls[c].no_grad) continue;
     calls_of[trace.calls[c].module].push_back(c);
   }
@@ -88,8 +91,8 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
     const Trace& trace, const std::vector<PlannedModule>& units) {
   std::vector<graph::CheckpointedModule> modules;
   const graph::ModuleNames names(trace);
-  const std::vector<std::vector<int32_t>> calls_of = CallsOfModules(trace);
-  std::set<int32_t> units_so_far;
+  const auto calls_of = CallsOfModules(trace);
+  std::set<graph::ModuleId> units_so_far;
   for (const PlannedModule& unit : units) {
     graph::CheckpointedModule module{.module =
                                          ModuleNamed(trace, names, unit.fqn)};
@@ -104,7 +107,7 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
                       Quoted(unit.fqn), unit.discard_ratio));
     }
     if (!unit.ops.empty()) {
-      for (const int32_t call : calls_of[module.module]) {
+      for (const graph::CallId call : calls_of[module.module]) {
         RequireSameOperators(trace, trace.calls[call], unit);
       }
       for (const PlannedOp& op : unit.ops) {

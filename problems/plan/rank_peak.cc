@@ -31,11 +31,11 @@ MemoryKind KindOf(graph::StorageCategory category) {
   }
 }
 
-// Returns, by storage, the first module that has it as a parameter.
-std::map<int32_t, int32_t> OwnersOf(const Trace& trace) {
-  std::map<int32_t, int32_t> owners;
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
-    for (const int32_t s : trace.modules[m].parameters)
+// Returns the first module that has each storage as a parameter.
+std::map<graph::StorageId, graph::ModuleId> OwnersOf(const Trace& trace) {
+  std::map<graph::StorageId, graph::ModuleId> owners;
+  for (const graph::ModuleId m : trace.modules.ids()) {
+    for (const graph::StorageId s : trace.modules[m].parameters)
       owners.try_emplace(s, m);
   }
   return owners;
@@ -44,15 +44,15 @@ std::map<int32_t, int32_t> OwnersOf(const Trace& trace) {
 // Turns the entries of one device into those of a rank.
 void ShareOut(PeakAccount& account, const Trace& trace,
               const std::vector<RankBytes>& changes) {
-  std::map<int32_t, size_t> place;
+  std::map<graph::StorageId, size_t> places;
   for (size_t k = 0; k < account.storages.size(); ++k) {
-    place.try_emplace(account.storages[k].storage, k);
+    places.try_emplace(account.storages[k].storage, k);
   }
-  const std::map<int32_t, int32_t> owners = OwnersOf(trace);
+  const auto owners = OwnersOf(trace);
   for (const RankBytes& change : changes) {
-    const auto entry = place.find(change.storage);
-    if (!change.is_gathered && entry != place.end()) {
-      account.storages[entry->second].bytes += change.bytes;
+    const auto place = places.find(change.storage);
+    if (!change.is_gathered && place != places.end()) {
+      account.storages[place->second].bytes += change.bytes;
       continue;
     }
     const auto owner = owners.find(change.storage);
@@ -62,7 +62,7 @@ void ShareOut(PeakAccount& account, const Trace& trace,
          .kind = change.is_gathered
                      ? MemoryKind::kGathered
                      : KindOf(trace.storages[change.storage].category),
-         .module = owner == owners.end() ? -1 : owner->second,
+         .module = owner == owners.end() ? graph::kNone : owner->second,
          .is_fixed = true});
   }
   std::ranges::stable_sort(account.storages, std::ranges::greater(),
@@ -76,15 +76,16 @@ PeakAccount AccountForPeakOfRank(
     const Trace& trace, const std::vector<graph::CheckpointedModule>& modules,
     const MemoryOptions& options) {
   if (options.world_size == 1) return graph::AccountForPeak(trace, modules);
-  const std::vector<int64_t> more = BytesOfRank(trace, options);
+  const auto more = BytesOfRank(trace, options);
   const graph::SimulatedPeak peak = graph::Simulator(trace).SimulatePeak(
       modules, [&](graph::Simulation simulation) {
         return OnRank(std::move(simulation), more);
       });
   PeakAccount account = graph::AccountFor(trace, peak);
-  if (account.place < 0) return account;
-  const int32_t time = TimesOf(peak.simulation)[account.place];
-  ShareOut(account, trace, BytesOfRankByStorage(trace, options, time));
+  if (account.step_id == graph::kNone) return account;
+  const graph::Time time = TimesOf(peak.simulation)[account.step_id];
+  ShareOut(account, trace,
+           BytesOfRankByStorage(trace, options, graph::OperatorAt(time)));
   if (account.peak_bytes != peak.simulation.peak_bytes) {
     throw std::logic_error(fmt::format(
         "the storages at the peak of a rank are {} bytes, the peak is {}",

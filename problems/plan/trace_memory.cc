@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -16,9 +17,15 @@
 
 namespace acplan::problems {
 
+using graph::CallId;
+using graph::IndexedVector;
 using graph::kNever;
+using graph::OperatorId;
 using graph::Simulation;
+using graph::StepId;
 using graph::StorageCategory;
+using graph::StorageId;
+using graph::Time;
 using graph::Trace;
 using graph::TraceCall;
 using graph::TraceStorage;
@@ -31,10 +38,13 @@ int64_t Saving(const TraceStorage& storage, int64_t ranks) {
          graph::AllocatedBytes((storage.bytes + ranks - 1) / ranks);
 }
 
-// The operators [begin, end) in which a unit is whole.
+// FSDP units in forward order; one more stands for what is outside of all.
+enum class UnitId : int32_t {};
+
+// The operators [begin, end) during which a unit is whole.
 struct Window {
-  int32_t begin, end;
-  int unit;
+  Time begin, end;
+  UnitId unit;
 };
 
 class Sharding {
@@ -42,10 +52,10 @@ class Sharding {
   Sharding(const Trace& trace, const MemoryOptions& options)
       : trace_(trace),
         options_(options),
-        count_(static_cast<int32_t>(trace.operators.size())),
-        change_(static_cast<size_t>(count_) + 1) {}
+        end_(static_cast<Time>(trace.operators.size())),
+        change_(trace.operators.size() + 1) {}
 
-  std::vector<CategoryBytes> Run() {
+  IndexedVector<OperatorId, CategoryBytes> Run() {
     if (options_.world_size > 1) {
       FindUnits();
       for (const TraceStorage& storage : trace_.storages) {
@@ -58,30 +68,31 @@ class Sharding {
             whole_[whole.unit]);
       }
     }
-    for (int32_t t = 1; t < count_; ++t) {
+    for (const OperatorId op : graph::OperatorsIn(1, end_)) {
       for (size_t c = 0; c < graph::kStorageCategories; ++c) {
-        change_[t][c] += change_[t - 1][c];
+        change_[op][c] += change_[Previous(op)][c];
       }
     }
-    change_.resize(count_);
+    change_.pop_back();
     return std::move(change_);
   }
 
-  std::vector<RankBytes> At(int32_t op) {
+  std::vector<RankBytes> At(OperatorId op) {
     std::vector<RankBytes> changes;
     if (options_.world_size == 1) return changes;
     FindUnits();
-    for (int32_t s = 0; s < std::ssize(trace_.storages); ++s) {
+    const Time time = StartOf(op);
+    for (const StorageId s : trace_.storages.ids()) {
       const TraceStorage& storage = trace_.storages[s];
       if (!IsSharded(storage)) continue;
-      if (ShardedFrom(storage) <= op && op < storage.freed) {
+      if (ShardedFrom(storage) <= time && time < storage.freed) {
         changes.push_back(
             {.storage = s, .bytes = -Saving(storage, options_.world_size)});
       }
     }
     for (const Window& whole : WholeWindows()) {
-      if (op < whole.begin || op >= whole.end) continue;
-      for (const int32_t s : parameters_[whole.unit]) {
+      if (time < whole.begin || time >= whole.end) continue;
+      for (const StorageId s : parameters_[whole.unit]) {
         changes.push_back(
             {.storage = s,
              .bytes = Saving(trace_.storages[s], options_.world_size),
@@ -92,50 +103,48 @@ class Sharding {
   }
 
  private:
-  void Add(StorageCategory category, int32_t begin, int32_t end,
-           int64_t bytes) {
-    begin = std::clamp(begin, 0, count_);
-    end = std::clamp(end, begin, count_);
-    change_[begin][static_cast<size_t>(category)] += bytes;
-    change_[end][static_cast<size_t>(category)] -= bytes;
+  void Add(StorageCategory category, Time begin, Time end, int64_t bytes) {
+    begin = std::clamp(begin, 0, end_);
+    end = std::clamp(end, begin, end_);
+    const auto c = static_cast<size_t>(category);
+    change_[graph::OperatorAt(begin)][c] += bytes;
+    change_[graph::OperatorAt(end)][c] -= bytes;
   }
 
   // Finds the units, in forward order, and the operators that each runs.
   void FindUnits() {
-    std::map<std::string, int> index;
+    std::map<std::string, UnitId> units;
     for (const std::string& fqn : options_.fsdp_units) {
-      const auto module =
-          std::ranges::find(trace_.modules, fqn, &graph::TraceModule::fqn);
-      if (module == trace_.modules.end()) {
+      if (FindModule(trace_, fqn) == graph::kNone) {
         throw InputError(
             fmt::format("--fsdp-units: expected modules of the trace, found {}",
                         graph::Quoted(fqn)));
       }
-      index.try_emplace(fqn, static_cast<int>(index.size()));
+      units.try_emplace(fqn, graph::IdAt<UnitId>(units.size()));
     }
-    whole_.assign(index.size() + 1, 0);
-    parameters_.resize(index.size() + 1);
-    std::vector<int> unit_of(trace_.modules.size(), -1);
-    std::set<int32_t> counted_storages;  // parameters that are counted already
-    for (size_t m = 0; m < trace_.modules.size(); ++m) {
+    whole_.assign(units.size() + 1, 0);
+    parameters_.resize(units.size() + 1);
+    std::set<StorageId> counted_storages;  // parameters, each counted once
+    for (const graph::ModuleId m : trace_.modules.ids()) {
+      UnitId unit_of_module = whole_.last_id();
       size_t longest = 0;
-      for (const auto& [fqn, unit] : index) {
+      for (const auto& [fqn, unit] : units) {
         const bool is_around =
             graph::IsSelfOrSubmodule(trace_.modules[m].fqn, fqn);
         if (!is_around || fqn.size() < longest) continue;
         longest = fqn.size();
-        unit_of[m] = unit;
+        unit_of_module = unit;
       }
-      for (const int32_t s : trace_.modules[m].parameters) {
+      for (const StorageId s : trace_.modules[m].parameters) {
         if (!counted_storages.insert(s).second) continue;
-        const size_t unit = unit_of[m] < 0 ? index.size() : unit_of[m];
-        whole_[unit] += Saving(trace_.storages[s], options_.world_size);
-        parameters_[unit].push_back(s);
+        whole_[unit_of_module] +=
+            Saving(trace_.storages[s], options_.world_size);
+        parameters_[unit_of_module].push_back(s);
       }
     }
     for (const TraceCall& call : trace_.calls) {
-      const auto unit = index.find(trace_.modules[call.module].fqn);
-      if (unit == index.end()) continue;
+      const auto unit = units.find(trace_.modules[call.module].fqn);
+      if (unit == units.end()) continue;
       forward_.push_back({call.start, call.end, unit->second});
       if (call.backward_start != kNever) {
         backward_.push_back(
@@ -151,11 +160,12 @@ class Sharding {
            storage.category == StorageCategory::kOptimizer;
   }
 
-  int32_t ShardedFrom(const TraceStorage& storage) const {
-    int32_t begin = std::max(storage.born, 0);
+  Time ShardedFrom(const TraceStorage& storage) const {
+    const Time born = StartOf(storage.born);
+    Time begin = std::max(born, 0);
     if (storage.category != StorageCategory::kGradient) return begin;
     for (const Window& window : backward_) {
-      if (window.begin <= storage.born && storage.born < window.end) {
+      if (window.begin <= born && born < window.end) {
         begin = std::max(begin, window.end);
       }
     }
@@ -168,30 +178,29 @@ class Sharding {
     for (const std::vector<Window>* windows : {&forward_, &backward_}) {
       for (size_t k = 0; k < windows->size(); ++k) {
         const Window& window = (*windows)[k];
-        const int32_t begin = k == 0 ? window.begin : (*windows)[k - 1].begin;
+        const Time begin = k == 0 ? window.begin : (*windows)[k - 1].begin;
         whole.push_back({begin, window.end, window.unit});
       }
     }
-    const int outside_unit = static_cast<int>(whole_.size()) - 1;
-    whole.push_back({0, trace_.backward_end, outside_unit});
+    // Outside of all units.
+    whole.push_back({0, trace_.backward_end, whole_.last_id()});
     return whole;
   }
 
   const Trace& trace_;
   const MemoryOptions& options_;
-  const int32_t count_;
-  std::vector<CategoryBytes> change_;
-  // Indexed by unit; the last entry is for parameters outside of all units.
-  std::vector<int64_t> whole_;
-  std::vector<std::vector<int32_t>> parameters_;
+  const Time end_;
+  IndexedVector<OperatorId, CategoryBytes> change_;
+  IndexedVector<UnitId, int64_t> whole_;
+  IndexedVector<UnitId, std::vector<StorageId>> parameters_;
   std::vector<Window> forward_, backward_;
 };
 
 }  // namespace
 
-std::vector<int64_t> BytesOfRank(const Trace& trace,
-                                 const MemoryOptions& options) {
-  std::vector<int64_t> bytes;
+IndexedVector<OperatorId, int64_t> BytesOfRank(const Trace& trace,
+                                               const MemoryOptions& options) {
+  IndexedVector<OperatorId, int64_t> bytes;
   for (const CategoryBytes& by_category : Sharding(trace, options).Run()) {
     bytes.push_back(
         std::accumulate(by_category.begin(), by_category.end(), int64_t{0}));
@@ -199,59 +208,63 @@ std::vector<int64_t> BytesOfRank(const Trace& trace,
   return bytes;
 }
 
-std::vector<CategoryBytes> BytesOfRankByCategory(const Trace& trace,
-                                                 const MemoryOptions& options) {
+IndexedVector<OperatorId, CategoryBytes> BytesOfRankByCategory(
+    const Trace& trace, const MemoryOptions& options) {
   return Sharding(trace, options).Run();
 }
 
 std::vector<RankBytes> BytesOfRankByStorage(const Trace& trace,
                                             const MemoryOptions& options,
-                                            int32_t op) {
+                                            OperatorId op) {
   return Sharding(trace, options).At(op);
 }
 
-std::vector<int32_t> TimesOf(const Simulation& simulation) {
-  std::vector<int32_t> times(simulation.steps.size());
-  int32_t time = 0;
-  for (size_t k = times.size(); k-- > 0;) {
-    if (simulation.steps[k].redone < 0) time = simulation.steps[k].op;
+IndexedVector<StepId, Time> TimesOf(const Simulation& simulation) {
+  IndexedVector<StepId, Time> times(simulation.steps.size());
+  Time time = 0;
+  for (const StepId k : std::views::reverse(times.ids())) {
+    const Simulation::Step& step = simulation.steps[k];
+    if (step.redone == graph::kNone) time = StartOf(step.op);
     times[k] = time;
   }
   return times;
 }
 
 Simulation OnRank(Simulation simulation,
-                  const std::vector<int64_t>& bytes_of_rank) {
-  const std::vector<int32_t> times = TimesOf(simulation);
+                  const IndexedVector<OperatorId, int64_t>& bytes_of_rank) {
+  const IndexedVector<StepId, Time> times = TimesOf(simulation);
   simulation.peak_bytes = 0;
-  simulation.peak_step = -1;
-  for (size_t k = 0; k < times.size(); ++k) {
+  simulation.peak_step = graph::kNone;
+  for (const StepId k : times.ids()) {
     int64_t& live = simulation.live_bytes[k];
-    live += bytes_of_rank[times[k]];
-    if (live > simulation.peak_bytes || k == 0) {
+    live += bytes_of_rank[graph::OperatorAt(times[k])];
+    if (live > simulation.peak_bytes || k == StepId{0}) {
       simulation.peak_bytes = live;
-      simulation.peak_step = static_cast<int32_t>(k);
+      simulation.peak_step = k;
     }
   }
   return simulation;
 }
 
 std::string ModuleAt(const Trace& trace, const Simulation& simulation,
-                     int32_t step) {
-  if (step < 0) return "";
-  const auto fqn = [&](int32_t call) {
-    return trace.modules[call < 0 ? 0 : trace.calls[call].module].fqn;
+                     StepId step) {
+  if (step == graph::kNone) return "";
+  const auto fqn = [&](CallId call) {
+    return trace
+        .modules[call == graph::kNone ? graph::ModuleId{0}
+                                      : trace.calls[call].module]
+        .fqn;
   };
   const Simulation::Step& current = simulation.steps[step];
-  if (current.redone >= 0) return fqn(current.redone);
-  if (current.op < trace.forward_end)
-    return fqn(trace.operators[current.op].call);
-  if (current.op >= trace.backward_end) return "optimizer step";
-  int32_t innermost = -1;
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+  if (current.redone != graph::kNone) return fqn(current.redone);
+  const Time time = StartOf(current.op);
+  if (time < trace.forward_end) return fqn(trace.operators[current.op].call);
+  if (time >= trace.backward_end) return "optimizer step";
+  CallId innermost = graph::kNone;
+  for (const CallId c : trace.calls.ids()) {
     const TraceCall& call = trace.calls[c];
     if (trace.modules[call.module].IsSegment()) continue;
-    if (call.backward_start <= current.op && current.op < call.backward_end) {
+    if (call.backward_start <= time && time < call.backward_end) {
       innermost = c;
     }
   }

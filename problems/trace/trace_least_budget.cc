@@ -51,11 +51,11 @@ class LeastBudgetSearch {
                     int64_t enough_bytes)
       : problem_(problem), watch_(limits), enough_bytes_(enough_bytes) {}
 
-  TraceMinimum Run(const std::vector<CheckpointedModule>& known) {
+  TraceMinimum Run(const std::vector<CheckpointedModule>& known_modules) {
     // The bound of a search that stops before it finds one.
     parts_.SetBoundAtHand(0);
     Try({});
-    if (!known.empty()) Try(known);
+    if (!known_modules.empty()) Try(known_modules);
     MinimumBudget& budget = answer_.budget;
     try {
       const solver::StopScope scope(
@@ -64,7 +64,7 @@ class LeastBudgetSearch {
       Search();
     } catch (const solver::Stopped&) {
       if (!IsStopped()) budget.stopped_by = StoppedBy::kTime;
-      if (known.empty()) TryPlain();
+      if (known_modules.empty()) TryPlain();
     }
     budget.bound_bytes = Bound();
     budget.proven = budget.bound_bytes == budget.bytes;
@@ -109,9 +109,9 @@ class LeastBudgetSearch {
   bool IsStopped() {
     if (Best() <= enough_bytes_ || Bound() >= Best()) return true;
     if (enough_bytes_ > 0 && Bound() > enough_bytes_) return true;
-    const StoppedBy reached = watch_.LimitReached(static_cast<double>(Best()),
-                                                  static_cast<double>(Bound()));
-    if (reached != StoppedBy::kNothing) answer_.budget.stopped_by = reached;
+    const StoppedBy limit = watch_.LimitReached(static_cast<double>(Best()),
+                                                static_cast<double>(Bound()));
+    if (limit != StoppedBy::kNothing) answer_.budget.stopped_by = limit;
     return answer_.budget.stopped_by != StoppedBy::kNothing;
   }
 
@@ -221,10 +221,11 @@ class LeastBudgetSearch {
 
 }  // namespace
 
-TraceMinimum FindLeastPlan(const TraceProblem& problem,
-                           const SearchLimits& limits, int64_t enough_bytes,
-                           const std::vector<CheckpointedModule>& known) {
-  return LeastBudgetSearch(problem, limits, enough_bytes).Run(known);
+TraceMinimum FindLeastPlan(
+    const TraceProblem& problem, const SearchLimits& limits,
+    int64_t enough_bytes,
+    const std::vector<CheckpointedModule>& known_modules) {
+  return LeastBudgetSearch(problem, limits, enough_bytes).Run(known_modules);
 }
 
 }  // namespace acplan::problems

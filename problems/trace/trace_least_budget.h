@@ -11,11 +11,11 @@ namespace acplan::problems {
 
 // The least budget that a plan of a trace problem meets, and such a plan.
 //
-// Idea. Whether a relaxation (relaxation.h) has a plan within a budget is one
-// walk, so the least budget of a relaxation is found in a moment
-// (minimum_budget.h). It is a lower bound, for each part of the plans
-// (branching.h) one of its own. The cheapest plan of the relaxation at that
-// budget is simulated: its peak is an upper bound, whatever it is.
+// Idea. One walk tells whether a relaxation (relaxation.h) has a plan within a budget,
+// so the least budget of a relaxation is found in a moment (minimum_budget.h). It is a
+// lower bound, for each part of the plans (branching.h) one of its own. The cheapest
+// plan of the relaxation at that budget is simulated: its peak is an upper bound,
+// whatever it is.
 //
 // Invariant. Every plan is in an open part, or in one whose bound was no less
 // than the best peak when it was closed, or was simulated. An open part's bound
@@ -33,11 +33,11 @@ struct TraceMinimum {
       {};  // of a plan that meets it
 };
 
-// Ends, too, where a plan meets `enough_bytes` or none can. `known`: a plan, the
-// answer is no worse.
+// Searches for the least budget. Ends, too, where a plan meets `enough_bytes` or none
+// can. `known_modules`: a plan, the answer is no worse.
 TraceMinimum FindLeastPlan(
     const TraceProblem& problem, const solver::SearchLimits& limits = {},
     int64_t enough_bytes = 0,
-    const std::vector<graph::CheckpointedModule>& known = {});
+    const std::vector<graph::CheckpointedModule>& known_modules = {});
 
 }  // namespace acplan::problems

@@ -60,7 +60,7 @@ using solver::StoppedBy;
 
 namespace {
 
-// Of the searches for a plan in less than the least one that is known.
+// Limits of the searches for a plan in less than the least one that is known.
 constexpr int kMostSearches = 100;
 constexpr int64_t kLabelsOfLess = 1'000'000;
 
@@ -127,11 +127,11 @@ class TraceSearch {
               const SearchLimits& limits)
       : problem_(problem), watch_(limits), best_(problem, budget_bytes) {}
 
-  TraceSolution Run(const std::vector<CheckpointedModule>& known) {
+  TraceSolution Run(const std::vector<CheckpointedModule>& known_modules) {
     // The bound of a search that stops before it finds one.
     parts_.SetBoundAtHand(0);
     best_.Try({});
-    if (!known.empty()) best_.Try(known);
+    if (!known_modules.empty()) best_.Try(known_modules);
     try {
       const solver::StopScope scope(watch_.limits().time_limit_s,
                                     watch_.limits().interrupted);
@@ -155,7 +155,7 @@ class TraceSearch {
     }
     parts_.LetGo();
     parts_.Add(std::move(all));
-    for (; MayTakePart() && !parts_.empty() && !IsStopped(); ++taken_) {
+    for (; MayTakePart() && !parts_.empty() && !IsStopped(); ++parts_taken_) {
       TracePart part = parts_.TakeLeast();
       if (best_.IsAsGoodAs(part.bound)) {
         parts_.Close(part.bound);
@@ -172,11 +172,12 @@ class TraceSearch {
   // Returns whether parts so far were little work.
   bool IsSmall() const {
     const int64_t operators = std::ssize(problem_.trace->operators);
-    return watch_.effort().labels < kFewLabels && taken_ < kMostSmallParts &&
-           taken_ * operators < kFewOperators;
+    return watch_.effort().labels < kFewLabels &&
+           parts_taken_ < kMostSmallParts &&
+           parts_taken_ * operators < kFewOperators;
   }
 
-  bool MayTakePart() const { return taken_ < kMostParts || IsSmall(); }
+  bool MayTakePart() const { return parts_taken_ < kMostParts || IsSmall(); }
 
   // Finds a plan in little time, whatever the proof takes. Returns a bound.
   double FindFirst() {
@@ -186,7 +187,7 @@ class TraceSearch {
         plan.relaxation.joint, std::max(watch_.limits().gap, kGapOfFirst));
     parts_.SetBoundAtHand(relaxed.bound_ms);
     if (!relaxed.units.empty()) {
-      plan = Tried(std::move(plan), relaxed.units);
+      plan = WithUnits(std::move(plan), relaxed.units);
       if (BreaksBudget(plan)) Repair(std::move(plan));
     }
     if (relaxed.status == SearchStatus::kInfeasible) return kInf;
@@ -199,10 +200,10 @@ class TraceSearch {
 
   // Tries the plan of the least budget. Returns whether any plan may fit.
   bool FindAny() {
-    SearchLimits left = watch_.Left();
-    left.gap = 0;
+    SearchLimits remaining = watch_.RemainingLimits();
+    remaining.gap = 0;
     const TraceMinimum least = FindLeastPlan(
-        problem_, left, std::max<int64_t>(best_.budget_bytes(), 1));
+        problem_, remaining, std::max<int64_t>(best_.budget_bytes(), 1));
     best_.Try(least.modules);
     return least.budget.bound_bytes <= best_.budget_bytes();
   }
@@ -211,13 +212,13 @@ class TraceSearch {
   double Bound() const { return std::min(parts_.Bound(), best_.Ms()); }
 
   bool IsStopped() {
-    const StoppedBy reached = watch_.LimitReached(best_.Ms(), Bound());
-    if (reached != StoppedBy::kNothing) stopped_by_ = reached;
+    const StoppedBy limit = watch_.LimitReached(best_.Ms(), Bound());
+    if (limit != StoppedBy::kNothing) stopped_by_ = limit;
     return stopped_by_ != StoppedBy::kNothing;
   }
 
-  // The plan with other units of its relaxation, simulated.
-  RelaxedPlan Tried(RelaxedPlan plan, std::vector<ChosenUnit> units) {
+  // Returns the plan with other units of its relaxation, simulated.
+  RelaxedPlan WithUnits(RelaxedPlan plan, std::vector<ChosenUnit> units) {
     plan.units = std::move(units);
     plan.modules = CheckpointedModules(problem_, plan.relaxation, plan.units);
     plan.use = best_.Try(plan.modules);
@@ -259,7 +260,7 @@ class TraceSearch {
       parts_.SetBoundAtHand(part.bound);
       if (best_.IsAsGoodAs(part.bound)) return parts_.Close(part.bound);
       const bool is_found = relaxed.status != SearchStatus::kNoSolution;
-      if (is_found) plan = Tried(std::move(plan), relaxed.units);
+      if (is_found) plan = WithUnits(std::move(plan), relaxed.units);
       if (IsDone(part)) return parts_.Close(part.bound);
       // Nothing better that is much better; or better than the best plan now
       // known.
@@ -296,7 +297,7 @@ class TraceSearch {
   void Repair(RelaxedPlan plan) {
     const int rounds = best_.is_found() ? kRepairRounds : kFirstRepairRounds;
     if (++repairs_ > kMostRepairs &&
-        !(IsSmall() && taken_ % kPartsARepair == 0)) {
+        !(IsSmall() && parts_taken_ % kPartsARepair == 0)) {
       return;
     }
     for (int round = 0; round < rounds && !IsStopped(); ++round) {
@@ -306,7 +307,7 @@ class TraceSearch {
           std::max(watch_.limits().gap,
                    best_.is_found() ? kGapOfRepairs : kGapOfFirst));
       if (next.units.empty()) return;
-      plan = Tried(std::move(plan), next.units);
+      plan = WithUnits(std::move(plan), next.units);
       if (!BreaksBudget(plan)) return;
     }
   }
@@ -319,43 +320,44 @@ class TraceSearch {
   RelaxationSolver solver_ =
       RelaxationSolver(best_, watch_, [this] { return Bound(); });
   StoppedBy stopped_by_ = StoppedBy::kNothing;
-  int64_t taken_ = 0;  // parts
+  int64_t parts_taken_ = 0;
   int repairs_ = 0;
 };
 
 }  // namespace
 
-TraceSolution SolveTraceProblem(const TraceProblem& problem,
-                                int64_t budget_bytes,
-                                const SearchLimits& limits,
-                                const std::vector<CheckpointedModule>& known) {
+TraceSolution SolveTraceProblem(
+    const TraceProblem& problem, int64_t budget_bytes,
+    const SearchLimits& limits,
+    const std::vector<CheckpointedModule>& known_modules) {
   // Live bytes come in units of an allocation.
   return TraceSearch(problem, graph::WholeAllocations(budget_bytes), limits)
-      .Run(known);
+      .Run(known_modules);
 }
 
-TraceMinimum SearchLeastPlan(const TraceProblem& problem,
-                             const SearchLimits& limits,
-                             const std::vector<CheckpointedModule>& known) {
+TraceMinimum SearchLeastPlan(
+    const TraceProblem& problem, const SearchLimits& limits,
+    const std::vector<CheckpointedModule>& known_modules) {
   const solver::Stopwatch stopwatch;
-  TraceMinimum least = FindLeastPlan(problem, limits, 0, known);
+  TraceMinimum least = FindLeastPlan(problem, limits, 0, known_modules);
   MinimumBudget& budget = least.budget;
   for (int search = 0; search < kMostSearches && !budget.proven &&
                        budget.stopped_by == StoppedBy::kNodes;
        ++search) {
-    SearchLimits left = solver::LeftOf(limits, stopwatch.Seconds());
-    left.gap = 1;
-    left.node_limit = std::min(left.node_limit, kLabelsOfLess);
-    left.on_progress = nullptr;
-    TraceSolution found = SolveTraceProblem(problem, budget.bytes - 1, left);
-    if (found.status == SearchStatus::kNoSolution) break;
-    if (found.status == SearchStatus::kInfeasible) {
+    SearchLimits remaining = solver::LeftOf(limits, stopwatch.Seconds());
+    remaining.gap = 1;
+    remaining.node_limit = std::min(remaining.node_limit, kLabelsOfLess);
+    remaining.on_progress = nullptr;
+    TraceSolution solution =
+        SolveTraceProblem(problem, budget.bytes - 1, remaining);
+    if (solution.status == SearchStatus::kNoSolution) break;
+    if (solution.status == SearchStatus::kInfeasible) {
       budget.bound_bytes = budget.bytes;
       budget.proven = true;
       budget.stopped_by = StoppedBy::kNothing;
     } else {
-      budget.bytes = found.use.peak_bytes;
-      least.modules = std::move(found.modules);
+      budget.bytes = solution.use.peak_bytes;
+      least.modules = std::move(solution.modules);
     }
   }
   return least;

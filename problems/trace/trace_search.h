@@ -28,19 +28,19 @@ struct TraceSolution {
   double seconds = 0;
 };
 
-// Optimal and infeasible are proven. Whatever limit strikes, the answer is the best
-// plan found, with a bound that holds. `known`: a plan known before; where it fits,
-// the answer is no worse.
+// Searches for the plan that recomputes least. Optimal and infeasible are proven.
+// Whatever limit strikes, the answer is the best plan found, with a bound that holds.
+// `known_modules`: a plan known before; where it fits, the answer is no worse.
 TraceSolution SolveTraceProblem(
     const TraceProblem& problem, int64_t budget_bytes,
     const solver::SearchLimits& limits,
-    const std::vector<graph::CheckpointedModule>& known = {});
+    const std::vector<graph::CheckpointedModule>& known_modules = {});
 
-// The least budget (trace_least_budget.h). Where the search for it ends with what it may
-// split, searches for a plan in less than the least one end with a better one, or prove
-// that there is none.
+// Searches for the least budget (trace_least_budget.h). Where that ends with what it
+// may split, searches for a plan in less than the least one end with a better one, or
+// prove that there is none.
 TraceMinimum SearchLeastPlan(
     const TraceProblem& problem, const solver::SearchLimits& limits,
-    const std::vector<graph::CheckpointedModule>& known = {});
+    const std::vector<graph::CheckpointedModule>& known_modules = {});
 
 }  // namespace acplan::problems

@@ -118,13 +118,13 @@ void WriteProfile(WrittenMilps& milps, const graph::Profile& profile,
   limits.time_limit_s = kSecondsOfCbc;
   for (const double share : shares) {
     const double budget = std::floor(least + share * (most - least));
-    if (auto* joint = std::get_if<BuiltJointProblem>(&problem->built)) {
+    if (auto* joint = std::get_if<BuiltJointProblem>(&problem->formulation)) {
       joint->problem.relaxed.budget_bytes = budget;
       Write(milps, "operators", ToMilp(joint->problem).milp,
             SolveJointByLabels(joint->problem),
             SolveJointByCbc(joint->problem, limits));
     } else {
-      auto& built_problem = std::get<BuiltModuleProblem>(problem->built);
+      auto& built_problem = std::get<BuiltModuleProblem>(problem->formulation);
       built_problem.problem.budget_bytes = budget;
       Write(milps, "modules", ToMilp(built_problem.problem).milp,
             SolveByLabels(built_problem.problem),

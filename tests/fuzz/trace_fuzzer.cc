@@ -25,20 +25,20 @@ using namespace acplan::graph;
 void CheckLives(const Trace& trace) {
   size_t born = 0;
   for (const TraceStorage& storage : trace.storages) {
-    Require(storage.born <= storage.freed, "birth before death");
-    if (storage.born != -1) ++born;
+    Require(StartOf(storage.born) <= storage.freed, "birth before death");
+    if (storage.born != kNone) ++born;
   }
-  for (size_t k = 0; k < trace.operators.size(); ++k) {
+  for (const OperatorId k : trace.operators.ids()) {
     const TraceOperator& op = trace.operators[k];
     born -= op.creates.size();
-    for (int32_t i : op.creates)
-      Require(trace.storages.at(i).born == static_cast<int32_t>(k),
+    for (const StorageId s : op.creates)
+      Require(trace.storages.values().at(IndexOf(s)).born == k,
               "creates what is born in it");
-    for (int32_t i : op.reads)
-      Require(trace.storages.at(i).freed >= static_cast<int32_t>(k),
+    for (const StorageId s : op.reads)
+      Require(trace.storages.values().at(IndexOf(s)).freed >= StartOf(k),
               "reads what lives");
-    if (op.call != -1)
-      Require(trace.calls.at(op.call).end > static_cast<int32_t>(k),
+    if (op.call != kNone)
+      Require(trace.calls.values().at(IndexOf(op.call)).end > StartOf(k),
               "runs in its call");
   }
   Require(born == 0, "an operator for each birth");

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/profile/module_tree.h"
 #include "graph/profile/sac_statistics.h"
@@ -17,6 +18,7 @@
 #include "graph/trace/unit_refusal.h"
 #include "tests/support/random_trace.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -137,85 +139,85 @@ Trace TwoCalls() {
   t.operator_names = {"ns.f.default", "ns.g.default", "h"};
   t.storages = {
       {.bytes = 512, .category = kInput},
-      {.bytes = 1024, .born = 0, .freed = 7, .scope_end = 1},
-      {.bytes = 2048, .born = 1, .freed = 4, .scope_end = 4},
-      {.bytes = 1024, .born = 2, .freed = 6, .scope_end = 3},
-      {.bytes = 2048, .born = 3, .freed = 5, .scope_end = 5},
-      {.bytes = 4, .born = 4},
-      {.bytes = 4, .category = kTemporary, .born = 5, .freed = 6},
+      {.bytes = 1024, .born = 0_op, .freed = 7, .scope_end = 1},
+      {.bytes = 2048, .born = 1_op, .freed = 4, .scope_end = 4},
+      {.bytes = 1024, .born = 2_op, .freed = 6, .scope_end = 3},
+      {.bytes = 2048, .born = 3_op, .freed = 5, .scope_end = 5},
+      {.bytes = 4, .born = 4_op},
+      {.bytes = 4, .category = kTemporary, .born = 5_op, .freed = 6},
   };
-  t.operators = {{.name = 0,
-                  .call = 1,
+  t.operators = {{.name = 0_name,
+                  .call = 1_call,
                   .runtime_ms = 1,
-                  .reads = {0},
-                  .creates = {1},
-                  .outputs = {1},
+                  .reads = {0_s},
+                  .creates = {1_s},
+                  .outputs = {1_s},
                   .mutates = {}},
-                 {.name = 1,
-                  .call = 1,
+                 {.name = 1_name,
+                  .call = 1_call,
                   .runtime_ms = 2,
-                  .reads = {1},
-                  .creates = {2},
-                  .outputs = {2},
+                  .reads = {1_s},
+                  .creates = {2_s},
+                  .outputs = {2_s},
                   .mutates = {}},
-                 {.name = 0,
-                  .call = 2,
+                 {.name = 0_name,
+                  .call = 2_call,
                   .runtime_ms = 4,
-                  .reads = {2},
-                  .creates = {3},
-                  .outputs = {3},
+                  .reads = {2_s},
+                  .creates = {3_s},
+                  .outputs = {3_s},
                   .mutates = {}},
-                 {.name = 1,
-                  .call = 2,
+                 {.name = 1_name,
+                  .call = 2_call,
                   .runtime_ms = 8,
-                  .reads = {3},
-                  .creates = {4},
-                  .outputs = {4},
+                  .reads = {3_s},
+                  .creates = {4_s},
+                  .outputs = {4_s},
                   .mutates = {}},
-                 {.name = 2,
-                  .call = 0,
+                 {.name = 2_name,
+                  .call = 0_call,
                   .runtime_ms = 16,
-                  .reads = {4},
-                  .creates = {5},
-                  .outputs = {5},
+                  .reads = {4_s},
+                  .creates = {5_s},
+                  .outputs = {5_s},
                   .mutates = {}},
-                 {.name = 2,
+                 {.name = 2_name,
                   .runtime_ms = 32,
-                  .reads = {5},
-                  .creates = {6},
-                  .outputs = {6},
+                  .reads = {5_s},
+                  .creates = {6_s},
+                  .outputs = {6_s},
                   .mutates = {}},
-                 {.name = 2,
+                 {.name = 2_name,
                   .runtime_ms = 64,
-                  .reads = {3},
+                  .reads = {3_s},
                   .creates = {},
                   .outputs = {},
                   .mutates = {}},
-                 {.name = 2,
+                 {.name = 2_name,
                   .runtime_ms = 128,
-                  .reads = {1},
+                  .reads = {1_s},
                   .creates = {},
                   .outputs = {},
                   .mutates = {}}};
-  t.tensors = {{0}, {2, -1, 1}};
-  t.operators[1].results = {1};
-  t.calls = {{0, -1, 0, 5, {0}, {5}, {0}, false, 6, 8},
-             {1, 0, 0, 2, {0}, {2}, {0}, false, 7, 8},
-             {1, 0, 2, 4, {2}, {4}, {1}, false, 6, 7}};
-  t.saved = {{.storage = 1,
+  t.tensors = {{0_s}, {2_s, kNone, 1_op}};
+  t.operators[1_op].results = {1_t};
+  t.calls = {{0_module, kNone, 0, 5, {0_s}, {5_s}, {0_t}, false, 6, 8},
+             {1_module, 0_call, 0, 2, {0_s}, {2_s}, {0_t}, false, 7, 8},
+             {1_module, 0_call, 2, 4, {2_s}, {4_s}, {1_t}, false, 6, 7}};
+  t.saved = {{.storage = 1_s,
               .packed = 1,
-              .call = 1,
+              .call = 1_call,
               .unpacked = 7,
               .local_end = 8,
               .released = 8},
-             {.storage = 3,
+             {.storage = 3_s,
               .packed = 3,
-              .call = 2,
+              .call = 2_call,
               .unpacked = 6,
               .local_end = 7,
               .released = 7}};
-  t.storages[1].freed = 8;
-  t.storages[3].freed = 7;
+  t.storages[1_s].freed = 8;
+  t.storages[3_s].freed = 7;
   return ParseTrace(ToJson(t), "two_calls");
 }
 
@@ -245,14 +247,14 @@ TEST(Aggregate, SumsOverCalls) {
 
 TEST(Aggregate, NeedsCallsThatRunTheSame) {
   Trace t = TwoCalls();
-  t.operators[3].random = true;
+  t.operators[3_op].random = true;
   EXPECT_EQ(Find(Aggregate(t), "M.b").sac, std::nullopt);
   EXPECT_FALSE(Find(Aggregate(t), "M.b").is_leaf);
 }
 
 TEST(Aggregate, CountsACallInsideItselfOnce) {
   Trace t = TwoCalls();
-  t.calls[0].module = 1;
+  t.calls[0_call].module = 1_module;
   const Profile p = Aggregate(t);
   const Module& block = Find(p, "M.b");
   EXPECT_EQ(block.calls, 3);
@@ -263,24 +265,24 @@ TEST(Aggregate, CountsACallInsideItselfOnce) {
 
 TEST(Aggregate, TellsWhatIsWrittenInPlace) {
   Trace t = TwoCalls();
-  t.operators[1].mutates = {1};
-  t.operators[1].outputs = {1, 2};
-  t.operators[3].mutates = {3};
-  t.operators[3].outputs = {3, 4};
+  t.operators[1_op].mutates = {1_s};
+  t.operators[1_op].outputs = {1_s, 2_s};
+  t.operators[3_op].mutates = {3_s};
+  t.operators[3_op].outputs = {3_s, 4_s};
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
               ElementsAre(Pair(1, 0)));
   // The storage is the caller's; the operator does not return it, so there is
   // no result to save.
-  t.calls[1].arguments = t.calls[2].arguments = {};
-  t.operators[1].mutates = {0};
-  t.operators[1].outputs = {0, 2};
-  t.operators[3].mutates = {2};
-  t.operators[3].outputs = {2, 4};
+  t.calls[1_call].arguments = t.calls[2_call].arguments = {};
+  t.operators[1_op].mutates = {0_s};
+  t.operators[1_op].outputs = {0_s, 2_s};
+  t.operators[3_op].mutates = {2_s};
+  t.operators[3_op].outputs = {2_s, 4_s};
   // An operator that reads it before that may not run again.
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
               ElementsAre(Pair(0, 0), Pair(1, 1)));
-  t.operators[1].outputs = {2};
-  t.operators[3].outputs = {4};
+  t.operators[1_op].outputs = {2_s};
+  t.operators[3_op].outputs = {4_s};
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
               ElementsAre(Pair(0, 0)));
 }
@@ -289,24 +291,24 @@ TEST(Aggregate, TiesWhatReadsAResultBeforeItIsWrittenTo) {
   // One call of three operators: f makes storage 1, g reads it, h writes to it.
   Trace t = TwoCalls();
   t.calls.pop_back();
-  t.calls[1].end = 3;
-  t.operators[2].call = 1;
-  t.operators[3].call = 0;
+  t.calls[1_call].end = 3;
+  t.operators[2_op].call = 1_call;
+  t.operators[3_op].call = 0_call;
   t.saved.pop_back();
-  t.operators[2].mutates = {1};
-  t.operators[2].reads = {1, 2};
+  t.operators[2_op].mutates = {1_s};
+  t.operators[2_op].reads = {1_s, 2_s};
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
               ElementsAre(Pair(1, 0), Pair(2, 0)));
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->view_like_ops, IsEmpty());
   // A view has no bytes of its own.
-  t.operators[1].view = true;
+  t.operators[1_op].view = true;
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops,
               ElementsAre(Pair(2, 0)));
-  t.operators[1].view = false;
+  t.operators[1_op].view = false;
   // Only the caller's operator writes to it: nothing can be saved that this
   // operator writes to.
-  t.operators[2].mutates = {};
-  t.operators[4].mutates = {1};
+  t.operators[2_op].mutates = {};
+  t.operators[4_op].mutates = {1_s};
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->inplace_ops, IsEmpty());
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->view_like_ops, ElementsAre(0));
 }
@@ -315,10 +317,10 @@ TEST(Aggregate, TiesWhatReadsAResultBeforeItIsWrittenTo) {
 // in one call, it does so in each.
 TEST(Aggregate, WhatMakesASparseTensorIsNotSaved) {
   Trace t = TwoCalls();
-  t.operators[0].opaque = true;
+  t.operators[0_op].opaque = true;
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->view_like_ops, ElementsAre(0));
-  t.operators[2].opaque = true;
-  t.operators[0].outputs = t.operators[2].outputs = {};
+  t.operators[2_op].opaque = true;
+  t.operators[0_op].outputs = t.operators[2_op].outputs = {};
   const Profile profile = Aggregate(t);
   const SacStatistics& sac = *Find(profile, "M.b").sac;
   EXPECT_THAT(sac.view_like_ops, ElementsAre(0));
@@ -336,112 +338,112 @@ TEST(Aggregate, LeavesOutWhatCannotRunAgain) {
   };
   EXPECT_TRUE(has_operators(t));
   Trace without_gradients = t;
-  without_gradients.calls[1].no_grad = true;
-  without_gradients.calls[2].no_grad = true;
+  without_gradients.calls[1_call].no_grad = true;
+  without_gradients.calls[2_call].no_grad = true;
   EXPECT_FALSE(has_operators(without_gradients));
   Trace asks_again = t;
-  asks_again.saved[1].unpacked_again = true;
+  asks_again.saved[1_saved].unpacked_again = true;
   EXPECT_FALSE(has_operators(asks_again));
   Trace casts_again = t;
-  casts_again.operators[3].recasts = {1};
+  casts_again.operators[3_op].recasts = {1_op};
   EXPECT_FALSE(has_operators(casts_again));
-  casts_again.operators[3].recasts = {2};
+  casts_again.operators[3_op].recasts = {2_op};
   EXPECT_TRUE(has_operators(casts_again)) << "its own cast";
   Trace writes_to_argument = t;
-  writes_to_argument.operators[3].mutates = {2};
+  writes_to_argument.operators[3_op].mutates = {2_s};
   EXPECT_FALSE(has_operators(writes_to_argument));
-  writes_to_argument.calls[2].arguments = {};
+  writes_to_argument.calls[2_call].arguments = {};
   EXPECT_TRUE(has_operators(writes_to_argument)) << "not by position";
 }
 
 TEST(Aggregate, CallsWithoutGradientsCountForNothing) {
   Trace t = TwoCalls();
-  t.calls[2].no_grad = true;
+  t.calls[2_call].no_grad = true;
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->runtimes, ElementsAre(1, 0));
-  t.operators[3].name = 2;
+  t.operators[3_op].name = 2_name;
   EXPECT_TRUE(Find(Aggregate(t), "M.b").sac.has_value()) << "another operator";
 }
 
 // Makes both calls write to a storage that is there before the step.
 Trace WithCounter() {
   Trace t = TwoCalls();
-  const auto counter = static_cast<int32_t>(t.storages.size());
-  t.storages.push_back({.bytes = 4, .category = kBuffer});
-  for (const int op : {0, 2}) {
-    t.operators[op] = {.name = 2,
+  const StorageId counter = t.storages.Add({.bytes = 4, .category = kBuffer});
+  for (const OperatorId op : {0_op, 2_op}) {
+    t.operators[op] = {.name = 2_name,
                        .call = t.operators[op].call,
                        .reads = {counter},
                        .creates = {},
                        .outputs = {counter},
                        .mutates = {counter}};
   }
-  t.operators[1].reads = {0};
-  t.operators[1].creates = {1, 2};
-  t.operators[1].outputs = {1, 2};
-  t.storages[1].born = 1;
-  t.storages[1].scope_end = 2;
-  t.operators[3].reads = {2};
-  t.operators[3].creates = {3, 4};
-  t.operators[3].outputs = {3, 4};
-  t.storages[3].born = 3;
-  t.storages[3].scope_end = 4;
+  t.operators[1_op].reads = {0_s};
+  t.operators[1_op].creates = {1_s, 2_s};
+  t.operators[1_op].outputs = {1_s, 2_s};
+  t.storages[1_s].born = 1_op;
+  t.storages[1_s].scope_end = 2;
+  t.operators[3_op].reads = {2_s};
+  t.operators[3_op].creates = {3_s, 4_s};
+  t.operators[3_op].outputs = {3_s, 4_s};
+  t.storages[3_s].born = 3_op;
+  t.storages[3_s].scope_end = 4;
   for (SavedTensor& saved : t.saved) {
-    saved.packed = std::max(saved.packed, saved.storage == 1 ? 2 : 4);
+    saved.packed = std::max(saved.packed, saved.storage == 1_s ? 2 : 4);
   }
   return t;
 }
 
 TEST(Aggregate, WhatOnlyCountsMayBeWrittenToAgain) {
   const auto refusal = [](const Trace& trace) {
-    return FindUnitRefusal(CallFacts(trace), 1);
+    return FindUnitRefusal(CallFacts(trace), 1_module);
   };
   Trace t = WithCounter();
   EXPECT_FALSE(refusal(t).has_value());
   // An operator that reads the counter makes something of it.
-  const auto counter = static_cast<int32_t>(t.storages.size() - 1);
-  for (const int op : {1, 3}) t.operators[op].reads.push_back(counter);
+  const StorageId counter = t.storages.last_id();
+  for (const OperatorId op : {1_op, 3_op})
+    t.operators[op].reads.push_back(counter);
   ASSERT_TRUE(refusal(t).has_value());
   EXPECT_EQ(refusal(t)->obstacle, UnitObstacle::kStateWritten);
-  EXPECT_EQ(refusal(t)->op, 0);
-  EXPECT_EQ(refusal(t)->other, 2);
+  EXPECT_EQ(refusal(t)->op, 0_op);
+  EXPECT_EQ(refusal(t)->other, 2_op);
   t.sources = {{.file = "net.py", .line = 7, .function = "forward"}};
-  t.operators[0].source = 0;
+  t.operators[0_op].source = 0_source;
   EXPECT_THAT(PlaceText(*refusal(t), t), HasSubstr("h at net.py:7, then h"));
-  EXPECT_TRUE(RefusalOfWhole(CallFacts(t), 1).has_value());
+  EXPECT_TRUE(RefusalOfWhole(CallFacts(t), 1_module).has_value());
 }
 
 TEST(Aggregate, TellsWhyAModuleCannotRunAgain) {
   const auto obstacle = [](const Trace& trace) {
-    return FindUnitRefusal(CallFacts(trace), 1)->obstacle;
+    return FindUnitRefusal(CallFacts(trace), 1_module)->obstacle;
   };
   Trace differs = TwoCalls();
-  differs.operators[3].name = 0;
+  differs.operators[3_op].name = 0_name;
   EXPECT_EQ(obstacle(differs), UnitObstacle::kOtherOperators);
-  EXPECT_FALSE(RefusalOfWhole(CallFacts(differs), 1).has_value());
-  differs.operators[3].random = true;
-  differs.calls[2].arguments = {};
-  EXPECT_THAT(RefusalOfWhole(CallFacts(differs), 1).value_or(""),
+  EXPECT_FALSE(RefusalOfWhole(CallFacts(differs), 1_module).has_value());
+  differs.operators[3_op].random = true;
+  differs.calls[2_call].arguments = {};
+  EXPECT_THAT(RefusalOfWhole(CallFacts(differs), 1_module).value_or(""),
               HasSubstr("draws random numbers"));
   Trace asks_again = TwoCalls();
-  asks_again.saved[1].unpacked_again = true;
+  asks_again.saved[1_saved].unpacked_again = true;
   EXPECT_EQ(obstacle(asks_again), UnitObstacle::kAskedTwice);
   Trace casts_again = TwoCalls();
-  casts_again.operators[3].recasts = {1};
+  casts_again.operators[3_op].recasts = {1_op};
   EXPECT_EQ(obstacle(casts_again), UnitObstacle::kCastAgain);
-  EXPECT_FALSE(RefusalOfWhole(CallFacts(casts_again), 1).has_value());
+  EXPECT_FALSE(RefusalOfWhole(CallFacts(casts_again), 1_module).has_value());
 }
 
 TEST(Aggregate, StoresRandomResultsOfCallsWithoutTensorsByPosition) {
   Trace t = TwoCalls();
   EXPECT_FALSE(Find(Aggregate(t), "M.b").sac->force_store_random);
-  t.calls[2].arguments.clear();
+  t.calls[2_call].arguments.clear();
   EXPECT_TRUE(Find(Aggregate(t), "M.b").sac->force_store_random);
 }
 
 TEST(Aggregate, KnowsModulesWithoutBackward) {
   Trace t = TwoCalls();
-  t.calls[1].backward_start = t.calls[1].backward_end = kNever;
-  t.calls[2].backward_start = t.calls[2].backward_end = kNever;
+  t.calls[1_call].backward_start = t.calls[1_call].backward_end = kNever;
+  t.calls[2_call].backward_start = t.calls[2_call].backward_end = kNever;
   const Profile p = Aggregate(t);
   const Module& block = Find(p, "M.b");
   EXPECT_TRUE(block.no_backward);
@@ -455,9 +457,9 @@ TEST(Aggregate, CountsSharedParametersOnce) {
   Trace t = TwoCalls();
   t.storages.push_back({.bytes = 512, .category = kParameter});
   t.storages.push_back({.bytes = 1, .category = kParameter});
-  t.modules.push_back({"M.c", "C", {7}, {}});
-  t.modules[1].parameters = {7, 8};
-  t.modules[2].parameters = {7, 7};
+  t.modules.push_back({"M.c", "C", {7_s}, {}});
+  t.modules[1_module].parameters = {7_s, 8_s};
+  t.modules[2_module].parameters = {7_s, 7_s};
   const Profile p = Aggregate(t);
   EXPECT_EQ(Find(p, "M").param_per_module, 1024);
   EXPECT_EQ(Find(p, "M.b").param_per_module, 1024);
@@ -469,17 +471,17 @@ TEST(Aggregate, TellsWhatIsMissingOrTooMuch) {
     call.backward_start = call.backward_end = kNever;
   EXPECT_THAT(ErrorOf(t), HasSubstr("backward_start"));
   t = TwoCalls();
-  t.storages[0].bytes = int64_t{1} << 53;
+  t.storages[0_s].bytes = int64_t{1} << 53;
   EXPECT_THAT(ErrorOf(t), HasSubstr("at most 2^53 bytes in all"));
   t = TwoCalls();
-  t.operators[0].runtime_ms = t.operators[2].runtime_ms = 1e18;
+  t.operators[0_op].runtime_ms = t.operators[2_op].runtime_ms = 1e18;
   EXPECT_THAT(ErrorOf(t), HasSubstr("at most 1e18 ms"));
 }
 
 TEST(Aggregate, CountsResultsThatNobodyKeeps) {
   Trace t = TwoCalls();
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->memory, ElementsAre(2048, 4096));
-  t.storages[2].freed = t.storages[4].freed = 8;
+  t.storages[2_s].freed = t.storages[4_s].freed = 8;
   EXPECT_THAT(Find(Aggregate(t), "M.b").sac->memory, ElementsAre(2048, 0));
 }
 
@@ -487,56 +489,59 @@ TEST(Aggregate, CountsResultsThatNobodyKeeps) {
 
 int64_t Rounded(int64_t bytes) { return (bytes + 511) / 512 * 512; }
 
-int64_t LiveWhile(const Trace& trace, int32_t op) {
+int64_t LiveWhile(const Trace& trace, OperatorId op) {
   int64_t bytes = 0;
   for (const TraceStorage& s : trace.storages) {
-    const int32_t begin = std::max(s.born, 0);
-    if (begin <= op && op < std::max(s.freed, begin + 1))
+    const Time begin = std::max(StartOf(s.born), 0);
+    const Time time = StartOf(op);
+    if (begin <= time && time < std::max(s.freed, begin + 1))
       bytes += Rounded(s.bytes);
   }
   return bytes;
 }
 
-std::vector<char> IsInCallOf(const Trace& trace, int32_t module) {
-  std::vector<char> is_in(trace.operators.size(), 0);
+using FlagOfOperator = IndexedVector<OperatorId, Flag>;
+
+FlagOfOperator IsInCallOf(const Trace& trace, ModuleId module) {
+  FlagOfOperator is_in(trace.operators.size(), false);
   for (const TraceCall& call : trace.calls)
     if (call.module == module)
-      std::fill(is_in.begin() + call.start, is_in.begin() + call.end, 1);
+      for (const OperatorId op : call.Operators()) is_in[op] = true;
   return is_in;
 }
 
-std::vector<char> IsInBackwardOf(const Trace& trace, int32_t module) {
-  std::vector<char> is_in(trace.operators.size(), 0);
+FlagOfOperator IsInBackwardOf(const Trace& trace, ModuleId module) {
+  FlagOfOperator is_in(trace.operators.size(), false);
   for (const TraceCall& call : trace.calls)
     if (call.module == module && call.backward_start != kNever)
-      std::fill(is_in.begin() + call.backward_start,
-                is_in.begin() + call.backward_end, 1);
+      for (const OperatorId op :
+           OperatorsIn(call.backward_start, call.backward_end))
+        is_in[op] = true;
   return is_in;
 }
 
-double SumOf(const Trace& trace, const std::vector<char>& is_in) {
+double SumOf(const Trace& trace, const FlagOfOperator& is_in) {
   double ms = 0;
-  for (size_t k = 0; k < is_in.size(); ++k)
+  for (const OperatorId k : is_in.ids())
     if (is_in[k]) ms += trace.operators[k].runtime_ms;
   return ms;
 }
 
-int64_t MostWhile(const Trace& trace, const std::vector<char>& is_in) {
+int64_t MostWhile(const Trace& trace, const FlagOfOperator& is_in) {
   int64_t most = 0;
-  for (size_t k = 0; k < is_in.size(); ++k)
-    if (is_in[k])
-      most = std::max(most, LiveWhile(trace, static_cast<int32_t>(k)));
+  for (const OperatorId k : is_in.ids())
+    if (is_in[k]) most = std::max(most, LiveWhile(trace, k));
   return most;
 }
 
 int64_t StatesOf(const Trace& trace, const std::string& fqn,
-                 std::vector<int32_t> TraceModule::*states) {
-  std::set<int32_t> storages;
+                 std::vector<StorageId> TraceModule::*states) {
+  std::set<StorageId> storages;
   for (const TraceModule& module : trace.modules)
     if (IsSelfOrSubmodule(module.fqn, fqn))
       storages.insert((module.*states).begin(), (module.*states).end());
   int64_t bytes = 0;
-  for (const int32_t s : storages) bytes += Rounded(trace.storages[s].bytes);
+  for (const StorageId s : storages) bytes += Rounded(trace.storages[s].bytes);
   return bytes;
 }
 
@@ -556,17 +561,16 @@ Trace Plain(Trace trace) {
   return trace;
 }
 
-void ExpectSound(const Trace& trace, const Module& m, int32_t index) {
+void ExpectSound(const Trace& trace, const Module& m, ModuleId id) {
   SCOPED_TRACE(m.fqn);
   EXPECT_EQ(m.param_per_module,
             StatesOf(trace, m.fqn, &TraceModule::parameters));
   EXPECT_EQ(m.buffer_per_module, StatesOf(trace, m.fqn, &TraceModule::buffers));
-  const std::vector<char> forward = IsInCallOf(trace, index);
-  const std::vector<char> backward = IsInBackwardOf(trace, index);
+  const FlagOfOperator forward = IsInCallOf(trace, id);
+  const FlagOfOperator backward = IsInBackwardOf(trace, id);
   EXPECT_NEAR(m.fw_runtime_per_module, SumOf(trace, forward), 1e-6);
   EXPECT_NEAR(m.bw_runtime_per_module, SumOf(trace, backward), 1e-6);
-  EXPECT_EQ(m.calls,
-            std::ranges::count(trace.calls, index, &TraceCall::module));
+  EXPECT_EQ(m.calls, std::ranges::count(trace.calls, id, &TraceCall::module));
 
   for (const auto& snapshot :
        {m.snap->pre_fw, m.snap->post_fw, m.snap->peak_fw, m.snap->pre_bw,
@@ -600,12 +604,12 @@ void ExpectSound(const Trace& trace, const Module& m, int32_t index) {
   if (m.sac) {
     EXPECT_NEAR(
         std::accumulate(m.sac->runtimes.begin(), m.sac->runtimes.end(), 0.0),
-        Simulate(Plain(trace), {{.module = index}}).recompute_ms, 1e-6);
+        Simulate(Plain(trace), {{.module = id}}).recompute_ms, 1e-6);
     const auto call = std::ranges::find_if(
         trace.calls,
-        [&](const TraceCall& c) { return c.module == index && !c.no_grad; });
+        [&](const TraceCall& c) { return c.module == id && !c.no_grad; });
     for (const auto& [op, parent] : m.sac->inplace_ops)
-      EXPECT_FALSE(trace.operators[call->start + op].view);
+      EXPECT_FALSE(trace.operators[call->AtPlace(op)].view);
     for (const auto& [op, parent] : m.sac->inplace_ops) EXPECT_LE(parent, op);
   }
 }
@@ -620,15 +624,13 @@ TEST(Aggregate, AgreesWithPlainLoopsOnRandomTraces) {
     ++profiles;
     const Profile p = Aggregate(trace);
     for (const Module& m : p.modules) {
-      const auto at =
-          std::ranges::find(trace.modules, m.fqn, &TraceModule::fqn);
-      ExpectSound(trace, m, static_cast<int32_t>(at - trace.modules.begin()));
+      ExpectSound(trace, m, FindModule(trace, m.fqn));
       with_operators += m.sac.has_value();
       with_many_calls += m.calls > 1;
     }
     int64_t most = 0;
-    for (size_t k = 0; k < trace.operators.size(); ++k)
-      most = std::max(most, LiveWhile(trace, static_cast<int32_t>(k)));
+    for (const OperatorId k : trace.operators.ids())
+      most = std::max(most, LiveWhile(trace, k));
     if (!trace.operators.empty()) {
       EXPECT_EQ(p.measured.peak_bytes, most);
     }

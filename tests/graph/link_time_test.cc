@@ -12,6 +12,7 @@
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -34,27 +35,25 @@ Example RandomExample(std::mt19937& random) {
   for (int32_t k = 0; k < steps; ++k) {
     TraceOperator op;
     op.runtime_ms = static_cast<double>(random() % 4);
-    example.trace.operators.push_back(op);
-    example.simulation.steps.push_back({.op = k});
+    example.simulation.steps.push_back({.op = example.trace.operators.Add(op)});
   }
   OffloadUse& use = example.simulation.offload;
   const auto count = static_cast<int32_t>(random() % 5);
   std::vector<OffloadEvent> events;
   for (int32_t k = 0; k < count; ++k) {
-    use.storages.push_back({.bytes = static_cast<int64_t>(1 + random() % 6)});
-    std::vector<int32_t> at(4);
-    for (int32_t& step : at) {
-      step = static_cast<int32_t>(random() % (steps + 1));
-    }
+    const MovedId storage =
+        use.storages.Add({.bytes = static_cast<int64_t>(1 + random() % 6)});
+    std::vector<StepId> at(4);
+    for (StepId& step : at) step = IdAt<StepId>(random() % (steps + 1));
     std::ranges::sort(at);
     const bool comes_back = random() % 5 != 0;
-    events.push_back({.kind = kSend, .step = at[0], .moved = k});
-    events.push_back({.kind = kRelease, .step = at[1], .moved = k});
+    events.push_back({.kind = kSend, .step = at[0], .storage = storage});
+    events.push_back({.kind = kRelease, .step = at[1], .storage = storage});
     if (comes_back) {
-      events.push_back({.kind = kFetch, .step = at[2], .moved = k});
+      events.push_back({.kind = kFetch, .step = at[2], .storage = storage});
     }
     events.push_back(
-        {.kind = comes_back ? kUse : kDrop, .step = at[3], .moved = k});
+        {.kind = comes_back ? kUse : kDrop, .step = at[3], .storage = storage});
   }
   std::ranges::stable_sort(events, {}, &OffloadEvent::step);
   use.events = events;
@@ -65,35 +64,34 @@ Example RandomExample(std::mt19937& random) {
 // millisecond at a time.
 int64_t StallOfTicks(const Example& example) {
   const OffloadUse& use = example.simulation.offload;
-  std::vector<int64_t> to_send, to_fetch;
+  IndexedVector<MovedId, int64_t> to_send, to_fetch;
   for (const OffloadedStorage& storage : use.storages) {
     to_send.push_back(storage.bytes);
     to_fetch.push_back(storage.bytes);
   }
-  std::deque<int32_t> sends, fetches;
+  std::deque<MovedId> sends, fetches;
   size_t event = 0;
-  size_t step = 0;
+  StepId step = {};
   int64_t left_of_step = 0;
   int64_t stall = 0;
   for (;;) {
     bool waits = false;
     // Events and steps that take no time.
     while (left_of_step == 0 && !waits) {
-      if (event < use.events.size() &&
-          use.events[event].step == static_cast<int32_t>(step)) {
+      if (event < use.events.size() && use.events[event].step == step) {
         const OffloadEvent& now = use.events[event];
-        if (now.kind == kSend) sends.push_back(now.moved);
-        if (now.kind == kFetch) fetches.push_back(now.moved);
-        waits = (now.kind == kRelease && to_send[now.moved] > 0) ||
-                (now.kind == kUse && to_fetch[now.moved] > 0);
+        if (now.kind == kSend) sends.push_back(now.storage);
+        if (now.kind == kFetch) fetches.push_back(now.storage);
+        waits = (now.kind == kRelease && to_send[now.storage] > 0) ||
+                (now.kind == kUse && to_fetch[now.storage] > 0);
         if (!waits) ++event;
-      } else if (step == example.simulation.steps.size()) {
+      } else if (step == example.simulation.steps.end_id()) {
         return stall;
       } else {
-        const int32_t op = example.simulation.steps[step].op;
+        const OperatorId op = example.simulation.steps[step].op;
         left_of_step =
             static_cast<int64_t>(example.trace.operators[op].runtime_ms);
-        ++step;
+        step = Next(step);
       }
     }
     // One millisecond.
@@ -140,14 +138,15 @@ TEST(TimeOnLink, WaitsForWhatIsBeforeInTheQueue) {
   Example example;
   example.trace.operators.resize(3);
   const std::vector<double> ms = {3, 1, 2};
-  for (int32_t k = 0; k < 3; ++k) {
-    example.trace.operators[k].runtime_ms = ms[k];
+  for (const OperatorId k : example.trace.operators.ids()) {
+    example.trace.operators[k].runtime_ms = ms[IndexOf(k)];
     example.simulation.steps.push_back({.op = k});
   }
   example.simulation.offload.storages = {{.bytes = 4}, {.bytes = 2}};
-  example.simulation.offload.events = {{kSend, 0, 0},    {kSend, 1, 1},
-                                       {kRelease, 2, 0}, {kRelease, 2, 1},
-                                       {kFetch, 2, 1},   {kUse, 3, 1}};
+  example.simulation.offload.events = {
+      {kSend, 0_step, 0_moved},    {kSend, 1_step, 1_moved},
+      {kRelease, 2_step, 0_moved}, {kRelease, 2_step, 1_moved},
+      {kFetch, 2_step, 1_moved},   {kUse, 3_step, 1_moved}};
   const LinkTime time = TimeOnLink(example.trace, example.simulation, 1e3);
   // The second has arrived after 6 ms, 2 late, and is back after 8 ms.
   EXPECT_EQ(time.waits_ms, (std::vector<double>{0, 0, 0, 2, 0, 0}));

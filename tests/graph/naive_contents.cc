@@ -10,28 +10,31 @@
 namespace acplan::graph {
 namespace {
 
-bool Has(const std::vector<int32_t>& values, int32_t value) {
+bool Has(const std::vector<StorageId>& values, StorageId value) {
   return std::ranges::find(values, value) != values.end();
 }
 
-// The contents of storages that are born in a call, by name.
+// The content of each storage: the last operator that wrote it.
+using ContentMap = std::map<StorageId, OperatorId>;
+
+// Contents of storages that are born in a call, by name.
 class Contents {
  public:
   Contents(const Trace& trace, const NaiveFrame& frame)
       : trace_(trace), frame_(frame), call_(trace.calls[frame.call]) {}
 
   bool AreTheSame() {
-    for (int32_t op = call_.start; op < call_.end; ++op) Run(op, op);
-    const std::map<int32_t, int32_t> at_the_end = now_;
-    std::map<int32_t, std::map<int32_t, int32_t>> read;
+    for (const OperatorId op : call_.Operators()) Run(op, op);
+    const ContentMap at_the_end = now_;
+    std::map<OperatorId, ContentMap> read;
     now_.clear();
-    for (int32_t op = call_.start; op < call_.end; ++op) {
+    for (const OperatorId op : call_.Operators()) {
       read[op] = Read(op);
       Run(op, op);
     }
     now_.clear();
-    std::set<int32_t> kept_tensors;
-    for (int32_t op = call_.start; op < frame_.stop; ++op) {
+    std::set<TensorId> kept_tensors;
+    for (const OperatorId op : OperatorsIn(call_.start, frame_.stop)) {
       const TraceOperator& operation = trace_.operators[op];
       switch (DecisionOf(trace_, frame_, op)) {
         case OperatorDecision::kRecompute:
@@ -41,17 +44,17 @@ class Contents {
           break;
         case OperatorDecision::kSave:
         case OperatorDecision::kOffload:
-          for (const int32_t s : operation.creates) {
+          for (const StorageId s : operation.creates) {
             now_[s] = KeptStorages(trace_, frame_, op).contains(s)
                           ? at_the_end.at(s)
                           : kMissing;
           }
-          for (const int32_t t : operation.results) {
+          for (const TensorId t : operation.results) {
             if (IsTensorKept(trace_, frame_, t)) kept_tensors.insert(t);
           }
           break;
         case OperatorDecision::kSkip:
-          for (const int32_t s : operation.creates) now_[s] = kMissing;
+          for (const StorageId s : operation.creates) now_[s] = kMissing;
       }
     }
     return std::ranges::all_of(frame_.saved, [&](const SavedTensor& saved) {
@@ -63,24 +66,24 @@ class Contents {
   }
 
  private:
-  static constexpr int32_t kMissing = -1;
+  static constexpr OperatorId kMissing = kNone;
 
-  bool IsOfCall(int32_t s) const {
-    const int32_t born = trace_.storages[s].born;
+  bool IsOfCall(StorageId s) const {
+    const Time born = StartOf(trace_.storages[s].born);
     return call_.start <= born && born < call_.end;
   }
 
   // Runs an operator. A content is the last operator that wrote it.
-  void Run(int32_t op, int32_t content) {
-    for (const int32_t s : trace_.operators[op].creates) now_[s] = content;
-    for (const int32_t s : trace_.operators[op].mutates) {
+  void Run(OperatorId op, OperatorId content) {
+    for (const StorageId s : trace_.operators[op].creates) now_[s] = content;
+    for (const StorageId s : trace_.operators[op].mutates) {
       if (IsOfCall(s)) now_[s] = content;
     }
   }
 
-  std::map<int32_t, int32_t> Read(int32_t op) const {
-    std::map<int32_t, int32_t> read;
-    for (const int32_t s : trace_.operators[op].reads) {
+  ContentMap Read(OperatorId op) const {
+    ContentMap read;
+    for (const StorageId s : trace_.operators[op].reads) {
       if (IsOfCall(s)) read[s] = now_.at(s);
     }
     return read;
@@ -88,11 +91,10 @@ class Contents {
 
   // Returns the content at the stop: the recomputation does not reach later
   // writes.
-  int32_t AtStop(int32_t storage,
-                 const std::map<int32_t, int32_t>& at_the_end) const {
-    int32_t content = at_the_end.at(storage);
-    if (content < frame_.stop) return content;
-    for (int32_t op = call_.start; op < frame_.stop; ++op) {
+  OperatorId AtStop(StorageId storage, const ContentMap& at_the_end) const {
+    OperatorId content = at_the_end.at(storage);
+    if (StartOf(content) < frame_.stop) return content;
+    for (const OperatorId op : OperatorsIn(call_.start, frame_.stop)) {
       const TraceOperator& now = trace_.operators[op];
       if (Has(now.creates, storage) || Has(now.mutates, storage)) {
         content = op;
@@ -104,7 +106,7 @@ class Contents {
   const Trace& trace_;
   const NaiveFrame& frame_;
   const TraceCall& call_;
-  std::map<int32_t, int32_t> now_;
+  ContentMap now_;
 };
 
 }  // namespace

@@ -6,36 +6,37 @@
 namespace acplan::graph {
 
 OperatorDecision DecisionOf(const Trace& trace, const NaiveFrame& frame,
-                            int32_t op) {
+                            OperatorId op) {
   if (frame.unit->decisions.empty()) return OperatorDecision::kRecompute;
-  return frame.unit->decisions[op - trace.calls[frame.call].start];
+  return frame.unit->decisions[trace.calls[frame.call].PlaceOf(op)];
 }
 
-bool IsSaved(const Trace& trace, const NaiveFrame& frame, int32_t op) {
+bool IsSaved(const Trace& trace, const NaiveFrame& frame, OperatorId op) {
   const OperatorDecision decision = DecisionOf(trace, frame, op);
   return decision == OperatorDecision::kSave ||
          decision == OperatorDecision::kOffload;
 }
 
-std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,
-                               int32_t op) {
+std::set<StorageId> KeptStorages(const Trace& trace, const NaiveFrame& frame,
+                                 OperatorId op) {
   const TraceOperator& now = trace.operators[op];
   const auto results =
-      frame.unit->kept_results.find(op - trace.calls[frame.call].start);
+      frame.unit->kept_results.find(trace.calls[frame.call].PlaceOf(op));
   if (results == frame.unit->kept_results.end()) {
     return {now.outputs.begin(), now.outputs.end()};
   }
-  std::set<int32_t> storages;
+  std::set<StorageId> storages;
   for (const int32_t r : results->second) {
     storages.insert(trace.tensors[now.results[r]].storage);
   }
   return storages;
 }
 
-bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor) {
-  const int32_t op = trace.tensors[tensor].op;
+bool IsTensorKept(const Trace& trace, const NaiveFrame& frame,
+                  TensorId tensor) {
+  const OperatorId op = trace.tensors[tensor].op;
   const auto results =
-      frame.unit->kept_results.find(op - trace.calls[frame.call].start);
+      frame.unit->kept_results.find(trace.calls[frame.call].PlaceOf(op));
   if (results == frame.unit->kept_results.end()) return true;
   return std::ranges::any_of(results->second, [&](int32_t r) {
     return trace.operators[op].results[r] == tensor;
@@ -45,20 +46,20 @@ bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor) {
 namespace {
 
 // Returns the storages that move, by operator and then by result.
-std::vector<std::pair<int32_t, int32_t>> MovedOf(const Trace& trace,
-                                                 const NaiveFrame& frame) {
-  std::vector<std::pair<int32_t, int32_t>> moved_storages;
-  std::set<int32_t> seen_storages;
+std::vector<std::pair<OperatorId, StorageId>> MovedOf(const Trace& trace,
+                                                      const NaiveFrame& frame) {
+  std::vector<std::pair<OperatorId, StorageId>> moved_storages;
+  std::set<StorageId> seen_storages;
   const TraceCall& call = trace.calls[frame.call];
-  for (int32_t op = call.start; op < call.end; ++op) {
+  for (const OperatorId op : call.Operators()) {
     if (DecisionOf(trace, frame, op) != OperatorDecision::kOffload) continue;
-    const std::set<int32_t> kept_storages = KeptStorages(trace, frame, op);
-    std::vector<int32_t> order;
-    for (const int32_t t : trace.operators[op].results) {
+    const std::set<StorageId> kept_storages = KeptStorages(trace, frame, op);
+    std::vector<StorageId> order;
+    for (const TensorId t : trace.operators[op].results) {
       order.push_back(trace.tensors[t].storage);
     }
     order.insert(order.end(), kept_storages.begin(), kept_storages.end());
-    for (const int32_t s : order) {
+    for (const StorageId s : order) {
       if (kept_storages.contains(s) && seen_storages.insert(s).second)
         moved_storages.emplace_back(op, s);
     }
@@ -67,8 +68,8 @@ std::vector<std::pair<int32_t, int32_t>> MovedOf(const Trace& trace,
 }
 
 int InnermostFrame(const Trace& trace, const std::vector<NaiveFrame>& frames,
-                   int32_t call) {
-  for (; call >= 0; call = trace.calls[call].parent) {
+                   CallId call) {
+  for (; call != kNone; call = trace.calls[call].parent) {
     for (size_t f = 0; f < frames.size(); ++f) {
       if (frames[f].call == call) return static_cast<int>(f);
     }
@@ -81,7 +82,7 @@ int InnermostFrame(const Trace& trace, const std::vector<NaiveFrame>& frames,
 std::vector<NaiveFrame> FramesOf(
     const Trace& trace, const std::vector<CheckpointedModule>& modules) {
   std::vector<NaiveFrame> frames;
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+  for (const CallId c : trace.calls.ids()) {
     const TraceCall& call = trace.calls[c];
     const auto unit =
         std::ranges::find(modules, call.module, &CheckpointedModule::module);
@@ -119,20 +120,21 @@ bool IsSavedAround(const Trace& trace, const NaiveFrame& frame) {
 std::vector<NaiveRecast> NaiveRecastsOf(const Trace& trace,
                                         const NaiveFrame& frame) {
   const TraceCall& call = trace.calls[frame.call];
-  int32_t end = frame.stop;
+  Time end = frame.stop;
   // If it stops because an argument of an operator is saved, all arguments of
   // that operator have been cast.
   if (!frame.saved.empty() && frame.stop < call.end) {
-    const std::vector<int32_t>& reads = trace.operators[frame.stop].reads;
+    const std::vector<StorageId>& reads =
+        trace.operators[OperatorAt(frame.stop)].reads;
     if (std::ranges::find(reads, frame.saved.back().storage) != reads.end()) {
       ++end;
     }
   }
   std::vector<NaiveRecast> recasts;
-  std::set<int32_t> seen_storages;
-  for (int32_t op = call.start; op < end; ++op) {
-    for (const int32_t cast : trace.operators[op].recasts) {
-      if (cast < call.start && seen_storages.insert(cast).second) {
+  std::set<OperatorId> seen_casts;
+  for (const OperatorId op : OperatorsIn(call.start, end)) {
+    for (const OperatorId cast : trace.operators[op].recasts) {
+      if (StartOf(cast) < call.start && seen_casts.insert(cast).second) {
         recasts.push_back({.op = cast, .user = op});
       }
     }

@@ -13,20 +13,20 @@ namespace acplan::graph {
 
 // The frames that naive_simulation.h follows: calls of units with gradients.
 struct NaiveFrame {
-  int32_t call = 0;
+  CallId call = {};
   const CheckpointedModule* unit = nullptr;
   int parent = -1;  // the innermost frame around it
   // Without the tensors that are saved in frames inside.
   std::vector<SavedTensor> saved = {};
-  int32_t asked_at = kNever;  // when backward first asks for something saved in
-                              // the frame
-  int32_t stop = 0;
-  int32_t released = 0;
+  // When backward first asks for something saved in the frame.
+  Time asked_at = kNever;
+  Time stop = 0;
+  Time released = 0;
   // Offloaded storages, with the operator of each that is offloaded.
-  std::vector<std::pair<int32_t, int32_t>> moved_storages = {};
+  std::vector<std::pair<OperatorId, StorageId>> moved_storages = {};
   bool is_released = false, is_fetched = false;
-  std::map<int32_t, int32_t> fetched = {};  // by storage: its copy that came
-                                            // back
+  // The piece of memory (naive_simulation.cc) that is the copy that came back.
+  std::map<StorageId, int32_t> fetched = {};
 };
 
 // Returns the frames in the order of calls. If a frame is inside of another
@@ -39,22 +39,22 @@ std::vector<NaiveFrame> FramesOf(
 bool IsSavedAround(const Trace& trace, const NaiveFrame& frame);
 
 OperatorDecision DecisionOf(const Trace& trace, const NaiveFrame& frame,
-                            int32_t op);
+                            OperatorId op);
 
 // Returns whether the result of an operator is kept, be it on the device or the
 // host.
-bool IsSaved(const Trace& trace, const NaiveFrame& frame, int32_t op);
+bool IsSaved(const Trace& trace, const NaiveFrame& frame, OperatorId op);
 
 // Returns the kept storages of a saved operator.
-std::set<int32_t> KeptStorages(const Trace& trace, const NaiveFrame& frame,
-                               int32_t op);
-bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, int32_t tensor);
+std::set<StorageId> KeptStorages(const Trace& trace, const NaiveFrame& frame,
+                                 OperatorId op);
+bool IsTensorKept(const Trace& trace, const NaiveFrame& frame, TensorId tensor);
 
 // The casts that autocast kept from before the call and makes again in it, with
 // the operators that need them.
 struct NaiveRecast {
-  int32_t op = 0;
-  int32_t user = 0;
+  OperatorId op = {};
+  OperatorId user = {};
 };
 std::vector<NaiveRecast> NaiveRecastsOf(const Trace& trace,
                                         const NaiveFrame& frame);

@@ -5,9 +5,11 @@
 
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -31,48 +33,48 @@ class Chain : public ::testing::Test {
     trace_.storages = {{.bytes = 1}};
     trace_.forward_end = 8;
     trace_.backward_end = 10;
-    for (int32_t call = 0; call < 2; ++call) {
-      const int32_t first = 4 * call;
-      trace_.calls.push_back({.module = 0,
+    for (const CallId call : {0_call, 1_call}) {
+      const Time first = 4 * IndexOf(call);
+      const Time end = 10 - IndexOf(call);
+      trace_.calls.push_back({.module = 0_module,
                               .start = first,
                               .end = first + 4,
                               .inputs = {},
                               .outputs = {}});
-      const int32_t product = AddOperator({0}, 1);
+      const StorageId product = AddOperator({0_s}, 1);
       AddOperator({product}, 2);
-      const int32_t sum = AddOperator({product + 1}, 1);
+      const StorageId sum = AddOperator({Next(product)}, 1);
       AddOperator({sum}, 1);
-      trace_.saved.push_back({.storage = call == 0 ? sum : product,
-                              .packed = call == 0 ? 3 : 5,
+      trace_.saved.push_back({.storage = call == 0_call ? sum : product,
+                              .packed = call == 0_call ? 3 : 5,
                               .call = call,
-                              .unpacked = 9 - call,
-                              .local_end = 10 - call,
-                              .released = 10 - call});
+                              .unpacked = end - 1,
+                              .local_end = end,
+                              .released = end});
     }
     trace_.operators.resize(10);
   }
 
   // Returns the first of the storages that it creates.
-  int32_t AddOperator(std::vector<int32_t> reads, int results) {
-    const auto op = static_cast<int32_t>(trace_.operators.size());
-    const auto first = static_cast<int32_t>(trace_.storages.size());
-    TraceOperator new_op;
-    new_op.call = op / 4;
-    new_op.reads = std::move(reads);
-    trace_.operators.push_back(new_op);
-    for (int32_t s = first; s < first + results; ++s) {
-      trace_.storages.push_back({.bytes = 512, .born = op});
-      trace_.operators.back().creates.push_back(s);
-      trace_.operators.back().outputs.push_back(s);
-      trace_.operators.back().results.push_back(
-          static_cast<int32_t>(trace_.tensors.size()));
-      trace_.tensors.push_back({.storage = s, .op = op});
+  StorageId AddOperator(std::vector<StorageId> reads, int results) {
+    const StorageId first = trace_.storages.end_id();
+    const OperatorId id = trace_.operators.Add({.reads = std::move(reads),
+                                                .creates = {},
+                                                .outputs = {},
+                                                .mutates = {}});
+    TraceOperator& op = trace_.operators[id];
+    op.call = CallId{IndexOf(id) / 4};
+    for (int k = 0; k < results; ++k) {
+      const StorageId s = trace_.storages.Add({.bytes = 512, .born = id});
+      op.creates.push_back(s);
+      op.outputs.push_back(s);
+      op.results.push_back(trace_.tensors.Add({.storage = s, .op = id}));
     }
     return first;
   }
 
-  CheckpointedModule Policy(const std::vector<char>& saves) const {
-    return NeedDrivenPolicies(trace_).Of(0, saves);
+  CheckpointedModule Policy(const std::vector<Flag>& saves) const {
+    return NeedDrivenPolicies(trace_).PolicyFor(0_module, saves);
   }
 
   Trace trace_;
@@ -96,15 +98,15 @@ TEST_F(Chain, KeepsTheResultsThatAreNeeded) {
 }
 
 TEST_F(Chain, RunsAgainWhatReturnsNoTensor) {
-  trace_.operators[1].creates = trace_.operators[1].outputs = {};
-  trace_.operators[1].results = {};
-  trace_.operators[2].reads = {0};
+  trace_.operators[1_op].creates = trace_.operators[1_op].outputs = {};
+  trace_.operators[1_op].results = {};
+  trace_.operators[2_op].reads = {0_s};
   EXPECT_THAT(Policy({0, 0, 1, 0}).decisions,
               ElementsAre(kRecompute, kRecompute, kSave, kSkip));
   // The second call's recomputation stops before that, the first one's does
   // not.
-  trace_.saved[0].packed = 1;
-  trace_.saved[0].storage = 1;
+  trace_.saved[0_saved].packed = 1;
+  trace_.saved[0_saved].storage = 1_s;
   EXPECT_THAT(Policy({0, 0, 1, 0}).decisions,
               ElementsAre(kRecompute, kSkip, kSkip, kSkip));
 }
@@ -112,12 +114,13 @@ TEST_F(Chain, RunsAgainWhatReturnsNoTensor) {
 // The trace has the storages of the indices and the elements of a sparse
 // tensor, but no tensor for the one that operator 1 makes.
 TEST_F(Chain, RunsAgainWhatMakesASparseTensor) {
-  for (const int op : {1, 5}) {
+  for (const OperatorId op : {1_op, 5_op}) {
     trace_.operators[op].opaque = true;
-    trace_.operators[op].outputs = trace_.operators[op].results = {};
+    trace_.operators[op].outputs.clear();
+    trace_.operators[op].results.clear();
   }
   for (TraceTensor& tensor : trace_.tensors) {
-    if (tensor.op == 1 || tensor.op == 5) tensor.op = -1;
+    if (tensor.op == 1_op || tensor.op == 5_op) tensor.op = kNone;
   }
   EXPECT_THAT(Policy({0, 0, 0, 0}).decisions,
               ElementsAre(kRecompute, kRecompute, kRecompute, kSkip));
@@ -131,10 +134,11 @@ TEST_F(Chain, RunsAgainWhatMakesASparseTensor) {
 
 TEST_F(Chain, NeedsWhatIsWrittenToInPlace) {
   // Operator 3 adds to the sum, and backward needs the outcome.
-  trace_.operators[3].creates = trace_.operators[3].results = {};
-  trace_.operators[3].outputs = trace_.operators[3].mutates =
-      trace_.operators[3].reads;
-  trace_.saved[0].packed = 4;
+  trace_.operators[3_op].creates.clear();
+  trace_.operators[3_op].results.clear();
+  trace_.operators[3_op].outputs = trace_.operators[3_op].mutates =
+      trace_.operators[3_op].reads;
+  trace_.saved[0_saved].packed = 4;
   EXPECT_THAT(Policy({0, 0, 0, 0}).decisions,
               ElementsAre(kRecompute, kRecompute, kRecompute, kRecompute));
   EXPECT_THAT(Policy({0, 0, 1, 1}).decisions,

@@ -41,18 +41,18 @@ struct Played {
 // Expects that the device has fewer bytes while storages are away.
 void ExpectAway(const Trace& trace, const Simulation& use,
                 const Simulation& saved) {
-  std::vector<int64_t> away(use.steps.size(), 0);
+  IndexedVector<StepId, int64_t> away(use.steps.size(), 0);
   for (const OffloadedStorage& storage : use.offload.storages) {
     const int64_t bytes =
         (trace.storages[storage.storage].bytes + 511) / 512 * 512;
-    for (int32_t k = storage.away_begin; k < storage.away_end; ++k) {
+    for (const StepId k : IdRange(storage.away_begin, storage.away_end)) {
       away[k] += bytes;
     }
     // Some steps have a storage twice.
     if (storage.away_end < storage.away_begin) return;
   }
-  for (size_t k = 0; k < away.size(); ++k) {
-    ASSERT_EQ(use.live_bytes[k], saved.live_bytes[k] - away[k]) << k;
+  for (const StepId k : away.ids()) {
+    ASSERT_EQ(use.live_bytes[k], saved.live_bytes[k] - away[k]) << IndexOf(k);
   }
 }
 
@@ -62,7 +62,7 @@ void PlayOne(const Trace& trace, std::mt19937& random, Played& played) {
   std::vector<CheckpointedModule> units;
   for (const RandomUnit& at : UnitsByChance(trace, random)) {
     CheckpointedModule unit =
-        needs.Of(at.module, RandomSaves(at.length, random));
+        needs.PolicyFor(at.module, RandomSaves(at.length, random));
     if (random() % 4 == 0) unit.kept_results.clear();
     units.push_back(WithOffload(std::move(unit), 1 + random() % 2, random));
     if (Accepted(trace, units)) continue;

@@ -54,8 +54,8 @@ TEST(ParetoListTest, WithoutAChoice) {
   EXPECT_THAT(ComputeParetoList({}).points, ElementsAre(FieldsAre(0, 0)));
   EXPECT_THAT(ParetoHull({}), ElementsAre(FieldsAre(0, 0)));
   OperatorGroups groups = FreeGroups({{7, 2}, {5, 3}, {0, 9}, {4, 0}, {0, 0}});
-  groups.groups[0].rule = GroupRule::kSave;
-  groups.groups[1].rule = GroupRule::kRecompute;
+  groups.groups[GroupId{0}].rule = GroupRule::kSave;
+  groups.groups[GroupId{1}].rule = GroupRule::kRecompute;
   EXPECT_THAT(ComputeParetoList(groups).points, ElementsAre(FieldsAre(7, 3)));
   EXPECT_THAT(ParetoHull(groups), ElementsAre(FieldsAre(7, 3)));
 }

@@ -16,6 +16,7 @@
 #include "tests/graph/random_units.h"
 #include "tests/support/random_trace.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -42,7 +43,7 @@ TEST(PeakAccount, AddsUpToThePeakUnderAnyPlan) {
     const Trace trace = RandomTrace(random, 30);
     const auto modules = PlanByChance(trace, random);
     const auto simulation = Accepted(trace, modules);
-    if (!simulation || simulation->peak_step < 0) continue;
+    if (!simulation || simulation->peak_step == kNone) continue;
     plan_count += simulation->recompute_ms > 0;
     const PeakAccount account = AccountForPeak(trace, modules);
     EXPECT_EQ(account.peak_bytes, simulation->peak_bytes);
@@ -74,31 +75,31 @@ TEST(PeakAccount, NoPlanIsBelowTheFloor) {
       if (!simulation) continue;
       ASSERT_GE(simulation->peak_bytes, floor.bytes);
       met += simulation->peak_bytes == floor.bytes;
-      if (simulation->peak_step < 0) continue;
+      if (simulation->peak_step == kNone) continue;
       const PeakAccount account = AccountForPeak(trace, modules);
-      if (account.step.redone < 0) {
+      if (account.step.redone == kNone) {
         EXPECT_LE(account.FixedBytes(), floor.bytes);
       }
     }
   }
   EXPECT_GT(met, 20);  // otherwise the floor would be so low that it says
-                       // nothing
+  // nothing
 }
 
 // The bytes fixed at an operator are those of the account there: in a trace
 // whose only operator has the peak, all are needed.
-TraceStorage Stored(int64_t bytes, StorageCategory category, int32_t born = -1,
-                    int32_t freed = kNever) {
+TraceStorage Stored(int64_t bytes, StorageCategory category,
+                    OperatorId born = kNone, Time freed = kNever) {
   TraceStorage storage;
   storage.bytes = bytes;
   storage.category = category;
   storage.born = born;
   storage.freed = freed;
-  if (born >= 0) storage.scope_end = born + 1;
+  if (born != kNone) storage.scope_end = EndOf(born);
   return storage;
 }
 
-TraceCall CallOf(int32_t module, int32_t parent, int32_t start, int32_t end) {
+TraceCall CallOf(ModuleId module, CallId parent, Time start, Time end) {
   TraceCall call;
   call.module = module;
   call.parent = parent;
@@ -116,21 +117,21 @@ TraceModule ModuleNamed(const std::string& fqn) {
 TEST(PeakAccount, WhatTheOperatorNeedsIsFixed) {
   Trace trace;
   trace.modules = {ModuleNamed("root")};
-  trace.modules[0].parameters = {0};
+  trace.modules[0_module].parameters = {0_s};
   trace.operator_names = {"mm"};
   TraceOperator product;
-  product.call = 0;
-  product.reads = {0, 1};
-  product.creates = {2, 3};
-  product.outputs = {2};
+  product.call = 0_call;
+  product.reads = {0_s, 1_s};
+  product.creates = {2_s, 3_s};
+  product.outputs = {2_s};
   trace.operators = {product};
-  trace.calls = {CallOf(0, -1, 0, 1)};
-  trace.calls[0].inputs = {1};
+  trace.calls = {CallOf(0_module, kNone, 0, 1)};
+  trace.calls[0_call].inputs = {1_s};
   trace.forward_end = trace.backward_end = 1;
   trace.storages = {Stored(512, StorageCategory::kParameter),
                     Stored(1024, StorageCategory::kInput),
-                    Stored(100, StorageCategory::kActivation, 0),
-                    Stored(700, StorageCategory::kTemporary, 0, 1),
+                    Stored(100, StorageCategory::kActivation, 0_op),
+                    Stored(700, StorageCategory::kTemporary, 0_op, 1),
                     Stored(513, StorageCategory::kBuffer)};
   const PeakAccount account = AccountForPeak(trace, {});
   EXPECT_EQ(account.peak_bytes, 512 + 1024 + 512 + 1024 + 1024);
@@ -150,22 +151,22 @@ TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
   trace.modules = {ModuleNamed("root")};
   trace.operator_names = {"a", "b"};
   TraceOperator make, use, back;
-  make.call = use.call = 0;
-  make.creates = make.outputs = {0};
-  use.creates = use.outputs = {1};
-  use.reads = {0};
-  back.reads = {1};
+  make.call = use.call = 0_call;
+  make.creates = make.outputs = {0_s};
+  use.creates = use.outputs = {1_s};
+  use.reads = {0_s};
+  back.reads = {1_s};
   trace.operators = {make, use, back};
-  trace.calls = {CallOf(0, -1, 0, 2)};
+  trace.calls = {CallOf(0_module, kNone, 0, 2)};
   trace.forward_end = 2;
   trace.backward_end = 3;
-  trace.storages = {Stored(1024, StorageCategory::kActivation, 0, 3),
-                    Stored(512, StorageCategory::kActivation, 1, 3)};
-  trace.storages[0].scope_end = 2;
+  trace.storages = {Stored(1024, StorageCategory::kActivation, 0_op, 3),
+                    Stored(512, StorageCategory::kActivation, 1_op, 3)};
+  trace.storages[0_s].scope_end = 2;
   SavedTensor first, second;
   first.packed = second.packed = 2;
-  first.call = second.call = 0;
-  second.storage = 1;
+  first.call = second.call = 0_call;
+  second.storage = 1_s;
   first.released = second.released = 3;
   first.unpacked = second.unpacked = 2;
   first.local_end = second.local_end = 3;
@@ -175,14 +176,14 @@ TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
   EXPECT_EQ(account.ByKind()[static_cast<size_t>(MemoryKind::kSaved)], 1536);
   // At the second operator, which is the first with the peak, the program holds
   // both.
-  EXPECT_EQ(account.place, 1);
+  EXPECT_EQ(account.step_id, 1_step);
   EXPECT_EQ(account.FixedBytes(), 1536);
-  EXPECT_EQ(FindPeakFloor(trace).op, 1);
+  EXPECT_EQ(FindPeakFloor(trace).op, 1_op);
   // If it does not, the storage that backward reads is there, and the other is
   // not.
-  trace.storages[0].scope_end = trace.storages[1].scope_end = 2;
-  trace.operators[1].reads = {};
-  trace.storages[0].scope_end = 1;
+  trace.storages[0_s].scope_end = trace.storages[1_s].scope_end = 2;
+  trace.operators[1_op].reads = {};
+  trace.storages[0_s].scope_end = 1;
   EXPECT_EQ(AccountForPeak(trace, {}).FixedBytes(), 512);
   EXPECT_EQ(FindPeakFloor(trace).bytes, 1024);
 }
@@ -192,23 +193,27 @@ TEST(ModuleOfOperatorTest, TakesTheBackwardPassThatBeganLast) {
   Trace trace;
   trace.modules = {ModuleNamed("r"), ModuleNamed("r.a"), ModuleNamed("r.b")};
   trace.operators.resize(6);
-  trace.operators[0].call = 1;
-  trace.operators[1].call = 2;
+  trace.operators[0_op].call = 1_call;
+  trace.operators[1_op].call = 2_call;
   trace.operator_names = {"o"};
   trace.forward_end = 2;
   trace.backward_end = 5;
-  const auto add = [&](TraceCall call, int32_t start, int32_t end) {
+  const auto add = [&](TraceCall call, Time start, Time end) {
     call.backward_start = start;
     call.backward_end = end;
     trace.calls.push_back(std::move(call));
   };
-  add(CallOf(0, -1, 0, 2), 2, 5);
-  add(CallOf(1, 0, 0, 1), 3, 4);
-  add(CallOf(2, 0, 1, 2), 2, 4);
+  add(CallOf(0_module, kNone, 0, 2), 2, 5);
+  add(CallOf(1_module, 0_call, 0, 1), 3, 4);
+  add(CallOf(2_module, 0_call, 1, 2), 2, 4);
   const ModuleOfOperator module_of(trace);
-  std::vector<int32_t> modules;
-  for (int32_t op = 0; op < 6; ++op) modules.push_back(module_of(op));
-  EXPECT_THAT(modules, ::testing::ElementsAre(1, 2, 2, 1, 0, -1));
+  std::vector<ModuleId> modules;
+  for (const OperatorId op : trace.operators.ids()) {
+    modules.push_back(module_of(op));
+  }
+  EXPECT_THAT(modules,
+              ::testing::ElementsAre(1_module, 2_module, 2_module, 1_module,
+                                     0_module, ModuleId{kNone}));
 }
 
 }  // namespace

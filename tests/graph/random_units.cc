@@ -28,27 +28,28 @@ test_support::StepOptions RandomOptions(std::mt19937& random) {
 
 std::vector<RandomUnit> UnitsByChance(const Trace& trace, std::mt19937& random,
                                       bool may_nest) {
-  std::vector<char> is_inside(trace.calls.size(), 0);
+  IndexedVector<CallId, Flag> is_inside(trace.calls.size(), false);
   std::vector<RandomUnit> units;
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+  for (const ModuleId m : trace.modules.ids()) {
     std::set<int32_t> lengths;
-    std::vector<int32_t> calls;
-    for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+    std::vector<CallId> calls;
+    for (const CallId c : trace.calls.ids()) {
       if (trace.calls[c].module != m) continue;
       calls.push_back(c);
-      lengths.insert(trace.calls[c].end - trace.calls[c].start);
+      lengths.insert(trace.calls[c].OperatorCount());
     }
-    if (lengths.size() != 1 || random() % (m == 0 ? 8 : 2) != 0) continue;
-    const auto is_around = [&](int32_t outer, int32_t inner) {
-      for (; inner >= 0; inner = trace.calls[inner].parent) {
+    if (lengths.size() != 1 || random() % (m == ModuleId{0} ? 8 : 2) != 0)
+      continue;
+    const auto is_around = [&](CallId outer, CallId inner) {
+      for (; inner != kNone; inner = trace.calls[inner].parent) {
         if (inner == outer) return true;
       }
       return false;
     };
-    const bool is_nested = std::ranges::any_of(calls, [&](int32_t c) {
-      for (int32_t other = 0; other < std::ssize(trace.calls); ++other) {
-        const bool is_unit = is_inside[other] != 0 ||
-                             (other != c && trace.calls[other].module == m);
+    const bool is_nested = std::ranges::any_of(calls, [&](CallId c) {
+      for (const CallId other : trace.calls.ids()) {
+        const bool is_unit =
+            is_inside[other] || (other != c && trace.calls[other].module == m);
         if (is_unit && (is_around(c, other) || is_around(other, c))) {
           return true;
         }
@@ -56,16 +57,16 @@ std::vector<RandomUnit> UnitsByChance(const Trace& trace, std::mt19937& random,
       return false;
     });
     if (is_nested && !may_nest) continue;
-    for (const int32_t c : calls) is_inside[c] = 1;
+    for (const CallId c : calls) is_inside[c] = true;
     units.push_back({.module = m, .length = *lengths.begin()});
   }
   return units;
 }
 
-std::vector<char> RandomSaves(int32_t length, std::mt19937& random) {
+std::vector<Flag> RandomSaves(int32_t length, std::mt19937& random) {
   const auto one_in = 1 + random() % 5;
-  std::vector<char> saves(length);
-  for (char& save : saves) save = random() % one_in == 0 ? 1 : 0;
+  std::vector<Flag> saves(length);
+  for (Flag& save : saves) save = random() % one_in == 0;
   return saves;
 }
 
@@ -78,11 +79,11 @@ std::optional<Simulation> Accepted(
   }
 }
 
-CheckpointedModule AllOthersRunAgain(int32_t module,
-                                     const std::vector<char>& saves) {
+CheckpointedModule AllOthersRunAgain(ModuleId module,
+                                     const std::vector<Flag>& saves) {
   CheckpointedModule unit = {.module = module};
-  for (const char save : saves) {
-    unit.decisions.push_back(SaveOrRecompute(save != 0));
+  for (const bool save : saves) {
+    unit.decisions.push_back(SaveOrRecompute(save));
   }
   return unit;
 }
@@ -92,10 +93,9 @@ bool SavesViews(const Trace& trace,
   for (const CheckpointedModule& unit : modules) {
     const auto call =
         std::ranges::find(trace.calls, unit.module, &TraceCall::module);
-    for (size_t k = 0; k < unit.decisions.size(); ++k) {
+    for (int32_t k = 0; k < std::ssize(unit.decisions); ++k) {
       const bool saves_view =
-          Keeps(unit.decisions[k]) &&
-          trace.operators[static_cast<size_t>(call->start) + k].view;
+          Keeps(unit.decisions[k]) && trace.operators[call->AtPlace(k)].view;
       if (saves_view) return true;
     }
   }
@@ -111,7 +111,7 @@ void ExpectTheSame(const Simulation& simulation, const Simulation& naive) {
       << " on: " << *first << " and " << *other;
   OffloadUse offload = simulation.offload;
   for (OffloadedStorage& storage : offload.storages) {
-    storage.away_begin = storage.away_end = 0;
+    storage.away_begin = storage.away_end = {};
   }
   EXPECT_EQ(offload, naive.offload);
   EXPECT_NEAR(simulation.recompute_ms, naive.recompute_ms,

@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 #include "tests/support/random_step.h"
@@ -15,7 +16,7 @@ test_support::StepOptions RandomOptions(std::mt19937& random);
 
 // A module that may be a unit, and the number of operators of each of its calls.
 struct RandomUnit {
-  int32_t module = 0;
+  ModuleId module = {};
   int32_t length = 0;
 };
 
@@ -23,14 +24,14 @@ struct RandomUnit {
 std::vector<RandomUnit> UnitsByChance(const Trace& trace, std::mt19937& random,
                                       bool may_nest = false);
 
-std::vector<char> RandomSaves(int32_t length, std::mt19937& random);
+std::vector<Flag> RandomSaves(int32_t length, std::mt19937& random);
 
 // Returns the simulation, or nothing if it refuses the units.
 std::optional<Simulation> Accepted(
     const Trace& trace, const std::vector<CheckpointedModule>& modules);
 
-CheckpointedModule AllOthersRunAgain(int32_t module,
-                                     const std::vector<char>& saves);
+CheckpointedModule AllOthersRunAgain(ModuleId module,
+                                     const std::vector<Flag>& saves);
 
 // Returns whether some policy keeps views. Then a storage is there twice, and a
 // trace does not tell which of the two is read.

@@ -283,7 +283,7 @@ TEST(GroupOperators, AreTheClosureOfInPlacePairsAndRandomOperators) {
     }
     int first_before = -1;
     int ops = 0;
-    for (size_t g = 0; g < groups.groups.size(); ++g) {
+    for (const GroupId g : groups.groups.ids()) {
       const OperatorGroup& group = groups.groups[g];
       EXPECT_TRUE(std::ranges::is_sorted(group.ops));
       ASSERT_FALSE(group.ops.empty());
@@ -292,7 +292,7 @@ TEST(GroupOperators, AreTheClosureOfInPlacePairsAndRandomOperators) {
       int64_t bytes = 0;
       double ms = 0;
       for (const int op : group.ops) {
-        EXPECT_EQ(groups.group_of[op], static_cast<int>(g));
+        EXPECT_EQ(groups.group_of[op], g);
         bytes += sac.memory[op];
         ms += sac.runtimes[op];
         ++ops;

@@ -16,6 +16,7 @@
 #include "graph/trace/trace.h"
 #include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -32,29 +33,30 @@ class FourChildren : public ::testing::Test {
  protected:
   FourChildren() {
     trace_.operator_names = {"op"};
-    trace_.modules = {{"M", "M", {}, {}},      {"M.a", "L", {7}, {}},
-                      {"M.a.in", "L", {}, {}}, {"M.b", "L", {8}, {}},
-                      {"M.c", "L", {7}, {}},   {"M.d", "L", {}, {}}};
+    trace_.modules = {{"M", "M", {}, {}},      {"M.a", "L", {7_s}, {}},
+                      {"M.a.in", "L", {}, {}}, {"M.b", "L", {8_s}, {}},
+                      {"M.c", "L", {7_s}, {}}, {"M.d", "L", {}, {}}};
     trace_.storages = {{.bytes = 512, .category = StorageCategory::kInput},
-                       {.bytes = 512, .born = 0},
-                       {.bytes = 512, .born = 1},
-                       {.bytes = 512, .born = 2},
-                       {.bytes = 512, .born = 3},
+                       {.bytes = 512, .born = 0_op},
+                       {.bytes = 512, .born = 1_op},
+                       {.bytes = 512, .born = 2_op},
+                       {.bytes = 512, .born = 3_op},
                        {.bytes = 512, .category = StorageCategory::kInput},
-                       {.bytes = 512, .born = 4},
+                       {.bytes = 512, .born = 4_op},
                        {.bytes = 1024, .category = StorageCategory::kParameter},
                        {.bytes = 512, .category = StorageCategory::kParameter}};
-    trace_.tensors = {{.storage = 0}, {.storage = 1}, {.storage = 2}};
-    AddCall(0, -1, 0, 5, {0, 5}, {6});
-    AddCall(1, 0, 0, 1, {0}, {1});
-    trace_.calls.back().arguments = {0};
-    AddCall(2, 1, 0, 1, {0}, {1});
-    AddCall(3, 0, 1, 2, {1, 5}, {2});
-    trace_.calls.back().arguments = {1};
-    AddCall(4, 0, 2, 3, {2, 5}, {3});
-    AddCall(5, 0, 4, 5, {4}, {6});
-    const std::vector<int32_t> call_of = {2, 3, 4, 0, 5};
-    const std::vector<int32_t> storages = {1, 2, 3, 4, 6};
+    trace_.tensors = {{.storage = 0_s}, {.storage = 1_s}, {.storage = 2_s}};
+    AddCall(0_module, kNone, 0, 5, {0_s, 5_s}, {6_s});
+    AddCall(1_module, 0_call, 0, 1, {0_s}, {1_s});
+    trace_.calls.back().arguments = {0_t};
+    AddCall(2_module, 1_call, 0, 1, {0_s}, {1_s});
+    AddCall(3_module, 0_call, 1, 2, {1_s, 5_s}, {2_s});
+    trace_.calls.back().arguments = {1_t};
+    AddCall(4_module, 0_call, 2, 3, {2_s, 5_s}, {3_s});
+    AddCall(5_module, 0_call, 4, 5, {4_s}, {6_s});
+    const std::vector<CallId> call_of = {2_call, 3_call, 4_call, 0_call,
+                                         5_call};
+    const std::vector<StorageId> storages = {1_s, 2_s, 3_s, 4_s, 6_s};
     for (size_t k = 0; k < 5; ++k) {
       TraceOperator op;
       op.call = call_of[k];
@@ -65,20 +67,20 @@ class FourChildren : public ::testing::Test {
     trace_.operators.resize(7);
     trace_.forward_end = 5;
     trace_.backward_end = 7;
-    trace_.calls[3].backward_start = 5;
-    trace_.calls[3].backward_end = 6;
-    trace_.calls[1].backward_start = 6;
-    trace_.calls[1].backward_end = 7;
-    trace_.saved = {{.storage = 1,
+    trace_.calls[3_call].backward_start = 5;
+    trace_.calls[3_call].backward_end = 6;
+    trace_.calls[1_call].backward_start = 6;
+    trace_.calls[1_call].backward_end = 7;
+    trace_.saved = {{.storage = 1_s,
                      .packed = 2,
-                     .call = 3,
+                     .call = 3_call,
                      .unpacked = 5,
                      .local_end = 6,
                      .released = 6}};
   }
 
-  void AddCall(int32_t module, int32_t parent, int32_t start, int32_t end,
-               std::vector<int32_t> inputs, std::vector<int32_t> outputs) {
+  void AddCall(ModuleId module, CallId parent, Time start, Time end,
+               std::vector<StorageId> inputs, std::vector<StorageId> outputs) {
     trace_.calls.push_back({.module = module,
                             .parent = parent,
                             .start = start,
@@ -100,55 +102,62 @@ class FourChildren : public ::testing::Test {
 };
 
 TEST_F(FourChildren, AreARunUpToTheOperatorOfTheParent) {
-  EXPECT_THAT(LongestRuns(trace_), ElementsAre(ElementsAre(1, 3, 4)));
+  EXPECT_THAT(LongestRuns(trace_),
+              ElementsAre(ElementsAre(1_module, 3_module, 4_module)));
 }
 
 TEST_F(FourChildren, AreNoRunWhereTheParentSavesInBetween) {
-  trace_.saved.push_back({.storage = 2, .packed = 2, .call = 0});
-  EXPECT_THAT(LongestRuns(trace_), ElementsAre(ElementsAre(1, 3)));
+  trace_.saved.push_back({.storage = 2_s, .packed = 2, .call = 0_call});
+  EXPECT_THAT(LongestRuns(trace_),
+              ElementsAre(ElementsAre(1_module, 3_module)));
 }
 
 TEST_F(FourChildren, AreNoRunWhereOneIsCalledMoreOften) {
-  AddCall(4, 0, 5, 5, {}, {});
-  EXPECT_THAT(LongestRuns(trace_), ElementsAre(ElementsAre(1, 3)));
+  AddCall(4_module, 0_call, 5, 5, {}, {});
+  EXPECT_THAT(LongestRuns(trace_),
+              ElementsAre(ElementsAre(1_module, 3_module)));
 }
 
 TEST_F(FourChildren, AreNoRunWhereOneHasNoGradients) {
-  trace_.calls[3].no_grad = true;
+  trace_.calls[3_call].no_grad = true;
   EXPECT_TRUE(LongestRuns(trace_).empty());
 }
 
 TEST_F(FourChildren, AreCalledInTheCallOfTheirSegment) {
-  const Trace with = WithSegments(trace_, {{.first = 1, .last = 4}});
+  const Trace with =
+      WithSegments(trace_, {{.first = 1_module, .last = 4_module}});
   ASSERT_EQ(with.modules.size(), 7U);
-  EXPECT_EQ(with.modules[1].fqn, "M.a-c");
-  EXPECT_EQ(with.modules[1].run_end, 6);
-  EXPECT_EQ(with.modules[6].fqn, "M.d");
+  EXPECT_EQ(with.modules[1_module].fqn, "M.a-c");
+  EXPECT_EQ(with.modules[1_module].run_end, 6_module);
+  EXPECT_EQ(with.modules[6_module].fqn, "M.d");
   ASSERT_EQ(with.calls.size(), 7U);
-  EXPECT_EQ(with.calls[1], (TraceCall{.module = 1,
-                                      .parent = 0,
-                                      .start = 0,
-                                      .end = 3,
-                                      .inputs = {0, 5},
-                                      .outputs = {3},
-                                      .arguments = {0},
-                                      .no_grad = false,
-                                      .backward_start = 5,
-                                      .backward_end = 7}));
-  std::vector<int32_t> parents, of_operators;
+  EXPECT_EQ(with.calls[1_call], (TraceCall{.module = 1_module,
+                                           .parent = 0_call,
+                                           .start = 0,
+                                           .end = 3,
+                                           .inputs = {0_s, 5_s},
+                                           .outputs = {3_s},
+                                           .arguments = {0_t},
+                                           .no_grad = false,
+                                           .backward_start = 5,
+                                           .backward_end = 7}));
+  std::vector<CallId> parents, of_operators;
   for (const TraceCall& call : with.calls) parents.push_back(call.parent);
-  for (int32_t k = 0; k < 5; ++k) {
+  for (const OperatorId k : OperatorsIn(0, 5)) {
     of_operators.push_back(with.operators[k].call);
   }
-  EXPECT_THAT(parents, ElementsAre(-1, 0, 1, 2, 1, 1, 0));
-  EXPECT_THAT(of_operators, ElementsAre(3, 4, 5, 0, 6));
-  EXPECT_EQ(with.saved.front().call, 4);
+  EXPECT_THAT(parents, ElementsAre(CallId{kNone}, 0_call, 1_call, 2_call,
+                                   1_call, 1_call, 0_call));
+  EXPECT_THAT(of_operators,
+              ElementsAre(3_call, 4_call, 5_call, 0_call, 6_call));
+  EXPECT_EQ(with.saved.front().call, 4_call);
 }
 
 // Parameters that children share count once.
 TEST_F(FourChildren, AreAboveInTheTreeOfModules) {
   const Trace with =
-      WithSegments(trace_, {{.first = 1, .last = 3}, {.first = 1, .last = 4}});
+      WithSegments(trace_, {{.first = 1_module, .last = 3_module},
+                            {.first = 1_module, .last = 4_module}});
   const Profile profile = Aggregate(with);
   const ModuleTree tree(profile);
   const auto parent = [&](std::string_view fqn) -> std::string {
@@ -170,38 +179,42 @@ TEST_F(FourChildren, AreAboveInTheTreeOfModules) {
 }
 
 TEST_F(FourChildren, AreRefusedWhereTheyAreNoRun) {
-  EXPECT_THAT(Complaint({{.first = 1, .last = 5}}),
+  EXPECT_THAT(Complaint({{.first = 1_module, .last = 5_module}}),
               HasSubstr("\"M.a-d\": expected calls that follow each other in "
                         "the trace, found none of \"d\" right after \"c\""));
-  EXPECT_THAT(Complaint({{.first = 1, .last = 3}, {.first = 3, .last = 4}}),
+  EXPECT_THAT(Complaint({{.first = 1_module, .last = 3_module},
+                         {.first = 3_module, .last = 4_module}}),
               HasSubstr("\"M.a-b\" and \"M.b-c\": expected runs that are apart "
                         "or one inside the other, found an overlap"));
-  EXPECT_THAT(Complaint({{.first = 1, .last = 3}, {.first = 1, .last = 3}}),
+  EXPECT_THAT(Complaint({{.first = 1_module, .last = 3_module},
+                         {.first = 1_module, .last = 3_module}}),
               HasSubstr("found one twice"));
-  EXPECT_THAT(Complaint({{.first = 1, .last = 2}}), HasSubstr("two children"));
+  EXPECT_THAT(Complaint({{.first = 1_module, .last = 2_module}}),
+              HasSubstr("two children"));
 }
 
 TEST_F(FourChildren, AreFoundByTheNameOfTheirSegment) {
-  EXPECT_EQ(RunNamed(trace_, "M.a-c"), (ModuleRun{.first = 1, .last = 4}));
+  EXPECT_EQ(RunNamed(trace_, "M.a-c"),
+            (ModuleRun{.first = 1_module, .last = 4_module}));
   EXPECT_EQ(RunNamed(trace_, "M.c-a"), std::nullopt);
   EXPECT_EQ(RunNamed(trace_, "M.a"), std::nullopt);
   EXPECT_EQ(RunNamed(trace_, "M.a-e"), std::nullopt);
-  trace_.modules[5].fqn = "M.a-c";
+  trace_.modules[5_module].fqn = "M.a-c";
   EXPECT_EQ(RunNamed(trace_, "M.a-c"), std::nullopt);
 }
 
 TEST_F(FourChildren, MayHaveNamesThatReadInTwoWays) {
-  trace_.modules[1].fqn = "M.a";
-  trace_.modules[3].fqn = "M.a-b";
-  trace_.modules[4].fqn = "M.b-c";
-  trace_.modules[5].fqn = "M.c";
+  trace_.modules[1_module].fqn = "M.a";
+  trace_.modules[3_module].fqn = "M.a-b";
+  trace_.modules[4_module].fqn = "M.b-c";
+  trace_.modules[5_module].fqn = "M.c";
   EXPECT_THROW(RunNamed(trace_, "M.a-b-c"), InputError);
 }
 
 // Returns some of the runs of a step, any two apart or one inside the other.
 std::vector<ModuleRun> RunsByChance(const Trace& trace, std::mt19937& random) {
   std::vector<ModuleRun> runs;
-  for (const std::vector<int32_t>& children : LongestRuns(trace)) {
+  for (const std::vector<ModuleId>& children : LongestRuns(trace)) {
     size_t first = 0;
     while (first + 1 < children.size()) {
       const size_t last = first + 1 + random() % (children.size() - first - 1);
@@ -239,7 +252,7 @@ TEST(SegmentsTest, GiveAValidTrace) {
     segments += static_cast<int>(runs.size());
     Trace with = WithSegments(trace, runs);
     const std::string text = ToJson(with);
-    for (TraceModule& module : with.modules) module.run_end = -1;
+    for (TraceModule& module : with.modules) module.run_end = kNone;
     ASSERT_EQ(ParseTrace(text, "step"), with);
     ASSERT_EQ(WithSegments(trace, {}), trace);
   }
@@ -255,16 +268,13 @@ TEST(SegmentsTest, LeaveUnitsAsTheyWere) {
         test_support::RandomStep(random, OptionsByChance(random));
     const Trace with = WithSegments(trace, RunsByChance(trace, random));
     std::vector<CheckpointedModule> plain, units;
-    for (int32_t m = 1; m < std::ssize(trace.modules); ++m) {
+    for (const ModuleId m : IdRange(1_module, trace.modules.end_id())) {
       const bool is_called =
           std::ranges::find(trace.calls, m, &TraceCall::module) !=
           trace.calls.end();
       if (!is_called || random() % 2 == 0) continue;
-      const auto now = std::ranges::find(with.modules, trace.modules[m].fqn,
-                                         &TraceModule::fqn);
       plain.push_back({.module = m});
-      units.push_back(
-          {.module = static_cast<int32_t>(now - with.modules.begin())});
+      units.push_back({.module = FindModule(with, trace.modules[m].fqn)});
     }
     std::optional<Simulation> before, after;
     try {

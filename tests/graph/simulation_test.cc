@@ -18,6 +18,7 @@
 #include "tests/graph/naive_simulation.h"
 #include "tests/support/random_trace.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -39,11 +40,10 @@ std::vector<OperatorDecision> Decisions(const std::vector<int>& values) {
   return decisions;
 }
 
-int32_t ModuleNamed(const Trace& trace, const std::string& fqn) {
-  for (size_t m = 0; m < trace.modules.size(); ++m) {
-    if (trace.modules[m].fqn == fqn) return static_cast<int32_t>(m);
-  }
-  throw std::logic_error("no module " + fqn);
+ModuleId ModuleNamed(const Trace& trace, const std::string& fqn) {
+  const ModuleId module = FindModule(trace, fqn);
+  if (module == kNone) throw std::logic_error("no module " + fqn);
+  return module;
 }
 
 const std::string& Name(const Trace& trace, const Simulation::Step& step) {
@@ -78,9 +78,11 @@ TEST_P(MeasuredByPyTorch, IsSimulatedToTheByte) {
     }
     const Simulation simulation = Simulate(trace, modules);
     ASSERT_EQ(simulation.steps.size(), plan["operators"].size());
-    for (size_t k = 0; k < simulation.steps.size(); ++k) {
-      ASSERT_EQ(Name(trace, simulation.steps[k]), plan["operators"][k]) << k;
-      ASSERT_EQ(simulation.live_bytes[k], plan["live_bytes"][k]) << k;
+    for (const StepId k : simulation.steps.ids()) {
+      ASSERT_EQ(Name(trace, simulation.steps[k]), plan["operators"][IndexOf(k)])
+          << IndexOf(k);
+      ASSERT_EQ(simulation.live_bytes[k], plan["live_bytes"][IndexOf(k)])
+          << IndexOf(k);
     }
     EXPECT_EQ(simulation.peak_bytes,
               *std::ranges::max_element(simulation.live_bytes));
@@ -90,29 +92,27 @@ TEST_P(MeasuredByPyTorch, IsSimulatedToTheByte) {
 // Returns called units with random decisions that PyTorch accepts.
 std::vector<CheckpointedModule> RandomUnits(const Trace& trace,
                                             std::mt19937& random) {
-  std::set<int32_t> mutated;
+  std::set<StorageId> mutated;
   for (const TraceOperator& op : trace.operators) {
     mutated.insert(op.mutates.begin(), op.mutates.end());
   }
   std::vector<CheckpointedModule> units;
-  for (size_t m = 1; m < trace.modules.size(); ++m) {
+  for (const ModuleId m : IdRange(1_module, trace.modules.end_id())) {
     if (random() % 2 == 0) continue;
     std::set<int32_t> lengths;
-    int32_t start = 0;
-    for (size_t c = 0; c < trace.calls.size(); ++c) {
-      const TraceCall& call = trace.calls[c];
-      if (call.module == static_cast<int32_t>(m)) {
-        lengths.insert(call.end - call.start);
-        start = call.start;
-      }
+    const TraceCall* last = nullptr;
+    for (const TraceCall& call : trace.calls) {
+      if (call.module != m) continue;
+      lengths.insert(call.OperatorCount());
+      last = &call;
     }
     if (lengths.empty()) continue;
-    CheckpointedModule unit{.module = static_cast<int32_t>(m)};
+    CheckpointedModule unit{.module = m};
     if (lengths.size() == 1 && random() % 2 == 0) {
       for (int32_t k = 0; k < *lengths.begin(); ++k) {
-        const TraceOperator& op = trace.operators[start + k];
+        const TraceOperator& op = trace.operators[last->AtPlace(k)];
         const bool is_mutated = std::ranges::any_of(
-            op.outputs, [&](int32_t s) { return mutated.contains(s); });
+            op.outputs, [&](StorageId s) { return mutated.contains(s); });
         unit.decisions.push_back(
             SaveOrRecompute(!is_mutated && random() % 2 == 0));
         if (random() % 8 == 0) unit.decisions[k] = OperatorDecision::kSkip;
@@ -140,19 +140,22 @@ Trace TwoOperators() {
   trace.backward_end = 4;
   trace.modules = {
       {.fqn = "M", .class_name = "M", .parameters = {}, .buffers = {}}};
-  trace.calls = {
-      {.module = 0, .start = 0, .end = 2, .inputs = {}, .outputs = {0}}};
+  trace.calls = {{.module = 0_module,
+                  .start = 0,
+                  .end = 2,
+                  .inputs = {},
+                  .outputs = {0_s}}};
   trace.operator_names = {"op"};
   trace.operators.resize(4);
-  trace.operators[0].creates = {0, 1, 2};
-  trace.operators[0].outputs = {0, 1};
-  trace.operators[0].call = trace.operators[1].call = 0;
-  trace.storages = {{.bytes = 512, .born = 0, .freed = 3, .scope_end = 3},
-                    {.bytes = 1024, .born = 0, .freed = 4, .scope_end = 1},
-                    {.bytes = 2048, .born = 0, .freed = 1, .scope_end = 1}};
-  trace.saved = {{.storage = 1,
+  trace.operators[0_op].creates = {0_s, 1_s, 2_s};
+  trace.operators[0_op].outputs = {0_s, 1_s};
+  trace.operators[0_op].call = trace.operators[1_op].call = 0_call;
+  trace.storages = {{.bytes = 512, .born = 0_op, .freed = 3, .scope_end = 3},
+                    {.bytes = 1024, .born = 0_op, .freed = 4, .scope_end = 1},
+                    {.bytes = 2048, .born = 0_op, .freed = 1, .scope_end = 1}};
+  trace.saved = {{.storage = 1_s,
                   .packed = 1,
-                  .call = 0,
+                  .call = 0_call,
                   .unpacked = 3,
                   .local_end = 4,
                   .released = 4}};
@@ -160,8 +163,8 @@ Trace TwoOperators() {
 }
 
 TEST(Simulate, KeepsNoWorkspaceOfWhatIsSaved) {
-  const Simulation simulation =
-      Simulate(TwoOperators(), {{.module = 0, .decisions = Decisions({1, 0})}});
+  const Simulation simulation = Simulate(
+      TwoOperators(), {{.module = 0_module, .decisions = Decisions({1, 0})}});
   EXPECT_EQ(simulation.recompute_ms, 0);
   EXPECT_THAT(simulation.live_bytes, ElementsAre(3584, 1536, 1536, 1024));
 }
@@ -169,16 +172,18 @@ TEST(Simulate, KeepsNoWorkspaceOfWhatIsSaved) {
 // The recomputation stops before the operator that writes to a saved result.
 TEST(Simulate, TakesWritersThatAreSavedWhereItStops) {
   Trace trace = TwoOperators();
-  trace.operators[1].reads = trace.operators[1].outputs = {0};
-  trace.operators[1].mutates = {0};
+  trace.operators[1_op].reads = trace.operators[1_op].outputs = {0_s};
+  trace.operators[1_op].mutates = {0_s};
   EXPECT_NO_THROW(
-      Simulate(trace, {{.module = 0, .decisions = Decisions({1, 1})}}));
-  EXPECT_THROW(Simulate(trace, {{.module = 0, .decisions = Decisions({1, 0})}}),
-               InputError);
-  trace.operators[2] = trace.operators[1];
-  trace.operators[2].call = -1;
-  EXPECT_THROW(Simulate(trace, {{.module = 0, .decisions = Decisions({1, 1})}}),
-               InputError);
+      Simulate(trace, {{.module = 0_module, .decisions = Decisions({1, 1})}}));
+  EXPECT_THROW(
+      Simulate(trace, {{.module = 0_module, .decisions = Decisions({1, 0})}}),
+      InputError);
+  trace.operators[2_op] = trace.operators[1_op];
+  trace.operators[2_op].call = kNone;
+  EXPECT_THROW(
+      Simulate(trace, {{.module = 0_module, .decisions = Decisions({1, 1})}}),
+      InputError);
 }
 
 TEST(Simulate, WithoutUnitsIsTheTrace) {
@@ -189,16 +194,18 @@ TEST(Simulate, WithoutUnitsIsTheTrace) {
     const Simulation simulation = Simulate(trace, {});
     ASSERT_EQ(simulation.steps.size(), trace.operators.size());
     EXPECT_EQ(simulation.recompute_ms, 0);
-    for (int32_t k = 0; k < std::ssize(trace.operators); ++k) {
-      EXPECT_EQ(simulation.steps[k], (Simulation::Step{.op = k}));
+    for (const OperatorId op : trace.operators.ids()) {
+      const StepId k{IndexOf(op)};
+      const Time time = StartOf(op);
+      EXPECT_EQ(simulation.steps[k], (Simulation::Step{.op = op}));
       int64_t live = 0;
       for (const TraceStorage& storage : trace.storages) {
         const bool is_live =
-            storage.born <= k && (k < storage.freed || storage.born == k ||
-                                  (storage.born < 0 && k == 0));
+            storage.born <= op && (time < storage.freed || storage.born == op ||
+                                   (storage.born == kNone && time == 0));
         if (is_live) live += (storage.bytes + 511) / 512 * 512;
       }
-      ASSERT_EQ(simulation.live_bytes[k], live) << k;
+      ASSERT_EQ(simulation.live_bytes[k], live) << time;
     }
     if (HasFailure()) break;
   }
@@ -216,25 +223,24 @@ TEST(Simulate, KeepsItsRules) {
     with_units += units.empty() ? 0 : 1;
     ASSERT_EQ(simulation.live_bytes.size(), simulation.steps.size());
     // The step itself, in its order, with repeated operators in between.
-    std::vector<int32_t> once;
+    std::vector<OperatorId> once;
     double ms = 0;
-    for (size_t k = 0; k < simulation.steps.size(); ++k) {
-      const Simulation::Step& step = simulation.steps[k];
-      if (step.redone < 0) {
+    for (const Simulation::Step& step : simulation.steps) {
+      if (step.redone == kNone) {
         once.push_back(step.op);
         continue;
       }
       ms += trace.operators[step.op].runtime_ms;
       const TraceCall& call = trace.calls[step.redone];
-      if (step.op < call.start) {
+      if (StartOf(step.op) < call.start) {
         continue;  // a cast
       }
-      EXPECT_LT(step.op, call.end);
+      EXPECT_LT(StartOf(step.op), call.end);
       const auto unit =
           std::ranges::find(units, call.module, &CheckpointedModule::module);
       ASSERT_NE(unit, units.end());
       EXPECT_TRUE(unit->decisions.empty() ||
-                  unit->decisions[step.op - call.start] ==
+                  unit->decisions[call.PlaceOf(step.op)] ==
                       OperatorDecision::kRecompute);
     }
     ASSERT_EQ(once.size(), trace.operators.size());
@@ -266,7 +272,7 @@ TEST(Simulator, OfManyPlansIsThatOfEachAlone) {
       const DetailedSimulation detail = simulator.SimulateInDetail(units);
       ASSERT_EQ(detail.simulation, alone) << round;
       ASSERT_EQ(detail.by_kind.size(), alone.steps.size());
-      for (size_t k = 0; k < detail.by_kind.size(); ++k) {
+      for (const StepId k : detail.by_kind.ids()) {
         const LiveBytes& bytes = detail.by_kind[k];
         ASSERT_EQ(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}),
                   alone.live_bytes[k]);
@@ -286,37 +292,37 @@ class TwoLayers : public ::testing::Test {
   TwoLayers() {
     trace_.modules = {
         {"N", "N", {}, {}}, {"N.a", "L", {}, {}}, {"N.b", "L", {}, {}}};
-    trace_.tensors = {{0}, {3, -1, 2, 6}};
-    trace_.calls = {{0, -1, 0, 6, {0}, {6}, {0}},
-                    {1, 0, 0, 3, {0}, {3}, {0}},
-                    {2, 0, 3, 6, {3}, {6}, {1}}};
+    trace_.tensors = {{0_s}, {3_s, kNone, 2_op, 6}};
+    trace_.calls = {{0_module, kNone, 0, 6, {0_s}, {6_s}, {0_t}},
+                    {1_module, 0_call, 0, 3, {0_s}, {3_s}, {0_t}},
+                    {2_module, 0_call, 3, 6, {3_s}, {6_s}, {1_t}}};
     trace_.operator_names = {"op"};
     trace_.forward_end = 7;
     trace_.backward_end = 9;
-    AddStorage(1, -1, kNever, kNever);  // 0: the input
-    AddStorage(8, 0, 9, 2);             // 1: product of a, saved
-    AddStorage(4, 1, 2, 2);             // 2: temporary of a
-    AddStorage(2, 2, 9, 6);             // 3: result of a, saved by a and b
-    AddStorage(16, 3, 8, 5);            // 4: product of b, saved
-    AddStorage(4, 4, 5, 5);             // 5: temporary of b
-    AddStorage(2, 5, 8, 7);             // 6: result of b, saved
-    AddStorage(1, 6, 9, kNever);        // 7: the loss
+    AddStorage(1, kNone, kNever, kNever);  // 0: the input
+    AddStorage(8, 0_op, 9, 2);             // 1: product of a, saved
+    AddStorage(4, 1_op, 2, 2);             // 2: temporary of a
+    AddStorage(2, 2_op, 9, 6);             // 3: result of a, saved by a and b
+    AddStorage(16, 3_op, 8, 5);            // 4: product of b, saved
+    AddStorage(4, 4_op, 5, 5);             // 5: temporary of b
+    AddStorage(2, 5_op, 8, 7);             // 6: result of b, saved
+    AddStorage(1, 6_op, 9, kNever);        // 7: the loss
     for (int32_t k = 0; k < 9; ++k) {
       TraceOperator op;
-      op.call = k < 3 ? 1 : k < 6 ? 2 : -1;
+      op.call = k < 3 ? 1_call : k < 6 ? 2_call : kNone;
       op.runtime_ms = 1.0 + k;
-      if (k < 7) op.creates = op.outputs = {k + 1};
+      if (k < 7) op.creates = op.outputs = {StorageId{k + 1}};
       trace_.operators.push_back(op);
     }
-    AddSaved(1, 1, 1, 8, 9);
-    AddSaved(3, 3, 1, 8, 9);
-    AddSaved(3, 3, 2, 7, 8);
-    AddSaved(4, 4, 2, 7, 8);
-    AddSaved(6, 6, 2, 7, 8);
+    AddSaved(1_s, 1, 1_call, 8, 9);
+    AddSaved(3_s, 3, 1_call, 8, 9);
+    AddSaved(3_s, 3, 2_call, 7, 8);
+    AddSaved(4_s, 4, 2_call, 7, 8);
+    AddSaved(6_s, 6, 2_call, 7, 8);
   }
 
-  void AddSaved(int32_t storage, int32_t packed, int32_t call, int32_t unpacked,
-                int32_t released) {
+  void AddSaved(StorageId storage, Time packed, CallId call, Time unpacked,
+                Time released) {
     trace_.saved.push_back({.storage = storage,
                             .packed = packed,
                             .call = call,
@@ -325,7 +331,7 @@ class TwoLayers : public ::testing::Test {
                             .released = released});
   }
 
-  void AddStorage(int64_t units, int32_t born, int32_t freed, int32_t scope) {
+  void AddStorage(int64_t units, OperatorId born, Time freed, int32_t scope) {
     trace_.storages.push_back({.bytes = units * 512,
                                .category = StorageCategory::kActivation,
                                .born = born,
@@ -334,14 +340,15 @@ class TwoLayers : public ::testing::Test {
   }
 
   std::vector<int64_t> Units(const std::vector<CheckpointedModule>& modules) {
-    std::vector<int64_t> units = Simulate(trace_, modules).live_bytes;
+    std::vector<int64_t> units = Simulate(trace_, modules).live_bytes.values();
     for (int64_t& bytes : units) bytes /= 512;
     return units;
   }
 
   std::vector<int64_t> NaiveUnits(
       const std::vector<CheckpointedModule>& modules) {
-    std::vector<int64_t> units = SimulateNaively(trace_, modules).live_bytes;
+    std::vector<int64_t> units =
+        SimulateNaively(trace_, modules).live_bytes.values();
     for (int64_t& bytes : units) bytes /= 512;
     return units;
   }
@@ -350,7 +357,7 @@ class TwoLayers : public ::testing::Test {
       const std::vector<CheckpointedModule>& modules) {
     std::vector<int32_t> operators;
     for (const Simulation::Step& step : Simulate(trace_, modules).steps) {
-      operators.push_back(step.op);
+      operators.push_back(IndexOf(step.op));
     }
     return operators;
   }
@@ -376,7 +383,8 @@ TEST_F(TwoLayers, WithoutUnits) {
 }
 
 TEST_F(TwoLayers, BothRunAgain) {
-  const std::vector<CheckpointedModule> both = {{.module = 1}, {.module = 2}};
+  const std::vector<CheckpointedModule> both = {{.module = 1_module},
+                                                {.module = 2_module}};
   EXPECT_THAT(Operators(both),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 4, 5, 7, 0, 1, 2, 8));
   EXPECT_THAT(
@@ -402,7 +410,7 @@ TEST_F(TwoLayers, BothRunAgain) {
 
 TEST_F(TwoLayers, WhatIsSavedDoesNotRunAgain) {
   const std::vector<CheckpointedModule> unit = {
-      {.module = 2, .decisions = Decisions({1, 0, 0})}};
+      {.module = 2_module, .decisions = Decisions({1, 0, 0})}};
   EXPECT_THAT(Operators(unit), ElementsAre(0, 1, 2, 3, 4, 5, 6, 4, 5, 7, 8));
   EXPECT_THAT(Units(unit),
               ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
@@ -415,9 +423,9 @@ TEST_F(TwoLayers, WhatIsSavedDoesNotRunAgain) {
 TEST_F(TwoLayers, ASavedViewThatIsLetGoOfBeforeTheCallWaitsForItToRunAgain) {
   // Operator 4 also returns a view of the product of b. The view's scope_end is
   // before the operator, which a trace may state.
-  trace_.tensors.push_back({4, -1, 3, 5});
-  trace_.tensors.push_back({4, 2, 4, 0});
-  EXPECT_THAT(Units({{.module = 2, .decisions = Decisions({0, 1, 0})}}),
+  trace_.tensors.push_back({4_s, kNone, 3_op, 5});
+  trace_.tensors.push_back({4_s, 2_t, 4_op, 0});
+  EXPECT_THAT(Units({{.module = 2_module, .decisions = Decisions({0, 1, 0})}}),
               ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
                           1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 16 + 4 + 2,
                           1 + 8 + 2 + 16 + 4 + 2 + 1,
@@ -429,21 +437,22 @@ TEST_F(TwoLayers, ASavedViewThatIsLetGoOfBeforeTheCallWaitsForItToRunAgain) {
 TEST_F(TwoLayers, StopsEarly) {
   // The last thing that b saves is its product, before operator 4.
   trace_.saved.pop_back();
-  trace_.storages[6].freed = 7;
-  EXPECT_THAT(Operators({{.module = 2}}),
+  trace_.storages[6_s].freed = 7;
+  EXPECT_THAT(Operators({{.module = 2_module}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 7, 8));
 }
 
 TEST_F(TwoLayers, NeverAskedForNeverRunAgain) {
   for (SavedTensor& saved : trace_.saved) {
-    if (saved.call == 2) saved.unpacked = saved.local_end = kNever;
+    if (saved.call == 2_call) saved.unpacked = saved.local_end = kNever;
   }
-  EXPECT_THAT(Operators({{.module = 2}}),
+  EXPECT_THAT(Operators({{.module = 2_module}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
 }
 
 TEST_F(TwoLayers, AUnitInsideAnother) {
-  const std::vector<CheckpointedModule> nested = {{.module = 0}, {.module = 2}};
+  const std::vector<CheckpointedModule> nested = {{.module = 0_module},
+                                                  {.module = 2_module}};
   // The model again up to the arguments of b, then b.
   EXPECT_THAT(Operators(nested),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 7, 8));
@@ -459,7 +468,7 @@ TEST_F(TwoLayers, AUnitInsideAnother) {
                           1 + 1 + 8 + 2));
   // An argument that is not a tensor given by position stays with b's frame,
   // and b does not need the model to run again.
-  trace_.calls[2].arguments = {};
+  trace_.calls[2_call].arguments = {};
   EXPECT_THAT(Operators(nested),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 4, 5, 7, 0, 1, 2, 8));
   EXPECT_THAT(
@@ -471,45 +480,51 @@ TEST_F(TwoLayers, AUnitInsideAnother) {
 }
 
 TEST_F(TwoLayers, WithoutGradientsAUnitIsOnlyCalled) {
-  trace_.calls[2].no_grad = true;
-  EXPECT_EQ(Units({{.module = 2}}), Units({}));
+  trace_.calls[2_call].no_grad = true;
+  EXPECT_EQ(Units({{.module = 2_module}}), Units({}));
 }
 
 TEST_F(TwoLayers, CastsThatAutocastKeptAreMadeAgain) {
   // Operator 1, of a, casts a weight that operators 3 and 5, of b, use.
-  trace_.storages[2].scope_end = 7;
-  for (const int op : {2, 3, 5}) trace_.operators[op].recasts = {1};
-  EXPECT_THAT(Operators({{.module = 2}}),
+  trace_.storages[2_s].scope_end = 7;
+  for (const OperatorId op : {2_op, 3_op, 5_op})
+    trace_.operators[op].recasts = {1_op};
+  EXPECT_THAT(Operators({{.module = 2_module}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 1, 3, 4, 5, 7, 8));
-  EXPECT_THAT(ErrorOf({{.module = 2, .decisions = Decisions({0, 1, 0})}}),
-              HasSubstr("module 'N.b': cannot have a policy: autocast cast a "
-                        "weight that it uses before the call (operator 1)"));
+  EXPECT_THAT(
+      ErrorOf({{.module = 2_module, .decisions = Decisions({0, 1, 0})}}),
+      HasSubstr("module 'N.b': cannot have a policy: autocast cast a "
+                "weight that it uses before the call (operator 1)"));
   // No operator casts again if the call itself makes the cast.
-  EXPECT_THAT(Operators({{.module = 0}}),
+  EXPECT_THAT(Operators({{.module = 0_module}}),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 7, 8));
 }
 
 TEST_F(TwoLayers, ASavedViewIsOneOfTheOriginal) {
   // Operator 4 makes a view of the product of b instead of a temporary, and the
   // view is what autograd saves.
-  trace_.operators[4].view = true;
-  trace_.operators[4].creates = {};
-  trace_.operators[4].outputs = {4};
-  trace_.storages.erase(trace_.storages.begin() + 5);
+  trace_.operators[4_op].view = true;
+  trace_.operators[4_op].creates = {};
+  trace_.operators[4_op].outputs = {4_s};
+  std::vector<TraceStorage> storages = trace_.storages.values();
+  storages.erase(storages.begin() + 5);
+  trace_.storages = IndexedVector<StorageId, TraceStorage>(storages);
   for (TraceOperator& op : trace_.operators) {
-    for (int32_t& s : op.creates) s -= s > 5 ? 1 : 0;
+    for (StorageId& s : op.creates) {
+      if (s > 5_s) s = Previous(s);
+    }
   }
   for (SavedTensor& saved : trace_.saved) {
-    if (saved.storage == 6) saved.storage = 5;
+    if (saved.storage == 6_s) saved.storage = 5_s;
   }
-  trace_.tensors.push_back({4, -1, 3, 5});
-  trace_.tensors.push_back({4, 2, 4, 5});
-  trace_.operators[3].results = {2};
-  trace_.operators[4].results = {3};
-  trace_.saved[3].tensor = 3;
-  trace_.saved[3].requires_grad = true;
+  trace_.tensors.push_back({4_s, kNone, 3_op, 5});
+  trace_.tensors.push_back({4_s, 2_t, 4_op, 5});
+  trace_.operators[3_op].results = {2_t};
+  trace_.operators[4_op].results = {3_t};
+  trace_.saved[3_saved].tensor = 3_t;
+  trace_.saved[3_saved].requires_grad = true;
   const std::vector<CheckpointedModule> view = {
-      {.module = 2, .decisions = Decisions({0, 1, 0})}};
+      {.module = 2_module, .decisions = Decisions({0, 1, 0})}};
   EXPECT_THAT(Operators(view), ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 5, 7, 8));
   EXPECT_THAT(
       Units(view),
@@ -524,7 +539,7 @@ TEST_F(TwoLayers, ASavedViewIsOneOfTheOriginal) {
 TEST_F(TwoLayers, WhatIsSkippedTakesNeitherTimeNorMemory) {
   // Only its result, which is saved, needs the temporary of b.
   const std::vector<CheckpointedModule> unit = {
-      {.module = 2, .decisions = Decisions({0, 2, 1})}};
+      {.module = 2_module, .decisions = Decisions({0, 2, 1})}};
   EXPECT_THAT(Operators(unit), ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 7, 8));
   EXPECT_EQ(Simulate(trace_, unit).recompute_ms, 4);
   EXPECT_THAT(Units(unit),
@@ -539,8 +554,8 @@ TEST_F(TwoLayers, FramesInsideSkipForThemselves) {
   const auto nested = [](const std::vector<int>& model,
                          const std::vector<int>& layer) {
     return std::vector<CheckpointedModule>{
-        {.module = 0, .decisions = Decisions(model)},
-        {.module = 2, .decisions = Decisions(layer)}};
+        {.module = 0_module, .decisions = Decisions(model)},
+        {.module = 2_module, .decisions = Decisions(layer)}};
   };
   const std::vector<CheckpointedModule> both =
       nested({0, 2, 0, 0, 0, 0}, {0, 2, 0});
@@ -555,11 +570,11 @@ TEST_F(TwoLayers, FramesInsideSkipForThemselves) {
                           1 + 1 + 8 + 2 + 16, 1 + 1 + 8 + 2 + 16 + 2,
                           1 + 1 + 8 + 2 + 16 + 2, 1 + 1 + 8 + 2));
   // b has the storages that it saved from the forward pass.
-  AddSaved(6, 6, 0, 7, 8);
+  AddSaved(6_s, 6, 0_call, 7, 8);
   EXPECT_THAT(Operators(nested({0, 0, 0, 2, 2, 0}, {1, 0, 0})),
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 5, 4, 5, 7, 8));
   // Now the argument of b.
-  trace_.saved[1].unpacked = kNever;
+  trace_.saved[1_saved].unpacked = kNever;
   EXPECT_THAT(ErrorOf(nested({0, 0, 2, 0, 0, 0}, {0, 0, 0})),
               HasSubstr("module 'N': operator 2 (op) cannot be skipped: module "
                         "'N.b' inside of it runs again and is given what it "
@@ -568,21 +583,22 @@ TEST_F(TwoLayers, FramesInsideSkipForThemselves) {
 
 TEST_F(TwoLayers, ResultsThatAreNotKeptAreFreed) {
   // Operator 3 makes the product and a second result, operator 4 none.
-  trace_.operators[3].creates = trace_.operators[3].outputs = {4, 5};
-  trace_.storages[5].born = 3;
-  trace_.operators[4].creates = trace_.operators[4].outputs = {};
-  trace_.operators[4].outputs = {4};
-  trace_.operators[4].view = true;
-  trace_.tensors.push_back({4, -1, 3, 5});
-  trace_.tensors.push_back({5, -1, 3, 4});
-  trace_.operators[3].results = {2, 3};
+  trace_.operators[3_op].creates = trace_.operators[3_op].outputs = {4_s, 5_s};
+  trace_.storages[5_s].born = 3_op;
+  trace_.operators[4_op].creates = trace_.operators[4_op].outputs = {};
+  trace_.operators[4_op].outputs = {4_s};
+  trace_.operators[4_op].view = true;
+  trace_.tensors.push_back({4_s, kNone, 3_op, 5});
+  trace_.tensors.push_back({5_s, kNone, 3_op, 4});
+  trace_.operators[3_op].results = {2_t, 3_t};
   const auto with = [&](std::vector<int32_t> kept_results) {
-    CheckpointedModule unit{.module = 2, .decisions = Decisions({1, 0, 0})};
+    CheckpointedModule unit{.module = 2_module,
+                            .decisions = Decisions({1, 0, 0})};
     unit.kept_results[0] = std::move(kept_results);
     return std::vector<CheckpointedModule>{unit};
   };
   const std::vector<int64_t> all =
-      Units({{.module = 2, .decisions = Decisions({1, 0, 0})}});
+      Units({{.module = 2_module, .decisions = Decisions({1, 0, 0})}});
   EXPECT_EQ(Units(with({0, 1})), all);
   std::vector<int64_t> expected = all;
   // The program holds it during step 4, and when it is handed out again.
@@ -597,7 +613,8 @@ TEST_F(TwoLayers, ResultsThatAreNotKeptAreFreed) {
   EXPECT_THAT(ErrorOf(with({1, 0})),
               HasSubstr("expected results to be kept in ascending order, found "
                         "0 after 1"));
-  CheckpointedModule unit{.module = 2, .decisions = Decisions({0, 0, 0})};
+  CheckpointedModule unit{.module = 2_module,
+                          .decisions = Decisions({0, 0, 0})};
   unit.kept_results[0] = {0};
   EXPECT_THAT(ErrorOf({unit}),
               HasSubstr("module 'N.b': operator 0: expected results to be kept "
@@ -606,10 +623,10 @@ TEST_F(TwoLayers, ResultsThatAreNotKeptAreFreed) {
 
 TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
   const auto decide = [&](const std::vector<int>& decisions) {
-    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+    return ErrorOf({{.module = 2_module, .decisions = Decisions(decisions)}});
   };
-  trace_.operators[4].reads = {4};
-  trace_.operators[5].reads = {5};
+  trace_.operators[4_op].reads = {4_s};
+  trace_.operators[5_op].reads = {5_s};
   EXPECT_EQ(decide({0, 2, 1}), "accepted");
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("module 'N.b': operator 1 (op) cannot be skipped: "
@@ -618,27 +635,27 @@ TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
   EXPECT_THAT(decide({2, 2, 1}),
               HasSubstr("module 'N.b': operator 0 (op) cannot be skipped: "
                         "backward asks for what it makes"));
-  trace_.saved[3].unpacked = kNever;
+  trace_.saved[3_saved].unpacked = kNever;
   EXPECT_EQ(decide({2, 2, 1}), "accepted");
   // A storage that a module keeps beyond the step is that of the forward pass.
-  trace_.storages[5].scope_end = trace_.storages[5].freed = kNever;
+  trace_.storages[5_s].scope_end = trace_.storages[5_s].freed = kNever;
   EXPECT_EQ(decide({2, 2, 1}), "accepted");
-  trace_.storages[5].scope_end = trace_.storages[5].freed = 5;
+  trace_.storages[5_s].scope_end = trace_.storages[5_s].freed = 5;
   // Operator 4 writes to the product in place.
-  trace_.operators[4].mutates = trace_.operators[4].outputs = {4};
-  trace_.operators[4].creates = {};
-  trace_.storages[5].born = 3;
-  trace_.operators[3].creates = {4, 5};
+  trace_.operators[4_op].mutates = trace_.operators[4_op].outputs = {4_s};
+  trace_.operators[4_op].creates = {};
+  trace_.storages[5_s].born = 3_op;
+  trace_.operators[3_op].creates = {4_s, 5_s};
   EXPECT_EQ(decide({2, 2, 1}), "accepted");
-  trace_.operators[5].reads = {4};
+  trace_.operators[5_op].reads = {4_s};
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("operator 1 (op) cannot be skipped: operator 2 (op), "
                         "which runs again, reads what it writes to in place"));
   // A storage from outside of the unit is as the forward pass left it.
-  trace_.operators[4].mutates = trace_.operators[4].outputs = {0};
-  trace_.operators[5].reads = {0, 4};
+  trace_.operators[4_op].mutates = trace_.operators[4_op].outputs = {0_s};
+  trace_.operators[5_op].reads = {0_s, 4_s};
   EXPECT_EQ(decide({0, 2, 0}), "accepted");
-  trace_.operators[4].mutates = trace_.operators[4].outputs = {};
+  trace_.operators[4_op].mutates = trace_.operators[4_op].outputs = {};
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("operator 1 (op) cannot be skipped: it returns no "
                         "tensor"));
@@ -646,18 +663,18 @@ TEST_F(TwoLayers, RefusesToComputeWithStandIns) {
 
 // Operator 4 makes a sparse tensor, whose parts are storage 5.
 TEST_F(TwoLayers, WhatMakesASparseTensorRunsAgain) {
-  trace_.operators[4].opaque = true;
-  trace_.operators[4].outputs = {};
+  trace_.operators[4_op].opaque = true;
+  trace_.operators[4_op].outputs = {};
   const auto decide = [&](const std::vector<int>& decisions) {
-    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+    return ErrorOf({{.module = 2_module, .decisions = Decisions(decisions)}});
   };
   for (const auto& decisions : {Decisions({0, 0, 0}), Decisions({1, 0, 1})}) {
     const std::vector<CheckpointedModule> unit = {
-        {.module = 2, .decisions = decisions}};
+        {.module = 2_module, .decisions = decisions}};
     EXPECT_THAT(Operators(unit), Contains(4).Times(2));
     EXPECT_EQ(Units(unit), NaiveUnits(unit));
   }
-  EXPECT_THAT(Operators({{.module = 2}}), Contains(4).Times(2));
+  EXPECT_THAT(Operators({{.module = 2_module}}), Contains(4).Times(2));
   for (const int kept_result : {1, 3}) {
     EXPECT_THAT(decide({0, kept_result, 0}),
                 HasSubstr("module 'N.b': operator 1 (op) cannot be saved: it "
@@ -667,84 +684,89 @@ TEST_F(TwoLayers, WhatMakesASparseTensorRunsAgain) {
               HasSubstr("operator 1 (op) cannot be skipped: it returns no "
                         "tensor"));
   // A recomputation that ends before it does not need it.
-  trace_.saved[4].packed = trace_.saved[3].packed;
-  trace_.saved[4].storage = trace_.saved[3].storage;
+  trace_.saved[4_saved].packed = trace_.saved[3_saved].packed;
+  trace_.saved[4_saved].storage = trace_.saved[3_saved].storage;
   EXPECT_EQ(decide({0, 1, 0}), "accepted");
   EXPECT_EQ(decide({0, 2, 0}), "accepted");
 }
 
 // Operator 4 writes to the product in place, operator 5 makes a view of it.
 TEST_F(TwoLayers, WhatIsNotWrittenToIsThere) {
-  trace_.operators[4].mutates = trace_.operators[4].outputs = {4};
-  trace_.operators[4].reads = {4};
-  trace_.operators[5].view = true;
-  trace_.operators[5].reads = trace_.operators[5].outputs = {4};
-  trace_.operators[5].creates = {};
-  trace_.operators[4].creates = {};
-  trace_.operators[3].creates = {4, 5, 6};
-  trace_.storages[5].born = trace_.storages[6].born = 3;
-  trace_.saved[3].unpacked = kNever;
-  trace_.saved[4].storage = 3;
-  EXPECT_THAT(Operators({{.module = 2, .decisions = Decisions({0, 2, 0})}}),
-              ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 5, 7, 8));
-  EXPECT_THAT(Operators({{.module = 2, .decisions = Decisions({2, 2, 0})}}),
-              ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
-  trace_.saved[3].unpacked = 7;
-  EXPECT_THAT(ErrorOf({{.module = 2, .decisions = Decisions({0, 2, 0})}}),
-              HasSubstr("operator 1 (op) cannot be skipped: backward asks for "
-                        "what it writes to in place"));
+  trace_.operators[4_op].mutates = trace_.operators[4_op].outputs = {4_s};
+  trace_.operators[4_op].reads = {4_s};
+  trace_.operators[5_op].view = true;
+  trace_.operators[5_op].reads = trace_.operators[5_op].outputs = {4_s};
+  trace_.operators[5_op].creates = {};
+  trace_.operators[4_op].creates = {};
+  trace_.operators[3_op].creates = {4_s, 5_s, 6_s};
+  trace_.storages[5_s].born = trace_.storages[6_s].born = 3_op;
+  trace_.saved[3_saved].unpacked = kNever;
+  trace_.saved[4_saved].storage = 3_s;
+  EXPECT_THAT(
+      Operators({{.module = 2_module, .decisions = Decisions({0, 2, 0})}}),
+      ElementsAre(0, 1, 2, 3, 4, 5, 6, 3, 5, 7, 8));
+  EXPECT_THAT(
+      Operators({{.module = 2_module, .decisions = Decisions({2, 2, 0})}}),
+      ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
+  trace_.saved[3_saved].unpacked = 7;
+  EXPECT_THAT(
+      ErrorOf({{.module = 2_module, .decisions = Decisions({0, 2, 0})}}),
+      HasSubstr("operator 1 (op) cannot be skipped: backward asks for "
+                "what it writes to in place"));
 }
 
 // A view of the product, made by operator 4.
 TEST_F(TwoLayers, ViewsOfStandInsAreStandIns) {
-  trace_.operators[4].view = true;
-  trace_.operators[4].creates = {};
-  trace_.operators[4].reads = trace_.operators[4].outputs = {4};
-  trace_.operators[3].creates = {4, 5};
-  trace_.storages[5].born = 3;
-  trace_.tensors.push_back({4, -1, 3, 5});
-  trace_.tensors.push_back({4, 2, 4, 6});
-  trace_.operators[3].results = {2};
-  trace_.operators[4].results = {3};
-  trace_.operators[5].reads = {};
+  trace_.operators[4_op].view = true;
+  trace_.operators[4_op].creates = {};
+  trace_.operators[4_op].reads = trace_.operators[4_op].outputs = {4_s};
+  trace_.operators[3_op].creates = {4_s, 5_s};
+  trace_.storages[5_s].born = 3_op;
+  trace_.tensors.push_back({4_s, kNone, 3_op, 5});
+  trace_.tensors.push_back({4_s, 2_t, 4_op, 6});
+  trace_.operators[3_op].results = {2_t};
+  trace_.operators[4_op].results = {3_t};
+  trace_.operators[5_op].reads = {};
   const auto decide = [&](const std::vector<int>& decisions) {
-    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+    return ErrorOf({{.module = 2_module, .decisions = Decisions(decisions)}});
   };
-  trace_.saved[3].tensor = 2;
+  trace_.saved[3_saved].tensor = 2_t;
   EXPECT_EQ(decide({0, 2, 0}), "accepted");
-  trace_.operators[5].reads = {4};
+  trace_.operators[5_op].reads = {4_s};
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("operator 1 (op) cannot be skipped: operator 2 (op), "
                         "which runs again, reads what it makes"));
   // The program no longer holds the view.
-  trace_.tensors[3].scope_end = 4;
+  trace_.tensors[3_t].scope_end = 4;
   EXPECT_EQ(decide({0, 2, 0}), "accepted");
-  trace_.saved[3].tensor = 3;
+  trace_.saved[3_saved].tensor = 3_t;
   EXPECT_THAT(decide({0, 2, 0}),
               HasSubstr("operator 1 (op) cannot be skipped: backward asks for "
                         "what it makes"));
-  trace_.operators[5].reads = {};
+  trace_.operators[5_op].reads = {};
   // Autograd keeps nothing of a view that is not there and that nothing asks
   // for: step 8 is operator 5 again, after the product.
-  trace_.saved[3].unpacked = kNever;
-  trace_.tensors[2].scope_end = 4;
-  EXPECT_EQ(Units({{.module = 2, .decisions = Decisions({0, 2, 0})}})[8],
-            Units({{.module = 2, .decisions = Decisions({2, 2, 0})}})[7]);
-  trace_.saved[3].unpacked = 7;
-  trace_.tensors[2].scope_end = 5;
+  trace_.saved[3_saved].unpacked = kNever;
+  trace_.tensors[2_t].scope_end = 4;
+  EXPECT_EQ(
+      Units({{.module = 2_module, .decisions = Decisions({0, 2, 0})}})[8],
+      Units({{.module = 2_module, .decisions = Decisions({2, 2, 0})}})[7]);
+  trace_.saved[3_saved].unpacked = 7;
+  trace_.tensors[2_t].scope_end = 5;
   // A saved view is a view of the original.
   EXPECT_EQ(decide({2, 1, 0}), "accepted");
   // No view of a missing storage runs.
-  trace_.saved[3].unpacked = kNever;
-  EXPECT_THAT(Operators({{.module = 2, .decisions = Decisions({2, 0, 0})}}),
-              ElementsAre(0, 1, 2, 3, 4, 5, 6, 5, 7, 8));
+  trace_.saved[3_saved].unpacked = kNever;
+  EXPECT_THAT(
+      Operators({{.module = 2_module, .decisions = Decisions({2, 0, 0})}}),
+      ElementsAre(0, 1, 2, 3, 4, 5, 6, 5, 7, 8));
 }
 
 TEST_F(TwoLayers, AnAttributeStaysTheOneOfTheForwardPass) {
   // b keeps its temporary beyond the step.
-  trace_.storages[5].scope_end = trace_.storages[5].freed = kNever;
+  trace_.storages[5_s].scope_end = trace_.storages[5_s].freed = kNever;
   EXPECT_THAT(
-      Units({{.module = 2}}),
+      Units({{.module = 2_module}}),
       ElementsAre(1 + 8, 1 + 8 + 4, 1 + 8 + 2, 1 + 8 + 2 + 16,
                   1 + 8 + 2 + 16 + 4, 1 + 8 + 2 + 4 + 2, 1 + 8 + 2 + 4 + 2 + 1,
                   1 + 8 + 2 + 4 + 1 + 16, 1 + 8 + 2 + 4 + 1 + 16 + 4,
@@ -754,35 +776,36 @@ TEST_F(TwoLayers, AnAttributeStaysTheOneOfTheForwardPass) {
 }
 
 TEST_F(TwoLayers, RefusesWhatPyTorchCannotDo) {
-  EXPECT_THAT(ErrorOf({{.module = 1, .decisions = Decisions({1})}}),
+  EXPECT_THAT(ErrorOf({{.module = 1_module, .decisions = Decisions({1})}}),
               HasSubstr("module 'N.a': expected a decision for each of the 3 "
                         "operators of a call, found 1"));
-  trace_.operators[4].mutates = {3};
-  EXPECT_THAT(ErrorOf({{.module = 2}}),
+  trace_.operators[4_op].mutates = {3_s};
+  EXPECT_THAT(ErrorOf({{.module = 2_module}}),
               HasSubstr("module 'N.b': cannot be a unit: operator 4 (op) of "
                         "the step writes to an argument of it in place"));
-  trace_.operators[4].mutates = {};
-  trace_.saved[3].unpacked_again = true;
-  EXPECT_THAT(ErrorOf({{.module = 2}}),
+  trace_.operators[4_op].mutates = {};
+  trace_.saved[3_saved].unpacked_again = true;
+  EXPECT_THAT(ErrorOf({{.module = 2_module}}),
               HasSubstr("module 'N.b': cannot be a unit: backward asks for a "
                         "tensor saved in it twice"));
   trace_.calls.pop_back();
-  for (TraceOperator& op : trace_.operators) op.call = std::min(op.call, 1);
+  for (TraceOperator& op : trace_.operators)
+    op.call = std::min(op.call, 1_call);
   trace_.saved.resize(2);
-  EXPECT_THAT(ErrorOf({{.module = 2}}),
+  EXPECT_THAT(ErrorOf({{.module = 2_module}}),
               HasSubstr("module 'N.b': expected one that is called"));
 }
 
 TEST_F(TwoLayers, WhatIsWrittenToInPlaceIsSavedAsAWholeOrNot) {
   const auto save = [&](const std::vector<int>& decisions) {
-    return ErrorOf({{.module = 2, .decisions = Decisions(decisions)}});
+    return ErrorOf({{.module = 2_module, .decisions = Decisions(decisions)}});
   };
   // Operator 4 writes to the result of operator 3, and 5 as well.
-  for (const int op : {4, 5}) {
-    trace_.operators[op].mutates = {4};
-    trace_.operators[op].reads = {4};
+  for (const OperatorId op : {4_op, 5_op}) {
+    trace_.operators[op].mutates = {4_s};
+    trace_.operators[op].reads = {4_s};
     trace_.operators[op].outputs.insert(trace_.operators[op].outputs.begin(),
-                                        4);
+                                        4_s);
   }
   EXPECT_EQ(save({0, 0, 0}), "accepted");
   EXPECT_EQ(save({1, 1, 1}), "accepted");
@@ -797,7 +820,7 @@ TEST_F(TwoLayers, WhatIsWrittenToInPlaceIsSavedAsAWholeOrNot) {
               HasSubstr("operator 1 (op) cannot be saved: it writes in place "
                         "to what is not saved"));
   // An operator that runs again would read the last write.
-  trace_.operators[4].mutates = {};
+  trace_.operators[4_op].mutates = {};
   EXPECT_THAT(save({1, 0, 1}),
               HasSubstr("operator 0 (op) cannot be saved: operator 2 (op) "
                         "writes to its result in place later, and operator 1 "

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/trace/needs.h"
 #include "graph/trace/simulation.h"
@@ -16,6 +17,7 @@
 #include "tests/graph/random_units.h"
 #include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -34,13 +36,13 @@ TEST(Skip, WhatNobodyNeedsCostsNothingToLeaveOut) {
     const NeedDrivenPolicies needs(trace);
     std::vector<CheckpointedModule> all, needed;
     for (const RandomUnit& unit : UnitsByChance(trace, random)) {
-      const std::vector<char> saves = RandomSaves(unit.length, random);
+      const std::vector<Flag> saves = RandomSaves(unit.length, random);
       all.push_back(AllOthersRunAgain(unit.module, saves));
       if (!Accepted(trace, all)) {
         all.pop_back();
         continue;
       }
-      needed.push_back(needs.Of(unit.module, saves));
+      needed.push_back(needs.PolicyFor(unit.module, saves));
     }
     if (all.empty()) continue;
     ++compared;
@@ -81,13 +83,13 @@ TEST_P(RealSteps, NeedNoMoreThanIsSaidToBeNeeded) {
     SCOPED_TRACE(round);
     std::vector<CheckpointedModule> all, needed;
     for (const RandomUnit& unit : UnitsByChance(trace, random)) {
-      const std::vector<char> saves = RandomSaves(unit.length, random);
+      const std::vector<Flag> saves = RandomSaves(unit.length, random);
       all.push_back(AllOthersRunAgain(unit.module, saves));
       if (!Accepted(trace, all)) {
         all.pop_back();
         continue;
       }
-      needed.push_back(needs.Of(unit.module, saves));
+      needed.push_back(needs.PolicyFor(unit.module, saves));
     }
     if (all.empty()) continue;
     ++compared;
@@ -106,11 +108,11 @@ TEST_P(RealSteps, NeedNoMoreThanIsSaidToBeNeeded) {
 }
 
 // Returns the operators that run again, without views, which cost nothing.
-std::set<int32_t> RunningAgain(const Simulation& simulation,
-                               const Trace& trace) {
-  std::set<int32_t> running;
+std::set<OperatorId> RunningAgain(const Simulation& simulation,
+                                  const Trace& trace) {
+  std::set<OperatorId> running;
   for (const Simulation::Step& step : simulation.steps) {
-    if (step.redone >= 0 && !trace.operators[step.op].view) {
+    if (step.redone != kNone && !trace.operators[step.op].view) {
       running.insert(step.op);
     }
   }
@@ -129,25 +131,25 @@ TEST(Skip, NothingMoreCanBeLeftOut) {
     const NeedDrivenPolicies needs(trace);
     for (const RandomUnit& unit : UnitsByChance(trace, random)) {
       if (unit.length > 8) continue;
-      const std::vector<char> saves = RandomSaves(unit.length, random);
+      const std::vector<Flag> saves = RandomSaves(unit.length, random);
       CheckpointedModule some = AllOthersRunAgain(unit.module, saves);
       if (!Accepted(trace, {some}) || SavesViews(trace, {some})) continue;
-      const CheckpointedModule least = needs.Of(unit.module, saves);
-      const std::set<int32_t> running =
+      const CheckpointedModule least = needs.PolicyFor(unit.module, saves);
+      const std::set<OperatorId> running =
           RunningAgain(simulator.Simulate({least}), trace);
       for (int32_t mask = 0; mask < 1 << unit.length; ++mask) {
         bool is_of_saves = true;
         for (int32_t k = 0; k < unit.length; ++k) {
           const bool is_set = (mask >> k & 1) != 0;
-          is_of_saves = is_of_saves && !(is_set && saves[k] != 0);
+          is_of_saves = is_of_saves && !(is_set && saves[k]);
           some.decisions[k] =
-              is_set ? OperatorDecision::kSkip : SaveOrRecompute(saves[k] != 0);
+              is_set ? OperatorDecision::kSkip : SaveOrRecompute(saves[k]);
         }
         if (!is_of_saves) continue;
         const std::optional<Simulation> use = Accepted(trace, {some});
         if (!use) continue;
         ++plans;
-        const std::set<int32_t> others = RunningAgain(*use, trace);
+        const std::set<OperatorId> others = RunningAgain(*use, trace);
         ASSERT_TRUE(std::ranges::includes(others, running)) << mask;
         ASSERT_TRUE(ComputesTheSame(trace, {some})) << mask;
       }
@@ -181,8 +183,8 @@ TEST(Skip, IsAsPlainlyPlayed) {
     const NeedDrivenPolicies needs(trace);
     std::vector<CheckpointedModule> units;
     for (const RandomUnit& at : UnitsByChance(trace, random)) {
-      const std::vector<char> saves = RandomSaves(at.length, random);
-      CheckpointedModule unit = needs.Of(at.module, saves);
+      const std::vector<Flag> saves = RandomSaves(at.length, random);
+      CheckpointedModule unit = needs.PolicyFor(at.module, saves);
       // Some more decisions, up to all.
       const auto one_in = 1 + random() % 8;
       for (int32_t k = 0; k < at.length; ++k) {
@@ -219,7 +221,7 @@ std::vector<CheckpointedModule> UnitsInsideUnits(const Trace& trace,
   for (const RandomUnit& at : UnitsByChance(trace, random, true)) {
     CheckpointedModule unit = {.module = at.module};
     if (random() % 4 != 0) {
-      unit = needs.Of(at.module, RandomSaves(at.length, random));
+      unit = needs.PolicyFor(at.module, RandomSaves(at.length, random));
       const auto one_in = 1 + random() % 16;
       for (int32_t k = 0; k < at.length; ++k) {
         if (random() % one_in != 0) continue;
@@ -236,12 +238,12 @@ std::vector<CheckpointedModule> UnitsInsideUnits(const Trace& trace,
 // Returns whether a call of a unit is inside one of another unit.
 bool HasNestedUnits(const Trace& trace,
                     const std::vector<CheckpointedModule>& units) {
-  const auto is_unit = [&](int32_t call) {
+  const auto is_unit = [&](CallId call) {
     return std::ranges::find(units, trace.calls[call].module,
                              &CheckpointedModule::module) != units.end();
   };
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
-    for (int32_t a = trace.calls[c].parent; a >= 0 && is_unit(c);
+  for (const CallId c : trace.calls.ids()) {
+    for (CallId a = trace.calls[c].parent; a != kNone && is_unit(c);
          a = trace.calls[a].parent) {
       if (is_unit(a)) return true;
     }
@@ -251,10 +253,10 @@ bool HasNestedUnits(const Trace& trace,
 
 // Turns some operators that others read from into casts that autocast keeps.
 Trace WithRecasts(Trace trace, std::mt19937& random) {
-  for (int32_t op = 0; op < trace.forward_end; ++op) {
-    for (const int32_t s : trace.operators[op].reads) {
-      const int32_t born = trace.storages[s].born;
-      const bool is_cast = born >= 0 && born < op && random() % 4 == 0;
+  for (const OperatorId op : OperatorsIn(0, trace.forward_end)) {
+    for (const StorageId s : trace.operators[op].reads) {
+      const OperatorId born = trace.storages[s].born;
+      const bool is_cast = born != kNone && born < op && random() % 4 == 0;
       if (is_cast) trace.operators[op].recasts.push_back(born);
     }
   }
@@ -265,7 +267,8 @@ Trace WithRecasts(Trace trace, std::mt19937& random) {
 bool CastsAgain(const Trace& trace, const Simulation& simulation) {
   return std::ranges::any_of(
       simulation.steps, [&](const Simulation::Step& step) {
-        return step.redone >= 0 && step.op < trace.calls[step.redone].start;
+        return step.redone != kNone &&
+               StartOf(step.op) < trace.calls[step.redone].start;
       });
 }
 
@@ -273,7 +276,7 @@ bool RunsOpaqueOperatorsAgain(const Trace& trace,
                               const Simulation& simulation) {
   return std::ranges::any_of(
       simulation.steps, [&](const Simulation::Step& step) {
-        return step.redone >= 0 && trace.operators[step.op].opaque;
+        return step.redone != kNone && trace.operators[step.op].opaque;
       });
 }
 
@@ -281,8 +284,8 @@ bool RunsOpaqueOperatorsAgain(const Trace& trace,
 // attribute of a module does.
 bool KeepsBeyondTheStep(const Trace& trace) {
   return std::ranges::any_of(trace.storages, [&](const TraceStorage& storage) {
-    return storage.born >= 0 && storage.born < trace.forward_end &&
-           trace.operators[storage.born].call >= 0 &&
+    return storage.born != kNone && storage.IsOlderThan(trace.forward_end) &&
+           trace.operators[storage.born].call != kNone &&
            storage.scope_end == kNever;
   });
 }
@@ -345,47 +348,53 @@ Trace WritesInside(bool is_made_inside) {
     trace.modules.push_back(
         {.fqn = fqn, .class_name = "C", .parameters = {}, .buffers = {}});
   }
-  const int32_t start = is_made_inside ? 0 : 1;
-  trace.calls = {
-      {.module = 0, .start = 0, .end = 5, .inputs = {0}, .outputs = {}},
-      {.module = 1,
-       .parent = 0,
-       .start = start,
-       .end = 4,
-       .inputs = {is_made_inside ? 0 : 1},
-       .outputs = {3}},
-      {.module = 2,
-       .parent = 1,
-       .start = 1,
-       .end = 3,
-       .inputs = {1},
-       .outputs = {2}}};
+  const Time start = is_made_inside ? 0 : 1;
+  trace.calls = {{.module = 0_module,
+                  .start = 0,
+                  .end = 5,
+                  .inputs = {0_s},
+                  .outputs = {}},
+                 {.module = 1_module,
+                  .parent = 0_call,
+                  .start = start,
+                  .end = 4,
+                  .inputs = {is_made_inside ? 0_s : 1_s},
+                  .outputs = {3_s}},
+                 {.module = 2_module,
+                  .parent = 1_call,
+                  .start = 1,
+                  .end = 3,
+                  .inputs = {1_s},
+                  .outputs = {2_s}}};
   trace.operator_names = {"make", "write"};
   trace.operators.resize(7);
-  const auto make = [&](int32_t op, int32_t storage, int32_t input) {
+  const auto make = [&](OperatorId op, StorageId storage, StorageId input) {
     trace.operators[op] = {.runtime_ms = 1,
                            .reads = {input},
                            .creates = {storage},
                            .outputs = {storage},
                            .mutates = {}};
   };
-  make(0, 1, 0);
-  make(1, 2, 0);
-  trace.operators[2] = {
-      .name = 1, .reads = {1}, .creates = {}, .outputs = {1}, .mutates = {1}};
-  make(3, 3, 1);
-  make(4, 4, 3);
-  trace.operators[0].call = is_made_inside ? 1 : 0;
-  trace.operators[1].call = trace.operators[2].call = 2;
-  trace.operators[3].call = 1;
-  trace.operators[4].call = 0;
+  make(0_op, 1_s, 0_s);
+  make(1_op, 2_s, 0_s);
+  trace.operators[2_op] = {.name = 1_name,
+                           .reads = {1_s},
+                           .creates = {},
+                           .outputs = {1_s},
+                           .mutates = {1_s}};
+  make(3_op, 3_s, 1_s);
+  make(4_op, 4_s, 3_s);
+  trace.operators[0_op].call = is_made_inside ? 1_call : 0_call;
+  trace.operators[1_op].call = trace.operators[2_op].call = 2_call;
+  trace.operators[3_op].call = 1_call;
+  trace.operators[4_op].call = 0_call;
   trace.storages = {{.bytes = 512},
-                    {.bytes = 512, .born = 0, .freed = 4, .scope_end = 4},
-                    {.bytes = 512, .born = 1, .freed = 7, .scope_end = 3},
-                    {.bytes = 512, .born = 3, .freed = 6, .scope_end = 5},
-                    {.bytes = 512, .born = 4, .freed = 5, .scope_end = 5}};
-  const auto save = [&](int32_t storage, int32_t packed, int32_t call,
-                        int32_t unpacked) {
+                    {.bytes = 512, .born = 0_op, .freed = 4, .scope_end = 4},
+                    {.bytes = 512, .born = 1_op, .freed = 7, .scope_end = 3},
+                    {.bytes = 512, .born = 3_op, .freed = 6, .scope_end = 5},
+                    {.bytes = 512, .born = 4_op, .freed = 5, .scope_end = 5}};
+  const auto save = [&](StorageId storage, Time packed, CallId call,
+                        Time unpacked) {
     trace.saved.push_back({.storage = storage,
                            .packed = packed,
                            .call = call,
@@ -393,8 +402,8 @@ Trace WritesInside(bool is_made_inside) {
                            .local_end = unpacked + 1,
                            .released = unpacked + 1});
   };
-  save(2, 3, 2, 6);
-  save(3, 4, 1, 5);
+  save(2_s, 3, 2_call, 6);
+  save(3_s, 4, 1_call, 5);
   return trace;
 }
 
@@ -412,9 +421,11 @@ std::string RefusalOf(const Trace& trace,
 TEST(Skip, WritesAgainToWhatIsMadeAgain) {
   constexpr OperatorDecision kRuns = OperatorDecision::kRecompute;
   constexpr OperatorDecision kSkips = OperatorDecision::kSkip;
-  const CheckpointedModule outer = {.module = 1};
-  const CheckpointedModule skips = {.module = 2, .decisions = {kRuns, kSkips}};
-  const CheckpointedModule writes = {.module = 2, .decisions = {kRuns, kRuns}};
+  const CheckpointedModule outer = {.module = 1_module};
+  const CheckpointedModule skips = {.module = 2_module,
+                                    .decisions = {kRuns, kSkips}};
+  const CheckpointedModule writes = {.module = 2_module,
+                                     .decisions = {kRuns, kRuns}};
   const Trace write_inside = WritesInside(true);
   EXPECT_EQ(ParseTrace(ToJson(write_inside), "trace"), write_inside);
   EXPECT_EQ(RefusalOf(write_inside, {outer, skips}),
@@ -430,15 +441,16 @@ TEST(Skip, WritesAgainToWhatIsMadeAgain) {
 
 TEST(Skip, RefusesWhatReadsBeforeAWriteFromOutside) {
   Trace trace = WritesInside(true);
-  trace.operators[1].reads = {1};
+  trace.operators[1_op].reads = {1_s};
   const std::string refusal =
       "module 'M.a.b': operator 0 (make) cannot run again: it reads what "
       "operator 2 (write) of the step writes to in place before that";
-  EXPECT_EQ(RefusalOf(trace, {{.module = 2}}), refusal);
+  EXPECT_EQ(RefusalOf(trace, {{.module = 2_module}}), refusal);
   constexpr OperatorDecision kSaves = OperatorDecision::kSave;
   constexpr OperatorDecision kSkips = OperatorDecision::kSkip;
-  EXPECT_EQ(RefusalOf(trace, {{.module = 2, .decisions = {kSaves, kSkips}}}),
-            "");
+  EXPECT_EQ(
+      RefusalOf(trace, {{.module = 2_module, .decisions = {kSaves, kSkips}}}),
+      "");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/dataflow/dataflow_analysis.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -22,47 +23,47 @@ Trace OneCall() {
   trace.backward_end = 7;
   trace.operator_names = {"mm", "relu", "add", "loss", "back", "out"};
   trace.modules = {
-      {.fqn = "m", .class_name = "M", .parameters = {1}, .buffers = {}}};
-  trace.calls = {{.module = 0,
+      {.fqn = "m", .class_name = "M", .parameters = {1_s}, .buffers = {}}};
+  trace.calls = {{.module = 0_module,
                   .start = 0,
                   .end = 3,
-                  .inputs = {0},
-                  .outputs = {4},
+                  .inputs = {0_s},
+                  .outputs = {4_s},
                   .backward_start = 5,
                   .backward_end = 7}};
   trace.storages = {{.bytes = 10},  // x
                     {.bytes = 20, .category = StorageCategory::kParameter},
-                    {.bytes = 30, .born = 0},   // x w
-                    {.bytes = 40, .born = 1},   // y
-                    {.bytes = 50, .born = 2},   // z
-                    {.bytes = 60, .born = 3},   // loss
-                    {.bytes = 70, .born = 4},   // gradient of z
-                    {.bytes = 80, .born = 5},   // gradient of x w
-                    {.bytes = 90, .born = 6}};  // gradient of w
-  const auto run = [&](int32_t name, int32_t call, std::vector<int32_t> reads,
-                       int32_t result) {
-    trace.operators.push_back({.name = name,
-                               .call = call,
-                               .reads = std::move(reads),
-                               .creates = {result},
-                               .outputs = {result},
-                               .mutates = {}});
+                    {.bytes = 30, .born = 0_op},   // x w
+                    {.bytes = 40, .born = 1_op},   // y
+                    {.bytes = 50, .born = 2_op},   // z
+                    {.bytes = 60, .born = 3_op},   // loss
+                    {.bytes = 70, .born = 4_op},   // gradient of z
+                    {.bytes = 80, .born = 5_op},   // gradient of x w
+                    {.bytes = 90, .born = 6_op}};  // gradient of w
+  const auto run = [&](OperatorNameId name, CallId call,
+                       std::vector<StorageId> reads, StorageId result) {
+    trace.operators.Add({.name = name,
+                         .call = call,
+                         .reads = std::move(reads),
+                         .creates = {result},
+                         .outputs = {result},
+                         .mutates = {}});
   };
-  run(0, 0, {0, 1}, 2);
-  run(1, 0, {2}, 3);
-  run(2, 0, {3}, 4);
-  run(3, -1, {4}, 5);
-  run(4, -1, {5}, 6);
-  run(4, -1, {3, 6}, 7);
-  run(5, -1, {0, 7}, 8);
-  trace.saved = {{.storage = 0, .packed = 0, .call = 0},
-                 {.storage = 1, .packed = 0, .call = 0},
-                 {.storage = 3, .packed = 2, .call = 0}};
+  run(0_name, 0_call, {0_s, 1_s}, 2_s);
+  run(1_name, 0_call, {2_s}, 3_s);
+  run(2_name, 0_call, {3_s}, 4_s);
+  run(3_name, kNone, {4_s}, 5_s);
+  run(4_name, kNone, {5_s}, 6_s);
+  run(4_name, kNone, {3_s, 6_s}, 7_s);
+  run(5_name, kNone, {0_s, 7_s}, 8_s);
+  trace.saved = {{.storage = 0_s, .packed = 0, .call = 0_call},
+                 {.storage = 1_s, .packed = 0, .call = 0_call},
+                 {.storage = 3_s, .packed = 2, .call = 0_call}};
   return trace;
 }
 
 TEST(TraceDataflowTest, IsTheGraphOfACall) {
-  const DataflowGraph graph = DataflowOf(OneCall(), 0);
+  const DataflowGraph graph = DataflowOf(OneCall(), 0_call);
   std::vector<std::string> names;
   for (const DataflowNode& node : graph.nodes) names.push_back(node.name);
   EXPECT_THAT(names, ElementsAre("storage 0", "storage 1", "0 mm", "1 relu",
@@ -82,17 +83,18 @@ TEST(TraceDataflowTest, IsTheGraphOfACall) {
 }
 
 TEST(TraceDataflowTest, IsAnalysedAsAnyGraph) {
-  EXPECT_EQ(Analyse(DataflowOf(OneCall(), 0)), (GraphInfo{.fwd_mem_in = 30,
-                                                          .fwd_mem_tmp = 40,
-                                                          .bwd_mem_tmp = 80,
-                                                          .bwd_mem_out = 90}));
+  EXPECT_EQ(Analyse(DataflowOf(OneCall(), 0_call)),
+            (GraphInfo{.fwd_mem_in = 30,
+                       .fwd_mem_tmp = 40,
+                       .bwd_mem_tmp = 80,
+                       .bwd_mem_out = 90}));
 }
 
 TEST(TraceDataflowTest, WithoutABackwardHasNoBackwardNodes) {
   Trace trace = OneCall();
-  trace.calls[0].backward_start = kNever;
-  trace.calls[0].backward_end = kNever;
-  const DataflowGraph graph = DataflowOf(trace, 0);
+  trace.calls[0_call].backward_start = kNever;
+  trace.calls[0_call].backward_end = kNever;
+  const DataflowGraph graph = DataflowOf(trace, 0_call);
   EXPECT_EQ(graph.nodes.size(), 6u);
   EXPECT_EQ(Analyse(graph).bwd_mem_out, 0);
 }

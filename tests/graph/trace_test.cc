@@ -17,6 +17,7 @@
 #include "tests/graph/test_files.h"
 #include "tests/support/random_trace.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::graph {
 namespace {
@@ -52,78 +53,84 @@ TEST(Trace, ReadsEveryField) {
   EXPECT_EQ(t.backward_end, 12);
 
   ASSERT_EQ(t.modules.size(), 3u);
-  EXPECT_EQ(t.modules[0], (TraceModule{"Net", "Net", {}, {2}}));
-  EXPECT_EQ(t.modules[1], (TraceModule{"Net.fc", "Linear", {0, 1}, {}}));
+  EXPECT_EQ(t.modules[0_module], (TraceModule{"Net", "Net", {}, {2_s}}));
+  EXPECT_EQ(t.modules[1_module],
+            (TraceModule{"Net.fc", "Linear", {0_s, 1_s}, {}}));
 
-  EXPECT_THAT(t.calls,
-              ElementsAre(TraceCall{0, -1, 0, 4, {3}, {6}, {6}, false, 7, 12},
-                          TraceCall{1, 0, 0, 2, {3}, {5}, {6}, false, 9, 12},
-                          TraceCall{2, 0, 3, 4, {6}, {6}, {}, true, 7, 8}));
+  EXPECT_THAT(
+      t.calls,
+      ElementsAre(
+          TraceCall{0_module, kNone, 0, 4, {3_s}, {6_s}, {6_t}, false, 7, 12},
+          TraceCall{1_module, 0_call, 0, 2, {3_s}, {5_s}, {6_t}, false, 9, 12},
+          TraceCall{2_module, 0_call, 3, 4, {6_s}, {6_s}, {}, true, 7, 8}));
 
   ASSERT_EQ(t.operators.size(), 14u);
-  EXPECT_EQ(t.operators[0], (TraceOperator{.name = 0,
-                                           .call = 1,
-                                           .reads = {0},
-                                           .creates = {},
-                                           .outputs = {0},
-                                           .mutates = {},
-                                           .results = {1},
-                                           .view = true}));
-  EXPECT_THAT(t.operators[1].recasts, ElementsAre(0));
-  EXPECT_EQ(t.operators[2], (TraceOperator{.name = 2,
-                                           .call = 0,
-                                           .runtime_ms = 0.25,
-                                           .reads = {5},
-                                           .creates = {6, 7},
-                                           .outputs = {6, 7},
-                                           .mutates = {},
-                                           .results = {3, 4},
-                                           .random = true,
-                                           .source = 1}));
-  EXPECT_EQ(t.operators[3], (TraceOperator{.name = 3,
-                                           .call = 2,
-                                           .runtime_ms = 0.125,
-                                           .reads = {6},
-                                           .creates = {},
-                                           .outputs = {6},
-                                           .mutates = {6}}));
+  EXPECT_EQ(t.operators[0_op], (TraceOperator{.name = 0_name,
+                                              .call = 1_call,
+                                              .reads = {0_s},
+                                              .creates = {},
+                                              .outputs = {0_s},
+                                              .mutates = {},
+                                              .results = {1_t},
+                                              .view = true}));
+  EXPECT_THAT(t.operators[1_op].recasts, ElementsAre(0_op));
+  EXPECT_EQ(t.operators[2_op], (TraceOperator{.name = 2_name,
+                                              .call = 0_call,
+                                              .runtime_ms = 0.25,
+                                              .reads = {5_s},
+                                              .creates = {6_s, 7_s},
+                                              .outputs = {6_s, 7_s},
+                                              .mutates = {},
+                                              .results = {3_t, 4_t},
+                                              .random = true,
+                                              .source = 1_source}));
+  EXPECT_EQ(t.operators[3_op], (TraceOperator{.name = 3_name,
+                                              .call = 2_call,
+                                              .runtime_ms = 0.125,
+                                              .reads = {6_s},
+                                              .creates = {},
+                                              .outputs = {6_s},
+                                              .mutates = {6_s}}));
 
   using enum StorageCategory;
   ASSERT_EQ(t.storages.size(), 16u);
-  EXPECT_EQ(t.storages[0], (TraceStorage{4096, kParameter}));
-  EXPECT_EQ(t.storages[2], (TraceStorage{8, kBuffer}));
-  EXPECT_EQ(t.storages[4], (TraceStorage{1000, kInput, -1, 7}));
-  EXPECT_EQ(t.storages[5], (TraceStorage{1024, kActivation, 1, 3, 3}));
-  EXPECT_EQ(t.storages[6], (TraceStorage{1024, kActivation, 2, 8, kNever}));
-  EXPECT_EQ(t.storages[9], (TraceStorage{4, kTemporary, 5, 7}));
-  EXPECT_EQ(t.storages[13], (TraceStorage{4096, kGradient, 10}));
-  EXPECT_EQ(t.storages[15], (TraceStorage{4096, kOptimizer, 12}));
+  EXPECT_EQ(t.storages[0_s], (TraceStorage{4096, kParameter}));
+  EXPECT_EQ(t.storages[2_s], (TraceStorage{8, kBuffer}));
+  EXPECT_EQ(t.storages[4_s], (TraceStorage{1000, kInput, kNone, 7}));
+  EXPECT_EQ(t.storages[5_s], (TraceStorage{1024, kActivation, 1_op, 3, 3}));
+  EXPECT_EQ(t.storages[6_s],
+            (TraceStorage{1024, kActivation, 2_op, 8, kNever}));
+  EXPECT_EQ(t.storages[9_s], (TraceStorage{4, kTemporary, 5_op, 7}));
+  EXPECT_EQ(t.storages[13_s], (TraceStorage{4096, kGradient, 10_op}));
+  EXPECT_EQ(t.storages[15_s], (TraceStorage{4096, kOptimizer, 12_op}));
 
   EXPECT_THAT(t.tensors,
-              ElementsAre(TraceTensor{0}, TraceTensor{0, 0, 0, 2},
-                          TraceTensor{5, -1, 1, 3}, TraceTensor{6, -1, 2},
-                          TraceTensor{7, -1, 2, 3}, TraceTensor{8, -1, 4},
-                          TraceTensor{3}));
-  EXPECT_THAT(t.saved,
-              ElementsAre(SavedTensor{0, 1, false, 2, 1},
-                          SavedTensor{3, -1, false, 2, 1, 9, 11, 11},
-                          SavedTensor{7, 4, false, 3, 0, 8, 9, 9},
-                          SavedTensor{6, 3, true, 4, 2, 7, 8, 8},
-                          SavedTensor{4, -1, false, 5, -1, 6, 7, 7, true}));
+              ElementsAre(TraceTensor{0_s}, TraceTensor{0_s, 0_t, 0_op, 2},
+                          TraceTensor{5_s, kNone, 1_op, 3},
+                          TraceTensor{6_s, kNone, 2_op},
+                          TraceTensor{7_s, kNone, 2_op, 3},
+                          TraceTensor{8_s, kNone, 4_op}, TraceTensor{3_s}));
+  EXPECT_THAT(
+      t.saved,
+      ElementsAre(SavedTensor{0_s, 1_t, false, 2, 1_call},
+                  SavedTensor{3_s, kNone, false, 2, 1_call, 9, 11, 11},
+                  SavedTensor{7_s, 4_t, false, 3, 0_call, 8, 9, 9},
+                  SavedTensor{6_s, 3_t, true, 4, 2_call, 7, 8, 8},
+                  SavedTensor{4_s, kNone, false, 5, kNone, 6, 7, 7, true}));
   EXPECT_THAT(t.sources,
               ElementsAre(SourceLine{"nets/small.py", 12, "forward"},
                           SourceLine{"nets/small.py", 13, "forward"}));
-  EXPECT_EQ(t.operators[10].source, 0);
-  EXPECT_EQ(SourceOf(t, 2), "nets/small.py:13");
-  EXPECT_EQ(SourceOf(t, 3), "");
-  EXPECT_EQ(SourceOf(t, -1), "");
+  EXPECT_EQ(t.operators[10_op].source, 0_source);
+  EXPECT_EQ(SourceOf(t, 2_op), "nets/small.py:13");
+  EXPECT_EQ(SourceOf(t, 3_op), "");
+  EXPECT_EQ(SourceOf(t, kNone), "");
 }
 
 TEST(Trace, KeepsEachNameOnce) {
   const Trace t = ReadTrace(ACPLAN_SEED_TRACE);
-  EXPECT_EQ(t.operators[9].name, t.operators[0].name);
+  EXPECT_EQ(t.operators[9_op].name, t.operators[0_op].name);
   EXPECT_EQ(t.operator_names.size(), 13u);
-  EXPECT_EQ(t.operator_names[t.operators[13].name], "aten.add_.Tensor");
+  EXPECT_EQ(t.operator_names[t.operators[13_op].name], "aten.add_.Tensor");
 }
 
 TEST(Trace, NeedsNoModelDeviceMeasuredOrFlags) {
@@ -140,14 +147,14 @@ TEST(Trace, NeedsNoModelDeviceMeasuredOrFlags) {
   EXPECT_EQ(t.model, ModelInfo());
   EXPECT_EQ(t.device, DeviceInfo());
   EXPECT_EQ(t.peak_bytes, std::nullopt);
-  EXPECT_FALSE(t.operators[0].view);
-  EXPECT_FALSE(t.operators[2].random);
-  EXPECT_THAT(t.operators[3].mutates, IsEmpty());
-  EXPECT_THAT(t.operators[0].results, IsEmpty());
-  EXPECT_THAT(t.operators[1].recasts, IsEmpty());
-  EXPECT_EQ(t.tensors[1].op, -1);
+  EXPECT_FALSE(t.operators[0_op].view);
+  EXPECT_FALSE(t.operators[2_op].random);
+  EXPECT_THAT(t.operators[3_op].mutates, IsEmpty());
+  EXPECT_THAT(t.operators[0_op].results, IsEmpty());
+  EXPECT_THAT(t.operators[1_op].recasts, IsEmpty());
+  EXPECT_EQ(t.tensors[1_t].op, kNone);
   EXPECT_THAT(t.sources, IsEmpty());
-  EXPECT_EQ(t.operators[1].source, -1);
+  EXPECT_EQ(t.operators[1_op].source, kNone);
   EXPECT_THAT(ToJson(t), Not(HasSubstr("source")));
 }
 
@@ -170,13 +177,13 @@ TEST(Trace, OperatorsMayBeOpaque) {
   op["opaque"] = true;
   op["outputs"] = op["results"] = json::array();
   const Trace t = ParseTrace(small.dump(), "t.json");
-  EXPECT_TRUE(t.operators[2].opaque);
+  EXPECT_TRUE(t.operators[2_op].opaque);
   EXPECT_EQ(std::ranges::count_if(
                 t.operators, [](const TraceOperator& o) { return o.opaque; }),
             1);
   EXPECT_EQ(ParseTrace(ToJson(t), "t.json"), t);
   op["opaque"] = false;
-  EXPECT_FALSE(ParseTrace(small.dump(), "t.json").operators[2].opaque);
+  EXPECT_FALSE(ParseTrace(small.dump(), "t.json").operators[2_op].opaque);
   EXPECT_THAT(ToJson(ReadTrace(ACPLAN_SEED_TRACE)), Not(HasSubstr("opaque")));
 }
 
@@ -184,7 +191,7 @@ TEST(Trace, SourcesArePrintable) {
   json small = SmallTrace();
   small["sources"][0]["file"] = "a\x1b[31m\nb.py";
   const Trace t = ParseTrace(small.dump(), "t.json");
-  EXPECT_EQ(SourceOf(t, 1), "a\\u001b[31m\\nb.py:12");
+  EXPECT_EQ(SourceOf(t, 1_op), "a\\u001b[31m\\nb.py:12");
 }
 
 TEST(Trace, MayNotSayWhenBackwardRuns) {
@@ -197,8 +204,8 @@ TEST(Trace, MayNotSayWhenBackwardRuns) {
     }
   const Trace t = ParseTrace(absent.dump(), "t.json");
   EXPECT_EQ(t, ParseTrace(null.dump(), "t.json"));
-  EXPECT_EQ(t.calls[1].backward_start, kNever);
-  EXPECT_EQ(t.calls[1].backward_end, kNever);
+  EXPECT_EQ(t.calls[1_call].backward_start, kNever);
+  EXPECT_EQ(t.calls[1_call].backward_end, kNever);
   EXPECT_THAT(ToJson(t), Not(HasSubstr("backward_start")));
 }
 
@@ -378,7 +385,9 @@ TEST(Trace, RefusesWhatIsNoTrace) {
 
 TEST(Trace, RefusesSumsThatWouldOverflow) {
   Trace trace = ReadTrace(ACPLAN_SEED_TRACE);
-  trace.storages.resize(600, {.bytes = int64_t{1} << 53});
+  while (trace.storages.size() < 600) {
+    trace.storages.push_back({.bytes = int64_t{1} << 53});
+  }
   EXPECT_THAT(
       ErrorOf(ToJson(trace)),
       StartsWith("t.json: storages: expected at most 2^62 bytes in all"));

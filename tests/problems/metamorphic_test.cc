@@ -34,6 +34,7 @@
 namespace acplan::problems {
 namespace {
 
+using graph::StorageId;
 using graph::Trace;
 using graph::TraceOperator;
 using test_support::End;
@@ -229,16 +230,18 @@ TEST(MetamorphicTest, UnitsOfBytesAndTimesDoNotMatter) {
 // Reorders the storages, and renames modules except for the numbers that runs
 // go by.
 Trace Renamed(Trace trace, std::mt19937& random) {
-  std::vector<int32_t> place(trace.storages.size());
-  std::iota(place.begin(), place.end(), 0);
-  std::ranges::shuffle(place, random);
-  const auto move = [&](int32_t& storage) { storage = place[storage]; };
-  const auto move_all = [&](std::vector<int32_t>& moved_storages) {
+  const graph::IdRange<StorageId> ids = trace.storages.ids();
+  std::vector<StorageId> order(ids.begin(), ids.end());
+  std::ranges::shuffle(order, random);
+  const graph::IndexedVector<StorageId, StorageId> place(std::move(order));
+  const auto move = [&](StorageId& storage) { storage = place[storage]; };
+  const auto move_all = [&](std::vector<StorageId>& moved_storages) {
     std::ranges::for_each(moved_storages, move);
     std::ranges::sort(moved_storages);
   };
-  std::vector<graph::TraceStorage> storages(trace.storages.size());
-  for (size_t s = 0; s < place.size(); ++s) {
+  graph::IndexedVector<StorageId, graph::TraceStorage> storages(
+      trace.storages.size());
+  for (const StorageId s : place.ids()) {
     storages[place[s]] = trace.storages[s];
   }
   trace.storages = std::move(storages);
@@ -253,7 +256,7 @@ Trace Renamed(Trace trace, std::mt19937& random) {
     move_all(call.outputs);
   }
   for (TraceOperator& op : trace.operators) {
-    for (std::vector<int32_t>* list :
+    for (std::vector<StorageId>* list :
          {&op.reads, &op.creates, &op.outputs, &op.mutates}) {
       move_all(*list);
     }
@@ -338,7 +341,7 @@ TEST(MetamorphicTest, NoPlanByChanceBeatsABound) {
     step.segments = SegmentKind::kNone;
     const Families problems = step.ProblemsOf(step.trace);
     const auto& trace_problem =
-        std::get<TraceProblem>(problems.front().problem.built);
+        std::get<TraceProblem>(problems.front().problem.formulation);
     const std::vector<int64_t> budgets = BudgetsOf(problems, step.random);
     std::vector<Plan> plans;
     for (const int64_t budget : budgets) {

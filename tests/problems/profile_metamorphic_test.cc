@@ -383,7 +383,7 @@ std::optional<PlannedModule> UnitByChance(const Module& module,
   }
   double saved_bytes = 0, all_bytes = 0;
   for (size_t op = 0; op < groups.group_of.size(); ++op) {
-    const bool is_saved = saves[groups.group_of[op]] != 0;
+    const bool is_saved = saves[IndexOf(groups.group_of[op])] != 0;
     unit.ops.push_back({.index = static_cast<int>(op),
                         .name = module.sac->func_names[op],
                         .decision = graph::SaveOrRecompute(is_saved)});

@@ -43,7 +43,8 @@ MemoryOptions RankByChance(const Trace& trace, std::mt19937& random) {
 std::vector<CheckpointedModule> UnitByChance(const Trace& trace,
                                              std::mt19937& random) {
   if (random() % 3 == 0) return {};
-  return {{.module = static_cast<int32_t>(random() % trace.modules.size())}};
+  return {{.module =
+               graph::IdAt<graph::ModuleId>(random() % trace.modules.size())}};
 }
 
 std::optional<graph::DetailedSimulation> Accepted(
@@ -67,16 +68,17 @@ TEST(RankPeak, AddsUpToThePeakThatPlansAreMadeWith) {
     const MemoryOptions options = RankByChance(trace, random);
     const auto modules = UnitByChance(trace, random);
     const auto detail = Accepted(trace, modules);
-    if (!detail || detail->simulation.peak_step < 0) continue;
+    if (!detail || detail->simulation.peak_step == graph::kNone) continue;
     const auto of_rank =
         OnRank(detail->simulation, BytesOfRank(trace, options));
     const PeakAccount account = AccountForPeakOfRank(trace, modules, options);
     EXPECT_EQ(account.peak_bytes, of_rank.peak_bytes);
     EXPECT_EQ(account.SumOfBytes(), of_rank.peak_bytes);
-    ASSERT_EQ(account.place, of_rank.peak_step);
-    const int32_t time = TimesOf(of_rank)[account.place];
-    CategoryBytes expected = BytesOfRankByCategory(trace, options)[time];
-    const graph::LiveBytes& live = detail->by_kind[account.place];
+    ASSERT_EQ(account.step_id, of_rank.peak_step);
+    const graph::Time time = TimesOf(of_rank)[account.step_id];
+    CategoryBytes expected =
+        BytesOfRankByCategory(trace, options)[graph::OperatorAt(time)];
+    const graph::LiveBytes& live = detail->by_kind[account.step_id];
     CategoryBytes sums = {};
     for (size_t c = 0; c < graph::kStorageCategories; ++c) {
       expected[c] += live[c];
@@ -105,10 +107,9 @@ TEST(RankPeak, StoragesAddUpAtEveryOperator) {
   for (int i = 0; i < Repetitions(200); ++i) {
     const Trace trace = RandomTrace(random, 25);
     const MemoryOptions options = RankByChance(trace, random);
-    const std::vector<int64_t> bytes = BytesOfRank(trace, options);
-    for (size_t op = 0; op < bytes.size(); ++op) {
-      const auto parts =
-          BytesOfRankByStorage(trace, options, static_cast<int32_t>(op));
+    const auto bytes = BytesOfRank(trace, options);
+    for (const graph::OperatorId op : bytes.ids()) {
+      const auto parts = BytesOfRankByStorage(trace, options, op);
       EXPECT_EQ(bytes[op],
                 std::accumulate(parts.begin(), parts.end(), int64_t{0},
                                 [](int64_t sum, const RankBytes& b) {

@@ -21,9 +21,12 @@
 #include "tests/problems/trace/trace_case.h"
 #include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::problems {
 namespace {
+
+using namespace graph::trace_ids;
 
 using test_support::Enough;
 using test_support::Repetitions;
@@ -51,20 +54,17 @@ PlanOptions OnTraces(bool may_skip = false) {
 // indices.
 std::pair<int32_t, int32_t> ModulesOf(const graph::Trace& trace,
                                       const std::string& unit) {
-  const auto place = [&](std::string_view fqn) {
-    return static_cast<int32_t>(
-        std::ranges::find(trace.modules, fqn, &graph::TraceModule::fqn) -
-        trace.modules.begin());
-  };
   const auto run = graph::RunNamed(trace, unit);
-  const int32_t first = run ? run->first : place(unit);
-  int32_t end = (run ? run->last : first) + 1;
-  const std::string last = trace.modules[end - 1].fqn + ".";
-  while (end < std::ssize(trace.modules) &&
-         trace.modules[end].fqn.starts_with(last)) {
-    ++end;
+  const graph::ModuleId first =
+      run ? run->first : graph::FindModule(trace, unit);
+  const graph::ModuleId last = run ? run->last : first;
+  const std::string name = trace.modules[last].fqn + ".";
+  graph::ModuleId end = Next(last);
+  while (end < trace.modules.end_id() &&
+         trace.modules[end].fqn.starts_with(name)) {
+    end = Next(end);
   }
-  return {first, end};
+  return {IndexOf(first), IndexOf(end)};
 }
 
 // Expects no overlapping units, since the adapter refuses them.
@@ -93,7 +93,7 @@ std::optional<TracePlans> PlansOf(const Families& problems) {
   TracePlans all;
   for (const auto& problem : problems) {
     const auto plans = EnumeratePlans(
-        std::get<TraceProblem>(problem.problem.built), {}, kMostPlans);
+        std::get<TraceProblem>(problem.problem.formulation), {}, kMostPlans);
     if (!plans) return std::nullopt;
     all.plans.insert(all.plans.end(), plans->plans.begin(), plans->plans.end());
   }
@@ -104,12 +104,15 @@ std::optional<TracePlans> PlansOf(const Families& problems) {
 graph::Trace Blocks(int count) {
   graph::Trace trace;
   trace.modules = {{"M", "M", {}, {}}};
-  trace.calls.push_back(
-      {.module = 0, .start = 0, .end = count, .inputs = {}, .outputs = {}});
+  trace.calls.push_back({.module = 0_module,
+                         .start = 0,
+                         .end = count,
+                         .inputs = {},
+                         .outputs = {}});
   for (int32_t k = 0; k < count; ++k) {
     trace.modules.push_back({"M." + std::to_string(k), "L", {}, {}});
-    trace.calls.push_back({.module = k + 1,
-                           .parent = 0,
+    trace.calls.push_back({.module = graph::ModuleId{k + 1},
+                           .parent = 0_call,
                            .start = k,
                            .end = k + 1,
                            .inputs = {},
@@ -267,7 +270,7 @@ TEST(SegmentPlansTest, SkipsNeverMakeAPlanWorse) {
 // The check refuses them, in a plan with which the trace can be simulated.
 TEST(SegmentPlansTest, AreCheckedForUnitsInsideAndFsdpUnits) {
   const graph::Trace trace = StepOf(1);
-  const std::vector<std::vector<int32_t>> runs = graph::LongestRuns(trace);
+  const auto runs = graph::LongestRuns(trace);
   ASSERT_FALSE(runs.empty());
   const graph::ModuleRun run = {.first = runs[0][0], .last = runs[0][1]};
   const std::string segment = graph::SegmentName(trace, run);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/trace/needs.h"
 #include "graph/trace/simulation.h"
@@ -28,7 +29,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 // Returns a module's number of operators, or nothing if its calls differ.
-std::optional<size_t> LengthOf(const Trace& trace, int32_t module) {
+std::optional<size_t> LengthOf(const Trace& trace, graph::ModuleId module) {
   std::optional<size_t> length;
   for (const graph::TraceCall& call : trace.calls) {
     if (call.module != module) continue;
@@ -50,18 +51,19 @@ std::string RefusalOf(const Trace& trace, const CheckpointedModule& unit) {
 
 // Returns need-driven decisions with random changes; decisions about views
 // change only if `skips_views`.
-CheckpointedModule RandomPolicy(const Trace& trace, int32_t module,
+CheckpointedModule RandomPolicy(const Trace& trace, graph::ModuleId module,
                                 size_t length, bool skips_views,
                                 std::mt19937& random) {
-  std::vector<char> saves(length);
-  for (char& save : saves) save = random() % 3 == 0 ? 1 : 0;
-  CheckpointedModule unit = graph::NeedDrivenPolicies(trace).Of(module, saves);
+  std::vector<graph::Flag> saves(length);
+  for (graph::Flag& save : saves) save = random() % 3 == 0;
+  CheckpointedModule unit =
+      graph::NeedDrivenPolicies(trace).PolicyFor(module, saves);
   const auto call =
       std::ranges::find(trace.calls, module, &graph::TraceCall::module);
   const auto one_in = 1 + random() % 8;
   for (size_t k = 0; k < length; ++k) {
     const bool is_view =
-        trace.operators[static_cast<size_t>(call->start) + k].view;
+        trace.operators[call->AtPlace(static_cast<int32_t>(k))].view;
     if (is_view && !skips_views) {
       unit.decisions[k] = OperatorDecision::kRecompute;
       unit.kept_results.erase(static_cast<int32_t>(k));
@@ -97,7 +99,7 @@ TEST(SkipRules, RefuseWhatTheSimulationRefuses) {
                                           .keeps = half(),
                                           .makes_sparse = half(),
                                           .has_odd_ends = half()});
-    for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+    for (const graph::ModuleId m : trace.modules.ids()) {
       const std::optional<size_t> length = LengthOf(trace, m);
       if (!length || *length == 0) continue;
       const CheckpointedModule unit =

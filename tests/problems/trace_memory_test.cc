@@ -6,9 +6,12 @@
 #include <vector>
 
 #include "graph/base/input_error.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::problems {
 namespace {
+
+using namespace graph::trace_ids;
 
 using graph::Simulation;
 using graph::StorageCategory;
@@ -24,19 +27,20 @@ Trace TwoBlocks() {
   trace.forward_end = 4;
   trace.backward_end = 8;
   trace.operator_names = {"op"};
-  const auto add_module = [&](const char* fqn, int32_t parameter) {
+  const auto add_module = [&](const char* fqn, graph::StorageId parameter) {
     trace.modules.push_back({.fqn = fqn,
                              .class_name = "M",
                              .parameters = {parameter},
                              .buffers = {}});
   };
-  add_module("m", 0);
-  add_module("m.a", 1);
-  add_module("m.b", 2);
-  const auto add_call = [&](int32_t module, int32_t start, int32_t end,
-                            int32_t backward_start, int32_t backward_end) {
+  add_module("m", 0_s);
+  add_module("m.a", 1_s);
+  add_module("m.b", 2_s);
+  const auto add_call = [&](graph::ModuleId module, graph::Time start,
+                            graph::Time end, graph::Time backward_start,
+                            graph::Time backward_end) {
     trace.calls.push_back({.module = module,
-                           .parent = module == 0 ? -1 : 0,
+                           .parent = module == 0_module ? graph::kNone : 0_call,
                            .start = start,
                            .end = end,
                            .inputs = {},
@@ -44,26 +48,28 @@ Trace TwoBlocks() {
                            .backward_start = backward_start,
                            .backward_end = backward_end});
   };
-  add_call(0, 0, 4, graph::kNever, graph::kNever);
-  add_call(1, 0, 2, 6, 8);
-  add_call(2, 2, 4, 4, 6);
+  add_call(0_module, 0, 4, graph::kNever, graph::kNever);
+  add_call(1_module, 0, 2, 6, 8);
+  add_call(2_module, 2, 4, 4, 6);
   trace.storages = {
       {.bytes = 4096, .category = StorageCategory::kParameter},
       {.bytes = 8192, .category = StorageCategory::kParameter},
       {.bytes = 16384, .category = StorageCategory::kParameter},
-      {.bytes = 8192, .category = StorageCategory::kGradient, .born = 7},
-      {.bytes = 16384, .category = StorageCategory::kGradient, .born = 4},
-      {.bytes = 1 << 20, .category = StorageCategory::kActivation, .born = 0},
-      {.bytes = 1000, .category = StorageCategory::kOptimizer, .born = 8}};
+      {.bytes = 8192, .category = StorageCategory::kGradient, .born = 7_op},
+      {.bytes = 16384, .category = StorageCategory::kGradient, .born = 4_op},
+      {.bytes = 1 << 20,
+       .category = StorageCategory::kActivation,
+       .born = 0_op},
+      {.bytes = 1000, .category = StorageCategory::kOptimizer, .born = 8_op}};
   for (int k = 0; k < 10; ++k) {
     graph::TraceOperator op;
-    op.call = k < 2 ? 1 : k < 4 ? 2 : -1;
+    op.call = k < 2 ? 1_call : k < 4 ? 2_call : graph::kNone;
     trace.operators.push_back(op);
   }
-  trace.operators[7].creates = {3};
-  trace.operators[4].creates = {4};
-  trace.operators[0].creates = {5};
-  trace.operators[8].creates = {6};
+  trace.operators[7_op].creates = {3_s};
+  trace.operators[4_op].creates = {4_s};
+  trace.operators[0_op].creates = {5_s};
+  trace.operators[8_op].creates = {6_s};
   return trace;
 }
 
@@ -109,26 +115,30 @@ TEST(TraceMemoryTest, UnknownUnitsAreRefused) {
 // Steps 0, 1, then 0 again for the call, then 2.
 TEST(TraceMemoryTest, PeaksAreThoseOfTheRank) {
   Simulation simulation;
-  simulation.steps = {{.op = 0}, {.op = 1}, {.op = 0, .redone = 1}, {.op = 2}};
+  simulation.steps = {
+      {.op = 0_op}, {.op = 1_op}, {.op = 0_op, .redone = 1_call}, {.op = 2_op}};
   simulation.live_bytes = {100, 900, 500, 700};
   EXPECT_THAT(TimesOf(simulation), ElementsAre(0, 1, 2, 2));
   const Simulation rank = OnRank(simulation, {0, -800, 50});
   EXPECT_THAT(rank.live_bytes, ElementsAre(100, 100, 550, 750));
   EXPECT_EQ(rank.peak_bytes, 750);
-  EXPECT_EQ(rank.peak_step, 3);
+  EXPECT_EQ(rank.peak_step, 3_step);
 }
 
 TEST(TraceMemoryTest, NamesTheModuleThatRuns) {
   const Trace trace = TwoBlocks();
   Simulation simulation;
-  simulation.steps = {
-      {.op = 1}, {.op = 5}, {.op = 0, .redone = 1}, {.op = 6}, {.op = 9}};
-  EXPECT_EQ(ModuleAt(trace, simulation, 0), "m.a");
-  EXPECT_EQ(ModuleAt(trace, simulation, 1), "m.b");
-  EXPECT_EQ(ModuleAt(trace, simulation, 2), "m.a");
-  EXPECT_EQ(ModuleAt(trace, simulation, 3), "m.a");
-  EXPECT_EQ(ModuleAt(trace, simulation, 4), "optimizer step");
-  EXPECT_EQ(ModuleAt(trace, simulation, -1), "");
+  simulation.steps = {{.op = 1_op},
+                      {.op = 5_op},
+                      {.op = 0_op, .redone = 1_call},
+                      {.op = 6_op},
+                      {.op = 9_op}};
+  EXPECT_EQ(ModuleAt(trace, simulation, 0_step), "m.a");
+  EXPECT_EQ(ModuleAt(trace, simulation, 1_step), "m.b");
+  EXPECT_EQ(ModuleAt(trace, simulation, 2_step), "m.a");
+  EXPECT_EQ(ModuleAt(trace, simulation, 3_step), "m.a");
+  EXPECT_EQ(ModuleAt(trace, simulation, 4_step), "optimizer step");
+  EXPECT_EQ(ModuleAt(trace, simulation, graph::kNone), "");
 }
 
 }  // namespace

@@ -5,15 +5,27 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "graph/base/flag.h"
+
 namespace acplan::test_support {
 
+using graph::CallId;
+using graph::IndexedVector;
 using graph::kNever;
+using graph::kNone;
+using graph::ModuleId;
+using graph::OperatorId;
+using graph::SavedId;
 using graph::SavedTensor;
 using graph::StorageCategory;
+using graph::StorageId;
+using graph::TensorId;
+using graph::Time;
 using graph::Trace;
 using graph::TraceCall;
 using graph::TraceOperator;
@@ -413,24 +425,25 @@ class Runner {
     trace_.model = {"random", "Net", 1, 1, "fp32", "SGD"};
     root_ = &model;
     AddModules(model);
-    int32_t x = AddEarlier(512 * dice_.Between(1, 8), StorageCategory::kInput);
+    TensorId x = AddEarlier(512 * dice_.Between(1, 8), StorageCategory::kInput);
     Hold(x);
     if (dice_.OneIn(2)) {
       // Made for the model alone.
-      const int32_t cast = RunOperation(
-          {.name = "aten._to_copy.default", .bytes = {BytesOf(x)}}, {x}, -1)[0];
+      const TensorId cast =
+          RunOperation({.name = "aten._to_copy.default", .bytes = {BytesOf(x)}},
+                       {x}, kNone)[0];
       LetGo(x);
       x = cast;
     }
     Statement call = {.arguments = {0}, .by_position = 1};
-    const std::vector<int32_t> results = RunProgram(model, call, {x});
+    const std::vector<TensorId> results = RunProgram(model, call, {x});
     if (dice_.OneIn(2)) LetGo(x);
     const Operation loss = {.name = "aten.mean.default",
                             .bytes = {4},
                             .saves_arguments = dice_.OneIn(2)};
-    const int32_t of_loss = RunOperation(loss, {results[0]}, -1)[0];
+    const TensorId of_loss = RunOperation(loss, {results[0]}, kNone)[0];
     if (dice_.OneIn(2)) LetGo(results[0]);
-    if (is_refused_ || node_of_[of_loss] < 0) return std::nullopt;
+    if (is_refused_ || node_of_[of_loss] == kNone) return std::nullopt;
     trace_.forward_end = Now();
     RunBackward(node_of_[of_loss]);
     trace_.backward_end = Now();
@@ -442,84 +455,80 @@ class Runner {
   }
 
  private:
+  enum class NodeId : int32_t {};  // in nodes_
+
   // Autograd's node of an operator. Edges lead to the nodes of the operators
   // that made its arguments.
   struct Node {
-    int32_t op = 0;
+    OperatorId op = {};
     const Operation* operation = nullptr;
-    std::vector<std::pair<int32_t, int64_t>> edges = {};  // node, bytes
-    std::vector<int32_t> saved = {};
-    std::vector<int32_t> results = {};    // tensors
-    std::vector<int32_t> gradients = {};  // storages of the gradients that have
-                                          // arrived
-    int32_t weight = -1;                  // the weight whose gradient it
-                                          // accumulates
+    std::vector<std::pair<NodeId, int64_t>> edges = {};  // with bytes
+    std::vector<SavedId> saved = {};
+    std::vector<TensorId> results = {};
+    std::vector<StorageId> gradients = {};  // those that have arrived
+    // The weight whose gradient it accumulates.
+    TensorId weight = kNone;
     bool has_run = false;
   };
 
-  int32_t Now() const { return static_cast<int32_t>(trace_.operators.size()); }
-  int64_t BytesOf(int32_t tensor) const {
+  // The operator that runs next, and the time when it starts.
+  OperatorId NextOperator() const { return trace_.operators.end_id(); }
+  Time Now() const { return StartOf(NextOperator()); }
+  int64_t BytesOf(TensorId tensor) const {
     return trace_.storages[trace_.tensors[tensor].storage].bytes;
   }
 
-  int32_t NameOf(const std::string& name) {
-    const auto place = std::ranges::find(trace_.operator_names, name);
-    const auto index = place - trace_.operator_names.begin();
-    if (place == trace_.operator_names.end()) {
-      trace_.operator_names.push_back(name);
+  graph::OperatorNameId NameOf(const std::string& name) {
+    for (const auto n : trace_.operator_names.ids()) {
+      if (trace_.operator_names[n] == name) return n;
     }
-    return static_cast<int32_t>(index);
+    return trace_.operator_names.Add(name);
   }
 
   // Adds a tensor of its own, of a storage that was there before the step.
-  int32_t AddEarlier(int64_t bytes, StorageCategory category) {
-    trace_.storages.push_back({.bytes = bytes, .category = category});
-    return AddTensor(
-        {.storage = static_cast<int32_t>(trace_.storages.size()) - 1});
+  TensorId AddEarlier(int64_t bytes, StorageCategory category) {
+    return AddTensor({.storage = trace_.storages.Add(
+                          {.bytes = bytes, .category = category})});
   }
 
-  int32_t AddTensor(const graph::TraceTensor& tensor) {
-    trace_.tensors.push_back(tensor);
+  TensorId AddTensor(const graph::TraceTensor& tensor) {
     holders_.push_back(0);
-    node_of_.push_back(-1);
-    return static_cast<int32_t>(trace_.tensors.size()) - 1;
+    node_of_.push_back(kNone);
+    return trace_.tensors.Add(tensor);
   }
 
   void AddModules(const Program& program) {
-    const auto index = static_cast<int32_t>(trace_.modules.size());
-    module_of_[&program] = index;
-    trace_.modules.push_back({.fqn = program.fqn,
-                              .class_name = "Block",
-                              .parameters = {},
-                              .buffers = {}});
+    const ModuleId module = trace_.modules.Add({.fqn = program.fqn,
+                                                .class_name = "Block",
+                                                .parameters = {},
+                                                .buffers = {}});
+    module_of_[&program] = module;
     for (const int64_t bytes : program.parameters) {
-      const int32_t weight = AddEarlier(bytes, StorageCategory::kParameter);
+      const TensorId weight = AddEarlier(bytes, StorageCategory::kParameter);
       Hold(weight);
-      nodes_.push_back({.op = -1, .weight = weight});
-      node_of_[weight] = static_cast<int32_t>(nodes_.size()) - 1;
-      trace_.modules[index].parameters.push_back(
+      node_of_[weight] = nodes_.Add({.op = kNone, .weight = weight});
+      trace_.modules[module].parameters.push_back(
           trace_.tensors[weight].storage);
     }
     for (const Program& child : program.children) AddModules(child);
   }
 
-  void Hold(int32_t tensor) { ++holders_[tensor]; }
-  void LetGo(int32_t tensor) {
+  void Hold(TensorId tensor) { ++holders_[tensor]; }
+  void LetGo(TensorId tensor) {
     if (--holders_[tensor] == 0) trace_.tensors[tensor].scope_end = Now();
   }
 
   // Runs a program. The caller holds the results.
-  std::vector<int32_t> RunProgram(const Program& program,
-                                  const Statement& statement,
-                                  const std::vector<int32_t>& arguments) {
-    const auto index = static_cast<int32_t>(trace_.calls.size());
+  std::vector<TensorId> RunProgram(const Program& program,
+                                   const Statement& statement,
+                                   const std::vector<TensorId>& arguments) {
     TraceCall call = {.module = module_of_.at(&program),
                       .parent = call_,
                       .start = Now(),
                       .inputs = {},
                       .outputs = {},
                       .no_grad = is_without_gradients_ || statement.no_grad};
-    std::vector<int32_t> variables(program.variables, -1);
+    std::vector<TensorId> variables(program.variables, kNone);
     for (size_t k = 0; k < arguments.size(); ++k) {
       Hold(arguments[k]);  // by the call itself
       Hold(variables[k] = arguments[k]);
@@ -528,32 +537,32 @@ class Runner {
         call.arguments.push_back(arguments[k]);
       }
     }
-    trace_.calls.push_back(call);
-    const int32_t outer_call = std::exchange(call_, index);
+    const CallId id = trace_.calls.Add(call);
+    const CallId outer_call = std::exchange(call_, id);
     const bool was_without = std::exchange(is_without_gradients_, call.no_grad);
     for (const Statement& next : program.statements) {
       RunStatement(program, next, variables);
     }
     is_without_gradients_ = was_without;
     call_ = outer_call;
-    std::vector<int32_t> results;
+    std::vector<TensorId> results;
     for (const int variable : program.results) {
       results.push_back(variables[variable]);
       Hold(results.back());
-      trace_.calls[index].outputs.push_back(
+      trace_.calls[id].outputs.push_back(
           trace_.tensors[results.back()].storage);
     }
-    for (const int32_t tensor : variables) {
-      if (tensor >= 0) LetGo(tensor);
+    for (const TensorId tensor : variables) {
+      if (tensor != kNone) LetGo(tensor);
     }
-    for (const int32_t tensor : arguments) LetGo(tensor);
-    trace_.calls[index].end = Now();
+    for (const TensorId tensor : arguments) LetGo(tensor);
+    trace_.calls[id].end = Now();
     return results;
   }
 
   void RunStatement(const Program& program, const Statement& statement,
-                    std::vector<int32_t>& variables) {
-    std::vector<int32_t> arguments;
+                    std::vector<TensorId>& variables) {
+    std::vector<TensorId> arguments;
     for (const int variable : statement.arguments) {
       arguments.push_back(variables[variable]);
     }
@@ -561,11 +570,11 @@ class Runner {
       Keep(program, arguments[0]);
       return;
     }
-    const int32_t weight = statement.kind == Statement::Kind::kOperation &&
-                                   statement.operation.has_weight
-                               ? WeightOf(program)
-                               : -1;
-    const std::vector<int32_t> results =
+    const TensorId weight = statement.kind == Statement::Kind::kOperation &&
+                                    statement.operation.has_weight
+                                ? WeightOf(program)
+                                : kNone;
+    const std::vector<TensorId> results =
         statement.kind == Statement::Kind::kCall
             ? RunProgram((statement.is_of_root ? *root_ : program)
                              .children[statement.child],
@@ -576,15 +585,15 @@ class Runner {
         LetGo(results[k]);
         continue;
       }
-      int32_t& variable = variables[statement.results[k]];
-      if (variable >= 0) LetGo(variable);
+      TensorId& variable = variables[statement.results[k]];
+      if (variable != kNone) LetGo(variable);
       variable = results[k];
     }
   }
 
   // Keeps a tensor in place of the one that an earlier call has kept.
-  void Keep(const Program& program, int32_t tensor) {
-    if (trace_.storages[trace_.tensors[tensor].storage].born < 0) return;
+  void Keep(const Program& program, TensorId tensor) {
+    if (trace_.storages[trace_.tensors[tensor].storage].born == kNone) return;
     Hold(tensor);
     const auto [place, is_first] = kept_tensors_.try_emplace(&program, tensor);
     if (is_first) return;
@@ -592,23 +601,22 @@ class Runner {
     place->second = tensor;
   }
 
-  int32_t WeightOf(const Program& program) const {
-    const int32_t storage =
+  TensorId WeightOf(const Program& program) const {
+    const StorageId storage =
         trace_.modules[module_of_.at(&program)].parameters[0];
-    const auto place = std::ranges::find(trace_.tensors, storage,
-                                         &graph::TraceTensor::storage);
-    return static_cast<int32_t>(place - trace_.tensors.begin());
+    const auto tensor = std::ranges::find(trace_.tensors, storage,
+                                          &graph::TraceTensor::storage);
+    return graph::IdAt<TensorId>(tensor - trace_.tensors.begin());
   }
 
-  int32_t Create(int64_t bytes, StorageCategory category) {
-    trace_.storages.push_back(
-        {.bytes = bytes, .category = category, .born = Now()});
-    return static_cast<int32_t>(trace_.storages.size()) - 1;
+  StorageId Create(int64_t bytes, StorageCategory category) {
+    return trace_.storages.Add(
+        {.bytes = bytes, .category = category, .born = NextOperator()});
   }
 
   // Begins an operator, whose results are still to come.
   TraceOperator Begin(const std::string& name, double runtime_ms,
-                      std::vector<int32_t> reads) {
+                      std::vector<StorageId> reads) {
     std::ranges::sort(reads);
     const auto twice = std::ranges::unique(reads);
     reads.erase(twice.begin(), twice.end());
@@ -627,69 +635,70 @@ class Runner {
   }
 
   // Runs an operation. The caller holds the results and has to release them.
-  std::vector<int32_t> RunOperation(const Operation& operation,
-                                    std::vector<int32_t> arguments,
-                                    int32_t weight) {
+  std::vector<TensorId> RunOperation(const Operation& operation,
+                                     std::vector<TensorId> arguments,
+                                     TensorId weight) {
     Node node = {.operation = &operation};
-    std::vector<int32_t> reads;
-    const auto add_edge = [&](int32_t tensor) {
-      if (node_of_[tensor] < 0) return;
+    std::vector<StorageId> reads;
+    const auto add_edge = [&](TensorId tensor) {
+      if (node_of_[tensor] == kNone) return;
       node.edges.emplace_back(node_of_[tensor], BytesOf(tensor));
     };
     std::ranges::for_each(arguments, add_edge);
-    if (weight >= 0) add_edge(weight);
+    if (weight != kNone) add_edge(weight);
     const bool is_recorded =
         operation.has_gradient && !node.edges.empty() && !is_without_gradients_;
-    if (weight >= 0) arguments.push_back(weight);
-    for (const int32_t tensor : arguments) {
+    if (weight != kNone) arguments.push_back(weight);
+    for (const TensorId tensor : arguments) {
       reads.push_back(trace_.tensors[tensor].storage);
     }
-    int32_t inner = -1;
+    TensorId inner = kNone;
     if (operation.inner_bytes > 0) {
       TraceOperator before = Begin("aten.exp.default", 0.5, reads);
-      const int32_t storage =
+      const StorageId storage =
           Create(operation.inner_bytes, StorageCategory::kActivation);
       before.creates = before.outputs = {storage};
-      inner = AddTensor({.storage = storage, .op = Now()});
+      inner = AddTensor({.storage = storage, .op = NextOperator()});
       Hold(inner);
       before.results = {inner};
       reads.push_back(storage);
       End(std::move(before));
     }
     const auto save_arguments = [&] {
-      for (const int32_t tensor : arguments) {
+      for (const TensorId tensor : arguments) {
         const bool is_saved = tensor == weight ? operation.saves_weight
                                                : operation.saves_arguments;
         if (is_recorded && is_saved) Save(tensor, node);
       }
     };
-    if (inner < 0) save_arguments();
-    node.op = Now();
+    if (inner == kNone) save_arguments();
+    node.op = NextOperator();
     TraceOperator op = Begin(operation.name, operation.runtime_ms, reads);
     op.view = operation.view;
     op.random = operation.random;
-    std::vector<int32_t> results;
+    std::vector<TensorId> results;
     if (operation.in_place) {
-      const int32_t storage = trace_.tensors[arguments[0]].storage;
-      const bool is_leaf = trace_.storages[storage].born < 0;
+      const StorageId storage = trace_.tensors[arguments[0]].storage;
+      const bool is_leaf = trace_.storages[storage].born == kNone;
       is_refused_ |= is_leaf || std::ranges::find(trace_.saved, storage,
                                                   &SavedTensor::storage) !=
                                     trace_.saved.end();
       op.mutates = {storage};
       results = {arguments[0]};
     } else if (operation.view) {
-      const int32_t base = arguments[0];
+      const TensorId base = arguments[0];
       results = {AddTensor({.storage = trace_.tensors[base].storage,
                             .base = base,
-                            .op = Now()})};
+                            .op = NextOperator()})};
       op.results = results;
     }
     for (const int64_t bytes : operation.bytes) {
       op.creates.push_back(Create(bytes, StorageCategory::kActivation));
-      results.push_back(AddTensor({.storage = op.creates.back(), .op = Now()}));
+      results.push_back(
+          AddTensor({.storage = op.creates.back(), .op = NextOperator()}));
       op.results.push_back(results.back());
     }
-    for (const int32_t tensor : results) {
+    for (const TensorId tensor : results) {
       op.outputs.push_back(trace_.tensors[tensor].storage);
       Hold(tensor);
     }
@@ -699,7 +708,7 @@ class Runner {
       trace_.storages.back().scope_end = Now() + 1;
     }
     End(std::move(op));
-    if (inner >= 0) {
+    if (inner != kNone) {
       save_arguments();
       if (is_recorded && dice_.OneIn(2)) Save(inner, node);
       LetGo(inner);
@@ -707,53 +716,51 @@ class Runner {
     if (!is_recorded) return results;
     node.results = results;
     for (const int k : operation.saves_results) Save(results[k], node);
-    nodes_.push_back(std::move(node));
-    for (const int32_t tensor : results) {
-      node_of_[tensor] = static_cast<int32_t>(nodes_.size()) - 1;
-    }
+    const NodeId id = nodes_.Add(std::move(node));
+    for (const TensorId tensor : results) node_of_[tensor] = id;
     return results;
   }
 
-  void Save(int32_t tensor, Node& node) {
-    node.saved.push_back(static_cast<int32_t>(trace_.saved.size()));
-    trace_.saved.push_back({.storage = trace_.tensors[tensor].storage,
-                            .tensor = tensor,
-                            .requires_grad = node_of_[tensor] >= 0,
-                            .packed = Now(),
-                            .call = call_});
+  void Save(TensorId tensor, Node& node) {
+    node.saved.push_back(
+        trace_.saved.Add({.storage = trace_.tensors[tensor].storage,
+                          .tensor = tensor,
+                          .requires_grad = node_of_[tensor] != kNone,
+                          .packed = Now(),
+                          .call = call_}));
   }
 
   // Runs backward. The last node that was made runs first.
-  void RunBackward(int32_t of_loss) {
+  void RunBackward(NodeId of_loss) {
     TraceOperator start = Begin("aten.ones_like.default", 0, {});
-    const int32_t gradient = Create(4, StorageCategory::kTemporary);
+    const StorageId gradient = Create(4, StorageCategory::kTemporary);
     start.creates = start.outputs = {gradient};
     End(std::move(start));
     Give(of_loss, gradient);
-    for (int32_t n = of_loss; n >= 0; --n) {
-      if (nodes_[n].weight < 0 && !nodes_[n].gradients.empty()) RunNode(n);
+    for (NodeId n = of_loss; n != kNone; n = graph::Previous(n)) {
+      if (nodes_[n].weight == kNone && !nodes_[n].gradients.empty()) RunNode(n);
     }
   }
 
   // Gives a gradient to a node, which holds it from now on.
-  void Give(int32_t n, int32_t gradient) {
+  void Give(NodeId n, StorageId gradient) {
     Node& node = nodes_[n];
     ++gradient_holders_[gradient];
     if (node.gradients.empty() ||
-        (node.weight < 0 && node.results.size() > 1 && dice_.OneIn(2))) {
-      if (node.weight >= 0) {
+        (node.weight == kNone && node.results.size() > 1 && dice_.OneIn(2))) {
+      if (node.weight != kNone) {
         trace_.storages[gradient].category = StorageCategory::kGradient;
       }
       node.gradients.push_back(gradient);
       return;
     }
-    const int32_t sum = node.gradients.back();
+    const StorageId sum = node.gradients.back();
     TraceOperator add = Begin("aten.add.Tensor", 0.5, {sum, gradient});
     if (gradient_holders_[sum] == 1) {
       add.mutates = add.outputs = {sum};
       End(std::move(add));
     } else {
-      const int32_t new_sum =
+      const StorageId new_sum =
           Create(trace_.storages[sum].bytes, StorageCategory::kTemporary);
       add.creates = add.outputs = {new_sum};
       End(std::move(add));
@@ -764,18 +771,19 @@ class Runner {
     LetGoOfGradient(gradient);
   }
 
-  void LetGoOfGradient(int32_t storage) {
+  void LetGoOfGradient(StorageId storage) {
     if (--gradient_holders_[storage] == 0) {
       trace_.storages[storage].freed = Now();
     }
   }
 
-  void RunNode(int32_t n) {
+  void RunNode(NodeId n) {
     Node& node = nodes_[n];
     node.has_run = true;
-    const int32_t begin = Now();
-    std::vector<int32_t> requested, reads = node.gradients;
-    for (const int32_t k : node.saved) {
+    const Time begin = Now();
+    std::vector<SavedId> requested;
+    std::vector<StorageId> reads = node.gradients;
+    for (const SavedId k : node.saved) {
       if (options_.has_odd_ends && dice_.OneIn(10)) continue;
       requested.push_back(k);
       reads.push_back(trace_.saved[k].storage);
@@ -784,34 +792,34 @@ class Runner {
     bool is_handed_on = false;
     if (node.operation->hands_on_gradients || node.operation->view) {
       for (const auto& [to, bytes] : node.edges) {
-        if (nodes_[to].weight < 0) Give(to, node.gradients[0]);
+        if (nodes_[to].weight == kNone) Give(to, node.gradients[0]);
       }
     } else if (dice_.OneIn(2) || node.edges.empty()) {
       GiveNew(reads, node.edges);
     } else {
       for (const auto& edge : node.edges) GiveNew(reads, {edge});
     }
-    for (const int32_t k : requested) {
+    for (const SavedId k : requested) {
       SavedTensor& saved = trace_.saved[k];
       saved.local_end = dice_.OneIn(4) ? dice_.Between(begin, Now()) : Now();
       is_handed_on = options_.has_odd_ends && dice_.OneIn(20);
       if (is_handed_on) handed_on_.push_back(k);
     }
-    for (const int32_t gradient : node.gradients) LetGoOfGradient(gradient);
-    for (const int32_t k : node.saved) trace_.saved[k].released = Now();
-    for (int32_t c = 0; c < std::ssize(trace_.calls); ++c) {
-      TraceCall& call = trace_.calls[c];
-      if (node.op < call.start || node.op >= call.end) continue;
+    for (const StorageId gradient : node.gradients) LetGoOfGradient(gradient);
+    for (const SavedId k : node.saved) trace_.saved[k].released = Now();
+    for (TraceCall& call : trace_.calls) {
+      const Time start = StartOf(node.op);
+      if (start < call.start || start >= call.end) continue;
       if (call.backward_start == kNever) call.backward_start = begin;
       call.backward_end = Now();
     }
   }
 
   // Runs an operator that makes gradients of all of these.
-  void GiveNew(const std::vector<int32_t>& reads,
-               const std::vector<std::pair<int32_t, int64_t>>& edges) {
+  void GiveNew(const std::vector<StorageId>& reads,
+               const std::vector<std::pair<NodeId, int64_t>>& edges) {
     TraceOperator op = Begin("aten.backward.default", 1, reads);
-    std::vector<int32_t> gradients;
+    std::vector<StorageId> gradients;
     for (const auto& [to, bytes] : edges) {
       gradients.push_back(Create(bytes, StorageCategory::kTemporary));
     }
@@ -828,8 +836,8 @@ class Runner {
 
   void RunOptimizer() {
     for (const Node& node : nodes_) {
-      if (node.weight < 0 || node.gradients.empty()) continue;
-      const int32_t weight = trace_.tensors[node.weight].storage;
+      if (node.weight == kNone || node.gradients.empty()) continue;
+      const StorageId weight = trace_.tensors[node.weight].storage;
       TraceOperator op =
           Begin("aten.add_.Tensor", 0.25, {weight, node.gradients[0]});
       op.mutates = op.outputs = {weight};
@@ -845,20 +853,20 @@ class Runner {
   // Releases nodes that no gradient reaches, with their results and with the
   // nodes that lead to them.
   void LetGoOfUnused() {
-    std::vector<int32_t> end(nodes_.size(), 0);
-    for (size_t n = nodes_.size(); n-- > 0;) {
+    IndexedVector<NodeId, Time> end(nodes_.size(), 0);
+    for (const NodeId n : std::views::reverse(nodes_.ids())) {
       const Node& node = nodes_[n];
-      for (const int32_t tensor : node.results) {
+      for (const TensorId tensor : node.results) {
         end[n] = std::max(end[n], trace_.tensors[tensor].scope_end);
       }
       for (const auto& [to, bytes] : node.edges) {
         end[to] = std::max(end[to], end[n]);
       }
       if (node.has_run) continue;
-      for (const int32_t k : node.saved) trace_.saved[k].released = end[n];
+      for (const SavedId k : node.saved) trace_.saved[k].released = end[n];
     }
     // A node that has handed on the storage that it asked for.
-    for (const int32_t k : handed_on_) {
+    for (const SavedId k : handed_on_) {
       SavedTensor& saved = trace_.saved[k];
       saved.local_end = dice_.Between(
           saved.local_end, std::min(saved.released + 4, trace_.backward_end));
@@ -870,16 +878,18 @@ class Runner {
   void EndStorages() {
     for (const graph::TraceTensor& tensor : trace_.tensors) {
       graph::TraceStorage& storage = trace_.storages[tensor.storage];
-      if (storage.born < 0) continue;
+      if (storage.born == kNone) continue;
       storage.scope_end = storage.freed = 0;
     }
     for (const graph::TraceTensor& tensor : trace_.tensors) {
       graph::TraceStorage& storage = trace_.storages[tensor.storage];
-      if (storage.born < 0) continue;
+      if (storage.born == kNone) continue;
       storage.scope_end = std::max(storage.scope_end, tensor.scope_end);
     }
     for (graph::TraceStorage& storage : trace_.storages) {
-      if (storage.born < 0 || storage.born >= trace_.forward_end) continue;
+      if (storage.born == kNone || !storage.IsOlderThan(trace_.forward_end)) {
+        continue;
+      }
       storage.freed = storage.scope_end;
     }
     for (const SavedTensor& saved : trace_.saved) {
@@ -895,31 +905,33 @@ class Runner {
   // of their indices and elements, and neither outputs nor results of the
   // operators. All calls of a module do as one call does.
   void MakeSparse() {
-    std::vector<char> is_written(trace_.storages.size(), 0);
+    IndexedVector<StorageId, graph::Flag> is_written(trace_.storages.size(),
+                                                     false);
     for (const TraceOperator& op : trace_.operators) {
-      for (const int32_t s : op.mutates) is_written[s] = 1;
+      for (const StorageId s : op.mutates) is_written[s] = true;
     }
-    std::map<std::pair<int32_t, int32_t>, bool> is_sparse;  // module, place
-    const auto place_of = [&](int32_t k) {
+    std::map<std::pair<ModuleId, int32_t>, bool> is_sparse;  // module, place
+    const auto place_of = [&](OperatorId k) {
       const graph::TraceCall& call = trace_.calls[trace_.operators[k].call];
-      return std::pair(call.module, k - call.start);
+      return std::pair(call.module, call.PlaceOf(k));
     };
-    for (int32_t k = 0; k < trace_.forward_end; ++k) {
+    for (const OperatorId k : graph::OperatorsIn(0, trace_.forward_end)) {
       const TraceOperator& op = trace_.operators[k];
-      if (op.call < 0) continue;
+      if (op.call == kNone) continue;
       const bool may_be =
           !op.view && !op.random && op.mutates.empty() && !op.creates.empty() &&
           std::ranges::none_of(op.creates,
-                               [&](int32_t s) { return is_written[s] != 0; });
+                               [&](StorageId s) { return is_written[s]; });
       const auto [place, is_first] = is_sparse.try_emplace(place_of(k), may_be);
       place->second = place->second && may_be && (!is_first || dice_.OneIn(4));
     }
-    for (int32_t k = 0; k < trace_.forward_end; ++k) {
+    for (const OperatorId k : graph::OperatorsIn(0, trace_.forward_end)) {
       TraceOperator& op = trace_.operators[k];
-      if (op.call < 0 || !is_sparse.at(place_of(k))) continue;
+      if (op.call == kNone || !is_sparse.at(place_of(k))) continue;
       op.opaque = true;
-      for (const int32_t t : op.results) trace_.tensors[t].op = -1;
-      op.outputs = op.results = {};
+      for (const TensorId t : op.results) trace_.tensors[t].op = kNone;
+      op.outputs.clear();
+      op.results.clear();
     }
   }
 
@@ -927,17 +939,17 @@ class Runner {
   const StepOptions& options_;
   const Program* root_ = nullptr;
   Trace trace_;
-  std::map<const Program*, int32_t> module_of_;
-  int32_t call_ = -1;
+  std::map<const Program*, ModuleId> module_of_;
+  CallId call_ = kNone;
   bool is_without_gradients_ = false;
   bool is_refused_ = false;
-  std::map<const Program*, int32_t> kept_tensors_;  // tensors
-  std::vector<int> holders_;                        // by tensor: in Python
-  // Indexed by tensor: the node that made it, with respect to gradients, or -1.
-  std::vector<int32_t> node_of_;
-  std::vector<Node> nodes_;
-  std::map<int32_t, int> gradient_holders_;  // by storage
-  std::vector<int32_t> handed_on_;           // indices in Trace::saved
+  std::map<const Program*, TensorId> kept_tensors_;
+  IndexedVector<TensorId, int> holders_;  // in Python
+  // The node that made a tensor, with respect to gradients, if any.
+  IndexedVector<TensorId, NodeId> node_of_;
+  IndexedVector<NodeId, Node> nodes_;
+  std::map<StorageId, int> gradient_holders_;
+  std::vector<SavedId> handed_on_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -10,9 +11,15 @@
 
 namespace acplan::test_support {
 
+using graph::CallId;
 using graph::kNever;
+using graph::kNone;
+using graph::OperatorId;
 using graph::SavedTensor;
 using graph::StorageCategory;
+using graph::StorageId;
+using graph::TensorId;
+using graph::Time;
 using graph::Trace;
 using graph::TraceCall;
 using graph::TraceModule;
@@ -45,7 +52,9 @@ class Step {
     }
     NameOperators();
     NameLines();
-    for (int k = 7; k < end_; k += 16) trace_.operators[k].opaque = true;
+    for (int k = 7; k < end_; k += 16) {
+      trace_.operators[OperatorId{k}].opaque = true;
+    }
     trace_.model = {"random", "m", Below(100), Below(100), "bf16", "AdamW"};
     trace_.device = {"none", Below(100) / 3.0, Below(100) / 7.0};
     if (OneIn(2)) trace_.peak_bytes = Below(1 << 30);
@@ -76,11 +85,11 @@ class Step {
            .freed = OneIn(4) ? Between(0, end_) : kNever});
   }
 
-  std::vector<int32_t> EarlierStorages(StorageCategory category) {
-    std::vector<int32_t> storages;
-    for (size_t i = 0; i < trace_.storages.size(); ++i)
-      if (trace_.storages[i].category == category && OneIn(3))
-        storages.push_back(static_cast<int32_t>(i));
+  std::vector<StorageId> EarlierStorages(StorageCategory category) {
+    std::vector<StorageId> storages;
+    for (const StorageId s : trace_.storages.ids())
+      if (trace_.storages[s].category == category && OneIn(3))
+        storages.push_back(s);
     return storages;
   }
 
@@ -112,26 +121,27 @@ class Step {
           Save(time);
       }
     }
-    while (is_last && open_call_ != -1) CloseCall(time);
+    while (is_last && open_call_ != kNone) CloseCall(time);
   }
 
   void OpenCall(int time) {
-    trace_.calls.push_back({.module = Below(std::ssize(trace_.modules)),
-                            .parent = open_call_,
-                            .start = time,
-                            .inputs = LiveStorages(time),
-                            .outputs = {},
-                            .arguments = {},
-                            .no_grad = OneIn(8)});
+    trace_.calls.push_back(
+        {.module = graph::ModuleId{Below(std::ssize(trace_.modules))},
+         .parent = open_call_,
+         .start = time,
+         .inputs = LiveStorages(time),
+         .outputs = {},
+         .arguments = {},
+         .no_grad = OneIn(8)});
     TraceCall& call = trace_.calls.back();
-    for (int32_t storage : call.inputs)
-      if (!OneIn(3) && TensorOf(storage) >= 0)
+    for (StorageId storage : call.inputs)
+      if (!OneIn(3) && TensorOf(storage) != kNone)
         call.arguments.push_back(TensorOf(storage));
-    open_call_ = static_cast<int32_t>(trace_.calls.size()) - 1;
+    open_call_ = trace_.calls.last_id();
   }
 
   void CloseCall(int time) {
-    if (open_call_ == -1) return;
+    if (open_call_ == kNone) return;
     TraceCall& call = trace_.calls[open_call_];
     call.end = time;
     call.outputs = LiveStorages(time);
@@ -143,10 +153,10 @@ class Step {
   }
 
   void Save(int time) {
-    const std::vector<int32_t> live = LiveStorages(time);
+    const std::vector<StorageId> live = LiveStorages(time);
     if (live.empty()) return;
     SavedTensor saved = {.storage = live[0],
-                         .tensor = OneIn(4) ? -1 : TensorOf(live[0]),
+                         .tensor = OneIn(4) ? kNone : TensorOf(live[0]),
                          .requires_grad = OneIn(2),
                          .packed = time,
                          .call = open_call_};
@@ -163,13 +173,13 @@ class Step {
 
   void RunOperator(int k) {
     TraceOperator op;
-    op.call = k < trace_.forward_end ? open_call_ : -1;
+    op.call = k < trace_.forward_end ? open_call_ : kNone;
     op.runtime_ms = OneIn(4) ? 0 : Below(1000) / 7.0;
     op.reads = LiveStorages(k);
     op.view = OneIn(4);
     op.random = OneIn(8);
-    std::set<int32_t> outputs;
-    for (int32_t storage : op.reads) {
+    std::set<StorageId> outputs;
+    for (StorageId storage : op.reads) {
       if (op.view || OneIn(6)) outputs.insert(storage);
       if (!op.view && OneIn(6)) op.mutates.push_back(storage);
     }
@@ -181,35 +191,35 @@ class Step {
     }
     op.outputs.assign(outputs.begin(), outputs.end());
     if (k < trace_.forward_end) {
-      for (int32_t storage : op.outputs)
+      for (StorageId storage : op.outputs)
         if (!OneIn(5)) op.results.push_back(MakeTensor(storage, k));
-      if (k > 0 && OneIn(10)) op.recasts = {Below(k)};
+      if (k > 0 && OneIn(10)) op.recasts = {OperatorId{Below(k)}};
     }
     std::ranges::shuffle(op.creates, random_);
     trace_.operators.push_back(std::move(op));
   }
 
-  // Returns the youngest tensor of a storage, or -1.
-  int32_t TensorOf(int32_t storage) {
-    for (auto t = static_cast<int32_t>(trace_.tensors.size()) - 1; t >= 0; --t)
+  // Returns the youngest tensor of a storage, if any.
+  TensorId TensorOf(StorageId storage) {
+    for (const TensorId t : std::views::reverse(trace_.tensors.ids()))
       if (trace_.tensors[t].storage == storage) return t;
-    return -1;
+    return kNone;
   }
 
-  int32_t MakeTensor(int32_t storage, int k) {
-    const int32_t scope_end = trace_.storages[storage].scope_end;
-    trace_.tensors.push_back(
+  TensorId MakeTensor(StorageId storage, int k) {
+    const Time scope_end = trace_.storages[storage].scope_end;
+    return trace_.tensors.Add(
         {.storage = storage,
          .base = TensorOf(storage),
-         .op = k,
+         .op = OperatorId{k},
          .scope_end = OneIn(3) || scope_end == kNever
                           ? scope_end
                           : Between(std::min(k, scope_end), scope_end)});
-    return static_cast<int32_t>(trace_.tensors.size()) - 1;
   }
 
-  int32_t Create(int k) {
-    TraceStorage storage = {.bytes = OneIn(5) ? 0 : Below(1 << 30), .born = k};
+  StorageId Create(int k) {
+    TraceStorage storage = {.bytes = OneIn(5) ? 0 : Below(1 << 30),
+                            .born = OperatorId{k}};
     if (k < trace_.forward_end) {
       storage.category =
           OneIn(4) ? StorageCategory::kTemporary : StorageCategory::kActivation;
@@ -224,32 +234,29 @@ class Step {
       storage.category = categories[Below(std::ssize(categories))];
       storage.freed = Later(k, end_);
     }
-    trace_.storages.push_back(storage);
-    return static_cast<int32_t>(trace_.storages.size()) - 1;
+    return trace_.storages.Add(storage);
   }
 
   // Returns a few of the storages that anything holds at a time, mostly young
   // ones.
-  std::vector<int32_t> LiveStorages(int time) {
+  std::vector<StorageId> LiveStorages(int time) {
     const int count = static_cast<int>(trace_.storages.size());
-    std::set<int32_t> live;
+    std::set<StorageId> live;
     for (int i = count == 0 ? 0 : Below(5); i > 0; --i) {
-      const int32_t storage =
-          count - 1 - Below(OneIn(8) ? count : std::min(count, 20));
+      const StorageId storage{count - 1 -
+                              Below(OneIn(8) ? count : std::min(count, 20))};
       if (trace_.storages[storage].freed >= time) live.insert(storage);
     }
     return {live.begin(), live.end()};
   }
 
   void NameOperators() {
-    std::vector<int32_t> index(kNames.size(), -1);
+    std::vector<graph::OperatorNameId> ids(kNames.size(), kNone);
     for (TraceOperator& op : trace_.operators) {
       const int name = Below(std::ssize(kNames));
-      if (index[name] == -1) {
-        index[name] = static_cast<int32_t>(trace_.operator_names.size());
-        trace_.operator_names.emplace_back(kNames[name]);
-      }
-      op.name = index[name];
+      if (ids[name] == kNone)
+        ids[name] = trace_.operator_names.Add(kNames[name]);
+      op.name = ids[name];
     }
   }
 
@@ -261,15 +268,16 @@ class Step {
       trace_.sources.push_back(
           {.file = "model.py", .line = line, .function = "forward"});
     }
-    for (size_t k = 0; k < trace_.operators.size(); ++k) {
-      if (k % 4 != 3) trace_.operators[k].source = static_cast<int32_t>(k % 4);
+    for (const OperatorId k : trace_.operators.ids()) {
+      const int32_t line = IndexOf(k) % 4;
+      if (line != 3) trace_.operators[k].source = graph::SourceId{line};
     }
   }
 
   std::mt19937& random_;
   const int end_;
   Trace trace_;
-  int32_t open_call_ = -1;
+  CallId open_call_ = kNone;
 };
 
 }  // namespace

@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <numeric>
+#include <ranges>
 #include <set>
 #include <utility>
 
 namespace acplan::problems {
 
 using graph::kNever;
+using graph::OperatorId;
 using graph::SavedTensor;
+using graph::StorageId;
 using graph::Trace;
 using graph::TraceCall;
 using graph::TraceOperator;
@@ -21,24 +23,26 @@ namespace {
 // are asked for by then if everything that is needed runs again.
 class NeedWalk {
  public:
-  NeedWalk(const Trace& trace, const SavedByCall& saved_by_call, int32_t call,
-           const graph::OperatorGroups& groups)
+  NeedWalk(const Trace& trace, const SavedByCall& saved_by_call,
+           graph::CallId call, const graph::OperatorGroups& groups)
       : trace_(trace), call_(trace.calls[call]), groups_(groups) {
-    for (const int32_t k : saved_by_call.From(call)) {
+    for (const graph::SavedId k : saved_by_call.From(call)) {
       const SavedTensor& saved = trace.saved[k];
       if (!IsInside(saved.call, call)) break;
       if (saved.unpacked == kNever || !IsOfCall(saved.storage)) continue;
-      asked_at_[saved.packed].insert(saved.storage);
+      requests_[saved.packed].insert(saved.storage);
     }
   }
 
-  NeedsOfStorages Run(int32_t stop) && {
-    const int32_t end = std::min(stop, call_.end);
-    auto asked = asked_at_.rbegin();
-    for (int32_t op = end - 1; op >= call_.start; --op) {
-      for (; asked != asked_at_.rend() && asked->first > op; ++asked) {
-        pending_.insert(asked->second.begin(), asked->second.end());
-        needed_.insert(asked->second.begin(), asked->second.end());
+  NeedsOfStorages Run(graph::Time stop) && {
+    const graph::Time end = std::min(stop, call_.end);
+    auto request = requests_.rbegin();
+    for (const OperatorId op :
+         std::views::reverse(graph::OperatorsIn(call_.start, end))) {
+      for (; request != requests_.rend() && request->first > StartOf(op);
+           ++request) {
+        pending_.insert(request->second.begin(), request->second.end());
+        needed_storages_.insert(request->second.begin(), request->second.end());
       }
       AddIfNeeded(op);
     }
@@ -46,84 +50,84 @@ class NeedWalk {
   }
 
  private:
-  bool IsOfCall(int32_t storage) const {
-    return trace_.storages[storage].born >= call_.start;
+  bool IsOfCall(StorageId storage) const {
+    return !trace_.storages[storage].IsOlderThan(call_.start);
   }
 
-  bool IsInside(int32_t inner, int32_t outer) const {
+  bool IsInside(graph::CallId inner, graph::CallId outer) const {
     while (inner > outer) inner = trace_.calls[inner].parent;
     return inner == outer;
   }
 
-  void AddIfNeeded(int32_t op) {
+  void AddIfNeeded(OperatorId op) {
     const TraceOperator& now = trace_.operators[op];
-    const std::set<int32_t> made = MadeBy(now);
+    const std::set<StorageId> changes = ChangesOf(now);
     const bool is_always = now.outputs.empty() && now.mutates.empty();
     const bool is_needed = std::ranges::any_of(
-        made, [&](int32_t s) { return needed_.contains(s); });
+        changes, [&](StorageId s) { return needed_storages_.contains(s); });
     if (!is_always && !is_needed) return;
-    NeedGraph::Operator node = {.place = op - call_.start,
-                                .group = groups_.group_of[op - call_.start],
+    NeedGraph::Operator node = {.place = call_.PlaceOf(op),
+                                .group = groups_.group_of[call_.PlaceOf(op)],
                                 .ms = now.runtime_ms,
                                 .is_always_needed = is_always};
-    for (const int32_t s : pending_) node.asked.push_back(NumberOf(s));
+    for (const StorageId s : pending_) node.requests.push_back(ResultOf(s));
     pending_.clear();
-    for (const int32_t s : made) {
-      if (needed_.contains(s)) node.makes.push_back(NumberOf(s));
+    for (const StorageId s : changes) {
+      if (needed_storages_.contains(s)) node.makes.push_back(ResultOf(s));
     }
-    for (const int32_t s : now.creates) needed_.erase(s);
+    for (const StorageId s : now.creates) needed_storages_.erase(s);
     if (groups_.groups[node.group].rule != graph::GroupRule::kSave) {
-      for (const int32_t s : ReadBy(op)) {
-        needed_.insert(s);
-        node.reads.push_back(NumberOf(s));
+      for (const StorageId s : ReadBy(op)) {
+        needed_storages_.insert(s);
+        node.reads.push_back(ResultOf(s));
       }
     }
     needs_.graph.operators.push_back(std::move(node));
   }
 
-  // What an operator makes anew, or writes to in place.
-  std::set<int32_t> MadeBy(const TraceOperator& op) const {
-    std::set<int32_t> made(op.creates.begin(), op.creates.end());
-    for (const int32_t s : op.mutates) {
-      if (IsOfCall(s)) made.insert(s);
+  // Returns the storages that an operator makes anew, or writes to in place.
+  std::set<StorageId> ChangesOf(const TraceOperator& op) const {
+    std::set<StorageId> changes(op.creates.begin(), op.creates.end());
+    for (const StorageId s : op.mutates) {
+      if (IsOfCall(s)) changes.insert(s);
     }
-    return made;
+    return changes;
   }
 
   // The results of others that an operator reads or writes to.
-  std::set<int32_t> ReadBy(int32_t op) const {
+  std::set<StorageId> ReadBy(OperatorId op) const {
     const TraceOperator& now = trace_.operators[op];
-    std::set<int32_t> read(now.reads.begin(), now.reads.end());
+    std::set<StorageId> read(now.reads.begin(), now.reads.end());
     read.insert(now.mutates.begin(), now.mutates.end());
-    std::erase_if(read, [&](int32_t s) {
+    std::erase_if(read, [&](StorageId s) {
       return !IsOfCall(s) || trace_.storages[s].born >= op;
     });
     return read;
   }
 
-  int NumberOf(int32_t storage) {
-    const auto [found, is_new] =
-        number_of_.try_emplace(storage, needs_.graph.results);
+  ResultId ResultOf(StorageId storage) {
+    const auto [result, is_new] =
+        result_of_.try_emplace(storage, needs_.storages.end_id());
     if (is_new) {
       ++needs_.graph.results;
       needs_.storages.push_back(storage);
     }
-    return found->second;
+    return result->second;
   }
 
   const Trace& trace_;
   const TraceCall& call_;
   const graph::OperatorGroups& groups_;
-  std::map<int32_t, std::set<int32_t>> asked_at_;  // a time
-  std::set<int32_t> needed_, pending_;
-  std::map<int32_t, int> number_of_;
+  std::map<graph::Time, std::set<StorageId>> requests_;
+  std::set<StorageId> needed_storages_, pending_;
+  std::map<StorageId, ResultId> result_of_;
   NeedsOfStorages needs_;
 };
 
 }  // namespace
 
 size_t HashOf(const NeedGraph& graph) {
-  size_t hash = static_cast<size_t>(graph.results);
+  auto hash = static_cast<size_t>(graph.results);
   const auto add = [&](size_t value) {
     hash ^= value + 0x9e3779b97f4a7c15 + (hash << 6) + (hash >> 2);
   };
@@ -131,29 +135,30 @@ size_t HashOf(const NeedGraph& graph) {
     add(static_cast<size_t>(op.place));
     add(static_cast<size_t>(op.group));
     add(std::hash<double>()(op.ms));
-    for (const std::vector<int>* results : {&op.makes, &op.reads, &op.asked}) {
+    for (const std::vector<ResultId>* results :
+         {&op.makes, &op.reads, &op.requests}) {
       add(results->size());
-      for (const int r : *results) add(static_cast<size_t>(r));
+      for (const ResultId r : *results) add(static_cast<size_t>(r));
     }
   }
   return hash;
 }
 
-SavedByCall::SavedByCall(const Trace& trace)
-    : trace_(trace), by_call_(trace.saved.size()) {
-  std::iota(by_call_.begin(), by_call_.end(), 0);
-  std::ranges::stable_sort(by_call_, {},
-                           [&](int32_t k) { return trace.saved[k].call; });
+SavedByCall::SavedByCall(const Trace& trace) : trace_(trace) {
+  for (const graph::SavedId k : trace.saved.ids()) by_call_.push_back(k);
+  std::ranges::stable_sort(
+      by_call_, {}, [&](graph::SavedId k) { return trace.saved[k].call; });
 }
 
-std::span<const int32_t> SavedByCall::From(int32_t call) const {
+std::span<const graph::SavedId> SavedByCall::From(graph::CallId call) const {
   const auto first = std::ranges::lower_bound(
-      by_call_, call, {}, [&](int32_t k) { return trace_.saved[k].call; });
+      by_call_, call, {},
+      [&](graph::SavedId k) { return trace_.saved[k].call; });
   return {first, by_call_.end()};
 }
 
 NeedsOfStorages NeedsOfCall(const Trace& trace, const SavedByCall& saved,
-                            int32_t call, int32_t stop,
+                            graph::CallId call, graph::Time stop,
                             const graph::OperatorGroups& groups) {
   return NeedWalk(trace, saved, call, groups).Run(stop);
 }

@@ -10,27 +10,34 @@
 
 namespace acplan::problems {
 
-// What of a call may have to run again, and why (graph/trace/needs.h): the
-// operators whose results backward asks for, or that others of them read. An
-// operator that something needs is saved or runs again; nothing else does. Calls
-// that do the same have equal graphs, since operators, groups and results are
-// numbered from the start of the call.
+// Ids of problems work as those of traces do.
+using graph::IndexOf;
+using graph::Next;
+using graph::Previous;
+
+enum class ResultId : int32_t {};  // of a need graph's results
+
+// The operators of a call that may have to run again, and why (graph/trace/needs.h):
+// those whose results backward asks for, or that others of them read. An operator that
+// something needs is saved or runs again; nothing else does. Calls that do the same
+// have equal graphs, since operators, groups and results are numbered from the start of
+// the call.
 struct NeedGraph {
   struct Operator {
-    int place = 0;  // in the call
-    int group = 0;  // in the module's OperatorGroups
+    int place = 0;              // in the call
+    graph::GroupId group = {};  // in the module's OperatorGroups
     double ms = 0;
-    // Results, by number: those that it makes or writes to, those that it reads,
-    // and those that backward asks for that were saved after it and not after
-    // the operator before it in this list.
-    std::vector<int> makes = {}, reads = {}, asked = {};
+    // Results: those that it makes or writes to, those that it reads, and those that
+    // backward asks for that were saved after it and not after the operator before it
+    // in this list.
+    std::vector<ResultId> makes = {}, reads = {}, requests = {};
     // It makes no tensor, but something that nothing can stand in for.
     bool is_always_needed = false;
 
     bool operator==(const Operator&) const = default;
   };
   std::vector<Operator> operators = {};  // the last one first
-  int results = 0;
+  size_t results = 0;                    // the number of them
 
   bool operator==(const NeedGraph&) const = default;
 };
@@ -38,7 +45,7 @@ struct NeedGraph {
 // The need graph of a call, with the storage of each of its results.
 struct NeedsOfStorages {
   NeedGraph graph;
-  std::vector<int32_t> storages = {};
+  graph::IndexedVector<ResultId, graph::StorageId> storages = {};
 };
 
 // Returns a hash, which is the same for equal graphs.
@@ -50,20 +57,20 @@ class SavedByCall {
  public:
   explicit SavedByCall(const graph::Trace& trace);
 
-  // Returns the tensors saved in `call` and in later calls, as indices into Trace::saved,
-  // in ascending order of their calls: those of the calls inside `call` come first.
-  std::span<const int32_t> From(int32_t call) const;
+  // Returns the tensors saved in `call` and in later calls, in ascending order of their
+  // calls: those of the calls inside `call` come first.
+  std::span<const graph::SavedId> From(graph::CallId call) const;
 
  private:
   const graph::Trace& trace_;
-  std::vector<int32_t> by_call_;  // indices into Trace::saved
+  std::vector<graph::SavedId> by_call_;
 };
 
-// `stop`: the operator before which the call stops when it runs again. Views and
-// what hands on its argument are left out: they need no more than what needs
-// them.
+// Returns what a call needs. `stop`: the start of the operator before which it stops
+// when it runs again. Views and operators that hand on their argument are left out:
+// they need no more than what needs them.
 NeedsOfStorages NeedsOfCall(const graph::Trace& trace, const SavedByCall& saved,
-                            int32_t call, int32_t stop,
+                            graph::CallId call, graph::Time stop,
                             const graph::OperatorGroups& groups);
 
 }  // namespace acplan::problems

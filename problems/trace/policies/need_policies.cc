@@ -36,6 +36,7 @@ namespace acplan::problems {
 namespace {
 
 using Move = NeedPolicies::Move;
+using MoveList = graph::IndexedVector<MoveId, Move>;
 
 // Calls with more operators, or with more labels, have relaxed policies.
 constexpr size_t kMostOperators = 150;
@@ -55,10 +56,10 @@ struct Label {
   int64_t kept_bytes = 0;
   int64_t true_bytes = 0;  // as kept_bytes, but for rounding
   double ms = 0;
-  int32_t move = -1;
+  MoveId move = graph::kNone;
 };
 
-// By bytes, what no other label beats.
+// Labels by bytes, of which none beats another.
 using Labels = std::vector<Label>;
 
 // Returns what no label of both beats.
@@ -70,13 +71,13 @@ Labels Best(const Labels& a, const Labels& b) {
         return x.kept_bytes != y.kept_bytes ? x.kept_bytes < y.kept_bytes
                                             : x.ms < y.ms;
       });
-  size_t kept = 0;
+  size_t count = 0;
   for (const Label& label : merged) {
     // Sums in another order are the same.
-    if (kept > 0 && label.ms >= merged[kept - 1].ms * (1 - 1e-12)) continue;
-    merged[kept++] = label;
+    if (count > 0 && label.ms >= merged[count - 1].ms * (1 - 1e-12)) continue;
+    merged[count++] = label;
   }
-  merged.resize(kept);
+  merged.resize(count);
   return merged;
 }
 
@@ -98,7 +99,7 @@ class LabelWalk {
       size_t count = 0;
       for (auto& [state, labels] : states_) {
         count += labels.size();
-        Take(k, state | steps_[k].asked, std::move(labels));
+        Take(k, state | steps_[k].requests, std::move(labels));
       }
       const bool is_much = count > kMostLabels || moves_.size() > kMostMoves;
       if (is_much) return std::nullopt;
@@ -109,7 +110,7 @@ class LabelWalk {
     return all;
   }
 
-  std::vector<Move> TakeMoves() { return std::move(moves_); }
+  MoveList TakeMoves() { return std::move(moves_); }
 
  private:
   void Take(size_t k, uint64_t state, Labels labels) {
@@ -120,52 +121,56 @@ class LabelWalk {
     }
     if (step.MaySave(state)) {
       Add(step.AfterSave(state),
-          Moved(labels,
-                {.kept_bytes = step.KeptBytes(state),
-                 .true_bytes = true_steps_[k].KeptBytes(state)},
-                {-1, step.group, GroupUse::kSaved}));
+          Extended(labels,
+                   {.kept_bytes = step.KeptBytes(state),
+                    .true_bytes = true_steps_[k].KeptBytes(state)},
+                   {graph::kNone, step.group, GroupUse::kSaved}));
     }
     if (step.MayRerun(state)) {
       Add(step.AfterRerun(state),
-          Moved(std::move(labels), {.ms = step.ms},
-                {-1, step.group, GroupUse::kRunsAgain}));
+          Extended(std::move(labels), {.ms = step.ms},
+                   {graph::kNone, step.group, GroupUse::kRunsAgain}));
     }
   }
 
-  Labels Moved(Labels labels, const Label& more, Move move) {
+  Labels Extended(Labels labels, const Label& more, Move move) {
     // The fewer bytes, the more ms.
     const auto dear = std::ranges::find_if(labels, [&](const Label& label) {
       return label.ms + more.ms <= most_ms_;
     });
     labels.erase(labels.begin(), dear);
+    // This loop takes a fifth of the time of a large plan: ids are counted here, as
+    // Add would divide for each label.
+    MoveId id = moves_.end_id();
     for (Label& label : labels) {
       move.previous = label.move;
       label = {.kept_bytes = label.kept_bytes + more.kept_bytes,
                .true_bytes = label.true_bytes + more.true_bytes,
                .ms = label.ms + more.ms,
-               .move = static_cast<int32_t>(moves_.size())};
+               .move = id};
       moves_.push_back(move);
+      id = graph::Next(id);
     }
     return labels;
   }
 
   void Add(uint64_t state, Labels labels) {
     if (labels.empty()) return;
-    Labels& of = next_[state];
-    of = of.empty() ? std::move(labels) : Best(of, labels);
+    Labels& best = next_[state];
+    best = best.empty() ? std::move(labels) : Best(best, labels);
   }
 
   const std::vector<NeedStep>& steps_;
   const std::vector<NeedStep>& true_steps_;
   const double most_ms_;
   std::map<uint64_t, Labels> states_, next_;
-  std::vector<Move> moves_;
+  MoveList moves_;
 };
 
 // Finds the best policy at a price of a byte that is kept.
 //
-// Of many states the dearest become one, in which what is needed is what all of
-// them need, at the cost of the cheapest. Whatever steps follow, fewer needs cost
+// Many states are too many: the dearest become one, in which what is needed is what all
+// of them need, at the cost of the cheapest. Whatever steps follow, fewer needs cost
 // no more, so the best of all states still costs no more than any policy.
 class PricedWalk {
  public:
@@ -177,15 +182,13 @@ class PricedWalk {
     for (const NeedStep& step : steps_) {
       solver::StopIfDue();
       next_.clear();
-      for (const Walked& of : states_) {
-        Take(step, of.state | step.asked, of.label);
+      for (const Walked& walk : states_) {
+        Take(step, walk.state | step.requests, walk.label);
       }
       KeepCheapest();
       if (std::ssize(next_) > kMostStates) MergeDearest();
-      for (Walked& of : next_) {
-        if (!of.move) continue;
-        of.label.move = static_cast<int32_t>(moves_.size());
-        moves_.push_back(*of.move);
+      for (Walked& walk : next_) {
+        if (walk.move) walk.label.move = moves_.Add(*walk.move);
       }
       std::swap(states_, next_);
     }
@@ -193,7 +196,7 @@ class PricedWalk {
     return std::ranges::min_element(states_, IsCheaper)->label;
   }
 
-  std::vector<Move> TakeMoves() { return std::move(moves_); }
+  MoveList TakeMoves() { return std::move(moves_); }
 
  private:
   struct Walked {
@@ -233,7 +236,7 @@ class PricedWalk {
     }
   }
 
-  // Of each state.
+  // Keeps the cheapest label of each state.
   void KeepCheapest() {
     std::ranges::sort(next_, [](const Walked& a, const Walked& b) {
       return a.state != b.state ? a.state < b.state : IsCheaper(a, b);
@@ -246,7 +249,9 @@ class PricedWalk {
     const auto rest = next_.begin() + (kMostStates - 1);
     std::ranges::nth_element(next_, rest, IsCheaper);
     Walked merged = *rest;
-    for (auto of = rest; of != next_.end(); ++of) merged.state &= of->state;
+    for (auto walk = rest; walk != next_.end(); ++walk) {
+      merged.state &= walk->state;
+    }
     next_.erase(rest, next_.end());
     next_.push_back(merged);
   }
@@ -254,7 +259,7 @@ class PricedWalk {
   const std::vector<NeedStep>& steps_;
   double price_ = 0;
   std::vector<Walked> states_, next_;
-  std::vector<Move> moves_;
+  MoveList moves_;
 };
 
 // A policy that is best at a price, and so a line that no policy is below.
@@ -309,38 +314,38 @@ std::vector<BestAtPrice> Lines(PricedWalk& walk, double steepest) {
 
 // Policies and their moves. kept_bytes are true.
 struct GoodPolicies {
-  // `of`: the moves that a label refers to.
-  void Add(Label label, const std::vector<Move>& of) {
+  // `label_moves`: those that a label refers to.
+  void Add(Label label, const MoveList& label_moves) {
     std::vector<Move> path;
-    for (int32_t m = label.move; m >= 0; m = of[m].previous) {
-      path.push_back(of[m]);
+    for (MoveId m = label.move; m != graph::kNone;
+         m = label_moves[m].previous) {
+      path.push_back(label_moves[m]);
     }
-    label.move = -1;
+    label.move = graph::kNone;
     for (Move& move : std::views::reverse(path)) {
       move.previous = label.move;
-      label.move = static_cast<int32_t>(moves.size());
-      moves.push_back(move);
+      label.move = moves.Add(move);
     }
     labels.push_back(label);
   }
 
-  // Those that keep most first, and each only if it keeps less for more ms.
+  // Sorts those that keep most first, and keeps each only if it keeps less for more ms.
   void Sort() {
     std::ranges::sort(labels, [](const Label& a, const Label& b) {
       return a.kept_bytes != b.kept_bytes ? a.kept_bytes < b.kept_bytes
                                           : a.ms < b.ms;
     });
-    size_t kept = 0;
+    size_t count = 0;
     for (const Label& label : labels) {
-      if (kept > 0 && label.ms >= labels[kept - 1].ms) continue;
-      labels[kept++] = label;
+      if (count > 0 && label.ms >= labels[count - 1].ms) continue;
+      labels[count++] = label;
     }
-    labels.resize(kept);
+    labels.resize(count);
     std::ranges::reverse(labels);
   }
 
   Labels labels = {};
-  std::vector<Move> moves = {};
+  MoveList moves = {};
 };
 
 // Policies by labels that coincide where bytes nearly do.
@@ -372,8 +377,8 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
   const std::vector<BestAtPrice> lines = Lines(priced, 1 + ms);
   if (lines.empty()) return {{}, choices.may_save.size(), true};
   GoodPolicies good = FindGoodPolicies(graph, choices, steps);
-  const std::vector<Move> of_lines = priced.TakeMoves();
-  for (const BestAtPrice& line : lines) good.Add(line.label, of_lines);
+  const MoveList line_moves = priced.TakeMoves();
+  for (const BestAtPrice& line : lines) good.Add(line.label, line_moves);
   good.Sort();
   const auto least_ms = [&](int64_t kept_bytes) {
     double least = 0;
@@ -384,7 +389,7 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
   };
   NeedPolicies::List list;
   std::vector<PolicyPoint>& points = list.points;
-  std::vector<int32_t>& moves = list.last_move;
+  std::vector<MoveId>& moves = list.last_move;
   int64_t before = std::numeric_limits<int64_t>::max() / 2;
   for (const Label& label : good.labels) {
     const double at_least =
@@ -426,9 +431,9 @@ NeedChoices OnGrid(NeedChoices choices) {
   const auto all = static_cast<double>(
       std::accumulate(choices.bytes.begin(), choices.bytes.end(), int64_t{0}));
   const auto lost_by = [&](int64_t unit) {
-    int64_t lost = 0;
-    for (const int64_t bytes : choices.bytes) lost += bytes % unit;
-    return static_cast<double>(lost);
+    int64_t sum = 0;
+    for (const int64_t bytes : choices.bytes) sum += bytes % unit;
+    return static_cast<double>(sum);
   };
   int64_t unit = 1;
   while (static_cast<double>(unit) < all &&

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/flag.h"
+#include "graph/base/indexed_vector.h"
 #include "problems/model/joint_problem.h"
 #include "problems/trace/policies/need_graph.h"
 
@@ -18,44 +20,49 @@ namespace acplan::problems {
 // Data
 //   A need graph; for each result r the bytes m_r that keeping it takes; groups
 //   that may not be saved, or may not run again, and results that may not be kept.
-// A policy is a set of groups that are saved. What an operator makes that
-// something needs is kept, if its group is saved, or else the operator runs again
-// and needs what it reads. The policy discards
+// A policy is a set of groups that are saved. If something needs a result, it is kept
+// if the group of its operator is saved, or else the operator runs again and needs what
+// it reads. The policy discards
 //   base - sum of m_r over results that are kept
 // and costs the run-times of what runs again.
 
 struct NeedChoices {
   int64_t base_bytes = 0;
-  std::vector<int64_t> bytes = {};   // a result
-  std::vector<char> may_keep = {};   // a result
-  std::vector<char> may_save = {};   // a group
-  std::vector<char> may_rerun = {};  // a group
+  graph::IndexedVector<ResultId, int64_t> bytes = {};
+  graph::IndexedVector<ResultId, graph::Flag> may_keep = {};
+  graph::IndexedVector<graph::GroupId, graph::Flag> may_save = {};
+  graph::IndexedVector<graph::GroupId, graph::Flag> may_rerun = {};
   // Policies that cost more are of no interest.
   double most_ms = std::numeric_limits<double>::infinity();
 
   auto operator<=>(const NeedChoices&) const = default;
 };
 
-// What a policy does with a group.
+// The use that a policy makes of a group.
 enum class GroupUse : char { kNone, kSaved, kRunsAgain };
+using GroupUses = graph::IndexedVector<graph::GroupId, GroupUse>;
+using GroupFlags = graph::IndexedVector<graph::GroupId, graph::Flag>;
+
+enum class MoveId : int32_t {};  // in NeedPolicies::List::moves
 
 // All policies that no other one beats in both bytes and ms.
 class NeedPolicies {
  public:
-  // One group's part in a policy, and the one before it; -1: none.
+  // One group's part in a policy, and the one before it, if any.
   struct Move {
-    int32_t previous;
-    int32_t group;
+    MoveId previous;
+    graph::GroupId group;
     GroupUse use;
   };
   // Policies, with the last move of each.
   struct List {
     std::vector<PolicyPoint> points = {};
-    std::vector<int32_t> last_move = {};
-    std::vector<Move> moves = {};
+    std::vector<MoveId> last_move = {};
+    graph::IndexedVector<MoveId, Move> moves = {};
   };
 
-  // `is_exact`: each point is its policy, and none has to stand for others.
+  // Takes a list. `is_exact`: each point is its policy, and none has to stand for
+  // others.
   NeedPolicies(List list, size_t groups, bool is_exact)
       : list_(std::move(list)), groups_(groups), is_exact_(is_exact) {}
 
@@ -69,19 +76,19 @@ class NeedPolicies {
     return coarse_ ? of_coarse_[point] < 0 : is_exact_;
   }
 
-  // A group: what a policy does with it.
-  std::vector<GroupUse> UsesOf(size_t point) const;
+  // Returns the use that a policy makes of each group.
+  GroupUses UsesOf(size_t point) const;
 
-  // What is known of all policies that are not on a list of exact ones.
+  // The facts about all policies that are not on a list of exact ones.
   struct Others {
-    // What each that discards so many bytes costs at least; rises with them.
+    // The least cost of each that discards so many bytes; rises with them.
     std::function<double(int64_t)> least_ms;
     // How near to that points are to be, up to some ms.
     double step_ms = 0;
     double most_ms = 0;
     int64_t least_bytes = 0;  // none discards fewer
   };
-  // Relaxed policies, together with some that are exact.
+  // Makes one list of relaxed policies and of some that are exact.
   static NeedPolicies WithExact(std::shared_ptr<const NeedPolicies> coarse,
                                 List exact, const Others& others);
 
@@ -94,6 +101,7 @@ class NeedPolicies {
   std::vector<int32_t> of_coarse_ = {};
 };
 
+// Finds the policies of a call.
 NeedPolicies PoliciesOf(const NeedGraph& graph, const NeedChoices& choices);
 
 }  // namespace acplan::problems

@@ -17,13 +17,13 @@ namespace acplan::problems {
 // again. Where there are too few, a result is not tracked: it is never needed,
 // which costs less than it does.
 struct NeedStep {
-  int group = 0;
+  graph::GroupId group = {};
   double ms = 0;
-  uint64_t asked = 0;  // by backward, before the step
+  uint64_t requests = 0;  // of backward, before the step
   uint64_t makes = 0, reads = 0;
-  uint64_t saved = 0, rerun = 0;  // what was decided of the group
-  uint64_t open = 0;              // bits that still count after the step
-  uint64_t not_kept = 0;          // results that may not be kept
+  uint64_t is_saved = 0, is_rerun = 0;  // the decision about the group
+  uint64_t open = 0;                    // bits that still count after the step
+  uint64_t not_kept = 0;                // results that may not be kept
   // The results that count when they are kept, with their bytes.
   std::vector<std::pair<uint64_t, int64_t>> bytes = {};
   bool is_always_needed = false;
@@ -33,28 +33,30 @@ struct NeedStep {
     return is_always_needed || (state & makes) != 0;
   }
   bool MaySave(uint64_t state) const {
-    return may_save && (state & (rerun | not_kept)) == 0;
+    return may_save && (state & (is_rerun | not_kept)) == 0;
   }
   bool MayRerun(uint64_t state) const {
-    return may_rerun && (state & saved) == 0;
+    return may_rerun && (state & is_saved) == 0;
   }
   int64_t KeptBytes(uint64_t state) const {
-    int64_t kept = 0;
-    for (const auto& [result, of] : bytes) {
-      kept += (state & result) != 0 ? of : 0;
+    int64_t sum = 0;
+    for (const auto& [result, result_bytes] : bytes) {
+      sum += (state & result) != 0 ? result_bytes : 0;
     }
-    return kept;
+    return sum;
   }
   uint64_t AfterNothing(uint64_t state) const { return state & open; }
   uint64_t AfterSave(uint64_t state) const {
-    return ((state & ~makes) | saved) & open;
+    return ((state & ~makes) | is_saved) & open;
   }
-  // A bit that ends here may be that of a result that it reads.
+  // Returns the state before an operator that runs again. A bit that ends here may be
+  // that of a result that it reads.
   uint64_t AfterRerun(uint64_t state) const {
-    return (((state & ~makes) | rerun) & open) | reads;
+    return (((state & ~makes) | is_rerun) & open) | reads;
   }
 };
 
+// Returns the steps of a walk over a graph, from its last operator.
 std::vector<NeedStep> StepsOf(const NeedGraph& graph,
                               const NeedChoices& choices);
 

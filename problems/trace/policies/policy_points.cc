@@ -1,7 +1,7 @@
 // How relaxed policies and exact ones become one list.
 //
-// A relaxed point stands for policies that discard at most as much as it does. Those
-// of them that discard more than the point before it cost no less than it does, since
+// A relaxed point stands for policies that discard at most as much as it does. If they
+// discard more than the point before it, they cost no less than it does, since
 // rounding makes policies discard more. Where they are also known to cost more, by
 // what they discard, points with more ms take its place, each for the policies that
 // discard more than the one before. Then what another point beats goes.
@@ -29,10 +29,10 @@ std::vector<PolicyPoint> RaisedPoints(const PolicyPoint& point, int64_t before,
   // The last place up to which such policies may cost at most so much.
   const auto place_of = [&](double ms) {
     int64_t first = before;
-    int64_t beyond = point.bytes;
-    while (beyond - first > 1) {
-      const int64_t middle = first + (beyond - first) / 2;
-      (least_after(middle) <= ms ? first : beyond) = middle;
+    int64_t end = point.bytes;
+    while (end - first > 1) {
+      const int64_t middle = first + (end - first) / 2;
+      (least_after(middle) <= ms ? first : end) = middle;
     }
     return first;
   };
@@ -59,12 +59,12 @@ std::vector<PolicyPoint> RaisedPoints(const PolicyPoint& point, int64_t before,
 
 }  // namespace
 
-std::vector<GroupUse> NeedPolicies::UsesOf(size_t point) const {
+GroupUses NeedPolicies::UsesOf(size_t point) const {
   if (coarse_ && of_coarse_[point] >= 0) {
     return coarse_->UsesOf(of_coarse_[point]);
   }
-  std::vector<GroupUse> uses(groups_, GroupUse::kNone);
-  for (int32_t m = list_.last_move[point]; m >= 0;
+  GroupUses uses(groups_, GroupUse::kNone);
+  for (MoveId m = list_.last_move[point]; m != graph::kNone;
        m = list_.moves[m].previous) {
     uses[list_.moves[m].group] = list_.moves[m].use;
   }
@@ -75,7 +75,7 @@ NeedPolicies NeedPolicies::WithExact(std::shared_ptr<const NeedPolicies> coarse,
                                      List exact, const Others& others) {
   struct Place {
     PolicyPoint point;
-    int32_t last_move = -1;
+    MoveId last_move = graph::kNone;
     int32_t of_coarse = -1;
   };
   std::vector<Place> places;
@@ -86,7 +86,7 @@ NeedPolicies NeedPolicies::WithExact(std::shared_ptr<const NeedPolicies> coarse,
   for (size_t p = 0; p < points.size(); ++p) {
     const int64_t before = p > 0 ? points[p - 1].bytes : others.least_bytes;
     for (const PolicyPoint& point : RaisedPoints(points[p], before, others)) {
-      places.push_back({point, -1, static_cast<int32_t>(p)});
+      places.push_back({point, graph::kNone, static_cast<int32_t>(p)});
     }
   }
   std::ranges::stable_sort(places, [](const Place& a, const Place& b) {
@@ -96,19 +96,19 @@ NeedPolicies NeedPolicies::WithExact(std::shared_ptr<const NeedPolicies> coarse,
   NeedPolicies result({}, coarse->groups_, false);
   result.list_.moves = std::move(exact.moves);
   for (const Place& place : places) {
-    std::vector<PolicyPoint>& kept = result.list_.points;
-    if (!kept.empty() && place.point.bytes <= kept.back().bytes) {
-      // Of two that are the same but for rounding, the exact one.
+    std::vector<PolicyPoint>& list = result.list_.points;
+    if (!list.empty() && place.point.bytes <= list.back().bytes) {
+      // The exact one of two that are the same but for rounding.
       const bool is_same = place.of_coarse < 0 &&
                            result.of_coarse_.back() >= 0 &&
-                           place.point.bytes == kept.back().bytes &&
-                           place.point.ms <= kept.back().ms * (1 + 1e-12);
+                           place.point.bytes == list.back().bytes &&
+                           place.point.ms <= list.back().ms * (1 + 1e-12);
       if (!is_same) continue;
       result.list_.last_move.back() = place.last_move;
       result.of_coarse_.back() = place.of_coarse;
       continue;
     }
-    kept.push_back(place.point);
+    list.push_back(place.point);
     result.list_.last_move.push_back(place.last_move);
     result.of_coarse_.push_back(place.of_coarse);
   }

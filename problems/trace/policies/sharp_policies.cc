@@ -40,6 +40,8 @@ namespace acplan::problems {
 
 namespace {
 
+using MoveList = graph::IndexedVector<MoveId, NeedPolicies::Move>;
+
 constexpr size_t kMostStates = 200'000;
 constexpr size_t kMostPathMoves = 1'000'000;
 constexpr size_t kMostPathLabels = 40'000;
@@ -56,11 +58,11 @@ constexpr double kStepsABand = 16;
 struct PathLabel {
   int64_t kept_bytes = 0;
   double ms = 0;
-  int32_t move = -1;
+  MoveId move = graph::kNone;
 };
 using PathLabels = std::vector<PathLabel>;  // bytes ascending, ms descending
 
-// What may be done in a state: to save, to run again, or nothing.
+// A choice in a state: to save, to run again, or nothing.
 struct PathEdge {
   int32_t to = -1;  // among the nodes of the next step; -1: there is none
   int64_t kept_bytes = 0;
@@ -110,14 +112,14 @@ class StateGraph {
       std::unordered_map<uint64_t, int32_t> place;
       std::vector<uint64_t> next;
       const auto node_of = [&](uint64_t state) {
-        const auto [found, is_new] =
+        const auto [node, is_new] =
             place.try_emplace(state, static_cast<int32_t>(next.size()));
         if (is_new) next.push_back(state);
-        return found->second;
+        return node->second;
       };
       std::vector<PathNode>& nodes = nodes_.emplace_back();
       for (const uint64_t before : states) {
-        const uint64_t state = before | step.asked;
+        const uint64_t state = before | step.requests;
         PathNode node;
         if (!step.IsNeeded(state)) {
           node.goes_on.to = node_of(step.AfterNothing(state));
@@ -153,9 +155,9 @@ class StateGraph {
       solver::StopIfDue();
       for (const PathNode& node : nodes_[k]) {
         rests[k].push_back(
-            std::min({Along(node.saves, price, rests[k + 1]),
-                      Along(node.runs_again, price, rests[k + 1]),
-                      Along(node.goes_on, price, rests[k + 1])}));
+            std::min({CostAlong(node.saves, price, rests[k + 1]),
+                      CostAlong(node.runs_again, price, rests[k + 1]),
+                      CostAlong(node.goes_on, price, rests[k + 1])}));
       }
     }
     return rests;
@@ -169,12 +171,13 @@ class StateGraph {
     int32_t at = 0;
     for (size_t k = 0; k < nodes_.size(); ++k) {
       const PathNode& node = nodes_[k][at];
-      const auto along = [&](const PathEdge& edge) {
-        return Along(edge, price, rests[k + 1]);
+      const auto cost_along = [&](const PathEdge& edge) {
+        return CostAlong(edge, price, rests[k + 1]);
       };
       const PathEdge* next = &node.saves;
-      if (along(node.runs_again) < along(*next)) next = &node.runs_again;
-      if (along(node.goes_on) < along(*next)) next = &node.goes_on;
+      if (cost_along(node.runs_again) < cost_along(*next))
+        next = &node.runs_again;
+      if (cost_along(node.goes_on) < cost_along(*next)) next = &node.goes_on;
       corner.kept_bytes += next->kept_bytes;
       corner.ms += next->ms;
       at = next->to;
@@ -183,8 +186,8 @@ class StateGraph {
   }
 
  private:
-  static double Along(const PathEdge& edge, double price,
-                      const std::vector<double>& after) {
+  static double CostAlong(const PathEdge& edge, double price,
+                          const std::vector<double>& after) {
     return edge.to < 0
                ? std::numeric_limits<double>::infinity()
                : edge.ms + price * static_cast<double>(edge.kept_bytes) +
@@ -212,7 +215,7 @@ class BandWalk {
     at_ = {{PathLabel()}};
     for (size_t k = 0; k < graph_.steps().size(); ++k) {
       solver::StopIfDue();
-      const int group = graph_.steps()[k].group;
+      const graph::GroupId group = graph_.steps()[k].group;
       const std::vector<PathNode>& nodes = graph_.nodes(k);
       rest_ = &rests_[k + 1];
       next_.assign(rest_->size(), {});
@@ -221,9 +224,9 @@ class BandWalk {
         if (at_[n].empty()) continue;
         count += at_[n].size();
         Follow(nodes[n].saves, at_[n],
-               NeedPolicies::Move{-1, group, GroupUse::kSaved});
+               NeedPolicies::Move{graph::kNone, group, GroupUse::kSaved});
         Follow(nodes[n].runs_again, at_[n],
-               NeedPolicies::Move{-1, group, GroupUse::kRunsAgain});
+               NeedPolicies::Move{graph::kNone, group, GroupUse::kRunsAgain});
         Follow(nodes[n].goes_on, at_[n], std::nullopt);
       }
       if (count > kMostPathLabels || moves_.size() > kMostPathMoves) return {};
@@ -234,14 +237,14 @@ class BandWalk {
     return all;
   }
 
-  std::vector<NeedPolicies::Move> TakeMoves() { return std::move(moves_); }
+  MoveList TakeMoves() { return std::move(moves_); }
 
  private:
   void Follow(const PathEdge& edge, const PathLabels& labels,
               std::optional<NeedPolicies::Move> move) {
     if (edge.to < 0) return;
     const double rest = (*rest_)[edge.to];
-    PathLabels moved;
+    PathLabels extended;
     for (const PathLabel& label : labels) {
       PathLabel next = {.kept_bytes = label.kept_bytes + edge.kept_bytes,
                         .ms = label.ms + edge.ms,
@@ -252,13 +255,12 @@ class BandWalk {
       }
       if (move) {
         move->previous = label.move;
-        next.move = static_cast<int32_t>(moves_.size());
-        moves_.push_back(*move);
+        next.move = moves_.Add(*move);
       }
-      moved.push_back(next);
+      extended.push_back(next);
     }
-    PathLabels& of = next_[edge.to];
-    of = of.empty() ? std::move(moved) : BestOf(of, moved);
+    PathLabels& best = next_[edge.to];
+    best = best.empty() ? std::move(extended) : BestOf(best, extended);
   }
 
   const StateGraph& graph_;
@@ -266,7 +268,7 @@ class BandWalk {
   const double price_, most_;
   const std::vector<double>* rest_ = nullptr;
   std::vector<PathLabels> at_, next_;
-  std::vector<NeedPolicies::Move> moves_;
+  MoveList moves_;
 };
 
 // Cheapest paths at some prices, the last of which is the price of a byte for
@@ -299,10 +301,10 @@ class LinesBelow {
   void Add(double price, double least) { lines_.emplace_back(price, least); }
 
   double At(int64_t discarded) const {
-    const auto kept = static_cast<double>(base_bytes_ - discarded);
+    const auto kept_bytes = static_cast<double>(base_bytes_ - discarded);
     double most = 0;
     for (const auto& [price, least] : lines_) {
-      most = std::max(most, least - price * kept);
+      most = std::max(most, least - price * kept_bytes);
     }
     return most;
   }
@@ -322,7 +324,7 @@ ExactBand PoliciesInBand(const StateGraph& states, int64_t base_bytes,
                          double price, double width) {
   const std::vector<std::vector<double>> rests = states.RestsAt(price);
   const double least = rests.front().front();
-  ExactBand found = {.most = least};
+  ExactBand band = {.most = least};
   for (int k = 0; k < kMostBands; ++k, width *= kNarrower) {
     const double most = (least + width) * (1 + kBandTolerance);
     BandWalk walk(states, rests, price, most);
@@ -330,14 +332,14 @@ ExactBand PoliciesInBand(const StateGraph& states, int64_t base_bytes,
     if (!labels) continue;
     std::ranges::reverse(*labels);
     for (const PathLabel& label : *labels) {
-      found.list.points.push_back({base_bytes - label.kept_bytes, label.ms});
-      found.list.last_move.push_back(label.move);
+      band.list.points.push_back({base_bytes - label.kept_bytes, label.ms});
+      band.list.last_move.push_back(label.move);
     }
-    found.list.moves = walk.TakeMoves();
-    found.most = most;
+    band.list.moves = walk.TakeMoves();
+    band.most = most;
     break;
   }
-  return found;
+  return band;
 }
 
 }  // namespace

@@ -15,42 +15,41 @@ using Node = ModuleProblem::Node;
 
 class WalkNodes {
  public:
-  explicit WalkNodes(const std::vector<CandidateCall>& candidates)
+  explicit WalkNodes(const CandidateList& candidates)
       : children_(candidates.size()) {
-    std::vector<int> roots;
-    for (size_t c = 0; c < candidates.size(); ++c) {
-      const int parent = candidates[c].parent;
-      (parent < 0 ? roots : children_[parent]).push_back(static_cast<int>(c));
+    std::vector<CandidateId> roots;
+    for (const CandidateId c : candidates.ids()) {
+      const CandidateId parent = candidates[c].parent;
+      (parent == graph::kNone ? roots : children_[parent]).push_back(c);
     }
     walk_.node_of.resize(candidates.size());
     AddCalls(roots);
-    AddNode(-1);
+    AddNode(graph::kNone);
   }
 
   CallWalk Take() { return std::move(walk_); }
 
  private:
-  int AddNode(int candidate) {
-    const auto node = static_cast<int>(walk_.forest.nodes.size());
-    walk_.forest.nodes.push_back({});
-    walk_.candidate_at.push_back(candidate);
-    if (candidate < 0) walk_.forest.nodes[node].time = next_time_++;
-    return node;
+  WalkNodeId AddNode(CandidateId candidate) {
+    Node& node = walk_.forest.nodes.emplace_back();
+    if (candidate == graph::kNone) node.time = next_time_++;
+    return walk_.candidate_at.Add(candidate);
   }
 
-  void AddCalls(const std::vector<int>& siblings) {
+  void AddCalls(const std::vector<CandidateId>& siblings) {
     std::vector<Node>& nodes = walk_.forest.nodes;
-    for (const int c : siblings) {
-      AddNode(-1);
-      const int node = AddNode(c);
-      walk_.node_of[c] = node;
+    for (const CandidateId c : siblings) {
+      AddNode(graph::kNone);
+      const WalkNodeId id = AddNode(c);
+      walk_.node_of[c] = id;
       AddCalls(children_[c]);
-      nodes[node].subtree_size = static_cast<int>(nodes.size()) - node;
-      nodes[node].time = next_time_++;
+      Node& node = nodes[IndexOf(id)];
+      node.subtree_size = static_cast<int>(nodes.size()) - IndexOf(id);
+      node.time = next_time_++;
     }
   }
 
-  std::vector<std::vector<int>> children_;  // a candidate
+  graph::IndexedVector<CandidateId, std::vector<CandidateId>> children_;
   int next_time_ = 0;
   CallWalk walk_;
 };
@@ -58,13 +57,12 @@ class WalkNodes {
 // Tells in which record of the walk each time is.
 class TimePlacement {
  public:
-  TimePlacement(const Trace& trace,
-                const std::vector<CandidateCall>& candidates,
+  TimePlacement(const Trace& trace, const CandidateList& candidates,
                 const CallWalk& walk)
       : trace_(trace), candidates_(candidates), walk_(walk) {}
 
-  std::vector<int> RecordOfTimes() const {
-    std::vector<int> record_of = RecordsInForward();
+  std::vector<WalkNodeId> RecordOfTimes() const {
+    std::vector<WalkNodeId> record_of = RecordsInForward();
     record_of.resize(trace_.operators.size());
     PlaceBackward(record_of);
     return record_of;
@@ -73,19 +71,19 @@ class TimePlacement {
  private:
   // Places a time of the forward pass inside the innermost candidate that runs, after
   // what has ended in it.
-  std::vector<int> RecordsInForward() const {
-    std::vector<int> record_of;
-    int inside = -1;
-    int record = 0;
-    int next = 0;
-    for (int32_t t = 0; t < trace_.forward_end; ++t) {
+  std::vector<WalkNodeId> RecordsInForward() const {
+    std::vector<WalkNodeId> record_of;
+    CandidateId innermost = graph::kNone;
+    WalkNodeId record{0};
+    CandidateId next{0};
+    for (graph::Time t = 0; t < trace_.forward_end; ++t) {
       for (;;) {
-        if (inside >= 0 && CallOf(inside).end <= t) {
-          record = RecordAfter(inside);
-          inside = candidates_[inside].parent;
-        } else if (next < std::ssize(candidates_) && CallOf(next).start <= t) {
-          inside = next++;
-          record = FirstRecordIn(inside);
+        if (innermost != graph::kNone && CallOf(innermost).end <= t) {
+          record = RecordAfter(innermost);
+          innermost = candidates_[innermost].parent;
+        } else if (next < candidates_.end_id() && CallOf(next).start <= t) {
+          innermost = std::exchange(next, Next(next));
+          record = FirstRecordIn(innermost);
         } else {
           break;
         }
@@ -96,59 +94,60 @@ class TimePlacement {
   }
 
   // Later, units are released until they run again.
-  void PlaceBackward(std::vector<int>& record_of) const {
-    const std::vector<Node>& nodes = walk_.forest.nodes;
-    std::vector<int> by_request(candidates_.size());
-    for (size_t c = 0; c < by_request.size(); ++c) {
-      by_request[c] = static_cast<int>(c);
-    }
-    // What never runs again has let go of all at the end of its frame.
-    const auto request = [&](int c) {
+  void PlaceBackward(std::vector<WalkNodeId>& record_of) const {
+    const graph::IdRange<CandidateId> all = candidates_.ids();
+    std::vector<CandidateId> by_request(all.begin(), all.end());
+    // A call that never runs again has let go of all at the end of its frame.
+    const auto request = [&](CandidateId c) {
       return std::min(candidates_[c].first_request, candidates_[c].frame_end);
     };
     std::ranges::sort(by_request, std::greater<>(), request);
-    int last = 0;
+    WalkNodeId last{0};
     auto next = by_request.begin();
-    for (auto t = static_cast<int32_t>(record_of.size()) - 1;
+    for (auto t = static_cast<graph::Time>(record_of.size()) - 1;
          t >= trace_.forward_end; --t) {
       for (; next != by_request.end() && request(*next) > t; ++next) {
-        const int record = RecordAfter(*next);
-        if (nodes[record].time > nodes[last].time) last = record;
+        const WalkNodeId record = RecordAfter(*next);
+        if (TimeOf(record) > TimeOf(last)) last = record;
       }
       record_of[t] = InsideRunning(last, t);
     }
   }
 
-  const graph::TraceCall& CallOf(int c) const {
+  int TimeOf(WalkNodeId node) const {
+    return walk_.forest.nodes[IndexOf(node)].time;
+  }
+
+  const graph::TraceCall& CallOf(CandidateId c) const {
     return trace_.calls[candidates_[c].call];
   }
 
-  int FirstRecordIn(int c) const {
-    const int node = walk_.node_of[c];
-    return candidates_[c].is_innermost ? node : node + 1;
+  WalkNodeId FirstRecordIn(CandidateId c) const {
+    const WalkNodeId node = walk_.node_of[c];
+    return candidates_[c].is_innermost ? node : Next(node);
   }
 
-  // The record that follows a candidate: after the last call inside of another
+  // Returns the record that follows a candidate: after the last call inside of another
   // one, that one's.
-  int RecordAfter(int c) const {
-    const auto next_of = [&](int d) {
-      const int node = walk_.node_of[d];
-      return node + walk_.forest.nodes[node].subtree_size;
+  WalkNodeId RecordAfter(CandidateId c) const {
+    const auto next_of = [&](CandidateId d) {
+      return EndOfSubtree(walk_.forest, walk_.node_of[d]);
     };
-    const int parent = candidates_[c].parent;
-    return parent >= 0 && next_of(c) == next_of(parent) ? walk_.node_of[parent]
-                                                        : next_of(c);
+    const CandidateId parent = candidates_[c].parent;
+    return parent != graph::kNone && next_of(c) == next_of(parent)
+               ? walk_.node_of[parent]
+               : next_of(c);
   }
 
   // A time just before a candidate that runs again then is one inside of it.
-  int InsideRunning(int record, int32_t t) const {
-    const auto is_call = [&](int node) {
-      return node < std::ssize(walk_.candidate_at) &&
-             walk_.candidate_at[node] >= 0;
+  WalkNodeId InsideRunning(WalkNodeId record, graph::Time t) const {
+    const auto is_call = [&](WalkNodeId node) {
+      return node < walk_.candidate_at.end_id() &&
+             walk_.candidate_at[node] != graph::kNone;
     };
     // Leaves stand before calls.
-    while (!is_call(record) && is_call(record + 1)) {
-      const int c = walk_.candidate_at[record + 1];
+    while (!is_call(record) && is_call(Next(record))) {
+      const CandidateId c = walk_.candidate_at[Next(record)];
       if (candidates_[c].first_request > t || candidates_[c].frame_end <= t) {
         break;
       }
@@ -158,14 +157,13 @@ class TimePlacement {
   }
 
   const Trace& trace_;
-  const std::vector<CandidateCall>& candidates_;
+  const CandidateList& candidates_;
   const CallWalk& walk_;
 };
 
 }  // namespace
 
-CallWalk WalkOverCalls(const Trace& trace,
-                       const std::vector<CandidateCall>& candidates) {
+CallWalk WalkOverCalls(const Trace& trace, const CandidateList& candidates) {
   CallWalk walk = WalkNodes(candidates).Take();
   walk.record_of = TimePlacement(trace, candidates, walk).RecordOfTimes();
   return walk;

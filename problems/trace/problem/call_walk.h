@@ -28,13 +28,15 @@ namespace acplan::problems {
 // Record 0 has the times before b; 2 those in b before c; 3 those in c and while
 // c runs again; 4 those between c and d; 5 those in d and while d runs again; 1
 // those in b after d; and 6 those after b until d runs again.
+using CandidateList = graph::IndexedVector<CandidateId, CandidateCall>;
+
 struct CallWalk {
   ModuleProblem forest;
-  std::vector<int> candidate_at;  // a node, -1: none
-  std::vector<int> node_of;       // a candidate
-  std::vector<int> record_of;     // a time: the node whose record it is in
+  graph::IndexedVector<WalkNodeId, CandidateId> candidate_at;
+  graph::IndexedVector<CandidateId, WalkNodeId> node_of;
+  std::vector<WalkNodeId> record_of;  // indexed by time
 };
 CallWalk WalkOverCalls(const graph::Trace& trace,
-                       const std::vector<CandidateCall>& candidates);
+                       const CandidateList& candidates);
 
 }  // namespace acplan::problems

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <ranges>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/trace/unit_refusal.h"
 #include "problems/model/unit_forest.h"
@@ -18,66 +20,76 @@
 
 namespace acplan::problems {
 
+using graph::CallId;
 using graph::CheckpointedModule;
 using graph::GroupRule;
 using graph::kNever;
+using graph::ModuleId;
 using graph::OperatorGroups;
+using graph::OperatorId;
 using graph::SavedTensor;
+using graph::StorageId;
 using graph::Trace;
 using graph::TraceCall;
 
 namespace {
 
-std::map<std::string, int> NodesByName(const graph::Profile& profile,
-                                       const graph::ModuleTree& tree) {
-  std::map<std::string, int> node_of;
+std::map<std::string, TreeNodeId> NodesByName(const graph::Profile& profile,
+                                              const graph::ModuleTree& tree) {
+  std::map<std::string, TreeNodeId> node_of;
   for (int i = 0; i < tree.size(); ++i) {
-    node_of[profile.modules[tree.node(i).module].fqn] = i;
+    node_of[profile.modules[tree.node(i).module].fqn] = TreeNodeId{i};
   }
   return node_of;
 }
 
+using NeedGraphList = graph::IndexedVector<NeedGraphId, NeedGraph>;
+
 struct Candidates {
-  std::vector<CandidateCall> calls = {};  // in pre-order
-  std::vector<int> innermost =
-      {};  // a call of the trace: the innermost candidate
+  CandidateList calls = {};  // in pre-order
+  // The innermost candidate around a call of the trace.
+  graph::IndexedVector<CallId, CandidateId> innermost = {};
 };
 
-// `node_of_module`: a module of the trace: its node, -1 if it is no candidate.
-Candidates CallsOfCandidates(const TraceProblem& problem,
-                             const std::vector<int>& node_of_module) {
+// `node_of_module`: the node of a module of the trace, if it is a candidate.
+Candidates CallsOfCandidates(
+    const TraceProblem& problem,
+    const graph::IndexedVector<ModuleId, TreeNodeId>& node_of_module) {
   const Trace& trace = *problem.trace;
-  Candidates found;
-  found.innermost.assign(trace.calls.size(), -1);
-  for (int32_t c = 0; c < std::ssize(trace.calls); ++c) {
+  Candidates candidates;
+  candidates.innermost.assign(trace.calls.size(), graph::kNone);
+  for (const CallId c : trace.calls.ids()) {
     const TraceCall& call = trace.calls[c];
-    const int parent = call.parent < 0 ? -1 : found.innermost[call.parent];
-    found.innermost[c] = parent;
-    const int node = node_of_module[call.module];
-    if (call.no_grad || node < 0) continue;
-    const auto index = static_cast<int>(found.calls.size());
-    found.calls.push_back({.call = c,
-                           .module_node = node,
-                           .parent = parent,
-                           .last = index,
-                           .frame_end = call.end,
-                           .is_whole = problem.groups[node].groups.empty()});
-    if (parent >= 0) found.calls[parent].is_innermost = false;
-    found.innermost[c] = index;
+    const CandidateId parent = call.parent == graph::kNone
+                                   ? graph::kNone
+                                   : candidates.innermost[call.parent];
+    candidates.innermost[c] = parent;
+    const TreeNodeId node = node_of_module[call.module];
+    if (call.no_grad || node == graph::kNone) continue;
+    const CandidateId id = candidates.calls.end_id();
+    candidates.calls.push_back(
+        {.call = c,
+         .module_node = node,
+         .parent = parent,
+         .last = id,
+         .frame_end = call.end,
+         .is_whole = problem.groups[node].groups.empty()});
+    if (parent != graph::kNone) candidates.calls[parent].is_innermost = false;
+    candidates.innermost[c] = id;
   }
-  for (size_t c = found.calls.size(); c-- > 0;) {
-    if (found.calls[c].parent < 0) continue;
-    CandidateCall& parent = found.calls[found.calls[c].parent];
-    parent.last = std::max(parent.last, found.calls[c].last);
+  for (const CandidateId c : std::views::reverse(candidates.calls.ids())) {
+    const CandidateCall& call = candidates.calls[c];
+    if (call.parent == graph::kNone) continue;
+    CandidateCall& parent = candidates.calls[call.parent];
+    parent.last = std::max(parent.last, call.last);
   }
-  return found;
+  return candidates;
 }
 
 // Candidates with the times that their saved tensors give them.
-std::vector<CandidateCall> WithTimes(const TraceProblem& problem,
-                                     std::vector<CandidateCall> candidates) {
+CandidateList WithTimes(const TraceProblem& problem, CandidateList candidates) {
   for (const SavedTensor& saved : problem.trace->saved) {
-    for (int c = CandidateAround(problem, saved); c >= 0;
+    for (CandidateId c = CandidateAround(problem, saved); c != graph::kNone;
          c = candidates[c].parent) {
       CandidateCall& candidate = candidates[c];
       candidate.first_request =
@@ -89,8 +101,8 @@ std::vector<CandidateCall> WithTimes(const TraceProblem& problem,
   return candidates;
 }
 
-// A candidate with what it needs when it runs again, which adds to the need
-// graphs if that is new. Only what may be needed is ever kept.
+// Finds what candidates need when they run again, which adds to the need graphs if it
+// is new. Only a result that may be needed is ever kept.
 class NeedFinder {
  public:
   explicit NeedFinder(const TraceProblem& problem)
@@ -103,57 +115,55 @@ class NeedFinder {
     const OperatorGroups& groups = problem_.groups[candidate.module_node];
     NeedsOfStorages needs = NeedsOfCall(*problem_.trace, saved_by_call_,
                                         candidate.call, candidate.stop, groups);
-    std::map<int, int> group_of;  // a result
+    std::map<ResultId, graph::GroupId> group_of;
     for (const NeedGraph::Operator& op : needs.graph.operators) {
-      for (const int r : op.makes) group_of.try_emplace(r, op.group);
+      for (const ResultId r : op.makes) group_of.try_emplace(r, op.group);
     }
     for (const auto& [r, group] : group_of) {
-      const int32_t s = needs.storages[r];
-      candidate.needed.emplace_back(s, r);
+      const StorageId s = needs.storages[r];
+      candidate.needed_results.emplace_back(s, r);
       if (groups.groups[group].rule != GroupRule::kRecompute) {
         candidate.results.emplace_back(s, group);
       }
     }
-    std::ranges::sort(candidate.needed);
+    std::ranges::sort(candidate.needed_results);
     std::ranges::sort(candidate.results);
-    std::vector<int>& candidates = by_hash_[HashOf(needs.graph)];
+    std::vector<NeedGraphId>& equal_hashes = by_hash_[HashOf(needs.graph)];
     const auto same = std::ranges::find_if(
-        candidates, [&](int g) { return graphs_[g] == needs.graph; });
-    if (same != candidates.end()) {
+        equal_hashes, [&](NeedGraphId g) { return graphs_[g] == needs.graph; });
+    if (same != equal_hashes.end()) {
       candidate.needs = *same;
       return candidate;
     }
-    candidate.needs = static_cast<int>(graphs_.size());
-    candidates.push_back(candidate.needs);
-    graphs_.push_back(std::move(needs.graph));
+    candidate.needs = graphs_.Add(std::move(needs.graph));
+    equal_hashes.push_back(candidate.needs);
     return candidate;
   }
 
-  std::vector<NeedGraph> TakeGraphs() { return std::move(graphs_); }
+  NeedGraphList TakeGraphs() { return std::move(graphs_); }
 
  private:
   const TraceProblem& problem_;
   const SavedByCall saved_by_call_;
-  std::vector<NeedGraph> graphs_;
-  std::unordered_map<size_t, std::vector<int>>
-      by_hash_;  // indices into graphs_
+  NeedGraphList graphs_;
+  std::unordered_map<size_t, std::vector<NeedGraphId>> by_hash_;
 };
 
 // The storages that a policy of a candidate may save, with their groups.
-std::vector<std::pair<int32_t, int>> SavableResults(
+std::vector<std::pair<StorageId, graph::GroupId>> SavableResults(
     const TraceProblem& problem, const CandidateCall& candidate) {
   if (candidate.is_whole || candidate.first_request == kNever) return {};
   const Trace& trace = *problem.trace;
   const TraceCall& call = trace.calls[candidate.call];
   const OperatorGroups& groups = problem.groups[candidate.module_node];
-  std::map<int32_t, int> results;
-  for (int32_t op = call.start; op < call.end; ++op) {
-    for (const int32_t s : trace.operators[op].outputs) {
-      results.try_emplace(s, groups.group_of[op - call.start]);
+  std::map<StorageId, graph::GroupId> results;
+  for (const OperatorId op : call.Operators()) {
+    for (const StorageId s : trace.operators[op].outputs) {
+      results.try_emplace(s, groups.group_of[call.PlaceOf(op)]);
     }
   }
-  const std::vector<double> ms = GroupMs(problem, candidate);
-  // What costs nothing to make again is never saved.
+  const auto ms = GroupMs(problem, candidate);
+  // An operator that costs nothing to run again is never saved.
   std::erase_if(results, [&](const auto& result) {
     const GroupRule rule = groups.groups[result.second].rule;
     return rule == GroupRule::kRecompute ||
@@ -162,13 +172,15 @@ std::vector<std::pair<int32_t, int>> SavableResults(
   return {results.begin(), results.end()};
 }
 
-std::vector<std::vector<int>> FramesOfStorages(const TraceProblem& problem) {
-  std::vector<std::vector<int>> frames_of(problem.trace->storages.size());
-  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
-    // What never runs again lets go of everything when its call ends.
+graph::IndexedVector<StorageId, std::vector<CandidateId>> FramesOfStorages(
+    const TraceProblem& problem) {
+  graph::IndexedVector<StorageId, std::vector<CandidateId>> frames_of(
+      problem.trace->storages.size());
+  for (const CandidateId c : problem.candidates.ids()) {
+    // A candidate that never runs again lets go of everything when its call ends.
     if (problem.candidates[c].first_request == kNever) continue;
-    for (const int32_t s : CallOf(problem, c).inputs) {
-      std::vector<int>& frames = frames_of[s];
+    for (const StorageId s : CallOf(problem, c).inputs) {
+      std::vector<CandidateId>& frames = frames_of[s];
       if (frames.empty() || frames.back() != c) frames.push_back(c);
     }
   }
@@ -177,10 +189,11 @@ std::vector<std::vector<int>> FramesOfStorages(const TraceProblem& problem) {
 
 // Modules of the trace as candidates.
 struct CandidateModules {
-  std::vector<int> node_of;  // a module: its node in the tree, -1: no candidate
+  // The node of a module in the tree, if it is a candidate.
+  graph::IndexedVector<ModuleId, TreeNodeId> node_of;
   // A module that is none, why in words, and the place with what to do.
   struct Refused {
-    int32_t module = 0;
+    ModuleId module = {};
     std::string kind, details;
   };
   std::vector<Refused> refused = {};
@@ -190,10 +203,10 @@ struct CandidateModules {
 // candidates.
 class WholeUnits {
  public:
-  WholeUnits(const TraceProblem& problem, CandidateModules& found)
-      : problem_(problem), facts_(*problem.trace), found_(found) {}
+  WholeUnits(const TraceProblem& problem, CandidateModules& modules)
+      : problem_(problem), facts_(*problem.trace), modules_(modules) {}
 
-  void Add(int32_t module, const UnitChoices::Refused& refused) {
+  void Add(ModuleId module, const UnitChoices::Refused& refused) {
     const std::optional<graph::UnitRefusal> obstacle =
         graph::FindUnitRefusal(facts_, module);
     const std::optional<std::string> of_whole =
@@ -202,7 +215,7 @@ class WholeUnits {
         !refused.has_statistics && !of_whole &&
         SimulatedUse(problem_, {{.module = module}}).has_value();
     if (may_run_again) {
-      found_.node_of[module] = refused.node;
+      modules_.node_of[module] = TreeNodeId{refused.node};
       return;
     }
     CandidateModules::Refused why{module, refused.kind, refused.details};
@@ -212,55 +225,60 @@ class WholeUnits {
     }
     if (obstacle && of_whole && !of_whole->empty())
       why.details += "; " + *of_whole;
-    found_.refused.push_back(std::move(why));
+    modules_.refused.push_back(std::move(why));
   }
 
  private:
   const TraceProblem& problem_;
   const graph::CallFacts facts_;
-  CandidateModules& found_;
+  CandidateModules& modules_;
 };
 
 CandidateModules FindCandidateModules(
-    const TraceProblem& problem, const std::map<std::string, int>& node_of,
+    const TraceProblem& problem,
+    const std::map<std::string, TreeNodeId>& node_of,
     const std::vector<UnitChoices::Refused>& refused) {
   const Trace& trace = *problem.trace;
-  std::vector<char> has_gradients(trace.modules.size(), 0);
+  graph::IndexedVector<ModuleId, graph::Flag> has_gradients(
+      trace.modules.size(), false);
   for (const TraceCall& call : trace.calls) {
-    if (!call.no_grad) has_gradients[call.module] = 1;
+    if (!call.no_grad) has_gradients[call.module] = true;
   }
-  CandidateModules found{.node_of = std::vector<int>(trace.modules.size(), -1)};
+  CandidateModules candidates;
+  candidates.node_of.assign(trace.modules.size(), graph::kNone);
   std::optional<WholeUnits> whole;
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+  for (const ModuleId m : trace.modules.ids()) {
     const auto node = node_of.find(trace.modules[m].fqn);
     if (!has_gradients[m] || node == node_of.end()) continue;
     if (!problem.groups[node->second].groups.empty()) {
-      found.node_of[m] = node->second;
+      candidates.node_of[m] = node->second;
       continue;
     }
-    const auto why =
-        std::ranges::find(refused, node->second, &UnitChoices::Refused::node);
+    const auto why = std::ranges::find(refused, IndexOf(node->second),
+                                       &UnitChoices::Refused::node);
     if (why == refused.end()) continue;
-    if (!whole) whole.emplace(problem, found);
+    if (!whole) whole.emplace(problem, candidates);
     whole->Add(m, *why);
   }
-  return found;
+  return candidates;
 }
 
 // Returns for each module the bytes of activations that autograd saves in its calls and
 // that no candidate inside of these calls could free.
-std::vector<int64_t> BytesThatStay(const TraceProblem& problem) {
+graph::IndexedVector<ModuleId, int64_t> BytesThatStay(
+    const TraceProblem& problem) {
   const Trace& trace = *problem.trace;
-  std::vector<std::pair<int32_t, int32_t>> stay;  // modules and storages
+  std::vector<std::pair<ModuleId, StorageId>> stay;
   for (const SavedTensor& saved : trace.saved) {
-    if (trace.storages[saved.storage].born < 0) continue;
-    const int candidate = CandidateAround(problem, saved);
-    const int32_t last =
-        candidate < 0 ? -1 : problem.candidates[candidate].call;
-    std::vector<int32_t>
-        inner;  // modules with a call inside of c, around the tensor
-    for (int32_t c = saved.call; c >= 0; c = trace.calls[c].parent) {
-      const int32_t module = trace.calls[c].module;
+    if (trace.storages[saved.storage].born == graph::kNone) continue;
+    const CandidateId candidate = CandidateAround(problem, saved);
+    const CallId last = candidate == graph::kNone
+                            ? CallId{graph::kNone}
+                            : problem.candidates[candidate].call;
+    // The modules with a call inside of c that is around the tensor.
+    std::vector<ModuleId> inner;
+    for (CallId c = saved.call; c != graph::kNone; c = trace.calls[c].parent) {
+      const ModuleId module = trace.calls[c].module;
       if (std::ranges::find(inner, module) != inner.end()) continue;
       inner.push_back(module);
       if (last < c) stay.emplace_back(module, saved.storage);
@@ -269,46 +287,48 @@ std::vector<int64_t> BytesThatStay(const TraceProblem& problem) {
   std::ranges::sort(stay);
   const auto same = std::ranges::unique(stay);
   stay.erase(same.begin(), same.end());
-  std::vector<int64_t> bytes(trace.modules.size(), 0);
+  graph::IndexedVector<ModuleId, int64_t> bytes(trace.modules.size(), 0);
   for (const auto& [module, storage] : stay) {
     bytes[module] += AllocatedBytesOf(trace, storage);
   }
   return bytes;
 }
 
-// Segments are not told of: their modules are.
+// Returns warnings of modules that are no candidates. Segments have none: their modules
+// have.
 WarningsByType NoUnits(const TraceProblem& problem,
                        const CandidateModules& modules) {
-  WarningsByType told;
-  const std::vector<int64_t> bytes = BytesThatStay(problem);
+  WarningsByType warnings;
+  const auto bytes = BytesThatStay(problem);
   for (const CandidateModules::Refused& why : modules.refused) {
     const graph::TraceModule& module = problem.trace->modules[why.module];
     if (module.IsSegment()) continue;
-    told.Add(module.fqn, why.kind, why.details, bytes[why.module]);
+    warnings.Add(module.fqn, why.kind, why.details, bytes[why.module]);
   }
-  return told;
+  return warnings;
 }
 
 // Adds modules with children of which no call may be one of a unit, and whose
 // activations stay.
 void AddBarred(const TraceProblem& problem, const graph::Profile& profile,
-               WarningsByType& told) {
+               WarningsByType& warnings) {
   const Trace& trace = *problem.trace;
   std::set<std::string> leaves;
   for (const graph::Module& module : profile.modules) {
     if (module.is_leaf) leaves.insert(module.fqn);
   }
-  std::vector<char> may_be(trace.modules.size(), 0);
+  graph::IndexedVector<ModuleId, graph::Flag> may_be(trace.modules.size(),
+                                                     false);
   for (const TraceCall& call : trace.calls) {
-    if (!call.no_grad) may_be[call.module] = 1;
+    if (!call.no_grad) may_be[call.module] = true;
   }
-  const std::vector<int64_t> bytes = BytesThatStay(problem);
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+  const auto bytes = BytesThatStay(problem);
+  for (const ModuleId m : trace.modules.ids()) {
     const graph::TraceModule& module = trace.modules[m];
     if (may_be[m] || module.IsSegment() || leaves.contains(module.fqn))
       continue;
     if (bytes[m] == 0) continue;
-    told.Add(
+    warnings.Add(
         module.fqn, "no AC unit: it may not run again",
         ": more than one backward pass asks for what it saves, a transform of "
         "functions runs in it, or it is given other parameters",
@@ -316,39 +336,42 @@ void AddBarred(const TraceProblem& problem, const graph::Profile& profile,
   }
 }
 
-// A node and a group: whether policies have a choice. Groups that nothing needs
-// give none where operators may be skipped.
-std::vector<std::vector<char>> ChoicesOfGroups(const TraceProblem& problem) {
-  std::vector<std::vector<char>> is_choice(problem.groups.size());
-  for (size_t node = 0; node < is_choice.size(); ++node) {
+// Returns whether policies have a choice about a group. Groups that nothing needs give
+// none where operators may be skipped.
+graph::IndexedVector<TreeNodeId, GroupFlags> ChoicesOfGroups(
+    const TraceProblem& problem) {
+  graph::IndexedVector<TreeNodeId, GroupFlags> is_choice(problem.groups.size());
+  for (const TreeNodeId node : is_choice.ids()) {
     for (const graph::OperatorGroup& group : problem.groups[node].groups) {
-      is_choice[node].push_back(
-          !problem.may_skip && group.rule == GroupRule::kFree ? 1 : 0);
+      is_choice[node].push_back(!problem.may_skip &&
+                                group.rule == GroupRule::kFree);
     }
   }
   for (const CandidateCall& candidate : problem.candidates) {
-    if (candidate.needs < 0) continue;
-    const int node = candidate.module_node;
+    if (candidate.needs == graph::kNone) continue;
+    const TreeNodeId node = candidate.module_node;
     for (const NeedGraph::Operator& op :
          problem.need_graphs[candidate.needs].operators) {
       const GroupRule rule = problem.groups[node].groups[op.group].rule;
-      if (rule == GroupRule::kFree) is_choice[node][op.group] = 1;
+      if (rule == GroupRule::kFree) is_choice[node][op.group] = true;
     }
   }
   return is_choice;
 }
 
-std::vector<int> FirstOfNodes(const TraceProblem& problem) {
-  std::vector<int> first_of(problem.groups.size(), -1);
-  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
-    int& first = first_of[problem.candidates[c].module_node];
-    if (first < 0) first = c;
+graph::IndexedVector<TreeNodeId, CandidateId> FirstOfNodes(
+    const TraceProblem& problem) {
+  graph::IndexedVector<TreeNodeId, CandidateId> first_of(problem.groups.size(),
+                                                         graph::kNone);
+  for (const CandidateId c : problem.candidates.ids()) {
+    CandidateId& first = first_of[problem.candidates[c].module_node];
+    if (first == graph::kNone) first = c;
   }
   return first_of;
 }
 
-bool HasRepeatedCalls(const std::vector<CandidateCall>& candidates) {
-  std::set<int> modules;
+bool HasRepeatedCalls(const CandidateList& candidates) {
+  std::set<TreeNodeId> modules;
   for (const CandidateCall& candidate : candidates) {
     modules.insert(candidate.module_node);
   }
@@ -368,14 +391,15 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   JointProblemOptions snapshot_options = options;
   snapshot_options.memory.model = MemoryModel::kSnapshot;
   UnitChoices choices = ChoicesOfUnits(profile, tree, snapshot_options);
-  problem.groups = std::move(choices.groups);
+  problem.groups = graph::IndexedVector<TreeNodeId, OperatorGroups>(
+      std::move(choices.groups));
   problem.bytes_of_rank = BytesOfRank(trace, options.memory);
   const CandidateModules modules = FindCandidateModules(
       problem, NodesByName(profile, tree), choices.refused);
-  Candidates found = CallsOfCandidates(problem, modules.node_of);
-  problem.candidate_of = std::move(found.innermost);
-  problem.has_repeated_calls = HasRepeatedCalls(found.calls);
-  problem.candidates = WithTimes(problem, std::move(found.calls));
+  Candidates candidates = CallsOfCandidates(problem, modules.node_of);
+  problem.candidate_of = std::move(candidates.innermost);
+  problem.has_repeated_calls = HasRepeatedCalls(candidates.calls);
+  problem.candidates = WithTimes(problem, std::move(candidates.calls));
   problem.first_of_node = FirstOfNodes(problem);
   problem.no_units = NoUnits(problem, modules);
   problem.warnings = choices.forest.Warnings();
@@ -384,15 +408,15 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   AddBarred(problem, profile, problem.no_units);
 
   const size_t storages = trace.storages.size();
-  problem.held = graph::HeldByOthers(trace);
+  problem.held_until = graph::HeldByOthers(trace);
   problem.saved_of.resize(storages);
-  for (int32_t k = 0; k < std::ssize(trace.saved); ++k) {
+  for (const graph::SavedId k : trace.saved.ids()) {
     problem.saved_of[trace.saved[k].storage].push_back(k);
   }
   problem.frames_of = FramesOfStorages(problem);
   problem.makers_of.resize(storages);
   NeedFinder needs(problem);
-  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+  for (const CandidateId c : problem.candidates.ids()) {
     CandidateCall& candidate = problem.candidates[c];
     if (problem.may_skip) {
       candidate = needs.WithNeeds(std::move(candidate));
@@ -407,7 +431,7 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   problem.is_choice = ChoicesOfGroups(problem);
 
   CallWalk walk = WalkOverCalls(trace, problem.candidates);
-  for (size_t c = 0; c < walk.node_of.size(); ++c) {
+  for (const CandidateId c : walk.node_of.ids()) {
     problem.candidates[c].node = walk.node_of[c];
   }
   problem.forest = std::move(walk.forest);
@@ -421,12 +445,13 @@ double WholeMs(const TraceProblem& problem, const CandidateCall& candidate) {
   if (candidate.first_request == kNever) return 0;
   const Trace& trace = *problem.trace;
   const TraceCall& call = trace.calls[candidate.call];
-  std::set<int32_t> casts;
+  std::set<OperatorId> casts;
   double ms = 0;
-  for (int32_t op = call.start; op < std::min(call.end, candidate.stop); ++op) {
+  for (const OperatorId op :
+       graph::OperatorsIn(call.start, std::min(call.end, candidate.stop))) {
     ms += trace.operators[op].runtime_ms;
-    for (const int32_t cast : trace.operators[op].recasts) {
-      if (cast < call.start && casts.insert(cast).second) {
+    for (const OperatorId cast : trace.operators[op].recasts) {
+      if (StartOf(cast) < call.start && casts.insert(cast).second) {
         ms += trace.operators[cast].runtime_ms;
       }
     }
@@ -434,16 +459,16 @@ double WholeMs(const TraceProblem& problem, const CandidateCall& candidate) {
   return ms;
 }
 
-std::vector<double> GroupMs(const TraceProblem& problem,
-                            const CandidateCall& candidate) {
+graph::IndexedVector<graph::GroupId, double> GroupMs(
+    const TraceProblem& problem, const CandidateCall& candidate) {
   const OperatorGroups& groups = problem.groups[candidate.module_node];
-  std::vector<double> ms(groups.groups.size(), 0);
+  graph::IndexedVector<graph::GroupId, double> ms(groups.groups.size(), 0);
   if (candidate.is_whole || candidate.first_request == kNever) return ms;
   const Trace& trace = *problem.trace;
   const TraceCall& call = trace.calls[candidate.call];
-  const int32_t end = std::min(call.end, candidate.stop);
-  for (int32_t op = call.start; op < end; ++op) {
-    ms[groups.group_of[op - call.start]] += trace.operators[op].runtime_ms;
+  const graph::Time end = std::min(call.end, candidate.stop);
+  for (const OperatorId op : graph::OperatorsIn(call.start, end)) {
+    ms[groups.group_of[call.PlaceOf(op)]] += trace.operators[op].runtime_ms;
   }
   return ms;
 }

@@ -44,83 +44,109 @@ namespace acplan::problems {
 // its holders holds it. The problem is solved by relaxations that are sums
 // (relaxation.h), and by simulating their plans (trace_search.h).
 
+enum class CandidateId : int32_t {};  // in TraceProblem::candidates
+enum class TreeNodeId : int32_t {};   // in the module tree
+enum class WalkNodeId : int32_t {};   // in TraceProblem::forest
+enum class NeedGraphId : int32_t {};  // in TraceProblem::need_graphs
+
 // A call of a module that may be a unit.
 struct CandidateCall {
-  int32_t call = 0;     // in Trace::calls
-  int module_node = 0;  // in the module tree
-  int parent = -1;      // the candidate directly around it; -1: none
-  int last = 0;         // the last candidate inside, or itself
-  int node = 0;         // in TraceProblem::forest
+  graph::CallId call = {};
+  TreeNodeId module_node = {};
+  CandidateId parent = graph::kNone;  // the candidate directly around it
+  CandidateId last = {};              // the last candidate inside, or itself
+  WalkNodeId node = {};
   // The time at which it runs again: when backward first asks for something that
   // was saved in it.
-  int32_t first_request = graph::kNever;
-  int32_t stop = 0;       // the operator before which it stops
-  int32_t frame_end = 0;  // when its frame lets go of the arguments
+  graph::Time first_request = graph::kNever;
+  graph::Time stop = 0;       // the start of the operator before which it stops
+  graph::Time frame_end = 0;  // when its frame lets go of the arguments
   bool is_innermost = true;
   // It has no policy, so everything runs again: its module has no groups, because
   // it can run again as a whole only.
   bool is_whole = false;
-  // What saving an operator keeps: storages, ascending, with the group.
-  std::vector<std::pair<int32_t, int>> results = {};
-  // Where operators may be skipped: what it needs when it runs again, in
-  // TraceProblem::need_graphs, -1: it has no policy; and the storages of its
-  // results, ascending, with their numbers there.
-  int needs = -1;
-  std::vector<std::pair<int32_t, int>> needed = {};
+  // The storages that saving an operator keeps, ascending, with the group.
+  std::vector<std::pair<graph::StorageId, graph::GroupId>> results = {};
+  // Where operators may be skipped: what it needs when it runs again, if it has a
+  // policy; and the storages of its results there, ascending.
+  NeedGraphId needs = graph::kNone;
+  std::vector<std::pair<graph::StorageId, ResultId>> needed_results = {};
 };
 
 struct TraceProblem {
   const graph::Trace* trace = nullptr;
   graph::Simulator simulator;
-  std::vector<CandidateCall> candidates = {};  // in pre-order
-  std::vector<int> candidate_of = {};  // a call: the innermost around, or -1
-  // Indexed by node of the module tree: its first candidate, or -1.
-  std::vector<int> first_of_node = {};
-  std::vector<graph::OperatorGroups> groups = {};  // a node of the module tree
-  // A storage: until when others than autograd hold it without units.
-  std::vector<int32_t> held = {};
-  // A storage: what autograd saves of it, in Trace::saved, and the candidates
-  // whose argument and whose operators' result it is.
-  std::vector<std::vector<int32_t>> saved_of = {};
-  std::vector<std::vector<int>> frames_of = {};
-  std::vector<std::vector<int>> makers_of = {};
+  // In pre-order.
+  graph::IndexedVector<CandidateId, CandidateCall> candidates = {};
+  // The innermost candidate around a call, if any.
+  graph::IndexedVector<graph::CallId, CandidateId> candidate_of = {};
+  // The first candidate of a module, if any.
+  graph::IndexedVector<TreeNodeId, CandidateId> first_of_node = {};
+  graph::IndexedVector<TreeNodeId, graph::OperatorGroups> groups = {};
+  // Until when others than autograd hold a storage without units.
+  graph::IndexedVector<graph::StorageId, graph::Time> held_until = {};
+  // The records of a storage: what autograd saves of it, and the candidates whose
+  // argument and whose operators' result it is.
+  graph::IndexedVector<graph::StorageId, std::vector<graph::SavedId>> saved_of =
+      {};
+  graph::IndexedVector<graph::StorageId, std::vector<CandidateId>> frames_of =
+      {};
+  graph::IndexedVector<graph::StorageId, std::vector<CandidateId>> makers_of =
+      {};
   // The walk over the calls (call_walk.h).
   ModuleProblem forest = {};
-  std::vector<int> candidate_at = {};  // a node, -1: none
-  std::vector<int> record_of = {};     // a time: the node whose record it is in
-  // A time, as BytesOfRank (trace_memory.h).
-  std::vector<int64_t> bytes_of_rank = {};
+  graph::IndexedVector<WalkNodeId, CandidateId> candidate_at = {};
+  std::vector<WalkNodeId> record_of = {};  // indexed by time
+  // As BytesOfRank (trace_memory.h).
+  graph::IndexedVector<graph::OperatorId, int64_t> bytes_of_rank = {};
   bool has_repeated_calls = false;  // of a candidate module
   // Operators may be skipped.
   bool may_skip = false;
-  // Of the trace, if they may.
+  // The policies of the trace, if they may.
   std::optional<graph::NeedDrivenPolicies> need_driven = {};
-  std::vector<NeedGraph> need_graphs = {};  // all different
-  // A node of the module tree and a group: whether a policy has a choice.
-  std::vector<std::vector<char>> is_choice = {};
+  // All different.
+  graph::IndexedVector<NeedGraphId, NeedGraph> need_graphs = {};
+  // Says whether a policy has a choice about a group.
+  graph::IndexedVector<TreeNodeId, GroupFlags> is_choice = {};
   // Modules that could not be units, why, and the bytes that therefore stay.
   WarningsByType no_units = {};
   std::vector<std::string> warnings = {};
 };
 
-// Refers to the trace, which must outlive it. `profile` and `tree` are those of
-// the trace (graph/trace/aggregate.h). Options as for BuildJointProblem; the budget is
-// not used. Throws InputError as that does.
+// Returns a node of the walk over the calls.
+inline const ModuleProblem::Node& NodeAt(const ModuleProblem& forest,
+                                         WalkNodeId node) {
+  return forest.nodes[IndexOf(node)];
+}
+
+// Returns the node after the last one in the subtree of a node.
+inline WalkNodeId EndOfSubtree(const ModuleProblem& forest, WalkNodeId node) {
+  return WalkNodeId{IndexOf(node) + NodeAt(forest, node).subtree_size};
+}
+
+// Returns the node of a unit that an engine has chosen.
+inline WalkNodeId NodeOf(const ChosenUnit& unit) {
+  return WalkNodeId{unit.node};
+}
+
+// States the problem of a trace, which must outlive it. `profile` and `tree` are those
+// of the trace (graph/trace/aggregate.h). Options as for BuildJointProblem; the budget
+// is not used. Throws InputError as that does.
 TraceProblem BuildTraceProblem(const graph::Trace& trace,
                                const graph::Profile& profile,
                                const graph::ModuleTree& tree,
                                const JointProblemOptions& options);
 
-// Run-time of what a call runs again where its policy saves nothing: its
+// Returns the run-time of what a call runs again if its policy saves nothing: its
 // operators up to where it stops, and casts by autocast from before it.
 double WholeMs(const TraceProblem& problem, const CandidateCall& candidate);
 
-// Run-time of what a call runs again, for each group of its operators; all zero
-// for a call without a policy.
-std::vector<double> GroupMs(const TraceProblem& problem,
-                            const CandidateCall& candidate);
+// Returns the run-time of what a call runs again, for each group of its operators; all
+// zero for a call without a policy.
+graph::IndexedVector<graph::GroupId, double> GroupMs(
+    const TraceProblem& problem, const CandidateCall& candidate);
 
-// The simulated step of a rank with these units, or nothing where PyTorch
+// Returns the simulated step of a rank with these units, or nothing if PyTorch
 // refuses to run them.
 std::optional<graph::Simulation> SimulatedUse(
     const TraceProblem& problem,

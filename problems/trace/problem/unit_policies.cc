@@ -27,63 +27,65 @@ GroupUse UseOf(OperatorDecision decision) {
   return GroupUse::kNone;
 }
 
-// Returns whether an operator of a call that starts at `start` keeps a storage.
+// Returns whether an operator of a call keeps a storage.
 bool KeepsAt(const graph::Trace& trace, const CheckpointedModule& unit,
-             int32_t start, int place, int32_t storage) {
+             const graph::TraceCall& call, int place,
+             graph::StorageId storage) {
   if (!graph::Keeps(unit.decisions[place])) return false;
-  const graph::TraceOperator& op = trace.operators[start + place];
-  const auto kept = unit.kept_results.find(place);
-  if (kept == unit.kept_results.end()) {
+  const graph::TraceOperator& op = trace.operators[call.AtPlace(place)];
+  const auto results = unit.kept_results.find(place);
+  if (results == unit.kept_results.end()) {
     return std::ranges::find(op.outputs, storage) != op.outputs.end();
   }
-  return std::ranges::any_of(kept->second, [&](int32_t r) {
+  return std::ranges::any_of(results->second, [&](int32_t r) {
     return trace.tensors[op.results[r]].storage == storage;
   });
 }
 
 }  // namespace
 
-CheckpointedModule UnitThatSaves(const TraceProblem& problem, int module_node,
-                                 const std::vector<char>& saved) {
-  const int candidate = problem.first_of_node[module_node];
+CheckpointedModule UnitThatSaves(const TraceProblem& problem,
+                                 TreeNodeId module_node,
+                                 const GroupFlags& is_saved) {
+  const CandidateId candidate = problem.first_of_node[module_node];
   const OperatorGroups& groups = problem.groups[module_node];
-  const int32_t module = CallOf(problem, candidate).module;
+  const graph::ModuleId module = CallOf(problem, candidate).module;
   if (problem.may_skip && !groups.groups.empty()) {
-    std::vector<char> saves;
-    for (const int g : groups.group_of) saves.push_back(saved[g]);
-    return problem.need_driven->Of(module, saves);
+    std::vector<graph::Flag> saves;
+    for (const graph::GroupId g : groups.group_of) saves.push_back(is_saved[g]);
+    return problem.need_driven->PolicyFor(module, saves);
   }
   CheckpointedModule unit = {.module = module};
-  for (const int g : groups.group_of) {
-    unit.decisions.push_back(graph::SaveOrRecompute(saved[g] != 0));
+  for (const graph::GroupId g : groups.group_of) {
+    unit.decisions.push_back(graph::SaveOrRecompute(is_saved[g]));
   }
   return unit;
 }
 
-std::vector<GroupUse> UsesOfGroups(const TraceProblem& problem, int module_node,
-                                   const CheckpointedModule& unit) {
+GroupUses UsesOfGroups(const TraceProblem& problem, TreeNodeId module_node,
+                       const CheckpointedModule& unit) {
   const OperatorGroups& groups = problem.groups[module_node];
-  std::vector<GroupUse> uses(groups.groups.size(), GroupUse::kNone);
-  for (size_t op = 0; op < unit.decisions.size(); ++op) {
-    GroupUse& use = uses[groups.group_of[op]];
-    use = std::max(use, UseOf(unit.decisions[op]));
+  GroupUses uses(groups.groups.size(), GroupUse::kNone);
+  for (size_t place = 0; place < unit.decisions.size(); ++place) {
+    GroupUse& use = uses[groups.group_of[place]];
+    use = std::max(use, UseOf(unit.decisions[place]));
   }
   return uses;
 }
 
-bool KeepsResult(const TraceProblem& problem, int candidate,
-                 const CheckpointedModule& unit, int32_t storage) {
-  const CandidateCall& of = problem.candidates[candidate];
-  const std::optional<int> group = GroupThatKeeps(of, storage);
+bool KeepsResult(const TraceProblem& problem, CandidateId candidate,
+                 const CheckpointedModule& unit, graph::StorageId storage) {
+  const CandidateCall& now = problem.candidates[candidate];
+  const std::optional<graph::GroupId> group = GroupThatKeeps(now, storage);
   if (!group) return false;
   const std::vector<int>& ops =
-      problem.groups[of.module_node].groups[*group].ops;
+      problem.groups[now.module_node].groups[*group].ops;
   if (!problem.may_skip) {
     return unit.decisions[ops.front()] == OperatorDecision::kSave;
   }
-  const int32_t start = CallOf(problem, candidate).start;
+  const graph::TraceCall& call = CallOf(problem, candidate);
   return std::ranges::any_of(ops, [&](int place) {
-    return KeepsAt(*problem.trace, unit, start, place, storage);
+    return KeepsAt(*problem.trace, unit, call, place, storage);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/trace/simulation.h"
 #include "problems/trace/problem/trace_problem.h"
 
@@ -11,20 +12,21 @@ namespace acplan::problems {
 // Units of a trace problem as the simulation takes them, by the groups that their
 // policies save.
 
-// The unit that is a node of the module tree and saves some groups. All else runs
-// again or, where operators may be skipped, what of it is needed. Of a module
-// without groups everything runs again.
+// Returns the unit that is a node of the module tree and saves some groups. All else
+// runs again or, where operators may be skipped, what of it is needed. A module without
+// groups runs again as a whole.
 graph::CheckpointedModule UnitThatSaves(const TraceProblem& problem,
-                                        int module_node,
-                                        const std::vector<char>& saved);
+                                        TreeNodeId module_node,
+                                        const GroupFlags& is_saved);
 
-// A group: what a unit does with it. Without a policy there are no groups.
-std::vector<GroupUse> UsesOfGroups(const TraceProblem& problem, int module_node,
-                                   const graph::CheckpointedModule& unit);
+// Returns what a unit does with each group. Without a policy there are no groups.
+GroupUses UsesOfGroups(const TraceProblem& problem, TreeNodeId module_node,
+                       const graph::CheckpointedModule& unit);
 
 // Returns whether a unit, of which a candidate is a call, keeps a storage that an
 // operator of the call makes.
-bool KeepsResult(const TraceProblem& problem, int candidate,
-                 const graph::CheckpointedModule& unit, int32_t storage);
+bool KeepsResult(const TraceProblem& problem, CandidateId candidate,
+                 const graph::CheckpointedModule& unit,
+                 graph::StorageId storage);
 
 }  // namespace acplan::problems

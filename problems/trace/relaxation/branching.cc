@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -49,17 +50,8 @@ namespace {
 // The most storages that a split looks at, summed over the times.
 constexpr int64_t kMostCounted = 20'000'000;
 
-Decision UnitDecision(int module_node) {
-  return {.kind = Decision::Kind::kUnit, .subject = module_node};
-}
-
-Decision GroupDecision(int module_node, int group) {
-  return {
-      .kind = Decision::Kind::kGroup, .subject = module_node, .detail = group};
-}
-
-int ModuleNodeOf(const TraceProblem& problem, const ChosenUnit& unit) {
-  return problem.candidates[problem.candidate_at[unit.node]].module_node;
+TreeNodeId ModuleNodeOf(const TraceProblem& problem, const ChosenUnit& unit) {
+  return problem.candidates[problem.candidate_at[NodeOf(unit)]].module_node;
 }
 
 std::optional<Decision> UndecidedUnit(const TraceProblem& problem,
@@ -73,10 +65,11 @@ std::optional<Decision> UndecidedUnit(const TraceProblem& problem,
 }
 
 // One of the groups of two calls of a module that are treated differently.
-std::optional<Decision> FirstDifference(const TracePart& part, int module_node,
-                                        const std::vector<GroupUse>& first,
-                                        const std::vector<GroupUse>& other) {
-  for (int g = 0; g < std::ssize(first); ++g) {
+std::optional<Decision> FirstDifference(const TracePart& part,
+                                        TreeNodeId module_node,
+                                        const GroupUses& first,
+                                        const GroupUses& other) {
+  for (const graph::GroupId g : first.ids()) {
     const Decision group = GroupDecision(module_node, g);
     const bool differs = first[g] != other[g] && first[g] != GroupUse::kNone &&
                          other[g] != GroupUse::kNone;
@@ -90,11 +83,11 @@ std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
                                            const TracePart& part,
                                            const RelaxedPlan& plan) {
   if (!problem.has_repeated_calls) return std::nullopt;
-  std::map<int, std::vector<const ChosenUnit*>> units_of;  // a module
+  std::map<TreeNodeId, std::vector<const ChosenUnit*>> units_of;
   for (const ChosenUnit& unit : plan.units) {
     units_of[ModuleNodeOf(problem, unit)].push_back(&unit);
   }
-  std::vector<int64_t> calls_of(problem.groups.size(), 0);
+  graph::IndexedVector<TreeNodeId, int64_t> calls_of(problem.groups.size(), 0);
   for (const CandidateCall& candidate : problem.candidates) {
     ++calls_of[candidate.module_node];
   }
@@ -102,9 +95,9 @@ std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
     const Decision is_unit = UnitDecision(module);
     if (calls_of[module] > std::ssize(units) && !part.IsDecided(is_unit))
       return is_unit;
-    std::vector<std::vector<GroupUse>> uses;
+    std::vector<GroupUses> uses;
     for (const ChosenUnit* unit : units) {
-      uses.push_back(GroupUses(plan.relaxation, *unit));
+      uses.push_back(UsesOfUnit(plan.relaxation, *unit));
     }
     for (size_t k = 0; k < uses.size(); ++k) {
       for (size_t other = k + 1; other < uses.size(); ++other) {
@@ -117,15 +110,16 @@ std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
   return std::nullopt;
 }
 
-// Returns, for every record that the plan exceeds, the time at which it exceeds it most;
-// the worst is last. On large steps it returns only the worst times.
-std::vector<int32_t> ViolatedTimes(const TraceProblem& problem,
-                                   const Simulation& use,
-                                   int64_t budget_bytes) {
-  std::map<int, std::pair<int64_t, int32_t>> worst;  // a record: bytes, time
-  const std::vector<int32_t> times = TimesOf(use);
-  for (size_t k = 0; k < use.steps.size(); ++k) {
-    if (use.steps[k].redone >= 0 || use.live_bytes[k] <= budget_bytes) {
+// Returns for every record that the plan exceeds the time at which it exceeds it most;
+// the worst last. On large steps it returns only the worst times.
+std::vector<graph::Time> ViolatedTimes(const TraceProblem& problem,
+                                       const Simulation& use,
+                                       int64_t budget_bytes) {
+  std::map<WalkNodeId, std::pair<int64_t, graph::Time>> worst;  // of a record
+  const auto times = TimesOf(use);
+  for (const graph::StepId k : use.steps.ids()) {
+    if (use.steps[k].redone != graph::kNone ||
+        use.live_bytes[k] <= budget_bytes) {
       continue;
     }
     auto& [bytes, time] = worst[problem.record_of[times[k]]];
@@ -133,13 +127,13 @@ std::vector<int32_t> ViolatedTimes(const TraceProblem& problem,
     bytes = use.live_bytes[k];
     time = times[k];
   }
-  std::vector<std::pair<int64_t, int32_t>> sorted;
+  std::vector<std::pair<int64_t, graph::Time>> sorted;
   for (const auto& [record, excess] : worst) sorted.push_back(excess);
   std::ranges::sort(sorted);
-  std::vector<int32_t> result;
+  std::vector<graph::Time> result;
   for (const auto& [bytes, time] : sorted) result.push_back(time);
   const auto most = std::max<int64_t>(
-      1, kMostCounted / std::max<int64_t>(1, std::ssize(problem.held)));
+      1, kMostCounted / std::max<int64_t>(1, std::ssize(problem.held_until)));
   if (std::ssize(result) > most) {
     result.erase(result.begin(), result.end() - most);
   }
@@ -154,21 +148,20 @@ Split Miscount(const TraceProblem& problem, const TracePart& part,
   Split split{.decision = {}, .next = witnesses};
   int64_t largest = 0;
   // The worst time comes last, so it has the last word on witnesses.
-  for (const int32_t time : ViolatedTimes(problem, *plan.use, budget_bytes)) {
+  for (const graph::Time time :
+       ViolatedTimes(problem, *plan.use, budget_bytes)) {
     solver::StopIfDue();
     for (Miscounted& m :
          FindMiscounted(problem, plan.modules, time, witnesses)) {
-      const std::optional<int32_t> until = part.LiveUntil(m.storage);
+      const std::optional<graph::Time> until = part.LiveUntil(m.storage);
       if (until && *until >= time) {
-        split.next[m.storage] = {
-            {.kind = Witness::Kind::kDecided, .index = *until}};
+        split.next[m.storage] = {DecidedWitness(*until)};
       } else {
         split.next[m.storage] = std::move(m.witnesses);
       }
-      const Decision is_live = {
-          .kind = Decision::Kind::kLife, .subject = m.storage, .detail = time};
+      const Decision is_live = LifeDecision(m.storage, time);
       if (m.is_copy || m.is_gone || part.IsDecided(is_live)) continue;
-      if (split.decision && split.decision->subject == m.storage) {
+      if (split.decision && split.decision->storage() == m.storage) {
         split.decision->detail = std::max(split.decision->detail, time);
       }
       if (m.bytes <= largest) continue;
@@ -181,7 +174,7 @@ Split Miscount(const TraceProblem& problem, const TracePart& part,
 
 bool IsOpenGroup(const TraceProblem& problem, const TracePart& part,
                  const Decision& group) {
-  return problem.is_choice[group.subject][group.detail] != 0 &&
+  return problem.is_choice[group.module_node()][group.group()] &&
          !part.IsDecided(group);
 }
 
@@ -192,23 +185,25 @@ std::optional<Decision> MostSavedForLater(const TraceProblem& problem,
                                           const RelaxedPlan& plan,
                                           const Simulation::Step& step) {
   const graph::TraceCall& call = problem.trace->calls[step.redone];
-  const int module_node =
+  const TreeNodeId module_node =
       problem.candidates[problem.candidate_of[step.redone]].module_node;
-  const std::vector<int>& group_of = problem.groups[module_node].group_of;
+  const std::vector<graph::GroupId>& group_of =
+      problem.groups[module_node].group_of;
   const auto unit =
       std::ranges::find(plan.modules, call.module, &CheckpointedModule::module);
-  const std::vector<GroupUse> uses = UsesOfGroups(problem, module_node, *unit);
-  std::map<int32_t, int64_t> saved;  // a group
+  const GroupUses uses = UsesOfGroups(problem, module_node, *unit);
+  std::map<graph::GroupId, int64_t> saved_bytes;
   std::optional<Decision> best;
-  for (int32_t later = step.op + 1; later < call.end; ++later) {
-    const int g = group_of[later - call.start];
+  for (const graph::OperatorId later :
+       graph::OperatorsIn(EndOf(step.op), call.end)) {
+    const graph::GroupId g = group_of[call.PlaceOf(later)];
     if (uses[g] != GroupUse::kSaved) continue;
     const Decision group = GroupDecision(module_node, g);
     if (!IsOpenGroup(problem, part, group)) continue;
-    for (const int32_t s : problem.trace->operators[later].creates) {
-      saved[group.detail] += problem.trace->storages[s].bytes;
+    for (const graph::StorageId s : problem.trace->operators[later].creates) {
+      saved_bytes[g] += problem.trace->storages[s].bytes;
     }
-    if (!best || saved[group.detail] > saved[best->detail]) best = group;
+    if (!best || saved_bytes[g] > saved_bytes[best->group()]) best = group;
   }
   return best;
 }
@@ -222,17 +217,17 @@ std::optional<Decision> MissedInRecomputation(const TraceProblem& problem,
   int64_t worst = budget_bytes;
   std::optional<Decision> decision;
   const Simulation& use = *plan.use;
-  for (size_t k = 0; k < use.steps.size(); ++k) {
+  for (const graph::StepId k : use.steps.ids()) {
     const Simulation::Step& step = use.steps[k];
-    if (step.redone < 0 || use.live_bytes[k] <= worst) continue;
+    if (step.redone == graph::kNone || use.live_bytes[k] <= worst) continue;
     const graph::TraceCall& call = problem.trace->calls[step.redone];
-    if (step.op < call.start) continue;  // a cast from before the call
+    if (StartOf(step.op) < call.start) continue;  // a cast from before the call
     const CandidateCall& candidate =
         problem.candidates[problem.candidate_of[step.redone]];
     if (candidate.is_whole) continue;
     std::optional<Decision> next = GroupDecision(
         candidate.module_node,
-        problem.groups[candidate.module_node].group_of[step.op - call.start]);
+        problem.groups[candidate.module_node].group_of[call.PlaceOf(step.op)]);
     if (!IsOpenGroup(problem, part, *next)) {
       next = MostSavedForLater(problem, part, plan, step);
     }
@@ -246,10 +241,11 @@ std::optional<Decision> MissedInRecomputation(const TraceProblem& problem,
 // An open group that a policy of a unit saves or runs again; others make no
 // difference.
 std::optional<Decision> UndecidedGroup(const TraceProblem& problem,
-                                       const TracePart& part, int module_node,
+                                       const TracePart& part,
+                                       TreeNodeId module_node,
                                        const CheckpointedModule& unit) {
-  const std::vector<GroupUse> uses = UsesOfGroups(problem, module_node, unit);
-  for (int g = static_cast<int>(uses.size()) - 1; g >= 0; --g) {
+  const GroupUses uses = UsesOfGroups(problem, module_node, unit);
+  for (const graph::GroupId g : std::views::reverse(uses.ids())) {
     const Decision group = GroupDecision(module_node, g);
     if (uses[g] != GroupUse::kNone && IsOpenGroup(problem, part, group)) {
       return group;
@@ -260,26 +256,27 @@ std::optional<Decision> UndecidedGroup(const TraceProblem& problem,
 
 // The unit that saves what the part or a rule says, and no other group.
 CheckpointedModule UnitOfPart(const TraceProblem& problem,
-                              const TracePart& part, int module_node) {
-  std::vector<char> saved;
+                              const TracePart& part, TreeNodeId module_node) {
+  GroupFlags is_saved;
   for (const graph::OperatorGroup& group : problem.groups[module_node].groups) {
-    saved.push_back(group.rule == graph::GroupRule::kSave ? 1 : 0);
+    is_saved.push_back(group.rule == graph::GroupRule::kSave);
   }
   for (const Decision& d : part.decisions) {
-    if (d.kind == Decision::Kind::kGroup && d.subject == module_node) {
-      saved[d.detail] = d.is_so ? 0 : 1;
+    if (d.kind == Decision::Kind::kGroup && d.module_node() == module_node) {
+      is_saved[d.group()] = !d.is_so;
     }
   }
-  return UnitThatSaves(problem, module_node, saved);
+  return UnitThatSaves(problem, module_node, is_saved);
 }
 
-// Modules with a call inside or around a call of one of these.
-std::set<int> ModulesExcludedBy(const TraceProblem& problem,
-                                const std::set<int>& units) {
-  std::set<int> excluded;
+// Returns the modules with a call inside or around a call of one of these.
+std::set<TreeNodeId> ModulesExcludedBy(const TraceProblem& problem,
+                                       const std::set<TreeNodeId>& units) {
+  std::set<TreeNodeId> excluded;
   for (const CandidateCall& candidate : problem.candidates) {
-    for (int a = candidate.parent; a >= 0; a = problem.candidates[a].parent) {
-      const int parent = problem.candidates[a].module_node;
+    for (CandidateId a = candidate.parent; a != graph::kNone;
+         a = problem.candidates[a].parent) {
+      const TreeNodeId parent = problem.candidates[a].module_node;
       if (units.contains(parent)) excluded.insert(candidate.module_node);
       if (units.contains(candidate.module_node)) excluded.insert(parent);
     }
@@ -293,23 +290,26 @@ std::optional<Decision> AnyOpen(const TraceProblem& problem,
                                 const TracePart& part,
                                 const RelaxedPlan& plan) {
   if (auto unit = UndecidedUnit(problem, part, plan)) return unit;
-  for (const ChosenUnit& chosen : plan.units) {
-    const int node = ModuleNodeOf(problem, chosen);
-    const int32_t module =
+  for (const ChosenUnit& chosen_unit : plan.units) {
+    const TreeNodeId node = ModuleNodeOf(problem, chosen_unit);
+    const graph::ModuleId module =
         problem.trace
-            ->calls[problem.candidates[problem.candidate_at[chosen.node]].call]
+            ->calls[problem
+                        .candidates[problem.candidate_at[NodeOf(chosen_unit)]]
+                        .call]
             .module;
     const auto unit =
         std::ranges::find(plan.modules, module, &CheckpointedModule::module);
     if (auto group = UndecidedGroup(problem, part, node, *unit)) return group;
   }
-  std::set<int> units;
+  std::set<TreeNodeId> units;
   for (const Decision& d : part.decisions) {
-    if (d.kind == Decision::Kind::kUnit && d.is_so) units.insert(d.subject);
+    if (d.kind == Decision::Kind::kUnit && d.is_so)
+      units.insert(d.module_node());
   }
-  const std::set<int> excluded = ModulesExcludedBy(problem, units);
+  const std::set<TreeNodeId> excluded = ModulesExcludedBy(problem, units);
   for (const CandidateCall& candidate : problem.candidates) {
-    const int module = candidate.module_node;
+    const TreeNodeId module = candidate.module_node;
     if (units.contains(module)) {
       if (auto group = UndecidedGroup(problem, part, module,
                                       UnitOfPart(problem, part, module))) {
@@ -329,15 +329,14 @@ TracePart HalfOf(const TracePart& part, Decision decision, bool is_so) {
   decision.is_so = is_so;
   half.decisions.push_back(decision);
   if (decision.kind != Decision::Kind::kLife || !is_so) return half;
-  const std::vector<Witness> decided = {
-      {.kind = Witness::Kind::kDecided, .index = decision.detail}};
+  const std::vector<Witness> witnesses = {DecidedWitness(decision.time())};
   const auto place = std::ranges::lower_bound(
-      half.next, decision.subject, {},
+      half.next, decision.storage(), {},
       [](const auto& changed) { return changed.first; });
-  if (place != half.next.end() && place->first == decision.subject) {
-    place->second = decided;
+  if (place != half.next.end() && place->first == decision.storage()) {
+    place->second = witnesses;
   } else {
-    half.next.insert(place, {decision.subject, decided});
+    half.next.insert(place, {decision.storage(), witnesses});
   }
   return half;
 }
@@ -373,11 +372,12 @@ bool TracePart::IsDecided(const Decision& decision) const {
       decisions, [&](const Decision& d) { return d.Settles(decision); });
 }
 
-std::optional<int32_t> TracePart::LiveUntil(int32_t storage) const {
-  std::optional<int32_t> until;
+std::optional<graph::Time> TracePart::LiveUntil(
+    graph::StorageId storage) const {
+  std::optional<graph::Time> until;
   for (const Decision& d : decisions) {
-    if (d.kind == Decision::Kind::kLife && d.subject == storage && d.is_so) {
-      until = std::max(until.value_or(d.detail), d.detail);
+    if (d.kind == Decision::Kind::kLife && d.storage() == storage && d.is_so) {
+      until = std::max(until.value_or(d.time()), d.time());
     }
   }
   return until;
@@ -404,7 +404,7 @@ Split SplitOn(const TraceProblem& problem, const TracePart& part,
   }
   split.decision = decision ? decision : AnyOpen(problem, part, plan);
   if (split.decision && split.decision->kind == Decision::Kind::kGroup) {
-    const Decision is_unit = UnitDecision(split.decision->subject);
+    const Decision is_unit = UnitDecision(split.decision->module_node());
     if (!part.IsDecided(is_unit)) split.decision = is_unit;
   }
   return split;
@@ -412,12 +412,13 @@ Split SplitOn(const TraceProblem& problem, const TracePart& part,
 
 std::vector<CheckpointedModule> OnlyPlanOf(const TraceProblem& problem,
                                            const TracePart& part) {
-  std::set<int> units;  // nodes of the module tree
+  std::set<TreeNodeId> units;
   for (const Decision& d : part.decisions) {
-    if (d.kind == Decision::Kind::kUnit && d.is_so) units.insert(d.subject);
+    if (d.kind == Decision::Kind::kUnit && d.is_so)
+      units.insert(d.module_node());
   }
   std::vector<CheckpointedModule> modules;
-  for (const int node : units) {
+  for (const TreeNodeId node : units) {
     modules.push_back(UnitOfPart(problem, part, node));
   }
   return modules;
@@ -425,10 +426,8 @@ std::vector<CheckpointedModule> OnlyPlanOf(const TraceProblem& problem,
 
 ChangedWitnesses ChangesOf(const Witnesses& first, const Witnesses& witnesses) {
   ChangedWitnesses changes;
-  for (size_t s = 0; s < first.size(); ++s) {
-    if (witnesses[s] != first[s]) {
-      changes.emplace_back(static_cast<int32_t>(s), witnesses[s]);
-    }
+  for (const graph::StorageId s : first.ids()) {
+    if (witnesses[s] != first[s]) changes.emplace_back(s, witnesses[s]);
   }
   return changes;
 }
@@ -437,13 +436,13 @@ Witnesses Blend(const Witnesses& first, const ChangedWitnesses& current,
                 const ChangedWitnesses& target, double weight) {
   Witnesses blended = first;
   for (const auto& [s, witnesses] : current) blended[s] = witnesses;
-  Witnesses wanted = first;
-  for (const auto& [s, witnesses] : target) wanted[s] = witnesses;
-  for (size_t s = 0; s < first.size(); ++s) {
-    if (blended[s] == wanted[s]) continue;
+  Witnesses targets = first;
+  for (const auto& [s, witnesses] : target) targets[s] = witnesses;
+  for (const graph::StorageId s : first.ids()) {
+    if (blended[s] == targets[s]) continue;
     blended[s] = weight == 1
-                     ? std::move(wanted[s])
-                     : Blended(std::move(blended[s]), wanted[s], weight);
+                     ? std::move(targets[s])
+                     : Blended(std::move(blended[s]), targets[s], weight);
   }
   return blended;
 }

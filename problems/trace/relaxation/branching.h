@@ -19,10 +19,12 @@ namespace acplan::problems {
 
 // Witnesses of the storages, ascending, that have others than FirstWitnesses:
 // parts are many, and these are few.
-using ChangedWitnesses = std::vector<std::pair<int32_t, std::vector<Witness>>>;
+using ChangedWitnesses =
+    std::vector<std::pair<graph::StorageId, std::vector<Witness>>>;
+// Returns the witnesses that differ from the first ones.
 ChangedWitnesses ChangesOf(const Witnesses& first, const Witnesses& witnesses);
 
-// Witnesses of all storages, each between the current and the target ones.
+// Returns witnesses of all storages, each between the current and the target ones.
 Witnesses Blend(const Witnesses& first, const ChangedWitnesses& current,
                 const ChangedWitnesses& target, double weight);
 
@@ -36,8 +38,8 @@ struct TracePart {
   double bound = 0;
 
   bool IsDecided(const Decision& decision) const;
-  // The latest time at which a storage is decided to be live.
-  std::optional<int32_t> LiveUntil(int32_t storage) const;
+  // Returns the latest time at which a storage is decided to be live, if it is.
+  std::optional<graph::Time> LiveUntil(graph::StorageId storage) const;
 };
 
 // The parts of a search: those that are open, and bounds of the others. At most one
@@ -55,11 +57,11 @@ class SearchParts {
   TracePart TakeLeast();
   // States a better bound for the part at hand.
   void SetBoundAtHand(double bound) { bound_at_hand_ = bound; }
-  // No plan that counts is in the part at hand any more: it is settled or split.
+  // Forgets the part at hand, which is settled or split: no plan that counts is in it.
   void LetGo();
-  // The part at hand is left with this bound, settled or not.
+  // Leaves the part at hand with this bound, settled or not.
   void Close(double bound);
-  // The least bound of all parts; infinity where there are none.
+  // Returns the least bound of all parts; infinity if there are none.
   double Bound() const;
 
  private:
@@ -93,7 +95,7 @@ Split SplitOn(const TraceProblem& problem, const TracePart& part,
               const RelaxedPlan& plan, const Witnesses& witnesses,
               int64_t budget_bytes);
 
-// The only plan of a part that no decision splits.
+// Returns the only plan of a part that no decision splits.
 std::vector<graph::CheckpointedModule> OnlyPlanOf(const TraceProblem& problem,
                                                   const TracePart& part);
 

@@ -11,25 +11,28 @@ namespace acplan::problems {
 // The bytes that witnesses count, with and without units.
 struct CountedBytes {
   struct Release {
-    int32_t storage = 0;
+    graph::StorageId storage = {};
     int64_t bytes = 0;
   };
   // Bytes that the record of a candidate counts beyond `live` in [begin, end).
   struct Late {
-    int candidate = 0;
-    int32_t begin = 0;
-    int32_t end = 0;
+    CandidateId candidate = {};
+    graph::Time begin = 0;
+    graph::Time end = 0;
     int64_t bytes = 0;
   };
-  std::vector<int64_t> live;  // a time, and the end: b(t)
-  // A candidate: what it discards as a unit that saves nothing, and what of that,
-  // and of its results, its policy may keep; in ascending order of storages.
-  std::vector<std::vector<Release>> released, kept_results;
-  std::vector<int64_t> kept_arguments;  // a candidate: what its frame keeps
-  std::vector<Late> late;               // in ascending order of candidates
-  std::vector<int32_t>
-      live_end;  // a storage: when no witness holds it any more
+  std::vector<int64_t> live;  // indexed by time, and the end: b(t)
+  // The bytes that a candidate discards as a unit that saves nothing, and the part of
+  // them, and of its results, that its policy may keep; in ascending order of storages.
+  graph::IndexedVector<CandidateId, std::vector<Release>> released,
+      kept_results;
+  // The bytes that its frame keeps.
+  graph::IndexedVector<CandidateId, int64_t> kept_arguments;
+  std::vector<Late> late;  // in ascending order of candidates
+  // When no witness holds a storage any more.
+  graph::IndexedVector<graph::StorageId, graph::Time> live_end;
 };
+// Sums up what witnesses count.
 CountedBytes BytesOfWitnesses(const TraceProblem& problem,
                               const Witnesses& witnesses);
 

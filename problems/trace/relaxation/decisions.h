@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "problems/trace/problem/trace_problem.h"
 
 namespace acplan::problems {
@@ -23,39 +24,62 @@ struct Decision {
   int32_t detail = 0;   // the time, or the group
   bool is_so = false;
 
+  // Subject and detail as what they are for kLife, and for kUnit and kGroup.
+  graph::StorageId storage() const { return graph::StorageId{subject}; }
+  graph::Time time() const { return detail; }
+  TreeNodeId module_node() const { return TreeNodeId{subject}; }
+  graph::GroupId group() const { return graph::GroupId{detail}; }
+
   // Returns whether this decision settles the other one.
   bool Settles(const Decision& other) const {
     if (kind != other.kind || subject != other.subject) return false;
     if (kind != Kind::kLife) return detail == other.detail;
-    // What is live at a time has been so since it was made.
+    // A storage that is live at a time has been so since it was made.
     return is_so ? other.detail <= detail : other.detail >= detail;
   }
 };
 
-// What decisions say of each candidate. A storage that is dead at a time has no
-// holder then: its frames are no units, no policy saves what makes it, and a unit
+// Makes a decision of each kind, which is not so yet.
+inline Decision LifeDecision(graph::StorageId storage, graph::Time time) {
+  return {.kind = Decision::Kind::kLife,
+          .subject = IndexOf(storage),
+          .detail = time};
+}
+inline Decision UnitDecision(TreeNodeId module_node) {
+  return {.kind = Decision::Kind::kUnit, .subject = IndexOf(module_node)};
+}
+inline Decision GroupDecision(TreeNodeId module_node, graph::GroupId group) {
+  return {.kind = Decision::Kind::kGroup,
+          .subject = IndexOf(module_node),
+          .detail = IndexOf(group)};
+}
+
+// The choices that decisions leave each candidate. A storage that is dead at a time has
+// no holder then: its frames are no units, no policy saves what makes it, and a unit
 // around each saved tensor of it must be one. Life alone says nothing here: the
 // witnesses count it.
 struct DecidedChoices {
-  // A candidate: it is no unit; it is one or one around it is; it is one.
-  std::vector<char> is_no_unit, must_be_unit, is_unit;
-  // A node of the module tree and a group of its operators.
-  std::map<std::pair<int, int>, bool> is_recomputed = {};
-  // A candidate and a storage: its policy does not keep it. Only where operators
-  // may be skipped; where not, its group is recomputed.
-  std::set<std::pair<int, int32_t>> is_not_kept = {};
+  // A candidate is no unit; it is one or one around it is; it is one.
+  graph::IndexedVector<CandidateId, graph::Flag> is_no_unit, must_be_unit,
+      is_unit;
+  std::map<std::pair<TreeNodeId, graph::GroupId>, bool> is_recomputed = {};
+  // The storages that policies of candidates do not keep. Only where operators may be
+  // skipped; where not, the group of a storage is recomputed.
+  std::set<std::pair<CandidateId, graph::StorageId>> is_not_kept = {};
   bool is_impossible = false;  // no plan keeps all decisions
 
-  // These candidates are no units. Where one of them must be or have a unit around it,
-  // the one around it must be.
-  void RuleOut(const TraceProblem& problem, const std::vector<int>& candidates);
+  // Rules out that these candidates are units. If one of them must be or have a unit
+  // around it, the one around it must be.
+  void RuleOut(const TraceProblem& problem,
+               const std::vector<CandidateId>& candidates);
 
   // Returns whether a policy of the candidate must recompute a group, or save
   // it; nothing where both are open.
   std::optional<bool> Recomputes(const TraceProblem& problem,
                                  const CandidateCall& candidate,
-                                 int group) const;
+                                 graph::GroupId group) const;
 };
+// Returns the choices that decisions leave.
 DecidedChoices ChoicesLeftBy(const TraceProblem& problem,
                              const std::vector<Decision>& decisions);
 

@@ -15,7 +15,7 @@ void LimitWatch::Count(const ModuleSolution& relaxed) {
   effort_.is_memory_full |= relaxed.stopped_by == StoppedBy::kMemory;
 }
 
-SearchLimits LimitWatch::Left() const {
+SearchLimits LimitWatch::RemainingLimits() const {
   return solver::LeftOf(limits_, Seconds(), effort_.labels);
 }
 

@@ -28,9 +28,9 @@ class LimitWatch {
   void Count(const ModuleSolution& relaxed);
 
   // Returns what is left of time and labels; everything else is as given.
-  solver::SearchLimits Left() const;
+  solver::SearchLimits RemainingLimits() const;
 
-  // The limit that is reached, if any. `best`: infinity where nothing is found.
+  // Returns the limit that is reached, if any. `best`: infinity if there is no plan.
   solver::StoppedBy LimitReached(double best, double bound) const;
 
  private:

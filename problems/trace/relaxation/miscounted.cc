@@ -17,69 +17,72 @@ namespace {
 // A plan at a time of the step.
 struct PlanAtTime {
   const TraceProblem& problem;
-  int32_t time;
-  std::vector<const CheckpointedModule*> unit_of;  // a candidate; null: no unit
+  graph::Time time;
+  // Null: no unit.
+  graph::IndexedVector<CandidateId, const CheckpointedModule*> unit_of;
 
-  bool IsUnitBetweenRuns(int c) const {
+  bool IsUnitBetweenRuns(CandidateId c) const {
     return unit_of[c] != nullptr && IsBetweenRuns(problem, c, time);
   }
 
-  bool HasFrame(int c) const {
+  bool HasFrame(CandidateId c) const {
     return unit_of[c] != nullptr && HoldsArguments(problem, c, time);
   }
 
   // `c` is a unit.
-  bool Saves(int c, int32_t storage) const {
+  bool Saves(CandidateId c, graph::StorageId storage) const {
     return KeepsResult(problem, c, *unit_of[c], storage);
   }
 
-  // The unit that a tensor was saved in, or -1.
-  int UnitAround(const SavedTensor& saved) const {
-    int c = CandidateAround(problem, saved);
-    while (c >= 0 && unit_of[c] == nullptr) c = problem.candidates[c].parent;
+  // Returns the unit that a tensor was saved in, if any.
+  CandidateId UnitAround(const SavedTensor& saved) const {
+    CandidateId c = CandidateAround(problem, saved);
+    while (c != graph::kNone && unit_of[c] == nullptr)
+      c = problem.candidates[c].parent;
     return c;
   }
 };
 
 PlanAtTime AtTime(const TraceProblem& problem,
                   const std::vector<CheckpointedModule>& modules,
-                  int32_t time) {
-  std::vector<const CheckpointedModule*> of_module(
+                  graph::Time time) {
+  graph::IndexedVector<graph::ModuleId, const CheckpointedModule*> unit_of(
       problem.trace->modules.size(), nullptr);
-  for (const CheckpointedModule& unit : modules) of_module[unit.module] = &unit;
+  for (const CheckpointedModule& unit : modules) unit_of[unit.module] = &unit;
   PlanAtTime plan{.problem = problem, .time = time, .unit_of = {}};
-  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
-    plan.unit_of.push_back(of_module[CallOf(problem, c).module]);
+  for (const CandidateId c : problem.candidates.ids()) {
+    plan.unit_of.push_back(unit_of[CallOf(problem, c).module]);
   }
   return plan;
 }
 
 // Returns whether the relaxation counts the witness.
-bool IsCounted(const PlanAtTime& plan, int32_t storage,
+bool IsCounted(const PlanAtTime& plan, graph::StorageId storage,
                const Witness& witness) {
   const TraceProblem& problem = plan.problem;
   switch (witness.kind) {
     case Witness::Kind::kProgram:
-      return problem.held[storage] > plan.time;
+      return problem.held_until[storage] > plan.time;
     case Witness::Kind::kDecided:
-      return witness.index >= plan.time;
+      return witness.time() >= plan.time;
     case Witness::Kind::kSavedTensor: {
-      const int32_t end = HoldsUntil(problem, storage, witness);
-      const int c = plan.UnitAround(problem.trace->saved[witness.index]);
+      const graph::Time end = HoldsUntil(problem, storage, witness);
+      const CandidateId c =
+          plan.UnitAround(problem.trace->saved[witness.saved()]);
       return end > plan.time &&
-             (c < 0 || !plan.IsUnitBetweenRuns(c) ||
+             (c == graph::kNone || !plan.IsUnitBetweenRuns(c) ||
               !Releases(problem, c, storage, end) || plan.Saves(c, storage));
     }
     case Witness::Kind::kArgument:
-      return plan.HasFrame(witness.index);
+      return plan.HasFrame(witness.candidate());
     case Witness::Kind::kResult:
-      return plan.IsUnitBetweenRuns(witness.index) &&
-             plan.Saves(witness.index, storage);
+      return plan.IsUnitBetweenRuns(witness.candidate()) &&
+             plan.Saves(witness.candidate(), storage);
   }
   return false;
 }
 
-double CountedShare(const PlanAtTime& plan, int32_t storage,
+double CountedShare(const PlanAtTime& plan, graph::StorageId storage,
                     const std::vector<Witness>& witnesses) {
   double share = 0;
   for (const Witness& witness : witnesses) {
@@ -88,16 +91,18 @@ double CountedShare(const PlanAtTime& plan, int32_t storage,
   return share;
 }
 
-// What units are counted to release of a storage that its witnesses have let go of.
-double GoneShare(const PlanAtTime& plan, int32_t storage,
+// Returns the share that units are counted to release of a storage that its witnesses
+// have let go of.
+double GoneShare(const PlanAtTime& plan, graph::StorageId storage,
                  const std::vector<Witness>& witnesses) {
   double share = 0;
   for (const Witness& witness : witnesses) {
     if (witness.kind != Witness::Kind::kSavedTensor) continue;
-    const int32_t end = HoldsUntil(plan.problem, storage, witness);
+    const graph::Time end = HoldsUntil(plan.problem, storage, witness);
     if (end > plan.time) continue;
-    const int c = plan.UnitAround(plan.problem.trace->saved[witness.index]);
-    const bool is_released = c >= 0 && plan.IsUnitBetweenRuns(c) &&
+    const CandidateId c =
+        plan.UnitAround(plan.problem.trace->saved[witness.saved()]);
+    const bool is_released = c != graph::kNone && plan.IsUnitBetweenRuns(c) &&
                              Releases(plan.problem, c, storage, end) &&
                              !plan.Saves(c, storage);
     if (is_released) share += witness.share;
@@ -106,14 +111,14 @@ double GoneShare(const PlanAtTime& plan, int32_t storage,
 }
 
 // The saved tensor outside of units that the fewest units keep from holding.
-std::optional<int32_t> SavedOutsideOfUnits(const PlanAtTime& plan,
-                                           int32_t storage) {
+std::optional<graph::SavedId> SavedOutsideOfUnits(const PlanAtTime& plan,
+                                                  graph::StorageId storage) {
   const TraceProblem& problem = plan.problem;
-  std::optional<int32_t> best;
-  for (const int32_t k : problem.saved_of[storage]) {
+  std::optional<graph::SavedId> best;
+  for (const graph::SavedId k : problem.saved_of[storage]) {
     const SavedTensor& saved = problem.trace->saved[k];
     const bool holds = saved.packed <= plan.time &&
-                       plan.UnitAround(saved) < 0 &&
+                       plan.UnitAround(saved) == graph::kNone &&
                        HeldByAutogradUntil(saved) > plan.time;
     if (holds && (!best || CountReleasing(problem, k) <
                                CountReleasing(problem, *best))) {
@@ -123,26 +128,28 @@ std::optional<int32_t> SavedOutsideOfUnits(const PlanAtTime& plan,
   return best;
 }
 
-std::vector<Witness> UnitsThatHold(const PlanAtTime& plan, int32_t storage) {
+std::vector<Witness> UnitsThatHold(const PlanAtTime& plan,
+                                   graph::StorageId storage) {
   std::vector<Witness> holders;
-  for (const int c : plan.problem.makers_of[storage]) {
+  for (const CandidateId c : plan.problem.makers_of[storage]) {
     if (plan.IsUnitBetweenRuns(c) && plan.Saves(c, storage)) {
-      holders.push_back({.kind = Witness::Kind::kResult, .index = c});
+      holders.push_back(ResultWitness(c));
     }
   }
-  for (const int c : plan.problem.frames_of[storage]) {
+  for (const CandidateId c : plan.problem.frames_of[storage]) {
     if (plan.HasFrame(c)) holders = WithFrame(std::move(holders), c);
   }
   return holders;
 }
 
 // A saved tensor that a unit made again.
-std::optional<int32_t> SavedAgain(const PlanAtTime& plan, int32_t storage) {
+std::optional<graph::SavedId> SavedAgain(const PlanAtTime& plan,
+                                         graph::StorageId storage) {
   const TraceProblem& problem = plan.problem;
-  for (const int32_t k : problem.saved_of[storage]) {
+  for (const graph::SavedId k : problem.saved_of[storage]) {
     const SavedTensor& saved = problem.trace->saved[k];
-    const int c = plan.UnitAround(saved);
-    if (c >= 0 && problem.candidates[c].first_request <= plan.time &&
+    const CandidateId c = plan.UnitAround(saved);
+    if (c != graph::kNone && problem.candidates[c].first_request <= plan.time &&
         CopyHoldsUntil(problem, saved) > plan.time) {
       return k;
     }
@@ -150,27 +157,27 @@ std::optional<int32_t> SavedAgain(const PlanAtTime& plan, int32_t storage) {
   return std::nullopt;
 }
 
-// Who holds a storage in the plan; nothing where it is not live.
-std::optional<Miscounted> HoldersIn(const PlanAtTime& plan, int32_t storage) {
-  using enum Witness::Kind;
-  Miscounted found{.storage = storage};
-  if (plan.problem.held[storage] > plan.time) {
-    found.witnesses = {{.kind = kProgram}};
-    return found;
+// Returns the holders of a storage in the plan; nothing if it is not live.
+std::optional<Miscounted> HoldersIn(const PlanAtTime& plan,
+                                    graph::StorageId storage) {
+  Miscounted miscounted{.storage = storage};
+  if (plan.problem.held_until[storage] > plan.time) {
+    miscounted.witnesses = {Witness()};
+    return miscounted;
   }
   if (const auto saved = SavedOutsideOfUnits(plan, storage)) {
-    found.witnesses = {{.kind = kSavedTensor, .index = *saved}};
-    return found;
+    miscounted.witnesses = {SavedWitness(*saved)};
+    return miscounted;
   }
   std::vector<Witness> holders = UnitsThatHold(plan, storage);
   if (!holders.empty()) {
-    found.witnesses = WithEqualShares(plan.problem, std::move(holders));
-    return found;
+    miscounted.witnesses = WithEqualShares(plan.problem, std::move(holders));
+    return miscounted;
   }
   if (const auto saved = SavedAgain(plan, storage)) {
-    found.witnesses = {{.kind = kSavedTensor, .index = *saved}};
-    found.is_copy = true;
-    return found;
+    miscounted.witnesses = {SavedWitness(*saved)};
+    miscounted.is_copy = true;
+    return miscounted;
   }
   return std::nullopt;
 }
@@ -179,12 +186,12 @@ std::optional<Miscounted> HoldersIn(const PlanAtTime& plan, int32_t storage) {
 
 std::vector<Miscounted> FindMiscounted(
     const TraceProblem& problem, const std::vector<CheckpointedModule>& modules,
-    int32_t time, const Witnesses& witnesses) {
+    graph::Time time, const Witnesses& witnesses) {
   const graph::Trace& trace = *problem.trace;
   const PlanAtTime plan = AtTime(problem, modules, time);
-  std::vector<Miscounted> found;
-  for (int32_t s = 0; s < std::ssize(witnesses); ++s) {
-    if (trace.storages[s].born > time) continue;
+  std::vector<Miscounted> list;
+  for (const graph::StorageId s : witnesses.ids()) {
+    if (StartOf(trace.storages[s].born) > time) continue;
     const auto bytes = static_cast<double>(AllocatedBytesOf(trace, s));
     const auto missing =
         static_cast<int64_t>((1 - CountedShare(plan, s, witnesses[s])) * bytes);
@@ -192,18 +199,18 @@ std::vector<Miscounted> FindMiscounted(
     std::optional<Miscounted> miscounted = HoldersIn(plan, s);
     if (miscounted) {
       miscounted->bytes = missing;
-      found.push_back(std::move(*miscounted));
+      list.push_back(std::move(*miscounted));
       continue;
     }
-    const auto gone =
+    const auto gone_bytes =
         static_cast<int64_t>(GoneShare(plan, s, witnesses[s]) * bytes);
-    if (gone < graph::kAllocationUnit / 2) continue;
-    found.push_back({.storage = s,
-                     .bytes = gone,
-                     .witnesses = {{.kind = Witness::Kind::kProgram}},
-                     .is_gone = true});
+    if (gone_bytes < graph::kAllocationUnit / 2) continue;
+    list.push_back({.storage = s,
+                    .bytes = gone_bytes,
+                    .witnesses = {Witness()},
+                    .is_gone = true});
   }
-  return found;
+  return list;
 }
 
 }  // namespace acplan::problems

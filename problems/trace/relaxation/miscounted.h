@@ -10,7 +10,7 @@ namespace acplan::problems {
 
 // A storage of which witnesses count too little at a time in a plan.
 struct Miscounted {
-  int32_t storage = 0;
+  graph::StorageId storage = {};
   int64_t bytes = 0;                    // that are missing
   std::vector<Witness> witnesses = {};  // that would count it
   bool is_copy = false;                 // what is live was made again
@@ -18,7 +18,7 @@ struct Miscounted {
   bool is_gone = false;
 };
 
-// The storages that a plan shows as live at a time and that the witnesses count
+// Returns the storages that a plan shows as live at a time and that the witnesses count
 // too low by half an allocation or more, ascending. The witnesses that would
 // count one are the first of these that hold it in this plan: the program; the
 // saved tensor outside of units that the fewest units would keep from holding;
@@ -27,7 +27,7 @@ struct Miscounted {
 // them: the program counts those as they are.
 std::vector<Miscounted> FindMiscounted(
     const TraceProblem& problem,
-    const std::vector<graph::CheckpointedModule>& modules, int32_t time,
+    const std::vector<graph::CheckpointedModule>& modules, graph::Time time,
     const Witnesses& witnesses);
 
 }  // namespace acplan::problems

@@ -26,29 +26,30 @@ constexpr int kMostPolishing = 500;
 constexpr int64_t kMostPlainOperators = 200'000;
 
 std::vector<CheckpointedModule>::iterator UnitIn(
-    std::vector<CheckpointedModule>& units, int32_t module) {
+    std::vector<CheckpointedModule>& units, graph::ModuleId module) {
   return std::ranges::find(units, module, &CheckpointedModule::module);
 }
 
 // Tries the best plan without a unit, or with one group more that it saves after
 // the other. Returns how many plans it tried, at most `limit`.
-int PolishUnit(BestPlan& best, int32_t module, int limit) {
+int PolishUnit(BestPlan& best, graph::ModuleId module, int limit) {
   const TraceProblem& problem = best.problem();
   const double before_ms = best.Ms();
-  std::vector<CheckpointedModule> without = best.modules();
-  without.erase(UnitIn(without, module));
-  int tried = 1;
-  best.Try(without);
-  if (best.Ms() < before_ms) return tried;
+  std::vector<CheckpointedModule> others = best.modules();
+  others.erase(UnitIn(others, module));
+  int tries = 1;
+  best.Try(others);
+  if (best.Ms() < before_ms) return tries;
   const auto candidate =
       std::ranges::find_if(problem.candidates, [&](const CandidateCall& c) {
         return problem.trace->calls[c.call].module == module;
       });
-  const int node = candidate->module_node;
-  const std::vector<graph::OperatorGroup>& groups = problem.groups[node].groups;
-  std::vector<GroupUse> uses;  // of the best plan
+  const TreeNodeId node = candidate->module_node;
+  const graph::IndexedVector<graph::GroupId, graph::OperatorGroup>& groups =
+      problem.groups[node].groups;
+  GroupUses uses;  // of the best plan
   double ms_of_uses = 0;
-  for (size_t g = 0; g < groups.size(); ++g) {
+  for (const graph::GroupId g : groups.ids()) {
     std::vector<CheckpointedModule> units = best.modules();
     CheckpointedModule& unit = *UnitIn(units, module);
     if (unit.decisions.empty()) break;
@@ -59,39 +60,43 @@ int PolishUnit(BestPlan& best, int32_t module, int limit) {
     const bool is_open = groups[g].rule == graph::GroupRule::kFree &&
                          groups[g].runtime > 0 &&
                          uses[g] == GroupUse::kRunsAgain;
-    if (!is_open || tried >= limit) continue;
-    std::vector<char> saved;
-    for (const GroupUse use : uses) saved.push_back(use == GroupUse::kSaved);
-    saved[g] = 1;
-    unit = UnitThatSaves(problem, node, saved);
-    ++tried;
+    if (!is_open || tries >= limit) continue;
+    GroupFlags is_saved;
+    for (const GroupUse use : uses) is_saved.push_back(use == GroupUse::kSaved);
+    is_saved[g] = true;
+    unit = UnitThatSaves(problem, node, is_saved);
+    ++tries;
     best.Try(units);
   }
-  return tried;
+  return tries;
 }
+
+// The depths of candidates: the number of candidates around them.
+using Depths = graph::IndexedVector<CandidateId, int>;
 
 // Returns units that save only the groups that a rule makes them save: the candidates at a
 // depth, and those further out that have no candidate inside. A module that also has
 // another candidate is not a unit.
 std::vector<CheckpointedModule> UnitsAtDepth(const TraceProblem& problem,
-                                             const std::vector<int>& depth_of,
+                                             const Depths& depth_of,
                                              int depth) {
-  std::vector<char> is_unit(problem.groups.size(), 0);
-  std::vector<char> is_other(problem.groups.size(), 0);
-  for (size_t c = 0; c < problem.candidates.size(); ++c) {
+  graph::IndexedVector<TreeNodeId, graph::Flag> is_unit(problem.groups.size(),
+                                                        false);
+  graph::IndexedVector<TreeNodeId, graph::Flag> is_other = is_unit;
+  for (const CandidateId c : problem.candidates.ids()) {
     const CandidateCall& candidate = problem.candidates[c];
     const bool is_at_depth =
         depth_of[c] == depth || (depth_of[c] < depth && candidate.is_innermost);
-    (is_at_depth ? is_unit : is_other)[candidate.module_node] = 1;
+    (is_at_depth ? is_unit : is_other)[candidate.module_node] = true;
   }
   std::vector<CheckpointedModule> units;
-  for (int node = 0; node < std::ssize(is_unit); ++node) {
+  for (const TreeNodeId node : is_unit.ids()) {
     if (!is_unit[node] || is_other[node]) continue;
-    std::vector<char> saved;
+    GroupFlags is_saved;
     for (const graph::OperatorGroup& group : problem.groups[node].groups) {
-      saved.push_back(group.rule == graph::GroupRule::kSave ? 1 : 0);
+      is_saved.push_back(group.rule == graph::GroupRule::kSave);
     }
-    units.push_back(UnitThatSaves(problem, node, saved));
+    units.push_back(UnitThatSaves(problem, node, is_saved));
   }
   return units;
 }
@@ -106,12 +111,11 @@ int64_t MostPlainPlans(const TraceProblem& problem) {
 // The units of a relaxation's plan, in the order in which its walk leaves them.
 class UnitsInWalk {
  public:
-  UnitsInWalk(const std::vector<ModuleProblem::Node>& nodes,
-              const std::vector<ChosenUnit>& units)
-      : nodes_(nodes) {
+  UnitsInWalk(const ModuleProblem& forest, const std::vector<ChosenUnit>& units)
+      : forest_(forest) {
     for (const ChosenUnit& unit : units) {
-      nodes_of_units_.push_back(unit.node);
-      released_.emplace_back(nodes[unit.node].time, unit.net_bytes);
+      nodes_of_units_.push_back(NodeOf(unit));
+      released_.emplace_back(NodeAt(forest, NodeOf(unit)).time, unit.net_bytes);
     }
     std::ranges::sort(nodes_of_units_);
     std::ranges::sort(released_);
@@ -120,25 +124,26 @@ class UnitsInWalk {
   }
 
   // Returns the node of the unit that has this node in its subtree, if any.
-  std::optional<int> FindAround(int node) const {
+  std::optional<WalkNodeId> FindAround(WalkNodeId node) const {
     const auto next = std::ranges::upper_bound(nodes_of_units_, node);
     if (next == nodes_of_units_.begin()) return std::nullopt;
-    const int unit = *(next - 1);
-    return node < unit + nodes_[unit].subtree_size ? std::optional(unit)
-                                                   : std::nullopt;
+    const WalkNodeId unit = *(next - 1);
+    return node < EndOfSubtree(forest_, unit) ? std::optional(unit)
+                                              : std::nullopt;
   }
 
   // Returns the bytes released by the units that the walk leaves before a node. The walk
   // leaves a unit around the node after the node.
-  double ReleasedBefore(int node) const {
-    const auto next = std::ranges::lower_bound(released_, nodes_[node].time, {},
-                                               &std::pair<int, double>::first);
+  double ReleasedBefore(WalkNodeId node) const {
+    const auto next =
+        std::ranges::lower_bound(released_, NodeAt(forest_, node).time, {},
+                                 &std::pair<int, double>::first);
     return next == released_.begin() ? 0 : (next - 1)->second;
   }
 
  private:
-  const std::vector<ModuleProblem::Node>& nodes_;
-  std::vector<int> nodes_of_units_;
+  const ModuleProblem& forest_;
+  std::vector<WalkNodeId> nodes_of_units_;
   std::vector<std::pair<int, double>>
       released_;  // times, and the sums until then
 };
@@ -166,10 +171,10 @@ void TryPlainPlans(
     const std::function<bool(const std::vector<CheckpointedModule>&)>&
         is_enough) {
   const solver::StopsLater later;
-  std::vector<int> depth_of;  // a candidate
+  Depths depth_of;
   for (const CandidateCall& candidate : problem.candidates) {
-    depth_of.push_back(candidate.parent < 0 ? 0
-                                            : depth_of[candidate.parent] + 1);
+    depth_of.push_back(
+        candidate.parent == graph::kNone ? 0 : depth_of[candidate.parent] + 1);
   }
   if (depth_of.empty()) return;
   const int deepest = *std::ranges::max_element(depth_of);
@@ -198,8 +203,8 @@ void FindPlainPlan(BestPlan& best) {
   // The first of these units may be enough.
   auto few = static_cast<ptrdiff_t>(0);
   auto enough = std::ssize(units);
-  for (int64_t left = MostPlainPlans(best.problem());
-       enough - few > 1 && left > 0; --left) {
+  for (int64_t tries_left = MostPlainPlans(best.problem());
+       enough - few > 1 && tries_left > 0; --tries_left) {
     const ptrdiff_t count = few + (enough - few) / 2;
     const std::optional<Simulation> use =
         best.Try({units.begin(), units.begin() + count});
@@ -210,14 +215,14 @@ void FindPlainPlan(BestPlan& best) {
 
 void Polish(BestPlan& best, const std::function<bool()>& is_stopped) {
   if (!best.is_found()) return;
-  int left = kMostPolishing;
-  for (bool is_better = true; is_better && left > 0;) {
+  int tries_left = kMostPolishing;
+  for (bool is_better = true; is_better && tries_left > 0;) {
     is_better = false;
     const std::vector<CheckpointedModule> units = best.modules();
-    for (size_t u = 0; u < units.size() && left > 0; ++u) {
+    for (size_t u = 0; u < units.size() && tries_left > 0; ++u) {
       if (best.IsAsGoodAs(0) || is_stopped()) return;
       const double before_ms = best.Ms();
-      left -= PolishUnit(best, units[u].module, left);
+      tries_left -= PolishUnit(best, units[u].module, tries_left);
       is_better |= best.Ms() < before_ms;
     }
   }
@@ -228,23 +233,23 @@ TraceRelaxation WithRaisedRecords(const TraceProblem& problem,
                                   int64_t budget_bytes) {
   TraceRelaxation raised = plan.relaxation;
   std::vector<ModuleProblem::Node>& nodes = raised.joint.relaxed.nodes;
-  const UnitsInWalk units(nodes, plan.units);
+  const UnitsInWalk units(raised.joint.relaxed, plan.units);
   const Simulation& use = *plan.use;
-  const std::vector<int32_t> times = TimesOf(use);
-  for (size_t k = 0; k < times.size(); ++k) {
+  const auto times = TimesOf(use);
+  for (const graph::StepId k : times.ids()) {
     if (use.live_bytes[k] <= budget_bytes) continue;
     const Simulation::Step& step = use.steps[k];
-    const int record =
-        step.redone < 0
+    const WalkNodeId record =
+        step.redone == graph::kNone
             ? problem.record_of[times[k]]
             : problem.candidates[problem.candidate_of[step.redone]].node;
-    const std::optional<int> unit = units.FindAround(record);
+    const std::optional<WalkNodeId> unit = units.FindAround(record);
     const auto live = static_cast<double>(use.live_bytes[k]);
     if (!unit) {
-      double& bytes = nodes[record].base_bytes;
+      double& bytes = nodes[IndexOf(record)].base_bytes;
       bytes = std::max(bytes, live + units.ReleasedBefore(record));
     } else {
-      std::optional<double>& bytes = nodes[*unit].unit_base_bytes;
+      std::optional<double>& bytes = nodes[IndexOf(*unit)].unit_base_bytes;
       bytes = std::max(*bytes, live + units.ReleasedBefore(*unit));
     }
   }

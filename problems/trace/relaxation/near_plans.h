@@ -67,9 +67,9 @@ void FindPlainPlan(BestPlan& best);
 // at a time, as long as the simulation allows, in a limited number of simulations.
 void Polish(BestPlan& best, const std::function<bool()>& is_stopped);
 
-// The relaxation of a plan that breaks the budget, with records that it puts too low
-// raised to what the simulation shows. It bounds nothing any more, but its plans are
-// near this one and nearer to the budget.
+// Returns the relaxation of a plan that breaks the budget, with records that it puts
+// too low raised to what the simulation shows. It bounds nothing any more, but its
+// plans are near this one and nearer to the budget.
 TraceRelaxation WithRaisedRecords(const TraceProblem& problem,
                                   const RelaxedPlan& plan,
                                   int64_t budget_bytes);

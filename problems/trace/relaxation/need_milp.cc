@@ -6,17 +6,18 @@
 #include <map>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "problems/trace/problem/holders.h"
 #include "problems/trace/problem/unit_policies.h"
 
 // Builds the program candidate by candidate, then the rows of the forest.
 //
 // A need graph lists operators from the last to the first, and what is needed of a
-// result is a matter of time: an operator in place needs what it writes to as it
-// was before. So a result has a column N for each operator that makes or writes
-// to it. What reads or asks for a result later in the call, that is earlier in the
-// list, needs it as the next operator in the list leaves it, and demands wait by
-// result until that operator comes.
+// result is a matter of time: an operator in place needs what it writes to as it was
+// before. So a result has a column N for each operator that makes or writes to it. A
+// reader or a request of a result later in the call, that is earlier in the list, needs
+// it as the next operator in the list leaves it, and demands wait by result until that
+// operator comes.
 //
 // K and R being 0 or 1, the least N is 0 or 1 as well, and so is the least k,
 // which only takes bytes away: they need not be integer columns.
@@ -29,7 +30,7 @@ namespace {
 
 using Terms = std::vector<Milp::Term>;
 
-// What a candidate discards as a unit.
+// The bytes that a candidate discards as a unit.
 struct Discarded {
   Terms terms = {};  // bytes
   double least = 0;  // of any policy, or of no unit
@@ -39,7 +40,7 @@ class NeedMilpBuilder {
  public:
   NeedMilpBuilder(const TraceProblem& problem,
                   const TraceRelaxation& relaxation,
-                  const std::vector<std::optional<NeedChoices>>& choices)
+                  const ChoicesByCandidate& choices)
       : problem_(problem),
         joint_(relaxation.joint),
         nodes_(relaxation.joint.relaxed.nodes),
@@ -47,11 +48,11 @@ class NeedMilpBuilder {
         discarded_(problem.candidates.size()) {}
 
   NeedMilp Build() && {
-    const auto count = static_cast<int>(problem_.candidates.size());
+    const size_t count = problem_.candidates.size();
     form_.milp.name = "relaxed_trace";
     form_.unit_columns.assign(count, -1);
     form_.saved_columns.resize(count);
-    for (int c = 0; c < count; ++c) {
+    for (const CandidateId c : problem_.candidates.ids()) {
       if (joint_.policies_of[NodeOf(c)] < 0) continue;
       form_.unit_columns[c] = Binary(0);
       if (choices_[c]) {
@@ -62,12 +63,15 @@ class NeedMilpBuilder {
     }
     AddChoiceRows();
     for (int k = 0; k < std::ssize(nodes_); ++k) AddRecordRow(k);
-    for (int c = 0; c < count; ++c) AddUnitRow(c);
+    for (const CandidateId c : problem_.candidates.ids()) AddUnitRow(c);
     return std::move(form_);
   }
 
  private:
-  int NodeOf(int c) const { return problem_.candidates[c].node; }
+  // Returns the node of a candidate in the forest.
+  int NodeOf(CandidateId c) const {
+    return IndexOf(problem_.candidates[c].node);
+  }
 
   bool Contains(int node, int other) const {
     return node <= other && other < node + nodes_[node].subtree_size;
@@ -88,7 +92,7 @@ class NeedMilpBuilder {
     form_.milp.AddRow({.upper = upper, .terms = std::move(terms)});
   }
 
-  void AddGroups(int c) {
+  void AddGroups(CandidateId c) {
     const JointProblem::Policies& policies =
         joint_.policies[joint_.policies_of[NodeOf(c)]];
     const int unit = form_.unit_columns[c];
@@ -108,44 +112,46 @@ class NeedMilpBuilder {
 
   // The columns that demand a result since the operator before in the list that
   // makes it: the unit's, where backward asks for it.
-  using Demands = std::map<int, std::vector<int>>;
+  using Demands = std::map<ResultId, std::vector<int>>;
 
-  void AddPolicies(int c, const NeedGraph& graph) {
+  void AddPolicies(CandidateId c, const NeedGraph& graph) {
     const NeedChoices& choices = *choices_[c];
     const int unit = form_.unit_columns[c];
-    std::vector<int>& saved = form_.saved_columns[c];
-    saved.assign(choices.may_save.size(), -1);
+    graph::IndexedVector<graph::GroupId, int>& save_columns =
+        form_.saved_columns[c];
+    save_columns.assign(choices.may_save.size(), -1);
     Discarded& discarded = discarded_[c];
     discarded.least = static_cast<double>(choices.base_bytes);
     discarded.terms.push_back({unit, discarded.least});
-    std::vector<char> is_counted(graph.results, 0);
+    graph::IndexedVector<ResultId, graph::Flag> is_counted(graph.results,
+                                                           false);
     Demands demands;
     for (const NeedGraph::Operator& op : graph.operators) {
-      int& save = saved[op.group];
-      if (save < 0) save = Binary(0, choices.may_save[op.group] != 0);
-      const int rerun = Binary(op.ms, choices.may_rerun[op.group] != 0);
+      int& save = save_columns[op.group];
+      if (save < 0) save = Binary(0, choices.may_save[op.group]);
+      const int rerun = Binary(op.ms, choices.may_rerun[op.group]);
       AtMost(0, {{save, 1}, {rerun, 1}, {unit, -1}});
       if (op.is_always_needed) {
         AtLeast(0, {{save, 1}, {rerun, 1}, {unit, -1}});
       }
-      for (const int r : op.asked) demands[r].push_back(unit);
-      for (const int r : op.makes) {
-        const int needed = Share();
-        for (const int by : demands[r]) {
-          AtLeast(0, {{needed, 1}, {by, -1}});
+      for (const ResultId r : op.requests) demands[r].push_back(unit);
+      for (const ResultId r : op.makes) {
+        const int is_needed = Share();
+        for (const int user : demands[r]) {
+          AtLeast(0, {{is_needed, 1}, {user, -1}});
         }
         demands[r].clear();
-        AtLeast(0, {{save, 1}, {rerun, 1}, {needed, -1}});
-        if (!choices.may_keep[r]) AtMost(1, {{save, 1}, {needed, 1}});
+        AtLeast(0, {{save, 1}, {rerun, 1}, {is_needed, -1}});
+        if (!choices.may_keep[r]) AtMost(1, {{save, 1}, {is_needed, 1}});
         if (is_counted[r]) continue;
-        is_counted[r] = 1;
-        const int kept = Share();
-        AtLeast(-1, {{kept, 1}, {save, -1}, {needed, -1}});
+        is_counted[r] = true;
+        const int is_kept = Share();
+        AtLeast(-1, {{is_kept, 1}, {save, -1}, {is_needed, -1}});
         const auto bytes = static_cast<double>(choices.bytes[r]);
-        discarded.terms.push_back({kept, -bytes});
+        discarded.terms.push_back({is_kept, -bytes});
         discarded.least -= bytes;
       }
-      for (const int r : op.reads) demands[r].push_back(rerun);
+      for (const ResultId r : op.reads) demands[r].push_back(rerun);
     }
     discarded.least = std::min(discarded.least, 0.0);
   }
@@ -153,9 +159,9 @@ class NeedMilpBuilder {
   // The units around a node, itself among them.
   Terms UnitsAround(int node) const {
     Terms terms;
-    for (size_t c = 0; c < form_.unit_columns.size(); ++c) {
-      const bool is_around = form_.unit_columns[c] >= 0 &&
-                             Contains(NodeOf(static_cast<int>(c)), node);
+    for (const CandidateId c : form_.unit_columns.ids()) {
+      const bool is_around =
+          form_.unit_columns[c] >= 0 && Contains(NodeOf(c), node);
       if (is_around) terms.push_back({form_.unit_columns[c], 1});
     }
     return terms;
@@ -163,9 +169,9 @@ class NeedMilpBuilder {
 
   void AddChoiceRows() {
     for (int k = 0; k < std::ssize(nodes_); ++k) {
-      Terms around = UnitsAround(k);
-      if (nodes_[k].must_be_unit) AtLeast(1, around);
-      if (around.size() > 1) AtMost(1, std::move(around));
+      Terms units = UnitsAround(k);
+      if (nodes_[k].must_be_unit) AtLeast(1, units);
+      if (units.size() > 1) AtMost(1, std::move(units));
     }
     if (!joint_.relaxed.max_units) return;
     Terms all;
@@ -175,11 +181,11 @@ class NeedMilpBuilder {
     AtMost(*joint_.relaxed.max_units, std::move(all));
   }
 
-  // What is discarded before a node, in units of bytes.
+  // Returns the bytes that are discarded before a node, in units of the rows.
   Discarded Before(int node) const {
     Discarded all;
-    for (size_t c = 0; c < discarded_.size(); ++c) {
-      if (nodes_[NodeOf(static_cast<int>(c))].time >= nodes_[node].time) {
+    for (const CandidateId c : discarded_.ids()) {
+      if (nodes_[NodeOf(c)].time >= nodes_[node].time) {
         continue;
       }
       for (const Milp::Term& term : discarded_[c].terms) {
@@ -207,7 +213,7 @@ class NeedMilpBuilder {
     AtLeast(missing, std::move(before.terms));
   }
 
-  void AddUnitRow(int c) {
+  void AddUnitRow(CandidateId c) {
     const int unit = form_.unit_columns[c];
     const ModuleProblem::Node& node = nodes_[NodeOf(c)];
     if (unit < 0 || !node.unit_base_bytes) return;
@@ -222,36 +228,38 @@ class NeedMilpBuilder {
   const TraceProblem& problem_;
   const JointProblem& joint_;
   const std::vector<ModuleProblem::Node>& nodes_;
-  const std::vector<std::optional<NeedChoices>>& choices_;
-  std::vector<Discarded> discarded_;  // a candidate
+  const ChoicesByCandidate& choices_;
+  graph::IndexedVector<CandidateId, Discarded> discarded_;
   NeedMilp form_;
 };
 
 }  // namespace
 
 NeedMilp ToMilp(const TraceProblem& problem, const TraceRelaxation& relaxation,
-                const std::vector<std::optional<NeedChoices>>& choices) {
+                const ChoicesByCandidate& choices) {
   return NeedMilpBuilder(problem, relaxation, choices).Build();
 }
 
 std::vector<graph::CheckpointedModule> UnitsOf(const TraceProblem& problem,
                                                const NeedMilp& form,
                                                const std::vector<double>& x) {
-  std::map<int, std::vector<char>> saved_by;  // a node of the module tree
-  for (size_t c = 0; c < form.unit_columns.size(); ++c) {
+  std::map<TreeNodeId, GroupFlags> saved_by;
+  for (const CandidateId c : form.unit_columns.ids()) {
     if (form.unit_columns[c] < 0 || x[form.unit_columns[c]] < 0.5) continue;
-    const int node = problem.candidates[c].module_node;
-    std::vector<char>& saved = saved_by[node];
-    saved.resize(problem.groups[node].groups.size(), 1);
-    for (size_t g = 0; g < saved.size(); ++g) {
+    const TreeNodeId node = problem.candidates[c].module_node;
+    GroupFlags& is_saved = saved_by[node];
+    if (is_saved.empty()) {
+      is_saved.assign(problem.groups[node].groups.size(), true);
+    }
+    for (const graph::GroupId g : is_saved.ids()) {
       const int column =
           form.saved_columns[c].empty() ? -1 : form.saved_columns[c][g];
-      if (column < 0 || x[column] < 0.5) saved[g] = 0;
+      if (column < 0 || x[column] < 0.5) is_saved[g] = false;
     }
   }
   std::vector<graph::CheckpointedModule> units;
-  for (const auto& [node, saved] : saved_by) {
-    units.push_back(UnitThatSaves(problem, node, saved));
+  for (const auto& [node, is_saved] : saved_by) {
+    units.push_back(UnitThatSaves(problem, node, is_saved));
   }
   return units;
 }

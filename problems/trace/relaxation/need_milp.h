@@ -17,12 +17,12 @@ namespace acplan::problems {
 // optimum, unless those lists are relaxed.
 //
 // Data
-//   Of the relaxation: forest, times t, records b_k, budget B and the bytes u_c in
-//   use while a unit c runs. Of a candidate c with a need graph (need_graph.h):
+// The relaxation's forest, times t, records b_k, budget B and the bytes u_c in
+//   use while a unit c runs. For a candidate c with a need graph (need_graph.h)
 //   its operators o with their groups g(o) and t_co ms, the bytes a_c that it
 //   discards where nothing is kept, and m_cr for a result r that is kept.
-//   "r after o" is the result as o, which makes or writes to it, leaves it: what
-//   reads it or asks for it before the next operator that writes to it.
+//   "r after o" is the result as o, which makes or writes to it, leaves it: for
+//   those that read it or ask for it before the next operator that writes to it.
 // Variables
 //   y_c in {0, 1}     c is a unit
 //   K_cg in {0, 1}    its policy saves group g
@@ -54,19 +54,20 @@ struct NeedMilp {
   static constexpr double kUnitBytes = 512;
 
   solver::Milp milp;
-  // A candidate: the column of y, -1: it may be no unit.
-  std::vector<int> unit_columns;
-  // A candidate and a group: the column of K, -1: nothing of it is ever needed.
-  std::vector<std::vector<int>> saved_columns;
+  // The column of y of each candidate, -1: it may be no unit.
+  graph::IndexedVector<CandidateId, int> unit_columns;
+  // The column of K of each candidate and group, -1: nothing of it is ever needed.
+  graph::IndexedVector<CandidateId, graph::IndexedVector<graph::GroupId, int>>
+      saved_columns;
 };
 
-// `choices`: those of the relaxation (ChoicesOfCalls). The budget is that of
-// relaxation.joint.
+// Builds the program. `choices`: those of the relaxation (ChoicesOfCalls). The budget
+// is that of relaxation.joint.
 NeedMilp ToMilp(const TraceProblem& problem, const TraceRelaxation& relaxation,
-                const std::vector<std::optional<NeedChoices>>& choices);
+                const ChoicesByCandidate& choices);
 
-// The units of a solution, one value a column, as the simulation takes them: of a
-// module with several calls among them a group is saved if all of them save it.
+// Returns the units of a solution, one value a column, as the simulation takes them: a
+// module with several calls among them saves a group if all of them do.
 // For problems where operators may be skipped.
 std::vector<graph::CheckpointedModule> UnitsOf(const TraceProblem& problem,
                                                const NeedMilp& form,

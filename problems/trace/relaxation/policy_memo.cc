@@ -4,8 +4,8 @@
 
 namespace acplan::problems {
 
-std::shared_ptr<const NeedPolicies> PolicyMemo::Of(int graph,
-                                                   NeedChoices choices) {
+std::shared_ptr<const NeedPolicies> PolicyMemo::PoliciesFor(
+    NeedGraphId graph, NeedChoices choices) {
   const double most_ms = choices.most_ms;
   choices.base_bytes = 0;
   choices.most_ms = std::numeric_limits<double>::infinity();
@@ -18,9 +18,9 @@ std::shared_ptr<const NeedPolicies> PolicyMemo::Of(int graph,
   return entry.policies;
 }
 
-std::shared_ptr<const NeedPolicies> PolicyMemo::Sharpened(
-    int graph, NeedChoices choices, const PolicyWindow& window) {
-  std::shared_ptr<const NeedPolicies> coarse = Of(graph, choices);
+std::shared_ptr<const NeedPolicies> PolicyMemo::Sharpen(
+    NeedGraphId graph, NeedChoices choices, const PolicyWindow& window) {
+  std::shared_ptr<const NeedPolicies> coarse = PoliciesFor(graph, choices);
   choices.base_bytes = 0;
   choices.most_ms = std::numeric_limits<double>::infinity();
   Entry& entry = entries_.at({graph, choices});

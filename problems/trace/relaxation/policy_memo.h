@@ -17,13 +17,15 @@ class PolicyMemo {
  public:
   explicit PolicyMemo(const TraceProblem& problem) : problem_(problem) {}
 
-  // Of a graph of the problem, as if the base were 0. Some may cost more than
-  // `choices.most_ms`.
-  std::shared_ptr<const NeedPolicies> Of(int graph, NeedChoices choices);
+  // Returns the policies of a graph of the problem, as if the base were 0. Some may
+  // cost more than `choices.most_ms`.
+  std::shared_ptr<const NeedPolicies> PoliciesFor(NeedGraphId graph,
+                                                  NeedChoices choices);
 
-  // From now on, in their place, what SharpPolicies makes of them (sharp_policies.h).
-  std::shared_ptr<const NeedPolicies> Sharpened(int graph, NeedChoices choices,
-                                                const PolicyWindow& window);
+  // Replaces them from now on by what SharpPolicies makes of them (sharp_policies.h).
+  std::shared_ptr<const NeedPolicies> Sharpen(NeedGraphId graph,
+                                              NeedChoices choices,
+                                              const PolicyWindow& window);
 
  private:
   // Policies that cost as much are of no interest.
@@ -33,7 +35,7 @@ class PolicyMemo {
   };
 
   const TraceProblem& problem_;
-  std::map<std::pair<int, NeedChoices>, Entry> entries_;
+  std::map<std::pair<NeedGraphId, NeedChoices>, Entry> entries_;
 };
 
 }  // namespace acplan::problems

@@ -33,6 +33,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "problems/engines/labels/completion_bound.h"
@@ -57,66 +58,70 @@ using Release = CountedBytes::Release;
 // Returns the most calls that as many modules have: in the relaxation each call of a
 // module is a unit.
 int MostCallsOf(const TraceProblem& problem, int modules) {
-  std::map<int, int> calls_of;  // a module
+  std::map<TreeNodeId, int> calls_of;
   for (const CandidateCall& candidate : problem.candidates) {
     ++calls_of[candidate.module_node];
   }
   std::vector<int> calls;
   for (const auto& [module, count] : calls_of) calls.push_back(count);
   std::ranges::sort(calls, std::greater<>());
-  const size_t counted = std::min(calls.size(), static_cast<size_t>(modules));
-  return std::accumulate(calls.begin(),
-                         calls.begin() + static_cast<ptrdiff_t>(counted), 0);
+  calls.resize(std::min(calls.size(), static_cast<size_t>(modules)));
+  return std::accumulate(calls.begin(), calls.end(), 0);
 }
 
 // Returns for each group the bytes that saving it keeps.
-std::vector<int64_t> BytesOfGroups(const TraceProblem& problem,
-                                   const CountedBytes& counted, int c) {
+graph::IndexedVector<graph::GroupId, int64_t> BytesOfGroups(
+    const TraceProblem& problem, const CountedBytes& witnessed, CandidateId c) {
   const CandidateCall& candidate = problem.candidates[c];
-  std::vector<int64_t> bytes(
+  graph::IndexedVector<graph::GroupId, int64_t> bytes(
       problem.groups[candidate.module_node].groups.size(), 0);
   const auto add = [&](const Release& release) {
-    const std::optional<int> group = GroupThatKeeps(candidate, release.storage);
+    const std::optional<graph::GroupId> group =
+        GroupThatKeeps(candidate, release.storage);
     if (group) bytes[*group] += release.bytes;
   };
-  std::ranges::for_each(counted.released[c], add);
-  std::ranges::for_each(counted.kept_results[c], add);
+  std::ranges::for_each(witnessed.released[c], add);
+  std::ranges::for_each(witnessed.kept_results[c], add);
   return bytes;
 }
 
 struct CallPolicies {
   JointProblem::Policies policies = {};
-  std::vector<int> kind_of_group = {};
+  TraceRelaxation::KindOfGroup kind_of_group = {};
   std::shared_ptr<const NeedPolicies> needs = {};
 };
 
 CallPolicies PoliciesOfCall(const TraceProblem& problem,
                             const DecidedChoices& choices,
-                            const CountedBytes& counted, int c) {
+                            const CountedBytes& witnessed, CandidateId c) {
   const CandidateCall& candidate = problem.candidates[c];
-  const std::vector<int64_t> bytes = BytesOfGroups(problem, counted, c);
-  const std::vector<double> ms = GroupMs(problem, candidate);
+  const auto bytes = BytesOfGroups(problem, witnessed, c);
+  const auto ms = GroupMs(problem, candidate);
   CallPolicies result;
   JointProblem::Policies& policies = result.policies;
-  for (const Release& release : counted.released[c]) {
+  for (const Release& release : witnessed.released[c]) {
     policies.base_bytes += release.bytes;
   }
-  policies.base_bytes -= counted.kept_arguments[c];
+  policies.base_bytes -= witnessed.kept_arguments[c];
   if (candidate.is_whole) policies.base_ms = WholeMs(problem, candidate);
-  std::vector<int>& kind_of = result.kind_of_group;
+  TraceRelaxation::KindOfGroup& kind_of = result.kind_of_group;
   kind_of.assign(bytes.size(), TraceRelaxation::kSaved);
-  std::map<std::pair<int64_t, double>, std::vector<int>> alike;
-  for (int g = 0; g < std::ssize(bytes); ++g) {
-    const std::optional<bool> known = choices.Recomputes(problem, candidate, g);
-    if (known.value_or(ms[g] == 0)) {
+  std::map<std::pair<int64_t, double>, std::vector<graph::GroupId>>
+      equal_groups;
+  for (const graph::GroupId g : bytes.ids()) {
+    const std::optional<bool> decision =
+        choices.Recomputes(problem, candidate, g);
+    if (decision.value_or(ms[g] == 0)) {
       kind_of[g] = TraceRelaxation::kRecomputed;
       policies.base_ms += ms[g];
       continue;
     }
     policies.base_bytes -= bytes[g];
-    if (!known && bytes[g] > 0) alike[{bytes[g], ms[g]}].push_back(g);
+    if (!decision && bytes[g] > 0) {
+      equal_groups[{bytes[g], ms[g]}].push_back(g);
+    }
   }
-  for (const auto& [kind, groups] : alike) {
+  for (const auto& [kind, groups] : equal_groups) {
     policies.kinds.push_back({.bytes = kind.first,
                               .ms = kind.second,
                               .count = static_cast<int>(groups.size())});
@@ -126,7 +131,9 @@ CallPolicies PoliciesOfCall(const TraceProblem& problem,
   });
   for (int k = 0; k < std::ssize(policies.kinds); ++k) {
     const GroupKind& kind = policies.kinds[k];
-    for (const int g : alike.at({kind.bytes, kind.ms})) kind_of[g] = k;
+    for (const graph::GroupId g : equal_groups.at({kind.bytes, kind.ms})) {
+      kind_of[g] = k;
+    }
   }
   return result;
 }
@@ -135,40 +142,43 @@ CallPolicies PoliciesOfCall(const TraceProblem& problem,
 // witnesses count.
 NeedChoices ChoicesOfCall(const TraceProblem& problem,
                           const DecidedChoices& choices,
-                          const CountedBytes& counted, int c) {
+                          const CountedBytes& witnessed, CandidateId c) {
   const CandidateCall& candidate = problem.candidates[c];
   const NeedGraph& graph = problem.need_graphs[candidate.needs];
   NeedChoices needs = {
-      .base_bytes = -counted.kept_arguments[c],
-      .bytes = std::vector<int64_t>(graph.results, 0),
-      .may_keep = std::vector<char>(graph.results, 1),
+      .base_bytes = -witnessed.kept_arguments[c],
   };
-  const auto number_of = [&](int32_t storage) -> std::optional<int> {
-    const auto found =
-        std::ranges::lower_bound(candidate.needed, std::pair(storage, -1));
-    if (found == candidate.needed.end() || found->first != storage) return {};
-    return found->second;
+  needs.bytes.assign(graph.results, 0);
+  needs.may_keep.assign(graph.results, true);
+  const auto result_of =
+      [&](graph::StorageId storage) -> std::optional<ResultId> {
+    const auto result = std::ranges::lower_bound(
+        candidate.needed_results, std::pair(storage, ResultId{0}));
+    if (result == candidate.needed_results.end() || result->first != storage) {
+      return {};
+    }
+    return result->second;
   };
   const auto add = [&](const Release& release) {
-    if (const auto r = number_of(release.storage)) {
+    if (const auto r = result_of(release.storage)) {
       needs.bytes[*r] += release.bytes;
     }
   };
-  std::ranges::for_each(counted.released[c], add);
-  std::ranges::for_each(counted.kept_results[c], add);
-  for (const Release& release : counted.released[c]) {
+  std::ranges::for_each(witnessed.released[c], add);
+  std::ranges::for_each(witnessed.kept_results[c], add);
+  for (const Release& release : witnessed.released[c]) {
     needs.base_bytes += release.bytes;
   }
-  for (auto kept = choices.is_not_kept.lower_bound({c, 0});
-       kept != choices.is_not_kept.end() && kept->first == c; ++kept) {
-    if (const auto r = number_of(kept->second)) needs.may_keep[*r] = 0;
+  for (auto entry = choices.is_not_kept.lower_bound({c, graph::StorageId{0}});
+       entry != choices.is_not_kept.end() && entry->first == c; ++entry) {
+    if (const auto r = result_of(entry->second)) needs.may_keep[*r] = false;
   }
-  const auto groups =
-      static_cast<int>(problem.groups[candidate.module_node].groups.size());
-  for (int g = 0; g < groups; ++g) {
-    const std::optional<bool> known = choices.Recomputes(problem, candidate, g);
-    needs.may_save.push_back(known != true ? 1 : 0);
-    needs.may_rerun.push_back(known != false ? 1 : 0);
+  for (const graph::GroupId g :
+       problem.groups[candidate.module_node].groups.ids()) {
+    const std::optional<bool> decision =
+        choices.Recomputes(problem, candidate, g);
+    needs.may_save.push_back(decision != true);
+    needs.may_rerun.push_back(decision != false);
   }
   return needs;
 }
@@ -193,11 +203,11 @@ bool HasRelaxedPoints(const NeedPolicies& needs) {
 
 // The walk with what records ask for.
 ModuleProblem WalkWithRecords(const TraceProblem& problem,
-                              const CountedBytes& counted) {
+                              const CountedBytes& witnessed) {
   ModuleProblem relaxed = problem.forest;
   for (size_t t = 0; t < problem.record_of.size(); ++t) {
-    double& bytes = relaxed.nodes[problem.record_of[t]].base_bytes;
-    bytes = std::max(bytes, static_cast<double>(counted.live[t]));
+    double& bytes = relaxed.nodes[IndexOf(problem.record_of[t])].base_bytes;
+    bytes = std::max(bytes, static_cast<double>(witnessed.live[t]));
   }
   return relaxed;
 }
@@ -208,48 +218,50 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
                       const std::vector<Decision>& decisions, double most_ms,
                       PolicyMemo& memo) {
   DecidedChoices choices = ChoicesLeftBy(problem, decisions);
-  const CountedBytes counted = BytesOfWitnesses(problem, witnesses);
+  const CountedBytes witnessed = BytesOfWitnesses(problem, witnesses);
   TraceRelaxation result;
   ModuleProblem& relaxed = result.joint.relaxed;
-  relaxed = WalkWithRecords(problem, counted);
+  relaxed = WalkWithRecords(problem, witnessed);
   result.joint.policies_of.assign(relaxed.nodes.size(), -1);
   result.kind_of_group.resize(relaxed.nodes.size());
   result.needs.resize(relaxed.nodes.size());
   PolicyTable policies;
-  std::vector<int> without_policy;
-  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+  std::vector<CandidateId> without_policy;
+  for (const CandidateId c : problem.candidates.ids()) {
     solver::StopIfDue();
     if (choices.is_no_unit[c]) continue;
-    const int node = problem.candidates[c].node;
-    const int needs = problem.candidates[c].needs;
+    const WalkNodeId node = problem.candidates[c].node;
+    const NeedGraphId needs = problem.candidates[c].needs;
     CallPolicies call;
-    if (needs < 0) {
-      call = PoliciesOfCall(problem, choices, counted, c);
+    if (needs == graph::kNone) {
+      call = PoliciesOfCall(problem, choices, witnessed, c);
     } else {
-      NeedChoices left = ChoicesOfCall(problem, choices, counted, c);
-      left.most_ms = most_ms;
-      call.needs = memo.Of(needs, left);
-      call.policies = WithBase(*call.needs, left.base_bytes);
+      NeedChoices need_choices = ChoicesOfCall(problem, choices, witnessed, c);
+      need_choices.most_ms = most_ms;
+      call.needs = memo.PoliciesFor(needs, need_choices);
+      call.policies = WithBase(*call.needs, need_choices.base_bytes);
       if (call.policies.points.empty()) {
         without_policy.push_back(c);
         continue;
       }
       if (HasRelaxedPoints(*call.needs)) {
-        result.inexact.emplace(node, std::move(left));
+        result.inexact.emplace(node, std::move(need_choices));
       }
     }
-    relaxed.nodes[node].curve = HullOf(call.policies);
+    relaxed.nodes[IndexOf(node)].curve = HullOf(call.policies);
     result.kind_of_group[node] = std::move(call.kind_of_group);
     result.needs[node] = std::move(call.needs);
-    result.joint.policies_of[node] = policies.IndexOf(std::move(call.policies));
+    result.joint.policies_of[IndexOf(node)] =
+        policies.IndexOf(std::move(call.policies));
   }
   choices.RuleOut(problem, without_policy);
-  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
+  for (const CandidateId c : problem.candidates.ids()) {
     solver::StopIfDue();
-    ModuleProblem::Node& node = relaxed.nodes[problem.candidates[c].node];
+    ModuleProblem::Node& node =
+        relaxed.nodes[IndexOf(problem.candidates[c].node)];
     node.unit_base_bytes =
-        static_cast<double>(BytesWhileRunning(problem, choices, counted, c));
-    node.must_be_unit = choices.must_be_unit[c] != 0;
+        static_cast<double>(BytesWhileRunning(problem, choices, witnessed, c));
+    node.must_be_unit = choices.must_be_unit[c];
   }
   result.joint.policies = policies.Take();
   if (choices.is_impossible) {
@@ -270,7 +282,8 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
 }
 
 bool TraceRelaxation::IsExact(const ChosenUnit& unit) const {
-  return !needs[unit.node] || needs[unit.node]->IsExact(unit.counts[0]);
+  const auto& policies = needs[NodeOf(unit)];
+  return !policies || policies->IsExact(unit.counts[0]);
 }
 
 TraceRelaxation Sharpened(const TraceProblem& problem,
@@ -281,14 +294,14 @@ TraceRelaxation Sharpened(const TraceProblem& problem,
   const double plan_ms = JointCost(relaxation.joint, units);
   for (const ChosenUnit& unit : units) {
     if (relaxation.IsExact(unit)) continue;
-    const int c = problem.candidate_at[unit.node];
-    const NeedChoices& choices = relaxation.inexact.at(unit.node);
-    std::shared_ptr<const NeedPolicies>& needs = relaxation.needs[unit.node];
+    const CandidateId c = problem.candidate_at[NodeOf(unit)];
+    const NeedChoices& choices = relaxation.inexact.at(NodeOf(unit));
+    std::shared_ptr<const NeedPolicies>& needs = relaxation.needs[NodeOf(unit)];
     const PolicyPoint& point = needs->points()[unit.counts[0]];
-    needs = memo.Sharpened(problem.candidates[c].needs, choices,
-                           {.least_discarded = point.bytes,
-                            .most_ms = most_ms - plan_ms + point.ms,
-                            .price = price});
+    needs = memo.Sharpen(problem.candidates[c].needs, choices,
+                         {.least_discarded = point.bytes,
+                          .most_ms = most_ms - plan_ms + point.ms,
+                          .price = price});
     JointProblem::Policies policies = WithBase(*needs, choices.base_bytes);
     relaxation.joint.relaxed.nodes[unit.node].curve = HullOf(policies);
     relaxation.joint.policies_of[unit.node] =
@@ -298,31 +311,34 @@ TraceRelaxation Sharpened(const TraceProblem& problem,
   return relaxation;
 }
 
-std::vector<std::optional<NeedChoices>> ChoicesOfCalls(
-    const TraceProblem& problem, const Witnesses& witnesses,
-    const std::vector<Decision>& decisions) {
+ChoicesByCandidate ChoicesOfCalls(const TraceProblem& problem,
+                                  const Witnesses& witnesses,
+                                  const std::vector<Decision>& decisions) {
   const DecidedChoices choices = ChoicesLeftBy(problem, decisions);
-  const CountedBytes counted = BytesOfWitnesses(problem, witnesses);
-  std::vector<std::optional<NeedChoices>> choices_of(problem.candidates.size());
-  for (int c = 0; c < std::ssize(problem.candidates); ++c) {
-    if (problem.candidates[c].needs < 0 || choices.is_no_unit[c]) continue;
-    choices_of[c] = ChoicesOfCall(problem, choices, counted, c);
+  const CountedBytes witnessed = BytesOfWitnesses(problem, witnesses);
+  ChoicesByCandidate choices_of(problem.candidates.size());
+  for (const CandidateId c : problem.candidates.ids()) {
+    if (problem.candidates[c].needs == graph::kNone || choices.is_no_unit[c]) {
+      continue;
+    }
+    choices_of[c] = ChoicesOfCall(problem, choices, witnessed, c);
   }
   return choices_of;
 }
 
-std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,
-                                const ChosenUnit& unit) {
-  if (const auto& needs = relaxation.needs[unit.node]) {
+GroupUses UsesOfUnit(const TraceRelaxation& relaxation,
+                     const ChosenUnit& unit) {
+  if (const auto& needs = relaxation.needs[NodeOf(unit)]) {
     return needs->UsesOf(unit.counts[0]);
   }
-  const std::vector<int>& kind_of = relaxation.kind_of_group[unit.node];
-  std::vector<GroupUse> uses(kind_of.size(), GroupUse::kSaved);
-  std::vector<int> left = unit.counts;
-  for (size_t g = kind_of.size(); g-- > 0;) {
+  const TraceRelaxation::KindOfGroup& kind_of =
+      relaxation.kind_of_group[NodeOf(unit)];
+  GroupUses uses(kind_of.size(), GroupUse::kSaved);
+  std::vector<int> counts = unit.counts;
+  for (const graph::GroupId g : std::views::reverse(kind_of.ids())) {
     const int kind = kind_of[g];
-    const bool is_recomputed =
-        kind == TraceRelaxation::kRecomputed || (kind >= 0 && left[kind]-- > 0);
+    const bool is_recomputed = kind == TraceRelaxation::kRecomputed ||
+                               (kind >= 0 && counts[kind]-- > 0);
     if (is_recomputed) uses[g] = GroupUse::kRunsAgain;
   }
   return uses;
@@ -331,37 +347,39 @@ std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,
 std::vector<CheckpointedModule> CheckpointedModules(
     const TraceProblem& problem, const TraceRelaxation& relaxation,
     const std::vector<ChosenUnit>& units) {
-  std::map<int32_t, std::vector<GroupUse>> uses_of;  // a module
-  std::map<int32_t, int> node_of;
+  std::map<graph::ModuleId, GroupUses> uses_of;
+  std::map<graph::ModuleId, TreeNodeId> node_of;
   for (const ChosenUnit& unit : units) {
-    const int c = problem.candidate_at[unit.node];
-    const int32_t module = CallOf(problem, c).module;
+    const CandidateId c = problem.candidate_at[NodeOf(unit)];
+    const graph::ModuleId module = CallOf(problem, c).module;
     node_of[module] = problem.candidates[c].module_node;
-    std::vector<GroupUse> uses = GroupUses(relaxation, unit);
-    std::vector<GroupUse>& all = uses_of[module];
-    all.resize(uses.size(), GroupUse::kNone);
-    for (size_t g = 0; g < uses.size(); ++g) all[g] = std::max(all[g], uses[g]);
+    const GroupUses uses = UsesOfUnit(relaxation, unit);
+    GroupUses& all = uses_of[module];
+    if (all.empty()) all.assign(uses.size(), GroupUse::kNone);
+    for (const graph::GroupId g : uses.ids()) {
+      all[g] = std::max(all[g], uses[g]);
+    }
   }
   // Other calls of a module may be units, those around them or inside them.
-  const std::map<int32_t, std::vector<GroupUse>> all = uses_of;
+  const std::map<graph::ModuleId, GroupUses> all = uses_of;
   for (const CandidateCall& candidate : problem.candidates) {
-    for (int a = candidate.parent; a >= 0; a = problem.candidates[a].parent) {
+    for (CandidateId a = candidate.parent; a != graph::kNone;
+         a = problem.candidates[a].parent) {
       if (!all.contains(CallOf(problem, a).module)) continue;
       uses_of.erase(problem.trace->calls[candidate.call].module);
     }
   }
   std::vector<CheckpointedModule> modules;
   for (const auto& [module, uses] : uses_of) {
-    const int node = node_of[module];
-    std::vector<char> saved;
-    for (size_t g = 0; g < uses.size(); ++g) {
+    const TreeNodeId node = node_of[module];
+    GroupFlags is_saved;
+    for (const graph::GroupId g : uses.ids()) {
       const graph::GroupRule rule = problem.groups[node].groups[g].rule;
-      const bool is_saved =
+      is_saved.push_back(
           uses[g] == GroupUse::kSaved ||
-          (uses[g] == GroupUse::kNone && rule == graph::GroupRule::kSave);
-      saved.push_back(is_saved ? 1 : 0);
+          (uses[g] == GroupUse::kNone && rule == graph::GroupRule::kSave));
     }
-    modules.push_back(UnitThatSaves(problem, node, saved));
+    modules.push_back(UnitThatSaves(problem, node, is_saved));
   }
   return modules;
 }

@@ -30,48 +30,53 @@ namespace acplan::problems {
 // calls (call_walk.h). Calls of one module are units of their own.
 struct TraceRelaxation {
   JointProblem joint;
-  // A node with a candidate: for each group of its module the kind of the node's
+  // For each group of the module of a node with a candidate the kind of the node's
   // policies that it is one of, or one of the values below.
   static constexpr int kSaved = -1;
   static constexpr int kRecomputed = -2;
-  std::vector<std::vector<int>> kind_of_group;
-  // Where operators may be skipped, instead: the policies that the points of the
-  // node's policies are.
-  std::vector<std::shared_ptr<const NeedPolicies>> needs = {};
-  // A node whose policies are not all exact: what its call may do.
-  std::map<int, NeedChoices> inexact = {};
+  using KindOfGroup = graph::IndexedVector<graph::GroupId, int>;
+  graph::IndexedVector<WalkNodeId, KindOfGroup> kind_of_group;
+  // Where operators may be skipped, instead: the policies that the points of a node's
+  // policies are.
+  graph::IndexedVector<WalkNodeId, std::shared_ptr<const NeedPolicies>> needs =
+      {};
+  // The choices of the call of a node whose policies are not all exact.
+  std::map<WalkNodeId, NeedChoices> inexact = {};
 
   // Returns whether a unit's policy is one of its call, and no relaxed one.
   bool IsExact(const ChosenUnit& unit) const;
 };
 
-// Plans that cost more than `most_ms` may be left out. `memo`: of the problem.
+// Relaxes a problem. Plans that cost more than `most_ms` may be left out. `memo`: of
+// the problem.
 TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
                       const std::vector<Decision>& decisions, double most_ms,
                       PolicyMemo& memo);
 TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
                       const std::vector<Decision>& decisions = {});
 
-// The relaxation with policies near to those of a plan of it exact, where the plan's
-// are relaxed, as far as matters to plans that cost less than `most_ms`. The budget
-// is that of the joint problem.
+// Returns the relaxation with policies near to those of a plan of it exact, where the
+// plan's are relaxed, as far as matters to plans that cost less than `most_ms`. The
+// budget is that of the joint problem.
 TraceRelaxation Sharpened(const TraceProblem& problem,
                           TraceRelaxation relaxation,
                           const std::vector<ChosenUnit>& units, double most_ms,
                           PolicyMemo& memo);
 
-// A candidate with a need graph that may be a unit: the choices that witnesses and
-// decisions leave its policies; nothing of others.
-std::vector<std::optional<NeedChoices>> ChoicesOfCalls(
-    const TraceProblem& problem, const Witnesses& witnesses,
-    const std::vector<Decision>& decisions = {});
+// The choices of candidates with a need graph that may be units; nothing of others.
+using ChoicesByCandidate =
+    graph::IndexedVector<CandidateId, std::optional<NeedChoices>>;
 
-// A group of the unit's module: what the unit does with it.
-std::vector<GroupUse> GroupUses(const TraceRelaxation& relaxation,
-                                const ChosenUnit& unit);
+// Returns the choices that witnesses and decisions leave policies.
+ChoicesByCandidate ChoicesOfCalls(const TraceProblem& problem,
+                                  const Witnesses& witnesses,
+                                  const std::vector<Decision>& decisions = {});
 
-// Units of the relaxation as the simulation takes them: of a module with several
-// calls among them a group is not saved that any of them runs again.
+// Returns the use that a unit makes of each group of its module.
+GroupUses UsesOfUnit(const TraceRelaxation& relaxation, const ChosenUnit& unit);
+
+// Returns units of the relaxation as the simulation takes them: a module with several
+// calls among them does not save a group that any of them runs again.
 std::vector<graph::CheckpointedModule> CheckpointedModules(
     const TraceProblem& problem, const TraceRelaxation& relaxation,
     const std::vector<ChosenUnit>& units);

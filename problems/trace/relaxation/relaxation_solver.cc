@@ -19,12 +19,12 @@ constexpr int kMostSharpenings = 3;
 ModuleSolution RelaxationSolver::Solve(JointProblem& joint, double gap,
                                        int64_t labels) {
   joint.relaxed.budget_bytes = static_cast<double>(best_.budget_bytes());
-  solver::SearchLimits left = watch_.Left();
-  left.node_limit = std::min(left.node_limit, labels);
-  left.gap = gap;
-  left.cut_off = best_.Ms();
-  if (left.on_progress) {
-    left.on_progress = [&](const solver::SearchProgress& progress) {
+  solver::SearchLimits limits = watch_.RemainingLimits();
+  limits.node_limit = std::min(limits.node_limit, labels);
+  limits.gap = gap;
+  limits.cut_off = best_.Ms();
+  if (limits.on_progress) {
+    limits.on_progress = [&](const solver::SearchProgress& progress) {
       watch_.limits().on_progress(
           {.best = best_.Ms(),
            .bound = bound_(),
@@ -32,7 +32,7 @@ ModuleSolution RelaxationSolver::Solve(JointProblem& joint, double gap,
            .seconds = watch_.Seconds()});
     };
   }
-  ModuleSolution solution = SolveJointByLabels(joint, left);
+  ModuleSolution solution = SolveJointByLabels(joint, limits);
   watch_.Count(solution);
   return solution;
 }

@@ -19,8 +19,8 @@ class RelaxationSolver {
  public:
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-  // `bound`: what the search has proven. Refers to all of them, which must outlive
-  // it.
+  // Takes what the search has: `bound` returns what it has proven. Refers to all of
+  // them, which must outlive it.
   RelaxationSolver(const BestPlan& best, LimitWatch& watch,
                    std::function<double()> bound)
       : best_(best),
@@ -28,11 +28,11 @@ class RelaxationSolver {
         bound_(std::move(bound)),
         memo_(best.problem()) {}
 
-  // To within a gap, or with so many labels.
+  // Solves a relaxation to within a gap, or with so many labels.
   ModuleSolution Solve(JointProblem& joint, double gap,
                        int64_t labels = kNoLimit);
 
-  // The same; and the relaxation is sharpened (relaxation.h) as long as its plan has
+  // Solves a relaxation, and sharpens it (relaxation.h) as long as its plan has
   // policies that are relaxed.
   ModuleSolution SolveSharply(TraceRelaxation& relaxation, double gap,
                               int64_t labels = kNoLimit);

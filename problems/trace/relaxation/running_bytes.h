@@ -8,12 +8,12 @@
 
 namespace acplan::problems {
 
-// The most bytes that any plan in which candidate `c` is a unit has in use, at
+// Returns the most bytes that any plan in which candidate `c` is a unit has in use, at
 // least, at the times whose records are in its subtree: while it runs, while it
 // runs again, and until its frame is gone (ModuleProblem::Node::unit_base_bytes).
-// What units that come before it in the walk release is not subtracted.
+// Bytes that units before it in the walk release are not subtracted.
 int64_t BytesWhileRunning(const TraceProblem& problem,
                           const DecidedChoices& choices,
-                          const CountedBytes& counted, int c);
+                          const CountedBytes& witnessed, CandidateId c);
 
 }  // namespace acplan::problems

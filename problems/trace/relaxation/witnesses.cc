@@ -9,14 +9,16 @@
 
 namespace acplan::problems {
 
+using graph::HeldByAutogradUntil;
 using graph::SavedTensor;
 
 namespace {
 
 // Returns when nothing holds a storage any more without units.
-int32_t EndWithoutUnits(const TraceProblem& problem, int32_t storage) {
-  int32_t end = problem.held[storage];
-  for (const int32_t k : problem.saved_of[storage]) {
+graph::Time EndWithoutUnits(const TraceProblem& problem,
+                            graph::StorageId storage) {
+  graph::Time end = problem.held_until[storage];
+  for (const graph::SavedId k : problem.saved_of[storage]) {
     end = std::max(end, HeldByAutogradUntil(problem.trace->saved[k]));
   }
   return end;
@@ -27,15 +29,15 @@ bool IsOfCandidate(const Witness& witness) {
          witness.kind == Witness::Kind::kResult;
 }
 
-// The saved tensor that the fewest units keep from holding, of those that hold at
-// the peak; of equals the one that holds longest. The program where there is none.
-Witness SteadiestHolder(const TraceProblem& problem, int32_t storage,
-                        int32_t peak) {
+// Returns the saved tensor that the fewest units keep from holding, of those that hold
+// at the peak; of equals the one that holds longest. The program if there is none.
+Witness SteadiestHolder(const TraceProblem& problem, graph::StorageId storage,
+                        graph::Time peak) {
   Witness best;
   auto least = std::tuple(true, std::numeric_limits<int>::max(), 0);
-  for (const int32_t k : problem.saved_of[storage]) {
-    const Witness witness{.kind = Witness::Kind::kSavedTensor, .index = k};
-    const int32_t end = HoldsUntil(problem, storage, witness);
+  for (const graph::SavedId k : problem.saved_of[storage]) {
+    const Witness witness = SavedWitness(k);
+    const graph::Time end = HoldsUntil(problem, storage, witness);
     const auto rank = std::tuple(end <= peak, CountReleasing(problem, k), -end);
     if (rank >= least) continue;
     least = rank;
@@ -45,15 +47,15 @@ Witness SteadiestHolder(const TraceProblem& problem, int32_t storage,
 }
 
 // The calls that hold a storage at the peak if they are units.
-std::vector<Witness> UnitHolders(const TraceProblem& problem, int32_t storage,
-                                 int32_t peak) {
+std::vector<Witness> UnitHolders(const TraceProblem& problem,
+                                 graph::StorageId storage, graph::Time peak) {
   std::vector<Witness> holders;
-  for (const int c : problem.makers_of[storage]) {
+  for (const CandidateId c : problem.makers_of[storage]) {
     if (problem.candidates[c].first_request > peak) {
-      holders.push_back({.kind = Witness::Kind::kResult, .index = c});
+      holders.push_back(ResultWitness(c));
     }
   }
-  for (const int c : problem.frames_of[storage]) {
+  for (const CandidateId c : problem.frames_of[storage]) {
     if (problem.candidates[c].frame_end > peak) {
       holders = WithFrame(std::move(holders), c);
     }
@@ -64,9 +66,11 @@ std::vector<Witness> UnitHolders(const TraceProblem& problem, int32_t storage,
 }  // namespace
 
 Witnesses FirstWitnesses(const TraceProblem& problem) {
-  const int32_t peak = std::max(SimulatedUse(problem, {})->peak_step, 0);
+  // Without units the steps are the operators.
+  const graph::Time peak =
+      std::max(IndexOf(SimulatedUse(problem, {})->peak_step), 0);
   Witnesses witnesses(problem.trace->storages.size());
-  for (int32_t s = 0; s < std::ssize(witnesses); ++s) {
+  for (const graph::StorageId s : witnesses.ids()) {
     std::vector<Witness> holders;
     if (EndWithoutUnits(problem, s) <= peak) {
       holders = UnitHolders(problem, s, peak);
@@ -96,13 +100,15 @@ std::vector<Witness> Blended(std::vector<Witness> current,
   return current;
 }
 
-int32_t HoldsUntil(const TraceProblem& problem, int32_t storage,
-                   const Witness& witness) {
-  if (witness.kind != Witness::Kind::kSavedTensor) return problem.held[storage];
-  const SavedTensor& saved = problem.trace->saved[witness.index];
-  return std::max(problem.held[storage], CandidateAround(problem, saved) < 0
-                                             ? HeldByAutogradUntil(saved)
-                                             : CopyHoldsUntil(problem, saved));
+graph::Time HoldsUntil(const TraceProblem& problem, graph::StorageId storage,
+                       const Witness& witness) {
+  if (witness.kind != Witness::Kind::kSavedTensor)
+    return problem.held_until[storage];
+  const SavedTensor& saved = problem.trace->saved[witness.saved()];
+  return std::max(problem.held_until[storage],
+                  CandidateAround(problem, saved) == graph::kNone
+                      ? HeldByAutogradUntil(saved)
+                      : CopyHoldsUntil(problem, saved));
 }
 
 bool HasWitnessInside(const TraceProblem& problem,
@@ -110,8 +116,10 @@ bool HasWitnessInside(const TraceProblem& problem,
                       const Witness& outer) {
   return IsOfCandidate(outer) &&
          std::ranges::any_of(witnesses, [&](const Witness& witness) {
-           return IsOfCandidate(witness) && witness.index > outer.index &&
-                  witness.index <= problem.candidates[outer.index].last;
+           return IsOfCandidate(witness) &&
+                  witness.candidate() > outer.candidate() &&
+                  witness.candidate() <=
+                      problem.candidates[outer.candidate()].last;
          });
 }
 
@@ -127,17 +135,19 @@ std::vector<Witness> WithEqualShares(const TraceProblem& problem,
   return holders;
 }
 
-std::vector<Witness> WithFrame(std::vector<Witness> holders, int candidate) {
-  if (std::ranges::find(holders, candidate, &Witness::index) == holders.end()) {
-    holders.push_back({.kind = Witness::Kind::kArgument, .index = candidate});
+std::vector<Witness> WithFrame(std::vector<Witness> holders,
+                               CandidateId candidate) {
+  if (std::ranges::find(holders, candidate, &Witness::candidate) ==
+      holders.end()) {
+    holders.push_back(ArgumentWitness(candidate));
   }
   return holders;
 }
 
-int CountReleasing(const TraceProblem& problem, int32_t saved_index) {
-  const SavedTensor& saved = problem.trace->saved[saved_index];
+int CountReleasing(const TraceProblem& problem, graph::SavedId saved_id) {
+  const SavedTensor& saved = problem.trace->saved[saved_id];
   int count = 0;
-  for (int c = CandidateAround(problem, saved); c >= 0;
+  for (CandidateId c = CandidateAround(problem, saved); c != graph::kNone;
        c = problem.candidates[c].parent) {
     count += IsArgument(problem, c, saved.storage) ? 0 : 1;
   }

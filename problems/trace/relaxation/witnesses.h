@@ -37,14 +37,34 @@ struct Witness {
   // kDecided: no holder; a decision says that it is live, up to a time.
   enum class Kind { kProgram, kSavedTensor, kArgument, kResult, kDecided };
   Kind kind = Kind::kProgram;
-  int index = -1;    // in Trace::saved, a candidate, or a time
-  double share = 1;  // of the bytes
+  int32_t index = -1;  // a saved tensor, a candidate or a time
+  double share = 1;    // of the bytes
+
+  // The index as what it is for kSavedTensor, for kArgument and kResult, and for
+  // kDecided.
+  graph::SavedId saved() const { return graph::SavedId{index}; }
+  CandidateId candidate() const { return CandidateId{index}; }
+  graph::Time time() const { return index; }
 
   bool operator==(const Witness&) const = default;
 };
-using Witnesses = std::vector<std::vector<Witness>>;  // a storage
+// Makes the witness of a kind that is about a saved tensor, a candidate or a time.
+inline Witness SavedWitness(graph::SavedId saved) {
+  return {.kind = Witness::Kind::kSavedTensor, .index = IndexOf(saved)};
+}
+inline Witness ArgumentWitness(CandidateId candidate) {
+  return {.kind = Witness::Kind::kArgument, .index = IndexOf(candidate)};
+}
+inline Witness ResultWitness(CandidateId candidate) {
+  return {.kind = Witness::Kind::kResult, .index = IndexOf(candidate)};
+}
+inline Witness DecidedWitness(graph::Time time) {
+  return {.kind = Witness::Kind::kDecided, .index = time};
+}
 
-// The witnesses that hold most at the peak without units.
+using Witnesses = graph::IndexedVector<graph::StorageId, std::vector<Witness>>;
+
+// Returns the witnesses that hold most at the peak without units.
 Witnesses FirstWitnesses(const TraceProblem& problem);
 
 // Witnesses of one storage between two choices: the current ones with shares
@@ -53,8 +73,8 @@ std::vector<Witness> Blended(std::vector<Witness> current,
                              const std::vector<Witness>& target, double weight);
 
 // Returns when a witness lets go of its storage, if it is in no unit.
-int32_t HoldsUntil(const TraceProblem& problem, int32_t storage,
-                   const Witness& witness);
+graph::Time HoldsUntil(const TraceProblem& problem, graph::StorageId storage,
+                       const Witness& witness);
 
 // Returns whether one of the witnesses is of a candidate that is inside of this
 // one's.
@@ -62,15 +82,16 @@ bool HasWitnessInside(const TraceProblem& problem,
                       const std::vector<Witness>& witnesses,
                       const Witness& outer);
 
-// Holders of a storage as its witnesses, with equal shares: at most so many of
+// Returns holders of a storage as its witnesses, with equal shares: at most so many of
 // them hold in a plan as are not around another one.
 std::vector<Witness> WithEqualShares(const TraceProblem& problem,
                                      std::vector<Witness> holders);
 
 // Adds a candidate's frame to the holders that are candidates, unless it is there.
-std::vector<Witness> WithFrame(std::vector<Witness> holders, int candidate);
+std::vector<Witness> WithFrame(std::vector<Witness> holders,
+                               CandidateId candidate);
 
 // Returns how many candidates, as units, keep a saved tensor from holding its storage.
-int CountReleasing(const TraceProblem& problem, int32_t saved_index);
+int CountReleasing(const TraceProblem& problem, graph::SavedId saved_id);
 
 }  // namespace acplan::problems

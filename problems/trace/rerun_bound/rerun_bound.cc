@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "graph/base/flag.h"
 #include "problems/trace/rerun_bound/rerun_cut.h"
 #include "problems/trace/rerun_bound/rerun_problem.h"
 #include "solver/price_planes.h"
@@ -29,6 +30,9 @@
 
 namespace acplan::problems {
 namespace {
+
+using graph::OperatorId;
+using Flags = graph::IndexedVector<OperatorId, graph::Flag>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNear = 1e-5;    // bound and planes, relative
@@ -64,7 +68,7 @@ class Pricing {
     FindCrowded();
     if (crowded_.empty()) return;
     choices_ = {NothingAgain(), AllAgain()};
-    for (std::optional<int32_t> moment = crowded_.front(); moment;
+    for (std::optional<OperatorId> moment = crowded_.front(); moment;
          moment = MostOver()) {
       AddMoment(*moment);
       if (!FindPrices()) {
@@ -81,9 +85,9 @@ class Pricing {
 
   // Only where the budget is not met as it is, anything has to be absent.
   void FindCrowded() {
-    std::vector<std::pair<int64_t, int32_t>> crowded;
-    const std::vector<int64_t> bytes = problem_.BytesWithoutReruns();
-    for (int32_t k = 0; k < std::ssize(bytes); ++k) {
+    std::vector<std::pair<int64_t, OperatorId>> crowded;
+    const auto bytes = problem_.BytesWithoutReruns();
+    for (const OperatorId k : bytes.ids()) {
       if (bytes[k] > budget_) crowded.emplace_back(-bytes[k], k);
     }
     std::ranges::sort(crowded);
@@ -91,16 +95,16 @@ class Pricing {
   }
 
   Reruns NothingAgain() const {
-    return {.runs_again = std::vector<char>(problem_.runtime_ms.size(), 0)};
+    return {.runs_again = Flags(problem_.runtime_ms.size(), false)};
   }
 
   Reruns AllAgain() const {
-    Reruns all{.runs_again = std::vector<char>(problem_.runtime_ms.size(), 1)};
+    Reruns all{.runs_again = Flags(problem_.runtime_ms.size(), true)};
     for (const double ms : problem_.runtime_ms) all.ms += ms;
     return all;
   }
 
-  void AddMoment(int32_t moment) {
+  void AddMoment(OperatorId moment) {
     result_.moments.push_back(moment);
     for (Reruns& choice : choices_) {
       choice.bytes_at.push_back(
@@ -152,35 +156,35 @@ class Pricing {
   PricedReruns Evaluate(const RerunCut& cut, const std::vector<double>& prices,
                         double& best) {
     std::vector<double> of_bytes;
-    double left = 0;
+    double held_ms = 0;
     for (size_t m = 0; m < prices.size(); ++m) {
       of_bytes.push_back(prices[m] /
                          static_cast<double>(std::max<int64_t>(budget_, 1)));
-      left += prices[m] * Excess(problem_.held_bytes[result_.moments[m]]);
+      held_ms += prices[m] * Excess(problem_.held_bytes[result_.moments[m]]);
     }
     PricedReruns answer = cut.Solve(of_bytes);
     ++result_.cuts;
-    const double bound = answer.least * (1 - kSafety) + left * (1 + kSafety);
+    const double bound = answer.least * (1 - kSafety) + held_ms * (1 + kSafety);
     best = std::max(best, bound);
     result_.ms = std::max(result_.ms, best);
     return answer;
   }
 
   // The operator at which the mixture is most over the budget, if any.
-  std::optional<int32_t> MostOver() const {
-    std::vector<size_t> used;
+  std::optional<OperatorId> MostOver() const {
+    std::vector<size_t> mixed;
     for (size_t c = 0; c < mixture_.shares.size(); ++c) {
-      if (mixture_.shares[c] > kSafety) used.push_back(c);
+      if (mixture_.shares[c] > kSafety) mixed.push_back(c);
     }
-    std::optional<int32_t> most;
+    std::optional<OperatorId> most;
     double most_over = kOver;
-    for (const int32_t k : crowded_) {
+    for (const OperatorId k : crowded_) {
       solver::StopIfDue();
       if (std::ranges::find(result_.moments, k) != result_.moments.end()) {
         continue;
       }
       double over = 0;
-      for (const size_t c : used) {
+      for (const size_t c : mixed) {
         over += mixture_.shares[c] *
                 Excess(BytesWithReruns(problem_, k, choices_[c].runs_again));
       }
@@ -194,7 +198,7 @@ class Pricing {
   const RerunProblem& problem_;
   const int64_t budget_;
   const solver::LimitClock clock_;
-  std::vector<int32_t> crowded_;  // operators, the most bytes first
+  std::vector<OperatorId> crowded_;  // the most bytes first
   std::vector<Reruns> choices_;
   solver::HighestPoint mixture_;  // of the first of them
   RerunBound result_;
@@ -202,10 +206,10 @@ class Pricing {
 
 }  // namespace
 
-RerunBound BoundReruns(const graph::Trace& trace,
-                       const std::vector<int64_t>& bytes_of_rank,
-                       int64_t budget_bytes,
-                       const solver::SearchLimits& limits) {
+RerunBound BoundReruns(
+    const graph::Trace& trace,
+    const graph::IndexedVector<OperatorId, int64_t>& bytes_of_rank,
+    int64_t budget_bytes, const solver::SearchLimits& limits) {
   const RerunProblem problem = BuildRerunProblem(trace, bytes_of_rank);
   return Pricing(problem, budget_bytes, limits).Run();
 }

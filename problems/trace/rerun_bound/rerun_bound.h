@@ -14,19 +14,19 @@ struct RerunBound {
   double ms = 0;
   // A limit was hit before it was as high as the method gets.
   bool is_loose = false;
-  std::vector<int32_t> moments =
-      {};            // the operators at which memory is counted
-  int64_t cuts = 0;  // solved
+  std::vector<graph::OperatorId> moments = {};  // at which memory is counted
+  int64_t cuts = 0;                             // solved
   double seconds = 0;
 };
 
-// Bounds what schedules recompute whose peak is at most `budget_bytes`: the optimum of
-// the relaxation of the rerun problem (rerun_problem.h) in which r, z and l are
-// any numbers from 0 to 1. `bytes_of_rank`: what a rank has more, an operator
-// (plan/trace_memory.h). Of the limits, time, nodes (the cuts) and the interrupt count.
-RerunBound BoundReruns(const graph::Trace& trace,
-                       const std::vector<int64_t>& bytes_of_rank,
-                       int64_t budget_bytes,
-                       const solver::SearchLimits& limits = {});
+// Computes a bound of what schedules recompute whose peak is at most `budget_bytes`:
+// the optimum of the relaxation of the rerun problem (rerun_problem.h) in which r, z
+// and l are any numbers from 0 to 1. `bytes_of_rank`: what a rank has more at each
+// operator (plan/trace_memory.h). The limits of time, nodes (the cuts) and the
+// interrupt count.
+RerunBound BoundReruns(
+    const graph::Trace& trace,
+    const graph::IndexedVector<graph::OperatorId, int64_t>& bytes_of_rank,
+    int64_t budget_bytes, const solver::SearchLimits& limits = {});
 
 }  // namespace acplan::problems

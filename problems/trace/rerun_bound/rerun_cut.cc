@@ -28,6 +28,7 @@
 
 namespace acplan::problems {
 
+using graph::OperatorId;
 using solver::FlowNetwork;
 
 namespace {
@@ -38,7 +39,7 @@ constexpr double kWhole = 1LL << 40;  // all operators together
 
 }  // namespace
 
-RerunCut::RerunCut(const RerunProblem& problem, std::vector<int32_t> moments)
+RerunCut::RerunCut(const RerunProblem& problem, std::vector<OperatorId> moments)
     : problem_(problem), moments_(std::move(moments)) {
   for (const double ms : problem.runtime_ms) whole_ms_ += ms;
   for (int m = 0; m < std::ssize(moments_); ++m) {
@@ -52,20 +53,20 @@ void RerunCut::AddEdge(int from, int to, const Meaning& meaning) {
   meanings_.push_back(meaning);
 }
 
-int RerunCut::NodeOfRerun(int32_t op) {
-  const auto [found, is_new] = rerun_of_.try_emplace(op, 0);
+int RerunCut::NodeOfRerun(OperatorId op) {
+  const auto [node, is_new] = rerun_of_.try_emplace(op, 0);
   if (is_new) {
-    found->second = network_.AddNode();
-    AddEdge(found->second, FlowNetwork::kSink,
+    node->second = network_.AddNode();
+    AddEdge(node->second, FlowNetwork::kSink,
             {.ms = problem_.runtime_ms[op], .op = op});
   }
-  return found->second;
+  return node->second;
 }
 
 void RerunCut::AddMoment(int moment) {
-  const int32_t now = moments_[moment];
-  std::vector<int> node_of(problem_.runtime_ms.size(), -1);
-  const auto node = [&](int32_t op) {
+  const OperatorId now = moments_[moment];
+  graph::IndexedVector<OperatorId, int> node_of(problem_.runtime_ms.size(), -1);
+  const auto node = [&](OperatorId op) {
     if (node_of[op] >= 0) return node_of[op];
     const int rerun = NodeOfRerun(op);
     if (moments_.size() == 1) return node_of[op] = rerun;
@@ -80,7 +81,7 @@ void RerunCut::AddMoment(int moment) {
     if (value->IsAskedAfter(now)) {
       users = {FlowNetwork::kSource};
     } else {
-      for (const int32_t op : value->readers) {
+      for (const OperatorId op : value->readers) {
         if (op < now && node_of[op] >= 0) users.push_back(node_of[op]);
       }
     }
@@ -109,9 +110,9 @@ PricedReruns RerunCut::Solve(const std::vector<double>& prices) const {
   FlowNetwork network = network_;
   for (size_t e = 0; e < meanings_.size(); ++e) {
     const Meaning& meaning = meanings_[e];
-    if (meaning.op < 0 && meaning.moment < 0) continue;
+    if (meaning.op == graph::kNone && meaning.moment < 0) continue;
     const double cost =
-        meaning.op >= 0
+        meaning.op != graph::kNone
             ? meaning.ms
             : prices[meaning.moment] * static_cast<double>(meaning.bytes);
     network.edges[e].capacity =
@@ -119,8 +120,8 @@ PricedReruns RerunCut::Solve(const std::vector<double>& prices) const {
   }
   const solver::MinCut cut = FindMinCut(network);
   PricedReruns result{.least = static_cast<double>(cut.capacity) / scale};
-  result.reruns.runs_again.assign(problem_.runtime_ms.size(), 0);
-  for (const int32_t moment : moments_) {
+  result.reruns.runs_again.assign(problem_.runtime_ms.size(), false);
+  for (const OperatorId moment : moments_) {
     result.reruns.bytes_at.push_back(problem_.held_bytes[moment]);
   }
   for (size_t e = 0; e < meanings_.size(); ++e) {
@@ -129,8 +130,8 @@ PricedReruns RerunCut::Solve(const std::vector<double>& prices) const {
         cut.is_with_source[edge.from] != 0 && cut.is_with_source[edge.to] == 0;
     if (!is_cut) continue;
     const Meaning& meaning = meanings_[e];
-    if (meaning.op >= 0) {
-      result.reruns.runs_again[meaning.op] = 1;
+    if (meaning.op != graph::kNone) {
+      result.reruns.runs_again[meaning.op] = true;
       result.reruns.ms += meaning.ms;
     } else {
       result.reruns.bytes_at[meaning.moment] += meaning.bytes;
@@ -139,28 +140,30 @@ PricedReruns RerunCut::Solve(const std::vector<double>& prices) const {
   return result;
 }
 
-int64_t BytesWithReruns(const RerunProblem& problem, int32_t op,
-                        const std::vector<char>& runs_again) {
-  std::vector<char> is_late(problem.runtime_ms.size(), 0);
+int64_t BytesWithReruns(
+    const RerunProblem& problem, OperatorId op,
+    const graph::IndexedVector<OperatorId, graph::Flag>& runs_again) {
+  graph::IndexedVector<OperatorId, graph::Flag> is_late(
+      problem.runtime_ms.size(), false);
   int64_t bytes = problem.held_bytes[op];
   for (auto value = problem.values.rbegin(); value != problem.values.rend();
        ++value) {
     if (value->writers.front() >= op || value->IsHeldAt(op)) continue;
     const bool is_needed =
         value->IsAskedAfter(op) ||
-        std::ranges::any_of(value->readers, [&](int32_t reader) {
-          return reader < op && is_late[reader] != 0;
+        std::ranges::any_of(value->readers, [&](OperatorId reader) {
+          return reader < op && is_late[reader];
         });
     if (!is_needed) continue;
     const auto last = std::ranges::lower_bound(value->writers, op);
     const bool is_made_again =
         std::all_of(value->writers.begin(), last,
-                    [&](int32_t w) { return runs_again[w] != 0; });
+                    [&](OperatorId w) { return runs_again[w]; });
     if (!is_made_again) {
       bytes += value->bytes;
       continue;
     }
-    for (auto w = value->writers.begin(); w != last; ++w) is_late[*w] = 1;
+    for (auto w = value->writers.begin(); w != last; ++w) is_late[*w] = true;
   }
   return bytes;
 }

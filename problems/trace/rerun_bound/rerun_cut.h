@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "problems/trace/rerun_bound/rerun_problem.h"
 #include "solver/min_cut.h"
 
@@ -12,11 +13,12 @@ namespace acplan::problems {
 // The rerun problem (rerun_problem.h) at some operators only, its moments,
 // with a price a byte at each of them in place of the budget. It is a minimum cut.
 
-// What runs again, and what that comes to.
+// The operators that run again, with their time and the bytes that are live.
 struct Reruns {
-  std::vector<char> runs_again = {};   // an operator of the forward pass
+  // Operators of the forward pass.
+  graph::IndexedVector<graph::OperatorId, graph::Flag> runs_again = {};
   double ms = 0;                       // of those
-  std::vector<int64_t> bytes_at = {};  // live, a moment
+  std::vector<int64_t> bytes_at = {};  // live, indexed by moment
 };
 
 struct PricedReruns {
@@ -28,37 +30,39 @@ struct PricedReruns {
 // Refers to the problem, which must outlive it.
 class RerunCut {
  public:
-  RerunCut(const RerunProblem& problem, std::vector<int32_t> moments);
+  RerunCut(const RerunProblem& problem, std::vector<graph::OperatorId> moments);
 
-  const std::vector<int32_t>& moments() const { return moments_; }
+  const std::vector<graph::OperatorId>& moments() const { return moments_; }
 
-  // `prices`: ms a byte, a moment, at least 0.
+  // Solves the problem at these prices: ms a byte at each moment, at least 0.
   PricedReruns Solve(const std::vector<double>& prices) const;
 
  private:
-  // What an edge of the network stands for: time of an operator, bytes of a
-  // moment, or what is always so.
+  // The meaning of an edge of the network: time of an operator, bytes of a moment, or
+  // what is always so.
   struct Meaning {
     double ms = 0;
     int64_t bytes = 0;
     int moment = -1;
-    int32_t op = -1;
+    graph::OperatorId op = graph::kNone;
   };
 
   void AddMoment(int moment);
-  int NodeOfRerun(int32_t op);
+  int NodeOfRerun(graph::OperatorId op);
   void AddEdge(int from, int to, const Meaning& meaning);
 
   const RerunProblem& problem_;
-  std::vector<int32_t> moments_;
+  std::vector<graph::OperatorId> moments_;
   solver::FlowNetwork network_;
-  std::vector<Meaning> meanings_;    // an edge
-  std::map<int32_t, int> rerun_of_;  // an operator
+  std::vector<Meaning> meanings_;  // an edge
+  std::map<graph::OperatorId, int> rerun_of_;
   double whole_ms_ = 0;
 };
 
-// The live bytes at an operator if these operators run again, as late as can be.
-int64_t BytesWithReruns(const RerunProblem& problem, int32_t op,
-                        const std::vector<char>& runs_again);
+// Returns the live bytes at an operator if these operators run again, as late as can
+// be.
+int64_t BytesWithReruns(
+    const RerunProblem& problem, graph::OperatorId op,
+    const graph::IndexedVector<graph::OperatorId, graph::Flag>& runs_again);
 
 }  // namespace acplan::problems

@@ -9,7 +9,10 @@
 namespace acplan::problems {
 
 using graph::kNever;
+using graph::OperatorId;
 using graph::SavedTensor;
+using graph::StorageId;
+using graph::Time;
 using graph::Trace;
 using graph::TraceOperator;
 using graph::TraceStorage;
@@ -17,9 +20,9 @@ using graph::TraceStorage;
 namespace {
 
 using Value = RerunProblem::Value;
-using Interval = std::pair<int32_t, int32_t>;
+using Interval = std::pair<Time, Time>;
 
-bool Contains(const std::vector<int32_t>& values, int32_t value) {
+bool Contains(const std::vector<StorageId>& values, StorageId value) {
   return std::ranges::find(values, value) != values.end();
 }
 
@@ -40,20 +43,22 @@ std::vector<Interval> Joined(std::vector<Interval> intervals) {
 
 class ScheduleBuilder {
  public:
-  ScheduleBuilder(const Trace& trace, const std::vector<int64_t>& bytes_of_rank)
+  ScheduleBuilder(
+      const Trace& trace,
+      const graph::IndexedVector<OperatorId, int64_t>& bytes_of_rank)
       : trace_(trace),
-        count_(static_cast<int32_t>(trace.operators.size())),
+        end_(static_cast<Time>(trace.operators.size())),
         values_(trace.storages.size()) {
     problem_.held_bytes = bytes_of_rank;
   }
 
   RerunProblem Build() && {
-    for (int32_t op = 0; op < trace_.forward_end; ++op) {
+    for (const OperatorId op : graph::OperatorsIn(0, trace_.forward_end)) {
       problem_.runtime_ms.push_back(trace_.operators[op].runtime_ms);
     }
     FindHeld();
     FindUsers();
-    for (int32_t s = 0; s < std::ssize(values_); ++s) {
+    for (const StorageId s : values_.ids()) {
       Value& value = values_[s];
       const bool is_used = value.last_request > 0 || !value.readers.empty();
       if (is_used && MayBeAbsent(s))
@@ -67,136 +72,142 @@ class ScheduleBuilder {
 
  private:
   bool IsOfForward(const TraceStorage& storage) const {
-    return storage.born >= 0 && storage.born < trace_.forward_end;
+    return storage.born != graph::kNone &&
+           storage.IsOlderThan(trace_.forward_end);
   }
 
-  bool MayBeAbsent(int32_t s) const {
-    const std::vector<Interval>& held = values_[s].held;
+  bool MayBeAbsent(StorageId s) const {
+    const std::vector<Interval>& intervals = values_[s].held_during;
     return IsOfForward(trace_.storages[s]) &&
-           (held.size() > 1 || held.front().second < count_);
+           (intervals.size() > 1 || intervals.front().second < end_);
   }
 
   void FindHeld() {
-    const std::vector<int32_t> held = graph::HeldByOthers(trace_);
-    for (int32_t s = 0; s < std::ssize(values_); ++s) {
+    const auto held_until = graph::HeldByOthers(trace_);
+    for (const StorageId s : values_.ids()) {
       const TraceStorage& storage = trace_.storages[s];
       values_[s].storage = s;
       values_[s].bytes = graph::AllocatedBytes(storage.bytes);
-      const int32_t begin = std::max(storage.born, 0);
+      const Time begin = std::max(StartOf(storage.born), 0);
       // It is there while the operator runs that creates it.
-      const int32_t end = std::max(held[s], storage.born + 1);
-      values_[s].held.emplace_back(begin, std::min(end, count_));
+      const Time end = std::max(held_until[s], EndOf(storage.born));
+      values_[s].held_during.emplace_back(begin, std::min(end, end_));
     }
     for (const SavedTensor& saved : trace_.saved) {
       if (saved.unpacked == kNever) continue;
       Value& value = values_[saved.storage];
       value.last_request = std::max(value.last_request, saved.unpacked);
-      // Who asks holds it, unless autograd lets go of it at once.
+      // The node that asks holds it, unless autograd lets go of it at once.
       if (saved.released <= saved.unpacked) continue;
-      value.held.emplace_back(saved.unpacked,
-                              std::min(saved.local_end, count_));
+      value.held_during.emplace_back(saved.unpacked,
+                                     std::min(saved.local_end, end_));
     }
-    std::vector<int64_t> change(static_cast<size_t>(count_) + 1, 0);
+    std::vector<int64_t> change(trace_.operators.size() + 1, 0);
     for (Value& value : values_) {
-      value.held = Joined(std::move(value.held));
-      for (const auto& [begin, end] : value.held) {
+      value.held_during = Joined(std::move(value.held_during));
+      for (const auto& [begin, end] : value.held_during) {
         change[begin] += value.bytes;
         change[end] -= value.bytes;
       }
     }
     int64_t held_bytes = 0;
-    for (int32_t k = 0; k < count_; ++k) {
-      held_bytes += change[k];
+    for (const OperatorId k : trace_.operators.ids()) {
+      held_bytes += change[StartOf(k)];
       problem_.held_bytes[k] += held_bytes;
     }
   }
 
-  // Who reads a storage, and who writes to it before that.
+  // Finds the readers of each storage, and its writers before them.
   void FindUsers() {
-    std::vector<int32_t> first_use(values_.size(), kNever);
+    graph::IndexedVector<StorageId, Time> first_use(values_.size(), kNever);
     for (const SavedTensor& saved : trace_.saved) {
       if (saved.unpacked == kNever) continue;
-      int32_t& first = first_use[saved.storage];
+      Time& first = first_use[saved.storage];
       first = std::min(first, saved.packed);
     }
-    for (int32_t op = 0; op < trace_.forward_end; ++op) {
+    for (const OperatorId op : graph::OperatorsIn(0, trace_.forward_end)) {
       const TraceOperator& now = trace_.operators[op];
       if (now.view) continue;
-      for (const int32_t s : now.reads) {
+      for (const StorageId s : now.reads) {
         if (!Needs(op, s)) continue;
         values_[s].readers.push_back(op);
-        first_use[s] = std::min(first_use[s], op);
+        first_use[s] = std::min(first_use[s], StartOf(op));
       }
     }
-    for (int32_t op = 0; op < trace_.forward_end; ++op) {
+    for (const OperatorId op : graph::OperatorsIn(0, trace_.forward_end)) {
       const TraceOperator& now = trace_.operators[op];
-      for (const int32_t s : now.creates) values_[s].writers.push_back(op);
-      for (const int32_t s : now.mutates) {
+      for (const StorageId s : now.creates) values_[s].writers.push_back(op);
+      for (const StorageId s : now.mutates) {
         const bool is_before_use = IsOfForward(trace_.storages[s]) &&
-                                   op < first_use[s] &&
+                                   StartOf(op) < first_use[s] &&
                                    !Contains(now.creates, s);
         if (is_before_use) values_[s].writers.push_back(op);
       }
     }
   }
 
-  // Whether an operator that runs again needs a storage to be live or made again.
-  bool Needs(int32_t op, int32_t s) const {
+  // Returns whether an operator that runs again needs a storage to be live or made
+  // again.
+  bool Needs(OperatorId op, StorageId s) const {
     const TraceOperator& now = trace_.operators[op];
     const TraceStorage& storage = trace_.storages[s];
     const bool is_writer = Contains(now.mutates, s) || storage.born >= op;
     if (!IsOfForward(storage) || is_writer) return false;
-    for (int32_t c = now.call; c >= 0; c = trace_.calls[c].parent) {
+    for (graph::CallId c = now.call; c != graph::kNone;
+         c = trace_.calls[c].parent) {
       const graph::TraceCall& call = trace_.calls[c];
-      if (call.start <= storage.born) break;
+      if (!storage.IsOlderThan(call.start)) break;
       if (!Contains(call.inputs, s)) return false;
     }
     return true;
   }
 
   const Trace& trace_;
-  const int32_t count_;
-  std::vector<Value> values_;  // a storage
+  const Time end_;
+  graph::IndexedVector<StorageId, Value> values_;
   RerunProblem problem_;
 };
 
 }  // namespace
 
-bool RerunProblem::Value::IsHeldAt(int32_t op) const {
-  return std::ranges::any_of(held, [op](const Interval& interval) {
-    return interval.first <= op && op < interval.second;
+bool RerunProblem::Value::IsHeldAt(OperatorId op) const {
+  const Time time = StartOf(op);
+  return std::ranges::any_of(held_during, [time](const Interval& interval) {
+    return interval.first <= time && time < interval.second;
   });
 }
 
-std::vector<int64_t> RerunProblem::BytesWithoutReruns() const {
-  const auto count = static_cast<int32_t>(held_bytes.size());
+graph::IndexedVector<OperatorId, int64_t> RerunProblem::BytesWithoutReruns()
+    const {
+  const auto step_end = static_cast<Time>(held_bytes.size());
   std::vector<int64_t> change(held_bytes.size() + 1, 0);
   for (const Value& value : values) {
     // From the first write to the last request, except while it is held.
-    int32_t begin = value.writers.front() + 1;
-    const auto add = [&](int32_t end) {
-      end = std::min({end, value.last_request, count});
+    Time begin = EndOf(value.writers.front());
+    const auto add = [&](Time end) {
+      end = std::min({end, value.last_request, step_end});
       if (begin >= end) return;
       change[begin] += value.bytes;
       change[end] -= value.bytes;
     };
-    for (const auto& [held_begin, held_end] : value.held) {
+    for (const auto& [held_begin, held_end] : value.held_during) {
       add(held_begin);
       begin = std::max(begin, held_end);
     }
-    add(count);
+    add(step_end);
   }
-  std::vector<int64_t> bytes = held_bytes;
-  int64_t more = 0;
-  for (int32_t op = 0; op < count; ++op) {
-    more += change[op];
-    bytes[op] += more;
+  graph::IndexedVector<OperatorId, int64_t> bytes = held_bytes;
+  int64_t kept_bytes = 0;
+  for (const OperatorId op : bytes.ids()) {
+    kept_bytes += change[StartOf(op)];
+    bytes[op] += kept_bytes;
   }
   return bytes;
 }
 
-RerunProblem BuildRerunProblem(const Trace& trace,
-                               const std::vector<int64_t>& bytes_of_rank) {
+RerunProblem BuildRerunProblem(
+    const Trace& trace,
+    const graph::IndexedVector<OperatorId, int64_t>& bytes_of_rank) {
   return ScheduleBuilder(trace, bytes_of_rank).Build();
 }
 

@@ -8,8 +8,8 @@
 
 namespace acplan::problems {
 
-// What any schedule of a traced step has to keep or to make again, whatever its
-// units: whole modules, policies, runs of modules, units inside units, or none at
+// The values that any schedule of a traced step has to keep or to make again, whatever
+// its units: whole modules, policies, runs of modules, units inside units, or none at
 // all.
 //
 // Data
@@ -49,29 +49,36 @@ namespace acplan::problems {
 
 struct RerunProblem {
   struct Value {
-    int32_t storage = 0;
+    graph::StorageId storage = {};
     int64_t bytes = 0;
-    std::vector<int32_t> writers = {};  // ascending; the first creates it
-    std::vector<int32_t> readers = {};  // ascending, after all writers
+    // Ascending; the first creates it.
+    std::vector<graph::OperatorId> writers = {};
+    // Ascending, after all writers.
+    std::vector<graph::OperatorId> readers = {};
     // The operators [begin, end) during which it is held, ascending.
-    std::vector<std::pair<int32_t, int32_t>> held = {};
-    // It is asked for after every operator before this one; 0: never.
-    int32_t last_request = 0;
+    std::vector<std::pair<graph::Time, graph::Time>> held_during = {};
+    // It is asked for after every operator before this time; 0: never.
+    graph::Time last_request = 0;
 
-    bool IsHeldAt(int32_t op) const;
-    bool IsAskedAfter(int32_t op) const { return op < last_request; }
+    bool IsHeldAt(graph::OperatorId op) const;
+    bool IsAskedAfter(graph::OperatorId op) const {
+      return StartOf(op) < last_request;
+    }
   };
 
-  std::vector<double> runtime_ms = {};   // an operator of the forward pass
-  std::vector<Value> values = {};        // by the last writer
-  std::vector<int64_t> held_bytes = {};  // an operator of the step
+  // Times of the forward pass.
+  graph::IndexedVector<graph::OperatorId, double> runtime_ms = {};
+  std::vector<Value> values = {};  // by the last writer
+  graph::IndexedVector<graph::OperatorId, int64_t> held_bytes = {};
 
   // Returns the live bytes at each operator if nothing runs again.
-  std::vector<int64_t> BytesWithoutReruns() const;
+  graph::IndexedVector<graph::OperatorId, int64_t> BytesWithoutReruns() const;
 };
 
-// `bytes_of_rank`: what a rank has more, an operator (plan/trace_memory.h).
-RerunProblem BuildRerunProblem(const graph::Trace& trace,
-                               const std::vector<int64_t>& bytes_of_rank);
+// States the rerun problem. `bytes_of_rank`: what a rank has more at each operator
+// (plan/trace_memory.h).
+RerunProblem BuildRerunProblem(
+    const graph::Trace& trace,
+    const graph::IndexedVector<graph::OperatorId, int64_t>& bytes_of_rank);
 
 }  // namespace acplan::problems

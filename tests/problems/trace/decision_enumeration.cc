@@ -31,7 +31,7 @@ bool IsAccepted(const TraceProblem& problem, const CheckpointedModule& unit) {
 // The policies of a module.
 class PolicyEnumerator {
  public:
-  PolicyEnumerator(const TraceProblem& problem, int node,
+  PolicyEnumerator(const TraceProblem& problem, TreeNodeId node,
                    const graph::TraceCall& call)
       : problem_(problem),
         groups_(problem.groups[node]),
@@ -47,7 +47,7 @@ class PolicyEnumerator {
   }
 
  private:
-  bool MayBe(int group, OperatorDecision decision) const {
+  bool MayBe(graph::GroupId group, OperatorDecision decision) const {
     const GroupRule rule = groups_.groups[group].rule;
     const bool is_tied = decided_[group] != OperatorDecision::kSkip &&
                          decided_[group] != decision;
@@ -63,7 +63,7 @@ class PolicyEnumerator {
     }
     unit_.decisions[op] = OperatorDecision::kSkip;
     Decide(op + 1);
-    const int group = groups_.group_of[op];
+    const graph::GroupId group = groups_.group_of[op];
     for (const auto decision :
          {OperatorDecision::kSave, OperatorDecision::kRecompute}) {
       if (!MayBe(group, decision)) continue;
@@ -82,7 +82,7 @@ class PolicyEnumerator {
   void ChooseResults(size_t op) {
     const auto place = static_cast<int32_t>(op);
     const size_t results =
-        problem_.trace->operators[call_.start + place].results.size();
+        problem_.trace->operators[call_.AtPlace(place)].results.size();
     Decide(op + 1);
     if (results < 2) return;
     for (uint32_t subset = 1; subset + 1 < uint32_t{1} << results; ++subset) {
@@ -100,7 +100,8 @@ class PolicyEnumerator {
   const TraceProblem& problem_;
   const OperatorGroups& groups_;
   const graph::TraceCall& call_;
-  std::vector<OperatorDecision> decided_;  // by group; kSkip: not yet
+  // kSkip: not yet.
+  graph::IndexedVector<graph::GroupId, OperatorDecision> decided_;
   CheckpointedModule unit_;
   std::vector<CheckpointedModule> accepted_;
 };
@@ -118,14 +119,14 @@ class PlanEnumerator {
 
  private:
   struct Unit {
-    int node = 0;
+    TreeNodeId node = {};
     std::vector<CheckpointedModule> policies = {};
     std::vector<char> excludes = {};  // other units
   };
 
   // Returns whether no unit has too many operators.
   bool FindUnits() {
-    std::vector<int> index(problem_.groups.size(), -1);
+    graph::IndexedVector<TreeNodeId, int> index(problem_.groups.size(), -1);
     for (const CandidateCall& candidate : problem_.candidates) {
       int& unit_index = index[candidate.module_node];
       if (unit_index >= 0) continue;
@@ -142,7 +143,7 @@ class PlanEnumerator {
     for (Unit& unit : units_) unit.excludes.assign(units_.size(), 0);
     for (const CandidateCall& candidate : problem_.candidates) {
       const int inner = index[candidate.module_node];
-      for (int c = candidate.parent; c >= 0;
+      for (CandidateId c = candidate.parent; c != graph::kNone;
            c = problem_.candidates[c].parent) {
         const int outer = index[problem_.candidates[c].module_node];
         units_[inner].excludes[outer] = units_[outer].excludes[inner] = 1;

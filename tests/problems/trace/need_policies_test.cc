@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "problems/trace/policies/need_graph.h"
 #include "problems/trace/policies/sharp_policies.h"
 #include "solver/cbc_solver.h"
@@ -22,6 +23,8 @@
 namespace acplan::problems {
 namespace {
 
+using graph::GroupId;
+using graph::IdAt;
 using test_support::Enough;
 using test_support::Repetitions;
 
@@ -33,16 +36,16 @@ NeedGraph RandomGraph(std::mt19937& random, int operators,
   for (int place = operators - 1; place >= 0; --place) {
     NeedGraph::Operator op = {
         .place = place,
-        .group = random() % 5 == 0 ? place / 2 : operators + place,
+        .group = GroupId{random() % 5 == 0 ? place / 2 : operators + place},
         .ms = static_cast<double>(random() % 5) / 2,
         .is_always_needed = random() % 20 == 0};
     graph.operators.push_back(op);
   }
   // The results of operators; each operator reads results of some before it.
-  std::vector<int> made_results;
+  std::vector<ResultId> made_results;
   for (int k = operators - 1; k >= 0; --k) {
     NeedGraph::Operator& op = graph.operators[k];
-    std::set<int> reads;
+    std::set<ResultId> reads;
     for (auto n = random() % 3; n > 0 && !made_results.empty(); --n) {
       const size_t back =
           std::min<size_t>(made_results.size(), 1 + random() % 6);
@@ -59,15 +62,15 @@ NeedGraph RandomGraph(std::mt19937& random, int operators,
       continue;
     }
     for (auto n = 1 + random() % 2; n > 0; --n) {
-      op.makes.push_back(graph.results);
-      made_results.push_back(graph.results++);
+      made_results.push_back(IdAt<ResultId>(graph.results++));
+      op.makes.push_back(made_results.back());
     }
   }
   // Backward asks for some of the results made before an operator's successor.
   for (int k = 0; k < operators; ++k) {
     NeedGraph::Operator& op = graph.operators[k];
-    for (const int r : op.makes) {
-      if (random() % 2 == 0) op.asked.push_back(r);
+    for (const ResultId r : op.makes) {
+      if (random() % 2 == 0) op.requests.push_back(r);
     }
   }
   return graph;
@@ -75,18 +78,18 @@ NeedGraph RandomGraph(std::mt19937& random, int operators,
 
 NeedChoices RandomChoices(std::mt19937& random, const NeedGraph& graph) {
   NeedChoices choices = {.base_bytes = static_cast<int64_t>(random() % 100)};
-  for (int r = 0; r < graph.results; ++r) {
+  for (size_t r = 0; r < graph.results; ++r) {
     choices.bytes.push_back(static_cast<int64_t>(random() % 8) * 512);
-    choices.may_keep.push_back(random() % 8 != 0 ? 1 : 0);
+    choices.may_keep.push_back(random() % 8 != 0);
   }
-  int groups = 0;
+  GroupId end{0};
   for (const NeedGraph::Operator& op : graph.operators) {
-    groups = std::max(groups, op.group + 1);
+    end = std::max(end, Next(op.group));
   }
-  for (int g = 0; g < groups; ++g) {
+  for (int g = 0; g < IndexOf(end); ++g) {
     const auto kind = random() % 10;
-    choices.may_save.push_back(kind != 0 ? 1 : 0);
-    choices.may_rerun.push_back(kind != 1 ? 1 : 0);
+    choices.may_save.push_back(kind != 0);
+    choices.may_rerun.push_back(kind != 1);
   }
   return choices;
 }
@@ -95,32 +98,32 @@ struct Outcome {
   bool is_allowed = true;
   int64_t kept_bytes = 0;
   double ms = 0;
-  std::vector<GroupUse> uses = {};
+  GroupUses uses = {};
 };
 
 // Returns the effect of a policy that saves some groups, by its definition.
 Outcome OutcomeOf(const NeedGraph& graph, const NeedChoices& choices,
-                  const std::vector<char>& saved) {
+                  const GroupFlags& saved) {
   Outcome outcome;
   outcome.uses.assign(saved.size(), GroupUse::kNone);
-  std::set<int> needed_results, counted;
+  std::set<ResultId> needed_results, counted;
   for (const NeedGraph::Operator& op : graph.operators) {
-    needed_results.insert(op.asked.begin(), op.asked.end());
-    std::set<int> wanted_results;
-    for (const int r : op.makes) {
+    needed_results.insert(op.requests.begin(), op.requests.end());
+    std::set<ResultId> wanted_results;
+    for (const ResultId r : op.makes) {
       if (needed_results.erase(r) > 0) wanted_results.insert(r);
     }
     if (!wanted_results.empty() || op.is_always_needed) {
       outcome.uses[op.group] =
           saved[op.group] ? GroupUse::kSaved : GroupUse::kRunsAgain;
       if (saved[op.group]) {
-        outcome.is_allowed &= choices.may_save[op.group] != 0;
-        for (const int r : wanted_results) {
-          outcome.is_allowed &= choices.may_keep[r] != 0;
+        outcome.is_allowed &= choices.may_save[op.group];
+        for (const ResultId r : wanted_results) {
+          outcome.is_allowed &= choices.may_keep[r];
           if (!counted.contains(r)) outcome.kept_bytes += choices.bytes[r];
         }
       } else {
-        outcome.is_allowed &= choices.may_rerun[op.group] != 0;
+        outcome.is_allowed &= choices.may_rerun[op.group];
         outcome.ms += op.ms;
         needed_results.insert(op.reads.begin(), op.reads.end());
       }
@@ -130,17 +133,17 @@ Outcome OutcomeOf(const NeedGraph& graph, const NeedChoices& choices,
   return outcome;
 }
 
-std::vector<int> GroupsOf(const NeedGraph& graph) {
-  std::set<int> groups;
+std::vector<GroupId> GroupsOf(const NeedGraph& graph) {
+  std::set<GroupId> groups;
   for (const NeedGraph::Operator& op : graph.operators) groups.insert(op.group);
   return {groups.begin(), groups.end()};
 }
 
-std::vector<char> SavedBy(const NeedChoices& choices,
-                          const std::vector<int>& groups, uint64_t subset) {
-  std::vector<char> saved(choices.may_save.size(), 0);
+GroupFlags SavedBy(const NeedChoices& choices,
+                   const std::vector<GroupId>& groups, uint64_t subset) {
+  GroupFlags saved(choices.may_save.size(), false);
   for (size_t k = 0; k < groups.size(); ++k) {
-    saved[groups[k]] = (subset >> k & 1) != 0 ? 1 : 0;
+    saved[groups[k]] = (subset >> k & 1) != 0;
   }
   return saved;
 }
@@ -155,7 +158,7 @@ TEST(NeedPoliciesTest, AreAllThatNoOtherBeats) {
     const NeedGraph graph =
         RandomGraph(random, 2 + static_cast<int>(random() % 8));
     const NeedChoices choices = RandomChoices(random, graph);
-    const std::vector<int> groups = GroupsOf(graph);
+    const std::vector<GroupId> groups = GroupsOf(graph);
     std::map<int64_t, double> cheapest;  // by bytes
     for (uint64_t subset = 0; subset >> groups.size() == 0; ++subset) {
       const Outcome outcome =
@@ -176,8 +179,8 @@ TEST(NeedPoliciesTest, AreAllThatNoOtherBeats) {
     points += std::ssize(expected);
     empty_count += expected.empty() ? 1 : 0;
     for (size_t p = 0; p < expected.size(); ++p) {
-      const std::vector<GroupUse> uses = policies.UsesOf(p);
-      std::vector<char> saved;
+      const GroupUses uses = policies.UsesOf(p);
+      GroupFlags saved;
       for (const GroupUse use : uses) saved.push_back(use == GroupUse::kSaved);
       const Outcome outcome = OutcomeOf(graph, choices, saved);
       EXPECT_TRUE(outcome.is_allowed);
@@ -198,13 +201,13 @@ struct WindowCase {
         choices(RandomChoices(random, graph)) {
     constexpr int64_t kUnit = 64;
     NeedChoices rounded = choices;
-    for (size_t r = 0; r < choices.bytes.size(); ++r) {
+    for (const ResultId r : choices.bytes.ids()) {
       choices.bytes[r] += static_cast<int64_t>(random() % kUnit);
       rounded.bytes[r] = choices.bytes[r] / kUnit * kUnit;
     }
     all = PoliciesOf(graph, choices).points();
     NeedPolicies::List list = {.points = PoliciesOf(graph, rounded).points()};
-    list.last_move.assign(list.points.size(), -1);
+    list.last_move.assign(list.points.size(), graph::kNone);
     coarse = std::make_shared<const NeedPolicies>(
         std::move(list), choices.may_save.size(), /*is_exact=*/false);
     if (all.empty()) return;
@@ -262,7 +265,7 @@ TEST(NeedPoliciesTest, AreExactWithinAWindow) {
         continue;
       }
       ++exact;
-      std::vector<char> saved;
+      GroupFlags saved;
       for (const GroupUse use : sharp->UsesOf(p)) {
         saved.push_back(use == GroupUse::kSaved);
       }
@@ -287,32 +290,35 @@ std::optional<double> LeastByCbc(const NeedGraph& graph,
     return milp.AddColumn(
         {.upper = may_be ? 1.0 : 0.0, .cost = cost, .is_integer = true});
   };
-  std::vector<int> saved, runs, needed, kept;
-  for (size_t g = 0; g < choices.may_save.size(); ++g) {
-    saved.push_back(binary(0, choices.may_save[g] != 0));
+  std::vector<int> runs;
+  graph::IndexedVector<GroupId, int> saved;
+  graph::IndexedVector<ResultId, int> needed_columns, kept;
+  for (const bool may_save : choices.may_save) {
+    saved.push_back(binary(0, may_save));
   }
-  std::vector<int> maker(graph.results, -1);
+  graph::IndexedVector<ResultId, int> maker(graph.results, -1);
   for (int k = 0; k < std::ssize(graph.operators); ++k) {
     const NeedGraph::Operator& op = graph.operators[k];
-    runs.push_back(binary(op.ms, choices.may_rerun[op.group] != 0));
-    for (const int r : op.makes) maker[r] = k;
+    runs.push_back(binary(op.ms, choices.may_rerun[op.group]));
+    for (const ResultId r : op.makes) maker[r] = k;
   }
   solver::Milp::Row capacity = {.upper =
                                     static_cast<double>(most_kept_bytes) / 512};
-  for (int r = 0; r < graph.results; ++r) {
-    needed.push_back(binary(0));
-    kept.push_back(binary(0, choices.may_keep[r] != 0));
+  for (const ResultId r : maker.ids()) {
+    needed_columns.push_back(binary(0));
+    kept.push_back(binary(0, choices.may_keep[r]));
     capacity.terms.push_back(
         {kept[r], static_cast<double>(choices.bytes[r]) / 512});
     // A needed result is made, or it is kept if its operator is saved.
     const NeedGraph::Operator& op = graph.operators[maker[r]];
-    milp.AddRow(
-        {.lower = 0,
-         .terms = {
-             {runs[maker[r]], 1}, {saved[op.group], 1}, {needed[r], -1}}});
+    milp.AddRow({.lower = 0,
+                 .terms = {{runs[maker[r]], 1},
+                           {saved[op.group], 1},
+                           {needed_columns[r], -1}}});
     milp.AddRow(
         {.upper = 1,
-         .terms = {{needed[r], 1}, {saved[op.group], 1}, {kept[r], -1}}});
+         .terms = {
+             {needed_columns[r], 1}, {saved[op.group], 1}, {kept[r], -1}}});
   }
   milp.AddRow(std::move(capacity));
   for (size_t k = 0; k < graph.operators.size(); ++k) {
@@ -321,11 +327,12 @@ std::optional<double> LeastByCbc(const NeedGraph& graph,
     if (op.is_always_needed) {
       milp.AddRow({.lower = 1, .terms = {{runs[k], 1}, {saved[op.group], 1}}});
     }
-    for (const int r : op.asked) {
-      milp.AddRow({.lower = 1, .terms = {{needed[r], 1}}});
+    for (const ResultId r : op.requests) {
+      milp.AddRow({.lower = 1, .terms = {{needed_columns[r], 1}}});
     }
-    for (const int r : op.reads) {
-      milp.AddRow({.lower = 0, .terms = {{needed[r], 1}, {runs[k], -1}}});
+    for (const ResultId r : op.reads) {
+      milp.AddRow(
+          {.lower = 0, .terms = {{needed_columns[r], 1}, {runs[k], -1}}});
     }
   }
   const solver::MilpSolution solution = solver::SolveWithCbc(milp);
@@ -369,7 +376,7 @@ int CheckBounds(const NeedGraph& graph, const NeedChoices& choices,
     EXPECT_LT(points[p - 1].bytes, points[p].bytes);
     EXPECT_LT(points[p - 1].ms, points[p].ms);
   }
-  const auto check = [&](const std::vector<char>& saved) {
+  const auto check = [&](const GroupFlags& saved) {
     const Outcome outcome = OutcomeOf(graph, choices, saved);
     if (!outcome.is_allowed) return;
     ++checked;
@@ -379,18 +386,18 @@ int CheckBounds(const NeedGraph& graph, const NeedChoices& choices,
     ASSERT_NE(cheapest, points.end());
     EXPECT_LE(cheapest->ms, outcome.ms + 1e-9);
   };
-  const std::vector<int> groups = GroupsOf(graph);
+  const std::vector<GroupId> groups = GroupsOf(graph);
   for (size_t p = 0; p < points.size(); ++p) {
-    std::vector<char> saved;
+    GroupFlags saved;
     for (const GroupUse use : policies.UsesOf(p)) {
       saved.push_back(use == GroupUse::kSaved);
     }
     check(saved);
-    const int group = groups[random() % groups.size()];
-    saved[group] = saved[group] ? 0 : 1;
+    const GroupId group = groups[random() % groups.size()];
+    saved[group] = !saved[group];
     check(saved);
-    std::ranges::fill(saved, 0);
-    for (const int some : groups) saved[some] = random() % 2 == 0 ? 1 : 0;
+    std::ranges::fill(saved, graph::Flag(false));
+    for (const GroupId some : groups) saved[some] = random() % 2 == 0;
     check(saved);
   }
   return checked;
@@ -413,18 +420,18 @@ TEST(NeedPoliciesTest, AreBoundsForLargeCalls) {
 // up, which takes little time. So saving one is dear until the way down is
 // reached, where fewer are needed then.
 NeedGraph NestedSkips(std::mt19937& random, int depth) {
-  NeedGraph graph = {.operators = {}, .results = 2 * depth};
+  NeedGraph graph = {.operators = {}, .results = size_t{2} * depth};
   for (int place = 2 * depth - 1; place >= 0; --place) {
     const bool is_down = place < depth;
     NeedGraph::Operator op = {
         .place = place,
-        .group = place,
+        .group = GroupId{place},
         .ms = static_cast<double>(1 + random() % (is_down ? 1000 : 10)),
-        .makes = {place},
+        .makes = {ResultId{place}},
         .reads = {}};
     if (!is_down) {
-      op.reads.push_back(2 * depth - 1 - place);
-      op.asked.push_back(place);
+      op.reads.push_back(ResultId{2 * depth - 1 - place});
+      op.requests.push_back(ResultId{place});
     }
     graph.operators.push_back(std::move(op));
   }
@@ -434,8 +441,8 @@ NeedGraph NestedSkips(std::mt19937& random, int depth) {
 // Returns the groups that the best policy saves at a price of a byte, if each
 // operator is a group and makes one result, all allowed: by all sets of needed
 // results.
-std::vector<char> BestAt(double price, const NeedGraph& graph,
-                         const NeedChoices& choices) {
+GroupFlags BestAt(double price, const NeedGraph& graph,
+                  const NeedChoices& choices) {
   struct Best {
     double cost = 0;
     uint64_t saved = 0;
@@ -447,10 +454,12 @@ std::vector<char> BestAt(double price, const NeedGraph& graph,
       const auto [place, is_new] = next.try_emplace(needed_bits, best);
       if (!is_new && best.cost < place->second.cost) place->second = best;
     };
-    const uint64_t made_bit = uint64_t{1} << op.makes[0];
+    const uint64_t made_bit = uint64_t{1} << IndexOf(op.makes[0]);
     for (const auto& [before, best] : of_needed) {
       uint64_t needed_bits = before;
-      for (const int r : op.asked) needed_bits |= uint64_t{1} << r;
+      for (const ResultId r : op.requests) {
+        needed_bits |= uint64_t{1} << IndexOf(r);
+      }
       if ((needed_bits & made_bit) == 0) {
         add(needed_bits, best);
         continue;
@@ -458,14 +467,15 @@ std::vector<char> BestAt(double price, const NeedGraph& graph,
       needed_bits &= ~made_bit;
       const auto bytes = static_cast<double>(choices.bytes[op.makes[0]]);
       add(needed_bits, {best.cost + price * bytes, best.saved | made_bit});
-      for (const int r : op.reads) needed_bits |= uint64_t{1} << r;
+      for (const ResultId r : op.reads)
+        needed_bits |= uint64_t{1} << IndexOf(r);
       add(needed_bits, {best.cost + op.ms, best.saved});
     }
     of_needed = std::move(next);
   }
-  std::vector<char> saved;
-  for (int r = 0; r < graph.results; ++r) {
-    saved.push_back(of_needed.at(0).saved >> r & 1 ? 1 : 0);
+  GroupFlags saved;
+  for (size_t r = 0; r < graph.results; ++r) {
+    saved.push_back((of_needed.at(0).saved >> r & 1) != 0);
   }
   return saved;
 }
@@ -479,9 +489,11 @@ TEST(NeedPoliciesTest, AreBoundsWhereStatesAreMany) {
   for (int round = 0; round < Repetitions(6); ++round) {
     SCOPED_TRACE(round);
     const NeedGraph graph = NestedSkips(random, kDepth);
-    const std::vector<char> all(graph.results, 1);
-    NeedChoices choices = {.may_keep = all, .may_save = all, .may_rerun = all};
-    for (int r = 0; r < graph.results; ++r) {
+    NeedChoices choices;
+    choices.may_keep.assign(graph.results, true);
+    choices.may_save.assign(graph.results, true);
+    choices.may_rerun.assign(graph.results, true);
+    for (size_t r = 0; r < graph.results; ++r) {
       choices.bytes.push_back(static_cast<int64_t>(1 + random() % 1'000'000));
     }
     const NeedPolicies policies = PoliciesOf(graph, choices);

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/base/input_error.h"
 #include "graph/trace/aggregate.h"
 #include "graph/trace/needs.h"
@@ -27,17 +28,21 @@
 #include "tests/support/random_step.h"
 #include "tests/support/random_trace.h"
 #include "tests/support/repetitions.h"
+#include "tests/support/trace_ids.h"
 
 namespace acplan::problems {
 namespace {
 
+using namespace graph::trace_ids;
+
 using graph::CheckpointedModule;
 using graph::OperatorDecision;
+using graph::OperatorId;
 using graph::Trace;
 using test_support::Repetitions;
 
-std::vector<int64_t> OneDevice(const Trace& trace) {
-  return std::vector<int64_t>(trace.operators.size(), 0);
+graph::IndexedVector<OperatorId, int64_t> OneDevice(const Trace& trace) {
+  return graph::IndexedVector<OperatorId, int64_t>(trace.operators.size(), 0);
 }
 
 double BoundMs(const Trace& trace, int64_t budget_bytes) {
@@ -90,27 +95,27 @@ std::vector<CheckpointedModule> RandomUnits(
     const Trace& trace, const graph::NeedDrivenPolicies& need_driven,
     std::mt19937& random) {
   std::vector<CheckpointedModule> units;
-  for (int32_t m = 0; m < std::ssize(trace.modules); ++m) {
+  for (const graph::ModuleId m : trace.modules.ids()) {
     std::set<int32_t> lengths;
     for (const graph::TraceCall& call : trace.calls) {
-      if (call.module == m) lengths.insert(call.end - call.start);
+      if (call.module == m) lengths.insert(call.OperatorCount());
     }
     if (lengths.empty() || random() % 2 == 0) continue;
     CheckpointedModule unit{.module = m};
     const auto kind = random() % 4;
     if (kind > 0 && lengths.size() == 1) {
       const auto saved_of_ten = random() % 10;
-      std::vector<char> saves(*lengths.begin());
-      for (char& is_saved : saves) {
-        is_saved = random() % 10 < saved_of_ten ? 1 : 0;
+      std::vector<graph::Flag> saves(*lengths.begin());
+      for (graph::Flag& is_saved : saves) {
+        is_saved = random() % 10 < saved_of_ten;
       }
       if (kind > 1) {
-        unit = need_driven.Of(m, saves);
+        unit = need_driven.PolicyFor(m, saves);
       } else {
-        for (const char is_saved : saves) {
+        for (const bool is_saved : saves) {
           unit.decisions.push_back(!is_saved && random() % 4 == 0
                                        ? OperatorDecision::kSkip
-                                       : graph::SaveOrRecompute(is_saved != 0));
+                                       : graph::SaveOrRecompute(is_saved));
         }
       }
     }
@@ -161,12 +166,12 @@ TEST_P(RerunBoundTest, IsNoMoreWhereArgumentsAreNotTold) {
     std::mt19937 random(seed);
     Trace trace = test_support::RandomStep(random, GetParam().step);
     for (graph::TraceCall& call : trace.calls) {
-      const auto is_not_told = [&](int32_t) { return random() % 2 == 0; };
+      const auto is_not_told = [&](auto) { return random() % 2 == 0; };
       std::erase_if(call.arguments, is_not_told);
-      std::erase_if(call.inputs, [&](int32_t s) {
+      std::erase_if(call.inputs, [&](graph::StorageId s) {
         const bool is_by_position = std::ranges::any_of(
             call.arguments,
-            [&](int32_t t) { return trace.tensors[t].storage == s; });
+            [&](graph::TensorId t) { return trace.tensors[t].storage == s; });
         return !is_by_position && is_not_told(s);
       });
     }
@@ -197,9 +202,9 @@ double LinearOptimum(const RerunProblem& problem, double budget_bytes) {
   for (const double ms : problem.runtime_ms) {
     program.AddColumn({.upper = 1, .cost = ms});
   }
-  for (int32_t k = 0; k < std::ssize(problem.held_bytes); ++k) {
+  for (const OperatorId k : problem.held_bytes.ids()) {
     const auto reruns =
-        std::min(k, static_cast<int32_t>(problem.runtime_ms.size()));
+        std::min(IndexOf(k), static_cast<int32_t>(problem.runtime_ms.size()));
     const auto first = static_cast<int>(program.columns.size());
     for (int32_t op = 0; op < reruns; ++op) {
       program.AddColumn({.upper = 1});
@@ -212,17 +217,19 @@ double LinearOptimum(const RerunProblem& problem, double budget_bytes) {
       if (value.writers.front() >= k || value.IsHeldAt(k)) continue;
       const int live = program.AddColumn({.upper = 1});
       bytes.terms.push_back({live, static_cast<double>(value.bytes) / kUnit});
-      for (const int32_t w : value.writers) {
+      for (const OperatorId w : value.writers) {
         if (w >= k) continue;
         if (value.IsAskedAfter(k)) {
-          program.AddRow({.lower = 1, .terms = {{live, 1}, {first + w, 1}}});
+          program.AddRow(
+              {.lower = 1, .terms = {{live, 1}, {first + IndexOf(w), 1}}});
           continue;
         }
-        for (const int32_t reader : value.readers) {
+        for (const OperatorId reader : value.readers) {
           if (reader >= k) continue;
-          program.AddRow(
-              {.lower = 0,
-               .terms = {{live, 1}, {first + w, 1}, {first + reader, -1}}});
+          program.AddRow({.lower = 0,
+                          .terms = {{live, 1},
+                                    {first + IndexOf(w), 1},
+                                    {first + IndexOf(reader), -1}}});
         }
       }
     }
@@ -235,7 +242,7 @@ double LinearOptimum(const RerunProblem& problem, double budget_bytes) {
 }
 
 // Returns the live bytes at an operator if nothing runs again, value by value.
-int64_t LiveBytesAt(const RerunProblem& problem, int32_t op) {
+int64_t LiveBytesAt(const RerunProblem& problem, OperatorId op) {
   int64_t bytes = problem.held_bytes[op];
   for (const RerunProblem::Value& value : problem.values) {
     const bool is_kept = value.writers.front() < op && value.IsAskedAfter(op) &&
@@ -256,10 +263,10 @@ TEST_P(RerunBoundTest, IsTheOptimumOfTheRelaxation) {
     for (const int64_t bytes : problem.held_bytes) {
       least = std::max(least, bytes);
     }
-    const std::vector<int64_t> bytes_at = problem.BytesWithoutReruns();
+    const auto bytes_at = problem.BytesWithoutReruns();
     const int64_t most = *std::ranges::max_element(bytes_at);
-    for (int32_t k = 0; k < std::ssize(bytes_at); ++k) {
-      ASSERT_EQ(bytes_at[k], LiveBytesAt(problem, k)) << k;
+    for (const OperatorId k : bytes_at.ids()) {
+      ASSERT_EQ(bytes_at[k], LiveBytesAt(problem, k)) << IndexOf(k);
     }
     EXPECT_LE(most, graph::Simulate(trace, {}).peak_bytes);
     for (const int64_t budget : {least - 512, least, least + (most - least) / 3,
@@ -312,21 +319,26 @@ TEST_P(RerunBoundTest, HoldsWhereALimitStrikes) {
 Trace ChainOfTwo() {
   using enum graph::StorageCategory;
   Trace trace;
-  trace.storages = {{4096, kActivation, 0, 5, 2},
-                    {2048, kActivation, 1, 4, 2},
-                    {512, kActivation, 2, 3, 3}};
+  trace.storages = {{4096, kActivation, 0_op, 5, 2},
+                    {2048, kActivation, 1_op, 4, 2},
+                    {512, kActivation, 2_op, 3, 3}};
   trace.operators.resize(5);
-  trace.operators[0].runtime_ms = 10;
-  trace.operators[1].runtime_ms = 1;
-  trace.operators[1].reads = {0};
-  for (int32_t op = 0; op < 3; ++op) trace.operators[op].creates = {op};
-  trace.saved = {
-      {.storage = 0, .packed = 1, .unpacked = 4, .local_end = 5, .released = 5},
-      {.storage = 1,
-       .packed = 2,
-       .unpacked = 3,
-       .local_end = 4,
-       .released = 4}};
+  trace.operators[0_op].runtime_ms = 10;
+  trace.operators[1_op].runtime_ms = 1;
+  trace.operators[1_op].reads = {0_s};
+  for (const OperatorId op : graph::OperatorsIn(0, 3)) {
+    trace.operators[op].creates = {graph::StorageId{IndexOf(op)}};
+  }
+  trace.saved = {{.storage = 0_s,
+                  .packed = 1,
+                  .unpacked = 4,
+                  .local_end = 5,
+                  .released = 5},
+                 {.storage = 1_s,
+                  .packed = 2,
+                  .unpacked = 3,
+                  .local_end = 4,
+                  .released = 4}};
   trace.forward_end = 3;
   trace.backward_end = 5;
   return trace;

@@ -69,8 +69,8 @@ class Enumerator {
   Enumerator(const TraceProblem& problem, std::optional<int> max_units)
       : problem_(problem),
         max_units_(max_units.value_or(std::numeric_limits<int>::max())) {
-    const std::vector<CandidateCall>& candidates = problem.candidates;
-    std::vector<int> index(problem.groups.size(), -1);
+    const auto& candidates = problem.candidates;
+    graph::IndexedVector<TreeNodeId, int> index(problem.groups.size(), -1);
     for (const CandidateCall& candidate : candidates) {
       int& unit_index = index[candidate.module_node];
       if (unit_index >= 0) continue;
@@ -81,7 +81,8 @@ class Enumerator {
     for (Unit& unit : units_) unit.excludes.assign(units_.size(), 0);
     for (const CandidateCall& candidate : candidates) {
       const int inner = index[candidate.module_node];
-      for (int c = candidate.parent; c >= 0; c = candidates[c].parent) {
+      for (CandidateId c = candidate.parent; c != graph::kNone;
+           c = candidates[c].parent) {
         const int outer = index[candidates[c].module_node];
         units_[inner].excludes[outer] = units_[outer].excludes[inner] = 1;
       }
@@ -100,26 +101,25 @@ class Enumerator {
     for (size_t u = 0; u < units_.size(); ++u) {
       if (random() % 2 == 0 || !MayAdd(u, chosen_units_)) continue;
       chosen_units_.push_back(u);
-      std::vector<char> saved = AlwaysSaved(units_[u]);
-      for (const int group : FreeGroups(units_[u])) {
-        saved[group] = random() % 2 == 0 ? 1 : 0;
+      GroupFlags is_saved = AlwaysSaved(units_[u]);
+      for (const graph::GroupId group : FreeGroups(units_[u])) {
+        is_saved[group] = random() % 2 == 0;
       }
-      modules_.push_back(UnitThatSaves(problem_, units_[u].node, saved));
+      modules_.push_back(UnitThatSaves(problem_, units_[u].node, is_saved));
     }
     return std::move(modules_);
   }
 
  private:
   struct Unit {
-    int node = 0;
-    int32_t module = 0;
+    TreeNodeId node = {};
+    graph::ModuleId module = {};
     std::vector<char> excludes = {};  // other units
   };
 
-  std::vector<int> FreeGroups(const Unit& unit) const {
-    const OperatorGroups& groups = problem_.groups[unit.node];
-    std::vector<int> free;
-    for (int g = 0; g < std::ssize(groups.groups); ++g) {
+  std::vector<graph::GroupId> FreeGroups(const Unit& unit) const {
+    std::vector<graph::GroupId> free;
+    for (const graph::GroupId g : problem_.groups[unit.node].groups.ids()) {
       if (problem_.is_choice[unit.node][g]) free.push_back(g);
     }
     return free;
@@ -127,13 +127,13 @@ class Enumerator {
 
   // Returns, by group, whether every policy saves it; free groups are not
   // saved.
-  std::vector<char> AlwaysSaved(const Unit& unit) const {
-    std::vector<char> saved;
+  GroupFlags AlwaysSaved(const Unit& unit) const {
+    GroupFlags is_saved;
     for (const auto& group : problem_.groups[unit.node].groups) {
-      saved.push_back(group.rule == GroupRule::kSave ? 1 : 0);
+      is_saved.push_back(group.rule == GroupRule::kSave);
     }
-    for (const int group : FreeGroups(unit)) saved[group] = 0;
-    return saved;
+    for (const graph::GroupId group : FreeGroups(unit)) is_saved[group] = false;
+    return is_saved;
   }
 
   bool MayAdd(size_t u, const std::vector<size_t>& chosen_units) const {
@@ -160,14 +160,14 @@ class Enumerator {
     }
     Choose(u + 1);
     if (!MayAdd(u, chosen_units_)) return;
-    const std::vector<int> free = FreeGroups(units_[u]);
+    const std::vector<graph::GroupId> free = FreeGroups(units_[u]);
     chosen_units_.push_back(u);
     for (uint32_t subset = 0; subset >> free.size() == 0; ++subset) {
-      std::vector<char> saved = AlwaysSaved(units_[u]);
+      GroupFlags is_saved = AlwaysSaved(units_[u]);
       for (size_t k = 0; k < free.size(); ++k) {
-        saved[free[k]] = (subset >> k & 1) != 0 ? 1 : 0;
+        is_saved[free[k]] = (subset >> k & 1) != 0;
       }
-      modules_.push_back(UnitThatSaves(problem_, units_[u].node, saved));
+      modules_.push_back(UnitThatSaves(problem_, units_[u].node, is_saved));
       Choose(u + 1);
       modules_.pop_back();
     }
@@ -257,7 +257,8 @@ std::vector<TraceCaseKind> TraceCaseKinds() {
 std::vector<graph::ModuleRun> RunsByChance(const graph::Trace& trace,
                                            std::mt19937& random) {
   std::vector<graph::ModuleRun> runs;
-  for (const std::vector<int32_t>& children : graph::LongestRuns(trace)) {
+  for (const std::vector<graph::ModuleId>& children :
+       graph::LongestRuns(trace)) {
     size_t first = random() % 2;
     while (first + 1 < children.size()) {
       const size_t last = first + 1 + random() % (children.size() - first - 1);
@@ -361,25 +362,25 @@ std::string RelaxationMismatch(const TraceProblem& problem,
 Witnesses RandomWitnesses(const TraceProblem& problem,
                           const std::vector<Decision>& decisions,
                           std::mt19937& random) {
-  using enum Witness::Kind;
   // Returns all candidates that may hold a storage: as many at once as there
   // are innermost ones.
-  const auto of_candidates = [&](int32_t s) {
+  const auto of_candidates = [&](graph::StorageId s) {
     std::vector<Witness> holders;
-    for (const int c : problem.makers_of[s]) {
-      if (random() % 2 == 0) holders.push_back({.kind = kResult, .index = c});
+    for (const CandidateId c : problem.makers_of[s]) {
+      if (random() % 2 == 0) holders.push_back(ResultWitness(c));
     }
-    for (const int c : problem.frames_of[s]) {
+    for (const CandidateId c : problem.frames_of[s]) {
       const bool is_new =
-          std::ranges::find(holders, c, &Witness::index) == holders.end();
+          std::ranges::find(holders, c, &Witness::candidate) == holders.end();
       if (is_new && random() % 2 == 0) {
-        holders.push_back({.kind = kArgument, .index = c});
+        holders.push_back(ArgumentWitness(c));
       }
     }
     const auto is_innermost = [&](const Witness& witness) {
       return std::ranges::none_of(holders, [&](const Witness& other) {
-        return other.index > witness.index &&
-               other.index <= problem.candidates[witness.index].last;
+        return other.candidate() > witness.candidate() &&
+               other.candidate() <=
+                   problem.candidates[witness.candidate()].last;
       });
     };
     const auto most = std::ranges::count_if(holders, is_innermost);
@@ -388,23 +389,23 @@ Witnesses RandomWitnesses(const TraceProblem& problem,
     }
     return holders;
   };
-  const auto any = [&](int32_t s) -> std::vector<Witness> {
-    const std::vector<int32_t>& saved = problem.saved_of[s];
+  const auto any = [&](graph::StorageId s) -> std::vector<Witness> {
+    const std::vector<graph::SavedId>& saved = problem.saved_of[s];
     for (const Decision& decision : decisions) {
-      if (decision.kind == Decision::Kind::kLife && decision.subject == s &&
+      if (decision.kind == Decision::Kind::kLife && decision.storage() == s &&
           decision.is_so && random() % 2 == 0) {
-        return {{.kind = kDecided, .index = decision.detail}};
+        return {DecidedWitness(decision.time())};
       }
     }
     if (random() % 2 == 0) {
       std::vector<Witness> holders = of_candidates(s);
       if (!holders.empty()) return holders;
     }
-    if (saved.empty() || random() % 4 == 0) return {{.kind = kProgram}};
-    return {{.kind = kSavedTensor, .index = saved[random() % saved.size()]}};
+    if (saved.empty() || random() % 4 == 0) return {Witness()};
+    return {SavedWitness(saved[random() % saved.size()])};
   };
   Witnesses witnesses = FirstWitnesses(problem);
-  for (int32_t s = 0; s < std::ssize(witnesses); ++s) {
+  for (const graph::StorageId s : witnesses.ids()) {
     if (random() % 2 == 0) witnesses[s] = any(s);
     if (random() % 3 == 0) {
       witnesses[s] = Blended(std::move(witnesses[s]), any(s),
@@ -422,47 +423,45 @@ std::vector<Decision> RandomDecisions(const TraceProblem& problem,
   // Without witnesses all live bytes are missing.
   const Witnesses none(trace.storages.size());
   for (auto k = random() % 4; k > 0; --k) {
-    const auto at = static_cast<int32_t>(random() % trace.operators.size());
-    const auto storage = static_cast<int32_t>(random() % trace.storages.size());
+    const auto at = static_cast<graph::Time>(random() % trace.operators.size());
+    const auto storage =
+        graph::IdAt<graph::StorageId>(random() % trace.storages.size());
     const std::vector<Miscounted> live =
         FindMiscounted(problem, plan.modules, at, none);
-    if (trace.storages[storage].born > at) continue;
-    decisions.push_back(
-        {.kind = Decision::Kind::kLife,
-         .subject = storage,
-         .detail = at,
-         .is_so = std::ranges::any_of(live, [&](const Miscounted& m) {
-           return m.storage == storage && !m.is_copy;
-         })});
+    if (StartOf(trace.storages[storage].born) > at) continue;
+    Decision& life = decisions.emplace_back(LifeDecision(storage, at));
+    life.is_so = std::ranges::any_of(live, [&](const Miscounted& m) {
+      return m.storage == storage && !m.is_copy;
+    });
   }
   for (auto k = random() % 3; k > 0 && !problem.candidates.empty(); --k) {
     const CandidateCall& candidate =
-        problem.candidates[random() % problem.candidates.size()];
-    const int32_t module = trace.calls[candidate.call].module;
+        problem.candidates[graph::IdAt<CandidateId>(random() %
+                                                    problem.candidates.size())];
+    const graph::ModuleId module = trace.calls[candidate.call].module;
     const auto unit =
         std::ranges::find(plan.modules, module, &CheckpointedModule::module);
     if (random() % 2 == 0) {
-      decisions.push_back({.kind = Decision::Kind::kUnit,
-                           .subject = candidate.module_node,
-                           .is_so = unit != plan.modules.end()});
+      Decision& is_unit =
+          decisions.emplace_back(UnitDecision(candidate.module_node));
+      is_unit.is_so = unit != plan.modules.end();
       continue;
     }
     // The candidate's policy if it is a unit.
     const OperatorGroups& groups = problem.groups[candidate.module_node];
     // A call that can only run again as a whole has no groups.
     if (groups.groups.empty()) continue;
-    const size_t group = random() % groups.groups.size();
+    const auto group =
+        graph::IdAt<graph::GroupId>(random() % groups.groups.size());
     if (groups.groups[group].rule != GroupRule::kFree) continue;
     const GroupUse use =
         unit == plan.modules.end()
             ? GroupUse::kNone
             : UsesOfGroups(problem, candidate.module_node, *unit)[group];
-    decisions.push_back({.kind = Decision::Kind::kGroup,
-                         .subject = candidate.module_node,
-                         .detail = static_cast<int32_t>(group),
-                         .is_so = use == GroupUse::kNone
-                                      ? random() % 2 == 0
-                                      : use == GroupUse::kRunsAgain});
+    Decision& is_recomputed =
+        decisions.emplace_back(GroupDecision(candidate.module_node, group));
+    is_recomputed.is_so = use == GroupUse::kNone ? random() % 2 == 0
+                                                 : use == GroupUse::kRunsAgain;
   }
   return decisions;
 }

@@ -59,7 +59,9 @@ TEST_P(EveryPlanOfATrace, IsOfAValidTrace) {
   ForEachCase(
       GetParam(), kFewSteps, [](const TraceCase& c, const TracePlans&, auto) {
         graph::Trace of_file = c.trace;  // which has no segments
-        for (graph::TraceModule& module : of_file.modules) module.run_end = -1;
+        for (graph::TraceModule& module : of_file.modules) {
+          module.run_end = graph::kNone;
+        }
         EXPECT_EQ(graph::ParseTrace(graph::ToJson(c.trace), "step"), of_file);
       });
 }
