@@ -48,7 +48,7 @@ class NeedDrivenPolicies::Walk {
   Walk(const Trace& trace, const std::vector<Call>& calls)
       : trace_(trace), calls_(calls) {
     for (const Call& call : calls) {
-      needed_.emplace_back(call.storages.begin(), call.storages.end());
+      needed_storages_.emplace_back(call.storages.begin(), call.storages.end());
     }
   }
 
@@ -59,12 +59,12 @@ class NeedDrivenPolicies::Walk {
     for (size_t c = 0; c < calls_.size(); ++c) {
       const OperatorId op = calls_[c].call->AtPlace(place);
       for (const StorageId s : trace_.operators[op].creates) {
-        needed_[c].erase(s);
+        needed_storages_[c].erase(s);
       }
       if (!is_needed || is_saved || StartOf(op) >= calls_[c].stop) continue;
       const TraceOperator& now = trace_.operators[op];
-      needed_[c].insert(now.reads.begin(), now.reads.end());
-      needed_[c].insert(now.mutates.begin(), now.mutates.end());
+      needed_storages_[c].insert(now.reads.begin(), now.reads.end());
+      needed_storages_[c].insert(now.mutates.begin(), now.mutates.end());
     }
     return is_needed ? SaveOrRecompute(is_saved) : OperatorDecision::kSkip;
   }
@@ -108,7 +108,7 @@ class NeedDrivenPolicies::Walk {
   }
 
   bool IsNeeded(size_t c, StorageId storage) const {
-    return needed_[c].contains(storage);
+    return needed_storages_[c].contains(storage);
   }
 
   // Returns whether an operator writes to a storage that was there before the call: it
@@ -151,7 +151,7 @@ class NeedDrivenPolicies::Walk {
   const Trace& trace_;
   const std::vector<Call>& calls_;
   // Indexed by the place of a call: the storages that the call needs.
-  std::vector<std::unordered_set<StorageId>> needed_;
+  std::vector<std::unordered_set<StorageId>> needed_storages_;
 };
 
 NeedDrivenPolicies::NeedDrivenPolicies(const Trace& trace)

@@ -139,9 +139,7 @@ class TraceSearch {
     } catch (const solver::Stopped&) {
       if (!IsStopped()) stopped_by_ = StoppedBy::kTime;
     }
-    if (!best_.is_found() && stopped_by_ != StoppedBy::kNothing) {
-      FindPlainPlan(best_);
-    }
+    if (stopped_by_ != StoppedBy::kNothing) FindPlainPlan(best_);
     return SolutionOf(best_, watch_, Bound(), stopped_by_);
   }
 

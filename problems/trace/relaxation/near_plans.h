@@ -60,7 +60,8 @@ void TryPlainPlans(
     const std::function<bool(const std::vector<graph::CheckpointedModule>&)>&
         is_enough);
 
-// Tries plain plans until one is within the budget, and then that plan with fewer units.
+// Tries plain plans until one is within the budget, and then that plan with fewer units. Does
+// nothing if a plan is known.
 void FindPlainPlan(BestPlan& best);
 
 // Makes the best plan cheaper: leaves out a unit or saves a group of operators, one
