@@ -143,7 +143,7 @@ void ExpectEqualsPlansAlone(const FrontierCase& question, int points) {
 // The plan for the least budget also answers larger budgets for which no time remains, except
 // budgets that need no plan.
 TEST(BudgetFrontier, WithoutTimeKnownPlansAreForLargerBudgetsToo) {
-  const Question question(test_support::BundledProfile("transformer4"), {});
+  const FrontierCase question(test_support::BundledProfile("transformer4"), {});
   const std::vector<int64_t> budgets = question.Budgets(6);
   std::atomic<bool> interrupted = false;
   const std::vector<Plan> plans =
