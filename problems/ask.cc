@@ -44,6 +44,14 @@ bool HasMinimum(const FrontierBudgets& budgets) {
                                    &Budget::kind) != list->end();
 }
 
+// Returns the limits of the bound of any schedule, which comes after the search and takes
+// a moment.
+SearchLimits LimitsOfAnySchedule(const SearchLimits& limits) {
+  constexpr double kMostSeconds = 1;
+  return {.time_limit_s = std::min(kMostSeconds, limits.time_limit_s),
+          .interrupted = limits.interrupted};
+}
+
 }  // namespace
 
 Families BuildFamilies(const Question& question) {
@@ -82,11 +90,11 @@ Answer Ask(const Question& question, const Budget& budget,
   PlanOfFamilies best =
       PlanFor(answer.families, budget_bytes, of_plan, known_plans);
   answer.family = best.family;
-  answer.plan = link
-                    ? WithOffload(answer.problem(), std::move(best.plan), *link,
-                                  solver::LeftOf(limits, stopwatch.Seconds()))
-                    : WithAnySchedule(answer.families.front().problem,
-                                      std::move(best.plan));
+  answer.plan =
+      link ? WithOffload(answer.problem(), std::move(best.plan), *link,
+                         solver::LeftOf(limits, stopwatch.Seconds()))
+           : WithAnySchedule(answer.families.front().problem,
+                             std::move(best.plan), LimitsOfAnySchedule(limits));
   return answer;
 }
 

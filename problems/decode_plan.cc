@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 #include <ranges>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "graph/profile/sac_statistics.h"
@@ -159,16 +161,20 @@ PlannedModule DecodeUnit(const Profile& profile, const ModuleTree& tree,
 std::vector<PlannedModule> DecodeUnits(
     const Profile& profile, const ModuleTree& tree, const TraceProblem& problem,
     const std::vector<graph::CheckpointedModule>& units) {
+  std::unordered_map<std::string_view, const graph::CheckpointedModule*>
+      unit_of;
+  for (const graph::CheckpointedModule& unit : units) {
+    unit_of.try_emplace(problem.trace->modules[unit.module].fqn, &unit);
+  }
   std::vector<PlannedModule> modules;
   for (int i = 0; i < tree.size(); ++i) {
     const graph::Module& module = profile.modules[tree.node(i).module];
-    const auto unit = std::ranges::find(units, module.fqn, [&](const auto& u) {
-      return problem.trace->modules[u.module].fqn;
-    });
-    if (unit == units.end()) continue;
-    modules.push_back(unit->decisions.empty()
-                          ? WholeUnit(problem, module.fqn, unit->module)
-                          : PlannedOnTrace(module, *unit));
+    const auto entry = unit_of.find(module.fqn);
+    if (entry == unit_of.end()) continue;
+    const graph::CheckpointedModule& unit = *entry->second;
+    modules.push_back(unit.decisions.empty()
+                          ? WholeUnit(problem, module.fqn, unit.module)
+                          : PlannedOnTrace(module, unit));
   }
   return modules;
 }

@@ -12,6 +12,7 @@
 #include "problems/offload/offload_search.h"
 #include "problems/plan/plan_on_trace.h"
 #include "problems/trace/problem/trace_problem.h"
+#include "solver/stop.h"
 
 // Plans for larger budgets recompute less, and some of the results that they
 // keep beyond the budget may go to the host. So the search makes such plans for
@@ -68,8 +69,6 @@ class Starts {
     if (search_.CostMs() < before_ms) best_bytes_ = budget_bytes;
   }
 
-  void FromBaseline() { search_.Start({}); }
-
   bool IsStopped() const {
     const bool is_interrupted =
         limits_.interrupted != nullptr && limits_.interrupted->load();
@@ -124,17 +123,23 @@ Plan WithOffload(const PlanningProblem& problem, Plan plan,
                         .limits = link,
                         .max_units = problem.options.max_units,
                         .is_stopped = is_stopped});
-  if (plan.HasPlan()) {
-    search.Start(CheckpointedModules(*trace_problem->trace, plan.modules));
+  try {
+    const solver::StopScope scope(remaining_limits.time_limit_s,
+                                  limits.interrupted);
+    if (plan.HasPlan()) {
+      search.Start(CheckpointedModules(*trace_problem->trace, plan.modules));
+    }
+    search.Start({});
+    const int64_t fitting = plan.minimum_budget_bytes.value_or(
+        plan.fitting_budget_bytes.value_or(plan.budget_bytes));
+    const PlanningProblem of_cover = OfCover(problem, *trace_problem);
+    Starts starts(of_cover, remaining_limits, search);
+    StartFromPlans(starts, std::max(fitting, plan.budget_bytes),
+                   problem.unplanned_peak_bytes + plan.reserve_bytes);
+    search.Improve();
+  } catch (const solver::Stopped&) {
+    // The search keeps its best plan.
   }
-  const int64_t fitting = plan.minimum_budget_bytes.value_or(
-      plan.fitting_budget_bytes.value_or(plan.budget_bytes));
-  const PlanningProblem of_cover = OfCover(problem, *trace_problem);
-  Starts starts(of_cover, remaining_limits, search);
-  starts.FromBaseline();
-  StartFromPlans(starts, std::max(fitting, plan.budget_bytes),
-                 problem.unplanned_peak_bytes + plan.reserve_bytes);
-  search.Improve();
   plan.solver.seconds += watch.Seconds();
   plan.offload = {.bytes_per_second = link.bytes_per_second};
   if (link.host_memory_bytes < INT64_MAX) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <utility>
 
@@ -34,8 +35,10 @@ using solver::StoppedBy;
 
 namespace {
 
-// The search for what would fit has as long, whatever limit was set.
+// The least time of the search for the least budget that a plan fits, whatever the limit,
+// and its time if there is no limit.
 constexpr double kLeastSeconds = 1;
+constexpr double kSecondsWithoutLimit = 10;
 // A share of the step's time: what costs no more costs nothing, but for rounding.
 constexpr double kNothing = 1e-12;
 // A share of the time, the most.
@@ -164,7 +167,11 @@ std::vector<CheckpointedModule> StartOf(const PlanningProblem& problem,
   BestPlan best(formulation, graph::WholeAllocations(usable_bytes));
   best.Try({});
   if (!known_units.modules.empty()) best.Try(known_units.modules);
-  if (best.is_found() && best.IsAsGoodAs(0)) return best.modules();
+  const bool is_stopped =
+      solver::LimitClock(limits).Stop() != StoppedBy::kNothing;
+  if (is_stopped || (best.is_found() && best.IsAsGoodAs(0))) {
+    return best.modules();
+  }
   best.Try(NeedDriven(formulation,
                       SolveTraceProblem(*problem.without_skips, usable_bytes,
                                         LimitsOfStart(limits))
@@ -180,14 +187,13 @@ TraceMinimum LeastOf(const PlanningProblem& problem,
                      std::vector<CheckpointedModule> known_units) {
   if (!problem.without_skips)
     return SearchLeastPlan(formulation, limits, known_units);
-  const solver::Stopwatch stopwatch;
-  if (known_units.empty()) {
+  const solver::LimitClock clock(limits);
+  if (known_units.empty() && clock.Stop() == StoppedBy::kNothing) {
     known_units = NeedDriven(
         formulation,
         FindLeastPlan(*problem.without_skips, LimitsOfStart(limits)).modules);
   }
-  return SearchLeastPlan(
-      formulation, solver::LeftOf(limits, stopwatch.Seconds()), known_units);
+  return SearchLeastPlan(formulation, clock.Remaining(), known_units);
 }
 
 Outcome Solve(const PlanningProblem& problem, const TraceProblem& formulation,
@@ -262,7 +268,9 @@ Plan PlanOfQuestion(const PlanningProblem& problem,
 Plan WithFittingBudget(const PlanningProblem& problem, Plan plan,
                        solver::SearchLimits limits) {
   limits.time_limit_s =
-      std::max(kLeastSeconds, limits.time_limit_s - plan.solver.seconds);
+      std::isinf(limits.time_limit_s)
+          ? kSecondsWithoutLimit
+          : std::max(kLeastSeconds, limits.time_limit_s - plan.solver.seconds);
   limits.gap = 0;
   const MinimumBudget minimum = LeastPlan(problem, limits).budget;
   if (minimum.proven && minimum.bytes <= plan.budget_bytes) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -29,8 +30,9 @@ bool IsNumbered(std::string_view fqn) {
          std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-bool HasName(const Trace& trace, const ModuleRun& run) {
-  return graph::RunNamed(trace, graph::SegmentName(trace, run)) == run;
+bool HasName(const Trace& trace, const graph::ModuleNames& names,
+             const ModuleRun& run) {
+  return graph::RunNamed(names, graph::SegmentName(trace, run)) == run;
 }
 
 // Returns the runs of `length` children, twice as many and so on, or, if not
@@ -39,7 +41,9 @@ std::vector<ModuleRun> FamilyOf(
     const Trace& trace,
     const std::vector<std::vector<graph::ModuleId>>& longest, int64_t length,
     bool doubles) {
+  const graph::ModuleNames names(trace);
   std::vector<ModuleRun> family;
+  std::set<std::pair<graph::ModuleId, graph::ModuleId>> ends;
   for (const std::vector<graph::ModuleId>& children : longest) {
     if (!std::ranges::all_of(children, [&](graph::ModuleId m) {
           return IsNumbered(trace.modules[m].fqn);
@@ -52,8 +56,8 @@ std::vector<ModuleRun> FamilyOf(
         const ModuleRun run = {
             .first = children[first],
             .last = children[std::min(first + size, count) - 1]};
-        const bool is_new = std::ranges::find(family, run) == family.end();
-        if (is_new && HasName(trace, run)) family.push_back(run);
+        const bool is_new = ends.emplace(run.first, run.last).second;
+        if (is_new && HasName(trace, names, run)) family.push_back(run);
       }
       if (!doubles) break;
     }
@@ -143,8 +147,9 @@ solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
 KnownUnits MovedUnits(const KnownUnits& units, const graph::Trace& from,
                       const graph::Trace& to) {
   KnownUnits moved_units;
+  const graph::ModuleNames names(to);
   for (graph::CheckpointedModule unit : units.modules) {
-    unit.module = FindModule(to, from.modules[unit.module].fqn);
+    unit.module = names.Find(from.modules[unit.module].fqn);
     if (unit.module == graph::kNone) return {};
     moved_units.modules.push_back(std::move(unit));
   }
@@ -177,10 +182,13 @@ std::vector<std::vector<ModuleRun>> SegmentFamilies(
       FamilyOf(trace, longest, 2, /*doubles=*/true)};
   std::vector<ModuleRun> of_three =
       FamilyOf(trace, longest, 3, /*doubles=*/true);
+  std::set<std::pair<graph::ModuleId, graph::ModuleId>> of_two;
+  for (const ModuleRun& run : families.front()) {
+    of_two.emplace(run.first, run.last);
+  }
   const bool has_more =
       std::ranges::any_of(of_three, [&](const ModuleRun& run) {
-        return std::ranges::find(families.front(), run) ==
-               families.front().end();
+        return !of_two.contains({run.first, run.last});
       });
   if (has_more) families.push_back(std::move(of_three));
   return families;
@@ -213,8 +221,9 @@ Families BuildFamilies(const Trace& trace, const PlanOptions& options,
 KnownUnits UnitsIn(const FamilyProblem& family, const Plan& plan) {
   KnownUnits known_units;
   const Trace& trace = *family.problem.trace;
+  const graph::ModuleNames names(trace);
   const auto is_there = [&](const PlannedModule& unit) {
-    return FindModule(trace, unit.fqn) != graph::kNone;
+    return names.Find(unit.fqn) != graph::kNone;
   };
   if (plan.HasPlan() && std::ranges::all_of(plan.modules, is_there)) {
     known_units.modules = CheckpointedModules(trace, plan.modules);

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <stdexcept>
 
+#include "solver/stop.h"
+
 // Push-relabel (Goldberg and Tarjan), first phase: a preflow that brings as much as
 // possible to the sink.
 //
@@ -22,6 +24,9 @@
 
 namespace acplan::solver {
 namespace {
+
+// The number of nodes between looks at the clock.
+constexpr int64_t kTurnsABreak = 1000;
 
 class PushRelabel {
  public:
@@ -51,7 +56,8 @@ class PushRelabel {
       Push(kSource, a, arcs_[a].residual);
     }
     FindHeights();
-    while (highest_ >= 0) {
+    for (int64_t turn = 0; highest_ >= 0; ++turn) {
+      if (turn % kTurnsABreak == 0) StopIfDue();
       std::vector<int>& at_highest = active_[highest_];
       if (at_highest.empty()) {
         --highest_;

@@ -38,7 +38,7 @@ struct MinCut {
 
 // Returns a cut of the least capacity. Requires that the source has no edge to the sink and
 // no path of uncuttable edges to it. Throws std::invalid_argument for an edge at a node
-// that does not exist and for a negative capacity.
+// that does not exist and for a negative capacity, and Stopped (stop.h).
 MinCut FindMinCut(const FlowNetwork& network);
 
 }  // namespace acplan::solver

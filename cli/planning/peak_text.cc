@@ -285,7 +285,15 @@ std::string InfeasibleText(const problems::Families& families,
                            const solver::SearchLimits& limits) {
   const problems::PlanOptions& options = families.front().problem.options;
   if (options.memory.model != problems::MemoryModel::kTrace) return "";
-  const problems::LeastOfFamilies least = LeastPlan(families, limits);
+  // At least a moment, at most as long as the search for a plan by default.
+  constexpr double kLeastSeconds = 1;
+  constexpr double kMostSeconds = 5;
+  solver::SearchLimits least_limits = limits;
+  least_limits.time_limit_s =
+      std::clamp(limits.time_limit_s, kLeastSeconds, kMostSeconds);
+  const problems::LeastOfFamilies least = LeastPlan(families, least_limits);
+  // The plan of a search that was cut short may not be the one that the answer names.
+  if (InterruptFlag()) return "";
   if (!least.least.has_plan) return "";
   const auto [trace, modules] = UnitsOf(families, least);
   const PeakAccount account =

@@ -39,8 +39,8 @@ std::string ContentsText(const graph::Trace& trace,
 
 // Returns the lines on why no plan is within a budget: the contents of the
 // least peak, the line of Python that runs there, and the part that no plan can
-// discard. Returns "" if the question is not about a trace. Searches for the
-// least budget, and throws LimitError under the conditions of RequireMinimum.
+// discard. Returns "" if the question is not about a trace, and if Ctrl-C ends
+// the search. Searches for the least budget within the remaining `limits`.
 std::string InfeasibleText(const problems::Families& families,
                            const solver::SearchLimits& limits);
 

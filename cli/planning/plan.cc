@@ -405,6 +405,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                            graph::OneLine(flags.profile, 400),
                            profile.modules.size()));
+  const solver::LimitClock clock(question.options.limits);
   const problems::DeviceAnswer of_device = FindPlan(question, target, terminal);
   const problems::Answer& answer = of_device.answer;
   const Plan& plan = answer.plan;
@@ -414,10 +415,9 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
     terminal.Warn("budget min: " + UnprovenText(answer.least->least.budget));
   }
 
-  std::string why =
-      plan.status == PlanStatus::kInfeasible
-          ? InfeasibleText(answer.families, question.options.limits)
-          : NoFitText(of_device.least_device_bytes);
+  std::string why = plan.status == PlanStatus::kInfeasible
+                        ? InfeasibleText(answer.families, clock.Remaining())
+                        : NoFitText(of_device.least_device_bytes);
   if (!why.empty()) why += kWayOut;
   const std::string json = PlanToJson(plan);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "graph/base/input_error.h"
@@ -47,8 +48,7 @@ class NeedDrivenPolicies::Walk {
   Walk(const Trace& trace, const std::vector<Call>& calls)
       : trace_(trace), calls_(calls) {
     for (const Call& call : calls) {
-      is_needed_.emplace_back(trace.storages.size(), false);
-      for (const StorageId s : call.storages) is_needed_.back()[s] = true;
+      needed_storages_.emplace_back(call.storages.begin(), call.storages.end());
     }
   }
 
@@ -59,12 +59,12 @@ class NeedDrivenPolicies::Walk {
     for (size_t c = 0; c < calls_.size(); ++c) {
       const OperatorId op = calls_[c].call->AtPlace(place);
       for (const StorageId s : trace_.operators[op].creates) {
-        is_needed_[c][s] = false;
+        needed_storages_[c].erase(s);
       }
       if (!is_needed || is_saved || StartOf(op) >= calls_[c].stop) continue;
       const TraceOperator& now = trace_.operators[op];
-      for (const StorageId s : now.reads) is_needed_[c][s] = true;
-      for (const StorageId s : now.mutates) is_needed_[c][s] = true;
+      needed_storages_[c].insert(now.reads.begin(), now.reads.end());
+      needed_storages_[c].insert(now.mutates.begin(), now.mutates.end());
     }
     return is_needed ? SaveOrRecompute(is_saved) : OperatorDecision::kSkip;
   }
@@ -108,7 +108,7 @@ class NeedDrivenPolicies::Walk {
   }
 
   bool IsNeeded(size_t c, StorageId storage) const {
-    return is_needed_[c][storage];
+    return needed_storages_[c].contains(storage);
   }
 
   // Returns whether an operator writes to a storage that was there before the call: it
@@ -150,8 +150,8 @@ class NeedDrivenPolicies::Walk {
 
   const Trace& trace_;
   const std::vector<Call>& calls_;
-  // Indexed by the place of a call and by storage.
-  std::vector<IndexedVector<StorageId, Flag>> is_needed_;
+  // Indexed by the place of a call: the storages that the call needs.
+  std::vector<std::unordered_set<StorageId>> needed_storages_;
 };
 
 NeedDrivenPolicies::NeedDrivenPolicies(const Trace& trace)

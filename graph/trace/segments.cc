@@ -300,10 +300,25 @@ std::string SegmentName(const Trace& trace, const ModuleRun& run) {
                      OwnName(trace.modules[run.last].fqn));
 }
 
+ModuleNames::ModuleNames(const Trace& trace) {
+  for (const ModuleId m : trace.modules.ids()) {
+    by_name_.try_emplace(trace.modules[m].fqn, m);
+  }
+}
+
+ModuleId ModuleNames::Find(std::string_view fqn) const {
+  const auto entry = by_name_.find(fqn);
+  return entry == by_name_.end() ? kNone : entry->second;
+}
+
 std::optional<ModuleRun> RunNamed(const Trace& trace, std::string_view name) {
+  return RunNamed(ModuleNames(trace), name);
+}
+
+std::optional<ModuleRun> RunNamed(const ModuleNames& modules,
+                                  std::string_view name) {
   const std::string_view own = OwnName(name);
-  if (own.find('-') == std::string_view::npos ||
-      FindModule(trace, name) != kNone) {
+  if (own.find('-') == std::string_view::npos || modules.Find(name) != kNone) {
     return std::nullopt;
   }
   const std::string parent(ParentName(name));
@@ -311,10 +326,10 @@ std::optional<ModuleRun> RunNamed(const Trace& trace, std::string_view name) {
   for (size_t dash = own.find('-'); dash != std::string_view::npos;
        dash = own.find('-', dash + 1)) {
     const ModuleRun now = {
-        .first = FindModule(trace,
-                            fmt::format("{}.{}", parent, own.substr(0, dash))),
-        .last = FindModule(trace,
-                           fmt::format("{}.{}", parent, own.substr(dash + 1)))};
+        .first =
+            modules.Find(fmt::format("{}.{}", parent, own.substr(0, dash))),
+        .last =
+            modules.Find(fmt::format("{}.{}", parent, own.substr(dash + 1)))};
     if (now.first == kNone || now.first >= now.last) continue;
     if (run) {
       throw InputError(fmt::format(

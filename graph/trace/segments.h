@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/trace/trace.h"
@@ -39,10 +40,24 @@ std::vector<std::vector<ModuleId>> LongestRuns(const Trace& trace);
 
 std::string SegmentName(const Trace& trace, const ModuleRun& run);
 
+// An index of the modules of a trace by name. The trace must outlive the index.
+class ModuleNames {
+ public:
+  explicit ModuleNames(const Trace& trace);
+
+  // Returns the module with a name; kNone if there is none.
+  ModuleId Find(std::string_view fqn) const;
+
+ private:
+  std::unordered_map<std::string_view, ModuleId> by_name_;
+};
+
 // Returns the children that a name means as those of a segment; nothing if it has not
 // the form of one: it is a module's, or says of no parent its two children, the
 // first before the last. They need not be a run. Throws InputError ("plan: ...")
 // for a name with more than one such meaning.
+std::optional<ModuleRun> RunNamed(const ModuleNames& modules,
+                                  std::string_view name);
 std::optional<ModuleRun> RunNamed(const Trace& trace, std::string_view name);
 
 // Returns the step with segments of these runs. A segment stands among the modules

@@ -307,11 +307,13 @@ std::optional<std::string> FirstBrokenRule(const Profile& profile,
   const bool is_on_trace =
       trace != nullptr && plan.memory.model == MemoryModel::kTrace;
   if (is_on_trace) {
-    for (const graph::CheckpointedModule& unit :
-         CheckpointedModules(*trace, plan.modules)) {
-      if (auto broken = BrokenSkipRule(*trace, unit)) return broken;
-      if (auto broken = BrokenStateRule(*trace, unit)) return broken;
+    const CallIndex index(*trace);
+    const std::vector<graph::CheckpointedModule> units =
+        CheckpointedModules(*trace, plan.modules);
+    for (const graph::CheckpointedModule& unit : units) {
+      if (auto broken = BrokenSkipRule(*trace, index, unit)) return broken;
     }
+    if (auto broken = BrokenStateRule(*trace, index, units)) return broken;
   }
   const PlanEffect effect =
       ComputeEffect(profile, plan.modules, plan.memory, plan.tradeoff, trace);

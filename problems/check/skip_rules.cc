@@ -38,8 +38,8 @@ bool Contains(const std::vector<StorageId>& values, StorageId value) {
 class CallNeeds {
  public:
   CallNeeds(const Trace& trace, const graph::CheckpointedModule& unit,
-            const TraceCall& call)
-      : trace_(trace), unit_(unit), call_(call) {}
+            const TraceCall& call, const std::vector<graph::SavedId>& saved)
+      : trace_(trace), unit_(unit), call_(call), saved_(saved) {}
 
   std::optional<std::string> FirstUnmet() {
     const Time stop = NeedsOfBackward();
@@ -55,13 +55,6 @@ class CallNeeds {
  private:
   OperatorDecision DecisionOf(graph::OperatorId op) const {
     return unit_.decisions[call_.PlaceOf(op)];
-  }
-
-  bool IsInCall(graph::CallId call) const {
-    for (; call != graph::kNone; call = trace_.calls[call].parent) {
-      if (&trace_.calls[call] == &call_) return true;
-    }
-    return false;
   }
 
   // Returns whether the policy keeps a tensor, even if its storage is lost.
@@ -82,8 +75,8 @@ class CallNeeds {
   Time NeedsOfBackward() {
     Time stop = 0;
     bool begins = false;
-    for (const graph::SavedTensor& saved : trace_.saved) {
-      if (!IsInCall(saved.call)) continue;
+    for (const graph::SavedId k : saved_) {
+      const graph::SavedTensor& saved = trace_.saved[k];
       stop = std::max(stop, saved.packed);
       if (saved.unpacked == kNever) continue;
       begins = true;
@@ -174,21 +167,23 @@ class CallNeeds {
   const Trace& trace_;
   const graph::CheckpointedModule& unit_;
   const TraceCall& call_;
+  const std::vector<graph::SavedId>& saved_;  // in the call
   std::set<StorageId> needed_storages_;
 };
 
 }  // namespace
 
 std::optional<std::string> BrokenSkipRule(
-    const Trace& trace, const graph::CheckpointedModule& unit) {
+    const Trace& trace, const CallIndex& index,
+    const graph::CheckpointedModule& unit) {
   const bool skips =
       !unit.kept_results.empty() ||
       std::ranges::find(unit.decisions, OperatorDecision::kSkip) !=
           unit.decisions.end();
   if (!skips) return std::nullopt;
-  for (const TraceCall& call : trace.calls) {
-    if (call.module != unit.module || call.no_grad) continue;
-    if (auto unmet = CallNeeds(trace, unit, call).FirstUnmet()) return unmet;
+  for (const graph::CallId c : index.calls_of[unit.module]) {
+    CallNeeds needs(trace, unit, trace.calls[c], index.saved_in[c]);
+    if (auto unmet = needs.FirstUnmet()) return unmet;
   }
   return std::nullopt;
 }

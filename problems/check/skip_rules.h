@@ -5,6 +5,7 @@
 
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
+#include "problems/check/call_index.h"
 
 namespace acplan::problems {
 
@@ -18,6 +19,7 @@ namespace acplan::problems {
 // In addition the simulation (graph/trace/simulation.h) refuses tensors that
 // may be read of a view that is skipped while its storage is there.
 std::optional<std::string> BrokenSkipRule(
-    const graph::Trace& trace, const graph::CheckpointedModule& unit);
+    const graph::Trace& trace, const CallIndex& index,
+    const graph::CheckpointedModule& unit);
 
 }  // namespace acplan::problems

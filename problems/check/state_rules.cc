@@ -7,12 +7,11 @@
 #include <ranges>
 #include <vector>
 
-#include "graph/base/flag.h"
+// Walks the step backwards and keeps, for each storage, the next operator that writes to
+// it. If that operator comes before backward first asks for something saved in a unit's
+// call, an operator of the call that reads the storage would read something else than in
+// forward.
 
-// Walks the step backwards, from the time when backward first asks for
-// something saved in the call to the start of the call, with the set of
-// storages written to so far: an operator that reads one of them would read
-// something else than in forward.
 namespace acplan::problems {
 namespace {
 
@@ -31,51 +30,45 @@ struct Rerun {
   graph::Time stop = 0;
 };
 
-bool IsInside(const Trace& trace, graph::CallId call, const TraceCall& outer) {
-  for (; call != graph::kNone; call = trace.calls[call].parent) {
-    if (&trace.calls[call] == &outer) return true;
-  }
-  return false;
-}
-
-Rerun RerunOf(const Trace& trace, const TraceCall& call) {
+Rerun RerunOf(const Trace& trace,
+              const std::vector<graph::SavedId>& saved_in_call) {
   Rerun rerun;
-  for (const graph::SavedTensor& saved : trace.saved) {
-    if (!IsInside(trace, saved.call, call)) continue;
-    rerun.time = std::min(rerun.time, saved.unpacked);
-    rerun.stop = std::max(rerun.stop, saved.packed);
+  for (const graph::SavedId k : saved_in_call) {
+    rerun.time = std::min(rerun.time, trace.saved[k].unpacked);
+    rerun.stop = std::max(rerun.stop, trace.saved[k].packed);
   }
   return rerun;
 }
 
-std::optional<std::string> BrokenIn(const Trace& trace,
-                                    const graph::CheckpointedModule& unit,
-                                    const TraceCall& call) {
-  const Rerun rerun = RerunOf(trace, call);
-  if (rerun.time == kNever) return std::nullopt;
-  graph::IndexedVector<StorageId, graph::Flag> is_written(trace.storages.size(),
-                                                          false);
-  for (const OperatorId op :
-       std::views::reverse(graph::OperatorsIn(call.start, rerun.time))) {
-    const TraceOperator& now = trace.operators[op];
-    const bool runs_again =
-        StartOf(op) < std::min(call.end, rerun.stop) && !now.view &&
-        (unit.decisions.empty() || unit.decisions[call.PlaceOf(op)] ==
-                                       graph::OperatorDecision::kRecompute);
-    const auto is_stale = [&](graph::StorageId s) {
-      return is_written[s] && trace.storages[s].IsOlderThan(call.start) &&
-             !IsCounter(trace, call, s);
-    };
-    if (runs_again && std::ranges::any_of(now.reads, is_stale)) {
-      return fmt::format(
-          "{}: operator {} '{}' runs again and reads memory that was written "
-          "to since",
-          trace.modules[call.module].fqn, call.PlaceOf(op),
-          trace.operator_names[now.name]);
-    }
-    for (const graph::StorageId s : now.mutates) is_written[s] = true;
+// A call of a unit, with the time when it runs again.
+struct UnitCall {
+  const graph::CheckpointedModule* unit = nullptr;
+  const TraceCall* call = nullptr;
+  Rerun rerun = {};
+
+  bool RunsAgain(OperatorId op) const {
+    return StartOf(op) < std::min(call->end, rerun.stop) &&
+           (unit->decisions.empty() || unit->decisions[call->PlaceOf(op)] ==
+                                           graph::OperatorDecision::kRecompute);
   }
-  return std::nullopt;
+};
+
+// Returns the calls of units that run again, in ascending order of their ends.
+std::vector<UnitCall> CallsThatRunAgain(
+    const Trace& trace, const CallIndex& index,
+    const std::vector<graph::CheckpointedModule>& units) {
+  std::vector<UnitCall> calls;
+  for (const graph::CheckpointedModule& unit : units) {
+    for (const graph::CallId c : index.calls_of[unit.module]) {
+      const Rerun rerun = RerunOf(trace, index.saved_in[c]);
+      if (rerun.time != kNever) {
+        calls.push_back({&unit, &trace.calls[c], rerun});
+      }
+    }
+  }
+  std::ranges::sort(calls, {},
+                    [](const UnitCall& unit) { return unit.call->end; });
+  return calls;
 }
 
 }  // namespace
@@ -95,14 +88,40 @@ bool IsCounter(const Trace& trace, const TraceCall& call,
 }
 
 std::optional<std::string> BrokenStateRule(
-    const Trace& trace, const graph::CheckpointedModule& unit) {
+    const Trace& trace, const CallIndex& index,
+    const std::vector<graph::CheckpointedModule>& units) {
   const bool has_writes = std::ranges::any_of(
       trace.operators,
       [](const TraceOperator& op) { return !op.mutates.empty(); });
   if (!has_writes) return std::nullopt;
-  for (const TraceCall& call : trace.calls) {
-    if (call.module != unit.module || call.no_grad) continue;
-    if (auto broken = BrokenIn(trace, unit, call)) return broken;
+  std::vector<UnitCall> calls = CallsThatRunAgain(trace, index, units);
+  // The start of the first operator after `op` that writes to a storage.
+  graph::IndexedVector<StorageId, graph::Time> next_write(trace.storages.size(),
+                                                          kNever);
+  for (const OperatorId op : std::views::reverse(trace.operators.ids())) {
+    const TraceOperator& now = trace.operators[op];
+    while (!calls.empty() && calls.back().call->start > StartOf(op)) {
+      calls.pop_back();
+    }
+    const UnitCall* unit_call =
+        !calls.empty() && calls.back().call->end > StartOf(op) ? &calls.back()
+                                                               : nullptr;
+    if (unit_call != nullptr && !now.view && unit_call->RunsAgain(op)) {
+      const TraceCall& call = *unit_call->call;
+      const auto is_stale = [&](StorageId s) {
+        return next_write[s] < unit_call->rerun.time &&
+               trace.storages[s].IsOlderThan(call.start) &&
+               !IsCounter(trace, call, s);
+      };
+      if (std::ranges::any_of(now.reads, is_stale)) {
+        return fmt::format(
+            "{}: operator {} '{}' runs again and reads memory that was "
+            "written to since",
+            trace.modules[call.module].fqn, call.PlaceOf(op),
+            trace.operator_names[now.name]);
+      }
+    }
+    for (const StorageId s : now.mutates) next_write[s] = StartOf(op);
   }
   return std::nullopt;
 }

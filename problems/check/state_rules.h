@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
+#include "problems/check/call_index.h"
 
 namespace acplan::problems {
 
@@ -15,14 +17,15 @@ namespace acplan::problems {
 bool IsCounter(const graph::Trace& trace, const graph::TraceCall& call,
                graph::StorageId storage);
 
-// Returns the first operator of a unit that would read something else when the
+// Returns the last operator of the units that would read something else when its
 // unit runs again, as one line that begins with the module. Such an operator
 // reads a storage that was there before the call and that is written to in
 // place after the operator and before the call runs again. Returns nullopt if
 // there is none. This states the rule of the simulation once more, from the
-// trace alone. The unit must have as many decisions as each of its calls has
-// operators, or none if all operators run again.
+// trace alone. A unit must have as many decisions as each of its calls has
+// operators, or none if all operators run again, and no unit inside of it.
 std::optional<std::string> BrokenStateRule(
-    const graph::Trace& trace, const graph::CheckpointedModule& unit);
+    const graph::Trace& trace, const CallIndex& index,
+    const std::vector<graph::CheckpointedModule>& units);
 
 }  // namespace acplan::problems

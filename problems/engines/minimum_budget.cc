@@ -10,6 +10,7 @@
 #include "problems/engines/milp/module_milp.h"
 #include "problems/model/module_solution.h"
 #include "solver/cbc_solver.h"
+#include "solver/stop.h"
 
 namespace acplan::problems {
 
@@ -118,6 +119,7 @@ MinimumBudget ByBisection(const ModuleProblem& problem,
   int64_t feasible = WholeBytes(LargestBase(problem));
   // Below the fixed bytes, or below 0, no budget is feasible.
   while (feasible - infeasible > 1) {
+    solver::StopIfDue();
     const bool is_interrupted =
         limits.interrupted && limits.interrupted->load();
     if (is_interrupted ||

@@ -6,6 +6,7 @@
 #include "graph/trace/link_time.h"
 #include "problems/offload/cover_units.h"
 #include "problems/trace/problem/unit_policies.h"
+#include "solver/stop.h"
 
 namespace acplan::problems {
 
@@ -29,7 +30,10 @@ double StallOf(const TraceProblem& problem, const Simulation& use,
 }  // namespace
 
 void OffloadSearch::Start(const std::vector<CheckpointedModule>& units) {
-  Try(units);
+  {
+    const solver::StopsLater later;
+    Try(units);
+  }
   if (question_.is_stopped() || CostMs() <= kNothingMs) return;
   Try(WithCover(question_.problem, units, question_.max_units));
 }

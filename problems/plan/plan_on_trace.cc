@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,8 +26,10 @@ bool IsNamed(std::string_view full, std::string_view name) {
   return begin < end && name == full.substr(begin + 1, end - begin - 1);
 }
 
-graph::ModuleId ModuleNamed(const Trace& trace, const std::string& fqn) {
-  const graph::ModuleId module = graph::FindModule(trace, fqn);
+graph::ModuleId ModuleNamed(const Trace& trace,
+                            const graph::ModuleNames& modules,
+                            const std::string& fqn) {
+  const graph::ModuleId module = modules.Find(fqn);
   if (module != graph::kNone) return module;
   std::vector<std::string> names;
   for (const graph::TraceModule& other : trace.modules) {
@@ -71,16 +73,30 @@ void RequireSameOperators(const Trace& trace, const graph::TraceCall& call,
   }
 }
 
+// Returns the calls with gradients of each module.
+graph::IndexedVector<graph::ModuleId, std::vector<graph::CallId>>
+CallsOfModules(const Trace& trace) {
+  graph::IndexedVector<graph::ModuleId, std::vector<graph::CallId>> calls_of(
+      trace.modules.size());
+  for (const graph::CallId c : trace.calls.ids()) {
+    if (trace.calls[c].no_grad) continue;
+    calls_of[trace.calls[c].module].push_back(c);
+  }
+  return calls_of;
+}
+
 }  // namespace
 
 std::vector<graph::CheckpointedModule> CheckpointedModules(
     const Trace& trace, const std::vector<PlannedModule>& units) {
   std::vector<graph::CheckpointedModule> modules;
+  const graph::ModuleNames names(trace);
+  const auto calls_of = CallsOfModules(trace);
+  std::set<graph::ModuleId> units_so_far;
   for (const PlannedModule& unit : units) {
-    graph::CheckpointedModule module{.module = ModuleNamed(trace, unit.fqn)};
-    if (std::ranges::find(modules, module.module,
-                          &graph::CheckpointedModule::module) !=
-        modules.end()) {
+    graph::CheckpointedModule module{.module =
+                                         ModuleNamed(trace, names, unit.fqn)};
+    if (!units_so_far.insert(module.module).second) {
       throw InputError(fmt::format("plan: {}: expected once, found twice",
                                    Quoted(unit.fqn)));
     }
@@ -91,10 +107,8 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
                       Quoted(unit.fqn), unit.discard_ratio));
     }
     if (!unit.ops.empty()) {
-      for (const graph::TraceCall& call : trace.calls) {
-        if (call.module == module.module && !call.no_grad) {
-          RequireSameOperators(trace, call, unit);
-        }
+      for (const graph::CallId call : calls_of[module.module]) {
+        RequireSameOperators(trace, trace.calls[call], unit);
       }
       for (const PlannedOp& op : unit.ops) {
         if (op.results) {
@@ -112,8 +126,9 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
 std::optional<Trace> WithSegmentsOf(const Trace& trace,
                                     const std::vector<PlannedModule>& units) {
   std::vector<graph::ModuleRun> runs;
+  const graph::ModuleNames names(trace);
   for (const PlannedModule& unit : units) {
-    if (const auto run = graph::RunNamed(trace, unit.fqn)) runs.push_back(*run);
+    if (const auto run = graph::RunNamed(names, unit.fqn)) runs.push_back(*run);
   }
   if (runs.empty()) return std::nullopt;
   return graph::WithSegments(trace, std::move(runs));

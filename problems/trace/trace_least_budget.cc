@@ -11,6 +11,7 @@
 #include "problems/trace/relaxation/branching.h"
 #include "problems/trace/relaxation/limit_watch.h"
 #include "problems/trace/relaxation/near_plans.h"
+#include "solver/stop.h"
 
 namespace acplan::problems {
 
@@ -30,6 +31,8 @@ constexpr int64_t kLabelsAPlan = 200'000;
 // and plans on the way to one.
 constexpr int kMostMissed = 6;
 constexpr int kPlansAPeak = 24;
+// The time in seconds that the first part may take if the limit is shorter.
+constexpr double kSecondsOfFirst = .1;
 
 // The least budget of a relaxation in whole allocations; nothing where it is above
 // `most_bytes` anyway.
@@ -49,8 +52,30 @@ class LeastBudgetSearch {
       : problem_(problem), watch_(limits), enough_bytes_(enough_bytes) {}
 
   TraceMinimum Run(const std::vector<CheckpointedModule>& known_modules) {
+    // The bound of a search that stops before it finds one.
+    parts_.SetBoundAtHand(0);
     Try({});
     if (!known_modules.empty()) Try(known_modules);
+    MinimumBudget& budget = answer_.budget;
+    try {
+      const solver::StopScope scope(
+          std::max(watch_.limits().time_limit_s, kSecondsOfFirst),
+          watch_.limits().interrupted);
+      Search();
+    } catch (const solver::Stopped&) {
+      if (!IsStopped()) budget.stopped_by = StoppedBy::kTime;
+      if (known_modules.empty()) TryPlain();
+    }
+    budget.bound_bytes = Bound();
+    budget.proven = budget.bound_bytes == budget.bytes;
+    if (budget.proven) budget.stopped_by = StoppedBy::kNothing;
+    return std::move(answer_);
+  }
+
+ private:
+  void Search() {
+    solver::StopIfDue();
+    first_ = FirstWitnesses(problem_);
     // The first takes a moment, and says something whatever the limits.
     Branch({}, /*lowers=*/true);
     parts_.LetGo();
@@ -64,14 +89,15 @@ class LeastBudgetSearch {
              /*lowers=*/std::has_single_bit(static_cast<uint64_t>(parts)));
       parts_.LetGo();
     }
-    MinimumBudget& budget = answer_.budget;
-    budget.bound_bytes = Bound();
-    budget.proven = budget.bound_bytes == budget.bytes;
-    if (budget.proven) budget.stopped_by = StoppedBy::kNothing;
-    return std::move(answer_);
   }
 
- private:
+  void TryPlain() {
+    TryPlainPlans(problem_, [&](const std::vector<CheckpointedModule>& units) {
+      Try(units);
+      return enough_bytes_ > 0 && Best() <= enough_bytes_;
+    });
+  }
+
   int64_t Best() const { return answer_.budget.bytes; }
 
   // No plan needs less.
@@ -185,7 +211,7 @@ class LeastBudgetSearch {
   }
 
   const TraceProblem& problem_;
-  const Witnesses first_ = FirstWitnesses(problem_);
+  Witnesses first_;
   PolicyMemo memo_ = PolicyMemo(problem_);
   LimitWatch watch_;
   const int64_t enough_bytes_;

@@ -11,6 +11,7 @@
 #include "problems/trace/relaxation/near_plans.h"
 #include "problems/trace/relaxation/relaxation_solver.h"
 #include "problems/trace/trace_least_budget.h"
+#include "solver/stop.h"
 
 // How a trace problem is solved: branch and bound over decisions, in which each
 // part improves its own relaxation before it is split.
@@ -127,14 +128,30 @@ class TraceSearch {
       : problem_(problem), watch_(limits), best_(problem, budget_bytes) {}
 
   TraceSolution Run(const std::vector<CheckpointedModule>& known_modules) {
+    // The bound of a search that stops before it finds one.
+    parts_.SetBoundAtHand(0);
     best_.Try({});
     if (!known_modules.empty()) best_.Try(known_modules);
+    try {
+      const solver::StopScope scope(watch_.limits().time_limit_s,
+                                    watch_.limits().interrupted);
+      Search();
+    } catch (const solver::Stopped&) {
+      if (!IsStopped()) stopped_by_ = StoppedBy::kTime;
+    }
+    if (stopped_by_ != StoppedBy::kNothing) FindPlainPlan(best_);
+    return SolutionOf(best_, watch_, Bound(), stopped_by_);
+  }
+
+ private:
+  void Search() {
+    solver::StopIfDue();
     TracePart all;
     if (!best_.IsAsGoodAs(0)) {
-      parts_.SetBoundAtHand(0);
+      first_ = FirstWitnesses(problem_);
       all.bound = FindFirst();
-      parts_.LetGo();
     }
+    parts_.LetGo();
     parts_.Add(std::move(all));
     for (; MayTakePart() && !parts_.empty() && !IsStopped(); ++parts_taken_) {
       TracePart part = parts_.TakeLeast();
@@ -148,10 +165,8 @@ class TraceSearch {
     if (!parts_.empty() && stopped_by_ == StoppedBy::kNothing) {
       stopped_by_ = StoppedBy::kNodes;
     }
-    return SolutionOf(best_, watch_, Bound(), stopped_by_);
   }
 
- private:
   // Returns whether parts so far were little work.
   bool IsSmall() const {
     const int64_t operators = std::ssize(problem_.trace->operators);
@@ -296,7 +311,7 @@ class TraceSearch {
   }
 
   const TraceProblem& problem_;
-  const Witnesses first_ = FirstWitnesses(problem_);
+  Witnesses first_;
   LimitWatch watch_;
   BestPlan best_;
   SearchParts parts_;

@@ -140,6 +140,29 @@ void ExpectEqualsPlansAlone(const FrontierCase& question, int points) {
   EXPECT_THAT(plans.back().modules, IsEmpty());
 }
 
+// The plan for the least budget also answers larger budgets for which no time remains, except
+// budgets that need no plan.
+TEST(BudgetFrontier, WithoutTimeKnownPlansAreForLargerBudgetsToo) {
+  const FrontierCase question(test_support::BundledProfile("transformer4"), {});
+  const std::vector<int64_t> budgets = question.Budgets(6);
+  std::atomic<bool> interrupted = false;
+  const std::vector<Plan> plans =
+      PlanFrontier(question.problem, budgets, UntilSet(interrupted),
+                   [&](size_t) { interrupted = true; });
+  ASSERT_EQ(plans.size(), budgets.size());
+  ASSERT_TRUE(plans.front().HasPlan());
+  for (size_t k = 1; k + 1 < plans.size(); ++k) {
+    EXPECT_EQ(plans[k].budget_bytes, budgets[k]);
+    EXPECT_EQ(plans[k].status, PlanStatus::kFeasible);
+    EXPECT_EQ(plans[k].limit, "interrupted");
+    EXPECT_EQ(plans[k].modules.size(), plans.front().modules.size());
+    EXPECT_EQ(plans[k].recompute_ms, plans.front().recompute_ms);
+    EXPECT_EQ(plans[k].bound_ms, 0);
+  }
+  EXPECT_EQ(plans.back().recompute_ms, 0);
+  EXPECT_THAT(plans.back().modules, IsEmpty());
+}
+
 class BundledFrontier : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Profiles, BundledFrontier,
                          testing::Values("transformer4", "gpt2_small",

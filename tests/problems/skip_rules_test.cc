@@ -105,7 +105,8 @@ TEST(SkipRules, RefuseWhatTheSimulationRefuses) {
       const CheckpointedModule unit =
           RandomPolicy(trace, m, *length, !is_exact, random);
       const std::string refusal = RefusalOf(trace, unit);
-      const std::optional<std::string> broken = BrokenSkipRule(trace, unit);
+      const std::optional<std::string> broken =
+          BrokenSkipRule(trace, CallIndex(trace), unit);
       const bool is_of_stand_ins =
           refusal.find("cannot be skipped") != refusal.npos ||
           refusal.find("must keep another result") != refusal.npos ||

@@ -1,6 +1,7 @@
 #include "problems/trace/policies/need_graph.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <ranges>
 #include <set>
@@ -22,14 +23,13 @@ namespace {
 // are asked for by then if everything that is needed runs again.
 class NeedWalk {
  public:
-  NeedWalk(const Trace& trace, graph::CallId call,
-           const graph::OperatorGroups& groups)
+  NeedWalk(const Trace& trace, const SavedByCall& saved_by_call,
+           graph::CallId call, const graph::OperatorGroups& groups)
       : trace_(trace), call_(trace.calls[call]), groups_(groups) {
-    for (const SavedTensor& saved : trace.saved) {
-      if (saved.unpacked == kNever || !IsOfCall(saved.storage) ||
-          !IsInside(saved.call, call)) {
-        continue;
-      }
+    for (const graph::SavedId k : saved_by_call.From(call)) {
+      const SavedTensor& saved = trace.saved[k];
+      if (!IsInside(saved.call, call)) break;
+      if (saved.unpacked == kNever || !IsOfCall(saved.storage)) continue;
       requests_[saved.packed].insert(saved.storage);
     }
   }
@@ -126,10 +126,41 @@ class NeedWalk {
 
 }  // namespace
 
-NeedsOfStorages NeedsOfCall(const Trace& trace, graph::CallId call,
-                            graph::Time stop,
+size_t HashOf(const NeedGraph& graph) {
+  auto hash = static_cast<size_t>(graph.results);
+  const auto add = [&](size_t value) {
+    hash ^= value + 0x9e3779b97f4a7c15 + (hash << 6) + (hash >> 2);
+  };
+  for (const NeedGraph::Operator& op : graph.operators) {
+    add(static_cast<size_t>(op.place));
+    add(static_cast<size_t>(op.group));
+    add(std::hash<double>()(op.ms));
+    for (const std::vector<ResultId>* results :
+         {&op.makes, &op.reads, &op.requests}) {
+      add(results->size());
+      for (const ResultId r : *results) add(static_cast<size_t>(r));
+    }
+  }
+  return hash;
+}
+
+SavedByCall::SavedByCall(const Trace& trace) : trace_(trace) {
+  for (const graph::SavedId k : trace.saved.ids()) by_call_.push_back(k);
+  std::ranges::stable_sort(
+      by_call_, {}, [&](graph::SavedId k) { return trace.saved[k].call; });
+}
+
+std::span<const graph::SavedId> SavedByCall::From(graph::CallId call) const {
+  const auto first = std::ranges::lower_bound(
+      by_call_, call, {},
+      [&](graph::SavedId k) { return trace_.saved[k].call; });
+  return {first, by_call_.end()};
+}
+
+NeedsOfStorages NeedsOfCall(const Trace& trace, const SavedByCall& saved,
+                            graph::CallId call, graph::Time stop,
                             const graph::OperatorGroups& groups) {
-  return NeedWalk(trace, call, groups).Run(stop);
+  return NeedWalk(trace, saved, call, groups).Run(stop);
 }
 
 }  // namespace acplan::problems

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "graph/profile/sac_statistics.h"
@@ -47,11 +48,29 @@ struct NeedsOfStorages {
   graph::IndexedVector<ResultId, graph::StorageId> storages = {};
 };
 
+// Returns a hash, which is the same for equal graphs.
+size_t HashOf(const NeedGraph& graph);
+
+// The saved tensors of a trace in ascending order of their calls. The trace must outlive
+// the index.
+class SavedByCall {
+ public:
+  explicit SavedByCall(const graph::Trace& trace);
+
+  // Returns the tensors saved in `call` and in later calls, in ascending order of their
+  // calls: those of the calls inside `call` come first.
+  std::span<const graph::SavedId> From(graph::CallId call) const;
+
+ private:
+  const graph::Trace& trace_;
+  std::vector<graph::SavedId> by_call_;
+};
+
 // Returns what a call needs. `stop`: the start of the operator before which it stops
 // when it runs again. Views and operators that hand on their argument are left out:
 // they need no more than what needs them.
-NeedsOfStorages NeedsOfCall(const graph::Trace& trace, graph::CallId call,
-                            graph::Time stop,
+NeedsOfStorages NeedsOfCall(const graph::Trace& trace, const SavedByCall& saved,
+                            graph::CallId call, graph::Time stop,
                             const graph::OperatorGroups& groups);
 
 }  // namespace acplan::problems

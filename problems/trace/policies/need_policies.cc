@@ -29,6 +29,7 @@
 #include <utility>
 
 #include "problems/trace/policies/need_steps.h"
+#include "solver/stop.h"
 
 namespace acplan::problems {
 
@@ -93,6 +94,7 @@ class LabelWalk {
   std::optional<Labels> Run() {
     states_[0] = {Label()};
     for (size_t k = 0; k < steps_.size(); ++k) {
+      solver::StopIfDue();
       next_.clear();
       size_t count = 0;
       for (auto& [state, labels] : states_) {
@@ -176,8 +178,9 @@ class PricedWalk {
 
   std::optional<Label> Run(double price) {
     price_ = price;
-    states_ = {{0, Label(), {}}};
+    states_ = {{.state = 0}};
     for (const NeedStep& step : steps_) {
+      solver::StopIfDue();
       next_.clear();
       for (const Walked& walk : states_) {
         Take(step, walk.state | step.requests, walk.label);
@@ -190,49 +193,53 @@ class PricedWalk {
       std::swap(states_, next_);
     }
     if (states_.empty()) return std::nullopt;
-    return std::ranges::min_element(
-               states_, {},
-               [&](const Walked& walk) { return Cost(walk.label); })
-        ->label;
+    return std::ranges::min_element(states_, IsCheaper)->label;
   }
 
   MoveList TakeMoves() { return std::move(moves_); }
 
  private:
   struct Walked {
-    uint64_t state;
-    Label label;
-    std::optional<Move> move;
+    uint64_t state = 0;
+    double cost = 0;  // the ms and the price of the kept bytes
+    Label label = {};
+    std::optional<Move> move = {};
   };
 
-  std::pair<double, int64_t> Cost(const Label& label) const {
-    return {label.ms + price_ * static_cast<double>(label.kept_bytes),
-            label.kept_bytes};
+  static bool IsCheaper(const Walked& a, const Walked& b) {
+    return a.cost != b.cost ? a.cost < b.cost
+                            : a.label.kept_bytes < b.label.kept_bytes;
+  }
+
+  void Add(uint64_t state, const Label& label, std::optional<Move> move) {
+    next_.push_back(
+        {.state = state,
+         .cost = label.ms + price_ * static_cast<double>(label.kept_bytes),
+         .label = label,
+         .move = move});
   }
 
   void Take(const NeedStep& step, uint64_t state, const Label& label) {
     if (!step.IsNeeded(state)) {
-      next_.push_back({step.AfterNothing(state), label, {}});
+      Add(step.AfterNothing(state), label, {});
       return;
     }
     if (step.MaySave(state)) {
-      next_.push_back(
-          {step.AfterSave(state),
-           {label.kept_bytes + step.KeptBytes(state), 0, label.ms, label.move},
-           Move{label.move, step.group, GroupUse::kSaved}});
+      Add(step.AfterSave(state),
+          {label.kept_bytes + step.KeptBytes(state), 0, label.ms, label.move},
+          Move{label.move, step.group, GroupUse::kSaved});
     }
     if (step.MayRerun(state)) {
-      next_.push_back({step.AfterRerun(state),
-                       {label.kept_bytes, 0, label.ms + step.ms, label.move},
-                       Move{label.move, step.group, GroupUse::kRunsAgain}});
+      Add(step.AfterRerun(state),
+          {label.kept_bytes, 0, label.ms + step.ms, label.move},
+          Move{label.move, step.group, GroupUse::kRunsAgain});
     }
   }
 
   // Keeps the cheapest label of each state.
   void KeepCheapest() {
-    std::ranges::sort(next_, [&](const Walked& a, const Walked& b) {
-      return a.state != b.state ? a.state < b.state
-                                : Cost(a.label) < Cost(b.label);
+    std::ranges::sort(next_, [](const Walked& a, const Walked& b) {
+      return a.state != b.state ? a.state < b.state : IsCheaper(a, b);
     });
     const auto same = std::ranges::unique(next_, {}, &Walked::state);
     next_.erase(same.begin(), same.end());
@@ -240,8 +247,7 @@ class PricedWalk {
 
   void MergeDearest() {
     const auto rest = next_.begin() + (kMostStates - 1);
-    std::ranges::nth_element(
-        next_, rest, {}, [&](const Walked& walk) { return Cost(walk.label); });
+    std::ranges::nth_element(next_, rest, IsCheaper);
     Walked merged = *rest;
     for (auto walk = rest; walk != next_.end(); ++walk) {
       merged.state &= walk->state;

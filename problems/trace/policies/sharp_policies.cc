@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "problems/trace/policies/need_steps.h"
+#include "solver/stop.h"
 
 namespace acplan::problems {
 
@@ -107,6 +108,7 @@ class StateGraph {
     std::vector<uint64_t> states = {0};
     size_t count = 0;
     for (const NeedStep& step : steps) {
+      solver::StopIfDue();
       std::unordered_map<uint64_t, int32_t> place;
       std::vector<uint64_t> next;
       const auto node_of = [&](uint64_t state) {
@@ -150,6 +152,7 @@ class StateGraph {
     std::vector<std::vector<double>> rests(nodes_.size() + 1);
     rests.back().assign(last_, 0);
     for (size_t k = nodes_.size(); k-- > 0;) {
+      solver::StopIfDue();
       for (const PathNode& node : nodes_[k]) {
         rests[k].push_back(
             std::min({CostAlong(node.saves, price, rests[k + 1]),
@@ -211,6 +214,7 @@ class BandWalk {
   std::optional<PathLabels> Run() {
     at_ = {{PathLabel()}};
     for (size_t k = 0; k < graph_.steps().size(); ++k) {
+      solver::StopIfDue();
       const graph::GroupId group = graph_.steps()[k].group;
       const std::vector<PathNode>& nodes = graph_.nodes(k);
       rest_ = &rests_[k + 1];

@@ -38,8 +38,7 @@ graph::Time CopyHoldsUntil(const TraceProblem& problem,
 // Returns whether the storage is an argument of the candidate.
 inline bool IsArgument(const TraceProblem& problem, CandidateId candidate,
                        graph::StorageId storage) {
-  return std::ranges::find(problem.frames_of[storage], candidate) !=
-         problem.frames_of[storage].end();
+  return std::ranges::binary_search(problem.frames_of[storage], candidate);
 }
 
 // Returns whether a candidate's frame holds its arguments at a time.

@@ -6,6 +6,7 @@
 #include <ranges>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "graph/base/flag.h"
@@ -15,6 +16,7 @@
 #include "problems/plan/trace_memory.h"
 #include "problems/trace/problem/call_walk.h"
 #include "problems/trace/problem/holders.h"
+#include "solver/stop.h"
 
 namespace acplan::problems {
 
@@ -103,15 +105,16 @@ CandidateList WithTimes(const TraceProblem& problem, CandidateList candidates) {
 // is new. Only a result that may be needed is ever kept.
 class NeedFinder {
  public:
-  explicit NeedFinder(const TraceProblem& problem) : problem_(problem) {}
+  explicit NeedFinder(const TraceProblem& problem)
+      : problem_(problem), saved_by_call_(*problem.trace) {}
 
   CandidateCall WithNeeds(CandidateCall candidate) {
     if (candidate.is_whole || candidate.first_request == kNever) {
       return candidate;
     }
     const OperatorGroups& groups = problem_.groups[candidate.module_node];
-    NeedsOfStorages needs =
-        NeedsOfCall(*problem_.trace, candidate.call, candidate.stop, groups);
+    NeedsOfStorages needs = NeedsOfCall(*problem_.trace, saved_by_call_,
+                                        candidate.call, candidate.stop, groups);
     std::map<ResultId, graph::GroupId> group_of;
     for (const NeedGraph::Operator& op : needs.graph.operators) {
       for (const ResultId r : op.makes) group_of.try_emplace(r, op.group);
@@ -125,9 +128,15 @@ class NeedFinder {
     }
     std::ranges::sort(candidate.needed_results);
     std::ranges::sort(candidate.results);
-    const auto same = std::ranges::find(graphs_, needs.graph);
-    candidate.needs = graph::IdAt<NeedGraphId>(same - graphs_.begin());
-    if (same == graphs_.end()) graphs_.push_back(std::move(needs.graph));
+    std::vector<NeedGraphId>& equal_hashes = by_hash_[HashOf(needs.graph)];
+    const auto same = std::ranges::find_if(
+        equal_hashes, [&](NeedGraphId g) { return graphs_[g] == needs.graph; });
+    if (same != equal_hashes.end()) {
+      candidate.needs = *same;
+      return candidate;
+    }
+    candidate.needs = graphs_.Add(std::move(needs.graph));
+    equal_hashes.push_back(candidate.needs);
     return candidate;
   }
 
@@ -135,7 +144,9 @@ class NeedFinder {
 
  private:
   const TraceProblem& problem_;
+  const SavedByCall saved_by_call_;
   NeedGraphList graphs_;
+  std::unordered_map<size_t, std::vector<NeedGraphId>> by_hash_;
 };
 
 // The storages that a policy of a candidate may save, with their groups.
@@ -252,31 +263,34 @@ CandidateModules FindCandidateModules(
   return candidates;
 }
 
-// For a module, the bytes of activations that autograd saves in its calls, and
-// that no candidate inside of these could let go of.
-int64_t BytesThatStay(const TraceProblem& problem, ModuleId module) {
+// Returns for each module the bytes of activations that autograd saves in its calls and
+// that no candidate inside of these calls could free.
+graph::IndexedVector<ModuleId, int64_t> BytesThatStay(
+    const TraceProblem& problem) {
   const Trace& trace = *problem.trace;
-  const auto call_around = [&](CallId c) {
-    while (c != graph::kNone && trace.calls[c].module != module)
-      c = trace.calls[c].parent;
-    return c;
-  };
-  const auto stays = [&](const SavedTensor& saved) {
-    const CallId call = call_around(saved.call);
-    if (call == graph::kNone ||
-        trace.storages[saved.storage].born == graph::kNone) {
-      return false;
-    }
-    const CandidateId candidate = CandidateAround(problem, saved);
-    return candidate == graph::kNone ||
-           problem.candidates[candidate].call < call;
-  };
-  std::set<StorageId> storages;
+  std::vector<std::pair<ModuleId, StorageId>> stay;
   for (const SavedTensor& saved : trace.saved) {
-    if (stays(saved)) storages.insert(saved.storage);
+    if (trace.storages[saved.storage].born == graph::kNone) continue;
+    const CandidateId candidate = CandidateAround(problem, saved);
+    const CallId last = candidate == graph::kNone
+                            ? CallId{graph::kNone}
+                            : problem.candidates[candidate].call;
+    // The modules with a call inside of c that is around the tensor.
+    std::vector<ModuleId> inner;
+    for (CallId c = saved.call; c != graph::kNone; c = trace.calls[c].parent) {
+      const ModuleId module = trace.calls[c].module;
+      if (std::ranges::find(inner, module) != inner.end()) continue;
+      inner.push_back(module);
+      if (last < c) stay.emplace_back(module, saved.storage);
+    }
   }
-  int64_t bytes = 0;
-  for (const StorageId s : storages) bytes += AllocatedBytesOf(trace, s);
+  std::ranges::sort(stay);
+  const auto same = std::ranges::unique(stay);
+  stay.erase(same.begin(), same.end());
+  graph::IndexedVector<ModuleId, int64_t> bytes(trace.modules.size(), 0);
+  for (const auto& [module, storage] : stay) {
+    bytes[module] += AllocatedBytesOf(trace, storage);
+  }
   return bytes;
 }
 
@@ -285,11 +299,11 @@ int64_t BytesThatStay(const TraceProblem& problem, ModuleId module) {
 WarningsByType NoUnits(const TraceProblem& problem,
                        const CandidateModules& modules) {
   WarningsByType warnings;
+  const auto bytes = BytesThatStay(problem);
   for (const CandidateModules::Refused& why : modules.refused) {
     const graph::TraceModule& module = problem.trace->modules[why.module];
     if (module.IsSegment()) continue;
-    warnings.Add(module.fqn, why.kind, why.details,
-                 BytesThatStay(problem, why.module));
+    warnings.Add(module.fqn, why.kind, why.details, bytes[why.module]);
   }
   return warnings;
 }
@@ -308,17 +322,17 @@ void AddBarred(const TraceProblem& problem, const graph::Profile& profile,
   for (const TraceCall& call : trace.calls) {
     if (!call.no_grad) may_be[call.module] = true;
   }
+  const auto bytes = BytesThatStay(problem);
   for (const ModuleId m : trace.modules.ids()) {
     const graph::TraceModule& module = trace.modules[m];
     if (may_be[m] || module.IsSegment() || leaves.contains(module.fqn))
       continue;
-    const int64_t bytes = BytesThatStay(problem, m);
-    if (bytes == 0) continue;
+    if (bytes[m] == 0) continue;
     warnings.Add(
         module.fqn, "no AC unit: it may not run again",
         ": more than one backward pass asks for what it saves, a transform of "
         "functions runs in it, or it is given other parameters",
-        bytes);
+        bytes[m]);
   }
 }
 
@@ -343,6 +357,17 @@ graph::IndexedVector<TreeNodeId, GroupFlags> ChoicesOfGroups(
     }
   }
   return is_choice;
+}
+
+graph::IndexedVector<TreeNodeId, CandidateId> FirstOfNodes(
+    const TraceProblem& problem) {
+  graph::IndexedVector<TreeNodeId, CandidateId> first_of(problem.groups.size(),
+                                                         graph::kNone);
+  for (const CandidateId c : problem.candidates.ids()) {
+    CandidateId& first = first_of[problem.candidates[c].module_node];
+    if (first == graph::kNone) first = c;
+  }
+  return first_of;
 }
 
 bool HasRepeatedCalls(const CandidateList& candidates) {
@@ -375,6 +400,7 @@ TraceProblem BuildTraceProblem(const Trace& trace,
   problem.candidate_of = std::move(candidates.innermost);
   problem.has_repeated_calls = HasRepeatedCalls(candidates.calls);
   problem.candidates = WithTimes(problem, std::move(candidates.calls));
+  problem.first_of_node = FirstOfNodes(problem);
   problem.no_units = NoUnits(problem, modules);
   problem.warnings = choices.forest.Warnings();
   std::ranges::move(problem.no_units.Lines(),
@@ -450,6 +476,7 @@ graph::IndexedVector<graph::GroupId, double> GroupMs(
 std::optional<graph::Simulation> SimulatedUse(
     const TraceProblem& problem,
     const std::vector<CheckpointedModule>& modules) {
+  solver::StopIfDue();
   try {
     return OnRank(problem.simulator.Simulate(modules), problem.bytes_of_rank);
   } catch (const InputError&) {

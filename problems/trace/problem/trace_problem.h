@@ -80,6 +80,8 @@ struct TraceProblem {
   graph::IndexedVector<CandidateId, CandidateCall> candidates = {};
   // The innermost candidate around a call, if any.
   graph::IndexedVector<graph::CallId, CandidateId> candidate_of = {};
+  // The first candidate of a module, if any.
+  graph::IndexedVector<TreeNodeId, CandidateId> first_of_node = {};
   graph::IndexedVector<TreeNodeId, graph::OperatorGroups> groups = {};
   // Until when others than autograd hold a storage without units.
   graph::IndexedVector<graph::StorageId, graph::Time> held_until = {};

@@ -47,10 +47,9 @@ bool KeepsAt(const graph::Trace& trace, const CheckpointedModule& unit,
 CheckpointedModule UnitThatSaves(const TraceProblem& problem,
                                  TreeNodeId module_node,
                                  const GroupFlags& is_saved) {
-  const auto candidate = std::ranges::find(problem.candidates, module_node,
-                                           &CandidateCall::module_node);
+  const CandidateId candidate = problem.first_of_node[module_node];
   const OperatorGroups& groups = problem.groups[module_node];
-  const graph::ModuleId module = problem.trace->calls[candidate->call].module;
+  const graph::ModuleId module = CallOf(problem, candidate).module;
   if (problem.may_skip && !groups.groups.empty()) {
     std::vector<graph::Flag> saves;
     for (const graph::GroupId g : groups.group_of) saves.push_back(is_saved[g]);

@@ -11,6 +11,7 @@
 #include "problems/plan/trace_memory.h"
 #include "problems/trace/problem/unit_policies.h"
 #include "problems/trace/relaxation/miscounted.h"
+#include "solver/stop.h"
 
 // How a part is split.
 //
@@ -45,6 +46,9 @@ using graph::CheckpointedModule;
 using graph::Simulation;
 
 namespace {
+
+// The most storages that a split looks at, summed over the times.
+constexpr int64_t kMostCounted = 20'000'000;
 
 TreeNodeId ModuleNodeOf(const TraceProblem& problem, const ChosenUnit& unit) {
   return problem.candidates[problem.candidate_at[NodeOf(unit)]].module_node;
@@ -83,11 +87,14 @@ std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
   for (const ChosenUnit& unit : plan.units) {
     units_of[ModuleNodeOf(problem, unit)].push_back(&unit);
   }
+  graph::IndexedVector<TreeNodeId, int64_t> calls_of(problem.groups.size(), 0);
+  for (const CandidateCall& candidate : problem.candidates) {
+    ++calls_of[candidate.module_node];
+  }
   for (const auto& [module, units] : units_of) {
-    const auto calls = std::ranges::count(problem.candidates, module,
-                                          &CandidateCall::module_node);
     const Decision is_unit = UnitDecision(module);
-    if (calls > std::ssize(units) && !part.IsDecided(is_unit)) return is_unit;
+    if (calls_of[module] > std::ssize(units) && !part.IsDecided(is_unit))
+      return is_unit;
     std::vector<GroupUses> uses;
     for (const ChosenUnit* unit : units) {
       uses.push_back(UsesOfUnit(plan.relaxation, *unit));
@@ -104,7 +111,7 @@ std::optional<Decision> FirstInconsistency(const TraceProblem& problem,
 }
 
 // Returns for every record that the plan exceeds the time at which it exceeds it most;
-// the worst last.
+// the worst last. On large steps it returns only the worst times.
 std::vector<graph::Time> ViolatedTimes(const TraceProblem& problem,
                                        const Simulation& use,
                                        int64_t budget_bytes) {
@@ -125,6 +132,11 @@ std::vector<graph::Time> ViolatedTimes(const TraceProblem& problem,
   std::ranges::sort(sorted);
   std::vector<graph::Time> result;
   for (const auto& [bytes, time] : sorted) result.push_back(time);
+  const auto most = std::max<int64_t>(
+      1, kMostCounted / std::max<int64_t>(1, std::ssize(problem.held_until)));
+  if (std::ssize(result) > most) {
+    result.erase(result.begin(), result.end() - most);
+  }
   return result;
 }
 
@@ -138,6 +150,7 @@ Split Miscount(const TraceProblem& problem, const TracePart& part,
   // The worst time comes last, so it has the last word on witnesses.
   for (const graph::Time time :
        ViolatedTimes(problem, *plan.use, budget_bytes)) {
+    solver::StopIfDue();
     for (Miscounted& m :
          FindMiscounted(problem, plan.modules, time, witnesses)) {
       const std::optional<graph::Time> until = part.LiveUntil(m.storage);

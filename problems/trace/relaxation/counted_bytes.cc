@@ -47,6 +47,7 @@ class Counting {
   }
 
   CountedBytes Conclude() {
+    std::ranges::sort(result_.late, {}, &CountedBytes::Late::candidate);
     std::vector<int64_t>& live = result_.live;
     for (graph::Time t = 1; t <= end_; ++t) live[t] += live[t - 1];
     for (const CountedBytes::Late& late : result_.late) {

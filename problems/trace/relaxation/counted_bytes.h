@@ -23,12 +23,12 @@ struct CountedBytes {
   };
   std::vector<int64_t> live;  // indexed by time, and the end: b(t)
   // The bytes that a candidate discards as a unit that saves nothing, and the part of
-  // them, and of its results, that its policy may keep.
+  // them, and of its results, that its policy may keep; in ascending order of storages.
   graph::IndexedVector<CandidateId, std::vector<Release>> released,
       kept_results;
   // The bytes that its frame keeps.
   graph::IndexedVector<CandidateId, int64_t> kept_arguments;
-  std::vector<Late> late;
+  std::vector<Late> late;  // in ascending order of candidates
   // When no witness holds a storage any more.
   graph::IndexedVector<graph::StorageId, graph::Time> live_end;
 };

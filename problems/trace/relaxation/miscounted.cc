@@ -46,11 +46,12 @@ struct PlanAtTime {
 PlanAtTime AtTime(const TraceProblem& problem,
                   const std::vector<CheckpointedModule>& modules,
                   graph::Time time) {
+  graph::IndexedVector<graph::ModuleId, const CheckpointedModule*> unit_of(
+      problem.trace->modules.size(), nullptr);
+  for (const CheckpointedModule& unit : modules) unit_of[unit.module] = &unit;
   PlanAtTime plan{.problem = problem, .time = time, .unit_of = {}};
   for (const CandidateId c : problem.candidates.ids()) {
-    const auto unit = std::ranges::find(modules, CallOf(problem, c).module,
-                                        &CheckpointedModule::module);
-    plan.unit_of.push_back(unit == modules.end() ? nullptr : &*unit);
+    plan.unit_of.push_back(unit_of[CallOf(problem, c).module]);
   }
   return plan;
 }

@@ -1,10 +1,14 @@
 #include "problems/trace/relaxation/near_plans.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include "problems/plan/trace_memory.h"
 #include "problems/trace/problem/unit_policies.h"
+#include "solver/stop.h"
 
 namespace acplan::problems {
 
@@ -17,6 +21,9 @@ namespace {
 constexpr double kTolerance = 1e-9;
 // Simulations that try to make a plan cheaper.
 constexpr int kMostPolishing = 500;
+// The most operators that simulations of plain plans run, summed: a fraction of a second, as
+// plain plans are tried when the time of a search is up. At least one is tried.
+constexpr int64_t kMostPlainOperators = 200'000;
 
 std::vector<CheckpointedModule>::iterator UnitIn(
     std::vector<CheckpointedModule>& units, graph::ModuleId module) {
@@ -64,6 +71,83 @@ int PolishUnit(BestPlan& best, graph::ModuleId module, int limit) {
   return tries;
 }
 
+// The depths of candidates: the number of candidates around them.
+using Depths = graph::IndexedVector<CandidateId, int>;
+
+// Returns units that save only the groups that a rule makes them save: the candidates at a
+// depth, and those further out that have no candidate inside. A module that also has
+// another candidate is not a unit.
+std::vector<CheckpointedModule> UnitsAtDepth(const TraceProblem& problem,
+                                             const Depths& depth_of,
+                                             int depth) {
+  graph::IndexedVector<TreeNodeId, graph::Flag> is_unit(problem.groups.size(),
+                                                        false);
+  graph::IndexedVector<TreeNodeId, graph::Flag> is_other = is_unit;
+  for (const CandidateId c : problem.candidates.ids()) {
+    const CandidateCall& candidate = problem.candidates[c];
+    const bool is_at_depth =
+        depth_of[c] == depth || (depth_of[c] < depth && candidate.is_innermost);
+    (is_at_depth ? is_unit : is_other)[candidate.module_node] = true;
+  }
+  std::vector<CheckpointedModule> units;
+  for (const TreeNodeId node : is_unit.ids()) {
+    if (!is_unit[node] || is_other[node]) continue;
+    GroupFlags is_saved;
+    for (const graph::OperatorGroup& group : problem.groups[node].groups) {
+      is_saved.push_back(group.rule == graph::GroupRule::kSave);
+    }
+    units.push_back(UnitThatSaves(problem, node, is_saved));
+  }
+  return units;
+}
+
+// Returns the number of plain plans that may be tried.
+int64_t MostPlainPlans(const TraceProblem& problem) {
+  const int64_t operators = std::ssize(problem.trace->operators);
+  return std::max<int64_t>(
+      1, kMostPlainOperators / std::max<int64_t>(1, operators));
+}
+
+// The units of a relaxation's plan, in the order in which its walk leaves them.
+class UnitsInWalk {
+ public:
+  UnitsInWalk(const ModuleProblem& forest, const std::vector<ChosenUnit>& units)
+      : forest_(forest) {
+    for (const ChosenUnit& unit : units) {
+      nodes_of_units_.push_back(NodeOf(unit));
+      released_.emplace_back(NodeAt(forest, NodeOf(unit)).time, unit.net_bytes);
+    }
+    std::ranges::sort(nodes_of_units_);
+    std::ranges::sort(released_);
+    double bytes = 0;
+    for (auto& [time, sum] : released_) sum = bytes += sum;
+  }
+
+  // Returns the node of the unit that has this node in its subtree, if any.
+  std::optional<WalkNodeId> FindAround(WalkNodeId node) const {
+    const auto next = std::ranges::upper_bound(nodes_of_units_, node);
+    if (next == nodes_of_units_.begin()) return std::nullopt;
+    const WalkNodeId unit = *(next - 1);
+    return node < EndOfSubtree(forest_, unit) ? std::optional(unit)
+                                              : std::nullopt;
+  }
+
+  // Returns the bytes released by the units that the walk leaves before a node. The walk
+  // leaves a unit around the node after the node.
+  double ReleasedBefore(WalkNodeId node) const {
+    const auto next =
+        std::ranges::lower_bound(released_, NodeAt(forest_, node).time, {},
+                                 &std::pair<int, double>::first);
+    return next == released_.begin() ? 0 : (next - 1)->second;
+  }
+
+ private:
+  const ModuleProblem& forest_;
+  std::vector<WalkNodeId> nodes_of_units_;
+  std::vector<std::pair<int, double>>
+      released_;  // times, and the sums until then
+};
+
 }  // namespace
 
 std::optional<Simulation> BestPlan::Try(
@@ -80,6 +164,54 @@ std::optional<Simulation> BestPlan::Try(
 
 bool BestPlan::IsAsGoodAs(double bound_ms) const {
   return bound_ms >= Ms() * (1 - kTolerance);
+}
+
+void TryPlainPlans(
+    const TraceProblem& problem,
+    const std::function<bool(const std::vector<CheckpointedModule>&)>&
+        is_enough) {
+  const solver::StopsLater later;
+  Depths depth_of;
+  for (const CandidateCall& candidate : problem.candidates) {
+    depth_of.push_back(
+        candidate.parent == graph::kNone ? 0 : depth_of[candidate.parent] + 1);
+  }
+  if (depth_of.empty()) return;
+  const int deepest = *std::ranges::max_element(depth_of);
+  // From the middle, where units are neither few nor small.
+  std::vector<int> depths;
+  for (int depth = 0; depth <= deepest; ++depth) depths.push_back(depth);
+  std::ranges::stable_sort(
+      depths, {}, [&](int depth) { return std::abs(2 * depth - deepest); });
+  const int64_t most = MostPlainPlans(problem);
+  if (std::ssize(depths) > most) depths.resize(most);
+  for (const int depth : depths) {
+    if (is_enough(UnitsAtDepth(problem, depth_of, depth))) return;
+  }
+}
+
+void FindPlainPlan(BestPlan& best) {
+  if (best.is_found()) return;
+  const solver::StopsLater later;
+  std::vector<CheckpointedModule> units;
+  TryPlainPlans(best.problem(),
+                [&](const std::vector<CheckpointedModule>& plain) {
+                  units = plain;
+                  best.Try(units);
+                  return best.is_found();
+                });
+  if (!best.is_found()) return;
+  // The first of these units may be enough.
+  auto few = static_cast<ptrdiff_t>(0);
+  auto enough = std::ssize(units);
+  for (int64_t tries_left = MostPlainPlans(best.problem());
+       enough - few > 1 && tries_left > 0; --tries_left) {
+    const ptrdiff_t count = few + (enough - few) / 2;
+    const std::optional<Simulation> use =
+        best.Try({units.begin(), units.begin() + count});
+    const bool fits = use && use->peak_bytes <= best.budget_bytes();
+    (fits ? enough : few) = count;
+  }
 }
 
 void Polish(BestPlan& best, const std::function<bool()>& is_stopped) {
@@ -102,20 +234,7 @@ TraceRelaxation WithRaisedRecords(const TraceProblem& problem,
                                   int64_t budget_bytes) {
   TraceRelaxation raised = plan.relaxation;
   std::vector<ModuleProblem::Node>& nodes = raised.joint.relaxed.nodes;
-  const auto is_around = [&](const ChosenUnit& unit, WalkNodeId node) {
-    return NodeOf(unit) <= node &&
-           node < EndOfSubtree(raised.joint.relaxed, NodeOf(unit));
-  };
-  const auto released_before = [&](WalkNodeId node) {
-    double bytes = 0;
-    for (const ChosenUnit& unit : plan.units) {
-      if (!is_around(unit, node) &&
-          nodes[unit.node].time < nodes[IndexOf(node)].time) {
-        bytes += unit.net_bytes;
-      }
-    }
-    return bytes;
-  };
+  const UnitsInWalk units(raised.joint.relaxed, plan.units);
   const Simulation& use = *plan.use;
   const auto times = TimesOf(use);
   for (const graph::StepId k : times.ids()) {
@@ -125,15 +244,14 @@ TraceRelaxation WithRaisedRecords(const TraceProblem& problem,
         step.redone == graph::kNone
             ? problem.record_of[times[k]]
             : problem.candidates[problem.candidate_of[step.redone]].node;
-    const auto unit = std::ranges::find_if(
-        plan.units, [&](const ChosenUnit& u) { return is_around(u, record); });
+    const std::optional<WalkNodeId> unit = units.FindAround(record);
     const auto live = static_cast<double>(use.live_bytes[k]);
-    if (unit == plan.units.end()) {
+    if (!unit) {
       double& bytes = nodes[IndexOf(record)].base_bytes;
-      bytes = std::max(bytes, live + released_before(record));
+      bytes = std::max(bytes, live + units.ReleasedBefore(record));
     } else {
-      std::optional<double>& bytes = nodes[unit->node].unit_base_bytes;
-      bytes = std::max(*bytes, live + released_before(NodeOf(*unit)));
+      std::optional<double>& bytes = nodes[IndexOf(*unit)].unit_base_bytes;
+      bytes = std::max(*bytes, live + units.ReleasedBefore(*unit));
     }
   }
   return raised;

@@ -52,6 +52,18 @@ class BestPlan {
   graph::Simulation use_;
 };
 
+// Tries plain plans, which take no search, if the time of a search is up. In each of them the
+// candidates at one depth are units that save only what they must; depths in the middle
+// come first. Ends if `is_enough` returns true for a plan, or after as many plans as a moment allows.
+void TryPlainPlans(
+    const TraceProblem& problem,
+    const std::function<bool(const std::vector<graph::CheckpointedModule>&)>&
+        is_enough);
+
+// Tries plain plans until one is within the budget, and then that plan with fewer units. Does
+// nothing if a plan is known.
+void FindPlainPlan(BestPlan& best);
+
 // Makes the best plan cheaper: leaves out a unit or saves a group of operators, one
 // at a time, as long as the simulation allows, in a limited number of simulations.
 void Polish(BestPlan& best, const std::function<bool()>& is_stopped);

@@ -44,6 +44,7 @@
 #include "problems/trace/problem/unit_policies.h"
 #include "problems/trace/relaxation/counted_bytes.h"
 #include "problems/trace/relaxation/running_bytes.h"
+#include "solver/stop.h"
 
 namespace acplan::problems {
 
@@ -227,6 +228,7 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
   PolicyTable policies;
   std::vector<CandidateId> without_policy;
   for (const CandidateId c : problem.candidates.ids()) {
+    solver::StopIfDue();
     if (choices.is_no_unit[c]) continue;
     const WalkNodeId node = problem.candidates[c].node;
     const NeedGraphId needs = problem.candidates[c].needs;
@@ -254,6 +256,7 @@ TraceRelaxation Relax(const TraceProblem& problem, const Witnesses& witnesses,
   }
   choices.RuleOut(problem, without_policy);
   for (const CandidateId c : problem.candidates.ids()) {
+    solver::StopIfDue();
     ModuleProblem::Node& node =
         relaxed.nodes[IndexOf(problem.candidates[c].node)];
     node.unit_base_bytes =

@@ -48,11 +48,12 @@ int64_t MostInBackward(const TraceProblem& problem,
       std::max(candidate.first_request, problem.trace->forward_end);
   const graph::Time end = std::min(candidate.frame_end, step_end);
   std::vector<int64_t> late(std::max(end - begin, 0), 0);
-  for (const CountedBytes::Late& l : witnessed.late) {
-    if (l.candidate < c || l.candidate > candidate.last) continue;
-    for (graph::Time t = std::max(l.begin, begin); t < std::min(l.end, end);
+  for (auto l = std::ranges::lower_bound(witnessed.late, c, {},
+                                         &CountedBytes::Late::candidate);
+       l != witnessed.late.end() && l->candidate <= candidate.last; ++l) {
+    for (graph::Time t = std::max(l->begin, begin); t < std::min(l->end, end);
          ++t) {
-      late[t - begin] += l.bytes;
+      late[t - begin] += l->bytes;
     }
   }
   int64_t peak = 0;
@@ -176,11 +177,10 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
         group && !choices.Recomputes(problem, candidate, *group).value_or(true);
     return is_saved ? 0 : call.PlaceOf(op);
   };
-  graph::IndexedVector<graph::StorageId, graph::Flag> is_released(
-      trace.storages.size(), false);
-  for (const auto& [s, released] : witnessed.released[c]) {
+  // In ascending order of storages.
+  const std::vector<Release>& releases = witnessed.released[c];
+  for (const auto& [s, released] : releases) {
     bytes[0] -= released;
-    is_released[s] = true;
     const graph::OperatorId born = trace.storages[s].born;
     const bool is_there = StartOf(born) >= call.start && StartOf(born) < stop &&
                           certain.IsNeeded(candidate, s);
@@ -189,7 +189,10 @@ std::vector<int64_t> BytesWhenRunAgain(const TraceProblem& problem,
   // Other storages that it makes are there as long as the program holds them.
   for (const graph::OperatorId op : graph::OperatorsIn(call.start, stop)) {
     for (const graph::StorageId s : trace.operators[op].creates) {
-      if (is_released[s] || witnessed.live_end[s] > request) continue;
+      if (witnessed.live_end[s] > request ||
+          std::ranges::binary_search(releases, s, {}, &Release::storage)) {
+        continue;
+      }
       const bool is_there =
           certain.Runs(call.PlaceOf(op)) ||
           (certain.IsNeeded(candidate, s) && place_of(s, op) == 0);

@@ -11,6 +11,7 @@
 #include "problems/trace/rerun_bound/rerun_cut.h"
 #include "problems/trace/rerun_bound/rerun_problem.h"
 #include "solver/price_planes.h"
+#include "solver/stop.h"
 
 // Solves the relaxation of the rerun problem by prices for bytes.
 //
@@ -45,13 +46,27 @@ class Pricing {
       : problem_(problem), budget_(budget_bytes), clock_(limits) {}
 
   RerunBound Run() {
+    try {
+      const solver::StopScope scope(clock_.SecondsLeft(),
+                                    clock_.limits().interrupted);
+      Raise();
+    } catch (const solver::Stopped&) {
+      result_.is_loose = true;
+    }
+    result_.seconds = clock_.Seconds();
+    return std::move(result_);
+  }
+
+ private:
+  // Raises the bound as far as the limits allow.
+  void Raise() {
     const auto most = std::ranges::max_element(problem_.held_bytes);
     if (most != problem_.held_bytes.end() && *most > budget_) {
       result_.ms = kInfinity;
-      return Ended();
+      return;
     }
     FindCrowded();
-    if (crowded_.empty()) return Ended();
+    if (crowded_.empty()) return;
     choices_ = {NothingAgain(), AllAgain()};
     for (std::optional<OperatorId> moment = crowded_.front(); moment;
          moment = MostOver()) {
@@ -61,13 +76,6 @@ class Pricing {
         break;
       }
     }
-    return Ended();
-  }
-
- private:
-  RerunBound Ended() {
-    result_.seconds = clock_.Seconds();
-    return std::move(result_);
   }
 
   double Excess(int64_t bytes) const {
@@ -78,12 +86,12 @@ class Pricing {
   // Only where the budget is not met as it is, anything has to be absent.
   void FindCrowded() {
     std::vector<std::pair<int64_t, OperatorId>> crowded;
-    for (const OperatorId k : problem_.held_bytes.ids()) {
-      const int64_t bytes = problem_.BytesWithoutReruns(k);
-      if (bytes > budget_) crowded.emplace_back(-bytes, k);
+    const auto bytes = problem_.BytesWithoutReruns();
+    for (const OperatorId k : bytes.ids()) {
+      if (bytes[k] > budget_) crowded.emplace_back(-bytes[k], k);
     }
     std::ranges::sort(crowded);
-    for (const auto& [bytes, k] : crowded) crowded_.push_back(k);
+    for (const auto& [less, k] : crowded) crowded_.push_back(k);
   }
 
   Reruns NothingAgain() const {
@@ -171,6 +179,7 @@ class Pricing {
     std::optional<OperatorId> most;
     double most_over = kOver;
     for (const OperatorId k : crowded_) {
+      solver::StopIfDue();
       if (std::ranges::find(result_.moments, k) != result_.moments.end()) {
         continue;
       }

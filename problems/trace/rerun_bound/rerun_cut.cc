@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "solver/stop.h"
+
 // The network. A node for r_o of each operator and, for each moment k, one for
 // z_ok; on the source's side means 1.
 //   r_o -> sink, t_o ms                          it runs again: it costs
@@ -40,7 +42,10 @@ constexpr double kWhole = 1LL << 40;  // all operators together
 RerunCut::RerunCut(const RerunProblem& problem, std::vector<OperatorId> moments)
     : problem_(problem), moments_(std::move(moments)) {
   for (const double ms : problem.runtime_ms) whole_ms_ += ms;
-  for (int m = 0; m < std::ssize(moments_); ++m) AddMoment(m);
+  for (int m = 0; m < std::ssize(moments_); ++m) {
+    solver::StopIfDue();
+    AddMoment(m);
+  }
 }
 
 void RerunCut::AddEdge(int from, int to, const Meaning& meaning) {

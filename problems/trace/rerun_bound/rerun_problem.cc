@@ -177,12 +177,30 @@ bool RerunProblem::Value::IsHeldAt(OperatorId op) const {
   });
 }
 
-int64_t RerunProblem::BytesWithoutReruns(OperatorId op) const {
-  int64_t bytes = held_bytes[op];
+graph::IndexedVector<OperatorId, int64_t> RerunProblem::BytesWithoutReruns()
+    const {
+  const auto step_end = static_cast<Time>(held_bytes.size());
+  std::vector<int64_t> change(held_bytes.size() + 1, 0);
   for (const Value& value : values) {
-    const bool is_kept = value.writers.front() < op && value.IsAskedAfter(op) &&
-                         !value.IsHeldAt(op);
-    if (is_kept) bytes += value.bytes;
+    // From the first write to the last request, except while it is held.
+    Time begin = EndOf(value.writers.front());
+    const auto add = [&](Time end) {
+      end = std::min({end, value.last_request, step_end});
+      if (begin >= end) return;
+      change[begin] += value.bytes;
+      change[end] -= value.bytes;
+    };
+    for (const auto& [held_begin, held_end] : value.held_during) {
+      add(held_begin);
+      begin = std::max(begin, held_end);
+    }
+    add(step_end);
+  }
+  graph::IndexedVector<OperatorId, int64_t> bytes = held_bytes;
+  int64_t kept_bytes = 0;
+  for (const OperatorId op : bytes.ids()) {
+    kept_bytes += change[StartOf(op)];
+    bytes[op] += kept_bytes;
   }
   return bytes;
 }

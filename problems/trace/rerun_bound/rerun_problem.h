@@ -71,8 +71,8 @@ struct RerunProblem {
   std::vector<Value> values = {};  // by the last writer
   graph::IndexedVector<graph::OperatorId, int64_t> held_bytes = {};
 
-  // Returns the live bytes at an operator if nothing runs again.
-  int64_t BytesWithoutReruns(graph::OperatorId op) const;
+  // Returns the live bytes at each operator if nothing runs again.
+  graph::IndexedVector<graph::OperatorId, int64_t> BytesWithoutReruns() const;
 };
 
 // States the rerun problem. `bytes_of_rank`: what a rank has more at each operator

@@ -104,7 +104,8 @@ TEST_P(EveryDecision, IsNoBetterThanTheAnswer) {
                 least.budget.bytes == plans->LeastPeakBytes());
     for (const TracePlans::Plan& plan : plans->plans) {
       for (const graph::CheckpointedModule& unit : plan.modules) {
-        ASSERT_EQ(BrokenSkipRule(c.trace, unit), std::nullopt);
+        ASSERT_EQ(BrokenSkipRule(c.trace, CallIndex(c.trace), unit),
+                  std::nullopt);
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -17,12 +18,14 @@
 #include "problems/plan/plan.h"
 #include "problems/planner.h"
 #include "problems/trace/trace_least_budget.h"
+#include "solver/stop.h"
 #include "tests/problems/trace/trace_case.h"
 #include "tests/support/repetitions.h"
 
 namespace acplan::problems {
 namespace {
 
+using solver::SearchLimits;
 using solver::SearchStatus;
 using test_support::Repetitions;
 
@@ -172,6 +175,54 @@ TEST_P(EveryPlanOfATrace, IsKeptWhereALimitStrikes) {
   ForEachCase(GetParam(), kFewSteps, check);
 }
 
+// Stops a search at each of some looks at its clock, and calls `check` with the search's
+// answer. A search that stops before its first plan is simulated has no answer.
+template <typename Search, typename Check>
+void StopAnywhere(const Search& search, const Check& check) {
+  int64_t looks = 0;
+  {
+    const solver::StopScope scope(std::numeric_limits<int64_t>::max());
+    search();
+    looks = scope.looks();
+  }
+  int answers = 0;
+  for (int64_t k = 0; k < looks; k += 1 + looks / 20) {
+    SCOPED_TRACE(fmt::format("stopped at look {} of {}", k, looks));
+    const solver::StopScope scope(k);
+    try {
+      const auto answer = search();
+      const solver::StopsLater later;
+      check(answer);
+      ++answers;
+    } catch (const solver::Stopped&) {
+      EXPECT_LE(k, 2);
+    }
+  }
+  EXPECT_TRUE(looks < 4 || answers > 0);
+}
+
+TEST_P(EveryPlanOfATrace, IsNoBetterThanASearchThatStopsSays) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    for (const int64_t budget : BudgetsAbout(plans, seed)) {
+      StopAnywhere([&] { return SolveTraceProblem(c.problem, budget, {}); },
+                   [&](const TraceSolution& solution) {
+                     ASSERT_EQ(Mismatch(plans, budget, c.problem, solution),
+                               "");
+                   });
+    }
+    StopAnywhere([&] { return FindLeastPlan(c.problem); },
+                 [&](const TraceMinimum& least) {
+                   EXPECT_LE(least.budget.bound_bytes, plans.LeastPeakBytes());
+                   EXPECT_GE(least.budget.bytes, plans.LeastPeakBytes());
+                   EXPECT_EQ(
+                       c.problem.simulator.Simulate(least.modules).peak_bytes,
+                       least.budget.bytes);
+                 });
+  };
+  ForEachCase(GetParam(), kFewSteps, check);
+}
+
 TEST_P(EveryPlanOfATrace, NeedsTheLeastBudget) {
   int proven = 0;
   const auto check = [&](const TraceCase& c, const TracePlans& plans, auto) {
@@ -290,6 +341,34 @@ TEST(StoredTraceTest, KeepsWhatReadAResultBeforeItWasWrittenTo) {
   const std::vector<PlannedOp>& ops = plan.modules[0].ops;
   EXPECT_TRUE(ops[3].Saves());
   EXPECT_FALSE(ops[2].Saves() || ops[2].RunsAgain());
+}
+
+// A search that is stopped at once still has a plan that fits, and a bound that holds.
+TEST(StoredTraceTest, StoppedSearchesHaveAPlan) {
+  const StoredTrace stored("segformer");
+  const int64_t unplanned = SimulatedUse(stored.problem, {})->peak_bytes;
+  const TraceSolution optimal =
+      SolveTraceProblem(stored.problem, unplanned * 3 / 4, {.gap = .05});
+  ASSERT_GT(optimal.use.recompute_ms, 0);
+  std::atomic<bool> interrupted = true;
+  for (const SearchLimits& limits :
+       {SearchLimits{.time_limit_s = 0}, SearchLimits{.time_limit_s = .001},
+        SearchLimits{.interrupted = &interrupted}}) {
+    const TraceSolution stopped =
+        SolveTraceProblem(stored.problem, unplanned * 3 / 4, limits);
+    EXPECT_EQ(stopped.status, SearchStatus::kFeasible);
+    EXPECT_EQ(stopped.stopped_by, limits.interrupted != nullptr
+                                      ? solver::StoppedBy::kInterrupt
+                                      : solver::StoppedBy::kTime);
+    EXPECT_LE(stopped.use.peak_bytes, unplanned * 3 / 4);
+    EXPECT_EQ(SimulatedUse(stored.problem, stopped.modules)->peak_bytes,
+              stopped.use.peak_bytes);
+    EXPECT_LE(stopped.bound_ms, optimal.use.recompute_ms);
+    const MinimumBudget least = FindLeastPlan(stored.problem, limits).budget;
+    EXPECT_LT(least.bytes, unplanned);
+    EXPECT_LE(least.bound_bytes, 348135936);
+    EXPECT_FALSE(least.proven);
+  }
 }
 
 // SegFormer with its head: stages of different sizes.
