@@ -28,7 +28,11 @@ bool IsMatrixProduct(const Trace& trace, OperatorId op) {
 // The part that storages of the trace play in every iteration.
 struct StoragePlaces {
   // In the order in which they are put on the device.
-  std::vector<StorageId> model, inputs, state, of_libraries;
+  std::vector<StorageId> model, inputs, state, scaler, of_libraries;
+  // The operators before which the first update makes the state, and the first
+  // step the tensors of a GradScaler; kNone: there is none.
+  OperatorId first_of_state = kNone;
+  OperatorId first_of_scaler = kNone;
   // The one that lives before the step and whose place it takes, or kNone.
   IndexedVector<StorageId, StorageId> takes_place_of;
   // The gradient that it becomes where there is none, or kNone.
@@ -73,6 +77,83 @@ IndexedVector<StorageId, Flag> UsedStorages(const Trace& trace) {
   return is_used;
 }
 
+// Adds the storages that an operator reads or writes to.
+void AddUsed(const TraceOperator& op, std::set<StorageId>& storages) {
+  storages.insert(op.reads.begin(), op.reads.end());
+  storages.insert(op.mutates.begin(), op.mutates.end());
+}
+
+bool HasState(const Trace& trace, const std::set<StorageId>& storages) {
+  return std::ranges::any_of(storages, [&](StorageId s) {
+    return trace.storages[s].category == StorageCategory::kOptimizer;
+  });
+}
+
+// optimizer.step is a bracket of record_function, which clipping before it and
+// averages of weights after it are not part of.
+struct OptimizerStep {
+  OperatorId begin = kNone;  // kNone: there is no bracket that uses state
+  std::set<StorageId> storages = {};
+};
+
+OptimizerStep FindOptimizerStep(const Trace& trace) {
+  OptimizerStep step;
+  int depth = 0;
+  for (const OperatorId k :
+       IdRange(OperatorAt(trace.backward_end), trace.operators.end_id())) {
+    const TraceOperator& op = trace.operators[k];
+    const std::string_view name = trace.operator_names[op.name];
+    if (name.starts_with("profiler._record_function_enter")) {
+      if (depth++ == 0) step = {.begin = k};
+    } else if (name.starts_with("profiler._record_function_exit")) {
+      if (--depth == 0 && HasState(trace, step.storages)) return step;
+    } else if (depth > 0) {
+      AddUsed(op, step.storages);
+    }
+  }
+  return {};
+}
+
+// Returns the first operator of forward or backward that uses state, which is a
+// GradScaler's scale; kNone: there is none.
+OperatorId FirstUseOfScale(const Trace& trace) {
+  for (const OperatorId k : OperatorsIn(0, trace.backward_end)) {
+    std::set<StorageId> storages;
+    AddUsed(trace.operators[k], storages);
+    if (HasState(trace, storages)) return k;
+  }
+  return kNone;
+}
+
+// Tells state of optimizer.step from a GradScaler's tensors (its scale, and what is
+// made with it) and from averages of weights, which are made with the model.
+void FindState(const Trace& trace, StoragePlaces& places) {
+  const OptimizerStep step = FindOptimizerStep(trace);
+  places.first_of_state = step.begin;
+  places.first_of_scaler = FirstUseOfScale(trace);
+  std::set<StorageId> scale;
+  if (places.first_of_scaler != kNone) {
+    AddUsed(trace.operators[places.first_of_scaler], scale);
+  }
+  const IndexedVector<StorageId, Flag> is_used = UsedStorages(trace);
+  bool is_after_scale = false;
+  for (const StorageId s : trace.storages.ids()) {
+    const TraceStorage& storage = trace.storages[s];
+    if (storage.category != StorageCategory::kOptimizer ||
+        storage.born != kNone || storage.bytes == 0) {
+      continue;
+    }
+    const bool is_of_scaler =
+        scale.contains(s) || (is_after_scale && !is_used[s]);
+    is_after_scale = scale.contains(s);
+    const bool is_state = step.begin == kNone || step.storages.contains(s);
+    (is_of_scaler ? places.scaler
+     : is_state   ? places.state
+                  : places.model)
+        .push_back(s);
+  }
+}
+
 void FindStart(const Trace& trace, StoragePlaces& places) {
   IndexedVector<StorageId, Flag> is_placed(trace.storages.size(), false);
   for (const StorageId s : InOrderOfModuleTo(trace)) {
@@ -86,8 +167,7 @@ void FindStart(const Trace& trace, StoragePlaces& places) {
     if (storage.born != kNone || is_placed[s] || storage.bytes == 0) continue;
     switch (storage.category) {
       case StorageCategory::kOptimizer:
-        places.state.push_back(s);
-        break;
+        break;  // FindState
       case StorageCategory::kInput:
         places.inputs.push_back(s);
         break;
@@ -151,6 +231,7 @@ void FindAddedGradients(const Trace& trace, StoragePlaces& places) {
 StoragePlaces FindPlaces(const Trace& trace) {
   StoragePlaces places;
   FindStart(trace, places);
+  FindState(trace, places);
   FindTakenPlaces(trace, places);
   FindAddedGradients(trace, places);
   return places;
@@ -189,6 +270,9 @@ struct RunParts {
         lives(of_step, of_trace) {
     while (update < step.steps.end_id() && !IsOfUpdate(step.steps[update])) {
       update = Next(update);
+    }
+    if (places.first_of_state == kNone && update < step.steps.end_id()) {
+      places.first_of_state = step.steps[update].op;
     }
   }
 
@@ -241,9 +325,15 @@ class RunBuilder {
     for (const StepId k : IdRange(StepId{0}, steps)) {
       moment_.step = k;
       for (const LifeId life : parts_.lives.ends[k]) End(life);
-      if (k == parts_.update) AllocateMissing(parts_.places.state);
+      const OperatorId op = parts_.step.steps[k].op;
+      if (op == parts_.places.first_of_scaler) {
+        AllocateMissing(parts_.places.scaler);
+      }
+      if (op == parts_.places.first_of_state) {
+        AllocateMissing(parts_.places.state);
+      }
       for (const LifeId life : parts_.lives.begins[k]) Allocate(life);
-      BringLibraries(parts_.step.steps[k].op);
+      BringLibraries(op);
     }
     moment_.step = steps;
     for (const LifeId life : parts_.lives.ends[steps]) End(life);

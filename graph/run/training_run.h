@@ -56,8 +56,11 @@ struct TrainingRun {
 // - First the model is put on the device as Module.to does it: modules after
 //   those inside of them, each with its parameters and then its buffers; then
 //   what else lives before the step, but what follows.
-// - The optimizer's state is made before the first operator of the first update,
-//   or first, and what libraries of kernels keep with the first matrix product of
+// - The optimizer's state is made when the first optimizer.step begins (a bracket of
+//   record_function; without one, before the first operator of the update), or
+//   first. A GradScaler's tensors are made before the first operator that uses its
+//   scale, averages of weights with the model.
+// - Memory that libraries of kernels keep is made with the first matrix product of
 //   forward and of backward.
 // - An iteration has Trace::microbatches, or the options' most. Until a gradient is there, that of a
 //   parameter is the tensor that would be added to it (AccumulateGrad takes it

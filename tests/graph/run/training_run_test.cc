@@ -123,6 +123,30 @@ TEST_F(RunOfLayer, MayKeepItsInputs) {
               ElementsAre(50, -60, 60, -50, 70, 100, -100, -70));
 }
 
+// Clipping comes before optimizer.step, which makes the state; averages of weights are
+// made with the model, a GradScaler's tensors before the scale is used.
+TEST_F(RunOfLayer, MakesStateWhenTheOptimizerSteps) {
+  trace_.operator_names = {"aten.addmm.default", "op",
+                           "profiler._record_function_enter_new.default",
+                           "profiler._record_function_exit._RecordFunction"};
+  Add(110, kOptimizer, -1, kNever);  // 11: an average of weights
+  Add(120, kOptimizer, -1, kNever);  // 12: the scale
+  Add(130, kOptimizer, -1, kNever);  // 13: the tracker of its growth
+  trace_.operators[1_op].reads = {4_s, 12_s};
+  // Operator 4 clips, 5 to 7 are the step, 8 averages.
+  Operator(3_name, {}, {});
+  Operator(1_name, {}, {11_s});
+  trace_.operators[5_op].name = 2_name;
+  std::vector<TraceOperator> operators = trace_.operators.values();
+  TraceOperator update = operators[2];
+  update.reads = {3_s};
+  operators.insert(operators.begin() + 6, update);
+  trace_.operators = IndexedVector<OperatorId, TraceOperator>(operators);
+  EXPECT_THAT(Requests(-1), ElementsAre(20, 30, 110));
+  EXPECT_THAT(Requests(0), ElementsAre(10, 50, 80, 120, 130, 60, -50, 70, 90,
+                                       100, -100, 40, -70));
+}
+
 // A module comes after those inside of it, its parameters before its buffers.
 TEST_F(RunOfLayer, PutsModulesOnTheDeviceAsModuleToDoes) {
   Add(1, kParameter, -1, kNever);  // 11: of the root
