@@ -74,8 +74,8 @@ build() {
 python="$root/build/venv/bin/python"
 
 # python_environment PACKAGE...: installs them for $python. PyTorch's version is
-# the one that expectations were measured on. Python compiles what it imports: the
-# compiling of everything takes most of pip's time.
+# the one that expectations were measured on. Python compiles what it imports, so pip
+# need not compile everything.
 python_environment() {
   python3 -c 'import ensurepip, venv' 2>/dev/null ||
     install_packages python3 python3-venv

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -130,6 +131,10 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
                      .under_plan = {},
                      .budget_bytes = {},
                      .staying = {FindPeakFloorOfRank(*input.trace, memory)}};
+  // The search may have stopped before it proved as much.
+  answer.minimum.bound_bytes =
+      std::max(answer.minimum.bound_bytes,
+               answer.staying.floor.bytes + question.options.reserve_bytes);
   if (const auto* trace_problem =
           std::get_if<problems::TraceProblem>(&problem.formulation)) {
     answer.staying.no_units = trace_problem->no_units.entries();

@@ -135,7 +135,6 @@ void FindState(const Trace& trace, StoragePlaces& places) {
   if (places.first_of_scaler != kNone) {
     AddUsed(trace.operators[places.first_of_scaler], scale);
   }
-  const IndexedVector<StorageId, Flag> is_used = UsedStorages(trace);
   bool is_after_scale = false;
   for (const StorageId s : trace.storages.ids()) {
     const TraceStorage& storage = trace.storages[s];
@@ -144,7 +143,7 @@ void FindState(const Trace& trace, StoragePlaces& places) {
       continue;
     }
     const bool is_of_scaler =
-        scale.contains(s) || (is_after_scale && !is_used[s]);
+        scale.contains(s) || (is_after_scale && !step.storages.contains(s));
     is_after_scale = scale.contains(s);
     const bool is_state = step.begin == kNone || step.storages.contains(s);
     (is_of_scaler ? places.scaler

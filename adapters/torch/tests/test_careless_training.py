@@ -169,9 +169,11 @@ def test_what_is_planned_already_is_refused_before_it_is_traced(
     monkeypatch.setattr("acplan._trainers.trainer_step.trace", None)
     with pytest.raises(AcplanError, match="already has a plan"):
         _plan(trainer)
-    for budget in ("lots", None, True, 1.5):
+    for budget in ("lots", True, 1.5):
         with pytest.raises(AcplanError, match="budget: expected bytes"):
             _plan(_trainer(tmp_path, _llama()), budget=budget)
+    with pytest.raises(AcplanError, match="expected a budget or device_memory, found neither"):
+        _plan(_trainer(tmp_path, _llama()), budget=None)
 
 
 def test_others_than_trainers_are_refused() -> None:

@@ -331,8 +331,8 @@ def test_the_command_takes_factories(tmp_path: pathlib.Path, monkeypatch: Any) -
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--device", "h100", "-o", "g.json"], "--device: only with trace, plan"),
-        (["--optimizer", "sgd", "-o", "g.json"], "--optimizer: only with trace, plan"),
+        (["--device", "h100", "-o", "g.json"], "--device: needs trace, plan"),
+        (["--optimizer", "sgd", "-o", "g.json"], "--optimizer: needs trace, plan"),
         (["-o", "none/g.json"], "there is no folder 'none'"),
     ],
 )

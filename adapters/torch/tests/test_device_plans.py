@@ -76,12 +76,12 @@ def test_what_is_given_is_kept(tmp_path: pathlib.Path) -> None:
     [
         ({}, "expected a budget or device_memory, found neither"),
         ({"budget": "1GiB", "device_memory": "1GiB"}, "found both"),
-        ({"budget": "1GiB", "allocator": "native"}, "allocator: expected with"),
+        ({"budget": "1GiB", "allocator": "native"}, "allocator: needs --device-memory"),
         ({"device_memory": 1.5}, "device_memory: expected bytes or a size"),
         ({"device_memory": "1GiB", "allocator": "x"}, "allocator: "),
         ({"device_memory": "1GiB", "torch_version": "1.0"}, "torch_version: "),
         ({"device_memory": "1GiB", "optimizer_state": "later"}, "expected update or first"),
-        ({"device_memory": "1GiB", "world_size": 2}, "expected without"),
+        ({"device_memory": "1GiB", "world_size": 2}, "cannot be combined with"),
         ({"device_memory": "1MiB"}, "no plan fits"),
     ],
 )
