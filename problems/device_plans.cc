@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
+#include <numeric>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "graph/allocator/device_memory.h"
 #include "graph/allocator/least_device.h"
 #include "graph/run/run_on_device.h"
 #include "problems/any_schedule.h"
+#include "problems/check/device_rules.h"
 
 // PyTorch's allocator needs more than live bytes: a hole that the next large block
 // does not fit in is lost. How much depends on the plan and can't be said
@@ -38,7 +42,8 @@ struct Trial {
   std::vector<std::optional<PlanDevice>> uses = {};
   std::vector<int64_t> least_devices = {};
 
-  double ms() const { return best_of_families.plan.recompute_ms; }
+  const Plan& plan() const { return best_of_families.plan; }
+  double ms() const { return plan().recompute_ms; }
   bool Fits(size_t setting) const { return uses[setting].has_value(); }
 };
 
@@ -48,11 +53,12 @@ class DeviceSearch {
       : question_(question),
         choice_(choice),
         families_(BuildFamilies(question)),
-        device_bytes_(choice.memory_bytes - question.options.reserve_bytes) {}
+        device_bytes_(choice.memory_bytes - question.options.reserve_bytes),
+        clock_(question.options.limits) {}
 
   DeviceAnswer Find() && {
     Try(choice_.memory_bytes);
-    const bool has_plan = trials_.front().best_of_families.plan.HasPlan();
+    const bool has_plan = trials_.front().plan().HasPlan();
     for (int k = 0; has_plan && k < kMostPlans && !IsStopped(); ++k) {
       const std::vector<int64_t>& devices = trials_.front().least_devices;
       const std::optional<int64_t> next =
@@ -65,32 +71,32 @@ class DeviceSearch {
 
  private:
   bool IsStopped() const {
-    const solver::SearchLimits& limits = question_.options.limits;
-    const bool is_interrupted =
-        limits.interrupted != nullptr && limits.interrupted->load();
-    return is_interrupted || watch_.Seconds() > limits.time_limit_s;
+    return clock_.Stop() != solver::StoppedBy::kNothing;
   }
 
   // Half of the time that is left is for the plans to come.
   void Try(int64_t budget_bytes) {
-    solver::SearchLimits limits =
-        solver::LeftOf(question_.options.limits, watch_.Seconds());
+    solver::SearchLimits limits = clock_.Remaining();
     limits.time_limit_s /= 2;
     Trial trial{.budget_bytes = budget_bytes,
                 .best_of_families = PlanFor(families_, budget_bytes, limits)};
-    if (trial.best_of_families.plan.HasPlan()) {
+    if (trial.plan().HasPlan()) {
       RunTrial(trial);
-    } else if (trial.best_of_families.plan.minimum_budget_bytes) {
-      least_budget_ = *trial.best_of_families.plan.minimum_budget_bytes;
+    } else if (trial.plan().minimum_budget_bytes) {
+      least_budget_ = *trial.plan().minimum_budget_bytes;
     }
     trials_.push_back(std::move(trial));
   }
 
   void RunTrial(Trial& trial) const {
-    const StepOfPlan step =
-        LiveStep(*question_.trace, trial.best_of_families.plan.modules);
+    const StepOfPlan step = LiveStep(*question_.trace, trial.plan().modules);
+    std::map<bool, graph::TrainingRun> runs;  // by makes_state_first
     for (const DeviceSetting& setting : choice_.settings) {
-      const graph::TrainingRun run = RunOf(*question_.trace, step, setting);
+      const bool first = setting.makes_state_first;
+      if (!runs.contains(first)) {
+        runs.emplace(first, RunOf(*question_.trace, step, first));
+      }
+      const graph::TrainingRun& run = runs.at(first);
       trial.uses.push_back(FindDeviceUse(run, setting, device_bytes_));
       if (trial.uses.back()) {
         trial.least_devices.push_back(trial.uses.back()->least_device_bytes);
@@ -107,8 +113,7 @@ class DeviceSearch {
   const Trial* BestFor(size_t setting) const {
     const Trial* best = nullptr;
     for (const Trial& trial : trials_) {
-      if (!trial.best_of_families.plan.HasPlan() || !trial.Fits(setting))
-        continue;
+      if (!trial.plan().HasPlan() || !trial.Fits(setting)) continue;
       if (best == nullptr || trial.ms() < best->ms()) best = &trial;
     }
     return best;
@@ -123,38 +128,37 @@ class DeviceSearch {
   std::optional<int64_t> LowerBudget(size_t setting) const {
     const Trial* lowest = nullptr;
     for (const Trial& trial : trials_) {
-      if (!trial.best_of_families.plan.HasPlan()) continue;
+      if (!trial.plan().HasPlan()) continue;
       if (lowest == nullptr || trial.budget_bytes < lowest->budget_bytes) {
         lowest = &trial;
       }
     }
-    const int64_t live = lowest->best_of_families.plan.peak_bytes;
+    const int64_t live = lowest->plan().peak_bytes;
     const int64_t lacking = lowest->least_devices[setting] - device_bytes_;
-    const int64_t next =
-        std::max({live -
-                      std::clamp(lacking, device_bytes_ / kResolution,
-                                 std::max<int64_t>(live / 3, 1)) +
-                      question_.options.reserve_bytes,
-                  least_budget_, int64_t{1}});
+    const int64_t least_step = device_bytes_ / kResolution + 1;
+    const int64_t step =
+        std::clamp(lacking, least_step, std::max(live / 3, least_step));
+    const int64_t next = std::max(live - step + question_.options.reserve_bytes,
+                                  std::max<int64_t>(least_budget_, 1));
     return IsTried(next) ? std::nullopt : std::optional(next);
   }
 
   // Halves the way from a trial that fits to the next larger budget that does
   // not.
   std::optional<int64_t> BudgetAbove(const Trial& best, size_t setting) const {
-    const double bound = trials_.front().best_of_families.plan.bound_ms;
+    const double bound = trials_.front().plan().bound_ms;
     if (best.ms() <= bound * (1 + kCloseEnough)) return std::nullopt;
     int64_t above = choice_.memory_bytes;
     for (const Trial& trial : trials_) {
-      const bool is_above = trial.best_of_families.plan.HasPlan() &&
+      const bool is_above = trial.plan().HasPlan() &&
                             trial.budget_bytes > best.budget_bytes &&
                             !trial.Fits(setting) && trial.ms() < best.ms();
       if (is_above) above = std::min(above, trial.budget_bytes);
     }
-    const int64_t distance = above - best.budget_bytes;
-    if (distance <= device_bytes_ / kResolution) return std::nullopt;
-    const int64_t next = best.budget_bytes + distance / 2;
-    return IsTried(next) ? std::nullopt : std::optional(next);
+    const int64_t next = std::midpoint(best.budget_bytes, above);
+    const bool is_near =
+        above - best.budget_bytes <= device_bytes_ / kResolution;
+    return is_near || IsTried(next) ? std::nullopt : std::optional(next);
   }
 
   bool IsTried(int64_t budget_bytes) const {
@@ -174,8 +178,8 @@ class DeviceSearch {
       setting = a;
     }
     if (best == nullptr) return WithoutFit();
-    const Plan& first = trials_.front().best_of_families.plan;
-    Plan plan = best->best_of_families.plan;
+    const Plan& first = trials_.front().plan();
+    Plan plan = best->plan();
     plan.device = best->uses[setting];
     CompareWithDefaults(*plan.device, *best, setting);
     plan.budget_bytes = choice_.memory_bytes;
@@ -213,7 +217,7 @@ class DeviceSearch {
         least = std::min(least.value_or(bytes), bytes);
       }
     }
-    Plan plan = trials_.front().best_of_families.plan;
+    Plan plan = trials_.front().plan();
     if (plan.HasPlan()) {
       const PlanningProblem& problem = families_.front().problem;
       plan = PlanWithoutAnswer(problem, choice_.memory_bytes,
@@ -226,10 +230,10 @@ class DeviceSearch {
   }
 
   void SumUpEffort(Plan& plan) const {
-    plan.solver.seconds = watch_.Seconds();
+    plan.solver.seconds = clock_.Seconds();
     plan.solver.nodes = 0;
     for (const Trial& trial : trials_) {
-      plan.solver.nodes += trial.best_of_families.plan.solver.nodes;
+      plan.solver.nodes += trial.plan().solver.nodes;
     }
   }
 
@@ -239,14 +243,19 @@ class DeviceSearch {
   int64_t device_bytes_ = 0;
   int64_t least_budget_ = 0;  // of any plan, once known
   std::vector<Trial> trials_;
-  solver::Stopwatch watch_;
+  solver::LimitClock clock_;
 };
 
 }  // namespace
 
 DeviceAnswer AskForDevice(const Question& question,
                           const DeviceChoice& choice) {
-  return DeviceSearch(question, choice).Find();
+  DeviceAnswer device_answer = DeviceSearch(question, choice).Find();
+  if (const auto broken =
+          BrokenDeviceRule(*question.trace, device_answer.answer.plan)) {
+    throw std::logic_error("the plan fails its check: " + *broken);
+  }
+  return device_answer;
 }
 
 }  // namespace acplan::problems

@@ -34,7 +34,8 @@ struct DeviceAnswer {
 // proof that there is none.
 //
 // Requires a question on a trace for one rank, with all states. Throws
-// InputError as Ask.
+// InputError as Ask, and std::logic_error if the run fails its check
+// (check/device_rules.h): a defect of acplan.
 DeviceAnswer AskForDevice(const Question& question, const DeviceChoice& choice);
 
 }  // namespace acplan::problems

@@ -106,6 +106,13 @@ std::string SegmentsTable(const std::vector<SegmentUse>& segments,
   return table.ToString(terminal);
 }
 
+std::string PlaceFields(const graph::CachingAllocator& allocator,
+                        graph::BlockId block) {
+  if (block == graph::kNoBlock) return ",";
+  const graph::Placement placement = allocator.PlacementOf(block);
+  return fmt::format("{},{}", placement.segment, placement.offset);
+}
+
 std::string PeaksText(const graph::AllocatorCounts& counts) {
   return fmt::format("peak allocated: {}\npeak reserved: {}\n",
                      FormatBytesExactly(counts.peak_allocated_bytes),

@@ -9,6 +9,7 @@
 #include "cli/planning/allocator_flags.h"
 #include "cli/terminal/terminal.h"
 #include "graph/allocator/allocator_replay.h"
+#include "graph/allocator/caching_allocator.h"
 #include "graph/allocator/least_device.h"
 
 // Texts on a run on PyTorch's allocator, whether its events come from a file or from
@@ -21,6 +22,10 @@ std::string TorchVersionText(const graph::AllocatorConfig& config);  // "2.15"
 
 nlohmann::ordered_json SegmentsJson(
     const std::vector<graph::SegmentUse>& segments);
+
+// Returns "segment,offset" of a block, or "," without one, for CSV.
+std::string PlaceFields(const graph::CachingAllocator& allocator,
+                        graph::BlockId block);
 
 // Returns a table with the segments of each stream and pool together.
 std::string SegmentsTable(const std::vector<graph::SegmentUse>& segments,

@@ -244,6 +244,12 @@ PlanVerdict VerdictOn(const Plan& plan) {
                         "without it fits ({})\n",
                         effort)};
   }
+  if (*plan.limit == "unproven") {
+    return {"no plan",
+            fmt::format(": the search ended without one, and without a proof "
+                        "that there is none ({})\n",
+                        effort)};
+  }
   return {"no plan", fmt::format(": {} before a plan was found ({})\n",
                                  LimitText(plan.limit), effort)};
 }
@@ -356,11 +362,16 @@ problems::DeviceAnswer FindPlan(problems::Question question,
 }
 
 // The part of the text between the heading and the verdict.
-std::string Body(const problems::PlanningProblem& problem, const Plan& plan,
-                 int64_t unplanned, bool all, const Terminal& terminal) {
+std::string Body(const PlanFlags& flags,
+                 const problems::PlanningProblem& problem, const Plan& plan,
+                 int64_t unplanned, const Terminal& terminal) {
   if (plan.HasPlan()) {
-    return Comparison(problem.trace, plan, unplanned, terminal) +
-           UnitTable(*problem.profile, plan, all, terminal);
+    // Least devices are not worth more time than --time-limit allows.
+    const bool has_time =
+        flags.planning.time_limit.empty() || plan.limit != "time";
+    return Comparison(has_time ? problem.trace : nullptr, plan, unplanned,
+                      terminal) +
+           UnitTable(*problem.profile, plan, flags.all, terminal);
   }
   return fmt::format("baseline peak {} at {}\n",
                      graph::FormatBytes(plan.baseline.peak_bytes),
@@ -424,13 +435,12 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   terminal.Print(
       flags.json
           ? json
-          : BrokenLines(
-                Heading(profile, plan, question.options, terminal) +
-                    Body(answer.problem(), plan, first.unplanned_peak_bytes,
-                         flags.all, terminal) +
-                    StepDrawing(input.TraceIfAny(), plan, terminal) +
-                    Ending(input, plan, why, terminal),
-                terminal));
+          : BrokenLines(Heading(profile, plan, question.options, terminal) +
+                            Body(flags, answer.problem(), plan,
+                                 first.unplanned_peak_bytes, terminal) +
+                            StepDrawing(input.TraceIfAny(), plan, terminal) +
+                            Ending(input, plan, why, terminal),
+                        terminal));
   if (plan.HasPlan()) return kExitOk;
   const PlanVerdict verdict = VerdictOn(plan);
   return terminal.Explain(verdict.word + verdict.text + why,

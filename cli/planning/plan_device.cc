@@ -131,17 +131,19 @@ std::string DeviceText(const Plan& plan) {
 std::string LeastDevicesText(const graph::Trace* trace, const Plan& plan) {
   if (trace == nullptr || !plan.HasPlan() || plan.device || plan.offload ||
       plan.memory.model != problems::MemoryModel::kTrace ||
-      plan.memory.world_size > 1 || plan.memory.without_states) {
+      plan.memory.world_size > 1 || plan.memory.without_states ||
+      plan.limit == "interrupted") {
     return "";
   }
   const problems::StepOfPlan step = problems::LiveStep(*trace, plan.modules);
   std::string text;
   for (const bool makes_state_first : {false, true}) {
+    const graph::TrainingRun run =
+        problems::RunOf(*trace, step, makes_state_first);
     std::vector<std::string> devices;
-    for (problems::DeviceSetting setting : Allocators({})) {
-      setting.makes_state_first = makes_state_first;
-      const std::optional<graph::LeastDevice> least = graph::FindLeastDevice(
-          problems::RunOf(*trace, step, setting), setting.config);
+    for (const problems::DeviceSetting& setting : Allocators({})) {
+      const std::optional<graph::LeastDevice> least =
+          graph::FindLeastDevice(run, setting.config);
       devices.push_back(least ? graph::FormatBytes(least->bytes) : "none");
     }
     text +=

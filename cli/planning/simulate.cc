@@ -262,7 +262,7 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
   }
   if (flags.allocator.FirstGiven().empty()) return answer;
   answer.run = SimulateRun(trace, graph::Simulator(trace).Live(modules),
-                           question, terminal);
+                           question, !flags.timeline.empty(), terminal);
   return answer;
 }
 

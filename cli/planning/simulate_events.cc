@@ -124,16 +124,11 @@ std::string TimelineRow(const AllocatorEvents& events, size_t index,
   } else if (event.kind != AllocatorEvent::Kind::kEmptyCache) {
     id = fmt::format("{}", event.pool);
   }
-  std::string place = ",";
-  if (block != graph::kNoBlock) {
-    const graph::Placement placement = allocator.PlacementOf(block);
-    place = fmt::format("{},{}", placement.segment, placement.offset);
-  }
   const graph::AllocatorCounts& counts = allocator.counts();
   return fmt::format("{},{},{},{},{},{},{},{},{}\n", index,
-                     KindText(event.kind), id, event.bytes, event.stream, place,
-                     counts.allocated_bytes, counts.reserved_bytes,
-                     counts.retries);
+                     KindText(event.kind), id, event.bytes, event.stream,
+                     PlaceFields(allocator, block), counts.allocated_bytes,
+                     counts.reserved_bytes, counts.retries);
 }
 
 EventAnswer Simulate(const EventFlags& flags, std::string& timeline) {

@@ -241,25 +241,20 @@ std::string TimelineRow(const RunAnswer& answer, size_t index,
   const AllocatorEvent& event = answer.run.events.events[index];
   const RunMoment& moment = answer.run.moments[index];
   const auto* step = StepOf(answer, moment);
-  std::string place = ",";
-  if (block != graph::kNoBlock) {
-    const graph::Placement placement = allocator.PlacementOf(block);
-    place = fmt::format("{},{}", placement.segment, placement.offset);
-  }
   const graph::AllocatorCounts& counts = allocator.counts();
   return fmt::format(
       "{},{},{},{},{},{},{},{},{},{},{},{}\n", index, moment.iteration + 1,
       moment.microbatch + 1, step == nullptr ? -1 : IndexOf(moment.step),
       step == nullptr ? "" : CsvField(NameOf(*answer.trace, *step)),
       event.kind == AllocatorEvent::Kind::kAllocate ? "allocate" : "free",
-      event.block, event.bytes, place, counts.allocated_bytes,
-      counts.reserved_bytes, counts.retries);
+      event.block, event.bytes, PlaceFields(allocator, block),
+      counts.allocated_bytes, counts.reserved_bytes, counts.retries);
 }
 
 }  // namespace
 
 RunTexts SimulateRun(const Trace& trace, const LivedStep& step,
-                     const AllocatorQuestion& question,
+                     const AllocatorQuestion& question, bool wants_timeline,
                      const Terminal& terminal) {
   RunAnswer answer{
       .trace = &trace,
@@ -278,6 +273,7 @@ RunTexts SimulateRun(const Trace& trace, const LivedStep& step,
       answer.run, question.config, question.device(),
       [&](size_t event, const graph::CachingAllocator& allocator,
           graph::BlockId block) {
+        if (!wants_timeline) return;
         texts.timeline += TimelineRow(answer, event, allocator, block);
       });
   answer.peak = graph::LayoutAtPeak(answer.run, question.config,

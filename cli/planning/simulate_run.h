@@ -14,12 +14,12 @@ namespace acplan::cli {
 struct RunTexts {
   std::string text;
   nlohmann::ordered_json json;
-  std::string timeline;  // CSV, a row an event
+  std::string timeline;  // CSV, a row an event, if asked for
 };
 
 // Runs the step's iterations on the allocator and describes what they take.
 RunTexts SimulateRun(const graph::Trace& trace, const graph::LivedStep& step,
-                     const AllocatorQuestion& question,
+                     const AllocatorQuestion& question, bool wants_timeline,
                      const Terminal& terminal);
 
 }  // namespace acplan::cli

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "graph/allocator/blocks.h"
+
 namespace acplan::graph {
 
 EventRunner::EventRunner(const AllocatorEvents& events,
@@ -62,16 +64,12 @@ std::optional<int64_t> PrivatePoolOf(const AllocatorState& state, PoolId pool) {
 
 std::vector<SegmentUse> SegmentsOf(const CachingAllocator& allocator) {
   const AllocatorState& state = allocator.state();
-  std::vector<char> is_unused(state.blocks.size(), 0);
-  for (const BlockId id : state.unused_blocks) {
-    is_unused[static_cast<size_t>(id)] = 1;
-  }
   std::vector<SegmentUse> segments;
-  for (size_t k = 0; k < state.blocks.size(); ++k) {
-    const Block& first = state.blocks[k];
+  for (const BlockId id : ExistingBlocks(state)) {
+    const Block& first = state.At(id);
     const bool begins =
         first.previous == kNoBlock || !state.At(first.previous).is_mapped;
-    if (is_unused[k] != 0 || !first.is_mapped || !begins) continue;
+    if (!first.is_mapped || !begins) continue;
     const Segment& segment = state.At(first.segment);
     SegmentUse use = {.number = segment.number,
                       .offset = first.address - segment.address,

@@ -95,6 +95,18 @@ int64_t SegmentBytes(const AllocatorConfig& config, int64_t rounded_bytes) {
   return RoundUp(rounded_bytes, kSegmentStep);
 }
 
+std::vector<BlockId> ExistingBlocks(const AllocatorState& state) {
+  std::vector<char> is_unused(state.blocks.size(), 0);
+  for (const BlockId id : state.unused_blocks) {
+    is_unused[static_cast<size_t>(id)] = 1;
+  }
+  std::vector<BlockId> blocks;
+  for (size_t k = 0; k < state.blocks.size(); ++k) {
+    if (is_unused[k] == 0) blocks.push_back(BlockId(k));
+  }
+  return blocks;
+}
+
 BlockId NewBlock(AllocatorState& state, const Block& block) {
   BlockId id{static_cast<int32_t>(state.blocks.size())};
   if (state.unused_blocks.empty()) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "graph/allocator/allocator_state.h"
 
@@ -15,6 +16,9 @@ bool IsSmall(int64_t rounded_bytes);
 
 // Returns the bytes that are asked from the device for a block of this size.
 int64_t SegmentBytes(const AllocatorConfig& config, int64_t rounded_bytes);
+
+// Returns the blocks of the table that exist, in the order of their ids.
+std::vector<BlockId> ExistingBlocks(const AllocatorState& state);
 
 // Adds a block to the table.
 BlockId NewBlock(AllocatorState& state, const Block& block);

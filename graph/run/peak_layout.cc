@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "graph/allocator/allocator_state.h"
+#include "graph/allocator/blocks.h"
 #include "graph/allocator/caching_allocator.h"
 
 namespace acplan::graph {
@@ -23,19 +24,15 @@ int64_t ReleasableBytes(const AllocatorState& state, const Block& block) {
 // `storages`: by block of the allocator.
 std::vector<Hole> HolesOf(const AllocatorState& state,
                           const std::vector<StorageId>& storages) {
-  std::vector<char> is_unused(state.blocks.size(), 0);
-  for (const BlockId id : state.unused_blocks) {
-    is_unused[static_cast<size_t>(id)] = 1;
-  }
   const auto storage_of = [&](BlockId id) {
     return id == kNoBlock || !state.At(id).is_allocated
                ? StorageId(kNone)
                : storages[static_cast<size_t>(id)];
   };
   std::vector<Hole> holes;
-  for (size_t k = 0; k < state.blocks.size(); ++k) {
-    const Block& block = state.blocks[k];
-    if (is_unused[k] != 0 || !block.is_mapped || !block.IsFree()) continue;
+  for (const BlockId id : ExistingBlocks(state)) {
+    const Block& block = state.At(id);
+    if (!block.is_mapped || !block.IsFree()) continue;
     const int64_t bytes = block.size - ReleasableBytes(state, block);
     if (bytes == 0) continue;
     holes.push_back(

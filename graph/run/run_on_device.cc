@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "graph/allocator/allocator_state.h"
+#include "graph/allocator/blocks.h"
 #include "graph/allocator/caching_allocator.h"
 
 // An iteration asks for the same as any other but the first. So it ends like another
@@ -17,30 +18,20 @@ namespace {
 
 using Layout = std::vector<int64_t>;
 
+// A few seconds; kMostEvents takes half a minute.
+constexpr int64_t kMostEventsOfRuns = 50'000'000;
+
 constexpr int64_t kFree = -1;
 constexpr int64_t kUnmapped = -2;
 constexpr int64_t kWaits = -3;
-
-// Blocks that are in use, by address.
-std::vector<BlockId> BlocksByAddress(const AllocatorState& state) {
-  std::vector<char> is_unused(state.blocks.size(), 0);
-  for (const BlockId id : state.unused_blocks) {
-    is_unused[static_cast<size_t>(id)] = 1;
-  }
-  std::vector<BlockId> blocks;
-  for (size_t k = 0; k < state.blocks.size(); ++k) {
-    if (is_unused[k] == 0) blocks.push_back(BlockId(k));
-  }
-  std::ranges::sort(blocks, {},
-                    [&](BlockId id) { return state.At(id).address; });
-  return blocks;
-}
 
 // `storages`: by block of the allocator, what it has.
 Layout LayoutOf(const AllocatorState& state,
                 const std::vector<int64_t>& storages) {
   Layout layout;
-  const std::vector<BlockId> blocks = BlocksByAddress(state);
+  std::vector<BlockId> blocks = ExistingBlocks(state);
+  std::ranges::sort(blocks, {},
+                    [&](BlockId id) { return state.At(id).address; });
   std::vector<int64_t> place(state.blocks.size(), 0);
   std::vector<BlockId> by_age = blocks;
   for (size_t k = 0; k < blocks.size(); ++k) {
@@ -157,7 +148,8 @@ std::optional<LeastDevice> FindLeastDevice(const TrainingRun& run,
             .fits = outcome.Fits(),
             .next_device_bytes = outcome.replay.next_device_bytes,
             .events = static_cast<int64_t>(outcome.events)};
-      });
+      },
+      kMostEventsOfRuns);
 }
 
 }  // namespace acplan::graph

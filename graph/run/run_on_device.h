@@ -35,7 +35,7 @@ RunOutcome RunOnDevice(
         nullptr);
 
 // Returns the smallest device of at least `from_bytes` on which the run does not
-// fail, or none.
+// fail, or none. Long runs end the search early, as most_events does.
 std::optional<LeastDevice> FindLeastDevice(const TrainingRun& run,
                                            const AllocatorConfig& config,
                                            int64_t from_bytes = 0);

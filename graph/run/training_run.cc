@@ -315,6 +315,12 @@ class RunBuilder {
       if (block != kNoBlock) end.blocks.emplace_back(s, block);
     }
     run_.iteration_ends.push_back(std::move(end));
+    if (iteration == 0) {
+      const size_t events = run_.events.events.size() *
+                            static_cast<size_t>(parts_.options.iterations);
+      run_.events.events.reserve(events);
+      run_.moments.reserve(events);
+    }
   }
 
   void RunMicrobatch(bool is_last) {

@@ -13,7 +13,7 @@ namespace acplan::graph {
 
 // How a program runs its steps.
 struct RunOptions {
-  int64_t iterations = 10;
+  int64_t iterations = 6;
   // The most of an iteration: those between the first and the last are alike.
   int64_t microbatches = 8;
   // True where each microbatch brings tensors of its own, which are on the device

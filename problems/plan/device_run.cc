@@ -20,10 +20,10 @@ StepOfPlan LiveStep(const graph::Trace& trace,
 }
 
 graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
-                         const DeviceSetting& setting) {
+                         bool makes_state_first) {
   return graph::MakeTrainingRun(
       step.with_segments ? *step.with_segments : trace, step.step,
-      {.makes_state_first = setting.makes_state_first});
+      {.makes_state_first = makes_state_first});
 }
 
 std::optional<PlanDevice> FindDeviceUse(const graph::TrainingRun& run,

@@ -31,9 +31,9 @@ struct StepOfPlan {
 StepOfPlan LiveStep(const graph::Trace& trace,
                     const std::vector<PlannedModule>& units);
 
-// Returns what a run of the step asks of the allocator. `trace` is the plan's.
+// Returns what a run of the step asks of any allocator. `trace` is the plan's.
 graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
-                         const DeviceSetting& setting);
+                         bool makes_state_first);
 
 // Runs on a device of so many bytes, and returns what a plan says about it, or
 // nothing if the run ends without memory. The comparison with the defaults
