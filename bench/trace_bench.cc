@@ -73,8 +73,8 @@ class RepeatedTrace {
                   copies_ - 1 - copy_);
   }
 
-  // Of the start of an operator, or of a time of which one knows only that it follows
-  // the operator at `time - lag`.
+  // Returns the time in this copy: of an operator's start (`lag` 0), or of an event
+  // that follows the operator at `time - lag`.
   Time At(Time time, int32_t lag) const {
     if (time == kNever) return kNever;
     const Time start = time - lag;
@@ -92,7 +92,7 @@ class RepeatedTrace {
   }
   Time TimeAt(Time time) const { return At(time, 1); }
 
-  // Of the backward pass, its start included.
+  // Returns the time in this copy of an event of the backward pass, its start included.
   Time RequestAt(Time time) const {
     return time == trace_.forward_end ? InBackward(time) : TimeAt(time);
   }

@@ -31,8 +31,8 @@ problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
 std::string DeviceText(const problems::Plan& plan);
 
 // Returns the lines on the least devices of a plan for a budget, with the settings
-// that a program can choose; Returns "" where a run of it cannot be simulated,
-// and after Ctrl-C, when nobody waits for it.
+// that a program can choose. Returns "" where a run of it cannot be simulated, and
+// after Ctrl-C, when nobody waits for it.
 std::string LeastDevicesText(const graph::Trace* trace,
                              const problems::Plan& plan);
 
