@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "graph/allocator/allocator_config.h"
+#include "graph/device/device_table.h"
 
 namespace acplan::cli {
 
@@ -14,6 +15,7 @@ namespace acplan::cli {
 struct AllocatorQuestion {
   graph::AllocatorConfig config;
   std::optional<int64_t> device_bytes = {};  // nothing: without a limit
+  std::optional<graph::DeviceOffer> offer = {};  // of a device that was named
   bool wants_least_device = true;
   // RunOptions::makes_state_first; nothing: either.
   std::optional<bool> makes_state_first = {};
