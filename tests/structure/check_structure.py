@@ -60,6 +60,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     ),
     "costmodel/training/memory": (
         "graph/base",
+        "graph/device",
         "costmodel/training/model",
         "costmodel/training/hardware",
         "costmodel/training/strategy",
