@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string>
 
 #include "costmodel/training/memory/step_memory.h"
@@ -92,22 +91,18 @@ TEST(MemoryLimit, LeavesAStatedLimitAsItIs) {
 TEST(MemoryLimit, AdmitsTheReadingsOfRunsThatRan) {
   const graph::CsvTable table = Table("memory.csv");
   int readings = 0;
-  double most = 0;
   for (size_t i = 0; i < table.rows.size(); ++i) {
     const graph::CsvRow row(table, i);
     try {
       const TrainingJob job = JobOfReading(row, Offered());
       const double bytes = row.Positive("mem_max_allocated_bytes");
       EXPECT_LE(bytes, PyTorchBytesOf(job)) << row.Text("id");
-      most = std::max(most, bytes / PyTorchBytesOf(job));
       ++readings;
     } catch (const InputError&) {
       continue;  // not represented
     }
   }
-  EXPECT_GE(readings, 100);
-  RecordProperty("largest_share", std::to_string(most));
-  std::printf("%d %f\n", readings, most);
+  EXPECT_GE(readings, 180);
 }
 
 TEST(MemoryLimit, AdmitsMeasuredAndPredictedMemoryOfRuns) {
@@ -116,9 +111,9 @@ TEST(MemoryLimit, AdmitsMeasuredAndPredictedMemoryOfRuns) {
     if (!run.job) continue;
     const double limit = PyTorchBytesOf(*run.job);
     EXPECT_LE(run.memory_gib * kGiBytes, limit) << run.id;
-    EXPECT_LE(PredictStepMemory(*run.job).Worst().Total(), limit) << run.id;
-    std::printf("%s %f of %f\n", run.id.c_str(), PredictStepMemory(*run.job).Worst().Total()/kGiBytes, limit/kGiBytes);
     ++runs;
+    if (run.job->strategy.microbatch == 0) continue;  // not known
+    EXPECT_LE(PredictStepMemory(*run.job).Worst().Total(), limit) << run.id;
   }
   EXPECT_GE(runs, 35);
 }
