@@ -4,11 +4,19 @@
 
 #include <cctype>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "cli/input/data_folder.h"
 #include "graph/base/byte_size.h"
 
 namespace acplan::cli {
+namespace {
+
+std::string_view DriverOf(const graph::DeviceOffer& offer) {
+  return offer.architecture.starts_with("gfx") ? "HIP" : "CUDA";
+}
+
+}  // namespace
 
 DeviceMemoryArgument ParseDeviceMemory(const std::string& text,
                                        const std::string& flag) {
@@ -23,13 +31,13 @@ DeviceMemoryArgument ParseDeviceMemory(const std::string& text,
 
 std::string OfferSum(const graph::DeviceOffer& offer) {
   return fmt::format(
-      "{} has {}{}; {} are the context of CUDA{}", offer.gpu,
+      "{} has {}{}; {} are the context of {}{}", offer.gpu,
       graph::FormatBytes(offer.capacity_bytes),
       offer.has_capacity
           ? ""
           : fmt::format(" ({:g}% of its data sheet's, for want of a reading)",
                         100 * graph::kShareOfNominal),
-      graph::FormatBytes(offer.context_bytes),
+      graph::FormatBytes(offer.context_bytes), DriverOf(offer),
       offer.has_context ? "" : " (for want of a reading, the largest known)");
 }
 

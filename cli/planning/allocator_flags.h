@@ -14,7 +14,7 @@ namespace acplan::cli {
 // An allocator on a device, as a user names them.
 struct AllocatorQuestion {
   graph::AllocatorConfig config;
-  std::optional<int64_t> device_bytes = {};  // nothing: without a limit
+  std::optional<int64_t> device_bytes = {};      // nothing: without a limit
   std::optional<graph::DeviceOffer> offer = {};  // of a device that was named
   bool wants_least_device = true;
   // RunOptions::makes_state_first; nothing: either.

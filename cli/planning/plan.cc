@@ -462,11 +462,11 @@ Command AddPlanCommand(CLI::App& program) {
          "limit of a rank's peak memory: 1.6GiB, 1600MB, bytes; 75%: of the "
          "peak without a plan; min: the smallest budget that some plan meets")
       ->type_name("SIZE");
-  flags->allocator.AddTo(
-      *app,
-      "in place of a budget: the device memory that PyTorch may use, or the name "
-      "of a GPU (less CUDA's context); simulates "
-      "runs of steps on PyTorch's allocator");
+  flags->allocator.AddTo(*app,
+                         "in place of a budget: the device memory that PyTorch "
+                         "may use, or the name "
+                         "of a GPU (less CUDA's context); simulates "
+                         "runs of steps on PyTorch's allocator");
   flags->allocator.AddOptimizerStateTo(*app, "the one that recomputes less");
   flags->planning.AddTo(*app, kPlanSeconds);
   flags->planning.AddSegmentsTo(*app);

@@ -110,8 +110,7 @@ std::string DefaultsText(const Plan& plan, const PlanDevice& device) {
 
 std::string NamedDeviceText(const AllocatorFlags& flags) {
   if (flags.device_memory.empty()) return "";
-  const auto device =
-      ParseDeviceMemory(flags.device_memory, "--device-memory");
+  const auto device = ParseDeviceMemory(flags.device_memory, "--device-memory");
   return device.offer ? OfferLine(*device.offer) : "";
 }
 

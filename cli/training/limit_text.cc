@@ -23,12 +23,11 @@ std::string LimitOfJobText(const costmodel::TrainingJob& job,
   if (!HasSum(gpu, question)) return "";
   const auto count = costmodel::CommunicatorsOf(job).size();
   if (count == 0) return OfferLine(*gpu.offer);
-  return fmt::format(
-      "{}, {} the buffers of {} {}; {} are left for PyTorch\n",
-      OfferSum(*gpu.offer),
-      graph::FormatManyBytes(costmodel::CommunicatorBytes(job)), count,
-      count == 1 ? "communicator" : "communicators",
-      graph::FormatManyBytes(BudgetOf(question, job)));
+  return fmt::format("{}, {} the buffers of {} {}; {} are left for PyTorch\n",
+                     OfferSum(*gpu.offer),
+                     graph::FormatManyBytes(costmodel::CommunicatorBytes(job)),
+                     count, count == 1 ? "communicator" : "communicators",
+                     graph::FormatManyBytes(BudgetOf(question, job)));
 }
 
 std::string LimitText(const costmodel::Accelerator& gpu,

@@ -39,9 +39,9 @@ std::vector<ComparedTraining> Compare(const LlmCompareFlags& flags,
     const costmodel::TrainingJob job = costmodel::JobOfSettings(
         shape, flags.train.ReadSettings(strategy.settings), systems);
     const TrainQuestion question = flags.train.Question(job.cluster.gpu);
-    compared.push_back({strategy.name, question,
-                        costmodel::ReportOfTraining(
-                            job, BudgetOf(question, job))});
+    compared.push_back(
+        {strategy.name, question,
+         costmodel::ReportOfTraining(job, BudgetOf(question, job))});
   }
   return compared;
 }

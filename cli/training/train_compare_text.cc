@@ -203,7 +203,9 @@ std::string MemoriesText(Compared compared, size_t first,
     return fmt::format("{:.2f}", BudgetOf(one.question, one.report.job) / kGiB);
   });
   table.AddRow("", [](const ComparedTraining& one) -> std::string {
-    return one.report.Fits(BudgetOf(one.question, one.report.job)) ? "fits" : "does not fit";
+    return one.report.Fits(BudgetOf(one.question, one.report.job))
+               ? "fits"
+               : "does not fit";
   });
   return table.ToString(terminal);
 }

@@ -267,9 +267,9 @@ std::string TableText(const FitTable& fit, const TrainQuestion& question,
 std::string Text(const std::vector<FitTable>& tables,
                  const TrainQuestion& question, const Terminal& terminal) {
   const costmodel::TrainingJob& job = tables.front().rows.front().job;
-  std::string text = fmt::format(
-      "{} on {}\n{}\n", terminal.Bold(question.model), job.cluster.gpu.name,
-      LimitText(job.cluster.gpu, question));
+  std::string text =
+      fmt::format("{} on {}\n{}\n", terminal.Bold(question.model),
+                  job.cluster.gpu.name, LimitText(job.cluster.gpu, question));
   for (const FitTable& table : tables) {
     text += TableText(table, question, terminal);
   }
@@ -288,9 +288,9 @@ ordered_json RowJson(const FitRow& row, const TrainQuestion& question) {
                        {"best", nullptr}};
   if (std::isfinite(row.search.Bound())) json["bound_s"] = row.search.Bound();
   if (row.Fits()) {
-    json["best"] = ToJson(
-        ReportOfRanked(row.job, row.search.best.front(), question.limit),
-        question);
+    json["best"] =
+        ToJson(ReportOfRanked(row.job, row.search.best.front(), question.limit),
+               question);
   }
   return json;
 }

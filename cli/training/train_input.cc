@@ -237,9 +237,10 @@ void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
                  "your own GPU, as python -m acplan measure-system writes it; "
                  "the default for --gpu")
       ->type_name("JSON");
-  app.add_option("--budget", budget,
-                 "memory that PyTorch may use on a GPU: 70GiB (default: what the GPU "
-                 "offers, less CUDA context and NCCL's buffers)")
+  app.add_option(
+         "--budget", budget,
+         "memory that PyTorch may use on a GPU: 70GiB (default: what the GPU "
+         "offers, less CUDA context and NCCL's buffers)")
       ->type_name("SIZE");
   app.add_option("--tokens", tokens,
                  "tokens of the whole training: prints its GPU-hours")

@@ -23,7 +23,8 @@ struct TrainQuestion {
 };
 
 // Returns the bytes that PyTorch may have on a rank of the job.
-double BudgetOf(const TrainQuestion& question, const costmodel::TrainingJob& job);
+double BudgetOf(const TrainQuestion& question,
+                const costmodel::TrainingJob& job);
 
 // A strategy that an argument names, with its name in tables.
 struct NamedStrategy {

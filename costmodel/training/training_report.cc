@@ -149,8 +149,8 @@ TrainingReport ReportOfTraining(const TrainingJob& job,
                                 std::optional<double> budget) {
   if (job.strategy.recomputation == Recomputation::kPlan) {
     RequirePrecision(job);
-    const double bytes = budget.value_or(
-        PyTorchBytes(LimitOfGpu(job.cluster.gpu), job));
+    const double bytes =
+        budget.value_or(PyTorchBytes(LimitOfGpu(job.cluster.gpu), job));
     return ReportOfPlan(job, bytes, PlanTraining(job, bytes));
   }
   TrainingReport report{.job = job,

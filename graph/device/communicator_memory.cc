@@ -21,16 +21,15 @@ namespace acplan::graph {
 namespace {
 
 constexpr int64_t kMib = int64_t{1} << 20;
-constexpr int64_t kNearPair = 12 * kMib;  // a send and a receive over NVLink
-constexpr int64_t kFarPair = 20 * kMib;   // over a network
-constexpr int64_t kSharedSteps = 16;      // NCCL_SHARED_STEPS
+constexpr int64_t kNearPair = 12 * kMib;   // a send and a receive over NVLink
+constexpr int64_t kFarPair = 20 * kMib;    // over a network
+constexpr int64_t kSharedSteps = 16;       // NCCL_SHARED_STEPS
 constexpr int64_t kNearChunk = 512 << 10;  // NCCL_P2P_NVL_CHUNKSIZE
 constexpr int64_t kFarChunk = 128 << 10;   // NCCL_P2P_NET_CHUNKSIZE
 // Channels to each peer, if some are reached over a network.
 constexpr int64_t kFarPeerChannels = 2;
 
-int64_t RingChannels(const Communicator& communicator,
-                     const NcclLinks& links) {
+int64_t RingChannels(const Communicator& communicator, const NcclLinks& links) {
   if (communicator.IsNear()) return links.ring_channels;
   // A ring for each GPU of a node, as each has a network interface, twice
   // (ncclTopoPostset); twice more where there are few and GPUs are fast.
@@ -46,7 +45,7 @@ int64_t RingBytes(const Communicator& communicator, const NcclLinks& links) {
         communicator.connects_trees && communicator.ranks > 2;
     return (channels + (has_trees ? channels / 2 : 0)) * kNearPair;
   }
-  // Of a node's ranks, one sends a channel to the next node, and one receives.
+  // For each channel, one rank of a node sends to the next node, and one receives.
   const int64_t near = communicator.near_ranks;
   return channels * ((near - 1) * kNearPair + kFarPair) / near;
 }

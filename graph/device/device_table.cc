@@ -69,23 +69,23 @@ bool IsNamed(const DeviceSource& source, const std::string& key) {
          });
 }
 
-DeviceOffer OfferOfGpu(const DeviceTable& table, const DeviceSource& named) {
+DeviceOffer OfferOfGpu(const DeviceTable& table, const DeviceSource& of_gpu) {
   std::optional<double> capacity;
   std::optional<double> context;
   for (const DeviceSource& source : table.sources) {
-    if (source.architecture != named.architecture) continue;
+    if (source.architecture != of_gpu.architecture) continue;
     if (source.context_gib) {
       context = std::max(context.value_or(0), *source.context_gib);
     }
-    if (source.gpu == named.gpu && source.capacity_gib) {
-      capacity = std::min(capacity.value_or(named.nominal_gib),
-                          *source.capacity_gib);
+    if (source.gpu == of_gpu.gpu && source.capacity_gib) {
+      capacity =
+          std::min(capacity.value_or(of_gpu.nominal_gib), *source.capacity_gib);
     }
   }
-  return {.gpu = named.gpu,
-          .architecture = named.architecture,
+  return {.gpu = of_gpu.gpu,
+          .architecture = of_gpu.architecture,
           .capacity_bytes = BytesOfGib(
-              capacity.value_or(kShareOfNominal * named.nominal_gib)),
+              capacity.value_or(kShareOfNominal * of_gpu.nominal_gib)),
           .context_bytes = BytesOfGib(context.value_or(kDefaultContextGib)),
           .has_capacity = capacity.has_value(),
           .has_context = context.has_value()};
@@ -120,12 +120,11 @@ DeviceTable ReadDeviceTable(const std::filesystem::path& path) {
 std::optional<DeviceOffer> FindOffer(const DeviceTable& table,
                                      std::string_view name) {
   const std::string key = KeyOf(name);
-  const auto named =
-      std::ranges::find_if(table.sources, [&](const DeviceSource& source) {
-        return IsNamed(source, key);
-      });
-  if (named == table.sources.end()) return std::nullopt;
-  return OfferOfGpu(table, *named);
+  const auto first = std::ranges::find_if(
+      table.sources,
+      [&](const DeviceSource& source) { return IsNamed(source, key); });
+  if (first == table.sources.end()) return std::nullopt;
+  return OfferOfGpu(table, *first);
 }
 
 DeviceOffer OfferOf(const DeviceTable& table, std::string_view name,

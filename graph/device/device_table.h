@@ -9,18 +9,16 @@
 
 namespace acplan::graph {
 
-// What one source says about the memory of a GPU: out-of-memory messages of PyTorch
-// ("GPU 0 has a total capacity of 23.64 GiB ... this process has 14.56 GiB memory in use.
-// Of the allocated memory 13.86 GiB is allocated by PyTorch, and 213.20 MiB is reserved
-// ..."), properties of a device, data sheets.
+// The memory of a GPU by one source: an out-of-memory message of PyTorch ("GPU 0 has a
+// total capacity of 23.64 GiB ..."), a device's properties, a data sheet.
 struct DeviceSource {
   std::string gpu;                   // its name, in small letters
   std::vector<std::string> aliases;  // other names, in small letters
   std::string architecture;          // "sm90", "gfx942"
   double nominal_gib = 0;            // of the data sheet
-  // What torch.cuda.mem_get_info calls total.
+  // The total of torch.cuda.mem_get_info.
   std::optional<double> capacity_gib = {};
-  // Of a process that has no communicator, beside what PyTorch has reserved.
+  // The bytes of a process without communicators beside what PyTorch has reserved.
   std::optional<double> context_gib = {};
   std::string software;
   std::string source;
@@ -38,7 +36,7 @@ inline constexpr double kShareOfNominal = .985;
 // The context where the table has none of the GPU's architecture: the largest of all.
 inline constexpr double kDefaultContextGib = .661;
 
-// What a GPU offers PyTorch.
+// The memory that a GPU offers PyTorch.
 struct DeviceOffer {
   std::string gpu;
   std::string architecture;    // "" if the GPU is in no table

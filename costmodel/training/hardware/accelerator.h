@@ -18,7 +18,7 @@ namespace acplan::costmodel {
 struct Accelerator {
   std::string name = {};
   double memory = 0;  // bytes
-  // What it offers PyTorch, once it was looked up (WithOffers).
+  // Set by WithOffers: the memory that it offers PyTorch.
   std::optional<graph::DeviceOffer> offer = {};
   double multiprocessors = 0;
   double bf16_rate = 0;

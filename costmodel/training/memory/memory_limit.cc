@@ -9,9 +9,9 @@ namespace {
 // Returns a communicator of `ranks` ranks, neighbours of which are `stride` ranks apart.
 graph::Communicator GroupOf(const TrainingJob& job, int64_t ranks,
                             int64_t stride) {
-  return {.ranks = ranks,
-          .near_ranks =
-              std::clamp<int64_t>(job.cluster.domain / stride, 1, ranks)};
+  return {
+      .ranks = ranks,
+      .near_ranks = std::clamp<int64_t>(job.cluster.domain / stride, 1, ranks)};
 }
 
 graph::Communicator RingOf(const TrainingJob& job, int64_t ranks,
@@ -60,9 +60,8 @@ void AddExpertGroups(const TrainingJob& job,
 }  // namespace
 
 MemoryLimit LimitOfGpu(const Accelerator& gpu) {
-  return {.bytes = gpu.offer
-                       ? static_cast<double>(gpu.offer->AvailableBytes())
-                       : gpu.memory,
+  return {.bytes = gpu.offer ? static_cast<double>(gpu.offer->AvailableBytes())
+                             : gpu.memory,
           .has_communicators = gpu.offer.has_value()};
 }
 
@@ -73,8 +72,11 @@ std::vector<graph::Communicator> CommunicatorsOf(const TrainingJob& job) {
   const int64_t copies = std::max<int64_t>(1, s.optimizer_copies);
   const int64_t shards = std::max<int64_t>(1, s.Data() * s.context / copies);
   std::vector<graph::Communicator> groups = {
-      RingOf(job, s.gpus, 1), RingOf(job, s.tensor, 1), ContextGroup(job),
-      RingOf(job, shards, s.tensor), RingOf(job, copies, s.tensor * shards),
+      RingOf(job, s.gpus, 1),
+      RingOf(job, s.tensor, 1),
+      ContextGroup(job),
+      RingOf(job, shards, s.tensor),
+      RingOf(job, copies, s.tensor * shards),
       PeersOf(job, s.pipeline, model * s.Data(), 2)};
   AddExpertGroups(job, groups);
   std::erase_if(groups, [](const graph::Communicator& group) {

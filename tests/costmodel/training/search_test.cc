@@ -265,9 +265,8 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
   Enumeration every = Enumerator(job, space, budget).Run();
   EXPECT_EQ(search.strategies, every.legal);
   EXPECT_LE(search.evaluated, 4 * every.legal);
-  std::erase_if(every.all, [&](const RankedStrategy& ranked) {
-    return !fits(ranked);
-  });
+  std::erase_if(every.all,
+                [&](const RankedStrategy& ranked) { return !fits(ranked); });
   ASSERT_EQ(search.best.empty(), every.all.empty());
   if (every.all.empty()) return;
   const auto fastest =

@@ -34,8 +34,7 @@ TEST(NcclBytes, ShareTheBufferMeasuredOnB300) {
 // part. Its buffers have 10,485,760 and 2,097,152 bytes.
 TEST(NcclBytes, AreMostOfThoseMeasuredForAnAllToAll) {
   const Communicator group{.ranks = 8, .near_ranks = 8, .near_peers = 7};
-  const double bytes =
-      static_cast<double>(NcclBytes(group, LinksOf("sm90")));
+  const double bytes = static_cast<double>(NcclBytes(group, LinksOf("sm90")));
   EXPECT_EQ(bytes, 256.0 * kMiBytes + 7 * 32 * (10485760.0 + 2097152.0));
   EXPECT_LT(bytes, 3.28e9);
   EXPECT_GT(bytes, .9 * 3.28e9);

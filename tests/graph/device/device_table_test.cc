@@ -38,8 +38,7 @@ TEST(DeviceTable, HasASourceForEachRow) {
   for (const DeviceSource& source : Bundled().sources) {
     EXPECT_FALSE(source.source.empty()) << source.gpu;
     // Where nothing was read off a GPU, the source says so.
-    EXPECT_EQ(!source.capacity_gib,
-              source.source.ends_with("no message found"))
+    EXPECT_EQ(!source.capacity_gib, source.source.ends_with("no message found"))
         << source.gpu;
   }
 }
