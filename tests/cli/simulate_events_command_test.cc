@@ -63,7 +63,7 @@ TEST_F(SimulateEventsTest, RunsOnADevice) {
   EXPECT_TRUE(answer["failure"].is_null());
 }
 
-// By a GPU's name, the device is what PyTorch can have of it.
+// The name of a GPU stands for what PyTorch can have of it.
 TEST_F(SimulateEventsTest, RunsOnADeviceThatIsNamed) {
   const json answer = Json({"--device-memory", "RTX 4090"});
   const json& gpu = answer["gpu"];
