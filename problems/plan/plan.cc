@@ -356,6 +356,11 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
 
 std::string_view CaveatOf(const Plan& plan) {
   if (!plan.device) return Caveat(plan.memory.model);
+  if (plan.device->gpu) {
+    return "PyTorch's allocator is simulated on live tensors, exact to the "
+           "byte for plans that were traced again; --reserve keeps room for "
+           "workspaces of cuDNN, communication buffers and other processes";
+  }
   return "PyTorch's allocator is simulated on live tensors, exact to the byte "
          "for plans that were traced again; --reserve keeps room for CUDA's "
          "own memory, workspaces of cuDNN and communication buffers";
