@@ -30,20 +30,28 @@ DeviceMemoryArgument ParseDeviceMemory(const std::string& text,
 }
 
 std::string OfferSum(const graph::DeviceOffer& offer) {
-  return fmt::format(
-      "{} has {}{}; {} are the context of {}{}", offer.gpu,
-      graph::FormatBytes(offer.capacity_bytes),
-      offer.has_capacity
-          ? ""
-          : fmt::format(" ({:g}% of its data sheet's, for want of a reading)",
-                        100 * graph::kShareOfNominal),
-      graph::FormatBytes(offer.context_bytes), DriverOf(offer),
-      offer.has_context ? "" : " (for want of a reading, the largest known)");
+  return fmt::format("{}: {} - {} of {} context", offer.gpu,
+                     graph::FormatBytes(offer.capacity_bytes),
+                     graph::FormatBytes(offer.context_bytes), DriverOf(offer));
+}
+
+std::string OfferNotes(const graph::DeviceOffer& offer) {
+  std::string notes;
+  if (!offer.has_capacity) {
+    notes +=
+        fmt::format("no reading of its capacity: {:g}% of the data sheet\n",
+                    100 * graph::kShareOfNominal);
+  }
+  if (!offer.has_context) {
+    notes += "no reading of its context: the largest of other GPUs\n";
+  }
+  return notes;
 }
 
 std::string OfferLine(const graph::DeviceOffer& offer) {
-  return fmt::format("{}; {} are left for PyTorch\n", OfferSum(offer),
-                     graph::FormatBytes(offer.AvailableBytes()));
+  return fmt::format("{} = {} for PyTorch\n{}", OfferSum(offer),
+                     graph::FormatBytes(offer.AvailableBytes()),
+                     OfferNotes(offer));
 }
 
 nlohmann::ordered_json OfferJson(const graph::DeviceOffer& offer) {

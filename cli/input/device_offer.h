@@ -18,11 +18,14 @@ struct DeviceMemoryArgument {
 DeviceMemoryArgument ParseDeviceMemory(const std::string& text,
                                        const std::string& flag);
 
-// Returns the sum that an offer is, without its end: "h100 has 79.11 GiB; 0.66 GiB
-// are CUDA's context". Says so where the table has no such figure.
+// Returns the sum that an offer is, without its end: "h100: 79.11 GiB - 676.86 MiB
+// of CUDA context".
 std::string OfferSum(const graph::DeviceOffer& offer);
 
-// Returns the sum in a line: "... 78.45 GiB are PyTorch's".
+// Returns a line for each figure of which the table has no reading.
+std::string OfferNotes(const graph::DeviceOffer& offer);
+
+// Returns the sum in a line, "... = 78.45 GiB for PyTorch", and the notes.
 std::string OfferLine(const graph::DeviceOffer& offer);
 
 // Returns {"gpu", "capacity_bytes", "context_bytes", "available_bytes"}.
