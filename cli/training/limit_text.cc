@@ -23,11 +23,11 @@ std::string LimitOfJobText(const costmodel::TrainingJob& job,
   if (!HasSum(gpu, question)) return "";
   const auto count = costmodel::CommunicatorsOf(job).size();
   if (count == 0) return OfferLine(*gpu.offer);
-  return fmt::format("{}, {} the buffers of {} {}; {} are left for PyTorch\n",
-                     OfferSum(*gpu.offer),
-                     graph::FormatManyBytes(costmodel::CommunicatorBytes(job)),
-                     count, count == 1 ? "communicator" : "communicators",
-                     graph::FormatManyBytes(BudgetOf(question, job)));
+  return fmt::format(
+      "{} - {} of {} {} = {} for PyTorch\n{}", OfferSum(*gpu.offer),
+      graph::FormatManyBytes(costmodel::CommunicatorBytes(job)), count,
+      count == 1 ? "communicator" : "communicators",
+      graph::FormatManyBytes(BudgetOf(question, job)), OfferNotes(*gpu.offer));
 }
 
 std::string LimitText(const costmodel::Accelerator& gpu,
@@ -37,8 +37,8 @@ std::string LimitText(const costmodel::Accelerator& gpu,
                        graph::FormatManyBytes(question.limit.bytes));
   }
   return fmt::format(
-      "{}; {} are left for PyTorch and the strategy's communicators\n",
-      OfferSum(*gpu.offer), graph::FormatManyBytes(question.limit.bytes));
+      "{} = {} for PyTorch and communicators\n{}", OfferSum(*gpu.offer),
+      graph::FormatManyBytes(question.limit.bytes), OfferNotes(*gpu.offer));
 }
 
 nlohmann::ordered_json LimitOfJobJson(const costmodel::TrainingJob& job,

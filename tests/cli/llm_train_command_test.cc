@@ -75,7 +75,7 @@ TEST_F(LlmTrainTest, SaysWhatTheLimitIsASumOf) {
                 device["context_bytes"].get<double>() -
                 device["communicator_bytes"].get<double>());
   EXPECT_THAT(AcplanOut(With({"--tp", "2"})),
-              HasSubstr("the buffers of 3 communicators; "));
+              HasSubstr("of 3 communicators = "));
   EXPECT_FALSE(
       AcplanJson(With({"--tp", "2", "--budget", "80GB"})).contains("device"));
 }

@@ -169,7 +169,7 @@ TEST_F(PlanCommandTest, PlansForADevice) {
             on_card["budget_bytes"]);
   PutFile("card.json", on_card.dump());
   EXPECT_THAT(AcplanOut({"check", trace, "card.json", "--device-memory", "T4"}),
-              HasSubstr("t4 has 14.75 GiB; "));
+              HasSubstr("t4: 14.75 GiB - "));
 
   PutFile("device.json", plan.dump());
   const std::vector<std::string> check = {"check", trace, "device.json",

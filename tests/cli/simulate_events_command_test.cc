@@ -74,10 +74,10 @@ TEST_F(SimulateEventsTest, RunsOnADeviceThatIsNamed) {
   EXPECT_EQ(gpu["available_bytes"], answer["device_bytes"]);
   EXPECT_FALSE(Json({"--device-memory", "60MiB"}).contains("gpu"));
   EXPECT_THAT(Run({"--device-memory", "rtx4090"}).out,
-              HasSubstr("rtx4090 has 23.61 GiB; 506.88 MiB are the context of "
-                        "CUDA; 23.11 GiB are left for PyTorch\n"));
+              HasSubstr("rtx4090: 23.61 GiB - 506.88 MiB of CUDA context = "
+                        "23.12 GiB for PyTorch\n"));
   EXPECT_THAT(Run({"--device-memory", "gh200"}).out,
-              HasSubstr("98.5% of its data sheet's, for want of a reading"));
+              HasSubstr("no reading of its capacity: 98.5% of the data sheet"));
 }
 
 TEST_F(SimulateEventsTest, SaysWhereTheRunFails) {
