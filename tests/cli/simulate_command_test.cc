@@ -104,7 +104,7 @@ TEST_F(SimulateCommandTest, WhatIsSkippedDoesNotRunAgain) {
   unit["ops"].front()["decision"] = "skip";
   ExpectRefused(With(PlanOf({unit})),
                 {"module 'GPT2LMHeadModel.transformer.h.1': ", "operator 0 (",
-                 ") cannot be skipped: ", " what it makes"});
+                 ") cannot be skipped, because ", " its result; save it"});
   unit["ops"].front()["decision"] = "save";
   unit["ops"].front()["results"] = {7};
   ExpectRefused(With(PlanOf({unit})),

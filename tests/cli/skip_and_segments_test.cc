@@ -239,7 +239,7 @@ TEST_F(SkipAndSegmentsTest, KeptResultsAreOfSavedOperators) {
   PutFile("plan.json", PlanOf({unit}).dump());
   ExpectRefused(Acplan({"simulate", kTrace, "plan.json"}),
                 {"operator 0 (aten.native_layer_norm.default) must keep "
-                 "another result: backward asks for what it makes"});
+                 "another result, because the backward pass needs it"});
   EXPECT_THAT(Check(PlanOf({unit})).out,
               HasSubstr("does not keep a result that is needed"));
   norm["results"] = {0, 1, 2};
