@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -228,7 +229,9 @@ def _device_row(
     try:
         found = make(device_memory=device, allocator=setting)
     except acplan.AcplanError as error:
-        return (*row, "", "", f"none: {str(error).splitlines()[0]}")
+        least = re.search(r"the least device of them has [^)]*\)", str(error))
+        assert least, error
+        return (*row, "", "", f"no plan found; {least[0]}")
     assert found.device is not None
     more = 100 * (found.recompute_ms / plan.recompute_ms - 1) if plan.recompute_ms else 0.0
     state = "first" if found.device.optimizer_state_first else "update"
