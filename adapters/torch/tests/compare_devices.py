@@ -48,7 +48,7 @@ ITERATIONS = 6
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What acplan predicts of a run on one allocator."""
+    """The prediction of a run on one allocator."""
 
     iterations: int
     allocated_bytes: int
@@ -227,15 +227,17 @@ def _device_row(
     row: list[object] = [name, budget, setting.partition(":")[0], size(device)]
     row.append(f"{plan.recompute_ms:.3f}")
     try:
-        found = make(device_memory=device, allocator=setting)
+        device_plan = make(device_memory=device, allocator=setting)
     except acplan.AcplanError as error:
         least = re.search(r"the least device of them has [^)]*\)", str(error))
         assert least, error
         return (*row, "", "", f"no plan found; {least[0]}")
-    assert found.device is not None
-    more = 100 * (found.recompute_ms / plan.recompute_ms - 1) if plan.recompute_ms else 0.0
-    state = "first" if found.device.optimizer_state_first else "update"
-    return (*row, f"{found.recompute_ms:.3f}", f"{more:+.1f}", f"state {state}")
+    assert device_plan.device is not None
+    more = (
+        100 * (device_plan.recompute_ms / plan.recompute_ms - 1) if plan.recompute_ms else 0.0
+    )
+    state = "first" if device_plan.device.optimizer_state_first else "update"
+    return (*row, f"{device_plan.recompute_ms:.3f}", f"{more:+.1f}", f"state {state}")
 
 
 def main(folder: str, *names: str) -> None:
