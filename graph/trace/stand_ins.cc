@@ -134,11 +134,12 @@ class StandInFinder::Rerun {
       return fmt::format("{} must keep another result, because {} it",
                          Place(op), user);
     }
-    const bool is_written = WritesTo(trace_.operators[op], storage);
     return fmt::format(
         "{} cannot be skipped, because {} {}; save it or run it again",
         Place(op), user,
-        is_written ? "the tensor to which it writes in place" : "its result");
+        WritesTo(trace_.operators[op], storage)
+            ? "the tensor to which it writes in place"
+            : "its result");
   }
 
   std::optional<std::string> Follow(OperatorId op) {
@@ -212,31 +213,24 @@ class StandInFinder::Rerun {
     for (const StorageId s : now.creates) {
       if (!is_saved || !KeepsOutput(frame_, op, s, trace_)) LoseStorage(s, op);
     }
-    if (!is_saved) {
-      for (const StorageId s : now.mutates) {
-        if (!trace_.storages[s].IsOlderThan(frame_.call->start)) {
-          LoseStorage(s, op);
-        }
-      }
+    for (const StorageId s : now.mutates) {
+      const bool is_older = trace_.storages[s].IsOlderThan(frame_.call->start);
+      if (!is_saved && !is_older) LoseStorage(s, op);
     }
-    const std::vector<int32_t>* kept_results = frame_.KeptResults(op);
+    const std::vector<int32_t>* kept = frame_.KeptResults(op);
     for (int32_t result = 0; result < std::ssize(now.results); ++result) {
       const TensorId t = now.results[result];
       const bool is_kept =
           is_saved &&
-          (kept_results == nullptr ||
-           std::ranges::find(*kept_results, result) != kept_results->end());
+          (kept == nullptr || std::ranges::find(*kept, result) != kept->end());
       if (is_kept) {
         finder_.is_kept_[t] = true;
-      } else if (!IsArgumentOf(now, trace_.tensors[t])) {
-        Hide(t, op);
+      } else if (!WritesTo(now, trace_.tensors[t].storage) ||
+                 IsStandIn(trace_.tensors[t].base)) {
+        Hide(t,
+             op);  // all but its argument, which an operator in place returns
       }
     }
-  }
-
-  // An operator in place returns its argument.
-  bool IsArgumentOf(const TraceOperator& op, const TraceTensor& tensor) const {
-    return WritesTo(op, tensor.storage) && !IsStandIn(tensor.base);
   }
 
   void Hide(TensorId tensor, OperatorId op) {

@@ -19,7 +19,7 @@ constexpr double kGiBytes = 1024.0 * 1024 * 1024;
 
 const graph::DeviceTable& Devices() {
   static const graph::DeviceTable kDevices =
-      graph::ReadDeviceTable(ACPLAN_DATA_DIR "/devices/memory.csv");
+      graph::ReadDeviceTable(ACPLAN_DATA_DIR "/devices/memory.csv.gz");
   return kDevices;
 }
 
@@ -89,7 +89,7 @@ TEST(MemoryLimit, LeavesAStatedLimitAsItIs) {
 
 // They ran. Where the allocator counted, the readings are within the limit.
 TEST(MemoryLimit, AdmitsTheReadingsOfRunsThatRan) {
-  const graph::CsvTable table = Table("memory.csv");
+  const graph::CsvTable table = Table("memory.csv.gz");
   int readings = 0;
   for (size_t i = 0; i < table.rows.size(); ++i) {
     const graph::CsvRow row(table, i);
