@@ -48,6 +48,7 @@ OURS = (
     "allocator/expandable_segments",
     "allocator/free_list",
     "allocator/reclaim",
+    "allocator/set_up",
     "base/message_text",
     "base/nearest_names",
 )
