@@ -22,8 +22,8 @@
 //
 // A block that was freed in the recording and is older than it has a request of
 // known bytes, but not a known size: that follows from the rules by which blocks
-// are split. In the large pool of native segments no free block has 1 MiB or
-// less, so a rest of that size belongs to the block before it.
+// are split. In the large pool of native segments no block has less than 1 MiB,
+// so a gap of that size before the next block belongs to the block before it.
 
 namespace acplan::graph {
 namespace {
@@ -189,9 +189,33 @@ class Undo {
         recording_.blocks[static_cast<size_t>(recorded.block)];
     block.line = recorded.event.line;
     block.asked_bytes = recorded.event.bytes;
+    LearnSize(live, range);
     live_.erase(live);
     ++recording_.allocations;
     return true;
+  }
+
+  // Learns the size of the live block before `live`, which was allocated behind
+  // it: where a block begins within 1 MiB of a request's end, the bytes between
+  // are a part of the block before.
+  void LearnSize(std::map<int64_t, LiveBlock>::iterator live,
+                 std::map<int64_t, Range>::const_iterator range) {
+    if (live == live_.begin() || range->second.is_small ||
+        range->second.is_expandable) {
+      return;
+    }
+    auto& [address, before] = *std::prev(live);
+    if (before.bytes || address < range->first) return;
+    const int64_t rest = live->first - address - RoundedSizeOf(before);
+    if (rest > 0 && rest <= kLargestUnsplit) {
+      before.bytes = live->first - address;
+    }
+  }
+
+  int64_t RoundedSizeOf(const LiveBlock& live) const {
+    const int64_t asked =
+        recording_.blocks[static_cast<size_t>(live.block)].asked_bytes;
+    return RoundedBytes(config_, std::max<int64_t>(asked, 1));
   }
 
   bool HasLiveBlock(int64_t begin, int64_t end) const {
@@ -288,9 +312,7 @@ class Undo {
   int64_t SizeOf(const LiveBlock& live, int64_t address, int64_t limit,
                  const Range& range) const {
     if (live.bytes) return std::min(*live.bytes, limit - address);
-    const int64_t asked =
-        recording_.blocks[static_cast<size_t>(live.block)].asked_bytes;
-    const int64_t rounded = RoundedBytes(config_, std::max<int64_t>(asked, 1));
+    const int64_t rounded = RoundedSizeOf(live);
     const int64_t rest = limit - address - rounded;
     const bool splits_all = range.is_small || range.is_expandable;
     const bool is_unsplit =
