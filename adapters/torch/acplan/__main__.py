@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from acplan._advise.commands import add_batch, add_explain
+from acplan._advise.commands import add_batch, add_explain, add_snapshot
 from acplan._base.errors import AcplanError
 from acplan._device.devices import DEVICES
 from acplan._files.json_files import require_writable, write_json
@@ -124,10 +124,16 @@ def _parser() -> argparse.ArgumentParser:
     add_explain(explaining, _step)
 
     choosing = commands.add_parser(
-        "batch", help="find the batch with the highest throughput within a budget"
+        "batch",
+        help="find the batch with the highest throughput within a budget or on a device",
     )
     _add_model_flags(choosing, is_required=False)
     add_batch(choosing, _step)
+
+    converting = commands.add_parser(
+        "snapshot", help="convert a memory snapshot for `acplan simulate --snapshot`"
+    )
+    add_snapshot(converting)
 
     add_gpu_check(commands)
     add_measure_system(commands)
