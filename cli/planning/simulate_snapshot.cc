@@ -72,8 +72,8 @@ std::vector<LineHoles> HolesByLine(const SnapshotAnswer& answer) {
     std::vector<std::string> lines;
     for (const int32_t block : hole.neighbours) {
       if (block < 0) continue;
-      const std::string line = LineText(
-          answer, answer.run.block_lines[static_cast<size_t>(block)]);
+      const std::string line =
+          LineText(answer, answer.run.block_lines[static_cast<size_t>(block)]);
       lines.push_back(line.empty() ? "lines that were not recorded" : line);
     }
     if (lines.size() == 2 && lines[0] == lines[1]) lines.pop_back();
@@ -120,10 +120,9 @@ ordered_json RecordedJson(const SnapshotAnswer& answer) {
   json["simulated"] = {
       {"reserved_bytes", comparison.peak_reserved_bytes},
       {"equal_allocations", comparison.equal_allocations},
-      {"first_difference",
-       comparison.first_difference
-           ? ordered_json(*comparison.first_difference)
-           : nullptr},
+      {"first_difference", comparison.first_difference
+                               ? ordered_json(*comparison.first_difference)
+                               : nullptr},
       {"segments", comparison.segments},
       {"equal_segments", comparison.equal_segments}};
   return json;
@@ -232,11 +231,11 @@ std::string RecordedText(const SnapshotAnswer& answer) {
     text += fmt::format("retries: {}\n", FormatCount(recording.retries));
   }
   if (recording.failures > 0) {
-    text += fmt::format(
-        "out of memory: {} {}, on a device with {} for PyTorch\n",
-        FormatCount(recording.failures),
-        recording.failures == 1 ? "time" : "times",
-        graph::FormatBytes(*recording.device_bytes));
+    text +=
+        fmt::format("out of memory: {} {}, on a device with {} for PyTorch\n",
+                    FormatCount(recording.failures),
+                    recording.failures == 1 ? "time" : "times",
+                    graph::FormatBytes(*recording.device_bytes));
   }
   text += fmt::format(
       "simulated again: {} of {} allocations at the same address, {} of {} "
@@ -301,8 +300,8 @@ std::string TimelineRow(const graph::RecordedRun& run, size_t index,
   const std::string id =
       event.block < 0
           ? ""
-          : fmt::format("{}", run.events.block_ids[static_cast<size_t>(
-                                  event.block)]);
+          : fmt::format("{}",
+                        run.events.block_ids[static_cast<size_t>(event.block)]);
   const graph::AllocatorCounts& counts = allocator.counts();
   return fmt::format("{},{},{},{},{},{},{},{},{}\n", run.indices[index],
                      EventKindText(event.kind), id, event.bytes, event.stream,
@@ -332,14 +331,13 @@ size_t ChosenDevice(const graph::Snapshot& snapshot,
 
 // Refuses a device that is smaller than the blocks of the beginning.
 void RequireRoom(const SnapshotAnswer& answer) {
-  const int64_t bytes = graph::BytesInUse(answer.question.config,
-                                          answer.run.events.start);
+  const int64_t bytes =
+      graph::BytesInUse(answer.question.config, answer.run.events.start);
   if (bytes <= answer.question.device()) return;
   throw InputError(fmt::format(
       "--device-memory: expected at least {}, which blocks take when the "
       "recording begins, found {}",
-      graph::FormatBytes(bytes),
-      graph::FormatBytes(answer.question.device())));
+      graph::FormatBytes(bytes), graph::FormatBytes(answer.question.device())));
 }
 
 SnapshotAnswer Simulate(const SnapshotFlags& flags, std::string& timeline) {
@@ -355,8 +353,8 @@ SnapshotAnswer Simulate(const SnapshotFlags& flags, std::string& timeline) {
   const bool is_expandable = std::ranges::any_of(
       device.segments, &graph::SnapshotSegment::is_expandable);
   answer.recorded_config = graph::ParseAllocatorConfig(
-      snapshot.allocator.value_or(
-          is_expandable ? "expandable_segments:True" : "native"),
+      snapshot.allocator.value_or(is_expandable ? "expandable_segments:True"
+                                                : "native"),
       name, answer.question.config.version);
   if (flags.allocator.allocator.empty()) {
     answer.question.config = answer.recorded_config;
@@ -368,8 +366,8 @@ SnapshotAnswer Simulate(const SnapshotFlags& flags, std::string& timeline) {
   answer.comparison = graph::CompareWithRecording(device, answer.recording,
                                                   answer.recorded_config);
   const AllocatorConfig& config = answer.question.config;
-  answer.run = graph::MakeRecordedRun(answer.recording, answer.recorded_config,
-                                      config);
+  answer.run =
+      graph::MakeRecordedRun(answer.recording, answer.recorded_config, config);
   RequireRoom(answer);
   const bool has_timeline = !flags.timeline.empty();
   if (has_timeline) {
@@ -386,9 +384,8 @@ SnapshotAnswer Simulate(const SnapshotFlags& flags, std::string& timeline) {
         }
         return true;
       });
-  answer.peak = graph::LayoutAfter(answer.run.events, config,
-                                   answer.question.device(),
-                                   answer.PeakEvent());
+  answer.peak = graph::LayoutAfter(
+      answer.run.events, config, answer.question.device(), answer.PeakEvent());
   if (answer.question.wants_least_device) {
     answer.least = graph::FindLeastDevice(answer.run.events, config);
   }

@@ -95,7 +95,8 @@ int64_t MostBlockBytes(const AllocatorEvents& events,
       bytes += block.bytes;
     }
   }
-  int64_t most = std::max<int64_t>({1, bytes, BytesInUse(config, events.start)});
+  int64_t most =
+      std::max<int64_t>({1, bytes, BytesInUse(config, events.start)});
   for (const AllocatorEvent& event : events.events) {
     if (event.kind == AllocatorEvent::Kind::kAllocate && event.bytes > 0) {
       int64_t& size = sizes[static_cast<size_t>(event.block)];

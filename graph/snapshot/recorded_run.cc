@@ -53,10 +53,9 @@ void CompareSegments(const DeviceSnapshot& device, const AllocatorState& state,
   for (const SnapshotSegment& segment : device.segments) {
     std::vector<PlacedBlock> blocks;
     for (const SnapshotBlock& block : segment.blocks) {
-      blocks.push_back(
-          {.address = block.address,
-           .bytes = block.bytes,
-           .is_free = block.state == SnapshotBlock::State::kFree});
+      blocks.push_back({.address = block.address,
+                        .bytes = block.bytes,
+                        .is_free = block.state == SnapshotBlock::State::kFree});
     }
     const auto same = ours.find(segment.address);
     const bool is_equal = same != ours.end() && same->second == blocks;
@@ -159,7 +158,8 @@ void AllocateStart(const Recording& recording, RunWriter& writer) {
   }
 }
 
-bool KeepsStart(const AllocatorConfig& recorded, const AllocatorConfig& config) {
+bool KeepsStart(const AllocatorConfig& recorded,
+                const AllocatorConfig& config) {
   return recorded.expandable_segments == config.expandable_segments &&
          (!config.expandable_segments ||
           recorded.large_segment_bytes == config.large_segment_bytes);
@@ -239,8 +239,7 @@ RecordedRun MakeRecordedRun(const Recording& recording,
   const std::vector<bool> is_call = CacheCalls(recording);
   bool is_emptied = false;
   for (size_t k = 0; k < recording.events.size(); ++k) {
-    const auto& [event, index, block, is_small, private_pool] =
-        recording.events[k];
+    const auto& [event, index, block, private_pool] = recording.events[k];
     if (event.kind != Kind::kSegmentFree && event.kind != Kind::kSegmentUnmap) {
       is_emptied = false;
     }

@@ -17,7 +17,7 @@ struct RecordingComparison {
   int64_t equal_allocations = 0;  // at the recorded address
   // The first allocation elsewhere, among the events of the snapshot.
   std::optional<int64_t> first_difference = {};
-  int64_t segments = 0;  // of the snapshot
+  int64_t segments = 0;        // of the snapshot
   int64_t equal_segments = 0;  // of the same bytes, with the same blocks
   int64_t peak_allocated_bytes = 0;
   int64_t peak_reserved_bytes = 0;

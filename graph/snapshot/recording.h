@@ -16,9 +16,7 @@ struct RecordedEvent {
   SnapshotEvent event;
   int64_t index = 0;   // among those of the snapshot
   int32_t block = -1;  // of an allocation or a free: in Recording::blocks
-  // Of an allocation.
-  bool is_small = false;
-  std::optional<int64_t> private_pool = {};
+  std::optional<int64_t> private_pool = {};  // of an allocation
 };
 
 struct RecordedBlock {

@@ -73,12 +73,13 @@ std::vector<SnapshotBlock> ParseBlocks(const JsonField& field,
     if (parts.size() != 5) {
       element.Fail("state, address, bytes, asked bytes and line");
     }
-    const SnapshotBlock block = {.state = static_cast<SnapshotBlock::State>(
-                                     PlaceOf(parts[0], kBlockStates)),
-                                 .address = parts[1].Int(0, kMostAddress),
-                                 .bytes = parts[2].Int(1, kLargestRequest),
-                                 .asked_bytes = parts[3].Int(0, kLargestRequest),
-                                 .line = ParseLine(parts[4], names)};
+    const SnapshotBlock block = {
+        .state =
+            static_cast<SnapshotBlock::State>(PlaceOf(parts[0], kBlockStates)),
+        .address = parts[1].Int(0, kMostAddress),
+        .bytes = parts[2].Int(1, kLargestRequest),
+        .asked_bytes = parts[3].Int(0, kLargestRequest),
+        .line = ParseLine(parts[4], names)};
     if (block.address != address || block.bytes > end - address) {
       element.Complain("expected blocks that fill their segment");
     }
@@ -102,12 +103,11 @@ SnapshotSegment ParseSegment(const JsonField& field, Names& names) {
     const std::vector<JsonField> parts = pool.Elements();
     if (parts.size() != 2) pool.Fail("two numbers");
     const auto next = static_cast<int64_t>(names.pools.size()) + 1;
-    segment.private_pool =
-        names.pools
-            .try_emplace({parts[0].Int(0, int64_t{1} << 62),
-                          parts[1].Int(0, int64_t{1} << 62)},
-                         next)
-            .first->second;
+    segment.private_pool = names.pools
+                               .try_emplace({parts[0].Int(0, int64_t{1} << 62),
+                                             parts[1].Int(0, int64_t{1} << 62)},
+                                            next)
+                               .first->second;
   }
   segment.blocks = ParseBlocks(field.Get("blocks"), segment, names);
   return segment;
@@ -148,8 +148,8 @@ Snapshot ParseSnapshot(std::string_view text, std::string_view name) {
   const JsonField root(document, std::string(name));
   RequireFormat(root, "acplan.snapshot", 1);
   Snapshot snapshot;
-  snapshot.allocator = Optional(
-      root, "allocator", [](const JsonField& f) { return f.String(); });
+  snapshot.allocator = Optional(root, "allocator",
+                                [](const JsonField& f) { return f.String(); });
   snapshot.lines = root.Get("lines").Strings();
   Names names = {.lines = static_cast<int64_t>(snapshot.lines.size())};
   for (const JsonField& element : root.Get("devices").Elements()) {

@@ -175,7 +175,11 @@ class _Converter:
             state = block.get("state")
             if not isinstance(state, str) or state not in _STATES:
                 self._fail(f"{where}.state", f"one of {', '.join(_STATES)}", state)
-            asked = self._number(where, block, "requested_size") if "requested_size" in block else size
+            asked = (
+                self._number(where, block, "requested_size")
+                if "requested_size" in block
+                else size
+            )
             at = self._number(where, block, "address") if "address" in block else at
             line = self._line(block.get("frames") or _oldest_frames(block))
             blocks.append([_STATES[state], at, size, asked, line])
@@ -216,7 +220,9 @@ class _Converter:
         if not isinstance(text, str):
             self._fail("allocator_settings", "a text", text)
         is_expandable = settings.get("expandable_segments")
-        if isinstance(is_expandable, bool) and is_expandable != ("expandable_segments:True" in text):
+        if isinstance(is_expandable, bool) and is_expandable != (
+            "expandable_segments:True" in text
+        ):
             # Set after the variable was read.
             text += f"{',' if text else ''}expandable_segments:{is_expandable}"
         return text
