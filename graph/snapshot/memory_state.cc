@@ -46,9 +46,9 @@ bool FitsPages(const AllocatorConfig& config, const SegmentRange& kind,
   return event.bytes % page == 0 && (event.address - base) % page == 0;
 }
 
-// Returns a range of the expandable segment that pages were unmapped from. Of the
-// ranges that fit, the one before them is the likeliest: segments are mapped from
-// their beginning on.
+// Returns a range of the expandable segment that pages were unmapped from. The
+// range that fits and lies right before them is the likeliest one: segments are
+// mapped from their beginning on.
 SegmentRange KindOfUnmapped(const MemoryState& state,
                             const AllocatorConfig& config,
                             const SnapshotEvent& event) {
@@ -152,7 +152,7 @@ bool UndoMap(MemoryState& state, const SnapshotEvent& event) {
       HasLiveBlock(state, event.address, end)) {
     return false;
   }
-  // What touches it on both sides stays mapped.
+  // The pages on both sides of it stay mapped.
   const int64_t begin = range->first;
   const SegmentRange whole = range->second;
   auto next = range;

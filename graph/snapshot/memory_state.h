@@ -59,11 +59,13 @@ int64_t LargestUnsplit();
 void LearnSize(MemoryState& state, const AllocatorConfig& config,
                int64_t address);
 
-// Take the event back. They return false, and change nothing, if it contradicts
-// the state.
+// Takes the event back. Returns false, and changes nothing, if it contradicts the
+// state; so do the two functions below.
 bool UndoSegmentAllocation(MemoryState& state, const SnapshotEvent& event);
+// Takes a segment_free or a segment_unmap back.
 bool UndoRelease(MemoryState& state, const AllocatorConfig& config,
                  const SnapshotEvent& event);
+// Takes a segment_map back.
 bool UndoMap(MemoryState& state, const SnapshotEvent& event);
 
 }  // namespace acplan::graph

@@ -34,12 +34,12 @@ RecordingComparison CompareWithRecording(const DeviceSnapshot& device,
 // The requests of a recorded run.
 struct RecordedRun {
   AllocatorEvents events;
-  // By event: its place among those of the snapshot; -1: its block is older than
-  // the recording.
+  // The place of each event among those of the snapshot; -1: its block is older
+  // than the recording.
   std::vector<int64_t> indices;
   std::vector<int32_t> lines;        // by event: in Snapshot::lines
   std::vector<int32_t> block_lines;  // by block of the events
-  // By event: true if this request failed in the recording.
+  // True for each event that is a request which failed in the recording.
   std::vector<bool> is_failure;
   // True if blocks older than the recording lie where they lay; else they are
   // allocated first, by address.

@@ -116,7 +116,7 @@ class Undo {
 void OrderBlocks(const std::vector<RecordedBlock>& blocks,
                  Recording& recording) {
   std::vector<int32_t> place(blocks.size(), -1);
-  const auto put = [&](int32_t& block) {
+  const auto put_block = [&](int32_t& block) {
     int32_t& now = place[static_cast<size_t>(block)];
     if (now < 0) {
       now = static_cast<int32_t>(recording.blocks.size());
@@ -126,12 +126,12 @@ void OrderBlocks(const std::vector<RecordedBlock>& blocks,
   };
   for (SegmentLayout& segment : recording.start) {
     for (BlockLayout& block : segment.blocks) {
-      if (block.block >= 0) put(block.block);
+      if (block.block >= 0) put_block(block.block);
     }
   }
   recording.start_blocks = std::ssize(recording.blocks);
   for (RecordedEvent& event : recording.events) {
-    if (event.block >= 0) put(event.block);
+    if (event.block >= 0) put_block(event.block);
   }
 }
 

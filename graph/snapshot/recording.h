@@ -40,8 +40,8 @@ struct Recording {
   int64_t allocations = 0;
   int64_t failures = 0;  // out of memory
   int64_t retries = 0;   // requests for which the cache was emptied
-  // What the device had for PyTorch: its free bytes and the reserved ones at a
-  // failure.
+  // The memory that the device had for PyTorch: its free bytes and the reserved
+  // ones at a failure.
   std::optional<int64_t> device_bytes = {};
 };
 

@@ -20,8 +20,8 @@ struct SnapshotBlock {
   int32_t line = -1;  // in Snapshot::lines; -1: not known
 };
 
-// What cudaMalloc returned or, of an expandable segment, a mapped range without
-// a gap.
+// A range of addresses that cudaMalloc returned, or a mapped range of an
+// expandable segment, without a gap.
 struct SnapshotSegment {
   int64_t address = 0;
   int64_t bytes = 0;

@@ -117,6 +117,13 @@ def _parser() -> argparse.ArgumentParser:
     verifying.add_argument("--trace", metavar="FILE", help="the model's trace")
     verifying.set_defaults(run=_verify)
 
+    _add_advice(commands)
+    add_gpu_check(commands)
+    add_measure_system(commands)
+    return parser
+
+
+def _add_advice(commands: Any) -> None:
     explaining = commands.add_parser(
         "explain", help="show what uses the memory of a step, and what would reduce it"
     )
@@ -134,10 +141,6 @@ def _parser() -> argparse.ArgumentParser:
         "snapshot", help="convert a memory snapshot for `acplan simulate --snapshot`"
     )
     add_snapshot(converting)
-
-    add_gpu_check(commands)
-    add_measure_system(commands)
-    return parser
 
 
 def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None:

@@ -208,6 +208,7 @@ def test_from_the_shell(capsys: Any) -> None:
     assert "--batch: cannot be combined with --over" in capsys.readouterr().err
     flags[flags.index("--budget")] = "--device-memory"
     flags[flags.index("20MiB")] = "60MiB"
+    flags[flags.index("--most") + 1] = "2"
     assert main(["batch", *flags, "--allocator", "native", "--time-limit", "1"]) == 0
     assert "least device" in capsys.readouterr().out
     assert main(["batch", *flags, "--budget", "1GiB"]) == 2

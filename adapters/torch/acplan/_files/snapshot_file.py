@@ -5,6 +5,7 @@ only dicts, lists, tuples, strings, numbers, booleans and None are made.
 """
 
 import gzip
+import io
 import json
 import os
 import pickle
@@ -60,8 +61,6 @@ def _plain_value(path: str, raw: bytes) -> Any:
         except (ValueError, RecursionError):
             pass  # also a pickle of protocol 0 may begin so
     try:
-        import io
-
         return _PlainUnpickler(io.BytesIO(raw)).load()
     except Exception as error:  # whatever bytes do to an unpickler
         words = " ".join(str(error).split())[:200] or type(error).__name__
@@ -175,14 +174,14 @@ class _Converter:
             state = block.get("state")
             if not isinstance(state, str) or state not in _STATES:
                 self._fail(f"{where}.state", f"one of {', '.join(_STATES)}", state)
-            asked = (
+            asked_bytes = (
                 self._number(where, block, "requested_size")
                 if "requested_size" in block
                 else size
             )
             at = self._number(where, block, "address") if "address" in block else at
             line = self._line(block.get("frames") or _oldest_frames(block))
-            blocks.append([_STATES[state], at, size, asked, line])
+            blocks.append([_STATES[state], at, size, asked_bytes, line])
             at += size
         return {
             "address": address,

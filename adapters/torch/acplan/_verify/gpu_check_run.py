@@ -16,7 +16,7 @@ from acplan._program.plan import installed_allocator
 
 @dataclasses.dataclass(frozen=True)
 class PredictedRun:
-    """What a run of training steps asks of the device: the most bytes that the allocator
+    """The demands of a run of training steps on its device: the most bytes that the allocator
     reserves, how often it empties its cache for a request, and how often it fails."""
 
     reserved_bytes: int
@@ -64,8 +64,8 @@ def predicted_run(
 
 
 def _retries(run: Mapping[str, Any], iterations: int) -> int:
-    """Returns the retries of so many iterations. Those after the simulated ones repeat the last
-    `period` of them."""
+    """Returns the retries of so many iterations. The iterations after the simulated ones
+    repeat the last `period` of them."""
     simulated, period = run["iterations"], run["period"]
     by_iteration: dict[int, int] = {}
     for reclaim in run["reclaims"]:
