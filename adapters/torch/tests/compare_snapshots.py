@@ -42,7 +42,7 @@ def rows_of(path: pathlib.Path) -> list[list[Any]]:
             if not any(event[0] == "alloc" for event in device["events"]):
                 continue
             run = simulated(file, number, "--without-least-device")
-            recorded, again = run["recorded"], run["recorded"]["simulated"]
+            recorded, comparison = run["recorded"], run["recorded"]["simulated"]
             least = [
                 simulated(file, number, "--allocator", conf)["least_device_bytes"]
                 for conf in ("native", "expandable_segments:True")
@@ -61,9 +61,9 @@ def rows_of(path: pathlib.Path) -> list[list[Any]]:
                     run["events"],
                     recorded["allocations"],
                     recorded["older_blocks"],
-                    again["equal_allocations"],
-                    again["segments"],
-                    again["equal_segments"],
+                    comparison["equal_allocations"],
+                    comparison["segments"],
+                    comparison["equal_segments"],
                     recorded["reserved_bytes"],
                     recorded["retries"],
                     recorded["failures"],

@@ -37,8 +37,8 @@ EMPTY = _frame("/env/lib/site-packages/torch/cuda/memory.py", 224, "empty_cache"
 
 
 def _snapshot() -> dict[str, Any]:
-    """A segment of 20 MiB that is allocated and holds 4 MiB; 40 MiB that the program gave
-    back; a request that failed."""
+    """Returns a snapshot with a segment of 20 MiB that holds 4 MiB, 40 MiB that the program
+    gave back, and a request that failed."""
     blocks = [
         {"address": BASE, "size": 4 * MIB, "requested_size": 4 * MIB - 3,
          "state": "active_allocated", "frames": [CPP, TORCH, OWN]},
