@@ -46,24 +46,27 @@ bool FitsPages(const AllocatorConfig& config, const SegmentRange& kind,
   return event.bytes % page == 0 && (event.address - base) % page == 0;
 }
 
-// Returns a range of the expandable segment that pages were unmapped from. The
-// range that fits and lies right before them is the likeliest one: segments are
-// mapped from their beginning on.
+// Returns a range of the expandable segment that pages were unmapped from: one
+// that touches them, or else the last one before them, as segments are mapped from
+// their beginning on. Private pools seldom give memory back.
 SegmentRange KindOfUnmapped(const MemoryState& state,
                             const AllocatorConfig& config,
                             const SnapshotEvent& event) {
-  const SegmentRange* kind = nullptr;
+  SegmentRange kind = {
+      .stream = event.stream,
+      .is_small = event.bytes % config.large_segment_bytes != 0,
+      .is_expandable = true};
   for (const auto& [address, range] : state.past_ranges) {
-    if (kind != nullptr && address > event.address) break;
-    if (range.is_expandable && range.stream == event.stream &&
-        FitsPages(config, range, address, event)) {
-      kind = &range;
+    if (!range.is_expandable || range.stream != event.stream ||
+        !FitsPages(config, range, address, event)) {
+      continue;
     }
+    const bool touches = address + range.bytes == event.address ||
+                         event.address + event.bytes == address;
+    if (touches) return range;
+    if (address < event.address && !range.private_pool) kind = range;
   }
-  if (kind != nullptr) return *kind;
-  return {.stream = event.stream,
-          .is_small = event.bytes % config.large_segment_bytes != 0,
-          .is_expandable = true};
+  return kind;
 }
 
 }  // namespace
