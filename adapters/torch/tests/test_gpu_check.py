@@ -16,8 +16,8 @@ from acplan.__main__ import main
 from acplan._verify import gpu_check
 from acplan._verify.gpu_check import blocks_of, fitting_trace
 from acplan._verify.gpu_check_models import CheckedModel, checked_models
-from acplan._verify.gpu_check_run import _retries, predicted_run, process_allocator
 from acplan._verify.gpu_check_rows import Row, print_header, print_row
+from acplan._verify.gpu_check_run import _retries, predicted_run, process_allocator
 
 _SMALL = checked_models(is_small=True)
 

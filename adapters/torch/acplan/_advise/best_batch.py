@@ -1,5 +1,5 @@
-"""acplan.best_batch: the batch, or the sequence, that trains most in a second within a budget or
-on a device, together with its plan.
+"""acplan.best_batch: the batch, or the sequence, that trains most in a second within a budget
+or on a device, together with its plan.
 
 The memory and the run-time of most operators are affine in the size. So a step of a size that
 was not traced is interpolated between its neighbours that were: the same operators, with bytes

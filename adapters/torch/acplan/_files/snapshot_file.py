@@ -200,7 +200,7 @@ class _Converter:
         return list(parts)
 
     def _line(self, frames: Any) -> int:
-        """Returns the place in `lines` of the line of Python that asked, -1 if it is not known."""
+        """Returns the place in `lines` of the line of Python that asked, or -1."""
         if not isinstance(frames, (list, tuple)) or not frames:
             return -1
         if id(frames) not in self._line_by_frames:

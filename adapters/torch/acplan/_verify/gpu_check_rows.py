@@ -58,8 +58,8 @@ class Row:
 
 _COLUMNS = (
     ("model", 10), ("plan", 7), ("batch", 6), ("budget", 9), ("predicted", 10),
-    ("allocated", 10), ("error", 7), ("pred res", 9), ("reserved", 9), ("retries", 8), ("ooms", 5),
-    ("pred ms", 9), ("ms", 9),
+    ("allocated", 10), ("error", 7), ("pred res", 9), ("reserved", 9), ("retries", 8),
+    ("ooms", 5), ("pred ms", 9), ("ms", 9),
     ("pred +", 8), ("meas +", 8), ("operators", 10), ("losses", 7),
 )  # fmt: skip
 
