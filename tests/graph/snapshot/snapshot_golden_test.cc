@@ -26,7 +26,7 @@ constexpr PyTorchVersion kVersion{2, 13};
 
 std::vector<json> Cases() {
   std::vector<json> cases;
-  ForEachLine(ACPLAN_TEST_DATA_DIR "/allocator/snapshots.jsonl",
+  ForEachLine(ACPLAN_TEST_DATA_DIR "/allocator/snapshots.jsonl.gz",
               [&](std::string_view line) {
                 if (!line.empty()) cases.push_back(json::parse(line));
               });
