@@ -91,29 +91,6 @@ std::string ToJson(const EventAnswer& answer) {
   return graph::IndentedText(json);
 }
 
-std::string_view KindText(AllocatorEvent::Kind kind) {
-  using enum AllocatorEvent::Kind;
-  switch (kind) {
-    case kAllocate:
-      return "allocate";
-    case kFree:
-      return "free";
-    case kRecordStream:
-      return "record_stream";
-    case kEmptyCache:
-      return "empty_cache";
-    case kBeginCapture:
-      return "begin_capture";
-    case kBeginPool:
-      return "begin_pool";
-    case kEndPool:
-      return "end_pool";
-    case kReleasePool:
-      return "release_pool";
-  }
-  return "";
-}
-
 // A row for an event: what it was and, once it is done, the block's place and
 // the bytes.
 std::string TimelineRow(const AllocatorEvents& events, size_t index,
@@ -128,7 +105,7 @@ std::string TimelineRow(const AllocatorEvents& events, size_t index,
   }
   const graph::AllocatorCounts& counts = allocator.counts();
   return fmt::format("{},{},{},{},{},{},{},{},{}\n", index,
-                     KindText(event.kind), id, event.bytes, event.stream,
+                     EventKindText(event.kind), id, event.bytes, event.stream,
                      PlaceFields(allocator, block), counts.allocated_bytes,
                      counts.reserved_bytes, counts.retries);
 }

@@ -152,7 +152,8 @@ TEST_F(SimulateEventsTest, RefusesWrongInput) {
       {"wrong.txt, line 2: expected a, f, s, e, g, p, q or d, found \"b\""});
   ExpectRefused(Acplan({"simulate", "--events", "missing.txt"}),
                 {"missing.txt: cannot be opened"});
-  ExpectRefused(Acplan({"simulate"}), {"TRACE or --events is required"});
+  ExpectRefused(Acplan({"simulate"}),
+                {"TRACE, --events or --snapshot is required"});
   ExpectRefused(Run({"--optimizer-state", "first"}),
                 {"--optimizer-state: needs TRACE"});
 }

@@ -28,6 +28,7 @@ LIBRARIES = ("graph", "solver", "costmodel", "problems", "cli")
 MAY_KNOW: dict[str, tuple[str, ...]] = {
     "graph/base": (),
     "graph/allocator": ("graph/base",),
+    "graph/snapshot": ("graph/base", "graph/allocator"),
     "graph/device": ("graph/base",),
     "graph/profile": ("graph/base",),
     "graph/trace": ("graph/base", "graph/profile"),
