@@ -192,11 +192,10 @@ CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
   // Sums of records are rounded, a simulated step has whole bytes.
   const int64_t rounding =
       plan.memory.model == problems::MemoryModel::kTrace ? 0 : 1;
-  if (!answer.broken && room &&
-      answer.effect->peak_bytes > *room + rounding) {
-    answer.broken = fmt::format(
-        "the plan says that it fits {} bytes; its peak is {}", *room,
-        answer.effect->peak_bytes);
+  if (!answer.broken && room && answer.effect->peak_bytes > *room + rounding) {
+    answer.broken =
+        fmt::format("the plan says that it fits {} bytes; its peak is {}",
+                    *room, answer.effect->peak_bytes);
   }
   return answer;
 }

@@ -205,8 +205,8 @@ std::optional<std::string> FalseUnitStatement(const Module& module,
 // Checks a unit without a policy by the step in which it alone is one.
 BrokenRule FalseWholeUnit(const graph::Trace& trace, const Plan& plan,
                           const PlannedModule& planned_unit) {
-  const PlanEffect effect = ComputeEffect(
-      graph::Profile(), {planned_unit}, plan.memory, plan.tradeoff, &trace);
+  const PlanEffect effect = ComputeEffect(graph::Profile(), {planned_unit},
+                                          plan.memory, plan.tradeoff, &trace);
   if (IsFalse(planned_unit.recompute_ms, effect.recompute_ms)) {
     return fmt::format("{}: the plan says it recomputes {} ms; it is {} ms",
                        planned_unit.fqn, planned_unit.recompute_ms,
@@ -266,10 +266,9 @@ BrokenRule FalseCost(const Plan& plan, double recompute_ms, double cost_ms) {
         plan.bound_ms, plan.offload ? "costs" : "recomputes", cost_ms);
   }
   const bool has_bound = plan.bound_ms != kNotStated || cost_ms <= 0;
-  const double gap =
-      !has_bound     ? std::max(0.0, plan.gap)
-      : cost_ms > 0 ? std::max(0.0, 1 - plan.bound_ms / cost_ms)
-                     : 0;
+  const double gap = !has_bound    ? std::max(0.0, plan.gap)
+                     : cost_ms > 0 ? std::max(0.0, 1 - plan.bound_ms / cost_ms)
+                                   : 0;
   if (IsFalse(plan.gap, gap)) return Differs("gap", plan.gap, gap);
   if (plan.status == PlanStatus::kOptimal && IsFalse(0, gap)) {
     return fmt::format("the plan says it is optimal; its gap is {}", gap);

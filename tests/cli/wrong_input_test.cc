@@ -415,10 +415,10 @@ TEST_F(WrongInputTest, APlanAboveTheBudgetThatItStates) {
                                        "--budget", "2GiB"};
   const Outcome outcome = Acplan(check);
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.out,
-              testing::HasSubstr(
-                  "the plan says that it fits 1000 bytes; its peak is"));
-  // What it states is not about other ranks.
+  EXPECT_THAT(
+      outcome.out,
+      testing::HasSubstr("the plan says that it fits 1000 bytes; its peak is"));
+  // The stated budget is that of one rank.
   std::vector<std::string> of_ranks = check;
   of_ranks.insert(of_ranks.end(), {"--world-size", "2"});
   EXPECT_EQ(Acplan(of_ranks).exit_code, 0);

@@ -205,13 +205,12 @@ TEST(FirstBrokenRule, NamesEachRule) {
        [](GoodPlan& p) { p.plan.gap = 0.5; }},
       {"the plan says that any schedule recomputes at least",
        [](GoodPlan& p) {
-         p.plan.any_schedule =
-             AnySchedule{.bound_ms = p.plan.recompute_ms * 2};
+         p.plan.any_schedule = AnySchedule{.bound_ms = p.plan.recompute_ms * 2};
        }},
       {"the plan says its distance from any schedule is 0.25; it is 0.5",
        [](GoodPlan& p) {
-         p.plan.any_schedule = AnySchedule{
-             .bound_ms = p.plan.recompute_ms / 2, .distance = 0.25};
+         p.plan.any_schedule =
+             AnySchedule{.bound_ms = p.plan.recompute_ms / 2, .distance = 0.25};
        }},
       {"the plan says its baseline's peak module is GPT.h.0",
        [](GoodPlan& p) {
