@@ -14,6 +14,7 @@ struct DeviceChoice {
   int64_t memory_bytes =
       0;  // that PyTorch's allocator and the reserve can have
   std::vector<DeviceSetting> settings;  // the one preferred first
+  std::optional<PlanGpu> gpu = {};      // that has the memory, if it was named
 };
 
 // The best plan that a search for a device found.

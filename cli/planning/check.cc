@@ -250,6 +250,7 @@ int RunCheck(const CheckInput& flags, const Terminal& terminal) {
     const problems::DeviceChoice choice =
         ParseDevice(flags.allocator, input, QuestionOf(plan, rules));
     plan.device = DeviceOf(flags, plan, choice);
+    plan.device->gpu = choice.gpu;
     plan.budget_bytes = choice.memory_bytes;
   } else {
     plan.device.reset();
@@ -257,9 +258,10 @@ int RunCheck(const CheckInput& flags, const Terminal& terminal) {
   }
   RequireRoom(flags, plan);
   const CheckAnswer answer = Check(flags, input, plan, rules, room);
-  terminal.Print(flags.json
-                     ? ToJson(plan, answer)
-                     : BrokenLines(ToText(plan, answer, terminal), terminal));
+  terminal.Print(flags.json ? ToJson(plan, answer)
+                            : BrokenLines(NamedDeviceText(flags.allocator) +
+                                              ToText(plan, answer, terminal),
+                                          terminal));
   return answer.broken
              ? terminal.Explain("broken: " + *answer.broken, kExitFailure)
              : kExitOk;
@@ -282,7 +284,8 @@ Command AddCheckCommand(CLI::App& program) {
       ->type_name("SIZE");
   flags->allocator.AddTo(*app,
                          "in place of a budget: the device memory that PyTorch "
-                         "may use; simulates a run of the plan's steps on it");
+                         "may use, or the name of a GPU (less CUDA's context); "
+                         "simulates a run of the plan's steps on it");
   flags->allocator.AddOptimizerStateTo(*app, "the plan's, or update");
   app->add_option("--reserve", flags->reserve,
                   "part of the budget to keep free")

@@ -310,7 +310,8 @@ Command AddSimulateCommand(CLI::App& program) {
       ->type_name("FILE");
   flags->allocator.AddTo(
       *app,
-      "the device memory that PyTorch's allocator may use (default: no limit)");
+      "the device memory that PyTorch's allocator may use, or the name of a "
+      "GPU (less CUDA's context; default: no limit)");
   flags->allocator.AddOptimizerStateTo(*app, "update");
   flags->allocator.AddWithoutLeastTo(*app);
   MarkAsOutput(

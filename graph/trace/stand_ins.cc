@@ -35,7 +35,7 @@ struct Need {
   StorageId storage = {};
   TensorId tensor = kNone;
   Time time = 0;
-  std::string_view user = {};  // up to its verb
+  std::string_view user = {};  // up to its verb, before "its result"
   FrameId inner = kNone;       // the user is this frame's module
 };
 
@@ -49,7 +49,7 @@ std::vector<Need> NeedsAtTheEnd(const Frames& frames, FrameId f,
     needs.push_back({.storage = saved.storage,
                      .tensor = saved.tensor,
                      .time = saved.packed,
-                     .user = "backward asks for"});
+                     .user = "the backward pass needs"});
   }
   for (const FrameId g : IdRange(Next(f), frame.subtree_end)) {
     const Frame& inner = frames.list[g];
@@ -60,7 +60,7 @@ std::vector<Need> NeedsAtTheEnd(const Frames& frames, FrameId f,
       needs.push_back({.storage = trace.tensors[t].storage,
                        .tensor = t,
                        .time = inner.call->start,
-                       .user = "inside of it runs again and is given",
+                       .user = "inside, which runs again, receives",
                        .inner = g});
     }
   }
@@ -130,11 +130,15 @@ class StandInFinder::Rerun {
   // up to its verb.
   std::string TextOfLoss(OperatorId op, StorageId storage,
                          std::string_view user) const {
+    if (frame_.Saves(op)) {
+      return fmt::format("{} must keep another result, because {} it",
+                         Place(op), user);
+    }
     const bool is_written = WritesTo(trace_.operators[op], storage);
     return fmt::format(
-        "{} {}: {} what it {}", Place(op),
-        frame_.Saves(op) ? "must keep another result" : "cannot be skipped",
-        user, is_written ? "writes to in place" : "makes");
+        "{} cannot be skipped, because {} {}; save it or run it again",
+        Place(op), user,
+        is_written ? "the tensor to which it writes in place" : "its result");
   }
 
   std::optional<std::string> Follow(OperatorId op) {
@@ -145,13 +149,13 @@ class StandInFinder::Rerun {
       result_.hollow_views.push_back(op);
     } else if (frame_.Skips(op) && now.outputs.empty() && now.mutates.empty()) {
       return fmt::format(
-          "{} cannot be skipped: it returns no tensor, and nothing stands in "
-          "for what it does",
+          "{} cannot be skipped, because it returns no tensor for which there "
+          "could be a stand-in; run it again",
           Place(op));
     } else if (WritesToWhatAFrameAroundMakes(frames_, f_, now, trace_)) {
       return Place(op) +
-             " must run again: it writes in place to what a unit around this "
-             "one makes again";
+             " must run again, because it writes in place to a tensor that an "
+             "enclosing unit recomputes";
     }
     Lose(op);
     return std::nullopt;

@@ -194,6 +194,12 @@ PlanDevice ReadDevice(const JsonField& field) {
     device.default_recompute_ms =
         field.Get("default_recompute_ms").NonNegativeNumber();
   }
+  if (field.Has("gpu")) {
+    const JsonField gpu = field.Get("gpu");
+    device.gpu = {.name = gpu.Get("name").String(),
+                  .capacity_bytes = gpu.Get("capacity_bytes").Bytes(),
+                  .context_bytes = gpu.Get("context_bytes").Bytes()};
+  }
   return device;
 }
 
@@ -210,6 +216,11 @@ Json ToJson(const PlanDevice& device) {
   }
   if (device.default_recompute_ms) {
     json["default_recompute_ms"] = *device.default_recompute_ms;
+  }
+  if (device.gpu) {
+    json["gpu"] = {{"name", device.gpu->name},
+                   {"capacity_bytes", device.gpu->capacity_bytes},
+                   {"context_bytes", device.gpu->context_bytes}};
   }
   return json;
 }
@@ -348,6 +359,11 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
 
 std::string_view CaveatOf(const Plan& plan) {
   if (!plan.device) return Caveat(plan.memory.model);
+  if (plan.device->gpu) {
+    return "PyTorch's allocator is simulated on live tensors, exact to the "
+           "byte for plans that were traced again; --reserve keeps room for "
+           "workspaces of cuDNN, communication buffers and other processes";
+  }
   return "PyTorch's allocator is simulated on live tensors, exact to the byte "
          "for plans that were traced again; --reserve keeps room for CUDA's "
          "own memory, workspaces of cuDNN and communication buffers";

@@ -17,13 +17,14 @@ both peaks, the bytes of the device that are in use, retries and failures must b
 Prints each difference and, for each version, what
 was compared; exit code 1 where something differs.
 
---write-goldens writes tests/data/allocator/goldens.txt instead: short sequences with what the
+--write-goldens writes tests/data/allocator/goldens.txt.gz: short sequences with what the
 real allocator does at each event.
 """
 
 import argparse
 import concurrent.futures
 import glob
+import gzip
 import os
 import pathlib
 import random
@@ -35,7 +36,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = pathlib.Path(__file__).resolve().parent / "allocator"
-GOLDENS = ROOT / "tests/data/allocator/goldens.txt"
+GOLDENS = ROOT / "tests/data/allocator/goldens.txt.gz"
 VERSIONS = ("2.9.1", "2.11.0", "2.13.0", "2.15.0")
 # The parts of PyTorch's wheel that are unpacked.
 PARTS = ("torch/lib/libc10", "torch/include/c10/", "torch/include/torch/headeronly/")
@@ -279,7 +280,7 @@ def write_goldens(folder: pathlib.Path) -> None:
             rows = build.drive(settings, device, "\n".join(events) + "\n")
             lines += [f"{event} | {row}" for event, row in zip(events, rows, strict=True)]
     GOLDENS.parent.mkdir(parents=True, exist_ok=True)
-    GOLDENS.write_text("\n".join(lines) + "\n")
+    GOLDENS.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
     print(f"{GOLDENS}: {len(lines):,} lines")
 
 

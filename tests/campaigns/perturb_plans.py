@@ -120,10 +120,7 @@ def main() -> int:
                     tried_plans += 1
                     if holds(check):
                         false_plans += 1
-                        print(
-                            f"{source} {flags}: holds with {place} {wrong!r} in place of {value!r}",
-                            flush=True,
-                        )
+                        print(f"{source} {flags}: {place} {wrong!r}, not {value!r}")
     print(f"{tried_plans} false plans, {false_plans} hold")
     return int(false_plans > 0)
 
