@@ -348,7 +348,10 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
     plan.tradeoff = OneOf(root.Get("tradeoff"), {"profile", "fit", "pareto"});
   }
   plan.status = ReadStatus(root);
-  if (root.Has("limit")) plan.limit = root.Get("limit").String();
+  if (root.Has("limit")) {
+    plan.limit = OneOf(root.Get("limit"), {"time", "gap", "nodes", "memory",
+                                           "interrupted", "unproven"});
+  }
   plan = WithStatements(std::move(plan), root);
   plan.modules = ReadModules(root.Get("modules"));
   return plan;
