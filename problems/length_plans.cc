@@ -111,8 +111,40 @@ class LengthSearch {
     const Plan& longest = PlanOf({switches_.back(), switches_.back()},
                                  search_.memory_bytes);
     if (!longest.HasPlan()) return WithoutPlan(longest);
-    search_.bound_ms = PathThrough(search_.memory_bytes, /*of_bounds=*/true).ms;
-    if (search_.bound_ms == kNoTable) return {};
+    std::optional<LengthTable> best;
+    std::optional<int64_t> least_device;
+    // Tables of fewer plans leave other holes, and may recompute less.
+    for (most_plans_ = 1; most_plans_ <= MostPlans(); ++most_plans_) {
+      search_.bound_ms =
+          PathThrough(search_.memory_bytes, /*of_bounds=*/true).ms;
+      if (search_.bound_ms == kNoTable) continue;
+      bound_ms_ = search_.bound_ms;
+      std::optional<LengthTable> table = BestTable();
+      if (table && (!best || table->ms < best->ms)) best = std::move(table);
+      const std::optional<int64_t> least = search_.LeastDevice();
+      if (least) least_device = std::min(least_device.value_or(*least), *least);
+      if (IsStopped()) break;
+    }
+    if (!best) return {.least_device_bytes = least_device};
+    return {.table = TableOf(*best)};
+  }
+
+ private:
+  // A table that fits.
+  struct LengthTable {
+    Buckets buckets;
+    PlanDevice device;
+    double ms = 0;
+  };
+
+  int64_t MostPlans() const {
+    return std::min<int64_t>(question_.most_plans, std::ssize(switches_));
+  }
+
+  // Returns the best table of so many plans, if one fits.
+  std::optional<LengthTable> BestTable() {
+    search_.trials.clear();
+    buckets_.clear();
     Try(search_.memory_bytes);
     for (int k = 0; k < kMostBudgets && !IsStopped(); ++k) {
       const std::optional<int64_t> next = search_.NextBudget();
@@ -120,17 +152,14 @@ class LengthSearch {
       Try(*next);
     }
     const auto [best, setting] = search_.BestOfAll();
-    if (best == nullptr) {
-      return {.least_device_bytes = search_.LeastDevice()};
-    }
-    Buckets buckets = buckets_[static_cast<size_t>(best - search_.trials.data())];
-    PlanDevice device = *best->uses[setting];
-    Raise(buckets, device, question_.device.settings[setting]);
-    return {.table = TableOf(buckets, device)};
+    if (best == nullptr) return std::nullopt;
+    LengthTable table{
+        .buckets = buckets_[static_cast<size_t>(best - search_.trials.data())],
+        .device = *best->uses[setting]};
+    Raise(table, question_.device.settings[setting]);
+    table.ms = MeanRecomputeMs(problem_, StepsOf(table.buckets));
+    return table;
   }
-
- private:
-  int64_t most_plans() const { return question_.most_plans; }
 
   bool IsStopped() const {
     return clock_.Stop() != solver::StoppedBy::kNothing;
@@ -165,10 +194,7 @@ class LengthSearch {
         if (above != trained.begin()) switches_.push_back(*std::prev(above));
       }
     } else {
-      const size_t count = std::min(trained.size(), kMostSwitches);
-      for (size_t k = 1; k < count; ++k) {
-        switches_.push_back(QuantileOf(trained, k, count));
-      }
+      AddQuantiles(trained);
     }
     for (const size_t place : trained) {
       if (place == longest) break;
@@ -177,13 +203,13 @@ class LengthSearch {
       if (!goes_on) breaks_.push_back(place);
     }
     // No plan is for steps of different operators.
-    if (std::ssize(breaks_) >= most_plans()) {
+    if (std::ssize(breaks_) >= question_.most_plans) {
       throw InputError(fmt::format(
           "plans: the steps up to length {} and from {} on run different "
           "operators: expected at least {} plans, found {}",
           problem_.lengths[breaks_.front()].length,
           problem_.lengths[Next(breaks_.front())].length, breaks_.size() + 1,
-          most_plans()));
+          question_.most_plans));
     }
     switches_.insert(switches_.end(), breaks_.begin(), breaks_.end());
     switches_.push_back(longest);
@@ -198,18 +224,27 @@ class LengthSearch {
     });
   }
 
-  size_t QuantileOf(const std::vector<size_t>& trained, size_t k,
-                    size_t count) const {
-    if (trained.size() == count) return trained[k - 1];
-    const int64_t wanted =
-        problem_.Batches() * static_cast<int64_t>(k) /
-        static_cast<int64_t>(count);
+  // Adds the longest length that needs no plan by its live bytes, and lengths at even
+  // distances among the batches of longer ones. `trained`: all that are trained.
+  void AddQuantiles(const std::vector<size_t>& trained) {
+    const auto with_plan = std::ranges::find_if(trained, [&](size_t k) {
+      return graph::Simulate(problem_.lengths[k].trace, {}).peak_bytes >
+             DeviceBytes();
+    });
+    if (with_plan != trained.begin()) switches_.push_back(*std::prev(with_plan));
     int64_t batches = 0;
-    for (const size_t place : trained) {
-      batches += problem_.counts[place];
-      if (batches >= wanted) return place;
+    for (auto k = with_plan; k != trained.end(); ++k) {
+      batches += problem_.counts[*k];
     }
-    return trained.back();
+    const auto most = static_cast<int64_t>(kMostSwitches - 1);
+    int64_t before = 0;
+    int64_t part = 1;  // of `most`, that the next switch ends
+    for (auto k = with_plan; k != trained.end(); ++k) {
+      before += problem_.counts[*k];
+      if (before * most < batches * part) continue;
+      switches_.push_back(*k);
+      while (before * most >= batches * part) ++part;
+    }
   }
 
   // Returns the best plan of a bucket for a budget, with means over its batches.
@@ -247,8 +282,7 @@ class LengthSearch {
   };
   Path PathThrough(int64_t budget_bytes, bool of_bounds) {
     // Indexed by the number of buckets, then by the last switch.
-    const auto most = static_cast<size_t>(
-        std::min<int64_t>(most_plans(), std::ssize(switches_)));
+    const auto most = static_cast<size_t>(most_plans_);
     std::vector<std::vector<Path>> best(
         most + 1, std::vector<Path>(switches_.size()));
     for (size_t count = 1; count <= most; ++count) {
@@ -320,9 +354,8 @@ class LengthSearch {
   }
 
   // Raises the budget of each entry as far as the run ends.
-  void Raise(Buckets& buckets, PlanDevice& device,
-             const DeviceSetting& setting) {
-    for (PlannedBucket& entry : buckets) {
+  void Raise(LengthTable& table, const DeviceSetting& setting) {
+    for (PlannedBucket& entry : table.buckets) {
       int64_t low = entry.budget_bytes;
       int64_t high = search_.memory_bytes;
       for (int k = 0; k < kMostRaises && low < high && !IsStopped(); ++k) {
@@ -335,10 +368,10 @@ class LengthSearch {
         if (!is_better) break;
         entry.budget_bytes = next;
         const std::optional<PlanDevice> use = FindDeviceUse(
-            RunOf(problem_, StepsOf(buckets), setting.makes_state_first),
+            RunOf(problem_, StepsOf(table.buckets), setting.makes_state_first),
             setting, DeviceBytes());
         if (use) {
-          device = *use;
+          table.device = *use;
           low = next;
         } else {
           entry.budget_bytes = before;
@@ -371,22 +404,22 @@ class LengthSearch {
     return plan;
   }
 
-  PlanTable TableOf(const Buckets& buckets, const PlanDevice& device) {
+  PlanTable TableOf(const LengthTable& best) {
     PlanTable table{.model = problem_.traced.front().trace.model.name,
                     .memory_bytes = search_.memory_bytes,
                     .reserve_bytes = search_.reserve_bytes,
-                    .device = device,
-                    .most_plans = most_plans()};
+                    .device = best.device,
+                    .most_plans = question_.most_plans};
     for (const size_t place : switches_) {
       table.switches.push_back(problem_.lengths[place].length);
     }
-    for (const PlannedBucket& entry : buckets) {
+    for (const PlannedBucket& entry : best.buckets) {
       table.entries.push_back(
           {.longest = problem_.lengths[entry.bucket.last].length,
            .plan = StatedPlan(entry)});
     }
-    table.recompute_ms = MeanRecomputeMs(problem_, StepsOf(buckets));
-    table.bound_ms = std::min(search_.bound_ms, table.recompute_ms);
+    table.recompute_ms = best.ms;
+    table.bound_ms = std::min(bound_ms_, best.ms);
     table.seconds = clock_.Seconds();
     return table;
   }
@@ -400,7 +433,9 @@ class LengthSearch {
   const LengthProblem& problem_;
   std::vector<size_t> switches_;  // places of lengths, ascending
   std::vector<size_t> breaks_;  // the step of the next length has other operators
-  TrialSearch search_;
+  int64_t most_plans_ = 1;  // of the tables that are searched
+  double bound_ms_ = 0;     // of the last of them
+  TrialSearch search_;      // of them
   std::vector<Buckets> buckets_;  // by trial
   std::map<Bucket, std::unique_ptr<BucketProblem>> problems_;
   std::map<std::pair<Bucket, int64_t>, Plan> plans_;

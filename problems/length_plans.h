@@ -20,12 +20,13 @@ struct LengthQuestion {
   SegmentChoice segments = {};
   DeviceChoice device = {};
   int64_t most_plans = 1;
-  // The lengths that an entry may end with; those of the order that are not below them count.
-  // Empty: at most kMostSwitches, at even distances among the batches.
+  // The lengths that an entry may end with, each rounded down to one of the order. Empty:
+  // at most kMostSwitches, the longest length that needs no plan and lengths at
+  // even distances among the batches of longer ones.
   std::vector<int64_t> switches = {};
 };
 
-inline constexpr size_t kMostSwitches = 6;
+inline constexpr size_t kMostSwitches = 8;
 
 // A table, or the reason why there is none.
 struct LengthAnswer {
@@ -42,7 +43,8 @@ struct LengthAnswer {
 // device, with the least mean recomputation that the search finds.
 //
 // The bound of the table is proven for all tables that end their entries at the same
-// lengths. Throws InputError as BuildFamilies and for switches that no batch has;
+// lengths. Throws InputError as BuildFamilies, and if so few plans are not for all
+// batches, because their steps run different operators;
 // std::logic_error if the table fails its check (check/table_rules.h): a defect of acplan.
 LengthAnswer AskForLengths(const LengthQuestion& question);
 

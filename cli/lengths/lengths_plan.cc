@@ -168,7 +168,7 @@ Command AddLengthsPlanCommand(CLI::App& program) {
       ->type_name("K");
   app->add_option("--switches", flags->switches,
                   "lengths at which the table may switch: 128,256 (default: "
-                  "up to 6, at even distances among the batches)")
+                  "up to 8 of the batches' lengths)")
       ->delimiter(',')
       ->type_name("LIST");
   flags->allocator.AddTo(*app, "the device memory that PyTorch may use");
