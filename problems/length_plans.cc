@@ -345,6 +345,12 @@ class LengthSearch {
                  return RunOf(problem_, steps, makes_state_first);
                });
     }
+    if (!trial.has_plan) {
+      const Plan& longest =
+          PlanOf({switches_.back(), switches_.back()}, budget_bytes);
+      search_.least_budget_bytes = std::max(
+          search_.least_budget_bytes, longest.minimum_budget_bytes.value_or(0));
+    }
     search_.trials.push_back(std::move(trial));
     buckets_.push_back(std::move(buckets));
   }
