@@ -11,6 +11,18 @@ bool IsDropout(const Trace& trace, const TraceOperator& op) {
   return name.starts_with("aten.native_dropout.") && op.reads.size() == 1;
 }
 
+// Returns the sums that an attention keeps for the backward pass alone, which its kernel
+// leaves out without gradients; kNone: there are none.
+StorageId SumsOfAttention(const Trace& trace, const TraceOperator& op) {
+  const std::string_view name = trace.operator_names[op.name];
+  const bool has_sums =
+      name.starts_with("aten._scaled_dot_product_efficient_attention.") ||
+      name.starts_with("aten._scaled_dot_product_cudnn_attention.");
+  return has_sums && op.results.size() > 1
+             ? trace.tensors[op.results[1]].storage
+             : StorageId(kNone);
+}
+
 }  // namespace
 
 LivedStep EvaluationOf(const Trace& trace) {
@@ -36,6 +48,11 @@ LivedStep EvaluationOf(const Trace& trace) {
   // From the last to the first, as the input may be a dropout's result itself.
   for (Time time = trace.forward_end - 1; time >= 0; --time) {
     const TraceOperator& op = trace.operators[OperatorAt(time)];
+    const StorageId sums = SumsOfAttention(trace, op);
+    if (sums != kNone) {
+      Life& life = evaluation.lives[OriginalLife(sums)];
+      life.begin = life.end = end;
+    }
     if (!IsDropout(trace, op)) continue;
     Life& input = evaluation.lives[OriginalLife(op.reads.front())];
     for (const StorageId s : op.creates) {

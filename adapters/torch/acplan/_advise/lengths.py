@@ -27,7 +27,8 @@ def trace_lengths(
     """Returns traces for inputs of several lengths: of the shortest, the longest, and lengths
     at even distances between them, `count` in all. Where two neighbours run different
     operators, lengths between them are traced, so that every length has a trace or lies between
-    two that are alike.
+    two that are alike. Steps between traces are interpolated (docs/python/lengths.md); with a
+    `count` of at least the number of lengths, none is.
 
     inputs_of: a function of a length that returns the model's inputs: a dict of keyword
                arguments, a tuple of arguments, or one tensor.
@@ -62,7 +63,23 @@ def trace_lengths(
         middle = between[len(between) // 2]
         add(middle)
         open_pairs += [(low, middle), (middle, high)]
+    for low, high in _pairs_alone(dict(sorted(traces.items()))):
+        between = [length for length in distinct if low < length < high]
+        if between:  # a third one, as bytes may be quadratic
+            add(between[len(between) // 2])
     return dict(sorted(traces.items()))
+
+
+def _pairs_alone(traces: dict[int, Trace]) -> list[tuple[int, int]]:
+    """Returns the pairs of neighbours that are alike, while those around them are not."""
+    lengths = list(traces)
+    alike = [are_alike(traces[a], traces[b]) for a, b in zip(lengths, lengths[1:])]
+    padded = [False, *alike, False]
+    return [
+        (lengths[k], lengths[k + 1])
+        for k in range(len(alike))
+        if alike[k] and not padded[k] and not padded[k + 2]
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
