@@ -84,8 +84,8 @@ void RunTrial(DeviceTrial& trial, const DeviceChoice& choice,
 
 std::optional<int64_t> TrialSearch::NextBudget() const {
   const std::vector<int64_t>& devices = trials.front().least_devices;
-  const auto setting = static_cast<size_t>(
-      std::ranges::min_element(devices) - devices.begin());
+  const auto setting =
+      static_cast<size_t>(std::ranges::min_element(devices) - devices.begin());
   const DeviceTrial* best = BestFor(setting);
   return best == nullptr ? LowerBudget(*this, setting)
                          : BudgetAbove(*this, *best, setting);
@@ -105,9 +105,8 @@ TrialSearch::Best TrialSearch::BestOfAll() const {
   const size_t settings = trials.front().uses.size();
   for (size_t setting = 0; setting < settings; ++setting) {
     const DeviceTrial* trial = BestFor(setting);
-    const bool is_better =
-        trial != nullptr &&
-        (best.trial == nullptr || trial->ms < best.trial->ms);
+    const bool is_better = trial != nullptr && (best.trial == nullptr ||
+                                                trial->ms < best.trial->ms);
     if (is_better) best = {.trial = trial, .setting = setting};
   }
   return best;

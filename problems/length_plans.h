@@ -20,13 +20,10 @@ struct LengthQuestion {
   SegmentChoice segments = {};
   DeviceChoice device = {};
   int64_t most_plans = 1;
-  // The lengths that an entry may end with, each rounded down to one of the order. Empty:
-  // at most kMostSwitches, the longest length that needs no plan and lengths at
-  // even distances among the batches of longer ones.
+  // The lengths that an entry may end with; empty: as FindSwitches chooses them
+  // (length_buckets.h).
   std::vector<int64_t> switches = {};
 };
-
-inline constexpr size_t kMostSwitches = 8;
 
 // A table, or the reason why there is none.
 struct LengthAnswer {

@@ -20,8 +20,8 @@ namespace {
 // Reads "512=trace.json", or a trace that says its sequence length.
 graph::TraceOfLength ReadTraceOfLength(const std::string& argument) {
   const size_t digits = static_cast<size_t>(
-      std::ranges::find_if_not(argument,
-                               [](unsigned char c) { return std::isdigit(c); }) -
+      std::ranges::find_if_not(
+          argument, [](unsigned char c) { return std::isdigit(c); }) -
       argument.begin());
   if (digits > 0 && digits < argument.size() && argument[digits] == '=') {
     const std::string path = argument.substr(digits + 1);

@@ -39,14 +39,14 @@ problems::PlanTable WithFlags(problems::PlanTable table,
   table.reserve_bytes =
       ParseReserve(flags.reserve).value_or(table.reserve_bytes);
   if (table.reserve_bytes >= table.memory_bytes) {
-    throw InputError(fmt::format(
-        "--reserve: expected less than the device ({}), found {}",
-        graph::FormatBytes(table.memory_bytes),
-        graph::FormatBytes(table.reserve_bytes)));
+    throw InputError(
+        fmt::format("--reserve: expected less than the device ({}), found {}",
+                    graph::FormatBytes(table.memory_bytes),
+                    graph::FormatBytes(table.reserve_bytes)));
   }
   problems::PlanDevice& device = table.device;
-  const bool is_as_stated = flags.allocator.FirstGiven().empty() &&
-                            flags.reserve.empty();
+  const bool is_as_stated =
+      flags.allocator.FirstGiven().empty() && flags.reserve.empty();
   if (is_as_stated) return table;
   if (!flags.allocator.allocator.empty()) {
     device.allocator = flags.allocator.allocator;
@@ -83,20 +83,18 @@ int RunLengthsCheck(const LengthsCheckFlags& flags, const Terminal& terminal) {
       WithFlags(ReadTableOrPlan(flags.plan, problem), flags);
   std::optional<std::string> broken;
   try {
-    broken = problems::BrokenTableRule(
-        problem, table,
-        {.ac_units = flags.units.AcUnits(),
-         .fsdp_units = flags.units.FsdpUnits(),
-         .max_units = flags.units.MaxUnits(),
-         .patterns = flags.patterns.Patterns()});
+    broken = problems::BrokenTableRule(problem, table,
+                                       {.ac_units = flags.units.AcUnits(),
+                                        .fsdp_units = flags.units.FsdpUnits(),
+                                        .max_units = flags.units.MaxUnits(),
+                                        .patterns = flags.patterns.Patterns()});
   } catch (const InputError& error) {
     throw NamingFile(error, flags.plan);
   }
   if (flags.json) {
     terminal.Print(ToJson(table, broken));
   } else if (broken) {
-    terminal.Print(
-        fmt::format("{}: {}\n", terminal.Yellow("broken"), *broken));
+    terminal.Print(fmt::format("{}: {}\n", terminal.Yellow("broken"), *broken));
   } else {
     terminal.Print(fmt::format(
         "{}: {} {} for {} batches of {} lengths; a batch recomputes {} on "

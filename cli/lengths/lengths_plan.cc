@@ -71,12 +71,11 @@ std::string TableText(const problems::LengthProblem& problem,
                       const problems::PlanTable& table,
                       const Terminal& terminal) {
   const problems::PlanDevice& device = table.device;
-  return fmt::format(
-             "{}, {} batches of {} lengths, at most {} {}\n",
-             terminal.Bold(graph::OneLine(table.model)),
-             FormatCount(std::ssize(problem.order)),
-             FormatCount(std::ssize(problem.lengths)), table.most_plans,
-             table.most_plans == 1 ? "plan" : "plans") +
+  return fmt::format("{}, {} batches of {} lengths, at most {} {}\n",
+                     terminal.Bold(graph::OneLine(table.model)),
+                     FormatCount(std::ssize(problem.order)),
+                     FormatCount(std::ssize(problem.lengths)), table.most_plans,
+                     table.most_plans == 1 ? "plan" : "plans") +
          fmt::format("device {}\n\n", FormatBytesExactly(table.memory_bytes)) +
          EntriesText(table, terminal) +
          fmt::format(
@@ -142,16 +141,15 @@ int RunLengthsPlan(const LengthsPlanFlags& flags, const Terminal& terminal) {
     if (!flags.json) {
       terminal.Print(BrokenLines(WhyNone(answer), terminal));
     }
-    return terminal.Explain(WhyNone(answer), answer.is_infeasible
-                                                 ? kExitInfeasible
-                                                 : kExitLimit);
+    return terminal.Explain(
+        WhyNone(answer), answer.is_infeasible ? kExitInfeasible : kExitLimit);
   }
   const std::string json = ToJson(*answer.table);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
-  terminal.Print(flags.json
-                     ? json
-                     : BrokenLines(TableText(problem, *answer.table, terminal),
-                                   terminal));
+  terminal.Print(
+      flags.json
+          ? json
+          : BrokenLines(TableText(problem, *answer.table, terminal), terminal));
   return kExitOk;
 }
 
@@ -175,8 +173,7 @@ Command AddLengthsPlanCommand(CLI::App& program) {
   flags->allocator.AddOptimizerStateTo(*app, "the one that recomputes less");
   flags->planning.AddTo(*app, kTableSeconds);
   flags->planning.AddSegmentsTo(*app);
-  AddOutput(*app, flags->output,
-            "write the table here (.json or .json.gz)");
+  AddOutput(*app, flags->output, "write the table here (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print the table and nothing else");
   app->footer(
       "Example:\n  acplan lengths plan 128=short.json 512=long.json --lengths "

@@ -123,17 +123,16 @@ std::vector<LengthRow> RowsOf(const LengthsAnswer& answer) {
     LengthRow row{.length = problem.lengths[k].length,
                   .batches = problem.counts[k]};
     row.evaluations = std::ranges::count(
-        problem.order, graph::LengthStep{.length = row.length,
-                                         .is_evaluation = true});
+        problem.order,
+        graph::LengthStep{.length = row.length, .is_evaluation = true});
     const std::vector<problems::PlannedModule> none;
     const graph::RunShape& shape = answer.shapes[k];
     const graph::Simulation simulation = graph::Simulate(
         *shape.trace,
         problems::CheckpointedModules(
-            *shape.trace,
-            answer.table && row.batches > 0
-                ? answer.table->EntryFor(row.length).plan.modules
-                : none));
+            *shape.trace, answer.table && row.batches > 0
+                              ? answer.table->EntryFor(row.length).plan.modules
+                              : none));
     row.live_bytes = simulation.peak_bytes;
     row.recompute_ms = simulation.recompute_ms;
     rows.push_back(row);
@@ -158,7 +157,8 @@ ordered_json ToJson(const LengthsAnswer& answer) {
   json["batches"] = answer.problem.order.size();
   json["batches_ended"] = answer.outcome.iterations;
   json["retries"] = replay.counts.retries;
-  json["recompute_ms"] = problems::MeanRecomputeMs(answer.problem, answer.steps);
+  json["recompute_ms"] =
+      problems::MeanRecomputeMs(answer.problem, answer.steps);
   json["failure"] = nullptr;
   if (replay.failure) {
     ordered_json failure = PlaceJson(answer, replay.failure->event);
@@ -192,7 +192,8 @@ std::string LengthsTable(const LengthsAnswer& answer,
                          const Terminal& terminal) {
   using enum Table::Align;
   Table table({kRight, kRight, kRight, kRight, kRight});
-  table.AddRow({"length", "batches", "evaluations", "live bytes", "recomputed"});
+  table.AddRow(
+      {"length", "batches", "evaluations", "live bytes", "recomputed"});
   for (const LengthRow& row : RowsOf(answer)) {
     table.AddRow({FormatCount(row.length), FormatCount(row.batches),
                   FormatCount(row.evaluations),
@@ -224,10 +225,9 @@ std::string ToText(const LengthsAnswer& answer, const Terminal& terminal) {
         FormatMs(problems::MeanRecomputeMs(answer.problem, answer.steps)));
   }
   if (answer.peak.event >= 0) {
-    text += fmt::format("{} {}\n",
-                        replay.failure ? "at the failure:"
-                                       : "most is reserved at",
-                        PlaceText(answer, answer.peak.event));
+    text += fmt::format(
+        "{} {}\n", replay.failure ? "at the failure:" : "most is reserved at",
+        PlaceText(answer, answer.peak.event));
   }
   return text + "\n" + LengthsTable(answer, terminal);
 }
@@ -237,16 +237,14 @@ std::string TimelineRow(const LengthsAnswer& answer, size_t index,
                         graph::BlockId block) {
   const graph::AllocatorEvent& event = answer.run.events.events[index];
   const graph::RunMoment& moment = answer.run.moments[index];
-  const auto* step =
-      moment.iteration < 0 ? nullptr : StepAt(answer, moment);
+  const auto* step = moment.iteration < 0 ? nullptr : StepAt(answer, moment);
   const bool is_new = event.kind == graph::AllocatorEvent::Kind::kAllocate;
   return fmt::format(
       "{},{},{},{},{},{},{},{},{},{},{}\n", index, moment.iteration + 1,
       moment.iteration < 0
           ? 0
           : answer.problem.order[static_cast<size_t>(moment.iteration)].length,
-      step == nullptr ? ""
-                      : CsvField(NameOf(TraceOf(answer, moment), *step)),
+      step == nullptr ? "" : CsvField(NameOf(TraceOf(answer, moment), *step)),
       is_new ? "allocate" : "free", event.block, event.bytes,
       PlaceFields(allocator, block), allocator.counts().allocated_bytes,
       allocator.counts().reserved_bytes, allocator.counts().retries);
@@ -259,10 +257,10 @@ problems::LengthSteps StepsUnder(const LengthsAnswer& answer,
     return problems::LiveSteps(
         answer.problem,
         [&](size_t k) -> const std::vector<problems::PlannedModule>& {
-          return answer.table ? answer.table
-                                    ->EntryFor(answer.problem.lengths[k].length)
-                                    .plan.modules
-                              : none;
+          return answer.table
+                     ? answer.table->EntryFor(answer.problem.lengths[k].length)
+                           .plan.modules
+                     : none;
         });
   } catch (const InputError& error) {
     if (path.empty()) throw;
@@ -293,9 +291,8 @@ int RunLengthsSimulate(const LengthsSimulateFlags& flags,
         if (flags.timeline.empty()) return;
         timeline += TimelineRow(answer, event, allocator, block);
       });
-  answer.peak =
-      graph::LayoutAtPeak(answer.run, answer.question.config,
-                          answer.question.device(), answer.outcome);
+  answer.peak = graph::LayoutAtPeak(answer.run, answer.question.config,
+                                    answer.question.device(), answer.outcome);
   if (answer.question.wants_least_device) {
     answer.least = graph::FindLeastDevice(answer.run, answer.question.config);
   }

@@ -52,6 +52,11 @@ struct ShapeParts {
     }
   }
 
+  // Returns whether it is that of a storage as the trace has it.
+  bool IsOriginal(LifeId life) const {
+    return life == OriginalLife(step.lives[life].storage);
+  }
+
   bool IsOfUpdate(const Simulation::Step& ran) const {
     return ran.redone == kNone && StartOf(ran.op) >= trace.backward_end;
   }
@@ -65,6 +70,39 @@ struct ShapeParts {
   StepId update = {};  // the step at which the update begins
   IndexedVector<LifeId, int32_t> block_of_life;
 };
+
+// Returns the blocks of the inputs, and takes them from the shape.
+std::vector<int32_t> TakeInputs(ShapeParts& shape) {
+  std::vector<int32_t> blocks;
+  for (const StorageId s : shape.places.inputs) {
+    const int32_t block =
+        std::exchange(shape.block_of_life[OriginalLife(s)], kNoBlock);
+    if (block != kNoBlock) blocks.push_back(block);
+  }
+  return blocks;
+}
+
+// Hands the blocks of storages that live on from shape to shape. Returns those that have
+// no place there.
+std::vector<int32_t> HandOver(ShapeParts& from, ShapeParts& to) {
+  std::vector<int32_t> without_place;
+  const auto hand = [&](const std::vector<StorageId>& of_from,
+                        const std::vector<StorageId>& of_to) {
+    for (size_t k = 0; k < of_from.size(); ++k) {
+      const int32_t block =
+          std::exchange(from.block_of_life[OriginalLife(of_from[k])], kNoBlock);
+      if (block == kNoBlock) continue;
+      if (k < of_to.size()) {
+        to.block_of_life[OriginalLife(of_to[k])] = block;
+      } else {
+        without_place.push_back(block);
+      }
+    }
+  };
+  hand(from.lasting.states, to.lasting.states);
+  hand(from.lasting.remnants, to.lasting.remnants);
+  return without_place;
+}
 
 class RunBuilder {
  public:
@@ -83,17 +121,14 @@ class RunBuilder {
         order, [&](size_t k) { return !shapes_[k].is_evaluation; });
     Begin(first == order.end() ? order.front() : *first);
     run_.has_equal_iterations = false;
-    int64_t microbatches = 0;  // since the last update
+    int64_t microbatches = 0;
     for (size_t k = 0; k < order.size(); ++k) {
       moment_.iteration = static_cast<int32_t>(k);
       Enter(order[k]);
-      if (parts().is_evaluation) {
-        RunMicrobatch(false);
-      } else {
-        const bool is_last = ++microbatches == parts().trace.microbatches;
-        if (is_last) microbatches = 0;
-        RunMicrobatch(is_last);
-      }
+      if (!parts().is_evaluation) ++microbatches;
+      const bool has_update = !parts().is_evaluation &&
+                              microbatches % parts().trace.microbatches == 0;
+      RunMicrobatch(has_update);
       run_.iteration_ends.push_back(
           {.events = run_.events.events.size(), .blocks = {}});
     }
@@ -114,9 +149,7 @@ class RunBuilder {
     const bool evaluated = parts().is_evaluation;
     moment_.shape = static_cast<int32_t>(shape);
     moment_.step = kNone;
-    if (evaluated && !evaluates) {
-      for (const int32_t block : TakeInputs(parts())) Free(block);
-    }
+    if (evaluated && !evaluates) FreeAll(TakeInputs(parts()));
     if (!evaluates) {
       old_inputs_ = TakeInputs(shapes_[training_]);
     } else if (evaluated) {
@@ -124,38 +157,10 @@ class RunBuilder {
     }
     now_ = shape;
     if (evaluates) return;
-    if (shape != training_) HandOver(shapes_[training_], parts());
-    training_ = shape;
-  }
-
-  // Returns the blocks of the inputs, and takes them from the shape.
-  static std::vector<int32_t> TakeInputs(ShapeParts& shape) {
-    std::vector<int32_t> blocks;
-    for (const StorageId s : shape.places.inputs) {
-      const int32_t block =
-          std::exchange(shape.block_of_life[OriginalLife(s)], kNoBlock);
-      if (block != kNoBlock) blocks.push_back(block);
+    if (shape != training_) {
+      FreeAll(HandOver(shapes_[training_], parts()));
     }
-    return blocks;
-  }
-
-  // Hands the blocks of what lives on from shape to shape. What has no place there goes.
-  void HandOver(ShapeParts& from, ShapeParts& to) {
-    const auto hand = [&](const std::vector<StorageId>& of_from,
-                          const std::vector<StorageId>& of_to) {
-      for (size_t k = 0; k < of_from.size(); ++k) {
-        const int32_t block = std::exchange(
-            from.block_of_life[OriginalLife(of_from[k])], kNoBlock);
-        if (block == kNoBlock) continue;
-        if (k < of_to.size()) {
-          to.block_of_life[OriginalLife(of_to[k])] = block;
-        } else {
-          Free(block);
-        }
-      }
-    };
-    hand(from.lasting.states, to.lasting.states);
-    hand(from.lasting.remnants, to.lasting.remnants);
+    training_ = shape;
   }
 
   void RunIteration(int64_t iteration) {
@@ -164,8 +169,8 @@ class RunBuilder {
         std::min(parts().trace.microbatches, options_.microbatches);
     for (int64_t m = 0; m < microbatches; ++m) {
       moment_.microbatch = static_cast<int32_t>(m);
-      old_inputs_ = options_.renews_inputs ? TakeInputs(parts())
-                                           : std::vector<int32_t>();
+      old_inputs_ =
+          options_.renews_inputs ? TakeInputs(parts()) : std::vector<int32_t>();
       RunMicrobatch(m + 1 == microbatches);
     }
     IterationEnd end{.events = run_.events.events.size(), .blocks = {}};
@@ -175,8 +180,8 @@ class RunBuilder {
     }
     run_.iteration_ends.push_back(std::move(end));
     if (iteration == 0) {
-      const size_t events = run_.events.events.size() *
-                            static_cast<size_t>(options_.iterations);
+      const size_t events =
+          run_.events.events.size() * static_cast<size_t>(options_.iterations);
       run_.events.events.reserve(events);
       run_.moments.reserve(events);
     }
@@ -185,7 +190,7 @@ class RunBuilder {
   void RunMicrobatch(bool has_update) {
     moment_.step = kNone;
     AllocateMissing(parts().places.inputs);
-    for (const int32_t block : std::exchange(old_inputs_, {})) Free(block);
+    FreeAll(std::exchange(old_inputs_, {}));
     const LivedStep& step = parts().step;
     const StepId steps = has_update || parts().is_evaluation
                              ? step.steps.end_id()
@@ -220,15 +225,10 @@ class RunBuilder {
     }
   }
 
-  // Returns whether it is that of a storage as the trace has it.
-  bool IsOriginal(LifeId life) const {
-    return life == OriginalLife(parts().step.lives[life].storage);
-  }
-
   // A life's memory is freed, or goes on under another name.
   void End(LifeId life) {
     const StorageId storage = parts().step.lives[life].storage;
-    const bool may_go_on = IsOriginal(life) && !parts().is_evaluation;
+    const bool may_go_on = parts().IsOriginal(life) && !parts().is_evaluation;
     HandOn(life, may_go_on ? parts().places.becomes_gradient[storage]
                            : StorageId(kNone));
   }
@@ -249,13 +249,13 @@ class RunBuilder {
     const StoragePlaces& places = parts().places;
     for (const LifeId life : parts().step.lives.ids()) {
       const StorageId storage = parts().step.lives[life].storage;
-      if (!IsOriginal(life)) {
+      if (!parts().IsOriginal(life)) {
         HandOn(life, kNone);
       } else if (parts().trace.storages[storage].born != kNone) {
         const StorageId place = places.takes_place_of[storage];
         HandOn(life, parts().is_evaluation ? StorageId(kNone)
                      : place != kNone      ? place
-                                      : places.becomes_gradient[storage]);
+                                           : places.becomes_gradient[storage]);
       }
     }
   }
@@ -282,6 +282,10 @@ class RunBuilder {
     Add({.kind = AllocatorEvent::Kind::kFree, .block = block});
   }
 
+  void FreeAll(const std::vector<int32_t>& blocks) {
+    for (const int32_t block : blocks) Free(block);
+  }
+
   void Add(const AllocatorEvent& event) {
     run_.events.events.push_back(event);
     run_.moments.push_back(moment_);
@@ -293,8 +297,8 @@ class RunBuilder {
 
   RunOptions options_;
   std::vector<ShapeParts> shapes_;
-  size_t now_ = 0;       // the shape of the microbatch
-  size_t training_ = 0;  // the shape that has the blocks of what lives on
+  size_t now_ = 0;        // the shape of the microbatch
+  size_t training_ = 0;   // the shape that has the blocks of what lives on
   size_t libraries_ = 0;  // how many of them are there
   std::vector<int32_t> old_inputs_;  // that go once the next ones are there
   RunMoment moment_;

@@ -27,7 +27,7 @@ struct RunOptions {
 // A step of a run: of inputs of one shape, under one plan or none. Refers to both.
 struct RunShape {
   const Trace* trace = nullptr;
-  // What a Simulator of the trace returns for a plan, or EvaluationOf the trace.
+  // A Simulator of the trace returns it for a plan; or it is EvaluationOf the trace.
   const LivedStep* step = nullptr;
   bool is_evaluation = false;
 };

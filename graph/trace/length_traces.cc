@@ -135,21 +135,21 @@ int64_t WorkspaceOf(const PlainTrace& plain, OperatorId op) {
   return bytes == plain.workspaces.end() ? 0 : bytes->second;
 }
 
-// `around`: the two around the length, and a third one if there is any.
-Trace Interpolated(const std::vector<PlainTrace>& around,
+// `nodes`: the two around the length, and a third one if there is any.
+Trace Interpolated(const std::vector<PlainTrace>& nodes,
                    const std::vector<int64_t>& lengths, int64_t length) {
   const Polynomial bytes(lengths, length);
   const Polynomial line({lengths[0], lengths[1]}, length);
-  PlainTrace result{.trace = around.front().trace};
+  PlainTrace result{.trace = nodes.front().trace};
   for (const StorageId s : result.trace.storages.ids()) {
-    result.trace.storages[s].bytes = std::llround(bytes.At(
-        [&](size_t i) { return around[i].trace.storages[s].bytes; }));
+    result.trace.storages[s].bytes = std::llround(
+        bytes.At([&](size_t i) { return nodes[i].trace.storages[s].bytes; }));
   }
   for (const OperatorId op : result.trace.operators.ids()) {
     result.trace.operators[op].runtime_ms = static_cast<double>(line.At(
-        [&](size_t i) { return around[i].trace.operators[op].runtime_ms; }));
+        [&](size_t i) { return nodes[i].trace.operators[op].runtime_ms; }));
     const int64_t workspace = std::llround(
-        line.At([&](size_t i) { return WorkspaceOf(around[i], op); }));
+        line.At([&](size_t i) { return WorkspaceOf(nodes[i], op); }));
     if (workspace > 0) result.workspaces[op] = workspace;
   }
   result.trace.peak_bytes.reset();
@@ -167,9 +167,9 @@ Trace TraceAt(const std::vector<TraceOfLength>& traces, int64_t length) {
       std::ranges::lower_bound(traces, length, {}, &TraceOfLength::length);
   if (high != traces.end() && high->length == length) return high->trace;
   if (high == traces.begin() || high == traces.end()) {
-    throw InputError(fmt::format(
-        "length {}: expected one from {} to {}, which are traced", length,
-        traces.front().length, traces.back().length));
+    throw InputError(
+        fmt::format("length {}: expected one from {} to {}, which are traced",
+                    length, traces.front().length, traces.back().length));
   }
   const auto low = std::prev(high);
   // Where workspaces are alike as well they stay in their places.
@@ -178,10 +178,10 @@ Trace TraceAt(const std::vector<TraceOfLength>& traces, int64_t length) {
   const auto comparable = [&](const Trace& trace) {
     return is_plain ? WithoutWorkspaces(trace) : PlainTrace{.trace = trace};
   };
-  std::vector<PlainTrace> around{comparable(low->trace),
-                                 comparable(high->trace)};
+  std::vector<PlainTrace> nodes{comparable(low->trace),
+                                comparable(high->trace)};
   std::vector<int64_t> lengths{low->length, high->length};
-  if (is_plain && !AreAlike(around[0], around[1])) {
+  if (is_plain && !AreAlike(nodes[0], nodes[1])) {
     throw InputError(fmt::format(
         "length {}: {} and {} run different operators, so nothing is known "
         "between them: expected a trace of this length",
@@ -195,12 +195,12 @@ Trace TraceAt(const std::vector<TraceOfLength>& traces, int64_t length) {
   });
   for (const TraceOfLength* other : others) {
     PlainTrace third = comparable(other->trace);
-    if (!AreAlike(around[0], third)) continue;
-    around.push_back(std::move(third));
+    if (!AreAlike(nodes[0], third)) continue;
+    nodes.push_back(std::move(third));
     lengths.push_back(other->length);
     break;
   }
-  return Interpolated(around, lengths, length);
+  return Interpolated(nodes, lengths, length);
 }
 
 }  // namespace acplan::graph

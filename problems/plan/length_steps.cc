@@ -79,11 +79,11 @@ std::vector<graph::RunShape> LengthSteps::Shapes(
   const size_t lengths = problem.lengths.size();
   for (size_t k = 0; k < steps.size(); ++k) {
     const StepOfPlan& step = steps[k];
-    shapes.push_back(
-        {.trace = step.with_segments ? &*step.with_segments
-                                     : &problem.lengths[k % lengths].trace,
-         .step = &step.step,
-         .is_evaluation = k >= lengths});
+    shapes.push_back({.trace = step.with_segments
+                                   ? &*step.with_segments
+                                   : &problem.lengths[k % lengths].trace,
+                      .step = &step.step,
+                      .is_evaluation = k >= lengths});
   }
   return shapes;
 }

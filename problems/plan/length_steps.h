@@ -46,8 +46,8 @@ struct LengthSteps {
   std::vector<graph::RunShape> Shapes(const LengthProblem& problem) const;
 };
 
-// `units`: the units of the plan for the length at a place of LengthProblem::lengths. Throws
-// InputError, naming the length, under the conditions of LiveStep.
+// Returns the steps under plans: `units` has the units of the plan for the length at a
+// place of LengthProblem::lengths. Throws InputError, naming the length, under the conditions of LiveStep.
 LengthSteps LiveSteps(
     const LengthProblem& problem,
     const std::function<const std::vector<PlannedModule>&(size_t)>& units);

@@ -14,7 +14,8 @@ PlanDevice PlanDeviceFromJson(const graph::JsonField& field) {
       .allocated_bytes = field.Get("allocated_bytes").Bytes(),
       .reserved_bytes = field.Get("reserved_bytes").Bytes(),
       .least_device_bytes = field.Get("least_device_bytes").Bytes(),
-      .retries = field.Get("retries").Int(0, std::numeric_limits<int64_t>::max())};
+      .retries =
+          field.Get("retries").Int(0, std::numeric_limits<int64_t>::max())};
   if (field.Has("default_least_device_bytes")) {
     device.default_least_device_bytes =
         field.Get("default_least_device_bytes").Bytes();
@@ -27,13 +28,14 @@ PlanDevice PlanDeviceFromJson(const graph::JsonField& field) {
 }
 
 nlohmann::ordered_json ToJson(const PlanDevice& device) {
-  nlohmann::ordered_json json = {{"allocator", device.allocator},
-               {"torch_version", device.torch_version},
-               {"optimizer_state_first", device.makes_state_first},
-               {"allocated_bytes", device.allocated_bytes},
-               {"reserved_bytes", device.reserved_bytes},
-               {"least_device_bytes", device.least_device_bytes},
-               {"retries", device.retries}};
+  nlohmann::ordered_json json = {
+      {"allocator", device.allocator},
+      {"torch_version", device.torch_version},
+      {"optimizer_state_first", device.makes_state_first},
+      {"allocated_bytes", device.allocated_bytes},
+      {"reserved_bytes", device.reserved_bytes},
+      {"least_device_bytes", device.least_device_bytes},
+      {"retries", device.retries}};
   if (device.default_least_device_bytes) {
     json["default_least_device_bytes"] = *device.default_least_device_bytes;
   }

@@ -17,8 +17,7 @@ namespace {
 constexpr std::string_view kTableFormat = "acplan.plan_table";
 constexpr int64_t kMostNumber = std::numeric_limits<int64_t>::max();
 
-TableEntry EntryFromJson(const graph::JsonField& field,
-                         std::string_view name) {
+TableEntry EntryFromJson(const graph::JsonField& field, std::string_view name) {
   const graph::JsonField plan = field.Get("plan");
   return {.longest = field.Get("longest").Int(1, kMostNumber),
           .plan = ParsePlan(plan.json().dump(),
@@ -52,16 +51,16 @@ PlanTable ParsePlanTable(std::string_view text, std::string_view name) {
   const nlohmann::json document = graph::ParseJson(text, name);
   const graph::JsonField root(document, std::string(name));
   graph::RequireFormat(root, kTableFormat, 1);
-  PlanTable table{
-      .model = root.Get("model").String(),
-      .memory_bytes = root.Get("memory_bytes").Bytes(),
-      .reserve_bytes =
-          root.Has("reserve_bytes") ? root.Get("reserve_bytes").Bytes() : 0,
-      .device = PlanDeviceFromJson(root.Get("device")),
-      .most_plans = root.Get("most_plans").Int(1, kMostNumber),
-      .recompute_ms = root.Get("recompute_ms").NonNegativeNumber(),
-      .bound_ms = root.Get("bound_ms").NonNegativeNumber(),
-      .seconds = root.Get("seconds").NonNegativeNumber()};
+  PlanTable table{.model = root.Get("model").String(),
+                  .memory_bytes = root.Get("memory_bytes").Bytes(),
+                  .reserve_bytes = root.Has("reserve_bytes")
+                                       ? root.Get("reserve_bytes").Bytes()
+                                       : 0,
+                  .device = PlanDeviceFromJson(root.Get("device")),
+                  .most_plans = root.Get("most_plans").Int(1, kMostNumber),
+                  .recompute_ms = root.Get("recompute_ms").NonNegativeNumber(),
+                  .bound_ms = root.Get("bound_ms").NonNegativeNumber(),
+                  .seconds = root.Get("seconds").NonNegativeNumber()};
   for (const graph::JsonField& length : root.Get("switches").Elements()) {
     table.switches.push_back(length.Int(1, kMostNumber));
   }

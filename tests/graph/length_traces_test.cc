@@ -71,10 +71,9 @@ TEST(LengthTracesTest, WorkspacesComeAndGo) {
   trace.operators[1_op].reads = {0_s};
   trace.operators[1_op].creates = trace.operators[1_op].outputs = {1_s};
   Trace longer = trace;
-  longer.storages = {
-      {.bytes = 1024, .born = 0_op, .freed = 1, .scope_end = 1},
-      {.bytes = 300, .born = 0_op, .freed = 2, .scope_end = 2},
-      {.bytes = 30, .born = 1_op}};
+  longer.storages = {{.bytes = 1024, .born = 0_op, .freed = 1, .scope_end = 1},
+                     {.bytes = 300, .born = 0_op, .freed = 2, .scope_end = 2},
+                     {.bytes = 30, .born = 1_op}};
   longer.operators[0_op].creates = {0_s, 1_s};
   longer.operators[0_op].outputs = {1_s};
   longer.operators[1_op].reads = {1_s};
@@ -106,8 +105,8 @@ TEST(LengthTracesTest, RefusesLengthsOfWhichNothingIsKnown) {
   EXPECT_THAT([&] { TraceAt(traces, 33); },
               ThrowsMessage<InputError>("length 33: expected one from 8 to 32, "
                                         "which are traced"));
-  EXPECT_THAT([&] { TraceAt(traces, 7); }, ThrowsMessage<InputError>(HasSubstr(
-                                               "length 7: expected one")));
+  EXPECT_THAT([&] { TraceAt(traces, 7); },
+              ThrowsMessage<InputError>(HasSubstr("length 7: expected one")));
   EXPECT_THAT([&] { TraceAt(traces, 20); },
               ThrowsMessage<InputError>(HasSubstr("16.json and 32.json run "
                                                   "different operators")));

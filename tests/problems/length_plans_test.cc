@@ -36,11 +36,11 @@ constexpr int64_t kBlock = 4096;
 // each operator at a rate of its own.
 std::vector<graph::TraceOfLength> StretchedSteps(unsigned seed) {
   std::mt19937 random(seed);
-  const graph::Trace step = test_support::RandomStep(
-      random, {.blocks_least = 2,
-               .blocks_most = 2,
-               .operators_least = 1,
-               .operators_most = 3});
+  const graph::Trace step =
+      test_support::RandomStep(random, {.blocks_least = 2,
+                                        .blocks_most = 2,
+                                        .operators_least = 1,
+                                        .operators_most = 3});
   std::uniform_int_distribution<int64_t> blocks(1, 2000);
   std::uniform_real_distribution<double> rate(0, 1);
   std::vector<int64_t> sizes;
@@ -83,12 +83,11 @@ LengthQuestion QuestionAbout(const LengthProblem& problem, int64_t memory,
   question.options.may_skip = true;
   question.device = {
       .memory_bytes = memory,
-      .settings = {
-          {.allocator = "native",
-           .config = graph::ParseAllocatorConfig("native", "")},
-          {.allocator = "expandable_segments:True",
-           .config = graph::ParseAllocatorConfig("expandable_segments:True",
-                                                 "")}}};
+      .settings = {{.allocator = "native",
+                    .config = graph::ParseAllocatorConfig("native", "")},
+                   {.allocator = "expandable_segments:True",
+                    .config = graph::ParseAllocatorConfig(
+                        "expandable_segments:True", "")}}};
   for (const graph::TraceOfLength& length : problem.lengths) {
     question.switches.push_back(length.length);
   }
@@ -102,8 +101,8 @@ struct PlanAtLengths {
 };
 
 // Returns every plan of the longest step, at all lengths; nothing if there are too many.
-std::optional<std::vector<PlanAtLengths>> AllPlans(
-    const LengthProblem& problem, const PlanOptions& options) {
+std::optional<std::vector<PlanAtLengths>> AllPlans(const LengthProblem& problem,
+                                                   const PlanOptions& options) {
   const graph::Trace& longest = problem.lengths.back().trace;
   const graph::Profile profile = graph::Aggregate(longest);
   const graph::ModuleTree tree(profile);
@@ -165,7 +164,8 @@ TEST(LengthPlansTest, TablesAreAsGoodAsAnyThatIsEnumerated) {
   int tables = 0, optimal = 0, recomputing = 0, smaller = 0;
   for (unsigned seed = 0; tables < Repetitions(60) && seed < 400; ++seed) {
     SCOPED_TRACE(seed);
-    const LengthProblem problem = MakeLengthProblem(StretchedSteps(seed), Order());
+    const LengthProblem problem =
+        MakeLengthProblem(StretchedSteps(seed), Order());
     LengthQuestion question = QuestionAbout(problem, 1, 1);
     const auto plans = AllPlans(problem, question.options);
     if (!plans) continue;
@@ -265,7 +265,7 @@ TEST(LengthPlansTest, RefusesOnePlanForStepsOfDifferentOperators) {
   EXPECT_THAT([&] { AskForLengths(QuestionAbout(problem, 1 << 30, 1)); },
               ThrowsMessage<InputError>(
                   "plans: the steps up to length 10 and from 20 on run "
-                  "different operators: expected at least 2 plans, found 1"));
+                  "different operators: expected more plans than 1"));
   EXPECT_TRUE(AskForLengths(QuestionAbout(problem, 1 << 30, 2)).table);
 }
 

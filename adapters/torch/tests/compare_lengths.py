@@ -79,7 +79,9 @@ class _Allocator:
         if not (self._build.folder / "drive").exists():
             self._build.make()
 
-    def peaks(self, requests: list[Request], settings: str, device: int) -> tuple[int, int, int]:
+    def peaks(
+        self, requests: list[Request], settings: str, device: int
+    ) -> tuple[int, int, int]:
         """Returns the most bytes allocated and reserved, and the failures."""
         lines = []
         for block, request in enumerate(requests):
@@ -96,7 +98,10 @@ def _plans(
 ) -> list[tuple[str, acplan.Plan | acplan.PlanTable | None]]:
     plans: list[tuple[str, acplan.Plan | acplan.PlanTable | None]] = [("none", None)]
     plans.append(
-        ("longest", acplan.plan(traces[max(traces)], device_memory=memory, torch_version="2.13"))
+        (
+            "longest",
+            acplan.plan(traces[max(traces)], device_memory=memory, torch_version="2.13"),
+        )
     )
     for most in (1, 2, 4):
         table = acplan.plan(

@@ -25,16 +25,16 @@ TEST(LengthOrderTest, ReadsBatchesInTheirOrder) {
 
 TEST(LengthOrderTest, DrawsFromAHistogram) {
   const std::string text = "100 1\n200 6\n300 3\n";
-  const std::vector<LengthStep> drawn =
+  const std::vector<LengthStep> order =
       ParseLengths(text, "f", LengthDraw{.steps = 2000, .seed = 4});
   std::map<int64_t, int> counts;
-  for (const LengthStep& step : drawn) ++counts[step.length];
-  ASSERT_EQ(drawn.size(), 2000);
+  for (const LengthStep& step : order) ++counts[step.length];
+  ASSERT_EQ(order.size(), 2000);
   EXPECT_NEAR(counts[100], 200, 60);
   EXPECT_NEAR(counts[200], 1200, 120);
   EXPECT_NEAR(counts[300], 600, 100);
-  EXPECT_EQ(drawn, ParseLengths(text, "f", LengthDraw{2000, 4}));
-  EXPECT_NE(drawn, ParseLengths(text, "f", LengthDraw{2000, 5}));
+  EXPECT_EQ(order, ParseLengths(text, "f", LengthDraw{2000, 4}));
+  EXPECT_NE(order, ParseLengths(text, "f", LengthDraw{2000, 5}));
   // The same on all machines.
   EXPECT_THAT(ParseLengths(text, "f", LengthDraw{4, 1}),
               ElementsAre(LengthStep{200}, LengthStep{200}, LengthStep{200},
@@ -73,9 +73,9 @@ TEST(LengthOrderTest, RefusesOtherFiles) {
                                         "found batches in their order"));
   std::string many;
   for (int k = 0; k <= kMostLengthSteps; ++k) many += "4\n";
-  EXPECT_THAT([&] { ParseLengths(many, "f", {}); },
-              ThrowsMessage<InputError>(
-                  "f: line 2001: expected at most 2000 batches"));
+  EXPECT_THAT(
+      [&] { ParseLengths(many, "f", {}); },
+      ThrowsMessage<InputError>("f: line 2001: expected at most 2000 batches"));
 }
 
 }  // namespace

@@ -314,8 +314,8 @@ TEST_F(RunOfLayer, EvaluationKeepsWhatTrainingLeft) {
   }
   EXPECT_THAT(by_step[1], ElementsAre(10, 50, 60, -50, -60));
   EXPECT_THAT(by_step[2], ElementsAre(10, -10, 50, 60, -50, -60));
-  EXPECT_THAT(by_step[3], ElementsAre(-10, 10, -10, 50, -60, 60, -50, 70, 100,
-                                      -100, -70));
+  EXPECT_THAT(by_step[3],
+              ElementsAre(-10, 10, -10, 50, -60, 60, -50, 70, 100, -100, -70));
 }
 
 TEST_F(RunOfLayer, EvaluationRunsNoDropout) {
@@ -326,13 +326,13 @@ TEST_F(RunOfLayer, EvaluationRunsNoDropout) {
     return MakeTrainingRun(
         {{.trace = &trace_, .step = &evaluation, .is_evaluation = true}}, {0});
   }();
-  std::vector<int64_t> made;
+  std::vector<int64_t> sizes;
   for (size_t k = 0; k < run.events.events.size(); ++k) {
     if (run.moments[k].iteration == 0 && run.events.events[k].bytes > 0) {
-      made.push_back(run.events.events[k].bytes);
+      sizes.push_back(run.events.events[k].bytes);
     }
   }
-  EXPECT_THAT(made, ElementsAre(10, 50, 80));
+  EXPECT_THAT(sizes, ElementsAre(10, 50, 80));
 }
 
 TEST_F(RunOfLayer, TracesOfAnotherModelAreNamed) {

@@ -73,12 +73,12 @@ def trace_lengths(
 def _pairs_alone(traces: dict[int, Trace]) -> list[tuple[int, int]]:
     """Returns the pairs of neighbours that are alike, while those around them are not."""
     lengths = list(traces)
-    alike = [are_alike(traces[a], traces[b]) for a, b in zip(lengths, lengths[1:])]
-    padded = [False, *alike, False]
+    flags = [are_alike(traces[a], traces[b]) for a, b in zip(lengths, lengths[1:])]
+    padded = [False, *flags, False]
     return [
         (lengths[k], lengths[k + 1])
-        for k in range(len(alike))
-        if alike[k] and not padded[k] and not padded[k + 2]
+        for k in range(len(flags))
+        if flags[k] and not padded[k] and not padded[k + 2]
     ]
 
 
@@ -90,7 +90,7 @@ class BatchTable:
 
     def size_for(self, length: int) -> int:
         """Returns the largest batch for a length: that of the next longer one."""
-        longer = [known for known in self.batches if known >= length]
+        longer = [other for other in self.batches if other >= length]
         if not longer:
             raise AcplanError(
                 f"length {length} is longer than all that were planned, {max(self.batches)}"

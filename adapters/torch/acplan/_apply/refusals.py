@@ -91,8 +91,7 @@ def refuse_checkpoints(model: torch.nn.Module, root: str) -> None:
         is_planned = isinstance(module, Unit) and not is_idle(module)
         if is_planned or SWITCHED in vars(module):
             raise AcplanError(
-                "plan: the model already has a plan; remove it first, with "
-                "acplan.remove(model)"
+                "plan: the model already has a plan; remove it first, with acplan.remove(model)"
             )
         if isinstance(module, Unit):
             continue

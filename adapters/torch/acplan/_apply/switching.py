@@ -14,7 +14,7 @@ from acplan._files.plan_file import Plan
 from acplan._files.plan_table import PlanTable, Switch
 from acplan._files.trace_file import DIFFERENTIATES
 
-# What a unit does under a plan: the function that calls its module, and its name and strictness.
+# A unit under a plan: the function that calls its module, and its name and strictness.
 _Role = tuple[Any, tuple[str, bool]]
 
 
@@ -43,9 +43,9 @@ class PlanSwitch:
             return
         for unit, _ in self._roles[-1]:  # the last one knows all units
             unit.checkpoint_fn = call_plainly
-        for unit, (function, planned) in self._roles[place]:
+        for unit, (function, name) in self._roles[place]:
             unit.checkpoint_fn = function
-            unit._acplan_planned = planned
+            unit._acplan_planned = name
         self._place = place
 
     def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -54,8 +54,7 @@ class PlanSwitch:
         dimension = self._switch.dimension
         if not isinstance(value, torch.Tensor) or value.dim() <= dimension:
             self._warn(
-                f"the model is called without {self._switch.argument}, whose size is the "
-                "length"
+                f"the model is called without {self._switch.argument}, whose size is the length"
             )
             self.use(len(self._roles) - 1)
             return
