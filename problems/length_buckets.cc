@@ -82,7 +82,7 @@ LengthSwitches FindSwitches(const LengthProblem& problem,
   const std::vector<size_t> trained = TrainedPlaces(problem);
   LengthSwitches switches{
       .places = lengths.empty() ? Quantiles(problem, trained, device_bytes)
-                               : RoundedDown(problem, trained, lengths),
+                                : RoundedDown(problem, trained, lengths),
       .breaks = {}};
   for (size_t k = 0; k + 1 < trained.size(); ++k) {
     const graph::TraceOfLength& length = problem.lengths[trained[k]];

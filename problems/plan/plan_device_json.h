@@ -7,7 +7,7 @@
 
 namespace acplan::problems {
 
-// The object `device` of plan files. Throws InputError as ReadPlan.
+// Reads the object `device` of plan files. Throws InputError as ReadPlan.
 PlanDevice PlanDeviceFromJson(const graph::JsonField& field);
 nlohmann::ordered_json ToJson(const PlanDevice& device);
 
