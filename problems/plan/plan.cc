@@ -15,6 +15,7 @@
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
 #include "graph/base/json_text.h"
+#include "problems/plan/plan_device_json.h"
 
 namespace acplan::problems {
 
@@ -177,54 +178,6 @@ Json ToJson(const PlanOffload& offload) {
   return json;
 }
 
-PlanDevice ReadDevice(const JsonField& field) {
-  PlanDevice device{
-      .allocator = field.Get("allocator").String(),
-      .torch_version = field.Get("torch_version").String(),
-      .makes_state_first = field.Get("optimizer_state_first").Bool(),
-      .allocated_bytes = field.Get("allocated_bytes").Bytes(),
-      .reserved_bytes = field.Get("reserved_bytes").Bytes(),
-      .least_device_bytes = field.Get("least_device_bytes").Bytes(),
-      .retries = field.Get("retries").Int(0, kMost)};
-  if (field.Has("default_least_device_bytes")) {
-    device.default_least_device_bytes =
-        field.Get("default_least_device_bytes").Bytes();
-  }
-  if (field.Has("default_recompute_ms")) {
-    device.default_recompute_ms =
-        field.Get("default_recompute_ms").NonNegativeNumber();
-  }
-  if (field.Has("gpu")) {
-    const JsonField gpu = field.Get("gpu");
-    device.gpu = {.name = gpu.Get("name").String(),
-                  .capacity_bytes = gpu.Get("capacity_bytes").Bytes(),
-                  .context_bytes = gpu.Get("context_bytes").Bytes()};
-  }
-  return device;
-}
-
-Json ToJson(const PlanDevice& device) {
-  Json json = {{"allocator", device.allocator},
-               {"torch_version", device.torch_version},
-               {"optimizer_state_first", device.makes_state_first},
-               {"allocated_bytes", device.allocated_bytes},
-               {"reserved_bytes", device.reserved_bytes},
-               {"least_device_bytes", device.least_device_bytes},
-               {"retries", device.retries}};
-  if (device.default_least_device_bytes) {
-    json["default_least_device_bytes"] = *device.default_least_device_bytes;
-  }
-  if (device.default_recompute_ms) {
-    json["default_recompute_ms"] = *device.default_recompute_ms;
-  }
-  if (device.gpu) {
-    json["gpu"] = {{"name", device.gpu->name},
-                   {"capacity_bytes", device.gpu->capacity_bytes},
-                   {"context_bytes", device.gpu->context_bytes}};
-  }
-  return json;
-}
-
 // Returns the plan with its statements about itself as a whole.
 Plan WithStatements(Plan plan, const JsonField& root) {
   const auto number = [&](std::string_view key) {
@@ -242,7 +195,7 @@ Plan WithStatements(Plan plan, const JsonField& root) {
         .is_loose = any.Has("loose") && any.Get("loose").Bool()};
   }
   if (root.Has("offload")) plan.offload = ReadOffload(root.Get("offload"));
-  if (root.Has("device")) plan.device = ReadDevice(root.Get("device"));
+  if (root.Has("device")) plan.device = PlanDeviceFromJson(root.Get("device"));
   if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
   if (root.Has("peak_module")) {
     plan.peak_module = root.Get("peak_module").String();

@@ -119,7 +119,7 @@ struct PlanDevice {
   int64_t allocated_bytes = 0;     // at most
   int64_t reserved_bytes = 0;      // at most
   int64_t least_device_bytes = 0;  // the smallest on which the run ends
-  int64_t retries = 0;             // of the iterations that repeat
+  int64_t retries = 0;  // of the iterations that repeat; in a table, of the run
   // Without either of the two, if the plan has one of them: the smallest device
   // for this plan, and the least recomputation of a known plan that fits.
   std::optional<int64_t> default_least_device_bytes = {};

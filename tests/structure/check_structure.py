@@ -163,6 +163,18 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "cli/report",
         "cli/terminal",
     ),
+    "cli/lengths": (
+        "graph",
+        "solver",
+        "problems",
+        "cli/command.h",
+        "cli/input",
+        "cli/planning/allocator_flags.h",
+        "cli/planning/allocator_text.h",
+        "cli/planning/plan_device.h",
+        "cli/planning/step_names.h",
+        "cli/terminal",
+    ),
     "cli/show": (
         "graph",
         "problems",

@@ -151,7 +151,7 @@ def best_batch(
     def traced(size: int) -> Trace:
         inputs = inputs_of(size)
         _require_growth(inputs_of, candidates, size, inputs)
-        args, own_kwargs = _arguments(inputs)
+        args, own_kwargs = model_arguments(inputs)
         return trace(model, *args, device=device, progress=False, **own_kwargs, **kwargs)
 
     with progress_bar(progress, unit="plan") as phase:
@@ -220,11 +220,12 @@ def _described(inputs: Any) -> list[Any]:
         else (type(leaf), leaf)
         if leaf is None or isinstance(leaf, (bool, int, float, str))
         else object()
-        for leaf in tree_leaves(_arguments(inputs))
+        for leaf in tree_leaves(model_arguments(inputs))
     ]
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def model_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the model's arguments by position and by name."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     if isinstance(inputs, tuple):
