@@ -270,6 +270,9 @@ struct RunParts {
     while (update < step.steps.end_id() && !IsOfUpdate(step.steps[update])) {
       update = Next(update);
     }
+    while (backward < update && IsOfForward(step.steps[backward])) {
+      backward = Next(backward);
+    }
     if (places.first_of_state == kNone && update < step.steps.end_id()) {
       places.first_of_state = step.steps[update].op;
     }
@@ -279,12 +282,17 @@ struct RunParts {
     return ran.redone == kNone && StartOf(ran.op) >= trace.backward_end;
   }
 
+  bool IsOfForward(const Simulation::Step& ran) const {
+    return ran.redone == kNone && StartOf(ran.op) < trace.forward_end;
+  }
+
   const Trace& trace;
   const LivedStep& step;
   RunOptions options;
   StoragePlaces places;
   LifeEvents lives;
-  StepId update = {};  // the step at which the update begins
+  StepId backward = {};  // the step at which the backward pass begins
+  StepId update = {};    // the step at which the update begins
 };
 
 class RunBuilder {
@@ -294,6 +302,11 @@ class RunBuilder {
         block_of_life_(parts_.step.lives.size(), kNoBlock) {}
 
   TrainingRun Build() && {
+    if (parts_.options.puts_largest_first) {
+      std::ranges::stable_sort(
+          parts_.places.model, std::ranges::greater(),
+          [&](StorageId s) { return parts_.trace.storages[s].bytes; });
+    }
     for (const StorageId s : parts_.places.model) Allocate(OriginalLife(s));
     if (parts_.options.makes_state_first) AllocateMissing(parts_.places.state);
     for (int64_t i = 0; i < parts_.options.iterations; ++i) RunIteration(i);
@@ -330,6 +343,9 @@ class RunBuilder {
     for (const StepId k : IdRange(StepId{0}, steps)) {
       moment_.step = k;
       for (const LifeId life : parts_.lives.ends[k]) End(life);
+      if (EmptiesCacheBefore(k)) {
+        Add({.kind = AllocatorEvent::Kind::kEmptyCache});
+      }
       const OperatorId op = parts_.step.steps[k].op;
       if (op == parts_.places.first_of_scaler) {
         AllocateMissing(parts_.places.scaler);
@@ -343,6 +359,16 @@ class RunBuilder {
     moment_.step = steps;
     for (const LifeId life : parts_.lives.ends[steps]) End(life);
     EndMicrobatch();
+  }
+
+  bool EmptiesCacheBefore(StepId k) const {
+    const RunOptions& options = parts_.options;
+    if (k == parts_.update) {
+      return options.empties_cache_before_update ||
+             (options.empties_cache_before_first_update &&
+              moment_.iteration == 0);
+    }
+    return k == parts_.backward && options.empties_cache_after_forward;
   }
 
   void BringInputs() {
