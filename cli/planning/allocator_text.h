@@ -4,10 +4,12 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/planning/allocator_flags.h"
 #include "cli/terminal/terminal.h"
+#include "graph/allocator/allocator_events.h"
 #include "graph/allocator/allocator_replay.h"
 #include "graph/allocator/caching_allocator.h"
 #include "graph/allocator/least_device.h"
@@ -22,6 +24,9 @@ std::string TorchVersionText(const graph::AllocatorConfig& config);  // "2.15"
 
 nlohmann::ordered_json SegmentsJson(
     const std::vector<graph::SegmentUse>& segments);
+
+// Returns the kind of an event, such as "allocate", for CSV.
+std::string_view KindText(graph::AllocatorEvent::Kind kind);
 
 // Returns "segment,offset" of a block, or "," without one, for CSV.
 std::string PlaceFields(const graph::CachingAllocator& allocator,

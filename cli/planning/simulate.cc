@@ -271,8 +271,12 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
     if (!flags.trace.empty()) {
       throw InputError("--events: cannot be combined with TRACE");
     }
-    if (!flags.allocator.optimizer_state.empty()) {
-      throw InputError("--optimizer-state: needs TRACE");
+    for (const auto& [name, is_given] :
+         {std::pair("--optimizer-state",
+                    !flags.allocator.optimizer_state.empty()),
+          {"--empty-cache", !flags.allocator.empty_cache.empty()},
+          {"--model-order", !flags.allocator.model_order.empty()}}) {
+      if (is_given) throw InputError(fmt::format("{}: needs TRACE", name));
     }
     return RunSimulateEvents({.events = flags.events,
                               .allocator = flags.allocator,
@@ -312,6 +316,7 @@ Command AddSimulateCommand(CLI::App& program) {
       *app,
       "the device memory that PyTorch's allocator may use (default: no limit)");
   flags->allocator.AddOptimizerStateTo(*app, "update");
+  flags->allocator.AddRunTo(*app);
   flags->allocator.AddWithoutLeastTo(*app);
   MarkAsOutput(
       app->add_option("--timeline", flags->timeline,

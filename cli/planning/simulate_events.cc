@@ -89,29 +89,6 @@ std::string ToJson(const EventAnswer& answer) {
   return graph::IndentedText(json);
 }
 
-std::string_view KindText(AllocatorEvent::Kind kind) {
-  using enum AllocatorEvent::Kind;
-  switch (kind) {
-    case kAllocate:
-      return "allocate";
-    case kFree:
-      return "free";
-    case kRecordStream:
-      return "record_stream";
-    case kEmptyCache:
-      return "empty_cache";
-    case kBeginCapture:
-      return "begin_capture";
-    case kBeginPool:
-      return "begin_pool";
-    case kEndPool:
-      return "end_pool";
-    case kReleasePool:
-      return "release_pool";
-  }
-  return "";
-}
-
 // A row for an event: what it was and, once it is done, the block's place and
 // the bytes.
 std::string TimelineRow(const AllocatorEvents& events, size_t index,
