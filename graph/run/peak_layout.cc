@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "graph/allocator/allocator_state.h"
 #include "graph/allocator/blocks.h"
@@ -43,6 +44,32 @@ std::vector<Hole> HolesOf(const AllocatorState& state,
   return holes;
 }
 
+// `storages`, `events`: by block of the allocator.
+std::vector<BlockUse> BlocksOf(const AllocatorState& state,
+                               const std::vector<StorageId>& storages,
+                               const std::vector<int64_t>& events) {
+  std::vector<BlockUse> blocks;
+  for (const BlockId id : ExistingBlocks(state)) {
+    const Block& block = state.At(id);
+    if (!block.is_mapped) continue;
+    const Segment& segment = state.At(block.segment);
+    BlockUse use{.segment = segment.number,
+                 .offset = block.address - segment.address,
+                 .bytes = block.size};
+    if (block.is_allocated) {
+      use.storage = storages[static_cast<size_t>(id)];
+      use.event = events[static_cast<size_t>(id)];
+    } else if (block.IsFree()) {
+      use.hole_bytes = block.size - ReleasableBytes(state, block);
+    }
+    blocks.push_back(use);
+  }
+  std::ranges::sort(blocks, {}, [](const BlockUse& use) {
+    return std::pair(use.segment, use.offset);
+  });
+  return blocks;
+}
+
 }  // namespace
 
 int64_t PeakLayout::HoleBytes() const {
@@ -59,21 +86,26 @@ PeakLayout LayoutAtPeak(const TrainingRun& run, const AllocatorConfig& config,
   EventRunner runner(run.events, config, device_bytes);
   const CachingAllocator& allocator = runner.allocator();
   std::vector<StorageId> storages;
+  std::vector<int64_t> events;
   for (int64_t k = 0; k <= layout.event; ++k) {
     BlockId block = kNoBlock;
     runner.Run(static_cast<size_t>(k), block);
     if (block == kNoBlock) continue;
     storages.resize(std::max(storages.size(), allocator.state().blocks.size()),
                     kNone);
+    events.resize(storages.size(), -1);
+    events[static_cast<size_t>(block)] = k;
     const AllocatorEvent& event = run.events.events[static_cast<size_t>(k)];
     storages[static_cast<size_t>(block)] =
         run.storages[static_cast<size_t>(event.block)];
   }
   storages.resize(allocator.state().blocks.size(), kNone);
+  events.resize(storages.size(), -1);
   layout.allocated_bytes = allocator.counts().allocated_bytes;
   layout.reserved_bytes = allocator.counts().reserved_bytes;
   layout.segments = SegmentsOf(allocator);
   layout.holes = HolesOf(allocator.state(), storages);
+  layout.blocks = BlocksOf(allocator.state(), storages, events);
   return layout;
 }
 
