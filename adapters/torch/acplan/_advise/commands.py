@@ -2,7 +2,7 @@
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from acplan._advise.best_batch import best_batch
@@ -10,7 +10,7 @@ from acplan._advise.explain import explain
 from acplan._advise.levers import LEVERS
 from acplan._base.errors import AcplanError
 from acplan._files.json_files import require_writable, write_json
-from acplan._program.plan import PLAN_OPTIONS
+from acplan._program.plan import DEVICE_OPTIONS, PLAN_OPTIONS
 from acplan._step.hugging_face import Sizes, most_positions, step_of_config
 from acplan._step.training_step import TrainingStep
 
@@ -37,7 +37,7 @@ def add_explain(parser: argparse.ArgumentParser, step_of: Steps) -> None:
     )
     parser.add_argument("--top", type=int, default=10, metavar="N")
     parser.add_argument("-o", "--output", metavar="FILE", help="JSON, .json[.gz]")
-    _add_plan_flags(parser)
+    _add_plan_flags(parser, DEVICE_OPTIONS)
     parser.set_defaults(run=lambda flags: _explain(flags, step_of))
 
 
@@ -73,9 +73,9 @@ _PLAN_FLAGS = (
 )
 
 
-def _add_plan_flags(parser: argparse.ArgumentParser) -> None:
+def _add_plan_flags(parser: argparse.ArgumentParser, also: Sequence[str] = ()) -> None:
     flags = parser.add_argument_group("flags of `acplan plan`")
-    for name in _PLAN_FLAGS:
+    for name in (*_PLAN_FLAGS, *also):
         flags.add_argument("--" + name.replace("_", "-"), metavar="VALUE")
 
 

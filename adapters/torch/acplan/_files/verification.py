@@ -96,7 +96,7 @@ class DeviceCheck:
     def __str__(self) -> str:
         run = self.measured
         state = ", optimizer's state first" if self.optimizer_state_first else ""
-        setting = f"PyTorch {self.torch_version}, {self.allocator}{state}"
+        setting = f"{self.allocator}{state}"
         if not self.fits:
             step = "re-traced" if not run.fits else "predicted"
             why = run.failure or self.predicted.failure
