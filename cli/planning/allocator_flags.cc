@@ -118,9 +118,9 @@ AllocatorQuestion AllocatorFlags::Question() const {
   }
   if (!model_order.empty() && model_order != "modules" &&
       model_order != "largest-first") {
-    throw InputError(
-        fmt::format("--model-order: expected modules or largest-first, found {}",
-                    graph::Quoted(model_order, 100)));
+    throw InputError(fmt::format(
+        "--model-order: expected modules or largest-first, found {}",
+        graph::Quoted(model_order, 100)));
   }
   question.run.puts_largest_first = model_order == "largest-first";
   return question;

@@ -219,8 +219,7 @@ std::string ToJson(const problems::Plan& plan, const CheckAnswer& answer) {
 std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
                    const Terminal& terminal) {
   if (answer.broken) {
-    return fmt::format("{}: {}\n", terminal.Yellow("broken"),
-                       *answer.broken) +
+    return fmt::format("{}: {}\n", terminal.Yellow("broken"), *answer.broken) +
            NeedsText(answer.needs, terminal);
   }
   const problems::PlanEffect& effect = *answer.effect;
@@ -232,8 +231,7 @@ std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
              graph::FormatBytes(effect.peak_bytes), effect.peak_module,
              graph::FormatBytes(plan.budget_bytes - effect.peak_bytes),
              FormatMs(effect.recompute_ms)) +
-         NeedsText(answer.needs, terminal) +
-         NoteOn(CaveatOf(plan), terminal);
+         NeedsText(answer.needs, terminal) + NoteOn(CaveatOf(plan), terminal);
 }
 
 int RunCheck(const CheckInput& flags, const Terminal& terminal) {

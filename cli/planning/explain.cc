@@ -135,16 +135,15 @@ std::optional<int64_t> DeviceToExplain(const Explanation& answer,
       answer.under_plan ? *answer.under_plan : answer.baseline;
   if (step.account.peak_bytes > *answer.budget_bytes) return std::nullopt;
   const bool ends =
-      EndsOnDevice(trace, steps.planned ? *steps.planned : steps.baseline, {},
+      EndsOnDevice(trace, steps.of_plan ? *steps.of_plan : steps.baseline, {},
                    *answer.budget_bytes);
   return ends ? std::nullopt : answer.budget_bytes;
 }
 
-std::optional<OnDevice> ExplainOnDevice(const ExplainFlags& flags,
-                                        const ProfileInput& input,
-                                        const Explanation& answer,
-                                        const std::optional<problems::Plan>& plan,
-                                        problems::StepOfPlan least) {
+std::optional<OnDevice> ExplainOnDevice(
+    const ExplainFlags& flags, const ProfileInput& input,
+    const Explanation& answer, const std::optional<problems::Plan>& plan,
+    problems::StepOfPlan least) {
   const AllocatorQuestion question = flags.allocator.Question();
   const graph::Trace& trace = *input.trace;
   OnDevice on_device{.steps = std::make_unique<StepsOnDevice>(),
@@ -152,7 +151,7 @@ std::optional<OnDevice> ExplainOnDevice(const ExplainFlags& flags,
   on_device.steps->baseline = problems::LiveStep(trace, {});
   on_device.steps->least = std::move(least);
   if (plan) {
-    on_device.steps->planned = std::make_unique<problems::StepOfPlan>(
+    on_device.steps->of_plan = std::make_unique<problems::StepOfPlan>(
         problems::LiveStep(trace, plan->modules));
   }
   const std::optional<int64_t> device_bytes =
@@ -175,11 +174,12 @@ bool WantsDevice(const ExplainFlags& flags, const ProfileInput& input,
                  const problems::MemoryOptions& memory) {
   const bool is_given = !flags.allocator.device_memory.empty();
   if (!is_given && !flags.allocator.FirstGiven().empty()) {
-    throw InputError(fmt::format("{}: needs --device-memory",
-                                 flags.allocator.FirstGiven()));
+    throw InputError(
+        fmt::format("{}: needs --device-memory", flags.allocator.FirstGiven()));
   }
   if (is_given) RequireRun(input, memory);
-  return is_given || (!flags.budget.empty() && HasRun(input.TraceIfAny(), memory));
+  return is_given ||
+         (!flags.budget.empty() && HasRun(input.TraceIfAny(), memory));
 }
 
 Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
@@ -188,8 +188,7 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
   const problems::Question question =
       flags.planning.Question(input, tree, kLeastSeconds);
   RequireTraceModel(question.options);
-  const bool wants_device =
-      WantsDevice(flags, input, question.options.memory);
+  const bool wants_device = WantsDevice(flags, input, question.options.memory);
   const problems::Families families = BuildFamilies(question);
   const problems::PlanningProblem& problem = families.front().problem;
   const problems::LeastOfFamilies least =
@@ -215,8 +214,7 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
   std::optional<problems::Plan> plan;
   if (!flags.plan.empty()) {
     plan = ReadAnswer(flags.plan, input.profile);
-    answer.under_plan =
-        ExplainPlan(input, *plan, flags.plan, memory, terminal);
+    answer.under_plan = ExplainPlan(input, *plan, flags.plan, memory, terminal);
   }
   if (!flags.budget.empty()) {
     const problems::Budget budget = ParseBudget(flags.budget, "--budget");
@@ -227,10 +225,10 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
                                     question.options.reserve_bytes;
   }
   if (wants_device && !(plan && plan->offload)) {
-    answer.on_device = ExplainOnDevice(
-        flags, input, answer, plan,
-        {.with_segments = *trace,
-         .step = graph::Simulator(*trace).Live(modules)});
+    answer.on_device =
+        ExplainOnDevice(flags, input, answer, plan,
+                        {.with_segments = *trace,
+                         .step = graph::Simulator(*trace).Live(modules)});
   }
   answer.top =
       static_cast<size_t>(ParseWhole(flags.top, "--top", 1, 1'000'000));
@@ -371,8 +369,7 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
         SourceText(trace, answer.staying.floor.op));
   }
   if (answer.on_device) {
-    text +=
-        cli::ToText(answer.on_device->explanation, answer.top, terminal);
+    text += cli::ToText(answer.on_device->explanation, answer.top, terminal);
   }
   return text + NoUnitsText(answer);
 }

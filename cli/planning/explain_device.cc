@@ -101,10 +101,10 @@ ordered_json EmptiedJson(const graph::RunOptions& run) {
 ordered_json ProgramJson(const DeviceExplanation& answer,
                          const problems::DeviceProgram& program,
                          const problems::DeviceNeed& need) {
-  ordered_json json = {
-      {"plan", program.step == &answer.steps->baseline ? "none"
-               : program.step == &answer.steps->least  ? "least"
-                                                       : "given"}};
+  ordered_json json = {{"plan", program.step == &answer.steps->baseline ? "none"
+                                : program.step == &answer.steps->least
+                                    ? "least"
+                                    : "given"}};
   json.update(NeedJson(need));
   json["empty_cache"] = EmptiedJson(program.run);
   json["model_order"] =
@@ -142,22 +142,22 @@ std::string PeakText(const DeviceExplanation& answer, size_t top) {
       graph::FormatBytes(peak.allocated_bytes),
       graph::FormatBytes(peak.HoleBytes()),
       graph::FormatBytes(ReleasableBytes(peak)));
-  text += fmt::format(
-      "at {}\n",
-      PlaceInRunText(
-          {.trace = answer.trace, .step = &answer.program.step->step},
-          answer.run, peak.event));
+  text += fmt::format("at {}\n",
+                      PlaceInRunText({.trace = answer.trace,
+                                      .step = &answer.program.step->step},
+                                     answer.run, peak.event));
   const std::vector<HolesBeside> holes = HolesByMakers(answer);
-  if (!holes.empty()) text += "holes, by the makers of the blocks beside them\n";
+  if (!holes.empty())
+    text += "holes, by the makers of the blocks beside them\n";
   int64_t remaining_bytes = peak.HoleBytes();
   for (size_t k = 0; k < std::min(holes.size(), top); ++k) {
     remaining_bytes -= holes[k].bytes;
-    text += fmt::format("  {}: {}\n",
-                        holes[k].makers.empty()
-                            ? "no block"
-                            : fmt::format("{}", fmt::join(holes[k].makers,
-                                                          "; ")),
-                        graph::FormatBytes(holes[k].bytes));
+    text +=
+        fmt::format("  {}: {}\n",
+                    holes[k].makers.empty()
+                        ? "no block"
+                        : fmt::format("{}", fmt::join(holes[k].makers, "; ")),
+                    graph::FormatBytes(holes[k].bytes));
   }
   if (holes.size() > top) {
     text += fmt::format("  {} others: {}\n", holes.size() - top,
@@ -176,8 +176,8 @@ std::string LeversTable(const DeviceExplanation& answer,
                         const Terminal& terminal) {
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight, kLeft});
-  table.AddRow({"lever, simulated", "reserved", "least device", "change",
-                "fits"});
+  table.AddRow(
+      {"lever, simulated", "reserved", "least device", "change", "fits"});
   const auto row = [&](const std::string& name,
                        const problems::DeviceNeed& need,
                        const std::string& change, bool fits) {
@@ -201,11 +201,10 @@ std::string TogetherText(const DeviceExplanation& answer) {
   }
   std::vector<std::string> names;
   for (const LeverOutcome& outcome : answer.levers) {
-    const bool is_part =
-        outcome.levers.size() == 1 &&
-        std::ranges::find(answer.levers.back().levers,
-                          outcome.levers.front()) !=
-            answer.levers.back().levers.end();
+    const bool is_part = outcome.levers.size() == 1 &&
+                         std::ranges::find(answer.levers.back().levers,
+                                           outcome.levers.front()) !=
+                             answer.levers.back().levers.end();
     if (is_part) names.push_back(OutcomeText(outcome));
   }
   return fmt::format("together: {}\n", fmt::join(names, ", "));
@@ -237,17 +236,16 @@ DeviceExplanation ExplainDevice(const graph::Trace& trace,
                            .levers = {},
                            .fits = {}};
   answer.program = {
-      .step = steps.planned ? steps.planned.get() : &steps.baseline,
+      .step = steps.of_plan ? steps.of_plan.get() : &steps.baseline,
       .setting = setting};
   answer.run = problems::RunOf(trace, answer.program);
-  answer.outcome =
-      graph::RunOnDevice(answer.run, setting.config, device_bytes);
+  answer.outcome = graph::RunOnDevice(answer.run, setting.config, device_bytes);
   answer.need = problems::FindDeviceNeed(answer.run, setting);
   answer.peak = graph::LayoutAtPeak(answer.run, setting.config, device_bytes,
                                     answer.outcome);
   answer.levers = problems::FindLeverOutcomes(
       trace, answer.program, answer.need,
-      {.without_plan = steps.planned ? &steps.baseline : nullptr,
+      {.without_plan = steps.of_plan ? &steps.baseline : nullptr,
        .least_budget = &steps.least});
   for (const LeverOutcome& outcome : answer.levers) {
     answer.fits.push_back(
@@ -259,12 +257,12 @@ DeviceExplanation ExplainDevice(const graph::Trace& trace,
 }
 
 ordered_json ToJson(const DeviceExplanation& answer) {
-  ordered_json json = {{"device_bytes", answer.device_bytes},
-                       {"torch_version",
-                        fmt::format("{}.{}",
-                                    answer.program.setting.config.version.major,
-                                    answer.program.setting.config.version.minor)},
-                       {"fits", answer.outcome.Fits()}};
+  ordered_json json = {
+      {"device_bytes", answer.device_bytes},
+      {"torch_version",
+       fmt::format("{}.{}", answer.program.setting.config.version.major,
+                   answer.program.setting.config.version.minor)},
+      {"fits", answer.outcome.Fits()}};
   json.update(ProgramJson(answer, answer.program, answer.need));
   json["peak"] = PeakJson(answer);
   json["levers"] = ordered_json::array();
@@ -286,16 +284,16 @@ std::string ToText(const DeviceExplanation& answer, size_t top,
                    const Terminal& terminal) {
   const problems::DeviceSetting& setting = answer.program.setting;
   std::string text = fmt::format(
-      "\n{}: {} {} with PyTorch {}, {}\n", terminal.Bold("on a device of " +
-                                            graph::FormatBytes(
-                                                answer.device_bytes)),
-      answer.steps->planned ? "a run of the plan" : "a run without a plan",
+      "\n{}: {} {} with PyTorch {}, {}\n",
+      terminal.Bold("on a device of " +
+                    graph::FormatBytes(answer.device_bytes)),
+      answer.steps->of_plan ? "a run of the plan" : "a run without a plan",
       answer.outcome.Fits() ? "ends" : "runs out of memory",
       fmt::format("{}.{}", setting.config.version.major,
                   setting.config.version.minor),
       SettingText(setting));
-  return text + PeakText(answer, top) + "\n" +
-         LeversTable(answer, terminal) + TogetherText(answer);
+  return text + PeakText(answer, top) + "\n" + LeversTable(answer, terminal) +
+         TogetherText(answer);
 }
 
 }  // namespace acplan::cli

@@ -19,9 +19,9 @@ namespace acplan::cli {
 
 // The steps of a trace whose runs an explanation compares.
 struct StepsOnDevice {
-  problems::StepOfPlan baseline;                 // without a plan
-  std::unique_ptr<problems::StepOfPlan> planned;  // null: no plan is given
-  problems::StepOfPlan least;                    // the least budget
+  problems::StepOfPlan baseline;                  // without a plan
+  std::unique_ptr<problems::StepOfPlan> of_plan;  // null: no plan is given
+  problems::StepOfPlan least;                     // the least budget
 };
 
 // The way in which a run ends on a device, and what would change that.

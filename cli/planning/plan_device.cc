@@ -136,8 +136,7 @@ std::string LeastText(const DeviceNeed& need) {
 }  // namespace
 
 std::string SettingText(const problems::DeviceSetting& setting) {
-  const bool is_expandable =
-      setting.allocator == "expandable_segments:True";
+  const bool is_expandable = setting.allocator == "expandable_segments:True";
   return fmt::format("{}{}", setting.makes_state_first ? "state first, " : "",
                      setting.allocator == "native" ? "native segments"
                      : is_expandable               ? "expandable segments"
@@ -181,15 +180,15 @@ nlohmann::ordered_json NeedsJson(const std::vector<DeviceNeed>& needs) {
 }
 
 nlohmann::ordered_json NeedJson(const DeviceNeed& need) {
-  return {{"allocator", need.setting.allocator},
-          {"optimizer_state",
-           need.setting.makes_state_first ? "first" : "update"},
-          {"allocated_bytes", need.allocated_bytes},
-          {"reserved_bytes", need.reserved_bytes},
-          {"least_device_bytes",
-           need.least_device_bytes
-               ? nlohmann::ordered_json(*need.least_device_bytes)
-               : nullptr}};
+  return {
+      {"allocator", need.setting.allocator},
+      {"optimizer_state", need.setting.makes_state_first ? "first" : "update"},
+      {"allocated_bytes", need.allocated_bytes},
+      {"reserved_bytes", need.reserved_bytes},
+      {"least_device_bytes",
+       need.least_device_bytes
+           ? nlohmann::ordered_json(*need.least_device_bytes)
+           : nullptr}};
 }
 
 std::string NoFitText(const std::optional<int64_t>& least_device_bytes) {

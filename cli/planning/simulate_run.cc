@@ -211,9 +211,9 @@ std::string TimelineRow(const RunAnswer& answer, size_t index,
       "{},{},{},{},{},{},{},{},{},{},{},{}\n", index, moment.iteration + 1,
       moment.microbatch + 1, step == nullptr ? -1 : IndexOf(moment.step),
       step == nullptr ? "" : CsvField(NameOf(*answer.trace, *step)),
-      KindText(event.kind),
-      event.block, event.bytes, PlaceFields(allocator, block),
-      counts.allocated_bytes, counts.reserved_bytes, counts.retries);
+      KindText(event.kind), event.block, event.bytes,
+      PlaceFields(allocator, block), counts.allocated_bytes,
+      counts.reserved_bytes, counts.retries);
 }
 
 }  // namespace

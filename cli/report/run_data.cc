@@ -111,37 +111,38 @@ struct DrawnBlock {
 // Joins neighbours that are smaller than some size until few enough blocks remain.
 std::vector<DrawnBlock> JoinedBlocks(
     const std::vector<graph::BlockUse>& blocks) {
-  std::vector<DrawnBlock> drawn;
-  drawn.reserve(blocks.size());
+  std::vector<DrawnBlock> drawing;
+  drawing.reserve(blocks.size());
   for (const graph::BlockUse& block : blocks) {
-    drawn.push_back({.largest = block, .bytes = block.bytes});
+    drawing.push_back({.largest = block, .bytes = block.bytes});
   }
-  for (int64_t most = 1 << 12; drawn.size() > kMostBlocks; most *= 2) {
+  for (int64_t most = 1 << 12; drawing.size() > kMostBlocks; most *= 2) {
     std::vector<DrawnBlock> joined;
-    for (const DrawnBlock& block : drawn) {
-      const bool joins =
-          !joined.empty() && joined.back().bytes < most && block.bytes < most &&
-          joined.back().largest.segment == block.largest.segment;
+    for (const DrawnBlock& block : drawing) {
+      const bool joins = !joined.empty() && joined.back().bytes < most &&
+                         block.bytes < most &&
+                         joined.back().largest.segment == block.largest.segment;
       if (!joins) {
         joined.push_back(block);
         continue;
       }
       DrawnBlock& last = joined.back();
-      if (block.largest.bytes > last.largest.bytes) last.largest = block.largest;
+      if (block.largest.bytes > last.largest.bytes)
+        last.largest = block.largest;
       last.bytes += block.bytes;
       last.count += block.count;
     }
-    const bool is_done = joined.size() == drawn.size() && most > (1LL << 50);
-    drawn = std::move(joined);
+    const bool is_done = joined.size() == drawing.size() && most > (1LL << 50);
+    drawing = std::move(joined);
     if (is_done) break;  // more segments than blocks may be drawn
   }
-  return drawn;
+  return drawing;
 }
 
 // The columns of the blocks of a run.
 class BlockColumns {
  public:
-  explicit BlockColumns(const DrawnRun& drawn) : drawn_(drawn) {}
+  explicit BlockColumns(const DrawnRun& drawing) : drawing_(drawing) {}
 
   void Add(const DrawnBlock& block) {
     const graph::BlockUse& use = block.largest;
@@ -150,7 +151,7 @@ class BlockColumns {
     columns_["count"].push_back(block.count);
     const Simulation::Step* step = StepOf(use.event);
     columns_["kind"].push_back(KindOf(use, step));
-    const Trace& trace = *drawn_.trace;
+    const Trace& trace = *drawing_.trace;
     std::string name, module, line;
     if (step != nullptr && use.storage != graph::kNone) {
       const graph::TraceOperator& op = trace.operators[step->op];
@@ -173,9 +174,8 @@ class BlockColumns {
  private:
   const Simulation::Step* StepOf(int64_t event) const {
     if (event < 0) return nullptr;
-    const RunMoment& moment =
-        drawn_.run->moments[static_cast<size_t>(event)];
-    const auto& steps = drawn_.step->steps;
+    const RunMoment& moment = drawing_.run->moments[static_cast<size_t>(event)];
+    const auto& steps = drawing_.step->steps;
     const bool is_one =
         moment.step != graph::kNone && moment.step < steps.end_id();
     return is_one ? &steps[moment.step] : nullptr;
@@ -189,39 +189,39 @@ class BlockColumns {
     if (step != nullptr && step->redone != graph::kNone) {
       return KindPlace(graph::kRecomputedKind);
     }
-    return KindPlace(static_cast<size_t>(
-        drawn_.trace->storages[use.storage].category));
+    return KindPlace(
+        static_cast<size_t>(drawing_.trace->storages[use.storage].category));
   }
 
-  const DrawnRun& drawn_;
+  const DrawnRun& drawing_;
   Names names_;
   ordered_json columns_ = {
-      {"segment", ordered_json::array()}, {"bytes", ordered_json::array()},
-      {"count", ordered_json::array()},   {"kind", ordered_json::array()},
+      {"segment", ordered_json::array()},  {"bytes", ordered_json::array()},
+      {"count", ordered_json::array()},    {"kind", ordered_json::array()},
       {"operator", ordered_json::array()}, {"module", ordered_json::array()},
       {"line", ordered_json::array()}};
 };
 
-ordered_json DrawnRunJson(const DrawnRun& drawn) {
-  const graph::AllocatorCounts& counts = drawn.outcome.replay.counts;
-  const RunClock clock(*drawn.trace, *drawn.step);
-  const graph::PeakLayout& peak = drawn.peak;
-  ordered_json json = {{"fits", drawn.outcome.Fits()},
+ordered_json DrawnRunJson(const DrawnRun& drawing) {
+  const graph::AllocatorCounts& counts = drawing.outcome.replay.counts;
+  const RunClock clock(*drawing.trace, *drawing.step);
+  const graph::PeakLayout& peak = drawing.peak;
+  ordered_json json = {{"fits", drawing.outcome.Fits()},
                        {"allocated_bytes", counts.peak_allocated_bytes},
                        {"reserved_bytes", counts.peak_reserved_bytes},
-                       {"iterations", drawn.outcome.iterations},
-                       {"period", drawn.outcome.period},
+                       {"iterations", drawing.outcome.iterations},
+                       {"period", drawing.outcome.period},
                        {"retries", counts.retries},
                        {"iteration_ms", RoundedMs(clock.IterationMs())},
-                       {"timeline", TimelineJson(drawn.bytes)}};
+                       {"timeline", TimelineJson(drawing.bytes)}};
   if (peak.event < 0) return json;
-  json["peak"] = {{"ms", RoundedMs(clock.At(
-                             drawn.run->moments[static_cast<size_t>(
-                                 peak.event)]))},
-                  {"allocated_bytes", peak.allocated_bytes},
-                  {"reserved_bytes", peak.reserved_bytes},
-                  {"hole_bytes", peak.HoleBytes()},
-                  {"small_segments", ordered_json::array()}};
+  json["peak"] = {
+      {"ms", RoundedMs(clock.At(
+                 drawing.run->moments[static_cast<size_t>(peak.event)]))},
+      {"allocated_bytes", peak.allocated_bytes},
+      {"reserved_bytes", peak.reserved_bytes},
+      {"hole_bytes", peak.HoleBytes()},
+      {"small_segments", ordered_json::array()}};
   for (const graph::SegmentUse& segment : peak.segments) {
     ordered_json& small = json["peak"]["small_segments"];
     if (!segment.is_small) continue;
@@ -229,7 +229,7 @@ ordered_json DrawnRunJson(const DrawnRun& drawn) {
       small.push_back(segment.number);
     }
   }
-  BlockColumns columns(drawn);
+  BlockColumns columns(drawing);
   for (const DrawnBlock& block : JoinedBlocks(peak.blocks)) columns.Add(block);
   json["peak"]["blocks"] = std::move(columns).ToJson();
   return json;
@@ -269,35 +269,34 @@ ordered_json RunsOnDeviceJson(const Trace& trace, const problems::Plan& plan) {
   const std::vector<problems::DeviceSetting> settings = SettingsOf(plan);
   const graph::TrainingRun run =
       problems::RunOf(trace, step, settings.front().makes_state_first);
-  const int64_t device_bytes =
-      plan.device ? plan.budget_bytes - plan.reserve_bytes
-                  : graph::kLargestDevice;
+  const int64_t device_bytes = plan.device
+                                   ? plan.budget_bytes - plan.reserve_bytes
+                                   : graph::kLargestDevice;
   const RunClock clock(of_plan, step.step);
-  ordered_json json = {
-      {"device_bytes",
-       plan.device ? ordered_json(device_bytes) : ordered_json(nullptr)},
-      {"state_first", settings.front().makes_state_first},
-      {"runs", ordered_json::array()}};
+  ordered_json json = {{"device_bytes", plan.device ? ordered_json(device_bytes)
+                                                    : ordered_json(nullptr)},
+                       {"state_first", settings.front().makes_state_first},
+                       {"runs", ordered_json::array()}};
   for (const problems::DeviceSetting& setting : settings) {
-    DrawnRun drawn{.trace = &of_plan,
-                   .step = &step.step,
-                   .run = &run,
-                   .outcome = {},
-                   .peak = {},
-                   .bytes = {}};
-    drawn.outcome = graph::RunOnDevice(
+    DrawnRun drawing{.trace = &of_plan,
+                     .step = &step.step,
+                     .run = &run,
+                     .outcome = {},
+                     .peak = {},
+                     .bytes = {}};
+    drawing.outcome = graph::RunOnDevice(
         run, setting.config, device_bytes,
         [&](size_t event, const graph::CachingAllocator& allocator,
             graph::BlockId) {
-          drawn.bytes.push_back(
+          drawing.bytes.push_back(
               {.ms = clock.At(run.moments[event]),
                .allocated = allocator.counts().allocated_bytes,
                .reserved = allocator.counts().reserved_bytes});
         });
-    drawn.peak = graph::LayoutAtPeak(run, setting.config, device_bytes,
-                                     drawn.outcome);
+    drawing.peak =
+        graph::LayoutAtPeak(run, setting.config, device_bytes, drawing.outcome);
     ordered_json entry = {{"allocator", setting.allocator}};
-    entry.update(DrawnRunJson(drawn));
+    entry.update(DrawnRunJson(drawing));
     json["runs"].push_back(std::move(entry));
   }
   return json;

@@ -165,8 +165,8 @@ ordered_json KindNames() {
 }
 
 size_t KindPlace(size_t place) {
-  return static_cast<size_t>(
-      std::ranges::find(kKinds, place, &Kind::place) - kKinds.begin());
+  return static_cast<size_t>(std::ranges::find(kKinds, place, &Kind::place) -
+                             kKinds.begin());
 }
 
 std::vector<StepSample> SampleSteps(const std::vector<int64_t>& live_bytes,

@@ -54,8 +54,8 @@ class Levers {
     for (const DeviceProgram& program : changed) {
       tried.push_back(OutcomeOf({lever}, program));
     }
-    outcomes_.push_back(*std::ranges::max_element(
-        tried, std::ranges::less(), &LeverOutcome::gained_bytes));
+    outcomes_.push_back(*std::ranges::max_element(tried, std::ranges::less(),
+                                                  &LeverOutcome::gained_bytes));
   }
 
   std::vector<LeverOutcome> Sorted() && {
@@ -76,9 +76,9 @@ class Levers {
     return outcome;
   }
 
-  // Of levers that exclude each other, the first brings most.
+  // If levers exclude each other, the first of them brings most.
   void AddTogether() {
-    DeviceProgram together = program_;
+    DeviceProgram combined = program_;
     std::vector<DeviceLever> levers;
     bool has_allocator = false;
     bool has_update = false;
@@ -87,28 +87,28 @@ class Levers {
       if (outcome.gained_bytes <= 0 || IsOfPlan(lever)) continue;
       if (IsOfAllocator(lever)) {
         if (std::exchange(has_allocator, true)) continue;
-        together.setting.allocator = outcome.program.setting.allocator;
-        together.setting.config = outcome.program.setting.config;
+        combined.setting.allocator = outcome.program.setting.allocator;
+        combined.setting.config = outcome.program.setting.config;
       } else {
-        const bool is_before_update = lever == kEmptyBeforeUpdate ||
-                                      lever == kEmptyBeforeFirstUpdate;
+        const bool is_before_update =
+            lever == kEmptyBeforeUpdate || lever == kEmptyBeforeFirstUpdate;
         if (is_before_update && std::exchange(has_update, true)) continue;
-        Merge(outcome.program, together);
+        Merge(outcome.program, combined);
       }
       levers.push_back(lever);
     }
     if (levers.size() > 1) {
-      outcomes_.push_back(OutcomeOf(std::move(levers), together));
+      outcomes_.push_back(OutcomeOf(std::move(levers), combined));
     }
   }
 
-  static void Merge(const DeviceProgram& changed, DeviceProgram& together) {
+  static void Merge(const DeviceProgram& changed, DeviceProgram& combined) {
     const graph::RunOptions& run = changed.run;
-    together.setting.makes_state_first |= changed.setting.makes_state_first;
-    together.run.puts_largest_first |= run.puts_largest_first;
-    together.run.empties_cache_after_forward |= run.empties_cache_after_forward;
-    together.run.empties_cache_before_update |= run.empties_cache_before_update;
-    together.run.empties_cache_before_first_update |=
+    combined.setting.makes_state_first |= changed.setting.makes_state_first;
+    combined.run.puts_largest_first |= run.puts_largest_first;
+    combined.run.empties_cache_after_forward |= run.empties_cache_after_forward;
+    combined.run.empties_cache_before_update |= run.empties_cache_before_update;
+    combined.run.empties_cache_before_first_update |=
         run.empties_cache_before_first_update;
   }
 

@@ -273,12 +273,12 @@ TEST_F(ExplainCommandTest, LeversOnADeviceAreSimulated) {
             peak["allocated_bytes"].get<int64_t>() +
                 peak["hole_bytes"].get<int64_t>() +
                 peak["releasable_bytes"].get<int64_t>());
-  int64_t beside = 0;
+  int64_t hole_bytes = 0;
   for (const json& holes : peak["beside_holes"]) {
-    beside += holes["hole_bytes"].get<int64_t>();
+    hole_bytes += holes["hole_bytes"].get<int64_t>();
   }
-  EXPECT_EQ(beside, peak["hole_bytes"]);
-  EXPECT_GT(beside, 0);
+  EXPECT_EQ(hole_bytes, peak["hole_bytes"]);
+  EXPECT_GT(hole_bytes, 0);
 
   const auto expect_simulated = [&](const json& program) {
     if (program["plan"] == "least") return;
@@ -323,10 +323,9 @@ TEST_F(ExplainCommandTest, ABudgetThatADeviceExceeds) {
   EXPECT_FALSE(tight["device"]["fits"].get<bool>());
   EXPECT_FALSE(AcplanJson({"explain", kTinyGpt2, "--budget", "10GiB"})
                    .contains("device"));
-  EXPECT_THAT(
-      Acplan({"explain", kTinyGpt2, "--budget", peak}).out,
-      AllOf(HasSubstr("a run without a plan runs out of memory"),
-            HasSubstr("lever, simulated")));
+  EXPECT_THAT(Acplan({"explain", kTinyGpt2, "--budget", peak}).out,
+              AllOf(HasSubstr("a run without a plan runs out of memory"),
+                    HasSubstr("lever, simulated")));
   for (const auto& [flags, said] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--allocator", "native"}, "--allocator: needs --device-memory"},

@@ -249,7 +249,7 @@ TEST_F(SimulateCommandTest, SaysHowTheRunEnds) {
       {"--optimizer-state: expected update or first, found \"last\""});
 }
 
-// What check prints about devices is what simulate prints for each setting.
+// The needs that check prints are those that simulate prints with each setting.
 TEST_F(SimulateCommandTest, CheckSaysTheSame) {
   AcplanJson({"plan", kTrace, "--budget", "80%", "-q", "-o", "plan.json"});
   const auto checked = AcplanJson(

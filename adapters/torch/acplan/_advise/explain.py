@@ -85,8 +85,8 @@ class Explanation:
 
     @property
     def device_levers(self) -> Rows:
-        """The settings with which the run would end on a smaller device, each simulated: the one
-        that brings most first, and then those that help, together."""
+        """The settings with which the run would end on a smaller device, each simulated: the
+        one that brings most first, and then those that help, together."""
         rows: Rows = [] if self.device is None else list(self.device["levers"])
         return rows
 
@@ -154,9 +154,9 @@ def explain(
     source:      says which line of Python made each content of memory.
     kwargs:      options of acplan.plan, such as decisions and time_limit, are for the least
                  budget; with world_size and fsdp_units all bytes are those of a rank; with
-                 device_memory (and allocator, torch_version, optimizer_state) a run of the plan,
-                 or of the step without one, is explained on that device; all others are for the
-                 trace.
+                 device_memory (and allocator, torch_version, optimizer_state) a run of the
+                 plan, or of the step without one, is explained on that device; all others are
+                 for the trace.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     if not isinstance(model_or_trace, torch.nn.Module):

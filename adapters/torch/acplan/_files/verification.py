@@ -86,7 +86,7 @@ class DeviceCheck:
 
     @property
     def fits(self) -> bool:
-        """Whether both runs end."""
+        """True if both runs end."""
         return self.predicted.fits and self.measured.fits
 
     @property

@@ -42,8 +42,8 @@ def verify(
     """Predicts the plan's memory over a training step, and traces the step again with the plan
     applied, on fake tensors: no GPU is used.
 
-    `Verification.device` has the run that repeats the step on PyTorch's allocator, predicted and
-    of the step that was traced again.
+    `Verification.device` has the run that repeats the step on PyTorch's allocator, predicted
+    and of the step that was traced again.
 
     Arguments and options are those of acplan.trace, microbatches are those of `of`, which is
     the model's trace, if there is one. The model must be without the plan, and is left so.
@@ -58,7 +58,9 @@ def verify(
     if isinstance(values, str):
         kwargs["values"], values = values, None
     model_trace = trace(model, *args, **kwargs) if of is None else of
-    with _verifying(model, *args, model_trace=model_trace, on_device=True, **kwargs) as verified:
+    with _verifying(
+        model, *args, model_trace=model_trace, on_device=True, **kwargs
+    ) as verified:
         verification = verified(plan)
     if values is False or not (values or is_small(model_trace)):
         return verification
@@ -243,8 +245,8 @@ def _operator_of(row: dict[str, str], model_trace: Trace) -> VerifiedOperator:
 
 
 def require_within_budget(plan: Plan, verification: Verification) -> None:
-    """Raises AcplanError if the re-traced peak is over the plan's budget, and if a run of a plan
-    for a device does not end there."""
+    """Raises AcplanError if the re-traced peak is over the plan's budget, and if a run of a
+    plan for a device does not end there."""
     data = plan.data
     if (
         data.get("world_size", 1) != 1
