@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/allocator/allocator_config.h"
+#include "graph/device/device_table.h"
 #include "graph/run/training_run.h"
 
 namespace acplan::cli {
@@ -15,7 +16,8 @@ namespace acplan::cli {
 // An allocator on a device, as a user names them.
 struct AllocatorQuestion {
   graph::AllocatorConfig config;
-  std::optional<int64_t> device_bytes = {};  // nothing: without a limit
+  std::optional<int64_t> device_bytes = {};      // nothing: without a limit
+  std::optional<graph::DeviceOffer> offer = {};  // of a device that was named
   bool wants_least_device = true;
   // RunOptions::makes_state_first; nothing: either.
   std::optional<bool> makes_state_first = {};

@@ -22,6 +22,9 @@ namespace acplan::cli {
 std::string AllocatorText(const AllocatorQuestion& question);
 std::string TorchVersionText(const graph::AllocatorConfig& config);  // "2.15"
 
+// Returns the kind of an event as timelines have it.
+std::string_view EventKindText(graph::AllocatorEvent::Kind kind);
+
 nlohmann::ordered_json SegmentsJson(
     const std::vector<graph::SegmentUse>& segments);
 

@@ -16,6 +16,7 @@
 #include "cli/planning/allocator_flags.h"
 #include "cli/planning/simulate_events.h"
 #include "cli/planning/simulate_run.h"
+#include "cli/planning/simulate_snapshot.h"
 #include "cli/planning/step_drawing.h"
 #include "cli/planning/step_names.h"
 #include "cli/terminal/text.h"
@@ -43,6 +44,8 @@ struct SimulateFlags {
   std::string output;
   bool json = false;
   std::string events;
+  std::string snapshot;
+  std::optional<int> device;
   AllocatorFlags allocator;
 };
 
@@ -266,18 +269,44 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
   return answer;
 }
 
+// Refuses flags that cannot be combined.
+void CheckCombination(const SimulateFlags& flags) {
+  const bool has_snapshot = !flags.snapshot.empty();
+  if (flags.device && !has_snapshot) {
+    throw InputError("--device: needs --snapshot");
+  }
+  if (flags.events.empty() && !has_snapshot) {
+    if (!flags.trace.empty()) return;
+    throw InputError("TRACE, --events or --snapshot is required");
+  }
+  const std::string flag = has_snapshot ? "--snapshot" : "--events";
+  if (!flags.trace.empty()) {
+    throw InputError(flag + ": cannot be combined with TRACE");
+  }
+  if (has_snapshot && !flags.events.empty()) {
+    throw InputError("--snapshot: cannot be combined with --events");
+  }
+  for (const auto& [name, is_given] :
+       {std::pair("--optimizer-state",
+                  !flags.allocator.optimizer_state.empty()),
+        {"--empty-cache", !flags.allocator.empty_cache.empty()},
+        {"--model-order", !flags.allocator.model_order.empty()}}) {
+    if (is_given) throw InputError(fmt::format("{}: needs TRACE", name));
+  }
+}
+
 int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
+  CheckCombination(flags);
+  if (!flags.snapshot.empty()) {
+    return RunSimulateSnapshot({.snapshot = flags.snapshot,
+                                .device = flags.device,
+                                .allocator = flags.allocator,
+                                .timeline = flags.timeline,
+                                .output = flags.output,
+                                .json = flags.json},
+                               terminal);
+  }
   if (!flags.events.empty()) {
-    if (!flags.trace.empty()) {
-      throw InputError("--events: cannot be combined with TRACE");
-    }
-    for (const auto& [name, is_given] :
-         {std::pair("--optimizer-state",
-                    !flags.allocator.optimizer_state.empty()),
-          {"--empty-cache", !flags.allocator.empty_cache.empty()},
-          {"--model-order", !flags.allocator.model_order.empty()}}) {
-      if (is_given) throw InputError(fmt::format("{}: needs TRACE", name));
-    }
     return RunSimulateEvents({.events = flags.events,
                               .allocator = flags.allocator,
                               .timeline = flags.timeline,
@@ -285,7 +314,6 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
                               .json = flags.json},
                              terminal);
   }
-  if (flags.trace.empty()) throw InputError("TRACE or --events is required");
   Trace trace;
   const SimulationAnswer answer = Simulated(flags, trace, terminal);
   std::vector<graph::NamedText> files;
@@ -312,9 +340,17 @@ Command AddSimulateCommand(CLI::App& program) {
                   "simulate PyTorch's allocator on these allocations, in place "
                   "of a trace")
       ->type_name("FILE");
+  app->add_option("--snapshot", flags->snapshot,
+                  "simulate it on a memory snapshot that python -m acplan "
+                  "snapshot converted")
+      ->type_name("FILE");
+  app->add_option("--device", flags->device,
+                  "a device of the snapshot (default: that with most events)")
+      ->type_name("N");
   flags->allocator.AddTo(
       *app,
-      "the device memory that PyTorch's allocator may use (default: no limit)");
+      "the device memory that PyTorch's allocator may use, or the name of a "
+      "GPU (less CUDA's context; default: no limit)");
   flags->allocator.AddOptimizerStateTo(*app, "update");
   flags->allocator.AddRunTo(*app);
   flags->allocator.AddWithoutLeastTo(*app);

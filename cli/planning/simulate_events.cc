@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/input/device_offer.h"
 #include "cli/input/exit_codes.h"
 #include "cli/planning/allocator_text.h"
 #include "cli/terminal/text.h"
@@ -63,6 +64,7 @@ std::string ToJson(const EventAnswer& answer) {
   json["device_bytes"] = answer.question.device_bytes
                              ? ordered_json(*answer.question.device_bytes)
                              : nullptr;
+  if (answer.question.offer) json["gpu"] = OfferJson(*answer.question.offer);
   json["allocated_bytes"] = replay.counts.peak_allocated_bytes;
   json["reserved_bytes"] = replay.counts.peak_reserved_bytes;
   if (answer.question.wants_least_device) {
@@ -103,7 +105,7 @@ std::string TimelineRow(const AllocatorEvents& events, size_t index,
   }
   const graph::AllocatorCounts& counts = allocator.counts();
   return fmt::format("{},{},{},{},{},{},{},{},{}\n", index,
-                     KindText(event.kind), id, event.bytes, event.stream,
+                     EventKindText(event.kind), id, event.bytes, event.stream,
                      PlaceFields(allocator, block), counts.allocated_bytes,
                      counts.reserved_bytes, counts.retries);
 }
@@ -146,6 +148,7 @@ std::string ToText(const EventAnswer& answer, const Terminal& terminal) {
   std::string text = fmt::format("{} events, {}\n\n",
                                  FormatCount(std::ssize(answer.events.events)),
                                  AllocatorText(answer.question));
+  if (answer.question.offer) text += OfferLine(*answer.question.offer);
   text += PeaksText(replay.counts);
   if (answer.question.wants_least_device) text += LeastDeviceText(answer.least);
   text += ReclaimsText(replay);

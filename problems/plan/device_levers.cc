@@ -14,7 +14,7 @@ namespace {
 
 using enum DeviceLever;
 
-// The values of max_split_size_mb that are tried.
+// The values of max_split_size_mb to simulate.
 constexpr std::array<int64_t, 5> kSplitSizesMb = {32, 64, 128, 256, 512};
 
 int64_t LeastBytes(const DeviceNeed& need) {
@@ -50,11 +50,11 @@ class Levers {
 
   // Adds the best of some programs.
   void AddBest(DeviceLever lever, const std::vector<DeviceProgram>& changed) {
-    std::vector<LeverOutcome> tried;
+    std::vector<LeverOutcome> outcomes;
     for (const DeviceProgram& program : changed) {
-      tried.push_back(OutcomeOf({lever}, program));
+      outcomes.push_back(OutcomeOf({lever}, program));
     }
-    outcomes_.push_back(*std::ranges::max_element(tried, std::ranges::less(),
+    outcomes_.push_back(*std::ranges::max_element(outcomes, std::ranges::less(),
                                                   &LeverOutcome::gained_bytes));
   }
 

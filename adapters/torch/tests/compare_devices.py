@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -47,7 +48,7 @@ ITERATIONS = 6
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What acplan predicts of a run on one allocator."""
+    """The prediction of a run on one allocator."""
 
     iterations: int
     allocated_bytes: int
@@ -176,8 +177,8 @@ def _compare(build: real.Build, name: str, devices: Table, plans: Table) -> None
         peak = trace.peak_bytes if plan is None else plan.peak_bytes
         for is_state_first in (False, True):
             runs = {one: _simulated(trace, plan, one, is_state_first) for one in SETTINGS}
-            requests = real_requests(step, plan, ITERATIONS, is_state_first)
-            predicted = predicted_requests(trace, plan, ITERATIONS, is_state_first)
+            requests = _rounded(real_requests(step, plan, ITERATIONS, is_state_first))
+            predicted = _rounded(predicted_requests(trace, plan, ITERATIONS, is_state_first))
             first = difference(requests, predicted)
             assert not first, f"{name} {budget}: {first}"
             for setting, run in runs.items():
@@ -200,6 +201,15 @@ def _compare(build: real.Build, name: str, devices: Table, plans: Table) -> None
                 plans.add(*_device_row(name, budget, setting, plan, make))
 
 
+def _rounded(requests: list[Request]) -> list[Request]:
+    """Returns the requests in the units of the allocator. (The rows of a gradient of an
+    attention's mask are padded on a device, and not on fake tensors.)"""
+    return [
+        dataclasses.replace(request, bytes=-(-request.bytes // 512) * 512)
+        for request in requests
+    ]
+
+
 def _first_iterations(requests: list[Request], iterations: int) -> list[Request]:
     def iteration_of(request: Request) -> int:
         number = request.place.partition(".")[0]
@@ -217,13 +227,17 @@ def _device_row(
     row: list[object] = [name, budget, setting.partition(":")[0], size(device)]
     row.append(f"{plan.recompute_ms:.3f}")
     try:
-        found = make(device_memory=device, allocator=setting)
+        device_plan = make(device_memory=device, allocator=setting)
     except acplan.AcplanError as error:
-        return (*row, "", "", f"none: {str(error).splitlines()[0]}")
-    assert found.device is not None
-    more = 100 * (found.recompute_ms / plan.recompute_ms - 1) if plan.recompute_ms else 0.0
-    state = "first" if found.device.optimizer_state_first else "update"
-    return (*row, f"{found.recompute_ms:.3f}", f"{more:+.1f}", f"state {state}")
+        least = re.search(r"the least device of them has [^)]*\)", str(error))
+        assert least, error
+        return (*row, "", "", f"no plan found; {least[0]}")
+    assert device_plan.device is not None
+    more = (
+        100 * (device_plan.recompute_ms / plan.recompute_ms - 1) if plan.recompute_ms else 0.0
+    )
+    state = "first" if device_plan.device.optimizer_state_first else "update"
+    return (*row, f"{device_plan.recompute_ms:.3f}", f"{more:+.1f}", f"state {state}")
 
 
 def main(folder: str, *names: str) -> None:
