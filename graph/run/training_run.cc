@@ -47,6 +47,9 @@ struct ShapeParts {
     while (update < step.steps.end_id() && !IsOfUpdate(step.steps[update])) {
       update = Next(update);
     }
+    while (backward < update && IsOfForward(step.steps[backward])) {
+      backward = Next(backward);
+    }
     if (places.first_of_state == kNone && update < step.steps.end_id()) {
       places.first_of_state = step.steps[update].op;
     }
@@ -61,13 +64,18 @@ struct ShapeParts {
     return ran.redone == kNone && StartOf(ran.op) >= trace.backward_end;
   }
 
+  bool IsOfForward(const Simulation::Step& ran) const {
+    return ran.redone == kNone && StartOf(ran.op) < trace.forward_end;
+  }
+
   const Trace& trace;
   const LivedStep& step;
   bool is_evaluation;
   StoragePlaces places;
   LastingStorages lasting;
   LifeEvents lives;
-  StepId update = {};  // the step at which the update begins
+  StepId backward = {};  // the step at which the backward pass begins
+  StepId update = {};    // the step at which the update begins
   IndexedVector<LifeId, int32_t> block_of_life;
 };
 
@@ -139,7 +147,13 @@ class RunBuilder {
   void Begin(size_t shape) {
     now_ = training_ = shape;
     moment_.shape = static_cast<int32_t>(shape);
-    for (const StorageId s : parts().places.model) Allocate(OriginalLife(s));
+    std::vector<StorageId> model = parts().places.model;
+    if (options_.puts_largest_first) {
+      std::ranges::stable_sort(model, std::ranges::greater(), [&](StorageId s) {
+        return parts().trace.storages[s].bytes;
+      });
+    }
+    for (const StorageId s : model) Allocate(OriginalLife(s));
     if (options_.makes_state_first) AllocateMissing(parts().places.state);
   }
 
@@ -198,6 +212,9 @@ class RunBuilder {
     for (const StepId k : IdRange(StepId{0}, steps)) {
       moment_.step = k;
       for (const LifeId life : parts().lives.ends[k]) End(life);
+      if (EmptiesCacheBefore(k)) {
+        Add({.kind = AllocatorEvent::Kind::kEmptyCache});
+      }
       const OperatorId op = step.steps[k].op;
       if (!parts().is_evaluation) BringStates(op);
       for (const LifeId life : parts().lives.begins[k]) Allocate(life);
@@ -206,6 +223,16 @@ class RunBuilder {
     moment_.step = steps;
     for (const LifeId life : parts().lives.ends[steps]) End(life);
     EndMicrobatch();
+    has_updated_ |= has_update;
+  }
+
+  bool EmptiesCacheBefore(StepId k) const {
+    if (parts().is_evaluation) return false;
+    if (k == parts().update) {
+      return options_.empties_cache_before_update ||
+             (options_.empties_cache_before_first_update && !has_updated_);
+    }
+    return k == parts().backward && options_.empties_cache_after_forward;
   }
 
   void BringStates(OperatorId op) {
@@ -300,6 +327,7 @@ class RunBuilder {
   size_t now_ = 0;        // the shape of the microbatch
   size_t training_ = 0;   // the shape that has the blocks of what lives on
   size_t libraries_ = 0;  // how many of them are there
+  bool has_updated_ = false;
   std::vector<int32_t> old_inputs_;  // that go once the next ones are there
   RunMoment moment_;
   TrainingRun run_;
