@@ -88,6 +88,29 @@ bool WritesToWhatAFrameAroundMakes(const Frames& frames, FrameId f,
   });
 }
 
+// Returns "operator 3 (aten.add_.Tensor)", counted from the start of the call.
+std::string PlaceIn(const Frame& frame, OperatorId op, const Trace& trace) {
+  return fmt::format("operator {} ({})", frame.call->PlaceOf(op),
+                     trace.operator_names[trace.operators[op].name]);
+}
+
+// Returns why a policy is wrong that loses what `op` makes: `user` says who needs it,
+// up to its verb.
+std::string TextOfLoss(const Frame& frame, OperatorId op, StorageId storage,
+                       std::string_view user, const Trace& trace) {
+  const std::string place = PlaceIn(frame, op, trace);
+  if (frame.Saves(op)) {
+    return fmt::format("{} must keep another result, because {} it", place,
+                       user);
+  }
+  return fmt::format(
+      "{} cannot be skipped, because {} {}; save it or run it again", place,
+      user,
+      WritesTo(trace.operators[op], storage)
+          ? "the tensor to which it writes in place"
+          : "its result");
+}
+
 }  // namespace
 
 class StandInFinder::Rerun {
@@ -120,26 +143,7 @@ class StandInFinder::Rerun {
     return trace_.modules[call.module].fqn;
   }
 
-  // "operator 3 (aten.add_.Tensor)", counted from the start of the call.
-  std::string Place(OperatorId op) const {
-    return fmt::format("operator {} ({})", frame_.call->PlaceOf(op),
-                       trace_.operator_names[trace_.operators[op].name]);
-  }
-
-  // Returns why a policy is wrong that loses what `op` makes: `user` says who needs it,
-  // up to its verb.
-  std::string TextOfLoss(OperatorId op, StorageId storage,
-                         std::string_view user) const {
-    if (frame_.Saves(op)) {
-      return fmt::format("{} must keep another result, because {} it",
-                         Place(op), user);
-    }
-    const bool is_written = WritesTo(trace_.operators[op], storage);
-    return fmt::format(
-        "{} cannot be skipped, because {} {}; save it or run it again",
-        Place(op), user,
-        is_written ? "the tensor to which it writes in place" : "its result");
-  }
+  std::string Place(OperatorId op) const { return PlaceIn(frame_, op, trace_); }
 
   std::optional<std::string> Follow(OperatorId op) {
     const TraceOperator& now = trace_.operators[op];
@@ -168,7 +172,8 @@ class StandInFinder::Rerun {
       for (const StorageId s : *read) {
         const OperatorId loser = LoserOf(s, StartOf(op));
         if (loser == kNone) continue;
-        return TextOfLoss(loser, s, Place(op) + ", which runs again, reads");
+        return TextOfLoss(frame_, loser, s,
+                          Place(op) + ", which runs again, reads", trace_);
       }
     }
     return std::nullopt;
@@ -258,7 +263,7 @@ class StandInFinder::Rerun {
               : fmt::format("module '{}' {}",
                             ModuleOf(*frames_.list[need.inner].call),
                             need.user);
-      return TextOfLoss(loser, need.storage, user);
+      return TextOfLoss(frame_, loser, need.storage, user, trace_);
     }
     return std::nullopt;
   }
