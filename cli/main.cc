@@ -175,6 +175,11 @@ std::vector<CommandGroup> CommandGroups() {
 
 std::vector<CommandFolder> CommandFolders() {
   return {
+      {"Plan",
+       "lengths",
+       "Plan and simulate batches of several lengths",
+       {AddLengthsPlanCommand, AddLengthsSimulateCommand,
+        AddLengthsCheckCommand}},
       {"Compiled steps",
        "module",
        "Analyse one module: curve, policy, dataflow",

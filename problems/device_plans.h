@@ -2,19 +2,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "problems/ask.h"
-#include "problems/plan/device_run.h"
+#include "problems/device_trials.h"
 
 namespace acplan::problems {
-
-// A device, and the settings that a plan may choose from.
-struct DeviceChoice {
-  int64_t memory_bytes =
-      0;  // that PyTorch's allocator and the reserve can have
-  std::vector<DeviceSetting> settings;  // the one preferred first
-};
 
 // The best plan that a search for a device found.
 struct DeviceAnswer {

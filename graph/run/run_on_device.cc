@@ -80,6 +80,10 @@ class Iterations {
     const bool ends = ended < run_.iteration_ends.size() &&
                       event + 1 == run_.iteration_ends[ended].events;
     if (!ends) return 0;
+    if (!run_.has_equal_iterations) {
+      layouts_.emplace_back();
+      return 0;
+    }
     const AllocatorState& state = allocator.state();
     std::vector<int64_t> storages(state.blocks.size(), kFree);
     for (const auto& [storage, of_run] : run_.iteration_ends[ended].blocks) {

@@ -1,240 +1,15 @@
 #include "graph/run/training_run.h"
 
 #include <algorithm>
-#include <array>
-#include <set>
-#include <string_view>
 #include <utility>
 
-#include "graph/base/flag.h"
+#include "graph/run/lasting_storages.h"
+#include "graph/run/step_places.h"
 
 namespace acplan::graph {
 namespace {
 
 constexpr int32_t kNoBlock = -1;
-
-// The operators that ask cuBLAS for its handle, and so for its memory.
-constexpr std::array<std::string_view, 10> kMatrixProducts = {
-    "aten.mm",  "aten.addmm", "aten.bmm",        "aten.baddbmm",
-    "aten.mv",  "aten.addmv", "aten._scaled_mm", "aten.linear",
-    "aten.dot", "aten.vdot"};
-
-bool IsMatrixProduct(const Trace& trace, OperatorId op) {
-  const std::string_view name = trace.operator_names[trace.operators[op].name];
-  return std::ranges::find(kMatrixProducts, name.substr(0, name.rfind('.'))) !=
-         kMatrixProducts.end();
-}
-
-// The part that storages of the trace play in every iteration.
-struct StoragePlaces {
-  // In the order in which they are put on the device.
-  std::vector<StorageId> model, inputs, state, scaler, of_libraries;
-  // The operators before which the first update makes the state, and the first
-  // step the tensors of a GradScaler; kNone: there is none.
-  OperatorId first_of_state = kNone;
-  OperatorId first_of_scaler = kNone;
-  // The one that lives before the step and whose place it takes, or kNone.
-  IndexedVector<StorageId, StorageId> takes_place_of;
-  // The gradient that it becomes where there is none, or kNone.
-  IndexedVector<StorageId, StorageId> becomes_gradient;
-};
-
-std::vector<StorageId> InOrderOfModuleTo(const Trace& trace) {
-  // In pre-order, a module's FQN begins with that of the one around it. The
-  // root's, its class, is around all.
-  std::vector<StorageId> order;
-  std::vector<ModuleId> open;
-  const auto close = [&] {
-    const TraceModule& module = trace.modules[open.back()];
-    order.insert(order.end(), module.parameters.begin(),
-                 module.parameters.end());
-    order.insert(order.end(), module.buffers.begin(), module.buffers.end());
-    open.pop_back();
-  };
-  for (const ModuleId m : trace.modules.ids()) {
-    if (trace.modules[m].IsSegment()) continue;
-    const std::string_view fqn = trace.modules[m].fqn;
-    const auto is_around = [&](ModuleId outer) {
-      const std::string_view prefix = trace.modules[outer].fqn;
-      return outer == ModuleId{0} ||
-             (fqn.size() > prefix.size() && fqn.starts_with(prefix) &&
-              fqn[prefix.size()] == '.');
-    };
-    while (!open.empty() && !is_around(open.back())) close();
-    open.push_back(m);
-  }
-  while (!open.empty()) close();
-  return order;
-}
-
-// Returns for each storage whether an operator reads or writes to it.
-IndexedVector<StorageId, Flag> UsedStorages(const Trace& trace) {
-  IndexedVector<StorageId, Flag> is_used(trace.storages.size(), false);
-  for (const TraceOperator& op : trace.operators) {
-    for (const StorageId s : op.reads) is_used[s] = true;
-    for (const StorageId s : op.mutates) is_used[s] = true;
-  }
-  return is_used;
-}
-
-// Adds the storages that an operator reads or writes to.
-void AddUsed(const TraceOperator& op, std::set<StorageId>& storages) {
-  storages.insert(op.reads.begin(), op.reads.end());
-  storages.insert(op.mutates.begin(), op.mutates.end());
-}
-
-bool HasState(const Trace& trace, const std::set<StorageId>& storages) {
-  return std::ranges::any_of(storages, [&](StorageId s) {
-    return trace.storages[s].category == StorageCategory::kOptimizer;
-  });
-}
-
-// optimizer.step is a bracket of record_function, which clipping before it and
-// averages of weights after it are not part of.
-struct OptimizerStep {
-  OperatorId begin = kNone;  // kNone: there is no bracket that uses state
-  std::set<StorageId> storages = {};
-};
-
-OptimizerStep FindOptimizerStep(const Trace& trace) {
-  OptimizerStep step;
-  int depth = 0;
-  for (const OperatorId k :
-       IdRange(OperatorAt(trace.backward_end), trace.operators.end_id())) {
-    const TraceOperator& op = trace.operators[k];
-    const std::string_view name = trace.operator_names[op.name];
-    if (name.starts_with("profiler._record_function_enter")) {
-      if (depth++ == 0) step = {.begin = k};
-    } else if (name.starts_with("profiler._record_function_exit")) {
-      if (--depth == 0 && HasState(trace, step.storages)) return step;
-    } else if (depth > 0) {
-      AddUsed(op, step.storages);
-    }
-  }
-  return {};
-}
-
-// Returns the first operator of forward or backward that uses state, which is a
-// GradScaler's scale; kNone: there is none.
-OperatorId FirstUseOfScale(const Trace& trace) {
-  for (const OperatorId k : OperatorsIn(0, trace.backward_end)) {
-    std::set<StorageId> storages;
-    AddUsed(trace.operators[k], storages);
-    if (HasState(trace, storages)) return k;
-  }
-  return kNone;
-}
-
-// Tells state of optimizer.step from a GradScaler's tensors (its scale, and what is
-// made with it) and from averages of weights, which are made with the model.
-void FindState(const Trace& trace, StoragePlaces& places) {
-  const OptimizerStep step = FindOptimizerStep(trace);
-  places.first_of_state = step.begin;
-  places.first_of_scaler = FirstUseOfScale(trace);
-  std::set<StorageId> scale;
-  if (places.first_of_scaler != kNone) {
-    AddUsed(trace.operators[places.first_of_scaler], scale);
-  }
-  bool is_after_scale = false;
-  for (const StorageId s : trace.storages.ids()) {
-    const TraceStorage& storage = trace.storages[s];
-    if (storage.category != StorageCategory::kOptimizer ||
-        storage.born != kNone || storage.bytes == 0) {
-      continue;
-    }
-    const bool is_of_scaler =
-        scale.contains(s) || (is_after_scale && !step.storages.contains(s));
-    is_after_scale = scale.contains(s);
-    const bool is_state = step.begin == kNone || step.storages.contains(s);
-    (is_of_scaler ? places.scaler
-     : is_state   ? places.state
-                  : places.model)
-        .push_back(s);
-  }
-}
-
-void FindStart(const Trace& trace, StoragePlaces& places) {
-  IndexedVector<StorageId, Flag> is_placed(trace.storages.size(), false);
-  for (const StorageId s : InOrderOfModuleTo(trace)) {
-    if (is_placed[s] || trace.storages[s].born != kNone) continue;
-    is_placed[s] = true;
-    places.model.push_back(s);
-  }
-  const IndexedVector<StorageId, Flag> is_used = UsedStorages(trace);
-  for (const StorageId s : trace.storages.ids()) {
-    const TraceStorage& storage = trace.storages[s];
-    if (storage.born != kNone || is_placed[s] || storage.bytes == 0) continue;
-    switch (storage.category) {
-      case StorageCategory::kOptimizer:
-        break;  // FindState
-      case StorageCategory::kInput:
-        places.inputs.push_back(s);
-        break;
-      case StorageCategory::kGradient:
-        break;  // its first microbatch makes it
-      case StorageCategory::kBuffer:
-        (is_used[s] ? places.model : places.of_libraries).push_back(s);
-        break;
-      default:
-        // The rest is left by earlier steps, and not there yet.
-        if (storage.freed == kNever) places.model.push_back(s);
-    }
-  }
-}
-
-void FindTakenPlaces(const Trace& trace, StoragePlaces& places) {
-  places.takes_place_of.assign(trace.storages.size(), kNone);
-  std::multiset<std::pair<int64_t, StorageId>> freed;  // bytes, storage
-  for (const StorageId s : trace.storages.ids()) {
-    const TraceStorage& storage = trace.storages[s];
-    const bool is_left = storage.born == kNone && storage.freed != kNever &&
-                         storage.category != StorageCategory::kInput;
-    if (is_left) freed.insert({storage.bytes, s});
-  }
-  for (const StorageId s : trace.storages.ids()) {
-    const TraceStorage& storage = trace.storages[s];
-    if (storage.born == kNone || storage.freed != kNever) continue;
-    const auto place = freed.lower_bound({storage.bytes, StorageId{0}});
-    if (place == freed.end() || place->first != storage.bytes) continue;
-    places.takes_place_of[s] = place->second;
-    freed.erase(place);
-  }
-}
-
-void FindAddedGradients(const Trace& trace, StoragePlaces& places) {
-  places.becomes_gradient.assign(trace.storages.size(), kNone);
-  IndexedVector<StorageId, Flag> is_found(trace.storages.size(), false);
-  for (const OperatorId k :
-       OperatorsIn(trace.forward_end, trace.backward_end)) {
-    const TraceOperator& op = trace.operators[k];
-    for (const StorageId gradient : op.mutates) {
-      const TraceStorage& storage = trace.storages[gradient];
-      const bool is_awaited = storage.born == kNone && !is_found[gradient] &&
-                              storage.category == StorageCategory::kGradient;
-      if (!is_awaited) continue;
-      for (const StorageId read : op.reads) {
-        const TraceStorage& term = trace.storages[read];
-        if (term.IsOlderThan(trace.forward_end) ||
-            term.bytes != storage.bytes ||
-            places.becomes_gradient[read] != kNone) {
-          continue;
-        }
-        places.becomes_gradient[read] = gradient;
-        is_found[gradient] = true;
-        break;
-      }
-    }
-  }
-}
-
-StoragePlaces FindPlaces(const Trace& trace) {
-  StoragePlaces places;
-  FindStart(trace, places);
-  FindState(trace, places);
-  FindTakenPlaces(trace, places);
-  FindAddedGradients(trace, places);
-  return places;
-}
 
 // The lives that begin and end before each step, the last entry after all.
 struct LifeEvents {
@@ -258,15 +33,17 @@ struct LifeEvents {
   IndexedVector<StepId, std::vector<LifeId>> begins, ends;
 };
 
-// The parts of a run that are the same in every iteration.
-struct RunParts {
-  RunParts(const Trace& of_trace, const LivedStep& of_step,
-           const RunOptions& of_run)
-      : trace(of_trace),
-        step(of_step),
-        options(of_run),
-        places(FindPlaces(of_trace)),
-        lives(of_step, of_trace) {
+// The parts of a run that are the same in every step of a shape, and the blocks that the
+// shape's storages have.
+struct ShapeParts {
+  explicit ShapeParts(const RunShape& shape)
+      : trace(*shape.trace),
+        step(*shape.step),
+        is_evaluation(shape.is_evaluation),
+        places(FindPlaces(trace)),
+        lasting(FindLasting(trace, places)),
+        lives(step, trace),
+        block_of_life(step.lives.size(), kNoBlock) {
     while (update < step.steps.end_id() && !IsOfUpdate(step.steps[update])) {
       update = Next(update);
     }
@@ -275,117 +52,193 @@ struct RunParts {
     }
   }
 
+  // Returns whether it is that of a storage as the trace has it.
+  bool IsOriginal(LifeId life) const {
+    return life == OriginalLife(step.lives[life].storage);
+  }
+
   bool IsOfUpdate(const Simulation::Step& ran) const {
     return ran.redone == kNone && StartOf(ran.op) >= trace.backward_end;
   }
 
   const Trace& trace;
   const LivedStep& step;
-  RunOptions options;
+  bool is_evaluation;
   StoragePlaces places;
+  LastingStorages lasting;
   LifeEvents lives;
   StepId update = {};  // the step at which the update begins
+  IndexedVector<LifeId, int32_t> block_of_life;
 };
+
+// Returns the blocks of the inputs, and takes them from the shape.
+std::vector<int32_t> TakeInputs(ShapeParts& shape) {
+  std::vector<int32_t> blocks;
+  for (const StorageId s : shape.places.inputs) {
+    const int32_t block =
+        std::exchange(shape.block_of_life[OriginalLife(s)], kNoBlock);
+    if (block != kNoBlock) blocks.push_back(block);
+  }
+  return blocks;
+}
+
+// Hands the blocks of storages that live on from shape to shape. Returns those that have
+// no place there.
+std::vector<int32_t> HandOver(ShapeParts& from, ShapeParts& to) {
+  std::vector<int32_t> without_place;
+  const auto hand = [&](const std::vector<StorageId>& of_from,
+                        const std::vector<StorageId>& of_to) {
+    for (size_t k = 0; k < of_from.size(); ++k) {
+      const int32_t block =
+          std::exchange(from.block_of_life[OriginalLife(of_from[k])], kNoBlock);
+      if (block == kNoBlock) continue;
+      if (k < of_to.size()) {
+        to.block_of_life[OriginalLife(of_to[k])] = block;
+      } else {
+        without_place.push_back(block);
+      }
+    }
+  };
+  hand(from.lasting.states, to.lasting.states);
+  hand(from.lasting.remnants, to.lasting.remnants);
+  return without_place;
+}
 
 class RunBuilder {
  public:
-  explicit RunBuilder(RunParts parts)
-      : parts_(std::move(parts)),
-        block_of_life_(parts_.step.lives.size(), kNoBlock) {}
+  RunBuilder(const std::vector<RunShape>& shapes, const RunOptions& options)
+      : options_(options), shapes_(shapes.begin(), shapes.end()) {}
 
-  TrainingRun Build() && {
-    for (const StorageId s : parts_.places.model) Allocate(OriginalLife(s));
-    if (parts_.options.makes_state_first) AllocateMissing(parts_.places.state);
-    for (int64_t i = 0; i < parts_.options.iterations; ++i) RunIteration(i);
+  // Repeats the only shape.
+  TrainingRun Repeated() && {
+    Begin(0);
+    for (int64_t i = 0; i < options_.iterations; ++i) RunIteration(i);
+    return std::move(run_);
+  }
+
+  TrainingRun InOrder(const std::vector<size_t>& order) && {
+    const auto first = std::ranges::find_if(
+        order, [&](size_t k) { return !shapes_[k].is_evaluation; });
+    Begin(first == order.end() ? order.front() : *first);
+    run_.has_equal_iterations = false;
+    int64_t microbatches = 0;
+    for (size_t k = 0; k < order.size(); ++k) {
+      moment_.iteration = static_cast<int32_t>(k);
+      Enter(order[k]);
+      if (!parts().is_evaluation) ++microbatches;
+      const bool has_update = !parts().is_evaluation &&
+                              microbatches % parts().trace.microbatches == 0;
+      RunMicrobatch(has_update);
+      run_.iteration_ends.push_back(
+          {.events = run_.events.events.size(), .blocks = {}});
+    }
     return std::move(run_);
   }
 
  private:
+  void Begin(size_t shape) {
+    now_ = training_ = shape;
+    moment_.shape = static_cast<int32_t>(shape);
+    for (const StorageId s : parts().places.model) Allocate(OriginalLife(s));
+    if (options_.makes_state_first) AllocateMissing(parts().places.state);
+  }
+
+  // Makes this the shape of the next microbatch.
+  void Enter(size_t shape) {
+    const bool evaluates = shapes_[shape].is_evaluation;
+    const bool evaluated = parts().is_evaluation;
+    moment_.shape = static_cast<int32_t>(shape);
+    moment_.step = kNone;
+    if (evaluated && !evaluates) FreeAll(TakeInputs(parts()));
+    if (!evaluates) {
+      old_inputs_ = TakeInputs(shapes_[training_]);
+    } else if (evaluated) {
+      old_inputs_ = TakeInputs(parts());
+    }
+    now_ = shape;
+    if (evaluates) return;
+    if (shape != training_) {
+      FreeAll(HandOver(shapes_[training_], parts()));
+    }
+    training_ = shape;
+  }
+
   void RunIteration(int64_t iteration) {
     moment_.iteration = static_cast<int32_t>(iteration);
     const int64_t microbatches =
-        std::min(parts_.trace.microbatches, parts_.options.microbatches);
+        std::min(parts().trace.microbatches, options_.microbatches);
     for (int64_t m = 0; m < microbatches; ++m) {
       moment_.microbatch = static_cast<int32_t>(m);
+      old_inputs_ =
+          options_.renews_inputs ? TakeInputs(parts()) : std::vector<int32_t>();
       RunMicrobatch(m + 1 == microbatches);
     }
     IterationEnd end{.events = run_.events.events.size(), .blocks = {}};
-    for (const StorageId s : parts_.trace.storages.ids()) {
-      const int32_t block = block_of_life_[OriginalLife(s)];
+    for (const StorageId s : parts().trace.storages.ids()) {
+      const int32_t block = BlockOf(OriginalLife(s));
       if (block != kNoBlock) end.blocks.emplace_back(s, block);
     }
     run_.iteration_ends.push_back(std::move(end));
     if (iteration == 0) {
-      const size_t events = run_.events.events.size() *
-                            static_cast<size_t>(parts_.options.iterations);
+      const size_t events =
+          run_.events.events.size() * static_cast<size_t>(options_.iterations);
       run_.events.events.reserve(events);
       run_.moments.reserve(events);
     }
   }
 
-  void RunMicrobatch(bool is_last) {
+  void RunMicrobatch(bool has_update) {
     moment_.step = kNone;
-    BringInputs();
-    const StepId steps = is_last ? parts_.step.steps.end_id() : parts_.update;
+    AllocateMissing(parts().places.inputs);
+    FreeAll(std::exchange(old_inputs_, {}));
+    const LivedStep& step = parts().step;
+    const StepId steps = has_update || parts().is_evaluation
+                             ? step.steps.end_id()
+                             : parts().update;
     for (const StepId k : IdRange(StepId{0}, steps)) {
       moment_.step = k;
-      for (const LifeId life : parts_.lives.ends[k]) End(life);
-      const OperatorId op = parts_.step.steps[k].op;
-      if (op == parts_.places.first_of_scaler) {
-        AllocateMissing(parts_.places.scaler);
-      }
-      if (op == parts_.places.first_of_state) {
-        AllocateMissing(parts_.places.state);
-      }
-      for (const LifeId life : parts_.lives.begins[k]) Allocate(life);
+      for (const LifeId life : parts().lives.ends[k]) End(life);
+      const OperatorId op = step.steps[k].op;
+      if (!parts().is_evaluation) BringStates(op);
+      for (const LifeId life : parts().lives.begins[k]) Allocate(life);
       BringLibraries(op);
     }
     moment_.step = steps;
-    for (const LifeId life : parts_.lives.ends[steps]) End(life);
+    for (const LifeId life : parts().lives.ends[steps]) End(life);
     EndMicrobatch();
   }
 
-  void BringInputs() {
-    if (!parts_.options.renews_inputs)
-      return AllocateMissing(parts_.places.inputs);
-    std::vector<int32_t> old;
-    for (const StorageId s : parts_.places.inputs) {
-      const LifeId life = OriginalLife(s);
-      if (block_of_life_[life] != kNoBlock) old.push_back(block_of_life_[life]);
-      Allocate(life);
-    }
-    for (const int32_t block : old) Free(block);
+  void BringStates(OperatorId op) {
+    const StoragePlaces& places = parts().places;
+    if (op == places.first_of_scaler) AllocateMissing(places.scaler);
+    if (op == places.first_of_state) AllocateMissing(places.state);
   }
 
   void BringLibraries(OperatorId op) {
-    const bool is_backward = StartOf(op) >= parts_.trace.forward_end;
-    const size_t expected = is_backward
-                                ? parts_.places.of_libraries.size()
-                                : (parts_.places.of_libraries.size() + 1) / 2;
-    if (libraries_ >= expected || !IsMatrixProduct(parts_.trace, op)) return;
+    const std::vector<StorageId>& libraries = parts().places.of_libraries;
+    const bool is_backward = StartOf(op) >= parts().trace.forward_end;
+    const size_t expected =
+        is_backward ? libraries.size() : (libraries.size() + 1) / 2;
+    if (libraries_ >= expected || !IsMatrixProduct(parts().trace, op)) return;
     for (; libraries_ < expected; ++libraries_) {
-      Allocate(OriginalLife(parts_.places.of_libraries[libraries_]));
+      Allocate(OriginalLife(libraries[libraries_]));
     }
-  }
-
-  // Returns whether it is that of a storage as the trace has it.
-  bool IsOriginal(LifeId life) const {
-    return life == OriginalLife(parts_.step.lives[life].storage);
   }
 
   // A life's memory is freed, or goes on under another name.
   void End(LifeId life) {
-    const StorageId storage = parts_.step.lives[life].storage;
-    HandOn(life, IsOriginal(life) ? parts_.places.becomes_gradient[storage]
-                                  : StorageId(kNone));
+    const StorageId storage = parts().step.lives[life].storage;
+    const bool may_go_on = parts().IsOriginal(life) && !parts().is_evaluation;
+    HandOn(life, may_go_on ? parts().places.becomes_gradient[storage]
+                           : StorageId(kNone));
   }
 
   // Frees the memory of a life, or gives it to a storage that has none.
   void HandOn(LifeId life, StorageId heir) {
-    const int32_t block = std::exchange(block_of_life_[life], kNoBlock);
+    const int32_t block = std::exchange(BlockOf(life), kNoBlock);
     if (block == kNoBlock) return;
-    if (heir != kNone && block_of_life_[OriginalLife(heir)] == kNoBlock) {
-      block_of_life_[OriginalLife(heir)] = block;
+    if (heir != kNone && BlockOf(OriginalLife(heir)) == kNoBlock) {
+      BlockOf(OriginalLife(heir)) = block;
     } else {
       Free(block);
     }
@@ -393,14 +246,16 @@ class RunBuilder {
 
   // Frees what the microbatch made and did not free, or hands it on.
   void EndMicrobatch() {
-    for (const LifeId life : parts_.step.lives.ids()) {
-      const StorageId storage = parts_.step.lives[life].storage;
-      if (!IsOriginal(life)) {
+    const StoragePlaces& places = parts().places;
+    for (const LifeId life : parts().step.lives.ids()) {
+      const StorageId storage = parts().step.lives[life].storage;
+      if (!parts().IsOriginal(life)) {
         HandOn(life, kNone);
-      } else if (parts_.trace.storages[storage].born != kNone) {
-        const StorageId place = parts_.places.takes_place_of[storage];
-        HandOn(life, place != kNone ? place
-                                    : parts_.places.becomes_gradient[storage]);
+      } else if (parts().trace.storages[storage].born != kNone) {
+        const StorageId place = places.takes_place_of[storage];
+        HandOn(life, parts().is_evaluation ? StorageId(kNone)
+                     : place != kNone      ? place
+                                           : places.becomes_gradient[storage]);
       }
     }
   }
@@ -408,23 +263,27 @@ class RunBuilder {
   void AllocateMissing(const std::vector<StorageId>& storages) {
     for (const StorageId s : storages) {
       const LifeId life = OriginalLife(s);
-      if (block_of_life_[life] == kNoBlock) Allocate(life);
+      if (BlockOf(life) == kNoBlock) Allocate(life);
     }
   }
 
   void Allocate(LifeId life) {
-    const StorageId storage = parts_.step.lives[life].storage;
+    const StorageId storage = parts().step.lives[life].storage;
     const int32_t block = static_cast<int32_t>(run_.storages.size());
     run_.storages.push_back(storage);
     run_.events.block_ids.push_back(block);
-    block_of_life_[life] = block;
+    BlockOf(life) = block;
     Add({.kind = AllocatorEvent::Kind::kAllocate,
          .block = block,
-         .bytes = parts_.trace.storages[storage].bytes});
+         .bytes = parts().trace.storages[storage].bytes});
   }
 
   void Free(int32_t block) {
     Add({.kind = AllocatorEvent::Kind::kFree, .block = block});
+  }
+
+  void FreeAll(const std::vector<int32_t>& blocks) {
+    for (const int32_t block : blocks) Free(block);
   }
 
   void Add(const AllocatorEvent& event) {
@@ -432,9 +291,16 @@ class RunBuilder {
     run_.moments.push_back(moment_);
   }
 
-  RunParts parts_;
+  ShapeParts& parts() { return shapes_[now_]; }
+  const ShapeParts& parts() const { return shapes_[now_]; }
+  int32_t& BlockOf(LifeId life) { return parts().block_of_life[life]; }
+
+  RunOptions options_;
+  std::vector<ShapeParts> shapes_;
+  size_t now_ = 0;        // the shape of the microbatch
+  size_t training_ = 0;   // the shape that has the blocks of what lives on
   size_t libraries_ = 0;  // how many of them are there
-  IndexedVector<LifeId, int32_t> block_of_life_;
+  std::vector<int32_t> old_inputs_;  // that go once the next ones are there
   RunMoment moment_;
   TrainingRun run_;
 };
@@ -443,7 +309,13 @@ class RunBuilder {
 
 TrainingRun MakeTrainingRun(const Trace& trace, const LivedStep& step,
                             const RunOptions& options) {
-  return RunBuilder(RunParts(trace, step, options)).Build();
+  return RunBuilder({{.trace = &trace, .step = &step}}, options).Repeated();
+}
+
+TrainingRun MakeTrainingRun(const std::vector<RunShape>& shapes,
+                            const std::vector<size_t>& order,
+                            const RunOptions& options) {
+  return RunBuilder(shapes, options).InOrder(order);
 }
 
 }  // namespace acplan::graph

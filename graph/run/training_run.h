@@ -24,10 +24,21 @@ struct RunOptions {
   bool makes_state_first = false;
 };
 
+// A step of a run: of inputs of one shape, under one plan or none. Refers to both.
+struct RunShape {
+  const Trace* trace = nullptr;
+  // A Simulator of the trace returns it for a plan; or it is EvaluationOf the trace.
+  const LivedStep* step = nullptr;
+  bool is_evaluation = false;
+};
+
 // The place in a run where memory is asked for or freed.
 struct RunMoment {
-  int32_t iteration = -1;  // -1: the model is put on the device
+  // -1: the model is put on the device. In a run of several shapes, the place in its
+  // order.
+  int32_t iteration = -1;
   int32_t microbatch = 0;  // in its iteration
+  int32_t shape = 0;
   // In LivedStep::steps; kNone: before the first of them; the end of them: after the
   // last.
   StepId step = kNone;
@@ -48,6 +59,9 @@ struct TrainingRun {
   std::vector<RunMoment> moments;   // by event
   std::vector<StorageId> storages;  // of the trace, by block
   std::vector<IterationEnd> iteration_ends;
+  // False if an iteration that leaves memory as an earlier one did says nothing about
+  // later ones, because these are of other shapes.
+  bool has_equal_iterations = true;
 };
 
 // Returns the requests of a run that repeats the step: `step` is what a
@@ -72,6 +86,22 @@ struct TrainingRun {
 // Memory that is freed while an operator runs is free before it asks for any, as
 // in the simulation.
 TrainingRun MakeTrainingRun(const Trace& trace, const LivedStep& step,
+                            const RunOptions& options = {});
+
+// Returns the requests of a run of microbatches of several shapes: `order` has the place in
+// `shapes` of each of them. As above, but
+//
+// - Storages that live from step to step pass from trace to trace (FindLasting). The
+//   inputs of a microbatch go when those of the next one are there.
+// - The update follows Trace::microbatches microbatches that are none of
+//   evaluation. options.iterations and options.microbatches count for nothing.
+// - An evaluation's inputs are there before those of the evaluation before it go, and go
+//   when training goes on. The inputs of training, its loss and its gradients stay.
+//
+// Requires that the order is not empty and that the traces are of one model
+// (ModelDifference).
+TrainingRun MakeTrainingRun(const std::vector<RunShape>& shapes,
+                            const std::vector<size_t>& order,
                             const RunOptions& options = {});
 
 }  // namespace acplan::graph

@@ -88,29 +88,6 @@ bool WritesToWhatAFrameAroundMakes(const Frames& frames, FrameId f,
   });
 }
 
-// Returns "operator 3 (aten.add_.Tensor)", counted from the start of the call.
-std::string PlaceIn(const Frame& frame, OperatorId op, const Trace& trace) {
-  return fmt::format("operator {} ({})", frame.call->PlaceOf(op),
-                     trace.operator_names[trace.operators[op].name]);
-}
-
-// Returns why a policy is wrong that loses what `op` makes: `user` says who needs it,
-// up to its verb.
-std::string TextOfLoss(const Frame& frame, OperatorId op, StorageId storage,
-                       std::string_view user, const Trace& trace) {
-  const std::string place = PlaceIn(frame, op, trace);
-  if (frame.Saves(op)) {
-    return fmt::format("{} must keep another result, because {} it", place,
-                       user);
-  }
-  return fmt::format(
-      "{} cannot be skipped, because {} {}; save it or run it again", place,
-      user,
-      WritesTo(trace.operators[op], storage)
-          ? "the tensor to which it writes in place"
-          : "its result");
-}
-
 }  // namespace
 
 class StandInFinder::Rerun {
@@ -143,7 +120,27 @@ class StandInFinder::Rerun {
     return trace_.modules[call.module].fqn;
   }
 
-  std::string Place(OperatorId op) const { return PlaceIn(frame_, op, trace_); }
+  // "operator 3 (aten.add_.Tensor)", counted from the start of the call.
+  std::string Place(OperatorId op) const {
+    return fmt::format("operator {} ({})", frame_.call->PlaceOf(op),
+                       trace_.operator_names[trace_.operators[op].name]);
+  }
+
+  // Returns why a policy is wrong that loses what `op` makes: `user` says who needs it,
+  // up to its verb.
+  std::string TextOfLoss(OperatorId op, StorageId storage,
+                         std::string_view user) const {
+    if (frame_.Saves(op)) {
+      return fmt::format("{} must keep another result, because {} it",
+                         Place(op), user);
+    }
+    return fmt::format(
+        "{} cannot be skipped, because {} {}; save it or run it again",
+        Place(op), user,
+        WritesTo(trace_.operators[op], storage)
+            ? "the tensor to which it writes in place"
+            : "its result");
+  }
 
   std::optional<std::string> Follow(OperatorId op) {
     const TraceOperator& now = trace_.operators[op];
@@ -172,8 +169,7 @@ class StandInFinder::Rerun {
       for (const StorageId s : *read) {
         const OperatorId loser = LoserOf(s, StartOf(op));
         if (loser == kNone) continue;
-        return TextOfLoss(frame_, loser, s,
-                          Place(op) + ", which runs again, reads", trace_);
+        return TextOfLoss(loser, s, Place(op) + ", which runs again, reads");
       }
     }
     return std::nullopt;
@@ -217,31 +213,25 @@ class StandInFinder::Rerun {
     for (const StorageId s : now.creates) {
       if (!is_saved || !KeepsOutput(frame_, op, s, trace_)) LoseStorage(s, op);
     }
-    if (!is_saved) {
-      for (const StorageId s : now.mutates) {
-        if (!trace_.storages[s].IsOlderThan(frame_.call->start)) {
-          LoseStorage(s, op);
-        }
-      }
+    for (const StorageId s : now.mutates) {
+      const bool is_older = trace_.storages[s].IsOlderThan(frame_.call->start);
+      if (!is_saved && !is_older) LoseStorage(s, op);
     }
-    const std::vector<int32_t>* kept_results = frame_.KeptResults(op);
+    const std::vector<int32_t>* kept_places = frame_.KeptResults(op);
     for (int32_t result = 0; result < std::ssize(now.results); ++result) {
       const TensorId t = now.results[result];
       const bool is_kept =
           is_saved &&
-          (kept_results == nullptr ||
-           std::ranges::find(*kept_results, result) != kept_results->end());
+          (kept_places == nullptr ||
+           std::ranges::find(*kept_places, result) != kept_places->end());
       if (is_kept) {
         finder_.is_kept_[t] = true;
-      } else if (!IsArgumentOf(now, trace_.tensors[t])) {
-        Hide(t, op);
+      } else if (!WritesTo(now, trace_.tensors[t].storage) ||
+                 IsStandIn(trace_.tensors[t].base)) {
+        Hide(t,
+             op);  // all but its argument, which an operator in place returns
       }
     }
-  }
-
-  // An operator in place returns its argument.
-  bool IsArgumentOf(const TraceOperator& op, const TraceTensor& tensor) const {
-    return WritesTo(op, tensor.storage) && !IsStandIn(tensor.base);
   }
 
   void Hide(TensorId tensor, OperatorId op) {
@@ -263,7 +253,7 @@ class StandInFinder::Rerun {
               : fmt::format("module '{}' {}",
                             ModuleOf(*frames_.list[need.inner].call),
                             need.user);
-      return TextOfLoss(frame_, loser, need.storage, user, trace_);
+      return TextOfLoss(loser, need.storage, user);
     }
     return std::nullopt;
   }

@@ -43,7 +43,8 @@ std::optional<PlanDevice> FindDeviceUse(const graph::TrainingRun& run,
       .allocated_bytes = counts.peak_allocated_bytes,
       .reserved_bytes = counts.peak_reserved_bytes,
       .least_device_bytes = least ? least->bytes : device_bytes,
-      .retries = outcome.period_retries};
+      .retries =
+          run.has_equal_iterations ? outcome.period_retries : counts.retries};
 }
 
 }  // namespace acplan::problems

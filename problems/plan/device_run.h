@@ -37,7 +37,7 @@ graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
 
 // Runs on a device of so many bytes, and returns what a plan says about it, or
 // nothing if the run ends without memory. The comparison with the defaults
-// stays empty.
+// stays empty. The retries of a run of several shapes are all of them.
 std::optional<PlanDevice> FindDeviceUse(const graph::TrainingRun& run,
                                         const DeviceSetting& setting,
                                         int64_t device_bytes);

@@ -15,6 +15,7 @@
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
 #include "graph/base/json_text.h"
+#include "problems/plan/plan_device_json.h"
 
 namespace acplan::problems {
 
@@ -177,43 +178,6 @@ Json ToJson(const PlanOffload& offload) {
   return json;
 }
 
-PlanDevice ReadDevice(const JsonField& field) {
-  PlanDevice device{
-      .allocator = field.Get("allocator").String(),
-      .torch_version = field.Get("torch_version").String(),
-      .makes_state_first = field.Get("optimizer_state_first").Bool(),
-      .allocated_bytes = field.Get("allocated_bytes").Bytes(),
-      .reserved_bytes = field.Get("reserved_bytes").Bytes(),
-      .least_device_bytes = field.Get("least_device_bytes").Bytes(),
-      .retries = field.Get("retries").Int(0, kMost)};
-  if (field.Has("default_least_device_bytes")) {
-    device.default_least_device_bytes =
-        field.Get("default_least_device_bytes").Bytes();
-  }
-  if (field.Has("default_recompute_ms")) {
-    device.default_recompute_ms =
-        field.Get("default_recompute_ms").NonNegativeNumber();
-  }
-  return device;
-}
-
-Json ToJson(const PlanDevice& device) {
-  Json json = {{"allocator", device.allocator},
-               {"torch_version", device.torch_version},
-               {"optimizer_state_first", device.makes_state_first},
-               {"allocated_bytes", device.allocated_bytes},
-               {"reserved_bytes", device.reserved_bytes},
-               {"least_device_bytes", device.least_device_bytes},
-               {"retries", device.retries}};
-  if (device.default_least_device_bytes) {
-    json["default_least_device_bytes"] = *device.default_least_device_bytes;
-  }
-  if (device.default_recompute_ms) {
-    json["default_recompute_ms"] = *device.default_recompute_ms;
-  }
-  return json;
-}
-
 // Returns the plan with its statements about itself as a whole.
 Plan WithStatements(Plan plan, const JsonField& root) {
   const auto number = [&](std::string_view key) {
@@ -231,7 +195,7 @@ Plan WithStatements(Plan plan, const JsonField& root) {
         .is_loose = any.Has("loose") && any.Get("loose").Bool()};
   }
   if (root.Has("offload")) plan.offload = ReadOffload(root.Get("offload"));
-  if (root.Has("device")) plan.device = ReadDevice(root.Get("device"));
+  if (root.Has("device")) plan.device = PlanDeviceFromJson(root.Get("device"));
   if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
   if (root.Has("peak_module")) {
     plan.peak_module = root.Get("peak_module").String();
@@ -337,7 +301,10 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
     plan.tradeoff = OneOf(root.Get("tradeoff"), {"profile", "fit", "pareto"});
   }
   plan.status = ReadStatus(root);
-  if (root.Has("limit")) plan.limit = root.Get("limit").String();
+  if (root.Has("limit")) {
+    plan.limit = OneOf(root.Get("limit"), {"time", "gap", "nodes", "memory",
+                                           "interrupted", "unproven"});
+  }
   plan = WithStatements(std::move(plan), root);
   plan.modules = ReadModules(root.Get("modules"));
   return plan;
@@ -345,6 +312,11 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
 
 std::string_view CaveatOf(const Plan& plan) {
   if (!plan.device) return Caveat(plan.memory.model);
+  if (plan.device->gpu) {
+    return "PyTorch's allocator is simulated on live tensors, exact to the "
+           "byte for plans that were traced again; --reserve keeps room for "
+           "workspaces of cuDNN, communication buffers and other processes";
+  }
   return "PyTorch's allocator is simulated on live tensors, exact to the byte "
          "for plans that were traced again; --reserve keeps room for CUDA's "
          "own memory, workspaces of cuDNN and communication buffers";

@@ -192,8 +192,8 @@ TEST_F(SkipAndSegmentsTest, WhatIsSkippedMayNotBeNeeded) {
     for (const char* command : {"simulate", "show"}) {
       ExpectRefused(Acplan({command, kSkippingTrace, "plan.json"}),
                     {"operator 0 (aten.native_layer_norm.default) cannot be "
-                     "skipped: operator 2 (aten.addmm.default), which runs "
-                     "again, reads what it makes"});
+                     "skipped, because operator 2 (aten.addmm.default), which "
+                     "runs again, reads its result"});
     }
     const Outcome check = Check(PlanOf({unit}));
     EXPECT_EQ(check.exit_code, 1);

@@ -52,6 +52,15 @@ TEST(NodeLink, ReadsEveryField) {
   EXPECT_EQ(graph.values[2], (ScheduleValue{"7", 8, 2, false}));
 }
 
+TEST(NodeLink, WhatIsTooDeepToReadIsNone) {
+  json graph = SmallNodeLink();
+  ASSERT_TRUE(IsNodeLink(graph.dump()));
+  json deep = 0;
+  for (int k = 0; k < 600; ++k) deep = json::array({std::move(deep)});
+  graph["more"] = std::move(deep);
+  EXPECT_FALSE(IsNodeLink(graph.dump()));
+}
+
 TEST(NodeLink, WithoutAnOrderTheFirstThatCanRunsFirst) {
   json graph = SmallNodeLink();
   graph["graph"].erase("order");

@@ -5,6 +5,7 @@ from typing import Any
 
 from acplan._advise.best_batch import BestBatch, best_batch
 from acplan._advise.explain import Explanation, explain
+from acplan._advise.lengths import BatchTable, largest_batches, trace_lengths
 from acplan._advise.levers import LEVERS
 from acplan._apply.apply import apply, remove
 from acplan._base.errors import AcplanError, PlanMismatchWarning
@@ -21,12 +22,14 @@ from acplan._compile.step_plan import StepPlan
 from acplan._device.devices import DEVICES, Device
 from acplan._files.display import set_chart
 from acplan._files.plan_file import Plan, PlanDevice, PlannedModule, PlannedOperator
+from acplan._files.plan_table import PlanTable
 from acplan._files.profile_file import Profile
 from acplan._files.trace_file import Trace
 from acplan._files.verification import Verification
 from acplan._peers.dataflow import dataflow_graph
 from acplan._peers.sac_milp import get_optimal_checkpointing_policy_per_module, sac_milp
 from acplan._program.frontier import Comparison, Frontier, compare, frontier
+from acplan._program.lengths import Lengths
 from acplan._program.plan import plan
 from acplan._program.profile import from_torch, profile
 from acplan._program.report import report
@@ -42,16 +45,19 @@ __all__ = [
     "LEVERS",
     "OPTIMIZERS",
     "AcplanError",
+    "BatchTable",
     "BestBatch",
     "Comparison",
     "CompiledPlan",
     "Device",
     "Explanation",
     "Frontier",
+    "Lengths",
     "Partitioner",
     "Plan",
     "PlanDevice",
     "PlanMismatchWarning",
+    "PlanTable",
     "PlannedModule",
     "PlannedOperator",
     "Profile",
@@ -70,6 +76,7 @@ __all__ = [
     "from_torch",
     "frontier",
     "get_optimal_checkpointing_policy_per_module",
+    "largest_batches",
     "linear_cross_entropy",
     "make_optimizer_state",
     "partitioner",
@@ -80,6 +87,7 @@ __all__ = [
     "sac_milp",
     "set_chart",
     "trace",
+    "trace_lengths",
     "verify",
     "verify_compiled",
 ]

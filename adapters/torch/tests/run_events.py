@@ -3,12 +3,13 @@ that the program predicts."""
 
 import csv
 import dataclasses
+import json
 import os
 import pathlib
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -118,6 +119,115 @@ def _run(
     return list(requests.requests)
 
 
+def real_requests_of_lengths(
+    training: TrainingStep,
+    inputs: Mapping[int, Any],
+    order: Sequence[int | tuple[str, int]],
+    plan: acplan.Plan | acplan.PlanTable | None = None,
+    is_state_first: bool = False,
+) -> list[Request]:
+    """Returns the requests of a run on fake tensors whose batches have several lengths.
+
+    inputs: by length, the slices that cut the keyword arguments of `training` to it.
+    order:  the lengths; ("eval", length) stands for an evaluation.
+    """
+    with alone(), step_on_fakes(training, find_device("a100")) as (step, optimizer):
+        optimizer.state.clear()
+        step.model.zero_grad(set_to_none=True)
+        # Before the run begins: a slice would show as an input of the longest length.
+        batches = {
+            length: {name: value[cut].clone() for name, value in step.kwargs.items()}
+            for length, cut in inputs.items()
+        }
+        model = step.model if plan is None else acplan.apply(step.model, plan, strict=True)
+        try:
+            now = dataclasses.replace(step, model=model)
+            return _run_lengths(now, step.model, optimizer, batches, order, is_state_first)
+        finally:
+            acplan.remove(model)
+
+
+def _run_lengths(
+    step: Step,
+    plain: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Mapping[int, Any],
+    order: Sequence[int | tuple[str, int]],
+    is_state_first: bool,
+) -> list[Request]:
+    requests = _Requests()
+    for tensor in _in_order_of_to(plain):
+        requests.hold(tensor, "model")
+    with requests:
+        if is_state_first:
+            acplan.make_optimizer_state(optimizer)
+        inputs: Any = None
+        evaluated: Any = None
+        for place, batch in enumerate(order):
+            requests.place = f"batch {place + 1}"
+            if isinstance(batch, tuple):
+                evaluated = _copied(batches[batch[1]])
+                step.model.eval()
+                with torch.no_grad():
+                    dataclasses.replace(step, kwargs=evaluated).loss()
+                step.model.train()
+                continue
+            evaluated = None
+            inputs = _copied(batches[batch])
+            now = dataclasses.replace(step, kwargs=inputs)
+            now.backward(now.loss())
+            now.update(optimizer)
+            del now
+    return list(requests.requests)
+
+
+def predicted_requests_of_lengths(
+    traces: Mapping[int, acplan.Trace],
+    lengths: acplan.Lengths,
+    plan: acplan.Plan | acplan.PlanTable | None = None,
+    is_state_first: bool = False,
+) -> list[Request]:
+    """Returns the requests of the same run by `acplan lengths simulate`."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        simulate_lengths(
+            folder, traces, lengths, plan, "native", is_state_first, "--without-least-device"
+        )
+        with (folder / "run.csv").open(newline="") as file:
+            return _requests_of(list(csv.DictReader(file)))
+
+
+def simulate_lengths(
+    folder: pathlib.Path,
+    traces: Mapping[int, acplan.Trace],
+    lengths: acplan.Lengths,
+    plan: acplan.Plan | acplan.PlanTable | None,
+    allocator: str,
+    is_state_first: bool,
+    *arguments: str,
+) -> dict[str, Any]:
+    """Runs `acplan lengths simulate` in the folder. Returns what it prints."""
+    names = []
+    for length, trace in traces.items():
+        trace.save(folder / f"{length}.json")
+        names.append(f"{length}={length}.json")
+    lengths.save(folder / "lengths")
+    if plan is not None:
+        plan.save(folder / "plan.json")
+        arguments = (*arguments, "--plan", "plan.json")
+    outcome = subprocess.run(
+        [os.environ["ACPLAN"], "lengths", "simulate", *names, "--lengths", "lengths"]
+        + ["--allocator", allocator, "--timeline", "run.csv", "--json"]
+        + ["--optimizer-state", "first" if is_state_first else "update", *arguments],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    result: dict[str, Any] = json.loads(outcome.stdout)
+    return result
+
+
 def _in_order_of_to(module: nn.Module) -> Iterator[torch.Tensor]:
     """Yields parameters and buffers as Module.to moves them."""
     for child in module.children():
@@ -166,7 +276,8 @@ def _requests_of(rows: Any) -> list[Request]:
             freed.add(blocks.pop(row["id"]))
             continue
         blocks[row["id"]] = len(requests)
-        place = f"{row['iteration']}.{row['microbatch']}: {row['step']} {row['operator']}"
+        moment = f"{row['iteration']}.{row['microbatch']}" if "step" in row else row["batch"]
+        place = f"{moment}: {row.get('step', '')} {row['operator']}"
         requests.append(Request(int(row["bytes"]), frozenset(freed), place))
         freed = set()
     return requests

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "graph/run/evaluation.h"
+#include "graph/run/lasting_storages.h"
 #include "graph/trace/allocation.h"
 #include "graph/trace/simulation.h"
 #include "tests/graph/random_units.h"
@@ -235,6 +237,118 @@ TEST(TrainingRunTest, HasTheBytesOfTheSimulation) {
     }
   }
   EXPECT_GT(with_units, Enough(200));
+}
+
+// Returns a line for each request; blocks are numbered in their order.
+std::vector<std::string> Lines(const TrainingRun& run) {
+  std::vector<std::string> lines;
+  for (const AllocatorEvent& event : run.events.events) {
+    lines.push_back(std::to_string(static_cast<int>(event.kind)) + " " +
+                    std::to_string(event.block) + " " +
+                    std::to_string(event.bytes));
+  }
+  return lines;
+}
+
+TEST(RunOfShapesTest, OneShapeInOrderRepeatsIt) {
+  std::mt19937 random(23);
+  for (int k = 0; k < Repetitions(100); ++k) {
+    SCOPED_TRACE(k);
+    Trace trace = test_support::RandomStep(random, RandomOptions(random));
+    trace.microbatches = 1 + k % 3;
+    const Trace copy = trace;
+    const LivedStep step = Simulator(trace).Live({});
+    const std::vector<RunShape> shapes{{.trace = &trace, .step = &step},
+                                       {.trace = &copy, .step = &step}};
+    std::vector<size_t> order;
+    for (int64_t i = 0; i < 3 * trace.microbatches; ++i) {
+      order.push_back(k % 2 == 0 ? 0 : random() % 2);
+    }
+    ASSERT_EQ(ModelDifference(trace, copy), std::nullopt);
+    const TrainingRun in_order = MakeTrainingRun(shapes, order);
+    EXPECT_EQ(Lines(in_order),
+              Lines(MakeTrainingRun(trace, step, {.iterations = 3})));
+    EXPECT_EQ(in_order.iteration_ends.size(), order.size());
+  }
+}
+
+TEST_F(RunOfLayer, StepsOfAnotherShapeFollow) {
+  Trace longer = trace_;
+  for (const StorageId s : {0_s, 4_s, 5_s, 6_s}) longer.storages[s].bytes += 1;
+  const LivedStep step = Simulator(trace_).Live({});
+  const LivedStep of_longer = Simulator(longer).Live({});
+  const TrainingRun run =
+      MakeTrainingRun({{.trace = &trace_, .step = &step},
+                       {.trace = &longer, .step = &of_longer}},
+                      {0, 1});
+  std::vector<int64_t> sizes(run.storages.size());
+  std::vector<int64_t> second;
+  for (size_t k = 0; k < run.events.events.size(); ++k) {
+    const AllocatorEvent& event = run.events.events[k];
+    const bool is_new = event.kind == AllocatorEvent::Kind::kAllocate;
+    int64_t& bytes = sizes[static_cast<size_t>(event.block)];
+    if (is_new) bytes = event.bytes;
+    if (run.moments[k].iteration != 1) continue;
+    EXPECT_EQ(run.moments[k].shape, 1);
+    second.push_back(is_new ? bytes : -bytes);
+  }
+  // The shorter input and the shorter loss go; state and libraries are there.
+  EXPECT_THAT(second,
+              ElementsAre(11, -10, 51, -60, 61, -51, 70, 100, -100, -70));
+}
+
+TEST_F(RunOfLayer, EvaluationKeepsWhatTrainingLeft) {
+  const LivedStep step = Simulator(trace_).Live({});
+  const LivedStep evaluation = EvaluationOf(trace_);
+  const TrainingRun run = MakeTrainingRun(
+      {{.trace = &trace_, .step = &step},
+       {.trace = &trace_, .step = &evaluation, .is_evaluation = true}},
+      {0, 1, 1, 0});
+  std::map<int32_t, std::vector<int64_t>> by_step;
+  for (size_t k = 0; k < run.events.events.size(); ++k) {
+    const AllocatorEvent& event = run.events.events[k];
+    const int64_t bytes =
+        trace_.storages[run.storages[static_cast<size_t>(event.block)]].bytes;
+    by_step[run.moments[k].iteration].push_back(
+        event.kind == AllocatorEvent::Kind::kAllocate ? bytes : -bytes);
+  }
+  EXPECT_THAT(by_step[1], ElementsAre(10, 50, 60, -50, -60));
+  EXPECT_THAT(by_step[2], ElementsAre(10, -10, 50, 60, -50, -60));
+  EXPECT_THAT(by_step[3],
+              ElementsAre(-10, 10, -10, 50, -60, 60, -50, 70, 100, -100, -70));
+}
+
+TEST_F(RunOfLayer, EvaluationRunsNoDropout) {
+  trace_.operator_names.push_back("aten.native_dropout.default");
+  trace_.operators[1_op].name = 2_name;
+  const TrainingRun run = [&] {
+    const LivedStep evaluation = EvaluationOf(trace_);
+    return MakeTrainingRun(
+        {{.trace = &trace_, .step = &evaluation, .is_evaluation = true}}, {0});
+  }();
+  std::vector<int64_t> sizes;
+  for (size_t k = 0; k < run.events.events.size(); ++k) {
+    if (run.moments[k].iteration == 0 && run.events.events[k].bytes > 0) {
+      sizes.push_back(run.events.events[k].bytes);
+    }
+  }
+  EXPECT_THAT(sizes, ElementsAre(10, 50, 80));
+}
+
+TEST_F(RunOfLayer, TracesOfAnotherModelAreNamed) {
+  Trace other = trace_;
+  EXPECT_EQ(ModelDifference(trace_, other), std::nullopt);
+  other.storages[2_s].bytes = 31;
+  EXPECT_EQ(ModelDifference(trace_, other),
+            "a parameter of 30 bytes is a parameter of 31 bytes in the other");
+  other = trace_;
+  other.modules[ModuleId{1}].fqn = "N.b";
+  EXPECT_EQ(ModelDifference(trace_, other),
+            "one has the module N.a where the other has N.b");
+  other = trace_;
+  other.microbatches = 2;
+  EXPECT_EQ(ModelDifference(trace_, other),
+            "one has 1 microbatches, the other 2");
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ from acplan._apply.refusals import (
     require_apart,
 )
 from acplan._apply.segment import Place, Segment
+from acplan._apply.switching import stop_switching, switched
 from acplan._apply.unit import (
     CheckpointOfUnit,
     ContainerUnit,
@@ -36,13 +37,15 @@ from acplan._base.torchscript import (
     let_optimize,
 )
 from acplan._files.fingerprint import KEY, require_made_for
+from acplan._files.json_files import read_json
 from acplan._files.plan_file import Plan, PlannedModule, plan_given
+from acplan._files.plan_table import FORMAT, PlanTable
 from acplan._files.trace_file import DIFFERENTIATES
 
 
 def apply(
     model: torch.nn.Module,
-    plan: Plan | str | os.PathLike[str],
+    plan: Plan | PlanTable | str | os.PathLike[str],
     *,
     strict: bool = False,
     param_dtype: torch.dtype | None = None,
@@ -60,15 +63,45 @@ def apply(
     not know, and a PlanMismatchWarning says so once; losses and gradients are those without the
     plan all the same. strict: it raises AcplanError.
 
+    A table of plans is switched by the length of the inputs, before each forward pass: a length
+    between two entries has the plan of the longer one, and one above all has the last plan, and
+    a PlanMismatchWarning says so once. The backward pass must come before the next forward pass
+    of another length.
+
     A model that is checkpointed already is refused with AcplanError. Until the plan is removed,
     models of transformers make no cache in calls with gradients, even if `use_cache` is set: a
     layer that runs again would add to it once more.
     """
     require_module(model)
-    plan = plan_given(plan)
+    if isinstance(plan, (str, os.PathLike)):
+        plan = plan_or_table(plan)
+    if not isinstance(plan, PlanTable):
+        return _apply_one(model, plan_given(plan), strict, param_dtype)
+    refuse_checkpoints(model, class_name_of(wrapped_in(model)))
+    for _, entry in plan.entries:
+        _require_made_for(model, entry, param_dtype)
+    return switched(model, plan, lambda now, entry: _apply(now, entry, strict)[0])
+
+
+def plan_or_table(path: str | os.PathLike[str]) -> Plan | PlanTable:
+    """Returns the plan or the table of plans in a file."""
+    data = read_json(path)
+    is_table = isinstance(data, dict) and data.get("format") == FORMAT
+    return PlanTable.from_data(data) if is_table else Plan.from_data(data)
+
+
+def _require_made_for(
+    model: torch.nn.Module, plan: Plan, param_dtype: torch.dtype | None
+) -> None:
     of_plan = plan.data.get(KEY)
     if of_plan is not None:
         require_made_for(of_plan, model, param_dtype)
+
+
+def _apply_one(
+    model: torch.nn.Module, plan: Plan, strict: bool, param_dtype: torch.dtype | None
+) -> torch.nn.Module:
+    _require_made_for(model, plan, param_dtype)
     return _apply(model, plan, strict)[0]
 
 
@@ -85,6 +118,7 @@ def remove(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _removed(model: torch.nn.Module) -> torch.nn.Module:
+    stop_switching(model)
     units = [m for m in model.modules() if isinstance(m, Unit)]
     for unit in units:
         unit.checkpoint_fn = call_plainly

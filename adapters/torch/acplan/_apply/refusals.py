@@ -31,6 +31,10 @@ _SWITCHES = (
 )
 
 
+# The attribute of a model whose plans are switched (switching.py).
+SWITCHED = "_acplan_switch"
+
+
 def refuse_scripted(fqn: str, module: torch.nn.Module) -> None:
     if is_scripted(module) or has_unknown_state(module):
         raise AcplanError(
@@ -84,13 +88,14 @@ def require_no_checkpoints(model: torch.nn.Module) -> None:
 def refuse_checkpoints(model: torch.nn.Module, root: str) -> None:
     for path, module in model.named_modules():
         name = f"{root}.{path}" if path else root
+        is_planned = isinstance(module, Unit) and not is_idle(module)
+        if is_planned or SWITCHED in vars(module):
+            raise AcplanError(
+                "plan: the model already has a plan; remove it first, with acplan.remove(model)"
+            )
         if isinstance(module, Unit):
-            if not is_idle(module):
-                raise AcplanError(
-                    "plan: the model already has a plan; remove it first, with "
-                    "acplan.remove(model)"
-                )
-        elif isinstance(module, ActivationWrapper):
+            continue
+        if isinstance(module, ActivationWrapper):
             raise AcplanError(
                 f"plan: {name} is in a {type(module).__name__} of PyTorch already; "
                 "build the model without it"

@@ -1,5 +1,9 @@
 """Modules: their classes, and whose parameters they use."""
 
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 
 from acplan._base.errors import AcplanError
@@ -30,3 +34,19 @@ def class_name_of(module: torch.nn.Module) -> str:
     class."""
     classes = type(module).__mro__
     return next(c for c in classes if not issubclass(c, FSDPModule)).__name__
+
+
+def arguments_by_name(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the arguments of a call of the module by the names that its forward gives them;
+    those given by position that forward does not name go by their places, "0", "1" and so
+    on."""
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        parameters = ()  # type: ignore[assignment]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [parameter.name for parameter in parameters if parameter.kind in kinds]
+    names += [str(place) for place in range(len(names), len(args))]
+    return {**dict(zip(names, args)), **kwargs}

@@ -17,6 +17,8 @@ from acplan._files.json_files import read_json, write_json
 # such a module, and false for a module inside it from which the gradient needs nothing.
 DIFFERENTIATES = "differentiates"
 
+# The key of the shapes of the model's inputs, by the names of forward's arguments.
+INPUTS = "inputs"
 
 # The factor of the number of rows relative to the batch, or "all".
 Capacity = float | str
@@ -55,6 +57,12 @@ class Trace:
         "all"."""
         capacity: Capacity = self.data.get("capacity", 1)
         return capacity
+
+    @property
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the tensors that the model is given, by the names of forward's
+        arguments; empty if the trace does not have them."""
+        return {name: tuple(shape) for name, shape in self.data.get(INPUTS, {}).items()}
 
     @property
     def notes(self) -> list[str]:

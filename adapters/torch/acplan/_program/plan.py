@@ -3,8 +3,8 @@
 import difflib
 import logging
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
 
 import torch
 
@@ -15,22 +15,47 @@ from acplan._files.charts import remember
 from acplan._files.fingerprint import KEY, made_for
 from acplan._files.json_files import read_json
 from acplan._files.plan_file import Plan
+from acplan._files.plan_table import PlanTable
 from acplan._files.profile_file import Profile
 from acplan._files.trace_file import DIFFERENTIATES, Trace
 from acplan._program.budgets import Budget, require_sayable, size_value
+from acplan._program.lengths import Traces, plan_table
 
 Source = Trace | Profile | str | os.PathLike[str]
 
 _LOGGER = logging.getLogger("acplan")
 
 
+@overload
 def plan(
     source: Source,
     budget: Budget | None = None,
     *,
     progress: bool | None = None,
     **options: Any,
-) -> Plan:
+) -> Plan: ...
+
+
+@overload
+def plan(
+    source: Traces,
+    *,
+    lengths: Any,
+    plans: int = 1,
+    progress: bool | None = None,
+    **options: Any,
+) -> PlanTable: ...
+
+
+def plan(
+    source: Source | Traces,
+    budget: Budget | None = None,
+    *,
+    lengths: Any = None,
+    plans: int = 1,
+    progress: bool | None = None,
+    **options: Any,
+) -> Plan | PlanTable:
     """Returns the plan with the least recomputation within the budget, optimal and checked; or,
     with device_memory in place of a budget, a plan with which training ends on that device.
 
@@ -47,6 +72,10 @@ def plan(
               its allocator is known), optimizer_state ("update", as optimizers make it, or
               "first": acplan.make_optimizer_state). If allocator or optimizer_state is not
               given, acplan chooses it; Plan.device has the choice.
+    lengths:  for traces of several lengths of inputs, as a list or as {length: trace}: the
+              lengths of the batches, as acplan.Lengths, a list of lengths or of inputs, or
+              {length: count}. The result is a table of at most `plans` plans, switched by
+              length, with which all batches fit device_memory (docs/python/lengths.md).
     progress: shows that the search goes on, if tqdm is installed, once it has taken two
               seconds; by default if somebody watches, on a terminal or in a notebook.
 
@@ -55,6 +84,14 @@ def plan(
     is five seconds if operators may be skipped, as in plans of traces. Ctrl-C ends the search
     with the best plan so far.
     """
+    if isinstance(source, (Mapping, Sequence)) and not isinstance(source, str):
+        if budget is not None or options.get("device_memory") is None:
+            raise AcplanError(
+                "plan: several traces need lengths and device_memory, which all batches share"
+            )
+        return plan_table(source, lengths, plans, progress, plan_options(options))
+    if lengths is not None:
+        raise AcplanError("plan: lengths need several traces, as a list or {length: trace}")
     require_one_limit(budget, options)
     with question_folder() as folder, progress_bar(progress, unit="s") as phase:
         question = {
@@ -173,18 +210,18 @@ def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return question
 
 
-def require_one_limit(budget: Any, options: Mapping[str, Any]) -> None:
+def require_one_limit(budget: Any, options: Mapping[str, Any], asked_by: str = "plan") -> None:
     """Raises AcplanError if there is not exactly one of a budget and device_memory."""
     is_for_device = options.get("device_memory") is not None
     if is_for_device == (budget is not None):
         count = "both" if is_for_device else "neither"
-        raise AcplanError(f"plan: expected a budget or device_memory, found {count}")
+        raise AcplanError(f"{asked_by}: expected a budget or device_memory, found {count}")
 
 
-def require_plannable(budget: Any, options: Mapping[str, Any]) -> None:
+def require_plannable(budget: Any, options: Mapping[str, Any], asked_by: str = "plan") -> None:
     """Raises AcplanError, before anything is traced for them, if budget and options limit no
     plan."""
-    require_one_limit(budget, options)
+    require_one_limit(budget, options, asked_by)
     if budget is not None:
         require_sayable(budget)
     else:

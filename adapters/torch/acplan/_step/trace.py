@@ -8,6 +8,7 @@ import torch
 
 from acplan._base.arguments import require_function, require_module
 from acplan._base.errors import AcplanError, DependsOnValues
+from acplan._base.modules import arguments_by_name
 from acplan._base.progress import Phase, progress_bar
 from acplan._base.source_lines import SourceLines
 from acplan._base.tensors import tensors_in
@@ -21,7 +22,7 @@ from acplan._fakes.real_values import (
     require_values,
 )
 from acplan._fakes.row_capacity import require_capacity
-from acplan._files.trace_file import Capacity, Trace
+from acplan._files.trace_file import INPUTS, Capacity, Trace
 from acplan._step.autocast import AutocastLike
 from acplan._step.checkpointing_off import without_checkpointing
 from acplan._step.optimizers import OptimizerLike
@@ -127,7 +128,21 @@ def trace(
         recording = _Recording(
             dataclasses.replace(training, model=plain), target, phase, workspaces, source
         )
-        return recording.with_values(values)
+        result = recording.with_values(values)
+    return Trace(result.data | {INPUTS: _shapes(model, args, kwargs)})
+
+
+def _shapes(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, list[int]]:
+    """Returns the shapes of the tensors that the model is given, by the names of forward's
+    arguments."""
+    arguments = arguments_by_name(model, args, kwargs)
+    return {
+        name: list(value.shape)
+        for name, value in arguments.items()
+        if isinstance(value, torch.Tensor)
+    }
 
 
 def _require_options(training: TrainingStep) -> None:

@@ -1,0 +1,230 @@
+"""Batches of several lengths: every allocation and every free of a run beside the prediction,
+and plans that switch."""
+
+import copy
+import functools
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import acplan
+from acplan._apply.apply import has_plan
+from acplan._step.training_step import TrainingStep
+from run_events import (
+    difference,
+    predicted_requests_of_lengths,
+    real_requests_of_lengths,
+)
+
+# Multiples of 32, to which attention rounds what it keeps: the step of 96 is interpolated.
+LONGEST = 128
+SIZES = (32, 64, 96, 128)
+ORDER: list[int | tuple[str, int]] = [96, 128, 32, 128, ("eval", 128), ("eval", 64), 64, 32]
+
+
+def _gpt2(attention: str = "sdpa", **changes: Any) -> nn.Module:
+    config = transformers.GPT2Config(
+        n_layer=4,
+        n_embd=64,
+        n_head=2,
+        n_positions=160,
+        vocab_size=128,
+        use_cache=False,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        attn_implementation=attention,
+        **changes,
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def _bert() -> nn.Module:
+    config = transformers.BertConfig(
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
+        vocab_size=128,
+        max_position_embeddings=160,
+    )
+    return transformers.BertForMaskedLM(config)
+
+
+def _inputs(length: int, batch: int = 32, is_padded: bool = False) -> dict[str, torch.Tensor]:
+    tokens = torch.zeros(batch, length, dtype=torch.long)
+    inputs = {"input_ids": tokens, "labels": tokens.clone()}
+    if is_padded:  # at the end, so that the last columns of the longest are those of all
+        mask = torch.ones_like(tokens)
+        mask[1:, -4:] = 0
+        inputs["attention_mask"] = mask
+    return inputs
+
+
+CUTS = {length: (slice(None), slice(LONGEST - length, None)) for length in SIZES}
+
+
+@functools.cache
+def _traced(name: str) -> tuple[TrainingStep, dict[int, acplan.Trace]]:
+    is_padded = name == "bert"
+    with torch.device("meta"):
+        model = _bert() if is_padded else _gpt2()
+    inputs_of = functools.partial(_inputs, is_padded=is_padded)
+    step = TrainingStep.from_arguments(model, (), inputs_of(LONGEST))
+    traces = acplan.trace_lengths(
+        model, inputs_of, acplan.Lengths(ORDER), count=3, workspaces=False
+    )
+    assert 96 not in traces
+    return step, traces
+
+
+@functools.cache
+def _table(name: str) -> acplan.PlanTable:
+    memory = {"gpt2": "78MiB", "bert": "52MiB"}[name]
+    return acplan.plan(
+        _traced(name)[1], lengths=ORDER, device_memory=memory, plans=3, time_limit=10
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_a_run_asks_for_what_is_predicted(name: str, is_planned: bool) -> None:
+    step, traces = _traced(name)
+    plan = _table(name) if is_planned else None
+    real = real_requests_of_lengths(step, CUTS, ORDER, plan)
+    predicted = predicted_requests_of_lengths(traces, acplan.Lengths(ORDER), plan)
+    assert len(real) == len(predicted) > 1000
+    assert difference(real, predicted) == ""
+
+
+def test_tables_say_what_they_need() -> None:
+    table = _table("gpt2")
+    assert len(table.entries) > 1
+    assert table.switch is not None
+    assert (table.switch.argument, table.switch.dimension) == ("input_ids", 1)
+    assert table.device.reserved_bytes <= 78 << 20
+    assert 0 <= table.bound_ms <= table.recompute_ms
+    assert table.gap == pytest.approx(1 - table.bound_ms / table.recompute_ms)
+    shortest, longest = table.entries[0][0], table.entries[-1][0]
+    assert longest == LONGEST
+    assert table.plan_for(shortest) is table.entries[0][1]
+    assert table.plan_for(shortest + 1) is table.entries[1][1]
+    assert table.plan_for(1000) is table.entries[-1][1]
+
+
+@functools.cache
+def _small() -> tuple[nn.Module, acplan.PlanTable]:
+    """Returns a model whose operators are the same on the CPU, and a table for it."""
+    torch.manual_seed(1)
+    model = _gpt2("eager", attn_pdrop=0, resid_pdrop=0, embd_pdrop=0)
+    traces = {n: acplan.trace(model, **_inputs(n), progress=False) for n in (16, 40, 64)}
+    table = acplan.plan(
+        list(traces.values()),
+        lengths={16: 3, 40: 2, 64: 1},
+        device_memory="60MiB",
+        plans=3,
+        time_limit=5,
+    )
+    return model, table
+
+
+def _gradients(model: nn.Module, length: int) -> list[torch.Tensor]:
+    torch.manual_seed(length)
+    tokens = torch.randint(0, 128, (4, length))
+    model.zero_grad()
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def test_plans_switch_and_gradients_stay(tmp_path: Any) -> None:
+    model, table = _small()
+    assert len({len(plan.modules) for _, plan in table.entries}) > 1
+    table.save(tmp_path / "table.json")
+    model_with_plans = acplan.apply(copy.deepcopy(model), tmp_path / "table.json", strict=True)
+    with pytest.raises(acplan.AcplanError, match="already has a plan"):
+        acplan.apply(model_with_plans, table)
+    for subject in (model_with_plans, copy.deepcopy(model_with_plans)):
+        for length in (16, 64, 30, 40, 17, 64, 16):
+            expected = _gradients(model, length)
+            actual = _gradients(subject, length)
+            assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
+            names = {m.fqn for m in table.plan_for(length).modules}
+            assert _planned_names(subject) == names
+    plain = acplan.remove(model_with_plans)
+    assert not has_plan(plain)
+    assert not plain._forward_pre_hooks
+    assert [name for name, _ in plain.named_modules()] == [n for n, _ in model.named_modules()]
+
+
+def _planned_names(model: nn.Module) -> set[str]:
+    from acplan._apply.unit import Unit, is_idle
+
+    units = (module for module in model.modules() if isinstance(module, Unit))
+    return {unit._acplan_planned[0] for unit in units if not is_idle(unit)}
+
+
+def test_lengths_beyond_the_table_are_told_once() -> None:
+    model, table = _small()
+    short = acplan.PlanTable(table.entries[:-1], {**table.data})
+    model_with_plans = acplan.apply(copy.deepcopy(model), short)
+    with pytest.warns(acplan.PlanMismatchWarning, match="length 64 are longer than all"):
+        _gradients(model_with_plans, 64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", acplan.PlanMismatchWarning)
+        _gradients(model_with_plans, 64)
+
+
+def test_wrong_lengths_are_refused() -> None:
+    model, table = _small()
+    trace = acplan.trace(model, **_inputs(8), progress=False)
+    for wrong in (0, -1, 1.5, "long", None):
+        with pytest.raises(acplan.AcplanError, match="lengths: expected whole numbers"):
+            acplan.Lengths([wrong])  # type: ignore[list-item]
+    with pytest.raises(acplan.AcplanError, match="need a histogram"):
+        acplan.Lengths([4], seed=1)
+    with pytest.raises(acplan.AcplanError, match="lengths need several traces"):
+        acplan.plan(trace, "1GiB", lengths=[8])
+    with pytest.raises(acplan.AcplanError, match="device_memory, which all batches share"):
+        acplan.plan({8: trace}, lengths=[8])
+    with pytest.raises(acplan.AcplanError, match="one trace does not show its length"):
+        acplan.plan([trace], lengths=[8], device_memory="1GiB")
+    with pytest.raises(acplan.AcplanError, match="length 9: expected one from 8 to 8"):
+        acplan.plan({8: trace}, lengths=[9], device_memory="1GiB")
+    other = acplan.trace(model, **_inputs(16), optimizer="sgd", progress=False)
+    with pytest.raises(acplan.AcplanError, match="expected a trace of the model and optimizer"):
+        acplan.plan([trace, other], lengths=[8], device_memory="1GiB")
+
+
+def test_lists_of_inputs_and_histograms() -> None:
+    model, table = _small()
+    assert acplan.Lengths({8: 2, 4: 1}, steps=3, seed=7).text == "8 2\n4 1\n"
+    assert acplan.Lengths(ORDER).distinct == [32, 64, 96, 128]
+    traces = [acplan.trace(model, **_inputs(n, 2), progress=False) for n in (8, 16)]
+    of_inputs = acplan.plan(
+        traces, lengths=[_inputs(n, 2) for n in (8, 12, 16)], device_memory="1GiB"
+    )
+    assert of_inputs.entries[-1][0] == 16
+    assert of_inputs.recompute_ms == 0
+
+
+def test_the_largest_batch_for_each_length() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+    batches = acplan.largest_batches(
+        model,
+        lambda size, length: torch.zeros(size, length, 64),
+        [32, 64],
+        budget="18MiB",
+        sizes=range(1, 65),
+        time_limit=1,
+    )
+    sizes = {length: best.largest.size for length, best in batches.batches.items()}
+    assert sizes[32] > sizes[64] > 1
+    assert batches.size_for(33) == sizes[64]
+    assert batches.token_budget == min(32 * sizes[32], 64 * sizes[64])
+    assert "token budget" in str(batches)
+    with pytest.raises(acplan.AcplanError, match="longer than all"):
+        batches.size_for(65)

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "graph/run/length_order.h"
+#include "graph/run/training_run.h"
+#include "graph/trace/length_traces.h"
+#include "problems/plan/device_run.h"
+#include "problems/plan/plan.h"
+
+namespace acplan::problems {
+
+// A run of batches of several lengths.
+struct LengthProblem {
+  std::vector<graph::TraceOfLength> traced;  // ascending
+  std::vector<graph::LengthStep> order;
+  // The lengths of the order, ascending: their own traces, or steps between
+  // (graph::TraceAt).
+  std::vector<graph::TraceOfLength> lengths = {};
+  std::vector<int64_t> counts = {};  // batches of training, by length
+
+  // Returns the place of a length of the order.
+  size_t PlaceOf(int64_t length) const;
+  // Returns the batches of training.
+  int64_t Batches() const;
+  // Returns the place of the longest length that is trained.
+  size_t Longest() const;
+};
+
+// Sorts the traces by length, and finds the step of each length of the order. Throws
+// InputError for a length that two traces have, for traces of different models
+// (graph::ModelDifference), and under the conditions of TraceAt.
+LengthProblem MakeLengthProblem(std::vector<graph::TraceOfLength> traced,
+                                std::vector<graph::LengthStep> order);
+
+// The steps of a run of batches of several lengths, in the order of
+// LengthProblem::lengths: those of training under a plan, then evaluations.
+struct LengthSteps {
+  std::vector<StepOfPlan> steps;
+
+  // Returns the shapes of a run. Refers to the problem and to these steps.
+  std::vector<graph::RunShape> Shapes(const LengthProblem& problem) const;
+};
+
+// Returns the steps under plans: `units` has the units of the plan for the length at a
+// place of LengthProblem::lengths. Throws InputError, naming the length, under the conditions of LiveStep.
+LengthSteps LiveSteps(
+    const LengthProblem& problem,
+    const std::function<const std::vector<PlannedModule>&(size_t)>& units);
+
+// Returns what the run asks of any allocator.
+graph::TrainingRun RunOf(const LengthProblem& problem, const LengthSteps& steps,
+                         bool makes_state_first);
+
+// Returns the mean time of the batches of training in which operators run again.
+double MeanRecomputeMs(const LengthProblem& problem, const LengthSteps& steps);
+
+}  // namespace acplan::problems
