@@ -126,8 +126,8 @@ class DeviceSearch {
   void SumUpEffort(Plan& plan) const {
     plan.solver.seconds = clock_.Seconds();
     plan.solver.nodes = 0;
-    for (const PlanOfFamilies& tried : plans_) {
-      plan.solver.nodes += tried.plan.solver.nodes;
+    for (const PlanOfFamilies& other : plans_) {
+      plan.solver.nodes += other.plan.solver.nodes;
     }
   }
 
