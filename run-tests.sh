@@ -48,16 +48,19 @@ count_cases() {
   done
 }
 
-# build_and_test PRESET
-build_and_test() {
-  local preset=$1 report="$root/build/$1/ctest.xml"
-  echo "=== $preset: build and tests"
-  if ! build "$preset"; then
-    echo "$preset: the build failed"
-    failed=$((failed + 1))
-    return
-  fi
+# build_all PRESET: a failure if the build fails.
+build_all() {
+  echo "=== $1: build"
+  build "$1" && return
+  echo "$1: the build failed"
+  failed=$((failed + 1))
+  return 1
+}
 
+# test_all PRESET: the tests of its build.
+test_all() {
+  local preset=$1 report="$root/build/$1/ctest.xml"
+  echo "=== $preset: tests"
   rm -rf "$report" "$root/build/$preset/acplan_cases"
   local status=0
   (cd "$root" && ctest --preset "$preset" --parallel "$(nproc)" \
@@ -81,7 +84,8 @@ build_and_test() {
 # Waits for the Python environment, which is installed in the background. A failure
 # if there is none.
 has_environment() {
-  wait "$environment" && return
+  until [[ -e $root/build/environment.status ]]; do sleep 1; done
+  [[ $(<"$root/build/environment.status") == 0 ]] && return
   cat "$environment_log"
   echo "no Python environment"
   failed=$((failed + 1))
@@ -154,47 +158,75 @@ install_packages "${build_packages[@]}" chromium clang-format groff-base nodejs 
 # Downloads and unpacks, while the compilers run.
 mkdir -p "$root/build"
 environment_log="$root/build/environment.log"
-python_environment accelerate==1.15.0 axe-playwright-python==0.1.8 codespell==2.4.3 \
-  diffusers==0.42.1 expecttest highspy==1.15.1 lightning==2.6.6 mypy==2.4.1 peft==0.21.2 \
-  playwright==1.65.2 'pulp<4' pwlf pytest pytest-xdist ruff==0.17.6 'scikit-build-core>=0.11' \
-  tqdm triton==3.8.0 >"$environment_log" 2>&1 &
-environment=$!
+rm -f "$root/build/environment.status"
+{
+  status=0
+  (python_environment accelerate==1.15.0 axe-playwright-python==0.1.8 codespell==2.4.3 \
+    diffusers==0.42.1 expecttest highspy==1.15.1 lightning==2.6.6 mypy==2.4.1 peft==0.21.2 \
+    playwright==1.65.2 'pulp<4' pwlf pytest pytest-xdist ruff==0.17.6 \
+    'scikit-build-core>=0.11' tqdm triton==3.8.0) >"$environment_log" 2>&1 || status=$?
+  echo "$status" >"$root/build/environment.status"
+} &
 
-# Reads the sources by one process at a time, while tests run.
-start_lint() {
-  "$root/scripts/lint.sh" >"$root/build/lint.log" 2>&1 &
-  lint=$!
+# Reads the sources by one process at a time.
+test_sources() {
+  echo "=== format"
+  if ! "$root/scripts/format.sh" --check; then
+    echo "format: run scripts/format.sh"
+    failed=$((failed + 1))
+  fi
+  if [[ -x $python ]]; then
+    echo "=== lint"
+    "$root/scripts/lint.sh" || failed=$((failed + 1))
+  fi
 }
 
-build_and_test release
-lint=
-if [[ $quick ]]; then
-  if has_environment; then
-    start_lint
-    test_adapter tests/test_{applying,planning,tracing,versions}.py
+# All that needs the program of the release build, Python and the sources, but no test of
+# C++. Writes what it counted to build/beside.counts.
+test_beside() {
+  if [[ $released ]] && has_environment; then
+    if [[ $quick ]]; then
+      test_adapter tests/test_{applying,planning,tracing,versions}.py
+    else
+      test_adapter
+      test_python pages "$root" tests/browser
+      test_programs
+    fi
   fi
-else
-  build_and_test debug
-  if has_environment; then
-    start_lint
-    test_adapter
-    test_python pages "$root" tests/browser
-    test_wheel
-    test_programs
-  fi
+  test_sources
+  echo "$passed $failed" >"$root/build/beside.counts"
+}
+
+# Two things run at a time from here on, each with a process a core: one keeps the cores
+# busy while the other links or waits for its longest test. In the background (set -m) a
+# group of processes of its own does not ignore interrupts, which some tests send.
+released=1
+build_all release || released=
+rm -f "$root/build/beside.counts"
+passed_before=$passed failed_before=$failed
+set -m
+test_beside >"$root/build/beside.log" 2>&1 </dev/null &
+beside=$!
+set +m
+trap 'kill -- "-$beside" 2>/dev/null || true' EXIT
+
+[[ ! $released ]] || test_all release
+if [[ ! $quick ]] && build_all debug; then
+  test_all debug
 fi
 
-echo "=== format"
-if ! "$root/scripts/format.sh" --check; then
-  echo "format: run scripts/format.sh"
+wait "$beside" || true
+cat "$root/build/beside.log"
+if read -r beside_passed beside_failed 2>/dev/null <"$root/build/beside.counts"; then
+  passed=$((passed + beside_passed - passed_before))
+  failed=$((failed + beside_failed - failed_before))
+else
+  echo "tests beside those of C++ broke off"
   failed=$((failed + 1))
 fi
 
-echo "=== lint"
-if [[ $lint ]]; then
-  wait "$lint" || failed=$((failed + 1))
-  cat "$root/build/lint.log"
-fi
+# It configures the release build again, so it runs after all that uses that.
+[[ $quick || ! -x $python ]] || test_wheel
 
 echo "$passed passed, $failed failed"
 ((failed == 0))

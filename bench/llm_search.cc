@@ -12,6 +12,7 @@
 #include "bench/commands.h"
 #include "costmodel/calculon/llm/evaluation.h"
 #include "costmodel/calculon/search/search.h"
+#include "costmodel/training/memory/memory_limit.h"
 #include "costmodel/training/search/strategy_search.h"
 #include "costmodel/training/settings/strategy_settings.h"
 
@@ -181,7 +182,8 @@ void PrintTrainingSearches(const Flags& flags) {
       if (!has_plans) space.recomputation.pop_back();
       costmodel::StrategySearch found;
       const double seconds = Median(flags.runs, [&] {
-        found = SearchStrategies(job, space, job.cluster.gpu.memory, 10);
+        found = SearchStrategies(
+            job, space, costmodel::MemoryLimit{job.cluster.gpu.memory}, 10);
         return found.core_seconds;
       });
       fmt::print("| {} | {} | {} | {} | {} | {:.3f} | {:.0f} |\n", search.model,

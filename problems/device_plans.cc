@@ -81,6 +81,7 @@ class DeviceSearch {
     const Plan& first = plans_.front().plan;
     Plan plan = PlanOf(*best).plan;
     plan.device = best->uses[setting];
+    plan.device->gpu = choice_.gpu;
     CompareWithDefaults(*plan.device, *best, setting);
     plan.budget_bytes = choice_.memory_bytes;
     plan.bound_ms = std::min(first.bound_ms, plan.recompute_ms);

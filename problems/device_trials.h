@@ -19,6 +19,7 @@ struct DeviceChoice {
   int64_t memory_bytes =
       0;  // that PyTorch's allocator and the reserve can have
   std::vector<DeviceSetting> settings;  // the one preferred first
+  std::optional<PlanGpu> gpu = {};      // that has the memory, if it was named
 };
 
 // A budget that was tried. Indexed by setting: the way in which the run ends on the

@@ -14,6 +14,10 @@ std::filesystem::path DataFolder() {
                                                       : ACPLAN_SOURCE_DATA;
 }
 
+std::filesystem::path DevicesFile() {
+  return DataFolder() / "devices" / "memory.csv";
+}
+
 std::filesystem::path SystemsFile(const std::string& path) {
   return path.empty() ? DataFolder() / "training" / "systems.json"
                       : std::filesystem::path(path);

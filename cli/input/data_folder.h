@@ -9,6 +9,9 @@ namespace acplan::cli {
 // if it is installed, else in the source tree that it was built from.
 std::filesystem::path DataFolder();
 
+// Returns the table of what GPUs offer PyTorch.
+std::filesystem::path DevicesFile();
+
 // Returns `path`, the value of --systems, or, if it is empty, the file of that
 // data.
 std::filesystem::path SystemsFile(const std::string& path);

@@ -124,11 +124,11 @@ int RunLengthsPlan(const LengthsPlanFlags& flags, const Terminal& terminal) {
   const ProfileInput input{
       .profile = ProfileOf(longest, problem.traced.back().name),
       .trace = longest};
-  problems::LengthQuestion question{
-      .problem = &problem,
-      .options = flags.planning.Options(input, kTableSeconds),
-      .most_plans = ParseWhole(flags.plans, "--plans", 1, 1'000),
-      .switches = flags.switches};
+  problems::LengthQuestion question;
+  question.problem = &problem;
+  question.options = flags.planning.Options(input, kTableSeconds);
+  question.most_plans = ParseWhole(flags.plans, "--plans", 1, 1'000);
+  question.switches = flags.switches;
   question.options.limits.interrupted = &InterruptFlag();
   question.segments = flags.planning.Segments(input, question.options);
   question.device = ParseDevice(flags.allocator, input, question.options);

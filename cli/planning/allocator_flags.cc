@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/input/device_offer.h"
 #include "graph/allocator/device_memory.h"
-#include "graph/base/byte_size.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 
@@ -19,7 +19,7 @@ void AllocatorFlags::AddTo(CLI::App& app, const std::string& of_device) {
          "PyTorch's allocator: native, or a value of PYTORCH_ALLOC_CONF")
       ->type_name("CONF");
   app.add_option("--device-memory", device_memory, of_device)
-      ->type_name("SIZE");
+      ->type_name("SIZE|GPU");
   app.add_option("--torch-version", torch_version,
                  fmt::format("version of PyTorch whose allocator is simulated, "
                              "{}.{} to {}.{} (default: the newest)",
@@ -63,8 +63,10 @@ AllocatorQuestion AllocatorFlags::Question() const {
       .config = graph::ParseAllocatorConfig(
           allocator.empty() ? "native" : allocator, "--allocator", version)};
   if (!device_memory.empty()) {
-    question.device_bytes =
-        graph::ParseByteSize(device_memory, "--device-memory");
+    const DeviceMemoryArgument device =
+        ParseDeviceMemory(device_memory, "--device-memory");
+    question.device_bytes = device.bytes;
+    question.offer = device.offer;
   }
   question.wants_least_device = !without_least_device;
   if (!optimizer_state.empty()) {

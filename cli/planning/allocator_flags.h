@@ -7,13 +7,15 @@
 #include <string_view>
 
 #include "graph/allocator/allocator_config.h"
+#include "graph/device/device_table.h"
 
 namespace acplan::cli {
 
 // An allocator on a device, as a user names them.
 struct AllocatorQuestion {
   graph::AllocatorConfig config;
-  std::optional<int64_t> device_bytes = {};  // nothing: without a limit
+  std::optional<int64_t> device_bytes = {};      // nothing: without a limit
+  std::optional<graph::DeviceOffer> offer = {};  // of a device that was named
   bool wants_least_device = true;
   // RunOptions::makes_state_first; nothing: either.
   std::optional<bool> makes_state_first = {};

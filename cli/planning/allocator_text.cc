@@ -61,6 +61,29 @@ std::string TorchVersionText(const graph::AllocatorConfig& config) {
   return fmt::format("{}.{}", config.version.major, config.version.minor);
 }
 
+std::string_view EventKindText(graph::AllocatorEvent::Kind kind) {
+  using enum graph::AllocatorEvent::Kind;
+  switch (kind) {
+    case kAllocate:
+      return "allocate";
+    case kFree:
+      return "free";
+    case kRecordStream:
+      return "record_stream";
+    case kEmptyCache:
+      return "empty_cache";
+    case kBeginCapture:
+      return "begin_capture";
+    case kBeginPool:
+      return "begin_pool";
+    case kEndPool:
+      return "end_pool";
+    case kReleasePool:
+      return "release_pool";
+  }
+  return "";
+}
+
 std::string AllocatorText(const AllocatorQuestion& question) {
   return fmt::format(
       "PyTorch {}, {} segments, {}", TorchVersionText(question.config),

@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/planning/allocator_flags.h"
@@ -19,6 +20,9 @@ namespace acplan::cli {
 // Returns "PyTorch 2.15, native segments, a device of 24.0 GiB".
 std::string AllocatorText(const AllocatorQuestion& question);
 std::string TorchVersionText(const graph::AllocatorConfig& config);  // "2.15"
+
+// Returns the kind of an event as timelines have it.
+std::string_view EventKindText(graph::AllocatorEvent::Kind kind);
 
 nlohmann::ordered_json SegmentsJson(
     const std::vector<graph::SegmentUse>& segments);

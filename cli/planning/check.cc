@@ -89,9 +89,21 @@ int64_t ResolveBudget(const problems::Budget& budget, const ProfileInput& input,
   return least.budget.bytes;
 }
 
-// Reads the plan. Flags that were given replace its memory and its reserve.
-problems::Plan ReadPlan(const CheckInput& flags, const ProfileInput& input) {
-  problems::Plan plan = ReadAnswer(flags.plan, input.profile);
+// The budget that a plan states, less its reserve, if it states one for the question
+// that is checked.
+using StatedRoom = std::optional<int64_t>;
+
+StatedRoom RoomOf(const problems::Plan& plan, const CheckInput& flags) {
+  const bool is_of_question =
+      flags.memory.Resolve(plan.memory) == plan.memory && plan.budget_bytes > 0;
+  if (!is_of_question) return std::nullopt;
+  return plan.budget_bytes - plan.reserve_bytes;
+}
+
+// Returns the plan for the question: flags that were given replace its memory and its
+// reserve.
+problems::Plan WithFlags(problems::Plan plan, const CheckInput& flags,
+                         const ProfileInput& input) {
   const problems::MemoryOptions memory = flags.memory.Resolve(plan.memory);
   // The plan's statements about memory hold for its own question only.
   if (memory != plan.memory) {
@@ -165,8 +177,8 @@ struct CheckAnswer {
 };
 
 CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
-                  const problems::Plan& plan,
-                  const problems::PlanRules& rules) {
+                  const problems::Plan& plan, const problems::PlanRules& rules,
+                  StatedRoom room) {
   CheckAnswer answer;
   try {
     answer.broken =
@@ -176,6 +188,14 @@ CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
   } catch (const InputError& error) {
     // The effect of a unit that breaks a rule may be impossible to compute.
     if (!answer.broken) throw NamingFile(error, flags.plan);
+  }
+  // Sums of records are rounded, a simulated step has whole bytes.
+  const int64_t rounding =
+      plan.memory.model == problems::MemoryModel::kTrace ? 0 : 1;
+  if (!answer.broken && room && answer.effect->peak_bytes > *room + rounding) {
+    answer.broken =
+        fmt::format("the plan says that it fits {} bytes; its peak is {}",
+                    *room, answer.effect->peak_bytes);
   }
   return answer;
 }
@@ -220,7 +240,9 @@ int RunCheck(const CheckInput& flags, const Terminal& terminal) {
                                       ? problems::Budget()
                                       : ParseBudget(flags.budget, "--budget");
   ProfileInput input = ReadProfileOrTrace(flags.profile);
-  problems::Plan plan = ReadPlan(flags, input);
+  problems::Plan plan = ReadAnswer(flags.plan, input.profile);
+  const StatedRoom room = RoomOf(plan, flags);
+  plan = WithFlags(std::move(plan), flags, input);
   input = WithSegmentsOf(std::move(input), plan, flags.plan);
   const graph::ModuleTree tree(input.profile);
   const problems::PlanRules rules = ReadRules(flags, input, tree, plan);
@@ -228,16 +250,18 @@ int RunCheck(const CheckInput& flags, const Terminal& terminal) {
     const problems::DeviceChoice choice =
         ParseDevice(flags.allocator, input, QuestionOf(plan, rules));
     plan.device = DeviceOf(flags, plan, choice);
+    plan.device->gpu = choice.gpu;
     plan.budget_bytes = choice.memory_bytes;
   } else {
     plan.device.reset();
     plan.budget_bytes = ResolveBudget(budget, input, tree, plan, rules);
   }
   RequireRoom(flags, plan);
-  const CheckAnswer answer = Check(flags, input, plan, rules);
-  terminal.Print(flags.json
-                     ? ToJson(plan, answer)
-                     : BrokenLines(ToText(plan, answer, terminal), terminal));
+  const CheckAnswer answer = Check(flags, input, plan, rules, room);
+  terminal.Print(flags.json ? ToJson(plan, answer)
+                            : BrokenLines(NamedDeviceText(flags.allocator) +
+                                              ToText(plan, answer, terminal),
+                                          terminal));
   return answer.broken
              ? terminal.Explain("broken: " + *answer.broken, kExitFailure)
              : kExitOk;
@@ -260,7 +284,8 @@ Command AddCheckCommand(CLI::App& program) {
       ->type_name("SIZE");
   flags->allocator.AddTo(*app,
                          "in place of a budget: the device memory that PyTorch "
-                         "may use; simulates a run of the plan's steps on it");
+                         "may use, or the name of a GPU (less CUDA's context); "
+                         "simulates a run of the plan's steps on it");
   flags->allocator.AddOptimizerStateTo(*app, "the plan's, or update");
   app->add_option("--reserve", flags->reserve,
                   "part of the budget to keep free")

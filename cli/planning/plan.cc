@@ -436,6 +436,7 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
       flags.json
           ? json
           : BrokenLines(Heading(profile, plan, question.options, terminal) +
+                            NamedDeviceText(flags.allocator) +
                             Body(flags, answer.problem(), plan,
                                  first.unplanned_peak_bytes, terminal) +
                             StepDrawing(input.TraceIfAny(), plan, terminal) +
@@ -461,10 +462,11 @@ Command AddPlanCommand(CLI::App& program) {
          "limit of a rank's peak memory: 1.6GiB, 1600MB, bytes; 75%: of the "
          "peak without a plan; min: the smallest budget that some plan meets")
       ->type_name("SIZE");
-  flags->allocator.AddTo(
-      *app,
-      "in place of a budget: the device memory that PyTorch may use; simulates "
-      "runs of steps on PyTorch's allocator");
+  flags->allocator.AddTo(*app,
+                         "in place of a budget: the device memory that PyTorch "
+                         "may use, or the name "
+                         "of a GPU (less CUDA's context); simulates "
+                         "runs of steps on PyTorch's allocator");
   flags->allocator.AddOptimizerStateTo(*app, "the one that recomputes less");
   flags->planning.AddTo(*app, kPlanSeconds);
   flags->planning.AddSegmentsTo(*app);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/input/device_offer.h"
 #include "cli/terminal/text.h"
 #include "graph/allocator/least_device.h"
 #include "graph/base/byte_size.h"
@@ -69,6 +70,11 @@ problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
   }
   problems::DeviceChoice choice{.memory_bytes = *question.device_bytes,
                                 .settings = {}};
+  if (question.offer) {
+    choice.gpu = {.name = question.offer->gpu,
+                  .capacity_bytes = question.offer->capacity_bytes,
+                  .context_bytes = question.offer->context_bytes};
+  }
   for (const bool makes_state_first : {false, true}) {
     if (makes_state_first !=
         question.makes_state_first.value_or(makes_state_first)) {
@@ -101,6 +107,12 @@ std::string DefaultsText(const Plan& plan, const PlanDevice& device) {
 }
 
 }  // namespace
+
+std::string NamedDeviceText(const AllocatorFlags& flags) {
+  if (flags.device_memory.empty()) return "";
+  const auto device = ParseDeviceMemory(flags.device_memory, "--device-memory");
+  return device.offer ? OfferLine(*device.offer) : "";
+}
 
 std::string DeviceText(const Plan& plan) {
   if (!plan.device) return "";

@@ -16,6 +16,7 @@
 #include "cli/planning/allocator_flags.h"
 #include "cli/planning/simulate_events.h"
 #include "cli/planning/simulate_run.h"
+#include "cli/planning/simulate_snapshot.h"
 #include "cli/planning/step_drawing.h"
 #include "cli/planning/step_names.h"
 #include "cli/terminal/text.h"
@@ -43,6 +44,8 @@ struct SimulateFlags {
   std::string output;
   bool json = false;
   std::string events;
+  std::string snapshot;
+  std::optional<int> device;
   AllocatorFlags allocator;
 };
 
@@ -266,14 +269,40 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
   return answer;
 }
 
+// Refuses flags that cannot be combined.
+void CheckCombination(const SimulateFlags& flags) {
+  const bool has_snapshot = !flags.snapshot.empty();
+  if (flags.device && !has_snapshot) {
+    throw InputError("--device: needs --snapshot");
+  }
+  if (flags.events.empty() && !has_snapshot) {
+    if (!flags.trace.empty()) return;
+    throw InputError("TRACE, --events or --snapshot is required");
+  }
+  const std::string flag = has_snapshot ? "--snapshot" : "--events";
+  if (!flags.trace.empty()) {
+    throw InputError(flag + ": cannot be combined with TRACE");
+  }
+  if (has_snapshot && !flags.events.empty()) {
+    throw InputError("--snapshot: cannot be combined with --events");
+  }
+  if (!flags.allocator.optimizer_state.empty()) {
+    throw InputError("--optimizer-state: needs TRACE");
+  }
+}
+
 int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
+  CheckCombination(flags);
+  if (!flags.snapshot.empty()) {
+    return RunSimulateSnapshot({.snapshot = flags.snapshot,
+                                .device = flags.device,
+                                .allocator = flags.allocator,
+                                .timeline = flags.timeline,
+                                .output = flags.output,
+                                .json = flags.json},
+                               terminal);
+  }
   if (!flags.events.empty()) {
-    if (!flags.trace.empty()) {
-      throw InputError("--events: cannot be combined with TRACE");
-    }
-    if (!flags.allocator.optimizer_state.empty()) {
-      throw InputError("--optimizer-state: needs TRACE");
-    }
     return RunSimulateEvents({.events = flags.events,
                               .allocator = flags.allocator,
                               .timeline = flags.timeline,
@@ -281,7 +310,6 @@ int RunSimulate(const SimulateFlags& flags, const Terminal& terminal) {
                               .json = flags.json},
                              terminal);
   }
-  if (flags.trace.empty()) throw InputError("TRACE or --events is required");
   Trace trace;
   const SimulationAnswer answer = Simulated(flags, trace, terminal);
   std::vector<graph::NamedText> files;
@@ -308,9 +336,17 @@ Command AddSimulateCommand(CLI::App& program) {
                   "simulate PyTorch's allocator on these allocations, in place "
                   "of a trace")
       ->type_name("FILE");
+  app->add_option("--snapshot", flags->snapshot,
+                  "simulate it on a memory snapshot that python -m acplan "
+                  "snapshot converted")
+      ->type_name("FILE");
+  app->add_option("--device", flags->device,
+                  "a device of the snapshot (default: that with most events)")
+      ->type_name("N");
   flags->allocator.AddTo(
       *app,
-      "the device memory that PyTorch's allocator may use (default: no limit)");
+      "the device memory that PyTorch's allocator may use, or the name of a "
+      "GPU (less CUDA's context; default: no limit)");
   flags->allocator.AddOptimizerStateTo(*app, "update");
   flags->allocator.AddWithoutLeastTo(*app);
   MarkAsOutput(

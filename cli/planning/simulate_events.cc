@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/input/device_offer.h"
 #include "cli/input/exit_codes.h"
 #include "cli/planning/allocator_text.h"
 #include "cli/terminal/text.h"
@@ -63,6 +64,7 @@ std::string ToJson(const EventAnswer& answer) {
   json["device_bytes"] = answer.question.device_bytes
                              ? ordered_json(*answer.question.device_bytes)
                              : nullptr;
+  if (answer.question.offer) json["gpu"] = OfferJson(*answer.question.offer);
   json["allocated_bytes"] = replay.counts.peak_allocated_bytes;
   json["reserved_bytes"] = replay.counts.peak_reserved_bytes;
   if (answer.question.wants_least_device) {
@@ -89,29 +91,6 @@ std::string ToJson(const EventAnswer& answer) {
   return graph::IndentedText(json);
 }
 
-std::string_view KindText(AllocatorEvent::Kind kind) {
-  using enum AllocatorEvent::Kind;
-  switch (kind) {
-    case kAllocate:
-      return "allocate";
-    case kFree:
-      return "free";
-    case kRecordStream:
-      return "record_stream";
-    case kEmptyCache:
-      return "empty_cache";
-    case kBeginCapture:
-      return "begin_capture";
-    case kBeginPool:
-      return "begin_pool";
-    case kEndPool:
-      return "end_pool";
-    case kReleasePool:
-      return "release_pool";
-  }
-  return "";
-}
-
 // A row for an event: what it was and, once it is done, the block's place and
 // the bytes.
 std::string TimelineRow(const AllocatorEvents& events, size_t index,
@@ -126,7 +105,7 @@ std::string TimelineRow(const AllocatorEvents& events, size_t index,
   }
   const graph::AllocatorCounts& counts = allocator.counts();
   return fmt::format("{},{},{},{},{},{},{},{},{}\n", index,
-                     KindText(event.kind), id, event.bytes, event.stream,
+                     EventKindText(event.kind), id, event.bytes, event.stream,
                      PlaceFields(allocator, block), counts.allocated_bytes,
                      counts.reserved_bytes, counts.retries);
 }
@@ -169,6 +148,7 @@ std::string ToText(const EventAnswer& answer, const Terminal& terminal) {
   std::string text = fmt::format("{} events, {}\n\n",
                                  FormatCount(std::ssize(answer.events.events)),
                                  AllocatorText(answer.question));
+  if (answer.question.offer) text += OfferLine(*answer.question.offer);
   text += PeaksText(replay.counts);
   if (answer.question.wants_least_device) text += LeastDeviceText(answer.least);
   text += ReclaimsText(replay);

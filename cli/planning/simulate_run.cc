@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/input/device_offer.h"
 #include "cli/planning/allocator_text.h"
 #include "cli/planning/step_names.h"
 #include "cli/terminal/text.h"
@@ -159,6 +160,7 @@ ordered_json ToJson(const RunAnswer& answer) {
   json["device_bytes"] = answer.question->device_bytes
                              ? ordered_json(*answer.question->device_bytes)
                              : nullptr;
+  if (answer.question->offer) json["gpu"] = OfferJson(*answer.question->offer);
   json["allocated_bytes"] = counts.peak_allocated_bytes;
   json["reserved_bytes"] = counts.peak_reserved_bytes;
   if (answer.question->wants_least_device) {
@@ -217,6 +219,7 @@ std::string HolesText(const RunAnswer& answer) {
 std::string ToText(const RunAnswer& answer, const Terminal& terminal) {
   const graph::Replay& replay = answer.outcome.replay;
   std::string text = AllocatorText(*answer.question) + ":\n";
+  if (answer.question->offer) text += OfferLine(*answer.question->offer);
   text += PeaksText(replay.counts);
   if (answer.question->wants_least_device) {
     text += LeastDeviceText(answer.least);

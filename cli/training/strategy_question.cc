@@ -139,9 +139,10 @@ StrategyQuestion AskOfStrategies(const costmodel::ModelShape& shape,
 
 costmodel::TrainingReport ReportOfRanked(const TrainingJob& job,
                                          const RankedStrategy& ranked,
-                                         double budget) {
+                                         const costmodel::MemoryLimit& limit) {
   TrainingJob best = job;
   best.strategy = ranked.strategy;
+  const double budget = costmodel::PyTorchBytes(limit, best);
   if (ranked.choices.empty()) return ReportOfTraining(best, budget);
   return costmodel::ReportOfChoices(best, budget, ranked.choices);
 }

@@ -28,7 +28,7 @@ StrategyQuestion AskOfStrategies(const costmodel::ModelShape& shape,
 // Returns the report of a strategy that a search found.
 costmodel::TrainingReport ReportOfRanked(
     const costmodel::TrainingJob& job, const costmodel::RankedStrategy& ranked,
-    double budget);
+    const costmodel::MemoryLimit& limit);
 
 // The figures of such a report that can be computed without making the plan
 // again.

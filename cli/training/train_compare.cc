@@ -39,8 +39,9 @@ std::vector<ComparedTraining> Compare(const LlmCompareFlags& flags,
     const costmodel::TrainingJob job = costmodel::JobOfSettings(
         shape, flags.train.ReadSettings(strategy.settings), systems);
     const TrainQuestion question = flags.train.Question(job.cluster.gpu);
-    compared.push_back({strategy.name, question,
-                        costmodel::ReportOfTraining(job, question.budget)});
+    compared.push_back(
+        {strategy.name, question,
+         costmodel::ReportOfTraining(job, BudgetOf(question, job))});
   }
   return compared;
 }
@@ -57,7 +58,7 @@ int RunLlmCompare(const LlmCompareFlags& flags, const Terminal& terminal) {
                  : BrokenLines(ComparisonText(compared, terminal), terminal));
   const bool fits =
       std::ranges::any_of(compared, [](const ComparedTraining& one) {
-        return one.report.Fits(one.question.budget);
+        return one.report.Fits(BudgetOf(one.question, one.report.job));
       });
   return fits ? kExitOk
               : terminal.Explain("infeasible: no strategy fits",

@@ -200,10 +200,12 @@ std::string MemoriesText(Compared compared, size_t first,
     return fmt::format("{:.2f}", one.report.memory.Worst().Total() / kGiB);
   });
   table.AddRow("budget", [](const ComparedTraining& one) {
-    return fmt::format("{:.2f}", one.question.budget / kGiB);
+    return fmt::format("{:.2f}", BudgetOf(one.question, one.report.job) / kGiB);
   });
   table.AddRow("", [](const ComparedTraining& one) -> std::string {
-    return one.report.Fits(one.question.budget) ? "fits" : "does not fit";
+    return one.report.Fits(BudgetOf(one.question, one.report.job))
+               ? "fits"
+               : "does not fit";
   });
   return table.ToString(terminal);
 }

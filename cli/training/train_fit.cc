@@ -21,6 +21,7 @@
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/terminal/text.h"
+#include "cli/training/limit_text.h"
 #include "cli/training/strategy_question.h"
 #include "cli/training/train_input.h"
 #include "cli/training/train_show_text.h"
@@ -128,7 +129,7 @@ FitRow Try(const FitInput& input, int64_t gpus) {
   }
   auto [job, space] = AskOfStrategies(input.shape, settings, input.systems);
   StrategySearch search = SearchStrategies(
-      job, space, input.question.budget, 1,
+      job, space, input.question.limit, 1,
       {.seconds = input.time_limit, .interrupted = &InterruptFlag()});
   return {std::move(job), std::move(search)};
 }
@@ -266,9 +267,9 @@ std::string TableText(const FitTable& fit, const TrainQuestion& question,
 std::string Text(const std::vector<FitTable>& tables,
                  const TrainQuestion& question, const Terminal& terminal) {
   const costmodel::TrainingJob& job = tables.front().rows.front().job;
-  std::string text = fmt::format(
-      "{} on {}, {} each\n\n", terminal.Bold(question.model),
-      job.cluster.gpu.name, graph::FormatManyBytes(question.budget));
+  std::string text =
+      fmt::format("{} on {}\n{}\n", terminal.Bold(question.model),
+                  job.cluster.gpu.name, LimitText(job.cluster.gpu, question));
   for (const FitTable& table : tables) {
     text += TableText(table, question, terminal);
   }
@@ -287,9 +288,9 @@ ordered_json RowJson(const FitRow& row, const TrainQuestion& question) {
                        {"best", nullptr}};
   if (std::isfinite(row.search.Bound())) json["bound_s"] = row.search.Bound();
   if (row.Fits()) {
-    json["best"] = ToJson(
-        ReportOfRanked(row.job, row.search.best.front(), question.budget),
-        question);
+    json["best"] =
+        ToJson(ReportOfRanked(row.job, row.search.best.front(), question.limit),
+               question);
   }
   return json;
 }
@@ -299,7 +300,7 @@ ordered_json ToJson(const std::vector<FitTable>& tables,
   ordered_json json = {{"format", "acplan.training_fit"},
                        {"version", 1},
                        {"model", question.model},
-                       {"budget_bytes", question.budget}};
+                       {"budget_bytes", question.limit.bytes}};
   for (const FitTable& table : tables) {
     ordered_json one = {{"least_gpus", nullptr}};
     for (const FitRow& row : table.rows) {

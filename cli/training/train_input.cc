@@ -11,6 +11,7 @@
 #include "cli/input/file_names.h"
 #include "cli/input/flags.h"
 #include "cli/input/strategy_argument.h"
+#include "costmodel/training/hardware/accelerator.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
@@ -163,6 +164,11 @@ NamedStrategy ReadStrategyOfSearch(const graph::JsonField& root,
 
 }  // namespace
 
+double BudgetOf(const TrainQuestion& question,
+                const costmodel::TrainingJob& job) {
+  return costmodel::PyTorchBytes(question.limit, job);
+}
+
 NamedStrategy ReadNamedStrategy(const std::string& argument) {
   if (IsSettingList(argument)) {
     return {graph::OneLine(argument, 400), ParseList(argument)};
@@ -231,8 +237,10 @@ void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
                  "your own GPU, as python -m acplan measure-system writes it; "
                  "the default for --gpu")
       ->type_name("JSON");
-  app.add_option("--budget", budget,
-                 "limit of the memory of a GPU (that of the GPU): 70GiB")
+  app.add_option(
+         "--budget", budget,
+         "memory that PyTorch may use on a GPU: 70GiB (default: what the GPU "
+         "offers, less CUDA context and NCCL's buffers)")
       ->type_name("SIZE");
   app.add_option("--tokens", tokens,
                  "tokens of the whole training: prints its GPU-hours")
@@ -267,11 +275,13 @@ costmodel::ModelShape TrainFlags::ReadModel(const Terminal& terminal) const {
 costmodel::TrainingSystems TrainFlags::ReadSystems() const {
   costmodel::TrainingSystems read =
       costmodel::ReadTrainingSystems(SystemsFile(systems));
-  if (system.empty()) return read;
-  const std::vector<costmodel::Accelerator> own =
-      costmodel::ReadOwnAccelerators(system);
-  read.accelerators.insert(read.accelerators.begin(), own.begin(), own.end());
-  return read;
+  if (!system.empty()) {
+    const std::vector<costmodel::Accelerator> own =
+        costmodel::ReadOwnAccelerators(system);
+    read.accelerators.insert(read.accelerators.begin(), own.begin(), own.end());
+  }
+  return costmodel::WithOffers(std::move(read),
+                               graph::ReadDeviceTable(DevicesFile()));
 }
 
 costmodel::StrategySettings TrainFlags::ReadSettings(
@@ -299,9 +309,10 @@ TrainQuestion TrainFlags::Question(const costmodel::Accelerator& gpu) const {
                         : std::optional(ParseNumber(text, flag, 1e-9, 1e18));
   };
   return {.model = FileStem(config),
-          .budget = budget.empty() ? gpu.memory
-                                   : static_cast<double>(graph::ParseByteSize(
-                                         budget, "--budget")),
+          .limit = budget.empty()
+                       ? costmodel::LimitOfGpu(gpu)
+                       : costmodel::MemoryLimit{static_cast<double>(
+                             graph::ParseByteSize(budget, "--budget"))},
           .tokens = positive(tokens, "--tokens"),
           .price = positive(price, "--price")};
 }

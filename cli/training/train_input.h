@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/terminal/terminal.h"
+#include "costmodel/training/memory/memory_limit.h"
 #include "costmodel/training/settings/strategy_settings.h"
 
 namespace acplan::cli {
@@ -14,12 +15,16 @@ namespace acplan::cli {
 // The parts of a question beside times and memory of a strategy.
 struct TrainQuestion {
   std::string model;                    // name of the file
-  double budget = 0;                    // bytes of a GPU
+  costmodel::MemoryLimit limit = {};    // of a GPU
   std::optional<double> tokens;         // of the whole training
   std::optional<double> price;          // of a GPU for an hour
   std::vector<std::string> notes = {};  // on parts of the model that are not
                                         // counted
 };
+
+// Returns the bytes that PyTorch may have on a rank of the job.
+double BudgetOf(const TrainQuestion& question,
+                const costmodel::TrainingJob& job);
 
 // A strategy that an argument names, with its name in tables.
 struct NamedStrategy {
@@ -63,7 +68,7 @@ struct TrainFlags {
   // later ones replace earlier ones.
   costmodel::StrategySettings ReadSettings(
       const costmodel::StrategySettings& own = {}) const;
-  // Returns the question. The budget is --budget, else the GPU's memory.
+  // Returns the question. The limit is --budget, else what the GPU offers.
   TrainQuestion Question(const costmodel::Accelerator& gpu) const;
 };
 

@@ -83,12 +83,13 @@ std::string ComparisonText(const std::vector<TrainingReport>& reports,
 ordered_json PlanFile(const std::vector<TrainingReport>& reports,
                       const TrainQuestion& question) {
   const TrainingReport& with_plan = reports.back();
+  const double budget = BudgetOf(question, with_plan.job);
   ordered_json file = {{"format", "acplan.training_plan"},
                        {"version", 1},
                        {"model", question.model},
                        {"strategy", StrategyJson(with_plan.job)},
-                       {"budget_bytes", BytesJson(question.budget)},
-                       {"fits", with_plan.Fits(question.budget)},
+                       {"budget_bytes", BytesJson(budget)},
+                       {"fits", with_plan.Fits(budget)},
                        {"iteration_s", with_plan.time.Total()},
                        {"recompute_s", with_plan.time.recompute}};
   file.update(PlanJson(with_plan));
@@ -98,7 +99,7 @@ ordered_json PlanFile(const std::vector<TrainingReport>& reports,
         {{"recompute", RecomputationText(report.job.strategy)},
          {"iteration_s", report.time.Total()},
          {"total_bytes", BytesJson(report.memory.Worst().Total())},
-         {"fits", report.Fits(question.budget)}});
+         {"fits", report.Fits(budget)}});
   }
   return file;
 }
@@ -109,14 +110,15 @@ int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
   }
   const TrainingJob job = ReadJob(flags.train, terminal);
   const TrainQuestion question = flags.train.Question(job.cluster.gpu);
-  const std::vector<TrainingReport> reports = ReportsOf(job, question.budget);
+  const double budget = BudgetOf(question, job);
+  const std::vector<TrainingReport> reports = ReportsOf(job, budget);
   const TrainingReport& with_plan = reports.back();
-  const bool fits = with_plan.Fits(question.budget);
+  const bool fits = with_plan.Fits(budget);
   const std::string json = graph::IndentedText(PlanFile(reports, question));
   if (!flags.output.empty() && fits) graph::WriteFile(flags.output, json);
   const std::string text = HeadingText(with_plan, question, terminal) +
                            PlanText(with_plan, terminal) +
-                           ComparisonText(reports, question.budget, terminal) +
+                           ComparisonText(reports, budget, terminal) +
                            MemoryText(with_plan, question, terminal);
   terminal.Print(flags.json ? json : BrokenLines(text, terminal));
   return fits ? kExitOk

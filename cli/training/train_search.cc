@@ -13,6 +13,7 @@
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/terminal/text.h"
+#include "cli/training/limit_text.h"
 #include "cli/training/strategy_question.h"
 #include "cli/training/train_input.h"
 #include "cli/training/train_show_text.h"
@@ -56,7 +57,7 @@ std::string SearchText(const TrainingJob& job, const StrategySearch& search,
       fmt::format("{} on {} {}: {} sequences of {} tokens per iteration",
                   question.model, FormatCount(s.gpus), job.cluster.gpu.name,
                   FormatCount(s.global_batch), FormatCount(s.sequence)));
-  text += "\n" + CountText(search);
+  text += "\n" + LimitText(job.cluster.gpu, question) + CountText(search);
   std::vector<Table::Align> align = StrategyColumns();
   align.insert(align.begin(), Table::Align::kRight);
   Table table(std::move(align));
@@ -76,7 +77,7 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
   nlohmann::ordered_json json = {{"format", "acplan.training_search"},
                                  {"version", 1},
                                  {"model", question.model},
-                                 {"budget_bytes", question.budget},
+                                 {"budget_bytes", question.limit.bytes},
                                  {"strategies", search.strategies},
                                  {"evaluated", search.evaluated},
                                  {"fitting", search.fitting},
@@ -88,7 +89,7 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
   json["best"] = nlohmann::ordered_json::array();
   for (const costmodel::RankedStrategy& ranked : search.best) {
     json["best"].push_back(
-        ToJson(ReportOfRanked(job, ranked, question.budget), question));
+        ToJson(ReportOfRanked(job, ranked, question.limit), question));
   }
   return graph::IndentedText(json);
 }
@@ -104,7 +105,7 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
       flags.train.ReadModel(terminal), settings, flags.train.ReadSystems());
   const TrainQuestion question = flags.train.Question(job.cluster.gpu);
   const StrategySearch search = SearchStrategies(
-      job, space, question.budget, static_cast<size_t>(count),
+      job, space, question.limit, static_cast<size_t>(count),
       {.seconds = time_limit, .interrupted = &InterruptFlag()});
   if (search.best.empty() && !search.is_complete) {
     return terminal.Complain(
@@ -128,7 +129,7 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
     return terminal.Complain(
         fmt::format("none of {} strategies fits in {} per GPU",
                     FormatCount(search.strategies),
-                    graph::FormatManyBytes(question.budget)),
+                    graph::FormatManyBytes(question.limit.bytes)),
         kExitInfeasible);
   }
   const std::string json = flags.json || !flags.output.empty()

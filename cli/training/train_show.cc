@@ -35,18 +35,18 @@ int RunLlmTrain(const LlmTrainFlags& flags, const Terminal& terminal) {
   TrainQuestion question = flags.train.Question(job.cluster.gpu);
   question.notes = model.notes;
   const costmodel::TrainingReport report =
-      costmodel::ReportOfTraining(job, question.budget);
+      costmodel::ReportOfTraining(job, BudgetOf(question, job));
   const std::string json = graph::IndentedText(ToJson(report, question));
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(flags.json ? json
                             : BrokenLines(TrainText(report, question, terminal),
                                           terminal));
-  if (report.Fits(question.budget)) return kExitOk;
+  if (report.Fits(BudgetOf(question, job))) return kExitOk;
   return terminal.Explain(
       fmt::format("does not fit: stage {} holds {} of {}",
                   report.FullestStage(),
                   graph::FormatManyBytes(report.memory.Worst().Total()),
-                  graph::FormatManyBytes(question.budget)),
+                  graph::FormatManyBytes(BudgetOf(question, job))),
       kExitInfeasible);
 }
 

@@ -12,6 +12,7 @@
 
 #include "cli/terminal/human_numbers.h"
 #include "cli/terminal/text.h"
+#include "cli/training/limit_text.h"
 #include "cli/training/strategy_text.h"
 #include "cli/training/training_plan_text.h"
 #include "costmodel/training/settings/setting_names.h"
@@ -213,8 +214,9 @@ std::string MemoryText(const TrainingReport& report,
                        const TrainQuestion& question,
                        const Terminal& terminal) {
   return MemoryTable(report, terminal) + "\n" +
-         MemoryChart(report, question.budget) +
-         FitText(report, question.budget);
+         MemoryChart(report, BudgetOf(question, report.job)) +
+         FitText(report, BudgetOf(question, report.job)) +
+         LimitOfJobText(report.job, question);
 }
 
 nlohmann::ordered_json BytesJson(double bytes) {
@@ -253,8 +255,9 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
     saved_bytes["moe"] = BytesJson(SavedBytesOfLayer(report.job, true));
   }
   if (!report.plan) json["saved_bytes_of_a_layer"] = std::move(saved_bytes);
-  json["budget_bytes"] = BytesJson(question.budget);
-  json["fits"] = report.Fits(question.budget);
+  json["budget_bytes"] = BytesJson(BudgetOf(question, report.job));
+  json.update(LimitOfJobJson(report.job, question));
+  json["fits"] = report.Fits(BudgetOf(question, report.job));
   json["fullest_stage"] = report.FullestStage();
   json["stages"] = nlohmann::ordered_json::array();
   for (size_t i = 0; i < report.stages.size(); ++i) {

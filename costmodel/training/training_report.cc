@@ -6,6 +6,7 @@
 
 #include "costmodel/training/layer/layer_operations.h"
 #include "costmodel/training/layer/rank_parameters.h"
+#include "costmodel/training/memory/memory_limit.h"
 #include "costmodel/training/plans/training_plan_check.h"
 
 namespace acplan::costmodel {
@@ -148,7 +149,8 @@ TrainingReport ReportOfTraining(const TrainingJob& job,
                                 std::optional<double> budget) {
   if (job.strategy.recomputation == Recomputation::kPlan) {
     RequirePrecision(job);
-    const double bytes = budget.value_or(job.cluster.gpu.memory);
+    const double bytes =
+        budget.value_or(PyTorchBytes(LimitOfGpu(job.cluster.gpu), job));
     return ReportOfPlan(job, bytes, PlanTraining(job, bytes));
   }
   TrainingReport report{.job = job,

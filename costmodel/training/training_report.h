@@ -45,7 +45,7 @@ struct TrainingReport {
 };
 
 // Reports on a job, whose `strategy.microbatch` must be set. Throws InputError if the GPU
-// lacks the precision. A plan is made for `budget` bytes of a GPU, or for the GPU's memory,
+// lacks the precision. A plan is made for `budget` bytes, or for what the GPU offers PyTorch,
 // and is checked: throws std::logic_error if it is wrong.
 TrainingReport ReportOfTraining(const TrainingJob& job,
                                 std::optional<double> budget = {});

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/allocator/segment_layout.h"
+
 namespace acplan::graph {
 
 // One request to an allocator.
@@ -32,6 +34,8 @@ struct AllocatorEvents {
   std::vector<AllocatorEvent> events;
   std::vector<int64_t> lines;      // of the file, from 1 on, by event
   std::vector<int64_t> block_ids;  // as the file names blocks, by block
+  // The segments that are there before the first event.
+  std::vector<SegmentLayout> start = {};
 };
 
 // The most bytes of one request.

@@ -11,7 +11,17 @@ EventRunner::EventRunner(const AllocatorEvents& events,
                          const AllocatorConfig& config, int64_t device_bytes)
     : events_(events),
       allocator_(config, device_bytes),
-      blocks_(events.block_ids.size(), kNoBlock) {}
+      blocks_(events.block_ids.size(), kNoBlock) {
+  if (events.start.empty()) return;
+  for (const SegmentLayout& segment : events.start) {
+    const std::vector<BlockId> blocks = allocator_.AddSegment(segment);
+    for (size_t k = 0; k < blocks.size(); ++k) {
+      const int32_t place = segment.blocks[k].block;
+      if (place >= 0) blocks_[static_cast<size_t>(place)] = blocks[k];
+    }
+  }
+  allocator_.FitDevice();
+}
 
 BlockId& EventRunner::At(const AllocatorEvent& event) {
   return blocks_[static_cast<size_t>(event.block)];
@@ -29,6 +39,7 @@ bool EventRunner::Run(size_t index, BlockId& block) {
       return block != kNoBlock;
     case kFree:
       if (At(event) != kNoBlock) allocator_.Free(At(event));
+      At(event) = kNoBlock;
       return true;
     case kRecordStream:
       if (At(event) != kNoBlock) {

@@ -15,6 +15,8 @@ namespace acplan::graph {
 // Runs events one by one on an allocator of its own.
 class EventRunner {
  public:
+  // Sets up the segments that are there before the first event. If the device
+  // is too small for all of them, those without an allocated block go first.
   // Keeps a reference to `events`.
   EventRunner(const AllocatorEvents& events, const AllocatorConfig& config,
               int64_t device_bytes);
@@ -24,6 +26,12 @@ class EventRunner {
   bool Run(size_t index, BlockId& block);
 
   const CachingAllocator& allocator() const { return allocator_; }
+
+  // Returns the block that lives now for this place among the blocks of the
+  // list, or none.
+  BlockId BlockAt(int32_t place) const {
+    return blocks_[static_cast<size_t>(place)];
+  }
 
  private:
   BlockId& At(const AllocatorEvent& event);

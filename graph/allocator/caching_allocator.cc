@@ -5,6 +5,7 @@
 #include "graph/allocator/blocks.h"
 #include "graph/allocator/expandable_segments.h"
 #include "graph/allocator/reclaim.h"
+#include "graph/allocator/set_up.h"
 
 namespace acplan::graph {
 namespace {
@@ -195,6 +196,38 @@ bool CachingAllocator::ReleasePool(int64_t name) {
 
 int64_t CachingAllocator::EmptyCache() {
   const int64_t bytes = ReleaseCached(state_);
+  CountReserved();
+  return bytes;
+}
+
+std::vector<BlockId> CachingAllocator::AddSegment(const SegmentLayout& layout) {
+  if (layout.private_pool) BeginPool(*layout.private_pool, false);
+  const PoolId pool = PoolOf(layout.stream, layout.is_small);
+  if (layout.private_pool) {
+    EndPool(*layout.private_pool);
+    // Its first use counts, the other segments do not.
+    PoolOwner& owner = state_.At(state_.At(pool).owner);
+    owner.users = 1;
+  }
+  const std::vector<BlockId> blocks = SetUpSegment(state_, pool, layout);
+  for (const BlockId block : blocks) {
+    if (block != kNoBlock) counts_.allocated_bytes += state_.At(block).size;
+  }
+  counts_.peak_allocated_bytes = counts_.allocated_bytes;
+  CountReserved();
+  return blocks;
+}
+
+void CachingAllocator::FitDevice() {
+  if (state_.memory.used_bytes <= state_.memory.total) return;
+  const int64_t bytes = state_.memory.used_bytes;
+  state_.memory.next_total = std::min(state_.memory.next_total, bytes);
+  EmptyCache();
+  counts_.peak_reserved_bytes = counts_.reserved_bytes;
+}
+
+int64_t CachingAllocator::GiveBack(int64_t address) {
+  const int64_t bytes = ReleaseAt(state_, address);
   CountReserved();
   return bytes;
 }

@@ -4,10 +4,12 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "graph/allocator/allocator_config.h"
 #include "graph/allocator/allocator_state.h"
 #include "graph/allocator/free_list.h"
+#include "graph/allocator/segment_layout.h"
 
 namespace acplan::graph {
 
@@ -66,6 +68,18 @@ class CachingAllocator {
 
   // Gives all cached memory back: torch.cuda.empty_cache. Returns the bytes.
   int64_t EmptyCache();
+
+  // Adds a segment with its blocks, before any request. Returns a block for each
+  // of the layout's, none for those that are not allocated.
+  std::vector<BlockId> AddSegment(const SegmentLayout& layout);
+  // Empties the cache if the added segments exceed the device.
+  void FitDevice();
+
+  // Puts the next new segment at this address.
+  void PlaceNextSegment(int64_t address) { state_.next_address = address; }
+  // Gives the free segment, or the free pages, with this address back. Returns
+  // the bytes, 0 if there is nothing to give back.
+  int64_t GiveBack(int64_t address);
 
   const AllocatorCounts& counts() const { return counts_; }
   Placement PlacementOf(BlockId block) const;

@@ -160,14 +160,17 @@ int64_t UnmapFreePages(AllocatorState& state, PoolId pool_id) {
     if (state.At(state.At(id).segment).is_expandable) free.push_back(id);
   }
   int64_t bytes = 0;
-  for (const BlockId id : free) {
-    bytes += UnmapPages(state, id);
-    const Block& block = state.At(id);
-    if (block.IsSplit() || block.is_mapped) continue;
-    state.At(pool_id).unmapped.erase({block.address, id});
-    DropSegment(state, block.segment);
-    DropBlock(state, id);
-  }
+  for (const BlockId id : free) bytes += UnmapFreeBlock(state, id);
+  return bytes;
+}
+
+int64_t UnmapFreeBlock(AllocatorState& state, BlockId id) {
+  const int64_t bytes = UnmapPages(state, id);
+  const Block& block = state.At(id);
+  if (block.IsSplit() || block.is_mapped) return bytes;
+  state.At(block.pool).unmapped.erase({block.address, id});
+  DropSegment(state, block.segment);
+  DropBlock(state, id);
   return bytes;
 }
 

@@ -16,4 +16,7 @@ BlockId MapBlock(AllocatorState& state, PoolId pool, int64_t rounded_bytes);
 // segments, and drops segments that have no mapped page. Returns the bytes.
 int64_t UnmapFreePages(AllocatorState& state, PoolId pool);
 
+// Does the same for one free block.
+int64_t UnmapFreeBlock(AllocatorState& state, BlockId id);
+
 }  // namespace acplan::graph

@@ -7,6 +7,7 @@
 #include "graph/allocator/allocator_replay.h"
 #include "graph/allocator/blocks.h"
 #include "graph/allocator/device_memory.h"
+#include "graph/allocator/set_up.h"
 
 // A run on a device of d bytes asks for d only in comparisons
 // that come out one way below some size and the other way from that size on.
@@ -87,7 +88,15 @@ int64_t MostBlockBytes(const AllocatorEvents& events,
                        const AllocatorConfig& config) {
   std::vector<int64_t> sizes(events.block_ids.size(), 0);
   int64_t bytes = 0;
-  int64_t most = 1;
+  for (const SegmentLayout& segment : events.start) {
+    for (const BlockLayout& block : segment.blocks) {
+      if (block.block < 0) continue;
+      sizes[static_cast<size_t>(block.block)] = block.bytes;
+      bytes += block.bytes;
+    }
+  }
+  int64_t most =
+      std::max<int64_t>({1, bytes, BytesInUse(config, events.start)});
   for (const AllocatorEvent& event : events.events) {
     if (event.kind == AllocatorEvent::Kind::kAllocate && event.bytes > 0) {
       int64_t& size = sizes[static_cast<size_t>(event.block)];

@@ -45,7 +45,7 @@ std::optional<LeastDevice> FindLeastDevice(
     int64_t most_events = kMostEvents);
 
 // Returns the most bytes that blocks take at once, each rounded as the allocator
-// does.
+// does, or that the segments take that are there first.
 int64_t MostBlockBytes(const AllocatorEvents& events,
                        const AllocatorConfig& config);
 

@@ -136,4 +136,18 @@ int64_t ReleaseCached(AllocatorState& state) {
   return bytes;
 }
 
+int64_t ReleaseAt(AllocatorState& state, int64_t address) {
+  for (const BlockId id : ExistingBlocks(state)) {
+    const Block& block = state.At(id);
+    if (!block.is_mapped || !block.IsFree() || address < block.address ||
+        address >= block.address + block.size) {
+      continue;
+    }
+    if (IsExpandable(state, id)) return UnmapFreeBlock(state, id);
+    const bool is_whole = block.address == address && !block.IsSplit();
+    return is_whole ? ReleaseSegment(state, id) : 0;
+  }
+  return 0;
+}
+
 }  // namespace acplan::graph

@@ -25,4 +25,9 @@ bool IsCapturing(const AllocatorState& state);
 // and, unless a graph is captured, of the default ones. Returns the bytes.
 int64_t ReleaseCached(AllocatorState& state);
 
+// Gives back the free native segment at this address, or the whole pages of the
+// free block of an expandable segment that this address lies in. Returns the
+// bytes, 0 if there is no such block.
+int64_t ReleaseAt(AllocatorState& state, int64_t address);
+
 }  // namespace acplan::graph

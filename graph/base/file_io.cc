@@ -97,11 +97,11 @@ class Inflater {
 
 bool IsGzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
-std::string Inflate(const fs::path& path, std::string_view packed,
-                    size_t most) {
+// Hands the text of gzip data to `take`, piece by piece.
+template <typename Take>
+void ForEachPiece(const fs::path& path, std::string_view packed, Take take) {
   Inflater inflater;
   z_stream& stream = inflater.stream();
-  std::string text;
   std::string chunk(kChunk, '\0');
   while (true) {
     const size_t offered = std::min(packed.size(), kChunk);
@@ -111,10 +111,9 @@ std::string Inflate(const fs::path& path, std::string_view packed,
     stream.avail_out = static_cast<uInt>(chunk.size());
     const int result = inflate(&stream, Z_NO_FLUSH);
     packed.remove_prefix(offered - stream.avail_in);
-    text.append(chunk, 0, chunk.size() - stream.avail_out);
-    if (text.size() > most) Fail(path, TooLarge(most));
+    take(std::string_view(chunk).substr(0, chunk.size() - stream.avail_out));
     if (result == Z_STREAM_END) {
-      if (packed.empty()) return text;
+      if (packed.empty()) return;
       if (!IsGzip(packed))
         Fail(path, fmt::format(
                        "expected the end of the gzip data, found {} more bytes",
@@ -130,6 +129,21 @@ std::string Inflate(const fs::path& path, std::string_view packed,
                              stream.msg ? stream.msg : "bad stream"));
     }
   }
+}
+
+// A few kilobytes may hold gigabytes. So the text is counted before memory is taken for it,
+// and then exactly as much as it needs.
+std::string Inflate(const fs::path& path, std::string_view packed,
+                    size_t most) {
+  size_t bytes = 0;
+  ForEachPiece(path, packed, [&](std::string_view piece) {
+    bytes += piece.size();
+    if (bytes > most) Fail(path, TooLarge(most));
+  });
+  std::string text;
+  text.reserve(bytes);
+  ForEachPiece(path, packed, [&](std::string_view piece) { text += piece; });
+  return text;
 }
 
 // A gzip compressor that takes its input piece by piece.

@@ -1,49 +1,10 @@
 #include "graph/run/peak_layout.h"
 
-#include <algorithm>
 #include <cstddef>
 
-#include "graph/allocator/allocator_state.h"
-#include "graph/allocator/blocks.h"
-#include "graph/allocator/caching_allocator.h"
+#include "graph/allocator/layout_after.h"
 
 namespace acplan::graph {
-namespace {
-
-// Returns the bytes of a free block that can be given back.
-int64_t ReleasableBytes(const AllocatorState& state, const Block& block) {
-  const Segment& segment = state.At(block.segment);
-  if (!segment.is_expandable) return block.IsSplit() ? 0 : block.size;
-  const int64_t page = state.At(block.pool).page;
-  const int64_t begin = block.address - segment.address;
-  const int64_t first = (begin + page - 1) / page;
-  const int64_t end = (begin + block.size) / page;
-  return std::max<int64_t>(end - first, 0) * page;
-}
-
-// `storages`: by block of the allocator.
-std::vector<Hole> HolesOf(const AllocatorState& state,
-                          const std::vector<StorageId>& storages) {
-  const auto storage_of = [&](BlockId id) {
-    return id == kNoBlock || !state.At(id).is_allocated
-               ? StorageId(kNone)
-               : storages[static_cast<size_t>(id)];
-  };
-  std::vector<Hole> holes;
-  for (const BlockId id : ExistingBlocks(state)) {
-    const Block& block = state.At(id);
-    if (!block.is_mapped || !block.IsFree()) continue;
-    const int64_t bytes = block.size - ReleasableBytes(state, block);
-    if (bytes == 0) continue;
-    holes.push_back(
-        {.bytes = bytes,
-         .neighbours = {storage_of(block.previous), storage_of(block.next)}});
-  }
-  std::ranges::stable_sort(holes, std::ranges::greater(), &Hole::bytes);
-  return holes;
-}
-
-}  // namespace
 
 int64_t PeakLayout::HoleBytes() const {
   int64_t bytes = 0;
@@ -56,24 +17,20 @@ PeakLayout LayoutAtPeak(const TrainingRun& run, const AllocatorConfig& config,
   const Replay& replay = outcome.replay;
   PeakLayout layout{.event = replay.failure ? replay.failure->event
                                             : replay.peak_event};
-  EventRunner runner(run.events, config, device_bytes);
-  const CachingAllocator& allocator = runner.allocator();
-  std::vector<StorageId> storages;
-  for (int64_t k = 0; k <= layout.event; ++k) {
-    BlockId block = kNoBlock;
-    runner.Run(static_cast<size_t>(k), block);
-    if (block == kNoBlock) continue;
-    storages.resize(std::max(storages.size(), allocator.state().blocks.size()),
-                    kNone);
-    const AllocatorEvent& event = run.events.events[static_cast<size_t>(k)];
-    storages[static_cast<size_t>(block)] =
-        run.storages[static_cast<size_t>(event.block)];
+  const MemoryLayout memory =
+      LayoutAfter(run.events, config, device_bytes, layout.event);
+  layout.allocated_bytes = memory.allocated_bytes;
+  layout.reserved_bytes = memory.reserved_bytes;
+  layout.segments = memory.segments;
+  const auto storage_of = [&](int32_t block) {
+    return block < 0 ? StorageId(kNone)
+                     : run.storages[static_cast<size_t>(block)];
+  };
+  for (const BlockHole& hole : memory.holes) {
+    layout.holes.push_back({.bytes = hole.bytes,
+                            .neighbours = {storage_of(hole.neighbours[0]),
+                                           storage_of(hole.neighbours[1])}});
   }
-  storages.resize(allocator.state().blocks.size(), kNone);
-  layout.allocated_bytes = allocator.counts().allocated_bytes;
-  layout.reserved_bytes = allocator.counts().reserved_bytes;
-  layout.segments = SegmentsOf(allocator);
-  layout.holes = HolesOf(allocator.state(), storages);
   return layout;
 }
 

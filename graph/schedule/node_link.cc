@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
@@ -211,11 +212,14 @@ ScheduleGraph ParseNodeLink(std::string_view text, std::string_view name) {
 }
 
 bool IsNodeLink(std::string_view text) {
-  const nlohmann::json document =
-      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return document.is_object() && !document.contains("format") &&
-         document.contains("nodes") &&
-         (document.contains("links") || document.contains("edges"));
+  try {
+    const nlohmann::json document = ParseJson(text, "");
+    return document.is_object() && !document.contains("format") &&
+           document.contains("nodes") &&
+           (document.contains("links") || document.contains("edges"));
+  } catch (const InputError&) {
+    return false;
+  }
 }
 
 ScheduleGraph ReadScheduleGraph(const std::filesystem::path& path) {

@@ -31,7 +31,8 @@ class SavedResults {
     for (const OperatorId op :
          OperatorsIn(frame_.call->start, std::min(last, frame_.rerun_time))) {
       if (trace_.operators[op].opaque && frame_.Saves(op)) {
-        return Place(op) + " cannot be saved: it makes a sparse tensor";
+        return Place(op) +
+               " cannot be saved, because its result is sparse; run it again";
       }
       if (auto refusal = RefusalOfWrites(op, frame_.Saves(op))) return refusal;
       Run(op);
@@ -66,22 +67,24 @@ class SavedResults {
       if (saved == saved_by_.end()) {
         if (is_saved && !trace_.storages[s].IsOlderThan(frame_.call->start)) {
           return fmt::format(
-              "{} cannot be saved: it writes in place to what is not saved",
+              "{} cannot be saved, because it writes in place to a tensor that "
+              "is not saved; save the operator that makes the tensor, too",
               Place(op));
         }
         continue;
       }
       if (!is_saved) {
         return fmt::format(
-            "{} cannot be saved: {} writes to its result in "
-            "place later, and is not saved",
+            "{} cannot be saved, because {}, which is not saved, writes to its "
+            "result in place later; save both or neither",
             Place(saved->second), Place(op));
       }
       const auto reader = read_by_.find(s);
       if (reader == read_by_.end()) continue;
       return fmt::format(
-          "{} cannot be saved: {} writes to its result in place later, and "
-          "{}, which runs again, reads it before",
+          "{} cannot be saved, because {} writes to its result in place later "
+          "and {}, which runs again, reads it before that; save all three or "
+          "none",
           Place(saved->second), Place(op), Place(reader->second));
     }
     return std::nullopt;
@@ -128,15 +131,17 @@ std::optional<std::string> OffloadRefusal(const Frame& frame,
         fmt::format("operator {} ({}) cannot be offloaded",
                     frame.call->PlaceOf(op), NameOf(op, trace));
     if (frame.parent != kNone) {
-      return place + ": the unit is inside of another one";
+      return place +
+             ", because its unit is inside of another one; offload from the "
+             "outermost unit";
     }
     for (const StorageId s : KeptStorages(frame, op, trace)) {
       const OperatorId writer =
           prepared.FirstWrite(s, EndOf(op), frame.rerun_time);
       if (writer == kNoOperator) continue;
       return fmt::format(
-          "{}: operator {} ({}) of the step writes to its result in place "
-          "later",
+          "{}, because operator {} ({}) of the step writes to its result in "
+          "place later; save it on the device",
           place, writer, NameOf(writer, trace));
     }
   }
@@ -158,8 +163,9 @@ std::optional<std::string> StaleReadRefusal(const Frame& frame,
           prepared.FirstWrite(s, EndOf(op), frame.rerun_time);
       if (writer == kNoOperator || OnlyUpdates(trace, *frame.call, s)) continue;
       return fmt::format(
-          "operator {} ({}) cannot run again: it reads what operator {} ({}) "
-          "of the step writes to in place before that",
+          "operator {} ({}) cannot run again, because it reads a tensor to "
+          "which operator {} ({}) of the step writes in place before that; "
+          "save its result",
           frame.call->PlaceOf(op), NameOf(op, trace), writer,
           NameOf(writer, trace));
     }
@@ -173,15 +179,16 @@ std::optional<std::string> Reason(const Frame& frame,
   const bool asks_twice = std::ranges::any_of(
       frame.saved, [&](SavedId s) { return trace.saved[s].unpacked_again; });
   if (asks_twice) {
-    return "cannot be a unit: backward asks for a tensor saved in it twice, "
-           "which PyTorch refuses";
+    return "it cannot be a unit, because the backward pass asks twice for a "
+           "tensor that is saved in it, which PyTorch refuses; run one "
+           "backward pass, of the sum of the losses";
   }
   const bool has_policy = frame.HasPolicy();
   if (has_policy && !frame.recasts.empty()) {
     return fmt::format(
-        "cannot have a policy: autocast cast a weight that it uses before the "
-        "call (operator {}), and would cast it again, which PyTorch then "
-        "refuses",
+        "it cannot have a policy, because autocast cast one of its weights "
+        "before the call (operator {}) and would cast it again, which PyTorch "
+        "refuses; call autocast with cache_enabled=False",
         frame.recasts.front().op);
   }
   OperatorId writer = kNoOperator;
@@ -193,8 +200,9 @@ std::optional<std::string> Reason(const Frame& frame,
   }
   if (writer != kNoOperator) {
     return fmt::format(
-        "cannot be a unit: operator {} ({}) of the step writes to an argument "
-        "of it in place, which PyTorch refuses",
+        "it cannot be a unit, because operator {} ({}) of the step writes in "
+        "place to one of its arguments, which PyTorch refuses; write x = x + y "
+        "there in place of x += y",
         writer, NameOf(writer, trace));
   }
   if (auto refusal = StaleReadRefusal(frame, prepared)) return refusal;

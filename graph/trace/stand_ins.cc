@@ -35,7 +35,7 @@ struct Need {
   StorageId storage = {};
   TensorId tensor = kNone;
   Time time = 0;
-  std::string_view user = {};  // up to its verb
+  std::string_view user = {};  // up to its verb, before "its result"
   FrameId inner = kNone;       // the user is this frame's module
 };
 
@@ -49,7 +49,7 @@ std::vector<Need> NeedsAtTheEnd(const Frames& frames, FrameId f,
     needs.push_back({.storage = saved.storage,
                      .tensor = saved.tensor,
                      .time = saved.packed,
-                     .user = "backward asks for"});
+                     .user = "the backward pass needs"});
   }
   for (const FrameId g : IdRange(Next(f), frame.subtree_end)) {
     const Frame& inner = frames.list[g];
@@ -60,7 +60,7 @@ std::vector<Need> NeedsAtTheEnd(const Frames& frames, FrameId f,
       needs.push_back({.storage = trace.tensors[t].storage,
                        .tensor = t,
                        .time = inner.call->start,
-                       .user = "inside of it runs again and is given",
+                       .user = "inside, which runs again, receives",
                        .inner = g});
     }
   }
@@ -130,11 +130,16 @@ class StandInFinder::Rerun {
   // up to its verb.
   std::string TextOfLoss(OperatorId op, StorageId storage,
                          std::string_view user) const {
-    const bool is_written = WritesTo(trace_.operators[op], storage);
+    if (frame_.Saves(op)) {
+      return fmt::format("{} must keep another result, because {} it",
+                         Place(op), user);
+    }
     return fmt::format(
-        "{} {}: {} what it {}", Place(op),
-        frame_.Saves(op) ? "must keep another result" : "cannot be skipped",
-        user, is_written ? "writes to in place" : "makes");
+        "{} cannot be skipped, because {} {}; save it or run it again",
+        Place(op), user,
+        WritesTo(trace_.operators[op], storage)
+            ? "the tensor to which it writes in place"
+            : "its result");
   }
 
   std::optional<std::string> Follow(OperatorId op) {
@@ -145,13 +150,13 @@ class StandInFinder::Rerun {
       result_.hollow_views.push_back(op);
     } else if (frame_.Skips(op) && now.outputs.empty() && now.mutates.empty()) {
       return fmt::format(
-          "{} cannot be skipped: it returns no tensor, and nothing stands in "
-          "for what it does",
+          "{} cannot be skipped, because it returns no tensor for which there "
+          "could be a stand-in; run it again",
           Place(op));
     } else if (WritesToWhatAFrameAroundMakes(frames_, f_, now, trace_)) {
       return Place(op) +
-             " must run again: it writes in place to what a unit around this "
-             "one makes again";
+             " must run again, because it writes in place to a tensor that an "
+             "enclosing unit recomputes";
     }
     Lose(op);
     return std::nullopt;
@@ -208,31 +213,24 @@ class StandInFinder::Rerun {
     for (const StorageId s : now.creates) {
       if (!is_saved || !KeepsOutput(frame_, op, s, trace_)) LoseStorage(s, op);
     }
-    if (!is_saved) {
-      for (const StorageId s : now.mutates) {
-        if (!trace_.storages[s].IsOlderThan(frame_.call->start)) {
-          LoseStorage(s, op);
-        }
-      }
+    for (const StorageId s : now.mutates) {
+      const bool is_older = trace_.storages[s].IsOlderThan(frame_.call->start);
+      if (!is_saved && !is_older) LoseStorage(s, op);
     }
-    const std::vector<int32_t>* kept_results = frame_.KeptResults(op);
+    const std::vector<int32_t>* kept = frame_.KeptResults(op);
     for (int32_t result = 0; result < std::ssize(now.results); ++result) {
       const TensorId t = now.results[result];
       const bool is_kept =
           is_saved &&
-          (kept_results == nullptr ||
-           std::ranges::find(*kept_results, result) != kept_results->end());
+          (kept == nullptr || std::ranges::find(*kept, result) != kept->end());
       if (is_kept) {
         finder_.is_kept_[t] = true;
-      } else if (!IsArgumentOf(now, trace_.tensors[t])) {
-        Hide(t, op);
+      } else if (!WritesTo(now, trace_.tensors[t].storage) ||
+                 IsStandIn(trace_.tensors[t].base)) {
+        Hide(t,
+             op);  // all but its argument, which an operator in place returns
       }
     }
-  }
-
-  // An operator in place returns its argument.
-  bool IsArgumentOf(const TraceOperator& op, const TraceTensor& tensor) const {
-    return WritesTo(op, tensor.storage) && !IsStandIn(tensor.base);
   }
 
   void Hide(TensorId tensor, OperatorId op) {

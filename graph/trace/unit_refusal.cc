@@ -123,9 +123,9 @@ std::optional<std::string> RefusalOfWholeCall(const CallFacts& facts,
     const TraceOperator& op = trace.operators[k];
     if (op.random && call.arguments.empty()) {
       return fmt::format(
-          "all of it cannot run again either: {} draws random numbers, whose "
-          "state PyTorch restores only for calls that are given a tensor by "
-          "position",
+          "it cannot run again as a whole either, because {} draws random "
+          "numbers, whose state PyTorch restores only for calls that receive a "
+          "tensor by position; pass its input by position",
           NameAndPlace(trace, k));
     }
     for (const StorageId s : op.mutates) {
@@ -134,9 +134,8 @@ std::optional<std::string> RefusalOfWholeCall(const CallFacts& facts,
         continue;
       }
       return fmt::format(
-          "all of it cannot run again either: {} writes in place to memory "
-          "from "
-          "outside, and would do so twice",
+          "it cannot run again as a whole either, because {} would write a "
+          "second time to memory from outside of the module",
           NameAndPlace(trace, k));
     }
   }
@@ -181,23 +180,21 @@ std::optional<std::string> RefusalOfWhole(const CallFacts& facts,
 std::string KindText(UnitObstacle obstacle) {
   switch (obstacle) {
     case kNoGradients:
-      return "it is called without gradients only";
+      return "all of its calls run without gradients";
     case kInsideItself:
-      return "it is called within a call of itself";
+      return "one call of it runs inside another";
     case kArgumentWritten:
-      return "what it is given is written to in place before it would run "
-             "again";
+      return "an argument is written to in place before it would run again";
     case kStateWritten:
-      return "memory of others that it writes to in place is written to again "
-             "before it would run again";
+      return "memory from outside to which it writes in place is written to "
+             "again before it would run again";
     case kStateRead:
-      return "it reads a value of memory that is written to before it would "
-             "run "
-             "again";
+      return "it reads a value that is overwritten before it would run again";
     case kAskedTwice:
-      return "backward asks twice for a tensor that is saved in it";
+      return "the backward pass asks twice for a tensor that is saved in it";
     case kCastAgain:
-      return "autocast keeps a cast from before it";
+      return "autocast cast one of its weights before the call and would cast "
+             "it again";
     case kOtherOperators:
       break;
   }
@@ -211,31 +208,31 @@ std::string PlaceText(const UnitRefusal& refusal, const Trace& trace) {
     case kNoGradients:
       return "";
     case kInsideItself:
-      return fmt::format(" ({}); call another module inside", op);
+      return fmt::format(" (at {}); call another module inside", op);
     case kArgumentWritten:
-      return fmt::format(" ({}); write x = x + y there in place of x += y", op);
+      return fmt::format(" (by {}); write x = x + y there in place of x += y",
+                         op);
     case kStateWritten:
       return fmt::format(
-          " ({}, then {}); compute a new tensor there, or change it once a "
-          "step, outside of the module",
+          " (first by {}, then by {}); compute a new tensor there, or write to "
+          "the memory once a step, outside of the module",
           op, other);
     case kStateRead:
       return fmt::format(
-          " ({}, then {}); read it outside of the module, or write to it once "
-          "a "
-          "step",
+          " (read by {}, overwritten by {}); read it outside of the module, or "
+          "write to it once a step",
           op, other);
     case kAskedTwice:
       return fmt::format(
-          " ({}); run one backward pass, of the sum of the losses", op);
+          " (saved at {}); run one backward pass, of the sum of the losses",
+          op);
     case kCastAgain:
       return "; call autocast with cache_enabled=False";
     case kOtherOperators:
       break;
   }
   return fmt::format(
-      " (first {}, then {}); give each kind of call a module of its own", other,
-      op);
+      " (first {}, then {}); give each kind of call its own module", other, op);
 }
 
 }  // namespace acplan::graph

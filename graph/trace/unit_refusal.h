@@ -46,16 +46,17 @@ struct UnitRefusal {
 std::optional<UnitRefusal> FindUnitRefusal(const CallFacts& facts,
                                            ModuleId module);
 
-// Returns why the module cannot run again without a policy either, all of it:
+// Returns in one sentence why the module cannot run again without a policy either:
 // for want of a random state that PyTorch restores, or since an operator of a
 // call writes to memory of others that the call reads. Nothing if it can, as far
 // as calls alone say; what the simulation refuses is not known here.
 std::optional<std::string> RefusalOfWhole(const CallFacts& facts,
                                           ModuleId module);
 
-// Returns the obstacle in words, without place.
+// Returns the obstacle as a clause that follows "because", without its place.
 std::string KindText(UnitObstacle obstacle);
-// Returns the place of an obstacle in words, with what to do about it.
+// Returns the rest of that sentence: the place of the obstacle and what to do
+// about it.
 std::string PlaceText(const UnitRefusal& refusal, const Trace& trace);
 
 // Returns the time of a call's last save, up to which it runs again; 0 if it never

@@ -155,17 +155,22 @@ BrokenRule BrokenBudget(const Plan& plan, const PlanEffect& effect) {
   return std::nullopt;
 }
 
-// Returns the first false statement of the plan about a unit.
-std::optional<std::string> FalseUnitStatement(const Module& module,
-                                              const PlannedModule& planned_unit,
-                                              std::string_view tradeoff) {
-  const UnitEffect effect = EffectOf(module, planned_unit, tradeoff);
+std::optional<std::string> FalseMemoryBudget(
+    const PlannedModule& planned_unit) {
   if (std::abs(planned_unit.discard_ratio + planned_unit.memory_budget - 1) >
       1e-6) {
     return fmt::format("{}: memory budget {} is not 1 - discard ratio {}",
                        planned_unit.fqn, planned_unit.memory_budget,
                        planned_unit.discard_ratio);
   }
+  return std::nullopt;
+}
+
+// Returns the first false statement of the plan about a unit.
+std::optional<std::string> FalseUnitStatement(const Module& module,
+                                              const PlannedModule& planned_unit,
+                                              std::string_view tradeoff) {
+  const UnitEffect effect = EffectOf(module, planned_unit, tradeoff);
   if (!planned_unit.ops.empty()) {
     const double total = SumOfMemory(*module.sac);
     double saved = 0;
@@ -180,13 +185,28 @@ std::optional<std::string> FalseUnitStatement(const Module& module,
           planned_unit.fqn, planned_unit.discard_ratio, ratio);
     }
   }
+  // Operators discard whole bytes, ratios are rounded.
+  const double rounding = planned_unit.ops.empty() ? 1 : 0.5;
   if (planned_unit.discarded_bytes != kNotStated &&
       std::abs(static_cast<double>(planned_unit.discarded_bytes) -
-               effect.discarded_bytes) > 1) {
+               effect.discarded_bytes) > rounding) {
     return fmt::format("{}: the plan says {} bytes are discarded; it is {:.2f}",
                        planned_unit.fqn, planned_unit.discarded_bytes,
                        effect.discarded_bytes);
   }
+  if (IsFalse(planned_unit.recompute_ms, effect.recompute_ms)) {
+    return fmt::format("{}: the plan says it recomputes {} ms; it is {} ms",
+                       planned_unit.fqn, planned_unit.recompute_ms,
+                       effect.recompute_ms);
+  }
+  return std::nullopt;
+}
+
+// Checks a unit without a policy by the step in which it alone is one.
+BrokenRule FalseWholeUnit(const graph::Trace& trace, const Plan& plan,
+                          const PlannedModule& planned_unit) {
+  const PlanEffect effect = ComputeEffect(graph::Profile(), {planned_unit},
+                                          plan.memory, plan.tradeoff, &trace);
   if (IsFalse(planned_unit.recompute_ms, effect.recompute_ms)) {
     return fmt::format("{}: the plan says it recomputes {} ms; it is {} ms",
                        planned_unit.fqn, planned_unit.recompute_ms,
@@ -202,22 +222,31 @@ std::string Differs(std::string_view what, const Value& stated,
                      actual);
 }
 
-BrokenRule FalsePeak(const Plan& plan, const PlanEffect& effect) {
-  if (plan.peak_bytes != kNotStated &&
-      AreOtherBytes(plan.peak_bytes, effect.peak_bytes)) {
-    return fmt::format("the plan says its peak is {} bytes; it is {}",
-                       plan.peak_bytes, effect.peak_bytes);
-  }
+// Returns whether the peak is at the module, or equally at it as at another.
+bool IsAtPeak(const PlanEffect& effect, std::string_view module) {
   double peak = 0;
-  bool is_at_peak = false;
   for (const RecordUse& record : effect.records) {
     if (record.module == effect.peak_module) peak = record.Bytes();
   }
-  for (const RecordUse& record : effect.records) {
-    is_at_peak |=
-        record.module == plan.peak_module && record.Bytes() >= peak - 1;
+  return std::ranges::any_of(effect.records, [&](const RecordUse& record) {
+    return record.module == module && record.Bytes() >= peak - 1;
+  });
+}
+
+// Returns whether a stated peak is another one. A simulated step has whole
+// bytes, sums of records are rounded.
+bool IsOtherPeak(int64_t stated, int64_t actual, MemoryModel model) {
+  return model == MemoryModel::kTrace ? stated != actual
+                                      : AreOtherBytes(stated, actual);
+}
+
+BrokenRule FalsePeak(const Plan& plan, const PlanEffect& effect) {
+  if (plan.peak_bytes != kNotStated &&
+      IsOtherPeak(plan.peak_bytes, effect.peak_bytes, plan.memory.model)) {
+    return fmt::format("the plan says its peak is {} bytes; it is {}",
+                       plan.peak_bytes, effect.peak_bytes);
   }
-  if (!plan.peak_module.empty() && !is_at_peak) {
+  if (!plan.peak_module.empty() && !IsAtPeak(effect, plan.peak_module)) {
     return Differs("peak module", plan.peak_module, effect.peak_module);
   }
   return std::nullopt;
@@ -236,12 +265,31 @@ BrokenRule FalseCost(const Plan& plan, double recompute_ms, double cost_ms) {
         "{} ms",
         plan.bound_ms, plan.offload ? "costs" : "recomputes", cost_ms);
   }
-  if (plan.bound_ms != kNotStated && cost_ms > 0) {
-    const double gap = std::max(0.0, 1 - plan.bound_ms / cost_ms);
-    if (IsFalse(plan.gap, gap)) return Differs("gap", plan.gap, gap);
-    if (plan.status == PlanStatus::kOptimal && IsFalse(0, gap)) {
-      return fmt::format("the plan says it is optimal; its gap is {}", gap);
-    }
+  const bool has_bound = plan.bound_ms != kNotStated || cost_ms <= 0;
+  const double gap = !has_bound    ? std::max(0.0, plan.gap)
+                     : cost_ms > 0 ? std::max(0.0, 1 - plan.bound_ms / cost_ms)
+                                   : 0;
+  if (IsFalse(plan.gap, gap)) return Differs("gap", plan.gap, gap);
+  if (plan.status == PlanStatus::kOptimal && IsFalse(0, gap)) {
+    return fmt::format("the plan says it is optimal; its gap is {}", gap);
+  }
+  return std::nullopt;
+}
+
+BrokenRule FalseAnySchedule(const Plan& plan, double recompute_ms) {
+  if (!plan.any_schedule) return std::nullopt;
+  const double bound_ms = plan.any_schedule->bound_ms;
+  if (bound_ms > recompute_ms && IsFalse(bound_ms, recompute_ms)) {
+    return fmt::format(
+        "the plan says that any schedule recomputes at least {} ms; the plan "
+        "recomputes {} ms",
+        bound_ms, recompute_ms);
+  }
+  const double distance =
+      recompute_ms > 0 ? std::max(0.0, 1 - bound_ms / recompute_ms) : 0;
+  if (IsFalse(plan.any_schedule->distance, distance)) {
+    return Differs("distance from any schedule", plan.any_schedule->distance,
+                   distance);
   }
   return std::nullopt;
 }
@@ -259,9 +307,15 @@ BrokenRule FalseBaseline(const Profile& profile, const Plan& plan,
   unsharded.world_size = 1;
   const PlanEffect baseline =
       ComputeEffect(profile, {}, unsharded, "pareto", trace);
-  if (AreOtherBytes(plan.baseline.peak_bytes, baseline.peak_bytes)) {
+  if (IsOtherPeak(plan.baseline.peak_bytes, baseline.peak_bytes,
+                  plan.memory.model)) {
     return Differs("baseline's peak in bytes", plan.baseline.peak_bytes,
                    baseline.peak_bytes);
+  }
+  if (!plan.baseline.peak_module.empty() &&
+      !IsAtPeak(baseline, plan.baseline.peak_module)) {
+    return Differs("baseline's peak module", plan.baseline.peak_module,
+                   baseline.peak_module);
   }
   if (IsFalse(plan.baseline.runtime_ms, step_ms)) {
     return Differs("baseline's run-time in ms", plan.baseline.runtime_ms,
@@ -276,7 +330,13 @@ BrokenRule FalseStatement(const Profile& profile, const Plan& plan,
   const ModulesByName by_name = ByName(profile);
   for (const PlannedModule& planned_unit : plan.modules) {
     const Module& module = Lookup(by_name, planned_unit.fqn);
-    if (IsWhole(module, planned_unit, plan.memory)) continue;
+    if (auto broken = FalseMemoryBudget(planned_unit)) return broken;
+    if (IsWhole(module, planned_unit, plan.memory)) {
+      if (auto broken = FalseWholeUnit(*trace, plan, planned_unit)) {
+        return broken;
+      }
+      continue;
+    }
     if (auto broken = FalseUnitStatement(module, planned_unit, plan.tradeoff)) {
       return broken;
     }
@@ -294,6 +354,7 @@ BrokenRule FalseStatement(const Profile& profile, const Plan& plan,
   if (auto broken = FalseCost(plan, effect.recompute_ms, cost_ms)) {
     return broken;
   }
+  if (auto broken = FalseAnySchedule(plan, effect.recompute_ms)) return broken;
   return FalseBaseline(profile, plan, cost_ms, trace);
 }
 

@@ -301,7 +301,10 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
     plan.tradeoff = OneOf(root.Get("tradeoff"), {"profile", "fit", "pareto"});
   }
   plan.status = ReadStatus(root);
-  if (root.Has("limit")) plan.limit = root.Get("limit").String();
+  if (root.Has("limit")) {
+    plan.limit = OneOf(root.Get("limit"), {"time", "gap", "nodes", "memory",
+                                           "interrupted", "unproven"});
+  }
   plan = WithStatements(std::move(plan), root);
   plan.modules = ReadModules(root.Get("modules"));
   return plan;
@@ -309,6 +312,11 @@ Plan ParsePlan(std::string_view text, std::string_view name) {
 
 std::string_view CaveatOf(const Plan& plan) {
   if (!plan.device) return Caveat(plan.memory.model);
+  if (plan.device->gpu) {
+    return "PyTorch's allocator is simulated on live tensors, exact to the "
+           "byte for plans that were traced again; --reserve keeps room for "
+           "workspaces of cuDNN, communication buffers and other processes";
+  }
   return "PyTorch's allocator is simulated on live tensors, exact to the byte "
          "for plans that were traced again; --reserve keeps room for CUDA's "
          "own memory, workspaces of cuDNN and communication buffers";

@@ -103,6 +103,14 @@ struct PlanOffload {
 
 // The way in which a run of a plan's steps (graph/run) ends on a device, whose
 // memory is the plan's budget without its reserve.
+struct PlanGpu {
+  std::string name;
+  int64_t capacity_bytes = 0;
+  int64_t context_bytes = 0;  // of CUDA; PyTorch has the rest
+
+  bool operator==(const PlanGpu&) const = default;
+};
+
 struct PlanDevice {
   std::string allocator = "native";  // or the text of PYTORCH_ALLOC_CONF
   std::string torch_version;         // "2.15"
@@ -116,6 +124,7 @@ struct PlanDevice {
   // for this plan, and the least recomputation of a known plan that fits.
   std::optional<int64_t> default_least_device_bytes = {};
   std::optional<double> default_recompute_ms = {};
+  std::optional<PlanGpu> gpu = {};  // if the device was named
 
   bool operator==(const PlanDevice&) const = default;
 };

@@ -24,6 +24,12 @@ PlanDevice PlanDeviceFromJson(const graph::JsonField& field) {
     device.default_recompute_ms =
         field.Get("default_recompute_ms").NonNegativeNumber();
   }
+  if (field.Has("gpu")) {
+    const graph::JsonField gpu = field.Get("gpu");
+    device.gpu = {.name = gpu.Get("name").String(),
+                  .capacity_bytes = gpu.Get("capacity_bytes").Bytes(),
+                  .context_bytes = gpu.Get("context_bytes").Bytes()};
+  }
   return device;
 }
 
@@ -41,6 +47,11 @@ nlohmann::ordered_json ToJson(const PlanDevice& device) {
   }
   if (device.default_recompute_ms) {
     json["default_recompute_ms"] = *device.default_recompute_ms;
+  }
+  if (device.gpu) {
+    json["gpu"] = {{"name", device.gpu->name},
+                   {"capacity_bytes", device.gpu->capacity_bytes},
+                   {"context_bytes", device.gpu->context_bytes}};
   }
   return json;
 }

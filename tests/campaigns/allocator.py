@@ -17,13 +17,16 @@ both peaks, the bytes of the device that are in use, retries and failures must b
 Prints each difference and, for each version, what
 was compared; exit code 1 where something differs.
 
---write-goldens writes tests/data/allocator/goldens.txt instead: short sequences with what the
-real allocator does at each event.
+--write-goldens writes tests/data/allocator/goldens.txt.gz: short sequences with what the
+real allocator does at each event. It also writes snapshots.jsonl.gz there: memory snapshots of
+the real allocator with their history, and what the same requests take with other settings.
 """
 
 import argparse
 import concurrent.futures
 import glob
+import gzip
+import json
 import os
 import pathlib
 import random
@@ -35,7 +38,8 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = pathlib.Path(__file__).resolve().parent / "allocator"
-GOLDENS = ROOT / "tests/data/allocator/goldens.txt"
+GOLDENS = ROOT / "tests/data/allocator/goldens.txt.gz"
+SNAPSHOTS = ROOT / "tests/data/allocator/snapshots.jsonl.gz"
 VERSIONS = ("2.9.1", "2.11.0", "2.13.0", "2.15.0")
 # The parts of PyTorch's wheel that are unpacked.
 PARTS = ("torch/lib/libc10", "torch/include/c10/", "torch/include/torch/headeronly/")
@@ -48,6 +52,7 @@ OURS = (
     "allocator/expandable_segments",
     "allocator/free_list",
     "allocator/reclaim",
+    "allocator/set_up",
     "base/message_text",
     "base/nearest_names",
 )
@@ -279,8 +284,50 @@ def write_goldens(folder: pathlib.Path) -> None:
             rows = build.drive(settings, device, "\n".join(events) + "\n")
             lines += [f"{event} | {row}" for event, row in zip(events, rows, strict=True)]
     GOLDENS.parent.mkdir(parents=True, exist_ok=True)
-    GOLDENS.write_text("\n".join(lines) + "\n")
+    GOLDENS.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
     print(f"{GOLDENS}: {len(lines):,} lines")
+
+
+# Settings, and whether requests fail on a small device.
+SNAPSHOT_SETTINGS = (
+    ("", False),
+    ("expandable_segments:True", False),
+    ("", True),
+    ("expandable_segments:True", True),
+    ("max_split_size_mb:24", False),
+    ("roundup_power2_divisions:4", False),
+)
+
+
+def write_snapshots(folder: pathlib.Path) -> None:
+    """Writes snapshots of PyTorch's allocator: whole runs, and runs that are recorded from some
+    event on. The former with the peaks of the same requests under other settings."""
+    build = Build(folder, "2.13.0")
+    build.make()
+    generator = random.Random(23)
+    lines = []
+    for settings, is_small in SNAPSHOT_SETTINGS:
+        for is_cut in (False, True):
+            device = 130 * MEBIBYTE if is_small else 1 << 34
+            events = golden_events(generator)
+            if not is_cut:
+                # The program's own calls of empty_cache are known by their lines alone.
+                events = [event for event in events if event[0] not in "se"]
+            else:
+                events = with_pools(events, is_released=False)
+            begin = len(events) // 3 if is_cut else 0
+            recorded = [*events[:begin], "r", *events[begin:], "w"]
+            rows = build.drive(settings, device, "\n".join(recorded) + "\n")
+            others = []
+            for other, _ in () if is_cut or is_small else SNAPSHOT_SETTINGS:
+                row = build.drive(other, device, "\n".join([*events, "k"]) + "\n")[-1]
+                allocated, reserved = map(int, row.split()[:2])
+                others.append({"allocator": other, "peaks": [allocated, reserved]})
+            failures = int(rows[-2].split()[-1])
+            case = {"cut": is_cut, "failures": failures, "others": others}
+            lines.append(json.dumps({**case, "snapshot": json.loads(rows[-1])}))
+    SNAPSHOTS.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
+    print(f"{SNAPSHOTS}: {len(lines):,} snapshots")
 
 
 def main() -> int:
@@ -294,6 +341,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.write_goldens:
         write_goldens(options.folder)
+        write_snapshots(options.folder)
         return 0
     is_equal = True
     for version in options.torch:

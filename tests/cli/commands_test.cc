@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr int64_t kReserveBytes = int64_t{1} << 30;
 
 class CommandsTest : public CliTest {
  protected:
@@ -283,7 +283,7 @@ TEST_F(CommandsTest, CheckUsesThePlansOptionsUnlessGiven) {
                                    "--world-size", "1", "--reserve", "1GiB"});
   EXPECT_EQ(outcome["memory_model"], "snapshot");
   EXPECT_EQ(outcome["world_size"], 1);
-  EXPECT_EQ(outcome["reserve_bytes"], kGiB);
+  EXPECT_EQ(outcome["reserve_bytes"], kReserveBytes);
 }
 
 TEST_F(CommandsTest, CompareSetsPlansSideBySide) {

@@ -19,12 +19,13 @@ using testing::Not;
 using testing::SizeIs;
 using testing::StartsWith;
 
-constexpr char kLayer[] = "Transformer.layers.0";
+constexpr char kCurveLayer[] = "Transformer.layers.0";
 
 class CurveCommandTest : public CliTest {
  protected:
-  std::vector<std::string> Curve(const std::vector<std::string>& more = {},
-                                 const std::string& module = kLayer) const {
+  std::vector<std::string> Curve(
+      const std::vector<std::string>& more = {},
+      const std::string& module = kCurveLayer) const {
     std::vector<std::string> arguments{"module", "curve", profile_, module};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
@@ -34,7 +35,8 @@ class CurveCommandTest : public CliTest {
 };
 
 // Returns the rows of a CSV by column, with numbers as text.
-std::vector<std::map<std::string, std::string>> Rows(const std::string& csv) {
+std::vector<std::map<std::string, std::string>> CurveRows(
+    const std::string& csv) {
   std::vector<std::map<std::string, std::string>> rows;
   std::vector<std::string> heading;
   for (const std::string& line : Lines(csv)) {
@@ -59,7 +61,7 @@ std::vector<std::map<std::string, std::string>> Rows(const std::string& csv) {
 
 const json& Layer() {
   for (const json& module : SmallProfile()["modules"]) {
-    if (module["fqn"] == kLayer) return module;
+    if (module["fqn"] == kCurveLayer) return module;
   }
   throw std::logic_error("no such module");
 }
@@ -67,7 +69,7 @@ const json& Layer() {
 TEST_F(CurveCommandTest, JsonAgreesWithTheProfile) {
   const json curve = AcplanJson(Curve());
   const json& torch = Layer()["torch_fit"];
-  EXPECT_EQ(curve["module"], kLayer);
+  EXPECT_EQ(curve["module"], kCurveLayer);
   EXPECT_EQ(curve["operators"], Layer()["sac"]["memory"].size());
   EXPECT_EQ(curve["sac_memory"], torch["sac_memory"]);
   EXPECT_NEAR(curve["sac_runtime"], torch["sac_runtime"], 1e-9);
@@ -126,7 +128,8 @@ TEST_F(CurveCommandTest, ThePrefixesAreNeverBetterThanTheList) {
 TEST_F(CurveCommandTest, CsvHasTheNumbersOfTheJson) {
   const json curve = AcplanJson(Curve({"--segments", "3"}));
   std::map<std::string, size_t> counts;
-  for (const auto& row : Rows(AcplanOut(Curve({"--segments", "3", "--csv"})))) {
+  for (const auto& row :
+       CurveRows(AcplanOut(Curve({"--segments", "3", "--csv"})))) {
     const std::string& kind = row.at("kind");
     const bool is_fit = kind == "fit" || kind == "torch_fit";
     const json& points = is_fit ? curve[kind]["segments"] : curve[kind];
@@ -212,7 +215,7 @@ TEST_F(CurveCommandTest, LongListsAreShortened) {
   EXPECT_THAT(out, HasSubstr("--csv lists all\n"));
   EXPECT_LT(Lines(out).size(), 65);
   EXPECT_THAT(AcplanOut(Curve()),
-              AllOf(StartsWith(kLayer), HasSubstr("exact Pareto list")));
+              AllOf(StartsWith(kCurveLayer), HasSubstr("exact Pareto list")));
 }
 
 TEST_F(CurveCommandTest, ListsThatAreTooLongHaveCorners) {
@@ -235,13 +238,14 @@ TEST_F(CurveCommandTest, ModulesWithNothingToFit) {
                    "view_like_ops": [], "rand_ops": [],
                    "saved_autograd_ops": [], "inplace_ops": [],
                    "force_store_random": false})"}}));
-  const json curve = AcplanJson({"module", "curve", "profile.json", kLayer});
+  const json curve =
+      AcplanJson({"module", "curve", "profile.json", kCurveLayer});
   EXPECT_EQ(curve["sac_memory"], 0);
   EXPECT_EQ(curve["torch_fit"], nullptr);
   EXPECT_THAT(curve["pareto"], SizeIs(1));
   EXPECT_EQ(curve["pareto"][0]["memory_budget"], 0);
   EXPECT_EQ(curve["fit"]["segments"][0]["slope"], 1);
-  EXPECT_THAT(AcplanOut({"module", "curve", "profile.json", kLayer}),
+  EXPECT_THAT(AcplanOut({"module", "curve", "profile.json", kCurveLayer}),
               Not(HasSubstr("nan")));
 }
 

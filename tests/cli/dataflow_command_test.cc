@@ -13,7 +13,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 constexpr char kGraph[] = ACPLAN_DATA_DIR "/dataflow/gpt2_tiny.json.gz";
-constexpr char kSmall[] = R"({
+constexpr char kSmallDataflow[] = R"({
   "format": "acplan.dataflow", "version": 1, "nodes": [
     {"name": "w", "stage": "placeholder", "saved": true, "bytes": 2048,
      "inputs": []},
@@ -29,7 +29,7 @@ constexpr char kSmall[] = R"({
 class DataflowCommandTest : public CliTest {};
 
 TEST_F(DataflowCommandTest, SaysWhatAGraphUses) {
-  PutFile("g.json", kSmall);
+  PutFile("g.json", kSmallDataflow);
   EXPECT_EQ(
       AcplanJson({"module", "dataflow", "g.json"}),
       json(
@@ -78,7 +78,7 @@ TEST_F(DataflowCommandTest, OfARealModelIsTheAnalysis) {
 }
 
 TEST_F(DataflowCommandTest, OtherFilesAreRefused) {
-  json graph = json::parse(kSmall);
+  json graph = json::parse(kSmallDataflow);
   graph["nodes"][3].erase("stage");
   PutFile("unstaged.json", graph.dump());
   ExpectRefused(

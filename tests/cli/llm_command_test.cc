@@ -14,25 +14,25 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-std::string Data(const std::string& name) {
+std::string LlmData(const std::string& name) {
   return (name.starts_with("custom/") ? ACPLAN_TEST_DATA_DIR "/calculon/"
                                       : ACPLAN_DATA_DIR "/") +
          name;
 }
 
-std::string Golden(const std::string& name) {
+std::string GoldenLlm(const std::string& name) {
   return graph::ReadFile(ACPLAN_TEST_DATA_DIR "/calculon/llm_cli/" + name);
 }
 
-const std::string kExample = Data("examples/3072_t4_p64_d12_mbs4_full.json");
-const std::string kSystem = Data("systems/a100_80g.json");
-const std::string kModel = Data("models/megatron-1T.json");
+const std::string kExample = LlmData("examples/3072_t4_p64_d12_mbs4_full.json");
+const std::string kSystem = LlmData("systems/a100_80g.json");
+const std::string kLlmModel = LlmData("models/megatron-1T.json");
 
 class LlmCommandTest : public CliTest {
  protected:
   std::vector<std::string> Example(std::vector<std::string> more) const {
-    std::vector<std::string> arguments = {"calculon", "llm", kModel, kExample,
-                                          kSystem};
+    std::vector<std::string> arguments = {"calculon", "llm", kLlmModel,
+                                          kExample, kSystem};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
@@ -45,30 +45,30 @@ class LlmCommandTest : public CliTest {
 
 // Compares byte for byte.
 TEST_F(LlmCommandTest, DashPrintsCalculonsText) {
-  for (const json& one : json::parse(Golden("index.json"))) {
+  for (const json& one : json::parse(GoldenLlm("index.json"))) {
     const std::string name = one.at("name");
-    PutFile("exe.json", Golden(name + ".exe.json"));
-    EXPECT_EQ(AcplanOut({"calculon", "llm", Data(one.at("model")), "exe.json",
-                         Data(one.at("system")), "-"}),
-              Golden(name + ".display.txt"))
+    PutFile("exe.json", GoldenLlm(name + ".exe.json"));
+    EXPECT_EQ(AcplanOut({"calculon", "llm", LlmData(one.at("model")),
+                         "exe.json", LlmData(one.at("system")), "-"}),
+              GoldenLlm(name + ".display.txt"))
         << name;
   }
-  EXPECT_EQ(AcplanOut(Example({"-"})), Golden("example.display.txt"));
+  EXPECT_EQ(AcplanOut(Example({"-"})), GoldenLlm("example.display.txt"));
 }
 
 TEST_F(LlmCommandTest, WritesStatisticsLayersAndPeers) {
-  for (const json& one : json::parse(Golden("index.json"))) {
+  for (const json& one : json::parse(GoldenLlm("index.json"))) {
     const std::string name = one.at("name");
-    PutFile("exe.json", Golden(name + ".exe.json"));
-    EXPECT_EQ(AcplanOut({"calculon", "llm", Data(one.at("model")), "exe.json",
-                         Data(one.at("system")), "stats.json", "-p",
-                         "peers.json", "--layers"}),
+    PutFile("exe.json", GoldenLlm(name + ".exe.json"));
+    EXPECT_EQ(AcplanOut({"calculon", "llm", LlmData(one.at("model")),
+                         "exe.json", LlmData(one.at("system")), "stats.json",
+                         "-p", "peers.json", "--layers"}),
               "");
     const ordered_json ours = ordered_json::parse(Read("stats.json"));
     const ordered_json theirs =
-        ordered_json::parse(Golden(name + ".stats.json.gz"));
+        ordered_json::parse(GoldenLlm(name + ".stats.json.gz"));
     EXPECT_TRUE(ours == theirs) << name;  // in this order, too
-    EXPECT_EQ(Read("peers.json"), Golden(name + ".peers.json.gz")) << name;
+    EXPECT_EQ(Read("peers.json"), GoldenLlm(name + ".peers.json.gz")) << name;
   }
 }
 
@@ -82,7 +82,7 @@ TEST_F(LlmCommandTest, PacksWhatIsNamedSo) {
   EXPECT_THAT(Read("stats.json"), StartsWith("{\n  \"block_fw_flops\": "));
   EXPECT_THAT(Read("stats.json"), testing::EndsWith("\n}"));
   EXPECT_EQ(json::parse(Read("stats.json")),
-            json::parse(Golden("example.stats.json")));
+            json::parse(GoldenLlm("example.stats.json")));
 }
 
 TEST_F(LlmCommandTest, PrintsTablesWithoutAFile) {
@@ -96,7 +96,8 @@ TEST_F(LlmCommandTest, PrintsTablesWithoutAFile) {
 }
 
 TEST_F(LlmCommandTest, PrintsJson) {
-  EXPECT_EQ(AcplanJson(Example({})), json::parse(Golden("example.stats.json")));
+  EXPECT_EQ(AcplanJson(Example({})),
+            json::parse(GoldenLlm("example.stats.json")));
 }
 
 TEST_F(LlmCommandTest, TheLogsLevelAndFile) {
@@ -131,14 +132,14 @@ TEST_F(LlmCommandTest, DebugPrintsLayersAndBatch) {
   EXPECT_THAT(text, HasSubstr("AttnBlock_Fork Recompute flag: True\n"));
   EXPECT_THAT(text, HasSubstr("MlpBlock_Mlp2 FW flops: "));
   EXPECT_THAT(text, HasSubstr("DP block comm size: "));
-  EXPECT_THAT(text, testing::EndsWith(Golden("example.display.txt")));
+  EXPECT_THAT(text, testing::EndsWith(GoldenLlm("example.display.txt")));
 }
 
 TEST_F(LlmCommandTest, InfeasibleInMemory) {
   PutExecution(
       {{"/activation_recompute", "\"none\""}, {"/microbatch_size", "16"}});
   const Outcome outcome =
-      Acplan({"calculon", "llm", kModel, "exe.json", kSystem, "stats.json"});
+      Acplan({"calculon", "llm", kLlmModel, "exe.json", kSystem, "stats.json"});
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_EQ(outcome.out,
             "ERROR: Mem tier1 needs 704.164 GiB but only has 80.000 GiB\n");
@@ -178,7 +179,7 @@ TEST_F(LlmCommandTest, InfeasibleByARule) {
   for (const Case& one : cases) {
     PutExecution(one.edits);
     const Outcome outcome =
-        Acplan({"calculon", "llm", kModel, "exe.json", kSystem});
+        Acplan({"calculon", "llm", kLlmModel, "exe.json", kSystem});
     EXPECT_EQ(outcome.exit_code, 3);
     EXPECT_EQ(outcome.out, "ERROR: " + one.error + "\n");
     EXPECT_THAT(outcome.err, HasSubstr(one.numbers));
@@ -207,16 +208,16 @@ TEST_F(LlmCommandTest, ContradictionsNameTheFile) {
   };
   for (const Case& one : cases) {
     PutExecution(one.edits);
-    ExpectRefused(Acplan({"calculon", "llm", kModel, "exe.json", kSystem}),
+    ExpectRefused(Acplan({"calculon", "llm", kLlmModel, "exe.json", kSystem}),
                   {"exe.json: ", one.said});
   }
 }
 
 TEST_F(LlmCommandTest, WrongFilesAndNames) {
   PutFile("empty.json", "");
-  PutFile("model.txt", graph::ReadFile(kModel));
-  PutFile("fake.json.gz", graph::ReadFile(kModel));
-  graph::WriteFile(folder() / "ok.json.gz", graph::ReadFile(kModel));
+  PutFile("model.txt", graph::ReadFile(kLlmModel));
+  PutFile("fake.json.gz", graph::ReadFile(kLlmModel));
+  graph::WriteFile(folder() / "ok.json.gz", graph::ReadFile(kLlmModel));
   const std::string packed = Read("ok.json.gz");
   PutFile("cut.json.gz", packed.substr(0, packed.size() / 2));
   ExpectRefused(Acplan({"calculon", "llm", "empty.json", kExample, kSystem}),
@@ -231,7 +232,7 @@ TEST_F(LlmCommandTest, WrongFilesAndNames) {
                 {"cut.json.gz", "gzip"});
   EXPECT_EQ(
       AcplanOut({"calculon", "llm", "ok.json.gz", kExample, kSystem, "-"}),
-      Golden("example.display.txt"));
+      GoldenLlm("example.display.txt"));
   // They are refused before anything is computed or written.
   ExpectRefused(Acplan(Example({"stats.txt"})), {"stats.txt", ".json"});
   ExpectRefused(Acplan(Example({"none/stats.json"})), {"none/stats.json"});
@@ -240,18 +241,18 @@ TEST_F(LlmCommandTest, WrongFilesAndNames) {
   ExpectRefused(Acplan(Example({"stats.json", "-p", "stats.json"})),
                 {"--peers", "stats.json"});
   EXPECT_FALSE(Exists("stats.json"));
-  ExpectRefused(Acplan({"calculon", "llm", kModel, kExample}), {"SYSTEM"});
+  ExpectRefused(Acplan({"calculon", "llm", kLlmModel, kExample}), {"SYSTEM"});
   ExpectRefused(Acplan({"calculon", "llm", "ok.json.gz", kExample, kSystem,
                         "ok.json.gz"}),
                 {"ok.json.gz", "a file other than the input"});
 }
 
 TEST_F(LlmCommandTest, SaysWhatIsIgnored) {
-  PutFile("model.json",
-          Edited(json::parse(graph::ReadFile(kModel)), {{"/vocabulary", "5"}}));
+  PutFile("model.json", Edited(json::parse(graph::ReadFile(kLlmModel)),
+                               {{"/vocabulary", "5"}}));
   const Outcome outcome = Acplan(
       {"calculon", "llm", "model.json", kExample, kSystem, "-", "--verbose"});
-  EXPECT_EQ(outcome.out, Golden("example.display.txt"));
+  EXPECT_EQ(outcome.out, GoldenLlm("example.display.txt"));
   EXPECT_EQ(outcome.err, "acplan: model.json: vocabulary: ignored\n");
 }
 

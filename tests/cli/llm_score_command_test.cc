@@ -71,7 +71,7 @@ TEST_F(LlmScoreTest, SaysWhatEachPartPaysAndWhatAFactorAStackLeaves) {
   EXPECT_THAT(text, HasSubstr("(complete model)"));
   EXPECT_THAT(text, HasSubstr("waves and efficiency of tiles"));
   ExpectRefused(Acplan({"train", "score",
-                        ACPLAN_DATA_DIR "/training/memory.csv", "--ablate"}),
+                        ACPLAN_DATA_DIR "/training/memory.csv.gz", "--ablate"}),
                 {"--ablate: cannot be combined with readings of memory"});
 }
 

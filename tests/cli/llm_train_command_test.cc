@@ -64,6 +64,22 @@ TEST_F(LlmTrainTest, BytesBeyondIntegersAreNotNegative) {
   }
 }
 
+// The limit is what the card offers, less the communicators of the strategy.
+TEST_F(LlmTrainTest, SaysWhatTheLimitIsASumOf) {
+  const json report = AcplanJson(With({"--tp", "2"}));
+  const json& device = report["device"];
+  EXPECT_EQ(device["gpu"], "h100");
+  EXPECT_EQ(device["communicators"], 3);
+  EXPECT_EQ(report["budget_bytes"].get<double>(),
+            device["capacity_bytes"].get<double>() -
+                device["context_bytes"].get<double>() -
+                device["communicator_bytes"].get<double>());
+  EXPECT_THAT(AcplanOut(With({"--tp", "2"})),
+              HasSubstr("of 3 communicators = "));
+  EXPECT_FALSE(
+      AcplanJson(With({"--tp", "2", "--budget", "80GB"})).contains("device"));
+}
+
 // The numbers keep the relations in docs/file_formats.md.
 TEST_F(LlmTrainTest, JsonAddsUp) {
   const json report =

@@ -13,14 +13,14 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/vit_base.json.gz";
+constexpr char kOffloadTrace[] = ACPLAN_DATA_DIR "/traces/vit_base.json.gz";
 
 class OffloadFlagsTest : public CliTest {
  protected:
   // Returns a plan within 70%, with some flags.
   json PlanWith(const std::vector<std::string>& flags) const {
-    std::vector<std::string> command = {"plan", kTrace, "--budget",
-                                        "70%",  "-o",   "plan.json"};
+    std::vector<std::string> command = {"plan", kOffloadTrace, "--budget",
+                                        "70%",  "-o",          "plan.json"};
     command.insert(command.end(), flags.begin(), flags.end());
     const Outcome outcome = Acplan(command);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -61,16 +61,18 @@ TEST_F(OffloadFlagsTest, TheHostHoldsNoMoreThanItMay) {
 TEST_F(OffloadFlagsTest, EveryCommandSaysTheSameOfAPlan) {
   const json plan = PlanWith({"--offload", "1000GB/s"});
   ASSERT_GT(plan.at("offload").at("host_bytes"), 0);
-  const json simulated =
-      json::parse(Acplan({"simulate", kTrace, "plan.json", "--json"}).out);
+  const json simulated = json::parse(
+      Acplan({"simulate", kOffloadTrace, "plan.json", "--json"}).out);
   EXPECT_EQ(simulated.at("planned").at("peak_bytes"), plan.at("peak_bytes"));
   EXPECT_EQ(simulated.at("planned").at("offload").at("host_bytes"),
             plan.at("offload").at("host_bytes"));
-  EXPECT_EQ(Acplan({"check", kTrace, "plan.json", "--budget", "70%"}).exit_code,
+  EXPECT_EQ(Acplan({"check", kOffloadTrace, "plan.json", "--budget", "70%"})
+                .exit_code,
             0);
-  EXPECT_EQ(Acplan({"check", kTrace, "plan.json", "--budget", "50%"}).exit_code,
+  EXPECT_EQ(Acplan({"check", kOffloadTrace, "plan.json", "--budget", "50%"})
+                .exit_code,
             1);
-  EXPECT_THAT(Acplan({"show", kTrace, "plan.json"}).out,
+  EXPECT_THAT(Acplan({"show", kOffloadTrace, "plan.json"}).out,
               HasSubstr("plan.json"));
 }
 

@@ -16,7 +16,8 @@ namespace {
 using testing::HasSubstr;
 
 constexpr char kTracedStep[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
-constexpr char kConfig[] = ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json";
+constexpr char kModelConfig[] =
+    ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json";
 
 class OutputFilesTest : public CliTest {
  protected:
@@ -78,18 +79,20 @@ TEST_F(OutputFilesTest, ListsThatFlagsReadAreNotWrittenTo) {
 TEST_F(OutputFilesTest, FilesOfStrategiesAreNotWrittenTo) {
   const std::string settings = R"({"tp": 2, "gpu": "H100", "gpus": 8})";
   const std::string of_input = "--output: expected a file other than the input";
+  ExpectKept(
+      settings,
+      {"train", "show", kModelConfig, "--strategy", "f.json", "-o", "f.json"},
+      of_input);
   ExpectKept(settings,
-             {"train", "show", kConfig, "--strategy", "f.json", "-o", "f.json"},
-             of_input);
-  ExpectKept(settings,
-             {"train", "compare", kConfig, "f.json:0", "-o", "f.json"},
+             {"train", "compare", kModelConfig, "f.json:0", "-o", "f.json"},
              of_input);
 }
 
 TEST_F(OutputFilesTest, TheLogIsNoInput) {
   ExpectKept("{}", {"-l", "f.json", "train", "plan", "f.json"},
              "--log: expected a file other than the input");
-  ExpectKept("{}", {"-l", "f.json", "train", "plan", kConfig, "-o", "f.json"},
+  ExpectKept("{}",
+             {"-l", "f.json", "train", "plan", kModelConfig, "-o", "f.json"},
              "--log: expected a file other than --output");
 }
 
@@ -97,7 +100,7 @@ TEST_F(OutputFilesTest, SystemsThatNoFlagNamesAreNotWrittenTo) {
   const std::string systems = SystemsFile("").string();
   EXPECT_THAT(Flags().ErrorOf({"-o", systems}),
               HasSubstr("a file other than the input of --systems"));
-  EXPECT_EQ(Flags().ErrorOf({"-o", systems, "--systems", kConfig}), "");
+  EXPECT_EQ(Flags().ErrorOf({"-o", systems, "--systems", kModelConfig}), "");
 }
 
 TEST_F(OutputFilesTest, WhatNamesNoFileIsNone) {

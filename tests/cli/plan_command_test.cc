@@ -160,6 +160,17 @@ TEST_F(PlanCommandTest, PlansForADevice) {
   EXPECT_EQ(native["device"]["allocator"], "native");
   EXPECT_FALSE(native["device"].contains("default_least_device_bytes"));
 
+  std::vector<std::string> card_question = question;
+  card_question[3] = "t4";
+  const json on_card = AcplanJson(card_question);
+  EXPECT_EQ(on_card["device"]["gpu"]["name"], "t4");
+  EXPECT_EQ(on_card["device"]["gpu"]["capacity_bytes"].get<int64_t>() -
+                on_card["device"]["gpu"]["context_bytes"].get<int64_t>(),
+            on_card["budget_bytes"]);
+  PutFile("card.json", on_card.dump());
+  EXPECT_THAT(AcplanOut({"check", trace, "card.json", "--device-memory", "T4"}),
+              HasSubstr("t4: 14.75 GiB - "));
+
   PutFile("device.json", plan.dump());
   const std::vector<std::string> check = {"check", trace, "device.json",
                                           "--device-memory", "8GiB"};

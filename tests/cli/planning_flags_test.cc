@@ -24,7 +24,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 template <typename Call>
-std::string ErrorOf(Call call) {
+std::string FlagErrorOf(Call call) {
   try {
     call();
   } catch (const InputError& error) {
@@ -45,7 +45,7 @@ TEST(ParseBudgetTest, Sizes) {
   EXPECT_EQ(Parsed("1600MB").bytes, 1'600'000'000);
   EXPECT_EQ(Parsed("75").bytes, 75);
   EXPECT_EQ(ShareOf("75", 1000), 75);
-  EXPECT_THAT(ErrorOf([] { Parsed("1.6"); }),
+  EXPECT_THAT(FlagErrorOf([] { Parsed("1.6"); }),
               AllOf(StartsWith("--budget: expected a size such as 1.6GiB"),
                     HasSubstr("a fraction needs a unit")));
 }
@@ -70,7 +70,7 @@ TEST(ParseBudgetTest, SharesAreBudgetsOfSomething) {
 TEST(ParseBudgetTest, RefusesWhatIsNoShare) {
   for (const char* text : {"0%", "-5%", "%", "nan%", "inf%", "1e400%", "75 %",
                            "x%", "75%%", "min%", "1.6GiB%", "1000001%"}) {
-    EXPECT_EQ(ErrorOf([&] { Parsed(text); }),
+    EXPECT_EQ(FlagErrorOf([&] { Parsed(text); }),
               "--budget: expected a share of the baseline such as 75%, found "
               "\"" +
                   std::string(text) + "\"");
@@ -79,7 +79,7 @@ TEST(ParseBudgetTest, RefusesWhatIsNoShare) {
 
 TEST(ParseBudgetTest, TheMinimum) {
   EXPECT_EQ(Parsed("min").kind, Budget::Kind::kMinimum);
-  EXPECT_THAT(ErrorOf([] { Parsed("MIN"); }), StartsWith("--budget: "));
+  EXPECT_THAT(FlagErrorOf([] { Parsed("MIN"); }), StartsWith("--budget: "));
 }
 
 TEST(RequireMinimumTest, SaysWhatStoppedTheProofAndHowNearItIs) {
@@ -117,7 +117,7 @@ class PlanningFlagsTest : public testing::Test {
     return flags_.Options({.profile = profile_, .trace = {}}, 7);
   }
   std::string Error() const {
-    return ErrorOf([&] {
+    return FlagErrorOf([&] {
       BuildPlanningProblem(profile_, graph::ModuleTree(profile_), Options());
     });
   }

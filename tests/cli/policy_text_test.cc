@@ -16,8 +16,8 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::Pair;
 
-PlannedModule Unit(const std::string& fqn, double ratio = 0.5,
-                   const std::string& policy = "10") {
+PlannedModule UnitWith(const std::string& fqn, double ratio = 0.5,
+                       const std::string& policy = "10") {
   PlannedModule unit{.fqn = fqn,
                      .discard_ratio = ratio,
                      .memory_budget = 1 - ratio,
@@ -44,32 +44,36 @@ std::vector<std::pair<std::string, size_t>> Groups(
 
 TEST(GroupUnitsTest, UnitsThatDifferInOneNumber) {
   EXPECT_THAT(Groups({}), IsEmpty());
-  EXPECT_THAT(Groups({Unit("M")}), ElementsAre(Pair("M", 1)));
-  EXPECT_THAT(Groups({Unit("M.h.3")}), ElementsAre(Pair("M.h.3", 1)));
-  EXPECT_THAT(Groups({Unit("M.h.0"), Unit("M.h.1"), Unit("M.h.2")}),
+  EXPECT_THAT(Groups({UnitWith("M")}), ElementsAre(Pair("M", 1)));
+  EXPECT_THAT(Groups({UnitWith("M.h.3")}), ElementsAre(Pair("M.h.3", 1)));
+  EXPECT_THAT(Groups({UnitWith("M.h.0"), UnitWith("M.h.1"), UnitWith("M.h.2")}),
               ElementsAre(Pair("M.h.0-2", 3)));
-  EXPECT_THAT(Groups({Unit("M.h.0.mlp"), Unit("M.h.1.mlp")}),
+  EXPECT_THAT(Groups({UnitWith("M.h.0.mlp"), UnitWith("M.h.1.mlp")}),
               ElementsAre(Pair("M.h.0-1.mlp", 2)));
 }
 
 TEST(GroupUnitsTest, Ranges) {
-  EXPECT_THAT(Groups({Unit("h.9"), Unit("h.10"), Unit("h.0"), Unit("h.2"),
-                      Unit("h.11"), Unit("h.4"), Unit("h.5")}),
+  EXPECT_THAT(Groups({UnitWith("h.9"), UnitWith("h.10"), UnitWith("h.0"),
+                      UnitWith("h.2"), UnitWith("h.11"), UnitWith("h.4"),
+                      UnitWith("h.5")}),
               ElementsAre(Pair("h.0,2,4-5,9-11", 7)));
 }
 
 TEST(GroupUnitsTest, OnlyWhatDoesTheSame) {
-  EXPECT_THAT(Groups({Unit("h.0"), Unit("h.1", 0.6), Unit("h.2")}),
+  EXPECT_THAT(Groups({UnitWith("h.0"), UnitWith("h.1", 0.6), UnitWith("h.2")}),
               ElementsAre(Pair("h.0,2", 2), Pair("h.1", 1)));
-  EXPECT_THAT(Groups({Unit("h.0"), Unit("h.1", 0.5, "01"), Unit("h.2")}),
-              ElementsAre(Pair("h.0,2", 2), Pair("h.1", 1)));
-  std::vector<PlannedModule> units{Unit("h.0"), Unit("h.1"), Unit("h.2")};
+  EXPECT_THAT(
+      Groups({UnitWith("h.0"), UnitWith("h.1", 0.5, "01"), UnitWith("h.2")}),
+      ElementsAre(Pair("h.0,2", 2), Pair("h.1", 1)));
+  std::vector<PlannedModule> units{UnitWith("h.0"), UnitWith("h.1"),
+                                   UnitWith("h.2")};
   units[1].discarded_bytes += 1;
   EXPECT_THAT(Groups(units), ElementsAre(Pair("h.0,2", 2), Pair("h.1", 1)));
 }
 
 TEST(GroupUnitsTest, TheNoiseOfASumIsNoDifference) {
-  std::vector<PlannedModule> units{Unit("h.0"), Unit("h.1"), Unit("h.2")};
+  std::vector<PlannedModule> units{UnitWith("h.0"), UnitWith("h.1"),
+                                   UnitWith("h.2")};
   units[1].recompute_ms *= 1 + 1e-15;
   units[2].recompute_ms *= 1.001;
   EXPECT_THAT(Groups(units), ElementsAre(Pair("h.0-1", 2), Pair("h.2", 1)));
@@ -77,30 +81,32 @@ TEST(GroupUnitsTest, TheNoiseOfASumIsNoDifference) {
 
 TEST(GroupUnitsTest, NamesWithSeveralNumbers) {
   // The number that more units share is folded.
-  EXPECT_THAT(Groups({Unit("s.0.l.0"), Unit("s.0.l.1"), Unit("s.1.l.0"),
-                      Unit("s.2.l.0"), Unit("s.2.l.1")}),
-              ElementsAre(Pair("s.0-2.l.0", 3), Pair("s.0,2.l.1", 2)));
-  EXPECT_THAT(Groups({Unit("s.0.l.0"), Unit("s.0.l.1"), Unit("s.0.l.2"),
-                      Unit("s.1.l.0")}),
+  EXPECT_THAT(
+      Groups({UnitWith("s.0.l.0"), UnitWith("s.0.l.1"), UnitWith("s.1.l.0"),
+              UnitWith("s.2.l.0"), UnitWith("s.2.l.1")}),
+      ElementsAre(Pair("s.0-2.l.0", 3), Pair("s.0,2.l.1", 2)));
+  EXPECT_THAT(Groups({UnitWith("s.0.l.0"), UnitWith("s.0.l.1"),
+                      UnitWith("s.0.l.2"), UnitWith("s.1.l.0")}),
               ElementsAre(Pair("s.0.l.0-2", 3), Pair("s.1.l.0", 1)));
 }
 
 TEST(GroupUnitsTest, NamesWithoutNumbersStand) {
-  EXPECT_THAT(
-      Groups({Unit("M.attn"), Unit("M.mlp"), Unit("M.h1"), Unit("M.h2")}),
-      ElementsAre(Pair("M.attn", 1), Pair("M.mlp", 1), Pair("M.h1", 1),
-                  Pair("M.h2", 1)));
+  EXPECT_THAT(Groups({UnitWith("M.attn"), UnitWith("M.mlp"), UnitWith("M.h1"),
+                      UnitWith("M.h2")}),
+              ElementsAre(Pair("M.attn", 1), Pair("M.mlp", 1), Pair("M.h1", 1),
+                          Pair("M.h2", 1)));
 }
 
 TEST(GroupUnitsTest, NumbersThatWouldReadAnotherWayStand) {
-  EXPECT_THAT(Groups({Unit("h.07"), Unit("h.7"), Unit("h.8")}),
+  EXPECT_THAT(Groups({UnitWith("h.07"), UnitWith("h.7"), UnitWith("h.8")}),
               ElementsAre(Pair("h.07", 1), Pair("h.7-8", 2)));
-  EXPECT_THAT(Groups({Unit("h.12345678901234567890"), Unit("h.1")}),
+  EXPECT_THAT(Groups({UnitWith("h.12345678901234567890"), UnitWith("h.1")}),
               ElementsAre(Pair("h.12345678901234567890", 1), Pair("h.1", 1)));
 }
 
 TEST(GroupUnitsTest, UnitsStayInThePlansOrder) {
-  const std::vector<PlannedModule> units{Unit("h.2"), Unit("a"), Unit("h.0")};
+  const std::vector<PlannedModule> units{UnitWith("h.2"), UnitWith("a"),
+                                         UnitWith("h.0")};
   const std::vector<UnitGroup> groups = GroupUnits(units);
   ASSERT_EQ(groups.size(), 2);
   EXPECT_THAT(groups[0].units, ElementsAre(&units[0], &units[2]));

@@ -16,24 +16,24 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
+constexpr char kProfiledTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
 
 class ProfileCommandTest : public CliTest {};
 
 TEST_F(ProfileCommandTest, WritesTheProfileOfATrace) {
   for (const std::string name : {"p.json", "p.json.gz"}) {
-    const std::string text = AcplanOut({"profile", kTrace, "-o", name});
+    const std::string text = AcplanOut({"profile", kProfiledTrace, "-o", name});
     EXPECT_THAT(text, HasSubstr("55 modules"));
     EXPECT_EQ(graph::ReadProfile(folder() / name),
-              graph::Aggregate(graph::ReadTrace(kTrace)));
+              graph::Aggregate(graph::ReadTrace(kProfiledTrace)));
   }
-  EXPECT_EQ(AcplanOut({"profile", kTrace, "--json"}), Read("p.json"));
+  EXPECT_EQ(AcplanOut({"profile", kProfiledTrace, "--json"}), Read("p.json"));
 }
 
 TEST_F(ProfileCommandTest, PlansOnProfilesAreWhatTheTraceRuns) {
-  AcplanOut({"profile", kTrace, "-o", "p.json"});
+  AcplanOut({"profile", kProfiledTrace, "-o", "p.json"});
   const json baseline = AcplanJson({"show", "p.json"});
-  const json traced = AcplanJson({"simulate", kTrace});
+  const json traced = AcplanJson({"simulate", kProfiledTrace});
   EXPECT_EQ(baseline["peak_bytes"], traced["baseline"]["peak_bytes"]);
   for (const std::string granularity : {"operator", "module"}) {
     const json plan =
@@ -45,14 +45,14 @@ TEST_F(ProfileCommandTest, PlansOnProfilesAreWhatTheTraceRuns) {
   }
   const json plan = json::parse(Read("operator.json"));
   const json simulated =
-      AcplanJson({"simulate", kTrace, "operator.json"})["planned"];
+      AcplanJson({"simulate", kProfiledTrace, "operator.json"})["planned"];
   EXPECT_LE(simulated["peak_bytes"], plan["budget_bytes"]);
   EXPECT_NEAR(simulated["recompute_ms"].get<double>(),
               plan["recompute_ms"].get<double>(), 1e-9);
 }
 
 TEST_F(ProfileCommandTest, ATraceMustSayWhenBackwardRuns) {
-  json trace = json::parse(graph::ReadFile(kTrace));
+  json trace = json::parse(graph::ReadFile(kProfiledTrace));
   for (json& call : trace["calls"]) {
     call.erase("backward_start");
     call.erase("backward_end");
@@ -68,7 +68,8 @@ TEST_F(ProfileCommandTest, OtherFilesAreRefused) {
   ExpectRefused(Acplan({"profile", ProfilePath("transformer4")}),
                 {"format: expected", "acplan.trace"});
   ExpectRefused(Acplan({"profile", "none.json"}), {"none.json"});
-  ExpectRefused(Acplan({"profile", kTrace, "-o", kTrace}), {"--output"});
+  ExpectRefused(Acplan({"profile", kProfiledTrace, "-o", kProfiledTrace}),
+                {"--output"});
 }
 
 }  // namespace

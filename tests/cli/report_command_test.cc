@@ -24,7 +24,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
+constexpr char kReportTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
 
 // Returns the data in a page, which a browser would read.
 json DataOf(const std::string& page) {
@@ -88,9 +88,10 @@ TEST(SampleSteps, AreNeverBelowWhatIsInUse) {
 class ReportCommandTest : public CliTest {};
 
 TEST_F(ReportCommandTest, IsOnePageOfWhatSimulateSays) {
-  AcplanOut({"plan", kTrace, "--budget", "99%", "-o", "plan.json"});
-  const json simulated = AcplanJson({"simulate", kTrace, "plan.json"});
-  AcplanOut({"report", kTrace, "plan.json", "--points", "0", "-o", "a.html"});
+  AcplanOut({"plan", kReportTrace, "--budget", "99%", "-o", "plan.json"});
+  const json simulated = AcplanJson({"simulate", kReportTrace, "plan.json"});
+  AcplanOut(
+      {"report", kReportTrace, "plan.json", "--points", "0", "-o", "a.html"});
   const std::string page = Read("a.html");
   for (const char* text :
        {"Content-Security-Policy", "University of Washington"}) {
@@ -139,14 +140,14 @@ TEST_F(ReportCommandTest, ShowsTheLinesOfPythonOfATraceThatHasThem) {
   EXPECT_EQ(data["tree"][0]["lines"], "nets/small.py:13");
   EXPECT_EQ(data["tree"][1]["lines"], "nets/small.py:12");
   EXPECT_FALSE(data["tree"][2].contains("lines"));
-  AcplanOut({"report", kTrace, "--points", "0", "-o", "page.html"});
+  AcplanOut({"report", kReportTrace, "--points", "0", "-o", "page.html"});
   EXPECT_THAT(DataOf(Read("page.html"))["runs"][0].dump(),
               Not(HasSubstr("\"lines\"")));
 }
 
 TEST_F(ReportCommandTest, DrawsTheTimeline) {
-  AcplanOut({"report", kTrace, "--points", "0", "-o", "a.html"});
-  AcplanOut({"simulate", kTrace, "--timeline", "t.csv"});
+  AcplanOut({"report", kReportTrace, "--points", "0", "-o", "a.html"});
+  AcplanOut({"simulate", kReportTrace, "--timeline", "t.csv"});
   const json samples = DataOf(Read("a.html"))["runs"][0]["samples"];
   const std::vector<std::string> lines = Lines(Read("t.csv"));
   ASSERT_EQ(samples["bytes"].size(), lines.size() - 1);
@@ -159,13 +160,13 @@ TEST_F(ReportCommandTest, DrawsTheTimeline) {
 }
 
 TEST_F(ReportCommandTest, MayBeOfSomeParts) {
-  AcplanOut({"report", kTrace, "--points", "0", "-o", "a.html", "--parts",
+  AcplanOut({"report", kReportTrace, "--points", "0", "-o", "a.html", "--parts",
              "memory,map"});
   EXPECT_EQ(DataOf(Read("a.html"))["parts"], json({"memory", "map"}));
-  AcplanOut({"report", kTrace, "--points", "0", "-o", "a.html"});
+  AcplanOut({"report", kReportTrace, "--points", "0", "-o", "a.html"});
   EXPECT_EQ(DataOf(Read("a.html"))["parts"], nullptr);
-  const Outcome unknown =
-      Acplan({"report", kTrace, "-o", "b.html", "--parts", "memory,none"});
+  const Outcome unknown = Acplan(
+      {"report", kReportTrace, "-o", "b.html", "--parts", "memory,none"});
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_EQ(unknown.err,
             "acplan: --parts: expected some of summary, memory, peak, lines, "
@@ -173,9 +174,9 @@ TEST_F(ReportCommandTest, MayBeOfSomeParts) {
 }
 
 TEST_F(ReportCommandTest, TakesAFrontierOrMakesOne) {
-  AcplanOut({"frontier", kTrace, "--points", "3", "-o", "f.json"});
-  AcplanOut({"report", kTrace, "--frontier", "f.json", "-o", "a.html"});
-  AcplanOut({"report", kTrace, "--points", "3", "-o", "b.html"});
+  AcplanOut({"frontier", kReportTrace, "--points", "3", "-o", "f.json"});
+  AcplanOut({"report", kReportTrace, "--frontier", "f.json", "-o", "a.html"});
+  AcplanOut({"report", kReportTrace, "--points", "3", "-o", "b.html"});
   const json read = DataOf(Read("a.html"))["frontier"];
   const json own_frontier = DataOf(Read("b.html"))["frontier"];
   ASSERT_EQ(read["points"].size(), 3);
@@ -231,7 +232,7 @@ TEST_F(ReportCommandTest, ReadsAnyFileOrRefusesIt) {
     PutFile("changed.json", changed.dump());
     ReadTraining(path);
   });
-  const json frontier = AcplanJson({"frontier", kTrace, "--points", "2"});
+  const json frontier = AcplanJson({"frontier", kReportTrace, "--points", "2"});
   ExpectReadOrRefused(frontier, [&](const json& changed) {
     PutFile("changed.json", changed.dump());
     ReadFrontier(path, "GPT2LMHeadModel");
@@ -277,25 +278,25 @@ TEST_F(ReportCommandTest, RefusesWhatItCannotShow) {
   AcplanOut({"calculon", "llm-optimal-execution",
              ACPLAN_DATA_DIR "/models/megatron-22B.json", "64", "64", "float16",
              ACPLAN_DATA_DIR "/systems/a100_80g.json", "found.json"});
-  AcplanOut({"plan", kTrace, "--budget", "99%", "-o", "plan.json"});
+  AcplanOut({"plan", kReportTrace, "--budget", "99%", "-o", "plan.json"});
   const auto refused = [&](std::vector<std::string> arguments,
                            const std::vector<std::string>& fragments) {
     arguments.insert(arguments.begin(), "report");
     ExpectRefused(Acplan(arguments), fragments);
     EXPECT_FALSE(Exists("a.html"));
   };
-  refused({kTrace}, {"-o", "expected the name of the page"});
-  refused({kTrace, "-o", "no/a.html"}, {"no/a.html"});
-  refused({kTrace, "gone.json", "-o", "a.html"}, {"gone.json"});
-  refused({kTrace, "plan.json", "-o", "plan.json"}, {"plan.json"});
-  refused({kTrace, "--points", "-1", "-o", "a.html"}, {"--points", "-1"});
-  refused({kTrace, "--frontier", "plan.json", "-o", "a.html"},
+  refused({kReportTrace}, {"-o", "expected the name of the page"});
+  refused({kReportTrace, "-o", "no/a.html"}, {"no/a.html"});
+  refused({kReportTrace, "gone.json", "-o", "a.html"}, {"gone.json"});
+  refused({kReportTrace, "plan.json", "-o", "plan.json"}, {"plan.json"});
+  refused({kReportTrace, "--points", "-1", "-o", "a.html"}, {"--points", "-1"});
+  refused({kReportTrace, "--frontier", "plan.json", "-o", "a.html"},
           {"plan.json: format", "acplan.frontier"});
   refused({"search.json", "-o", "a.html"}, {"search.json: best"});
   refused({"found.json", "--points", "3", "-o", "a.html"}, {"--points"});
   refused({"found.json", "--time-limit", "3", "-o", "a.html"},
           {"--time-limit"});
-  refused({kTrace, "-o", "a.svg"}, {"-o", "ends with .html", "a.svg"});
+  refused({kReportTrace, "-o", "a.svg"}, {"-o", "ends with .html", "a.svg"});
   refused({"other.json", "-o", "a.html"}, {"other.json"});
   refused({"search.json", "plan.json", "-o", "a.html"}, {"search.json"});
   PutFile("lacking.json",
@@ -340,7 +341,8 @@ TEST_F(NarrowTerminalTest, TextKeepsWithinIt) {
 }
 
 TEST_F(NarrowTerminalTest, MemoryIsDrawnThereOnly) {
-  const std::string command = std::string("plan ") + kTrace + " --budget 99%";
+  const std::string command =
+      std::string("plan ") + kReportTrace + " --budget 99%";
   const std::vector<std::string> lines = LinesShown(80, command);
   EXPECT_EQ(std::ranges::count_if(lines,
                                   [](const std::string& line) {
@@ -348,9 +350,9 @@ TEST_F(NarrowTerminalTest, MemoryIsDrawnThereOnly) {
                                            line.find("┤") == 11;
                                   }),
             8);
-  EXPECT_THAT(AcplanOut({"plan", kTrace, "--budget", "99%"}),
+  EXPECT_THAT(AcplanOut({"plan", kReportTrace, "--budget", "99%"}),
               AllOf(Not(HasSubstr("│")), Not(HasSubstr("█"))));
-  EXPECT_THAT(AcplanOut({"simulate", kTrace}), Not(HasSubstr("█")));
+  EXPECT_THAT(AcplanOut({"simulate", kReportTrace}), Not(HasSubstr("█")));
 }
 
 }  // namespace

@@ -15,26 +15,27 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
+constexpr char kSimulatedTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
 
-const json& TheTrace() {
-  static const json trace = json::parse(graph::ReadFile(kTrace));
+const json& SimulatedTrace() {
+  static const json trace = json::parse(graph::ReadFile(kSimulatedTrace));
   return trace;
 }
 
 // Returns a unit with these decisions; the names as in the trace.
-json Unit(const std::string& path, const std::vector<int>& saved) {
+json SimulatedUnit(const std::string& path, const std::vector<int>& saved) {
   const std::string fqn = "GPT2LMHeadModel." + path;
   json unit = {{"fqn", fqn}, {"discard_ratio", 1}, {"memory_budget", 0}};
-  for (const json& call : TheTrace()["calls"]) {
-    if (TheTrace()["modules"][call["module"].get<size_t>()]["fqn"] != fqn) {
+  for (const json& call : SimulatedTrace()["calls"]) {
+    if (SimulatedTrace()["modules"][call["module"].get<size_t>()]["fqn"] !=
+        fqn) {
       continue;
     }
     for (size_t op = call["start"]; op < call["end"]; ++op) {
       const int index = static_cast<int>(unit["ops"].size());
       unit["ops"].push_back(
           {{"index", index},
-           {"name", TheTrace()["operators"][op]["name"]},
+           {"name", SimulatedTrace()["operators"][op]["name"]},
            {"decision",
             std::ranges::count(saved, index) ? "save" : "recompute"}});
     }
@@ -42,7 +43,7 @@ json Unit(const std::string& path, const std::vector<int>& saved) {
   return unit;
 }
 
-json PlanOf(const std::vector<json>& units) {
+json SimulatedPlan(const std::vector<json>& units) {
   return {{"format", "acplan.plan"},    {"version", 1},
           {"model", "GPT2LMHeadModel"}, {"budget_bytes", 1 << 30},
           {"memory_model", "snapshot"}, {"world_size", 1},
@@ -53,17 +54,18 @@ class SimulateCommandTest : public CliTest {
  protected:
   Outcome With(const json& plan, std::vector<std::string> more = {}) const {
     PutFile("plan.json", plan.dump());
-    more.insert(more.begin(), {"simulate", kTrace, "plan.json"});
+    more.insert(more.begin(), {"simulate", kSimulatedTrace, "plan.json"});
     return Acplan(more);
   }
 };
 
 TEST_F(SimulateCommandTest, WithoutAPlanIsTheTrace) {
-  const json answer = AcplanJson({"simulate", kTrace});
+  const json answer = AcplanJson({"simulate", kSimulatedTrace});
   EXPECT_EQ(answer["baseline"]["peak_bytes"], answer["measured_peak_bytes"]);
   EXPECT_EQ(answer["baseline"]["peak_bytes"],
-            TheTrace()["measured"]["peak_bytes"]);
-  EXPECT_EQ(answer["baseline"]["operators"], TheTrace()["operators"].size());
+            SimulatedTrace()["measured"]["peak_bytes"]);
+  EXPECT_EQ(answer["baseline"]["operators"],
+            SimulatedTrace()["operators"].size());
   EXPECT_EQ(answer["baseline"]["recomputed_operators"], 0);
   EXPECT_FALSE(answer.contains("planned"));
   int64_t sum = 0;
@@ -74,10 +76,10 @@ TEST_F(SimulateCommandTest, WithoutAPlanIsTheTrace) {
 }
 
 TEST_F(SimulateCommandTest, APlanIsSetBesideTheBaseline) {
-  PutFile("plan.json",
-          PlanOf({Unit("transformer.h.0", {}), Unit("transformer.h.2", {2})})
-              .dump());
-  const json answer = AcplanJson({"simulate", kTrace, "plan.json"});
+  PutFile("plan.json", SimulatedPlan({SimulatedUnit("transformer.h.0", {}),
+                                      SimulatedUnit("transformer.h.2", {2})})
+                           .dump());
+  const json answer = AcplanJson({"simulate", kSimulatedTrace, "plan.json"});
   EXPECT_EQ(answer["units"], 2);
   EXPECT_GT(answer["planned"]["recomputed_operators"], 50);
   EXPECT_GT(answer["planned"]["recompute_ms"], 0);
@@ -85,7 +87,8 @@ TEST_F(SimulateCommandTest, APlanIsSetBesideTheBaseline) {
   EXPECT_EQ(answer["planned"]["operators"].get<int>(),
             answer["baseline"]["operators"].get<int>() +
                 answer["planned"]["recomputed_operators"].get<int>());
-  const std::string text = AcplanOut({"simulate", kTrace, "plan.json"});
+  const std::string text =
+      AcplanOut({"simulate", kSimulatedTrace, "plan.json"});
   EXPECT_THAT(text,
               AllOf(StartsWith("GPT2LMHeadModel, "),
                     HasSubstr("2 units checkpointed: "), HasSubstr("planned"),
@@ -94,20 +97,20 @@ TEST_F(SimulateCommandTest, APlanIsSetBesideTheBaseline) {
 
 TEST_F(SimulateCommandTest, WhatIsSkippedDoesNotRunAgain) {
   // Nothing in a block needs its last operator, the residual.
-  json unit = Unit("transformer.h.1", {});
-  const json whole = json::parse(With(PlanOf({unit}), {"--json"}).out);
+  json unit = SimulatedUnit("transformer.h.1", {});
+  const json whole = json::parse(With(SimulatedPlan({unit}), {"--json"}).out);
   unit["ops"].back()["decision"] = "skip";
-  PutFile("plan.json", PlanOf({unit}).dump());
-  const json skipping = AcplanJson({"simulate", kTrace, "plan.json"});
+  PutFile("plan.json", SimulatedPlan({unit}).dump());
+  const json skipping = AcplanJson({"simulate", kSimulatedTrace, "plan.json"});
   EXPECT_LE(skipping["planned"]["recompute_ms"],
             whole["planned"]["recompute_ms"]);
   unit["ops"].front()["decision"] = "skip";
-  ExpectRefused(With(PlanOf({unit})),
+  ExpectRefused(With(SimulatedPlan({unit})),
                 {"module 'GPT2LMHeadModel.transformer.h.1': ", "operator 0 (",
-                 ") cannot be skipped: ", " what it makes"});
+                 ") cannot be skipped, because ", " its result; save it"});
   unit["ops"].front()["decision"] = "save";
   unit["ops"].front()["results"] = {7};
-  ExpectRefused(With(PlanOf({unit})),
+  ExpectRefused(With(SimulatedPlan({unit})),
                 {"plan.json: \"GPT2LMHeadModel.transformer.h.1\": operator 0: "
                  "expected results of the ",
                  "found index 7"});
@@ -115,7 +118,7 @@ TEST_F(SimulateCommandTest, WhatIsSkippedDoesNotRunAgain) {
 
 TEST_F(SimulateCommandTest, TheTimelineHasEveryOperator) {
   const Outcome outcome =
-      With(PlanOf({Unit("transformer.h.1", {})}),
+      With(SimulatedPlan({SimulatedUnit("transformer.h.1", {})}),
            {"--timeline", "steps.csv", "-o", "answer.json", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const json answer = json::parse(outcome.out);
@@ -136,47 +139,49 @@ TEST_F(SimulateCommandTest, TheTimelineHasEveryOperator) {
 }
 
 TEST_F(SimulateCommandTest, RefusesToWriteBothToOneFile) {
-  ExpectRefused(With(PlanOf({}), {"--timeline", "a.json", "-o", "a.json"}),
-                {"--output: expected a file other than --timeline"});
+  ExpectRefused(
+      With(SimulatedPlan({}), {"--timeline", "a.json", "-o", "a.json"}),
+      {"--output: expected a file other than --timeline"});
   EXPECT_FALSE(Exists("a.json"));
 }
 
 TEST_F(SimulateCommandTest, OperatorsMayBeNamedShortly) {
-  json unit = Unit("transformer.h.1", {2});
-  PutFile("full.json", PlanOf({unit}).dump());
+  json unit = SimulatedUnit("transformer.h.1", {2});
+  PutFile("full.json", SimulatedPlan({unit}).dump());
   for (json& op : unit["ops"]) {
     const std::string name = op["name"];
     const size_t dot = name.find('.');
     op["name"] = name.substr(dot + 1, name.rfind('.') - dot - 1);
   }
-  PutFile("short.json", PlanOf({unit}).dump());
-  EXPECT_EQ(AcplanJson({"simulate", kTrace, "full.json"}),
-            AcplanJson({"simulate", kTrace, "short.json"}));
+  PutFile("short.json", SimulatedPlan({unit}).dump());
+  EXPECT_EQ(AcplanJson({"simulate", kSimulatedTrace, "full.json"}),
+            AcplanJson({"simulate", kSimulatedTrace, "short.json"}));
 }
 
 TEST_F(SimulateCommandTest, PlansThatDoNotFitTheTraceAreRefused) {
-  ExpectRefused(With(PlanOf({Unit("transformer.h.9", {})})),
+  ExpectRefused(With(SimulatedPlan({SimulatedUnit("transformer.h.9", {})})),
                 {"plan.json: expected a module of the trace, found "
                  "\"GPT2LMHeadModel.transformer.h.9\"; nearest: "});
-  const json unit = Unit("transformer.h.1", {});
+  const json unit = SimulatedUnit("transformer.h.1", {});
   json few = unit;
   few["ops"].erase(3);
   for (size_t k = 0; k < few["ops"].size(); ++k) few["ops"][k]["index"] = k;
-  ExpectRefused(With(PlanOf({few})), {"plan.json: ", "operators of the trace"});
+  ExpectRefused(With(SimulatedPlan({few})),
+                {"plan.json: ", "operators of the trace"});
   json other = unit;
   other["ops"][2]["name"] = "aten.mul.Tensor";
-  ExpectRefused(With(PlanOf({other})),
+  ExpectRefused(With(SimulatedPlan({other})),
                 {"plan.json: ", "operator 2: expected", "aten.mul.Tensor"});
   json ratio = unit;
   ratio.erase("ops");
   ratio["discard_ratio"] = 0.5;
   ratio["memory_budget"] = 0.5;
-  ExpectRefused(With(PlanOf({ratio})),
+  ExpectRefused(With(SimulatedPlan({ratio})),
                 {"plan.json: ", "expected a decision for each operator"});
-  json of_other_model = PlanOf({unit});
+  json of_other_model = SimulatedPlan({unit});
   of_other_model["model"] = "Llama";
   ExpectRefused(With(of_other_model), {"plan.json: model: expected"});
-  json nothing = PlanOf({});
+  json nothing = SimulatedPlan({});
   nothing["status"] = "infeasible";
   ExpectRefused(With(nothing), {"plan.json: status: expected a plan"});
 }
@@ -191,7 +196,7 @@ TEST_F(SimulateCommandTest, TheTimelineQuotesNamesWithCommasAndQuotes) {
 
 TEST_F(SimulateCommandTest, RunsOnPyTorchsAllocator) {
   const auto run = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), {"simulate", kTrace, "--json"});
+    more.insert(more.begin(), {"simulate", kSimulatedTrace, "--json"});
     const Outcome outcome = Acplan(more);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return json::parse(outcome.out);
@@ -227,15 +232,16 @@ TEST_F(SimulateCommandTest, RunsOnPyTorchsAllocator) {
 }
 
 TEST_F(SimulateCommandTest, SaysHowTheRunEnds) {
-  const Outcome fits = Acplan({"simulate", kTrace, "--allocator", "native"});
+  const Outcome fits =
+      Acplan({"simulate", kSimulatedTrace, "--allocator", "native"});
   EXPECT_THAT(
       fits.out,
       AllOf(HasSubstr("PyTorch 2.15, native segments, a device without limit"),
             HasSubstr("least device: "),
             HasSubstr("later ones repeat the last"),
             HasSubstr("At the peak of reserved bytes, at iteration ")));
-  const Outcome fails = Acplan({"simulate", kTrace, "--device-memory", "30MiB",
-                                "--timeline", "events.csv"});
+  const Outcome fails = Acplan({"simulate", kSimulatedTrace, "--device-memory",
+                                "30MiB", "--timeline", "events.csv"});
   EXPECT_EQ(fails.exit_code, 0);
   EXPECT_THAT(fails.out, AllOf(HasSubstr("out of memory: "),
                                HasSubstr("At the failure, at iteration 1")));
@@ -245,7 +251,7 @@ TEST_F(SimulateCommandTest, SaysHowTheRunEnds) {
                  "segment,offset,allocated_bytes,reserved_bytes,retries\n"
                  "0,0,1,-1,,allocate,0,"));
   ExpectRefused(
-      Acplan({"simulate", kTrace, "--optimizer-state", "last"}),
+      Acplan({"simulate", kSimulatedTrace, "--optimizer-state", "last"}),
       {"--optimizer-state: expected update or first, found \"last\""});
 }
 

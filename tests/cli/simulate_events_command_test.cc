@@ -63,6 +63,23 @@ TEST_F(SimulateEventsTest, RunsOnADevice) {
   EXPECT_TRUE(answer["failure"].is_null());
 }
 
+// The name of a GPU stands for what PyTorch can have of it.
+TEST_F(SimulateEventsTest, RunsOnADeviceThatIsNamed) {
+  const json answer = Json({"--device-memory", "RTX 4090"});
+  const json& gpu = answer["gpu"];
+  EXPECT_EQ(gpu["gpu"], "rtx4090");
+  EXPECT_EQ(gpu["capacity_bytes"].get<int64_t>() -
+                gpu["context_bytes"].get<int64_t>(),
+            answer["device_bytes"]);
+  EXPECT_EQ(gpu["available_bytes"], answer["device_bytes"]);
+  EXPECT_FALSE(Json({"--device-memory", "60MiB"}).contains("gpu"));
+  EXPECT_THAT(Run({"--device-memory", "rtx4090"}).out,
+              HasSubstr("rtx4090: 23.61 GiB - 506.88 MiB of CUDA context = "
+                        "23.12 GiB for PyTorch\n"));
+  EXPECT_THAT(Run({"--device-memory", "gh200"}).out,
+              HasSubstr("no reading of its capacity: 98.5% of the data sheet"));
+}
+
 TEST_F(SimulateEventsTest, SaysWhereTheRunFails) {
   const json answer = Json({"--device-memory", "58MiB"});
   const json& failure = answer["failure"];
@@ -123,7 +140,10 @@ TEST_F(SimulateEventsTest, RefusesWrongInput) {
                  "max_split_size_mb"});
   ExpectRefused(Run({"--torch-version", "2.7"}),
                 {"--torch-version: expected a version of PyTorch from 2.8"});
-  ExpectRefused(Run({"--device-memory", "much"}), {"--device-memory: "});
+  ExpectRefused(Run({"--device-memory", "much"}),
+                {"--device-memory: expected a size (24GiB) or a GPU"});
+  ExpectRefused(Run({"--device-memory", "rtx4091"}),
+                {"--device-memory: ", "did you mean rtx4090?"});
   ExpectRefused(Run({"trace.json"}),
                 {"--events: cannot be combined with TRACE"});
   PutFile("wrong.txt", "a 1 5\nb 1\n");
@@ -132,7 +152,8 @@ TEST_F(SimulateEventsTest, RefusesWrongInput) {
       {"wrong.txt, line 2: expected a, f, s, e, g, p, q or d, found \"b\""});
   ExpectRefused(Acplan({"simulate", "--events", "missing.txt"}),
                 {"missing.txt: cannot be opened"});
-  ExpectRefused(Acplan({"simulate"}), {"TRACE or --events is required"});
+  ExpectRefused(Acplan({"simulate"}),
+                {"TRACE, --events or --snapshot is required"});
   ExpectRefused(Run({"--optimizer-state", "first"}),
                 {"--optimizer-state: needs TRACE"});
 }

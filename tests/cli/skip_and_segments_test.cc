@@ -16,11 +16,11 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
+constexpr char kSkippingTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
 constexpr char kBlocks[] = "GPT2LMHeadModel.transformer.h.";
 
 const json& TheTrace() {
-  static const json trace = json::parse(graph::ReadFile(kTrace));
+  static const json trace = json::parse(graph::ReadFile(kSkippingTrace));
   return trace;
 }
 
@@ -66,10 +66,10 @@ class SkipAndSegmentsTest : public CliTest {
                           const std::vector<std::string>& fragments) const {
     PutFile("plan.json", plan.dump());
     for (std::vector<std::string> command :
-         {std::vector<std::string>{"simulate", kTrace, "plan.json", "-o",
-                                   "out.json", "--json"},
-          {"check", kTrace, "plan.json", "--budget", "1GiB"},
-          {"show", kTrace, "plan.json"}}) {
+         {std::vector<std::string>{"simulate", kSkippingTrace, "plan.json",
+                                   "-o", "out.json", "--json"},
+          {"check", kSkippingTrace, "plan.json", "--budget", "1GiB"},
+          {"show", kSkippingTrace, "plan.json"}}) {
       SCOPED_TRACE(command[0]);
       ExpectRefused(Acplan(command), fragments);
       EXPECT_FALSE(Exists("out.json"));
@@ -78,13 +78,13 @@ class SkipAndSegmentsTest : public CliTest {
 
   Outcome Check(const json& plan) const {
     PutFile("plan.json", plan.dump());
-    return Acplan({"check", kTrace, "plan.json", "--budget", "1GiB"});
+    return Acplan({"check", kSkippingTrace, "plan.json", "--budget", "1GiB"});
   }
 };
 
 TEST_F(SkipAndSegmentsTest, SegmentsAreAutoNoneOrALength) {
   const auto plan = [&](const std::string& segments) {
-    return Acplan({"plan", kTrace, "--budget", "37MB", "--decisions",
+    return Acplan({"plan", kSkippingTrace, "--budget", "37MB", "--decisions",
                    "save,recompute,skip", "--segments", segments, "-o",
                    "plan.json"});
   };
@@ -116,32 +116,34 @@ TEST_F(SkipAndSegmentsTest, PlansAreWhatOtherCommandsFind) {
   for (const char* budget : {"min", "36.85MB"}) {
     SCOPED_TRACE(budget);
     const json plan =
-        AcplanJson({"plan", kTrace, "--budget", budget, "--decisions",
+        AcplanJson({"plan", kSkippingTrace, "--budget", budget, "--decisions",
                     "save,recompute,skip", "--segments", "auto"});
     PutFile("plan.json", plan.dump());
     ASSERT_EQ(plan["status"], "optimal");
     EXPECT_THAT(plan["modules"].dump(), HasSubstr("\"skip\""));
-    const json simulated = AcplanJson({"simulate", kTrace, "plan.json"});
+    const json simulated =
+        AcplanJson({"simulate", kSkippingTrace, "plan.json"});
     EXPECT_EQ(simulated["planned"]["peak_bytes"], plan["peak_bytes"]);
     EXPECT_DOUBLE_EQ(simulated["planned"]["recompute_ms"],
                      plan["recompute_ms"]);
-    const json compared = AcplanJson({"show", kTrace, "plan.json"});
+    const json compared = AcplanJson({"show", kSkippingTrace, "plan.json"});
     EXPECT_EQ(compared["plans"].back()["peak_bytes"], plan["peak_bytes"]);
     EXPECT_DOUBLE_EQ(compared["plans"].back()["recompute_ms"],
                      plan["recompute_ms"]);
     EXPECT_THAT(
-        AcplanOut({"check", kTrace, "plan.json", "--budget",
+        AcplanOut({"check", kSkippingTrace, "plan.json", "--budget",
                    std::to_string(plan["budget_bytes"].get<int64_t>())}),
         HasSubstr("holds: "));
   }
   // No plan fits in a byte less than the least budget.
-  const json least = AcplanJson({"plan", kTrace, "--budget", "min",
+  const json least = AcplanJson({"plan", kSkippingTrace, "--budget", "min",
                                  "--decisions", "save,recompute,skip"});
   const auto bytes = least["budget_bytes"].get<int64_t>();
-  EXPECT_EQ(Acplan({"plan", kTrace, "--budget", std::to_string(bytes - 1),
-                    "--decisions", "save,recompute,skip"})
-                .exit_code,
-            3);
+  EXPECT_EQ(
+      Acplan({"plan", kSkippingTrace, "--budget", std::to_string(bytes - 1),
+              "--decisions", "save,recompute,skip"})
+          .exit_code,
+      3);
 }
 
 TEST_F(SkipAndSegmentsTest, UnitsOfSegmentsAreRunsOfTheTrace) {
@@ -175,7 +177,8 @@ TEST_F(SkipAndSegmentsTest, UnitsInsideSegmentsAreSimulatedAndBreakARule) {
     EXPECT_EQ(check.exit_code, 1);
     EXPECT_THAT(check.out,
                 HasSubstr("lies inside " + std::string(kBlocks) + "0-2"));
-    EXPECT_EQ(AcplanJson({"simulate", kTrace, "plan.json"})["units"], 2);
+    EXPECT_EQ(AcplanJson({"simulate", kSkippingTrace, "plan.json"})["units"],
+              2);
   }
 }
 
@@ -187,10 +190,10 @@ TEST_F(SkipAndSegmentsTest, WhatIsSkippedMayNotBeNeeded) {
     unit["ops"][0]["decision"] = "skip";
     PutFile("plan.json", PlanOf({unit}).dump());
     for (const char* command : {"simulate", "show"}) {
-      ExpectRefused(Acplan({command, kTrace, "plan.json"}),
+      ExpectRefused(Acplan({command, kSkippingTrace, "plan.json"}),
                     {"operator 0 (aten.native_layer_norm.default) cannot be "
-                     "skipped: operator 2 (aten.addmm.default), which runs "
-                     "again, reads what it makes"});
+                     "skipped, because operator 2 (aten.addmm.default), which "
+                     "runs again, reads its result"});
     }
     const Outcome check = Check(PlanOf({unit}));
     EXPECT_EQ(check.exit_code, 1);
@@ -206,12 +209,12 @@ TEST_F(SkipAndSegmentsTest, OtherMemoryModelsDoNotKnowWhatSkippingDoes) {
   PutFile("plan.json", PlanOf({unit}).dump());
   for (const char* model : {"snapshot", "torch"}) {
     const Outcome compared =
-        Acplan({"show", kTrace, "plan.json", "--memory-model", model});
+        Acplan({"show", kSkippingTrace, "plan.json", "--memory-model", model});
     ExpectRefused(compared,
                   {"plan.json: GPT2LMHeadModel.transformer.h.1: "
                    "operator ",
                    " is skipped, an effect that is known on traces only"});
-    EXPECT_EQ(Acplan({"check", kTrace, "plan.json", "--budget", "1GiB",
+    EXPECT_EQ(Acplan({"check", kSkippingTrace, "plan.json", "--budget", "1GiB",
                       "--memory-model", model})
                   .exit_code,
               1);
@@ -237,9 +240,9 @@ TEST_F(SkipAndSegmentsTest, KeptResultsAreOfSavedOperators) {
   // Backward asks for the statistics.
   norm["results"] = {0};
   PutFile("plan.json", PlanOf({unit}).dump());
-  ExpectRefused(Acplan({"simulate", kTrace, "plan.json"}),
+  ExpectRefused(Acplan({"simulate", kSkippingTrace, "plan.json"}),
                 {"operator 0 (aten.native_layer_norm.default) must keep "
-                 "another result: backward asks for what it makes"});
+                 "another result, because the backward pass needs it"});
   EXPECT_THAT(Check(PlanOf({unit})).out,
               HasSubstr("does not keep a result that is needed"));
   norm["results"] = {0, 1, 2};

@@ -9,7 +9,7 @@ namespace acplan::cli {
 
 namespace {
 
-const Terminal kPlain(ColorMode::kNever, false, false);
+const Terminal kPlainTerminal(ColorMode::kNever, false, false);
 
 TEST(TextTest, RatiosAreNeverRoundedDown) {
   EXPECT_EQ(FormatRatioUp(0), "0.0000");
@@ -77,7 +77,7 @@ TEST(TextTest, ColumnsAreAlignedByCodePoint) {
   table.AddRow({"größer", "1", "ü"});
   table.AddRule();
   table.AddRow({"sum", "13"});
-  EXPECT_EQ(table.ToString(kPlain),
+  EXPECT_EQ(table.ToString(kPlainTerminal),
             "name        n  why\n"
             "layer × 4  12\n"
             "größer      1  ü\n"

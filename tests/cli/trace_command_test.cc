@@ -58,12 +58,11 @@ TEST_F(TraceCommandTest, NothingFitsBelowTheMinimum) {
   EXPECT_THAT(below.out, HasSubstr("the smallest feasible budget"));
 }
 
-// SegFormer with its head: the proof of its least budget takes a while.
+// The proof of Swin's least budget takes a while.
 TEST_F(TraceCommandTest, AMinimumThatIsNotProvenIsPlannedAllTheSame) {
-  constexpr char kSegformer[] =
-      ACPLAN_TEST_DATA_DIR "/traces/segformer.trace.json.gz";
-  const Outcome outcome = Acplan(
-      {"plan", kSegformer, "--budget", "min", "--time-limit", "0", "--json"});
+  constexpr char kSwin[] = ACPLAN_DATA_DIR "/traces/swin_tiny.json.gz";
+  const Outcome outcome =
+      Acplan({"plan", kSwin, "--budget", "min", "--time-limit", "0", "--json"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_THAT(outcome.err, HasSubstr("budget min: stopped by the time limit "
                                      "before the least budget was proven; "
@@ -73,7 +72,7 @@ TEST_F(TraceCommandTest, AMinimumThatIsNotProvenIsPlannedAllTheSame) {
   EXPECT_LE(plan["peak_bytes"], plan["budget_bytes"]);
 
   const Outcome frontier = Acplan(
-      {"frontier", kSegformer, "--points", "3", "--time-limit", "0", "--json"});
+      {"frontier", kSwin, "--points", "3", "--time-limit", "0", "--json"});
   EXPECT_EQ(frontier.exit_code, 0);
   const json answer = json::parse(frontier.out);
   EXPECT_LT(answer["minimum_budget_bound_bytes"],

@@ -131,6 +131,8 @@ TEST_F(WrongInputTest, Plans) {
        {"world_size: expected a whole number of at least 1, found 0"}},
       {{{"/status", "\"fine\""}},
        {"status: expected \"optimal\", \"feasible\"", "found \"fine\""}},
+      {{{"/limit", "\"patience\""}},
+       {"limit: expected \"time\" or \"gap\"", "found \"patience\""}},
       {{{"/status", "\"infeasible\""}},
        {"status: expected a plan (optimal or feasible), found "
         "\"infeasible\""}},
@@ -405,6 +407,21 @@ TEST_F(WrongInputTest, CheckKnowsTheModulesOfItsFlags) {
                   {flag + ": expected the name of a module",
                    "nearest: Transformer.layers.0"});
   }
+}
+
+TEST_F(WrongInputTest, APlanAboveTheBudgetThatItStates) {
+  PutFile("plan.json", Edited(SoundPlan(), {{"/budget_bytes", "1000"}}));
+  const std::vector<std::string> check{"check", "profile.json", "plan.json",
+                                       "--budget", "2GiB"};
+  const Outcome outcome = Acplan(check);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(
+      outcome.out,
+      testing::HasSubstr("the plan says that it fits 1000 bytes; its peak is"));
+  // The stated budget is that of one rank.
+  std::vector<std::string> of_ranks = check;
+  of_ranks.insert(of_ranks.end(), {"--world-size", "2"});
+  EXPECT_EQ(Acplan(of_ranks).exit_code, 0);
 }
 
 TEST_F(WrongInputTest, FlagsOfCheck) {

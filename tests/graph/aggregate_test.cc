@@ -408,7 +408,8 @@ TEST(Aggregate, WhatOnlyCountsMayBeWrittenToAgain) {
   EXPECT_EQ(refusal(t)->other, 2_op);
   t.sources = {{.file = "net.py", .line = 7, .function = "forward"}};
   t.operators[0_op].source = 0_source;
-  EXPECT_THAT(PlaceText(*refusal(t), t), HasSubstr("h at net.py:7, then h"));
+  EXPECT_THAT(PlaceText(*refusal(t), t),
+              HasSubstr("first by h at net.py:7, then by h"));
   EXPECT_TRUE(RefusalOfWhole(CallFacts(t), 1_module).has_value());
 }
 

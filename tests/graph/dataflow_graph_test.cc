@@ -25,9 +25,9 @@ using ::testing::Not;
 using ::testing::StartsWith;
 using enum DataflowStage;
 
-json SmallGraph() { return json::parse(ReadFile(ACPLAN_SEED_DATAFLOW)); }
+json SmallDataflow() { return json::parse(ReadFile(ACPLAN_SEED_DATAFLOW)); }
 
-std::string ErrorOf(const std::string& text) {
+std::string DataflowErrorOf(const std::string& text) {
   try {
     ParseDataflowGraph(text, "g.json");
   } catch (const InputError& error) {
@@ -73,12 +73,13 @@ TEST(DataflowGraph, AcceptsLegalOddities) {
       {"/nodes/14/shape", "[1]"},
   };
   for (const Edit& edit : edits) {
-    EXPECT_EQ(ErrorOf(Changed(SmallGraph(), edit).dump()), "accepted")
+    EXPECT_EQ(DataflowErrorOf(Changed(SmallDataflow(), edit).dump()),
+              "accepted")
         << edit.pointer << " = " << edit.value;
   }
 }
 
-std::vector<BadRow> BadRows() {
+std::vector<BadRow> BadDataflowRows() {
   const std::string earlier = "the name of an earlier node";
   const std::string stages = "one of placeholder, forward, loss, backward";
   return {
@@ -155,8 +156,8 @@ std::vector<BadRow> BadRows() {
 }
 
 TEST(DataflowGraph, SaysWhatIsWrongWhere) {
-  for (const BadRow& row : BadRows()) {
-    EXPECT_THAT(ErrorOf(Changed(SmallGraph(), row.edit).dump()),
+  for (const BadRow& row : BadDataflowRows()) {
+    EXPECT_THAT(DataflowErrorOf(Changed(SmallDataflow(), row.edit).dump()),
                 ComplainsOf("g.json", row))
         << row.edit.pointer << " = " << row.edit.value;
   }
@@ -165,7 +166,7 @@ TEST(DataflowGraph, SaysWhatIsWrongWhere) {
 TEST(DataflowGraph, RefusesWhatIsNoGraph) {
   for (const char* text : {"", "null", "[]", "3", "\"acplan.dataflow\"", "{}",
                            "[1,", "{\"format\":NaN}", "{\"version\":1e999}"}) {
-    EXPECT_THAT(ErrorOf(text),
+    EXPECT_THAT(DataflowErrorOf(text),
                 AllOf(StartsWith("g.json: "), HasSubstr("expected "),
                       HasSubstr("found "), Not(HasSubstr("\n"))))
         << text;
@@ -181,9 +182,9 @@ TEST(DataflowGraph, RefusesSumsThatWouldOverflow) {
                              .bytes = of_flops ? 0 : kMost,
                              .flops = of_flops ? kMost : 0});
     }
-    EXPECT_EQ(ErrorOf(ToJson(graph)), "accepted");
+    EXPECT_EQ(DataflowErrorOf(ToJson(graph)), "accepted");
     graph.nodes.push_back({.name = "more", .bytes = 1, .flops = 1});
-    EXPECT_EQ(ErrorOf(ToJson(graph)),
+    EXPECT_EQ(DataflowErrorOf(ToJson(graph)),
               std::string("g.json: nodes: expected at most 2^62 ") +
                   (of_flops ? "FLOPs" : "bytes") + " in all, found more");
   }
@@ -229,7 +230,7 @@ TEST(DataflowGraphToJson, RoundTripsRandomGraphs) {
     const DataflowGraph graph =
         RandomDataflow(random, static_cast<int>(random() % 40));
     const std::string text = ToJson(graph);
-    ASSERT_EQ(ErrorOf(text), "accepted") << text;
+    ASSERT_EQ(DataflowErrorOf(text), "accepted") << text;
     ASSERT_EQ(ParseDataflowGraph(text, "g.json"), graph) << text;
   }
 }

@@ -88,6 +88,15 @@ TEST_F(FileIo, InflatesByContentWhateverTheName) {
   EXPECT_EQ(ReadFile(Path("plain")), "hello");
 }
 
+TEST_F(FileIo, TextOfGzipTakesItsOwnSizeAlone) {
+  const std::string text((size_t{5} << 18) + 1, ' ');
+  PutBytes(Path("plain"), Gzipped(text));
+  const std::string read = ReadFile(Path("plain"));
+  EXPECT_EQ(read, text);
+  EXPECT_LE(read.capacity(), text.size() + 64);
+  EXPECT_THROW(ReadFile(Path("plain"), text.size() - 1), InputError);
+}
+
 TEST_F(FileIo, GzipIsDeterministic) {
   const std::string bytes = Gzipped("hello");
   EXPECT_EQ(bytes, Gzipped("hello"));

@@ -26,9 +26,9 @@ using ::testing::Not;
 using ::testing::StartsWith;
 using enum JointStage;
 
-json SmallGraph() { return json::parse(ReadFile(ACPLAN_SEED_JOINT)); }
+json SmallJointGraph() { return json::parse(ReadFile(ACPLAN_SEED_JOINT)); }
 
-std::string ErrorOf(const std::string& text) {
+std::string JointErrorOf(const std::string& text) {
   try {
     ParseJointGraph(text, "g.json");
   } catch (const InputError& error) {
@@ -93,7 +93,7 @@ TEST(JointGraph, AcceptsLegalOddities) {
       {"/backward_outputs", "[11, 2, 8, 4, 0]"},
   };
   for (const Edit& edit : edits) {
-    EXPECT_EQ(ErrorOf(Changed(SmallGraph(), edit).dump()), "accepted")
+    EXPECT_EQ(JointErrorOf(Changed(SmallJointGraph(), edit).dump()), "accepted")
         << edit.pointer << " = " << edit.value;
   }
 }
@@ -115,7 +115,7 @@ TEST(JointGraph, WhatIsMissingIsTheDefault) {
   EXPECT_EQ(graph.nodes[0].scratch_bytes, 0);
 }
 
-std::vector<BadRow> BadRows() {
+std::vector<BadRow> BadJointRows() {
   return {
       {{"/format", ""}, "", "the key \"format\"", "none"},
       {{"/format", "\"acplan.dataflow\""},
@@ -270,9 +270,10 @@ std::vector<BadRow> BadOrders() {
 
 TEST(JointGraph, SaysWhatIsWrongWhere) {
   int rows = 0;
-  for (const auto& bad : {BadRows(), BadBuffers(), BadNodes(), BadOrders()}) {
+  for (const auto& bad :
+       {BadJointRows(), BadBuffers(), BadNodes(), BadOrders()}) {
     for (const BadRow& row : bad) {
-      EXPECT_THAT(ErrorOf(Changed(SmallGraph(), row.edit).dump()),
+      EXPECT_THAT(JointErrorOf(Changed(SmallJointGraph(), row.edit).dump()),
                   ComplainsOf("g.json", row))
           << row.edit.pointer << " = " << row.edit.value;
       ++rows;
@@ -284,7 +285,7 @@ TEST(JointGraph, SaysWhatIsWrongWhere) {
 TEST(JointGraph, RefusesWhatIsNoGraph) {
   for (const char* text : {"", "null", "[]", "3", "\"acplan.graph\"", "{}",
                            "[1,", "{\"format\":NaN}", "{\"version\":1e999}"}) {
-    EXPECT_THAT(ErrorOf(text),
+    EXPECT_THAT(JointErrorOf(text),
                 AllOf(StartsWith("g.json: "), HasSubstr("expected "),
                       HasSubstr("found "), Not(HasSubstr("\n"))))
         << text;
@@ -296,7 +297,7 @@ TEST(JointGraph, ReadsTies) {
   for (int round = 0; round < 100; ++round) {
     const JointGraph graph = test_support::RandomRuns(random, {}, 3);
     const std::string text = ToJson(graph);
-    ASSERT_EQ(ErrorOf(text), "accepted") << text;
+    ASSERT_EQ(JointErrorOf(text), "accepted") << text;
     ASSERT_EQ(ParseJointGraph(text, "g.json"), graph) << text;
   }
 }
@@ -313,18 +314,19 @@ TEST(JointGraph, RefusesTies) {
        "1"},
   };
   for (const BadRow& row : rows) {
-    EXPECT_THAT(ErrorOf(Changed(SmallGraph(), row.edit).dump()),
+    EXPECT_THAT(JointErrorOf(Changed(SmallJointGraph(), row.edit).dump()),
                 ComplainsOf("g.json", row))
         << row.edit.pointer << " = " << row.edit.value;
   }
-  EXPECT_EQ(ErrorOf(Changed(SmallGraph(), {"/nodes/7/tied_to", "1"}).dump()),
+  EXPECT_EQ(JointErrorOf(
+                Changed(SmallJointGraph(), {"/nodes/7/tied_to", "1"}).dump()),
             "g.json: nodes[7].tied_to: expected none of a node of stage "
             "backward");
-  json graph = SmallGraph();
+  json graph = SmallJointGraph();
   graph["nodes"][1]["tied_to"] = 0;
-  EXPECT_EQ(ErrorOf(graph.dump()), "accepted");
+  EXPECT_EQ(JointErrorOf(graph.dump()), "accepted");
   graph["nodes"][4]["tied_to"] = 1;
-  EXPECT_EQ(ErrorOf(graph.dump()),
+  EXPECT_EQ(JointErrorOf(graph.dump()),
             "g.json: nodes[4].tied_to: expected a node that is not tied "
             "itself, found 1");
 }
@@ -336,10 +338,10 @@ TEST(JointGraph, RefusesMoreResultsThanASubsetHas) {
       graph.buffers.push_back({.name = std::to_string(b)});
       graph.nodes[0].makes.push_back(b);
     }
-    EXPECT_EQ(ErrorOf(ToJson(graph)), "accepted");
+    EXPECT_EQ(JointErrorOf(ToJson(graph)), "accepted");
     graph.buffers.push_back({.name = "more"});
     graph.nodes[0].makes.push_back(64);
-    EXPECT_EQ(ErrorOf(ToJson(graph)),
+    EXPECT_EQ(JointErrorOf(ToJson(graph)),
               stage == kBackward
                   ? "accepted"
                   : "g.json: nodes[0].makes: expected at most 64 "
@@ -390,7 +392,7 @@ TEST(JointGraphToJson, RoundTripsRandomGraphs) {
     const JointGraph graph =
         RandomJoint(random, {.forward = nodes, .backward = nodes});
     const std::string text = ToJson(graph);
-    ASSERT_EQ(ErrorOf(text), "accepted") << text;
+    ASSERT_EQ(JointErrorOf(text), "accepted") << text;
     ASSERT_EQ(ParseJointGraph(text, "g.json"), graph) << text;
   }
 }

@@ -182,8 +182,8 @@ TEST(JointSimulation, KnowsMakersAndOutputs) {
   EXPECT_FALSE(simulator.IsForwardOutput(11));
 }
 
-std::string ErrorOf(const JointGraph& graph,
-                    const std::set<std::string>& names) {
+std::string JointRefusalOf(const JointGraph& graph,
+                           const std::set<std::string>& names) {
   try {
     JointSimulator(graph).Run(Keeping(graph, names));
   } catch (const InputError& error) {
@@ -195,15 +195,15 @@ std::string ErrorOf(const JointGraph& graph,
 TEST(JointSimulation, RefusesWhatTheRulesForbid) {
   const JointGraph graph = Small();
   EXPECT_EQ(
-      ErrorOf(graph, {}),
+      JointRefusalOf(graph, {}),
       "node 'seed': it may not run again, but its results are needed and not "
       "kept");
   for (const std::string name : {"m", "w", "x", "t", "gy", "gw"}) {
-    EXPECT_EQ(ErrorOf(graph, {"s", name}),
+    EXPECT_EQ(JointRefusalOf(graph, {"s", name}),
               "buffer '" + name + "': expected one that may be kept");
   }
   // The results that forward returns are there in any case.
-  EXPECT_EQ(ErrorOf(graph, {"s", "l"}), "accepted");
+  EXPECT_EQ(JointRefusalOf(graph, {"s", "l"}), "accepted");
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-std::string ErrorOf(const std::function<void()>& action) {
+std::string FieldErrorOf(const std::function<void()>& action) {
   try {
     action();
   } catch (const InputError& error) {
@@ -26,7 +26,7 @@ std::string ErrorOf(const std::function<void()>& action) {
 }
 
 std::string ParseError(std::string_view text) {
-  return ErrorOf([&] { ParseJson(text, "f.json"); });
+  return FieldErrorOf([&] { ParseJson(text, "f.json"); });
 }
 
 class Fields : public ::testing::Test {
@@ -65,46 +65,47 @@ TEST_F(Fields, NamesThePlaceOfEveryComplaint) {
   const auto modules = root.Get("modules").Elements();
   const auto memory = modules[0].Get("sac").Get("memory").Elements();
   EXPECT_EQ(
-      ErrorOf([&] { memory[1].Bytes(); }),
+      FieldErrorOf([&] { memory[1].Bytes(); }),
       "f.json: modules[0] (a.b).sac.memory[1]: expected a whole number of "
       "bytes, 0 to 2^53, found \"x\"");
   EXPECT_EQ(
-      ErrorOf([&] { modules[1].Get("list").Elements()[1].Elements(); }),
+      FieldErrorOf([&] { modules[1].Get("list").Elements()[1].Elements(); }),
       "f.json: modules[1].list[1]: expected an array, found an object with "
       "0 keys");
-  EXPECT_EQ(ErrorOf([&] { root.Get("odd key").String(); }),
+  EXPECT_EQ(FieldErrorOf([&] { root.Get("odd key").String(); }),
             "f.json: [\"odd key\"]: expected a string, found 3");
-  EXPECT_EQ(ErrorOf([&] { root.String(); }),
+  EXPECT_EQ(FieldErrorOf([&] { root.String(); }),
             "f.json: expected a string, found an object with 2 keys");
 }
 
 TEST_F(Fields, SuggestsANearbyKey) {
   const JsonField root = FieldOf(R"({"acttotal": 1})");
   EXPECT_EQ(
-      ErrorOf([&] { root.Get("act_total"); }),
+      FieldErrorOf([&] { root.Get("act_total"); }),
       "f.json: expected the key \"act_total\", found none (but \"acttotal\")");
-  EXPECT_EQ(ErrorOf([&] { root.Get("xyz"); }),
+  EXPECT_EQ(FieldErrorOf([&] { root.Get("xyz"); }),
             "f.json: expected the key \"xyz\", found none");
 }
 
 TEST_F(Fields, RefusesOtherTypes) {
   const JsonField root = FieldOf(R"([1, "x", null, [], {}, true, 0.5])");
   const auto e = root.Elements();
-  EXPECT_THAT(ErrorOf([&] { e[0].Get("k"); }),
+  EXPECT_THAT(FieldErrorOf([&] { e[0].Get("k"); }),
               HasSubstr("expected an object, found 1"));
-  EXPECT_THAT(ErrorOf([&] { e[0].Has("k"); }),
+  EXPECT_THAT(FieldErrorOf([&] { e[0].Has("k"); }),
               HasSubstr("expected an object, found 1"));
-  EXPECT_THAT(ErrorOf([&] { e[1].Elements(); }),
+  EXPECT_THAT(FieldErrorOf([&] { e[1].Elements(); }),
               HasSubstr("expected an array"));
-  EXPECT_THAT(ErrorOf([&] { e[2].String(); }), HasSubstr("found null"));
-  EXPECT_THAT(ErrorOf([&] { e[3].Bool(); }),
+  EXPECT_THAT(FieldErrorOf([&] { e[2].String(); }), HasSubstr("found null"));
+  EXPECT_THAT(FieldErrorOf([&] { e[3].Bool(); }),
               HasSubstr("found an array of 0 entries"));
-  EXPECT_THAT(ErrorOf([&] { e[4].Number(); }), HasSubstr("found an object"));
-  EXPECT_THAT(ErrorOf([&] { e[5].NonNegativeNumber(); }),
+  EXPECT_THAT(FieldErrorOf([&] { e[4].Number(); }),
+              HasSubstr("found an object"));
+  EXPECT_THAT(FieldErrorOf([&] { e[5].NonNegativeNumber(); }),
               HasSubstr("found true"));
-  EXPECT_THAT(ErrorOf([&] { e[6].Int(0, 5); }),
+  EXPECT_THAT(FieldErrorOf([&] { e[6].Int(0, 5); }),
               HasSubstr("expected a whole number from 0 to 5, found 0.5"));
-  EXPECT_THAT(ErrorOf([&] { root.Strings(); }),
+  EXPECT_THAT(FieldErrorOf([&] { root.Strings(); }),
               HasSubstr("[0]: expected a string"));
 }
 
@@ -118,21 +119,24 @@ TEST_F(Fields, ChecksRanges) {
   EXPECT_EQ(e[0].Bytes(), int64_t{1} << 53);
   EXPECT_EQ(e[10].Bytes(), int64_t{1} << 53);
   for (int i : {1, 2, 4, 6, 8, 9})
-    EXPECT_THAT(ErrorOf([&] { e[i].Bytes(); }), HasSubstr("0 to 2^53, found"))
+    EXPECT_THAT(FieldErrorOf([&] { e[i].Bytes(); }),
+                HasSubstr("0 to 2^53, found"))
         << i;
   for (int i : {1, 3, 4, 5})
-    EXPECT_THAT(ErrorOf([&] { e[i].SignedBytes(); }), HasSubstr("-2^53 to"))
+    EXPECT_THAT(FieldErrorOf([&] { e[i].SignedBytes(); }),
+                HasSubstr("-2^53 to"))
         << i;
   EXPECT_EQ(e[7].Number(), 1e18);
   for (int i : {4, 5, 6, 8, 9})
-    EXPECT_THAT(ErrorOf([&] { e[i].Number(); }), HasSubstr("expected a number"))
+    EXPECT_THAT(FieldErrorOf([&] { e[i].Number(); }),
+                HasSubstr("expected a number"))
         << i;
-  EXPECT_THAT(ErrorOf([&] { e[2].NonNegativeNumber(); }),
+  EXPECT_THAT(FieldErrorOf([&] { e[2].NonNegativeNumber(); }),
               HasSubstr("found -1"));
-  EXPECT_THAT(ErrorOf([&] { e[6].Int(0, INT64_MAX); }),
+  EXPECT_THAT(FieldErrorOf([&] { e[6].Int(0, INT64_MAX); }),
               HasSubstr("expected a whole number of at least 0, found "
                         "18446744073709551615"));
-  EXPECT_THAT(ErrorOf([&] { e[2].Int(1, 1); }),
+  EXPECT_THAT(FieldErrorOf([&] { e[2].Int(1, 1); }),
               HasSubstr("expected 1, found -1"));
 }
 
@@ -141,10 +145,10 @@ TEST_F(Fields, KeepsHostileValuesShortAndOnOneLine) {
   const auto e = FieldOf("[\"a\\n" + longest + "\", {\"fqn\": \"b\\n" +
                          longest + "\", \"k\\n" + longest + "\": 1}]")
                      .Elements();
-  std::string message = ErrorOf([&] { e[0].Bytes(); });
+  std::string message = FieldErrorOf([&] { e[0].Bytes(); });
   EXPECT_THAT(message, Not(HasSubstr("\n")));
   EXPECT_LT(message.size(), 300u);
-  message = ErrorOf([&] { e[1].Get("fqn").Bool(); });
+  message = FieldErrorOf([&] { e[1].Get("fqn").Bool(); });
   EXPECT_THAT(message, Not(HasSubstr("\n")));
   EXPECT_LT(message.size(), 300u);
 }

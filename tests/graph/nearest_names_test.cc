@@ -17,7 +17,7 @@ namespace {
 using test_support::Repetitions;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using Names = std::vector<std::string>;
+using NearNames = std::vector<std::string>;
 
 size_t NaiveDistance(const std::string& a, const std::string& b) {
   std::vector<std::vector<size_t>> d(a.size() + 1,
@@ -42,11 +42,12 @@ std::string LastComponents(const std::string& name, const std::string& like) {
   return rest;
 }
 
-Names NaiveNearest(const std::string& name, const Names& names, size_t count) {
+NearNames NaiveNearest(const std::string& name, const NearNames& names,
+                       size_t count) {
   auto ends_in_it = [&](const std::string& k) {
     return k.ends_with("." + name);
   };
-  Names result;
+  NearNames result;
   for (const std::string& k : names)
     if (ends_in_it(k)) result.push_back(k);
   std::vector<std::pair<size_t, size_t>> others;
@@ -64,7 +65,8 @@ Names NaiveNearest(const std::string& name, const Names& names, size_t count) {
 }
 
 TEST(NearestNames, FindsTypingErrors) {
-  const Names names = {"GPT.h.0.attn", "GPT.h.1.attn", "GPT.h.0.mlp", "GPT"};
+  const NearNames names = {"GPT.h.0.attn", "GPT.h.1.attn", "GPT.h.0.mlp",
+                           "GPT"};
   EXPECT_THAT(NearestNames("GPT.h.0.atn", names, 1),
               ElementsAre("GPT.h.0.attn"));
   EXPECT_THAT(NearestNames("GPT.h.0.mpl", names, 1),
@@ -72,28 +74,28 @@ TEST(NearestNames, FindsTypingErrors) {
 }
 
 TEST(NearestNames, ComparesTheLastComponents) {
-  const Names names = {"GPT2LMHeadModel.transformer.h.0.attn",
-                       "GPT2LMHeadModel.transformer.h.0.mlp"};
+  const NearNames names = {"GPT2LMHeadModel.transformer.h.0.attn",
+                           "GPT2LMHeadModel.transformer.h.0.mlp"};
   EXPECT_THAT(NearestNames("h.0.atn", names, 1), ElementsAre(names[0]));
 }
 
 TEST(NearestNames, PutsNamesThatEndInItFirst) {
-  const Names names = {"h.00", "GPT.h.0", "XPT.h.0", "GPTh.0"};
+  const NearNames names = {"h.00", "GPT.h.0", "XPT.h.0", "GPTh.0"};
   EXPECT_THAT(NearestNames("h.0", names),
               ElementsAre("GPT.h.0", "XPT.h.0", "h.00"));
   EXPECT_THAT(NearestNames("h.0", names, 1), ElementsAre("GPT.h.0"));
 }
 
 TEST(NearestNames, LeavesOutWhatIsFarAway) {
-  const Names names = {"encoder", "decoder"};
+  const NearNames names = {"encoder", "decoder"};
   EXPECT_THAT(NearestNames("xyz", names), IsEmpty());
   EXPECT_THAT(NearestNames("", names), IsEmpty());
-  EXPECT_THAT(NearestNames("encoder", Names()), IsEmpty());
+  EXPECT_THAT(NearestNames("encoder", NearNames()), IsEmpty());
   EXPECT_THAT(NearestNames("encoder", names, 0), IsEmpty());
 }
 
 TEST(NearestNames, BreaksTiesByOrder) {
-  const Names names = {"ac", "ab", "ad"};
+  const NearNames names = {"ac", "ab", "ad"};
   EXPECT_THAT(NearestNames("aa", names, 2), ElementsAre("ac", "ab"));
 }
 
@@ -105,7 +107,7 @@ TEST(NearestNames, EqualsTheDefinitionOnRandomNames) {
     return text;
   };
   for (int round = 0; round < Repetitions(300); ++round) {
-    Names names(20);
+    NearNames names(20);
     std::ranges::generate(names, name);
     const std::string wanted_name = name();
     const int count = 1 + static_cast<int>(random() % 5);
@@ -122,7 +124,7 @@ constexpr int kManyNames = 100'000;
 #endif
 
 TEST(NearestNames, CopesWithManyLongNames) {
-  Names names;
+  NearNames names;
   for (int i = 0; i < kManyNames; ++i)
     names.push_back("Model.encoder.layers." + std::to_string(i) + "." +
                     std::string(static_cast<size_t>(i % 700), 'x'));

@@ -21,9 +21,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-json SmallGraph() { return json::parse(ReadFile(ACPLAN_SEED_NODE_LINK)); }
+json SmallNodeLink() { return json::parse(ReadFile(ACPLAN_SEED_NODE_LINK)); }
 
-std::string ErrorOf(const std::string& text) {
+std::string NodeLinkErrorOf(const std::string& text) {
   try {
     ParseNodeLink(text, "g.json");
   } catch (const InputError& error) {
@@ -52,8 +52,17 @@ TEST(NodeLink, ReadsEveryField) {
   EXPECT_EQ(graph.values[2], (ScheduleValue{"7", 8, 2, false}));
 }
 
-TEST(NodeLink, WithoutAnOrderTheFirstThatCanRunsFirst) {
+TEST(NodeLink, WhatIsTooDeepToReadIsNone) {
   json graph = SmallGraph();
+  ASSERT_TRUE(IsNodeLink(graph.dump()));
+  json deep = 0;
+  for (int k = 0; k < 600; ++k) deep = json::array({std::move(deep)});
+  graph["more"] = std::move(deep);
+  EXPECT_FALSE(IsNodeLink(graph.dump()));
+}
+
+TEST(NodeLink, WithoutAnOrderTheFirstThatCanRunsFirst) {
+  json graph = SmallNodeLink();
   graph["graph"].erase("order");
   EXPECT_THAT(NamesOf(ParseNodeLink(graph.dump(), "g.json")),
               ElementsAre("input", "b", "7", "d", "e"));
@@ -116,7 +125,7 @@ TEST(NodeLink, SaysWhatIsWrongWhere) {
       {"/graph/name", "3", "g.json: graph.name: expected a string"},
   };
   for (const Row& row : rows) {
-    json graph = SmallGraph();
+    json graph = SmallNodeLink();
     const json::json_pointer pointer(row.pointer);
     if (row.value.empty()) {
       graph =
@@ -124,12 +133,12 @@ TEST(NodeLink, SaysWhatIsWrongWhere) {
     } else {
       graph[pointer] = json::parse(row.value);
     }
-    const std::string error = ErrorOf(graph.dump());
+    const std::string error = NodeLinkErrorOf(graph.dump());
     EXPECT_THAT(error, HasSubstr(row.error)) << row.pointer;
     EXPECT_EQ(error.find('\n'), std::string::npos) << error;
   }
-  EXPECT_THAT(ErrorOf("{"), HasSubstr("g.json"));
-  EXPECT_THAT(ErrorOf("[]"), HasSubstr("g.json: expected an object"));
+  EXPECT_THAT(NodeLinkErrorOf("{"), HasSubstr("g.json"));
+  EXPECT_THAT(NodeLinkErrorOf("[]"), HasSubstr("g.json: expected an object"));
 }
 
 TEST(NodeLink, IsToldFromOtherFiles) {

@@ -108,7 +108,7 @@ TraceCall CallOf(ModuleId module, CallId parent, Time start, Time end) {
   return call;
 }
 
-TraceModule ModuleNamed(const std::string& fqn) {
+TraceModule ModuleOfName(const std::string& fqn) {
   TraceModule module;
   module.fqn = fqn;
   return module;
@@ -116,7 +116,7 @@ TraceModule ModuleNamed(const std::string& fqn) {
 
 TEST(PeakAccount, WhatTheOperatorNeedsIsFixed) {
   Trace trace;
-  trace.modules = {ModuleNamed("root")};
+  trace.modules = {ModuleOfName("root")};
   trace.modules[0_module].parameters = {0_s};
   trace.operator_names = {"mm"};
   TraceOperator product;
@@ -148,7 +148,7 @@ TEST(PeakAccount, WhatTheOperatorNeedsIsFixed) {
 // that autograd keeps and the operator reads is.
 TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
   Trace trace;
-  trace.modules = {ModuleNamed("root")};
+  trace.modules = {ModuleOfName("root")};
   trace.operator_names = {"a", "b"};
   TraceOperator make, use, back;
   make.call = use.call = 0_call;
@@ -191,7 +191,7 @@ TEST(PeakAccount, WhatAutogradKeepsIsNotFixed) {
 // A gradient's operator is in the backward pass that began last.
 TEST(ModuleOfOperatorTest, TakesTheBackwardPassThatBeganLast) {
   Trace trace;
-  trace.modules = {ModuleNamed("r"), ModuleNamed("r.a"), ModuleNamed("r.b")};
+  trace.modules = {ModuleOfName("r"), ModuleOfName("r.a"), ModuleOfName("r.b")};
   trace.operators.resize(6);
   trace.operators[0_op].call = 1_call;
   trace.operators[1_op].call = 2_call;

@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 
 json SmallProfile() { return json::parse(ReadFile(ACPLAN_SEED_PROFILE)); }
 
-std::string ErrorOf(const std::string& text) {
+std::string ProfileErrorOf(const std::string& text) {
   try {
     ParseProfile(text, "p.json");
   } catch (const InputError& error) {
@@ -105,7 +105,7 @@ TEST(Profile, AcceptsLegalOddities) {
   for (const Row& row : rows) {
     json changed = SmallProfile();
     changed[json::json_pointer(row.pointer)] = row.value;
-    EXPECT_EQ(ErrorOf(changed.dump()), "accepted") << row.pointer;
+    EXPECT_EQ(ProfileErrorOf(changed.dump()), "accepted") << row.pointer;
   }
 }
 
@@ -115,22 +115,22 @@ TEST(Profile, NeverCalledModulesMayBeInNoOrder) {
   module["fqn"] = "Net.unused";
   module["calls"] = 0;
   small["modules"].push_back(module);
-  EXPECT_EQ(ErrorOf(small.dump()), "accepted");
+  EXPECT_EQ(ProfileErrorOf(small.dump()), "accepted");
 }
 
-struct BadRow {
+struct BadProfileRow {
   std::string pointer;
   std::string value;  // JSON; "" removes the member
   std::string path;   // as named in the message
   std::string expected, found;
 };
 
-std::vector<BadRow> BadRows() {
+std::vector<BadProfileRow> BadProfileRows() {
   const std::string bytes = "a whole number of bytes, 0 to 2^53";
   const std::string number = "a number, 0 to 1e18";
   const std::string root = "modules[0] (Net)";
   const std::string block = "modules[1] (Net.block)";
-  std::vector<BadRow> rows = {
+  std::vector<BadProfileRow> rows = {
       {"/format", "", "", "the key \"format\"", "none"},
       {"/format", "1", "format", "a string", "1"},
       {"/format", "\"acplan.plan\"", "format", "\"acplan.profile\"",
@@ -307,7 +307,7 @@ std::vector<BadRow> BadRows() {
   return rows;
 }
 
-json Changed(const BadRow& row) {
+json Changed(const BadProfileRow& row) {
   json changed = SmallProfile();
   const json::json_pointer pointer(row.pointer);
   if (!row.value.empty())
@@ -318,10 +318,10 @@ json Changed(const BadRow& row) {
 }
 
 TEST(Profile, SaysWhatIsWrongWhere) {
-  const std::vector<BadRow> rows = BadRows();
+  const std::vector<BadProfileRow> rows = BadProfileRows();
   EXPECT_GE(rows.size(), 60u);
-  for (const BadRow& row : rows) {
-    const std::string message = ErrorOf(Changed(row).dump());
+  for (const BadProfileRow& row : rows) {
+    const std::string message = ProfileErrorOf(Changed(row).dump());
     const std::string place =
         row.path.empty() ? "p.json: " : "p.json: " + row.path + ": ";
     EXPECT_THAT(message,
@@ -334,7 +334,7 @@ TEST(Profile, SaysWhatIsWrongWhere) {
 TEST(Profile, RefusesWhatIsNoProfile) {
   for (const char* text : {"", "null", "[]", "3", "\"acplan.profile\"", "{}",
                            "[1,", "{\"format\":NaN}", "{\"version\":1e999}"})
-    EXPECT_THAT(ErrorOf(text),
+    EXPECT_THAT(ProfileErrorOf(text),
                 AllOf(StartsWith("p.json: "), HasSubstr("expected "),
                       HasSubstr("found "), Not(HasSubstr("\n"))))
         << text;
@@ -349,14 +349,14 @@ TEST(Profile, RefusesSumsThatWouldOverflow) {
     profile.modules.push_back(module);
   }
   EXPECT_THAT(
-      ErrorOf(ProfileToJson(profile)),
+      ProfileErrorOf(ProfileToJson(profile)),
       StartsWith("p.json: modules: expected at most 2^62 bytes in all"));
 }
 
 TEST(Profile, LastOfDuplicateKeysWins) {
   std::string text = SmallProfile().dump();
   text.insert(1, "\"version\":7,");
-  EXPECT_EQ(ErrorOf(text), "accepted");
+  EXPECT_EQ(ProfileErrorOf(text), "accepted");
 }
 
 TEST(Profile, NamesTheFileItRead) {
@@ -461,7 +461,7 @@ TEST(ModuleInfo, SaysWhatIsWrongWhere) {
       changed[pointer.parent_pointer()].erase(pointer.back());
     else
       changed[pointer] = row.value;
-    EXPECT_THAT(ErrorOf(changed.dump()),
+    EXPECT_THAT(ProfileErrorOf(changed.dump()),
                 AllOf(StartsWith("p.json: "), HasSubstr(row.message),
                       Not(HasSubstr("\n"))))
         << row.pointer;

@@ -429,8 +429,8 @@ TEST(Skip, WritesAgainToWhatIsMadeAgain) {
   const Trace write_inside = WritesInside(true);
   EXPECT_EQ(ParseTrace(ToJson(write_inside), "trace"), write_inside);
   EXPECT_EQ(RefusalOf(write_inside, {outer, skips}),
-            "module 'M.a.b': operator 1 (write) must run again: it writes in "
-            "place to what a unit around this one makes again");
+            "module 'M.a.b': operator 1 (write) must run again, because it "
+            "writes in place to a tensor that an enclosing unit recomputes");
   EXPECT_EQ(RefusalOf(write_inside, {outer, writes}), "");
   // The forward pass wrote to a storage that no unit makes again.
   EXPECT_EQ(RefusalOf(write_inside, {skips}), "");
@@ -443,8 +443,9 @@ TEST(Skip, RefusesWhatReadsBeforeAWriteFromOutside) {
   Trace trace = WritesInside(true);
   trace.operators[1_op].reads = {1_s};
   const std::string refusal =
-      "module 'M.a.b': operator 0 (make) cannot run again: it reads what "
-      "operator 2 (write) of the step writes to in place before that";
+      "module 'M.a.b': operator 0 (make) cannot run again, because it reads a "
+      "tensor to which operator 2 (write) of the step writes in place before "
+      "that; save its result";
   EXPECT_EQ(RefusalOf(trace, {{.module = 2_module}}), refusal);
   constexpr OperatorDecision kSaves = OperatorDecision::kSave;
   constexpr OperatorDecision kSkips = OperatorDecision::kSkip;

@@ -35,7 +35,7 @@ using ::testing::StartsWith;
 
 json SmallTrace() { return json::parse(ReadFile(ACPLAN_SEED_TRACE)); }
 
-std::string ErrorOf(const std::string& text) {
+std::string TraceErrorOf(const std::string& text) {
   try {
     ParseTrace(text, "t.json");
   } catch (const InputError& error) {
@@ -255,7 +255,7 @@ TEST(Trace, AcceptsLegalOddities) {
       {"/saved/3/released", "null"},
   };
   for (const Edit& edit : edits)
-    EXPECT_EQ(ErrorOf(Changed(SmallTrace(), edit).dump()), "accepted")
+    EXPECT_EQ(TraceErrorOf(Changed(SmallTrace(), edit).dump()), "accepted")
         << edit.pointer << " = " << edit.value;
 }
 
@@ -359,7 +359,7 @@ TEST(Trace, SaysWhatIsWrongWhere) {
        {RowsOfMissingMembers(), RowsOfWrongTypes(), RowsOfWrongValues()}) {
     EXPECT_GE(rows.size(), 30u);
     for (const BadRow& row : rows) {
-      EXPECT_THAT(ErrorOf(Changed(SmallTrace(), row.edit).dump()),
+      EXPECT_THAT(TraceErrorOf(Changed(SmallTrace(), row.edit).dump()),
                   ComplainsOf("t.json", row))
           << row.edit.pointer << " = " << row.edit.value;
     }
@@ -369,7 +369,7 @@ TEST(Trace, SaysWhatIsWrongWhere) {
 TEST(Trace, IndicesIntoNothingAreRefused) {
   json small = SmallTrace();
   small["storages"] = json::array();
-  EXPECT_THAT(ErrorOf(small.dump()),
+  EXPECT_THAT(TraceErrorOf(small.dump()),
               StartsWith("t.json: modules[0] (Net).buffers[0]: expected no "
                          "entry, as there are no storages, found 2"));
 }
@@ -377,7 +377,7 @@ TEST(Trace, IndicesIntoNothingAreRefused) {
 TEST(Trace, RefusesWhatIsNoTrace) {
   for (const char* text : {"", "null", "[]", "3", "\"acplan.trace\"", "{}",
                            "[1,", "{\"format\":NaN}", "{\"version\":1e999}"})
-    EXPECT_THAT(ErrorOf(text),
+    EXPECT_THAT(TraceErrorOf(text),
                 AllOf(StartsWith("t.json: "), HasSubstr("expected "),
                       HasSubstr("found "), Not(HasSubstr("\n"))))
         << text;
@@ -389,14 +389,14 @@ TEST(Trace, RefusesSumsThatWouldOverflow) {
     trace.storages.push_back({.bytes = int64_t{1} << 53});
   }
   EXPECT_THAT(
-      ErrorOf(ToJson(trace)),
+      TraceErrorOf(ToJson(trace)),
       StartsWith("t.json: storages: expected at most 2^62 bytes in all"));
 }
 
 TEST(Trace, LastOfDuplicateKeysWins) {
   std::string text = SmallTrace().dump();
   text.insert(1, "\"version\":7,");
-  EXPECT_EQ(ErrorOf(text), "accepted");
+  EXPECT_EQ(TraceErrorOf(text), "accepted");
 }
 
 TEST(Trace, NamesTheFileItRead) {
@@ -437,7 +437,7 @@ TEST(TraceToJson, RoundTripsRandomTraces) {
   for (int round = 0; round < Repetitions(500); ++round) {
     const Trace trace = RandomTrace(random, static_cast<int>(random() % 40));
     const std::string text = ToJson(trace);
-    ASSERT_EQ(ErrorOf(text), "accepted") << text;
+    ASSERT_EQ(TraceErrorOf(text), "accepted") << text;
     ASSERT_EQ(ParseTrace(text, "t.json"), trace) << text;
   }
 }
@@ -494,7 +494,7 @@ TEST(Trace, RandomEditsAreReadOrRefused) {
         ToJson(RandomTrace(random, static_cast<int>(random() % 12))));
     for (int i = 0; i < 20; ++i) {
       const std::string text = Mutated(original, random).dump();
-      const std::string message = ErrorOf(text);
+      const std::string message = TraceErrorOf(text);
       if (message == "accepted") {
         ++accepted;
         const Trace trace = ParseTrace(text, "t.json");

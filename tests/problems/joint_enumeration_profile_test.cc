@@ -134,8 +134,8 @@ void ExpectValid(const JointProfileCase& c, const ModuleTree& tree,
 using Solve = std::function<ModuleSolution(const JointProblem&)>;
 
 // Tests a budget in between, the least one, and one a byte below it.
-void ExpectOptimal(const JointProfileCase& c, const Solve& solve,
-                   double tolerance) {
+void ExpectOptimalPlan(const JointProfileCase& c, const Solve& solve,
+                       double tolerance) {
   const ModuleTree tree(c.profile);
   for (const double budget : c.Budgets()) {
     SCOPED_TRACE(budget);
@@ -172,7 +172,7 @@ TEST_P(JointOnProfiles, LabelsFindTheBestOfAllPlans) {
     const JointProfileCase c(seed);
     if (!ModuleTree(c.profile).PostOrderMatchesTree()) continue;
     ++solved;
-    ExpectOptimal(c, ByLabels, 1e-8);
+    ExpectOptimalPlan(c, ByLabels, 1e-8);
   }
   EXPECT_TRUE(HasFailure() || solved >= 250) << solved;
 }
@@ -181,7 +181,7 @@ TEST_P(JointOnProfiles, CbcFindsTheBestOfAllPlans) {
   for (unsigned seed = 20 * GetParam();
        seed < 20 * (GetParam() + 1) && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    ExpectOptimal(JointProfileCase(seed), ByCbc, 1e-6);
+    ExpectOptimalPlan(JointProfileCase(seed), ByCbc, 1e-6);
   }
 }
 

@@ -39,7 +39,8 @@ bool IsPolicy(const JointProblem::Policies& policies, double net_bytes) {
   return sums.contains(net_bytes);
 }
 
-void ExpectBest(const JointProblem& problem, const ModuleSolution& solution) {
+void ExpectBestPolicy(const JointProblem& problem,
+                      const ModuleSolution& solution) {
   const std::optional<double> least = LeastJointMs(problem);
   EXPECT_EQ(solution.engine, "cbc");
   if (!least) {
@@ -70,7 +71,7 @@ TEST(JointMilp, FindsTheBestOfAllPolicies) {
     const ModuleSolution solution = SolveJointByCbc(problem);
     infeasible += solution.status == SearchStatus::kInfeasible;
     with_units += !solution.units.empty();
-    ExpectBest(problem, solution);
+    ExpectBestPolicy(problem, solution);
     if (HasFailure()) break;
   }
   EXPECT_GT(infeasible, 100);
@@ -90,7 +91,7 @@ TEST(JointMilp, FindsTheBestWhereBlocksAreEqual) {
     const JointMilp form = ToMilp(problem);
     merged += std::ranges::any_of(
         form.classes, [](const auto& c) { return c.nodes.size() > 1; });
-    ExpectBest(problem, SolveJointByCbc(problem));
+    ExpectBestPolicy(problem, SolveJointByCbc(problem));
     if (HasFailure()) break;
   }
   EXPECT_GT(merged, Enough(200));
@@ -112,13 +113,13 @@ TEST(JointMilp, CountsEveryByte) {
     problem.relaxed.fixed_bytes = 0;
     problem.relaxed.budget_bytes = std::round(problem.relaxed.budget_bytes);
     const ModuleSolution wide = SolveJointByCbc(problem);
-    ExpectBest(problem, wide);
+    ExpectBestPolicy(problem, wide);
     // The largest record of a solution is a budget that fits exactly.
     if (wide.units.empty()) continue;
     problem.relaxed.budget_bytes = SolutionPeak(problem.relaxed, wide.units);
-    ExpectBest(problem, SolveJointByCbc(problem));
+    ExpectBestPolicy(problem, SolveJointByCbc(problem));
     problem.relaxed.budget_bytes -= 1;
-    ExpectBest(problem, SolveJointByCbc(problem));
+    ExpectBestPolicy(problem, SolveJointByCbc(problem));
     if (HasFailure()) break;
   }
 }
@@ -128,7 +129,7 @@ TEST(JointMilp, CountsEveryByte) {
 // off.
 TEST(JointMilp, FindsTheBestOfAProfileWhoseRecordIsMetExactly) {
   const graph::Profile profile = graph::ReadProfile(
-      ACPLAN_TEST_DATA_DIR "/profiles/sums_that_meet_a_record.json");
+      ACPLAN_TEST_DATA_DIR "/profiles/sums_that_meet_a_record.json.gz");
   const graph::ModuleTree tree(profile);
   const JointProblem problem =
       BuildJointProblem(profile, tree, {.budget_bytes = 56832}).problem;

@@ -14,8 +14,9 @@ using graph::Profile;
 
 namespace {
 
-std::vector<std::string> RandomNames(const Profile& profile,
-                                     std::mt19937& random, unsigned one_in) {
+std::vector<std::string> RandomModuleNames(const Profile& profile,
+                                           std::mt19937& random,
+                                           unsigned one_in) {
   std::vector<std::string> names;
   for (const Module& module : profile.modules) {
     if (random() % one_in == 0) names.push_back(module.fqn);
@@ -51,8 +52,8 @@ JointProfileCase::JointProfileCase(unsigned seed)
   options.memory.world_size = int64_t{1} << random() % 4;
   options.memory.without_states = one_in(2);
   if (one_in(3)) options.max_units = 1 + static_cast<int>(random() % 3);
-  if (one_in(6)) options.ac_units = RandomNames(profile, random, 2);
-  if (one_in(6)) options.fsdp_units = RandomNames(profile, random, 8);
+  if (one_in(6)) options.ac_units = RandomModuleNames(profile, random, 2);
+  if (one_in(6)) options.fsdp_units = RandomModuleNames(profile, random, 8);
   if (one_in(4)) options.patterns = RandomPattern(profile, random);
   all = JointEnumerationOf(profile, options);
   least_budget = std::ceil(all.LeastBudget());

@@ -15,26 +15,27 @@ using graph::Profile;
 
 namespace {
 
-using Policy = JointProfileEnumeration::Policy;
+using ProfilePolicy = JointProfileEnumeration::Policy;
 using Unit = JointProfileEnumeration::Unit;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kWithoutBound = std::numeric_limits<double>::infinity();
 
-bool IsBelow(const std::string& name, const std::string& ancestor) {
+bool IsWithin(const std::string& name, const std::string& ancestor) {
   return name.starts_with(ancestor + ".");
 }
 
-bool IsIn(const std::vector<std::string>& names, const std::string& name) {
+bool IsAmong(const std::vector<std::string>& names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
 }
 
 // Returns the policies without those that another beats, most bytes last.
-std::vector<Policy> Unbeaten(std::vector<Policy> policies) {
-  std::ranges::sort(policies, [](const Policy& a, const Policy& b) {
-    return a.bytes != b.bytes ? a.bytes > b.bytes : a.ms < b.ms;
-  });
-  std::vector<Policy> unbeaten;
-  for (const Policy& policy : policies) {
+std::vector<ProfilePolicy> Unbeaten(std::vector<ProfilePolicy> policies) {
+  std::ranges::sort(
+      policies, [](const ProfilePolicy& a, const ProfilePolicy& b) {
+        return a.bytes != b.bytes ? a.bytes > b.bytes : a.ms < b.ms;
+      });
+  std::vector<ProfilePolicy> unbeaten;
+  for (const ProfilePolicy& policy : policies) {
     if (unbeaten.empty() || policy.ms < unbeaten.back().ms) {
       unbeaten.push_back(policy);
     }
@@ -43,13 +44,13 @@ std::vector<Policy> Unbeaten(std::vector<Policy> policies) {
   return unbeaten;
 }
 
-std::vector<Policy> PoliciesOf(const Module& module,
-                               const graph::OperatorPatterns& patterns,
-                               double held_bytes) {
+std::vector<ProfilePolicy> PoliciesOf(const Module& module,
+                                      const graph::OperatorPatterns& patterns,
+                                      double held_bytes) {
   const graph::SacStatistics& sac = *module.sac;
   int64_t made_bytes = 0;
   for (const int64_t bytes : sac.memory) made_bytes += bytes;
-  std::vector<Policy> policies;
+  std::vector<ProfilePolicy> policies;
   test_support::ForEachLegalPolicy(
       sac, patterns, [&](const std::vector<char>& save) {
         int64_t discarded = std::min(module.act_fw_per_module, made_bytes);
@@ -92,22 +93,22 @@ void ForEachSet(const JointProfileEnumeration& problem,
 // combining units in the order of time; kInf if none cost less than `below`.
 double CheapestOfSet(const JointProfileEnumeration& problem,
                      const std::vector<int>& set, double budget, double below) {
-  std::vector<Policy> sums = {{0, 0}};
+  std::vector<ProfilePolicy> sums = {{0, 0}};
   size_t next = 0;
   for (size_t k = 0; k < problem.records.size(); ++k) {
     double missing = problem.records[k] - budget;
     for (const int u : set) {
       if (problem.units[u].contains[k]) missing += problem.units[u].held_bytes;
     }
-    std::erase_if(sums, [&](const Policy& sum) {
+    std::erase_if(sums, [&](const ProfilePolicy& sum) {
       return sum.bytes < missing || sum.ms >= below;
     });
-    if (sums.empty()) return kInf;
+    if (sums.empty()) return kWithoutBound;
     if (next < set.size() &&
         problem.units[set[next]].time == static_cast<int>(k)) {
-      std::vector<Policy> longer;
-      for (const Policy& policy : problem.units[set[next]].policies) {
-        for (const Policy& sum : sums) {
+      std::vector<ProfilePolicy> longer;
+      for (const ProfilePolicy& policy : problem.units[set[next]].policies) {
+        for (const ProfilePolicy& sum : sums) {
           longer.push_back({sum.bytes + policy.bytes, sum.ms + policy.ms});
         }
       }
@@ -115,32 +116,32 @@ double CheapestOfSet(const JointProfileEnumeration& problem,
       ++next;
     }
   }
-  double least = kInf;
-  for (const Policy& sum : sums) least = std::min(least, sum.ms);
+  double least = kWithoutBound;
+  for (const ProfilePolicy& sum : sums) least = std::min(least, sum.ms);
   return least;
 }
 
 }  // namespace
 
 double Unit::LeastMs(double bytes) const {
-  for (const Policy& policy : policies) {
+  for (const ProfilePolicy& policy : policies) {
     if (policy.bytes >= bytes) return policy.ms;
   }
-  return kInf;
+  return kWithoutBound;
 }
 
 std::optional<double> JointProfileEnumeration::LeastMs(double budget) const {
   if (fixed_bytes > budget) return std::nullopt;
-  double least = kInf;
+  double least = kWithoutBound;
   ForEachSet(*this, [&](const std::vector<int>& set) {
     least = std::min(least, CheapestOfSet(*this, set, budget, least));
   });
-  if (least == kInf) return std::nullopt;
+  if (least == kWithoutBound) return std::nullopt;
   return least;
 }
 
 double JointProfileEnumeration::LeastBudget() const {
-  double least = kInf;
+  double least = kWithoutBound;
   ForEachSet(*this, [&](const std::vector<int>& set) {
     std::vector<std::pair<int, double>> chosen_units;
     for (const int u : set) {
@@ -181,9 +182,9 @@ JointProfileEnumeration JointEnumerationOf(
     const Module& module =
         *std::ranges::find(profile.modules, fqn, &Module::fqn);
     if (module.is_leaf || !module.sac) continue;
-    if (!options.ac_units.empty() && !IsIn(options.ac_units, fqn)) continue;
+    if (!options.ac_units.empty() && !IsAmong(options.ac_units, fqn)) continue;
     if (std::ranges::any_of(options.fsdp_units, [&](const std::string& name) {
-          return IsBelow(name, fqn);
+          return IsWithin(name, fqn);
         })) {
       continue;
     }
@@ -196,11 +197,11 @@ JointProfileEnumeration JointEnumerationOf(
     unit.policies = PoliciesOf(module, options.patterns, unit.held_bytes);
     if (unit.policies.empty()) continue;
     for (const std::string& other : profile.order.fw_post) {
-      unit.contains.push_back(other == fqn || IsBelow(other, fqn));
+      unit.contains.push_back(other == fqn || IsWithin(other, fqn));
     }
     for (size_t u = 0; u < result.units.size(); ++u) {
-      if (IsBelow(result.units[u].fqn, fqn) ||
-          IsBelow(fqn, result.units[u].fqn)) {
+      if (IsWithin(result.units[u].fqn, fqn) ||
+          IsWithin(fqn, result.units[u].fqn)) {
         unit.nested_with.push_back(static_cast<int>(u));
       }
     }

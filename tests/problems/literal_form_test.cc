@@ -25,7 +25,8 @@ using test_support::Enough;
 using test_support::RandomProfile;
 using test_support::Repetitions;
 
-Plan PlanAt(const Profile& profile, int64_t budget_bytes, int world_size) {
+Plan LiteralPlanAt(const Profile& profile, int64_t budget_bytes,
+                   int world_size) {
   PlanOptions options{.granularity = Granularity::kModule,
                       .tradeoff = Tradeoff::kProfile};
   options.budget_bytes = budget_bytes;
@@ -57,7 +58,7 @@ TEST(LiteralForm, AgreesWhereItIsValid) {
     const int world_size = 1 << seed % 4;
     const int64_t budget = BudgetWithin(profile, {.world_size = world_size},
                                         0.1 + seed % 10 / 12.0);
-    const Plan plan = PlanAt(profile, budget, world_size);
+    const Plan plan = LiteralPlanAt(profile, budget, world_size);
     const MilpSolution literal = SolveLiteral(profile, budget, world_size);
     ASSERT_EQ(plan.status, PlanStatus::kOptimal);
     ASSERT_EQ(literal.status, MilpStatus::kOptimal);
@@ -74,7 +75,8 @@ TEST(LiteralForm, AgreesThatABudgetIsTooSmall) {
     const Profile profile =
         RandomProfile(seed, {.most_modules = 8, .for_literal_form = true});
     const int64_t budget = BudgetWithin(profile, {}, 0) * 99 / 100;
-    EXPECT_EQ(PlanAt(profile, budget, 1).status, PlanStatus::kInfeasible);
+    EXPECT_EQ(LiteralPlanAt(profile, budget, 1).status,
+              PlanStatus::kInfeasible);
     EXPECT_EQ(SolveLiteral(profile, budget, 1).status, MilpStatus::kInfeasible);
   }
 }
@@ -91,11 +93,11 @@ Profile SlowGpt(double factor) {
 TEST(LiteralForm, RulesOutUnitsOfMoreThan100Ms) {
   const Profile fast = SlowGpt(1);
   const int64_t budget = BudgetWithin(fast, {}, 0.02);
-  const double ms = PlanAt(fast, budget, 1).recompute_ms;
+  const double ms = LiteralPlanAt(fast, budget, 1).recompute_ms;
   EXPECT_NEAR(SolveLiteral(fast, budget, 1).objective, ms, 1e-4 * ms);
 
   const Profile slow = SlowGpt(300);
-  const Plan plan = PlanAt(slow, budget, 1);
+  const Plan plan = LiteralPlanAt(slow, budget, 1);
   EXPECT_EQ(plan.status, PlanStatus::kOptimal);
   EXPECT_NEAR(plan.recompute_ms, 300 * ms, 1e-6 * 300 * ms);
   EXPECT_EQ(SolveLiteral(slow, budget, 1).status, MilpStatus::kInfeasible);
@@ -111,7 +113,7 @@ TEST(LiteralForm, AnInterceptAloneMakesItInfeasible) {
   }
   const int64_t roomy =
       static_cast<int64_t>(PeakOf(profile, {}, {})) + (1 << 20);
-  const Plan plan = PlanAt(profile, roomy, 1);
+  const Plan plan = LiteralPlanAt(profile, roomy, 1);
   EXPECT_EQ(plan.status, PlanStatus::kOptimal);
   EXPECT_EQ(plan.recompute_ms, 0);
   EXPECT_EQ(SolveLiteral(profile, roomy, 1).status, MilpStatus::kInfeasible);
@@ -127,7 +129,7 @@ TEST(LiteralForm, ItsRelaxationBoundsNothing) {
     column.is_integer = false;
   }
   EXPECT_NEAR(solver::SolveWithCbc(relaxed).objective, 0, 1e-6);
-  EXPECT_GT(PlanAt(profile, budget, 1).recompute_ms, 1);
+  EXPECT_GT(LiteralPlanAt(profile, budget, 1).recompute_ms, 1);
 }
 
 TEST(LiteralForm, HasAColumnForEveryVariableOfEveryModule) {

@@ -43,7 +43,7 @@ using test_support::Instances;
 using test_support::LimitsOfInstances;
 
 // Searches of most steps have ended by then.
-solver::SearchLimits Limits() { return LimitsOfInstances(5000); }
+solver::SearchLimits LimitsOfSteps() { return LimitsOfInstances(5000); }
 
 test_support::StepOptions OptionsByChance(std::mt19937& random) {
   const auto half = [&] { return random() % 2 == 0; };
@@ -86,7 +86,7 @@ struct Step {
 // Returns budgets from the least one that a search found to the bytes that the
 // step needs without a plan.
 std::vector<int64_t> BudgetsOf(const Families& problems, std::mt19937& random) {
-  const int64_t least = LeastPlan(problems, Limits()).least.budget.bytes;
+  const int64_t least = LeastPlan(problems, LimitsOfSteps()).least.budget.bytes;
   const int64_t most = problems.front().problem.unplanned_peak_bytes;
   std::vector<int64_t> budgets = {least, most};
   for (int k = 0; k < 2; ++k) {
@@ -126,7 +126,7 @@ TEST(MetamorphicTest, MoreMemoryIsNeverWorse) {
     std::optional<Plan> last;
     for (const int64_t budget : BudgetsOf(problems, step.random)) {
       if (budget <= 0) continue;
-      Plan plan = PlanFor(problems, budget, Limits()).plan;
+      Plan plan = PlanFor(problems, budget, LimitsOfSteps()).plan;
       if (last) {
         EXPECT_LE(plan.bound_ms, last->recompute_ms * (1 + 1e-9));
         if (IsProven(plan)) {
@@ -167,7 +167,7 @@ TEST(MetamorphicTest, MoreUnitsAreNeverWorse) {
       const Families problems = step.ProblemsOf(step.trace, most);
       for (size_t i = 0; i < budgets.size(); ++i) {
         if (budgets[i] <= 0) continue;
-        Plan plan = PlanFor(problems, budgets[i], Limits()).plan;
+        Plan plan = PlanFor(problems, budgets[i], LimitsOfSteps()).plan;
         if (most) {
           EXPECT_LE(std::ssize(plan.modules), *most);
         }
@@ -186,13 +186,15 @@ TEST(MetamorphicTest, NothingFitsBelowTheLeast) {
     SCOPED_TRACE(k);
     const Step step(k);
     const Families problems = step.ProblemsOf(step.trace);
-    const LeastOfFamilies least = LeastPlan(problems, Limits());
+    const LeastOfFamilies least = LeastPlan(problems, LimitsOfSteps());
     const MinimumBudget& budget = least.least.budget;
     ASSERT_LE(budget.bound_bytes, budget.bytes);
-    EXPECT_TRUE(PlanFor(problems, budget.bytes, Limits(), least.of_family)
-                    .plan.HasPlan());
+    EXPECT_TRUE(
+        PlanFor(problems, budget.bytes, LimitsOfSteps(), least.of_family)
+            .plan.HasPlan());
     if (!budget.proven || budget.bytes <= 1) continue;
-    EXPECT_FALSE(PlanFor(problems, budget.bytes - 1, Limits()).plan.HasPlan());
+    EXPECT_FALSE(
+        PlanFor(problems, budget.bytes - 1, LimitsOfSteps()).plan.HasPlan());
   }
 }
 
@@ -221,8 +223,8 @@ TEST(MetamorphicTest, UnitsOfBytesAndTimesDoNotMatter) {
     const Families scaled = step.ProblemsOf(Scaled(trace, bytes, ms));
     for (const int64_t budget : BudgetsOf(problems, step.random)) {
       if (budget <= 0) continue;
-      ExpectTheSame(PlanFor(problems, budget, Limits()).plan,
-                    PlanFor(scaled, budget * bytes, Limits()).plan, ms);
+      ExpectTheSame(PlanFor(problems, budget, LimitsOfSteps()).plan,
+                    PlanFor(scaled, budget * bytes, LimitsOfSteps()).plan, ms);
     }
   }
 }
@@ -278,8 +280,8 @@ TEST(MetamorphicTest, NamesAndOrdersDoNotMatter) {
               others.front().problem.unplanned_peak_bytes);
     for (const int64_t budget : BudgetsOf(problems, step.random)) {
       if (budget <= 0) continue;
-      ExpectTheSame(PlanFor(problems, budget, Limits()).plan,
-                    PlanFor(others, budget, Limits()).plan);
+      ExpectTheSame(PlanFor(problems, budget, LimitsOfSteps()).plan,
+                    PlanFor(others, budget, LimitsOfSteps()).plan);
     }
   }
 }
@@ -291,7 +293,7 @@ TEST(MetamorphicTest, PlansAreWhatIsSaidOfThem) {
     const Families problems = step.ProblemsOf(step.trace);
     for (const int64_t budget : BudgetsOf(problems, step.random)) {
       if (budget <= 0) continue;
-      const PlanOfFamilies answer = PlanFor(problems, budget, Limits());
+      const PlanOfFamilies answer = PlanFor(problems, budget, LimitsOfSteps());
       if (!answer.plan.HasPlan()) continue;
       const PlanningProblem& problem = problems[answer.family].problem;
       const Trace& trace = *problem.trace;
@@ -323,10 +325,11 @@ TEST(MetamorphicTest, FrontiersAreOfPlans) {
     const auto repeated = std::ranges::unique(budgets);
     budgets.erase(repeated.begin(), repeated.end());
     const std::vector<Plan> frontier =
-        PlanFrontier(problems, budgets, Limits());
+        PlanFrontier(problems, budgets, LimitsOfSteps());
     ASSERT_EQ(frontier.size(), budgets.size());
     for (const Plan& plan : frontier) {
-      ExpectTheSame(plan, PlanFor(problems, plan.budget_bytes, Limits()).plan);
+      ExpectTheSame(plan,
+                    PlanFor(problems, plan.budget_bytes, LimitsOfSteps()).plan);
     }
   }
 }
@@ -345,10 +348,11 @@ TEST(MetamorphicTest, NoPlanByChanceBeatsABound) {
     const std::vector<int64_t> budgets = BudgetsOf(problems, step.random);
     std::vector<Plan> plans;
     for (const int64_t budget : budgets) {
-      if (budget > 0) plans.push_back(PlanFor(problems, budget, Limits()).plan);
+      if (budget > 0)
+        plans.push_back(PlanFor(problems, budget, LimitsOfSteps()).plan);
     }
     const int64_t least =
-        LeastPlan(problems, Limits()).least.budget.bound_bytes;
+        LeastPlan(problems, LimitsOfSteps()).least.budget.bound_bytes;
     for (int sample = 0; sample < 10; ++sample) {
       const std::vector<graph::CheckpointedModule> modules =
           PlanByChance(trace_problem, step.random);

@@ -49,9 +49,9 @@ bool IsLegal(const SacStatistics& sac, const OperatorPatterns& patterns,
 }
 
 // Returns the least recomputation over all policies; nullopt if none is legal.
-std::optional<double> LeastMs(const SacStatistics& sac,
-                              const OperatorPatterns& patterns,
-                              int64_t capacity) {
+std::optional<double> LeastOperatorMs(const SacStatistics& sac,
+                                      const OperatorPatterns& patterns,
+                                      int64_t capacity) {
   const size_t n = sac.memory.size();
   std::optional<double> least;
   for (unsigned set = 0; set < 1u << n; ++set) {
@@ -124,7 +124,8 @@ TEST_P(OperatorMilp, FindsTheBestOfAllPolicies) {
   for (int round = 0; round < Repetitions(500); ++round) {
     SCOPED_TRACE(round);
     const auto [sac, patterns, capacity] = Random(random, GetParam());
-    const std::optional<double> least = LeastMs(sac, patterns, capacity);
+    const std::optional<double> least =
+        LeastOperatorMs(sac, patterns, capacity);
     const OperatorSolution solution =
         SolveOperatorsByCbc(sac, patterns, capacity);
     EXPECT_EQ(solution.engine, "cbc");

@@ -11,8 +11,11 @@
 
 #include "graph/base/input_error.h"
 #include "graph/profile/module_tree.h"
+#include "graph/trace/aggregate.h"
+#include "graph/trace/simulation.h"
 #include "problems/planner.h"
 #include "tests/problems/enumeration.h"
+#include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
 #include "tests/support/synthetic_profile.h"
 
@@ -193,6 +196,29 @@ TEST(FirstBrokenRule, NamesEachRule) {
        [](GoodPlan& p) { p.plan.peak_bytes -= 1000; }},
       {"the plan says it recomputes",
        [](GoodPlan& p) { p.plan.recompute_ms *= 0.99; }},
+      {"the plan says its gap is 0.5; it is 0",
+       [](GoodPlan& p) {
+         p.plan.bound_ms = p.plan.recompute_ms;
+         p.plan.gap = 0.5;
+       }},
+      {"the plan says it is optimal; its gap is 0.5",
+       [](GoodPlan& p) { p.plan.gap = 0.5; }},
+      {"the plan says that any schedule recomputes at least",
+       [](GoodPlan& p) {
+         p.plan.any_schedule = AnySchedule{.bound_ms = p.plan.recompute_ms * 2};
+       }},
+      {"the plan says its distance from any schedule is 0.25; it is 0.5",
+       [](GoodPlan& p) {
+         p.plan.any_schedule =
+             AnySchedule{.bound_ms = p.plan.recompute_ms / 2, .distance = 0.25};
+       }},
+      {"the plan says its baseline's peak module is GPT.h.0",
+       [](GoodPlan& p) {
+         p.plan.baseline = {
+             .peak_bytes =
+                 ComputeEffect(p.profile, {}, p.plan.memory).peak_bytes,
+             .peak_module = "GPT.h.0"};
+       }},
       {"GPT.h.0: the plan says 5 bytes are discarded",
        [](GoodPlan& p) { p.plan.modules[0].discarded_bytes = 5; }},
       {"operator 1 'view' is view-like",
@@ -238,6 +264,38 @@ TEST(FirstBrokenRule, NamesEachRule) {
     EXPECT_THAT(broken, Optional(HasSubstr(breakage.message)));
     EXPECT_THAT(broken.value_or(""), ::testing::Not(HasSubstr("\n")));
   }
+}
+
+TEST(FirstBrokenRule, WhatIsFreeHasNoGap) {
+  GoodPlan good;
+  good.plan.modules.clear();
+  good.Refresh();
+  ASSERT_EQ(good.plan.recompute_ms, 0);
+  good.plan.bound_ms = 0;
+  good.plan.gap = 0;
+  EXPECT_EQ(good.Broken(), std::nullopt);
+  good.plan.gap = 1;
+  EXPECT_THAT(good.Broken(), Optional(HasSubstr("its gap is 1; it is 0")));
+}
+
+TEST(FirstBrokenRule, BytesOfASimulatedStepAreExact) {
+  std::mt19937 random(1);
+  const graph::Trace trace = test_support::RandomStep(random);
+  const graph::Profile profile = graph::Aggregate(trace);
+  Plan sound;
+  sound.memory.model = MemoryModel::kTrace;
+  sound.peak_bytes = graph::Simulate(trace, {}).peak_bytes;
+  sound.budget_bytes = sound.peak_bytes;
+  sound.baseline.peak_bytes = sound.peak_bytes;
+  EXPECT_EQ(FirstBrokenRule(profile, sound, {}, &trace), std::nullopt);
+  Plan false_peak = sound;
+  false_peak.peak_bytes -= 1;
+  EXPECT_THAT(FirstBrokenRule(profile, false_peak, {}, &trace),
+              Optional(HasSubstr("the plan says its peak is")));
+  Plan false_baseline = sound;
+  false_baseline.baseline.peak_bytes += 1;
+  EXPECT_THAT(FirstBrokenRule(profile, false_baseline, {}, &trace),
+              Optional(HasSubstr("baseline's peak in bytes")));
 }
 
 // Returns a policy of the module that has statistics, with true sums.

@@ -37,10 +37,11 @@ using test_support::First;
 using test_support::Instances;
 using test_support::LimitsOfInstances;
 
-solver::SearchLimits Limits() { return LimitsOfInstances(100'000); }
+solver::SearchLimits ProfileLimits() { return LimitsOfInstances(100'000); }
 
 // Returns random options of a question about a profile.
-PlanOptions OptionsByChance(const Profile& profile, std::mt19937& random) {
+PlanOptions ProfileOptionsByChance(const Profile& profile,
+                                   std::mt19937& random) {
   const auto one_in = [&](unsigned count) { return random() % count == 0; };
   PlanOptions options;
   if (!one_in(3)) options.memory.model = DefaultMemoryModel(profile);
@@ -66,7 +67,7 @@ struct ProfileCase {
   ProfileCase& operator=(const ProfileCase&) = delete;
 
   Plan For(int64_t budget) const {
-    return PlanFor(problem, budget, Limits()).plan;
+    return PlanFor(problem, budget, ProfileLimits()).plan;
   }
 
   const Profile profile;
@@ -85,12 +86,12 @@ std::unique_ptr<const ProfileCase> Ask(Profile profile,
   }
 }
 
-struct Case {
-  explicit Case(unsigned seed) : random(seed) {
+struct QuestionCase {
+  explicit QuestionCase(unsigned seed) : random(seed) {
     const int operators = random() % 4 == 0 ? 0 : 6;
     profile = test_support::RandomProfile(
         seed, {.most_modules = 20, .most_operators = operators});
-    options = OptionsByChance(profile, random);
+    options = ProfileOptionsByChance(profile, random);
     question = Ask(profile, options);
   }
 
@@ -102,11 +103,11 @@ struct Case {
 
 // Tests all cases that there are, and asserts that most are.
 template <typename Test>
-void ForEachCase(Test test) {
+void ForEachProfileCase(Test test) {
   int cases = 0;
   for (int k = First(); k < End() && !testing::Test::HasFailure(); ++k) {
     SCOPED_TRACE(k);
-    Case c(k);
+    QuestionCase c(k);
     if (!c.question) continue;
     ++cases;
     test(c);
@@ -116,8 +117,9 @@ void ForEachCase(Test test) {
 
 // Returns budgets from the least one to the bytes that the model needs without
 // a plan.
-std::vector<int64_t> BudgetsOf(Case& c) {
-  const int64_t least = LeastPlan(c.question->problem, Limits()).budget.bytes;
+std::vector<int64_t> ProfileBudgets(QuestionCase& c) {
+  const int64_t least =
+      LeastPlan(c.question->problem, ProfileLimits()).budget.bytes;
   const int64_t most = c.question->problem.unplanned_peak_bytes;
   std::vector<int64_t> budgets = {least, std::max(least, most)};
   for (int k = 0; k < 2; ++k) {
@@ -132,7 +134,7 @@ std::vector<int64_t> BudgetsOf(Case& c) {
   return budgets;
 }
 
-bool IsProven(const Plan& plan) {
+bool IsProfilePlanProven(const Plan& plan) {
   return plan.status == PlanStatus::kOptimal ||
          plan.status == PlanStatus::kInfeasible;
 }
@@ -144,9 +146,10 @@ double Rounding(const Plan& plan) {
 
 // Compares two answers to the same question, where the other's milliseconds are
 // `times` as long.
-void ExpectTheSame(const Plan& one, const Plan& other, double times = 1) {
+void ExpectTheSameOfProfile(const Plan& one, const Plan& other,
+                            double times = 1) {
   const double rounding = Rounding(other) + times * Rounding(one);
-  if (!IsProven(one) || !IsProven(other)) {
+  if (!IsProfilePlanProven(one) || !IsProfilePlanProven(other)) {
     // A bound holds for every plan, no matter which search found it.
     if (!one.HasPlan() || !other.HasPlan()) return;
     EXPECT_LE(one.bound_ms * times, other.recompute_ms + rounding);
@@ -158,14 +161,14 @@ void ExpectTheSame(const Plan& one, const Plan& other, double times = 1) {
 }
 
 TEST(ProfileMetamorphic, MoreMemoryIsNeverWorse) {
-  ForEachCase([](Case& c) {
+  ForEachProfileCase([](QuestionCase& c) {
     std::optional<Plan> last;
-    for (const int64_t budget : BudgetsOf(c)) {
+    for (const int64_t budget : ProfileBudgets(c)) {
       Plan plan = c.question->For(budget);
       if (last) {
         EXPECT_NE(plan.status, PlanStatus::kInfeasible);
         EXPECT_LE(plan.bound_ms, last->recompute_ms + Rounding(*last));
-        if (IsProven(plan)) {
+        if (IsProfilePlanProven(plan)) {
           EXPECT_LE(plan.recompute_ms, last->recompute_ms + Rounding(*last));
         }
       }
@@ -176,8 +179,8 @@ TEST(ProfileMetamorphic, MoreMemoryIsNeverWorse) {
 }
 
 TEST(ProfileMetamorphic, MoreUnitsAreNeverWorse) {
-  ForEachCase([](Case& c) {
-    const std::vector<int64_t> budgets = BudgetsOf(c);
+  ForEachProfileCase([](QuestionCase& c) {
+    const std::vector<int64_t> budgets = ProfileBudgets(c);
     std::vector<std::optional<Plan>> last(budgets.size());
     for (const std::optional<int> most :
          {std::optional(0), std::optional(1), std::optional(2),
@@ -202,8 +205,9 @@ TEST(ProfileMetamorphic, MoreUnitsAreNeverWorse) {
 }
 
 TEST(ProfileMetamorphic, NothingFitsBelowTheLeast) {
-  ForEachCase([](Case& c) {
-    const MinimumBudget least = LeastPlan(c.question->problem, Limits()).budget;
+  ForEachProfileCase([](QuestionCase& c) {
+    const MinimumBudget least =
+        LeastPlan(c.question->problem, ProfileLimits()).budget;
     ASSERT_LE(least.bound_bytes, least.bytes);
     if (least.bytes <= 1) return;
     EXPECT_TRUE(c.question->For(least.bytes).HasPlan());
@@ -215,7 +219,7 @@ TEST(ProfileMetamorphic, NothingFitsBelowTheLeast) {
   });
 }
 
-Profile Scaled(Profile profile, int64_t bytes, double ms) {
+Profile ScaledProfile(Profile profile, int64_t bytes, double ms) {
   const auto scale = [&](auto& value) { value *= bytes; };
   const auto scale_all = [&](auto& values) {
     for (auto& value : values) scale(value);
@@ -265,20 +269,21 @@ Profile Scaled(Profile profile, int64_t bytes, double ms) {
 }
 
 TEST(ProfileMetamorphic, UnitsOfBytesAndTimesDoNotMatter) {
-  ForEachCase([](Case& c) {
+  ForEachProfileCase([](QuestionCase& c) {
     const int64_t bytes = 1 + static_cast<int64_t>(c.random() % 100);
     const double ms = c.random() % 2 == 0 ? 1. / 1024 : 3;
-    const auto scaled = Ask(Scaled(c.profile, bytes, ms), c.options);
+    const auto scaled = Ask(ScaledProfile(c.profile, bytes, ms), c.options);
     ASSERT_TRUE(scaled);
-    for (const int64_t budget : BudgetsOf(c)) {
-      ExpectTheSame(c.question->For(budget), scaled->For(budget * bytes), ms);
+    for (const int64_t budget : ProfileBudgets(c)) {
+      ExpectTheSameOfProfile(c.question->For(budget),
+                             scaled->For(budget * bytes), ms);
     }
   });
 }
 
 // Renames modules and reorders them in the file: the orders of the profile say
 // when each runs.
-Profile Renamed(Profile profile, std::mt19937& random) {
+Profile RenamedProfile(Profile profile, std::mt19937& random) {
   const auto rename = [](std::string& fqn) {
     std::string renamed = "Q";
     for (const char letter : fqn) {
@@ -298,15 +303,15 @@ Profile Renamed(Profile profile, std::mt19937& random) {
 }
 
 TEST(ProfileMetamorphic, NamesAndOrdersDoNotMatter) {
-  ForEachCase([](Case& c) {
+  ForEachProfileCase([](QuestionCase& c) {
     const Profile renamed = graph::ParseProfile(
-        graph::ProfileToJson(Renamed(c.profile, c.random)), "renamed");
+        graph::ProfileToJson(RenamedProfile(c.profile, c.random)), "renamed");
     const auto others = Ask(renamed, c.options);
     ASSERT_TRUE(others);
     EXPECT_EQ(c.question->problem.unplanned_peak_bytes,
               others->problem.unplanned_peak_bytes);
-    for (const int64_t budget : BudgetsOf(c)) {
-      ExpectTheSame(c.question->For(budget), others->For(budget));
+    for (const int64_t budget : ProfileBudgets(c)) {
+      ExpectTheSameOfProfile(c.question->For(budget), others->For(budget));
     }
   });
 }
@@ -318,8 +323,8 @@ PlanRules RulesOf(const PlanOptions& options) {
 }
 
 TEST(ProfileMetamorphic, PlansAreWhatIsSaidOfThem) {
-  ForEachCase([](Case& c) {
-    for (const int64_t budget : BudgetsOf(c)) {
+  ForEachProfileCase([](QuestionCase& c) {
+    for (const int64_t budget : ProfileBudgets(c)) {
       const Plan plan = c.question->For(budget);
       if (!plan.HasPlan()) continue;
       const Plan read = ParsePlan(PlanToJson(plan), "plan");
@@ -337,13 +342,13 @@ TEST(ProfileMetamorphic, PlansAreWhatIsSaidOfThem) {
 }
 
 TEST(ProfileMetamorphic, FrontiersAreOfPlans) {
-  ForEachCase([](Case& c) {
-    const std::vector<int64_t> budgets = BudgetsOf(c);
+  ForEachProfileCase([](QuestionCase& c) {
+    const std::vector<int64_t> budgets = ProfileBudgets(c);
     const std::vector<Plan> frontier =
-        PlanFrontier(c.question->problem, budgets, Limits());
+        PlanFrontier(c.question->problem, budgets, ProfileLimits());
     ASSERT_EQ(frontier.size(), budgets.size());
     for (size_t k = 0; k < frontier.size(); ++k) {
-      ExpectTheSame(frontier[k], c.question->For(budgets[k]));
+      ExpectTheSameOfProfile(frontier[k], c.question->For(budgets[k]));
       if (k == 0 || !frontier[k - 1].HasPlan()) continue;
       EXPECT_LE(frontier[k].recompute_ms,
                 frontier[k - 1].recompute_ms + Rounding(frontier[k - 1]));
@@ -357,9 +362,9 @@ bool IsInside(const std::string& fqn, const std::string& outer) {
 
 // Returns a unit with random operators saved, within the rules, or with a
 // random share of the bytes.
-std::optional<PlannedModule> UnitByChance(const Module& module,
-                                          const PlanOptions& options,
-                                          std::mt19937& random) {
+std::optional<PlannedModule> ProfileUnitByChance(const Module& module,
+                                                 const PlanOptions& options,
+                                                 std::mt19937& random) {
   PlannedModule unit;
   unit.fqn = module.fqn;
   const double share = static_cast<double>(random() % 1001) / 1000;
@@ -395,7 +400,7 @@ std::optional<PlannedModule> UnitByChance(const Module& module,
   return unit;
 }
 
-std::vector<PlannedModule> UnitsByChance(Case& c) {
+std::vector<PlannedModule> UnitsByChance(QuestionCase& c) {
   std::vector<Module> modules = c.profile.modules;
   std::ranges::shuffle(modules, c.random);
   std::vector<PlannedModule> units;
@@ -407,7 +412,7 @@ std::vector<PlannedModule> UnitsByChance(Case& c) {
         });
     if (!is_free || c.random() % 2 == 0) continue;
     std::optional<PlannedModule> unit =
-        UnitByChance(module, c.options, c.random);
+        ProfileUnitByChance(module, c.options, c.random);
     if (unit) units.push_back(*std::move(unit));
   }
   // In forward pre-order, as in plans.
@@ -420,13 +425,14 @@ std::vector<PlannedModule> UnitsByChance(Case& c) {
 
 // Compares random legal plans with the answers. Returns how often one fitted a
 // budget.
-int CompareWithPlansByChance(Case& c) {
+int CompareWithPlansByChance(QuestionCase& c) {
   int fitting = 0;
   std::vector<Plan> plans;
-  for (const int64_t budget : BudgetsOf(c)) {
+  for (const int64_t budget : ProfileBudgets(c)) {
     plans.push_back(c.question->For(budget));
   }
-  const MinimumBudget least = LeastPlan(c.question->problem, Limits()).budget;
+  const MinimumBudget least =
+      LeastPlan(c.question->problem, ProfileLimits()).budget;
   for (int sample = 0; sample < 20; ++sample) {
     Plan by_chance;
     by_chance.model = c.profile.model.name;
@@ -463,14 +469,15 @@ int CompareWithPlansByChance(Case& c) {
 
 TEST(ProfileMetamorphic, NoPlanByChanceBeatsABound) {
   int fitting = 0;
-  ForEachCase([&](Case& c) { fitting += CompareWithPlansByChance(c); });
+  ForEachProfileCase(
+      [&](QuestionCase& c) { fitting += CompareWithPlansByChance(c); });
   EXPECT_GT(fitting, Instances());
 }
 
 // A case that was found among the first 20,000: the hull lacked a corner of a
 // unit's policies at which the unit discards nothing at all.
 TEST(ProfileMetamorphic, AUnitThatDiscardsNothingIsACornerOfItsHull) {
-  Case c(3924);
+  QuestionCase c(3924);
   ASSERT_TRUE(c.question);
   EXPECT_GT(CompareWithPlansByChance(c), 0);
 }

@@ -39,8 +39,8 @@ using test_support::First;
 using test_support::Instances;
 
 // A step whose rules some plan keeps.
-struct Step {
-  explicit Step(unsigned seed) : random(seed) {
+struct RematStep {
+  explicit RematStep(unsigned seed) : random(seed) {
     do {
       const int forward = 4 + static_cast<int>(random() % 12);
       graph = test_support::RandomJoint(
@@ -81,12 +81,12 @@ bool HasPlan(const RematAnswer& answer) {
          answer.status == SearchStatus::kFeasible;
 }
 
-bool IsProven(const RematAnswer& answer) {
+bool IsRematProven(const RematAnswer& answer) {
   return answer.status == SearchStatus::kOptimal ||
          answer.status == SearchStatus::kInfeasible;
 }
 
-RematAnswer Solve(const JointGraph& graph, int64_t budget) {
+RematAnswer SolveRemat(const JointGraph& graph, int64_t budget) {
   return SolveRemat(BuildRematProblem(graph), {.budget_bytes = budget});
 }
 
@@ -96,7 +96,7 @@ LeastRematBudget Least(const JointGraph& graph) {
 
 // Returns budgets from a byte less than the least one that a search found to
 // the bytes that the step needs if all is kept.
-std::vector<int64_t> BudgetsOf(Step& step) {
+std::vector<int64_t> RematBudgets(RematStep& step) {
   const int64_t least = Least(step.graph).bytes;
   const JointSimulator simulator(step.graph);
   const int64_t most =
@@ -113,9 +113,9 @@ std::vector<int64_t> BudgetsOf(Step& step) {
 
 // Compares two answers to the same question, where the other's milliseconds are
 // `times` as long.
-void ExpectTheSame(const RematAnswer& one, const RematAnswer& other,
-                   double times = 1) {
-  if (!IsProven(one) || !IsProven(other)) {
+void ExpectTheSameRemat(const RematAnswer& one, const RematAnswer& other,
+                        double times = 1) {
+  if (!IsRematProven(one) || !IsRematProven(other)) {
     // A bound holds for every plan, no matter which search found it.
     if (!HasPlan(one) || !HasPlan(other)) return;
     EXPECT_LE(one.bound_ms * times, other.run.recompute_ms * (1 + 1e-9));
@@ -130,15 +130,15 @@ void ExpectTheSame(const RematAnswer& one, const RematAnswer& other,
 TEST(RematMetamorphic, MoreMemoryIsNeverWorse) {
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
-    Step step(k);
+    RematStep step(k);
     std::optional<RematAnswer> last;
-    for (const int64_t budget : BudgetsOf(step)) {
-      RematAnswer answer = Solve(step.graph, budget);
+    for (const int64_t budget : RematBudgets(step)) {
+      RematAnswer answer = SolveRemat(step.graph, budget);
       if (HasPlan(answer)) CheckRemat(step.graph, budget, answer.run);
       if (last) {
         ASSERT_NE(answer.status, SearchStatus::kInfeasible);
         EXPECT_LE(answer.bound_ms, last->run.recompute_ms * (1 + 1e-9));
-        if (IsProven(answer)) {
+        if (IsRematProven(answer)) {
           EXPECT_LE(answer.run.recompute_ms,
                     last->run.recompute_ms * (1 + 1e-9));
         }
@@ -152,16 +152,16 @@ TEST(RematMetamorphic, NothingFitsBelowTheLeast) {
   int proven = 0;
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
-    const Step step(k);
+    const RematStep step(k);
     const LeastRematBudget least = Least(step.graph);
     ASSERT_LE(least.bound_bytes, least.bytes);
     const JointRun run = JointSimulator(step.graph).Run(least.is_kept);
     EXPECT_EQ(run.peak_bytes, least.bytes);
-    const RematAnswer at = Solve(step.graph, least.bytes);
+    const RematAnswer at = SolveRemat(step.graph, least.bytes);
     EXPECT_NE(at.status, SearchStatus::kInfeasible);
-    const RematAnswer below = Solve(step.graph, least.bytes - 1);
+    const RematAnswer below = SolveRemat(step.graph, least.bytes - 1);
     EXPECT_FALSE(HasPlan(below) && least.bound_bytes == least.bytes);
-    if (least.bound_bytes == least.bytes && IsProven(below)) ++proven;
+    if (least.bound_bytes == least.bytes && IsRematProven(below)) ++proven;
   }
   EXPECT_GE(proven * 10, Instances() * 9);
 }
@@ -169,18 +169,18 @@ TEST(RematMetamorphic, NothingFitsBelowTheLeast) {
 TEST(RematMetamorphic, ThePeakOfAPlanIsABudgetForIt) {
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
-    Step step(k);
-    for (const int64_t budget : BudgetsOf(step)) {
-      const RematAnswer answer = Solve(step.graph, budget);
+    RematStep step(k);
+    for (const int64_t budget : RematBudgets(step)) {
+      const RematAnswer answer = SolveRemat(step.graph, budget);
       if (!HasPlan(answer)) continue;
       ASSERT_LE(answer.run.peak_bytes, budget);
-      const RematAnswer second = Solve(step.graph, answer.run.peak_bytes);
-      ExpectTheSame(answer, second);
+      const RematAnswer second = SolveRemat(step.graph, answer.run.peak_bytes);
+      ExpectTheSameRemat(answer, second);
     }
   }
 }
 
-JointGraph Scaled(JointGraph graph, int64_t bytes, double ms) {
+JointGraph ScaledGraph(JointGraph graph, int64_t bytes, double ms) {
   graph.held_bytes *= bytes;
   for (graph::JointBuffer& buffer : graph.buffers) buffer.bytes *= bytes;
   for (JointNode& node : graph.nodes) {
@@ -193,15 +193,15 @@ JointGraph Scaled(JointGraph graph, int64_t bytes, double ms) {
 TEST(RematMetamorphic, UnitsOfBytesAndTimesDoNotMatter) {
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
-    Step step(k);
+    RematStep step(k);
     const int64_t bytes = 1 + static_cast<int64_t>(step.random() % 1000000000);
     constexpr double kUnits[] = {1. / 1024, 3, 0x1p-40};
     const double ms = kUnits[step.random() % 3];
-    const JointGraph scaled = Scaled(step.graph, bytes, ms);
-    for (const int64_t budget : BudgetsOf(step)) {
+    const JointGraph scaled = ScaledGraph(step.graph, bytes, ms);
+    for (const int64_t budget : RematBudgets(step)) {
       const int64_t more = static_cast<int64_t>(step.random()) % bytes;
-      ExpectTheSame(Solve(step.graph, budget),
-                    Solve(scaled, budget * bytes + more), ms);
+      ExpectTheSameRemat(SolveRemat(step.graph, budget),
+                         SolveRemat(scaled, budget * bytes + more), ms);
     }
   }
 }
@@ -211,13 +211,15 @@ TEST(RematMetamorphic, NothingFitsAByteBelowWhatNoChoiceChanges) {
   JointGraph graph;
   graph.buffers = {{.name = "x", .bytes = 1'500'000'000'000}};
   graph.nodes = {{.name = "loss", .ms = 1, .reads = {0}}};
-  EXPECT_EQ(Solve(graph, 1'500'000'000'000).status, SearchStatus::kOptimal);
-  EXPECT_EQ(Solve(graph, 1'499'999'999'999).status, SearchStatus::kInfeasible);
+  EXPECT_EQ(SolveRemat(graph, 1'500'000'000'000).status,
+            SearchStatus::kOptimal);
+  EXPECT_EQ(SolveRemat(graph, 1'499'999'999'999).status,
+            SearchStatus::kInfeasible);
 }
 
 // Renames and reorders buffers; reorders what a node reads and makes, and what
 // is returned.
-JointGraph Renamed(JointGraph graph, std::mt19937& random) {
+JointGraph RenamedGraph(JointGraph graph, std::mt19937& random) {
   std::vector<int32_t> place(graph.buffers.size());
   std::iota(place.begin(), place.end(), 0);
   std::ranges::shuffle(place, random);
@@ -244,11 +246,12 @@ JointGraph Renamed(JointGraph graph, std::mt19937& random) {
 TEST(RematMetamorphic, NamesAndOrdersDoNotMatter) {
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
-    Step step(k);
+    RematStep step(k);
     const JointGraph renamed = graph::ParseJointGraph(
-        graph::ToJson(Renamed(step.graph, step.random)), "renamed");
-    for (const int64_t budget : BudgetsOf(step))
-      ExpectTheSame(Solve(step.graph, budget), Solve(renamed, budget));
+        graph::ToJson(RenamedGraph(step.graph, step.random)), "renamed");
+    for (const int64_t budget : RematBudgets(step))
+      ExpectTheSameRemat(SolveRemat(step.graph, budget),
+                         SolveRemat(renamed, budget));
   }
 }
 
@@ -256,13 +259,13 @@ TEST(RematMetamorphic, NamesAndOrdersDoNotMatter) {
 TEST(RematMetamorphic, WhatIsHeldIsTakenFromTheBudget) {
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
-    Step step(k);
+    RematStep step(k);
     JointGraph more = step.graph;
     const int64_t held_bytes = static_cast<int64_t>(step.random() % 100);
     more.held_bytes += held_bytes;
-    for (const int64_t budget : BudgetsOf(step))
-      ExpectTheSame(Solve(step.graph, budget),
-                    Solve(more, budget + held_bytes));
+    for (const int64_t budget : RematBudgets(step))
+      ExpectTheSameRemat(SolveRemat(step.graph, budget),
+                         SolveRemat(more, budget + held_bytes));
   }
 }
 
@@ -271,10 +274,10 @@ TEST(RematMetamorphic, WhatIsHeldIsTakenFromTheBudget) {
 TEST(RematMetamorphic, GapsAreKept) {
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
-    Step step(k);
+    RematStep step(k);
     const RematProblem problem = BuildRematProblem(step.graph);
     const double gap = static_cast<double>(step.random() % 100) / 100;
-    for (const int64_t budget : BudgetsOf(step)) {
+    for (const int64_t budget : RematBudgets(step)) {
       const RematAnswer best = SolveRemat(problem, {.budget_bytes = budget});
       const RematAnswer near =
           SolveRemat(problem, {.budget_bytes = budget, .limits = {.gap = gap}});
@@ -294,12 +297,12 @@ TEST(RematMetamorphic, NoPlanByChanceBeatsABound) {
   int fitting = 0;
   for (int k = First(); k < End() && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
-    Step step(k);
-    const std::vector<int64_t> budgets = BudgetsOf(step);
+    RematStep step(k);
+    const std::vector<int64_t> budgets = RematBudgets(step);
     const int64_t least = Least(step.graph).bound_bytes;
     std::vector<RematAnswer> answers;
     for (const int64_t budget : budgets)
-      answers.push_back(Solve(step.graph, budget));
+      answers.push_back(SolveRemat(step.graph, budget));
     for (int sample = 0; sample < 20; ++sample) {
       const std::optional<JointRun> run = step.RunByChance();
       if (!run) continue;
@@ -323,11 +326,11 @@ TEST(RematMetamorphic, AgreesWithCbc) {
   const int last = First() + (Instances() + 1) / 2;
   for (int k = First(); k < last && !HasFailure(); ++k) {
     SCOPED_TRACE(k);
-    Step step(k);
+    RematStep step(k);
     const RematProblem problem = BuildRematProblem(step.graph);
-    for (const int64_t budget : BudgetsOf(step)) {
+    for (const int64_t budget : RematBudgets(step)) {
       const RematAnswer answer = SolveRemat(problem, {.budget_bytes = budget});
-      if (!IsProven(answer)) continue;
+      if (!IsRematProven(answer)) continue;
       const test_support::RematMilp milp =
           test_support::BuildRematMilp(problem, budget);
       const solver::MilpSolution by_cbc = solver::SolveWithCbc(milp.program);

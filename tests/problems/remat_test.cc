@@ -26,7 +26,7 @@ using graph::JointSimulator;
 using solver::SearchStatus;
 using test_support::RandomJoint;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInfiniteMs = std::numeric_limits<double>::infinity();
 
 // Simulates every choice of kept values that no rule forbids.
 std::vector<JointRun> AllRuns(const JointGraph& graph) {
@@ -87,7 +87,7 @@ std::vector<JointRun> AllTiedRuns(const JointGraph& graph) {
 }
 
 double LeastMs(const std::vector<JointRun>& runs, int64_t budget) {
-  double least = kInfinity;
+  double least = kInfiniteMs;
   for (const JointRun& run : runs)
     if (run.peak_bytes <= budget) least = std::min(least, run.recompute_ms);
   return least;
@@ -130,7 +130,7 @@ TEST(Remat, IsWhatEnumerationFinds) {
       const double least = LeastMs(runs, budget);
       ++questions;
       if (answer.status == SearchStatus::kInfeasible) {
-        ASSERT_EQ(least, kInfinity) << budget << ToJson(graph);
+        ASSERT_EQ(least, kInfiniteMs) << budget << ToJson(graph);
         continue;
       }
       ASSERT_LE(answer.bound_ms, least + 1e-9) << budget << ToJson(graph);
@@ -173,7 +173,7 @@ TEST(Remat, DecidesRunsOfOneGraphAsOne) {
       const double least = LeastMs(runs, budget);
       ++questions;
       if (answer.status == SearchStatus::kInfeasible) {
-        ASSERT_EQ(least, kInfinity) << budget << ToJson(graph);
+        ASSERT_EQ(least, kInfiniteMs) << budget << ToJson(graph);
         continue;
       }
       ASSERT_LE(answer.bound_ms, least + 1e-9) << budget << ToJson(graph);
@@ -241,13 +241,13 @@ TEST(Remat, KeepsNoMoreThanItMay) {
     const int64_t any = std::numeric_limits<int64_t>::max() / 4;
     for (const int64_t peak : {some.peak_bytes + 2, any}) {
       for (const int64_t kept_bytes : {some.kept_bytes, some.kept_bytes / 2}) {
-        double least = kInfinity;
+        double least = kInfiniteMs;
         for (const JointRun& run : runs)
           if (run.peak_bytes <= peak && run.kept_bytes <= kept_bytes)
             least = std::min(least, run.recompute_ms);
         const RematAnswer answer = SolveRemat(
             problem, {.budget_bytes = peak, .kept_bytes = kept_bytes});
-        if (least == kInfinity) {
+        if (least == kInfiniteMs) {
           ASSERT_EQ(answer.status, SearchStatus::kInfeasible) << ToJson(graph);
           continue;
         }

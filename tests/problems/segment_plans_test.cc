@@ -33,12 +33,13 @@ using test_support::Repetitions;
 using ::testing::HasSubstr;
 using ::testing::Optional;
 
-constexpr int64_t kMostPlans = 3000;
+constexpr int64_t kMostSegmentPlans = 3000;
 
-graph::Trace StepOf(unsigned seed, const test_support::StepOptions& options = {
-                                       .blocks_least = 3,
-                                       .blocks_most = 4,
-                                       .operators_most = 2}) {
+graph::Trace SegmentedStepOf(unsigned seed,
+                             const test_support::StepOptions& options = {
+                                 .blocks_least = 3,
+                                 .blocks_most = 4,
+                                 .operators_most = 2}) {
   std::mt19937 random(seed);
   return test_support::RandomStep(random, options);
 }
@@ -92,8 +93,9 @@ std::vector<std::string> NamesOf(const graph::Trace& trace,
 std::optional<TracePlans> PlansOf(const Families& problems) {
   TracePlans all;
   for (const auto& problem : problems) {
-    const auto plans = EnumeratePlans(
-        std::get<TraceProblem>(problem.problem.formulation), {}, kMostPlans);
+    const auto plans =
+        EnumeratePlans(std::get<TraceProblem>(problem.problem.formulation), {},
+                       kMostSegmentPlans);
     if (!plans) return std::nullopt;
     all.plans.insert(all.plans.end(), plans->plans.begin(), plans->plans.end());
   }
@@ -143,7 +145,7 @@ TEST(SegmentPlansTest, NoPlanOfAFamilyIsBetter) {
   int with_segments = 0;
   for (unsigned seed = 0; cases < Repetitions(40) && seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
-    const graph::Trace trace = StepOf(seed);
+    const graph::Trace trace = SegmentedStepOf(seed);
     const Families problems =
         BuildFamilies(trace, OnTraces(), {.kind = SegmentKind::kAuto});
     const bool has_runs = std::ranges::any_of(problems, [](const auto& p) {
@@ -192,10 +194,10 @@ TEST(SegmentPlansTest, FrontiersHaveTheBestPlanOfEachBudget) {
   for (unsigned seed = 0; cases < Repetitions(12) && seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
     // Enough blocks for two families.
-    const graph::Trace trace = StepOf(seed, {.blocks_least = 5,
-                                             .blocks_most = 6,
-                                             .operators_least = 1,
-                                             .operators_most = 2});
+    const graph::Trace trace = SegmentedStepOf(seed, {.blocks_least = 5,
+                                                      .blocks_most = 6,
+                                                      .operators_least = 1,
+                                                      .operators_most = 2});
     const Families problems = BuildFamilies(trace, OnTraces(/*may_skip=*/true),
                                             {.kind = SegmentKind::kAuto});
     if (problems.size() < 2) continue;
@@ -245,7 +247,7 @@ TEST(SegmentPlansTest, SkipsNeverMakeAPlanWorse) {
   int compared = 0;
   for (unsigned seed = 0; seed < Repetitions(60); ++seed) {
     SCOPED_TRACE(seed);
-    const graph::Trace trace = StepOf(seed);
+    const graph::Trace trace = SegmentedStepOf(seed);
     const FamilyProblem with =
         BuildFamily(trace, {}, OnTraces(/*may_skip=*/true));
     const FamilyProblem plain = BuildFamily(trace, {}, OnTraces());
@@ -269,7 +271,7 @@ TEST(SegmentPlansTest, SkipsNeverMakeAPlanWorse) {
 
 // The check refuses them, in a plan with which the trace can be simulated.
 TEST(SegmentPlansTest, AreCheckedForUnitsInsideAndFsdpUnits) {
-  const graph::Trace trace = StepOf(1);
+  const graph::Trace trace = SegmentedStepOf(1);
   const auto runs = graph::LongestRuns(trace);
   ASSERT_FALSE(runs.empty());
   const graph::ModuleRun run = {.first = runs[0][0], .last = runs[0][1]};

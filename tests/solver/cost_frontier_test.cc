@@ -15,20 +15,20 @@ namespace {
 using test_support::Enough;
 using test_support::Repetitions;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kTolerance = 1e-9;
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kSumTolerance = 1e-9;
 
-using Random = std::mt19937;
+using Generator = std::mt19937;
 
 // Returns a cost; eighths if `eighths`, so that some are equal.
-double RandomCost(Random& random, bool eighths) {
+double RandomCost(Generator& random, bool eighths) {
   if (eighths) return static_cast<double>(random() % 8) / 8;
   return std::uniform_real_distribution<double>(0, 1)(random);
 }
 
 // Returns a frontier. The value of each piece is its number, its label
 // `first_label` more. Ends are vertices at random unless all are.
-CostFrontier RandomFrontier(Random& random, bool eighths, bool all_vertices,
+CostFrontier RandomFrontier(Generator& random, bool eighths, bool all_vertices,
                             int first_label = 0) {
   CostFrontier frontier;
   auto lo = static_cast<int64_t>(random() % 8);
@@ -65,12 +65,12 @@ const FrontierPiece* PieceAt(const CostFrontier& frontier, int64_t bytes) {
 // Returns the cost, which is infinite between the pieces.
 double CostAt(const CostFrontier& frontier, int64_t bytes) {
   const FrontierPiece* p = PieceAt(frontier, bytes);
-  return p ? p->CostAt(bytes) : kInf;
+  return p ? p->CostAt(bytes) : kInfinite;
 }
 
 // Returns the least cost of at least so many bytes.
 double Closure(const CostFrontier& frontier, int64_t bytes) {
-  double least = kInf;
+  double least = kInfinite;
   for (const FrontierPiece& p : frontier) {
     for (int64_t d = std::max(p.lo, bytes); d <= p.hi; ++d) {
       least = std::min(least, p.CostAt(d));
@@ -80,10 +80,10 @@ double Closure(const CostFrontier& frontier, int64_t bytes) {
 }
 
 void ExpectNearOrBothInfinite(double value, double expected) {
-  if (expected == kInf) {
-    EXPECT_EQ(value, kInf);
+  if (expected == kInfinite) {
+    EXPECT_EQ(value, kInfinite);
   } else {
-    EXPECT_NEAR(value, expected, kTolerance);
+    EXPECT_NEAR(value, expected, kSumTolerance);
   }
 }
 
@@ -94,7 +94,7 @@ void ExpectSorted(const CostFrontier& frontier) {
     if (k == 0) continue;
     EXPECT_LT(frontier[k - 1].hi, frontier[k].lo);
     EXPECT_LE(frontier[k - 1].CostAt(frontier[k - 1].hi),
-              frontier[k].cost + kTolerance);
+              frontier[k].cost + kSumTolerance);
   }
 }
 
@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(Costs, Envelope, ::testing::Bool(),
                          });
 
 TEST_P(Envelope, IsThePointwiseMinimumOfTheClosures) {
-  Random random(1);
+  Generator random(1);
   for (int round = 0; round < Repetitions(5000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const CostFrontier a = RandomFrontier(random, GetParam(), false);
@@ -121,7 +121,7 @@ TEST_P(Envelope, IsThePointwiseMinimumOfTheClosures) {
     for (int64_t n = 0; n <= kMostBytes; ++n) {
       SCOPED_TRACE(n);
       EXPECT_NEAR(std::min(Closure(both, n), 1e6),
-                  std::min({Closure(a, n), Closure(b, n), 1e6}), kTolerance);
+                  std::min({Closure(a, n), Closure(b, n), 1e6}), kSumTolerance);
       const FrontierPiece* piece = PieceAt(both, n);
       if (!piece) continue;
       // Each point is one of the frontier that its label names.
@@ -130,14 +130,14 @@ TEST_P(Envelope, IsThePointwiseMinimumOfTheClosures) {
       EXPECT_EQ(piece->label, source->label);
       EXPECT_EQ(piece->value, source->value);
       EXPECT_EQ(piece->shifted, source->shifted);
-      EXPECT_NEAR(piece->CostAt(n), source->CostAt(n), kTolerance);
+      EXPECT_NEAR(piece->CostAt(n), source->CostAt(n), kSumTolerance);
       EXPECT_EQ(IsVertex(*piece, n), IsVertex(*source, n));
     }
   }
 }
 
 TEST_P(Envelope, OfTheFirstIsWhatTheSecondDoesNotBeat) {
-  Random random(2);
+  Generator random(2);
   int staying = 0;
   int beaten = 0;
   for (int round = 0; round < Repetitions(5000) && !HasFailure(); ++round) {
@@ -156,13 +156,13 @@ TEST_P(Envelope, OfTheFirstIsWhatTheSecondDoesNotBeat) {
       }
       const double least = Closure(b, n);
       // Equal points stay, equal costs for fewer bytes do not.
-      const double slack = PieceAt(b, n) ? kTolerance : -kTolerance;
+      const double slack = PieceAt(b, n) ? kSumTolerance : -kSumTolerance;
       const bool stays = source->CostAt(n) <= least + slack;
       ++(stays ? staying : beaten);
       ASSERT_EQ(piece != nullptr, stays);
       if (!stays) continue;
       EXPECT_EQ(piece->label, source->label);
-      EXPECT_NEAR(piece->CostAt(n), source->CostAt(n), kTolerance);
+      EXPECT_NEAR(piece->CostAt(n), source->CostAt(n), kSumTolerance);
       EXPECT_EQ(IsVertex(*piece, n), IsVertex(*source, n));
     }
   }
@@ -171,7 +171,7 @@ TEST_P(Envelope, OfTheFirstIsWhatTheSecondDoesNotBeat) {
 }
 
 TEST(LowerEnvelope, WithNothing) {
-  Random random(3);
+  Generator random(3);
   const CostFrontier a = RandomFrontier(random, true, true);
   EXPECT_EQ(LowerEnvelope(a, {}, Take::kBoth).size(), a.size());
   EXPECT_EQ(LowerEnvelope(a, {}, Take::kFirst).size(), a.size());
@@ -180,7 +180,7 @@ TEST(LowerEnvelope, WithNothing) {
 }
 
 TEST(Cut, DropsWhatHasTooFewBytes) {
-  Random random(4);
+  Generator random(4);
   for (int round = 0; round < Repetitions(3000) && !testing::Test::HasFailure();
        ++round) {
     SCOPED_TRACE(round);
@@ -192,7 +192,7 @@ TEST(Cut, DropsWhatHasTooFewBytes) {
     for (int64_t n = 0; n <= kMostBytes; ++n) {
       SCOPED_TRACE(n);
       ExpectNearOrBothInfinite(CostAt(cut, n),
-                               n < need ? kInf : CostAt(frontier, n));
+                               n < need ? kInfinite : CostAt(frontier, n));
       const FrontierPiece* piece = PieceAt(cut, n);
       if (!piece) continue;
       const FrontierPiece& source = *PieceAt(frontier, n);
@@ -203,7 +203,7 @@ TEST(Cut, DropsWhatHasTooFewBytes) {
   }
 }
 
-std::vector<FixedKnot> RandomCurve(Random& random, bool eighths) {
+std::vector<FixedKnot> RandomCurve(Generator& random, bool eighths) {
   std::vector<FixedKnot> curve{
       {static_cast<int64_t>(random() % 4), RandomCost(random, eighths)}};
   double slope = 0;
@@ -232,7 +232,7 @@ double CurveAt(const std::vector<FixedKnot>& curve, int64_t bytes) {
 // curve.
 double NaiveSum(const CostFrontier& frontier,
                 const std::vector<FixedKnot>& curve, int64_t bytes) {
-  double least = kInf;
+  double least = kInfinite;
   for (int64_t m = curve.front().bytes; m <= curve.back().bytes; ++m) {
     least = std::min(least, CurveAt(curve, m) + Closure(frontier, bytes - m));
   }
@@ -246,7 +246,7 @@ INSTANTIATE_TEST_SUITE_P(Costs, Sum, ::testing::Bool(),
                          });
 
 TEST_P(Sum, IsTheInfimalConvolutionWhereAllEndsAreVertices) {
-  Random random(5);
+  Generator random(5);
   for (int round = 0; round < Repetitions(3000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const CostFrontier frontier = RandomFrontier(random, GetParam(), true);
@@ -268,7 +268,7 @@ TEST_P(Sum, IsTheInfimalConvolutionWhereAllEndsAreVertices) {
 // Each point names the point of the frontier that it came from, and that point
 // and the unit together cost as much. This holds for all vertices.
 TEST_P(Sum, EachPointLeadsBackToWhereItCameFrom) {
-  Random random(6);
+  Generator random(6);
   for (int round = 0; round < Repetitions(3000) && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const CostFrontier frontier =
@@ -286,7 +286,7 @@ TEST_P(Sum, EachPointLeadsBackToWhereItCameFrom) {
         EXPECT_EQ(piece.label, source->label);
         EXPECT_NEAR(piece.CostAt(n),
                     source->CostAt(before) + CurveAt(curve, amount),
-                    kTolerance);
+                    kSumTolerance);
         EXPECT_TRUE(piece.shifted || IsVertex(*source, before));
       }
     }

@@ -125,7 +125,7 @@ void ExpectSame(const Milp& read, const Milp& expected) {
 }
 
 // Returns a program with every kind of bound.
-Milp RandomProgram(std::mt19937& random) {
+Milp RandomNamedMilp(std::mt19937& random) {
   const auto draw = [&random](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);
   };
@@ -177,7 +177,7 @@ Milp RandomProgram(std::mt19937& random) {
 TEST(ToMps, ReadsBackTheSame) {
   std::mt19937 random(11);
   for (int i = 0; i < Repetitions(300); ++i) {
-    const Milp milp = RandomProgram(random);
+    const Milp milp = RandomNamedMilp(random);
     const std::string text = ToMps(milp);
     SCOPED_TRACE(text);
     ExpectSame(ReadMps(text), milp);

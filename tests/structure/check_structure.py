@@ -28,6 +28,8 @@ LIBRARIES = ("graph", "solver", "costmodel", "problems", "cli")
 MAY_KNOW: dict[str, tuple[str, ...]] = {
     "graph/base": (),
     "graph/allocator": ("graph/base",),
+    "graph/snapshot": ("graph/base", "graph/allocator"),
+    "graph/device": ("graph/base",),
     "graph/profile": ("graph/base",),
     "graph/trace": ("graph/base", "graph/profile"),
     "graph/run": ("graph/base", "graph/allocator", "graph/profile", "graph/trace"),
@@ -39,7 +41,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     # This and the model of training runs do not know each other.
     "costmodel/calculon": ("graph/base", "graph/profile"),
     "costmodel/training/model": ("graph/base",),
-    "costmodel/training/hardware": ("graph/base",),
+    "costmodel/training/hardware": ("graph/base", "graph/device"),
     "costmodel/training/strategy": (
         "graph/base",
         "costmodel/training/model",
@@ -59,6 +61,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
     ),
     "costmodel/training/memory": (
         "graph/base",
+        "graph/device",
         "costmodel/training/model",
         "costmodel/training/hardware",
         "costmodel/training/strategy",

@@ -74,7 +74,7 @@ std::vector<KnownOptimum> KnownJointOptima() {
 
 std::vector<TorchBaseline> TorchBaselines() {
   std::vector<TorchBaseline> baselines;
-  const json data = ReadTestData("torch_plans.json");
+  const json data = ReadTestData("torch_plans.json.gz");
   for (const json& entry : data.at("models")) {
     baselines.push_back(
         {.profile = entry.at("profile"),
@@ -86,7 +86,7 @@ std::vector<TorchBaseline> TorchBaselines() {
 
 std::vector<TorchPlan> TorchPlans() {
   std::vector<TorchPlan> plans;
-  const json data = ReadTestData("torch_plans.json");
+  const json data = ReadTestData("torch_plans.json.gz");
   for (const json& entry : data.at("cases")) {
     TorchPlan plan{.profile = entry.at("profile"),
                    .label = entry.at("label"),

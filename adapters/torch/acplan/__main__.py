@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from acplan._advise.commands import add_batch, add_explain
+from acplan._advise.commands import add_batch, add_explain, add_snapshot
 from acplan._base.errors import AcplanError
 from acplan._device.devices import DEVICES
 from acplan._files.json_files import require_writable, write_json
@@ -117,6 +117,13 @@ def _parser() -> argparse.ArgumentParser:
     verifying.add_argument("--trace", metavar="FILE", help="the model's trace")
     verifying.set_defaults(run=_verify)
 
+    _add_advice(commands)
+    add_gpu_check(commands)
+    add_measure_system(commands)
+    return parser
+
+
+def _add_advice(commands: Any) -> None:
     explaining = commands.add_parser(
         "explain", help="show what uses the memory of a step, and what would reduce it"
     )
@@ -124,14 +131,16 @@ def _parser() -> argparse.ArgumentParser:
     add_explain(explaining, _step)
 
     choosing = commands.add_parser(
-        "batch", help="find the batch with the highest throughput within a budget"
+        "batch",
+        help="find the batch with the highest throughput within a budget or on a device",
     )
     _add_model_flags(choosing, is_required=False)
     add_batch(choosing, _step)
 
-    add_gpu_check(commands)
-    add_measure_system(commands)
-    return parser
+    converting = commands.add_parser(
+        "snapshot", help="convert a memory snapshot for `acplan simulate --snapshot`"
+    )
+    add_snapshot(converting)
 
 
 def _add_model_flags(parser: argparse.ArgumentParser, is_required: bool) -> None:

@@ -147,11 +147,45 @@ def test_the_search_finds_the_best_of_all(seed: int) -> None:
     assert len(traced) == len(set(traced)) <= 6
 
 
+def test_the_largest_batch_on_a_device() -> None:
+    """The search beside a plan for every batch, each of its own trace."""
+
+    def inputs_of(size: int) -> torch.Tensor:
+        return torch.empty(64 * size, 64, 64, device="meta")
+
+    model, sizes = _Blocks(), range(1, 11)
+    native = {"allocator": "native", "optimizer_state": "update", **_FAST}
+    traced = acplan.trace(model, inputs_of(6))
+    least = acplan.plan(traced, device_memory="4GiB", **native).device
+    assert least is not None
+    memory = least.least_device_bytes
+    fitting = []
+    for size in sizes[5:]:
+        try:
+            acplan.plan(acplan.trace(model, inputs_of(size)), device_memory=memory, **native)
+            fitting.append(size)
+        except acplan.AcplanError as error:
+            assert error.exit_code in (3, 4)
+    search = acplan.best_batch(model, inputs_of, device_memory=memory, sizes=sizes, **native)
+    assert search.largest.size == fitting[-1] and 6 < fitting[-1] < 10
+    assert search.largest.size + 1 in search.traced
+    for step in (search.best, search.largest):
+        device = step.plan.device
+        assert step.is_traced and device is not None
+        assert device.reserved_bytes <= device.least_device_bytes <= memory
+    assert "least device" in str(search)
+
+
 def test_wrong_questions_are_refused() -> None:
     model = _Blocks(count=1)
     for budget in ("75%", "min"):
         with pytest.raises(acplan.AcplanError, match="the same for every batch"):
             acplan.best_batch(model, _inputs, budget=budget)
+    for wrong in ({}, {"budget": "1GiB", "device_memory": "1GiB"}):
+        with pytest.raises(acplan.AcplanError, match="best_batch: expected a budget or device"):
+            acplan.best_batch(model, _inputs, **wrong)
+    with pytest.raises(acplan.AcplanError, match="device_memory: expected bytes"):
+        acplan.best_batch(model, _inputs, device_memory=0.5)
     with pytest.raises(acplan.AcplanError, match="ascending"):
         acplan.best_batch(model, _inputs, budget="1GiB", sizes=[4, 2])
     with pytest.raises(acplan.AcplanError, match="no plan fits"):
@@ -172,3 +206,10 @@ def test_from_the_shell(capsys: Any) -> None:
     assert "highest rate" in capsys.readouterr().out
     assert main(["batch", *flags, "--batch", "2"]) == 2
     assert "--batch: cannot be combined with --over" in capsys.readouterr().err
+    flags[flags.index("--budget")] = "--device-memory"
+    flags[flags.index("20MiB")] = "60MiB"
+    flags[flags.index("--most") + 1] = "2"
+    assert main(["batch", *flags, "--allocator", "native", "--time-limit", "1"]) == 0
+    assert "least device" in capsys.readouterr().out
+    assert main(["batch", *flags, "--budget", "1GiB"]) == 2
+    assert "batch: expected a budget or device_memory, found both" in capsys.readouterr().err

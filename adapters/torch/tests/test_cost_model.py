@@ -6,6 +6,7 @@ same number, and within 1%: what autograd keeps of a block, and the peak of the 
 all kept and with every block recomputed.
 """
 
+import gzip
 import json
 import pathlib
 import re
@@ -179,7 +180,9 @@ def test_memory_is_that_of_the_trace(kind: str, tmp_path: pathlib.Path) -> None:
 
 def test_parameters_are_those_that_the_program_is_held_to() -> None:
     """Counts the modules of each configuration; a C++ test holds acplan to the counts."""
-    counts = json.loads((_DATA / "training" / "config_counts.json").read_text())
+    counts = json.loads(
+        gzip.decompress((_DATA / "training/config_counts.json.gz").read_bytes())
+    )
     for one in counts:
         kind = one["config"]["model_type"]
         config = transformers.AutoConfig.for_model(

@@ -1,5 +1,6 @@
 """Plans for a device: acplan.plan(device_memory=...), Plan.device, and the trainers."""
 
+import csv
 import json
 import logging
 import pathlib
@@ -19,6 +20,7 @@ from test_training_runs import _equal, _gpt2
 
 TRACES = pathlib.Path(__file__).parents[3] / "data" / "traces"
 TINY = str(TRACES / "gpt2_tiny.json.gz")
+DEVICE_MEMORY = TRACES.parent / "devices" / "memory.csv"
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,16 @@ def test_a_plan_for_a_device() -> None:
     assert device.needs == "" and "needs" not in repr(plan)
     assert "reserved" in plan._repr_html_()
     assert acplan.plan(TINY, "64MiB").device is None
+
+
+def test_a_device_may_be_named() -> None:
+    plan = acplan.plan(TINY, device_memory="RTX 4090")
+    gpu = plan.data["device"]["gpu"]
+    assert gpu["name"] == "rtx4090"
+    assert plan.budget_bytes == gpu["capacity_bytes"] - gpu["context_bytes"]
+    with DEVICE_MEMORY.open(newline="") as file:
+        names = {row["gpu"] for row in csv.DictReader(file)}
+    assert acplan.DEVICES.keys() <= names
 
 
 def test_a_tight_device_recomputes(trace: acplan.Trace) -> None:
@@ -78,6 +90,7 @@ def test_what_is_given_is_kept(tmp_path: pathlib.Path) -> None:
         ({"budget": "1GiB", "device_memory": "1GiB"}, "found both"),
         ({"budget": "1GiB", "allocator": "native"}, "allocator: needs --device-memory"),
         ({"device_memory": 1.5}, "device_memory: expected bytes or a size"),
+        ({"device_memory": "rtx4091"}, "device_memory: .* did you mean rtx4090?"),
         ({"device_memory": "1GiB", "allocator": "x"}, "allocator: "),
         ({"device_memory": "1GiB", "torch_version": "1.0"}, "torch_version: "),
         ({"device_memory": "1GiB", "optimizer_state": "later"}, "expected update or first"),
@@ -95,8 +108,6 @@ def test_others_take_budgets_alone() -> None:
     for ask in (acplan.frontier, acplan.explain):
         with pytest.raises(AcplanError, match=f"{ask.__name__}: device_memory is for"):
             ask(TINY, device_memory="1GiB")
-    with pytest.raises(AcplanError, match="best_batch: allocator is for"):
-        acplan.best_batch(nn.Linear(1, 1), torch.zeros, budget="1GiB", allocator="native")
     for call in (acplan.auto_checkpoint, acplan.plan):
         with pytest.raises(AcplanError, match="found neither"):
             call(nn.Linear(1, 1))

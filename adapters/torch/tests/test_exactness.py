@@ -9,15 +9,16 @@ from acplan import plan, trace
 from acplan._verify.verify import verifying
 from zoo import EXAMPLES, plans
 
+# Each is measured under every other plan, and its neighbour under the others. The tests of C++
+# compare the simulation with recorded measurements under all plans (write_goldens.py).
+_MEASURED = [(name, None) for name in EXAMPLES] + [
+    (name, torch.bfloat16) for name in ("gpt2", "unet", "custom", "shared")
+]
 _OF_FEW_PARAMETERS = ("unet", "custom", "noted", "writing", "shared")
 
 
 @pytest.mark.filterwarnings("error:.*autocast")
-@pytest.mark.parametrize(
-    ("name", "autocast"),
-    [(name, None) for name in EXAMPLES]
-    + [(name, torch.bfloat16) for name in ("gpt2", "unet", "custom", "shared")],
-)
+@pytest.mark.parametrize(("name", "autocast"), _MEASURED)
 def test_predicted_is_measured_at_every_operator(
     name: str, autocast: torch.dtype | None
 ) -> None:
@@ -30,7 +31,8 @@ def test_predicted_is_measured_at_every_operator(
     names = " ".join(operator["name"] for operator in traced.data["operators"])
     assert ("_to_copy" in names) >= (autocast is not None)
     with verifying(model, model_trace=traced, **options) as verified:
-        for label, plan in plans(example, traced):
+        first = _MEASURED.index((name, autocast)) % 2
+        for label, plan in list(plans(example, traced))[first::2]:
             if name == "shared" and autocast and "chance" in label:
                 continue  # Casts of weights are among the operators of the first call.
             result = verified(plan)

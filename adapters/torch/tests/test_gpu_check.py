@@ -5,7 +5,7 @@ import io
 import json
 import pathlib
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from acplan._verify import gpu_check
 from acplan._verify.gpu_check import blocks_of, fitting_trace
 from acplan._verify.gpu_check_models import CheckedModel, checked_models
 from acplan._verify.gpu_check_rows import Row, print_header, print_row
+from acplan._verify.gpu_check_run import _retries, predicted_run, process_allocator
 
 _SMALL = checked_models(is_small=True)
 
@@ -53,6 +54,11 @@ def test_a_model_runs_as_its_plans_say(of_mlp: Any) -> None:
     assert rows["none"]["predicted_overhead"] == rows["none"]["measured_overhead"] == 0
     assert rows["blocks"]["predicted_overhead"] > 0
     assert rows["min"]["predicted_bytes"] <= rows["min"]["budget_bytes"]
+    for name in ("none", "blocks", "min"):
+        row = rows[name]
+        assert row["predicted_reserved_bytes"] >= row["predicted_bytes"]
+        assert row["predicted_retries"] == row["predicted_ooms"] == 0
+        assert row["retries"] is row["ooms"] is None
 
 
 def test_a_budget_that_no_plan_fits_is_a_note(of_mlp: Any) -> None:
@@ -152,15 +158,16 @@ def test_operators_are_compared_one_by_one() -> None:
 def test_rows_of_a_gpu() -> None:
     row = Row(
         "gpt2", "80%", 8, 8 * 2**30, 7 * 2**30, 8 * 2**30 + 1, 9 * 2**30, 100.0,
-        110.0, 0.05, 0.06, 1000,
+        110.0, 0.05, 0.06, 1000, predicted_reserved_bytes=17 * 2**29, retries=0,
+        predicted_retries=1, predicted_ooms=0,
     )  # fmt: skip
     assert row.is_over_budget and not row.is_good
     assert row.memory_error == pytest.approx(-1 / 8)
     table = io.StringIO()
     print_row(row, table)
     assert table.getvalue().split() == [
-        "gpt2", "80%", "8", "8.000", "7.000", "8.000!", "-12.5%", "9.000", "100.00",
-        "110.00", "+5.0%", "+6.0%", "equal", "equal",
+        "gpt2", "80%", "8", "8.000", "7.000", "8.000!", "-12.5%", "8.500", "9.000", "1/0",
+        "0/-", "100.00", "110.00", "+5.0%", "+6.0%", "equal", "equal",
     ]  # fmt: skip
     header = {
         "device": "NVIDIA H200", "memory_bytes": 141 * 2**30, "torch": "2.13.0",
@@ -168,6 +175,50 @@ def test_rows_of_a_gpu() -> None:
     }  # fmt: skip
     print_header(header, table)
     assert "NVIDIA H200, 141.0 GiB, torch 2.13.0, CUDA 13.0, cuDNN 92000" in (table.getvalue())
+
+
+def test_retries_repeat_as_the_run_does() -> None:
+    reclaims = [(0, False), (1, True), (3, True), (4, True), (4, True)]
+    run = {
+        "iterations": 4,
+        "period": 2,
+        "reclaims": [{"iteration": at, "retry": retry} for at, retry in reclaims],
+    }
+    assert [_retries(run, n) for n in range(1, 9)] == [1, 1, 2, 4, 5, 7, 8, 10]
+    assert _retries({**run, "period": 0}, 9) == 4
+
+
+class _FakeCuda:
+    """The functions of torch.cuda that say what the allocator has done."""
+
+    counts: ClassVar = {"num_alloc_retries": 3, "num_ooms": 1}
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(torch.cuda, "memory_stats", lambda: dict(self.counts))
+        patch.setattr(torch.cuda, "mem_get_info", lambda: (20 << 30, 24 << 30))
+        patch.setattr(torch.cuda, "memory_reserved", lambda: 1 << 30)
+        patch.setattr(torch.cuda, "memory_allocated", lambda: 1 << 28)
+
+
+def test_the_allocator_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    _FakeCuda(monkeypatch)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    options = process_allocator("cuda")
+    assert options["allocator"] == "expandable_segments:True"
+    assert options["device_memory"] == (20 << 30) + (3 << 28)
+    assert gpu_check._counts("cuda") == (3, 1)
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")
+    assert process_allocator("cpu")["allocator"] == "max_split_size_mb:64"
+    assert gpu_check._counts("cpu") == (None, None)
+
+
+def test_a_run_that_does_not_end_on_the_device() -> None:
+    traced, _ = fitting_trace(_SMALL["mlp"](), "cpu", float("inf"))
+    options = {"allocator": "native", "torch_version": "2.13"}
+    run = predicted_run(traced, None, options, 8)
+    assert (run.retries, run.ooms) == (0, 0) and run.reserved_bytes >= traced.peak_bytes
+    small = {**options, "device_memory": traced.peak_bytes // 2}
+    assert predicted_run(traced, None, small, 8).ooms == 1
 
 
 def test_batches_are_halved_until_they_fit() -> None:

@@ -3,6 +3,7 @@ what else may be done with a model that has a plan."""
 
 import copy
 import functools
+import gzip
 import io
 import json
 import pathlib
@@ -173,9 +174,47 @@ def test_versions() -> None:
         acplan.apply(Tower(), Plan.from_data(data))
     with pytest.raises(AcplanError, match="expected format acplan.plan, version 1"):
         Plan.from_data(data | {"version": 2})
-    for wrong in ([], {}, {"torch": "2"}, {"torch": "2", "modules": [{"fqn": "Tower"}]}):
+    weight = {"fqn": "Tower", "class": "Tower", "weights": {"weight": 1}}
+    for wrong in (
+        [],
+        {},
+        {"torch": "2"},
+        {"torch": "2", "modules": [{"fqn": "Tower"}]},
+        {"torch": "2", "modules": [weight | {"fqn": ["Tower"]}]},
+        {"torch": "2", "modules": [weight]},
+    ):
         with pytest.raises(AcplanError, match=f"plan: {KEY}"):
             acplan.apply(Tower(), Plan.from_data(data | {KEY: wrong}))
+
+
+@pytest.mark.parametrize("name", [0, None, ["mm"], {}])
+def test_an_operator_needs_a_name(name: object) -> None:
+    data = json.loads(_plan_text())
+    data["modules"][0]["ops"][0]["name"] = name
+    with pytest.raises(AcplanError, match="expected an operator's name"):
+        acplan.apply(Tower(), Plan.from_data(data))
+
+
+@pytest.mark.parametrize("offload", [5, [], {"stall_ms": "1"}])
+def test_figures_of_offload_are_numbers(offload: object) -> None:
+    plan = Plan.from_data(json.loads(_plan_text()) | {"offload": offload})
+    with pytest.raises(AcplanError, match="stall_ms"):
+        _ = plan.stall_ms
+
+
+def test_gzip_data_that_is_corrupt_or_too_long(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.json.gz"
+    packed = gzip.compress(_plan_text().encode())
+    path.write_bytes(packed[:20] + b"\xff" * 20 + packed[40:])
+    with pytest.raises(AcplanError, match="plan.json.gz"):
+        Plan.load(path)
+    path.write_bytes(packed)
+    assert Plan.load(path).modules
+    monkeypatch.setattr("acplan._files.json_files._MOST", len(_plan_text()) - 1)
+    with pytest.raises(AcplanError, match="expected at most"):
+        Plan.load(path)
 
 
 def test_plans_that_do_not_say_for_which_model(plan_file: pathlib.Path) -> None:

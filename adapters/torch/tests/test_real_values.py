@@ -41,8 +41,11 @@ def test_a_plan_is_exact_and_changes_nothing(name: str) -> None:
     assert traced.has_real_values and traced.notes
     expected = _run(copy.deepcopy(model), inputs)
     least = plan(traced, "min", time_limit=1)
-    between = int(least.peak_bytes * 0.4 + traced.peak_bytes * 0.6)
-    for trial_plan in (least, plan(traced, between, time_limit=1)):
+    trial_plans = [least]
+    if list(MODELS).index(name) % 3 == 0:
+        between = int(least.peak_bytes * 0.4 + traced.peak_bytes * 0.6)
+        trial_plans.append(plan(traced, between, time_limit=1))
+    for trial_plan in trial_plans:
         verification = verify(model, trial_plan, *inputs, of=traced, **how)
         assert verification.first_difference() is None
         with warnings.catch_warnings():

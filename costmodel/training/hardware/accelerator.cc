@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
@@ -43,6 +46,7 @@ Accelerator ReadAccelerator(const JsonField& field) {
   };
   return {.name = Name(field),
           .memory = Sourced(field, "memory_gib", 1, 1e4) * kGiB,
+          .offer = {},
           .multiprocessors = Sourced(field, "multiprocessors", 1, 1e4),
           .bf16_rate = Sourced(field, "bf16_tflops", 1e-6, 1e6) * 1e12,
           .fp8_rate = Sourced(field, "fp8_tflops", 0, 1e6) * 1e12,
@@ -140,6 +144,20 @@ std::vector<Accelerator> ReadOwnAccelerators(
     root.Get("accelerators").Fail("at least one GPU");
   }
   return accelerators;
+}
+
+TrainingSystems WithOffers(TrainingSystems systems,
+                           const graph::DeviceTable& devices) {
+  for (Accelerator& gpu : systems.accelerators) {
+    const auto stated_bytes = static_cast<int64_t>(gpu.memory);
+    gpu.offer = graph::FindOffer(devices, gpu.name);
+    if (!gpu.offer) {
+      gpu.offer = graph::OfferOfUnlisted(gpu.name, stated_bytes);
+    }
+    gpu.offer->capacity_bytes =
+        std::min(gpu.offer->capacity_bytes, stated_bytes);
+  }
+  return systems;
 }
 
 const Accelerator& FindAccelerator(const TrainingSystems& systems,

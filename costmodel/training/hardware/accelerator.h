@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "costmodel/training/hardware/product_precision.h"
+#include "graph/device/device_table.h"
 
 namespace acplan::costmodel {
 
@@ -16,6 +18,8 @@ namespace acplan::costmodel {
 struct Accelerator {
   std::string name = {};
   double memory = 0;  // bytes
+  // Set by WithOffers: the memory that it offers PyTorch.
+  std::optional<graph::DeviceOffer> offer = {};
   double multiprocessors = 0;
   double bf16_rate = 0;
   double fp8_rate = 0;  // 0 if it has none
@@ -70,6 +74,11 @@ TrainingSystems ReadTrainingSystems(const std::filesystem::path& path);
 // Reads the GPUs, at least one, of a file that `python -m acplan measure-system` wrote
 // (docs/file_formats.md). Throws InputError as above.
 std::vector<Accelerator> ReadOwnAccelerators(const std::filesystem::path& path);
+
+// Looks up what each GPU offers PyTorch. A GPU in no table, for example the user's own,
+// has the capacity that `memory` states, which is the limit for all others, too.
+TrainingSystems WithOffers(TrainingSystems systems,
+                           const graph::DeviceTable& devices);
 
 // Finds the GPU whose name begins `name`, which may have a variant of memory and so on
 // after it: the one with the longest such name. Throws InputError that lists the known

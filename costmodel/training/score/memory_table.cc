@@ -199,7 +199,22 @@ TrainingStrategy WithLayout(TrainingStrategy s, const Arguments& arguments,
   return s;
 }
 
-double PredictedGib(const graph::CsvRow& row, const TrainingSystems& systems) {
+std::string SourceOf(const graph::CsvRow& row) {
+  const std::string kind = row.WholeOr("experts", 0, 0) > 0 ? "moe" : "gpt";
+  if (row.Text("fsdp") == "1") return kind + " fsdp";
+  return kind + (row.Text("impl") == "local" ? " local" : " te") +
+         (row.Whole("pp", 1) > 1 ? " pp" : "");
+}
+
+}  // namespace
+
+bool IsMemoryTable(const graph::CsvTable& table) {
+  return table.places.contains("mem_max_allocated_bytes") &&
+         table.places.contains("args");
+}
+
+TrainingJob JobOfReading(const graph::CsvRow& row,
+                         const TrainingSystems& systems) {
   if (row.Text("precision") == "fp32") {
     row.Fail("precision", "bf16 or fp16 (weights of the products)");
   }
@@ -217,21 +232,7 @@ double PredictedGib(const graph::CsvRow& row, const TrainingSystems& systems) {
   job.cluster = {.gpu = AcceleratorOf(row, systems),
                  .stack = FindStack(systems, "Megatron-Core dev")};
   CheckStrategy(job.shape, job.strategy, row.Text("id"));
-  return PredictStepMemory(job).stages.back().Total() / kGiBytes;
-}
-
-std::string SourceOf(const graph::CsvRow& row) {
-  const std::string kind = row.WholeOr("experts", 0, 0) > 0 ? "moe" : "gpt";
-  if (row.Text("fsdp") == "1") return kind + " fsdp";
-  return kind + (row.Text("impl") == "local" ? " local" : " te") +
-         (row.Whole("pp", 1) > 1 ? " pp" : "");
-}
-
-}  // namespace
-
-bool IsMemoryTable(const graph::CsvTable& table) {
-  return table.places.contains("mem_max_allocated_bytes") &&
-         table.places.contains("args");
+  return job;
 }
 
 std::vector<Prediction> PredictMemoryTable(const graph::CsvTable& table,
@@ -245,7 +246,9 @@ std::vector<Prediction> PredictMemoryTable(const graph::CsvTable& table,
         .measured_gib = row.Positive("mem_max_allocated_bytes") / kGiBytes};
     try {
       prediction.source = SourceOf(row);
-      prediction.memory_gib = PredictedGib(row, systems);
+      const TrainingJob job = JobOfReading(row, systems);
+      prediction.memory_gib =
+          PredictStepMemory(job).stages.back().Total() / kGiBytes;
     } catch (const InputError& error) {
       prediction.reason = error.what();
     }

@@ -13,6 +13,10 @@ namespace acplan::costmodel {
 // (docs/training_cost_model.md, "Readings of memory").
 bool IsMemoryTable(const graph::CsvTable& table);
 
+// Returns the job of a reading. Throws InputError for one that cannot be represented.
+TrainingJob JobOfReading(const graph::CsvRow& row,
+                         const TrainingSystems& systems);
+
 // Predicts each reading: `memory_gib` of the last stage beside `measured_gib`, without
 // times. A reading that cannot be represented has the reason. Throws InputError if a
 // reading has no id or no bytes.

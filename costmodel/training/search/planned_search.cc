@@ -135,12 +135,10 @@ void CandidateFinder::Try(const std::vector<StageKind>& kinds) {
       CombineStepTime(job_, times_.TimesOf(job_), kinds).Total();
   if (least > question_.cutoff) return;
   // It needs no recomputation: the strategy is in the list already.
-  if (has_plain_ && MostBytesOf(job_, memories_, kinds) <= question_.budget) {
-    return;
-  }
+  const double budget = PyTorchBytes(question_.limit, job_);
+  if (has_plain_ && MostBytesOf(job_, memories_, kinds) <= budget) return;
   const PlannedUnit& unit = Unit();
-  const PlanProblem problem{job_, unit.times, unit.layers, kinds,
-                            question_.budget};
+  const PlanProblem problem{job_, unit.times, unit.layers, kinds, budget};
   if (!DoesLeastFit(problem)) return;
   ++result_.counts.fitting;
   if (kRounding * QuickPlanBound(problem) > question_.cutoff) return;
@@ -255,7 +253,7 @@ void Planner::Plan(Candidate& candidate, size_t most_labels) {
   job.strategy = candidate.strategy;
   PlanOutcome outcome = PlanOfStrategy(
       {job, candidate.unit->times, candidate.unit->layers, *candidate.kinds,
-       question_.budget},
+       PyTorchBytes(question_.limit, job)},
       {.most_labels = most_labels,
        .is_stopped = [this] { return question_.clock.HasEnded(); }},
       times_.Cutoff() / kRounding, std::move(candidate.choices));

@@ -11,7 +11,7 @@ struct PlannedSearchQuestion {
   const TrainingJob& job;
   const StrategySpace& space;
   const std::vector<PipelineLayout>& layouts;
-  double budget = 0;
+  MemoryLimit limit = {};
   size_t count = 0;
   double cutoff = 0;  // strategies of more seconds do not count
   const StrategySearchClock& clock;

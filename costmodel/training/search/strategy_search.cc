@@ -40,7 +40,7 @@ struct SearchQuestion {
   const TrainingJob& job;
   const StrategySpace& space;
   const std::vector<PipelineLayout>& layouts;
-  double budget = 0;
+  MemoryLimit limit = {};
   size_t count = 0;
   const StrategySearchClock& clock;
 };
@@ -62,6 +62,7 @@ class UnitSearch {
   TrainingJob job_;
   const SearchQuestion& question_;
   BestStrategies best_;
+  double budget_ = 0;  // of the strategy that is tried
   LayerMemories layers_ = {};
   KnownUnitTimes units_ = {};
   StrategySearch result_ = {};
@@ -70,7 +71,7 @@ class UnitSearch {
 void UnitSearch::TryOne(const Kinds& kinds) {
   ++result_.evaluated;
   const double bytes = MostBytesOf(job_, layers_, kinds);
-  if (bytes > question_.budget) return;
+  if (bytes > budget_) return;
   ++result_.fitting;
   const double seconds =
       CombineStepTime(job_, units_.TimesOf(job_), kinds).Total();
@@ -89,11 +90,11 @@ void UnitSearch::TryLayers(const Kinds& kinds) {
   int64_t low = 1;
   int64_t high = most;
   layers = 0;
-  if (most > 0 && MostBytesOf(job_, layers_, kinds) <= question_.budget) {
+  if (most > 0 && MostBytesOf(job_, layers_, kinds) <= budget_) {
     while (low < high) {
       layers = (low + high) / 2;
       ++result_.evaluated;
-      if (MostBytesOf(job_, layers_, kinds) <= question_.budget) {
+      if (MostBytesOf(job_, layers_, kinds) <= budget_) {
         high = layers;
       } else {
         low = layers + 1;
@@ -127,7 +128,7 @@ void UnitSearch::TryOffload(const Kinds& kinds) {
   const auto fits = [&](int64_t layers) {
     ++result_.evaluated;
     s.offloaded_layers = layers;
-    return MostBytesOf(job_, layers_, kinds) <= question_.budget;
+    return MostBytesOf(job_, layers_, kinds) <= budget_;
   };
   int64_t low = 0;  // does not fit
   int64_t high = most;
@@ -155,6 +156,8 @@ StrategySearch UnitSearch::Run() {
     for (const Sharding sharding :
          ShardingsOf(s, question_.job, question_.space)) {
       s = WithSharding(std::move(s), sharding);
+      // Neither recomputed nor offloaded layers change it.
+      budget_ = PyTorchBytes(question_.limit, job_);
       if (s.recomputation == Recomputation::kFull &&
           question_.space.full_layers > 0) {
         TryStatedLayers(layout.kinds);
@@ -228,8 +231,8 @@ StrategySearch Sum(const std::vector<StrategySearch>& parts) {
 }  // namespace
 
 StrategySearch SearchStrategies(const TrainingJob& job,
-                                const StrategySpace& space, double budget,
-                                size_t count,
+                                const StrategySpace& space,
+                                const MemoryLimit& limit, size_t count,
                                 const StrategySearchLimits& limits) {
   const StrategySearchClock clock(limits);
   const std::vector<PipelineLayout> layouts = LayoutsOfSpace(job, space);
@@ -238,13 +241,13 @@ StrategySearch SearchStrategies(const TrainingJob& job,
       std::ranges::stable_partition(units, [](const TrainingStrategy& s) {
         return s.recomputation != Recomputation::kPlan;
       });
-  const SearchQuestion question{job, space, layouts, budget, count, clock};
+  const SearchQuestion question{job, space, layouts, limit, count, clock};
   StrategySearch all =
       Sum(SearchEachUnit(job, question, {units.begin(), plans.begin()}));
   BestStrategies best(count);
   for (const RankedStrategy& ranked : all.best) best.Add(ranked);
   const StrategySearch planned_search = SearchPlans(
-      {job, space, layouts, budget, count, best.Cutoff(), clock}, plans);
+      {job, space, layouts, limit, count, best.Cutoff(), clock}, plans);
   for (const RankedStrategy& ranked : planned_search.best) best.Add(ranked);
   Add(planned_search, all);
   all.best = best.Take();

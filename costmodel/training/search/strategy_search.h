@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "costmodel/training/memory/memory_limit.h"
 #include "costmodel/training/plans/policy_choice.h"
 #include "costmodel/training/settings/strategy_space.h"
 
@@ -82,15 +83,16 @@ class StrategySearchClock {
       std::chrono::steady_clock::now();
 };
 
-// Finds the `count` fastest strategies of the space whose stages all fit `budget` bytes.
+// Finds the `count` fastest strategies of the space whose stages all fit the limit, which
+// may leave PyTorch more or less with each strategy (PyTorchBytes).
 // The answer is exact: every legal strategy is computed or proven slower than all in the
 // answer. `job` gives everything that the space does not. Among strategies that differ only
 // in the number of recomputed layers, the fastest counts. A plan that recomputes nothing is
 // not listed beside the same strategy without recomputation. Uses all cores; the answer
 // does not depend on their number, unless a limit ends the search.
 StrategySearch SearchStrategies(const TrainingJob& job,
-                                const StrategySpace& space, double budget,
-                                size_t count,
+                                const StrategySpace& space,
+                                const MemoryLimit& limit, size_t count,
                                 const StrategySearchLimits& limits = {});
 
 }  // namespace acplan::costmodel

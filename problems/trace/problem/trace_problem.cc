@@ -220,7 +220,8 @@ class WholeUnits {
     }
     CandidateModules::Refused why{module, refused.kind, refused.details};
     if (obstacle) {
-      why.kind = "no AC unit: " + graph::KindText(obstacle->obstacle);
+      why.kind = "it cannot be an AC unit, because " +
+                 graph::KindText(obstacle->obstacle);
       why.details = graph::PlaceText(*obstacle, *problem_.trace);
     }
     if (obstacle && of_whole && !of_whole->empty())
@@ -329,9 +330,10 @@ void AddBarred(const TraceProblem& problem, const graph::Profile& profile,
       continue;
     if (bytes[m] == 0) continue;
     warnings.Add(
-        module.fqn, "no AC unit: it may not run again",
+        module.fqn, "it cannot be an AC unit, because it may not run again",
         ": more than one backward pass asks for what it saves, a transform of "
-        "functions runs in it, or it is given other parameters",
+        "functions runs in it, or it receives other parameters; the modules "
+        "around or inside of it may be units",
         bytes[m]);
   }
 }

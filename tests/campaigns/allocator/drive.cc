@@ -5,7 +5,9 @@
 // and prints a line for each event: the number of its block's segment and the
 // bytes before it there ("-" without a block), the allocated and the reserved
 // bytes, the retries and failures so far. Events are those of acplan simulate
-// --events.
+// --events; besides, `r` begins a recording of PyTorch's memory history, and `w`
+// prints the snapshot in place of that line, `k` the most allocated and reserved
+// bytes.
 
 #include <cstdio>
 #include <cstdlib>
@@ -61,6 +63,17 @@ int main(int argc, char** argv) {
       RealEndPool(std::stoll(id), is_capture[id]);
     } else if (kind == "d") {
       RealReleasePool(std::stoll(id));
+    } else if (kind == "r") {
+      RealRecord();
+    } else if (kind == "w") {
+      std::printf("%s\n", RealSnapshot(argv[1]).c_str());
+      continue;
+    } else if (kind == "k") {
+      const RealCounts counts = RealCount();
+      std::printf("%lld %lld\n",
+                  static_cast<long long>(counts.peak_allocated_bytes),
+                  static_cast<long long>(counts.peak_reserved_bytes));
+      continue;
     }
     const RealCounts counts = RealCount();
     std::printf("%s %lld %lld %lld %lld\n", place.c_str(),

@@ -4,6 +4,8 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+
+#include <sstream>
 #if __has_include(<c10/cuda/PeerToPeerAccess.h>)
 #include <c10/cuda/PeerToPeerAccess.h>
 #define HAS_PEER_ACCESS 1
@@ -90,6 +92,69 @@ void RealEndPool(int64_t name, bool is_capture) {
 }
 
 void RealReleasePool(int64_t name) { allocator::releasePool(0, PoolOf(name)); }
+
+#ifdef TELLS_CAPTURES
+void RealRecord() {
+  allocator::recordHistory(true, nullptr, size_t{1} << 20,
+                           allocator::RecordContext::NEVER, true, {});
+}
+
+std::string RealSnapshot(const std::string& config) {
+  const auto snapshot = allocator::snapshot();
+  std::ostringstream text;
+  text << R"({"format":"acplan.snapshot","version":1,"allocator":")" << config
+       << R"(","lines":[],"devices":[{"segments":[)";
+  const char* comma = "";
+  for (const auto& segment : snapshot.segments) {
+    text << comma << R"({"address":)" << segment.address << R"(,"bytes":)"
+         << segment.total_size << R"(,"stream":)"
+         << reinterpret_cast<uintptr_t>(segment.stream) / 4096 << R"(,"pool":")"
+         << (segment.is_large ? "large" : "small") << R"(","expandable":)"
+         << (segment.is_expandable ? "true" : "false") << R"(,"private_pool":)";
+    const auto [first, second] = segment.owner_private_pool_id;
+    if (first == 0 && second == 0) {
+      text << "null";
+    } else {
+      text << "[" << first << "," << second << "]";
+    }
+    text << R"(,"blocks":[)";
+    comma = "";
+    size_t address = segment.address;
+    for (const auto& block : segment.blocks) {
+      const char* state = block.allocated ? "allocated"
+                          : block.active  ? "waiting"
+                                          : "free";
+      text << comma << R"([")" << state << R"(",)" << address << ","
+           << block.size << "," << block.requested_size << ",-1]";
+      address += block.size;
+      comma = ",";
+    }
+    text << "]}";
+    comma = ",";
+  }
+  text << R"(],"events":[)";
+  comma = "";
+  static const char* const kinds[] = {
+      "alloc",        "free_requested", "free_completed", "segment_alloc",
+      "segment_free", "segment_map",    "segment_unmap",  "",
+      "oom"};
+  using Action = c10::CachingDeviceAllocator::TraceEntry::Action;
+  static_assert(Action::ALLOC == 0 && Action::SNAPSHOT == 7 &&
+                Action::OOM == 8);
+  for (const auto& entry : snapshot.device_traces.at(0)) {
+    if (entry.action_ == Action::SNAPSHOT) continue;
+    text << comma << R"([")" << kinds[entry.action_] << R"(",)" << entry.addr_
+         << "," << entry.size_ << ","
+         << reinterpret_cast<uintptr_t>(entry.stream_) / 4096 << ",-1]";
+    comma = ",";
+  }
+  text << "]}]}";
+  return text.str();
+}
+#else
+void RealRecord() {}
+std::string RealSnapshot(const std::string&) { return "{}"; }
+#endif
 
 RealCounts RealCount() {
   const auto stats = allocator::getDeviceStats(0);

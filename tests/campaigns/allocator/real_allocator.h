@@ -35,3 +35,11 @@ struct RealCounts {
 };
 
 RealCounts RealCount();
+
+// Records the history from now on, as torch.cuda.memory._record_memory_history
+// does. Needs PyTorch 2.13 or later.
+void RealRecord();
+
+// Returns the snapshot with its history, as `python -m acplan snapshot` writes
+// it, on one line.
+std::string RealSnapshot(const std::string& config);

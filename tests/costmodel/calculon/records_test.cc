@@ -80,9 +80,9 @@ TEST(PeersJson, LeavesOutWhatHasADegreeOfOne) {
 }
 
 TEST(ResultText, IsThatOfPythonWherePacked) {
-  const ordered_json json = ordered_json::parse(
+  const ordered_json document = ordered_json::parse(
       R"({"b": [1, 2.5, null, "x\"y"], "a": {}, "c": [], "d": {"e": true}})");
-  EXPECT_EQ(ResultText(json, /*is_packed=*/true),
+  EXPECT_EQ(ResultText(document, /*is_packed=*/true),
             R"({"b": [1, 2.5, null, "x\"y"], "a": {}, "c": [], )"
             R"("d": {"e": true}})");
   EXPECT_EQ(ResultText(ordered_json::parse(R"({"b":[1]})"), false),
@@ -106,9 +106,9 @@ TEST(CsvRow, HasACellForEachHeading) {
   EXPECT_THAT(row, StartsWith("1,1,1,1,0,0,0,1,1,float16,True,multihead,none,1,"
                               "False,ar,none,False,False,False,False,False,"
                               "False,None,1e-05,"));
-  const ordered_json json = ToJson(statistics);
-  EXPECT_EQ(json.size(), static_cast<size_t>(kStatistics));
-  EXPECT_TRUE(json.at(std::string(kStatisticNames[0])).is_null());
+  const ordered_json document = ToJson(statistics);
+  EXPECT_EQ(document.size(), static_cast<size_t>(kStatistics));
+  EXPECT_TRUE(document.at(std::string(kStatisticNames[0])).is_null());
 }
 
 // A rule that an execution breaks, and the text about it.

@@ -15,15 +15,15 @@ using testing::HasSubstr;
 
 class ResultCsvTest : public testing::Test {
  protected:
-  std::string CsvOf(std::string_view json) const {
+  std::string CsvOf(std::string_view text) const {
     const auto path = folder_.path() / "r.json";
-    graph::PutBytes(path, json);
+    graph::PutBytes(path, text);
     return ResultCsv(path);
   }
-  void ExpectRefused(std::string_view json, const std::string& said) const {
+  void ExpectRefused(std::string_view text, const std::string& said) const {
     try {
-      CsvOf(json);
-      ADD_FAILURE() << json;
+      CsvOf(text);
+      ADD_FAILURE() << text;
     } catch (const InputError& error) {
       EXPECT_THAT(error.what(), HasSubstr(said));
     }

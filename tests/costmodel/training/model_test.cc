@@ -175,7 +175,8 @@ TEST(HuggingFaceConfigs, TellOfWindowsGroupsAndPositions) {
 // transformers 5.23 builds from them (adapters/torch/tests/test_cost_model.py
 // counts these again).
 TEST(HuggingFaceConfigs, HaveTheParametersOfTheirModules) {
-  const std::string path = ACPLAN_TEST_DATA_DIR "/training/config_counts.json";
+  const std::string path =
+      ACPLAN_TEST_DATA_DIR "/training/config_counts.json.gz";
   const nlohmann::json document = graph::ParseJson(graph::ReadFile(path), path);
   ASSERT_GE(document.size(), 180u);
   for (const nlohmann::json& one : document) {

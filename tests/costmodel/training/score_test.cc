@@ -240,7 +240,7 @@ TEST(Score, OfPublishedTablesStaysWhereItIs) {
 // 190 readings of Megatron-Core's functional tests. The bounds are a little
 // above the figures in docs/measured/README.md.
 TEST(MemoryTable, OfFunctionalTestsStaysWhereItIs) {
-  const std::string path = ACPLAN_DATA_DIR "/training/memory.csv";
+  const std::string path = ACPLAN_DATA_DIR "/training/memory.csv.gz";
   const graph::CsvTable table = graph::ParseCsv(graph::ReadFile(path), path);
   ASSERT_TRUE(IsMemoryTable(table));
   const std::vector<ErrorSummary> errors =
@@ -264,7 +264,7 @@ class WrongReadings : public ::testing::TestWithParam<WrongReading> {};
 
 TEST_P(WrongReadings, AreNotRepresentedForAReason) {
   const WrongReading& wrong = GetParam();
-  const std::string path = ACPLAN_DATA_DIR "/training/memory.csv";
+  const std::string path = ACPLAN_DATA_DIR "/training/memory.csv.gz";
   graph::CsvTable table = graph::ParseCsv(graph::ReadFile(path), path);
   table.rows.resize(1);
   table.rows[0][table.places.find(wrong.column)->second] = wrong.cell;

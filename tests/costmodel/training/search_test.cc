@@ -35,6 +35,11 @@ struct SearchCase {
   int64_t layers;  // in place of the model's: oracles are slow
   double gib;
   bool has_all_schedules = false;
+  bool has_communicators = false;  // in `gib`
+
+  MemoryLimit limit() const {
+    return {gib * 1024 * 1024 * 1024, has_communicators};
+  }
 };
 
 TrainingJob JobOf(const SearchCase& searched) {
@@ -50,7 +55,7 @@ TrainingJob JobOf(const SearchCase& searched) {
 // by the functions that commands call.
 std::optional<RankedStrategy> Judged(const TrainingJob& job,
                                      const TrainingStrategy& strategy,
-                                     double budget) {
+                                     const MemoryLimit& limit) {
   TrainingJob judged = job;
   judged.strategy = strategy;
   if (strategy.Data() < 1) return std::nullopt;
@@ -61,7 +66,7 @@ std::optional<RankedStrategy> Judged(const TrainingJob& job,
     return std::nullopt;
   }
   if (strategy.recomputation == Recomputation::kPlan) {
-    const TrainingPlan plan = PlanTraining(judged, budget);
+    const TrainingPlan plan = PlanTraining(judged, PyTorchBytes(limit, judged));
     return RankedStrategy{.strategy = strategy,
                           .seconds = plan.time.Total(),
                           .bytes = plan.Memory().Worst().Total()};
@@ -88,8 +93,9 @@ struct Enumeration {
 
 class Enumerator {
  public:
-  Enumerator(const TrainingJob& job, const StrategySpace& space, double budget)
-      : job_(job), space_(space), budget_(budget) {}
+  Enumerator(const TrainingJob& job, const StrategySpace& space,
+             const MemoryLimit& limit)
+      : job_(job), space_(space), limit_(limit) {}
 
   Enumeration Run() {
     TrainingStrategy s = job_.strategy;
@@ -202,7 +208,7 @@ class Enumerator {
       if (recomputation == Recomputation::kSelective) {
         s.parts = {LayerPart::kCoreAttention};
       }
-      const auto judged = Judged(job_, s, budget_);
+      const auto judged = Judged(job_, s, limit_);
       if (!judged) continue;
       enumeration_.all.push_back(*judged);
       ++enumeration_.legal;
@@ -216,7 +222,7 @@ class Enumerator {
   void TryOffload(TrainingStrategy s) {
     for (int64_t n = 1; n <= job_.shape.layers; ++n) {
       s.offloaded_layers = n;
-      const auto judged = Judged(job_, s, budget_);
+      const auto judged = Judged(job_, s, limit_);
       if (!judged) continue;
       enumeration_.all.push_back(*judged);
       ++enumeration_.legal;
@@ -226,7 +232,7 @@ class Enumerator {
   void TryNumbers(TrainingStrategy s) {
     for (int64_t n = 1; n < MostLayers(job_, s); ++n) {
       s.full_layers = n;
-      const auto judged = Judged(job_, s, budget_);
+      const auto judged = Judged(job_, s, limit_);
       if (judged) enumeration_.all.push_back(*judged);
       ++enumeration_.legal;
     }
@@ -234,7 +240,7 @@ class Enumerator {
 
   const TrainingJob& job_;
   const StrategySpace& space_;
-  double budget_;
+  MemoryLimit limit_;
   Enumeration enumeration_ = {};
 };
 
@@ -249,14 +255,18 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
   space.has_offload = true;
   space.chunks = {1, 2, 3};
   space.microbatch = {1, 2};
-  const double budget = searched.gib * 1024 * 1024 * 1024;
+  const MemoryLimit budget = searched.limit();
+  const auto fits = [&](const RankedStrategy& ranked) {
+    TrainingJob judged = job;
+    judged.strategy = ranked.strategy;
+    return ranked.bytes <= PyTorchBytes(budget, judged) + kByteRounding;
+  };
   const StrategySearch search = SearchStrategies(job, space, budget, 1);
   Enumeration every = Enumerator(job, space, budget).Run();
   EXPECT_EQ(search.strategies, every.legal);
   EXPECT_LE(search.evaluated, 4 * every.legal);
-  std::erase_if(every.all, [&](const RankedStrategy& ranked) {
-    return ranked.bytes > budget + kByteRounding;
-  });
+  std::erase_if(every.all,
+                [&](const RankedStrategy& ranked) { return !fits(ranked); });
   ASSERT_EQ(search.best.empty(), every.all.empty());
   if (every.all.empty()) return;
   const auto fastest =
@@ -269,7 +279,7 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
     ASSERT_TRUE(judged.has_value());
     EXPECT_DOUBLE_EQ(judged->seconds, ranked.seconds);
     EXPECT_DOUBLE_EQ(judged->bytes, ranked.bytes);
-    EXPECT_LE(ranked.bytes, budget + kByteRounding);
+    EXPECT_TRUE(fits(ranked));
   }
   // Whenever it ends, it states a valid limit on the distance from the best.
   for (const double seconds : {0.0, 1e-3}) {
@@ -291,7 +301,7 @@ TEST(SearchStrategies, AnInterruptLeavesStrategiesUntried) {
       JobOf({"Dense", "llama-3.1-8b",
              R"({"gpu": "h100", "gpus": 8, "gbs": 16})", 6, 8});
   const StrategySpace space = WholeSpace(job);
-  const double budget = 80.0 * 1024 * 1024 * 1024;
+  const MemoryLimit budget = {80.0 * 1024 * 1024 * 1024};
   std::atomic<bool> interrupted = false;
   const StrategySearchLimits limits = {.interrupted = &interrupted};
   const StrategySearch whole = SearchStrategies(job, space, budget, 1, limits);
@@ -315,7 +325,7 @@ TEST(SearchStrategies, AnInterruptKeepsWhatWasFound) {
       JobOf({"Experts", "qwen3-30b-a3b",
              R"({"gpu": "h100", "gpus": 64, "gbs": 512})", 12, 40});
   const StrategySpace space = WholeSpace(job);
-  const double budget = 40.0 * 1024 * 1024 * 1024;
+  const MemoryLimit budget = {40.0 * 1024 * 1024 * 1024};
   const StrategySearch whole = SearchStrategies(job, space, budget, 1);
   ASSERT_EQ(whole.best.size(), 1U);
   for (const int milliseconds : {0, 1, 3, 10, 30}) {
@@ -333,7 +343,7 @@ TEST(SearchStrategies, AnInterruptKeepsWhatWasFound) {
     EXPECT_TRUE(search.is_complete || !search.is_proven);
     for (const RankedStrategy& ranked : search.best) {
       EXPECT_GE(ranked.seconds, whole.best[0].seconds * (1 - 1e-9));
-      EXPECT_LE(ranked.bytes, budget + kByteRounding);
+      EXPECT_LE(ranked.bytes, budget.bytes + kByteRounding);
       EXPECT_TRUE(Judged(job, ranked.strategy, budget).has_value());
     }
   }
@@ -347,6 +357,12 @@ INSTANTIATE_TEST_SUITE_P(
         SearchCase{"DenseTight", "llama-3.1-8b",
                    R"({"gpu": "a100", "gpus": 8, "gbs": 16, "seq": 8192})", 8,
                    6},
+        SearchCase{"DenseWithCommunicators", "llama-3.1-8b",
+                   R"({"gpu": "a100", "gpus": 8, "gbs": 16})", 6, 9.5, false,
+                   true},
+        SearchCase{"ExpertsWithCommunicators", "qwen3-30b-a3b",
+                   R"({"gpu": "h100", "gpus": 4, "gbs": 16})", 4, 24, false,
+                   true},
         SearchCase{"DenseLoose", "llama-3.1-70b",
                    R"({"gpu": "h200", "gpus": 8, "gbs": 8})", 4, 1000},
         SearchCase{"NothingFits", "llama-3.1-70b",

@@ -29,22 +29,22 @@ ModelShape DeepSeek() {
                                "/training/models/deepseek-v3.json");
 }
 
-TrainingJob JobOf(const ModelShape& shape, const std::string& json) {
-  return JobOfSettings(shape, ParseStrategySettings(json, "s.json"),
+TrainingJob SettingsJob(const ModelShape& shape, const std::string& text) {
+  return JobOfSettings(shape, ParseStrategySettings(text, "s.json"),
                        KnownSystems());
 }
 
 // The three dialects of one strategy.
 TEST(StrategySettings, DialectsSayTheSame) {
-  const TrainingJob ours = JobOf(
+  const TrainingJob ours = SettingsJob(
       Llama(),
       R"({"gpu": "h100", "gpus": 64, "seq": 8192, "gbs": 128, "mbs": 1, "tp": 4,
           "pp": 2, "vp": 4, "cp": 2, "zero": 1, "recompute": "full:2",
           "grad_dtype": "bf16", "precision": "fp8_blockwise",
           "software": "Megatron-Bridge"})");
-  const TrainingJob megatron =
-      JobOf(Llama(),
-            R"({"gpu": "H100-SXM5-80GB", "world-size": 64, "seq-length": 8192,
+  const TrainingJob megatron = SettingsJob(
+      Llama(),
+      R"({"gpu": "H100-SXM5-80GB", "world-size": 64, "seq-length": 8192,
           "global-batch-size": 128, "micro-batch-size": 1,
           "tensor-model-parallel-size": 4, "sequence-parallel": true,
           "pipeline-model-parallel-size": 2,
@@ -57,12 +57,12 @@ TEST(StrategySettings, DialectsSayTheSame) {
                    PredictStepTime(megatron).Total());
   EXPECT_DOUBLE_EQ(PredictStepMemory(ours).Worst().Total(),
                    PredictStepMemory(megatron).Worst().Total());
-  const TrainingJob plain =
-      JobOf(Llama(),
-            R"({"gpu": "h100", "gpus": 64, "seq": 8192, "gbs": 128, "mbs": 2,
+  const TrainingJob plain = SettingsJob(
+      Llama(),
+      R"({"gpu": "h100", "gpus": 64, "seq": 8192, "gbs": 128, "mbs": 2,
           "zero": 3, "recompute": "selective:op", "software": "torchtitan"})");
-  const TrainingJob titan = JobOf(Llama(),
-                                  R"({"gpu": "H100", "gpus": 64,
+  const TrainingJob titan = SettingsJob(Llama(),
+                                        R"({"gpu": "H100", "gpus": 64,
           "training": {"seq_len": 8192, "local_batch_size": 2},
           "parallelism": {"data_parallel_shard_degree": -1,
                           "tensor_parallel_degree": 1},
@@ -76,7 +76,7 @@ TEST(StrategySettings, DialectsSayTheSame) {
 TEST(StrategySettings, HiddenAndAttentionDropoutAreTwo) {
   const auto drops = [](const std::string& settings) {
     const TrainingStrategy s =
-        JobOf(Llama(), R"({"gpu": "H100", "gpus": 64, )" + settings + "}")
+        SettingsJob(Llama(), R"({"gpu": "H100", "gpus": 64, )" + settings + "}")
             .strategy;
     return std::vector{s.drops_hidden, s.drops_scores, s.drops_embedding};
   };
@@ -100,36 +100,37 @@ TEST(StrategySettings, TakeTheDropoutsOfTheConfiguration) {
   ModelShape shape = Llama();
   shape.attention_dropout = .1;
   const std::string gpus = R"({"gpu": "H100", "gpus": 64)";
-  EXPECT_TRUE(JobOf(shape, gpus + "}").strategy.drops_scores);
-  EXPECT_FALSE(JobOf(shape, gpus + "}").strategy.drops_hidden);
+  EXPECT_TRUE(SettingsJob(shape, gpus + "}").strategy.drops_scores);
+  EXPECT_FALSE(SettingsJob(shape, gpus + "}").strategy.drops_hidden);
   EXPECT_FALSE(
-      JobOf(shape, gpus + R"(, "attn_pdrop": 0})").strategy.drops_scores);
+      SettingsJob(shape, gpus + R"(, "attn_pdrop": 0})").strategy.drops_scores);
 }
 
 // Settings of one program have names in another, too: HSDP, stages, types of
 // states.
 TEST(StrategySettings, FurtherKeysSayTheSame) {
-  const TrainingJob titan = JobOf(Llama(), R"({"gpu": "H100", "gpus": 64,
+  const TrainingJob titan = SettingsJob(Llama(), R"({"gpu": "H100", "gpus": 64,
       "software": "torchtitan", "local_batch_size": 1,
       "parallelism": {"data_parallel_replicate_degree": 8,
                       "data_parallel_shard_degree": 8}})");
   EXPECT_EQ(titan.strategy.zero, 3);
   EXPECT_EQ(titan.strategy.fsdp, 8);
   EXPECT_EQ(titan.strategy.optimizer_copies, 8);
-  const TrainingJob megatron = JobOf(Llama(), R"({"gpu": "H100", "gpus": 64,
+  const TrainingJob megatron =
+      SettingsJob(Llama(), R"({"gpu": "H100", "gpus": 64,
       "data-parallel-sharding-strategy": "optim_grads_params",
       "num-distributed-optimizer-instances": 8, "software": "torchtitan",
       "global-batch-size": 64})");
   EXPECT_DOUBLE_EQ(PredictStepTime(megatron).Total(),
                    PredictStepTime(titan).Total());
-  const TrainingJob stages = JobOf(Llama(), R"({"gpu": "H100", "gpus": 64,
+  const TrainingJob stages = SettingsJob(Llama(), R"({"gpu": "H100", "gpus": 64,
       "pp": 4, "num-layers-in-first-pipeline-stage": 7,
       "decoder-last-pipeline-num-layers": 5, "exp-avg-dtype": "bf16",
       "exp-avg-sq-dtype": "fp8", "main-params-dtype": "fp16"})");
   EXPECT_EQ(stages.strategy.first_layers, 7);
   EXPECT_EQ(stages.strategy.last_layers, 5);
   EXPECT_DOUBLE_EQ(stages.strategy.optimizer_bytes, 2 + 1 + 2);
-  const TrainingJob vee = JobOf(Llama(), R"({"gpu": "H100", "gpus": 64,
+  const TrainingJob vee = SettingsJob(Llama(), R"({"gpu": "H100", "gpus": 64,
       "pipeline_parallel_degree": 4, "gbs": 256,
       "pipeline_parallel_schedule": "ZBVZeroBubble"})");
   EXPECT_EQ(vee.strategy.schedule, PipelineSchedule::kZeroBubbleV);
@@ -138,8 +139,8 @@ TEST(StrategySettings, FurtherKeysSayTheSame) {
 
 // The figures of a report beside times, worked out by hand.
 TEST(TrainingReport, FlopsAreThoseOfTheConvention) {
-  TrainingJob job =
-      JobOf(Llama(), R"({"gpu": "h100", "gpus": 8, "seq": 8192, "gbs": 8})");
+  TrainingJob job = SettingsJob(
+      Llama(), R"({"gpu": "h100", "gpus": 8, "seq": 8192, "gbs": 8})");
   const double matrices =
       32 * (4096 * (32 + 16) * 128.0 + 4096 * 4096.0 + 3 * 4096 * 14336.0) +
       4096 * 128256.0;
@@ -157,18 +158,19 @@ TEST(TrainingReport, FlopsAreThoseOfTheConvention) {
 
 TEST(TrainingReport, FlopsDoNotDependOnHowTheyAreSpread) {
   const double one =
-      CountIterationFlops(JobOf(DeepSeek(), R"({"gpu": "h800", "gpus": 2048,
+      CountIterationFlops(
+          SettingsJob(DeepSeek(), R"({"gpu": "h800", "gpus": 2048,
           "gbs": 4096})"))
           .model;
-  const TrainingJob spread =
-      JobOf(DeepSeek(), R"({"gpu": "h800", "gpus": 2048, "gbs": 4096, "ep": 64,
+  const TrainingJob spread = SettingsJob(
+      DeepSeek(), R"({"gpu": "h800", "gpus": 2048, "gbs": 4096, "ep": 64,
           "pp": 16, "dispatcher": "deepep", "attention": "unfused"})");
   EXPECT_DOUBLE_EQ(CountIterationFlops(spread).model, one);
 }
 
 TEST(TrainingReport, ExposedKindsAreAllThatIsSent) {
-  const TrainingReport report = ReportOfTraining(
-      JobOf(DeepSeek(), R"({"gpu": "h800", "gpus": 2048, "gbs": 4096, "ep": 64,
+  const TrainingReport report = ReportOfTraining(SettingsJob(
+      DeepSeek(), R"({"gpu": "h800", "gpus": 2048, "gbs": 4096, "ep": 64,
           "pp": 16, "tp": 2, "cp": 2})"));
   const StepTime& time = report.time;
   EXPECT_GT(time.exposed.tensor, 0);
@@ -192,7 +194,7 @@ class WrongSettings : public ::testing::TestWithParam<WrongSetting> {};
 TEST_P(WrongSettings, AreRefusedForAReason) {
   const WrongSetting& wrong = GetParam();
   try {
-    JobOf(wrong.has_experts ? DeepSeek() : Llama(), wrong.settings);
+    SettingsJob(wrong.has_experts ? DeepSeek() : Llama(), wrong.settings);
     FAIL() << "accepted";
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), HasSubstr(wrong.complaint));

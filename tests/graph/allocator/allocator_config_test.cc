@@ -5,14 +5,13 @@
 #include <string>
 
 #include "graph/base/input_error.h"
+#include "tests/graph/mebibytes.h"
 
 namespace acplan::graph {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 AllocatorConfig Parse(const std::string& text, int minor = 15) {
   return ParseAllocatorConfig(text, "--allocator", {2, minor});

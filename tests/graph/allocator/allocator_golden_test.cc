@@ -36,7 +36,7 @@ GoldenCase CaseOf(std::istringstream words, std::string_view line) {
 
 std::vector<GoldenCase> ReadGoldens() {
   std::vector<GoldenCase> cases;
-  ForEachLine(ACPLAN_TEST_DATA_DIR "/allocator/goldens.txt",
+  ForEachLine(ACPLAN_TEST_DATA_DIR "/allocator/goldens.txt.gz",
               [&](std::string_view line) {
                 if (line.starts_with("#")) return;
                 if (line.starts_with("case ")) {

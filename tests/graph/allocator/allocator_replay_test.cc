@@ -9,11 +9,10 @@
 
 #include "graph/allocator/device_memory.h"
 #include "graph/allocator/least_device.h"
+#include "tests/graph/mebibytes.h"
 
 namespace acplan::graph {
 namespace {
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 AllocatorConfig Config(const std::string& settings) {
   return ParseAllocatorConfig(settings, "settings");

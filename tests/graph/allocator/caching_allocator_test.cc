@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/allocator/blocks.h"
+#include "tests/graph/mebibytes.h"
 
 // One test a rule of docs/allocator.md, with numbers that can be added up.
 
@@ -13,7 +14,6 @@ namespace acplan::graph {
 namespace {
 
 constexpr int64_t kKiB = 1024;
-constexpr int64_t kMiB = 1024 * kKiB;
 constexpr int64_t kPlenty = int64_t{80} << 30;
 
 CachingAllocator Allocator(const std::string& settings,
@@ -21,26 +21,27 @@ CachingAllocator Allocator(const std::string& settings,
   return {ParseAllocatorConfig(settings, "settings", {2, minor}), device_bytes};
 }
 
-int64_t Rounded(const std::string& settings, int64_t bytes) {
+int64_t RoundedBySettings(const std::string& settings, int64_t bytes) {
   return RoundedBytes(ParseAllocatorConfig(settings, "settings"), bytes);
 }
 
 TEST(CachingAllocator, RoundsTo512Bytes) {
-  EXPECT_EQ(Rounded("", 1), 512);
-  EXPECT_EQ(Rounded("", 512), 512);
-  EXPECT_EQ(Rounded("", 513), 1024);
+  EXPECT_EQ(RoundedBySettings("", 1), 512);
+  EXPECT_EQ(RoundedBySettings("", 512), 512);
+  EXPECT_EQ(RoundedBySettings("", 513), 1024);
 }
 
 TEST(CachingAllocator, RoundsToDivisionsOfAPowerOfTwo) {
   const char settings[] = "roundup_power2_divisions:4";
-  EXPECT_EQ(Rounded(settings, 5 * kMiB + 1), 6 * kMiB);
-  EXPECT_EQ(Rounded(settings, 5 * kMiB), 5 * kMiB);
-  EXPECT_EQ(Rounded(settings, 8 * kMiB), 8 * kMiB);
+  EXPECT_EQ(RoundedBySettings(settings, 5 * kMiB + 1), 6 * kMiB);
+  EXPECT_EQ(RoundedBySettings(settings, 5 * kMiB), 5 * kMiB);
+  EXPECT_EQ(RoundedBySettings(settings, 8 * kMiB), 8 * kMiB);
   // A division would have less than 512 bytes.
-  EXPECT_EQ(Rounded(settings, 2048), 2048);
-  EXPECT_EQ(Rounded(settings, 1500), 1536);
-  EXPECT_EQ(Rounded("roundup_power2_divisions:[1:8,2:2,>:1]", 3 * kMiB + 1),
-            4 * kMiB);
+  EXPECT_EQ(RoundedBySettings(settings, 2048), 2048);
+  EXPECT_EQ(RoundedBySettings(settings, 1500), 1536);
+  EXPECT_EQ(
+      RoundedBySettings("roundup_power2_divisions:[1:8,2:2,>:1]", 3 * kMiB + 1),
+      4 * kMiB);
 }
 
 TEST(CachingAllocator, MakesSegmentsOfThreeKinds) {

@@ -10,6 +10,7 @@
 
 #include "graph/allocator/device_memory.h"
 #include "graph/run/peak_layout.h"
+#include "tests/graph/mebibytes.h"
 #include "tests/graph/random_units.h"
 #include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
@@ -20,9 +21,7 @@ namespace {
 using test_support::Enough;
 using test_support::Repetitions;
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-
-AllocatorConfig Config(const std::string& settings) {
+AllocatorConfig ConfigOf(const std::string& settings) {
   return ParseAllocatorConfig(settings, "settings");
 }
 
@@ -57,7 +56,7 @@ TEST(RunOnDeviceTest, LaterIterationsRepeatThePeriod) {
     SCOPED_TRACE(k);
     const Trace trace = LargeStep(random);
     const AllocatorConfig config =
-        Config(Settings()[static_cast<size_t>(k) % Settings().size()]);
+        ConfigOf(Settings()[static_cast<size_t>(k) % Settings().size()]);
     const TrainingRun run = RunOf(trace, 40);
     const auto least = FindLeastDevice(run, config);
     ASSERT_TRUE(least);
@@ -97,7 +96,7 @@ TEST(RunOnDeviceTest, NoSmallerDeviceIsLargeEnough) {
     SCOPED_TRACE(k);
     const Trace trace = LargeStep(random);
     const AllocatorConfig config =
-        Config(Settings()[static_cast<size_t>(k) % Settings().size()]);
+        ConfigOf(Settings()[static_cast<size_t>(k) % Settings().size()]);
     const TrainingRun run = RunOf(trace, 10);
     const auto least = FindLeastDevice(run, config);
     ASSERT_TRUE(least);
@@ -115,7 +114,7 @@ TEST(RunOnDeviceTest, SaysWhereMemoryEnds) {
   std::mt19937 random(9);
   const Trace trace = LargeStep(random);
   const TrainingRun run = RunOf(trace, 5);
-  const AllocatorConfig config = Config("native");
+  const AllocatorConfig config = ConfigOf("native");
   const auto least = FindLeastDevice(run, config);
   ASSERT_TRUE(least);
   const RunOutcome outcome = RunOnDevice(run, config, least->bytes - 1);
@@ -134,7 +133,7 @@ TEST(PeakLayoutTest, NamesTheBlocksBesideHoles) {
       "events");
   run.storages = {StorageId{11}, StorageId{12}, StorageId{13}, StorageId{14}};
   run.iteration_ends = {{.events = 6, .blocks = {}}};
-  const AllocatorConfig config = Config("native");
+  const AllocatorConfig config = ConfigOf("native");
   const RunOutcome outcome = RunOnDevice(run, config, kLargestDevice);
   const PeakLayout layout = LayoutAtPeak(run, config, kLargestDevice, outcome);
   EXPECT_EQ(layout.event, 4);

@@ -1,5 +1,5 @@
-"""acplan.best_batch: the batch, or the sequence, that trains most in a second within a budget,
-together with its plan.
+"""acplan.best_batch: the batch, or the sequence, that trains most in a second within a budget
+or on a device, together with its plan.
 
 The memory and the run-time of most operators are affine in the size. So a step of a size that
 was not traced is interpolated between its neighbours that were: the same operators, with bytes
@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -31,8 +31,8 @@ from acplan._base.progress import progress_bar
 from acplan._device.devices import Device
 from acplan._files.plan_file import Plan
 from acplan._files.trace_file import Trace
-from acplan._program.budgets import Budget, require_sayable
-from acplan._program.plan import PLAN_OPTIONS, plan, refuse_device
+from acplan._program.budgets import Budget
+from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
 from acplan._step.hugging_face import first_line
 from acplan._step.step_errors import StepError
 from acplan._step.trace import trace
@@ -84,16 +84,29 @@ class BestBatch:
             f"traced          {len(self.traced)} sizes: "
             + ", ".join(map(str, self.traced))
             + f"; {self.plan_count} plans",
+            *_device_lines(self.best, self.largest),
             *(f"note: {note}" for note in self.notes),
         ]
         return "\n".join(lines) + "\n"
+
+
+def _device_lines(best: Step, largest: Step) -> Iterator[str]:
+    """Yields a line about the device of each plan that is for one."""
+    for name, step in (("highest rate", best), ("largest", largest)):
+        device = step.plan.device
+        if device is not None:
+            yield (
+                f"device          {name}: {device.reserved_bytes:,} bytes reserved, least "
+                f"device {device.least_device_bytes:,} bytes"
+                + (f"; needs {device.needs}" if device.needs else "")
+            )
 
 
 def best_batch(
     model: torch.nn.Module,
     inputs_of: Callable[[int], Any],
     *,
-    budget: Budget,
+    budget: Budget | None = None,
     sizes: Sequence[int] | None = None,
     tolerance: float = 0.001,
     device: str | Device = "a100",
@@ -101,7 +114,8 @@ def best_batch(
     **kwargs: Any,
 ) -> BestBatch:
     """Returns the size that trains most samples in a second within the budget, its plan, and
-    the largest size that fits at all.
+    the largest size that fits at all. With device_memory in place of a budget, a size fits if
+    training with its plan ends on that device.
 
     inputs_of: a function of a size that returns the model's inputs: a dict of keyword
                arguments, a tuple of arguments, or one tensor. The function decides what a size
@@ -109,7 +123,10 @@ def best_batch(
     budget:    a size in bytes or such as "40GiB".
     sizes:     the sizes to choose from, ascending; by default 1, 2, 3, ...
     tolerance: sizes are not searched that can be faster by at most this share.
-    kwargs:    options of acplan.plan and of acplan.trace.
+    kwargs:    options of acplan.plan and of acplan.trace. For a device: device_memory (bytes or
+               such as "24GiB", all that PyTorch can have of it), allocator, torch_version and
+               optimizer_state, as acplan.plan has them. The plans of `best` and of `largest`
+               were run on the device, by PyTorch's allocator, for a trace of that size.
 
     Memory is taken to grow with the size: if the smallest does not fit, AcplanError says so,
     and no size is tried beyond one that does not fit.
@@ -123,9 +140,8 @@ def best_batch(
     if not is_number or not tolerance >= 0:
         raise AcplanError(f"tolerance: expected a number of at least 0, found {tolerance!r}")
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
-    refuse_device(options, "best_batch")
+    require_plannable(budget, options, "best_batch")
     candidates = _candidates(sizes)
-    require_sayable(budget)
     if isinstance(budget, str) and (budget.strip() == "min" or "%" in budget):
         raise AcplanError(
             f"budget: expected a size such as '40GiB', which is the same for every "

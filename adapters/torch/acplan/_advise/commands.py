@@ -1,8 +1,8 @@
-"""The commands `explain` and `batch` of python -m acplan."""
+"""The commands `explain`, `batch` and `snapshot` of python -m acplan."""
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from acplan._advise.best_batch import best_batch
@@ -10,7 +10,8 @@ from acplan._advise.explain import explain
 from acplan._advise.levers import LEVERS
 from acplan._base.errors import AcplanError
 from acplan._files.json_files import require_writable, write_json
-from acplan._program.plan import PLAN_OPTIONS
+from acplan._files.snapshot_file import read_snapshot
+from acplan._program.plan import DEVICE_OPTIONS, PLAN_OPTIONS, require_plannable
 from acplan._step.hugging_face import Sizes, most_positions, step_of_config
 from acplan._step.training_step import TrainingStep
 
@@ -41,8 +42,31 @@ def add_explain(parser: argparse.ArgumentParser, step_of: Steps) -> None:
     parser.set_defaults(run=lambda flags: _explain(flags, step_of))
 
 
+def add_snapshot(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `snapshot`."""
+    parser.add_argument("file", metavar="FILE", help="what _dump_snapshot wrote: a pickle")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="default: FILE.json; .json or .json.gz"
+    )
+    parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+    parser.set_defaults(run=_snapshot)
+
+
+def _snapshot(flags: argparse.Namespace) -> int:
+    output = flags.output or f"{flags.file}.json"
+    require_writable(output)
+    data = read_snapshot(flags.file)
+    write_json(output, data)
+    counts = [len(device["events"]) for device in data["devices"]]
+    print(f"{output}: {sum(counts):,} events on {len(counts)} devices")
+    for number, count in enumerate(counts):
+        if count and len(counts) > 1:
+            print(f"device {number}: {count:,} events")
+    return 0
+
+
 def add_batch(parser: argparse.ArgumentParser, step_of: Steps) -> None:
-    parser.add_argument("--budget", required=True, metavar="SIZE")
+    parser.add_argument("--budget", metavar="SIZE", help="or --device-memory")
     parser.add_argument(
         "--over",
         choices=("batch", "seq"),
@@ -58,7 +82,7 @@ def add_batch(parser: argparse.ArgumentParser, step_of: Steps) -> None:
     )
     parser.add_argument("--most", type=int, metavar="N", help="largest size to try")
     parser.add_argument("-o", "--output", metavar="FILE", help="file for the best plan")
-    _add_plan_flags(parser)
+    _add_plan_flags(parser, (*_PLAN_FLAGS, *DEVICE_OPTIONS))
     parser.set_defaults(run=lambda flags: _batch(flags, step_of))
 
 
@@ -73,9 +97,11 @@ _PLAN_FLAGS = (
 )
 
 
-def _add_plan_flags(parser: argparse.ArgumentParser) -> None:
+def _add_plan_flags(
+    parser: argparse.ArgumentParser, names: Sequence[str] = _PLAN_FLAGS
+) -> None:
     flags = parser.add_argument_group("flags of `acplan plan`")
-    for name in _PLAN_FLAGS:
+    for name in names:
         flags.add_argument("--" + name.replace("_", "-"), metavar="VALUE")
 
 
@@ -126,6 +152,7 @@ def _batch(flags: argparse.Namespace, step_of: Steps) -> int:
         raise AcplanError("batch: --multiple-of and --most: expected 1 or more")
     if getattr(flags, flags.over) is not None:
         raise AcplanError(f"--{flags.over}: cannot be combined with --over {flags.over}")
+    require_plannable(flags.budget, _plan_options(flags), "batch")
     step = step_of(flags)
 
     def inputs_of(size: int) -> Any:

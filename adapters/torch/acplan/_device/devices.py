@@ -1,6 +1,7 @@
 """The rates of devices, and the roofline run-time of an operator."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -99,11 +100,23 @@ def _rnn_backward_flops(*args: Any, **kwargs: Any) -> int:
     return 2 * _rnn_flops(*args, **kwargs)
 
 
-# FLOPs of operators that PyTorch does not count.
+def _convolution_backward_flops(
+    gradient: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, *args: Any, **__: Any
+) -> int:
+    """Counts each of the gradients of input and weight as the forward pass. PyTorch counts the
+    one of the weight as if there were no groups."""
+    is_transposed, mask = args[4], args[7]
+    grid = input if is_transposed else gradient
+    flops = 2 * weight.numel() * grid.shape[0] * math.prod(grid.shape[2:])
+    return flops * (mask[0] + mask[1])
+
+
+# FLOPs of operators that PyTorch does not count, or counts wrongly.
 _FLOPS: Mapping[str, Callable[..., int]] = {
     "aten._grouped_mm": _grouped_mm_flops,
     "aten._cudnn_rnn": _rnn_flops,
     "aten._cudnn_rnn_backward": _rnn_backward_flops,
+    "aten.convolution_backward": _convolution_backward_flops,
     "aten.miopen_rnn": _rnn_flops,
     "aten.miopen_rnn_backward": _rnn_backward_flops,
 }

@@ -70,7 +70,7 @@ def require_made_for(
     try:
         expected = [_described(module) for module in of_plan["modules"]]
         made_by = str(of_plan["torch"])
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise AcplanError(f"plan: {KEY}: {error!r}") from None
     difference = _difference(expected, list(_modules(model, dtype)))
     if difference is not None:
@@ -92,7 +92,11 @@ _Described = tuple[str, str, dict[str, str]]
 
 
 def _described(module: Mapping[str, Any]) -> _Described:
-    return module["fqn"], module["class"], dict(module[WEIGHTS].items())
+    described = module["fqn"], module["class"], dict(module[WEIGHTS].items())
+    for text in (*described[:2], *described[2].values()):
+        if not isinstance(text, str):
+            raise ValueError(f"expected a text, found {text!r}")
+    return described
 
 
 def _modules(model: torch.nn.Module, dtype: torch.dtype | None) -> Iterator[_Described]:

@@ -2,10 +2,12 @@
 
 import contextlib
 import gzip
+import io
 import json
 import os
 import pathlib
 import secrets
+import zlib
 from typing import Any
 
 from acplan._base.errors import AcplanError
@@ -13,6 +15,8 @@ from acplan._base.errors import AcplanError
 PathLike = str | os.PathLike[str]
 
 _GZIP = b"\x1f\x8b"
+_MOST = 1 << 31  # bytes of a file's text, as in the program
+_PIECE = 1 << 20
 
 
 def path_of(path: PathLike, name: str = "path") -> pathlib.Path:
@@ -26,10 +30,22 @@ def read_json(path: PathLike) -> Any:
     file = path_of(path)
     try:
         raw = file.read_bytes()
-        return json.loads(gzip.decompress(raw) if raw[:2] == _GZIP else raw)
-    except (ValueError, EOFError, RecursionError, OSError) as error:
+        return json.loads(_unpacked(raw) if raw[:2] == _GZIP else raw)
+    except (ValueError, EOFError, RecursionError, OSError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise AcplanError(f"{path}: {reason or error}") from None
+
+
+def _unpacked(raw: bytes) -> bytes:
+    """Returns the text of gzip data. Counts its bytes before it takes memory for them: a few
+    kilobytes may hold gigabytes."""
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+        size = 0
+        while piece := file.read(_PIECE):
+            size += len(piece)
+            if size > _MOST:
+                raise ValueError(f"expected at most {_MOST} bytes, found more")
+    return gzip.decompress(raw)
 
 
 def write_json(path: PathLike, data: Any) -> None:

@@ -50,6 +50,8 @@ class PlannedOperator:
     def from_data(cls, data: dict[str, Any]) -> "PlannedOperator":
         """Returns the operator that an entry of a plan file describes."""
         name, decision, results = data["name"], data["decision"], data.get("results")
+        if not isinstance(name, str):
+            raise AcplanError(f"plan: expected an operator's name, found {name!r}")
         if decision not in ("save", "recompute", "skip", "offload"):
             raise AcplanError(
                 f"plan: {name}: expected a decision of save, recompute, skip, offload, "
@@ -243,8 +245,9 @@ class Plan:
     @property
     def stall_ms(self) -> float | None:
         """The time that the step waits for the host, or None if offload was not asked for."""
-        offload = self.data.get("offload")
-        return None if offload is None else float(offload["stall_ms"])
+        if self.data.get("offload") is None:
+            return None
+        return float(self._number("offload", "stall_ms"))
 
     @property
     def device(self) -> PlanDevice | None:

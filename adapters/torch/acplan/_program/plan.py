@@ -210,18 +210,18 @@ def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return question
 
 
-def require_one_limit(budget: Any, options: Mapping[str, Any]) -> None:
+def require_one_limit(budget: Any, options: Mapping[str, Any], asked_by: str = "plan") -> None:
     """Raises AcplanError if there is not exactly one of a budget and device_memory."""
     is_for_device = options.get("device_memory") is not None
     if is_for_device == (budget is not None):
         count = "both" if is_for_device else "neither"
-        raise AcplanError(f"plan: expected a budget or device_memory, found {count}")
+        raise AcplanError(f"{asked_by}: expected a budget or device_memory, found {count}")
 
 
-def require_plannable(budget: Any, options: Mapping[str, Any]) -> None:
+def require_plannable(budget: Any, options: Mapping[str, Any], asked_by: str = "plan") -> None:
     """Raises AcplanError, before anything is traced for them, if budget and options limit no
     plan."""
-    require_one_limit(budget, options)
+    require_one_limit(budget, options, asked_by)
     if budget is not None:
         require_sayable(budget)
     else:

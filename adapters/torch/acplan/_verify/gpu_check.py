@@ -29,6 +29,7 @@ from acplan._step.recorder import Recorder
 from acplan._step.trace import trace
 from acplan._verify.gpu_check_models import CheckedModel, checked_models
 from acplan._verify.gpu_check_rows import Row, print_header, print_row
+from acplan._verify.gpu_check_run import predicted_run, process_allocator
 from acplan._verify.verify import is_of_a_frame, simulate
 
 PLANS = ("none", "blocks", "80%", "60%", "min", "offload")
@@ -63,7 +64,9 @@ class Measured:
     losses: tuple[float, ...]
     step_ms: float
     allocated_bytes: int | None
-    reserved_bytes: int | None
+    reserved_bytes: int | None  # at most, from the model's construction on
+    retries: int | None = None  # num_alloc_retries
+    ooms: int | None = None  # num_ooms
 
 
 def add_parser(commands: Any) -> None:
@@ -211,6 +214,9 @@ def _checked(row: Row, bench: _Bench, base: _Baseline) -> Row:
     stall_ms = None if row_plan is None else row_plan.stall_ms
     baseline_operators = _traced_operators(traced)
     predicted = baseline_operators if row_plan is None else simulate(traced, row_plan)
+    _clean(bench.device)
+    allocator = process_allocator(bench.device)
+    run = predicted_run(traced, row_plan, allocator, _WARM_UPS + 1 + bench.steps)
     measured = base.measured
     if row_plan is not None:
         measured = _measure(bench, row_plan, row.batch)
@@ -223,6 +229,11 @@ def _checked(row: Row, bench: _Bench, base: _Baseline) -> Row:
         predicted_bytes=peak,
         allocated_bytes=measured.allocated_bytes,
         reserved_bytes=measured.reserved_bytes,
+        predicted_reserved_bytes=run.reserved_bytes,
+        retries=measured.retries,
+        predicted_retries=run.retries,
+        ooms=measured.ooms,
+        predicted_ooms=run.ooms,
         predicted_ms=predicted_ms,
         stall_ms=stall_ms,
         measured_ms=measured.step_ms,
@@ -360,10 +371,14 @@ def _measure(bench: _Bench, row_plan: Plan | None, batch: int) -> Measured:
     model, device = bench.model, bench.device
     _clean(device)
     before = torch.cuda.memory_allocated() if device == "cuda" else 0
+    counts_before = _counts(device)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
     with torch.device(device):
         module = model.make()
-    inputs = {name: value.to(device) for name, value in model.inputs(batch).items()}
+    host_inputs = model.inputs(batch)
+    inputs = {name: value.to(device) for name, value in host_inputs.items()}
     module.train()
     if row_plan is not None:
         module = apply(module, row_plan)
@@ -379,19 +394,46 @@ def _measure(bench: _Bench, row_plan: Plan | None, batch: int) -> Measured:
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
 
-    for _ in range(_WARM_UPS):
+    def renew_inputs() -> None:
+        # As a loader does: the next inputs are there before the last ones go.
+        nonlocal inputs
+        inputs = {name: value.to(device) for name, value in host_inputs.items()}
+
+    step()
+    for _ in range(_WARM_UPS - 1):
+        renew_inputs()
         step()
+    renew_inputs()
     torch.manual_seed(len(losses))
     operators = _operators_of(bench, module, inputs, optimizer)
+    reserved = None
     if device == "cuda":
         torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    times = [_timed(step, device) for _ in range(bench.steps)]
-    allocated = reserved = None
-    if device == "cuda":
-        allocated = torch.cuda.max_memory_allocated() - before
         reserved = torch.cuda.max_memory_reserved()
-    return Measured(operators, tuple(losses), statistics.median(times), allocated, reserved)
+        torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(bench.steps):
+        renew_inputs()
+        times.append(_timed(step, device))
+    allocated = None
+    if reserved is not None:
+        allocated = torch.cuda.max_memory_allocated() - before
+        reserved = max(reserved, torch.cuda.max_memory_reserved())
+    retries, ooms = (
+        None if old is None or new is None else new - old
+        for old, new in zip(counts_before, _counts(device))
+    )
+    return Measured(
+        operators, tuple(losses), statistics.median(times), allocated, reserved, retries, ooms
+    )
+
+
+def _counts(device: str) -> tuple[int | None, int | None]:
+    """Returns how often the allocator has emptied its cache for a request, and failed."""
+    if device != "cuda":
+        return None, None
+    counts = torch.cuda.memory_stats()
+    return counts["num_alloc_retries"], counts["num_ooms"]
 
 
 def _operators_of(

@@ -27,6 +27,12 @@ class Row:
     note: str | None = None
     error: str | None = None
     stall_ms: float | None = None  # the part of predicted_ms in which it waits for the host
+    # The allocator's, from the model's construction on, beside those of the simulated run.
+    predicted_reserved_bytes: int | None = None
+    retries: int | None = None
+    predicted_retries: int | None = None
+    ooms: int | None = None
+    predicted_ooms: int | None = None
 
     @property
     def memory_error(self) -> float | None:
@@ -52,7 +58,8 @@ class Row:
 
 _COLUMNS = (
     ("model", 10), ("plan", 7), ("batch", 6), ("budget", 9), ("predicted", 10),
-    ("allocated", 10), ("error", 7), ("reserved", 9), ("pred ms", 9), ("ms", 9),
+    ("allocated", 10), ("error", 7), ("pred res", 9), ("reserved", 9), ("retries", 8),
+    ("ooms", 5), ("pred ms", 9), ("ms", 9),
     ("pred +", 8), ("meas +", 8), ("operators", 10), ("losses", 7),
 )  # fmt: skip
 
@@ -68,7 +75,10 @@ def print_header(header: dict[str, Any], to: TextIO) -> None:
         header["date"],
     ]
     print(", ".join(parts), file=to)
-    print("Memory in GiB, overhead (+) over no plan.", file=to)
+    print(
+        "Memory in GiB, overhead (+) over no plan; retries and ooms: predicted/measured.",
+        file=to,
+    )
     print(_line([name for name, _ in _COLUMNS]), file=to, flush=True)
 
 
@@ -81,7 +91,10 @@ def print_row(row: Row, to: TextIO) -> None:
         _gib(row.predicted_bytes),
         _gib(row.allocated_bytes) + ("!" if row.is_over_budget else ""),
         _cell(row.memory_error, "+.1%"),
+        _gib(row.predicted_reserved_bytes),
         _gib(row.reserved_bytes),
+        _counts(row.predicted_retries, row.retries),
+        _counts(row.predicted_ooms, row.ooms),
         _cell(row.predicted_ms, ".2f"),
         _cell(row.measured_ms, ".2f"),
         _cell(row.predicted_overhead, "+.1%"),
@@ -108,6 +121,10 @@ def _verdict(row: Row, difference: str | None) -> str:
 
 def _cell(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
+
+
+def _counts(predicted: int | None, measured: int | None) -> str:
+    return f"{_cell(predicted, 'd')}/{_cell(measured, 'd')}"
 
 
 def _gib(value: int | None) -> str:

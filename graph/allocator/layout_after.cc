@@ -1,0 +1,75 @@
+#include "graph/allocator/layout_after.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "graph/allocator/allocator_state.h"
+#include "graph/allocator/blocks.h"
+#include "graph/allocator/caching_allocator.h"
+
+namespace acplan::graph {
+namespace {
+
+// Returns the bytes of a free block that can be given back.
+int64_t ReleasableBytes(const AllocatorState& state, const Block& block) {
+  const Segment& segment = state.At(block.segment);
+  if (!segment.is_expandable) return block.IsSplit() ? 0 : block.size;
+  const int64_t page = state.At(block.pool).page;
+  const int64_t begin = block.address - segment.address;
+  const int64_t first = (begin + page - 1) / page;
+  const int64_t end = (begin + block.size) / page;
+  return std::max<int64_t>(end - first, 0) * page;
+}
+
+// `places`: in the list, by block of the allocator.
+std::vector<BlockHole> HolesOf(const AllocatorState& state,
+                               const std::vector<int32_t>& places) {
+  const auto place_of = [&](BlockId id) {
+    return id == kNoBlock || !state.At(id).is_allocated
+               ? -1
+               : places[static_cast<size_t>(id)];
+  };
+  std::vector<BlockHole> holes;
+  for (const BlockId id : ExistingBlocks(state)) {
+    const Block& block = state.At(id);
+    if (!block.is_mapped || !block.IsFree()) continue;
+    const int64_t bytes = block.size - ReleasableBytes(state, block);
+    if (bytes == 0) continue;
+    holes.push_back(
+        {.bytes = bytes,
+         .neighbours = {place_of(block.previous), place_of(block.next)}});
+  }
+  std::ranges::stable_sort(holes, std::ranges::greater(), &BlockHole::bytes);
+  return holes;
+}
+
+}  // namespace
+
+int64_t MemoryLayout::HoleBytes() const {
+  int64_t bytes = 0;
+  for (const BlockHole& hole : holes) bytes += hole.bytes;
+  return bytes;
+}
+
+MemoryLayout LayoutAfter(const AllocatorEvents& events,
+                         const AllocatorConfig& config, int64_t device_bytes,
+                         int64_t last) {
+  EventRunner runner(events, config, device_bytes);
+  const CachingAllocator& allocator = runner.allocator();
+  BlockId block = kNoBlock;
+  for (int64_t k = 0; k <= last; ++k) {
+    runner.Run(static_cast<size_t>(k), block);
+  }
+  std::vector<int32_t> places(allocator.state().blocks.size(), -1);
+  for (size_t k = 0; k < events.block_ids.size(); ++k) {
+    const auto place = static_cast<int32_t>(k);
+    const BlockId id = runner.BlockAt(place);
+    if (id != kNoBlock) places[static_cast<size_t>(id)] = place;
+  }
+  return {.allocated_bytes = allocator.counts().allocated_bytes,
+          .reserved_bytes = allocator.counts().reserved_bytes,
+          .segments = SegmentsOf(allocator),
+          .holes = HolesOf(allocator.state(), places)};
+}
+
+}  // namespace acplan::graph

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "graph/allocator/allocator_config.h"
+#include "graph/allocator/allocator_events.h"
+#include "graph/allocator/allocator_replay.h"
+
+namespace acplan::graph {
+
+// Free memory of a segment that the allocator can't give back, because of the
+// blocks around it.
+struct BlockHole {
+  int64_t bytes = 0;  // without the whole pages that can be given back
+  // The blocks of the list before and behind it; -1: there is none.
+  std::array<int32_t, 2> neighbours = {-1, -1};
+};
+
+// The memory of a device at one event.
+struct MemoryLayout {
+  int64_t allocated_bytes = 0;
+  int64_t reserved_bytes = 0;
+  std::vector<SegmentUse> segments = {};
+  std::vector<BlockHole> holes = {};  // the largest first
+
+  int64_t HoleBytes() const;
+};
+
+// Runs the events up to `last` (none if it is negative) and returns the memory
+// after it.
+MemoryLayout LayoutAfter(const AllocatorEvents& events,
+                         const AllocatorConfig& config, int64_t device_bytes,
+                         int64_t last);
+
+}  // namespace acplan::graph
