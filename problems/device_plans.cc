@@ -127,8 +127,8 @@ class DeviceSearch {
   void SumUpEffort(Plan& plan) const {
     plan.solver.seconds = clock_.Seconds();
     plan.solver.nodes = 0;
-    for (const PlanOfFamilies& of_trial : plans_) {
-      plan.solver.nodes += of_trial.plan.solver.nodes;
+    for (const PlanOfFamilies& other : plans_) {
+      plan.solver.nodes += other.plan.solver.nodes;
     }
   }
 

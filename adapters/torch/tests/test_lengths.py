@@ -86,7 +86,7 @@ def _traced(name: str) -> tuple[TrainingStep, dict[int, acplan.Trace]]:
 def _table(name: str) -> acplan.PlanTable:
     memory = {"gpt2": "78MiB", "bert": "52MiB"}[name]
     return acplan.plan(
-        _traced(name)[1], lengths=ORDER, device_memory=memory, plans=3, time_limit=10
+        _traced(name)[1], lengths=ORDER, device_memory=memory, plans=2, time_limit=100
     )
 
 
@@ -124,10 +124,10 @@ def _small() -> tuple[nn.Module, acplan.PlanTable]:
     traces = {n: acplan.trace(model, **_inputs(n), progress=False) for n in (16, 40, 64)}
     table = acplan.plan(
         list(traces.values()),
-        lengths={16: 3, 40: 2, 64: 1},
-        device_memory="60MiB",
-        plans=3,
-        time_limit=5,
+        lengths=[16, 40, 64, 16, 40, 16],
+        device_memory="56MiB",
+        plans=2,
+        time_limit=100,
     )
     return model, table
 

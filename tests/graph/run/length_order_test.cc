@@ -38,7 +38,7 @@ TEST(LengthOrderTest, DrawsFromAHistogram) {
   // The same on all machines.
   EXPECT_THAT(ParseLengths(text, "f", LengthDraw{4, 1}),
               ElementsAre(LengthStep{200}, LengthStep{200}, LengthStep{200},
-                          LengthStep{200}));
+                          LengthStep{100}));
   EXPECT_EQ(ParseLengths(text, "f", {}).size(), 200);
 }
 

@@ -89,7 +89,7 @@ def switched(
         )
     if any(plan.data.get(DIFFERENTIATES) for _, plan in table.entries):
         raise AcplanError(
-            "table: the model computes gradients within forward; plans for it cannot be switched"
+            "table: the model computes gradients within forward: plans cannot be switched"
         )
     switch = PlanSwitch(table, table.switch)
     for _, plan in table.entries:

@@ -180,7 +180,7 @@ def _switch_of(by_length: Mapping[int, Trace]) -> Switch | None:
 
 
 def _dimensions(traces: Sequence[Trace]) -> dict[Switch, tuple[int, ...]]:
-    """Returns the sizes that the traces have, for each dimension of each input that all have."""
+    """Returns the sizes of the traces, for each dimension of each input that all have."""
     inputs = [trace.inputs for trace in traces]
     if not inputs:
         raise AcplanError("plan: expected traces, found none")
