@@ -112,6 +112,39 @@ std::vector<int32_t> HandOver(ShapeParts& from, ShapeParts& to) {
   return without_place;
 }
 
+// Returns the storage that gets the memory of one that a microbatch made and did not free.
+StorageId HeirAtTheEnd(const ShapeParts& shape, StorageId storage) {
+  if (shape.is_evaluation) return StorageId(kNone);
+  const StorageId place = shape.places.takes_place_of[storage];
+  return place != kNone ? place : shape.places.becomes_gradient[storage];
+}
+
+std::vector<std::pair<StorageId, int32_t>> BlocksOf(const ShapeParts& shape) {
+  std::vector<std::pair<StorageId, int32_t>> blocks;
+  for (const StorageId s : shape.trace.storages.ids()) {
+    const int32_t block = shape.block_of_life[OriginalLife(s)];
+    if (block != kNoBlock) blocks.emplace_back(s, block);
+  }
+  return blocks;
+}
+
+// Returns whether the program empties the cache before this step.
+bool EmptiesCache(const RunOptions& options, const ShapeParts& shape, StepId k,
+                  bool has_updated) {
+  if (shape.is_evaluation) return false;
+  if (k == shape.update) {
+    return options.empties_cache_before_update ||
+           (options.empties_cache_before_first_update && !has_updated);
+  }
+  return k == shape.backward && options.empties_cache_after_forward;
+}
+
+// The things that a run does once.
+struct Firsts {
+  size_t libraries = 0;  // how many of their storages are there
+  bool has_updated = false;
+};
+
 class RunBuilder {
  public:
   RunBuilder(const std::vector<RunShape>& shapes, const RunOptions& options)
@@ -171,9 +204,7 @@ class RunBuilder {
     }
     now_ = shape;
     if (evaluates) return;
-    if (shape != training_) {
-      FreeAll(HandOver(shapes_[training_], parts()));
-    }
+    if (shape != training_) FreeAll(HandOver(shapes_[training_], parts()));
     training_ = shape;
   }
 
@@ -187,12 +218,8 @@ class RunBuilder {
           options_.renews_inputs ? TakeInputs(parts()) : std::vector<int32_t>();
       RunMicrobatch(m + 1 == microbatches);
     }
-    IterationEnd end{.events = run_.events.events.size(), .blocks = {}};
-    for (const StorageId s : parts().trace.storages.ids()) {
-      const int32_t block = BlockOf(OriginalLife(s));
-      if (block != kNoBlock) end.blocks.emplace_back(s, block);
-    }
-    run_.iteration_ends.push_back(std::move(end));
+    run_.iteration_ends.push_back(
+        {.events = run_.events.events.size(), .blocks = BlocksOf(parts())});
     if (iteration == 0) {
       const size_t events =
           run_.events.events.size() * static_cast<size_t>(options_.iterations);
@@ -212,7 +239,7 @@ class RunBuilder {
     for (const StepId k : IdRange(StepId{0}, steps)) {
       moment_.step = k;
       for (const LifeId life : parts().lives.ends[k]) End(life);
-      if (EmptiesCacheBefore(k)) {
+      if (EmptiesCache(options_, parts(), k, firsts_.has_updated)) {
         Add({.kind = AllocatorEvent::Kind::kEmptyCache});
       }
       const OperatorId op = step.steps[k].op;
@@ -223,16 +250,7 @@ class RunBuilder {
     moment_.step = steps;
     for (const LifeId life : parts().lives.ends[steps]) End(life);
     EndMicrobatch();
-    has_updated_ |= has_update;
-  }
-
-  bool EmptiesCacheBefore(StepId k) const {
-    if (parts().is_evaluation) return false;
-    if (k == parts().update) {
-      return options_.empties_cache_before_update ||
-             (options_.empties_cache_before_first_update && !has_updated_);
-    }
-    return k == parts().backward && options_.empties_cache_after_forward;
+    firsts_.has_updated |= has_update;
   }
 
   void BringStates(OperatorId op) {
@@ -246,9 +264,10 @@ class RunBuilder {
     const bool is_backward = StartOf(op) >= parts().trace.forward_end;
     const size_t expected =
         is_backward ? libraries.size() : (libraries.size() + 1) / 2;
-    if (libraries_ >= expected || !IsMatrixProduct(parts().trace, op)) return;
-    for (; libraries_ < expected; ++libraries_) {
-      Allocate(OriginalLife(libraries[libraries_]));
+    size_t& count = firsts_.libraries;
+    if (count >= expected || !IsMatrixProduct(parts().trace, op)) return;
+    for (; count < expected; ++count) {
+      Allocate(OriginalLife(libraries[count]));
     }
   }
 
@@ -273,16 +292,12 @@ class RunBuilder {
 
   // Frees what the microbatch made and did not free, or hands it on.
   void EndMicrobatch() {
-    const StoragePlaces& places = parts().places;
     for (const LifeId life : parts().step.lives.ids()) {
       const StorageId storage = parts().step.lives[life].storage;
       if (!parts().IsOriginal(life)) {
         HandOn(life, kNone);
       } else if (parts().trace.storages[storage].born != kNone) {
-        const StorageId place = places.takes_place_of[storage];
-        HandOn(life, parts().is_evaluation ? StorageId(kNone)
-                     : place != kNone      ? place
-                                           : places.becomes_gradient[storage]);
+        HandOn(life, HeirAtTheEnd(parts(), storage));
       }
     }
   }
@@ -319,15 +334,13 @@ class RunBuilder {
   }
 
   ShapeParts& parts() { return shapes_[now_]; }
-  const ShapeParts& parts() const { return shapes_[now_]; }
   int32_t& BlockOf(LifeId life) { return parts().block_of_life[life]; }
 
   RunOptions options_;
   std::vector<ShapeParts> shapes_;
-  size_t now_ = 0;        // the shape of the microbatch
-  size_t training_ = 0;   // the shape that has the blocks of what lives on
-  size_t libraries_ = 0;  // how many of them are there
-  bool has_updated_ = false;
+  size_t now_ = 0;       // the shape of the microbatch
+  size_t training_ = 0;  // the shape that has the blocks of what lives on
+  Firsts firsts_;
   std::vector<int32_t> old_inputs_;  // that go once the next ones are there
   RunMoment moment_;
   TrainingRun run_;
