@@ -132,7 +132,7 @@ def largest_batches(
     for length in distinct:
         try:
             batches[length] = best_batch(
-                model, lambda size: inputs_of(size, length), budget=budget, **kwargs
+                model, lambda size, n=length: inputs_of(size, n), budget=budget, **kwargs
             )
         except AcplanError as error:
             raise AcplanError(f"length {length}: {error}", error.exit_code) from error
