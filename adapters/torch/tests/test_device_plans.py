@@ -112,7 +112,7 @@ def test_a_verification_runs_on_the_device(trace: acplan.Trace) -> None:
 
     def check_of(plan: Plan) -> acplan.Verification:
         return acplan.verify(
-            model, plan, of=trace, values=False, input_ids=tokens, labels=tokens
+            model, plan, trace=trace, values=False, input_ids=tokens, labels=tokens
         )
 
     roomy = acplan.plan(trace, "80%", time_limit=2)

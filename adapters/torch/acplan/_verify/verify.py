@@ -24,7 +24,7 @@ from acplan._step.records import Operator
 from acplan._step.run_step import peak_of, run_step, timeline_of
 from acplan._step.step import alone, step_on_fakes
 from acplan._step.step_log import StepLog
-from acplan._step.trace import trace
+from acplan._step.trace import trace as make_trace
 from acplan._step.trace_data import Recorded, trace_data
 from acplan._step.training_step import TrainingStep
 from acplan._verify.device_check import check_device, has_run
@@ -35,7 +35,7 @@ def verify(
     model: torch.nn.Module,
     plan: Plan,
     *args: Any,
-    of: Trace | None = None,
+    trace: Trace | None = None,
     values: bool | str | None = None,
     **kwargs: Any,
 ) -> Verification:
@@ -45,19 +45,19 @@ def verify(
     `Verification.device` has the run that repeats the step on PyTorch's allocator, predicted
     and of the step that was traced again.
 
-    Arguments and options are those of acplan.trace, microbatches are those of `of`, which is
-    the model's trace, if there is one. The model must be without the plan, and is left so.
+    Arguments and options are those of acplan.trace, microbatches are those of `trace`, the
+    model's trace, if it is given. The model must be without the plan, and is left so.
 
     values: takes steps of copies of the model with the plan and without it, on real tensors on
     the model's device, and compares losses, gradients, buffers and random states
     (`Verification.values`). This is the default if it takes moments. With a smaller batch in
-    `args`, and without `of`, a larger model is affordable. A text is passed to acplan.trace.
+    `args`, and without `trace`, a larger model is affordable. A text is passed to acplan.trace.
     """
     require_module(model)
     plan = plan_given(plan)
     if isinstance(values, str):
         kwargs["values"], values = values, None
-    model_trace = trace(model, *args, **kwargs) if of is None else of
+    model_trace = make_trace(model, *args, **kwargs) if trace is None else trace
     with _verifying(
         model, *args, model_trace=model_trace, on_device=True, **kwargs
     ) as verified:
@@ -97,7 +97,7 @@ def _verifying(
     **kwargs: Any,
 ) -> Iterator[Callable[[Plan], Verification]]:
     if model_trace is None:
-        model_trace = trace(model, *args, **kwargs)
+        model_trace = make_trace(model, *args, **kwargs)
     accumulate = kwargs.setdefault("accumulate", model_trace.accumulate)
     if accumulate != model_trace.accumulate:
         raise AcplanError(
