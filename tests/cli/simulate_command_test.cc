@@ -257,24 +257,22 @@ TEST_F(SimulateCommandTest, SaysHowTheRunEnds) {
 
 // The needs that check prints are those that simulate prints with each setting.
 TEST_F(SimulateCommandTest, CheckSaysTheSame) {
-  AcplanJson(
-      {"plan", kSimulatedTrace, "--budget", "80%", "-q", "-o", "plan.json"});
-  const auto checked = AcplanJson(
-      {"check", kSimulatedTrace, "plan.json", "--budget", "80%"})["on_device"];
+  const std::string trace = ACPLAN_DATA_DIR "/traces/gpt2_small.json.gz";
+  AcplanJson({"plan", trace, "--budget", "80%", "-q", "-o", "plan.json"});
+  const auto checked =
+      AcplanJson({"check", trace, "plan.json", "--budget", "80%"})["on_device"];
   ASSERT_EQ(checked.size(), size_t{4});
   for (const auto& need : checked) {
-    const auto run =
-        AcplanJson({"simulate", kSimulatedTrace, "plan.json", "--allocator",
-                    need["allocator"], "--optimizer-state",
-                    need["optimizer_state"]})["run"];
+    const auto run = AcplanJson({"simulate", trace, "plan.json", "--allocator",
+                                 need["allocator"], "--optimizer-state",
+                                 need["optimizer_state"]})["run"];
     for (const char* key :
          {"allocated_bytes", "reserved_bytes", "least_device_bytes"}) {
       EXPECT_EQ(need[key], run[key]) << need.dump();
     }
   }
-  EXPECT_THAT(
-      Acplan({"check", kSimulatedTrace, "plan.json", "--budget", "80%"}).out,
-      HasSubstr("state first, expandable segments"));
+  EXPECT_THAT(Acplan({"check", trace, "plan.json", "--budget", "80%"}).out,
+              HasSubstr("state first, expandable segments"));
 }
 
 TEST_F(SimulateCommandTest, EmptiesTheCache) {
