@@ -11,7 +11,7 @@ with torch.device("meta"):  # no weights
 
 trace = acplan.trace(model, input_ids=tokens, labels=tokens)
 plan = acplan.plan(trace, budget="10GiB")
-check = acplan.verify(model, plan, of=trace, input_ids=tokens, labels=tokens)
+check = acplan.verify(model, plan, trace=trace, input_ids=tokens, labels=tokens)
 
 print(plan)
 print(check)

@@ -3,14 +3,38 @@
 #include <fmt/format.h>
 
 #include "cli/input/device_offer.h"
+#include "cli/input/flags.h"
 #include "graph/allocator/device_memory.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 
 namespace acplan::cli {
 
+namespace {
+
+// Returns the option of a run that a value of --empty-cache sets.
+bool& EmptiedCache(graph::RunOptions& run, const std::string& name) {
+  if (name == "after-forward") return run.empties_cache_after_forward;
+  if (name == "before-update") return run.empties_cache_before_update;
+  if (name == "before-first-update") {
+    return run.empties_cache_before_first_update;
+  }
+  throw InputError(
+      fmt::format("--empty-cache: expected some of after-forward, "
+                  "before-update, before-first-update, found {}",
+                  graph::Quoted(name, 100)));
+}
+
+}  // namespace
+
 int64_t AllocatorQuestion::device() const {
   return device_bytes.value_or(graph::kLargestDevice);
+}
+
+graph::RunOptions AllocatorQuestion::run_options() const {
+  graph::RunOptions options = run;
+  options.makes_state_first = makes_state_first.value_or(false);
+  return options;
 }
 
 void AllocatorFlags::AddTo(CLI::App& app, const std::string& of_device) {
@@ -41,6 +65,18 @@ void AllocatorFlags::AddOptimizerStateTo(CLI::App& app,
       ->type_name("WHEN");
 }
 
+void AllocatorFlags::AddRunTo(CLI::App& app) {
+  app.add_option("--empty-cache", empty_cache,
+                 "when a run calls torch.cuda.empty_cache(): some of "
+                 "after-forward, before-update, before-first-update")
+      ->type_name("A,B");
+  app.add_option("--model-order", model_order,
+                 "the order in which a run puts the model's tensors on the "
+                 "device: modules (as Module.to does) or largest-first; "
+                 "default: modules")
+      ->type_name("ORDER");
+}
+
 void AllocatorFlags::AddWithoutLeastTo(CLI::App& app) {
   app.add_flag("--without-least-device", without_least_device,
                "do not search for the least device");
@@ -51,6 +87,8 @@ std::string_view AllocatorFlags::FirstGiven() const {
   if (!device_memory.empty()) return "--device-memory";
   if (!torch_version.empty()) return "--torch-version";
   if (!optimizer_state.empty()) return "--optimizer-state";
+  if (!empty_cache.empty()) return "--empty-cache";
+  if (!model_order.empty()) return "--model-order";
   return without_least_device ? "--without-least-device" : "";
 }
 
@@ -77,6 +115,16 @@ AllocatorQuestion AllocatorFlags::Question() const {
     }
     question.makes_state_first = optimizer_state == "first";
   }
+  for (const std::string& name : ParseNames(empty_cache, "--empty-cache")) {
+    EmptiedCache(question.run, name) = true;
+  }
+  if (!model_order.empty() && model_order != "modules" &&
+      model_order != "largest-first") {
+    throw InputError(fmt::format(
+        "--model-order: expected modules or largest-first, found {}",
+        graph::Quoted(model_order, 100)));
+  }
+  question.run.puts_largest_first = model_order == "largest-first";
   return question;
 }
 

@@ -129,6 +129,29 @@ std::string SegmentsTable(const std::vector<SegmentUse>& segments,
   return table.ToString(terminal);
 }
 
+std::string_view KindText(graph::AllocatorEvent::Kind kind) {
+  using enum graph::AllocatorEvent::Kind;
+  switch (kind) {
+    case kAllocate:
+      return "allocate";
+    case kFree:
+      return "free";
+    case kRecordStream:
+      return "record_stream";
+    case kEmptyCache:
+      return "empty_cache";
+    case kBeginCapture:
+      return "begin_capture";
+    case kBeginPool:
+      return "begin_pool";
+    case kEndPool:
+      return "end_pool";
+    case kReleasePool:
+      return "release_pool";
+  }
+  return "";
+}
+
 std::string PlaceFields(const graph::CachingAllocator& allocator,
                         graph::BlockId block) {
   if (block == graph::kNoBlock) return ",";

@@ -9,6 +9,7 @@
 
 #include "cli/planning/allocator_flags.h"
 #include "cli/terminal/terminal.h"
+#include "graph/allocator/allocator_events.h"
 #include "graph/allocator/allocator_replay.h"
 #include "graph/allocator/caching_allocator.h"
 #include "graph/allocator/least_device.h"
@@ -26,6 +27,9 @@ std::string_view EventKindText(graph::AllocatorEvent::Kind kind);
 
 nlohmann::ordered_json SegmentsJson(
     const std::vector<graph::SegmentUse>& segments);
+
+// Returns the kind of an event, such as "allocate", for CSV.
+std::string_view KindText(graph::AllocatorEvent::Kind kind);
 
 // Returns "segment,offset" of a block, or "," without one, for CSV.
 std::string PlaceFields(const graph::CachingAllocator& allocator,

@@ -174,7 +174,20 @@ void RequireRoom(const CheckInput& flags, const problems::Plan& plan) {
 struct CheckAnswer {
   std::optional<std::string> broken;
   std::optional<problems::PlanEffect> effect;
+  // The needs of a run of the plan, if one can be simulated.
+  std::vector<problems::DeviceNeed> needs = {};
 };
+
+// Returns the version whose allocator runs the plan: the one of the flags, of the
+// plan, or the newest.
+graph::PyTorchVersion VersionOf(const CheckInput& flags,
+                                const problems::Plan& plan) {
+  if (flags.allocator.torch_version.empty() && plan.device) {
+    return graph::ParsePyTorchVersion(plan.device->torch_version,
+                                      flags.plan + ": device: torch_version");
+  }
+  return flags.allocator.Question().config.version;
+}
 
 CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
                   const problems::Plan& plan, const problems::PlanRules& rules,
@@ -188,6 +201,11 @@ CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
   } catch (const InputError& error) {
     // The effect of a unit that breaks a rule may be impossible to compute.
     if (!answer.broken) throw NamingFile(error, flags.plan);
+  }
+  if (answer.effect && !plan.offload &&
+      HasRun(input.TraceIfAny(), plan.memory)) {
+    answer.needs = problems::NeedsOfPlan(*input.trace, plan.modules,
+                                         VersionOf(flags, plan));
   }
   // Sums of records are rounded, a simulated step has whole bytes.
   const int64_t rounding =
@@ -214,13 +232,15 @@ std::string ToJson(const problems::Plan& plan, const CheckAnswer& answer) {
     json["peak_module"] = answer.effect->peak_module;
     json["recompute_ms"] = answer.effect->recompute_ms;
   }
+  if (!answer.needs.empty()) json["on_device"] = NeedsJson(answer.needs);
   return graph::IndentedText(json);
 }
 
 std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
                    const Terminal& terminal) {
   if (answer.broken) {
-    return fmt::format("{}: {}\n", terminal.Yellow("broken"), *answer.broken);
+    return fmt::format("{}: {}\n", terminal.Yellow("broken"), *answer.broken) +
+           NeedsText(answer.needs, terminal);
   }
   const problems::PlanEffect& effect = *answer.effect;
   return fmt::format(
@@ -231,7 +251,7 @@ std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
              graph::FormatBytes(effect.peak_bytes), effect.peak_module,
              graph::FormatBytes(plan.budget_bytes - effect.peak_bytes),
              FormatMs(effect.recompute_ms)) +
-         NoteOn(CaveatOf(plan), terminal);
+         NeedsText(answer.needs, terminal) + NoteOn(CaveatOf(plan), terminal);
 }
 
 int RunCheck(const CheckInput& flags, const Terminal& terminal) {

@@ -15,7 +15,10 @@
 #include "cli/input/plan_input.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
+#include "cli/planning/allocator_flags.h"
+#include "cli/planning/explain_device.h"
 #include "cli/planning/peak_text.h"
+#include "cli/planning/plan_device.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -50,6 +53,7 @@ struct ExplainFlags {
   std::string top = "10";
   std::string output;
   PlanningFlags planning;
+  AllocatorFlags allocator;
   bool json = false;
 };
 
@@ -57,6 +61,12 @@ struct ExplainFlags {
 struct Explained {
   Trace trace;
   PeakAccount account;
+};
+
+// The run on a device, with the steps that it is about.
+struct OnDevice {
+  std::unique_ptr<StepsOnDevice> steps;
+  DeviceExplanation explanation;
 };
 
 // The memory that no plan changes.
@@ -74,6 +84,7 @@ struct Explanation {
   std::optional<Explained> under_plan;
   std::optional<int64_t> budget_bytes;  // without the reserve
   Staying staying;
+  std::optional<OnDevice> on_device = {};
   size_t top = 0;
 };
 
@@ -84,10 +95,10 @@ Explained ExplainUnder(const Trace& trace,
           .account = problems::AccountForPeakOfRank(trace, modules, memory)};
 }
 
-Explained ExplainPlan(const ProfileInput& input, const std::string& path,
+Explained ExplainPlan(const ProfileInput& input, const problems::Plan& plan,
+                      const std::string& path,
                       const problems::MemoryOptions& memory,
                       const Terminal& terminal) {
-  const problems::Plan plan = ReadAnswer(path, input.profile);
   if (QuestionText(plan.memory) != QuestionText(memory)) {
     terminal.Warn(fmt::format("{} was planned for {}, and is shown under {}",
                               path, QuestionText(plan.memory),
@@ -111,12 +122,73 @@ void RequireTraceModel(const problems::PlanOptions& options) {
   }
 }
 
+// Returns the device to explain, or nothing: the one that is given, or the budget if
+// live bytes are within it and a run with the defaults does not end.
+std::optional<int64_t> DeviceToExplain(const Explanation& answer,
+                                       const graph::Trace& trace,
+                                       const StepsOnDevice& steps,
+                                       const AllocatorQuestion& question) {
+  if (question.device_bytes || !answer.budget_bytes) {
+    return question.device_bytes;
+  }
+  const Explained& step =
+      answer.under_plan ? *answer.under_plan : answer.baseline;
+  if (step.account.peak_bytes > *answer.budget_bytes) return std::nullopt;
+  const bool ends =
+      EndsOnDevice(trace, steps.of_plan ? *steps.of_plan : steps.baseline, {},
+                   *answer.budget_bytes);
+  return ends ? std::nullopt : answer.budget_bytes;
+}
+
+std::optional<OnDevice> ExplainOnDevice(
+    const ExplainFlags& flags, const ProfileInput& input,
+    const Explanation& answer, const std::optional<problems::Plan>& plan,
+    problems::StepOfPlan least) {
+  const AllocatorQuestion question = flags.allocator.Question();
+  const graph::Trace& trace = *input.trace;
+  OnDevice on_device{.steps = std::make_unique<StepsOnDevice>(),
+                     .explanation = {}};
+  on_device.steps->baseline = problems::LiveStep(trace, {});
+  on_device.steps->least = std::move(least);
+  if (plan) {
+    on_device.steps->of_plan = std::make_unique<problems::StepOfPlan>(
+        problems::LiveStep(trace, plan->modules));
+  }
+  const std::optional<int64_t> device_bytes =
+      DeviceToExplain(answer, trace, *on_device.steps, question);
+  if (!device_bytes) return std::nullopt;
+  on_device.explanation = ExplainDevice(
+      trace, *on_device.steps,
+      {.allocator = flags.allocator.allocator.empty()
+                        ? "native"
+                        : flags.allocator.allocator,
+       .config = question.config,
+       .makes_state_first = question.makes_state_first.value_or(false)},
+      *device_bytes);
+  return on_device;
+}
+
+// Returns whether a run on a device may be explained. Throws InputError for flags of
+// the device that cannot be followed.
+bool WantsDevice(const ExplainFlags& flags, const ProfileInput& input,
+                 const problems::MemoryOptions& memory) {
+  const bool is_given = !flags.allocator.device_memory.empty();
+  if (!is_given && !flags.allocator.FirstGiven().empty()) {
+    throw InputError(
+        fmt::format("{}: needs --device-memory", flags.allocator.FirstGiven()));
+  }
+  if (is_given) RequireRun(input, memory);
+  return is_given ||
+         (!flags.budget.empty() && HasRun(input.TraceIfAny(), memory));
+}
+
 Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
                           const Terminal& terminal) {
   const graph::ModuleTree tree(input.profile);
   const problems::Question question =
       flags.planning.Question(input, tree, kLeastSeconds);
   RequireTraceModel(question.options);
+  const bool wants_device = WantsDevice(flags, input, question.options.memory);
   const problems::Families families = BuildFamilies(question);
   const problems::PlanningProblem& problem = families.front().problem;
   const problems::LeastOfFamilies least =
@@ -139,8 +211,10 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
           std::get_if<problems::TraceProblem>(&problem.formulation)) {
     answer.staying.no_units = trace_problem->no_units.entries();
   }
+  std::optional<problems::Plan> plan;
   if (!flags.plan.empty()) {
-    answer.under_plan = ExplainPlan(input, flags.plan, memory, terminal);
+    plan = ReadAnswer(flags.plan, input.profile);
+    answer.under_plan = ExplainPlan(input, *plan, flags.plan, memory, terminal);
   }
   if (!flags.budget.empty()) {
     const problems::Budget budget = ParseBudget(flags.budget, "--budget");
@@ -149,6 +223,12 @@ Explanation ExplanationOf(const ExplainFlags& flags, const ProfileInput& input,
                               ? answer.least.account.peak_bytes
                               : budget.Bytes(problem.unplanned_peak_bytes) -
                                     question.options.reserve_bytes;
+  }
+  if (wants_device && !(plan && plan->offload)) {
+    answer.on_device =
+        ExplainOnDevice(flags, input, answer, plan,
+                        {.with_segments = *trace,
+                         .step = graph::Simulator(*trace).Live(modules)});
   }
   answer.top =
       static_cast<size_t>(ParseWhole(flags.top, "--top", 1, 1'000'000));
@@ -173,6 +253,9 @@ std::string ToJson(const Explanation& answer) {
                    {"bound_bytes", answer.minimum.bound_bytes}};
   json["least"].update(peak(answer.least));
   if (answer.under_plan) json["planned"] = peak(*answer.under_plan);
+  if (answer.on_device) {
+    json["device"] = cli::ToJson(answer.on_device->explanation);
+  }
   json["no_units"] = nlohmann::ordered_json::array();
   for (const auto& entry : answer.staying.no_units) {
     json["no_units"].push_back({{"modules", entry.Modules()},
@@ -285,6 +368,9 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
         trace.operator_names[trace.operators[answer.staying.floor.op].name],
         SourceText(trace, answer.staying.floor.op));
   }
+  if (answer.on_device) {
+    text += cli::ToText(answer.on_device->explanation, answer.top, terminal);
+  }
   return text + NoUnitsText(answer);
 }
 
@@ -325,6 +411,11 @@ Command AddExplainCommand(CLI::App& program) {
       ->capture_default_str();
   flags->planning.AddTo(*app, kLeastSeconds);
   flags->planning.AddSegmentsTo(*app);
+  flags->allocator.AddTo(
+      *app,
+      "also explain a run on a device of which PyTorch may use SIZE, and what "
+      "would change it");
+  flags->allocator.AddOptimizerStateTo(*app, "update");
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 
 namespace acplan::cli {
 
+using problems::DeviceNeed;
 using problems::Plan;
 using problems::PlanDevice;
 
@@ -30,36 +32,32 @@ bool IsForDevice(const std::string& budget, const AllocatorFlags& flags) {
   return is_for_device;
 }
 
-namespace {
-
-// Returns native and expandable segments; `config` has the defaults.
-std::vector<problems::DeviceSetting> Allocators(
-    const graph::AllocatorConfig& config) {
-  std::vector<problems::DeviceSetting> allocators{
-      {.allocator = "native", .config = config},
-      {.allocator = "expandable_segments:True", .config = config}};
-  allocators.back().config.expandable_segments = true;
-  return allocators;
+void RequireRun(const ProfileInput& input,
+                const problems::MemoryOptions& memory) {
+  if (input.TraceIfAny() == nullptr ||
+      memory.model != problems::MemoryModel::kTrace) {
+    throw InputError(
+        "--device-memory: expected a trace and its memory model, as the "
+        "allocator runs the allocations of a step");
+  }
+  if (memory.world_size > 1 || memory.without_states) {
+    throw InputError(fmt::format(
+        "--device-memory: cannot be combined with {}, as the allocations of a "
+        "rank are not simulated",
+        memory.world_size > 1 ? "--world-size" : "--without-states"));
+  }
 }
 
-}  // namespace
+bool HasRun(const graph::Trace* trace, const problems::MemoryOptions& memory) {
+  return trace != nullptr && memory.model == problems::MemoryModel::kTrace &&
+         memory.world_size == 1 && !memory.without_states;
+}
 
 problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
                                    const ProfileInput& input,
                                    const problems::PlanOptions& options) {
   const AllocatorQuestion question = flags.Question();
-  if (input.TraceIfAny() == nullptr ||
-      options.memory.model != problems::MemoryModel::kTrace) {
-    throw InputError(
-        "--device-memory: expected a trace and its memory model, as the "
-        "allocator runs the allocations of a step");
-  }
-  if (options.memory.world_size > 1 || options.memory.without_states) {
-    throw InputError(fmt::format(
-        "--device-memory: cannot be combined with {}, as the allocations of a "
-        "rank are not simulated",
-        options.memory.world_size > 1 ? "--world-size" : "--without-states"));
-  }
+  RequireRun(input, options.memory);
   std::vector<problems::DeviceSetting> allocators{
       {.allocator = flags.allocator.empty() ? "native" : flags.allocator,
        .config = question.config}};
@@ -140,30 +138,69 @@ std::string DeviceText(const Plan& plan) {
   return text + DefaultsText(plan, device) + "\n";
 }
 
+namespace {
+
+std::string LeastText(const DeviceNeed& need) {
+  return need.least_device_bytes ? graph::FormatBytes(*need.least_device_bytes)
+                                 : "none";
+}
+
+}  // namespace
+
+std::string SettingText(const problems::DeviceSetting& setting) {
+  const bool is_expandable = setting.allocator == "expandable_segments:True";
+  return fmt::format("{}{}", setting.makes_state_first ? "state first, " : "",
+                     setting.allocator == "native" ? "native segments"
+                     : is_expandable               ? "expandable segments"
+                                                   : setting.allocator);
+}
+
 std::string LeastDevicesText(const graph::Trace* trace, const Plan& plan) {
-  if (trace == nullptr || !plan.HasPlan() || plan.device || plan.offload ||
-      plan.memory.model != problems::MemoryModel::kTrace ||
-      plan.memory.world_size > 1 || plan.memory.without_states ||
-      plan.limit == "interrupted") {
+  if (!HasRun(trace, plan.memory) || !plan.HasPlan() || plan.device ||
+      plan.offload || plan.limit == "interrupted") {
     return "";
   }
-  const problems::StepOfPlan step = problems::LiveStep(*trace, plan.modules);
+  const std::vector<DeviceNeed> needs =
+      problems::NeedsOfPlan(*trace, plan.modules, graph::kNewestAllocator);
   std::string text;
-  for (const bool makes_state_first : {false, true}) {
-    const graph::TrainingRun run =
-        problems::RunOf(*trace, step, makes_state_first);
-    std::vector<std::string> devices;
-    for (const problems::DeviceSetting& setting : Allocators({})) {
-      const std::optional<graph::LeastDevice> least =
-          graph::FindLeastDevice(run, setting.config);
-      devices.push_back(least ? graph::FormatBytes(least->bytes) : "none");
-    }
-    text +=
-        fmt::format("{}{} native, {} expandable segments\n",
-                    makes_state_first ? "  state first   " : "least device    ",
-                    devices[0], devices[1]);
+  for (const size_t k : {0, 2}) {
+    text += fmt::format("{}{} native, {} expandable segments\n",
+                        k == 0 ? "least device    " : "  state first   ",
+                        LeastText(needs[k]), LeastText(needs[k + 1]));
   }
   return text;
+}
+
+std::string NeedsText(const std::vector<DeviceNeed>& needs,
+                      const Terminal& terminal) {
+  if (needs.empty()) return "";
+  using enum Table::Align;
+  Table table({kLeft, kRight, kRight, kRight});
+  table.AddRow({"on a device", "allocated", "reserved", "least device"});
+  for (const DeviceNeed& need : needs) {
+    table.AddRow({SettingText(need.setting),
+                  graph::FormatBytes(need.allocated_bytes),
+                  graph::FormatBytes(need.reserved_bytes), LeastText(need)});
+  }
+  return table.ToString(terminal);
+}
+
+nlohmann::ordered_json NeedsJson(const std::vector<DeviceNeed>& needs) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const DeviceNeed& need : needs) json.push_back(NeedJson(need));
+  return json;
+}
+
+nlohmann::ordered_json NeedJson(const DeviceNeed& need) {
+  return {
+      {"allocator", need.setting.allocator},
+      {"optimizer_state", need.setting.makes_state_first ? "first" : "update"},
+      {"allocated_bytes", need.allocated_bytes},
+      {"reserved_bytes", need.reserved_bytes},
+      {"least_device_bytes",
+       need.least_device_bytes
+           ? nlohmann::ordered_json(*need.least_device_bytes)
+           : nullptr}};
 }
 
 std::string NoFitText(const std::optional<int64_t>& least_device_bytes) {

@@ -1,12 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/input/profile_input.h"
 #include "cli/planning/allocator_flags.h"
+#include "cli/terminal/terminal.h"
 #include "problems/device_plans.h"
+#include "problems/plan/device_run.h"
 #include "problems/plan/plan.h"
 #include "problems/plan_options.h"
 
@@ -38,6 +42,24 @@ std::string DeviceText(const problems::Plan& plan);
 // after Ctrl-C, when nobody waits for it.
 std::string LeastDevicesText(const graph::Trace* trace,
                              const problems::Plan& plan);
+
+// Returns whether a run of the step can be simulated: of a trace, on one rank,
+// with all states.
+bool HasRun(const graph::Trace* trace, const problems::MemoryOptions& memory);
+
+// Throws InputError, which names --device-memory, if it cannot.
+void RequireRun(const ProfileInput& input,
+                const problems::MemoryOptions& memory);
+
+// Returns "state first, expandable segments", or the allocator as configured.
+std::string SettingText(const problems::DeviceSetting& setting);
+
+// Returns a table of what a run needs with each setting; "" without any.
+std::string NeedsText(const std::vector<problems::DeviceNeed>& needs,
+                      const Terminal& terminal);
+nlohmann::ordered_json NeedsJson(
+    const std::vector<problems::DeviceNeed>& needs);
+nlohmann::ordered_json NeedJson(const problems::DeviceNeed& need);
 
 // Returns the line for a device that no plan which was tried fits.
 std::string NoFitText(const std::optional<int64_t>& least_device_bytes);

@@ -23,6 +23,7 @@
 #include "cli/report/module_data.h"
 #include "cli/report/page.h"
 #include "cli/report/profile_data.h"
+#include "cli/report/run_data.h"
 #include "cli/report/search_data.h"
 #include "cli/report/step_data.h"
 #include "cli/terminal/text.h"
@@ -56,8 +57,9 @@ struct ReportFlags {
 };
 
 // The parts of a step's page, in the order of the page (modules.js).
-constexpr std::array<std::string_view, 7> kParts = {
-    "summary", "memory", "peak", "lines", "frontier", "map", "modules"};
+constexpr std::array<std::string_view, 8> kParts = {
+    "summary", "memory",   "peak", "device",
+    "lines",   "frontier", "map",  "modules"};
 
 // Returns the parts to show; null for all of them.
 ordered_json PartsJson(const std::vector<std::string>& parts) {
@@ -120,6 +122,9 @@ ordered_json TraceRunJson(const ProfileInput& input, const NamedPlan& plan_file,
   }
   ordered_json json = RunJson(run);
   if (!lines.empty()) json["lines"] = std::move(lines);
+  const bool has_run = memory.world_size == 1 && !memory.without_states &&
+                       !plan_file.plan.offload;
+  if (has_run) json["device"] = RunsOnDeviceJson(trace, plan_file.plan);
   return json;
 }
 
@@ -242,6 +247,7 @@ ordered_json StepData(const ReportFlags& flags, const ProfileInput& input,
                        {"caveat", Caveat(memory.model)},
                        {"of_operators", input.trace.has_value()},
                        {"kinds", KindNames()},
+                       {"free_kinds", FreeKindNames()},
                        {"parts", PartsJson(flags.parts)},
                        {"runs", ordered_json::array()}};
   std::vector<NamedPlan> runs{{.path = "", .name = "no plan", .plan = {}}};
@@ -335,7 +341,7 @@ Command AddReportCommand(CLI::App& program) {
       ->type_name("S");
   app->add_option("--parts", flags->parts,
                   "write only these parts, without a heading: some of summary, "
-                  "memory, peak, lines, frontier, map, modules")
+                  "memory, peak, device, lines, frontier, map, modules")
       ->type_name("A,B");
   app->footer(
       "Example:\n  acplan report data/traces/gpt2_small.json.gz -o "

@@ -286,8 +286,12 @@ void CheckCombination(const SimulateFlags& flags) {
   if (has_snapshot && !flags.events.empty()) {
     throw InputError("--snapshot: cannot be combined with --events");
   }
-  if (!flags.allocator.optimizer_state.empty()) {
-    throw InputError("--optimizer-state: needs TRACE");
+  for (const auto& [name, is_given] :
+       {std::pair("--optimizer-state",
+                  !flags.allocator.optimizer_state.empty()),
+        {"--empty-cache", !flags.allocator.empty_cache.empty()},
+        {"--model-order", !flags.allocator.model_order.empty()}}) {
+    if (is_given) throw InputError(fmt::format("{}: needs TRACE", name));
   }
 }
 
@@ -348,6 +352,7 @@ Command AddSimulateCommand(CLI::App& program) {
       "the device memory that PyTorch's allocator may use, or the name of a "
       "GPU (less CUDA's context; default: no limit)");
   flags->allocator.AddOptimizerStateTo(*app, "update");
+  flags->allocator.AddRunTo(*app);
   flags->allocator.AddWithoutLeastTo(*app);
   MarkAsOutput(
       app->add_option("--timeline", flags->timeline,

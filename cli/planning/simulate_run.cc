@@ -12,6 +12,7 @@
 
 #include "cli/input/device_offer.h"
 #include "cli/planning/allocator_text.h"
+#include "cli/planning/run_place.h"
 #include "cli/planning/step_names.h"
 #include "cli/terminal/text.h"
 #include "graph/allocator/caching_allocator.h"
@@ -42,6 +43,8 @@ struct RunAnswer {
   RunOutcome outcome;
   graph::PeakLayout peak;
   std::optional<graph::LeastDevice> least = {};
+
+  StepInRun place() const { return {.trace = trace, .step = step}; }
 };
 
 // The bytes of the holes beside the blocks that a line makes.
@@ -50,50 +53,12 @@ struct LineOfHoles {
   int64_t bytes = 0;
 };
 
-const graph::Simulation::Step* StepOf(const RunAnswer& answer,
-                                      const RunMoment& moment) {
-  const auto& steps = answer.step->steps;
-  const bool is_one =
-      moment.step != graph::kNone && moment.step < steps.end_id();
-  return is_one ? &steps[moment.step] : nullptr;
-}
-
 std::string PlaceText(const RunAnswer& answer, int64_t event) {
-  const RunMoment& moment = answer.run.moments[static_cast<size_t>(event)];
-  if (moment.iteration < 0) return "the model, as it is put on the device";
-  const std::string iteration =
-      fmt::format("iteration {}", moment.iteration + 1);
-  if (const auto* step = StepOf(answer, moment)) {
-    return fmt::format("{}, {}", iteration, StepText(*answer.trace, *step));
-  }
-  return fmt::format("the {} of {}",
-                     moment.step == graph::kNone ? "begin" : "end", iteration);
+  return PlaceInRunText(answer.place(), answer.run, event);
 }
 
 ordered_json PlaceJson(const RunAnswer& answer, int64_t event) {
-  const RunMoment& moment = answer.run.moments[static_cast<size_t>(event)];
-  ordered_json json = {{"event", event},
-                       {"iteration", moment.iteration + 1},
-                       {"microbatch", moment.microbatch + 1}};
-  const Trace& trace = *answer.trace;
-  if (const auto* step = StepOf(answer, moment)) {
-    json["step"] = IndexOf(moment.step);
-    json["operator"] = NameOf(trace, *step);
-    json["phase"] = PhaseOf(trace, *step);
-    json["module"] = ModuleOf(trace, *step);
-    json["source"] = graph::SourceOf(trace, step->op);
-  }
-  return json;
-}
-
-// Returns what made a storage: a line of Python, or what it is.
-std::string MakerOf(const Trace& trace, graph::StorageId storage) {
-  const graph::TraceStorage& block = trace.storages[storage];
-  const std::string source = graph::SourceOf(trace, block.born);
-  if (!source.empty()) return source;
-  if (block.born == graph::kNone)
-    return fmt::format("{}s", ToString(block.category));
-  return std::string(NameOf(trace, {.op = block.born}));
+  return PlaceInRunJson(answer.place(), answer.run, event);
 }
 
 // The most bytes first.
@@ -243,15 +208,15 @@ std::string TimelineRow(const RunAnswer& answer, size_t index,
                         graph::BlockId block) {
   const AllocatorEvent& event = answer.run.events.events[index];
   const RunMoment& moment = answer.run.moments[index];
-  const auto* step = StepOf(answer, moment);
+  const auto* step = StepAt(answer.place(), moment);
   const graph::AllocatorCounts& counts = allocator.counts();
   return fmt::format(
       "{},{},{},{},{},{},{},{},{},{},{},{}\n", index, moment.iteration + 1,
       moment.microbatch + 1, step == nullptr ? -1 : IndexOf(moment.step),
       step == nullptr ? "" : CsvField(NameOf(*answer.trace, *step)),
-      event.kind == AllocatorEvent::Kind::kAllocate ? "allocate" : "free",
-      event.block, event.bytes, PlaceFields(allocator, block),
-      counts.allocated_bytes, counts.reserved_bytes, counts.retries);
+      KindText(event.kind), event.block, event.bytes,
+      PlaceFields(allocator, block), counts.allocated_bytes,
+      counts.reserved_bytes, counts.retries);
 }
 
 }  // namespace
@@ -263,9 +228,7 @@ RunTexts SimulateRun(const Trace& trace, const LivedStep& step,
       .trace = &trace,
       .step = &step,
       .question = &question,
-      .run = graph::MakeTrainingRun(
-          trace, step,
-          {.makes_state_first = question.makes_state_first.value_or(false)}),
+      .run = graph::MakeTrainingRun(trace, step, question.run_options()),
       .outcome = {},
       .peak = {}};
   RunTexts texts;

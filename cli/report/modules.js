@@ -154,6 +154,7 @@ const sections = {
   summary: () => section("summary", "At a glance", summaryTable()),
   memory: memorySection,
   peak: peakSection,
+  device: deviceSection,
   lines: linesSection,
   frontier: frontierSection,
   map: mapSection,

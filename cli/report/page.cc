@@ -79,11 +79,12 @@ std::string ReportPage(PageKind kind, std::string_view title,
       "<main><noscript>This page draws its charts with a script, which this "
       "browser does not run.</noscript></main>\n"
       "<script type=\"application/json\" id=\"data\">{}</script>\n"
-      "<!--\n{}-->\n<script>\n{}</script>\n<script>\n{}{}{}</script>\n"
+      "<!--\n{}-->\n<script>\n{}</script>\n<script>\n{}{}{}{}</script>\n"
       "</body>\n</html>\n",
       kPolicy, shown_title, PageStyle(), shown_title, JsonForScript(texts),
       LibraryLicense(), LibraryScript(), PageScript(),
       kind == PageKind::kStep ? StepScript() : SearchScript(),
+      kind == PageKind::kStep ? DeviceScript() : "",
       kind == PageKind::kStep ? ModulesScript() : "");
 }
 

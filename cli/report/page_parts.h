@@ -10,6 +10,7 @@ namespace acplan::cli {
 std::string_view PageStyle();       // page.css
 std::string_view PageScript();      // page.js
 std::string_view StepScript();      // step.js
+std::string_view DeviceScript();    // device.js
 std::string_view ModulesScript();   // modules.js
 std::string_view SearchScript();    // search.js
 std::string_view LibraryScript();   // Vega, which draws the charts

@@ -43,22 +43,6 @@ constexpr std::array<Kind, graph::kLiveKinds> kKinds = {{
     {"temporaries", PlaceOf(StorageCategory::kTemporary)},
 }};
 
-// A list of strings that recur, each once.
-class Names {
- public:
-  int Place(const std::string& name) {
-    const auto [at, is_new] =
-        places_.try_emplace(name, static_cast<int>(list_.size()));
-    if (is_new) list_.push_back(name);
-    return at->second;
-  }
-  const ordered_json& list() const { return list_; }
-
- private:
-  std::map<std::string, int> places_;
-  ordered_json list_ = ordered_json::array();
-};
-
 int PhaseOf(const Trace& trace, const Simulation::Step& step) {
   if (step.redone != graph::kNone) return 2;
   if (StartOf(step.op) < trace.forward_end) return 0;
@@ -178,6 +162,11 @@ ordered_json KindNames() {
   ordered_json names = ordered_json::array();
   for (const Kind& kind : kKinds) names.push_back(kind.name);
   return names;
+}
+
+size_t KindPlace(size_t place) {
+  return static_cast<size_t>(std::ranges::find(kKinds, place, &Kind::place) -
+                             kKinds.begin());
 }
 
 std::vector<StepSample> SampleSteps(const std::vector<int64_t>& live_bytes,

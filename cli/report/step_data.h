@@ -1,7 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,26 @@ namespace acplan::cli {
 
 // Returns the kinds of bytes, from the bottom of a stack to its top.
 nlohmann::ordered_json KindNames();
+
+// Returns the place in KindNames of a kind of LiveBytes.
+size_t KindPlace(size_t place);
+
+// A list of strings that recur, each once.
+class Names {
+ public:
+  // Returns the place of a string, which is added if it is new.
+  int Place(const std::string& name) {
+    const auto [at, is_new] =
+        places_.try_emplace(name, static_cast<int>(list_.size()));
+    if (is_new) list_.push_back(name);
+    return at->second;
+  }
+  const nlohmann::ordered_json& list() const { return list_; }
+
+ private:
+  std::map<std::string, int> places_;
+  nlohmann::ordered_json list_ = nlohmann::ordered_json::array();
+};
 
 // The most samples of a step that are drawn: more than a wide screen has
 // columns to tell them apart.

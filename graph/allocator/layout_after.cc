@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "graph/allocator/allocator_state.h"
 #include "graph/allocator/blocks.h"
@@ -43,6 +44,30 @@ std::vector<BlockHole> HolesOf(const AllocatorState& state,
   return holes;
 }
 
+// `places`: as above.
+std::vector<BlockPlace> BlocksOf(const AllocatorState& state,
+                                 const std::vector<int32_t>& places) {
+  std::vector<BlockPlace> blocks;
+  for (const BlockId id : ExistingBlocks(state)) {
+    const Block& block = state.At(id);
+    if (!block.is_mapped) continue;
+    const Segment& segment = state.At(block.segment);
+    BlockPlace place{.segment = segment.number,
+                     .offset = block.address - segment.address,
+                     .bytes = block.size};
+    if (block.is_allocated) {
+      place.block = places[static_cast<size_t>(id)];
+    } else if (block.IsFree()) {
+      place.hole_bytes = block.size - ReleasableBytes(state, block);
+    }
+    blocks.push_back(place);
+  }
+  std::ranges::sort(blocks, {}, [](const BlockPlace& place) {
+    return std::pair(place.segment, place.offset);
+  });
+  return blocks;
+}
+
 }  // namespace
 
 int64_t MemoryLayout::HoleBytes() const {
@@ -69,7 +94,8 @@ MemoryLayout LayoutAfter(const AllocatorEvents& events,
   return {.allocated_bytes = allocator.counts().allocated_bytes,
           .reserved_bytes = allocator.counts().reserved_bytes,
           .segments = SegmentsOf(allocator),
-          .holes = HolesOf(allocator.state(), places)};
+          .holes = HolesOf(allocator.state(), places),
+          .blocks = BlocksOf(allocator.state(), places)};
 }
 
 }  // namespace acplan::graph

@@ -18,12 +18,22 @@ struct BlockHole {
   std::array<int32_t, 2> neighbours = {-1, -1};
 };
 
+// A block of a segment, allocated or free.
+struct BlockPlace {
+  int64_t segment = 0;  // its number
+  int64_t offset = 0;   // in the segment
+  int64_t bytes = 0;
+  int64_t hole_bytes = 0;  // that are free and can't be given back
+  int32_t block = -1;      // of the list; -1: it is free
+};
+
 // The memory of a device at one event.
 struct MemoryLayout {
   int64_t allocated_bytes = 0;
   int64_t reserved_bytes = 0;
   std::vector<SegmentUse> segments = {};
-  std::vector<BlockHole> holes = {};  // the largest first
+  std::vector<BlockHole> holes = {};    // the largest first
+  std::vector<BlockPlace> blocks = {};  // by segment and offset
 
   int64_t HoleBytes() const;
 };

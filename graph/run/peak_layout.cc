@@ -31,6 +31,21 @@ PeakLayout LayoutAtPeak(const TrainingRun& run, const AllocatorConfig& config,
                             .neighbours = {storage_of(hole.neighbours[0]),
                                            storage_of(hole.neighbours[1])}});
   }
+  std::vector<int64_t> events(run.storages.size(), -1);
+  for (int64_t k = 0; k <= layout.event; ++k) {
+    const AllocatorEvent& event = run.events.events[static_cast<size_t>(k)];
+    if (event.kind != AllocatorEvent::Kind::kAllocate) continue;
+    events[static_cast<size_t>(event.block)] = k;
+  }
+  for (const BlockPlace& place : memory.blocks) {
+    BlockUse use{.segment = place.segment,
+                 .offset = place.offset,
+                 .bytes = place.bytes,
+                 .hole_bytes = place.hole_bytes,
+                 .storage = storage_of(place.block)};
+    if (place.block >= 0) use.event = events[static_cast<size_t>(place.block)];
+    layout.blocks.push_back(use);
+  }
   return layout;
 }
 

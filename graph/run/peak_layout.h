@@ -19,13 +19,24 @@ struct Hole {
   std::array<StorageId, 2> neighbours = {kNone, kNone};
 };
 
+// A block of a segment, allocated or free.
+struct BlockUse {
+  int64_t segment = 0;  // its number
+  int64_t offset = 0;   // in the segment
+  int64_t bytes = 0;
+  int64_t hole_bytes = 0;     // that are free and can't be given back
+  StorageId storage = kNone;  // kNone: the block is free
+  int64_t event = -1;         // that allocated it; -1: none
+};
+
 // The memory of a device at one event of a run.
 struct PeakLayout {
   int64_t event = -1;  // -1: the run asks for nothing
   int64_t allocated_bytes = 0;
   int64_t reserved_bytes = 0;
   std::vector<SegmentUse> segments = {};
-  std::vector<Hole> holes = {};  // the largest first
+  std::vector<Hole> holes = {};       // the largest first
+  std::vector<BlockUse> blocks = {};  // that have memory, by segment and offset
 
   int64_t HoleBytes() const;
 };

@@ -47,6 +47,9 @@ struct ShapeParts {
     while (update < step.steps.end_id() && !IsOfUpdate(step.steps[update])) {
       update = Next(update);
     }
+    while (backward < update && IsOfForward(step.steps[backward])) {
+      backward = Next(backward);
+    }
     if (places.first_of_state == kNone && update < step.steps.end_id()) {
       places.first_of_state = step.steps[update].op;
     }
@@ -61,13 +64,18 @@ struct ShapeParts {
     return ran.redone == kNone && StartOf(ran.op) >= trace.backward_end;
   }
 
+  bool IsOfForward(const Simulation::Step& ran) const {
+    return ran.redone == kNone && StartOf(ran.op) < trace.forward_end;
+  }
+
   const Trace& trace;
   const LivedStep& step;
   bool is_evaluation;
   StoragePlaces places;
   LastingStorages lasting;
   LifeEvents lives;
-  StepId update = {};  // the step at which the update begins
+  StepId backward = {};  // the step at which the backward pass begins
+  StepId update = {};    // the step at which the update begins
   IndexedVector<LifeId, int32_t> block_of_life;
 };
 
@@ -104,6 +112,39 @@ std::vector<int32_t> HandOver(ShapeParts& from, ShapeParts& to) {
   return without_place;
 }
 
+// Returns the storage that gets the memory of one that a microbatch made and did not free.
+StorageId HeirAtTheEnd(const ShapeParts& shape, StorageId storage) {
+  if (shape.is_evaluation) return StorageId(kNone);
+  const StorageId place = shape.places.takes_place_of[storage];
+  return place != kNone ? place : shape.places.becomes_gradient[storage];
+}
+
+std::vector<std::pair<StorageId, int32_t>> BlocksOf(const ShapeParts& shape) {
+  std::vector<std::pair<StorageId, int32_t>> blocks;
+  for (const StorageId s : shape.trace.storages.ids()) {
+    const int32_t block = shape.block_of_life[OriginalLife(s)];
+    if (block != kNoBlock) blocks.emplace_back(s, block);
+  }
+  return blocks;
+}
+
+// Returns whether the program empties the cache before this step.
+bool EmptiesCache(const RunOptions& options, const ShapeParts& shape, StepId k,
+                  bool has_updated) {
+  if (shape.is_evaluation) return false;
+  if (k == shape.update) {
+    return options.empties_cache_before_update ||
+           (options.empties_cache_before_first_update && !has_updated);
+  }
+  return k == shape.backward && options.empties_cache_after_forward;
+}
+
+// The things that a run does once.
+struct Firsts {
+  size_t libraries = 0;  // how many of their storages are there
+  bool has_updated = false;
+};
+
 class RunBuilder {
  public:
   RunBuilder(const std::vector<RunShape>& shapes, const RunOptions& options)
@@ -139,7 +180,13 @@ class RunBuilder {
   void Begin(size_t shape) {
     now_ = training_ = shape;
     moment_.shape = static_cast<int32_t>(shape);
-    for (const StorageId s : parts().places.model) Allocate(OriginalLife(s));
+    std::vector<StorageId> model = parts().places.model;
+    if (options_.puts_largest_first) {
+      std::ranges::stable_sort(model, std::ranges::greater(), [&](StorageId s) {
+        return parts().trace.storages[s].bytes;
+      });
+    }
+    for (const StorageId s : model) Allocate(OriginalLife(s));
     if (options_.makes_state_first) AllocateMissing(parts().places.state);
   }
 
@@ -157,9 +204,7 @@ class RunBuilder {
     }
     now_ = shape;
     if (evaluates) return;
-    if (shape != training_) {
-      FreeAll(HandOver(shapes_[training_], parts()));
-    }
+    if (shape != training_) FreeAll(HandOver(shapes_[training_], parts()));
     training_ = shape;
   }
 
@@ -173,12 +218,8 @@ class RunBuilder {
           options_.renews_inputs ? TakeInputs(parts()) : std::vector<int32_t>();
       RunMicrobatch(m + 1 == microbatches);
     }
-    IterationEnd end{.events = run_.events.events.size(), .blocks = {}};
-    for (const StorageId s : parts().trace.storages.ids()) {
-      const int32_t block = BlockOf(OriginalLife(s));
-      if (block != kNoBlock) end.blocks.emplace_back(s, block);
-    }
-    run_.iteration_ends.push_back(std::move(end));
+    run_.iteration_ends.push_back(
+        {.events = run_.events.events.size(), .blocks = BlocksOf(parts())});
     if (iteration == 0) {
       const size_t events =
           run_.events.events.size() * static_cast<size_t>(options_.iterations);
@@ -198,6 +239,9 @@ class RunBuilder {
     for (const StepId k : IdRange(StepId{0}, steps)) {
       moment_.step = k;
       for (const LifeId life : parts().lives.ends[k]) End(life);
+      if (EmptiesCache(options_, parts(), k, firsts_.has_updated)) {
+        Add({.kind = AllocatorEvent::Kind::kEmptyCache});
+      }
       const OperatorId op = step.steps[k].op;
       if (!parts().is_evaluation) BringStates(op);
       for (const LifeId life : parts().lives.begins[k]) Allocate(life);
@@ -206,6 +250,7 @@ class RunBuilder {
     moment_.step = steps;
     for (const LifeId life : parts().lives.ends[steps]) End(life);
     EndMicrobatch();
+    firsts_.has_updated |= has_update;
   }
 
   void BringStates(OperatorId op) {
@@ -219,9 +264,10 @@ class RunBuilder {
     const bool is_backward = StartOf(op) >= parts().trace.forward_end;
     const size_t expected =
         is_backward ? libraries.size() : (libraries.size() + 1) / 2;
-    if (libraries_ >= expected || !IsMatrixProduct(parts().trace, op)) return;
-    for (; libraries_ < expected; ++libraries_) {
-      Allocate(OriginalLife(libraries[libraries_]));
+    size_t& count = firsts_.libraries;
+    if (count >= expected || !IsMatrixProduct(parts().trace, op)) return;
+    for (; count < expected; ++count) {
+      Allocate(OriginalLife(libraries[count]));
     }
   }
 
@@ -246,16 +292,12 @@ class RunBuilder {
 
   // Frees what the microbatch made and did not free, or hands it on.
   void EndMicrobatch() {
-    const StoragePlaces& places = parts().places;
     for (const LifeId life : parts().step.lives.ids()) {
       const StorageId storage = parts().step.lives[life].storage;
       if (!parts().IsOriginal(life)) {
         HandOn(life, kNone);
       } else if (parts().trace.storages[storage].born != kNone) {
-        const StorageId place = places.takes_place_of[storage];
-        HandOn(life, parts().is_evaluation ? StorageId(kNone)
-                     : place != kNone      ? place
-                                           : places.becomes_gradient[storage]);
+        HandOn(life, HeirAtTheEnd(parts(), storage));
       }
     }
   }
@@ -292,14 +334,13 @@ class RunBuilder {
   }
 
   ShapeParts& parts() { return shapes_[now_]; }
-  const ShapeParts& parts() const { return shapes_[now_]; }
   int32_t& BlockOf(LifeId life) { return parts().block_of_life[life]; }
 
   RunOptions options_;
   std::vector<ShapeParts> shapes_;
-  size_t now_ = 0;        // the shape of the microbatch
-  size_t training_ = 0;   // the shape that has the blocks of what lives on
-  size_t libraries_ = 0;  // how many of them are there
+  size_t now_ = 0;       // the shape of the microbatch
+  size_t training_ = 0;  // the shape that has the blocks of what lives on
+  Firsts firsts_;
   std::vector<int32_t> old_inputs_;  // that go once the next ones are there
   RunMoment moment_;
   TrainingRun run_;

@@ -22,6 +22,15 @@ struct RunOptions {
   // True where the optimizer's state is made before the first iteration, right
   // after the model is put on the device.
   bool makes_state_first = false;
+  // True where the model's tensors are put on the device in descending size.
+  bool puts_largest_first = false;
+  // True where the program calls torch.cuda.empty_cache() between forward and
+  // backward, between backward and update, or there in the first iteration alone.
+  bool empties_cache_after_forward = false;
+  bool empties_cache_before_update = false;
+  bool empties_cache_before_first_update = false;
+
+  bool operator==(const RunOptions&) const = default;
 };
 
 // A step of a run: of inputs of one shape, under one plan or none. Refers to both.
@@ -68,8 +77,8 @@ struct TrainingRun {
 // Simulator of `trace` returns for a plan.
 //
 // - First the model is put on the device as Module.to does it: modules after
-//   those inside of them, each with its parameters and then its buffers; then
-//   what else lives before the step, but what follows.
+//   those inside of them, each with its parameters and then its buffers, or in
+//   descending size; then what else lives before the step, but what follows.
 // - The optimizer's state is made when the first optimizer.step begins (a bracket of
 //   record_function; without one, before the first operator of the update), or
 //   first. A GradScaler's tensors are made before the first operator that uses its
@@ -82,6 +91,8 @@ struct TrainingRun {
 // - A storage that the step makes and does not free takes the place of one that was
 //   there before and that the step frees, if their bytes are equal: the next
 //   iteration frees it. If there is none it goes at the end of its microbatch.
+// - The cache is emptied at the ends of phases, once their memory is freed, if the
+//   options say so.
 //
 // Memory that is freed while an operator runs is free before it asks for any, as
 // in the simulation.

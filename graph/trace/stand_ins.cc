@@ -217,12 +217,13 @@ class StandInFinder::Rerun {
       const bool is_older = trace_.storages[s].IsOlderThan(frame_.call->start);
       if (!is_saved && !is_older) LoseStorage(s, op);
     }
-    const std::vector<int32_t>* kept = frame_.KeptResults(op);
+    const std::vector<int32_t>* kept_places = frame_.KeptResults(op);
     for (int32_t result = 0; result < std::ssize(now.results); ++result) {
       const TensorId t = now.results[result];
       const bool is_kept =
           is_saved &&
-          (kept == nullptr || std::ranges::find(*kept, result) != kept->end());
+          (kept_places == nullptr ||
+           std::ranges::find(*kept_places, result) != kept_places->end());
       if (is_kept) {
         finder_.is_kept_[t] = true;
       } else if (!WritesTo(now, trace_.tensors[t].storage) ||

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "graph/allocator/device_memory.h"
 #include "graph/allocator/least_device.h"
 #include "graph/run/run_on_device.h"
 #include "graph/trace/simulation.h"
@@ -20,10 +21,15 @@ StepOfPlan LiveStep(const graph::Trace& trace,
 }
 
 graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
-                         bool makes_state_first) {
+                         const graph::RunOptions& options) {
   return graph::MakeTrainingRun(
-      step.with_segments ? *step.with_segments : trace, step.step,
-      {.makes_state_first = makes_state_first});
+      step.with_segments ? *step.with_segments : trace, step.step, options);
+}
+
+graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
+                         bool makes_state_first) {
+  return RunOf(trace, step,
+               graph::RunOptions{.makes_state_first = makes_state_first});
 }
 
 std::optional<PlanDevice> FindDeviceUse(const graph::TrainingRun& run,
@@ -45,6 +51,48 @@ std::optional<PlanDevice> FindDeviceUse(const graph::TrainingRun& run,
       .least_device_bytes = least ? least->bytes : device_bytes,
       .retries =
           run.has_equal_iterations ? outcome.period_retries : counts.retries};
+}
+
+DeviceNeed FindDeviceNeed(const graph::TrainingRun& run,
+                          const DeviceSetting& setting) {
+  const graph::RunOutcome outcome =
+      graph::RunOnDevice(run, setting.config, graph::kLargestDevice);
+  const std::optional<graph::LeastDevice> least =
+      graph::FindLeastDevice(run, setting.config);
+  const graph::AllocatorCounts& counts = outcome.replay.counts;
+  DeviceNeed need{.setting = setting,
+                  .allocated_bytes = counts.peak_allocated_bytes,
+                  .reserved_bytes = counts.peak_reserved_bytes};
+  if (least) need.least_device_bytes = least->bytes;
+  return need;
+}
+
+std::vector<DeviceSetting> CommonSettings(graph::PyTorchVersion version) {
+  std::vector<DeviceSetting> settings;
+  for (const bool makes_state_first : {false, true}) {
+    for (const char* allocator : {"native", "expandable_segments:True"}) {
+      settings.push_back(
+          {.allocator = allocator,
+           .config = graph::ParseAllocatorConfig(allocator, "", version),
+           .makes_state_first = makes_state_first});
+    }
+  }
+  return settings;
+}
+
+std::vector<DeviceNeed> NeedsOfPlan(const graph::Trace& trace,
+                                    const std::vector<PlannedModule>& units,
+                                    graph::PyTorchVersion version) {
+  const StepOfPlan step = LiveStep(trace, units);
+  std::vector<DeviceNeed> needs;
+  std::optional<graph::TrainingRun> run;
+  for (const DeviceSetting& setting : CommonSettings(version)) {
+    if (needs.size() % 2 == 0) {
+      run = RunOf(trace, step, setting.makes_state_first);
+    }
+    needs.push_back(FindDeviceNeed(*run, setting));
+  }
+  return needs;
 }
 
 }  // namespace acplan::problems

@@ -33,6 +33,8 @@ StepOfPlan LiveStep(const graph::Trace& trace,
 
 // Returns what a run of the step asks of any allocator. `trace` is the plan's.
 graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
+                         const graph::RunOptions& options);
+graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
                          bool makes_state_first);
 
 // Runs on a device of so many bytes, and returns what a plan says about it, or
@@ -41,5 +43,27 @@ graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
 std::optional<PlanDevice> FindDeviceUse(const graph::TrainingRun& run,
                                         const DeviceSetting& setting,
                                         int64_t device_bytes);
+
+// The memory of a run with a setting: at most, if no device limits it, and the
+// smallest device on which it ends.
+struct DeviceNeed {
+  DeviceSetting setting;
+  int64_t allocated_bytes = 0;
+  int64_t reserved_bytes = 0;
+  std::optional<int64_t> least_device_bytes = {};  // nothing: there is none
+};
+DeviceNeed FindDeviceNeed(const graph::TrainingRun& run,
+                          const DeviceSetting& setting);
+
+// Returns the settings that every program can choose from: the optimizer's state
+// in the first update and then first, each with native and then expandable
+// segments.
+std::vector<DeviceSetting> CommonSettings(graph::PyTorchVersion version);
+
+// Returns the needs of a run of the plan with each of these settings. Throws
+// InputError as LiveStep.
+std::vector<DeviceNeed> NeedsOfPlan(const graph::Trace& trace,
+                                    const std::vector<PlannedModule>& units,
+                                    graph::PyTorchVersion version);
 
 }  // namespace acplan::problems

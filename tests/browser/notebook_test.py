@@ -36,7 +36,7 @@ def _values() -> dict[str, object]:
         "plan": plan,
         "profile": acplan.profile(traced),
         "verification": acplan.verify(
-            model, plan, x, of=traced, loss_fn=lambda output: output.square().mean()
+            model, plan, x, trace=traced, loss_fn=lambda output: output.square().mean()
         ),
         "frontier": acplan.frontier(traced, points=3),
         "explanation": acplan.explain(traced),

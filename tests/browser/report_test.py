@@ -311,6 +311,54 @@ def test_pointer_reads_the_step(browser, pages):
         assert "no plan " in page.text_content("#reading")
 
 
+def test_segments_are_those_of_the_run(browser, pages):
+    """Blocks fill the reserved bytes, and the figures are those of `acplan simulate`."""
+    plan = pages["trace"].parent / "u.json"
+    trace = ROOT / "data/traces/gpt2_small.json.gz"
+    with Opened(browser, pages["trace"]) as opened:
+        device = opened.data["runs"][-1]["device"]
+        for drawing in device["runs"]:
+            said = acplan(
+                "simulate", trace, plan, "--allocator", drawing["allocator"], "--json"
+            ).stdout
+            run = json.loads(said)["run"]
+            peak = drawing["peak"]
+            assert sum(peak["blocks"]["bytes"]) == peak["reserved_bytes"]
+            assert max(drawing["timeline"]["reserved"]) == drawing["reserved_bytes"]
+            for key in ("allocated_bytes", "reserved_bytes", "iterations", "period"):
+                assert drawing[key] == run[key]
+            for key in ("allocated_bytes", "reserved_bytes", "hole_bytes"):
+                assert peak[key] == run["peak"][key]
+        rows = opened.table("#device")
+        assert [row["reserved"] for row in rows[-2:]] == [
+            bytes_text(drawing["reserved_bytes"]) for drawing in device["runs"]
+        ]
+
+
+def test_blocks_are_read_by_keyboard_and_pointer(browser, pages):
+    with Opened(browser, pages["trace"]) as opened:
+        page = opened.page
+        page.focus("#block")
+        page.keyboard.press("Home")
+        assert page.text_content("#block-reading").startswith("block 1 of ")
+        page.keyboard.press("ArrowRight")
+        said = page.text_content("#block-reading")
+        assert said.startswith("block 2 of ") and "large pool" in said
+        assert page.get_attribute("#block", "aria-valuetext").startswith("block 2 of ")
+        chart = page.locator("#device figure svg").last
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 4 + 14 * 10 + 6)
+        assert not page.text_content("#block-reading").startswith("block 2 of ")
+        before = page.text_content("#device h3 + p")
+        page.locator("#device select").last.select_option("1")
+        drawing = opened.data["runs"][-1]["device"]["runs"][1]
+        after = page.text_content("#device h3 + p")
+        assert after != before and bytes_text(drawing["peak"]["reserved_bytes"]) in after
+        page.locator("#device select").first.select_option("0")
+        assert page.text_content("#device h3 + p") != after
+
+
 def test_modules_are_searched_and_sorted(browser, pages):
     with Opened(browser, pages["trace"]) as opened:
         page = opened.page

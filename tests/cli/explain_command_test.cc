@@ -1,6 +1,9 @@
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/terminal/text.h"
@@ -241,6 +244,99 @@ TEST_F(ExplainCommandTest, WrongInputIsOneLine) {
       "status": "feasible", "modules": []})");
   refused({kTinyGpt2, "--plan", "plan.json"}, "model");
   refused({kTinyGpt2, "-o", "no/such/folder.json"}, "no/such");
+}
+
+// Returns the flags of `acplan simulate` that are a lever's program.
+std::vector<std::string> FlagsOf(const json& program) {
+  std::vector<std::string> flags = {
+      "--allocator",       program["allocator"],
+      "--optimizer-state", program["optimizer_state"],
+      "--model-order",     program["model_order"]};
+  for (const json& when : program["empty_cache"]) {
+    flags.insert(flags.end(), {"--empty-cache", when});
+  }
+  return flags;
+}
+
+// Every lever's figures are those of a run that is simulated with it, and the bytes
+// of the peak add up.
+TEST_F(ExplainCommandTest, LeversOnADeviceAreSimulated) {
+  constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_small.json.gz";
+  AcplanJson({"plan", kTrace, "--budget", "60%", "--time-limit", "0.5", "-q",
+              "-o", "plan.json"});
+  const json device =
+      AcplanJson({"explain", kTrace, "--plan", "plan.json", "--device-memory",
+                  "9GiB", "--time-limit", "0.2"})["device"];
+  const json& peak = device["peak"];
+  EXPECT_FALSE(device["fits"].get<bool>());
+  EXPECT_EQ(peak["reserved_bytes"].get<int64_t>(),
+            peak["allocated_bytes"].get<int64_t>() +
+                peak["hole_bytes"].get<int64_t>() +
+                peak["releasable_bytes"].get<int64_t>());
+  int64_t hole_bytes = 0;
+  for (const json& holes : peak["beside_holes"]) {
+    hole_bytes += holes["hole_bytes"].get<int64_t>();
+  }
+  EXPECT_EQ(hole_bytes, peak["hole_bytes"]);
+  EXPECT_GT(hole_bytes, 0);
+
+  const auto expect_simulated = [&](const json& program) {
+    if (program["plan"] == "least") return;
+    std::vector<std::string> command = {"simulate", kTrace};
+    if (program["plan"] == "given") command.push_back("plan.json");
+    const std::vector<std::string> flags = FlagsOf(program);
+    command.insert(command.end(), flags.begin(), flags.end());
+    const json run = AcplanJson(command)["run"];
+    for (const char* key :
+         {"allocated_bytes", "reserved_bytes", "least_device_bytes"}) {
+      EXPECT_EQ(program[key], run[key]) << program.dump();
+    }
+  };
+  expect_simulated(device);
+  int64_t gained = std::numeric_limits<int64_t>::max();
+  size_t changed = 0;
+  for (const json& lever : device["levers"]) {
+    expect_simulated(lever);
+    const int64_t least = lever["least_device_bytes"];
+    EXPECT_EQ(lever["gained_bytes"].get<int64_t>(),
+              device["least_device_bytes"].get<int64_t>() - least);
+    if (least <= int64_t{9} << 30) {
+      EXPECT_TRUE(lever["fits"].get<bool>()) << lever.dump();
+      ++changed;
+    }
+    if (lever["levers"].size() > 1) continue;  // together, the last
+    EXPECT_LE(lever["gained_bytes"], gained);
+    gained = lever["gained_bytes"];
+  }
+  EXPECT_GE(device["levers"].size(), size_t{9});
+  EXPECT_GT(changed, size_t{0});
+}
+
+// A budget of live bytes that a run exceeds is explained as a device.
+TEST_F(ExplainCommandTest, ABudgetThatADeviceExceeds) {
+  const json baseline = AcplanJson({"explain", kTinyGpt2});
+  EXPECT_FALSE(baseline.contains("device"));
+  const std::string peak =
+      std::to_string(baseline["baseline"]["peak_bytes"].get<int64_t>());
+  const json tight = AcplanJson({"explain", kTinyGpt2, "--budget", peak});
+  EXPECT_EQ(tight["device"]["plan"], "none");
+  EXPECT_FALSE(tight["device"]["fits"].get<bool>());
+  EXPECT_FALSE(AcplanJson({"explain", kTinyGpt2, "--budget", "10GiB"})
+                   .contains("device"));
+  EXPECT_THAT(Acplan({"explain", kTinyGpt2, "--budget", peak}).out,
+              AllOf(HasSubstr("a run without a plan runs out of memory"),
+                    HasSubstr("lever, simulated")));
+  for (const auto& [flags, said] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--allocator", "native"}, "--allocator: needs --device-memory"},
+           {{"--device-memory", "1GiB", "--world-size", "2"}, "--world-size"},
+           {{"--device-memory", "1GiB", "--allocator", "none"}, "none"}}) {
+    std::vector<std::string> command = {"explain", kTinyGpt2};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const Outcome outcome = Acplan(command);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(said));
+  }
 }
 
 }  // namespace

@@ -169,8 +169,8 @@ TEST_F(ReportCommandTest, MayBeOfSomeParts) {
       {"report", kReportTrace, "-o", "b.html", "--parts", "memory,none"});
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_EQ(unknown.err,
-            "acplan: --parts: expected some of summary, memory, peak, lines, "
-            "frontier, map, modules, found \"none\"\n");
+            "acplan: --parts: expected some of summary, memory, peak, "
+            "device, lines, frontier, map, modules, found \"none\"\n");
 }
 
 TEST_F(ReportCommandTest, TakesAFrontierOrMakesOne) {

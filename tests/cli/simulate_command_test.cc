@@ -255,6 +255,43 @@ TEST_F(SimulateCommandTest, SaysHowTheRunEnds) {
       {"--optimizer-state: expected update or first, found \"last\""});
 }
 
+// The needs that check prints are those that simulate prints with each setting.
+TEST_F(SimulateCommandTest, CheckSaysTheSame) {
+  AcplanJson(
+      {"plan", kSimulatedTrace, "--budget", "80%", "-q", "-o", "plan.json"});
+  const auto checked = AcplanJson(
+      {"check", kSimulatedTrace, "plan.json", "--budget", "80%"})["on_device"];
+  ASSERT_EQ(checked.size(), size_t{4});
+  for (const auto& need : checked) {
+    const auto run =
+        AcplanJson({"simulate", kSimulatedTrace, "plan.json", "--allocator",
+                    need["allocator"], "--optimizer-state",
+                    need["optimizer_state"]})["run"];
+    for (const char* key :
+         {"allocated_bytes", "reserved_bytes", "least_device_bytes"}) {
+      EXPECT_EQ(need[key], run[key]) << need.dump();
+    }
+  }
+  EXPECT_THAT(
+      Acplan({"check", kSimulatedTrace, "plan.json", "--budget", "80%"}).out,
+      HasSubstr("state first, expandable segments"));
+}
+
+TEST_F(SimulateCommandTest, EmptiesTheCache) {
+  Acplan({"simulate", kSimulatedTrace, "--empty-cache",
+          "after-forward,before-update", "--model-order", "largest-first",
+          "--timeline", "events.csv"});
+  EXPECT_THAT(Read("events.csv"), HasSubstr(",empty_cache,-1,0,,,"));
+  ExpectRefused(Acplan({"simulate", kSimulatedTrace, "--empty-cache", "never"}),
+                {"--empty-cache: expected some of after-forward, "
+                 "before-update, before-first-update, found \"never\""});
+  ExpectRefused(
+      Acplan({"simulate", kSimulatedTrace, "--model-order", "random"}),
+      {"--model-order: expected modules or largest-first"});
+  ExpectRefused(Acplan({"simulate", "--events", "e", "--empty-cache", "never"}),
+                {"--empty-cache: needs TRACE"});
+}
+
 TEST_F(SimulateCommandTest, OtherFilesAreRefused) {
   ExpectRefused(Acplan({"simulate", ProfilePath("transformer4")}),
                 {"format: expected", "acplan.trace"});

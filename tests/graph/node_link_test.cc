@@ -53,7 +53,7 @@ TEST(NodeLink, ReadsEveryField) {
 }
 
 TEST(NodeLink, WhatIsTooDeepToReadIsNone) {
-  json graph = SmallGraph();
+  json graph = SmallNodeLink();
   ASSERT_TRUE(IsNodeLink(graph.dump()));
   json deep = 0;
   for (int k = 0; k < 600; ++k) deep = json::array({std::move(deep)});

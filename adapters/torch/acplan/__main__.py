@@ -351,7 +351,9 @@ def _verify(flags: argparse.Namespace) -> int:
     model_trace = Trace.load(flags.trace) if flags.trace else None
     step = _step(flags)
     model_trace = model_trace or _traced(flags, step)
-    verification = verify(step.model, loaded_plan, *step.args, of=model_trace, **step.options())
+    verification = verify(
+        step.model, loaded_plan, *step.args, trace=model_trace, **step.options()
+    )
     print(verification)
     require_within_budget(loaded_plan, verification)
     return 0

@@ -42,7 +42,9 @@ def _main(names: list[str]) -> None:
         traced = trace(model, autocast=autocast, **inputs)
         for label, trial_plan in _plans(example, traced):
             try:
-                verification = verify(model, trial_plan, of=traced, autocast=autocast, **inputs)
+                verification = verify(
+                    model, trial_plan, trace=traced, autocast=autocast, **inputs
+                )
             except AcplanError as error:
                 table.add(name, label, f"refused: {error}")
                 continue

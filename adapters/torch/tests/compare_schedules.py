@@ -3,8 +3,8 @@ of any schedule, all applied and re-traced.
 
     ACPLAN=... PYTHONPATH=. python tests/compare_schedules.py FOLDER
 
-writes docs/measured/any_schedule.csv, any_schedule_least.csv and any_schedule_misses.csv; with
-names of models after it, it prints only those. The folder keeps traces, plans by the program
+writes docs/measured/any_schedule.csv and any_schedule_least.csv, and prints each row that misses
+an aim; with names of models after it, it prints only those. The folder keeps traces, plans by the program
 that made them, and what was measured of a plan by the package that applied it: none of it is
 made twice, so that this may be ended and begun again. With `--only KIND` before the folder, none but plans of that kind is applied
 that was not before.
@@ -354,11 +354,10 @@ def _main(arguments: list[str]) -> None:
     for row in rows:
         if row.share < 0:
             least_budgets.add(*_least_row(row))
-    misses = Table("any_schedule_misses", ("model", "budget", "what"), is_partial=bool(names))
     for row in rows:
         share = "least" if row.share < 0 else f"{row.share:.0%}"
         for what in _shortcomings(row):
-            misses.add(row.model, share, what)
+            print(f"{row.model}, {share}: {what}")
 
 
 def _summarise(rows: list[Row]) -> None:

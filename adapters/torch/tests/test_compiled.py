@@ -398,7 +398,7 @@ def test_caches_tell_budgets_apart() -> None:
     partitioners = [
         acplan.partitioner(1000),
         acplan.partitioner(2000),
-        acplan.partitioner(1000, held="1KiB"),
+        acplan.partitioner(1000, other_memory="1KiB"),
         acplan.partitioner(1000, model=model),
         acplan.partitioner(1000, device="h100"),
         acplan.partitioner(1000, strict=True),
@@ -419,7 +419,7 @@ def test_parameters_count_once_and_the_optimizer_too() -> None:
     assert plan.peak_bytes == alone.plans[0].peak_bytes
     torch._dynamo.reset()
     blocks = sum(-(-p.nbytes // 512) * 512 for p in model.parameters())
-    with_held_memory, _ = _compiled(model, x, "100%", optimizer="momentum", held="1MiB")
+    with_held_memory, _ = _compiled(model, x, "100%", optimizer="momentum", other_memory="1MiB")
     assert with_held_memory.graph["held_bytes"] == blocks + 2**20
     assert with_held_memory.peak_bytes == plan.peak_bytes + blocks + 2**20
 
@@ -479,7 +479,7 @@ def test_a_graph_is_told_what_others_hold() -> None:
         ({"options": {"custom-partitioner-fn": None}}, "options have a custom_part"),
         (
             {"held": "a lot"},
-            "held: expected bytes or a size such as \"2GiB\", found 'a lot'",
+            "other_memory: expected bytes or a size such as \"2GiB\", found 'a lot'",
         ),
         ({"device": "abacus"}, "device: expected one of"),
         ({"budget": 1.5}, "budget: expected bytes or a size"),

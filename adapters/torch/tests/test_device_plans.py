@@ -15,6 +15,7 @@ import acplan
 from acplan import AcplanError, Plan, PlanDevice
 from acplan._program.plan import installed_allocator
 from acplan._trainers import plain_loop
+from acplan._verify.verify import require_within_budget
 from test_trainers import _fitted, _plan, _trainer
 from test_training_runs import _equal, _gpt2
 
@@ -104,10 +105,58 @@ def test_refusals(options: dict[str, Any], words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_verification_runs_on_the_device(trace: acplan.Trace) -> None:
+    with torch.device("meta"):
+        model = _gpt2()
+    tokens = torch.zeros(512, 32, dtype=torch.long)
+
+    def check_of(plan: Plan) -> acplan.Verification:
+        return acplan.verify(
+            model, plan, trace=trace, values=False, input_ids=tokens, labels=tokens
+        )
+
+    roomy = acplan.plan(trace, "80%", time_limit=2)
+    verification = check_of(roomy)
+    on_device = verification.device
+    assert on_device is not None and on_device.device_bytes is None and on_device.is_equal
+    assert on_device.allocator == "native" and not on_device.optimizer_state_first
+    assert "least device" in str(verification) and "predicted and re-traced" in str(on_device)
+    least = on_device.measured.least_device_bytes
+    assert least is not None and least > verification.measured_bytes
+
+    plan = acplan.plan(trace, device_memory=least, time_limit=2)
+    on_device = check_of(plan).device
+    assert on_device is not None and on_device.fits and on_device.is_equal
+    assert plan.device is not None and on_device.device_bytes == least
+    assert on_device.predicted.reserved_bytes == plan.device.reserved_bytes
+    assert on_device.predicted.least_device_bytes == plan.device.least_device_bytes
+
+    # The same plan on a device on which its run does not end.
+    tight = check_of(Plan.from_data({**plan.data, "reserve_bytes": least // 8}))
+    assert tight.device is not None and not tight.device.fits
+    assert "OUT OF MEMORY" in str(tight)
+    short = Plan.from_data(
+        {**plan.data, "reserve_bytes": least - plan.device.least_device_bytes + (2 << 20)}
+    )
+    with pytest.raises(AcplanError, match="OUT OF MEMORY|the plan peaks at"):
+        require_within_budget(short, check_of(short))
+
+
+def test_explain_a_device(trace: acplan.Trace) -> None:
+    plan = acplan.plan(trace, "80%", time_limit=2)
+    explanation = acplan.explain(trace, plan=plan, device_memory="1GiB", time_limit=1)
+    device = explanation.device
+    assert device is not None and device["plan"] == "given"
+    assert {"no plan", "expandable segments"} <= {
+        lever for row in explanation.device_levers for lever in row["levers"]
+    }
+    assert "lever, simulated" in str(explanation)
+    assert acplan.explain(trace, time_limit=1).device is None
+
+
 def test_others_take_budgets_alone() -> None:
-    for ask in (acplan.frontier, acplan.explain):
-        with pytest.raises(AcplanError, match=f"{ask.__name__}: device_memory is for"):
-            ask(TINY, device_memory="1GiB")
+    with pytest.raises(AcplanError, match="frontier: device_memory is for"):
+        acplan.frontier(TINY, device_memory="1GiB")
     for call in (acplan.auto_checkpoint, acplan.plan):
         with pytest.raises(AcplanError, match="found neither"):
             call(nn.Linear(1, 1))

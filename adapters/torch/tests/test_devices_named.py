@@ -110,7 +110,7 @@ def _is_exact_and_changes_nothing(model: nn.Module, traced: Trace) -> None:
     expected = _run(model)
     least_plan = plan(traced, "min")
     assert least_plan.modules
-    verification = verify(model, least_plan, _X, of=traced)
+    verification = verify(model, least_plan, _X, trace=traced)
     assert verification.first_difference() is None
     assert all(map(torch.equal, expected, _run(apply(model, least_plan))))
 

@@ -116,7 +116,7 @@ def test_modules_that_borrow_are_no_units_and_those_around_are() -> None:
     plan = acplan.plan(traced, "min", segments="none")
     assert {unit.fqn for unit in plan.modules} >= {"Sequential.0", "Sequential.1"}
     assert not any("inner" in unit.fqn for unit in plan.modules)
-    assert acplan.verify(model(), plan, x, of=traced).first_difference() is None
+    assert acplan.verify(model(), plan, x, trace=traced).first_difference() is None
     actual = run(acplan.apply(model(), plan, strict=True))
     torch.testing.assert_close(actual, run(model()), rtol=0, atol=0)
 

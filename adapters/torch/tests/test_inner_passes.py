@@ -196,7 +196,7 @@ def test_a_step_is_planned_and_runs_as_predicted(name: str, one_thread: None) ->
     middle = (least.peak_bytes + trace.peak_bytes) // 2
     for plan in (least, acplan.plan(trace, middle)):
         verified = acplan.verify(
-            _seeded_model(case.make), plan, *case.arguments, of=trace, **case.options
+            _seeded_model(case.make), plan, *case.arguments, trace=trace, **case.options
         )
         assert verified.first_difference() is None
         planned_model = acplan.apply(_seeded_model(case.make), plan, strict=True)
@@ -349,7 +349,7 @@ def test_a_plan_of_such_a_module_is_saved_and_taken_back(tmp_path: Any) -> None:
     assert [*planned_model.state_dict()] == keys
     assert (
         acplan.verify(
-            _seeded_model(case.make), Plan.load(path), *case.arguments, of=trace
+            _seeded_model(case.make), Plan.load(path), *case.arguments, trace=trace
         ).error
         == 0
     )

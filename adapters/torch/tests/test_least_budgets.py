@@ -22,7 +22,7 @@ def test_the_least_budget_is_no_more_than_that_of_plain_checkpoints(name: str) -
     traced = acplan.trace(make(), **options, **inputs_of())
     plan = acplan.plan(traced, "min")
     assert plan.modules and plan.peak_bytes < 0.7 * traced.peak_bytes
-    verification = acplan.verify(make(), plan, of=traced, **options, **inputs_of())
+    verification = acplan.verify(make(), plan, trace=traced, **options, **inputs_of())
     assert verification.first_difference() is None
     assert complaint_of(MODELS[name]) == ("", False)
 

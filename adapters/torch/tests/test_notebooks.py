@@ -53,7 +53,7 @@ def _values() -> dict[str, Any]:
         "trace": traced,
         "plan": plan,
         "profile": acplan.profile(traced),
-        "verification": acplan.verify(model, plan, x, of=traced),
+        "verification": acplan.verify(model, plan, x, trace=traced),
         "frontier": acplan.frontier(traced, points=3),
         "comparison": acplan.compare(traced, plan),
         "explanation": acplan.explain(traced),

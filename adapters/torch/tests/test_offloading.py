@@ -97,7 +97,7 @@ def test_predicted_is_measured_at_every_operator(
     differ = False
     for seed in range(2):
         plan = _plan_of(traced.data, seed)
-        result = verify(model, plan, of=traced, autocast=autocast, **inputs)
+        result = verify(model, plan, trace=traced, autocast=autocast, **inputs)
         assert result.first_difference() is None, result
         saving = simulate(traced, with_offload(plan, random.Random(0), 0))
         assert [s.name for s in saving] == [s.name for s in result.measured]
@@ -128,7 +128,7 @@ def test_plans_of_acplan_are_exact_on_the_device_and_the_host(
     with_offload = plan(traced, "77%", offload="400GB/s", host_memory="1GiB", **options)
     assert with_offload.stall_ms is not None and without_offload.stall_ms is None
     assert with_offload.recompute_ms + with_offload.stall_ms < without_offload.recompute_ms
-    result = verify(model, with_offload, of=traced, **inputs)
+    result = verify(model, with_offload, trace=traced, **inputs)
     assert result.first_difference() is None, result
     assert with_offload.peak_bytes == result.measured_bytes
     figures = with_offload.data["offload"]

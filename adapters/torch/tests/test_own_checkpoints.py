@@ -300,6 +300,6 @@ def test_plans_that_recompute_whole_modules_are_verified() -> None:
     plan = acplan.Plan((acplan.PlannedModule("_Net.blocks.1"),))
     traced = _traced(net)
     options: dict[str, Any] = {"workspaces": False, "optimizer": "sgd"}
-    verification = acplan.verify(net, plan, _X, of=traced, **options)
+    verification = acplan.verify(net, plan, _X, trace=traced, **options)
     assert verification.first_difference() is None
     assert len(verification.measured) > len(traced.data["operators"])

@@ -340,7 +340,9 @@ def test_auto_checkpoint_lowers_the_peak() -> None:
     traced = acplan.trace(model, **inputs)
     plan = acplan.plan(traced, "min")
     assert plan.modules
-    assert acplan.verify(model, plan, of=traced, **inputs).measured_bytes < (traced.peak_bytes)
+    assert acplan.verify(model, plan, trace=traced, **inputs).measured_bytes < (
+        traced.peak_bytes
+    )
     result = acplan.auto_checkpoint(model, budget="min", progress=False, **inputs)
     assert result is model
     wrapped = [m for m in model.modules() if isinstance(m, CheckpointWrapper)]

@@ -46,7 +46,7 @@ def test_a_plan_is_exact_and_changes_nothing(name: str) -> None:
         between = int(least.peak_bytes * 0.4 + traced.peak_bytes * 0.6)
         trial_plans.append(plan(traced, between, time_limit=1))
     for trial_plan in trial_plans:
-        verification = verify(model, trial_plan, *inputs, of=traced, **how)
+        verification = verify(model, trial_plan, *inputs, trace=traced, **how)
         assert verification.first_difference() is None
         with warnings.catch_warnings():
             # The CPU's dropout is none of the device's.
@@ -253,14 +253,14 @@ def test_a_plan_for_more_rows_holds_for_those_of_the_batch(
     assert (few.capacity, many.capacity) == (1, capacity)
     assert sum(few.live_bytes) < sum(many.live_bytes)
     least_plan = plan(many, "min", time_limit=1)
-    at_most = verify(model, least_plan, *inputs, of=many, **how)
-    as_is = verify(model, least_plan, *inputs, of=few, **how)
+    at_most = verify(model, least_plan, *inputs, trace=many, **how)
+    as_is = verify(model, least_plan, *inputs, trace=few, **how)
     for verification in (at_most, as_is):
         assert verification.first_difference() is None
     assert as_is.measured_bytes <= at_most.measured_bytes == least_plan.peak_bytes
     assert [s.name for s in as_is.measured] == [s.name for s in at_most.measured]
     with pytest.raises(AcplanError, match="capacity is 1, and"):
-        verify(model, least_plan, *inputs, of=many, capacity=1, **how)
+        verify(model, least_plan, *inputs, trace=many, capacity=1, **how)
 
 
 def test_a_loop_that_waits_for_fewer_rows_is_no_endless_trace() -> None:

@@ -150,7 +150,7 @@ def test_modules_are_traced_and_run_again_in_units(drops: bool) -> None:
     assert traced.peak_bytes == plain.peak_bytes
     plan = acplan.plan(traced, "min")
     assert {unit.fqn for unit in plan.modules} >= {"Sequential.0", "Sequential.1"}
-    assert acplan.verify(_scripted(drops), plan, _X, of=traced).first_difference() is None
+    assert acplan.verify(_scripted(drops), plan, _X, trace=traced).first_difference() is None
     planned_model = acplan.apply(_scripted(drops), plan)
     torch.testing.assert_close(_run(planned_model), expected, rtol=1e-5, atol=1e-6)
     buffers = zip(planned_model.buffers(), model.buffers())

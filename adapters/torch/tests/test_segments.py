@@ -99,7 +99,7 @@ def test_plans_of_acplan_have_runs_and_are_exact() -> None:
     plan = acplan.plan(traced, "75%", segments=2, decisions="save,recompute")
     names = [module.fqn.rpartition(".")[2] for module in plan.modules]
     assert any("-" in name for name in names), names
-    result = verify(model, plan, of=traced, **inputs)
+    result = verify(model, plan, trace=traced, **inputs)
     assert result.first_difference() is None, result
     assert plan.peak_bytes == result.measured_bytes
 

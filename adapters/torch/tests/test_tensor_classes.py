@@ -51,7 +51,7 @@ def _plans(model: nn.Module, inputs: Any, **step: Any) -> list[Plan]:
     between = int(least.peak_bytes + 0.6 * (trace.peak_bytes - least.peak_bytes))
     plans = [least, acplan.plan(trace, between)]
     for plan in plans:
-        check = acplan.verify(model, plan, *inputs, of=trace, **step)
+        check = acplan.verify(model, plan, *inputs, trace=trace, **step)
         assert check.first_difference() is None, str(check)
     return plans
 
@@ -242,7 +242,7 @@ def test_a_grid_is_sampled_as_by_cudnn() -> None:
     model, x = nn.Sequential(*(Warp() for _ in range(3))), torch.randn(2, 4, 8, 8)
     trace = acplan.trace(model, x, loss_fn=_loss)
     plan = acplan.plan(trace, "min")
-    assert acplan.verify(model, plan, x, of=trace, loss_fn=_loss).first_difference() is None
+    assert acplan.verify(model, plan, x, trace=trace, loss_fn=_loss).first_difference() is None
     names = [operator["name"] for operator in trace.data["operators"]]
     assert names.count("aten.cudnn_grid_sampler.default") == 3
     assert names.count("aten.cudnn_grid_sampler_backward.default") == 3
@@ -305,7 +305,7 @@ def test_what_makes_a_sparse_matrix_is_not_saved() -> None:
     planned_operators = tuple(PlannedOperator(n, "sparse_matmul" in n) for n in names)
     with pytest.raises(acplan.AcplanError, match="its result is sparse"):
         acplan.verify(
-            model, Plan((PlannedModule(_LAYER, planned_operators),)), x, of=trace, **step
+            model, Plan((PlannedModule(_LAYER, planned_operators),)), x, trace=trace, **step
         )
 
 
@@ -426,7 +426,7 @@ def test_packed_weights_count_as_packed(linear: Callable[[int, int], nn.Module])
     assert len([s for s in storages if s["category"] in ("parameter", "buffer")]) == 6
     step = {"loss_fn": _loss, "optimizer": _sgd, "workspaces": False}
     plan = acplan.plan(trace, "min")
-    check = acplan.verify(model, plan, _rows(), of=trace, loss_fn=_loss)
+    check = acplan.verify(model, plan, _rows(), trace=trace, loss_fn=_loss)
     assert plan.modules and check.first_difference() is None, str(check)
     torch.manual_seed(0)
     x = _rows()
@@ -519,7 +519,7 @@ def test_attributes_of_parameters_are_there() -> None:
         budget = least.peak_bytes + round(share * (traced.peak_bytes - least.peak_bytes))
         plan = acplan.plan(traced, budget)
         assert plan.modules
-        verification = acplan.verify(model, plan, x, of=traced)
+        verification = acplan.verify(model, plan, x, trace=traced)
         assert verification.first_difference() is None
         acplan.apply(model, plan)
         assert all(map(torch.equal, _gradients_of(model, x), expected))

@@ -81,13 +81,13 @@ def test_verify_takes_the_microbatches_of_the_trace() -> None:
     model = _net()
     traced = trace(model, _X, accumulate=3)
     plan = acplan.Plan((acplan.PlannedModule("Sequential.0"),))
-    verification = acplan.verify(model, plan, _X, of=traced)
+    verification = acplan.verify(model, plan, _X, trace=traced)
     assert verification.first_difference() is None
     assert str(verification).startswith("predicted peak ")
     assert f" bytes, re-traced {verification.measured_bytes:,} (+0.0000%)" in str(verification)
     assert "one of 3 microbatches" in str(acplan.plan(traced, "100%"))
     with pytest.raises(AcplanError, match="accumulate is 2, and 3 in the trace"):
-        acplan.verify(model, plan, _X, of=traced, accumulate=2)
+        acplan.verify(model, plan, _X, trace=traced, accumulate=2)
 
 
 def _like_trainer(model: nn.Module) -> torch.optim.Optimizer:
@@ -394,7 +394,7 @@ def test_plans_of_models_that_checkpoint_are_verified() -> None:
     model = nn.Sequential(_ByHand(False), nn.Linear(4, 4))
     plan = acplan.Plan((acplan.PlannedModule("Sequential.1"),))
     traced = trace(model, _X)
-    verification = acplan.verify(model, plan, _X, of=traced)
+    verification = acplan.verify(model, plan, _X, trace=traced)
     assert verification.first_difference() is None
     assert len(verification.measured) > len(traced.data["operators"])
 

@@ -214,7 +214,7 @@ def test_a_step_with_kernels_is_planned_and_run() -> None:
     middle = acplan.plan(trace, (least.peak_bytes + trace.peak_bytes) // 2)
     expected = _results(None)
     for plan in (least, middle):
-        check = acplan.verify(_model(), plan, _X, of=trace, loss_fn=_loss, workspaces=False)
+        check = acplan.verify(_model(), plan, _X, trace=trace, loss_fn=_loss, workspaces=False)
         assert check.first_difference() is None
         assert all(map(torch.equal, expected, _results(plan)))
 

@@ -87,7 +87,9 @@ def test_a_plan_saves_what_reads_a_buffer_that_is_written_to() -> None:
     trace = acplan.trace(model, x, loss_fn=_loss, optimizer="sgd", workspaces=False)
     plan = acplan.plan(trace, "min")
     assert plan.peak_bytes < 0.75 * trace.peak_bytes
-    check = acplan.verify(model, plan, x, of=trace, loss_fn=_loss, optimizer="sgd", values=True)
+    check = acplan.verify(
+        model, plan, x, trace=trace, loss_fn=_loss, optimizer="sgd", values=True
+    )
     assert check.first_difference() is None
     assert check.values is not None and check.values.is_equal and check.values.exact
     decisions = {

@@ -171,7 +171,7 @@ def test_numbers_that_only_go_into_logs_are_followed() -> None:
     step = {"forward_fn": loss_of, "optimizer": torch.optim.SGD}
     trace = acplan.trace(model, *inputs, **step)
     plan = acplan.plan(trace, "min")
-    assert acplan.verify(model, plan, *inputs, of=trace, **step).first_difference() is None
+    assert acplan.verify(model, plan, *inputs, trace=trace, **step).first_difference() is None
     after = repr(vars(model)), [globals().get(n, n) for n in names], vars(math)
     assert before == after
     # A check is told once, however often it is run.
@@ -345,7 +345,7 @@ def test_so_they_are_where_a_unit_runs_again(idiom: Idiom) -> None:
     trace = acplan.trace(model, x, **step)
     plan = acplan.plan(trace, "min")
     assert plan.recompute_ms > 0
-    assert acplan.verify(model, plan, x, of=trace, **step).first_difference() is None
+    assert acplan.verify(model, plan, x, trace=trace, **step).first_difference() is None
 
 
 def test_values_of_saved_tensors_are_theirs() -> None:

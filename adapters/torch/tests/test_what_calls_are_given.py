@@ -174,7 +174,7 @@ def test_its_memory_is_that_of_the_trace(kind: str) -> None:
     traced = acplan.trace(model, x, **options)
     plan = acplan.plan(traced, "min")
     assert plan.modules and plan.peak_bytes < plan.baseline_peak_bytes
-    check = acplan.verify(model, plan, x, of=traced, **options)
+    check = acplan.verify(model, plan, x, trace=traced, **options)
     assert check.first_difference() is None
 
 
@@ -261,5 +261,5 @@ def test_steps_with_such_calls_are_planned(end: str) -> None:
     traced = acplan.trace(model, x, **options)
     plan = acplan.plan(traced, "min")
     assert plan.modules
-    check = acplan.verify(model, plan, x, of=traced, **options)
+    check = acplan.verify(model, plan, x, trace=traced, **options)
     assert check.first_difference() is None

@@ -74,7 +74,7 @@ TEST(GoldenLlm, EveryStatisticOfEveryFeasibleCase) {
     }
     ++feasible;
   }
-  EXPECT_GE(feasible, 158);
+  EXPECT_GE(feasible, 98);
   // The order of operations is the same.
   EXPECT_EQ(equal, compared);
 }
@@ -158,7 +158,7 @@ const Case& Find(const std::vector<Case>& cases, const std::string& id) {
 TEST(GoldenLlm, EveryListedLayer) {
   const std::vector<Case> cases = Cases();
   const std::vector<json> listings = GoldenLines("layers.jsonl.gz");
-  EXPECT_EQ(listings.size(), 20);
+  EXPECT_EQ(listings.size(), 12);
   for (const json& golden : listings) {
     const Case& one = Find(cases, golden.at("id"));
     const std::vector<LayerListing> layers =

@@ -179,7 +179,7 @@ TEST(GoldenSearch, SameRows) {
     const auto theirs = ByExecution(ReadCsv(
         graph::ReadFile(GoldenFile("search/" + search.id + ".sorted.csv.gz"))));
     ASSERT_EQ(std::ssize(ours), search.counts.good + 1);  // and the heading
-    ASSERT_GT(theirs.size(), ours.size() / 7);            // every sixth is kept
+    ASSERT_GT(theirs.size(), ours.size() / 13);  // every twelfth is kept
     for (const auto& [execution, row] : theirs) {
       const auto at = ours.find(execution);
       ASSERT_NE(at, ours.end());

@@ -19,7 +19,7 @@ constexpr double kGiBytes = 1024.0 * 1024 * 1024;
 
 const graph::DeviceTable& Devices() {
   static const graph::DeviceTable kDevices =
-      graph::ReadDeviceTable(ACPLAN_DATA_DIR "/devices/memory.csv.gz");
+      graph::ReadDeviceTable(ACPLAN_DATA_DIR "/devices/memory.csv");
   return kDevices;
 }
 

@@ -76,7 +76,7 @@ class RunOfLayer : public ::testing::Test {
   }
 
   // Returns the bytes of each request of an iteration (-1: before the first),
-  // those that are freed with a minus.
+  // those that are freed with a minus; 0: the cache is emptied.
   std::vector<int64_t> Requests(int32_t iteration,
                                 const RunOptions& options = {}) const {
     const TrainingRun run =
@@ -85,6 +85,10 @@ class RunOfLayer : public ::testing::Test {
     for (size_t k = 0; k < run.events.events.size(); ++k) {
       if (run.moments[k].iteration != iteration) continue;
       const AllocatorEvent& event = run.events.events[k];
+      if (event.kind == AllocatorEvent::Kind::kEmptyCache) {
+        requests.push_back(0);
+        continue;
+      }
       const bool is_new = event.kind == AllocatorEvent::Kind::kAllocate;
       const int64_t bytes =
           trace_.storages[run.storages[static_cast<size_t>(event.block)]].bytes;
@@ -118,6 +122,25 @@ TEST_F(RunOfLayer, MakesTheStateFirst) {
               ElementsAre(20, 30, 40));
   EXPECT_THAT(Requests(0, {.makes_state_first = true}),
               ElementsAre(10, 50, 80, 60, -50, 70, 90, 100, -100, -70));
+}
+
+TEST_F(RunOfLayer, MayPutTheLargestOnTheDeviceFirst) {
+  EXPECT_THAT(Requests(-1, {.puts_largest_first = true}), ElementsAre(30, 20));
+  EXPECT_EQ(Requests(0, {.puts_largest_first = true}), Requests(0));
+}
+
+TEST_F(RunOfLayer, EmptiesTheCacheBetweenPhases) {
+  const RunOptions after_forward{.empties_cache_after_forward = true};
+  EXPECT_THAT(Requests(0, after_forward),
+              ElementsAre(10, 50, 80, 60, 0, -50, 70, 90, 40, 100, -100, -70));
+  const RunOptions before_update{.empties_cache_before_update = true};
+  EXPECT_THAT(Requests(0, before_update),
+              ElementsAre(10, 50, 80, 60, -50, 70, 90, 0, 40, 100, -100, -70));
+  EXPECT_THAT(Requests(1, before_update),
+              ElementsAre(10, -10, 50, -60, 60, -50, 70, 0, 100, -100, -70));
+  const RunOptions once{.empties_cache_before_first_update = true};
+  EXPECT_EQ(Requests(0, once), Requests(0, before_update));
+  EXPECT_EQ(Requests(1, once), Requests(1));
 }
 
 TEST_F(RunOfLayer, MayKeepItsInputs) {

@@ -33,7 +33,7 @@ std::vector<json> Cases() {
   return cases;
 }
 
-AllocatorConfig ConfigOf(const std::string& text) {
+AllocatorConfig RecordedConfigOf(const std::string& text) {
   return ParseAllocatorConfig(text, "settings", kVersion);
 }
 
@@ -41,7 +41,7 @@ AllocatorConfig ConfigOf(const std::string& text) {
 struct Golden {
   explicit Golden(const json& entry)
       : snapshot(ParseSnapshot(entry["snapshot"].dump(), "snapshot")),
-        config(ConfigOf(*snapshot.allocator)),
+        config(RecordedConfigOf(*snapshot.allocator)),
         recording(MakeRecording(snapshot.devices[0], config, "snapshot")) {}
 
   Snapshot snapshot;
@@ -79,7 +79,7 @@ TEST(SnapshotGoldenTest, OtherSettingsTakeWhatTheyTakeInPyTorch) {
     const Golden golden(entry);
     for (const json& other : entry["others"]) {
       SCOPED_TRACE(other.dump());
-      const AllocatorConfig config = ConfigOf(other["allocator"]);
+      const AllocatorConfig config = RecordedConfigOf(other["allocator"]);
       const RecordedRun run =
           MakeRecordedRun(golden.recording, golden.config, config);
       const Replay replay = ReplayEvents(run.events, config, kLargestDevice);
@@ -125,7 +125,7 @@ TEST(SnapshotGoldenTest, RunsOfACutRecordingBeginWithItsBlocks) {
     if (!entry["cut"].get<bool>()) continue;
     const Golden golden(entry);
     for (const char* text : {"native", "expandable_segments:True"}) {
-      const AllocatorConfig config = ConfigOf(text);
+      const AllocatorConfig config = RecordedConfigOf(text);
       const RecordedRun run =
           MakeRecordedRun(golden.recording, golden.config, config);
       EXPECT_EQ(run.keeps_start, golden.config.expandable_segments ==

@@ -38,7 +38,7 @@ def add_explain(parser: argparse.ArgumentParser, step_of: Steps) -> None:
     )
     parser.add_argument("--top", type=int, default=10, metavar="N")
     parser.add_argument("-o", "--output", metavar="FILE", help="JSON, .json[.gz]")
-    _add_plan_flags(parser)
+    _add_plan_flags(parser, (*_PLAN_FLAGS, *DEVICE_OPTIONS))
     parser.set_defaults(run=lambda flags: _explain(flags, step_of))
 
 

@@ -19,7 +19,7 @@ from acplan._files.json_files import read_json
 from acplan._files.plan_file import Plan, plan_given
 from acplan._files.trace_file import Trace
 from acplan._program.budgets import Budget, size_value
-from acplan._program.plan import PLAN_OPTIONS, Source, add_source, plan_options, refuse_device
+from acplan._program.plan import DEVICE_OPTIONS, PLAN_OPTIONS, Source, add_source, plan_options
 from acplan._step.hugging_face import first_line
 from acplan._step.trace import trace
 from acplan._step.training_step import TrainingStep
@@ -75,6 +75,20 @@ class Explanation:
     def by_kind(self) -> dict[str, int]:
         """The contents of memory at the peak without a plan, by kind."""
         return dict(self.data["baseline"]["by_kind"])
+
+    @property
+    def device(self) -> dict[str, Any] | None:
+        """The run on a device, with the bytes that are lost at its peak (`device` of
+        docs/file_formats.md, `acplan.explanation`), or None if it was not explained."""
+        device: dict[str, Any] | None = self.data.get("device")
+        return device
+
+    @property
+    def device_levers(self) -> Rows:
+        """The settings with which the run would end on a smaller device, each simulated: the
+        one that brings most first, and then those that help, together."""
+        rows: Rows = [] if self.device is None else list(self.device["levers"])
+        return rows
 
     def __repr__(self) -> str:
         return (
@@ -139,11 +153,12 @@ def explain(
                  estimated.
     source:      says which line of Python made each content of memory.
     kwargs:      options of acplan.plan, such as decisions and time_limit, are for the least
-                 budget; with world_size and fsdp_units all bytes are those of a rank; all
-                 others are for the trace.
+                 budget; with world_size and fsdp_units all bytes are those of a rank; with
+                 device_memory (and allocator, torch_version, optimizer_state) a run of the
+                 plan, or of the step without one, is explained on that device; all others are
+                 for the trace.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
-    refuse_device(options, "explain")
     if not isinstance(model_or_trace, torch.nn.Module):
         if args or kwargs:
             raise AcplanError("explain: arguments of a model cannot be combined with a trace")
@@ -168,6 +183,7 @@ def explain(
 
         own = traced(step, source)
         data, text = _ask(own, options, budget, plan, top)
+        options = {k: v for k, v in options.items() if k not in DEVICE_OPTIONS}
         if not levers_to_measure:
             return Explanation(data, text, source=own)
         measured = [_measured("as it is", "", own, data)]

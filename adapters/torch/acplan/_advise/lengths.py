@@ -11,7 +11,6 @@ from acplan._advise.interpolation import are_alike
 from acplan._base.arguments import require_function, whole_number
 from acplan._base.errors import AcplanError
 from acplan._files.trace_file import Trace
-from acplan._program.budgets import Budget
 from acplan._program.lengths import Lengths
 from acplan._step.trace import trace
 
@@ -115,14 +114,13 @@ def largest_batches(
     model: torch.nn.Module,
     inputs_of: Callable[[int, int], Any],
     lengths: Iterable[int],
-    *,
-    budget: Budget,
     **kwargs: Any,
 ) -> BatchTable:
-    """Returns the largest batch for each length within the budget.
+    """Returns the largest batch for each length, within a budget or on a device.
 
     inputs_of: a function of a batch size and a length that returns the model's inputs.
-    kwargs:    options of acplan.best_batch, with which each length is searched.
+    kwargs:    options of acplan.best_batch, with which each length is searched: `budget` or
+               `device_memory`, and others.
     """
     require_function(inputs_of, "inputs_of", "a batch size and a length")
     distinct = sorted({whole_number(length, "lengths", 1) for length in lengths})
@@ -131,9 +129,11 @@ def largest_batches(
     batches = {}
     for length in distinct:
         try:
-            batches[length] = best_batch(
-                model, lambda size, n=length: inputs_of(size, n), budget=budget, **kwargs
-            )
+            batches[length] = best_batch(model, _of_length(inputs_of, length), **kwargs)
         except AcplanError as error:
             raise AcplanError(f"length {length}: {error}", error.exit_code) from error
     return BatchTable(batches)
+
+
+def _of_length(inputs_of: Callable[[int, int], Any], length: int) -> Callable[[int], Any]:
+    return lambda size: inputs_of(size, length)

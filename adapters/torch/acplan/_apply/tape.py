@@ -271,7 +271,7 @@ class Tape:
         self.is_strict = False
         # The backward pass that asked for a skipped result, and PyTorch's group of hooks in
         # which the whole unit runs again for that pass.
-        self.again: tuple[int, Any] | None = None
+        self.exec_group: tuple[int, Any] | None = None
         self._outputs: list[tuple[torch.Tensor, int]] = []
         self._saved_memory: set[int | None] = set()
         self._watched = 0

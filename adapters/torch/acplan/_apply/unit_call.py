@@ -96,11 +96,11 @@ def making_all(tape: Tape, hooks: Hooks) -> Hooks:
             )
         # For PyTorch this is a pass of its own, in which nothing has run again yet.
         task = torch._C._current_graph_task_id()
-        if tape.again is None or tape.again[0] != task:
-            tape.again = (task, _GROUP())
+        if tape.exec_group is None or tape.exec_group[0] != task:
+            tape.exec_group = (task, _GROUP())
             tape.drop()
         group = torch._C._get_graph_exec_group()
-        torch._C._set_graph_exec_group(tape.again[1])
+        torch._C._set_graph_exec_group(tape.exec_group[1])
         try:
             return unsave(packed)
         finally:

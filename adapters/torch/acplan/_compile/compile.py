@@ -314,7 +314,7 @@ def partitioner(
     *,
     model: torch.nn.Module | None = None,
     optimizer: OptimizerLike = None,
-    held: int | str = 0,
+    other_memory: int | str = 0,
     strict: bool = False,
     device: str | Device | None = None,
     fused: bool = True,
@@ -330,7 +330,7 @@ def partitioner(
     model:      the model whose parameters and buffers count besides those in the graph.
     optimizer:  the optimizer whose states count, too: an instance, a name of OPTIMIZERS, a
                 class.
-    held:       bytes or a size that the step needs besides.
+    other_memory: bytes or a size that the step needs besides.
     strict:     raises AcplanError if nothing fits, with the least budget, or if acplan fails.
                 Else that budget is planned for, or PyTorch partitions, with one warning.
     device:     the device whose run-times count: a name of DEVICES, "cuda" to measure operators
@@ -343,7 +343,7 @@ def partitioner(
             f"partitioner: PyTorch {torch.__version__} does not tell a partitioner which "
             "inputs are parameters; expected 2.8 or newer"
         )
-    held_bytes = size_bytes("held", held)
+    held_bytes = size_bytes("other_memory", other_memory)
     require_budget(budget)
     require_time_limit(time_limit)
     if isinstance(optimizer, str):
@@ -366,7 +366,7 @@ def compile(
     *,
     blocks: Iterable[torch.nn.Module] | None = None,
     optimizer: OptimizerLike = None,
-    held: int | str = 0,
+    other_memory: int | str = 0,
     strict: bool = False,
     device: str | Device | None = None,
     time_limit: float | None = None,
@@ -397,7 +397,7 @@ def compile(
         budget,
         model=model,
         optimizer=optimizer,
-        held=held,
+        other_memory=other_memory,
         strict=strict,
         device=device,
         fused=backend != "aot_eager",

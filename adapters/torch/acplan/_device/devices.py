@@ -105,10 +105,10 @@ def _convolution_backward_flops(
 ) -> int:
     """Counts each of the gradients of input and weight as the forward pass. PyTorch counts the
     one of the weight as if there were no groups."""
-    is_transposed, mask = args[4], args[7]
+    is_transposed, mask = bool(args[4]), args[7]
     grid = input if is_transposed else gradient
     flops = 2 * weight.numel() * grid.shape[0] * math.prod(grid.shape[2:])
-    return flops * (mask[0] + mask[1])
+    return flops * sum(map(bool, mask[:2]))
 
 
 # FLOPs of operators that PyTorch does not count, or counts wrongly.

@@ -49,6 +49,69 @@ class ValueCheck:
 
 
 @dataclasses.dataclass(frozen=True)
+class DeviceRun:
+    """A training run on PyTorch's allocator, as simulated.
+
+    fits: the run ends; `failure` says where it runs out of memory if it does not.
+    allocated_bytes, reserved_bytes: the most that is allocated and reserved.
+    least_device_bytes: the smallest device on which it ends, or None if there is none.
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int
+    least_device_bytes: int | None
+    failure: str = ""
+
+    @property
+    def fits(self) -> bool:
+        return not self.failure
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceCheck:
+    """The run that repeats the step with the plan, on a device: as predicted from the trace of
+    the model without the plan, and of the step that was traced again with it.
+
+    allocator, torch_version, optimizer_state_first: those of the plan (acplan.PlanDevice), or
+        for a plan for a budget the defaults.
+    device_bytes: the memory of the device, or None: no limit.
+    """
+
+    allocator: str
+    torch_version: str
+    optimizer_state_first: bool
+    device_bytes: int | None
+    predicted: DeviceRun
+    measured: DeviceRun
+
+    @property
+    def fits(self) -> bool:
+        """True if both runs end."""
+        return self.predicted.fits and self.measured.fits
+
+    @property
+    def is_equal(self) -> bool:
+        return self.predicted == self.measured
+
+    def __str__(self) -> str:
+        run = self.measured
+        state = ", optimizer's state first" if self.optimizer_state_first else ""
+        setting = f"{self.allocator}{state}"
+        if not self.fits:
+            step = "re-traced" if not run.fits else "predicted"
+            why = run.failure or self.predicted.failure
+            return f"OUT OF MEMORY on {_exact(self.device_bytes)}, {step} ({setting}): {why}"
+        where = "" if self.device_bytes is None else f" of {display.size(self.device_bytes)}"
+        least = f"least device {_exact(run.least_device_bytes)}"
+        same = ", predicted and re-traced" if self.is_equal else f", predicted {self.predicted}"
+        return f"on a device{where} ({setting}): {least}{same}"
+
+
+def _exact(count: int | None) -> str:
+    return "none" if count is None else f"{count:,} bytes"
+
+
+@dataclasses.dataclass(frozen=True)
 class Verification:
     """The memory of a step with a plan, operator by operator: as predicted from the trace of
     the model without the plan, and as seen when the model with the plan is traced again, on
@@ -58,6 +121,8 @@ class Verification:
     measured: tuple[VerifiedOperator, ...]
     # Losses, gradients and buffers on real tensors, or None if values were not asked for.
     values: ValueCheck | None = dataclasses.field(default=None, compare=False)
+    # The run on a device, or None if it was not simulated.
+    device: DeviceCheck | None = dataclasses.field(default=None, compare=False)
 
     @property
     def predicted_bytes(self) -> int:
@@ -150,4 +215,5 @@ class Verification:
                 f"\nthey differ from operator {place}: predicted {predicted}, re-traced "
                 f"{measured}"
             )
-        return text if self.values is None else f"{text}\n{self.values}"
+        parts = [text, self.device, self.values]
+        return "\n".join(str(part) for part in parts if part is not None)

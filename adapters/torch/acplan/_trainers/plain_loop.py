@@ -51,7 +51,7 @@ def auto_checkpoint(
     new_plan = plan(traced, budget, progress=progress, **options)
     if verify:
         require_within_budget(
-            new_plan, verify_plan(model, new_plan, *args, of=traced, **kwargs)
+            new_plan, verify_plan(model, new_plan, *args, trace=traced, **kwargs)
         )
     planned_model = apply(model, new_plan)
     if isinstance(optimizer, torch.optim.Optimizer) and is_on_device(optimizer):

@@ -73,7 +73,9 @@ def checkpoint_step(
         new_plan = plan(traced, budget, **plan_options)
         if verify:
             with objects_kept(*step.noting):
-                verification = verify_plan(step.model, new_plan, of=traced, **options_of_step)
+                verification = verify_plan(
+                    step.model, new_plan, trace=traced, **options_of_step
+                )
             require_within_budget(new_plan, verification)
         return new_plan
 

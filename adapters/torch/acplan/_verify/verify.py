@@ -24,8 +24,10 @@ from acplan._step.records import Operator
 from acplan._step.run_step import peak_of, run_step, timeline_of
 from acplan._step.step import alone, step_on_fakes
 from acplan._step.step_log import StepLog
-from acplan._step.trace import trace
+from acplan._step.trace import trace as make_trace
+from acplan._step.trace_data import Recorded, trace_data
 from acplan._step.training_step import TrainingStep
+from acplan._verify.device_check import check_device, has_run
 from acplan._verify.value_check import compare_values, is_small
 
 
@@ -33,27 +35,32 @@ def verify(
     model: torch.nn.Module,
     plan: Plan,
     *args: Any,
-    of: Trace | None = None,
+    trace: Trace | None = None,
     values: bool | str | None = None,
     **kwargs: Any,
 ) -> Verification:
     """Predicts the plan's memory over a training step, and traces the step again with the plan
     applied, on fake tensors: no GPU is used.
 
-    Arguments and options are those of acplan.trace, microbatches are those of `of`, which is
-    the model's trace, if there is one. The model must be without the plan, and is left so.
+    `Verification.device` has the run that repeats the step on PyTorch's allocator, predicted
+    and of the step that was traced again.
+
+    Arguments and options are those of acplan.trace, microbatches are those of `trace`, the
+    model's trace, if it is given. The model must be without the plan, and is left so.
 
     values: takes steps of copies of the model with the plan and without it, on real tensors on
     the model's device, and compares losses, gradients, buffers and random states
     (`Verification.values`). This is the default if it takes moments. With a smaller batch in
-    `args`, and without `of`, a larger model is affordable. A text is passed to acplan.trace.
+    `args`, and without `trace`, a larger model is affordable. A text is passed to acplan.trace.
     """
     require_module(model)
     plan = plan_given(plan)
     if isinstance(values, str):
         kwargs["values"], values = values, None
-    model_trace = trace(model, *args, **kwargs) if of is None else of
-    with verifying(model, *args, model_trace=model_trace, **kwargs) as verified:
+    model_trace = make_trace(model, *args, **kwargs) if trace is None else trace
+    with _verifying(
+        model, *args, model_trace=model_trace, on_device=True, **kwargs
+    ) as verified:
         verification = verified(plan)
     if values is False or not (values or is_small(model_trace)):
         return verification
@@ -76,9 +83,21 @@ def verifying(
     model: torch.nn.Module, *args: Any, model_trace: Trace | None = None, **kwargs: Any
 ) -> Iterator[Callable[[Plan], Verification]]:
     """Yields a function like `verify` for many plans, one after the other, on the same fake
-    tensors."""
+    tensors, without a run on a device."""
+    with _verifying(model, *args, model_trace=model_trace, **kwargs) as verified:
+        yield verified
+
+
+@contextlib.contextmanager
+def _verifying(
+    model: torch.nn.Module,
+    *args: Any,
+    model_trace: Trace | None,
+    on_device: bool = False,
+    **kwargs: Any,
+) -> Iterator[Callable[[Plan], Verification]]:
     if model_trace is None:
-        model_trace = trace(model, *args, **kwargs)
+        model_trace = make_trace(model, *args, **kwargs)
     accumulate = kwargs.setdefault("accumulate", model_trace.accumulate)
     if accumulate != model_trace.accumulate:
         raise AcplanError(
@@ -96,13 +115,20 @@ def verifying(
     kwargs["device"] = traced_for if traced_for in DEVICES else "a100"
     with (
         _simulating(model_trace) as simulated,
-        measuring(
+        _retracing(
             model, *args, workspaces=model_trace.workspaces, real=real, **kwargs
-        ) as measured,
+        ) as retraced,
     ):
-        yield lambda plan: remember(
-            Verification(simulated(plan), measured(plan)), model_trace, plan
-        )
+
+        def verified(plan: Plan) -> Verification:
+            retrace = retraced(plan, on_device and has_run(plan))
+            device = None
+            if retrace.trace is not None:
+                device = check_device(model_trace, plan, retrace.trace)
+            verification = Verification(simulated(plan), retrace.operators, device=device)
+            return remember(verification, model_trace, plan)
+
+        yield verified
 
 
 def measure(
@@ -116,37 +142,58 @@ def measure(
 
 @contextlib.contextmanager
 def measuring(
+    model: torch.nn.Module, *args: Any, **kwargs: Any
+) -> Iterator[Callable[[Plan], tuple[VerifiedOperator, ...]]]:
+    """Yields a function like `measure` for many plans, one after the other."""
+    with _retracing(model, *args, **kwargs) as retraced:
+        yield lambda plan: retraced(plan, False).operators
+
+
+@dataclasses.dataclass(frozen=True)
+class _Retrace:
+    """A step with a plan, traced again."""
+
+    operators: tuple[VerifiedOperator, ...]
+    # The same as a trace. Its modules are no candidates for a plan.
+    trace: Trace | None = None
+
+
+@contextlib.contextmanager
+def _retracing(
     model: torch.nn.Module,
     *args: Any,
     device: str = "a100",
     workspaces: bool = True,
     real: Limits | None = None,
     **kwargs: Any,
-) -> Iterator[Callable[[Plan], tuple[VerifiedOperator, ...]]]:
-    """Yields a function like `measure` for many plans, one after the other; a first step runs
+) -> Iterator[Callable[[Plan, bool], _Retrace]]:
+    """Yields a function of a plan, and of whether a trace is asked for; a first step runs
     without a plan. `real`: with real values, within these limits."""
-    step = TrainingStep.from_arguments(model, args, kwargs)
+    training = TrainingStep.from_arguments(model, args, kwargs)
     target = find_device(device)
 
     with (
         alone(),
         without_checkpointing(model, is_told=False) as plain,
-        step_on_fakes(dataclasses.replace(step, model=plain), target, real=real) as (
+        step_on_fakes(dataclasses.replace(training, model=plain), target, real=real) as (
             on_fakes,
             optimizer,
         ),
     ):
 
-        def measured(plan: Plan) -> tuple[VerifiedOperator, ...]:
+        def retraced(plan: Plan, wants_trace: bool) -> _Retrace:
             recorder = Recorder(target, kernels=target if workspaces else None)
             plain.zero_grad(set_to_none=True)  # in case a step with a plan failed
             with applied(plain, plan) as planned_model:
-                run_step(
-                    recorder, dataclasses.replace(on_fakes, model=planned_model), optimizer
-                )
-            return _operators_of(recorder.log)
+                step = dataclasses.replace(on_fakes, model=planned_model)
+                marks = run_step(recorder, step, optimizer)
+                operators = _operators_of(recorder.log)
+                if not wants_trace:
+                    return _Retrace(operators)
+                recorded = Recorded(recorder, recorder, marks, {})
+                return _Retrace(operators, Trace(trace_data(step, target, recorded)))
 
-        yield measured
+        yield retraced
 
 
 def _operators_of(log: StepLog) -> tuple[VerifiedOperator, ...]:
@@ -198,7 +245,8 @@ def _operator_of(row: dict[str, str], model_trace: Trace) -> VerifiedOperator:
 
 
 def require_within_budget(plan: Plan, verification: Verification) -> None:
-    """Raises AcplanError if the re-traced peak is over the plan's budget."""
+    """Raises AcplanError if the re-traced peak is over the plan's budget, and if a run of a
+    plan for a device does not end there."""
     data = plan.data
     if (
         data.get("world_size", 1) != 1
@@ -217,3 +265,6 @@ def require_within_budget(plan: Plan, verification: Verification) -> None:
             f"{verification.measured_bytes - usable:,} bytes",
             exit_code=1,
         )
+    if plan.device is not None and verification.device is not None:
+        if not verification.device.fits:
+            raise AcplanError(f"verify: {verification.device}", exit_code=1)
