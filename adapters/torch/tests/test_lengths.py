@@ -26,9 +26,9 @@ SIZES = (32, 64, 96, 128)
 ORDER: list[int | tuple[str, int]] = [96, 128, 32, 128, ("eval", 128), ("eval", 64), 64, 32]
 
 
-def _gpt2(attention: str = "sdpa", **changes: Any) -> nn.Module:
+def _gpt2(attention: str = "sdpa", layers: int = 2, **changes: Any) -> nn.Module:
     config = transformers.GPT2Config(
-        n_layer=4,
+        n_layer=layers,
         n_embd=64,
         n_head=2,
         n_positions=160,
@@ -84,20 +84,19 @@ def _traced(name: str) -> tuple[TrainingStep, dict[int, acplan.Trace]]:
 
 @functools.cache
 def _table(name: str) -> acplan.PlanTable:
-    memory = {"gpt2": "78MiB", "bert": "52MiB"}[name]
+    memory = {"gpt2": "56MiB", "bert": "40MiB"}[name]
     return acplan.plan(
         _traced(name)[1], lengths=ORDER, device_memory=memory, plans=2, time_limit=100
     )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
-@pytest.mark.parametrize("is_planned", [False, True])
-def test_a_run_asks_for_what_is_predicted(name: str, is_planned: bool) -> None:
+def test_a_run_asks_for_what_is_predicted(name: str) -> None:
     step, traces = _traced(name)
-    plan = _table(name) if is_planned else None
+    plan = _table(name)
     real = real_requests_of_lengths(step, CUTS, ORDER, plan)
     predicted = predicted_requests_of_lengths(traces, acplan.Lengths(ORDER), plan)
-    assert len(real) == len(predicted) > 1000
+    assert len(real) == len(predicted) > 800
     assert difference(real, predicted) == ""
 
 
@@ -106,7 +105,7 @@ def test_tables_say_what_they_need() -> None:
     assert len(table.entries) > 1
     assert table.switch is not None
     assert (table.switch.argument, table.switch.dimension) == ("input_ids", 1)
-    assert table.device.reserved_bytes <= 78 << 20
+    assert table.device.reserved_bytes <= 56 << 20
     assert 0 <= table.bound_ms <= table.recompute_ms
     assert table.gap == pytest.approx(1 - table.bound_ms / table.recompute_ms)
     shortest, longest = table.entries[0][0], table.entries[-1][0]
@@ -120,7 +119,7 @@ def test_tables_say_what_they_need() -> None:
 def _small() -> tuple[nn.Module, acplan.PlanTable]:
     """Returns a model whose operators are the same on the CPU, and a table for it."""
     torch.manual_seed(1)
-    model = _gpt2("eager", attn_pdrop=0, resid_pdrop=0, embd_pdrop=0)
+    model = _gpt2("eager", 4, attn_pdrop=0, resid_pdrop=0, embd_pdrop=0)
     traces = {n: acplan.trace(model, **_inputs(n), progress=False) for n in (16, 40, 64)}
     table = acplan.plan(
         list(traces.values()),
