@@ -22,9 +22,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr PyTorchVersion kVersion{2, 13};
+constexpr PyTorchVersion kSnapshotVersion{2, 13};
 
-std::vector<json> Cases() {
+std::vector<json> SnapshotCases() {
   std::vector<json> cases;
   ForEachLine(ACPLAN_TEST_DATA_DIR "/allocator/snapshots.jsonl.gz",
               [&](std::string_view line) {
@@ -33,15 +33,15 @@ std::vector<json> Cases() {
   return cases;
 }
 
-AllocatorConfig ConfigOf(const std::string& text) {
-  return ParseAllocatorConfig(text, "settings", kVersion);
+AllocatorConfig SettingsOf213(const std::string& text) {
+  return ParseAllocatorConfig(text, "settings", kSnapshotVersion);
 }
 
 // A case with its snapshot undone.
-struct Golden {
-  explicit Golden(const json& entry)
+struct SnapshotGolden {
+  explicit SnapshotGolden(const json& entry)
       : snapshot(ParseSnapshot(entry["snapshot"].dump(), "snapshot")),
-        config(ConfigOf(*snapshot.allocator)),
+        config(SettingsOf213(*snapshot.allocator)),
         recording(MakeRecording(snapshot.devices[0], config, "snapshot")) {}
 
   Snapshot snapshot;
@@ -50,11 +50,11 @@ struct Golden {
 };
 
 TEST(SnapshotGoldenTest, EveryAllocationAndSegmentIsWhereItWas) {
-  const std::vector<json> cases = Cases();
+  const std::vector<json> cases = SnapshotCases();
   ASSERT_GE(cases.size(), 12);
   for (size_t k = 0; k < cases.size(); ++k) {
     SCOPED_TRACE(k);
-    const Golden golden(cases[k]);
+    const SnapshotGolden golden(cases[k]);
     const RecordingComparison comparison = CompareWithRecording(
         golden.snapshot.devices[0], golden.recording, golden.config);
     EXPECT_EQ(golden.recording.contradictions, 0);
@@ -75,11 +75,11 @@ TEST(SnapshotGoldenTest, EveryAllocationAndSegmentIsWhereItWas) {
 
 TEST(SnapshotGoldenTest, OtherSettingsTakeWhatTheyTakeInPyTorch) {
   int64_t compared = 0;
-  for (const json& entry : Cases()) {
-    const Golden golden(entry);
+  for (const json& entry : SnapshotCases()) {
+    const SnapshotGolden golden(entry);
     for (const json& other : entry["others"]) {
       SCOPED_TRACE(other.dump());
-      const AllocatorConfig config = ConfigOf(other["allocator"]);
+      const AllocatorConfig config = SettingsOf213(other["allocator"]);
       const RecordedRun run =
           MakeRecordedRun(golden.recording, golden.config, config);
       const Replay replay = ReplayEvents(run.events, config, kLargestDevice);
@@ -93,9 +93,9 @@ TEST(SnapshotGoldenTest, OtherSettingsTakeWhatTheyTakeInPyTorch) {
 
 TEST(SnapshotGoldenTest, TheDeviceOfTheRecordingFailsWhereItFailed) {
   int64_t failures = 0;
-  for (const json& entry : Cases()) {
+  for (const json& entry : SnapshotCases()) {
     if (entry["failures"] == 0 || entry["cut"].get<bool>()) continue;
-    const Golden golden(entry);
+    const SnapshotGolden golden(entry);
     ASSERT_TRUE(golden.recording.device_bytes);
     EXPECT_EQ(*golden.recording.device_bytes, int64_t{130} << 20);
     const RecordedRun run =
@@ -121,11 +121,11 @@ TEST(SnapshotGoldenTest, TheDeviceOfTheRecordingFailsWhereItFailed) {
 }
 
 TEST(SnapshotGoldenTest, RunsOfACutRecordingBeginWithItsBlocks) {
-  for (const json& entry : Cases()) {
+  for (const json& entry : SnapshotCases()) {
     if (!entry["cut"].get<bool>()) continue;
-    const Golden golden(entry);
+    const SnapshotGolden golden(entry);
     for (const char* text : {"native", "expandable_segments:True"}) {
-      const AllocatorConfig config = ConfigOf(text);
+      const AllocatorConfig config = SettingsOf213(text);
       const RecordedRun run =
           MakeRecordedRun(golden.recording, golden.config, config);
       EXPECT_EQ(run.keeps_start, golden.config.expandable_segments ==
