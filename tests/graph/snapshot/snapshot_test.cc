@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 // A large segment of 20 MiB, in which 4 MiB live and 8 MiB were freed, and the
 // events of both.
-constexpr char kSnapshot[] = R"({
+constexpr char kSmallSnapshot[] = R"({
   "format": "acplan.snapshot", "version": 1, "allocator": "",
   "lines": ["train.py:3 step"],
   "devices": [{
@@ -29,14 +29,14 @@ constexpr char kSnapshot[] = R"({
                ["free_requested", 6291456, 8388608, 0, -1],
                ["free_completed", 6291456, 8388608, 0, -1]]}]})";
 
-std::string With(std::string_view text, std::string_view replacement) {
-  std::string snapshot = kSnapshot;
+std::string SnapshotWith(std::string_view text, std::string_view replacement) {
+  std::string snapshot = kSmallSnapshot;
   const size_t at = snapshot.find(text);
   EXPECT_NE(at, std::string::npos) << text;
   return snapshot.replace(at, text.size(), replacement);
 }
 
-std::string ErrorOf(const std::string& text) {
+std::string SnapshotErrorOf(const std::string& text) {
   try {
     const Snapshot snapshot = ParseSnapshot(text, "s.json");
     MakeRecording(snapshot.devices.at(0), {}, "s.json");
@@ -47,7 +47,7 @@ std::string ErrorOf(const std::string& text) {
 }
 
 TEST(SnapshotTest, BlocksThatAreOlderStayWhereTheyLay) {
-  const Snapshot snapshot = ParseSnapshot(kSnapshot, "s.json");
+  const Snapshot snapshot = ParseSnapshot(kSmallSnapshot, "s.json");
   const Recording recording = MakeRecording(snapshot.devices[0], {}, "s.json");
   EXPECT_EQ(recording.allocations, 1);
   EXPECT_EQ(recording.start_blocks, 1);
@@ -67,8 +67,8 @@ TEST(SnapshotTest, BlocksThatAreOlderStayWhereTheyLay) {
 // half is a part of the block before it.
 TEST(SnapshotTest, TheSizeOfAnOlderBlockFollowsFromTheNextOne) {
   const std::string text =
-      With(R"("events": [["alloc", 6291456, 8388608, 0, 0],)",
-           R"("events": [["alloc", 14680064, 4194304, 0, 0],
+      SnapshotWith(R"("events": [["alloc", 6291456, 8388608, 0, 0],)",
+                   R"("events": [["alloc", 14680064, 4194304, 0, 0],
           ["free_completed", 6291456, 7864320, 0, 0],
           ["free_completed", 14680064, 4194304, 0, 0],
           ["alloc", 6291456, 8388608, 0, 0],)");
@@ -83,8 +83,8 @@ TEST(SnapshotTest, TheSizeOfAnOlderBlockFollowsFromTheNextOne) {
 
 TEST(SnapshotTest, EventsThatContradictTheSnapshotAreLeftOut) {
   const std::string text =
-      With(R"(["free_requested", 6291456, 8388608, 0, -1])",
-           R"(["alloc", 10485760, 8388608, 0, 0])");
+      SnapshotWith(R"(["free_requested", 6291456, 8388608, 0, -1])",
+                   R"(["alloc", 10485760, 8388608, 0, 0])");
   const Snapshot snapshot = ParseSnapshot(text, "s.json");
   const Recording recording = MakeRecording(snapshot.devices[0], {}, "s.json");
   EXPECT_EQ(recording.contradictions, 1);
@@ -92,20 +92,22 @@ TEST(SnapshotTest, EventsThatContradictTheSnapshotAreLeftOut) {
 }
 
 TEST(SnapshotTest, RefusesWhatIsNoSnapshot) {
-  EXPECT_THAT(ErrorOf("{}"), HasSubstr("s.json: "));
-  EXPECT_THAT(ErrorOf(With("acplan.snapshot", "acplan.trace")),
+  EXPECT_THAT(SnapshotErrorOf("{}"), HasSubstr("s.json: "));
+  EXPECT_THAT(SnapshotErrorOf(SnapshotWith("acplan.snapshot", "acplan.trace")),
               HasSubstr("s.json: format"));
-  EXPECT_THAT(ErrorOf(With("\"large\"", "\"huge\"")),
+  EXPECT_THAT(SnapshotErrorOf(SnapshotWith("\"large\"", "\"huge\"")),
               HasSubstr("pool: expected one of large, small"));
-  EXPECT_THAT(ErrorOf(With("16777216, 0", "16777215, 0")),
+  EXPECT_THAT(SnapshotErrorOf(SnapshotWith("16777216, 0", "16777215, 0")),
               HasSubstr("expected blocks that fill their segment"));
-  EXPECT_THAT(ErrorOf(With("6291456, 16777216", "6291457, 16777215")),
-              HasSubstr("expected blocks that fill their segment"));
-  EXPECT_THAT(ErrorOf(With("0, 0],", "0, 1],")),
+  EXPECT_THAT(
+      SnapshotErrorOf(SnapshotWith("6291456, 16777216", "6291457, 16777215")),
+      HasSubstr("expected blocks that fill their segment"));
+  EXPECT_THAT(SnapshotErrorOf(SnapshotWith("0, 0],", "0, 1],")),
               HasSubstr("events[0][4]: expected"));
-  EXPECT_THAT(ErrorOf(With("[\"alloc\",", "[\"malloc\",")),
+  EXPECT_THAT(SnapshotErrorOf(SnapshotWith("[\"alloc\",", "[\"malloc\",")),
               HasSubstr("expected one of alloc"));
-  EXPECT_THAT(ErrorOf(With("[\"alloc\", 6291456,", "[\"free_requested\", 1,")),
+  EXPECT_THAT(SnapshotErrorOf(SnapshotWith("[\"alloc\", 6291456,",
+                                           "[\"free_requested\", 1,")),
               HasSubstr("expected a recording with allocations"));
 }
 
