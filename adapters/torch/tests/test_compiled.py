@@ -478,7 +478,7 @@ def test_a_graph_is_told_what_others_hold() -> None:
         ({"mode": "default", "options": {"x": 1}}, "give mode or options"),
         ({"options": {"custom-partitioner-fn": None}}, "options have a custom_part"),
         (
-            {"held": "a lot"},
+            {"other_memory": "a lot"},
             "other_memory: expected bytes or a size such as \"2GiB\", found 'a lot'",
         ),
         ({"device": "abacus"}, "device: expected one of"),

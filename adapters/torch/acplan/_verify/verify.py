@@ -191,9 +191,21 @@ def _retracing(
                 if not wants_trace:
                     return _Retrace(operators)
                 recorded = Recorded(recorder, recorder, marks, {})
-                return _Retrace(operators, Trace(trace_data(step, target, recorded)))
+                data = _names_apart(trace_data(step, target, recorded))
+                return _Retrace(operators, Trace(data))
 
         yield retraced
+
+
+def _names_apart(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the trace with a name of its own for each module: a unit's wrapper within another
+    wrapper may have the name of what it wraps."""
+    names: set[str] = set()
+    for module in data["modules"]:
+        while module["fqn"] in names:
+            module["fqn"] += "_"
+        names.add(module["fqn"])
+    return data
 
 
 def _operators_of(log: StepLog) -> tuple[VerifiedOperator, ...]:
