@@ -33,9 +33,9 @@ class DeviceSearch {
 
   DeviceAnswer Find() && {
     Try(choice_.memory_bytes);
-    const Plan& first = plans_.front().plan;
-    if (first.HasPlan()) search_.bound_ms = first.bound_ms;
-    for (int k = 0; first.HasPlan() && k < kMostPlans && !IsStopped(); ++k) {
+    const bool has_plan = plans_.front().plan.HasPlan();
+    if (has_plan) search_.bound_ms = plans_.front().plan.bound_ms;
+    for (int k = 0; has_plan && k < kMostPlans && !IsStopped(); ++k) {
       const std::optional<int64_t> next = search_.NextBudget();
       if (!next) break;
       Try(*next);
