@@ -16,14 +16,15 @@ import resource
 import statistics
 import subprocess
 import sys
+from typing import Any
 
 _SHARES = (0.8, 0.5, 0.2, 0.05)
 _ALLOCATORS = ("expandable_segments:True", "native")
 _MORE = 1.03
-_RUNS = 1
+_RUNS = 3
 
 
-def _run(program: str, trace: str, *options: str) -> tuple[float, dict[str, object] | None]:
+def _run(program: str, trace: str, *options: str) -> tuple[float, dict[str, Any] | None]:
     """Returns the CPU seconds and the plan, or None without one."""
     seconds = []
     for _ in range(_RUNS):
@@ -43,9 +44,9 @@ def _rows(program: str, trace: str) -> None:
     name = pathlib.Path(trace).name.removesuffix(".json.gz")
     least = _run(program, trace, "--budget", "min", "--time-limit", "10")[1]
     assert least is not None
-    lowest, highest = least["peak_bytes"], least["baseline"]["peak_bytes"]  # type: ignore[index]
+    lowest, highest = least["peak_bytes"], least["baseline"]["peak_bytes"]
     for share in _SHARES:
-        budget = int(lowest + share * (highest - lowest))  # type: ignore[operator]
+        budget = int(lowest + share * (highest - lowest))
         seconds, plan = _run(program, trace, "--budget", str(budget), "--time-limit", "10")
         assert plan is not None
         cells = [f"{plan['recompute_ms']:.3f}"]
@@ -57,7 +58,7 @@ def _rows(program: str, trace: str) -> None:
             if found is None:
                 cells.append("none found")
                 continue
-            more = found["recompute_ms"] / plan["recompute_ms"] - 1  # type: ignore[operator]
+            more = found["recompute_ms"] / plan["recompute_ms"] - 1
             cells.append(f"{100 * more:+.1f}%")
         proven = "" if plan["status"] == "optimal" else " (not proven)"
         cells += [f"{seconds:.2f}{proven}", *times]

@@ -223,6 +223,7 @@ class LengthSearch {
                     .reserve_bytes = search_.reserve_bytes,
                     .device = best.device,
                     .most_plans = question_.most_plans};
+    table.device.gpu = question_.device.gpu;
     for (const size_t place : switches_.places) {
       table.switches.push_back(problem_.lengths[place].length);
     }

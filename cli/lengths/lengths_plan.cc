@@ -54,19 +54,6 @@ std::string EntriesText(const problems::PlanTable& table,
   return rows.ToString(terminal);
 }
 
-std::string SettingsText(const problems::PlanDevice& device) {
-  std::string text;
-  if (device.allocator != "native") {
-    text += fmt::format("set PYTORCH_ALLOC_CONF={}\n", device.allocator);
-  }
-  if (device.makes_state_first) {
-    text +=
-        "make the optimizer's state before the first step: "
-        "acplan.make_optimizer_state(optimizer)\n";
-  }
-  return text;
-}
-
 std::string TableText(const problems::LengthProblem& problem,
                       const problems::PlanTable& table,
                       const Terminal& terminal) {
@@ -147,9 +134,10 @@ int RunLengthsPlan(const LengthsPlanFlags& flags, const Terminal& terminal) {
   const std::string json = ToJson(*answer.table);
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(
-      flags.json
-          ? json
-          : BrokenLines(TableText(problem, *answer.table, terminal), terminal));
+      flags.json ? json
+                 : BrokenLines(NamedDeviceText(flags.allocator) +
+                                   TableText(problem, *answer.table, terminal),
+                               terminal));
   return kExitOk;
 }
 

@@ -14,6 +14,7 @@
 #include "cli/input/plan_input.h"
 #include "cli/lengths/length_flags.h"
 #include "cli/planning/allocator_flags.h"
+#include "cli/planning/allocator_json.h"
 #include "cli/planning/allocator_text.h"
 #include "cli/planning/step_names.h"
 #include "cli/terminal/text.h"
@@ -142,32 +143,14 @@ std::vector<LengthRow> RowsOf(const LengthsAnswer& answer) {
 
 ordered_json ToJson(const LengthsAnswer& answer) {
   const graph::Replay& replay = answer.outcome.replay;
-  ordered_json json;
-  json["torch_version"] = TorchVersionText(answer.question.config);
-  json["device_bytes"] = answer.question.device_bytes
-                             ? ordered_json(*answer.question.device_bytes)
-                             : nullptr;
-  json["allocated_bytes"] = replay.counts.peak_allocated_bytes;
-  json["reserved_bytes"] = replay.counts.peak_reserved_bytes;
-  if (answer.question.wants_least_device) {
-    json["least_device_bytes"] =
-        answer.least ? ordered_json(answer.least->bytes) : nullptr;
-    if (answer.least) json["least_device_proven"] = answer.least->is_least;
-  }
+  ordered_json json =
+      AllocatorJson(answer.question, replay.counts, answer.least);
   json["batches"] = answer.problem.order.size();
   json["batches_ended"] = answer.outcome.iterations;
-  json["retries"] = replay.counts.retries;
   json["recompute_ms"] =
       problems::MeanRecomputeMs(answer.problem, answer.steps);
-  json["failure"] = nullptr;
-  if (replay.failure) {
-    ordered_json failure = PlaceJson(answer, replay.failure->event);
-    failure["bytes"] = replay.failure->bytes;
-    failure["allocated_bytes"] = replay.failure->allocated_bytes;
-    failure["reserved_bytes"] = replay.failure->reserved_bytes;
-    failure["free_bytes"] = replay.failure->free_bytes;
-    json["failure"] = std::move(failure);
-  }
+  json["failure"] = FailureJson(
+      replay.failure, [&](int64_t event) { return PlaceJson(answer, event); });
   json["peak"] = nullptr;
   if (answer.peak.event >= 0) {
     ordered_json peak = PlaceJson(answer, answer.peak.event);
@@ -212,8 +195,7 @@ std::string ToText(const LengthsAnswer& answer, const Terminal& terminal) {
       FormatCount(std::ssize(answer.problem.order)),
       FormatCount(std::ssize(answer.problem.lengths)),
       AllocatorText(answer.question));
-  text += PeaksText(replay.counts);
-  if (answer.question.wants_least_device) text += LeastDeviceText(answer.least);
+  text += PeaksText(answer.question, replay.counts, answer.least);
   text += ReclaimsText(replay);
   if (replay.failure) {
     text += FailureText(*replay.failure,
@@ -238,14 +220,13 @@ std::string TimelineRow(const LengthsAnswer& answer, size_t index,
   const graph::AllocatorEvent& event = answer.run.events.events[index];
   const graph::RunMoment& moment = answer.run.moments[index];
   const auto* step = moment.iteration < 0 ? nullptr : StepAt(answer, moment);
-  const bool is_new = event.kind == graph::AllocatorEvent::Kind::kAllocate;
   return fmt::format(
       "{},{},{},{},{},{},{},{},{},{},{}\n", index, moment.iteration + 1,
       moment.iteration < 0
           ? 0
           : answer.problem.order[static_cast<size_t>(moment.iteration)].length,
       step == nullptr ? "" : CsvField(NameOf(TraceOf(answer, moment), *step)),
-      is_new ? "allocate" : "free", event.block, event.bytes,
+      EventKindText(event.kind), event.block, event.bytes,
       PlaceFields(allocator, block), allocator.counts().allocated_bytes,
       allocator.counts().reserved_bytes, allocator.counts().retries);
 }

@@ -4,16 +4,19 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
+#include "cli/input/device_offer.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
+#include "graph/base/message_text.h"
 
 namespace acplan::cli {
 namespace {
 
 using graph::SegmentUse;
-using nlohmann::ordered_json;
+
+// The most lines beside holes that are printed.
+constexpr size_t kMostHoleLines = 5;
 
 // The segments of one stream and pool together.
 struct PoolRow {
@@ -94,25 +97,6 @@ std::string AllocatorText(const AllocatorQuestion& question) {
           : "a device without limit");
 }
 
-ordered_json SegmentsJson(const std::vector<SegmentUse>& list) {
-  ordered_json segments = ordered_json::array();
-  for (const SegmentUse& use : list) {
-    segments.push_back(
-        {{"segment", use.number},
-         {"offset", use.offset},
-         {"stream", use.stream},
-         {"pool", use.is_small ? "small" : "large"},
-         {"private_pool",
-          use.private_pool ? ordered_json(*use.private_pool) : nullptr},
-         {"expandable", use.is_expandable},
-         {"bytes", use.bytes},
-         {"allocated_bytes", use.allocated_bytes},
-         {"largest_free_bytes", use.largest_free_bytes},
-         {"blocks", use.blocks}});
-  }
-  return segments;
-}
-
 std::string SegmentsTable(const std::vector<SegmentUse>& segments,
                           const Terminal& terminal) {
   using enum Table::Align;
@@ -129,29 +113,6 @@ std::string SegmentsTable(const std::vector<SegmentUse>& segments,
   return table.ToString(terminal);
 }
 
-std::string_view KindText(graph::AllocatorEvent::Kind kind) {
-  using enum graph::AllocatorEvent::Kind;
-  switch (kind) {
-    case kAllocate:
-      return "allocate";
-    case kFree:
-      return "free";
-    case kRecordStream:
-      return "record_stream";
-    case kEmptyCache:
-      return "empty_cache";
-    case kBeginCapture:
-      return "begin_capture";
-    case kBeginPool:
-      return "begin_pool";
-    case kEndPool:
-      return "end_pool";
-    case kReleasePool:
-      return "release_pool";
-  }
-  return "";
-}
-
 std::string PlaceFields(const graph::CachingAllocator& allocator,
                         graph::BlockId block) {
   if (block == graph::kNoBlock) return ",";
@@ -159,18 +120,41 @@ std::string PlaceFields(const graph::CachingAllocator& allocator,
   return fmt::format("{},{}", placement.segment, placement.offset);
 }
 
-std::string PeaksText(const graph::AllocatorCounts& counts) {
-  return fmt::format("peak allocated: {}\npeak reserved: {}\n",
-                     FormatBytesExactly(counts.peak_allocated_bytes),
-                     FormatBytesExactly(counts.peak_reserved_bytes));
-}
-
-std::string LeastDeviceText(const std::optional<graph::LeastDevice>& least) {
-  if (!least) return "least device: no device is large enough\n";
-  return fmt::format("least device: {}{}\n", FormatBytesExactly(least->bytes),
+std::string PeaksText(const AllocatorQuestion& question,
+                      const graph::AllocatorCounts& counts,
+                      const std::optional<graph::LeastDevice>& least) {
+  std::string text = question.offer ? OfferLine(*question.offer) : "";
+  text += fmt::format("peak allocated: {}\npeak reserved: {}\n",
+                      FormatBytesExactly(counts.peak_allocated_bytes),
+                      FormatBytesExactly(counts.peak_reserved_bytes));
+  if (!question.wants_least_device) return text;
+  if (!least) return text + "least device: no device is large enough\n";
+  return text +
+         fmt::format("least device: {}{}\n", FormatBytesExactly(least->bytes),
                      least->is_least
                          ? ""
                          : ", found by bisection: a smaller one may be enough");
+}
+
+std::string PeakTitle(bool is_failure, const std::string& place) {
+  return fmt::format(
+      "\n{} at {}:\n",
+      is_failure ? "At the failure," : "At the peak of reserved bytes,", place);
+}
+
+std::string HolesText(int64_t bytes, const std::vector<LineHoles>& lines) {
+  if (bytes == 0) return "";
+  std::string text =
+      fmt::format("{} of it is free but cannot be released, beside blocks of\n",
+                  graph::FormatBytes(bytes));
+  for (size_t k = 0; k < std::min(lines.size(), kMostHoleLines); ++k) {
+    text += fmt::format("  {}: {}\n", graph::OneLine(lines[k].line, 300),
+                        graph::FormatBytes(lines[k].bytes));
+  }
+  if (lines.size() > kMostHoleLines) {
+    text += fmt::format("  and {} more\n", lines.size() - kMostHoleLines);
+  }
+  return text;
 }
 
 std::string ReclaimsText(const graph::Replay& replay) {

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cli/planning/allocator_flags.h"
+#include "cli/planning/allocator_json.h"
 #include "cli/terminal/terminal.h"
 #include "graph/allocator/allocator_events.h"
 #include "graph/allocator/allocator_replay.h"
@@ -25,12 +25,6 @@ std::string TorchVersionText(const graph::AllocatorConfig& config);  // "2.15"
 // Returns the kind of an event as timelines have it.
 std::string_view EventKindText(graph::AllocatorEvent::Kind kind);
 
-nlohmann::ordered_json SegmentsJson(
-    const std::vector<graph::SegmentUse>& segments);
-
-// Returns the kind of an event, such as "allocate", for CSV.
-std::string_view KindText(graph::AllocatorEvent::Kind kind);
-
 // Returns "segment,offset" of a block, or "," without one, for CSV.
 std::string PlaceFields(const graph::CachingAllocator& allocator,
                         graph::BlockId block);
@@ -39,11 +33,18 @@ std::string PlaceFields(const graph::CachingAllocator& allocator,
 std::string SegmentsTable(const std::vector<graph::SegmentUse>& segments,
                           const Terminal& terminal);
 
-// Returns the lines on what is allocated and reserved at most.
-std::string PeaksText(const graph::AllocatorCounts& counts);
+// Returns the lines on the device, if it was named, on what is allocated and reserved at
+// most, and on the least device, if it is asked for.
+std::string PeaksText(const AllocatorQuestion& question,
+                      const graph::AllocatorCounts& counts,
+                      const std::optional<graph::LeastDevice>& least);
 
-// Returns the line on the least device, where there is one.
-std::string LeastDeviceText(const std::optional<graph::LeastDevice>& least);
+// Returns the title of the segments at the failure, or where most is reserved.
+std::string PeakTitle(bool is_failure, const std::string& place);
+
+// Returns the lines of Python beside so many bytes of holes, the largest sums alone; "" without
+// holes.
+std::string HolesText(int64_t bytes, const std::vector<LineHoles>& lines);
 
 // Returns the line on retries and what the cache gave back; "" where there was
 // enough memory.

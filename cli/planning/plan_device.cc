@@ -112,6 +112,19 @@ std::string NamedDeviceText(const AllocatorFlags& flags) {
   return device.offer ? OfferLine(*device.offer) : "";
 }
 
+std::string SettingsText(const PlanDevice& device) {
+  std::string text;
+  if (device.allocator != "native") {
+    text += fmt::format("set PYTORCH_ALLOC_CONF={}\n", device.allocator);
+  }
+  if (device.makes_state_first) {
+    text +=
+        "make the optimizer's state before the first step: "
+        "acplan.make_optimizer_state(optimizer)\n";
+  }
+  return text;
+}
+
 std::string DeviceText(const Plan& plan) {
   if (!plan.device) return "";
   const PlanDevice& device = *plan.device;
@@ -127,15 +140,7 @@ std::string DeviceText(const Plan& plan) {
         "for the device\n",
         device.retries, device.retries == 1 ? "retry" : "retries");
   }
-  if (device.allocator != "native") {
-    text += fmt::format("set PYTORCH_ALLOC_CONF={}\n", device.allocator);
-  }
-  if (device.makes_state_first) {
-    text +=
-        "make the optimizer's state before the first step: "
-        "acplan.make_optimizer_state(optimizer)\n";
-  }
-  return text + DefaultsText(plan, device) + "\n";
+  return text + SettingsText(device) + DefaultsText(plan, device) + "\n";
 }
 
 namespace {

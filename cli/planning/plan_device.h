@@ -33,6 +33,9 @@ problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
 // Returns the line on what a GPU that was named offers; "" for a size.
 std::string NamedDeviceText(const AllocatorFlags& flags);
 
+// Returns the lines on what training must do for a plan to fit its device.
+std::string SettingsText(const problems::PlanDevice& device);
+
 // Returns the lines on how a run of the plan ends on its device; "" for plans
 // for a budget.
 std::string DeviceText(const problems::Plan& plan);

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/input/device_offer.h"
 #include "cli/input/exit_codes.h"
+#include "cli/planning/allocator_json.h"
 #include "cli/planning/allocator_text.h"
 #include "cli/terminal/text.h"
 #include "graph/allocator/allocator_events.h"
@@ -41,48 +41,22 @@ ordered_json EventJson(const EventAnswer& answer, int64_t event) {
           {"line", answer.events.lines[static_cast<size_t>(event)]}};
 }
 
-ordered_json FailureJson(const EventAnswer& answer) {
-  if (!answer.replay.failure) return nullptr;
-  const graph::ReplayFailure& failure = *answer.replay.failure;
-  ordered_json json = EventJson(answer, failure.event);
-  const auto block = static_cast<size_t>(
-      answer.events.events[static_cast<size_t>(failure.event)].block);
-  json["id"] = answer.events.block_ids[block];
-  json["bytes"] = failure.bytes;
-  json["stream"] = failure.stream;
-  json["allocated_bytes"] = failure.allocated_bytes;
-  json["reserved_bytes"] = failure.reserved_bytes;
-  json["free_bytes"] = failure.free_bytes;
-  return json;
-}
-
 std::string ToJson(const EventAnswer& answer) {
   const Replay& replay = answer.replay;
-  ordered_json json;
-  json["torch_version"] = TorchVersionText(answer.question.config);
+  const EventPlace place_of = [&](int64_t event) {
+    ordered_json json = EventJson(answer, event);
+    const auto block = answer.events.events[static_cast<size_t>(event)].block;
+    if (block >= 0) {
+      json["id"] = answer.events.block_ids[static_cast<size_t>(block)];
+    }
+    return json;
+  };
+  ordered_json json =
+      AllocatorJson(answer.question, replay.counts, answer.least);
   json["events"] = answer.events.events.size();
-  json["device_bytes"] = answer.question.device_bytes
-                             ? ordered_json(*answer.question.device_bytes)
-                             : nullptr;
-  if (answer.question.offer) json["gpu"] = OfferJson(*answer.question.offer);
-  json["allocated_bytes"] = replay.counts.peak_allocated_bytes;
-  json["reserved_bytes"] = replay.counts.peak_reserved_bytes;
-  if (answer.question.wants_least_device) {
-    json["least_device_bytes"] =
-        answer.least ? ordered_json(answer.least->bytes) : nullptr;
-    if (answer.least) json["least_device_proven"] = answer.least->is_least;
-  }
-  json["retries"] = replay.counts.retries;
-  json["reclaims"] = ordered_json::array();
-  for (const graph::Reclaim& reclaim : replay.reclaims) {
-    ordered_json entry = EventJson(answer, reclaim.event);
-    entry["collected_bytes"] = reclaim.collected_bytes;
-    entry["oversize_bytes"] = reclaim.oversize_bytes;
-    entry["released_bytes"] = reclaim.released_bytes;
-    entry["retry"] = reclaim.is_retry;
-    json["reclaims"].push_back(std::move(entry));
-  }
-  json["failure"] = FailureJson(answer);
+  json["reclaims"] = ReclaimsJson(
+      replay.reclaims, [&](int64_t event) { return EventJson(answer, event); });
+  json["failure"] = FailureJson(replay.failure, place_of);
   if (replay.peak_event >= 0) {
     json["peak"] = EventJson(
         answer, replay.failure ? replay.failure->event : replay.peak_event);
@@ -148,9 +122,7 @@ std::string ToText(const EventAnswer& answer, const Terminal& terminal) {
   std::string text = fmt::format("{} events, {}\n\n",
                                  FormatCount(std::ssize(answer.events.events)),
                                  AllocatorText(answer.question));
-  if (answer.question.offer) text += OfferLine(*answer.question.offer);
-  text += PeaksText(replay.counts);
-  if (answer.question.wants_least_device) text += LeastDeviceText(answer.least);
+  text += PeaksText(answer.question, replay.counts, answer.least);
   text += ReclaimsText(replay);
   if (replay.failure) {
     text += FailureText(*replay.failure,
@@ -158,11 +130,9 @@ std::string ToText(const EventAnswer& answer, const Terminal& terminal) {
   }
   if (answer.segments.empty()) return text;
   return text +
-         fmt::format("\n{} at {}:\n",
-                     replay.failure ? "At the failure,"
-                                    : "At the peak of reserved bytes,",
-                     PlaceText(answer, replay.failure ? replay.failure->event
-                                                      : replay.peak_event)) +
+         PeakTitle(replay.failure.has_value(),
+                   PlaceText(answer, replay.failure ? replay.failure->event
+                                                    : replay.peak_event)) +
          SegmentsTable(answer.segments, terminal);
 }
 

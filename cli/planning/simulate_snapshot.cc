@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "cli/input/exit_codes.h"
+#include "cli/planning/allocator_json.h"
 #include "cli/planning/allocator_text.h"
 #include "cli/terminal/text.h"
 #include "graph/allocator/allocator_replay.h"
@@ -34,9 +34,6 @@ using graph::AllocatorEvent;
 using graph::Replay;
 using nlohmann::ordered_json;
 
-// The most lines beside holes that are printed.
-constexpr size_t kMostHoleLines = 5;
-
 struct SnapshotAnswer {
   AllocatorQuestion question;
   AllocatorConfig recorded_config;
@@ -55,34 +52,23 @@ struct SnapshotAnswer {
   }
 };
 
-// The bytes of the holes beside the blocks that a line asked for.
-struct LineHoles {
-  std::string line;
-  int64_t bytes = 0;
-};
-
 std::string LineText(const SnapshotAnswer& answer, int32_t line) {
   return line < 0 ? "" : answer.lines[static_cast<size_t>(line)];
 }
 
-// The most bytes first.
 std::vector<LineHoles> HolesByLine(const SnapshotAnswer& answer) {
-  std::map<std::string, int64_t> bytes;
+  std::vector<HoleBesideLines> holes;
   for (const graph::BlockHole& hole : answer.peak.holes) {
-    std::vector<std::string> lines;
+    holes.push_back({.bytes = hole.bytes, .lines = {}});
     for (const int32_t block : hole.neighbours) {
       if (block < 0) continue;
       const std::string line =
           LineText(answer, answer.run.block_lines[static_cast<size_t>(block)]);
-      lines.push_back(line.empty() ? "lines that were not recorded" : line);
+      holes.back().lines.push_back(line.empty() ? "lines that were not recorded"
+                                                : line);
     }
-    if (lines.size() == 2 && lines[0] == lines[1]) lines.pop_back();
-    for (const std::string& line : lines) bytes[line] += hole.bytes;
   }
-  std::vector<LineHoles> sums;
-  for (auto& [line, sum] : bytes) sums.push_back({.line = line, .bytes = sum});
-  std::ranges::stable_sort(sums, std::ranges::greater(), &LineHoles::bytes);
-  return sums;
+  return HolesByLine(holes);
 }
 
 int64_t StartBytes(const SnapshotAnswer& answer) {
@@ -128,20 +114,6 @@ ordered_json RecordedJson(const SnapshotAnswer& answer) {
   return json;
 }
 
-ordered_json FailureJson(const SnapshotAnswer& answer) {
-  if (!answer.replay.failure) return nullptr;
-  const graph::ReplayFailure& failure = *answer.replay.failure;
-  ordered_json json = EventJson(answer, failure.event);
-  json["failed_in_recording"] = static_cast<bool>(
-      answer.run.is_failure[static_cast<size_t>(failure.event)]);
-  json["bytes"] = failure.bytes;
-  json["stream"] = failure.stream;
-  json["allocated_bytes"] = failure.allocated_bytes;
-  json["reserved_bytes"] = failure.reserved_bytes;
-  json["free_bytes"] = failure.free_bytes;
-  return json;
-}
-
 ordered_json PeakJson(const SnapshotAnswer& answer) {
   ordered_json json = answer.PeakEvent() < 0
                           ? ordered_json({{"event", nullptr}, {"source", ""}})
@@ -149,44 +121,27 @@ ordered_json PeakJson(const SnapshotAnswer& answer) {
   json["allocated_bytes"] = answer.peak.allocated_bytes;
   json["reserved_bytes"] = answer.peak.reserved_bytes;
   json["hole_bytes"] = answer.peak.HoleBytes();
-  json["beside_holes"] = ordered_json::array();
-  for (const LineHoles& holes : HolesByLine(answer)) {
-    json["beside_holes"].push_back(
-        {{"source", holes.line}, {"hole_bytes", holes.bytes}});
-  }
+  json["beside_holes"] = BesideHolesJson(HolesByLine(answer));
   json["segments"] = SegmentsJson(answer.peak.segments);
   return json;
 }
 
 std::string ToJson(const SnapshotAnswer& answer) {
   const Replay& replay = answer.replay;
-  ordered_json json;
-  json["torch_version"] = TorchVersionText(answer.question.config);
+  ordered_json json =
+      AllocatorJson(answer.question, replay.counts, answer.least);
   json["device"] = answer.device;
   json["events"] = answer.snapshot_events;
   json["recorded"] = RecordedJson(answer);
   json["keeps_older_blocks"] = answer.run.keeps_start;
-  json["device_bytes"] = answer.question.device_bytes
-                             ? ordered_json(*answer.question.device_bytes)
-                             : nullptr;
-  json["allocated_bytes"] = replay.counts.peak_allocated_bytes;
-  json["reserved_bytes"] = replay.counts.peak_reserved_bytes;
-  if (answer.question.wants_least_device) {
-    json["least_device_bytes"] =
-        answer.least ? ordered_json(answer.least->bytes) : nullptr;
-    if (answer.least) json["least_device_proven"] = answer.least->is_least;
-  }
-  json["retries"] = replay.counts.retries;
-  json["reclaims"] = ordered_json::array();
-  for (const graph::Reclaim& reclaim : replay.reclaims) {
-    ordered_json entry = EventJson(answer, reclaim.event);
-    entry["collected_bytes"] = reclaim.collected_bytes;
-    entry["oversize_bytes"] = reclaim.oversize_bytes;
-    entry["released_bytes"] = reclaim.released_bytes;
-    entry["retry"] = reclaim.is_retry;
-    json["reclaims"].push_back(std::move(entry));
-  }
-  json["failure"] = FailureJson(answer);
+  json["reclaims"] = ReclaimsJson(
+      replay.reclaims, [&](int64_t event) { return EventJson(answer, event); });
+  json["failure"] = FailureJson(replay.failure, [&](int64_t event) {
+    ordered_json place = EventJson(answer, event);
+    place["failed_in_recording"] =
+        static_cast<bool>(answer.run.is_failure[static_cast<size_t>(event)]);
+    return place;
+  });
   json["peak"] = PeakJson(answer);
   return graph::IndentedText(json);
 }
@@ -250,23 +205,6 @@ std::string RecordedText(const SnapshotAnswer& answer) {
   return text + "\n";
 }
 
-std::string HolesText(const SnapshotAnswer& answer) {
-  const int64_t holes = answer.peak.HoleBytes();
-  if (holes == 0) return "";
-  std::string text =
-      fmt::format("{} of it is free but cannot be released, beside blocks of\n",
-                  graph::FormatBytes(holes));
-  const std::vector<LineHoles> lines = HolesByLine(answer);
-  for (size_t k = 0; k < std::min(lines.size(), kMostHoleLines); ++k) {
-    text += fmt::format("  {}: {}\n", graph::OneLine(lines[k].line, 300),
-                        graph::FormatBytes(lines[k].bytes));
-  }
-  if (lines.size() > kMostHoleLines) {
-    text += fmt::format("  and {} more\n", lines.size() - kMostHoleLines);
-  }
-  return text;
-}
-
 std::string ToText(const SnapshotAnswer& answer, const Terminal& terminal) {
   const Replay& replay = answer.replay;
   std::string text = RecordedText(answer);
@@ -276,8 +214,7 @@ std::string ToText(const SnapshotAnswer& answer, const Terminal& terminal) {
         "note: blocks that are older than the recording are allocated first, "
         "by address\n";
   }
-  text += PeaksText(replay.counts);
-  if (answer.question.wants_least_device) text += LeastDeviceText(answer.least);
+  text += PeaksText(answer.question, replay.counts, answer.least);
   text += ReclaimsText(replay);
   if (replay.failure) {
     text += FailureText(*replay.failure,
@@ -285,11 +222,10 @@ std::string ToText(const SnapshotAnswer& answer, const Terminal& terminal) {
   }
   if (answer.peak.segments.empty()) return text;
   return text +
-         fmt::format("\n{} at {}:\n",
-                     replay.failure ? "At the failure,"
-                                    : "At the peak of reserved bytes,",
-                     PlaceText(answer, answer.PeakEvent())) +
-         SegmentsTable(answer.peak.segments, terminal) + HolesText(answer);
+         PeakTitle(replay.failure.has_value(),
+                   PlaceText(answer, answer.PeakEvent())) +
+         SegmentsTable(answer.peak.segments, terminal) +
+         HolesText(answer.peak.HoleBytes(), HolesByLine(answer));
 }
 
 // A row for an event, as the timeline of --events has it.

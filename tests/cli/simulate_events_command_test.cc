@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/cli/cli_test.h"
+#include "tests/cli/simulated_file_test.h"
 
 namespace acplan::cli {
 
@@ -21,20 +21,9 @@ constexpr char kEvents[] =
     "f 2\n"
     "f 3\n";
 
-class SimulateEventsTest : public CliTest {
+class SimulateEventsTest : public SimulatedFileTest {
  protected:
-  Outcome Run(std::vector<std::string> more = {}) const {
-    PutFile("run.txt", kEvents);
-    more.insert(more.begin(), {"simulate", "--events", "run.txt"});
-    return Acplan(more);
-  }
-
-  json Json(std::vector<std::string> more = {}) const {
-    more.emplace_back("--json");
-    const Outcome outcome = Run(more);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return json::parse(outcome.out);
-  }
+  SimulateEventsTest() : SimulatedFileTest("--events", kEvents) {}
 };
 
 TEST_F(SimulateEventsTest, SaysWhatTheRunTakes) {

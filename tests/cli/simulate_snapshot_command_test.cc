@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/cli/cli_test.h"
+#include "tests/cli/simulated_file_test.h"
 
 namespace acplan::cli {
 
@@ -32,20 +32,9 @@ constexpr char kRecorded[] = R"({
                ["segment_free", 104857600, 41943040, 0, 0],
                ["oom", 5242880, 31457280, 0, 1]]}]})";
 
-class SimulateSnapshotTest : public CliTest {
+class SimulateSnapshotTest : public SimulatedFileTest {
  protected:
-  Outcome Run(std::vector<std::string> more = {}) const {
-    PutFile("memory.json", kRecorded);
-    more.insert(more.begin(), {"simulate", "--snapshot", "memory.json"});
-    return Acplan(more);
-  }
-
-  json Json(std::vector<std::string> more = {}) const {
-    more.emplace_back("--json");
-    const Outcome outcome = Run(more);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return json::parse(outcome.out);
-  }
+  SimulateSnapshotTest() : SimulatedFileTest("--snapshot", kRecorded) {}
 };
 
 TEST_F(SimulateSnapshotTest, SaysWhatWasRecordedAndWhatTheRunTakes) {
@@ -104,7 +93,7 @@ TEST_F(SimulateSnapshotTest, WritesATimeline) {
 TEST_F(SimulateSnapshotTest, RefusesWrongInput) {
   ExpectRefused(Run({"--device", "2"}), {"--device: expected 0 to 1, found 2"});
   ExpectRefused(Run({"--device", "0"}),
-                {"memory.json: devices[0]: expected a recording"});
+                {"simulated: devices[0]: expected a recording"});
   ExpectRefused(Run({"trace.json"}),
                 {"--snapshot: cannot be combined with TRACE"});
   ExpectRefused(Run({"--events", "e.txt"}),

@@ -34,6 +34,7 @@ from acplan._files.display import size
 from acplan._step.training_step import TrainingStep
 from run_events import Request, difference, predicted_requests, real_requests
 from tables import Table, print_versions
+from zoo import llama_1b
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "tests" / "campaigns"))
 import allocator as real
@@ -72,18 +73,7 @@ def _gpt2() -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _llama_1b() -> tuple[nn.Module, dict[str, Any]]:
-    config = transformers.LlamaConfig(
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        vocab_size=128256,
-        use_cache=False,
-        tie_word_embeddings=True,
-    )
-    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
-    return model, _tokens(4, 4096, 128256)
+    return llama_1b(), _tokens(4, 4096, 128256)
 
 
 def _bert() -> tuple[nn.Module, dict[str, Any]]:

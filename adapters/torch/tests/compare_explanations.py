@@ -18,6 +18,7 @@ from acplan._advise.explain import Measured
 from acplan._files.display import size
 from models import MODELS
 from tables import Table, print_versions
+from zoo import llama_1b
 
 Inputs = dict[str, Any]
 Subject = tuple[str, Callable[[], tuple[torch.nn.Module, Inputs]]]
@@ -47,18 +48,8 @@ def _distilbert() -> tuple[torch.nn.Module, Inputs]:
 def _lora() -> tuple[torch.nn.Module, Inputs]:
     import peft
 
-    config = transformers.LlamaConfig(
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        vocab_size=128256,
-        tie_word_embeddings=True,
-        use_cache=False,
-    )
     with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+        model = llama_1b()
         lora = peft.LoraConfig(r=16, target_modules=["q_proj", "v_proj"])
         model = peft.get_peft_model(model, lora, low_cpu_mem_usage=True)
         ids = torch.zeros(4, 2048, dtype=torch.long)

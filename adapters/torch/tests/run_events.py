@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -24,6 +25,33 @@ from acplan._step.step import Step, alone, step_on_fakes
 from acplan._step.training_step import TrainingStep
 
 ITERATIONS = 3
+
+
+def tiny_gpt2(**changes: Any) -> nn.Module:
+    settings: dict[str, Any] = {
+        "n_layer": 2,
+        "n_embd": 64,
+        "n_head": 2,
+        "n_positions": 64,
+        "vocab_size": 128,
+        "use_cache": False,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**settings | changes))
+
+
+def tiny_bert(**changes: Any) -> nn.Module:
+    settings: dict[str, Any] = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 128,
+        "vocab_size": 128,
+        "max_position_embeddings": 64,
+    }
+    return transformers.BertForMaskedLM(transformers.BertConfig(**settings | changes))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import nn
 
 import acplan
@@ -18,6 +17,8 @@ from run_events import (
     difference,
     predicted_requests_of_lengths,
     real_requests_of_lengths,
+    tiny_bert,
+    tiny_gpt2,
 )
 
 # Multiples of 32, to which attention rounds what it keeps: the step of 96 is interpolated.
@@ -27,32 +28,11 @@ ORDER: list[int | tuple[str, int]] = [96, 128, 32, 128, ("eval", 128), ("eval", 
 
 
 def _gpt2(attention: str = "sdpa", layers: int = 2, **changes: Any) -> nn.Module:
-    config = transformers.GPT2Config(
-        n_layer=layers,
-        n_embd=64,
-        n_head=2,
-        n_positions=160,
-        vocab_size=128,
-        use_cache=False,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        attn_implementation=attention,
-        **changes,
-    )
-    return transformers.GPT2LMHeadModel(config)
+    return tiny_gpt2(n_positions=160, n_layer=layers, attn_implementation=attention, **changes)
 
 
 def _bert() -> nn.Module:
-    config = transformers.BertConfig(
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=128,
-        vocab_size=128,
-        max_position_embeddings=160,
-    )
-    return transformers.BertForMaskedLM(config)
+    return tiny_bert(max_position_embeddings=160)
 
 
 def _inputs(length: int, batch: int = 32, is_padded: bool = False) -> dict[str, torch.Tensor]:

@@ -14,38 +14,26 @@ from torch import nn
 
 import acplan
 from acplan._step.training_step import TrainingStep
-from run_events import Request, difference, predicted_requests, real_requests
+from run_events import (
+    Request,
+    difference,
+    predicted_requests,
+    real_requests,
+    tiny_bert,
+    tiny_gpt2,
+)
 
 Case = tuple[nn.Module, dict[str, Any]]
 
 
 def _gpt2() -> Case:
-    config = transformers.GPT2Config(
-        n_layer=2,
-        n_embd=64,
-        n_head=2,
-        n_positions=64,
-        vocab_size=128,
-        use_cache=False,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    return transformers.GPT2LMHeadModel(config), _tokens(8, 64)
+    return tiny_gpt2(), _tokens(8, 64)
 
 
 def _bert() -> Case:
-    config = transformers.BertConfig(
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=128,
-        vocab_size=128,
-        max_position_embeddings=64,
-    )
     inputs = _tokens(16, 32)
     inputs["attention_mask"] = torch.ones_like(inputs["labels"])
-    return transformers.BertForMaskedLM(config), inputs
+    return tiny_bert(), inputs
 
 
 def _t5() -> Case:

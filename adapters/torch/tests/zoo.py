@@ -62,6 +62,21 @@ def transformer(
     return make
 
 
+def llama_1b() -> nn.Module:
+    """Returns a Llama with a billion parameters, as Llama-3.2-1B has them."""
+    config = transformers.LlamaConfig(
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=128256,
+        tie_word_embeddings=True,
+        use_cache=False,
+    )
+    return transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+
+
 def example_of(
     make: Callable[[], nn.Module],
     inputs: Callable[[], dict[str, Any]],

@@ -1,7 +1,8 @@
 """Modules: their classes, and whose parameters they use."""
 
+import contextlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,10 +43,10 @@ def arguments_by_name(
     """Returns the arguments of a call of the module by the names that its forward gives them;
     those given by position that forward does not name go by their places, "0", "1" and so
     on."""
-    try:
+    parameters: Iterable[inspect.Parameter] = ()
+    # Code of C++ has no signature.
+    with contextlib.suppress(TypeError, ValueError):
         parameters = inspect.signature(module.forward).parameters.values()
-    except (TypeError, ValueError):
-        parameters = ()  # type: ignore[assignment]
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [parameter.name for parameter in parameters if parameter.kind in kinds]
     names += [str(place) for place in range(len(names), len(args))]

@@ -62,7 +62,7 @@ def _plain_value(path: str, raw: bytes) -> Any:
             pass  # also a pickle of protocol 0 may begin so
     try:
         return _PlainUnpickler(io.BytesIO(raw)).load()
-    except Exception as error:  # whatever bytes do to an unpickler
+    except Exception as error:  # an unpickler raises anything on other bytes
         words = " ".join(str(error).split())[:200] or type(error).__name__
         raise AcplanError(
             f"{path}: expected a pickle of plain values, as torch.cuda.memory._dump_snapshot "

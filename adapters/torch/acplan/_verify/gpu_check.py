@@ -395,7 +395,7 @@ def _measure(bench: _Bench, row_plan: Plan | None, batch: int) -> Measured:
         losses.append(float(loss.detach()))
 
     def renew_inputs() -> None:
-        # As a loader does: the next inputs are there before the last ones go.
+        # A loader puts the next inputs on the device before the last ones go.
         nonlocal inputs
         inputs = {name: value.to(device) for name, value in host_inputs.items()}
 
