@@ -170,6 +170,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "cli/command.h",
         "cli/input",
         "cli/planning/allocator_flags.h",
+        "cli/planning/allocator_json.h",
         "cli/planning/allocator_text.h",
         "cli/planning/plan_device.h",
         "cli/planning/step_names.h",
