@@ -61,8 +61,8 @@ class DeviceSearch {
     if (plan.HasPlan()) {
       const StepOfPlan step = LiveStep(*question_.trace, plan.modules);
       RunTrial(trial, choice_, search_.memory_bytes - search_.reserve_bytes,
-               [&](bool makes_state_first) {
-                 return RunOf(*question_.trace, step, makes_state_first);
+               [&](const DeviceSetting& setting) {
+                 return RunOf(*question_.trace, step, setting);
                });
     } else if (plan.minimum_budget_bytes) {
       search_.least_budget_bytes = *plan.minimum_budget_bytes;

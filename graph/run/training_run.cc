@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "graph/run/data_parallel.h"
 #include "graph/run/lasting_storages.h"
+#include "graph/run/run_events.h"
 #include "graph/run/step_places.h"
 
 namespace acplan::graph {
@@ -33,6 +35,52 @@ struct LifeEvents {
   IndexedVector<StepId, std::vector<LifeId>> begins, ends;
 };
 
+// Returns the gradients that the backward pass has completed before each step, the last entry
+// after all.
+IndexedVector<StepId, std::vector<StorageId>> ReadyGradients(
+    const LivedStep& step, const Trace& trace) {
+  IndexedVector<StepId, std::vector<StorageId>> ready(step.steps.size() + 1);
+  if (!trace.model_tensors) return ready;
+  std::vector<StepId> step_at(trace.operators.size() + 1, StepId{0});
+  for (const StepId k : step.steps.ids()) {
+    const Simulation::Step& ran = step.steps[k];
+    if (ran.redone == kNone) step_at[EndOf(ran.op)] = Next(k);
+  }
+  for (const ReadyGradient& gradient : trace.model_tensors->gradients) {
+    ready[step_at[gradient.ready]].push_back(gradient.storage);
+  }
+  return ready;
+}
+
+// The results that the forward pass of the model makes.
+struct ModelResults {
+  explicit ModelResults(const Trace& trace) {
+    const auto root = std::ranges::find(trace.calls, ModuleId{0},
+                                        &TraceCall::module);
+    if (root == trace.calls.end()) return;
+    end = StepId{root->end};
+    for (const StorageId s : root->outputs) {
+      const TraceStorage& storage = trace.storages[s];
+      if (storage.born != kNone && storage.bytes > 0) storages.push_back(s);
+    }
+    for (const SavedTensor& saved : trace.saved) {
+      const bool is_inside = saved.packed <= root->end && Has(saved.storage);
+      if (is_inside) saved_inside.push_back(saved.storage);
+    }
+  }
+
+  bool Has(StorageId storage) const {
+    return std::ranges::find(storages, storage) != storages.end();
+  }
+  bool IsSavedInside(StorageId storage) const {
+    return std::ranges::find(saved_inside, storage) != saved_inside.end();
+  }
+
+  std::vector<StorageId> storages = {};
+  std::vector<StorageId> saved_inside = {};  // autograd holds them from then on
+  StepId end = kNone;  // the step before which the pass ends; no step recomputes there
+};
+
 // The parts of a run that are the same in every step of a shape, and the blocks that the
 // shape's storages have.
 struct ShapeParts {
@@ -43,6 +91,8 @@ struct ShapeParts {
         places(FindPlaces(trace)),
         lasting(FindLasting(trace, places)),
         lives(step, trace),
+        ready(ReadyGradients(step, trace)),
+        results(trace),
         block_of_life(step.lives.size(), kNoBlock) {
     while (update < step.steps.end_id() && !IsOfUpdate(step.steps[update])) {
       update = Next(update);
@@ -74,6 +124,8 @@ struct ShapeParts {
   StoragePlaces places;
   LastingStorages lasting;
   LifeEvents lives;
+  IndexedVector<StepId, std::vector<StorageId>> ready;
+  ModelResults results;
   StepId backward = {};  // the step at which the backward pass begins
   StepId update = {};    // the step at which the update begins
   IndexedVector<LifeId, int32_t> block_of_life;
@@ -148,38 +200,40 @@ struct Firsts {
 class RunBuilder {
  public:
   RunBuilder(const std::vector<RunShape>& shapes, const RunOptions& options)
-      : options_(options), shapes_(shapes.begin(), shapes.end()) {}
+      : options_(options),
+        shapes_(shapes.begin(), shapes.end()),
+        data_parallel_(options.ddp, events_) {}
 
   // Repeats the only shape.
   TrainingRun Repeated() && {
     Begin(0);
     for (int64_t i = 0; i < options_.iterations; ++i) RunIteration(i);
-    return std::move(run_);
+    return std::move(events_.run());
   }
 
   TrainingRun InOrder(const std::vector<size_t>& order) && {
     const auto first = std::ranges::find_if(
         order, [&](size_t k) { return !shapes_[k].is_evaluation; });
     Begin(first == order.end() ? order.front() : *first);
-    run_.has_equal_iterations = false;
+    events_.run().has_equal_iterations = false;
     int64_t microbatches = 0;
     for (size_t k = 0; k < order.size(); ++k) {
-      moment_.iteration = static_cast<int32_t>(k);
+      events_.moment.iteration = static_cast<int32_t>(k);
       Enter(order[k]);
       if (!parts().is_evaluation) ++microbatches;
       const bool has_update = !parts().is_evaluation &&
                               microbatches % parts().trace.microbatches == 0;
       RunMicrobatch(has_update);
-      run_.iteration_ends.push_back(
-          {.events = run_.events.events.size(), .blocks = {}});
+      events_.run().iteration_ends.push_back(
+          {.events = events_.run().events.events.size(), .blocks = {}});
     }
-    return std::move(run_);
+    return std::move(events_.run());
   }
 
  private:
   void Begin(size_t shape) {
     now_ = training_ = shape;
-    moment_.shape = static_cast<int32_t>(shape);
+    events_.moment.shape = static_cast<int32_t>(shape);
     std::vector<StorageId> model = parts().places.model;
     if (options_.puts_largest_first) {
       std::ranges::stable_sort(model, std::ranges::greater(), [&](StorageId s) {
@@ -187,6 +241,7 @@ class RunBuilder {
       });
     }
     for (const StorageId s : model) Allocate(OriginalLife(s));
+    data_parallel_.Construct(parts().trace);
     if (options_.makes_state_first) AllocateMissing(parts().places.state);
   }
 
@@ -194,8 +249,8 @@ class RunBuilder {
   void Enter(size_t shape) {
     const bool evaluates = shapes_[shape].is_evaluation;
     const bool evaluated = parts().is_evaluation;
-    moment_.shape = static_cast<int32_t>(shape);
-    moment_.step = kNone;
+    events_.moment.shape = static_cast<int32_t>(shape);
+    events_.moment.step = kNone;
     if (evaluated && !evaluates) FreeAll(TakeInputs(parts()));
     if (!evaluates) {
       old_inputs_ = TakeInputs(shapes_[training_]);
@@ -209,48 +264,108 @@ class RunBuilder {
   }
 
   void RunIteration(int64_t iteration) {
-    moment_.iteration = static_cast<int32_t>(iteration);
+    events_.moment.iteration = static_cast<int32_t>(iteration);
     const int64_t microbatches =
         std::min(parts().trace.microbatches, options_.microbatches);
     for (int64_t m = 0; m < microbatches; ++m) {
-      moment_.microbatch = static_cast<int32_t>(m);
+      events_.moment.microbatch = static_cast<int32_t>(m);
       old_inputs_ =
           options_.renews_inputs ? TakeInputs(parts()) : std::vector<int32_t>();
       RunMicrobatch(m + 1 == microbatches);
     }
-    run_.iteration_ends.push_back(
-        {.events = run_.events.events.size(), .blocks = BlocksOf(parts())});
+    TrainingRun& run = events_.run();
+    run.iteration_ends.push_back(
+        {.events = run.events.events.size(), .blocks = LastingBlocks()});
     if (iteration == 0) {
-      const size_t events =
-          run_.events.events.size() * static_cast<size_t>(options_.iterations);
-      run_.events.events.reserve(events);
-      run_.moments.reserve(events);
+      const size_t events = run.events.events.size() *
+                            static_cast<size_t>(options_.iterations);
+      run.events.events.reserve(events);
+      run.moments.reserve(events);
     }
   }
 
   void RunMicrobatch(bool has_update) {
-    moment_.step = kNone;
+    events_.moment.step = kNone;
     AllocateMissing(parts().places.inputs);
     FreeAll(std::exchange(old_inputs_, {}));
+    data_parallel_.BeginForward(parts().trace, parts().is_evaluation);
     const LivedStep& step = parts().step;
     const StepId steps = has_update || parts().is_evaluation
                              ? step.steps.end_id()
                              : parts().update;
     for (const StepId k : IdRange(StepId{0}, steps)) {
-      moment_.step = k;
-      for (const LifeId life : parts().lives.ends[k]) End(life);
+      events_.moment.step = k;
+      if (has_update) FreeReadyGradients(k);
+      EndLives(k);
       if (EmptiesCache(options_, parts(), k, firsts_.has_updated)) {
-        Add({.kind = AllocatorEvent::Kind::kEmptyCache});
+        events_.EmptyCache();
       }
       const OperatorId op = step.steps[k].op;
       if (!parts().is_evaluation) BringStates(op);
       for (const LifeId life : parts().lives.begins[k]) Allocate(life);
       BringLibraries(op);
     }
-    moment_.step = steps;
-    for (const LifeId life : parts().lives.ends[steps]) End(life);
+    events_.moment.step = steps;
+    if (has_update) FreeReadyGradients(steps);
+    EndLives(steps);
     EndMicrobatch();
+    data_parallel_.EndMicrobatch(parts().is_evaluation, has_update);
     firsts_.has_updated |= has_update;
+  }
+
+  // Ends the lives that end before a step. DistributedDataParallel copies the results of
+  // the model before its caller can let go of them.
+  void EndLives(StepId k) {
+    const ModelResults& results = parts().results;
+    const std::vector<LifeId>& ends = parts().lives.ends[k];
+    const bool copies = k == results.end && data_parallel_.CopiesResults();
+    const auto is_result = [&](LifeId life) {
+      return copies && results.Has(parts().step.lives[life].storage);
+    };
+    data_parallel_.FreeCopies(k);
+    for (const LifeId life : ends) {
+      if (!is_result(life)) End(life);
+    }
+    if (!copies) return;
+    CopyResults(results);
+    for (const LifeId life : ends) {
+      if (is_result(life)) End(life);
+    }
+  }
+
+  // A copy takes the place of a result, unless autograd holds the result itself.
+  void CopyResults(const ModelResults& results) {
+    std::vector<int32_t> originals;
+    for (const StorageId s : results.storages) {
+      int32_t& block = BlockOf(OriginalLife(s));
+      if (block == kNoBlock) continue;
+      const TraceStorage& storage = parts().trace.storages[s];
+      const int32_t copy = events_.Allocate(s, storage.bytes);
+      if (results.IsSavedInside(s)) {
+        data_parallel_.AddCopy(copy, StepId{storage.scope_end});
+      } else {
+        originals.push_back(std::exchange(block, copy));
+      }
+    }
+    FreeAll(originals);
+  }
+
+  // Frees the memory of gradients that from here on are views of buckets.
+  void FreeReadyGradients(StepId k) {
+    const bool ends_backward = k == parts().update;
+    if (data_parallel_.FreesReadyGradients()) {
+      FreeGradients(k, Next(k));
+    } else if (ends_backward && data_parallel_.FreesGradientsAtTheEnd()) {
+      FreeGradients(StepId{0}, Next(k));
+    }
+  }
+
+  void FreeGradients(StepId first, StepId end) {
+    for (const StepId k : IdRange(first, end)) {
+      for (const StorageId gradient : parts().ready[k]) {
+        HandOn(OriginalLife(gradient), kNone);
+      }
+    }
   }
 
   void BringStates(OperatorId op) {
@@ -286,7 +401,7 @@ class RunBuilder {
     if (heir != kNone && BlockOf(OriginalLife(heir)) == kNoBlock) {
       BlockOf(OriginalLife(heir)) = block;
     } else {
-      Free(block);
+      events_.Free(block);
     }
   }
 
@@ -311,26 +426,21 @@ class RunBuilder {
 
   void Allocate(LifeId life) {
     const StorageId storage = parts().step.lives[life].storage;
-    const int32_t block = static_cast<int32_t>(run_.storages.size());
-    run_.storages.push_back(storage);
-    run_.events.block_ids.push_back(block);
-    BlockOf(life) = block;
-    Add({.kind = AllocatorEvent::Kind::kAllocate,
-         .block = block,
-         .bytes = parts().trace.storages[storage].bytes});
-  }
-
-  void Free(int32_t block) {
-    Add({.kind = AllocatorEvent::Kind::kFree, .block = block});
+    BlockOf(life) =
+        events_.Allocate(storage, parts().trace.storages[storage].bytes);
   }
 
   void FreeAll(const std::vector<int32_t>& blocks) {
-    for (const int32_t block : blocks) Free(block);
+    for (const int32_t block : blocks) events_.Free(block);
   }
 
-  void Add(const AllocatorEvent& event) {
-    run_.events.events.push_back(event);
-    run_.moments.push_back(moment_);
+  std::vector<std::pair<StorageId, int32_t>> LastingBlocks() {
+    auto blocks = BlocksOf(parts());
+    const auto storages = static_cast<int32_t>(parts().trace.storages.size());
+    for (const auto& [number, block] : data_parallel_.Blocks()) {
+      blocks.emplace_back(IdAt<StorageId>(storages + number), block);
+    }
+    return blocks;
   }
 
   ShapeParts& parts() { return shapes_[now_]; }
@@ -342,8 +452,8 @@ class RunBuilder {
   size_t training_ = 0;  // the shape that has the blocks of what lives on
   Firsts firsts_;
   std::vector<int32_t> old_inputs_;  // that go once the next ones are there
-  RunMoment moment_;
-  TrainingRun run_;
+  RunEvents events_;
+  DataParallel data_parallel_;
 };
 
 }  // namespace

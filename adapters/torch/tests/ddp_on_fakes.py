@@ -1,0 +1,76 @@
+"""DistributedDataParallel on fake CUDA tensors: PyTorch's own reducer, with a process group whose
+collectives end at once and change nothing."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import _create_work_from_future
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+RANKS = 2
+
+
+class _Group(dist.ProcessGroup):
+    def getBackendName(self) -> str:
+        return "fake"
+
+    def allreduce(self, tensors: Any, options: Any = None) -> dist.Work:
+        return _done(tensors)
+
+    def broadcast(self, tensors: Any, options: Any = None) -> dist.Work:
+        return _done(tensors)
+
+
+def _done(value: Any) -> dist.Work:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return _create_work_from_future(future)
+
+
+class _RealOnHost(TorchDispatchMode):
+    """Makes the CPU tensors real in which the reducer keeps indices: C++ reads them."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        makes = func in (torch.ops.aten.empty.memory_format, torch.ops.aten.zeros.default)
+        if makes and torch.device(kwargs.get("device") or "cpu").type == "cpu":
+            with _disable_current_modes():
+                return func(*args, **{**kwargs, "pin_memory": False})
+        is_copy = func is torch.ops.aten.copy_.default
+        if is_copy and args[0].device.type != args[1].device.type:
+            return args[0]
+        return func(*args, **kwargs)
+
+
+class _Unlogged:
+    """Stands in for DDP's logger, which asks for the time on the device."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: None
+
+
+@contextlib.contextmanager
+def in_ddp(model: nn.Module, **arguments: Any) -> Iterator[nn.Module]:
+    """Yields the model in a DistributedDataParallel. Within the block, active modes must be
+    those of fake tensors. The comparison of shapes among ranks, which reads tensors on the
+    device, is left out."""
+    module = "torch.nn.parallel.distributed"
+    with (
+        _RealOnHost(),
+        mock.patch(f"{module}._verify_param_shape_across_processes"),
+    ):
+        wrapped = DistributedDataParallel(
+            model, process_group=_Group(0, RANKS), **arguments
+        )
+        logger, wrapped.logger = wrapped.logger, _Unlogged()
+        yield wrapped
+        del logger

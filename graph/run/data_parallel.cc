@@ -1,0 +1,169 @@
+#include "graph/run/data_parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "graph/base/input_error.h"
+
+namespace acplan::graph {
+namespace {
+
+// Of the tensors of indices that go to the device.
+constexpr int64_t kIndexBytes = 4;
+
+constexpr size_t kMostBroadcasts = 2;
+
+int64_t TrainedCount(const ModelTensors& model) {
+  return std::ranges::count_if(model.parameters, &ModelTensor::trained);
+}
+
+void AddTensors(const std::vector<ModelTensor>& from,
+                std::vector<BucketTensor>& tensors) {
+  for (const ModelTensor& tensor : from) {
+    tensors.push_back({.bytes = tensor.bytes, .dtype = tensor.dtype});
+  }
+}
+
+}  // namespace
+
+void RequireDataParallel(const Trace& trace, const DdpOptions& options,
+                         std::string_view what) {
+  if (!trace.model_tensors) {
+    throw InputError(fmt::format(
+        "{}: the trace does not say when gradients are ready (model_tensors): "
+        "trace the model again",
+        what));
+  }
+  const int64_t trained = TrainedCount(*trace.model_tensors);
+  if (trained == 0) {
+    throw InputError(fmt::format("{}: no parameter is trained", what));
+  }
+  const int64_t without = trained - std::ssize(trace.model_tensors->gradients);
+  if (without > 0 && !options.find_unused_parameters && !options.static_graph) {
+    throw InputError(fmt::format(
+        "{}: DistributedDataParallel needs find_unused_parameters:True or "
+        "static_graph:True, as {} parameter{} no gradient",
+        what, without, without == 1 ? " gets" : "s get"));
+  }
+  if (options.static_graph && trace.microbatches > 1) {
+    throw InputError(fmt::format(
+        "{}: static_graph: expected one microbatch, found {}: the first "
+        "backward pass must reduce the gradients",
+        what, trace.microbatches));
+  }
+}
+
+void DataParallel::Construct(const Trace& trace) {
+  if (!options_) return;
+  const ModelTensors& model = *trace.model_tensors;
+  if (options_->init_sync) {
+    std::vector<BucketTensor> tensors;
+    AddTensors(model.parameters, tensors);
+    if (options_->broadcast_buffers) AddTensors(model.buffers, tensors);
+    Broadcast(tensors);
+  }
+  MakeBuckets(FirstBuckets(model, *options_));
+  if (options_->find_unused_parameters) MakeUsedMap(model);
+  if (options_->static_graph) MakeUsedMap(model);
+}
+
+void DataParallel::BeginForward(const Trace& trace, bool is_evaluation) {
+  if (!options_) return;
+  const ModelTensors& model = *trace.model_tensors;
+  const int64_t needed = options_->static_graph ? 2 : 1;
+  const bool may_rebuild =
+      options_->static_graph || !options_->find_unused_parameters;
+  if (!is_evaluation && may_rebuild && !has_rebuilt_ &&
+      reductions_ >= needed) {
+    Rebuild(model);
+  }
+  if (!options_->broadcast_buffers || !syncs_buffers_) return;
+  std::vector<BucketTensor> tensors;
+  AddTensors(model.buffers, tensors);
+  Broadcast(tensors);
+}
+
+void DataParallel::EndMicrobatch(bool is_evaluation, bool is_reduced) {
+  for (const auto& [end, block] : std::exchange(copies_, {})) {
+    events_.Free(block);
+  }
+  syncs_buffers_ = !is_evaluation && is_reduced;
+  if (syncs_buffers_) ++reductions_;
+}
+
+bool DataParallel::CopiesResults() const {
+  if (!options_) return false;
+  return options_->static_graph ? reductions_ == 0
+                                : options_->find_unused_parameters;
+}
+
+void DataParallel::FreeCopies(StepId end) {
+  const auto is_over = [&](const auto& copy) { return copy.first <= end; };
+  for (const auto& copy : copies_) {
+    if (is_over(copy)) events_.Free(copy.second);
+  }
+  std::erase_if(copies_, is_over);
+}
+
+bool DataParallel::FreesReadyGradients() const {
+  return options_ && options_->gradient_as_bucket_view &&
+         !(options_->static_graph && reductions_ == 0);
+}
+
+bool DataParallel::FreesGradientsAtTheEnd() const {
+  return options_ && options_->gradient_as_bucket_view &&
+         !FreesReadyGradients();
+}
+
+std::vector<std::pair<int32_t, int32_t>> DataParallel::Blocks() const {
+  std::vector<std::pair<int32_t, int32_t>> blocks;
+  if (used_map_) blocks.emplace_back(0, *used_map_);
+  for (const int32_t block : buckets_) {
+    blocks.emplace_back(static_cast<int32_t>(blocks.size()) + 1, block);
+  }
+  return blocks;
+}
+
+void DataParallel::Broadcast(const std::vector<BucketTensor>& tensors) {
+  std::deque<std::optional<int32_t>> in_flight;
+  const auto end_first = [&] {
+    if (in_flight.front()) events_.Free(*in_flight.front());
+    in_flight.pop_front();
+  };
+  for (const int64_t bytes : BroadcastCopies(tensors)) {
+    if (in_flight.size() >= kMostBroadcasts) end_first();
+    in_flight.emplace_back();
+    if (bytes > 0) in_flight.back() = events_.AllocateForDdp(bytes);
+  }
+  while (!in_flight.empty()) end_first();
+}
+
+void DataParallel::MakeBuckets(const std::vector<Bucket>& buckets) {
+  for (const int32_t block : std::exchange(buckets_, {})) events_.Free(block);
+  for (const Bucket& bucket : buckets) {
+    buckets_.push_back(events_.AllocateForDdp(bucket.bytes));
+  }
+}
+
+void DataParallel::Rebuild(const ModelTensors& model) {
+  has_rebuilt_ = true;
+  const std::vector<Bucket> buckets = RebuiltBuckets(model, *options_);
+  const int32_t indices =
+      events_.AllocateForDdp(kIndexBytes * (TrainedCount(model) + 1));
+  const int32_t sizes =
+      events_.AllocateForDdp(kIndexBytes * std::ssize(buckets));
+  events_.Free(sizes);
+  events_.Free(indices);
+  MakeBuckets(buckets);
+}
+
+void DataParallel::MakeUsedMap(const ModelTensors& model) {
+  const std::optional<int32_t> old = used_map_;
+  used_map_ = events_.AllocateForDdp(kIndexBytes * TrainedCount(model));
+  if (old) events_.Free(*old);
+}
+
+}  // namespace acplan::graph
