@@ -254,6 +254,13 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
   std::vector<graph::CheckpointedModule> modules;
   if (!flags.plan.empty()) {
     const problems::Plan plan = ReadPlanFor(trace, flags.plan);
+    const bool has_run = !flags.allocator.FirstGiven().empty();
+    if (has_run && plan.memory.world_size > 1) {
+      throw InputError(fmt::format(
+          "{}: world_size: expected 1, found {}: the allocations of a rank "
+          "that shards parameters are not simulated",
+          flags.plan, plan.memory.world_size));
+    }
     trace = TraceFor(std::move(trace), plan, flags.plan);
     answer.units = plan.modules.size();
     modules = ModulesOf(trace, plan, flags.plan);
