@@ -70,8 +70,10 @@ void DataParallel::Construct(const Trace& trace) {
   if (options_->static_graph) MakeUsedMap(model);
 }
 
-void DataParallel::BeginForward(const Trace& trace, bool is_evaluation) {
+void DataParallel::BeginForward(const Trace& trace, bool is_evaluation,
+                                bool is_reduced) {
   if (!options_) return;
+  const bool syncs_buffers = std::exchange(is_reduced_, is_reduced);
   const ModelTensors& model = *trace.model_tensors;
   const int64_t needed = options_->static_graph ? 2 : 1;
   const bool may_rebuild =
@@ -80,18 +82,17 @@ void DataParallel::BeginForward(const Trace& trace, bool is_evaluation) {
       reductions_ >= needed) {
     Rebuild(model);
   }
-  if (!options_->broadcast_buffers || !syncs_buffers_) return;
+  if (!options_->broadcast_buffers || !syncs_buffers) return;
   std::vector<BucketTensor> tensors;
   AddTensors(model.buffers, tensors);
   Broadcast(tensors);
 }
 
-void DataParallel::EndMicrobatch(bool is_evaluation, bool is_reduced) {
+void DataParallel::EndMicrobatch() {
   for (const auto& [end, block] : std::exchange(copies_, {})) {
     events_.Free(block);
   }
-  syncs_buffers_ = !is_evaluation && is_reduced;
-  if (syncs_buffers_) ++reductions_;
+  if (is_reduced_) ++reductions_;
 }
 
 bool DataParallel::CopiesResults() const {
@@ -108,14 +109,12 @@ void DataParallel::FreeCopies(StepId end) {
   std::erase_if(copies_, is_over);
 }
 
-bool DataParallel::FreesReadyGradients() const {
-  return options_ && options_->gradient_as_bucket_view &&
-         !(options_->static_graph && reductions_ == 0);
+bool DataParallel::HoldsGradients() const {
+  return options_ && options_->gradient_as_bucket_view && is_reduced_;
 }
 
-bool DataParallel::FreesGradientsAtTheEnd() const {
-  return options_ && options_->gradient_as_bucket_view &&
-         !FreesReadyGradients();
+bool DataParallel::DelaysReduction() const {
+  return options_ && options_->static_graph && reductions_ == 0;
 }
 
 std::vector<std::pair<int32_t, int32_t>> DataParallel::Blocks() const {

@@ -39,12 +39,10 @@ class DataParallel {
   // Puts a model on the device.
   void Construct(const Trace& trace);
 
-  // Begins a forward pass of a microbatch.
-  void BeginForward(const Trace& trace, bool is_evaluation);
+  // Begins the forward pass of a microbatch, whose gradients are reduced or not.
+  void BeginForward(const Trace& trace, bool is_evaluation, bool is_reduced);
 
-  // Ends a microbatch. `is_evaluation`: it had no backward pass. `is_reduced`: its
-  // gradients were reduced.
-  void EndMicrobatch(bool is_evaluation, bool is_reduced);
+  void EndMicrobatch();
 
   // Returns whether the results of the model are copied at the end of its forward pass,
   // as _DDPSink does.
@@ -55,10 +53,10 @@ class DataParallel {
   // Frees the copies whose end this step is.
   void FreeCopies(StepId end);
 
-  // Returns whether gradients give their memory up when they are ready in a microbatch
-  // with a reduction, or at the end of the backward pass.
-  bool FreesReadyGradients() const;
-  bool FreesGradientsAtTheEnd() const;
+  // Returns whether buckets hold the gradients of this microbatch, once they are ready.
+  bool HoldsGradients() const;
+  // Returns whether they count as ready only at the end of the backward pass.
+  bool DelaysReduction() const;
 
   // Returns the blocks that live on, with numbers that tell them apart.
   std::vector<std::pair<int32_t, int32_t>> Blocks() const;
@@ -76,7 +74,7 @@ class DataParallel {
   std::vector<std::pair<StepId, int32_t>> copies_;
   int64_t reductions_ = 0;
   bool has_rebuilt_ = false;
-  bool syncs_buffers_ = true;
+  bool is_reduced_ = true;  // the microbatch, or else the one before
 };
 
 }  // namespace acplan::graph

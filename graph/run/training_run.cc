@@ -164,13 +164,6 @@ std::vector<int32_t> HandOver(ShapeParts& from, ShapeParts& to) {
   return without_place;
 }
 
-// Returns the storage that gets the memory of one that a microbatch made and did not free.
-StorageId HeirAtTheEnd(const ShapeParts& shape, StorageId storage) {
-  if (shape.is_evaluation) return StorageId(kNone);
-  const StorageId place = shape.places.takes_place_of[storage];
-  return place != kNone ? place : shape.places.becomes_gradient[storage];
-}
-
 std::vector<std::pair<StorageId, int32_t>> BlocksOf(const ShapeParts& shape) {
   std::vector<std::pair<StorageId, int32_t>> blocks;
   for (const StorageId s : shape.trace.storages.ids()) {
@@ -288,14 +281,15 @@ class RunBuilder {
     events_.moment.step = kNone;
     AllocateMissing(parts().places.inputs);
     FreeAll(std::exchange(old_inputs_, {}));
-    data_parallel_.BeginForward(parts().trace, parts().is_evaluation);
+    data_parallel_.BeginForward(parts().trace, parts().is_evaluation,
+                                has_update);
     const LivedStep& step = parts().step;
     const StepId steps = has_update || parts().is_evaluation
                              ? step.steps.end_id()
                              : parts().update;
     for (const StepId k : IdRange(StepId{0}, steps)) {
       events_.moment.step = k;
-      if (has_update) FreeReadyGradients(k);
+      FreeReadyGradients(k);
       EndLives(k);
       if (EmptiesCache(options_, parts(), k, firsts_.has_updated)) {
         events_.EmptyCache();
@@ -306,10 +300,10 @@ class RunBuilder {
       BringLibraries(op);
     }
     events_.moment.step = steps;
-    if (has_update) FreeReadyGradients(steps);
+    FreeReadyGradients(steps);
     EndLives(steps);
     EndMicrobatch();
-    data_parallel_.EndMicrobatch(parts().is_evaluation, has_update);
+    data_parallel_.EndMicrobatch();
     firsts_.has_updated |= has_update;
   }
 
@@ -352,10 +346,10 @@ class RunBuilder {
 
   // Frees the memory of gradients that from here on are views of buckets.
   void FreeReadyGradients(StepId k) {
-    const bool ends_backward = k == parts().update;
-    if (data_parallel_.FreesReadyGradients()) {
+    if (!data_parallel_.HoldsGradients()) return;
+    if (!data_parallel_.DelaysReduction()) {
       FreeGradients(k, Next(k));
-    } else if (ends_backward && data_parallel_.FreesGradientsAtTheEnd()) {
+    } else if (k == parts().update) {
       FreeGradients(StepId{0}, Next(k));
     }
   }
@@ -389,9 +383,24 @@ class RunBuilder {
   // A life's memory is freed, or goes on under another name.
   void End(LifeId life) {
     const StorageId storage = parts().step.lives[life].storage;
-    const bool may_go_on = parts().IsOriginal(life) && !parts().is_evaluation;
-    HandOn(life, may_go_on ? parts().places.becomes_gradient[storage]
-                           : StorageId(kNone));
+    HandOn(life, parts().IsOriginal(life) ? GradientOf(storage)
+                                          : StorageId(kNone));
+  }
+
+  // Returns the gradient that a storage becomes where there is none, or kNone.
+  StorageId GradientOf(StorageId storage) {
+    if (parts().is_evaluation || data_parallel_.HoldsGradients()) {
+      return kNone;
+    }
+    return parts().places.becomes_gradient[storage];
+  }
+
+  // Returns the storage that gets the memory of one that a microbatch made and did not
+  // free.
+  StorageId HeirAtTheEnd(StorageId storage) {
+    if (parts().is_evaluation) return kNone;
+    const StorageId place = parts().places.takes_place_of[storage];
+    return place != kNone ? place : GradientOf(storage);
   }
 
   // Frees the memory of a life, or gives it to a storage that has none.
@@ -412,7 +421,7 @@ class RunBuilder {
       if (!parts().IsOriginal(life)) {
         HandOn(life, kNone);
       } else if (parts().trace.storages[storage].born != kNone) {
-        HandOn(life, HeirAtTheEnd(parts(), storage));
+        HandOn(life, HeirAtTheEnd(storage));
       }
     }
   }

@@ -14,6 +14,8 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from acplan._base.tensors import tensors_in
+
 RANKS = 2
 
 
@@ -35,20 +37,27 @@ def _done(value: Any) -> dist.Work:
 
 
 class _RealOnHost(TorchDispatchMode):
-    """Makes the CPU tensors real in which the reducer keeps indices: C++ reads them."""
+    """Makes the CPU tensors real in which the reducer keeps indices and flags: C++ reads them."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        makes = func in (torch.ops.aten.empty.memory_format, torch.ops.aten.zeros.default)
-        if makes and torch.device(kwargs.get("device") or "cpu").type == "cpu":
-            with _disable_current_modes():
-                return func(*args, **{**kwargs, "pin_memory": False})
-        is_copy = func is torch.ops.aten.copy_.default
-        if is_copy and args[0].device.type != args[1].device.type:
+        if func is torch.ops.aten.is_pinned.default:
+            return True
+        if func is torch.ops.aten.copy_.default and len({t.device.type for t in args[:2]}) == 2:
             return args[0]
-        return func(*args, **kwargs)
+        tensors = tensors_in((args, kwargs))
+        if func in _MAKES:
+            is_real = torch.device(kwargs.get("device") or "cpu").type == "cpu"
+            kwargs = {**kwargs, "pin_memory": False}
+        else:
+            is_real = bool(tensors) and all(type(t) is torch.Tensor for t in tensors)
+        with _disable_current_modes() if is_real else contextlib.nullcontext():
+            return func(*args, **kwargs)
+
+
+_MAKES = (torch.ops.aten.empty.memory_format, torch.ops.aten.zeros.default)
 
 
 class _Unlogged:

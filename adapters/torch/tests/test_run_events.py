@@ -144,11 +144,11 @@ class _TwoTypes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.single = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)), nn.BatchNorm1d(64))
-        self.half = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).bfloat16()
+        self.short = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).bfloat16()
         self.unused = nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.single(x).sum() + self.half(x.bfloat16()).float().sum()
+        return self.single(x).sum() + self.short(x.bfloat16()).float().sum()
 
 
 def _two_types() -> Case:
