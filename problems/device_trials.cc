@@ -63,10 +63,9 @@ std::optional<int64_t> BudgetAbove(const TrialSearch& search,
 
 }  // namespace
 
-void RunTrial(DeviceTrial& trial, const DeviceChoice& choice,
-              int64_t device_bytes,
-              const std::function<graph::TrainingRun(
-                  const DeviceSetting&)>& run_of) {
+void RunTrial(
+    DeviceTrial& trial, const DeviceChoice& choice, int64_t device_bytes,
+    const std::function<graph::TrainingRun(const DeviceSetting&)>& run_of) {
   std::map<bool, graph::TrainingRun> runs;  // by makes_state_first
   for (const DeviceSetting& setting : choice.settings) {
     const bool first = setting.makes_state_first;

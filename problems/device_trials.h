@@ -38,10 +38,9 @@ struct DeviceTrial {
 
 // Runs with all settings, and notes in the trial how the runs end. `run_of` returns the
 // run of a setting, which depends on no allocator.
-void RunTrial(DeviceTrial& trial, const DeviceChoice& choice,
-              int64_t device_bytes,
-              const std::function<graph::TrainingRun(
-                  const DeviceSetting&)>& run_of);
+void RunTrial(
+    DeviceTrial& trial, const DeviceChoice& choice, int64_t device_bytes,
+    const std::function<graph::TrainingRun(const DeviceSetting&)>& run_of);
 
 // The next budget of a search. The setting with which the first plan needs the smallest
 // device leads. While no plan fits with it, the next budget is lower by what the last

@@ -215,8 +215,8 @@ std::string TogetherText(const DeviceExplanation& answer) {
 bool EndsOnDevice(const graph::Trace& trace, const problems::StepOfPlan& step,
                   const problems::DeviceSetting& setting,
                   int64_t device_bytes) {
-  return graph::RunOnDevice(
-             problems::RunOf(trace, step, setting), setting.config, device_bytes)
+  return graph::RunOnDevice(problems::RunOf(trace, step, setting),
+                            setting.config, device_bytes)
       .Fits();
 }
 

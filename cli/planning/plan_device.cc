@@ -146,9 +146,9 @@ std::string DeviceText(const Plan& plan) {
         device.retries, device.retries == 1 ? "retry" : "retries");
   }
   if (!device.ddp.empty()) {
-    text += fmt::format("in DistributedDataParallel: {}\n",
-                        device.ddp == "default" ? "default arguments"
-                                                : device.ddp);
+    text +=
+        fmt::format("in DistributedDataParallel: {}\n",
+                    device.ddp == "default" ? "default arguments" : device.ddp);
   }
   return text + SettingsText(device) + DefaultsText(plan, device) + "\n";
 }

@@ -272,8 +272,7 @@ ordered_json RunsOnDeviceJson(const Trace& trace, const problems::Plan& plan) {
   const problems::StepOfPlan step = problems::LiveStep(trace, plan.modules);
   const Trace& of_plan = step.with_segments ? *step.with_segments : trace;
   const std::vector<problems::DeviceSetting> settings = SettingsOf(plan);
-  const graph::TrainingRun run =
-      problems::RunOf(trace, step, settings.front());
+  const graph::TrainingRun run = problems::RunOf(trace, step, settings.front());
   const int64_t device_bytes = plan.device
                                    ? plan.budget_bytes - plan.reserve_bytes
                                    : graph::kLargestDevice;

@@ -11,7 +11,7 @@
 namespace acplan::graph {
 namespace {
 
-// Of the tensors of indices that go to the device.
+// The size of an index, and of a flag, on the device.
 constexpr int64_t kIndexBytes = 4;
 
 constexpr size_t kMostBroadcasts = 2;
@@ -41,12 +41,14 @@ void RequireDataParallel(const Trace& trace, const DdpOptions& options,
   if (trained == 0) {
     throw InputError(fmt::format("{}: no parameter is trained", what));
   }
-  const int64_t without = trained - std::ssize(trace.model_tensors->gradients);
-  if (without > 0 && !options.find_unused_parameters && !options.static_graph) {
+  const int64_t missing_count =
+      trained - std::ssize(trace.model_tensors->gradients);
+  if (missing_count > 0 && !options.find_unused_parameters &&
+      !options.static_graph) {
     throw InputError(fmt::format(
         "{}: DistributedDataParallel needs find_unused_parameters:True or "
         "static_graph:True, as {} parameter{} no gradient",
-        what, without, without == 1 ? " gets" : "s get"));
+        what, missing_count, missing_count == 1 ? " gets" : "s get"));
   }
   if (options.static_graph && trace.microbatches > 1) {
     throw InputError(fmt::format(
@@ -75,11 +77,11 @@ void DataParallel::BeginForward(const Trace& trace, bool is_evaluation,
   if (!options_) return;
   const bool syncs_buffers = std::exchange(is_reduced_, is_reduced);
   const ModelTensors& model = *trace.model_tensors;
-  const int64_t needed = options_->static_graph ? 2 : 1;
+  const int64_t reductions_before = options_->static_graph ? 2 : 1;
   const bool may_rebuild =
       options_->static_graph || !options_->find_unused_parameters;
   if (!is_evaluation && may_rebuild && !has_rebuilt_ &&
-      reductions_ >= needed) {
+      reductions_ >= reductions_before) {
     Rebuild(model);
   }
   if (!options_->broadcast_buffers || !syncs_buffers) return;

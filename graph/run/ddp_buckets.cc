@@ -26,8 +26,8 @@ struct ClosedBucket {
 
 OpenBucket& OpenBucketOf(std::vector<OpenBucket>& open,
                          std::string_view dtype) {
-  const auto found = std::ranges::find(open, dtype, &OpenBucket::dtype);
-  if (found != open.end()) return *found;
+  const auto match = std::ranges::find(open, dtype, &OpenBucket::dtype);
+  if (match != open.end()) return *match;
   // An unordered_map of C++'s library yields the newest of a few keys first.
   return *open.insert(open.begin(), {.dtype = dtype});
 }
@@ -78,11 +78,10 @@ std::vector<Bucket> FirstBuckets(const ModelTensors& model,
   // Buckets that are rebuilt begin as one.
   const bool is_rebuilt =
       options.static_graph || !options.find_unused_parameters;
-  std::vector<int64_t> limits{options.first_bucket_bytes,
-                              options.bucket_bytes};
+  std::vector<int64_t> limits{options.first_bucket_bytes, options.bucket_bytes};
   if (is_rebuilt) limits = {std::numeric_limits<int64_t>::max()};
-  std::vector<Bucket> buckets = AssignBuckets(
-      TrainedTensors(model), limits, BucketOrder::kByFirstTensor);
+  std::vector<Bucket> buckets =
+      AssignBuckets(TrainedTensors(model), limits, BucketOrder::kByFirstTensor);
   std::ranges::reverse(buckets);
   return buckets;
 }
@@ -110,8 +109,8 @@ std::vector<Bucket> RebuiltBuckets(const ModelTensors& model,
 
 std::vector<int64_t> BroadcastCopies(const std::vector<BucketTensor>& tensors) {
   std::vector<int64_t> copies;
-  for (const Bucket& bucket : AssignBuckets(tensors, {kBroadcastBytes},
-                                            BucketOrder::kByFirstTensor)) {
+  for (const Bucket& bucket :
+       AssignBuckets(tensors, {kBroadcastBytes}, BucketOrder::kByFirstTensor)) {
     copies.push_back(bucket.tensors == 1 ? 0 : bucket.bytes);
   }
   return copies;

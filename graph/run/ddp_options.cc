@@ -15,11 +15,12 @@ namespace {
 constexpr double kMostMebibytes = 1 << 24;
 
 constexpr std::array<std::pair<std::string_view, bool DdpOptions::*>, 5>
-    kFlags = {{{"gradient_as_bucket_view", &DdpOptions::gradient_as_bucket_view},
-               {"find_unused_parameters", &DdpOptions::find_unused_parameters},
-               {"static_graph", &DdpOptions::static_graph},
-               {"broadcast_buffers", &DdpOptions::broadcast_buffers},
-               {"init_sync", &DdpOptions::init_sync}}};
+    kFlags = {
+        {{"gradient_as_bucket_view", &DdpOptions::gradient_as_bucket_view},
+         {"find_unused_parameters", &DdpOptions::find_unused_parameters},
+         {"static_graph", &DdpOptions::static_graph},
+         {"broadcast_buffers", &DdpOptions::broadcast_buffers},
+         {"init_sync", &DdpOptions::init_sync}}};
 
 void ParseBucketCap(ConfigTokens& tokens, DdpOptions& options) {
   const double mebibytes = tokens.Number();

@@ -37,7 +37,7 @@ struct RunOptions {
   bool operator==(const RunOptions&) const = default;
 };
 
-// What memory of DistributedDataParallel has in place of a storage.
+// The id that memory of DistributedDataParallel has in place of a storage's.
 inline constexpr StorageId kOfDdp{-2};
 
 // A step of a run: of inputs of one shape, under one plan or none. Refers to both.

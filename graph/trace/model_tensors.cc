@@ -68,8 +68,8 @@ ModelTensors ParseModelTensors(const JsonField& field, const Trace& trace) {
   ModelTensors tensors{.parameters = ParseList(field.Get("parameters"), trace),
                        .buffers = ParseList(field.Get("buffers"), trace),
                        .gradients = {}};
-  tensors.gradients = ParseGradients(field.Get("gradients"),
-                                     tensors.parameters.size(), trace);
+  tensors.gradients =
+      ParseGradients(field.Get("gradients"), tensors.parameters.size(), trace);
   return tensors;
 }
 

@@ -485,10 +485,9 @@ Trace ParseTrace(std::string_view text, std::string_view name) {
   CheckBirths(operators, storages, trace);
   SetMakers(operators, trace);
   trace.saved = ParseSaved(root.Get("saved"), trace, innermost.at_time);
-  trace.model_tensors =
-      Optional(root, "model_tensors", [&](const JsonField& field) {
-        return ParseModelTensors(field, trace);
-      });
+  trace.model_tensors = Optional(
+      root, "model_tensors",
+      [&](const JsonField& field) { return ParseModelTensors(field, trace); });
   return trace;
 }
 

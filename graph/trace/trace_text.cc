@@ -160,9 +160,9 @@ std::string ToJson(const Trace& trace) {
       trace.sources.empty()
           ? ""
           : ",\n\"sources\":" + ArrayText(trace.sources, SourceJson),
-      trace.model_tensors ? ",\n\"model_tensors\":" +
-                                CompactText(ToJson(*trace.model_tensors))
-                          : "");
+      trace.model_tensors
+          ? ",\n\"model_tensors\":" + CompactText(ToJson(*trace.model_tensors))
+          : "");
 }
 
 }  // namespace acplan::graph

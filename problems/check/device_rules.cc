@@ -37,8 +37,8 @@ std::optional<std::string> BrokenDeviceRule(const graph::Trace& trace,
       .ddp = stated.ddp};
   const StepOfPlan step = LiveStep(trace, plan.modules);
   const int64_t device_bytes = plan.budget_bytes - plan.reserve_bytes;
-  const std::optional<PlanDevice> actual = FindDeviceUse(
-      RunOf(trace, step, setting), setting, device_bytes);
+  const std::optional<PlanDevice> actual =
+      FindDeviceUse(RunOf(trace, step, setting), setting, device_bytes);
   if (!actual) {
     return fmt::format(
         "out of memory: the run of the plan does not end on a device of {} "
@@ -66,8 +66,8 @@ std::optional<std::string> BrokenDeviceRule(const graph::Trace& trace,
   const DeviceSetting defaults{
       .config = graph::ParseAllocatorConfig("native", "", version),
       .ddp = stated.ddp};
-  const std::optional<graph::LeastDevice> least = graph::FindLeastDevice(
-      RunOf(trace, step, defaults), defaults.config);
+  const std::optional<graph::LeastDevice> least =
+      graph::FindLeastDevice(RunOf(trace, step, defaults), defaults.config);
   return FalseBytes("with the defaults needs a device of at least",
                     *stated.default_least_device_bytes,
                     least ? least->bytes : 0);

@@ -23,7 +23,8 @@ StepOfPlan LiveStep(const graph::Trace& trace,
 
 graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
                          const graph::RunOptions& options) {
-  if (options.ddp) graph::RequireDataParallel(trace, *options.ddp, "device: ddp");
+  if (options.ddp)
+    graph::RequireDataParallel(trace, *options.ddp, "device: ddp");
   return graph::MakeTrainingRun(
       step.with_segments ? *step.with_segments : trace, step.step, options);
 }

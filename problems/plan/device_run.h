@@ -18,9 +18,9 @@ struct DeviceSetting {
   std::string allocator = "native";  // or the text of PYTORCH_ALLOC_CONF
   graph::AllocatorConfig config = {};
   bool makes_state_first = false;  // RunOptions::makes_state_first
-  std::string ddp = {};  // the text of RunOptions::ddp; "": without
+  std::string ddp = {};            // the text of RunOptions::ddp; "": without
 
-  // The choices of a program are the defaults; it has no choice on `ddp`.
+  // Returns whether the choices of a program are the defaults. It has none on `ddp`.
   bool IsDefault() const { return allocator == "native" && !makes_state_first; }
 };
 

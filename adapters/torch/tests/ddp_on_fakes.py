@@ -24,13 +24,13 @@ class _Group(dist.ProcessGroup):
         return "fake"
 
     def allreduce(self, tensors: Any, options: Any = None) -> dist.Work:
-        return _done(tensors)
+        return _ended_work(tensors)
 
     def broadcast(self, tensors: Any, options: Any = None) -> dist.Work:
-        return _done(tensors)
+        return _ended_work(tensors)
 
 
-def _done(value: Any) -> dist.Work:
+def _ended_work(value: Any) -> dist.Work:
     future: Future[Any] = Future()
     future.set_result(value)
     return _create_work_from_future(future)
@@ -77,9 +77,7 @@ def in_ddp(model: nn.Module, **arguments: Any) -> Iterator[nn.Module]:
         _RealOnHost(),
         mock.patch(f"{module}._verify_param_shape_across_processes"),
     ):
-        wrapped = DistributedDataParallel(
-            model, process_group=_Group(0, RANKS), **arguments
-        )
+        wrapped = DistributedDataParallel(model, process_group=_Group(0, RANKS), **arguments)
         logger, wrapped.logger = wrapped.logger, _Unlogged()
         yield wrapped
         del logger

@@ -50,7 +50,8 @@ class RunInDdp : public ::testing::Test {
                             .inputs = {0_s},
                             .outputs = {5_s}});
     ModelTensors tensors;
-    tensors.parameters = {{1_s, 20, "float32", true}, {2_s, 30, "float32", true}};
+    tensors.parameters = {{1_s, 20, "float32", true},
+                          {2_s, 30, "float32", true}};
     tensors.buffers = {{3_s, 40, "int64"}, {4_s, 50, "int64"}};
     tensors.gradients = {{1, 7_s, 3}, {0, 8_s, 4}};
     trace_.model_tensors = tensors;
@@ -76,8 +77,8 @@ class RunInDdp : public ::testing::Test {
   // that are freed with a minus.
   std::vector<int64_t> Requests(int32_t iteration,
                                 const DdpOptions& options) const {
-    const TrainingRun run = MakeTrainingRun(
-        trace_, Simulator(trace_).Live({}), {.ddp = options});
+    const TrainingRun run =
+        MakeTrainingRun(trace_, Simulator(trace_).Live({}), {.ddp = options});
     std::vector<int64_t> requests;
     std::vector<int64_t> bytes(run.storages.size());
     for (size_t k = 0; k < run.events.events.size(); ++k) {
@@ -119,15 +120,14 @@ TEST_F(RunInDdp, RebuildsItsBucketsInTheSecondIteration) {
   EXPECT_THAT(Requests(1, {.first_bucket_bytes = 20}),
               ElementsAre(10, -10, 12, 8, -8, -12, -50, 30, 20, 90, -90, 60, 70,
                           -60, -70, 30, 20, -30, -20));
-  EXPECT_THAT(Requests(2, {.first_bucket_bytes = 20}),
-              ElementsAre(10, -10, 90, -90, 60, 70, -60, -70, 30, 20, -30,
-                          -20));
+  EXPECT_THAT(
+      Requests(2, {.first_bucket_bytes = 20}),
+      ElementsAre(10, -10, 90, -90, 60, 70, -60, -70, 30, 20, -30, -20));
 }
 
 TEST_F(RunInDdp, FreesGradientsThatAreViewsWhenTheyAreReady) {
-  EXPECT_THAT(
-      Requests(0, {.gradient_as_bucket_view = true}),
-      ElementsAre(10, 90, -90, 60, 70, -60, -70, 30, -30, 20, -20));
+  EXPECT_THAT(Requests(0, {.gradient_as_bucket_view = true}),
+              ElementsAre(10, 90, -90, 60, 70, -60, -70, 30, -30, 20, -20));
   EXPECT_THAT(
       Requests(0, {.gradient_as_bucket_view = true, .static_graph = true}),
       ElementsAre(10, 90, -90, 60, 60, -60, 70, -60, -70, 30, 20, -30, -20));
@@ -137,15 +137,17 @@ TEST_F(RunInDdp, CopiesTheResultsForUnusedParameters) {
   const DdpOptions options{.find_unused_parameters = true};
   EXPECT_THAT(Requests(-1, options),
               ElementsAre(20, 30, 40, 50, 50, 90, -50, -90, 50, 8));
-  const std::vector<int64_t> copied{10, 90, -90, 60, 60, -60, 70,
-                                    -60, -70, 30, 20, -30, -20};
+  const std::vector<int64_t> copied{10,  90,  -90, 60, 60,  -60, 70,
+                                    -60, -70, 30,  20, -30, -20};
   EXPECT_EQ(Requests(0, options), copied);
   // Autograd holds what the model has saved itself.
-  trace_.saved = {{.storage = 5_s, .packed = 1, .unpacked = 2, .local_end = 3,
+  trace_.saved = {{.storage = 5_s,
+                   .packed = 1,
+                   .unpacked = 2,
+                   .local_end = 3,
                    .released = 3}};
-  EXPECT_THAT(Requests(0, options),
-              ElementsAre(10, 90, -90, 60, 60, 70, -60, -70, 30, -60, 20, -30,
-                          -20));
+  EXPECT_THAT(Requests(0, options), ElementsAre(10, 90, -90, 60, 60, 70, -60,
+                                                -70, 30, -60, 20, -30, -20));
 }
 
 TEST_F(RunInDdp, RebuildsAStaticGraphAfterTwoIterations) {

@@ -83,9 +83,9 @@ TEST(Buckets, ThatStayAreReversed) {
 TEST(Buckets, OfGradientsThatNeverComeAreLast) {
   ModelTensors model = Model();
   model.gradients.pop_back();
-  EXPECT_THAT(RebuiltBuckets(model, {.bucket_bytes = 1 << 20}),
-              ElementsAre(Bucket{4 << 20, 1}, Bucket{1 << 20, 1},
-                          Bucket{3 << 20, 1}));
+  EXPECT_THAT(
+      RebuiltBuckets(model, {.bucket_bytes = 1 << 20}),
+      ElementsAre(Bucket{4 << 20, 1}, Bucket{1 << 20, 1}, Bucket{3 << 20, 1}));
 }
 
 TEST(Buckets, OfOneTensorAreBroadcastWithoutACopy) {
