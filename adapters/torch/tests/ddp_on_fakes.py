@@ -48,11 +48,11 @@ class _RealOnHost(TorchDispatchMode):
         if func is torch.ops.aten.copy_.default and len({t.device.type for t in args[:2]}) == 2:
             return args[0]
         tensors = tensors_in((args, kwargs))
-        if func in _MAKES:
-            is_real = torch.device(kwargs.get("device") or "cpu").type == "cpu"
+        is_real = torch.device(kwargs.get("device") or "cpu").type == "cpu"
+        if func in _MAKES and is_real:
             kwargs = {**kwargs, "pin_memory": False}
         else:
-            is_real = bool(tensors) and all(type(t) is torch.Tensor for t in tensors)
+            is_real &= bool(tensors) and all(type(t) is torch.Tensor for t in tensors)
         with _disable_current_modes() if is_real else contextlib.nullcontext():
             return func(*args, **kwargs)
 
