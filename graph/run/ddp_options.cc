@@ -57,12 +57,12 @@ DdpOptions ParseDdpOptions(std::string_view text, std::string_view what) {
   DdpOptions options;
   if (text == "default") return options;
   ConfigTokens tokens(text, what);
-  do {
+  while (true) {
     if (tokens.IsDone()) tokens.Fail("expected an argument at the end");
     ParseOption(tokens, options);
-    if (!tokens.IsDone()) tokens.Expect(",");
-  } while (!tokens.IsDone());
-  return options;
+    if (tokens.IsDone()) return options;
+    tokens.Expect(",");
+  }
 }
 
 }  // namespace acplan::graph

@@ -1,5 +1,7 @@
 #include "graph/run/run_memory.h"
 
+#include <ranges>
+
 namespace acplan::graph {
 
 void RunMemory::EndLives(StepId k) {
@@ -26,7 +28,9 @@ void RunMemory::EndLives(StepId k) {
 void RunMemory::CopyResults() {
   const ModelResults& results = shape_->results;
   std::vector<int32_t> originals;
-  for (const StorageId s : results.storages) {
+  // The trace does not have their order. A loss, which is made last, leads the results
+  // of transformers' models.
+  for (const StorageId s : std::views::reverse(results.storages)) {
     int32_t& block = BlockOf(OriginalLife(s));
     if (block == kNotAllocated) continue;
     const TraceStorage& storage = shape_->trace.storages[s];

@@ -109,8 +109,10 @@ def real_requests(
     is_state_first: bool = False,
     ddp: Mapping[str, Any] | None = None,
 ) -> list[Request]:
-    """Returns the requests of a training run on fake tensors, with a plan or without. `ddp`: the
-    arguments of DistributedDataParallel, if the model is in one."""
+    """Returns the requests of a training run on fake tensors, with a plan or without.
+
+    ddp: the arguments of DistributedDataParallel, if the model is in one.
+    """
     with alone(), step_on_fakes(training, find_device("a100")) as (step, optimizer):
         # The run begins here, and not with the step that was run on these fakes already.
         optimizer.state.clear()
