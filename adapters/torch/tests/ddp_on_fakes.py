@@ -1,5 +1,5 @@
-"""DistributedDataParallel on fake CUDA tensors: PyTorch's own reducer, with a process group whose
-collectives end at once and change nothing."""
+"""DistributedDataParallel on fake CUDA tensors: PyTorch's own reducer, with a process group
+whose collectives end at once and change nothing."""
 
 import contextlib
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def _ended_work(value: Any) -> dist.Work:
 
 
 class _RealOnHost(TorchDispatchMode):
-    """Makes the CPU tensors real in which the reducer keeps indices and flags: C++ reads them."""
+    """Makes the reducer's CPU tensors of indices and flags real, as C++ reads them."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
