@@ -169,7 +169,7 @@ TEST(LeastDevice, MoreMemoryMayFail) {
 TEST(LeastDevice, HalvesWhenTheLimitComesFirst) {
   std::mt19937_64 random(8);
   const AllocatorEvents events = RandomEvents(random);
-  const auto least = FindLeastDevice(events, Config(""), 0);
+  const auto least = FindLeastDevice(events, Config(""), {.most_events = 0});
   ASSERT_TRUE(least);
   const auto proven = FindLeastDevice(events, Config(""));
   if (proven->runs > 1) {

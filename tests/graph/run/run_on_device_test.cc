@@ -68,9 +68,9 @@ TEST(RunOnDeviceTest, LaterIterationsRepeatThePeriod) {
       std::vector<int64_t> retries;  // at the end of each iteration
       const Replay all = ReplayEvents(
           run.events, config, device,
-          [&](size_t event, const CachingAllocator& allocator, BlockId) {
+          [&](size_t event, const EventRunner& runner, BlockId) {
             if (event + 1 == run.iteration_ends[retries.size()].events) {
-              retries.push_back(allocator.counts().retries);
+              retries.push_back(runner.allocator().counts().retries);
             }
             return retries.size() < run.iteration_ends.size();
           });
