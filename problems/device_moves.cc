@@ -31,19 +31,20 @@ using graph::StorageId;
 
 // The events that all runs have together, and at most again to make a plan cheaper: a
 // fraction of a second.
-constexpr int64_t kMostEvents = 1'000'000;
+constexpr int64_t kMostEvents = 800'000;
 constexpr int kFewestPlans = 8;
 
 // A change of a plan.
 struct Move {
   TreeNodeId node = {};
-  graph::GroupId group = graph::kNone;  // kNone: the node becomes a unit, or none
+  graph::GroupId group =
+      graph::kNone;  // kNone: the node becomes a unit, or none
 };
 
 struct TriedPlan {
   UnitList units;
   double ms = 0;
-  int64_t lacking_bytes = 0;  // 0: it fits
+  int64_t lacking_bytes = 0;     // 0: it fits
   std::vector<Move> moves = {};  // that were not tried yet, the next one last
   bool is_opened = false;        // it has its moves
 };
@@ -73,8 +74,8 @@ class Moves {
   // Returns the plan after the move, or nothing if the move does not apply.
   std::optional<UnitList> After(const UnitList& units, const Move& move) const {
     UnitList changed = units;
-    const auto unit =
-        std::ranges::find(changed, ModuleOf(move.node), &CheckpointedModule::module);
+    const auto unit = std::ranges::find(changed, ModuleOf(move.node),
+                                        &CheckpointedModule::module);
     if (move.group == graph::kNone) {
       if (unit != changed.end()) {
         changed.erase(unit);
@@ -170,7 +171,10 @@ class MoveSearch {
  public:
   MoveSearch(const TraceProblem& problem, const DeviceGoal& goal,
              const std::function<bool()>& is_stopped)
-      : problem_(problem), goal_(goal), is_stopped_(is_stopped), moves_(problem) {}
+      : problem_(problem),
+        goal_(goal),
+        is_stopped_(is_stopped),
+        moves_(problem) {}
 
   std::optional<UnitList> Run(const std::vector<UnitList>& starts) && {
     for (const UnitList& units : starts) Try(units);
@@ -202,19 +206,19 @@ class MoveSearch {
 
   // Runs a plan that was not tried before, if PyTorch takes it. Returns whether it ran.
   bool Try(const UnitList& units) {
-    if (!tried_.insert(KeyOf(units)).second) return false;
+    if (!keys_.insert(KeyOf(units)).second) return false;
     try {
       const LivedStep step = problem_.simulator.Live(units);
       const graph::TrainingRun run = RunOfStep(step);
       const int64_t device = goal_.device_bytes;
       const graph::RunOutcome outcome =
           graph::RunOnDevice(run, goal_.setting.config, device);
-      events_left_ -= static_cast<int64_t>(2 * outcome.events);
-      TriedPlan plan{.units = units,
-                     .ms = RecomputedMs(*problem_.trace, step)};
+      events_left_ -= static_cast<int64_t>(outcome.events);
+      TriedPlan plan{.units = units, .ms = RecomputedMs(*problem_.trace, step)};
       if (!outcome.Fits()) {
         const auto least =
             graph::FindLeastDevice(run, goal_.setting.config, device + 1);
+        events_left_ -= least ? least->events : 0;
         plan.lacking_bytes =
             (least ? least->bytes : std::numeric_limits<int64_t>::max()) -
             device;
@@ -316,7 +320,7 @@ class MoveSearch {
   const std::function<bool()>& is_stopped_;
   const Moves moves_;
   int64_t events_left_ = kMostEvents;
-  std::set<std::vector<int32_t>> tried_;
+  std::set<std::vector<int32_t>> keys_;
   std::vector<TriedPlan> plans_;
   size_t best_ = 0;
 };

@@ -26,6 +26,10 @@ namespace {
 
 // Plans beside the first.
 constexpr int kMostPlans = 9;
+// They need no proof, and at most a quarter of the first one's labels where that has
+// many.
+constexpr double kGapOfOthers = 1e-3;
+constexpr int64_t kFewestNodes = 500'000;
 
 class DeviceSearch {
  public:
@@ -59,6 +63,13 @@ class DeviceSearch {
   void Try(int64_t budget_bytes) {
     solver::SearchLimits limits = clock_.Remaining();
     limits.time_limit_s /= 2;
+    if (!plans_.empty()) {
+      // The bound is that of the first plan.
+      limits.gap = std::max(limits.gap, kGapOfOthers);
+      limits.node_limit = std::min(
+          limits.node_limit,
+          std::max(kFewestNodes, plans_.front().plan.solver.nodes / 4));
+    }
     PlanOfFamilies best = PlanFor(families_, budget_bytes, limits);
     const Plan& plan = best.plan;
     if (!plan.HasPlan() && plan.minimum_budget_bytes) {
@@ -91,14 +102,14 @@ class DeviceSearch {
           return trial.has_plan ? std::ranges::min(trial.least_devices)
                                 : graph::kLargestDevice;
         });
-    const auto setting = static_cast<size_t>(
-        std::ranges::min_element(nearest->least_devices) -
-        nearest->least_devices.begin());
+    const auto setting =
+        static_cast<size_t>(std::ranges::min_element(nearest->least_devices) -
+                            nearest->least_devices.begin());
     const size_t family = PlanOf(*nearest).family;
     std::vector<UnitList> starts;
-    for (const PlanOfFamilies& tried : plans_) {
-      if (!tried.plan.HasPlan()) continue;
-      starts.push_back(UnitsIn(families_[family], tried.plan).modules);
+    for (const PlanOfFamilies& other : plans_) {
+      if (!other.plan.HasPlan()) continue;
+      starts.push_back(UnitsIn(families_[family], other.plan).modules);
     }
     const PlanningProblem& problem = families_[family].problem;
     const std::optional<UnitList> units = FindByMoves(

@@ -99,7 +99,8 @@ EventAnswer Simulate(const EventFlags& flags, std::string& timeline) {
       [&](size_t index, const graph::EventRunner& runner,
           graph::BlockId block) {
         if (has_timeline) {
-          timeline += TimelineRow(answer.events, index, runner.allocator(), block);
+          timeline +=
+              TimelineRow(answer.events, index, runner.allocator(), block);
         }
         return true;
       });

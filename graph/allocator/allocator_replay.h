@@ -30,7 +30,7 @@ class EventRunner {
   // Returns CachingAllocator::next_device_bytes since the last call.
   int64_t TakeNextDevice() { return allocator_.TakeNextDevice(); }
 
-  // CachingAllocator::MoveTo.
+  // Goes on on a larger device, as CachingAllocator::MoveTo.
   bool MoveTo(int64_t device_bytes) { return allocator_.MoveTo(device_bytes); }
 
   // Returns the block that lives now for this place among the blocks of the
@@ -94,11 +94,10 @@ struct Replay {
 // Runs the events. Calls `goes_on`, if there is one, after each of them with its
 // place in the list, the runner and its block if it allocated one; where that
 // returns false, the run ends there.
-Replay ReplayEvents(
-    const AllocatorEvents& events, const AllocatorConfig& config,
-    int64_t device_bytes,
-    const std::function<bool(size_t, const EventRunner&, BlockId)>& goes_on =
-        nullptr);
+Replay ReplayEvents(const AllocatorEvents& events,
+                    const AllocatorConfig& config, int64_t device_bytes,
+                    const std::function<bool(size_t, const EventRunner&,
+                                             BlockId)>& goes_on = nullptr);
 
 // Returns the segments at the peak of the reserved bytes, or where the run
 // fails.

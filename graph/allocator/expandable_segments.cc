@@ -188,9 +188,8 @@ bool GrowSegments(AllocatorState& state, int64_t total_bytes) {
   }
   for (const BlockId id : ends) {
     const int64_t page = state.At(state.At(id).pool).page;
-    const int64_t bytes =
-        ReserveBytes(state.memory, page, total_bytes) -
-        ReserveBytes(state.memory, page, state.memory.total);
+    const int64_t bytes = ReserveBytes(state.memory, page, total_bytes) -
+                          ReserveBytes(state.memory, page, state.memory.total);
     state.At(id).size += bytes;
     state.At(state.At(id).segment).size += bytes;
   }

@@ -17,10 +17,10 @@
 namespace acplan::graph {
 namespace {
 
-// A run has as many parts, or more of kLeastOfPart events. Each costs a layout of the
+// A run has so many parts, or fewer of kLeastOfPart events: each costs a layout of the
 // memory, which takes as long as a hundred events.
-constexpr size_t kParts = 128;
-constexpr size_t kLeastOfPart = 128;
+constexpr size_t kParts = 64;
+constexpr size_t kLeastOfPart = 512;
 
 size_t PartOf(const AllocatorEvents& events, const LeastDeviceSearch& search) {
   if (search.part_events > 0) return search.part_events;
@@ -34,32 +34,37 @@ struct RunQuestion {
   size_t part_events;
 };
 
-bool Fits(const RunQuestion& question, int64_t device_bytes) {
-  return ResumedRuns(question.events, question.config, question.ends,
-                     question.part_events)
-      .Run(device_bytes)
-      .fits;
+// Returns whether the run ends on the device, and counts it.
+bool Fits(const RunQuestion& question, int64_t device_bytes,
+          LeastDevice& least) {
+  const DeviceTrial trial = ResumedRuns(question.events, question.config,
+                                        question.ends, question.part_events)
+                                .Run(device_bytes);
+  ++least.runs;
+  least.events += trial.events;
+  return trial.fits;
 }
 
-// Halves what is left between a device that fails and the largest one.
+// Halves what is left between a device that fails and the largest one. `least` has the
+// runs so far.
 std::optional<LeastDevice> Halve(const RunQuestion& question, int64_t low,
-                                 int64_t runs) {
+                                 LeastDevice least) {
   int64_t high = low;
   bool fits = false;
   while (!fits && high < kLargestDevice) {
     low = high;
     high = std::min(2 * high, kLargestDevice);
-    fits = Fits(question, high);
-    ++runs;
+    fits = Fits(question, high, least);
   }
   if (!fits) return std::nullopt;
   while (high - low > kDevicePage) {
     const int64_t middle = low + (high - low) / 2 / kDevicePage * kDevicePage;
     const int64_t device = middle == low ? low + kDevicePage : middle;
-    (Fits(question, device) ? high : low) = device;
-    ++runs;
+    (Fits(question, device, least) ? high : low) = device;
   }
-  return LeastDevice{.bytes = high, .is_least = false, .runs = runs};
+  least.bytes = high;
+  least.is_least = false;
+  return least;
 }
 
 }  // namespace
@@ -75,16 +80,16 @@ std::optional<LeastDevice> FindLeastDevice(const AllocatorEvents& events,
   ResumedRuns trials(events, config, ends, question.part_events);
   LeastDevice least;
   int64_t device = std::max(search.from_bytes, MostBlockBytes(events, config));
-  int64_t spent = 0;
   while (device <= kLargestDevice) {
     const DeviceTrial trial = trials.Run(device);
     ++least.runs;
-    spent += trial.events;
+    least.events += trial.events;
     if (trial.fits) {
       least.bytes = device;
       return least;
     }
-    if (spent > search.most_events) return Halve(question, device, least.runs);
+    if (least.events > search.most_events)
+      return Halve(question, device, least);
     device = trial.next_device_bytes;
   }
   return std::nullopt;

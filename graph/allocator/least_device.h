@@ -17,6 +17,7 @@ struct LeastDevice {
   // this one is enough, and so were all that halving met above it.
   bool is_least = true;
   int64_t runs = 0;
+  int64_t events = 0;  // that the runs do not have in common
 };
 
 // The bounds of a search for the least device.

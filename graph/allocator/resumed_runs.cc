@@ -98,8 +98,8 @@ ResumedRuns::Checkpoint ResumedRuns::Resume(int64_t device_bytes) {
 ResumedRuns::PartEnd ResumedRuns::RunPart(Checkpoint& run,
                                           DeviceTrial& trial) const {
   const size_t begin = run.part * part_events_;
-  auto end = static_cast<size_t>(
-      std::ranges::upper_bound(ends_.events, begin) - ends_.events.begin());
+  auto end = static_cast<size_t>(std::ranges::upper_bound(ends_.events, begin) -
+                                 ends_.events.begin());
   BlockId block = kNoBlock;
   for (size_t k = begin; k < EndOf(run.part); ++k) {
     ++trial.events;

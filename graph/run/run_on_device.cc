@@ -85,8 +85,8 @@ RunOutcome RunOnDevice(
   outcome.iterations = iterations.ended();
   if (outcome.period > 0) {
     outcome.period_retries =
-        retries.back() - retries[retries.size() - 1 -
-                                 static_cast<size_t>(outcome.period)];
+        retries.back() -
+        retries[retries.size() - 1 - static_cast<size_t>(outcome.period)];
   }
   if (outcome.replay.failure && outcome.iterations > 0) {
     // The event that failed may be the last one of its iteration.

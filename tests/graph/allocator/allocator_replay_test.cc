@@ -148,8 +148,9 @@ AllocatorEvents EventsOfAllKinds(std::mt19937_64& random) {
   for (int id = 0; id < 160; ++id) {
     const int64_t kind = below(100);
     if (kind < 45 && !live.empty()) {
-      const size_t at = kind < 20 ? live.size() - 1
-                                  : static_cast<size_t>(below(std::ssize(live)));
+      const size_t at = kind < 20
+                            ? live.size() - 1
+                            : static_cast<size_t>(below(std::ssize(live)));
       text += "f " + std::to_string(live[at]) + "\n";
       live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
     } else if (kind < 47 && !live.empty()) {
@@ -160,8 +161,8 @@ AllocatorEvents EventsOfAllKinds(std::mt19937_64& random) {
       text += is_in_pool ? "q 1\n" : "p 1\n";
       is_in_pool = !is_in_pool;
     } else {
-      const int64_t bytes = (1 + below(sizes)) * (below(2) == 0 ? 7 * kMiB
-                                                                : 300'000);
+      const int64_t bytes =
+          (1 + below(sizes)) * (below(2) == 0 ? 7 * kMiB : 300'000);
       text += "a " + std::to_string(id) + " " + std::to_string(bytes) + " " +
               std::to_string(below(8) / 7) + "\n";
       live.push_back(id);
