@@ -31,7 +31,7 @@ using graph::StorageId;
 
 // The events that all runs have together, and at most again to make a plan cheaper: a
 // fraction of a second.
-constexpr int64_t kMostEvents = 800'000;
+constexpr int64_t kMostEvents = 500'000;
 constexpr int kFewestPlans = 8;
 
 // A change of a plan.

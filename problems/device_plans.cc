@@ -26,10 +26,9 @@ namespace {
 
 // Plans beside the first.
 constexpr int kMostPlans = 9;
-// They need no proof, and at most a quarter of the first one's labels where that has
-// many.
+// They need no proof. Each takes at most twice the first one's time, or so long.
 constexpr double kGapOfOthers = 1e-3;
-constexpr int64_t kFewestNodes = 500'000;
+constexpr double kLeastSecondsOfOthers = 0.5;
 
 class DeviceSearch {
  public:
@@ -66,9 +65,9 @@ class DeviceSearch {
     if (!plans_.empty()) {
       // The bound is that of the first plan.
       limits.gap = std::max(limits.gap, kGapOfOthers);
-      limits.node_limit = std::min(
-          limits.node_limit,
-          std::max(kFewestNodes, plans_.front().plan.solver.nodes / 4));
+      limits.time_limit_s = std::min(
+          limits.time_limit_s, std::max(2 * plans_.front().plan.solver.seconds,
+                                        kLeastSecondsOfOthers));
     }
     PlanOfFamilies best = PlanFor(families_, budget_bytes, limits);
     const Plan& plan = best.plan;
