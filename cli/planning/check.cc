@@ -231,16 +231,26 @@ std::optional<problems::Plan> RunOnDevice(const graph::Trace& trace,
   return plan;
 }
 
-// Adds the rule that the plan breaks on its device, and its run there. `plan`: for a
-// device, by the question or by its file.
-void JudgeOnDevice(const graph::Trace& trace, const problems::Plan& plan,
-                   CheckAnswer& answer) {
-  const auto broken = BrokenDeviceRule(trace, plan);
+// Adds the run on the device that was asked for; or else on the one that the plan of
+// the file is for, which a budget does not replace, and the rule that it breaks there.
+void JudgeOnDevice(const ProfileInput& input, const problems::Plan& stated,
+                   const problems::Plan& plan, CheckAnswer& answer) {
+  if (plan.device) {
+    answer.on_device = RunOnDevice(*input.trace, plan);
+    return;
+  }
+  if (!stated.device) return;
+  if (stated.memory != plan.memory ||
+      !HasRun(input.TraceIfAny(), plan.memory)) {
+    answer.is_without_its_device = true;
+    return;
+  }
+  const auto broken = BrokenDeviceRule(*input.trace, stated);
   if (broken && !answer.broken) {
     answer.broken = fmt::format("on the device of {} that the plan is for: {}",
-                                graph::FormatBytes(RoomOf(plan)), *broken);
+                                graph::FormatBytes(RoomOf(stated)), *broken);
   }
-  answer.on_device = RunOnDevice(trace, plan);
+  answer.on_device = RunOnDevice(*input.trace, stated);
 }
 
 CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
@@ -259,7 +269,7 @@ CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
   if (answer.effect && !plan.offload &&
       HasRun(input.TraceIfAny(), plan.memory)) {
     answer.needs = problems::NeedsOfPlan(*input.trace, plan.modules,
-                                         VersionOf(flags, plan));
+                                         VersionOf(flags, stated));
   }
   // Sums of records are rounded, a simulated step has whole bytes.
   const int64_t rounding =
@@ -270,13 +280,10 @@ CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
                     *room, answer.effect->peak_bytes);
   }
   if (!answer.effect) return answer;
-  if (plan.device) {
-    answer.on_device = RunOnDevice(*input.trace, plan);
-  } else if (stated.device && stated.memory == plan.memory &&
-             HasRun(input.TraceIfAny(), plan.memory)) {
-    JudgeOnDevice(*input.trace, stated, answer);
-  } else {
-    answer.is_without_its_device = stated.device.has_value();
+  try {
+    JudgeOnDevice(input, stated, plan, answer);
+  } catch (const InputError& error) {
+    throw NamingFile(error, flags.plan);
   }
   return answer;
 }

@@ -12,7 +12,7 @@ namespace acplan::graph {
 
 // The limit on a file's bytes: more than any profile needs, and less than would exhaust a
 // machine's memory when a small gzip file inflates to it, or a pipe does not end.
-inline constexpr size_t kMostFileBytes = size_t{1} << 30;
+inline constexpr size_t kMostFileBytes = size_t{1} << 29;
 // The same for tables and lists that people write.
 inline constexpr size_t kMostListBytes = size_t{1} << 26;
 

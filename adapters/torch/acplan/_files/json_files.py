@@ -16,7 +16,7 @@ from acplan._base.errors import AcplanError
 PathLike = str | os.PathLike[str]
 
 _GZIP = b"\x1f\x8b"
-MOST = 1 << 30  # bytes of a file's text, as in the program
+_MOST = 1 << 29  # bytes of a file's text, as in the program
 _PIECE = 1 << 20
 
 
@@ -30,17 +30,18 @@ def path_of(path: PathLike, name: str = "path") -> pathlib.Path:
 def read_json(path: PathLike) -> Any:
     file = path_of(path)
     try:
-        return json.loads(read_bytes(file, _require_json))
+        return json.loads(read_bytes(file, _require_json, _MOST))
     except (ValueError, EOFError, RecursionError, OSError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise AcplanError(f"{path}: {reason or error}") from None
 
 
 def read_bytes(
-    path: pathlib.Path, require_start: Callable[[bytes], None], most: int = MOST
+    path: pathlib.Path, require_start: Callable[[bytes], None], most: int
 ) -> bytearray:
     """Returns the bytes of a file, unpacked if they are gzip data. Raises ValueError for more
-    than `most`, and what `require_start` raises for the first of them: a pipe may have no end."""
+    than `most`, and what `require_start` raises for the first of them, as a pipe may have no
+    end."""
     with path.open("rb") as raw:
         if raw.peek(2)[:2] != _GZIP:
             return _read(raw, require_start, most)
