@@ -236,9 +236,7 @@ class MoveSearch {
   }
 
   graph::TrainingRun RunOfStep(const LivedStep& step) const {
-    return graph::MakeTrainingRun(
-        *problem_.trace, step,
-        {.makes_state_first = goal_.setting.makes_state_first});
+    return RunOf(*problem_.trace, {.step = step}, goal_.setting);
   }
 
   // Returns the plan that needs the smallest device of those that have moves left.
