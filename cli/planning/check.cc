@@ -258,7 +258,8 @@ void JudgeOnDevice(const ProfileInput& input, const problems::Plan& stated,
 
 CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
                   const problems::Plan& stated, const problems::Plan& plan,
-                  const problems::PlanRules& rules, StatedRoom room) {
+                  const problems::PlanRules& rules) {
+  const StatedRoom room = StatedRoomOf(stated, flags);
   CheckAnswer answer;
   try {
     answer.broken =
@@ -353,7 +354,6 @@ int RunCheck(const CheckInput& flags, const Terminal& terminal) {
   ProfileInput input = ReadProfileOrTrace(flags.profile);
   problems::Plan plan = ReadAnswer(flags.plan, input.profile);
   const problems::Plan stated = plan;
-  const StatedRoom room = StatedRoomOf(plan, flags);
   plan = WithFlags(std::move(plan), flags, input);
   input = WithSegmentsOf(std::move(input), plan, flags.plan);
   const graph::ModuleTree tree(input.profile);
@@ -369,7 +369,7 @@ int RunCheck(const CheckInput& flags, const Terminal& terminal) {
     plan.budget_bytes = ResolveBudget(budget, input, tree, plan, rules);
   }
   RequireRoom(flags, plan);
-  const CheckAnswer answer = Check(flags, input, stated, plan, rules, room);
+  const CheckAnswer answer = Check(flags, input, stated, plan, rules);
   terminal.Print(flags.json ? ToJson(plan, answer)
                             : BrokenLines(NamedDeviceText(flags.allocator) +
                                               ToText(plan, answer, terminal),
