@@ -202,13 +202,6 @@ std::string ToText(const SimulationAnswer& answer, const Terminal& terminal) {
   return text + "\n" + DrawMemory(curves, {}, terminal);
 }
 
-problems::Plan ReadPlanFor(const Trace& trace, const std::string& path) {
-  problems::Plan plan = problems::ReadPlan(path);
-  RequireAnswer(plan, path);
-  RequireModel(plan, trace.model.name, path);
-  return plan;
-}
-
 std::vector<graph::CheckpointedModule> ModulesOf(const Trace& trace,
                                                  const problems::Plan& plan,
                                                  const std::string& path) {
@@ -252,7 +245,7 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
                           .under_plan = {}};
   std::vector<graph::CheckpointedModule> modules;
   if (!flags.plan.empty()) {
-    const problems::Plan plan = ReadPlanFor(trace, flags.plan);
+    const problems::Plan plan = ReadAnswer(flags.plan, trace.model.name);
     trace = TraceFor(std::move(trace), plan, flags.plan);
     answer.units = plan.modules.size();
     modules = ModulesOf(trace, plan, flags.plan);

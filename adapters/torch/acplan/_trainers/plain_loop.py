@@ -11,8 +11,8 @@ from acplan._program.budgets import Budget
 from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
 from acplan._step.trace import trace
 from acplan._trainers.optimizer_state import is_on_device, make_state_of_plan, options_for
-from acplan._verify.verify import require_within_budget
 from acplan._verify.verify import verify as verify_plan
+from acplan._verify.within_budget import require_within_budget
 
 
 def auto_checkpoint(

@@ -24,8 +24,8 @@ from acplan._step.autocast import autocast_of
 from acplan._step.trace import trace
 from acplan._trainers.once_per_rank import made_once
 from acplan._trainers.optimizer_state import options_for
-from acplan._verify.verify import require_within_budget
 from acplan._verify.verify import verify as verify_plan
+from acplan._verify.within_budget import require_within_budget
 
 _LOGGER = logging.getLogger("acplan")
 

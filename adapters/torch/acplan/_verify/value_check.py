@@ -175,3 +175,17 @@ def _tolerance(tensor: torch.Tensor) -> float:
     threads."""
     is_rounded = tensor.is_floating_point() or tensor.is_complex()
     return 16 * torch.finfo(tensor.dtype).eps if is_rounded else 0.0
+
+
+def check_values(
+    step: TrainingStep, plan: Plan, model_trace: Trace, wants: bool | None
+) -> ValueCheck | None:
+    """Compares the values of the step, if they are wanted; None: if that takes moments."""
+    if wants is False or not (wants or is_small(model_trace)):
+        return None
+    try:
+        return compare_values(step, plan)
+    except AcplanError as error:
+        if wants:
+            raise
+        return ValueCheck(skip_reason=str(error))
