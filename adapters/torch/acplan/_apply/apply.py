@@ -65,8 +65,8 @@ def apply(
 
     A table of plans is switched by the length of the inputs, before each forward pass, in eager
     code: a length between two entries has the plan of the longer one, and one above all has the
-    last plan, and a PlanMismatchWarning says so once. The backward pass must come before the next forward pass
-    of another length.
+    last plan, and a PlanMismatchWarning says so once. The backward pass must come before the
+    next forward pass of another length.
 
     A model that is checkpointed already is refused with AcplanError. Until the plan is removed,
     models of transformers make no cache in calls with gradients, even if `use_cache` is set: a

@@ -74,7 +74,8 @@ class Batches:
 
 
 def _files_of(folder: QuestionFolder, kind: str, traces: Mapping[int, Trace]) -> list[str]:
-    return [f"{length}={folder.add(f'{kind}_{length}.json', trace)}" for length, trace in traces.items()]
+    names = {length: folder.add(f"{kind}_{length}.json", t) for length, t in traces.items()}
+    return [f"{length}={name}" for length, name in names.items()]
 
 
 def _entry_of(switch: Switch | None) -> dict[str, Any]:

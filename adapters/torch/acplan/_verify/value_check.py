@@ -22,6 +22,7 @@ from acplan._base.errors import AcplanError, PlanMismatchWarning
 from acplan._fakes.random_states import random_state_kept
 from acplan._fakes.restored_state import objects_kept
 from acplan._files.plan_file import Plan
+from acplan._files.trace_file import Trace
 from acplan._files.verification import ValueCheck
 from acplan._step.autocast import autocast_of
 from acplan._step.checkpointing_off import without_checkpointing
