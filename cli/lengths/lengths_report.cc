@@ -50,9 +50,8 @@ ordered_json RunJson(const std::string& name, const PlannedBatches& batches,
   device.makes_state_first = on_device.setting.makes_state_first;
   RunToDraw drawing{
       .shapes = batches.run_steps.shapes,
-      .run = RunOf(batches,
-                   {.plan = problems::ProgramPlan::kGiven,
-                    .setting = on_device.setting}),
+      .run = RunOf(batches, {.plan = problems::ProgramPlan::kGiven,
+                             .setting = on_device.setting}),
       .settings = SettingsToDraw(device),
       .device_bytes = on_device.device_bytes};
   drawing.place_text = [&](int64_t event) {
@@ -103,8 +102,8 @@ ordered_json PageData(const LengthsReportFlags& flags,
     data["runs"].push_back(RunJson("no plan", batches, on_device));
     return data;
   }
-  const auto without = UnderPlans(batches.problem, std::nullopt);
-  data["runs"].push_back(RunJson("no plan", *without, on_device));
+  const auto unplanned = UnderPlans(batches.problem, std::nullopt);
+  data["runs"].push_back(RunJson("no plan", *unplanned, on_device));
   data["runs"].push_back(
       RunJson(std::filesystem::path(flags.plan).filename().string(), batches,
               on_device));

@@ -141,7 +141,9 @@ std::string TimelineRow(const LengthsAnswer& answer, size_t index,
       moment.iteration < 0
           ? 0
           : batches.problem.order[static_cast<size_t>(moment.iteration)].length,
-      step == nullptr ? "" : CsvField(NameOf(batches.run_steps.TraceOf(moment), *step)),
+      step == nullptr
+          ? ""
+          : CsvField(NameOf(batches.run_steps.TraceOf(moment), *step)),
       EventKindText(event.kind), event.block, event.bytes,
       PlaceFields(allocator, block), allocator.counts().allocated_bytes,
       allocator.counts().reserved_bytes, allocator.counts().retries);

@@ -83,8 +83,8 @@ BatchesOnDevice DeviceOf(const AllocatorFlags& flags,
                          const std::optional<problems::PlanTable>& table) {
   const AllocatorQuestion question = flags.Question();
   BatchesOnDevice device{
-      .setting = {.allocator = flags.allocator.empty() ? "native"
-                                                       : flags.allocator,
+      .setting = {.allocator =
+                      flags.allocator.empty() ? "native" : flags.allocator,
                   .config = question.config,
                   .makes_state_first =
                       question.makes_state_first.value_or(false)},
@@ -119,8 +119,8 @@ std::vector<LengthRow> RowsOf(const PlannedBatches& batches) {
     const Units& units =
         row.batches > 0 ? batches.ModulesFor(row.length) : NoUnits();
     const graph::Trace& trace = *batches.run_steps.shapes[k].trace;
-    const graph::Simulation simulation = graph::Simulate(
-        trace, problems::CheckpointedModules(trace, units));
+    const graph::Simulation simulation =
+        graph::Simulate(trace, problems::CheckpointedModules(trace, units));
     row.units = std::ssize(units);
     row.live_bytes = simulation.peak_bytes;
     row.recompute_ms = simulation.recompute_ms;

@@ -65,6 +65,7 @@ struct LengthRow {
 std::vector<LengthRow> RowsOf(const PlannedBatches& batches);
 
 // Returns "GPT, 40 batches of 12 lengths".
-std::string BatchesText(const PlannedBatches& batches, const Terminal& terminal);
+std::string BatchesText(const PlannedBatches& batches,
+                        const Terminal& terminal);
 
 }  // namespace acplan::cli

@@ -168,9 +168,9 @@ ExplainedProgram ProgramOf(const StepsOnDevice& steps,
       .steps = {},
       .plans = {kLeastBudget}};
   const problems::StepOfPlan& step = steps.StepUnder(explained.program.plan);
-  explained.steps.shapes = {{.trace = step.with_segments ? &*step.with_segments
-                                                         : steps.trace,
-                             .step = &step.step}};
+  explained.steps.shapes = {
+      {.trace = step.with_segments ? &*step.with_segments : steps.trace,
+       .step = &step.step}};
   if (steps.of_plan) explained.plans = {kNoPlan, kLeastBudget};
   return explained;
 }

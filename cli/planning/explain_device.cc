@@ -247,10 +247,10 @@ DeviceExplanation ExplainDevice(const ExplainedProgram& explained,
   answer.levers = problems::FindLeverOutcomes(explained.run_of, answer.program,
                                               answer.need, explained.plans);
   for (const LeverOutcome& outcome : answer.levers) {
-    answer.fits.push_back(
-        graph::RunOnDevice(explained.run_of(outcome.program),
-                           outcome.program.setting.config, device_bytes)
-            .Fits());
+    answer.fits.push_back(graph::RunOnDevice(explained.run_of(outcome.program),
+                                             outcome.program.setting.config,
+                                             device_bytes)
+                              .Fits());
   }
   return answer;
 }
@@ -286,8 +286,7 @@ std::string ToText(const DeviceExplanation& answer, size_t top,
       "\n{}: {} {} with PyTorch {}, {}\n",
       terminal.Bold("on a device of " +
                     graph::FormatBytes(answer.device_bytes)),
-      RunName(answer),
-      answer.outcome.Fits() ? "ends" : "runs out of memory",
+      RunName(answer), answer.outcome.Fits() ? "ends" : "runs out of memory",
       fmt::format("{}.{}", setting.config.version.major,
                   setting.config.version.minor),
       SettingText(setting));

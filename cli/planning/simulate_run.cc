@@ -135,7 +135,8 @@ std::string TimelineRow(const RunAnswer& answer, size_t index,
   return fmt::format(
       "{},{},{},{},{},{},{},{},{},{},{},{}\n", index, moment.iteration + 1,
       moment.microbatch + 1, step == nullptr ? -1 : IndexOf(moment.step),
-      step == nullptr ? "" : CsvField(NameOf(answer.steps.TraceOf(moment), *step)),
+      step == nullptr ? ""
+                      : CsvField(NameOf(answer.steps.TraceOf(moment), *step)),
       EventKindText(event.kind), event.block, event.bytes,
       PlaceFields(allocator, block), counts.allocated_bytes,
       counts.reserved_bytes, counts.retries);

@@ -79,10 +79,11 @@ std::vector<double> TimesOf(const RunToDraw& drawing) {
     last = moment;
     const std::vector<double>& own =
         beginnings[static_cast<size_t>(moment.shape)];
-    const bool is_in_step = moment.iteration >= 0 && moment.step != graph::kNone;
-    times.push_back(before +
-                    (is_in_step ? own[static_cast<size_t>(IndexOf(moment.step))]
-                                : 0));
+    const bool is_in_step =
+        moment.iteration >= 0 && moment.step != graph::kNone;
+    times.push_back(
+        before +
+        (is_in_step ? own[static_cast<size_t>(IndexOf(moment.step))] : 0));
   }
   return times;
 }
@@ -208,10 +209,8 @@ class BlockColumns {
     if (step != nullptr && step->redone != graph::kNone) {
       return KindPlace(graph::kRecomputedKind);
     }
-    return KindPlace(
-        static_cast<size_t>(drawing_.ShapeOf(use.event)
-                                .trace->storages[use.storage]
-                                .category));
+    return KindPlace(static_cast<size_t>(
+        drawing_.ShapeOf(use.event).trace->storages[use.storage].category));
   }
 
   const DrawnRun& drawing_;
@@ -226,14 +225,15 @@ class BlockColumns {
 ordered_json DrawnRunJson(const DrawnRun& drawing) {
   const graph::AllocatorCounts& counts = drawing.outcome.replay.counts;
   const graph::PeakLayout& peak = drawing.peak;
-  ordered_json json = {{"fits", drawing.outcome.Fits()},
-                       {"allocated_bytes", counts.peak_allocated_bytes},
-                       {"reserved_bytes", counts.peak_reserved_bytes},
-                       {"iterations", drawing.outcome.iterations},
-                       {"period", drawing.outcome.period},
-                       {"retries", counts.retries},
-                       {"iteration_ms", RoundedMs(IterationMs(*drawing.source))},
-                       {"timeline", TimelineJson(drawing.bytes)}};
+  ordered_json json = {
+      {"fits", drawing.outcome.Fits()},
+      {"allocated_bytes", counts.peak_allocated_bytes},
+      {"reserved_bytes", counts.peak_reserved_bytes},
+      {"iterations", drawing.outcome.iterations},
+      {"period", drawing.outcome.period},
+      {"retries", counts.retries},
+      {"iteration_ms", RoundedMs(IterationMs(*drawing.source))},
+      {"timeline", TimelineJson(drawing.bytes)}};
   if (peak.event < 0) return json;
   json["peak"] = {
       {"ms", RoundedMs((*drawing.ms)[static_cast<size_t>(peak.event)])},
@@ -304,10 +304,9 @@ ordered_json DrawnRunsJson(const RunToDraw& drawing) {
         drawing.run, setting.config, device_bytes,
         [&](size_t event, const graph::CachingAllocator& allocator,
             graph::BlockId) {
-          run.bytes.push_back(
-              {.ms = times[event],
-               .allocated = allocator.counts().allocated_bytes,
-               .reserved = allocator.counts().reserved_bytes});
+          run.bytes.push_back({.ms = times[event],
+                               .allocated = allocator.counts().allocated_bytes,
+                               .reserved = allocator.counts().reserved_bytes});
         });
     run.peak = graph::LayoutAtPeak(drawing.run, setting.config, device_bytes,
                                    run.outcome);
@@ -326,9 +325,10 @@ ordered_json RunsOnDeviceJson(const Trace& trace, const problems::Plan& plan) {
       .run = {},
       .settings = SettingsToDraw(plan.device),
       .device_bytes = {}};
-  drawing.run = problems::RunOf(trace, step,
-                                drawing.settings.front().makes_state_first);
-  if (plan.device) drawing.device_bytes = plan.budget_bytes - plan.reserve_bytes;
+  drawing.run =
+      problems::RunOf(trace, step, drawing.settings.front().makes_state_first);
+  if (plan.device)
+    drawing.device_bytes = plan.budget_bytes - plan.reserve_bytes;
   return DrawnRunsJson(drawing);
 }
 

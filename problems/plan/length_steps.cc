@@ -75,7 +75,7 @@ LengthProblem MakeLengthProblem(std::vector<graph::TraceOfLength> traced,
   Sort(traced, first);
   Sort(evaluated, first);
   LengthProblem problem{.traced = std::move(traced), .order = std::move(order)};
-  // By length: whether training, and whether an evaluation, has it.
+  // The batches of training, and the evaluations, of each length.
   std::map<int64_t, std::array<int64_t, 2>> lengths;
   for (const graph::LengthStep& step : problem.order) {
     ++lengths[step.length][step.is_evaluation ? 1 : 0];
@@ -92,7 +92,8 @@ LengthProblem MakeLengthProblem(std::vector<graph::TraceOfLength> traced,
          .trace =
              is_trained ? graph::TraceAt(problem.traced, length) : evaluation});
     problem.counts.push_back(counts[0]);
-    if (!evaluated.empty()) problem.evaluations.push_back(std::move(evaluation));
+    if (!evaluated.empty())
+      problem.evaluations.push_back(std::move(evaluation));
   }
   return problem;
 }

@@ -268,7 +268,7 @@ def test_lengths_are_found_in_batches() -> None:
 
 def test_plain_loops_plan_for_lengths() -> None:
     model = _small_traces()[0]
-    planned = acplan.auto_checkpoint(
+    model_with_plans = acplan.auto_checkpoint(
         copy.deepcopy(model),
         _inputs,
         lengths=acplan.Lengths(SMALL_ORDER),
@@ -277,9 +277,9 @@ def test_plain_loops_plan_for_lengths() -> None:
         time_limit=100,
         progress=False,
     )
-    assert has_plan(planned)
+    assert has_plan(model_with_plans)
     for length in (16, 64, 40):
-        expected, actual = _gradients(model, length), _gradients(planned, length)
+        expected, actual = _gradients(model, length), _gradients(model_with_plans, length)
         assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
     with pytest.raises(acplan.AcplanError, match="needs device_memory"):
         acplan.auto_checkpoint(

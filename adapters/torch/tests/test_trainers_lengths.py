@@ -66,18 +66,18 @@ def _batch(length: int, tokens: torch.Tensor | None = None) -> dict[str, torch.T
     return {"input_ids": tokens, "labels": tokens.clone()}
 
 
-def _followed(called: nn.Module, model: nn.Module | None = None) -> dict[int, set[str]]:
-    """Notes, in the returned dict, which units the model (or `called` itself) has when it is
+def _followed(caller: nn.Module, model: nn.Module | None = None) -> dict[int, set[str]]:
+    """Notes, in the returned dict, which units the model (or `caller` itself) has when it is
     called with a batch of a length."""
     units: dict[int, set[str]] = {}
-    with_units = model or called
+    with_units = model or caller
 
     def note(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         length = next(iter([*args, *kwargs.values()])).shape[1]
         active = (m for m in with_units.modules() if isinstance(m, Unit) and not is_idle(m))
         units.setdefault(length, set()).update(unit._acplan_planned[0] for unit in active)
 
-    called.register_forward_pre_hook(note, with_kwargs=True)
+    caller.register_forward_pre_hook(note, with_kwargs=True)
     return units
 
 

@@ -47,8 +47,9 @@ class StepToPlan:
         options = options_for(self.options.get("optimizer"), plan_options)
         if self.lengths is None:
             return self._plan_of_one(budget, device, options, verify, progress)
+        inputs_of = self.args[0]
         traces = trace_lengths(
-            self.model, *self.args, self.lengths, device=device, **self.options
+            self.model, inputs_of, self.lengths, device=device, **self.options
         )
         table = plan(
             traces, lengths=self.lengths, plans=self.plans, progress=progress, **options

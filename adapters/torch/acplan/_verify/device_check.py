@@ -92,8 +92,8 @@ def _run_batches(
 ) -> dict[str, Any]:
     with question_folder() as folder:
         plan = None if table is None else folder.add("table.json", table)
-        asked = {**question, **batches.question(folder), "plan": plan, "output": "run"}
-        folder.ask("lengths simulate", asked).require_success()
+        full_question = {**question, **batches.question(folder), "plan": plan, "output": "run"}
+        folder.ask("lengths simulate", full_question).require_success()
         run: dict[str, Any] = read_json(folder.path_of("run"))
     return run
 

@@ -12,7 +12,7 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -28,9 +28,6 @@ from acplan._step.autocast import autocast_of
 from acplan._step.checkpointing_off import without_checkpointing
 from acplan._step.step import default_loss
 from acplan._step.training_step import TrainingStep
-
-if TYPE_CHECKING:
-    from acplan._files.trace_file import Trace
 
 # Limits, by the numbers of the trace, above which a step on a CPU takes long.
 _MOST_BYTES = 1 << 28

@@ -76,7 +76,9 @@ def verify(
     if isinstance(values, str):
         kwargs["values"], values = values, None
     if isinstance(plan, PlanTable):
-        return verify_table(model, plan, args, trace, values, kwargs)
+        if isinstance(trace, Trace):
+            raise AcplanError("verify: a table of plans needs traces by length, found one")
+        return verify_table(model, plan, args, values, {**kwargs, "trace": trace})
     if isinstance(trace, Mapping):
         raise AcplanError("verify: traces by length are for a table of plans")
     plan = plan_given(plan)

@@ -25,7 +25,6 @@ def verify_table(
     model: torch.nn.Module,
     table: PlanTable,
     args: tuple[Any, ...],
-    traces: Traces | None,
     values: bool | None,
     kwargs: Mapping[str, Any],
 ) -> TableVerification:
@@ -36,6 +35,7 @@ def verify_table(
             "inputs, and lengths="
         )
     options = dict(kwargs)
+    traces: Traces | None = options.pop("trace")
     lengths = lengths_of(options.pop("lengths"), table.switch)
     evaluations = options.pop("evaluations", None)
     if traces is None:

@@ -1,4 +1,4 @@
-"""Whether a plan, or a table of plans, keeps its budget when its steps are traced again."""
+"""The budget of a plan, or of a table of plans, beside its steps traced again."""
 
 from acplan._base.errors import AcplanError
 from acplan._files.plan_file import Plan
