@@ -27,17 +27,22 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread", "no_accelerator"),
 ]
 
-# Short and long batches, with which the longest does not fit the device without a plan.
+# Short batches, which fit the device without a plan, and long ones, whose live bytes do not.
 SHORT, LONG = 8, 32
 BATCH = 64
 LENGTHS = acplan.Lengths({SHORT: 1, LONG: 1}, steps=6)
-OPTIONS: dict[str, Any] = {"device_memory": "58MiB", "plans": 2, "time_limit": 20}
+OPTIONS: dict[str, Any] = {"device_memory": "59MiB", "plans": 2, "time_limit": 20}
 
 
 def _model() -> nn.Module:
     torch.manual_seed(0)
     return tiny_gpt2(
-        n_positions=32, attn_implementation="eager", attn_pdrop=0, resid_pdrop=0, embd_pdrop=0
+        n_layer=3,
+        n_positions=LONG,
+        attn_implementation="eager",
+        attn_pdrop=0,
+        resid_pdrop=0,
+        embd_pdrop=0,
     )
 
 
