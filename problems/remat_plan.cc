@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
 #include "problems/check/remat_check.h"
 #include "problems/remat/remat_problem.h"
@@ -151,7 +151,7 @@ RematPlan EvaluateRemat(const JointGraph& graph,
 std::vector<char> ReadKept(const std::filesystem::path& path,
                            const JointGraph& graph) {
   const nlohmann::json document =
-      graph::ParseJson(graph::ReadFile(path), path.string());
+      graph::ParseJson(graph::ReadJsonText(path), path.string());
   const graph::JsonField root(document, path.string());
   std::unordered_map<std::string_view, size_t> index;
   for (size_t b = 0; b < graph.buffers.size(); ++b)

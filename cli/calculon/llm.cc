@@ -16,6 +16,7 @@
 #include "costmodel/calculon/llm/statistics.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/text_value.h"
@@ -93,7 +94,7 @@ void WriteAndShow(const LlmFlags& flags, const LlmResult& result,
   if (has_file) return;
   if (flags.stats == "-") {
     const graph::TextValue system = graph::ParseTextValue(
-        graph::ReadFile(flags.strategy.system), flags.strategy.system);
+        graph::ReadJsonText(flags.strategy.system), flags.strategy.system);
     terminal.Report(ResultLevel::kInfo,
                     CalculonText(result, statistics, system));
   } else if (flags.json) {

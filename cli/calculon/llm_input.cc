@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "cli/input/file_names.h"
-#include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
 #include "graph/base/text_value.h"
@@ -41,7 +41,7 @@ void StrategyFlags::AddTo(CLI::App& app, const std::string& execution_help) {
 costmodel::Model ReadModelInput(const std::string& path,
                                 const Terminal& terminal) {
   RequireJsonName(path);
-  const std::string text = graph::ReadFile(path);
+  const std::string text = graph::ReadJsonText(path);
   const costmodel::Model model = costmodel::ParseModel(text, path);
   LogIgnored(text, path, costmodel::kModelKeys, terminal);
   return model;
@@ -50,7 +50,7 @@ costmodel::Model ReadModelInput(const std::string& path,
 costmodel::System ReadSystemInput(const std::string& path,
                                   const Terminal& terminal) {
   RequireJsonName(path);
-  const std::string text = graph::ReadFile(path);
+  const std::string text = graph::ReadJsonText(path);
   costmodel::System system = costmodel::ParseSystem(text, path);
   LogIgnored(text, path, costmodel::kSystemKeys, terminal);
   return system;

@@ -17,6 +17,7 @@
 #include "graph/base/file_lines.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
@@ -74,19 +75,18 @@ void RequireCommand(const std::string& name, const ShardNote& note,
 // and the note.
 ShardNote ReadCsvNote(const std::string& name) {
   const std::string start = fmt::format("#{} ", kShardKey);
-  std::string first;
   std::string last;
   int64_t lines = 0;
   graph::ForEachLine(name, [&](std::string_view line) {
-    if (lines == 0) first = line;
+    // A pipe may have no end.
+    if (lines == 0 && line != costmodel::CsvHeading()) {
+      RefuseShard(name, "the columns that llm-all-executions writes");
+    }
     last = line;
     ++lines;
   });
   if (!last.starts_with(start)) {
     RefuseShard(name, "the output of a search with --shard");
-  }
-  if (first != costmodel::CsvHeading()) {
-    RefuseShard(name, "the columns that llm-all-executions writes");
   }
   const ShardNote note =
       ParseShardNote(graph::ParseJson(last.substr(start.size()), name), name);
@@ -104,7 +104,8 @@ void RequireEntry(const graph::JsonField& entry) {
 }
 
 ShardNote ReadJsonNote(const std::string& name) {
-  const nlohmann::json document = graph::ParseJson(graph::ReadFile(name), name);
+  const nlohmann::json document =
+      graph::ParseJson(graph::ReadJsonText(name), name);
   const graph::JsonField root(document, name);
   const ShardNote note = ParseShardNote(root.Get(kShardKey).json(), name);
   for (const auto& [key, unused] : document.items()) {
@@ -176,7 +177,8 @@ std::vector<ordered_json> MergeBest(const std::vector<ShardFile>& shards,
                                     const ShardNote& total) {
   std::vector<ordered_json> entries;
   for (const ShardFile& shard : shards) {
-    ordered_json json = graph::ParseOrderedJson(graph::ReadFile(shard.name));
+    ordered_json json =
+        graph::ParseOrderedJson(graph::ReadJsonText(shard.name));
     json.erase(std::string(kShardKey));
     for (auto& [unused, entry] : json.items()) entries.push_back(entry);
   }

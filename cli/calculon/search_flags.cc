@@ -17,6 +17,7 @@
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
@@ -277,9 +278,9 @@ std::string SearchDigest(const SearchFlags& flags,
                          const std::string& other_flags) {
   std::string text;
   for (const std::string& part :
-       {graph::ReadFile(flags.application), graph::ReadFile(flags.system),
-        flags.num_procs, flags.max_batch, flags.datatype,
-        flags.fused_activation, other_flags}) {
+       {graph::ReadJsonText(flags.application),
+        graph::ReadJsonText(flags.system), flags.num_procs, flags.max_batch,
+        flags.datatype, flags.fused_activation, other_flags}) {
     text += '\0' + part;
   }
   return fmt::format("{:016x}", Fnv1a(text));

@@ -145,7 +145,7 @@ std::vector<std::string> ParseNames(const std::vector<std::string>& values,
     try {
       std::error_code ignored;
       if (std::filesystem::file_size(value.substr(1), ignored) == 0) continue;
-      text = graph::ReadFile(value.substr(1));
+      text = graph::ReadFile(value.substr(1), graph::kMostListBytes);
     } catch (const InputError& error) {
       throw InputError(fmt::format("{}: {}", flag, error.what()));
     }

@@ -6,15 +6,15 @@
 #include <utility>
 
 #include "cli/input/plan_input.h"
-#include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 #include "graph/trace/aggregate.h"
 
 namespace acplan::cli {
 
 ProfileInput ReadProfileOrTrace(const std::filesystem::path& path) {
-  const std::string text = graph::ReadFile(path);
+  const std::string text = graph::ReadJsonText(path);
   if (text.find("\"acplan.trace\"") == std::string::npos) {
     RefuseTable(path, "a profile or a trace");
     return {.profile = graph::ParseProfile(text, path.string()), .trace = {}};

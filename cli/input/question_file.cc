@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "cli/input/command_path.h"
-#include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
 
@@ -194,7 +194,8 @@ std::optional<QuestionFile> FindQuestion(
     const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
     return ParseQuestion(command, text, CommandPath(command));
   }
-  return ParseQuestion(command, graph::ReadFile(*path), graph::OneLine(*path));
+  return ParseQuestion(command, graph::ReadJsonText(*path),
+                       graph::OneLine(*path));
 }
 
 }  // namespace acplan::cli

@@ -17,8 +17,11 @@
 #include "graph/base/json_text.h"
 #include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
+#include "problems/check/device_rules.h"
 #include "problems/check/plan_check.h"
+#include "problems/plan/device_run.h"
 #include "problems/plan/plan.h"
+#include "problems/plan/plan_device_json.h"
 #include "problems/planner.h"
 
 namespace acplan::cli {
@@ -89,15 +92,19 @@ int64_t ResolveBudget(const problems::Budget& budget, const ProfileInput& input,
   return least.budget.bytes;
 }
 
+int64_t RoomOf(const problems::Plan& plan) {
+  return plan.budget_bytes - plan.reserve_bytes;
+}
+
 // The budget that a plan states, less its reserve, if it states one for the question
 // that is checked.
 using StatedRoom = std::optional<int64_t>;
 
-StatedRoom RoomOf(const problems::Plan& plan, const CheckInput& flags) {
+StatedRoom StatedRoomOf(const problems::Plan& plan, const CheckInput& flags) {
   const bool is_of_question =
       flags.memory.Resolve(plan.memory) == plan.memory && plan.budget_bytes > 0;
   if (!is_of_question) return std::nullopt;
-  return plan.budget_bytes - plan.reserve_bytes;
+  return RoomOf(plan);
 }
 
 // Returns the plan for the question: flags that were given replace its memory and its
@@ -141,7 +148,11 @@ problems::PlanDevice DeviceOf(const CheckInput& flags,
       .allocator = setting.allocator,
       .torch_version = fmt::format("{}.{}", setting.config.version.major,
                                    setting.config.version.minor),
-      .makes_state_first = setting.makes_state_first};
+      .makes_state_first = setting.makes_state_first,
+      .allocated_bytes = problems::kNotStated,
+      .reserved_bytes = problems::kNotStated,
+      .least_device_bytes = problems::kNotStated,
+      .retries = problems::kNotStated};
   if (!plan.device) return device;
   if (flags.allocator.allocator.empty()) {
     device.allocator = plan.device->allocator;
@@ -174,6 +185,11 @@ void RequireRoom(const CheckInput& flags, const problems::Plan& plan) {
 struct CheckAnswer {
   std::optional<std::string> broken;
   std::optional<problems::PlanEffect> effect;
+  // The plan with the device for which it was judged, and what a run of it takes
+  // there; nothing without a device, or if the run does not end on it.
+  std::optional<problems::Plan> on_device = {};
+  // A plan for a device whose run there says nothing about the memory that was asked.
+  bool is_without_its_device = false;
   // The needs of a run of the plan, if one can be simulated.
   std::vector<problems::DeviceNeed> needs = {};
 };
@@ -189,9 +205,57 @@ graph::PyTorchVersion VersionOf(const CheckInput& flags,
   return flags.allocator.Question().config.version;
 }
 
+problems::DeviceSetting SettingOf(const problems::PlanDevice& device) {
+  return {.allocator = device.allocator,
+          .config = graph::ParseAllocatorConfig(
+              device.allocator, "plan: device: allocator",
+              graph::ParsePyTorchVersion(device.torch_version,
+                                         "plan: device: torch_version")),
+          .makes_state_first = device.makes_state_first};
+}
+
+// Returns the plan with what its run takes on the device that it names, or nothing
+// if the run does not end there.
+std::optional<problems::Plan> RunOnDevice(const graph::Trace& trace,
+                                          problems::Plan plan) {
+  const problems::PlanDevice stated = *plan.device;
+  const problems::DeviceSetting setting = SettingOf(stated);
+  plan.device =
+      FindDeviceUse(RunOf(trace, problems::LiveStep(trace, plan.modules),
+                          setting.makes_state_first),
+                    setting, RoomOf(plan));
+  if (!plan.device) return std::nullopt;
+  plan.device->default_least_device_bytes = stated.default_least_device_bytes;
+  plan.device->default_recompute_ms = stated.default_recompute_ms;
+  plan.device->gpu = stated.gpu;
+  return plan;
+}
+
+// Adds the run on the device that was asked for; or else on the one that the plan of
+// the file is for, which a budget does not replace, and the rule that it breaks there.
+void JudgeOnDevice(const ProfileInput& input, const problems::Plan& stated,
+                   const problems::Plan& plan, CheckAnswer& answer) {
+  if (plan.device) {
+    answer.on_device = RunOnDevice(*input.trace, plan);
+    return;
+  }
+  if (!stated.device) return;
+  if (stated.memory != plan.memory ||
+      !HasRun(input.TraceIfAny(), plan.memory)) {
+    answer.is_without_its_device = true;
+    return;
+  }
+  const auto broken = BrokenDeviceRule(*input.trace, stated);
+  if (broken && !answer.broken) {
+    answer.broken = fmt::format("on the device of {} that the plan is for: {}",
+                                graph::FormatBytes(RoomOf(stated)), *broken);
+  }
+  answer.on_device = RunOnDevice(*input.trace, stated);
+}
+
 CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
-                  const problems::Plan& plan, const problems::PlanRules& rules,
-                  StatedRoom room) {
+                  const problems::Plan& stated, const problems::Plan& plan,
+                  const problems::PlanRules& rules, StatedRoom room) {
   CheckAnswer answer;
   try {
     answer.broken =
@@ -205,7 +269,7 @@ CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
   if (answer.effect && !plan.offload &&
       HasRun(input.TraceIfAny(), plan.memory)) {
     answer.needs = problems::NeedsOfPlan(*input.trace, plan.modules,
-                                         VersionOf(flags, plan));
+                                         VersionOf(flags, stated));
   }
   // Sums of records are rounded, a simulated step has whole bytes.
   const int64_t rounding =
@@ -214,6 +278,12 @@ CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
     answer.broken =
         fmt::format("the plan says that it fits {} bytes; its peak is {}",
                     *room, answer.effect->peak_bytes);
+  }
+  if (!answer.effect) return answer;
+  try {
+    JudgeOnDevice(input, stated, plan, answer);
+  } catch (const InputError& error) {
+    throw NamingFile(error, flags.plan);
   }
   return answer;
 }
@@ -232,15 +302,32 @@ std::string ToJson(const problems::Plan& plan, const CheckAnswer& answer) {
     json["peak_module"] = answer.effect->peak_module;
     json["recompute_ms"] = answer.effect->recompute_ms;
   }
+  if (answer.on_device) {
+    json["device"] = {{"memory_bytes", RoomOf(*answer.on_device)}};
+    json["device"].update(problems::ToJson(*answer.on_device->device));
+  }
   if (!answer.needs.empty()) json["on_device"] = NeedsJson(answer.needs);
   return graph::IndentedText(json);
+}
+
+// Returns the lines on the device for which the plan was judged.
+std::string JudgedText(const CheckAnswer& answer) {
+  if (answer.is_without_its_device) {
+    return "the device that the plan is for was not judged: its run has other "
+           "memory than was asked for\n";
+  }
+  if (!answer.on_device) return "";
+  return fmt::format("device          {}, {}\n",
+                     graph::FormatBytes(RoomOf(*answer.on_device)),
+                     SettingText(SettingOf(*answer.on_device->device))) +
+         DeviceText(*answer.on_device);
 }
 
 std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
                    const Terminal& terminal) {
   if (answer.broken) {
     return fmt::format("{}: {}\n", terminal.Yellow("broken"), *answer.broken) +
-           NeedsText(answer.needs, terminal);
+           JudgedText(answer) + NeedsText(answer.needs, terminal);
   }
   const problems::PlanEffect& effect = *answer.effect;
   return fmt::format(
@@ -251,7 +338,8 @@ std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
              graph::FormatBytes(effect.peak_bytes), effect.peak_module,
              graph::FormatBytes(plan.budget_bytes - effect.peak_bytes),
              FormatMs(effect.recompute_ms)) +
-         NeedsText(answer.needs, terminal) + NoteOn(CaveatOf(plan), terminal);
+         JudgedText(answer) + NeedsText(answer.needs, terminal) +
+         NoteOn(CaveatOf(plan), terminal);
 }
 
 int RunCheck(const CheckInput& flags, const Terminal& terminal) {
@@ -261,7 +349,8 @@ int RunCheck(const CheckInput& flags, const Terminal& terminal) {
                                       : ParseBudget(flags.budget, "--budget");
   ProfileInput input = ReadProfileOrTrace(flags.profile);
   problems::Plan plan = ReadAnswer(flags.plan, input.profile);
-  const StatedRoom room = RoomOf(plan, flags);
+  const problems::Plan stated = plan;
+  const StatedRoom room = StatedRoomOf(plan, flags);
   plan = WithFlags(std::move(plan), flags, input);
   input = WithSegmentsOf(std::move(input), plan, flags.plan);
   const graph::ModuleTree tree(input.profile);
@@ -277,7 +366,7 @@ int RunCheck(const CheckInput& flags, const Terminal& terminal) {
     plan.budget_bytes = ResolveBudget(budget, input, tree, plan, rules);
   }
   RequireRoom(flags, plan);
-  const CheckAnswer answer = Check(flags, input, plan, rules, room);
+  const CheckAnswer answer = Check(flags, input, stated, plan, rules, room);
   terminal.Print(flags.json ? ToJson(plan, answer)
                             : BrokenLines(NamedDeviceText(flags.allocator) +
                                               ToText(plan, answer, terminal),

@@ -310,15 +310,9 @@ std::optional<problems::LinkLimits> ParseLink(
         "--offload: needs a plan on a trace, with --decisions "
         "save,recompute,skip");
   }
-  if (!flags.offload.ends_with("/s")) {
-    throw InputError(
-        fmt::format("--offload: expected a rate such as 25GB/s, "
-                    "found {}",
-                    graph::Quoted(flags.offload, 100)));
-  }
   problems::LinkLimits link;
-  link.bytes_per_second = static_cast<double>(graph::ParseByteSize(
-      flags.offload.substr(0, flags.offload.size() - 2), "--offload"));
+  link.bytes_per_second =
+      static_cast<double>(graph::ParseByteRate(flags.offload, "--offload"));
   if (!flags.host_memory.empty()) {
     link.host_memory_bytes =
         graph::ParseByteSize(flags.host_memory, "--host-memory");

@@ -20,6 +20,7 @@
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 #include "graph/joint/joint_graph.h"
 #include "graph/schedule/node_link.h"
@@ -322,7 +323,7 @@ void CheckFlags(const RematFlags& flags) {
 }
 
 JointGraph ReadGraph(const RematFlags& flags) {
-  const std::string text = graph::ReadFile(flags.graph);
+  const std::string text = graph::ReadJsonText(flags.graph);
   if (graph::IsNodeLink(text))
     throw InputError(
         InFile(flags.graph,

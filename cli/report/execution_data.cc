@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 
 namespace acplan::cli {
 
@@ -119,7 +119,7 @@ bool IsByRank(const nlohmann::json& document) {
 }  // namespace
 
 std::optional<ordered_json> ReadExecutions(const std::filesystem::path& path) {
-  const std::string text = graph::ReadFile(path);
+  const std::string text = graph::ReadJsonText(path);
   if (text.find("\"sample_rate\"") == std::string::npos) return std::nullopt;
   const nlohmann::json document = graph::ParseJson(text, path.string());
   if (!IsByRank(document)) return std::nullopt;

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/input/plan_input.h"
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
 
 namespace acplan::cli {
@@ -36,7 +36,7 @@ ordered_json FrontierJson(const std::vector<problems::Plan>& plans,
 ordered_json ReadFrontier(const std::filesystem::path& path,
                           std::string_view model) {
   const nlohmann::json document =
-      graph::ParseJson(graph::ReadFile(path), path.string());
+      graph::ParseJson(graph::ReadJsonText(path), path.string());
   const graph::JsonField root(document, path.string());
   RequireFormat(root, "acplan.frontier", 1);
   std::vector<problems::Plan> plans;

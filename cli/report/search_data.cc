@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 
 namespace acplan::cli {
 
@@ -71,7 +71,7 @@ ordered_json ReportedStrategyJson(const JsonField& report) {
 }  // namespace
 
 std::optional<ordered_json> ReadTraining(const std::filesystem::path& path) {
-  const std::string text = graph::ReadFile(path);
+  const std::string text = graph::ReadJsonText(path);
   if (text.find("\"acplan.training") == std::string::npos) return std::nullopt;
   const nlohmann::json document = graph::ParseJson(text, path.string());
   const JsonField root(document, path.string());

@@ -13,9 +13,9 @@
 #include "cli/input/strategy_argument.h"
 #include "costmodel/training/hardware/accelerator.h"
 #include "graph/base/byte_size.h"
-#include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 
 namespace acplan::cli {
@@ -174,8 +174,8 @@ NamedStrategy ReadNamedStrategy(const std::string& argument) {
     return {graph::OneLine(argument, 400), ParseList(argument)};
   }
   const StrategyFile strategy_file = SplitStrategyArgument(argument);
-  const nlohmann::json document =
-      graph::ParseJson(graph::ReadFile(strategy_file.file), strategy_file.file);
+  const nlohmann::json document = graph::ParseJson(
+      graph::ReadJsonText(strategy_file.file), strategy_file.file);
   const graph::JsonField root(document, strategy_file.file);
   const std::string format = document.is_object() && root.Has("format")
                                  ? root.Get("format").String()
@@ -252,7 +252,7 @@ void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
 }
 
 costmodel::ModelConfig TrainFlags::ReadConfig(const Terminal& terminal) const {
-  const std::string text = graph::ReadFile(config);
+  const std::string text = graph::ReadJsonText(config);
   const nlohmann::json document = graph::ParseJson(text, config);
   if (document.is_object() && !document.contains("model_type") &&
       document.contains("num_blocks")) {

@@ -125,7 +125,8 @@ std::string BaselineText(const std::vector<costmodel::TrainingRun>& runs,
                          const std::vector<Prediction>& ours,
                          const std::string& path, const Terminal& terminal) {
   using enum Table::Align;
-  const graph::CsvTable table = graph::ParseCsv(graph::ReadFile(path), path);
+  const graph::CsvTable table =
+      graph::ParseCsv(graph::ReadFile(path, graph::kMostListBytes), path);
   Table text({kLeft, kRight, kRight, kRight, kRight, kRight});
   text.AddRow(
       {"model", "rows", "mean %", "median", "acplan mean", "acplan median"});
@@ -281,8 +282,8 @@ int ScoreMemory(const ScoreFlags& flags, const graph::CsvTable& table,
 int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
   const costmodel::TrainingSystems systems =
       costmodel::ReadTrainingSystems(SystemsFile(flags.systems));
-  const graph::CsvTable table =
-      graph::ParseCsv(graph::ReadFile(flags.runs), flags.runs);
+  const graph::CsvTable table = graph::ParseCsv(
+      graph::ReadFile(flags.runs, graph::kMostListBytes), flags.runs);
   if (costmodel::IsMemoryTable(table)) {
     return ScoreMemory(flags, table, systems, terminal);
   }

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <charconv>
-#include <limits>
 #include <string>
 #include <unordered_map>
 
@@ -17,8 +16,6 @@ namespace {
 
 // A word more than any event has, so that too many are seen.
 constexpr size_t kMostWords = 5;
-// More blocks than an index holds, or memory.
-constexpr size_t kMostBlocks = std::numeric_limits<int32_t>::max();
 
 struct Words {
   std::array<std::string_view, kMostWords> words;
@@ -50,7 +47,10 @@ class EventReader {
   explicit EventReader(std::string_view name) : name_(name) {}
 
   void Add(std::string_view line) {
-    ++line_;
+    if (++line_ > kMostEventLines) {
+      Fail(fmt::format("expected at most {} lines, found more",
+                       kMostEventLines));
+    }
     const Words words = Split(line);
     if (words.count == 0 || words.words[0].front() == '#') return;
     const std::string_view kind = words.words[0];
@@ -112,7 +112,6 @@ class EventReader {
       Fail(fmt::format("the bytes: expected at most {}, found {}",
                        kLargestRequest, bytes));
     }
-    if (result_.block_ids.size() >= kMostBlocks) Fail("too many blocks");
     const auto block = static_cast<int32_t>(result_.block_ids.size());
     if (!block_of_id_.try_emplace(id, block).second) {
       Fail(fmt::format("block {} is allocated already", id));

@@ -40,6 +40,8 @@ struct AllocatorEvents {
 
 // The most bytes of one request.
 inline constexpr int64_t kLargestRequest = int64_t{1} << 50;
+// The most lines of a list of events, which may come from a pipe without an end.
+inline constexpr int64_t kMostEventLines = int64_t{1} << 24;
 
 // Reads events, one a line ("a ID BYTES [STREAM]", "f ID", "s ID STREAM", "e",
 // "g POOL", "p POOL", "q POOL", "d POOL": as the kinds above stand); blank lines
@@ -49,7 +51,8 @@ inline constexpr int64_t kLargestRequest = int64_t{1} << 50;
 // Throws InputError, naming file and line, for anything else: another letter,
 // too many words, no number, an ID that is allocated twice or not at all, a pool
 // that begins twice, ends without a beginning, or is released while it serves,
-// more often than it began, or before it begins again.
+// more often than it began, or before it begins again, and for more than
+// kMostEventLines lines.
 AllocatorEvents ReadAllocatorEvents(const std::filesystem::path& path);
 
 // Parses the same from text. Errors name `name` in place of a file.

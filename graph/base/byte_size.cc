@@ -89,18 +89,32 @@ std::optional<int64_t> Scale(std::string_view whole, std::string_view fraction,
   return number * unit + part;
 }
 
-}  // namespace
+// The words for sizes, or for rates, in complaints.
+struct QuantityWords {
+  std::string_view expected;
+  std::string_view name;
+  std::string_view suffix;  // of all units
+};
+constexpr QuantityWords kSizeWords = {
+    .expected = "a size such as 1.6GiB, 1600MB or a whole number of bytes",
+    .name = "a size",
+    .suffix = ""};
+constexpr QuantityWords kRateWords = {
+    .expected = "a rate such as 25GB/s", .name = "a rate", .suffix = "/s"};
 
-int64_t ParseByteSize(std::string_view text, std::string_view what) {
+// Parses `text` without the suffix. Errors show `whole_text`.
+int64_t ParseQuantity(std::string_view text, std::string_view whole_text,
+                      std::string_view what, const QuantityWords& words) {
   auto fail = [&](std::string_view reason) -> InputError {
-    return InputError(
-        fmt::format("{}: expected a size such as 1.6GiB, 1600MB or a whole "
-                    "number of bytes, found {}: {}",
-                    OneLine(what, 200), Quoted(text), reason));
+    return InputError(fmt::format("{}: expected {}, found {}: {}",
+                                  OneLine(what, 200), words.expected,
+                                  Quoted(whole_text), reason));
   };
   const std::string_view trimmed = Trim(text);
   if (trimmed.empty()) throw fail("no number");
-  if (trimmed.front() == '-') throw fail("a size is positive");
+  if (trimmed.front() == '-') {
+    throw fail(fmt::format("{} is positive", words.name));
+  }
 
   auto [whole, rest] = SplitDigits(trimmed);
   std::string_view fraction;
@@ -127,9 +141,30 @@ int64_t ParseByteSize(std::string_view text, std::string_view what) {
         fmt::format("unknown unit {}; {}", Quoted(rest, 20), UnitHint(rest)));
 
   const std::optional<int64_t> bytes = Scale(whole, fraction, unit->bytes);
-  if (!bytes) throw fail("more than 4 EiB");
-  if (*bytes == 0) throw fail("less than one byte");
+  if (!bytes) throw fail(fmt::format("more than 4 EiB{}", words.suffix));
+  if (*bytes == 0) {
+    throw fail(fmt::format("less than one byte{}",
+                           words.suffix.empty() ? "" : " a second"));
+  }
   return *bytes;
+}
+
+}  // namespace
+
+int64_t ParseByteSize(std::string_view text, std::string_view what) {
+  return ParseQuantity(text, text, what, kSizeWords);
+}
+
+int64_t ParseByteRate(std::string_view text, std::string_view what) {
+  const std::string_view trimmed = Trim(text);
+  if (!trimmed.ends_with(kRateWords.suffix)) {
+    throw InputError(fmt::format("{}: expected {}, found {}",
+                                 OneLine(what, 200), kRateWords.expected,
+                                 Quoted(text)));
+  }
+  return ParseQuantity(
+      trimmed.substr(0, trimmed.size() - kRateWords.suffix.size()), text, what,
+      kRateWords);
 }
 
 std::string DisplayBytes(int64_t bytes, std::string_view unit) {

@@ -16,6 +16,10 @@ namespace acplan::graph {
 // ones), zero, a negative number, more than 2^62 bytes.
 int64_t ParseByteSize(std::string_view text, std::string_view what);
 
+// Parses a rate in bytes per second: a size, as above, and "/s" ("25GB/s"). Throws
+// InputError as ParseByteSize does.
+int64_t ParseByteRate(std::string_view text, std::string_view what);
+
 // Returns a size as PyTorch's `display_bytes` (torch.distributed._tools.ilp_utils) does: in
 // "KiB", "MiB" or "GiB" with two decimals, as "N.NN bytes" for any other unit.
 std::string DisplayBytes(int64_t bytes, std::string_view unit = "MiB");

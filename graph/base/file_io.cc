@@ -57,92 +57,106 @@ std::string TooLarge(size_t most) {
   return fmt::format("expected at most {} bytes, found more", most);
 }
 
-std::string ReadRaw(const fs::path& path, size_t most) {
-  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) FailErrno(path, "cannot be opened", errno);
+// Returns the bytes of a regular file, 0 for a pipe or a device.
+size_t BytesOf(const fs::path& path, const FileDescriptor& file) {
   struct stat status = {};
-  if (fstat(file.get(), &status) == 0) {
-    if (S_ISDIR(status.st_mode)) Fail(path, "expected a file, found a folder");
-    if (S_ISREG(status.st_mode) &&
-        static_cast<uintmax_t>(status.st_size) > most)
-      Fail(path, TooLarge(most));
-  }
-  std::string bytes;
-  if (S_ISREG(status.st_mode))
-    bytes.reserve(static_cast<size_t>(status.st_size));
-  std::string chunk(kChunk, '\0');
-  while (true) {
-    const ssize_t got = read(file.get(), chunk.data(), chunk.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) FailErrno(path, "cannot be read", errno);
-    if (got == 0) return bytes;
-    bytes.append(chunk, 0, static_cast<size_t>(got));
-    if (bytes.size() > most) Fail(path, TooLarge(most));
-  }
+  if (fstat(file.get(), &status) != 0) return 0;
+  if (S_ISDIR(status.st_mode)) Fail(path, "expected a file, found a folder");
+  return S_ISREG(status.st_mode) ? static_cast<size_t>(status.st_size) : 0;
 }
 
+// Fills `chunk` with the next bytes, as many as are there, but at least two if the file does
+// not end before. Returns them.
+std::string_view ReadPiece(const fs::path& path, const FileDescriptor& file,
+                           std::string& chunk) {
+  size_t bytes = 0;
+  while (bytes < 2) {
+    const ssize_t got =
+        read(file.get(), chunk.data() + bytes, chunk.size() - bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) FailErrno(path, "cannot be read", errno);
+    if (got == 0) break;
+    bytes += static_cast<size_t>(got);
+  }
+  return std::string_view(chunk).substr(0, bytes);
+}
+
+bool IsGzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
+
+// The text of gzip data that comes piece by piece.
 class Inflater {
  public:
-  Inflater() {
+  explicit Inflater(const fs::path& path) : path_(path) {
     if (inflateInit2(&stream_, kGzip) != Z_OK) throw std::bad_alloc();
   }
   Inflater(const Inflater&) = delete;
   Inflater& operator=(const Inflater&) = delete;
   ~Inflater() { inflateEnd(&stream_); }
-  z_stream& stream() { return stream_; }
 
- private:
-  z_stream stream_ = {};
-};
+  // Hands the text of the next piece to `watch` until that returns false.
+  void Add(std::string_view packed, const TextWatch& watch) {
+    stream_.next_in =
+        reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+    stream_.avail_in = static_cast<uInt>(packed.size());
+    do {
+      if (is_at_end_ && stream_.avail_in > 0) {
+        inflateReset(&stream_);
+        is_first_ = false;
+        is_at_end_ = false;
+      }
+      stream_.next_out = reinterpret_cast<Bytef*>(chunk_.data());
+      stream_.avail_out = static_cast<uInt>(chunk_.size());
+      RequireGzip(inflate(&stream_, Z_NO_FLUSH));
+      const size_t bytes = chunk_.size() - stream_.avail_out;
+      if (!watch(std::string_view(chunk_).substr(0, bytes))) return;
+    } while (stream_.avail_in > 0 || stream_.avail_out == 0);
+  }
 
-bool IsGzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
-
-// Hands the text of gzip data to `take`, piece by piece.
-template <typename Take>
-void ForEachPiece(const fs::path& path, std::string_view packed, Take take) {
-  Inflater inflater;
-  z_stream& stream = inflater.stream();
-  std::string chunk(kChunk, '\0');
-  while (true) {
-    const size_t offered = std::min(packed.size(), kChunk);
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
-    stream.avail_in = static_cast<uInt>(offered);
-    stream.next_out = reinterpret_cast<Bytef*>(chunk.data());
-    stream.avail_out = static_cast<uInt>(chunk.size());
-    const int result = inflate(&stream, Z_NO_FLUSH);
-    packed.remove_prefix(offered - stream.avail_in);
-    take(std::string_view(chunk).substr(0, chunk.size() - stream.avail_out));
-    if (result == Z_STREAM_END) {
-      if (packed.empty()) return;
-      if (!IsGzip(packed))
-        Fail(path, fmt::format(
-                       "expected the end of the gzip data, found {} more bytes",
-                       packed.size()));
-      inflateReset(&stream);
-    } else if (result == Z_BUF_ERROR || (result == Z_OK && packed.empty() &&
-                                         stream.avail_out == chunk.size())) {
-      Fail(path, "expected whole gzip data, found its end missing");
-    } else if (result == Z_MEM_ERROR) {
-      throw std::bad_alloc();
-    } else if (result != Z_OK) {
-      Fail(path, fmt::format("expected gzip data, found it corrupt ({})",
-                             stream.msg ? stream.msg : "bad stream"));
+  // Refuses data that does not end with the last piece.
+  void RequireEnd() const {
+    if (!is_at_end_) {
+      Fail(path_, "expected whole gzip data, found its end missing");
     }
   }
-}
 
-// A few kilobytes may hold gigabytes. So the text is counted before memory is taken for it,
-// and then exactly as much as it needs.
+ private:
+  void RequireGzip(int result) {
+    is_at_end_ = result == Z_STREAM_END;
+    if (result == Z_MEM_ERROR) throw std::bad_alloc();
+    // Z_BUF_ERROR: the piece has no further text.
+    if (result == Z_OK || result == Z_STREAM_END || result == Z_BUF_ERROR) {
+      return;
+    }
+    // The header of a member begins with two bytes.
+    if (!is_first_ && stream_.total_in <= 2) {
+      Fail(path_, "expected the end of the gzip data, found more bytes");
+    }
+    Fail(path_, fmt::format("expected gzip data, found it corrupt ({})",
+                            stream_.msg ? stream_.msg : "bad stream"));
+  }
+
+  fs::path path_;
+  z_stream stream_ = {};
+  std::string chunk_ = std::string(kChunk, '\0');
+  bool is_first_ = true;  // the member that is read
+  bool is_at_end_ = false;
+};
+
+// A few kilobytes may hold gigabytes. So the text, of so many bytes, is counted before memory
+// is taken for it, and then exactly as much as it needs.
 std::string Inflate(const fs::path& path, std::string_view packed,
-                    size_t most) {
-  size_t bytes = 0;
-  ForEachPiece(path, packed, [&](std::string_view piece) {
-    bytes += piece.size();
-    if (bytes > most) Fail(path, TooLarge(most));
-  });
+                    size_t text_bytes) {
   std::string text;
-  text.reserve(bytes);
-  ForEachPiece(path, packed, [&](std::string_view piece) { text += piece; });
+  text.reserve(text_bytes);
+  Inflater inflater(path);
+  while (!packed.empty() && text.size() < text_bytes) {
+    const std::string_view piece = packed.substr(0, kChunk);
+    packed.remove_prefix(piece.size());
+    inflater.Add(piece, [&](std::string_view inflated) {
+      text += inflated.substr(0, text_bytes - text.size());
+      return text.size() < text_bytes;
+    });
+  }
   return text;
 }
 
@@ -270,12 +284,39 @@ class SignalsHeldBack {
 
 }  // namespace
 
-std::string ReadFile(const fs::path& path, size_t most) {
-  std::string bytes = ReadRaw(path, most);
+std::string ReadFile(const fs::path& path, size_t most,
+                     const TextWatch& watch) {
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) FailErrno(path, "cannot be opened", errno);
+  const size_t file_bytes = BytesOf(path, file);
+  if (file_bytes > most) Fail(path, TooLarge(most));
+  std::string bytes;
+  bytes.reserve(file_bytes);
+  std::string chunk(kChunk, '\0');
+  std::optional<Inflater> inflater;
+  size_t text_bytes = 0;
+  bool wants_more = true;
+  const TextWatch take = [&](std::string_view piece) {
+    if (piece.size() > most - text_bytes) Fail(path, TooLarge(most));
+    text_bytes += piece.size();
+    wants_more = !watch || watch(piece);
+    return wants_more;
+  };
+  while (wants_more) {
+    const std::string_view piece = ReadPiece(path, file, chunk);
+    if (piece.empty()) break;
+    if (bytes.empty() && IsGzip(piece)) inflater.emplace(path);
+    if (bytes.empty() && !inflater && IsGzName(path)) {
+      Fail(path, "expected gzip data, found something else");
+    }
+    if (piece.size() > most - bytes.size()) Fail(path, TooLarge(most));
+    bytes += piece;
+    inflater ? inflater->Add(piece, take) : static_cast<void>(take(piece));
+  }
   if (bytes.empty()) Fail(path, "expected a file with content, found it empty");
-  if (IsGzip(bytes)) return Inflate(path, bytes, most);
-  if (IsGzName(path)) Fail(path, "expected gzip data, found something else");
-  return bytes;
+  if (!inflater) return bytes;
+  if (wants_more) inflater->RequireEnd();
+  return Inflate(path, bytes, text_bytes);
 }
 
 struct FileWriter::State {

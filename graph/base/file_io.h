@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,15 +11,22 @@
 namespace acplan::graph {
 
 // The limit on a file's bytes: more than any profile needs, and less than would exhaust a
-// machine's memory when a small gzip file inflates to it.
-inline constexpr size_t kMostFileBytes = size_t{1} << 31;
+// machine's memory when a small gzip file inflates to it, or a pipe does not end.
+inline constexpr size_t kMostFileBytes = size_t{1} << 29;
+// The same for tables and lists that people write.
+inline constexpr size_t kMostListBytes = size_t{1} << 26;
+
+// Takes the next piece of a file's text. Returns false to end reading.
+using TextWatch = std::function<bool(std::string_view piece)>;
 
 // Returns the bytes of a file, inflated if they start with gzip's magic number. A file
-// whose name ends in ".gz" must be gzip. Throws InputError that begins with the path if the
-// file cannot be read, is empty, has more than `most` bytes (before or after inflating), or
-// is not valid gzip (truncated, corrupt, trailing garbage).
+// whose name ends in ".gz" must be gzip. With `watch`, the text ends with the first piece for
+// which that returns false. Throws InputError that begins with the path if the file cannot
+// be read, is empty, has more than `most` bytes (before or after inflating), or is not valid
+// gzip (truncated, corrupt, trailing garbage).
 std::string ReadFile(const std::filesystem::path& path,
-                     size_t most = kMostFileBytes);
+                     size_t most = kMostFileBytes,
+                     const TextWatch& watch = nullptr);
 
 // Writes `text` to `path`, gzipped if the name ends in ".gz" (deterministic: no name or
 // time inside). The file appears whole or not at all: a file without a name (or a temporary

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
 #include "graph/base/number_limits.h"
@@ -16,10 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMostDepth = 500;
-// A value takes up to about a hundred bytes, so this many fit in a few gigabytes. A trace
-// of 100,000 operators has a tenth of them.
-constexpr int64_t kMostValues = 40'000'000;
 constexpr size_t kMostFileName = 400;
 
 bool IsIdentifier(std::string_view key) {
@@ -140,37 +137,30 @@ std::string Condense(std::string_view message, std::string_view text,
                      OneLine(expected), OneLine(message, 160), Quoted(line));
 }
 
-// Refuses text that is nested too deep or has too many values, before the parser takes the
-// memory.
+// Refuses text that is beyond a limit, before the parser takes the memory.
 void RefuseSizes(std::string_view text, std::string_view file) {
-  int depth = 0;
-  int64_t values = 1;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == ',') {
-      if (++values > kMostValues) {
-        throw NoJson(
-            file, text, i,
-            fmt::format("expected at most {} values, found more", kMostValues));
-      }
-    } else if (c == '[' || c == '{') {
-      ++values;
-      if (++depth > kMostDepth)
-        throw NoJson(
-            file, text, i,
-            fmt::format("expected JSON nested at most {} deep, found more",
-                        kMostDepth));
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
+  JsonScan scan;
+  const JsonScan::Stop stop = scan.Add(text);
+  const auto fail = [&](const std::string& reason) {
+    throw NoJson(file, text, scan.stop_byte(), reason);
+  };
+  switch (stop) {
+    case JsonScan::Stop::kGoesOn:
+    case JsonScan::Stop::kSyntax:  // the parser says it in more detail
+      return;
+    case JsonScan::Stop::kZero:
+      return fail("expected JSON, found a zero byte");
+    case JsonScan::Stop::kDepth:
+      return fail(fmt::format(
+          "expected JSON nested at most {} deep, found more", kMostJsonDepth));
+    case JsonScan::Stop::kValues:
+      return fail(fmt::format("expected at most {} values, found more",
+                              kMostJsonValues));
+    case JsonScan::Stop::kToken:
+      return fail(fmt::format(
+          "expected strings, numbers and blanks of at most {} bytes, found "
+          "more",
+          kMostJsonToken));
   }
 }
 

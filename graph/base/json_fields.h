@@ -76,7 +76,7 @@ auto Optional(const JsonField& object, std::string_view key, Read read)
 
 // Parses JSON text (RFC 8259, in which NaN and Infinity are no numbers). Throws InputError
 // with the file's name, line and column if the text is no JSON, has a number that no double
-// can hold, is nested more than 500 deep or has more than 40,000,000 values.
+// can hold, or is beyond a limit of json_scan.h.
 nlohmann::json ParseJson(std::string_view text, std::string_view file);
 
 // Throws InputError unless `format` and `version` of a document are the given ones.

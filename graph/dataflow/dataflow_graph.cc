@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
@@ -116,7 +116,7 @@ std::string_view ToString(DataflowStage stage) {
 }
 
 DataflowGraph ReadDataflowGraph(const std::filesystem::path& path) {
-  return ParseDataflowGraph(ReadFile(path), path.string());
+  return ParseDataflowGraph(ReadJsonText(path), path.string());
 }
 
 DataflowGraph ParseDataflowGraph(std::string_view text, std::string_view name) {

@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "graph/base/csv_table.h"
-#include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
 
@@ -114,7 +114,7 @@ DeviceTable ParseDeviceTable(std::string_view text, std::string_view file) {
 }
 
 DeviceTable ReadDeviceTable(const std::filesystem::path& path) {
-  return ParseDeviceTable(ReadFile(path), path.string());
+  return ParseDeviceTable(ReadJsonText(path), path.string());
 }
 
 std::optional<DeviceOffer> FindOffer(const DeviceTable& table,

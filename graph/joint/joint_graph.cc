@@ -10,8 +10,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
@@ -227,7 +227,7 @@ std::string_view ToString(JointStage stage) {
 }
 
 JointGraph ReadJointGraph(const std::filesystem::path& path) {
-  return ParseJointGraph(ReadFile(path), path.string());
+  return ParseJointGraph(ReadJsonText(path), path.string());
 }
 
 JointGraph ParseJointGraph(std::string_view text, std::string_view name) {

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
@@ -412,7 +412,7 @@ Json MeasuredJson(const Measured& measured) {
 }  // namespace
 
 Profile ReadProfile(const std::filesystem::path& path) {
-  return ParseProfile(ReadFile(path), path.string());
+  return ParseProfile(ReadJsonText(path), path.string());
 }
 
 Profile ParseProfile(std::string_view text, std::string_view name) {

@@ -130,7 +130,8 @@ std::vector<LengthStep> DrawLengths(const std::vector<LengthCount>& histogram,
 
 std::vector<LengthStep> ReadLengths(const std::filesystem::path& path,
                                     const std::optional<LengthDraw>& draw) {
-  return ParseLengths(ReadFile(path), OneLine(path.string(), 400), draw);
+  return ParseLengths(ReadFile(path, kMostListBytes),
+                      OneLine(path.string(), 400), draw);
 }
 
 std::vector<LengthStep> ParseLengths(std::string_view text,

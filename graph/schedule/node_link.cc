@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
@@ -223,7 +223,7 @@ bool IsNodeLink(std::string_view text) {
 }
 
 ScheduleGraph ReadScheduleGraph(const std::filesystem::path& path) {
-  const std::string text = ReadFile(path);
+  const std::string text = ReadJsonText(path);
   const std::string name = path.string();
   const nlohmann::json document = ParseJson(text, name);
   if (!document.is_object() || !document.contains("format"))

@@ -11,8 +11,8 @@
 
 #include "graph/allocator/allocator_events.h"
 #include "graph/allocator/device_memory.h"
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 
 namespace acplan::graph {
 namespace {
@@ -140,7 +140,7 @@ DeviceSnapshot ParseDevice(const JsonField& field, Names& names) {
 }  // namespace
 
 Snapshot ReadSnapshot(const std::filesystem::path& path) {
-  return ParseSnapshot(ReadFile(path), path.string());
+  return ParseSnapshot(ReadJsonText(path), path.string());
 }
 
 Snapshot ParseSnapshot(std::string_view text, std::string_view name) {

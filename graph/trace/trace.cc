@@ -11,9 +11,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "graph/base/file_io.h"
 #include "graph/base/flag.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
 #include "graph/profile/model_json.h"
@@ -445,7 +445,7 @@ void SetMakers(std::span<const JsonField> operator_fields, Trace& trace) {
 }  // namespace
 
 Trace ReadTrace(const std::filesystem::path& path) {
-  return ParseTrace(ReadFile(path), path.string());
+  return ParseTrace(ReadJsonText(path), path.string());
 }
 
 Trace ParseTrace(std::string_view text, std::string_view name) {

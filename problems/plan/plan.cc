@@ -11,9 +11,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
 #include "problems/plan/plan_device_json.h"
 
@@ -278,7 +278,7 @@ std::string_view ToString(PlanStatus status) {
 }
 
 Plan ReadPlan(const std::filesystem::path& path) {
-  return ParsePlan(graph::ReadFile(path), path.string());
+  return ParsePlan(graph::ReadJsonText(path), path.string());
 }
 
 Plan ParsePlan(std::string_view text, std::string_view name) {

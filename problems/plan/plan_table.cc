@@ -6,8 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
 #include "problems/plan/plan_device_json.h"
 
@@ -39,12 +39,12 @@ const TableEntry& PlanTable::EntryFor(int64_t length) const {
 }
 
 bool IsPlanTable(const std::filesystem::path& path) {
-  return graph::ReadFile(path).find(fmt::format("\"{}\"", kTableFormat)) !=
+  return graph::ReadJsonText(path).find(fmt::format("\"{}\"", kTableFormat)) !=
          std::string::npos;
 }
 
 PlanTable ReadPlanTable(const std::filesystem::path& path) {
-  return ParsePlanTable(graph::ReadFile(path), path.string());
+  return ParsePlanTable(graph::ReadJsonText(path), path.string());
 }
 
 PlanTable ParsePlanTable(std::string_view text, std::string_view name) {

@@ -182,6 +182,41 @@ TEST_F(PlanCommandTest, PlansForADevice) {
   EXPECT_THAT(broken.out,
               HasSubstr("broken: out of memory: the run of the plan "
                         "does not end on a device of 8.00 GiB"));
+
+  // On a larger device the plan states nothing that could be false.
+  std::vector<std::string> check_larger = check;
+  check_larger[4] = "9GiB";
+  const json larger = AcplanJson(check_larger);
+  EXPECT_TRUE(larger["holds"]);
+  EXPECT_EQ(larger["device"]["memory_bytes"], 9LL << 30);
+  EXPECT_LE(larger["device"]["reserved_bytes"], 9LL << 30);
+
+  // A budget leaves the plan's own device to be judged.
+  std::vector<std::string> check_budget = {"check", trace, "device.json",
+                                           "--budget", "10GiB"};
+  EXPECT_THAT(
+      AcplanOut(check_budget),
+      AllOf(StartsWith("holds: "), HasSubstr("\ndevice          8.00 GiB"),
+            HasSubstr("\non the device   ")));
+  json on_device = AcplanJson(check_budget)["device"];
+  EXPECT_EQ(on_device["memory_bytes"], plan["budget_bytes"]);
+  on_device.erase("memory_bytes");
+  json stated = plan["device"];
+  stated.erase("default_recompute_ms");
+  on_device.erase("default_recompute_ms");
+  EXPECT_EQ(on_device, stated);
+  json false_plan = plan;
+  false_plan["device"]["reserved_bytes"] =
+      plan["device"]["reserved_bytes"].get<int64_t>() - 512;
+  PutFile("device.json", false_plan.dump());
+  const Outcome of_false = Acplan(check_budget);
+  EXPECT_EQ(of_false.exit_code, 1);
+  EXPECT_THAT(of_false.out,
+              HasSubstr("broken: on the device of 8.00 GiB that the plan is "
+                        "for: the plan says that its run reserves"));
+  check_budget.insert(check_budget.end(), {"--world-size", "2"});
+  EXPECT_THAT(AcplanOut(check_budget),
+              HasSubstr("the device that the plan is for was not judged"));
 }
 
 TEST_F(PlanCommandTest, ModulePlansHaveNoOperators) {

@@ -53,12 +53,14 @@ TEST_F(WrongInputTest, FilesThatAreNoProfiles) {
       {"list.json", "[]", {"expected an object, found an array of 0 entries"}},
       {"two.json", "{}\n{}", {"line 2, column 1", "expected"}},
       {"deep.json", std::string(100'000, '['), {"nested at most"}},
-      {"binary.json", std::string("\0\xff\xfe\x80", 4), {"line 1", "expected"}},
+      {"binary.json",
+       std::string("\0\xff\xfe\x80", 4),
+       {"line 1, column 1: expected JSON, found a zero byte"}},
       {"plain.json.gz", sound, {"expected gzip data, found something else"}},
       {"cut.json.gz",
        packed.substr(0, packed.size() / 2),
        {"expected whole gzip data, found its end missing"}},
-      {"more.json.gz", packed + "more", {"found 4 more bytes"}},
+      {"more.json.gz", packed + "more", {"found more bytes"}},
       {"corrupt.json.gz", corrupt, {"expected"}}};
   for (const WrongFile& file : files) {
     SCOPED_TRACE(file.name);
@@ -70,6 +72,22 @@ TEST_F(WrongInputTest, FilesThatAreNoProfiles) {
     ExpectRefused(
         Acplan({"check", "profile.json", file.name, "--budget", "2GiB"}), said);
   }
+}
+
+// Each of these never ends.
+TEST_F(WrongInputTest, FilesWithoutAnEnd) {
+  const std::string zero = "/dev/zero";
+  ExpectPlanRefused({zero, "--budget", "2GiB"},
+                    {"acplan: /dev/zero: line 1, column 1: expected JSON"});
+  ExpectPlanRefused(
+      {"profile.json", "--budget", "2GiB", "--ac-units", "@" + zero},
+      {"--ac-units: /dev/zero: expected at most 67108864 bytes"});
+  ExpectRefused(Acplan({"check", "profile.json", zero, "--budget", "2GiB"}),
+                {"acplan: /dev/zero: line 1, column 1: expected JSON"});
+  ExpectRefused(Acplan({"simulate", "--events", zero}),
+                {"/dev/zero: expected lines of at most 67108864 bytes"});
+  ExpectRefused(Acplan({"train", "score", "--runs", zero}),
+                {"/dev/zero: expected at most 67108864 bytes, found more"});
 }
 
 struct WrongDocument {

@@ -202,5 +202,31 @@ TEST(FormatBytes, PicksTheLargestUnitThatLeavesOne) {
   EXPECT_EQ(FormatBytes(INT64_MIN), "-8192.00 PiB");
 }
 
+TEST(ByteRate, IsASizeForEachSecond) {
+  EXPECT_EQ(ParseByteRate("25GB/s", "--offload"), 25'000'000'000);
+  EXPECT_EQ(ParseByteRate(" 1.5 KiB /s ", "--offload"), 1'536);
+}
+
+TEST(ByteRate, ComplaintsSpeakOfRates) {
+  for (const auto& [text, reason] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"0GB/s", ": less than one byte a second"},
+           {"-1GB/s", ": a rate is positive"},
+           {"9999PB/s", ": more than 4 EiB/s"},
+           {"/s", ": no number"},
+           {"25gb/s", ": unknown unit \"gb\"; did you mean GB?"},
+           {"25GB", ""},
+           {"", ""}}) {
+    try {
+      ParseByteRate(text, "--offload");
+      ADD_FAILURE() << text;
+    } catch (const InputError& error) {
+      EXPECT_EQ(error.what(),
+                "--offload: expected a rate such as 25GB/s, found \"" + text +
+                    "\"" + reason);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace acplan::graph

@@ -111,8 +111,7 @@ TEST_F(FileIo, ReadsSeveralGzipMembers) {
 TEST_F(FileIo, RefusesBadGzip) {
   const std::string good = Gzipped(RandomText(1000));
   EXPECT_THAT(ReadError("a.gz", "{}"), HasSubstr("expected gzip data"));
-  EXPECT_THAT(ReadError("b.gz", good + "junk"),
-              HasSubstr("found 4 more bytes"));
+  EXPECT_THAT(ReadError("b.gz", good + "junk"), HasSubstr("found more bytes"));
   EXPECT_THAT(ReadError("c", "\x1f\x8b"), HasSubstr("found its end missing"));
   for (size_t size = 2; size < good.size(); size += 37)
     EXPECT_THAT(ReadError("d.gz", good.substr(0, size)),
@@ -135,6 +134,26 @@ TEST_F(FileIo, RefusesWhatInflatesBeyondTheLimit) {
   EXPECT_THAT(ReadError(Path("big"), 1999),
               HasSubstr("expected at most 1999 bytes"));
   EXPECT_EQ(ReadFile(Path("big"), 2000).size(), 2000u);
+}
+
+TEST_F(FileIo, TextEndsWithTheFirstPieceThatIsNotWanted) {
+  const std::string text = std::string(1 << 20, 'a') + "b";
+  PutBytes(Path("plain"), text);
+  PutBytes(Path("packed"), Gzipped(text));
+  for (const char* name : {"plain", "packed"}) {
+    const auto read = [&](size_t most) {
+      size_t seen = 0;
+      return ReadFile(Path(name), kMostFileBytes, [&](std::string_view piece) {
+        seen += piece.size();
+        return seen < most;
+      });
+    };
+    const std::string start = read(300'000);
+    EXPECT_GE(start.size(), 300'000u);
+    EXPECT_LT(start.size(), 700'000u);
+    EXPECT_TRUE(text.starts_with(start));
+    EXPECT_EQ(read(2 << 20), text);
+  }
 }
 
 TEST_F(FileIo, NamesTheFileInEveryComplaint) {

@@ -90,6 +90,22 @@ def test_what_is_not_affine_is_said_and_still_right() -> None:
     assert any("not affine" in note for note in search.notes)
 
 
+class _Padded(_Blocks):
+    """Takes as long for 1 sample as for 8: the rate has a peak at each multiple of 8."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        padding = -x.shape[0] % 8
+        return super().forward(nn.functional.pad(x, (0, 0, 0, 0, 0, padding)))
+
+
+def test_run_times_that_are_not_on_a_line_are_traced() -> None:
+    model, sizes = _Padded(count=1), range(1, 15)
+    search = acplan.best_batch(model, _inputs, budget="1GiB", sizes=sizes, **_FAST)
+    rates = _every(model, _inputs, sizes, 1 << 30)
+    assert search.best.size == max(rates, key=rates.__getitem__) == 8
+    assert search.largest.size == 14
+
+
 def test_an_interpolated_step_is_the_traced_one() -> None:
     model = _Blocks()
     steps = Interpolation(lambda size: acplan.trace(model, _inputs(size)))

@@ -17,6 +17,7 @@ from torch import nn
 import acplan
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule
 from acplan._files.fingerprint import KEY
+from acplan._files.snapshot_file import read_snapshot
 from segments_of_traces import longest_runs, name_of, with_segment
 from sharding_cases import Net
 from skipping import Unit, recorded_step
@@ -214,6 +215,17 @@ def test_gzip_data_that_is_corrupt_or_too_long(
     assert Plan.load(path).modules
     monkeypatch.setattr("acplan._files.json_files._MOST", len(_plan_text()) - 1)
     with pytest.raises(AcplanError, match="expected at most"):
+        Plan.load(path)
+
+
+def test_files_without_an_end_are_refused_at_their_start(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(AcplanError, match="/dev/zero: Expecting value: line 1 column 1"):
+        Plan.load("/dev/zero")
+    with pytest.raises(AcplanError, match="/dev/zero: expected a pickle of plain values"):
+        read_snapshot("/dev/zero")
+    path = tmp_path / "plan.json"
+    path.write_bytes(_plan_text().encode() + b"\0")
+    with pytest.raises(AcplanError, match="expected JSON, found a zero byte"):
         Plan.load(path)
 
 

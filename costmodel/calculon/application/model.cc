@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 
 namespace acplan::costmodel {
 
@@ -42,7 +42,7 @@ Model ParseModel(std::string_view text, std::string_view file) {
 }
 
 Model ReadModel(const std::filesystem::path& path) {
-  return ParseModel(graph::ReadFile(path), path.string());
+  return ParseModel(graph::ReadJsonText(path), path.string());
 }
 
 }  // namespace acplan::costmodel

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "costmodel/calculon/execution/execution_fields.h"
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/nearest_names.h"
 
 namespace acplan::costmodel {
@@ -146,7 +146,7 @@ Execution ParseExecution(std::string_view text, std::string_view file) {
 }
 
 Execution ReadExecution(const std::filesystem::path& path) {
-  return ParseExecution(graph::ReadFile(path), path.string());
+  return ParseExecution(graph::ReadJsonText(path), path.string());
 }
 
 }  // namespace acplan::costmodel

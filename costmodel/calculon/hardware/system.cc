@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/number_limits.h"
 
 namespace acplan::costmodel {
@@ -155,7 +155,7 @@ System ParseSystem(std::string_view text, std::string_view file) {
 }
 
 System ReadSystem(const std::filesystem::path& path) {
-  return ParseSystem(graph::ReadFile(path), path.string());
+  return ParseSystem(graph::ReadJsonText(path), path.string());
 }
 
 }  // namespace acplan::costmodel

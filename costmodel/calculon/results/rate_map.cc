@@ -10,9 +10,9 @@
 #include <string_view>
 #include <utility>
 
-#include "graph/base/file_io.h"
 #include "graph/base/file_lines.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 #include "graph/base/text_value.h"
 
@@ -168,7 +168,8 @@ std::vector<Cell> FromNestedMap(const TextValue& document, const Place& root) {
 
 std::vector<Cell> FromJson(const std::filesystem::path& path) {
   const Place root{path.string(), ""};
-  const TextValue document = ParseTextValue(graph::ReadFile(path), root.file);
+  const TextValue document =
+      ParseTextValue(graph::ReadJsonText(path), root.file);
   if (document.kind != Kind::kObject)
     root.Refuse("an object", Described(document));
   const bool is_results =

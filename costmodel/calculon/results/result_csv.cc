@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 #include "graph/base/text_value.h"
 
@@ -33,7 +33,7 @@ const TextValue& Get(const TextValue& object, const std::string& key,
 
 std::string ResultCsv(const std::filesystem::path& results) {
   const std::string file = results.string();
-  const TextValue document = ParseTextValue(graph::ReadFile(results), file);
+  const TextValue document = ParseTextValue(graph::ReadJsonText(results), file);
   const TextValue* first = document.Find("0");
   if (first == nullptr) {
     Refuse(file,

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 
 namespace acplan::costmodel {
@@ -127,13 +127,14 @@ TrainingSystems ParseTrainingSystems(std::string_view text,
 }
 
 TrainingSystems ReadTrainingSystems(const std::filesystem::path& path) {
-  return ParseTrainingSystems(graph::ReadFile(path), path.string());
+  return ParseTrainingSystems(graph::ReadJsonText(path), path.string());
 }
 
 std::vector<Accelerator> ReadOwnAccelerators(
     const std::filesystem::path& path) {
   const std::string file = path.string();
-  const nlohmann::json document = graph::ParseJson(graph::ReadFile(path), file);
+  const nlohmann::json document =
+      graph::ParseJson(graph::ReadJsonText(path), file);
   const JsonField root(document, file);
   const JsonField format = root.Get("format");
   if (format.String() != "acplan.system") format.Fail("\"acplan.system\"");

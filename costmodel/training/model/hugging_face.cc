@@ -15,8 +15,8 @@
 #include "costmodel/training/model/config_keys.h"
 #include "costmodel/training/model/model_shape.h"
 #include "costmodel/training/model/model_types.h"
-#include "graph/base/file_io.h"
 #include "graph/base/json_fields.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 
 namespace acplan::costmodel {
@@ -475,7 +475,7 @@ ModelShape ParseHuggingFaceConfig(std::string_view text,
 }
 
 ModelShape ReadHuggingFaceConfig(const std::filesystem::path& path) {
-  return ParseHuggingFaceConfig(graph::ReadFile(path), path.string());
+  return ParseHuggingFaceConfig(graph::ReadJsonText(path), path.string());
 }
 
 }  // namespace acplan::costmodel

@@ -7,6 +7,8 @@ and milliseconds on the line between theirs. Plans of such steps steer the searc
 never the answer: the size that is returned, and the largest one, are traced themselves, the
 plan is made on that trace, and if it differs from the expected one, the search goes on with one
 more trace. A size whose operators are not those of its neighbours is traced when it is needed.
+Near a run-time that is far from the line between its neighbours, up to twelve sizes more are
+traced.
 
 The search. Without a plan nothing is recomputed, so among these sizes the fastest is found by
 run-times alone. Beyond them a larger size recomputes no less: none of the sizes between a and b
@@ -14,6 +16,7 @@ is faster than its own run-time with the recomputation of a. Sizes that this bou
 not planned.
 """
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -40,6 +43,8 @@ from acplan._step.trace import trace
 _LOGGER = logging.getLogger("acplan")
 _INFEASIBLE = (3, 4)  # exit codes: proven infeasible, and nothing found in time
 _MOST = 1 << 16
+_LEAST_BEND = 0.05  # of a run-time that is not on the line between its neighbours
+_MOST_BENDS = 12  # sizes that are traced for such run-times
 _MOST_BYTES = 1 << 53  # the most bytes that a trace can have
 
 
@@ -253,6 +258,7 @@ class _Search:
             if place < len(self._sizes):
                 self._steps.trace_of(self._sizes[place])
         largest = self._largest()
+        self._trace_bends(self._sizes.index(largest.size))
         while True:
             best, bound = self._best(self._sizes.index(largest.size))
             if best.is_traced:
@@ -266,6 +272,31 @@ class _Search:
             self._plan_count,
             tuple(f"{size}: {what}" for size, what in self._steps.off.items()),
         )
+
+    def _trace_bends(self, last: int) -> None:
+        """Traces sizes up to `last` between those whose run-times are not on a line, such as
+        those of a model that pads its inputs, if one of them can be the fastest: none takes
+        less time than a smaller size."""
+        steps = [step for step in self._steps_by_key.values() if step and step.is_traced]
+        rate = max(step.per_second for step in steps)
+        open_intervals = collections.deque(
+            itertools.pairwise(
+                place for place in map(self._sizes.index, self._steps.sizes) if place <= last
+            )
+        )
+        left = _MOST_BENDS
+        while open_intervals and left:
+            low, high = open_intervals.popleft()
+            off = [self._steps.off_ms.get(self._sizes[place], 0.0) for place in (low, high)]
+            if high - low < 2 or max(off) <= _LEAST_BEND:
+                continue
+            if 1000 * self._sizes[high - 1] / self._steps.ms(self._sizes[low]) <= rate:
+                continue
+            middle = (low + high) // 2
+            self._steps.trace_of(self._sizes[middle])
+            left -= 1
+            if self._steps.off_ms[self._sizes[middle]] > _LEAST_BEND:
+                open_intervals += [(low, middle), (middle, high)]
 
     def _plan_of(self, size_trace: Trace) -> Plan:
         self._plan_count += 1

@@ -1,21 +1,22 @@
 """JSON files, gzipped if the name ends in .gz."""
 
+import codecs
 import contextlib
 import gzip
-import io
 import json
 import os
 import pathlib
 import secrets
 import zlib
-from typing import Any
+from collections.abc import Callable
+from typing import IO, Any
 
 from acplan._base.errors import AcplanError
 
 PathLike = str | os.PathLike[str]
 
 _GZIP = b"\x1f\x8b"
-_MOST = 1 << 31  # bytes of a file's text, as in the program
+_MOST = 1 << 29  # bytes of a file's text, as in the program
 _PIECE = 1 << 20
 
 
@@ -29,23 +30,53 @@ def path_of(path: PathLike, name: str = "path") -> pathlib.Path:
 def read_json(path: PathLike) -> Any:
     file = path_of(path)
     try:
-        raw = file.read_bytes()
-        return json.loads(_unpacked(raw) if raw[:2] == _GZIP else raw)
+        return json.loads(read_bytes(file, _require_json, _MOST))
     except (ValueError, EOFError, RecursionError, OSError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise AcplanError(f"{path}: {reason or error}") from None
 
 
-def _unpacked(raw: bytes) -> bytes:
-    """Returns the text of gzip data. Counts its bytes before it takes memory for them: a few
-    kilobytes may hold gigabytes."""
-    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
-        size = 0
-        while piece := file.read(_PIECE):
-            size += len(piece)
-            if size > _MOST:
-                raise ValueError(f"expected at most {_MOST} bytes, found more")
-    return gzip.decompress(raw)
+def read_bytes(
+    path: pathlib.Path, require_start: Callable[[bytes], None], most: int
+) -> bytearray:
+    """Returns the bytes of a file, unpacked if they are gzip data. Raises ValueError for more
+    than `most`, and what `require_start` raises for the first of them, as a pipe may have no
+    end."""
+    with path.open("rb") as raw:
+        if raw.peek(2)[:2] != _GZIP:
+            return _read(raw, require_start, most)
+        with gzip.GzipFile(fileobj=raw) as packed:
+            if raw.seekable():
+                # A few kilobytes may hold gigabytes: they are counted before memory is taken.
+                size = 0
+                while piece := packed.read(_PIECE):
+                    size += len(piece)
+                    _require_size(size, most)
+                packed.rewind()
+            return _read(packed, require_start, most)
+
+
+def _read(file: IO[bytes], require_start: Callable[[bytes], None], most: int) -> bytearray:
+    text = bytearray()
+    while piece := file.read(_PIECE):
+        if not text:
+            require_start(piece)
+        text += piece
+        _require_size(len(text), most)
+    return text
+
+
+def _require_size(size: int, most: int) -> None:
+    if size > most:
+        raise ValueError(f"expected at most {most} bytes, found more")
+
+
+def _require_json(start: bytes) -> None:
+    first = start.removeprefix(codecs.BOM_UTF8).lstrip(b" \t\r\n")[:1]
+    if first and first not in b'{["-0123456789tfnNI':
+        json.loads(start)  # raises an error with the place
+    if b"\0" in start:
+        raise ValueError("expected JSON, found a zero byte")
 
 
 def write_json(path: PathLike, data: Any) -> None:

@@ -4,19 +4,22 @@ A snapshot is a pickle, often of somebody else. Here it is read without running 
 only dicts, lists, tuples, strings, numbers, booleans and None are made.
 """
 
-import gzip
 import io
 import json
 import os
 import pickle
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from acplan._base.errors import AcplanError
-from acplan._files.json_files import PathLike, path_of
+from acplan._files.json_files import PathLike, path_of, read_bytes
 
-_GZIP = b"\x1f\x8b"
 _MOST = 1 << 62  # addresses and bytes
+_MOST_BYTES = 1 << 31  # of a file
+# The first bytes of pickles of all protocols, and of JSON.
+_STARTS = (b"\x80", *(bytes([byte]) for byte in b"(])}{[ \t\r\n"))
+_EXPECTED = "expected a pickle of plain values, as torch.cuda.memory._dump_snapshot writes it"
 _ACTIONS = (
     "alloc", "free_requested", "free_completed", "free", "segment_alloc", "segment_free",
     "segment_map", "segment_unmap", "oom",
@@ -45,16 +48,19 @@ def read_snapshot(path: PathLike) -> dict[str, Any]:
     AcplanError if it is no snapshot."""
     file = path_of(path)
     try:
-        raw = file.read_bytes()
-        if raw[:2] == _GZIP:
-            raw = gzip.decompress(raw)
-    except (OSError, EOFError, ValueError) as error:
+        raw = read_bytes(file, _require_snapshot, _MOST_BYTES)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise AcplanError(f"{path}: {reason or error}") from None
     return _Converter(os.fspath(file)).convert(_plain_value(os.fspath(file), raw))
 
 
-def _plain_value(path: str, raw: bytes) -> Any:
+def _require_snapshot(start: bytes) -> None:
+    if start[:1] not in _STARTS:
+        raise ValueError(f"{_EXPECTED}, found something that begins with {start[:8]!r}")
+
+
+def _plain_value(path: str, raw: bytearray) -> Any:
     if raw.lstrip()[:1] in (b"{", b"["):
         try:
             return json.loads(raw)
@@ -64,10 +70,7 @@ def _plain_value(path: str, raw: bytes) -> Any:
         return _PlainUnpickler(io.BytesIO(raw)).load()
     except Exception as error:  # an unpickler raises anything on other bytes
         words = " ".join(str(error).split())[:200] or type(error).__name__
-        raise AcplanError(
-            f"{path}: expected a pickle of plain values, as torch.cuda.memory._dump_snapshot "
-            f"writes it: {words}"
-        ) from None
+        raise AcplanError(f"{path}: {_EXPECTED}: {words}") from None
 
 
 class _Converter:

@@ -24,15 +24,21 @@ class Interpolation:
         self._traces: dict[int, Trace] = {}
         self._plain: dict[int, _Plain] = {}
         self._alike_pairs: dict[tuple[int, int], bool] = {}
+        self._ms: dict[int, float] = {}
         self.sizes: list[int] = []
         self.off: dict[int, str] = {}  # by size, the difference from its interpolation
+        # By size, the share by which the run-time differs from its interpolation.
+        self.off_ms: dict[int, float] = {}
 
     def trace_of(self, size: int) -> Trace:
         """Returns the trace of the size itself."""
         if size not in self._traces:
             expected = self.between(size)
+            expected_ms = self.ms(size) if len(self.sizes) > 1 else 0.0
             own_trace = self._trace(size)
+            own_ms = self._ms[size] = step_ms_of(own_trace)
             if len(self.sizes) > 1:
+                self.off_ms[size] = abs(own_ms - expected_ms) / own_ms if own_ms else 0.0
                 difference = _difference(expected, _Plain.from_data(own_trace.data))
                 if difference:
                     self.off[size] = difference
@@ -61,7 +67,8 @@ class Interpolation:
         """Returns the milliseconds without a plan: of the size's trace, or on the line between
         its neighbours."""
         if size in self._traces or len(self.sizes) < 2:
-            return step_ms_of(self.trace_of(size))
+            self.trace_of(size)
+            return self._ms[size]
         low, high = self._neighbours(size)
         low_ms, high_ms = self.ms(low), self.ms(high)
         return low_ms + (high_ms - low_ms) * (size - low) / (high - low)
