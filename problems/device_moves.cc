@@ -236,9 +236,7 @@ class MoveSearch {
   }
 
   graph::TrainingRun RunOfStep(const LivedStep& step) const {
-    return graph::MakeTrainingRun(
-        *problem_.trace, step,
-        {.makes_state_first = goal_.setting.makes_state_first});
+    return RunOf(*problem_.trace, {.step = step}, goal_.setting);
   }
 
   // Returns the plan that needs the smallest device of those that have moves left.
@@ -281,7 +279,7 @@ class MoveSearch {
       for (const int64_t event : hole.neighbours) {
         if (event < 0) continue;
         const StorageId storage = run.StorageAt(event);
-        if (storage == graph::kNone) continue;
+        if (storage == graph::kNone || storage == graph::kOfDdp) continue;
         for (const CandidateId c : problem_.makers_of[storage]) {
           bytes[problem_.candidates[c].module_node] += hole.bytes;
         }

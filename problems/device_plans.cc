@@ -85,9 +85,10 @@ class DeviceSearch {
                       .ms = plan.recompute_ms};
     if (plan.HasPlan()) {
       const StepOfPlan step = LiveStep(*question_.trace, plan.modules);
-      RunTrial(trial, choice_, device_bytes(), [&](bool makes_state_first) {
-        return RunOf(*question_.trace, step, makes_state_first);
-      });
+      RunTrial(trial, choice_, device_bytes(),
+               [&](const DeviceSetting& setting) {
+                 return RunOf(*question_.trace, step, setting);
+               });
     }
     search_.trials.push_back(std::move(trial));
     plans_.push_back(std::move(best));

@@ -149,6 +149,7 @@ problems::PlanDevice DeviceOf(const CheckInput& flags,
       .torch_version = fmt::format("{}.{}", setting.config.version.major,
                                    setting.config.version.minor),
       .makes_state_first = setting.makes_state_first,
+      .ddp = setting.ddp,
       .allocated_bytes = problems::kNotStated,
       .reserved_bytes = problems::kNotStated,
       .least_device_bytes = problems::kNotStated,
@@ -163,11 +164,13 @@ problems::PlanDevice DeviceOf(const CheckInput& flags,
   if (flags.allocator.optimizer_state.empty()) {
     device.makes_state_first = plan.device->makes_state_first;
   }
+  if (flags.allocator.ddp.empty()) device.ddp = plan.device->ddp;
   const bool is_as_stated =
       choice.memory_bytes == plan.budget_bytes && flags.reserve.empty() &&
       device.allocator == plan.device->allocator &&
       device.torch_version == plan.device->torch_version &&
-      device.makes_state_first == plan.device->makes_state_first;
+      device.makes_state_first == plan.device->makes_state_first &&
+      device.ddp == plan.device->ddp;
   return is_as_stated ? *plan.device : device;
 }
 
@@ -255,7 +258,8 @@ void JudgeOnDevice(const ProfileInput& input, const problems::Plan& stated,
 
 CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
                   const problems::Plan& stated, const problems::Plan& plan,
-                  const problems::PlanRules& rules, StatedRoom room) {
+                  const problems::PlanRules& rules) {
+  const StatedRoom room = StatedRoomOf(stated, flags);
   CheckAnswer answer;
   try {
     answer.broken =
@@ -350,7 +354,6 @@ int RunCheck(const CheckInput& flags, const Terminal& terminal) {
   ProfileInput input = ReadProfileOrTrace(flags.profile);
   problems::Plan plan = ReadAnswer(flags.plan, input.profile);
   const problems::Plan stated = plan;
-  const StatedRoom room = StatedRoomOf(plan, flags);
   plan = WithFlags(std::move(plan), flags, input);
   input = WithSegmentsOf(std::move(input), plan, flags.plan);
   const graph::ModuleTree tree(input.profile);
@@ -366,7 +369,7 @@ int RunCheck(const CheckInput& flags, const Terminal& terminal) {
     plan.budget_bytes = ResolveBudget(budget, input, tree, plan, rules);
   }
   RequireRoom(flags, plan);
-  const CheckAnswer answer = Check(flags, input, stated, plan, rules, room);
+  const CheckAnswer answer = Check(flags, input, stated, plan, rules);
   terminal.Print(flags.json ? ToJson(plan, answer)
                             : BrokenLines(NamedDeviceText(flags.allocator) +
                                               ToText(plan, answer, terminal),
@@ -396,6 +399,7 @@ Command AddCheckCommand(CLI::App& program) {
                          "may use, or the name of a GPU (less CUDA's context); "
                          "simulates a run of the plan's steps on it");
   flags->allocator.AddOptimizerStateTo(*app, "the plan's, or update");
+  flags->allocator.AddDdpTo(*app);
   app->add_option("--reserve", flags->reserve,
                   "part of the budget to keep free")
       ->type_name("SIZE");

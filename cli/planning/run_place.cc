@@ -83,10 +83,11 @@ ordered_json PlaceInRunJson(const RunSteps& steps,
 
 std::string MakerOf(const RunSteps& steps, const graph::TrainingRun& run,
                     int64_t event) {
-  const auto place = static_cast<size_t>(event);
-  const Trace& trace = steps.TraceOf(run.moments[place]);
-  const auto block = static_cast<size_t>(run.events.events[place].block);
-  const graph::TraceStorage& storage = trace.storages[run.storages[block]];
+  const graph::StorageId id = run.StorageAt(event);
+  if (id == graph::kOfDdp) return "DistributedDataParallel";
+  const Trace& trace =
+      steps.TraceOf(run.moments[static_cast<size_t>(event)]);
+  const graph::TraceStorage& storage = trace.storages[id];
   const std::string source = graph::SourceOf(trace, storage.born);
   if (!source.empty()) return source;
   if (storage.born == graph::kNone)

@@ -203,6 +203,10 @@ class BlockColumns {
 
   size_t KindOf(const graph::BlockUse& use,
                 const Simulation::Step* step) const {
+    // Most of DistributedDataParallel's memory is that of gradients.
+    if (use.storage == graph::kOfDdp) {
+      return KindPlace(static_cast<size_t>(graph::StorageCategory::kGradient));
+    }
     if (use.storage == graph::kNone) {
       return use.hole_bytes * 2 > use.bytes ? kHoleKind : kFreeKind;
     }
@@ -280,6 +284,7 @@ std::vector<problems::DeviceSetting> SettingsToDraw(
   own.config = config;
   for (problems::DeviceSetting& setting : settings) {
     setting.makes_state_first = device->makes_state_first;
+    setting.ddp = device->ddp;
   }
   return settings;
 }
@@ -325,8 +330,7 @@ ordered_json RunsOnDeviceJson(const Trace& trace, const problems::Plan& plan) {
       .run = {},
       .settings = SettingsToDraw(plan.device),
       .device_bytes = {}};
-  drawing.run =
-      problems::RunOf(trace, step, drawing.settings.front().makes_state_first);
+  drawing.run = problems::RunOf(trace, step, drawing.settings.front());
   if (plan.device)
     drawing.device_bytes = plan.budget_bytes - plan.reserve_bytes;
   return DrawnRunsJson(drawing);

@@ -291,7 +291,8 @@ std::string ReadFile(const fs::path& path, size_t most,
   const size_t file_bytes = BytesOf(path, file);
   if (file_bytes > most) Fail(path, TooLarge(most));
   std::string bytes;
-  bytes.reserve(file_bytes);
+  // A pipe's text doubles from here on, so that it never copies more than half of `most`.
+  bytes.reserve(file_bytes > 0 ? file_bytes : kChunk);
   std::string chunk(kChunk, '\0');
   std::optional<Inflater> inflater;
   size_t text_bytes = 0;

@@ -7,7 +7,13 @@
 namespace acplan::graph {
 namespace {
 
-enum class JsonCharacter : uint8_t { kOther, kBlank, kWord, kStructure, kQuote };
+enum class JsonCharacter : uint8_t {
+  kOther,
+  kBlank,
+  kWord,
+  kStructure,
+  kQuote
+};
 
 constexpr std::array<JsonCharacter, 256> JsonCharacters() {
   std::array<JsonCharacter, 256> kinds = {};

@@ -86,7 +86,7 @@ TEST_F(WrongInputTest, FilesWithoutAnEnd) {
                 {"acplan: /dev/zero: line 1, column 1: expected JSON"});
   ExpectRefused(Acplan({"simulate", "--events", zero}),
                 {"/dev/zero: expected lines of at most 67108864 bytes"});
-  ExpectRefused(Acplan({"train", "score", "--runs", zero}),
+  ExpectRefused(Acplan({"train", "score", zero}),
                 {"/dev/zero: expected at most 67108864 bytes, found more"});
 }
 

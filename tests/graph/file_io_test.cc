@@ -142,10 +142,10 @@ TEST_F(FileIo, TextEndsWithTheFirstPieceThatIsNotWanted) {
   PutBytes(Path("packed"), Gzipped(text));
   for (const char* name : {"plain", "packed"}) {
     const auto read = [&](size_t most) {
-      size_t seen = 0;
+      size_t bytes = 0;
       return ReadFile(Path(name), kMostFileBytes, [&](std::string_view piece) {
-        seen += piece.size();
-        return seen < most;
+        bytes += piece.size();
+        return bytes < most;
       });
     };
     const std::string start = read(300'000);

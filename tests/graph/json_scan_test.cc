@@ -93,8 +93,8 @@ TEST(JsonScan, EndsTextWithoutAnEnd) {
 TEST(JsonScan, ReadingEndsWithIt) {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder.path() / "file";
-  for (const std::string unit : {std::string(2, '\0'), std::string("y\n"),
-                                 std::string("[["), std::string("{}")}) {
+  for (const std::string& unit : {std::string(2, '\0'), std::string("y\n"),
+                                  std::string("[["), std::string("{}")}) {
     const std::string text = Repeated(unit, 1 << 20);
     for (const char* name : {"plain", "packed.gz"}) {
       WriteFile(folder.path() / name, text);

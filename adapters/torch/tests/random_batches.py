@@ -3,7 +3,9 @@ budgets and devices.
 
     ACPLAN=... PYTHONPATH=. python tests/random_batches.py 100 7
 
-asks 100 questions from seed 7 on, and ends with an error if an answer differs.
+asks 100 questions from seed 7 on. Prints each answer that differs, and ends with an error if
+the largest size does, or if the rate is more than 5% below the best: the search takes run-times
+that are off by less for points of a line.
 """
 
 import random
@@ -15,6 +17,8 @@ from torch import nn
 
 import acplan
 from acplan._advise.interpolation import step_ms_of
+
+_Answer = tuple[int, float]  # the largest size, and the most samples in a second
 
 
 class _Chain(nn.Module):
@@ -60,7 +64,7 @@ def _sizes(chance: random.Random) -> list[int]:
     return [*range(1, chance.randrange(2, 16))]
 
 
-def _answers(seed: int) -> tuple[str, str]:
+def _answers(seed: int) -> tuple[_Answer, _Answer]:
     """Returns what all sizes give, and what the search finds."""
     chance = random.Random(seed)
     model, sizes, rows = _Chain(chance), _sizes(chance), chance.choice([4, 16, 64])
@@ -86,24 +90,24 @@ def _answers(seed: int) -> tuple[str, str]:
     try:
         search = acplan.best_batch(model, inputs, sizes=sizes, tolerance=0.0, **limit)
     except acplan.AcplanError as error:
-        return str(max(rates, default=None)), str(None if error.exit_code in (3, 4) else error)
-    if search.largest.size > max(rates, default=0) and "device_memory" in limit:
-        return "", ""  # a device on which a larger size fits, and one between does not
-    return (
-        f"{max(rates)}, {max(rates.values()):.6g}",
-        f"{search.largest.size}, {search.best.per_second:.6g}",
-    )
+        assert error.exit_code in (3, 4), error
+        return (max(rates, default=0), max(rates.values(), default=0.0)), (0, 0.0)
+    largest, rate = search.largest.size, search.best.per_second
+    if largest > max(rates, default=0) and "device_memory" in limit:
+        return (0, 0.0), (0, 0.0)  # a larger size fits than one that does not
+    return (max(rates), max(rates.values())), (largest, rate)
 
 
 def main() -> None:
     count, first = map(int, sys.argv[1:])
     wrong = 0
     for seed in range(first, first + count):
-        all_sizes, search = _answers(seed)
-        if all_sizes != search:
-            wrong += 1
-            print(f"seed {seed}: largest and rate of all sizes {all_sizes}, found {search}")
-    sys.exit(f"{count} questions, {wrong} wrong answers" if wrong else 0)
+        best, answer = _answers(seed)
+        if best[0] != answer[0] or abs(answer[1] - best[1]) > 1e-9 * best[1]:
+            print(f"seed {seed}: all sizes {best}, the search {answer}", flush=True)
+            wrong += best[0] != answer[0] or not 0.95 * best[1] <= answer[1] <= best[1]
+    print(f"{count} questions, {wrong} wrong answers")
+    sys.exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":

@@ -298,6 +298,15 @@ def test_lengths_beyond_the_table_are_told_once() -> None:
         _gradients(model_with_plans, 64)
 
 
+def test_a_compiled_module_refuses_tables() -> None:
+    model, table = _small()
+    subject = copy.deepcopy(model)
+    next(subject.children()).compile(backend="eager")
+    with pytest.raises(acplan.AcplanError, match="found a compiled module"):
+        acplan.apply(subject, table)
+    assert not has_plan(subject)
+
+
 def test_wrong_lengths_are_refused() -> None:
     model, table = _small()
     trace = acplan.trace(model, **_inputs(8), progress=False)

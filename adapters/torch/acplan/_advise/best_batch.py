@@ -284,8 +284,8 @@ class _Search:
                 place for place in map(self._sizes.index, self._steps.sizes) if place <= last
             )
         )
-        left = _MOST_BENDS
-        while open_intervals and left:
+        traces = 0
+        while open_intervals and traces < _MOST_BENDS:
             low, high = open_intervals.popleft()
             off = [self._steps.off_ms.get(self._sizes[place], 0.0) for place in (low, high)]
             if high - low < 2 or max(off) <= _LEAST_BEND:
@@ -294,7 +294,7 @@ class _Search:
                 continue
             middle = (low + high) // 2
             self._steps.trace_of(self._sizes[middle])
-            left -= 1
+            traces += 1
             if self._steps.off_ms[self._sizes[middle]] > _LEAST_BEND:
                 open_intervals += [(low, middle), (middle, high)]
 

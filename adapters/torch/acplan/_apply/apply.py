@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from acplan._apply.checkpoint import has_compiled_call
 from acplan._apply.inner_gradients import hold, let_go
 from acplan._apply.offload import Traffic
 from acplan._apply.refusals import (
@@ -80,6 +81,8 @@ def apply(
     if len(plan.entries) == 1 and plan.switch is None:
         return _apply_one(model, plan.entries[0][1], strict, param_dtype)
     refuse_checkpoints(model, class_name_of(wrapped_in(model)))
+    if any(map(has_compiled_call, model.modules())):
+        raise AcplanError("table: expected a model in eager code, found a compiled module")
     for _, entry in plan.entries:
         _require_made_for(model, entry, param_dtype)
     return switched(model, plan, lambda now, entry: _apply(now, entry, strict)[0])

@@ -3,13 +3,14 @@
 import codecs
 import contextlib
 import gzip
+import io
 import json
 import os
 import pathlib
 import secrets
 import zlib
 from collections.abc import Callable
-from typing import IO, Any
+from typing import Any
 
 from acplan._base.errors import AcplanError
 
@@ -56,7 +57,9 @@ def read_bytes(
             return _read(packed, require_start, most)
 
 
-def _read(file: IO[bytes], require_start: Callable[[bytes], None], most: int) -> bytearray:
+def _read(
+    file: io.BufferedIOBase, require_start: Callable[[bytes], None], most: int
+) -> bytearray:
     text = bytearray()
     while piece := file.read(_PIECE):
         if not text:

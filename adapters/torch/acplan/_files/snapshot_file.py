@@ -52,7 +52,7 @@ def read_snapshot(path: PathLike) -> dict[str, Any]:
     except (OSError, EOFError, ValueError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise AcplanError(f"{path}: {reason or error}") from None
-    return _Converter(os.fspath(file)).convert(_plain_value(os.fspath(file), raw))
+    return _Converter(os.fspath(file)).convert(_plain_value(os.fspath(file), bytes(raw)))
 
 
 def _require_snapshot(start: bytes) -> None:
@@ -60,7 +60,7 @@ def _require_snapshot(start: bytes) -> None:
         raise ValueError(f"{_EXPECTED}, found something that begins with {start[:8]!r}")
 
 
-def _plain_value(path: str, raw: bytearray) -> Any:
+def _plain_value(path: str, raw: bytes) -> Any:
     if raw.lstrip()[:1] in (b"{", b"["):
         try:
             return json.loads(raw)

@@ -27,7 +27,7 @@ class Interpolation:
         self._ms: dict[int, float] = {}
         self.sizes: list[int] = []
         self.off: dict[int, str] = {}  # by size, the difference from its interpolation
-        # By size, the share by which the run-time differs from its interpolation.
+        # The share by which the run-time of a size differs from its interpolation.
         self.off_ms: dict[int, float] = {}
 
     def trace_of(self, size: int) -> Trace:
