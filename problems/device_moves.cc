@@ -236,7 +236,8 @@ class MoveSearch {
   }
 
   graph::TrainingRun RunOfStep(const LivedStep& step) const {
-    return RunOf(*problem_.trace, {.step = step}, goal_.setting);
+    return RunOf(*problem_.trace, {.with_segments = {}, .step = step},
+                 goal_.setting);
   }
 
   // Returns the plan that needs the smallest device of those that have moves left.

@@ -223,10 +223,9 @@ std::optional<problems::Plan> RunOnDevice(const graph::Trace& trace,
                                           problems::Plan plan) {
   const problems::PlanDevice stated = *plan.device;
   const problems::DeviceSetting setting = SettingOf(stated);
-  plan.device =
-      FindDeviceUse(RunOf(trace, problems::LiveStep(trace, plan.modules),
-                          setting.makes_state_first),
-                    setting, RoomOf(plan));
+  plan.device = FindDeviceUse(
+      RunOf(trace, problems::LiveStep(trace, plan.modules), setting), setting,
+      RoomOf(plan));
   if (!plan.device) return std::nullopt;
   plan.device->default_least_device_bytes = stated.default_least_device_bytes;
   plan.device->default_recompute_ms = stated.default_recompute_ms;
