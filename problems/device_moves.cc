@@ -236,8 +236,8 @@ class MoveSearch {
   }
 
   graph::TrainingRun RunOfStep(const LivedStep& step) const {
-    return RunOf(*problem_.trace, {.with_segments = {}, .step = step},
-                 goal_.setting);
+    return graph::MakeTrainingRun(*problem_.trace, step,
+                                  RunOptionsOf(goal_.setting));
   }
 
   // Returns the plan that needs the smallest device of those that have moves left.

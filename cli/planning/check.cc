@@ -214,7 +214,8 @@ problems::DeviceSetting SettingOf(const problems::PlanDevice& device) {
               device.allocator, "plan: device: allocator",
               graph::ParsePyTorchVersion(device.torch_version,
                                          "plan: device: torch_version")),
-          .makes_state_first = device.makes_state_first};
+          .makes_state_first = device.makes_state_first,
+          .ddp = device.ddp};
 }
 
 // Returns the plan with what its run takes on the device that it names, or nothing

@@ -29,13 +29,17 @@ graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
       step.with_segments ? *step.with_segments : trace, step.step, options);
 }
 
-graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
-                         const DeviceSetting& setting) {
+graph::RunOptions RunOptionsOf(const DeviceSetting& setting) {
   graph::RunOptions options{.makes_state_first = setting.makes_state_first};
   if (!setting.ddp.empty()) {
     options.ddp = graph::ParseDdpOptions(setting.ddp, "device: ddp");
   }
-  return RunOf(trace, step, options);
+  return options;
+}
+
+graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
+                         const DeviceSetting& setting) {
+  return RunOf(trace, step, RunOptionsOf(setting));
 }
 
 std::optional<PlanDevice> FindDeviceUse(const graph::TrainingRun& run,

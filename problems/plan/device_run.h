@@ -33,6 +33,10 @@ struct StepOfPlan {
 StepOfPlan LiveStep(const graph::Trace& trace,
                     const std::vector<PlannedModule>& units);
 
+// Returns the options of a run with the setting. Throws InputError for a `ddp` that is
+// none.
+graph::RunOptions RunOptionsOf(const DeviceSetting& setting);
+
 // Returns what a run of the step asks of any allocator. `trace` is the plan's. Throws
 // InputError for a `ddp` that is none, or under the conditions of RequireDataParallel.
 graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,

@@ -82,8 +82,7 @@ struct DeviceQuestion {
 std::optional<PlanDevice> Use(const DeviceQuestion& source, const Plan& plan,
                               const DeviceSetting& setting, int64_t device) {
   const StepOfPlan step = LiveStep(source.trace, plan.modules);
-  return FindDeviceUse(RunOf(source.trace, step, setting.makes_state_first),
-                       setting, device);
+  return FindDeviceUse(RunOf(source.trace, step, setting), setting, device);
 }
 
 // The plan's run ends on the device as the plan says, and no plan for the same bytes

@@ -229,3 +229,14 @@ def test_unused_parameters_need_an_argument_of_ddp() -> None:
     _, trace = _step_of(_two_types)
     with pytest.raises(acplan.AcplanError, match="2 parameters get no gradient"):
         acplan.plan(trace, device_memory="1GiB", ddp={})
+
+
+def test_a_plan_for_a_device_counts_ddp() -> None:
+    _, trace = _step_of(_gpt2)
+    plan = acplan.plan(trace, device_memory="10MiB", ddp=_VIEWS, time_limit=2)
+    assert plan.modules and plan.device is not None
+    assert plan.device.ddp == "gradient_as_bucket_view:True"
+    assert acplan.Plan.from_data(plan.data, "").device == plan.device
+    without = acplan.plan(trace, device_memory="10MiB", time_limit=2)
+    assert without.device is not None and without.device.ddp == ""
+    assert without.recompute_ms < plan.recompute_ms
