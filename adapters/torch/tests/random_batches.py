@@ -13,10 +13,10 @@ import sys
 from typing import Any
 
 import torch
-from acplan._advise.interpolation import step_ms_of
 from torch import nn
 
 import acplan
+from acplan._step.interpolation import step_ms_of
 
 _Answer = tuple[int, float]  # the largest size, and the most samples in a second
 
