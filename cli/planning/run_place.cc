@@ -85,8 +85,7 @@ std::string MakerOf(const RunSteps& steps, const graph::TrainingRun& run,
                     int64_t event) {
   const graph::StorageId id = run.StorageAt(event);
   if (id == graph::kOfDdp) return "DistributedDataParallel";
-  const Trace& trace =
-      steps.TraceOf(run.moments[static_cast<size_t>(event)]);
+  const Trace& trace = steps.TraceOf(run.moments[static_cast<size_t>(event)]);
   const graph::TraceStorage& storage = trace.storages[id];
   const std::string source = graph::SourceOf(trace, storage.born);
   if (!source.empty()) return source;

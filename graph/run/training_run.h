@@ -81,7 +81,8 @@ struct TrainingRun {
 
   // Returns the storage whose block an event allocates.
   StorageId StorageAt(int64_t event) const {
-    const AllocatorEvent& allocation = events.events[static_cast<size_t>(event)];
+    const AllocatorEvent& allocation =
+        events.events[static_cast<size_t>(event)];
     return storages[static_cast<size_t>(allocation.block)];
   }
 };

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import acplan
-from acplan._advise.interpolation import step_ms_of
+from acplan._step.interpolation import step_ms_of
 
 _Answer = tuple[int, float]  # the largest size, and the most samples in a second
 
