@@ -5,21 +5,30 @@
 #include <optional>
 #include <stdexcept>
 #include <utility>
+#include <variant>
+#include <vector>
 
+#include "graph/allocator/device_memory.h"
 #include "problems/any_schedule.h"
 #include "problems/check/device_rules.h"
+#include "problems/device_moves.h"
+#include "problems/trace/problem/trace_problem.h"
 
 // PyTorch's allocator needs more than live bytes: a hole that the next large block
 // does not fit in is lost. How much depends on the plan and can't be said
 // before it is run. So the search plans for smaller budgets of live bytes, runs each
 // plan with all settings, and keeps those that end (device_trials.h). The first plan
-// has the whole device as budget.
+// has the whole device as budget. If none ends, small changes of the plans are tried
+// (device_moves.h).
 
 namespace acplan::problems {
 namespace {
 
 // Plans beside the first.
 constexpr int kMostPlans = 9;
+// They need no proof. Each takes at most twice the first one's time, or so long.
+constexpr double kGapOfOthers = 1e-3;
+constexpr double kLeastSecondsOfOthers = 0.5;
 
 class DeviceSearch {
  public:
@@ -40,6 +49,7 @@ class DeviceSearch {
       if (!next) break;
       Try(*next);
     }
+    if (has_plan && search_.BestOfAll().trial == nullptr) TryMoves();
     return Answered();
   }
 
@@ -52,7 +62,22 @@ class DeviceSearch {
   void Try(int64_t budget_bytes) {
     solver::SearchLimits limits = clock_.Remaining();
     limits.time_limit_s /= 2;
+    if (!plans_.empty()) {
+      // The bound is that of the first plan.
+      limits.gap = std::max(limits.gap, kGapOfOthers);
+      limits.time_limit_s = std::min(
+          limits.time_limit_s, std::max(2 * plans_.front().plan.solver.seconds,
+                                        kLeastSecondsOfOthers));
+    }
     PlanOfFamilies best = PlanFor(families_, budget_bytes, limits);
+    const Plan& plan = best.plan;
+    if (!plan.HasPlan() && plan.minimum_budget_bytes) {
+      search_.least_budget_bytes = *plan.minimum_budget_bytes;
+    }
+    Add(budget_bytes, std::move(best));
+  }
+
+  void Add(int64_t budget_bytes, PlanOfFamilies best) {
     const Plan& plan = best.plan;
     DeviceTrial trial{.budget_bytes = budget_bytes,
                       .has_plan = plan.HasPlan(),
@@ -60,15 +85,45 @@ class DeviceSearch {
                       .ms = plan.recompute_ms};
     if (plan.HasPlan()) {
       const StepOfPlan step = LiveStep(*question_.trace, plan.modules);
-      RunTrial(trial, choice_, search_.memory_bytes - search_.reserve_bytes,
-               [&](bool makes_state_first) {
-                 return RunOf(*question_.trace, step, makes_state_first);
+      RunTrial(trial, choice_, device_bytes(),
+               [&](const DeviceSetting& setting) {
+                 return RunOf(*question_.trace, step, setting);
                });
-    } else if (plan.minimum_budget_bytes) {
-      search_.least_budget_bytes = *plan.minimum_budget_bytes;
     }
     search_.trials.push_back(std::move(trial));
     plans_.push_back(std::move(best));
+  }
+
+  // Changes the plans of the trials until one fits, in the family and with the setting
+  // of the trial that needs the smallest device.
+  void TryMoves() {
+    const auto nearest = std::ranges::min_element(
+        search_.trials, {}, [](const DeviceTrial& trial) {
+          return trial.has_plan ? std::ranges::min(trial.least_devices)
+                                : graph::kLargestDevice;
+        });
+    const auto setting =
+        static_cast<size_t>(std::ranges::min_element(nearest->least_devices) -
+                            nearest->least_devices.begin());
+    const size_t family = PlanOf(*nearest).family;
+    std::vector<UnitList> starts;
+    for (const PlanOfFamilies& other : plans_) {
+      if (!other.plan.HasPlan()) continue;
+      starts.push_back(UnitsIn(families_[family], other.plan).modules);
+    }
+    const PlanningProblem& problem = families_[family].problem;
+    const std::optional<UnitList> units = FindByMoves(
+        std::get<TraceProblem>(problem.formulation),
+        {.setting = choice_.settings[setting], .device_bytes = device_bytes()},
+        starts, [&] { return IsStopped(); });
+    if (!units) return;
+    Plan plan = PlanOfUnits(problem, plans_.front().plan, *units);
+    const int64_t budget_bytes = plan.peak_bytes + search_.reserve_bytes;
+    Add(budget_bytes, {.plan = std::move(plan), .family = family});
+  }
+
+  int64_t device_bytes() const {
+    return search_.memory_bytes - search_.reserve_bytes;
   }
 
   const PlanOfFamilies& PlanOf(const DeviceTrial& trial) const {

@@ -63,13 +63,13 @@ std::optional<int64_t> BudgetAbove(const TrialSearch& search,
 
 }  // namespace
 
-void RunTrial(DeviceTrial& trial, const DeviceChoice& choice,
-              int64_t device_bytes,
-              const std::function<graph::TrainingRun(bool)>& run_of) {
+void RunTrial(
+    DeviceTrial& trial, const DeviceChoice& choice, int64_t device_bytes,
+    const std::function<graph::TrainingRun(const DeviceSetting&)>& run_of) {
   std::map<bool, graph::TrainingRun> runs;  // by makes_state_first
   for (const DeviceSetting& setting : choice.settings) {
     const bool first = setting.makes_state_first;
-    if (!runs.contains(first)) runs.emplace(first, run_of(first));
+    if (!runs.contains(first)) runs.emplace(first, run_of(setting));
     const graph::TrainingRun& run = runs.at(first);
     trial.uses.push_back(FindDeviceUse(run, setting, device_bytes));
     if (trial.uses.back()) {

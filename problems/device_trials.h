@@ -37,10 +37,10 @@ struct DeviceTrial {
 };
 
 // Runs with all settings, and notes in the trial how the runs end. `run_of` returns the
-// run where the optimizer's state is made in the first update (false) or first.
-void RunTrial(DeviceTrial& trial, const DeviceChoice& choice,
-              int64_t device_bytes,
-              const std::function<graph::TrainingRun(bool)>& run_of);
+// run of a setting, which depends on no allocator.
+void RunTrial(
+    DeviceTrial& trial, const DeviceChoice& choice, int64_t device_bytes,
+    const std::function<graph::TrainingRun(const DeviceSetting&)>& run_of);
 
 // The next budget of a search. The setting with which the first plan needs the smallest
 // device leads. While no plan fits with it, the next budget is lower by what the last

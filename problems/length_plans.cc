@@ -171,8 +171,8 @@ class LengthSearch {
       const LengthSteps steps = StepsOf(buckets);
       trial.ms = MeanRecomputeMs(problem_, steps);
       RunTrial(trial, question_.device, DeviceBytes(),
-               [&](bool makes_state_first) {
-                 return RunOf(problem_, steps, makes_state_first);
+               [&](const DeviceSetting& setting) {
+                 return RunOf(problem_, steps, setting.makes_state_first);
                });
     }
     if (!trial.has_plan) {

@@ -77,6 +77,14 @@ void AllocatorFlags::AddRunTo(CLI::App& app) {
       ->type_name("ORDER");
 }
 
+void AllocatorFlags::AddDdpTo(CLI::App& app) {
+  app.add_option("--ddp", ddp,
+                 "the model is in a DistributedDataParallel: default, or its "
+                 "arguments, such as bucket_cap_mb:10,"
+                 "gradient_as_bucket_view:True")
+      ->type_name("ARGUMENTS");
+}
+
 void AllocatorFlags::AddWithoutLeastTo(CLI::App& app) {
   app.add_flag("--without-least-device", without_least_device,
                "do not search for the least device");
@@ -89,6 +97,7 @@ std::string_view AllocatorFlags::FirstGiven() const {
   if (!optimizer_state.empty()) return "--optimizer-state";
   if (!empty_cache.empty()) return "--empty-cache";
   if (!model_order.empty()) return "--model-order";
+  if (!ddp.empty()) return "--ddp";
   return without_least_device ? "--without-least-device" : "";
 }
 
@@ -125,6 +134,7 @@ AllocatorQuestion AllocatorFlags::Question() const {
         graph::Quoted(model_order, 100)));
   }
   question.run.puts_largest_first = model_order == "largest-first";
+  if (!ddp.empty()) question.run.ddp = graph::ParseDdpOptions(ddp, "--ddp");
   return question;
 }
 

@@ -30,7 +30,7 @@ struct AllocatorQuestion {
 };
 
 // The flags --allocator, --device-memory, --torch-version, --optimizer-state,
-// --empty-cache, --model-order and --without-least-device.
+// --empty-cache, --model-order, --ddp and --without-least-device.
 struct AllocatorFlags {
   std::string allocator;
   std::string device_memory;
@@ -38,6 +38,7 @@ struct AllocatorFlags {
   std::string optimizer_state;
   std::vector<std::string> empty_cache;
   std::string model_order;
+  std::string ddp;
   bool without_least_device = false;
 
   // Adds the flags; `of_device` describes --device-memory.
@@ -46,6 +47,8 @@ struct AllocatorFlags {
   void AddOptimizerStateTo(CLI::App& app, const std::string& default_text);
   // Adds --empty-cache and --model-order.
   void AddRunTo(CLI::App& app);
+  // Adds --ddp.
+  void AddDdpTo(CLI::App& app);
   // Adds --without-least-device.
   void AddWithoutLeastTo(CLI::App& app);
   // Returns the name of the first that is given, "" for none.

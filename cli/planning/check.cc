@@ -149,6 +149,7 @@ problems::PlanDevice DeviceOf(const CheckInput& flags,
       .torch_version = fmt::format("{}.{}", setting.config.version.major,
                                    setting.config.version.minor),
       .makes_state_first = setting.makes_state_first,
+      .ddp = setting.ddp,
       .allocated_bytes = problems::kNotStated,
       .reserved_bytes = problems::kNotStated,
       .least_device_bytes = problems::kNotStated,
@@ -163,11 +164,13 @@ problems::PlanDevice DeviceOf(const CheckInput& flags,
   if (flags.allocator.optimizer_state.empty()) {
     device.makes_state_first = plan.device->makes_state_first;
   }
+  if (flags.allocator.ddp.empty()) device.ddp = plan.device->ddp;
   const bool is_as_stated =
       choice.memory_bytes == plan.budget_bytes && flags.reserve.empty() &&
       device.allocator == plan.device->allocator &&
       device.torch_version == plan.device->torch_version &&
-      device.makes_state_first == plan.device->makes_state_first;
+      device.makes_state_first == plan.device->makes_state_first &&
+      device.ddp == plan.device->ddp;
   return is_as_stated ? *plan.device : device;
 }
 
@@ -211,7 +214,8 @@ problems::DeviceSetting SettingOf(const problems::PlanDevice& device) {
               device.allocator, "plan: device: allocator",
               graph::ParsePyTorchVersion(device.torch_version,
                                          "plan: device: torch_version")),
-          .makes_state_first = device.makes_state_first};
+          .makes_state_first = device.makes_state_first,
+          .ddp = device.ddp};
 }
 
 // Returns the plan with what its run takes on the device that it names, or nothing
@@ -220,10 +224,9 @@ std::optional<problems::Plan> RunOnDevice(const graph::Trace& trace,
                                           problems::Plan plan) {
   const problems::PlanDevice stated = *plan.device;
   const problems::DeviceSetting setting = SettingOf(stated);
-  plan.device =
-      FindDeviceUse(RunOf(trace, problems::LiveStep(trace, plan.modules),
-                          setting.makes_state_first),
-                    setting, RoomOf(plan));
+  plan.device = FindDeviceUse(
+      RunOf(trace, problems::LiveStep(trace, plan.modules), setting), setting,
+      RoomOf(plan));
   if (!plan.device) return std::nullopt;
   plan.device->default_least_device_bytes = stated.default_least_device_bytes;
   plan.device->default_recompute_ms = stated.default_recompute_ms;
@@ -396,6 +399,7 @@ Command AddCheckCommand(CLI::App& program) {
                          "may use, or the name of a GPU (less CUDA's context); "
                          "simulates a run of the plan's steps on it");
   flags->allocator.AddOptimizerStateTo(*app, "the plan's, or update");
+  flags->allocator.AddDdpTo(*app);
   app->add_option("--reserve", flags->reserve,
                   "part of the budget to keep free")
       ->type_name("SIZE");

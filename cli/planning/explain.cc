@@ -26,6 +26,7 @@
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
+#include "graph/run/data_parallel.h"
 #include "graph/trace/peak_account.h"
 #include "problems/model/unit_forest.h"
 #include "problems/plan/plan_on_trace.h"
@@ -163,7 +164,8 @@ std::optional<OnDevice> ExplainOnDevice(
                         ? "native"
                         : flags.allocator.allocator,
        .config = question.config,
-       .makes_state_first = question.makes_state_first.value_or(false)},
+       .makes_state_first = question.makes_state_first.value_or(false),
+       .ddp = flags.allocator.ddp},
       *device_bytes);
   return on_device;
 }
@@ -178,6 +180,10 @@ bool WantsDevice(const ExplainFlags& flags, const ProfileInput& input,
         fmt::format("{}: needs --device-memory", flags.allocator.FirstGiven()));
   }
   if (is_given) RequireRun(input, memory);
+  const graph::RunOptions run = flags.allocator.Question().run;
+  if (is_given && run.ddp) {
+    graph::RequireDataParallel(*input.TraceIfAny(), *run.ddp, "--ddp");
+  }
   return is_given ||
          (!flags.budget.empty() && HasRun(input.TraceIfAny(), memory));
 }
@@ -416,6 +422,7 @@ Command AddExplainCommand(CLI::App& program) {
       "also explain a run on a device of which PyTorch may use SIZE, and what "
       "would change it");
   flags->allocator.AddOptimizerStateTo(*app, "update");
+  flags->allocator.AddDdpTo(*app);
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(

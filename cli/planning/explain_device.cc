@@ -215,9 +215,8 @@ std::string TogetherText(const DeviceExplanation& answer) {
 bool EndsOnDevice(const graph::Trace& trace, const problems::StepOfPlan& step,
                   const problems::DeviceSetting& setting,
                   int64_t device_bytes) {
-  return graph::RunOnDevice(
-             problems::RunOf(trace, step, setting.makes_state_first),
-             setting.config, device_bytes)
+  return graph::RunOnDevice(problems::RunOf(trace, step, setting),
+                            setting.config, device_bytes)
       .Fits();
 }
 
@@ -238,6 +237,9 @@ DeviceExplanation ExplainDevice(const graph::Trace& trace,
   answer.program = {
       .step = steps.of_plan ? steps.of_plan.get() : &steps.baseline,
       .setting = setting};
+  if (!setting.ddp.empty()) {
+    answer.program.run.ddp = graph::ParseDdpOptions(setting.ddp, "--ddp");
+  }
   answer.run = problems::RunOf(trace, answer.program);
   answer.outcome = graph::RunOnDevice(answer.run, setting.config, device_bytes);
   answer.need = problems::FindDeviceNeed(answer.run, setting);

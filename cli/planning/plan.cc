@@ -462,6 +462,7 @@ Command AddPlanCommand(CLI::App& program) {
                          "of a GPU (less CUDA's context); simulates "
                          "runs of steps on PyTorch's allocator");
   flags->allocator.AddOptimizerStateTo(*app, "the one that recomputes less");
+  flags->allocator.AddDdpTo(*app);
   flags->planning.AddTo(*app, kPlanSeconds);
   flags->planning.AddSegmentsTo(*app);
   app->add_option(

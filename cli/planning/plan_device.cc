@@ -11,6 +11,7 @@
 #include "graph/allocator/least_device.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/input_error.h"
+#include "graph/run/data_parallel.h"
 #include "graph/run/run_on_device.h"
 #include "problems/plan/device_run.h"
 
@@ -58,6 +59,9 @@ problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
                                    const problems::PlanOptions& options) {
   const AllocatorQuestion question = flags.Question();
   RequireRun(input, options.memory);
+  if (question.run.ddp) {
+    graph::RequireDataParallel(*input.TraceIfAny(), *question.run.ddp, "--ddp");
+  }
   std::vector<problems::DeviceSetting> allocators{
       {.allocator = flags.allocator.empty() ? "native" : flags.allocator,
        .config = question.config}};
@@ -80,6 +84,7 @@ problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,
     }
     for (problems::DeviceSetting setting : allocators) {
       setting.makes_state_first = makes_state_first;
+      setting.ddp = flags.ddp;
       choice.settings.push_back(std::move(setting));
     }
   }
@@ -139,6 +144,11 @@ std::string DeviceText(const Plan& plan) {
         "{} {} in the iterations that repeat: each empties the cache and waits "
         "for the device\n",
         device.retries, device.retries == 1 ? "retry" : "retries");
+  }
+  if (!device.ddp.empty()) {
+    text +=
+        fmt::format("in DistributedDataParallel: {}\n",
+                    device.ddp == "default" ? "default arguments" : device.ddp);
   }
   return text + SettingsText(device) + DefaultsText(plan, device) + "\n";
 }

@@ -52,6 +52,7 @@ ordered_json PlaceInRunJson(const StepInRun& of_run,
 }
 
 std::string MakerOf(const Trace& trace, graph::StorageId storage) {
+  if (storage == graph::kOfDdp) return "DistributedDataParallel";
   const graph::TraceStorage& block = trace.storages[storage];
   const std::string source = graph::SourceOf(trace, block.born);
   if (!source.empty()) return source;

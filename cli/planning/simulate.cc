@@ -24,6 +24,7 @@
 #include "graph/base/file_io.h"
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
+#include "graph/run/data_parallel.h"
 #include "graph/trace/link_time.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
@@ -253,6 +254,13 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
   std::vector<graph::CheckpointedModule> modules;
   if (!flags.plan.empty()) {
     const problems::Plan plan = ReadPlanFor(trace, flags.plan);
+    const bool has_run = !flags.allocator.FirstGiven().empty();
+    if (has_run && plan.memory.world_size > 1) {
+      throw InputError(fmt::format(
+          "{}: world_size: expected 1, found {}: the allocations of a rank "
+          "that shards parameters are not simulated",
+          flags.plan, plan.memory.world_size));
+    }
     trace = TraceFor(std::move(trace), plan, flags.plan);
     answer.units = plan.modules.size();
     modules = ModulesOf(trace, plan, flags.plan);
@@ -264,6 +272,9 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
     }
   }
   if (flags.allocator.FirstGiven().empty()) return answer;
+  if (question.run.ddp) {
+    graph::RequireDataParallel(trace, *question.run.ddp, "--ddp");
+  }
   answer.run = SimulateRun(trace, graph::Simulator(trace).Live(modules),
                            question, !flags.timeline.empty(), terminal);
   return answer;
@@ -290,7 +301,8 @@ void CheckCombination(const SimulateFlags& flags) {
        {std::pair("--optimizer-state",
                   !flags.allocator.optimizer_state.empty()),
         {"--empty-cache", !flags.allocator.empty_cache.empty()},
-        {"--model-order", !flags.allocator.model_order.empty()}}) {
+        {"--model-order", !flags.allocator.model_order.empty()},
+        {"--ddp", !flags.allocator.ddp.empty()}}) {
     if (is_given) throw InputError(fmt::format("{}: needs TRACE", name));
   }
 }
@@ -353,6 +365,7 @@ Command AddSimulateCommand(CLI::App& program) {
       "GPU (less CUDA's context; default: no limit)");
   flags->allocator.AddOptimizerStateTo(*app, "update");
   flags->allocator.AddRunTo(*app);
+  flags->allocator.AddDdpTo(*app);
   flags->allocator.AddWithoutLeastTo(*app);
   MarkAsOutput(
       app->add_option("--timeline", flags->timeline,

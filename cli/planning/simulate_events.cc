@@ -96,10 +96,11 @@ EventAnswer Simulate(const EventFlags& flags, std::string& timeline) {
   }
   answer.replay = graph::ReplayEvents(
       answer.events, question.config, question.device(),
-      [&](size_t index, const graph::CachingAllocator& allocator,
+      [&](size_t index, const graph::EventRunner& runner,
           graph::BlockId block) {
         if (has_timeline) {
-          timeline += TimelineRow(answer.events, index, allocator, block);
+          timeline +=
+              TimelineRow(answer.events, index, runner.allocator(), block);
         }
         return true;
       });

@@ -313,10 +313,10 @@ SnapshotAnswer Simulate(const SnapshotFlags& flags, std::string& timeline) {
   }
   answer.replay = graph::ReplayEvents(
       answer.run.events, config, answer.question.device(),
-      [&](size_t index, const graph::CachingAllocator& allocator,
+      [&](size_t index, const graph::EventRunner& runner,
           graph::BlockId block) {
         if (has_timeline) {
-          timeline += TimelineRow(answer.run, index, allocator, block);
+          timeline += TimelineRow(answer.run, index, runner.allocator(), block);
         }
         return true;
       });

@@ -183,6 +183,10 @@ class BlockColumns {
 
   size_t KindOf(const graph::BlockUse& use,
                 const Simulation::Step* step) const {
+    // Most of DistributedDataParallel's memory is that of gradients.
+    if (use.storage == graph::kOfDdp) {
+      return KindPlace(static_cast<size_t>(graph::StorageCategory::kGradient));
+    }
     if (use.storage == graph::kNone) {
       return use.hole_bytes * 2 > use.bytes ? kHoleKind : kFreeKind;
     }
@@ -253,6 +257,7 @@ std::vector<problems::DeviceSetting> SettingsOf(const problems::Plan& plan) {
   own.config = config;
   for (problems::DeviceSetting& setting : settings) {
     setting.makes_state_first = plan.device->makes_state_first;
+    setting.ddp = plan.device->ddp;
   }
   return settings;
 }
@@ -267,8 +272,7 @@ ordered_json RunsOnDeviceJson(const Trace& trace, const problems::Plan& plan) {
   const problems::StepOfPlan step = problems::LiveStep(trace, plan.modules);
   const Trace& of_plan = step.with_segments ? *step.with_segments : trace;
   const std::vector<problems::DeviceSetting> settings = SettingsOf(plan);
-  const graph::TrainingRun run =
-      problems::RunOf(trace, step, settings.front().makes_state_first);
+  const graph::TrainingRun run = problems::RunOf(trace, step, settings.front());
   const int64_t device_bytes = plan.device
                                    ? plan.budget_bytes - plan.reserve_bytes
                                    : graph::kLargestDevice;

@@ -17,7 +17,9 @@ EventRunner::EventRunner(const AllocatorEvents& events,
     const std::vector<BlockId> blocks = allocator_.AddSegment(segment);
     for (size_t k = 0; k < blocks.size(); ++k) {
       const int32_t place = segment.blocks[k].block;
-      if (place >= 0) blocks_[static_cast<size_t>(place)] = blocks[k];
+      if (place < 0) continue;
+      blocks_[static_cast<size_t>(place)] = blocks[k];
+      SetPlace(blocks[k], place);
     }
   }
   allocator_.FitDevice();
@@ -25,6 +27,12 @@ EventRunner::EventRunner(const AllocatorEvents& events,
 
 BlockId& EventRunner::At(const AllocatorEvent& event) {
   return blocks_[static_cast<size_t>(event.block)];
+}
+
+void EventRunner::SetPlace(BlockId block, int32_t place) {
+  const auto index = static_cast<size_t>(block);
+  if (index >= places_.size()) places_.resize(index + 1, -1);
+  places_[index] = place;
 }
 
 bool EventRunner::Run(size_t index, BlockId& block) {
@@ -36,7 +44,9 @@ bool EventRunner::Run(size_t index, BlockId& block) {
       if (event.bytes == 0) return true;
       block = allocator_.Allocate(event.bytes, event.stream);
       At(event) = block;
-      return block != kNoBlock;
+      if (block == kNoBlock) return false;
+      SetPlace(block, event.block);
+      return true;
     case kFree:
       if (At(event) != kNoBlock) allocator_.Free(At(event));
       At(event) = kNoBlock;
@@ -107,10 +117,10 @@ std::vector<SegmentUse> SegmentsOf(const CachingAllocator& allocator) {
   return segments;
 }
 
-Replay ReplayEvents(const AllocatorEvents& events,
-                    const AllocatorConfig& config, int64_t device_bytes,
-                    const std::function<bool(size_t, const CachingAllocator&,
-                                             BlockId)>& goes_on) {
+Replay ReplayEvents(
+    const AllocatorEvents& events, const AllocatorConfig& config,
+    int64_t device_bytes,
+    const std::function<bool(size_t, const EventRunner&, BlockId)>& goes_on) {
   EventRunner runner(events, config, device_bytes);
   const CachingAllocator& allocator = runner.allocator();
   Replay replay;
@@ -128,7 +138,7 @@ Replay ReplayEvents(const AllocatorEvents& events,
       replay.reclaims.push_back(*allocator.reclaim());
       replay.reclaims.back().event = static_cast<int64_t>(k);
     }
-    const bool ends = goes_on && !goes_on(k, allocator, block);
+    const bool ends = goes_on && !goes_on(k, runner, block);
     if (fits && !ends) continue;
     if (fits) break;
     replay.failure =

@@ -27,18 +27,30 @@ class EventRunner {
 
   const CachingAllocator& allocator() const { return allocator_; }
 
+  // Returns CachingAllocator::next_device_bytes since the last call.
+  int64_t TakeNextDevice() { return allocator_.TakeNextDevice(); }
+
+  // Goes on on a larger device, as CachingAllocator::MoveTo.
+  bool MoveTo(int64_t device_bytes) { return allocator_.MoveTo(device_bytes); }
+
   // Returns the block that lives now for this place among the blocks of the
   // list, or none.
   BlockId BlockAt(int32_t place) const {
     return blocks_[static_cast<size_t>(place)];
   }
 
+  // The places in the list of the blocks that are allocated, indexed by block of the
+  // allocator. Entries of all other blocks mean nothing.
+  const std::vector<int32_t>& places() const { return places_; }
+
  private:
   BlockId& At(const AllocatorEvent& event);
+  void SetPlace(BlockId block, int32_t place);
 
   const AllocatorEvents& events_;
   CachingAllocator allocator_;
   std::vector<BlockId> blocks_;
+  std::vector<int32_t> places_;
 };
 
 // A segment with memory, or a mapped range of an expandable one.
@@ -80,11 +92,11 @@ struct Replay {
 };
 
 // Runs the events. Calls `goes_on`, if there is one, after each of them with its
-// place in the list, the allocator and its block if it allocated one; where that
+// place in the list, the runner and its block if it allocated one; where that
 // returns false, the run ends there.
 Replay ReplayEvents(const AllocatorEvents& events,
                     const AllocatorConfig& config, int64_t device_bytes,
-                    const std::function<bool(size_t, const CachingAllocator&,
+                    const std::function<bool(size_t, const EventRunner&,
                                              BlockId)>& goes_on = nullptr);
 
 // Returns the segments at the peak of the reserved bytes, or where the run

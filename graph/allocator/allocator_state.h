@@ -46,6 +46,8 @@ struct Block {
   // stream is done, and is neither allocated nor free.
   bool is_used_elsewhere = false;
 
+  // Returns whether the entry is a block: it has no bytes if it is unused.
+  bool Exists() const { return size > 0; }
   bool IsFree() const { return !is_allocated && !is_used_elsewhere; }
   bool IsSplit() const { return previous != kNoBlock || next != kNoBlock; }
 };

@@ -96,13 +96,9 @@ int64_t SegmentBytes(const AllocatorConfig& config, int64_t rounded_bytes) {
 }
 
 std::vector<BlockId> ExistingBlocks(const AllocatorState& state) {
-  std::vector<char> is_unused(state.blocks.size(), 0);
-  for (const BlockId id : state.unused_blocks) {
-    is_unused[static_cast<size_t>(id)] = 1;
-  }
   std::vector<BlockId> blocks;
   for (size_t k = 0; k < state.blocks.size(); ++k) {
-    if (is_unused[k] == 0) blocks.push_back(BlockId(k));
+    if (state.blocks[k].Exists()) blocks.push_back(BlockId(k));
   }
   return blocks;
 }
@@ -137,6 +133,7 @@ SegmentId NewSegment(AllocatorState& state, int64_t size, bool is_expandable) {
 }
 
 void DropBlock(AllocatorState& state, BlockId id) {
+  state.At(id).size = 0;
   state.unused_blocks.push_back(id);
 }
 

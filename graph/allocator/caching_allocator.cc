@@ -1,6 +1,8 @@
 #include "graph/allocator/caching_allocator.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "graph/allocator/blocks.h"
 #include "graph/allocator/expandable_segments.h"
@@ -198,6 +200,19 @@ int64_t CachingAllocator::EmptyCache() {
   const int64_t bytes = ReleaseCached(state_);
   CountReserved();
   return bytes;
+}
+
+int64_t CachingAllocator::TakeNextDevice() {
+  return std::exchange(state_.memory.next_total,
+                       std::numeric_limits<int64_t>::max());
+}
+
+bool CachingAllocator::MoveTo(int64_t device_bytes) {
+  const int64_t total = std::min(device_bytes, kLargestDevice);
+  if (!GrowSegments(state_, total)) return false;
+  state_.memory.total = total;
+  state_.memory.allowed_bytes = AllowedBytes(state_.memory, total);
+  return true;
 }
 
 std::vector<BlockId> CachingAllocator::AddSegment(const SegmentLayout& layout) {

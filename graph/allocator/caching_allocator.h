@@ -90,6 +90,13 @@ class CachingAllocator {
   // The smallest larger device on which the run so far would have been another
   // one; the largest int64_t if there is none.
   int64_t next_device_bytes() const { return state_.memory.next_total; }
+  // Returns the same for the run since the last call.
+  int64_t TakeNextDevice();
+
+  // Goes on on a larger device, on which the run so far would have been the same.
+  // Returns false, and stays where it is, if a pool has several expandable segments: on
+  // the larger device their addresses would be other ones.
+  bool MoveTo(int64_t device_bytes);
 
   // The record of the last Allocate if it found neither a free block nor memory
   // for one at once.

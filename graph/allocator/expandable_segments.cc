@@ -174,4 +174,26 @@ int64_t UnmapFreeBlock(AllocatorState& state, BlockId id) {
   return bytes;
 }
 
+bool GrowSegments(AllocatorState& state, int64_t total_bytes) {
+  std::vector<BlockId> ends;
+  std::vector<char> has_segment(state.pools.size(), 0);
+  for (const BlockId id : ExistingBlocks(state)) {
+    const Block& block = state.At(id);
+    const bool is_end = block.next == kNoBlock;
+    if (!is_end || !state.At(block.segment).is_expandable) continue;
+    char& has_other = has_segment[static_cast<size_t>(block.pool)];
+    if (block.is_mapped || has_other != 0) return false;
+    has_other = 1;
+    ends.push_back(id);
+  }
+  for (const BlockId id : ends) {
+    const int64_t page = state.At(state.At(id).pool).page;
+    const int64_t bytes = ReserveBytes(state.memory, page, total_bytes) -
+                          ReserveBytes(state.memory, page, state.memory.total);
+    state.At(id).size += bytes;
+    state.At(state.At(id).segment).size += bytes;
+  }
+  return true;
+}
+
 }  // namespace acplan::graph

@@ -19,4 +19,9 @@ int64_t UnmapFreePages(AllocatorState& state, PoolId pool);
 // Does the same for one free block.
 int64_t UnmapFreeBlock(AllocatorState& state, BlockId id);
 
+// Gives expandable segments the address space that they have on a device of
+// `total_bytes`. Returns false, and does nothing, if a pool has several of them, or if
+// one has no free address space at its end.
+bool GrowSegments(AllocatorState& state, int64_t total_bytes);
+
 }  // namespace acplan::graph

@@ -85,12 +85,7 @@ MemoryLayout LayoutAfter(const AllocatorEvents& events,
   for (int64_t k = 0; k <= last; ++k) {
     runner.Run(static_cast<size_t>(k), block);
   }
-  std::vector<int32_t> places(allocator.state().blocks.size(), -1);
-  for (size_t k = 0; k < events.block_ids.size(); ++k) {
-    const auto place = static_cast<int32_t>(k);
-    const BlockId id = runner.BlockAt(place);
-    if (id != kNoBlock) places[static_cast<size_t>(id)] = place;
-  }
+  const std::vector<int32_t>& places = runner.places();
   return {.allocated_bytes = allocator.counts().allocated_bytes,
           .reserved_bytes = allocator.counts().reserved_bytes,
           .segments = SegmentsOf(allocator),

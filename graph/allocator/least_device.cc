@@ -1,10 +1,8 @@
 #include "graph/allocator/least_device.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <vector>
 
-#include "graph/allocator/allocator_replay.h"
 #include "graph/allocator/blocks.h"
 #include "graph/allocator/device_memory.h"
 #include "graph/allocator/set_up.h"
@@ -19,66 +17,79 @@
 namespace acplan::graph {
 namespace {
 
-DeviceTrial Try(const AllocatorEvents& events, const AllocatorConfig& config,
-                int64_t device_bytes) {
-  EventRunner runner(events, config, device_bytes);
-  BlockId block = kNoBlock;
-  DeviceTrial trial;
-  trial.fits = true;
-  for (size_t k = 0; k < events.events.size() && trial.fits; ++k) {
-    trial.fits = runner.Run(k, block);
-    ++trial.events;
-  }
-  trial.next_device_bytes = runner.allocator().next_device_bytes();
-  return trial;
+// A run has so many parts, or fewer of kLeastOfPart events: each costs a layout of the
+// memory, which takes as long as a hundred events.
+constexpr size_t kParts = 64;
+constexpr size_t kLeastOfPart = 512;
+
+size_t PartOf(const AllocatorEvents& events, const LeastDeviceSearch& search) {
+  if (search.part_events > 0) return search.part_events;
+  return std::max(events.events.size() / kParts, kLeastOfPart);
 }
 
-// Halves what is left between a device that fails and the largest one.
-std::optional<LeastDevice> Halve(const std::function<DeviceTrial(int64_t)>& run,
-                                 int64_t low, int64_t runs) {
+struct RunQuestion {
+  const AllocatorEvents& events;
+  const AllocatorConfig& config;
+  const RunEnds& ends;
+  size_t part_events;
+};
+
+// Returns whether the run ends on the device, and counts it.
+bool Fits(const RunQuestion& question, int64_t device_bytes,
+          LeastDevice& least) {
+  const DeviceTrial trial = ResumedRuns(question.events, question.config,
+                                        question.ends, question.part_events)
+                                .Run(device_bytes);
+  ++least.runs;
+  least.events += trial.events;
+  return trial.fits;
+}
+
+// Halves what is left between a device that fails and the largest one. `least` has the
+// runs so far.
+std::optional<LeastDevice> Halve(const RunQuestion& question, int64_t low,
+                                 LeastDevice least) {
   int64_t high = low;
   bool fits = false;
   while (!fits && high < kLargestDevice) {
     low = high;
     high = std::min(2 * high, kLargestDevice);
-    fits = run(high).fits;
-    ++runs;
+    fits = Fits(question, high, least);
   }
   if (!fits) return std::nullopt;
   while (high - low > kDevicePage) {
     const int64_t middle = low + (high - low) / 2 / kDevicePage * kDevicePage;
     const int64_t device = middle == low ? low + kDevicePage : middle;
-    (run(device).fits ? high : low) = device;
-    ++runs;
+    (Fits(question, device, least) ? high : low) = device;
   }
-  return LeastDevice{.bytes = high, .is_least = false, .runs = runs};
+  least.bytes = high;
+  least.is_least = false;
+  return least;
 }
 
 }  // namespace
 
 std::optional<LeastDevice> FindLeastDevice(const AllocatorEvents& events,
                                            const AllocatorConfig& config,
-                                           int64_t most_events) {
-  return FindLeastDevice(
-      MostBlockBytes(events, config),
-      [&](int64_t device) { return Try(events, config, device); }, most_events);
-}
-
-std::optional<LeastDevice> FindLeastDevice(
-    int64_t from_bytes, const std::function<DeviceTrial(int64_t)>& run,
-    int64_t most_events) {
+                                           const LeastDeviceSearch& search,
+                                           const RunEnds& ends) {
+  const RunQuestion question{.events = events,
+                             .config = config,
+                             .ends = ends,
+                             .part_events = PartOf(events, search)};
+  ResumedRuns trials(events, config, ends, question.part_events);
   LeastDevice least;
-  int64_t device = from_bytes;
-  int64_t spent = 0;
+  int64_t device = std::max(search.from_bytes, MostBlockBytes(events, config));
   while (device <= kLargestDevice) {
-    const DeviceTrial trial = run(device);
+    const DeviceTrial trial = trials.Run(device);
     ++least.runs;
-    spent += trial.events;
+    least.events += trial.events;
     if (trial.fits) {
       least.bytes = device;
       return least;
     }
-    if (spent > most_events) return Halve(run, device, least.runs);
+    if (least.events > search.most_events)
+      return Halve(question, device, least);
     device = trial.next_device_bytes;
   }
   return std::nullopt;

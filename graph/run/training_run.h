@@ -2,10 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "graph/allocator/allocator_events.h"
+#include "graph/run/ddp_options.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
 
@@ -29,9 +31,14 @@ struct RunOptions {
   bool empties_cache_after_forward = false;
   bool empties_cache_before_update = false;
   bool empties_cache_before_first_update = false;
+  // The model is in a DistributedDataParallel, where this has a value.
+  std::optional<DdpOptions> ddp = {};
 
   bool operator==(const RunOptions&) const = default;
 };
+
+// The id that memory of DistributedDataParallel has in place of a storage's.
+inline constexpr StorageId kOfDdp{-2};
 
 // A step of a run: of inputs of one shape, under one plan or none. Refers to both.
 struct RunShape {
@@ -66,7 +73,7 @@ struct IterationEnd {
 struct TrainingRun {
   AllocatorEvents events;
   std::vector<RunMoment> moments;   // by event
-  std::vector<StorageId> storages;  // of the trace, by block
+  std::vector<StorageId> storages;  // of the trace, or kOfDdp; by block
   std::vector<IterationEnd> iteration_ends;
   // False if an iteration that leaves memory as an earlier one did says nothing about
   // later ones, because these are of other shapes.
@@ -93,9 +100,11 @@ struct TrainingRun {
 //   iteration frees it. If there is none it goes at the end of its microbatch.
 // - The cache is emptied at the ends of phases, once their memory is freed, if the
 //   options say so.
+// - Memory of DistributedDataParallel comes and goes as data_parallel.h says. Only the
+//   last microbatch of an iteration reduces gradients; the others are in no_sync().
 //
 // Memory that is freed while an operator runs is free before it asks for any, as
-// in the simulation.
+// in the simulation. Requires what RequireDataParallel does, if the options have `ddp`.
 TrainingRun MakeTrainingRun(const Trace& trace, const LivedStep& step,
                             const RunOptions& options = {});
 

@@ -17,6 +17,7 @@
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
 #include "graph/profile/model_json.h"
+#include "graph/trace/model_tensors.h"
 #include "graph/trace/trace_fields.h"
 
 namespace acplan::graph {
@@ -484,6 +485,9 @@ Trace ParseTrace(std::string_view text, std::string_view name) {
   CheckBirths(operators, storages, trace);
   SetMakers(operators, trace);
   trace.saved = ParseSaved(root.Get("saved"), trace, innermost.at_time);
+  trace.model_tensors = Optional(
+      root, "model_tensors",
+      [&](const JsonField& field) { return ParseModelTensors(field, trace); });
   return trace;
 }
 

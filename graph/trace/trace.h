@@ -195,6 +195,33 @@ inline Time HeldByAutogradUntil(const SavedTensor& saved) {
                                   : std::max(saved.released, saved.local_end);
 }
 
+// A parameter or a buffer of the model.
+struct ModelTensor {
+  StorageId storage = {};
+  int64_t bytes = 0;     // of the tensor, which may be a part of its storage
+  std::string dtype;     // such as "float32"
+  bool trained = false;  // requires a gradient
+
+  bool operator==(const ModelTensor&) const = default;
+};
+
+// A gradient that the backward pass has completed.
+struct ReadyGradient {
+  int32_t parameter = 0;  // its place in ModelTensors::parameters
+  StorageId storage = {};
+  Time ready = 0;
+
+  bool operator==(const ReadyGradient&) const = default;
+};
+
+struct ModelTensors {
+  // Each once, in the order of Module.parameters() and buffers().
+  std::vector<ModelTensor> parameters, buffers;
+  std::vector<ReadyGradient> gradients;  // in the order in which they are ready
+
+  bool operator==(const ModelTensors&) const = default;
+};
+
 struct Trace {
   ModelInfo model;
   DeviceInfo device;
@@ -218,6 +245,7 @@ struct Trace {
   std::optional<int64_t> peak_bytes;
   // In an iteration, of which the step is the last one.
   int64_t microbatches = 1;
+  std::optional<ModelTensors> model_tensors;  // if the file has them
 
   bool operator==(const Trace&) const = default;
 };
@@ -244,6 +272,8 @@ struct Trace {
 // - a gradient is born in the forward pass, a storage freed before it is born,
 //   or scope_end not within its life in the forward pass, or given for a
 //   storage that is not born there;
+// - gradients are not in the order in which they are ready, one is ready outside the
+//   backward pass or not alive then, or a parameter has two;
 // - a source's file is empty or longer than 4,096 bytes, a source stands twice, or
 //   an operator's is not among them;
 // - saved tensors are not in the order of saving, or not packed <= unpacked <=

@@ -10,6 +10,7 @@
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/model_json.h"
+#include "graph/trace/model_tensors.h"
 #include "graph/trace/trace.h"
 #include "graph/trace/trace_fields.h"
 
@@ -139,7 +140,7 @@ std::string ToJson(const Trace& trace) {
       "{{\n\"format\":\"{}\",\n\"version\":{},\n\"model\":{},\n\"device\":{},\n"
       "\"measured\":{},\n{}\"forward_end\":{},\n\"backward_end\":{},\n"
       "\"modules\":{},\n\"calls\":{},\n\"operators\":{},\n\"storages\":{},\n"
-      "\"tensors\":{},\n\"saved\":{}{}\n}}\n",
+      "\"tensors\":{},\n\"saved\":{}{}{}\n}}\n",
       kTraceFormat, kTraceVersion, CompactText(ModelInfoJson(trace.model)),
       CompactText(DeviceInfoJson(trace.device)), CompactText(measured),
       trace.microbatches == 1
@@ -158,7 +159,10 @@ std::string ToJson(const Trace& trace) {
       ArrayText(trace.tensors, TensorJson), ArrayText(trace.saved, SavedJson),
       trace.sources.empty()
           ? ""
-          : ",\n\"sources\":" + ArrayText(trace.sources, SourceJson));
+          : ",\n\"sources\":" + ArrayText(trace.sources, SourceJson),
+      trace.model_tensors
+          ? ",\n\"model_tensors\":" + CompactText(ToJson(*trace.model_tensors))
+          : "");
 }
 
 }  // namespace acplan::graph

@@ -33,11 +33,12 @@ std::optional<std::string> BrokenDeviceRule(const graph::Trace& trace,
       .allocator = stated.allocator,
       .config = graph::ParseAllocatorConfig(stated.allocator,
                                             "plan: device: allocator", version),
-      .makes_state_first = stated.makes_state_first};
+      .makes_state_first = stated.makes_state_first,
+      .ddp = stated.ddp};
   const StepOfPlan step = LiveStep(trace, plan.modules);
   const int64_t device_bytes = plan.budget_bytes - plan.reserve_bytes;
-  const std::optional<PlanDevice> actual = FindDeviceUse(
-      RunOf(trace, step, setting.makes_state_first), setting, device_bytes);
+  const std::optional<PlanDevice> actual =
+      FindDeviceUse(RunOf(trace, step, setting), setting, device_bytes);
   if (!actual) {
     return fmt::format(
         "out of memory: the run of the plan does not end on a device of {} "
@@ -63,9 +64,10 @@ std::optional<std::string> BrokenDeviceRule(const graph::Trace& trace,
   }
   if (!stated.default_least_device_bytes) return std::nullopt;
   const DeviceSetting defaults{
-      .config = graph::ParseAllocatorConfig("native", "", version)};
-  const std::optional<graph::LeastDevice> least = graph::FindLeastDevice(
-      RunOf(trace, step, defaults.makes_state_first), defaults.config);
+      .config = graph::ParseAllocatorConfig("native", "", version),
+      .ddp = stated.ddp};
+  const std::optional<graph::LeastDevice> least =
+      graph::FindLeastDevice(RunOf(trace, step, defaults), defaults.config);
   return FalseBytes("with the defaults needs a device of at least",
                     *stated.default_least_device_bytes,
                     least ? least->bytes : 0);

@@ -4,6 +4,7 @@
 
 #include "graph/allocator/device_memory.h"
 #include "graph/allocator/least_device.h"
+#include "graph/run/data_parallel.h"
 #include "graph/run/run_on_device.h"
 #include "graph/trace/simulation.h"
 #include "problems/plan/plan_on_trace.h"
@@ -22,14 +23,23 @@ StepOfPlan LiveStep(const graph::Trace& trace,
 
 graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
                          const graph::RunOptions& options) {
+  if (options.ddp)
+    graph::RequireDataParallel(trace, *options.ddp, "device: ddp");
   return graph::MakeTrainingRun(
       step.with_segments ? *step.with_segments : trace, step.step, options);
 }
 
+graph::RunOptions RunOptionsOf(const DeviceSetting& setting) {
+  graph::RunOptions options{.makes_state_first = setting.makes_state_first};
+  if (!setting.ddp.empty()) {
+    options.ddp = graph::ParseDdpOptions(setting.ddp, "device: ddp");
+  }
+  return options;
+}
+
 graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
-                         bool makes_state_first) {
-  return RunOf(trace, step,
-               graph::RunOptions{.makes_state_first = makes_state_first});
+                         const DeviceSetting& setting) {
+  return RunOf(trace, step, RunOptionsOf(setting));
 }
 
 std::optional<PlanDevice> FindDeviceUse(const graph::TrainingRun& run,
@@ -46,6 +56,7 @@ std::optional<PlanDevice> FindDeviceUse(const graph::TrainingRun& run,
       .torch_version = fmt::format("{}.{}", setting.config.version.major,
                                    setting.config.version.minor),
       .makes_state_first = setting.makes_state_first,
+      .ddp = setting.ddp,
       .allocated_bytes = counts.peak_allocated_bytes,
       .reserved_bytes = counts.peak_reserved_bytes,
       .least_device_bytes = least ? least->bytes : device_bytes,
@@ -88,7 +99,7 @@ std::vector<DeviceNeed> NeedsOfPlan(const graph::Trace& trace,
   std::optional<graph::TrainingRun> run;
   for (const DeviceSetting& setting : CommonSettings(version)) {
     if (needs.size() % 2 == 0) {
-      run = RunOf(trace, step, setting.makes_state_first);
+      run = RunOf(trace, step, setting);
     }
     needs.push_back(FindDeviceNeed(*run, setting));
   }

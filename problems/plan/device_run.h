@@ -18,7 +18,9 @@ struct DeviceSetting {
   std::string allocator = "native";  // or the text of PYTORCH_ALLOC_CONF
   graph::AllocatorConfig config = {};
   bool makes_state_first = false;  // RunOptions::makes_state_first
+  std::string ddp = {};            // the text of RunOptions::ddp; "": without
 
+  // Returns whether the choices of a program are the defaults. It has none on `ddp`.
   bool IsDefault() const { return allocator == "native" && !makes_state_first; }
 };
 
@@ -31,11 +33,16 @@ struct StepOfPlan {
 StepOfPlan LiveStep(const graph::Trace& trace,
                     const std::vector<PlannedModule>& units);
 
-// Returns what a run of the step asks of any allocator. `trace` is the plan's.
+// Returns the options of a run with the setting. Throws InputError for a `ddp` that is
+// none.
+graph::RunOptions RunOptionsOf(const DeviceSetting& setting);
+
+// Returns what a run of the step asks of any allocator. `trace` is the plan's. Throws
+// InputError for a `ddp` that is none, or under the conditions of RequireDataParallel.
 graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
                          const graph::RunOptions& options);
 graph::TrainingRun RunOf(const graph::Trace& trace, const StepOfPlan& step,
-                         bool makes_state_first);
+                         const DeviceSetting& setting);
 
 // Runs on a device of so many bytes, and returns what a plan says about it, or
 // nothing if the run ends without memory. The comparison with the defaults

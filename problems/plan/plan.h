@@ -116,6 +116,8 @@ struct PlanDevice {
   std::string torch_version;         // "2.15"
   // The program makes the optimizer's state before the first step, not in it.
   bool makes_state_first = false;
+  // The arguments of DistributedDataParallel; "": the model is in none.
+  std::string ddp = {};
   int64_t allocated_bytes = 0;     // at most
   int64_t reserved_bytes = 0;      // at most
   int64_t least_device_bytes = 0;  // the smallest on which the run ends

@@ -16,6 +16,7 @@ PlanDevice PlanDeviceFromJson(const graph::JsonField& field) {
       .least_device_bytes = field.Get("least_device_bytes").Bytes(),
       .retries =
           field.Get("retries").Int(0, std::numeric_limits<int64_t>::max())};
+  if (field.Has("ddp")) device.ddp = field.Get("ddp").String();
   if (field.Has("default_least_device_bytes")) {
     device.default_least_device_bytes =
         field.Get("default_least_device_bytes").Bytes();
@@ -42,6 +43,7 @@ nlohmann::ordered_json ToJson(const PlanDevice& device) {
       {"reserved_bytes", device.reserved_bytes},
       {"least_device_bytes", device.least_device_bytes},
       {"retries", device.retries}};
+  if (!device.ddp.empty()) json["ddp"] = device.ddp;
   if (device.default_least_device_bytes) {
     json["default_least_device_bytes"] = *device.default_least_device_bytes;
   }

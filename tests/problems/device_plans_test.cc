@@ -2,16 +2,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <random>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "graph/allocator/device_memory.h"
 #include "graph/allocator/least_device.h"
 #include "graph/run/run_on_device.h"
 #include "graph/trace/aggregate.h"
 #include "problems/check/plan_check.h"
+#include "problems/trace/problem/trace_problem.h"
+#include "tests/problems/trace/decision_enumeration.h"
 #include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
 
@@ -36,18 +41,22 @@ std::vector<DeviceSetting> AllSettings() {
 
 // A random step whose storages have up to 30 MiB, and the question about it.
 struct DeviceQuestion {
-  explicit DeviceQuestion(unsigned seed)
-      : trace(LargeStep(seed)),
+  explicit DeviceQuestion(
+      unsigned seed,
+      const test_support::StepOptions& step = {.blocks_least = 4,
+                                               .blocks_most = 6,
+                                               .operators_most = 3})
+      : trace(LargeStep(seed, step)),
         profile(graph::Aggregate(trace)),
         tree(profile) {
     options.memory.model = MemoryModel::kTrace;
     options.may_skip = true;
   }
 
-  static graph::Trace LargeStep(unsigned seed) {
+  static graph::Trace LargeStep(unsigned seed,
+                                const test_support::StepOptions& step) {
     std::mt19937 random(seed);
-    graph::Trace trace = test_support::RandomStep(
-        random, {.blocks_least = 4, .blocks_most = 6, .operators_most = 3});
+    graph::Trace trace = test_support::RandomStep(random, step);
     std::uniform_int_distribution<int64_t> bytes(1, 30 * kMiB);
     for (graph::TraceStorage& storage : trace.storages) {
       storage.bytes = bytes(random);
@@ -73,8 +82,7 @@ struct DeviceQuestion {
 std::optional<PlanDevice> Use(const DeviceQuestion& source, const Plan& plan,
                               const DeviceSetting& setting, int64_t device) {
   const StepOfPlan step = LiveStep(source.trace, plan.modules);
-  return FindDeviceUse(RunOf(source.trace, step, setting.makes_state_first),
-                       setting, device);
+  return FindDeviceUse(RunOf(source.trace, step, setting), setting, device);
 }
 
 // The plan's run ends on the device as the plan says, and no plan for the same bytes
@@ -125,6 +133,49 @@ TEST(DevicePlansTest, PlansFitTheDevice) {
   EXPECT_GE(fits, Enough(60));
   EXPECT_GE(fits_at_once, Enough(10));
   EXPECT_GE(gaps, Enough(10));
+}
+
+// A step small enough to run each of its plans.
+DeviceQuestion TinyQuestion(unsigned seed) {
+  return DeviceQuestion(seed, {.blocks_least = 2,
+                               .blocks_most = 3,
+                               .operators_least = 1,
+                               .operators_most = 2});
+}
+
+// On a device as large as the least one on which the run of any plan ends, plans for
+// budgets mostly need too much; the search finds others.
+TEST(DevicePlansTest, FindsPlansOnDevicesThatFewPlansFit) {
+  int cases = 0, missed = 0;
+  for (unsigned seed = 0; seed < Repetitions(40); ++seed) {
+    SCOPED_TRACE(seed);
+    const DeviceQuestion source = TinyQuestion(seed);
+    const Families families = BuildFamilies(source.AsQuestion());
+    const auto& problem =
+        std::get<TraceProblem>(families.front().problem.formulation);
+    const auto plans =
+        EnumerateDecisions(problem, {.most_operators = 8, .most = 300});
+    if (!plans) continue;
+    const DeviceSetting native = Setting("native", false);
+    int64_t least = graph::kLargestDevice;
+    for (const TracePlans::Plan& plan : plans->plans) {
+      const graph::TrainingRun run = graph::MakeTrainingRun(
+          source.trace, problem.simulator.Live(plan.modules));
+      const auto device = graph::FindLeastDevice(run, native.config);
+      if (device) least = std::min(least, device->bytes);
+    }
+    ++cases;
+    const Plan plan = AskForDevice(source.AsQuestion(), {.memory_bytes = least,
+                                                         .settings = {native}})
+                          .answer.plan;
+    missed += plan.HasPlan() ? 0 : 1;
+    if (!plan.HasPlan()) continue;
+    EXPECT_EQ(plan.device->least_device_bytes, least);
+    EXPECT_EQ(FirstBrokenRule(source.profile, plan, {}, &source.trace),
+              std::nullopt);
+  }
+  EXPECT_GT(cases, Enough(10));
+  EXPECT_LE(10 * missed, cases);
 }
 
 TEST(DevicePlansTest, ChecksFindFalseStatements) {

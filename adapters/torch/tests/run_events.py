@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from acplan._apply.apply import applied
 from acplan._device.devices import find_device
 from acplan._step.step import Step, alone, step_on_fakes
 from acplan._step.training_step import TrainingStep
+from ddp_on_fakes import in_ddp
 
 ITERATIONS = 3
 
@@ -105,8 +107,12 @@ def real_requests(
     plan: acplan.Plan | None = None,
     iterations: int = ITERATIONS,
     is_state_first: bool = False,
+    ddp: Mapping[str, Any] | None = None,
 ) -> list[Request]:
-    """Returns the requests of a training run on fake tensors, with a plan or without."""
+    """Returns the requests of a training run on fake tensors, with a plan or without.
+
+    ddp: the arguments of DistributedDataParallel, if the model is in one.
+    """
     with alone(), step_on_fakes(training, find_device("a100")) as (step, optimizer):
         # The run begins here, and not with the step that was run on these fakes already.
         optimizer.state.clear()
@@ -114,37 +120,47 @@ def real_requests(
         scaler = None if step.updating is None else step.updating._scaler
         if scaler is not None:
             scaler._scale = scaler._growth_tracker = None
-        if plan is None:
-            return _run(step, step.model, optimizer, iterations, is_state_first)
-        with applied(step.model, plan) as model:
-            return _run(step, model, optimizer, iterations, is_state_first)
+        with nullcontext(step.model) if plan is None else applied(step.model, plan) as model:
+            run = _Run(step, model, optimizer, iterations, is_state_first, ddp)
+            return run.requests()
 
 
-def _run(
-    step: Step,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    iterations: int,
-    is_state_first: bool,
-) -> list[Request]:
-    requests = _Requests()
-    for tensor in _in_order_of_to(step.model):
-        requests.hold(tensor, "model")
-    for tensor in step.states():  # averaged weights
-        requests.hold(tensor, "average")
-    with requests:
-        if is_state_first:
-            acplan.make_optimizer_state(optimizer)
-        inputs: Any = None
-        for iteration in range(iterations):
-            for microbatch in range(step.accumulate):
-                requests.place = f"{iteration + 1}.{microbatch + 1}"
-                inputs = _copied((step.args, step.kwargs))
-                now = dataclasses.replace(step, model=model, args=inputs[0], kwargs=inputs[1])
-                now.backward(now.loss())
-            now.update(optimizer)
-            del now
-    return list(requests.requests)
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    step: Step
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    iterations: int
+    is_state_first: bool
+    ddp: Mapping[str, Any] | None
+
+    def requests(self) -> list[Request]:
+        requests = _Requests()
+        step = self.step
+        for tensor in _in_order_of_to(step.model):
+            requests.hold(tensor, "model")
+        for tensor in step.states():  # averaged weights
+            requests.hold(tensor, "average")
+        wrapped = nullcontext(self.model)
+        if self.ddp is not None:
+            wrapped = in_ddp(self.model, **self.ddp)
+        with requests, wrapped as model:
+            if self.is_state_first:
+                acplan.make_optimizer_state(self.optimizer)
+            inputs: Any = None
+            for iteration in range(self.iterations):
+                for microbatch in range(step.accumulate):
+                    requests.place = f"{iteration + 1}.{microbatch + 1}"
+                    inputs = _copied((step.args, step.kwargs))
+                    now = dataclasses.replace(
+                        step, model=model, args=inputs[0], kwargs=inputs[1]
+                    )
+                    is_last = microbatch + 1 == step.accumulate
+                    with nullcontext() if is_last or self.ddp is None else model.no_sync():
+                        now.backward(now.loss())
+                now.update(self.optimizer)
+                del now
+        return list(requests.requests)
 
 
 def real_requests_of_lengths(
@@ -273,6 +289,7 @@ def predicted_requests(
     plan: acplan.Plan | None = None,
     iterations: int = ITERATIONS,
     is_state_first: bool = False,
+    ddp: Mapping[str, Any] | None = None,
 ) -> list[Request]:
     """Returns the requests of the same run by `acplan simulate`."""
     with tempfile.TemporaryDirectory() as name:
@@ -282,6 +299,9 @@ def predicted_requests(
         if plan is not None:
             plan.save(folder / "plan.json", model=trace.data["model"]["name"])
             arguments.append("plan.json")
+        if ddp is not None:
+            texts = [f"{name}:{value}" for name, value in ddp.items()]
+            arguments += ["--ddp", ",".join(texts) or "default"]
         subprocess.run(
             [os.environ["ACPLAN"], "simulate", *arguments, "--allocator", "native"]
             + ["--optimizer-state", "first" if is_state_first else "update"]

@@ -136,3 +136,107 @@ def test_a_difference_is_told() -> None:
     later = [requests[0], dataclasses.replace(requests[1], freed=frozenset())]
     assert "freed before 0 (8 bytes, a), predicted -" in difference(requests, later)
     assert difference(requests[:1], requests) == "1 requests, predicted 2"
+
+
+class _TwoTypes(nn.Module):
+    """Parameters of two types, in branches that backward visits in turn, and buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.single = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)), nn.BatchNorm1d(64))
+        self.short = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).bfloat16()
+        self.unused = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.single(x).sum() + self.short(x.bfloat16()).float().sum()
+
+
+def _two_types() -> Case:
+    return _TwoTypes(), {"x": torch.zeros(32, 64)}
+
+
+def _two_types_all_used() -> Case:
+    model, inputs = _two_types()
+    del model.unused
+    return model, inputs
+
+
+def _compare_in_ddp(
+    make: Callable[[], Case], ddp: dict[str, Any], budget: str | None = None, **options: Any
+) -> str:
+    step, trace = _step_of(make, **options)
+    plan = None if budget is None else acplan.plan(trace, budget, time_limit=2)
+    real = real_requests(step, plan, ddp=ddp)
+    plain = real_requests(step, plan)
+    assert len(real) > len(plain)
+    return difference(real, predicted_requests(trace, plan, ddp=ddp))
+
+
+_VIEWS = {"gradient_as_bucket_view": True}
+
+
+@pytest.mark.parametrize("make", [_gpt2, _bert])
+@pytest.mark.parametrize(
+    "ddp",
+    [{}, _VIEWS, {"bucket_cap_mb": 0.1}, _VIEWS | {"bucket_cap_mb": 0.02}],
+    ids=str,
+)
+def test_a_run_in_ddp(make: Callable[[], Case], ddp: dict[str, Any]) -> None:
+    assert _compare_in_ddp(make, ddp) == ""
+
+
+@pytest.mark.parametrize(
+    "ddp",
+    [
+        {"find_unused_parameters": True, "bucket_cap_mb": 0.1},
+        _VIEWS | {"find_unused_parameters": True},
+        {"static_graph": True},
+        _VIEWS | {"static_graph": True, "bucket_cap_mb": 0.1},
+        {"static_graph": True, "find_unused_parameters": True},
+        _VIEWS | {"broadcast_buffers": False},
+        {"init_sync": False},
+    ],
+    ids=str,
+)
+def test_arguments_of_ddp(ddp: dict[str, Any]) -> None:
+    assert _compare_in_ddp(_gpt2, ddp) == ""
+
+
+@pytest.mark.parametrize("ddp", [{}, _VIEWS], ids=str)
+@pytest.mark.parametrize(
+    ("budget", "options"),
+    [
+        ("min", {}),
+        (None, {"accumulate": 3}),
+        ("min", {"accumulate": 2}),
+        (None, {"grad_scaler": True, "clip_grad_norm": 1.0}),
+        (None, {"ema": 0.9, "autocast": "bf16"}),
+    ],
+    ids=str,
+)
+def test_steps_in_ddp(ddp: dict[str, Any], budget: str | None, options: dict[str, Any]) -> None:
+    assert _compare_in_ddp(_gpt2, ddp, budget, **options) == ""
+
+
+@pytest.mark.parametrize("cap", [1, 0.05, 0.02, 0.01])
+def test_buckets_of_several_types(cap: float) -> None:
+    assert _compare_in_ddp(_two_types_all_used, _VIEWS | {"bucket_cap_mb": cap}) == ""
+    options = {"find_unused_parameters": True, "bucket_cap_mb": cap}
+    assert _compare_in_ddp(_two_types, options) == ""
+
+
+def test_unused_parameters_need_an_argument_of_ddp() -> None:
+    _, trace = _step_of(_two_types)
+    with pytest.raises(acplan.AcplanError, match="2 parameters get no gradient"):
+        acplan.plan(trace, device_memory="1GiB", ddp={})
+
+
+def test_a_plan_for_a_device_counts_ddp() -> None:
+    _, trace = _step_of(_gpt2)
+    plan = acplan.plan(trace, device_memory="10MiB", ddp=_VIEWS, time_limit=2)
+    assert plan.modules and plan.device is not None
+    assert plan.device.ddp == "gradient_as_bucket_view:True"
+    assert acplan.Plan.from_data(plan.data, "").device == plan.device
+    without = acplan.plan(trace, device_memory="10MiB", time_limit=2)
+    assert without.device is not None and without.device.ddp == ""
+    assert without.recompute_ms < plan.recompute_ms

@@ -9,10 +9,14 @@
 
 #include "graph/allocator/device_memory.h"
 #include "graph/allocator/least_device.h"
+#include "graph/allocator/resumed_runs.h"
 #include "tests/graph/mebibytes.h"
+#include "tests/support/repetitions.h"
 
 namespace acplan::graph {
 namespace {
+
+using test_support::Repetitions;
 
 AllocatorConfig Config(const std::string& settings) {
   return ParseAllocatorConfig(settings, "settings");
@@ -131,6 +135,74 @@ TEST(LeastDevice, NoSmallerDeviceDoes) {
   }
 }
 
+// Returns random events on two streams, with record_stream, empty_cache and a private
+// pool. Blocks of few sizes come and go, so that runs on two devices often meet again.
+AllocatorEvents EventsOfAllKinds(std::mt19937_64& random) {
+  std::string text;
+  std::vector<int> live;
+  bool is_in_pool = false;
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
+  const int64_t sizes = 2 + below(4);
+  for (int id = 0; id < 160; ++id) {
+    const int64_t kind = below(100);
+    if (kind < 45 && !live.empty()) {
+      const size_t at = kind < 20
+                            ? live.size() - 1
+                            : static_cast<size_t>(below(std::ssize(live)));
+      text += "f " + std::to_string(live[at]) + "\n";
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
+    } else if (kind < 47 && !live.empty()) {
+      text += "s " + std::to_string(live.back()) + " 1\n";
+    } else if (kind == 47) {
+      text += "e\n";
+    } else if (kind == 48) {
+      text += is_in_pool ? "q 1\n" : "p 1\n";
+      is_in_pool = !is_in_pool;
+    } else {
+      const int64_t bytes =
+          (1 + below(sizes)) * (below(2) == 0 ? 7 * kMiB : 300'000);
+      text += "a " + std::to_string(id) + " " + std::to_string(bytes) + " " +
+              std::to_string(below(8) / 7) + "\n";
+      live.push_back(id);
+    }
+  }
+  return Events(text);
+}
+
+// Every run that begins and ends where it differs from the one before is compared
+// with a whole run, on each device up to the least.
+TEST(LeastDevice, ResumedRunsAnswerAsWholeOnes) {
+  std::mt19937_64 random(9);
+  int64_t events_of_all = 0, events_run = 0;
+  for (int round = 0; round < Repetitions(400); ++round) {
+    const AllocatorConfig config =
+        round % 8 == 7 ? ParseAllocatorConfig("", "", PyTorchVersion{2, 12})
+                       : Config(kSettings[round % 8]);
+    const AllocatorEvents events =
+        round % 3 == 0 ? RandomEvents(random) : EventsOfAllKinds(random);
+    const RunEnds no_ends;
+    ResumedRuns runs(events, config, no_ends, 1 + random() % 12);
+    int64_t device = MostBlockBytes(events, config);
+    while (device <= kLargestDevice) {
+      SCOPED_TRACE(device);
+      const Replay whole = ReplayEvents(events, config, device);
+      const DeviceTrial trial = runs.Run(device);
+      ASSERT_EQ(trial.fits, !whole.failure);
+      if (trial.fits) break;
+      ASSERT_EQ(trial.next_device_bytes, whole.next_device_bytes) << round;
+      events_of_all += whole.failure->event + 1;
+      events_run += trial.events;
+      device = trial.next_device_bytes;
+    }
+    const auto least = FindLeastDevice(events, config, {.part_events = 5});
+    ASSERT_TRUE(least);
+    EXPECT_EQ(least->bytes, device);
+  }
+  EXPECT_LT(2 * events_run, events_of_all);
+}
+
 TEST(LeastDevice, RunsAreTheSameUpToTheNextDevice) {
   std::mt19937_64 random(6);
   for (int round = 0; round < 70; ++round) {
@@ -169,7 +241,7 @@ TEST(LeastDevice, MoreMemoryMayFail) {
 TEST(LeastDevice, HalvesWhenTheLimitComesFirst) {
   std::mt19937_64 random(8);
   const AllocatorEvents events = RandomEvents(random);
-  const auto least = FindLeastDevice(events, Config(""), 0);
+  const auto least = FindLeastDevice(events, Config(""), {.most_events = 0});
   ASSERT_TRUE(least);
   const auto proven = FindLeastDevice(events, Config(""));
   if (proven->runs > 1) {

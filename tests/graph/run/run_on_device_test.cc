@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "graph/allocator/device_memory.h"
+#include "graph/allocator/least_device.h"
 #include "graph/run/peak_layout.h"
 #include "tests/graph/mebibytes.h"
 #include "tests/graph/random_units.h"
@@ -68,9 +69,9 @@ TEST(RunOnDeviceTest, LaterIterationsRepeatThePeriod) {
       std::vector<int64_t> retries;  // at the end of each iteration
       const Replay all = ReplayEvents(
           run.events, config, device,
-          [&](size_t event, const CachingAllocator& allocator, BlockId) {
+          [&](size_t event, const EventRunner& runner, BlockId) {
             if (event + 1 == run.iteration_ends[retries.size()].events) {
-              retries.push_back(allocator.counts().retries);
+              retries.push_back(runner.allocator().counts().retries);
             }
             return retries.size() < run.iteration_ends.size();
           });
@@ -108,6 +109,33 @@ TEST(RunOnDeviceTest, NoSmallerDeviceIsLargeEnough) {
       ASSERT_FALSE(RunOnDevice(run, config, device).Fits()) << device;
     }
   }
+}
+
+// The search runs what it knows from another device only once. Each trial as a run of its
+// own leads to the same device.
+TEST(RunOnDeviceTest, TheLeastDeviceIsThatOfWholeRuns) {
+  std::mt19937 random(6);
+  int trials = 0;
+  for (int k = 0; k < Repetitions(150); ++k) {
+    SCOPED_TRACE(k);
+    const Trace trace = LargeStep(random);
+    const AllocatorConfig config =
+        ConfigOf(Settings()[static_cast<size_t>(k) % Settings().size()]);
+    const TrainingRun run = RunOf(trace, 20);
+    int64_t device = MostBlockBytes(run.events, config);
+    int runs = 1;
+    for (RunOutcome outcome = RunOnDevice(run, config, device); !outcome.Fits();
+         outcome = RunOnDevice(run, config, device)) {
+      device = outcome.replay.next_device_bytes;
+      ++runs;
+    }
+    const auto least = FindLeastDevice(run, config);
+    ASSERT_TRUE(least);
+    EXPECT_EQ(least->bytes, device);
+    EXPECT_EQ(least->runs, runs);
+    trials += runs;
+  }
+  EXPECT_GT(trials, Enough(400));
 }
 
 TEST(RunOnDeviceTest, SaysWhereMemoryEnds) {

@@ -104,6 +104,8 @@ class PlanDevice:
     allocated_bytes, reserved_bytes: the most that is allocated and reserved.
     least_device_bytes: the smallest device on which training ends.
     retries: how often in the iterations that repeat the cache is emptied for a request.
+    ddp: the arguments of DistributedDataParallel, such as "bucket_cap_mb:10" or "default"; "":
+        the model is in none.
     """
 
     allocator: str
@@ -113,13 +115,15 @@ class PlanDevice:
     reserved_bytes: int
     least_device_bytes: int
     retries: int = 0
+    ddp: str = ""
 
     @classmethod
     def from_data(cls, data: Any) -> "PlanDevice":
         """Returns the device in the data of a plan file."""
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
-            value = data.get(field.name) if isinstance(data, dict) else None
+            absent = "" if field.name == "ddp" else None
+            value = data.get(field.name, absent) if isinstance(data, dict) else None
             if type(value) is not field.type:
                 raise AcplanError(f"plan: device: {field.name}: found {value!r}")
             values[field.name] = value

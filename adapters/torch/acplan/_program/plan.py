@@ -71,7 +71,9 @@ def plan(
               PYTORCH_ALLOC_CONF, or "native"), torch_version (by default the installed one, if
               its allocator is known), optimizer_state ("update", as optimizers make it, or
               "first": acplan.make_optimizer_state). If allocator or optimizer_state is not
-              given, acplan chooses it; Plan.device has the choice.
+              given, acplan chooses it; Plan.device has the choice. ddp: the arguments of
+              DistributedDataParallel that holds the model, such as
+              {"gradient_as_bucket_view": True}; {} for none.
     lengths:  for traces of several lengths of inputs, as a list or as {length: trace}: the
               lengths of the batches, as acplan.Lengths, a list of lengths or of inputs, or
               {length: count}. The result is a table of at most `plans` plans, switched by
@@ -167,7 +169,7 @@ def add_source(folder: QuestionFolder, source: Source, asked_by: str = "plan") -
 
 
 # The options of acplan.plan about a device, and of what trains within one.
-DEVICE_OPTIONS = ("device_memory", "allocator", "torch_version", "optimizer_state")
+DEVICE_OPTIONS = ("device_memory", "allocator", "torch_version", "optimizer_state", "ddp")
 
 # The options of acplan.plan: flags of `acplan plan` (docs/command_line.md).
 PLAN_OPTIONS = (
@@ -205,9 +207,23 @@ def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, str) and value.startswith("@"):
             # The program runs in a folder of its own.
             question[name] = "@" + os.path.abspath(value[1:])
+    if "ddp" in question:
+        question["ddp"] = _text_of_ddp(question["ddp"])
     if not _MAY_SKIP:
         question.setdefault("decisions", "save,recompute")
     return question
+
+
+def _text_of_ddp(arguments: Any) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    if not isinstance(arguments, Mapping):
+        raise AcplanError(
+            "ddp: expected the arguments of DistributedDataParallel as a dict, found a "
+            f"{type(arguments).__name__}"
+        )
+    texts = (f"{name}:{value}" for name, value in arguments.items() if value is not None)
+    return ",".join(texts) or "default"
 
 
 def require_one_limit(budget: Any, options: Mapping[str, Any], asked_by: str = "plan") -> None:

@@ -10,6 +10,7 @@ import torch
 from acplan._base.errors import AcplanError
 from acplan._base.tensors import tensors_in
 from acplan._files.trace_file import live_bytes
+from acplan._step.model_tensors import ModelTensors
 from acplan._step.module_calls import ModuleCalls
 from acplan._step.recorder import Recorder
 from acplan._step.step import Step
@@ -23,6 +24,7 @@ class Marks:
     gradients: frozenset[int]
     # For each module, the storages of its parameters and buffers before the step.
     own: list[tuple[list[int], list[int]]]
+    tensors: ModelTensors
 
 
 def _register(recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer) -> None:
@@ -73,6 +75,7 @@ def run_step(
     with recorder:
         _register(recorder, step, optimizer)
         own = [_own_storages(log, module) for module in step.model.modules()]
+        tensors = ModelTensors(log, step.model)
         is_whole = step.forward_fn is not None
         with contextlib.ExitStack() as watching:
             if saved_hooks:
@@ -89,10 +92,11 @@ def run_step(
         calls.ignore_gradients()
         backward_end = log.now
         gradients = frozenset(log.storages_of([p.grad for p in step.model.parameters()]))
+        tensors.end_backward()
         step.update(optimizer)
     for operator in log.operators[backward_end:]:
         operator.runtime_ms /= step.accumulate
-    return Marks(forward_end, backward_end, gradients, own)
+    return Marks(forward_end, backward_end, gradients, own, tensors)
 
 
 # Frames of these functions are not part of the step.

@@ -66,6 +66,7 @@ def trace_data(step: Step, device: Device, recorded: Recorded) -> dict[str, Any]
             for index, tensor in enumerate(log.tensors)
         ],
         "saved": [_saved(saved) for saved in with_reads_of_host(log, marks.forward_end)],
+        **marks.tensors.data(),
         "measured": {"peak_bytes": peak_of(log)},
         "workspaces": recorded.full.counts_workspaces,
         "notes": [

@@ -38,6 +38,8 @@ def check_device(model_trace: Trace, plan: Plan, retrace: Trace) -> DeviceCheck:
         "optimizer_state": "first" if is_state_first else "update",
         "output": "run",
     }
+    if device is not None and device.ddp:
+        question["ddp"] = device.ddp
     if version is not None:
         question["torch_version"] = version
     if device_bytes is not None:
