@@ -28,6 +28,8 @@ Command AddReportCommand(CLI::App& program);
 Command AddLengthsPlanCommand(CLI::App& program);
 Command AddLengthsSimulateCommand(CLI::App& program);
 Command AddLengthsCheckCommand(CLI::App& program);
+Command AddLengthsExplainCommand(CLI::App& program);
+Command AddLengthsReportCommand(CLI::App& program);
 Command AddProfileCommand(CLI::App& program);
 Command AddRematCommand(CLI::App& program);
 Command AddScheduleCommand(CLI::App& program);

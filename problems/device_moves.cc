@@ -277,7 +277,9 @@ class MoveSearch {
     // The bytes of holes beside results of a candidate.
     graph::IndexedVector<TreeNodeId, int64_t> bytes(problem_.groups.size(), 0);
     for (const graph::Hole& hole : layout.holes) {
-      for (const StorageId storage : hole.neighbours) {
+      for (const int64_t event : hole.neighbours) {
+        if (event < 0) continue;
+        const StorageId storage = run.StorageAt(event);
         if (storage == graph::kNone || storage == graph::kOfDdp) continue;
         for (const CandidateId c : problem_.makers_of[storage]) {
           bytes[problem_.candidates[c].module_node] += hole.bytes;

@@ -7,15 +7,30 @@
 #include "graph/base/message_text.h"
 #include "graph/trace/aggregate.h"
 #include "problems/plan/plan_on_trace.h"
+#include "problems/plan/plan_table.h"
 
 namespace acplan::cli {
 
 problems::Plan ReadAnswer(const std::filesystem::path& path,
                           const graph::Profile& profile) {
+  return ReadAnswer(path, profile.model.name);
+}
+
+problems::Plan ReadAnswer(const std::filesystem::path& path,
+                          std::string_view model) {
+  RefuseTable(path, "a plan");
   problems::Plan plan = problems::ReadPlan(path);
   RequireAnswer(plan, path);
-  RequireModel(plan, profile.model.name, path);
+  RequireModel(plan, model, path);
   return plan;
+}
+
+void RefuseTable(const std::filesystem::path& path, std::string_view expected) {
+  if (!problems::IsPlanTable(path)) return;
+  throw InputError(
+      fmt::format("{}: expected {}, found a table of plans: use acplan lengths "
+                  "check, simulate, explain or report",
+                  graph::OneLine(path.string()), expected));
 }
 
 void RequireAnswer(const problems::Plan& plan,

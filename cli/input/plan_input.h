@@ -11,9 +11,14 @@
 namespace acplan::cli {
 
 // Reads a plan file that has a plan for the profile's model. Throws InputError
-// if the file has no plan, or names another model.
+// if the file has no plan, names another model, or has a table of plans.
 problems::Plan ReadAnswer(const std::filesystem::path& path,
                           const graph::Profile& profile);
+problems::Plan ReadAnswer(const std::filesystem::path& path,
+                          std::string_view model);
+
+// Throws InputError, naming the commands for it, if a file has a table of plans.
+void RefuseTable(const std::filesystem::path& path, std::string_view expected);
 
 // Makes one check of ReadAnswer that needs no profile, as RequireModel does.
 // Throws InputError that names the file.

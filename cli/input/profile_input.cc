@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "cli/input/plan_input.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
@@ -15,6 +16,7 @@ namespace acplan::cli {
 ProfileInput ReadProfileOrTrace(const std::filesystem::path& path) {
   const std::string text = graph::ReadJsonText(path);
   if (text.find("\"acplan.trace\"") == std::string::npos) {
+    RefuseTable(path, "a profile or a trace");
     return {.profile = graph::ParseProfile(text, path.string()), .trace = {}};
   }
   graph::Trace trace = graph::ParseTrace(text, path.string());

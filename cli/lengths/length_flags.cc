@@ -41,6 +41,15 @@ graph::TraceOfLength ReadTraceOfLength(const std::string& argument) {
   return {.length = trace.model.seq, .name = name, .trace = std::move(trace)};
 }
 
+std::vector<graph::TraceOfLength> ReadTraces(
+    const std::vector<std::string>& arguments) {
+  std::vector<graph::TraceOfLength> traces;
+  for (const std::string& argument : arguments) {
+    traces.push_back(ReadTraceOfLength(argument));
+  }
+  return traces;
+}
+
 }  // namespace
 
 void LengthFlags::AddTo(CLI::App& app) {
@@ -48,6 +57,11 @@ void LengthFlags::AddTo(CLI::App& app) {
                  "traces of one model (.json or .json.gz), such as "
                  "512=trace.json: the step of inputs of length 512")
       ->required();
+  app.add_option("--evaluation", evaluations,
+                 "a trace for evaluations, such as 512=eval.json, if their "
+                 "inputs are others than those of training; may be repeated")
+      ->type_name("TRACE")
+      ->allow_extra_args(false);
   app.add_option(
          "--lengths", lengths,
          "the lengths of a run's batches: one a line in their order, eval and "
@@ -73,11 +87,8 @@ problems::LengthProblem LengthFlags::Read() const {
         draw_seed, "--draw-seed", 0, std::numeric_limits<int64_t>::max()));
   }
   std::vector<graph::LengthStep> order = graph::ReadLengths(lengths, draw);
-  std::vector<graph::TraceOfLength> traced;
-  for (const std::string& trace : traces) {
-    traced.push_back(ReadTraceOfLength(trace));
-  }
-  return problems::MakeLengthProblem(std::move(traced), std::move(order));
+  return problems::MakeLengthProblem(ReadTraces(traces), std::move(order),
+                                     ReadTraces(evaluations));
 }
 
 problems::PlanTable ReadTableOrPlan(const std::string& path,
@@ -91,6 +102,11 @@ problems::PlanTable ReadTableOrPlan(const std::string& path,
     table.model = plan.model;
     table.memory_bytes = plan.budget_bytes;
     table.reserve_bytes = plan.reserve_bytes;
+    if (plan.device) {
+      table.device.allocator = plan.device->allocator;
+      table.device.torch_version = plan.device->torch_version;
+      table.device.makes_state_first = plan.device->makes_state_first;
+    }
     table.entries.push_back(
         {.longest = problem.lengths[problem.Longest()].length,
          .plan = std::move(plan)});

@@ -9,10 +9,11 @@
 
 namespace acplan::cli {
 
-// The arguments TRACE..., --lengths, --draws and --draw-seed: a run of batches of
-// several lengths.
+// The arguments TRACE..., --evaluation, --lengths, --draws and --draw-seed: a run of
+// batches of several lengths.
 struct LengthFlags {
   std::vector<std::string> traces;
+  std::vector<std::string> evaluations;
   std::string lengths;
   std::string draws;
   std::string draw_seed;
@@ -23,8 +24,8 @@ struct LengthFlags {
   problems::LengthProblem Read() const;
 };
 
-// Returns the table in a file; a plan becomes a table of one entry for all lengths, whose
-// statements about a run are empty. Throws InputError for a file with neither, and
+// Returns the table in a file; a plan becomes a table of one entry for all lengths, with
+// the plan's device, if it has one, and without statements about a run. Throws InputError for a file with neither, and
 // for a table or a plan of another model.
 problems::PlanTable ReadTableOrPlan(const std::string& path,
                                     const problems::LengthProblem& problem);

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,27 +10,26 @@
 
 #include "cli/command.h"
 #include "cli/input/output_files.h"
-#include "cli/input/plan_input.h"
 #include "cli/lengths/length_flags.h"
+#include "cli/lengths/planned_batches.h"
 #include "cli/planning/allocator_flags.h"
 #include "cli/planning/allocator_json.h"
 #include "cli/planning/allocator_text.h"
+#include "cli/planning/run_place.h"
 #include "cli/planning/step_names.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
 #include "graph/base/json_text.h"
-#include "graph/base/message_text.h"
 #include "graph/run/peak_layout.h"
 #include "graph/run/run_on_device.h"
 #include "graph/trace/simulation.h"
-#include "problems/plan/plan_on_trace.h"
+#include "problems/plan/length_steps.h"
 
 namespace acplan::cli {
 namespace {
 
 using nlohmann::ordered_json;
-using problems::LengthProblem;
 
 struct LengthsSimulateFlags {
   LengthFlags lengths;
@@ -44,111 +42,31 @@ struct LengthsSimulateFlags {
 
 // A run of the batches, and the way in which it ended.
 struct LengthsAnswer {
-  LengthProblem problem;
-  std::optional<problems::PlanTable> table;
-  problems::LengthSteps steps;
-  std::vector<graph::RunShape> shapes;
-  graph::TrainingRun run;
+  std::unique_ptr<const PlannedBatches> batches;
   AllocatorQuestion question;
+  graph::TrainingRun run;
   graph::RunOutcome outcome;
   graph::PeakLayout peak;
   std::optional<graph::LeastDevice> least = {};
 };
 
-const graph::Simulation::Step* StepAt(const LengthsAnswer& answer,
-                                      const graph::RunMoment& moment) {
-  const auto& steps =
-      answer.shapes[static_cast<size_t>(moment.shape)].step->steps;
-  const bool is_one =
-      moment.step != graph::kNone && moment.step < steps.end_id();
-  return is_one ? &steps[moment.step] : nullptr;
-}
-
-const graph::Trace& TraceOf(const LengthsAnswer& answer,
-                            const graph::RunMoment& moment) {
-  return *answer.shapes[static_cast<size_t>(moment.shape)].trace;
-}
-
-std::string BatchText(const LengthsAnswer& answer, int32_t batch) {
-  const graph::LengthStep& step =
-      answer.problem.order[static_cast<size_t>(batch)];
-  return fmt::format("batch {}{} of length {}", batch + 1,
-                     step.is_evaluation ? ", an evaluation" : "", step.length);
-}
-
 std::string PlaceText(const LengthsAnswer& answer, int64_t event) {
-  const graph::RunMoment& moment =
-      answer.run.moments[static_cast<size_t>(event)];
-  if (moment.iteration < 0) return "the model, as it is put on the device";
-  const std::string batch = BatchText(answer, moment.iteration);
-  if (const auto* step = StepAt(answer, moment)) {
-    return fmt::format("{}: {}", batch,
-                       StepText(TraceOf(answer, moment), *step));
-  }
-  return fmt::format("the {} of {}",
-                     moment.step == graph::kNone ? "begin" : "end", batch);
+  return PlaceInRunText(answer.batches->run_steps, answer.run, event);
 }
 
 ordered_json PlaceJson(const LengthsAnswer& answer, int64_t event) {
-  const graph::RunMoment& moment =
-      answer.run.moments[static_cast<size_t>(event)];
-  ordered_json json = {{"event", event}, {"batch", moment.iteration + 1}};
-  if (moment.iteration < 0) return json;
-  const graph::LengthStep& batch =
-      answer.problem.order[static_cast<size_t>(moment.iteration)];
-  json["length"] = batch.length;
-  json["evaluation"] = batch.is_evaluation;
-  if (const auto* step = StepAt(answer, moment)) {
-    const graph::Trace& trace = TraceOf(answer, moment);
-    json["operator"] = NameOf(trace, *step);
-    json["phase"] = PhaseOf(trace, *step);
-    json["module"] = ModuleOf(trace, *step);
-    json["source"] = graph::SourceOf(trace, step->op);
-  }
-  return json;
-}
-
-// A row of the table of lengths.
-struct LengthRow {
-  int64_t length = 0;
-  int64_t batches = 0;
-  int64_t evaluations = 0;
-  int64_t live_bytes = 0;  // of a batch's step, at most
-  double recompute_ms = 0;
-};
-
-std::vector<LengthRow> RowsOf(const LengthsAnswer& answer) {
-  std::vector<LengthRow> rows;
-  const LengthProblem& problem = answer.problem;
-  for (size_t k = 0; k < problem.lengths.size(); ++k) {
-    LengthRow row{.length = problem.lengths[k].length,
-                  .batches = problem.counts[k]};
-    row.evaluations = std::ranges::count(
-        problem.order,
-        graph::LengthStep{.length = row.length, .is_evaluation = true});
-    const std::vector<problems::PlannedModule> none;
-    const graph::RunShape& shape = answer.shapes[k];
-    const graph::Simulation simulation = graph::Simulate(
-        *shape.trace,
-        problems::CheckpointedModules(
-            *shape.trace, answer.table && row.batches > 0
-                              ? answer.table->EntryFor(row.length).plan.modules
-                              : none));
-    row.live_bytes = simulation.peak_bytes;
-    row.recompute_ms = simulation.recompute_ms;
-    rows.push_back(row);
-  }
-  return rows;
+  return PlaceInRunJson(answer.batches->run_steps, answer.run, event);
 }
 
 ordered_json ToJson(const LengthsAnswer& answer) {
   const graph::Replay& replay = answer.outcome.replay;
   ordered_json json =
       AllocatorJson(answer.question, replay.counts, answer.least);
-  json["batches"] = answer.problem.order.size();
+  const PlannedBatches& batches = *answer.batches;
+  json["batches"] = batches.problem.order.size();
   json["batches_ended"] = answer.outcome.iterations;
   json["recompute_ms"] =
-      problems::MeanRecomputeMs(answer.problem, answer.steps);
+      problems::MeanRecomputeMs(batches.problem, batches.steps);
   json["failure"] = FailureJson(
       replay.failure, [&](int64_t event) { return PlaceJson(answer, event); });
   json["peak"] = nullptr;
@@ -161,7 +79,7 @@ ordered_json ToJson(const LengthsAnswer& answer) {
     json["peak"] = std::move(peak);
   }
   json["lengths"] = ordered_json::array();
-  for (const LengthRow& row : RowsOf(answer)) {
+  for (const LengthRow& row : RowsOf(batches)) {
     json["lengths"].push_back({{"length", row.length},
                                {"batches", row.batches},
                                {"evaluations", row.evaluations},
@@ -177,7 +95,7 @@ std::string LengthsTable(const LengthsAnswer& answer,
   Table table({kRight, kRight, kRight, kRight, kRight});
   table.AddRow(
       {"length", "batches", "evaluations", "live bytes", "recomputed"});
-  for (const LengthRow& row : RowsOf(answer)) {
+  for (const LengthRow& row : RowsOf(*answer.batches)) {
     table.AddRow({FormatCount(row.length), FormatCount(row.batches),
                   FormatCount(row.evaluations),
                   row.batches > 0 ? graph::FormatBytes(row.live_bytes) : "-",
@@ -188,23 +106,19 @@ std::string LengthsTable(const LengthsAnswer& answer,
 
 std::string ToText(const LengthsAnswer& answer, const Terminal& terminal) {
   const graph::Replay& replay = answer.outcome.replay;
-  std::string text = fmt::format(
-      "{}, {} batches of {} lengths\n{}:\n",
-      terminal.Bold(
-          graph::OneLine(answer.problem.traced.front().trace.model.name)),
-      FormatCount(std::ssize(answer.problem.order)),
-      FormatCount(std::ssize(answer.problem.lengths)),
-      AllocatorText(answer.question));
+  const PlannedBatches& batches = *answer.batches;
+  std::string text = fmt::format("{}\n{}:\n", BatchesText(batches, terminal),
+                                 AllocatorText(answer.question));
   text += PeaksText(answer.question, replay.counts, answer.least);
   text += ReclaimsText(replay);
   if (replay.failure) {
     text += FailureText(*replay.failure,
                         PlaceText(answer, replay.failure->event), terminal);
   }
-  if (answer.table) {
+  if (batches.table) {
     text += fmt::format(
         "recomputed by a batch of training on average: {}\n",
-        FormatMs(problems::MeanRecomputeMs(answer.problem, answer.steps)));
+        FormatMs(problems::MeanRecomputeMs(batches.problem, batches.steps)));
   }
   if (answer.peak.event >= 0) {
     text += fmt::format(
@@ -219,49 +133,29 @@ std::string TimelineRow(const LengthsAnswer& answer, size_t index,
                         graph::BlockId block) {
   const graph::AllocatorEvent& event = answer.run.events.events[index];
   const graph::RunMoment& moment = answer.run.moments[index];
-  const auto* step = moment.iteration < 0 ? nullptr : StepAt(answer, moment);
+  const PlannedBatches& batches = *answer.batches;
+  const auto* step =
+      moment.iteration < 0 ? nullptr : StepAt(batches.run_steps, moment);
   return fmt::format(
       "{},{},{},{},{},{},{},{},{},{},{}\n", index, moment.iteration + 1,
       moment.iteration < 0
           ? 0
-          : answer.problem.order[static_cast<size_t>(moment.iteration)].length,
-      step == nullptr ? "" : CsvField(NameOf(TraceOf(answer, moment), *step)),
+          : batches.problem.order[static_cast<size_t>(moment.iteration)].length,
+      step == nullptr
+          ? ""
+          : CsvField(NameOf(batches.run_steps.TraceOf(moment), *step)),
       EventKindText(event.kind), event.block, event.bytes,
       PlaceFields(allocator, block), allocator.counts().allocated_bytes,
       allocator.counts().reserved_bytes, allocator.counts().retries);
-}
-
-problems::LengthSteps StepsUnder(const LengthsAnswer& answer,
-                                 const std::string& path) {
-  const std::vector<problems::PlannedModule> none;
-  try {
-    return problems::LiveSteps(
-        answer.problem,
-        [&](size_t k) -> const std::vector<problems::PlannedModule>& {
-          return answer.table
-                     ? answer.table->EntryFor(answer.problem.lengths[k].length)
-                           .plan.modules
-                     : none;
-        });
-  } catch (const InputError& error) {
-    if (path.empty()) throw;
-    throw NamingFile(error, path);
-  }
 }
 
 int RunLengthsSimulate(const LengthsSimulateFlags& flags,
                        const Terminal& terminal) {
   LengthsAnswer answer;
   answer.question = flags.allocator.Question();
-  answer.problem = flags.lengths.Read();
-  if (!flags.plan.empty()) {
-    answer.table = ReadTableOrPlan(flags.plan, answer.problem);
-  }
-  answer.steps = StepsUnder(answer, flags.plan);
-  answer.shapes = answer.steps.Shapes(answer.problem);
-  answer.run =
-      problems::RunOf(answer.problem, answer.steps,
-                      answer.question.makes_state_first.value_or(false));
+  answer.batches = ReadPlannedBatches(flags.lengths, flags.plan);
+  answer.run = problems::RunOf(answer.batches->problem, answer.batches->steps,
+                               answer.question.run_options());
   std::string timeline =
       "event,batch,length,operator,kind,id,bytes,segment,offset,"
       "allocated_bytes,reserved_bytes,retries\n";

@@ -64,6 +64,19 @@ struct Explained {
   PeakAccount account;
 };
 
+// The steps of a trace whose runs an explanation compares.
+struct StepsOnDevice {
+  const Trace* trace = nullptr;
+  problems::StepOfPlan baseline;                // without a plan
+  std::optional<problems::StepOfPlan> of_plan;  // nothing: no plan is given
+  problems::StepOfPlan least;                   // the least budget
+
+  const problems::StepOfPlan& StepUnder(problems::ProgramPlan plan) const {
+    if (plan == problems::ProgramPlan::kNone) return baseline;
+    return plan == problems::ProgramPlan::kGiven ? *of_plan : least;
+  }
+};
+
 // The run on a device, with the steps that it is about.
 struct OnDevice {
   std::unique_ptr<StepsOnDevice> steps;
@@ -126,8 +139,7 @@ void RequireTraceModel(const problems::PlanOptions& options) {
 // Returns the device to explain, or nothing: the one that is given, or the budget if
 // live bytes are within it and a run with the defaults does not end.
 std::optional<int64_t> DeviceToExplain(const Explanation& answer,
-                                       const graph::Trace& trace,
-                                       const StepsOnDevice& steps,
+                                       const ExplainedProgram& explained,
                                        const AllocatorQuestion& question) {
   if (question.device_bytes || !answer.budget_bytes) {
     return question.device_bytes;
@@ -135,10 +147,36 @@ std::optional<int64_t> DeviceToExplain(const Explanation& answer,
   const Explained& step =
       answer.under_plan ? *answer.under_plan : answer.baseline;
   if (step.account.peak_bytes > *answer.budget_bytes) return std::nullopt;
-  const bool ends =
-      EndsOnDevice(trace, steps.of_plan ? *steps.of_plan : steps.baseline, {},
-                   *answer.budget_bytes);
+  const graph::TrainingRun run =
+      explained.run_of({.plan = explained.program.plan, .setting = {}});
+  const bool ends = graph::RunOnDevice(run, {}, *answer.budget_bytes).Fits();
   return ends ? std::nullopt : answer.budget_bytes;
+}
+
+// Refers to the steps, which must outlive it.
+ExplainedProgram ProgramOf(const StepsOnDevice& steps,
+                           const problems::DeviceSetting& setting) {
+  using enum problems::DeviceLever;
+  ExplainedProgram explained{
+      .program = {.plan = steps.of_plan ? problems::ProgramPlan::kGiven
+                                        : problems::ProgramPlan::kNone,
+                  .setting = setting},
+      .run_of =
+          [&steps](const problems::DeviceProgram& program) {
+            return problems::RunOf(*steps.trace, steps.StepUnder(program.plan),
+                                   program.Options());
+          },
+      .steps = {},
+      .plans = {kLeastBudget}};
+  if (!setting.ddp.empty()) {
+    explained.program.run.ddp = graph::ParseDdpOptions(setting.ddp, "--ddp");
+  }
+  const problems::StepOfPlan& step = steps.StepUnder(explained.program.plan);
+  explained.steps.shapes = {
+      {.trace = step.with_segments ? &*step.with_segments : steps.trace,
+       .step = &step.step}};
+  if (steps.of_plan) explained.plans = {kNoPlan, kLeastBudget};
+  return explained;
 }
 
 std::optional<OnDevice> ExplainOnDevice(
@@ -149,24 +187,25 @@ std::optional<OnDevice> ExplainOnDevice(
   const graph::Trace& trace = *input.trace;
   OnDevice on_device{.steps = std::make_unique<StepsOnDevice>(),
                      .explanation = {}};
-  on_device.steps->baseline = problems::LiveStep(trace, {});
-  on_device.steps->least = std::move(least);
+  *on_device.steps = {.trace = &trace,
+                      .baseline = problems::LiveStep(trace, {}),
+                      .of_plan = {},
+                      .least = std::move(least)};
   if (plan) {
-    on_device.steps->of_plan = std::make_unique<problems::StepOfPlan>(
-        problems::LiveStep(trace, plan->modules));
+    on_device.steps->of_plan = problems::LiveStep(trace, plan->modules);
   }
-  const std::optional<int64_t> device_bytes =
-      DeviceToExplain(answer, trace, *on_device.steps, question);
-  if (!device_bytes) return std::nullopt;
-  on_device.explanation = ExplainDevice(
-      trace, *on_device.steps,
+  const ExplainedProgram explained = ProgramOf(
+      *on_device.steps,
       {.allocator = flags.allocator.allocator.empty()
                         ? "native"
                         : flags.allocator.allocator,
        .config = question.config,
        .makes_state_first = question.makes_state_first.value_or(false),
-       .ddp = flags.allocator.ddp},
-      *device_bytes);
+       .ddp = flags.allocator.ddp});
+  const std::optional<int64_t> device_bytes =
+      DeviceToExplain(answer, explained, question);
+  if (!device_bytes) return std::nullopt;
+  on_device.explanation = ExplainDevice(explained, *device_bytes);
   return on_device;
 }
 

@@ -32,9 +32,9 @@ std::vector<HolesBeside> HolesByMakers(const DeviceExplanation& answer) {
   std::map<std::vector<std::string>, int64_t> bytes;
   for (const graph::Hole& hole : answer.peak.holes) {
     std::vector<std::string> makers;
-    for (const graph::StorageId storage : hole.neighbours) {
-      if (storage == graph::kNone) continue;
-      makers.push_back(MakerOf(*answer.trace, storage));
+    for (const int64_t event : hole.neighbours) {
+      if (event < 0) continue;
+      makers.push_back(MakerOf(answer.steps, answer.run, event));
     }
     std::ranges::sort(makers);
     const auto repeated = std::ranges::unique(makers);
@@ -74,8 +74,24 @@ std::string_view LeverText(DeviceLever lever) {
       return "no plan";
     case DeviceLever::kLeastBudget:
       return "plan for the least budget";
+    case DeviceLever::kPlanOfLongest:
+      return "plan of the longest for all";
   }
   return "";
+}
+
+std::string_view PlanText(problems::ProgramPlan plan) {
+  switch (plan) {
+    case problems::ProgramPlan::kNone:
+      return "none";
+    case problems::ProgramPlan::kLeastBudget:
+      return "least";
+    case problems::ProgramPlan::kOfLongest:
+      return "longest";
+    case problems::ProgramPlan::kGiven:
+      break;
+  }
+  return "given";
 }
 
 std::string OutcomeText(const LeverOutcome& outcome) {
@@ -98,13 +114,9 @@ ordered_json EmptiedJson(const graph::RunOptions& run) {
 }
 
 // Returns the settings of a program as flags of `acplan simulate` name them.
-ordered_json ProgramJson(const DeviceExplanation& answer,
-                         const problems::DeviceProgram& program,
+ordered_json ProgramJson(const problems::DeviceProgram& program,
                          const problems::DeviceNeed& need) {
-  ordered_json json = {{"plan", program.step == &answer.steps->baseline ? "none"
-                                : program.step == &answer.steps->least
-                                    ? "least"
-                                    : "given"}};
+  ordered_json json = {{"plan", PlanText(program.plan)}};
   json.update(NeedJson(need));
   json["empty_cache"] = EmptiedJson(program.run);
   json["model_order"] =
@@ -115,9 +127,7 @@ ordered_json ProgramJson(const DeviceExplanation& answer,
 ordered_json PeakJson(const DeviceExplanation& answer) {
   const graph::PeakLayout& peak = answer.peak;
   if (peak.event < 0) return nullptr;
-  ordered_json json = PlaceInRunJson(
-      {.trace = answer.trace, .step = &answer.program.step->step}, answer.run,
-      peak.event);
+  ordered_json json = PlaceInRunJson(answer.steps, answer.run, peak.event);
   json["allocated_bytes"] = peak.allocated_bytes;
   json["reserved_bytes"] = peak.reserved_bytes;
   json["hole_bytes"] = peak.HoleBytes();
@@ -143,9 +153,7 @@ std::string PeakText(const DeviceExplanation& answer, size_t top) {
       graph::FormatBytes(peak.HoleBytes()),
       graph::FormatBytes(ReleasableBytes(peak)));
   text += fmt::format("at {}\n",
-                      PlaceInRunText({.trace = answer.trace,
-                                      .step = &answer.program.step->step},
-                                     answer.run, peak.event));
+                      PlaceInRunText(answer.steps, answer.run, peak.event));
   const std::vector<HolesBeside> holes = HolesByMakers(answer);
   if (!holes.empty())
     text += "holes, by the makers of the blocks beside them\n";
@@ -195,6 +203,14 @@ std::string LeversTable(const DeviceExplanation& answer,
   return table.ToString(terminal);
 }
 
+std::string_view RunName(const DeviceExplanation& answer) {
+  if (answer.program.plan == problems::ProgramPlan::kNone) {
+    return "a run without a plan";
+  }
+  return answer.steps.batches.empty() ? "a run of the plan"
+                                      : "the run of all batches";
+}
+
 std::string TogetherText(const DeviceExplanation& answer) {
   if (answer.levers.empty() || answer.levers.back().levers.size() < 2) {
     return "";
@@ -212,48 +228,29 @@ std::string TogetherText(const DeviceExplanation& answer) {
 
 }  // namespace
 
-bool EndsOnDevice(const graph::Trace& trace, const problems::StepOfPlan& step,
-                  const problems::DeviceSetting& setting,
-                  int64_t device_bytes) {
-  return graph::RunOnDevice(problems::RunOf(trace, step, setting),
-                            setting.config, device_bytes)
-      .Fits();
-}
-
-DeviceExplanation ExplainDevice(const graph::Trace& trace,
-                                const StepsOnDevice& steps,
-                                const problems::DeviceSetting& setting,
+DeviceExplanation ExplainDevice(const ExplainedProgram& explained,
                                 int64_t device_bytes) {
-  DeviceExplanation answer{.trace = &trace,
-                           .steps = &steps,
+  DeviceExplanation answer{.steps = explained.steps,
                            .device_bytes = device_bytes,
-                           .program = {},
-                           .run = {},
+                           .program = explained.program,
+                           .run = explained.run_of(explained.program),
                            .outcome = {},
                            .need = {},
                            .peak = {},
                            .levers = {},
                            .fits = {}};
-  answer.program = {
-      .step = steps.of_plan ? steps.of_plan.get() : &steps.baseline,
-      .setting = setting};
-  if (!setting.ddp.empty()) {
-    answer.program.run.ddp = graph::ParseDdpOptions(setting.ddp, "--ddp");
-  }
-  answer.run = problems::RunOf(trace, answer.program);
+  const problems::DeviceSetting& setting = answer.program.setting;
   answer.outcome = graph::RunOnDevice(answer.run, setting.config, device_bytes);
   answer.need = problems::FindDeviceNeed(answer.run, setting);
   answer.peak = graph::LayoutAtPeak(answer.run, setting.config, device_bytes,
                                     answer.outcome);
-  answer.levers = problems::FindLeverOutcomes(
-      trace, answer.program, answer.need,
-      {.without_plan = steps.of_plan ? &steps.baseline : nullptr,
-       .least_budget = &steps.least});
+  answer.levers = problems::FindLeverOutcomes(explained.run_of, answer.program,
+                                              answer.need, explained.plans);
   for (const LeverOutcome& outcome : answer.levers) {
-    answer.fits.push_back(
-        graph::RunOnDevice(problems::RunOf(trace, outcome.program),
-                           outcome.program.setting.config, device_bytes)
-            .Fits());
+    answer.fits.push_back(graph::RunOnDevice(explained.run_of(outcome.program),
+                                             outcome.program.setting.config,
+                                             device_bytes)
+                              .Fits());
   }
   return answer;
 }
@@ -265,7 +262,7 @@ ordered_json ToJson(const DeviceExplanation& answer) {
        fmt::format("{}.{}", answer.program.setting.config.version.major,
                    answer.program.setting.config.version.minor)},
       {"fits", answer.outcome.Fits()}};
-  json.update(ProgramJson(answer, answer.program, answer.need));
+  json.update(ProgramJson(answer.program, answer.need));
   json["peak"] = PeakJson(answer);
   json["levers"] = ordered_json::array();
   for (size_t k = 0; k < answer.levers.size(); ++k) {
@@ -276,7 +273,7 @@ ordered_json ToJson(const DeviceExplanation& answer) {
     }
     entry["gained_bytes"] = outcome.gained_bytes;
     entry["fits"] = static_cast<bool>(answer.fits[k]);
-    entry.update(ProgramJson(answer, outcome.program, outcome.need));
+    entry.update(ProgramJson(outcome.program, outcome.need));
     json["levers"].push_back(std::move(entry));
   }
   return json;
@@ -289,8 +286,7 @@ std::string ToText(const DeviceExplanation& answer, size_t top,
       "\n{}: {} {} with PyTorch {}, {}\n",
       terminal.Bold("on a device of " +
                     graph::FormatBytes(answer.device_bytes)),
-      answer.steps->of_plan ? "a run of the plan" : "a run without a plan",
-      answer.outcome.Fits() ? "ends" : "runs out of memory",
+      RunName(answer), answer.outcome.Fits() ? "ends" : "runs out of memory",
       fmt::format("{}.{}", setting.config.version.major,
                   setting.config.version.minor),
       SettingText(setting));

@@ -273,18 +273,7 @@ ordered_json StepData(const ReportFlags& flags, const ProfileInput& input,
 }
 
 int RunReport(const ReportFlags& flags, const Terminal& terminal) {
-  if (flags.output.empty()) {
-    throw InputError("-o: expected the name of the page, found none");
-  }
-  const std::string ending =
-      std::filesystem::path(flags.output).extension().string();
-  if (!ending.empty() && ending != ".html" && ending != ".htm") {
-    throw InputError(fmt::format(
-        "-o: expected a name that ends with .html, found {}; a chart of the "
-        "page can be saved as SVG there",
-        graph::Quoted(flags.output, 100)));
-  }
-
+  RequirePageName(flags.output);
   std::string page;
   std::optional<ordered_json> search = ReadTraining(flags.profile);
   if (!search) search = ReadExecutions(flags.profile);

@@ -203,13 +203,6 @@ std::string ToText(const SimulationAnswer& answer, const Terminal& terminal) {
   return text + "\n" + DrawMemory(curves, {}, terminal);
 }
 
-problems::Plan ReadPlanFor(const Trace& trace, const std::string& path) {
-  problems::Plan plan = problems::ReadPlan(path);
-  RequireAnswer(plan, path);
-  RequireModel(plan, trace.model.name, path);
-  return plan;
-}
-
 std::vector<graph::CheckpointedModule> ModulesOf(const Trace& trace,
                                                  const problems::Plan& plan,
                                                  const std::string& path) {
@@ -253,7 +246,7 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
                           .under_plan = {}};
   std::vector<graph::CheckpointedModule> modules;
   if (!flags.plan.empty()) {
-    const problems::Plan plan = ReadPlanFor(trace, flags.plan);
+    const problems::Plan plan = ReadAnswer(flags.plan, trace.model.name);
     const bool has_run = !flags.allocator.FirstGiven().empty();
     if (has_run && plan.memory.world_size > 1) {
       throw InputError(fmt::format(

@@ -32,32 +32,29 @@ using graph::TrainingRun;
 using nlohmann::ordered_json;
 
 struct RunAnswer {
-  const Trace* trace;
-  const LivedStep* step;
+  RunSteps steps;
   const AllocatorQuestion* question;
   TrainingRun run;
   RunOutcome outcome;
   graph::PeakLayout peak;
   std::optional<graph::LeastDevice> least = {};
-
-  StepInRun place() const { return {.trace = trace, .step = step}; }
 };
 
 std::string PlaceText(const RunAnswer& answer, int64_t event) {
-  return PlaceInRunText(answer.place(), answer.run, event);
+  return PlaceInRunText(answer.steps, answer.run, event);
 }
 
 ordered_json PlaceJson(const RunAnswer& answer, int64_t event) {
-  return PlaceInRunJson(answer.place(), answer.run, event);
+  return PlaceInRunJson(answer.steps, answer.run, event);
 }
 
 std::vector<LineHoles> LinesOfHoles(const RunAnswer& answer) {
   std::vector<HoleBesideLines> holes;
   for (const graph::Hole& hole : answer.peak.holes) {
     holes.push_back({.bytes = hole.bytes, .lines = {}});
-    for (const graph::StorageId storage : hole.neighbours) {
-      if (storage == graph::kNone) continue;
-      holes.back().lines.push_back(MakerOf(*answer.trace, storage));
+    for (const int64_t event : hole.neighbours) {
+      if (event < 0) continue;
+      holes.back().lines.push_back(MakerOf(answer.steps, answer.run, event));
     }
   }
   return HolesByLine(holes);
@@ -133,12 +130,13 @@ std::string TimelineRow(const RunAnswer& answer, size_t index,
                         graph::BlockId block) {
   const AllocatorEvent& event = answer.run.events.events[index];
   const RunMoment& moment = answer.run.moments[index];
-  const auto* step = StepAt(answer.place(), moment);
+  const auto* step = StepAt(answer.steps, moment);
   const graph::AllocatorCounts& counts = allocator.counts();
   return fmt::format(
       "{},{},{},{},{},{},{},{},{},{},{},{}\n", index, moment.iteration + 1,
       moment.microbatch + 1, step == nullptr ? -1 : IndexOf(moment.step),
-      step == nullptr ? "" : CsvField(NameOf(*answer.trace, *step)),
+      step == nullptr ? ""
+                      : CsvField(NameOf(answer.steps.TraceOf(moment), *step)),
       EventKindText(event.kind), event.block, event.bytes,
       PlaceFields(allocator, block), counts.allocated_bytes,
       counts.reserved_bytes, counts.retries);
@@ -150,8 +148,7 @@ RunTexts SimulateRun(const Trace& trace, const LivedStep& step,
                      const AllocatorQuestion& question, bool wants_timeline,
                      const Terminal& terminal) {
   RunAnswer answer{
-      .trace = &trace,
-      .step = &step,
+      .steps = {.shapes = {{.trace = &trace, .step = &step}}},
       .question = &question,
       .run = graph::MakeTrainingRun(trace, step, question.run_options()),
       .outcome = {},

@@ -1,9 +1,16 @@
 // The training run on PyTorch's allocator: docs/reports.md.
 
-const onDevice = runs.filter(run => run.device);
+const onDevice = report.runs.filter(run => run.device);
 const blockKinds = [...report.kinds, ...report.free_kinds || []];
 const blockColors = [...report.kinds, "free", "hole"];
 const allocatorText = name => ({native: "native segments", "expandable_segments:True": "expandable segments"}[name] || name);
+
+// A run of batches in their order does not repeat; its peak has a place.
+function endText(drawn) {
+  if (!drawn.fits) return drawn.peak && drawn.peak.place ? `out of memory: ${drawn.peak.place}` : "out of memory";
+  if (drawn.peak && drawn.peak.place) return `after ${countText(drawn.iterations)} batches`;
+  return drawn.period ? `repeats from iteration ${drawn.iterations - drawn.period + 1}` : `no repetition in ${drawn.iterations} iterations`;
+}
 
 function deviceTable() {
   const rows = onDevice.flatMap(run => run.device.runs.map(drawn => ({run, drawn})));
@@ -14,10 +21,11 @@ function deviceTable() {
     {title: "allocated", value: row => row.drawn.allocated_bytes, show: bytesText},
     {title: "reserved", value: row => row.drawn.reserved_bytes, show: bytesText},
     {title: "holes", value: ofPeak("hole_bytes"), show: bytesText},
+    ...(rows.some(row => row.drawn.least_device_bytes) ? [
+      {title: "least device", value: row => row.drawn.least_device_bytes, show: bytes => (bytes ? bytesText(bytes) : "none")}] : []),
     {title: "retries", value: row => row.drawn.retries, show: countText},
     {title: "ends", text: true, value: row => row.drawn.fits,
-     show: (fits, row) => element("span", {class: fits ? "good" : "warn"}, !fits ? "out of memory" : !row.drawn.period
-         ? `no repetition in ${row.drawn.iterations} iterations` : `repeats from iteration ${row.drawn.iterations - row.drawn.period + 1}`)},
+     show: (fits, row) => element("span", {class: fits ? "good" : "warn"}, endText(row.drawn))},
   ], rows);
 }
 
@@ -136,7 +144,7 @@ function blockReading(block, place, count) {
   };
 }
 
-function deviceSection() {
+function deviceSection(what = "The training run on PyTorch's allocator: the model is put on the device, then iterations follow until memory repeats.") {
   if (!onDevice.length) return null;
   let place = onDevice.length - 1, setting = 0, blocks = [];
   const drawnRun = () => onDevice[place].device.runs[setting];
@@ -167,6 +175,7 @@ function deviceSection() {
     const peak = drawn.peak;
     note.textContent = !peak ? "" : `${drawn.fits ? "At the peak" : "When memory runs out"}: ${bytesText(peak.reserved_bytes)} reserved, ` +
         `${bytesText(peak.allocated_bytes)} allocated, ${bytesText(peak.hole_bytes)} lost to holes` +
+        (peak.place ? `, at ${peak.place}` : "") +
         (run.device.state_first ? "; the optimizer's state is made before the first step." : ".");
     for (const chart of [timeline, segments]) if (chart.view) chart.redraw();
     show(Number(slider.value));
@@ -177,7 +186,7 @@ function deviceSection() {
       selectOf("Segments", onDevice[place].device.runs.map(drawn => allocatorText(drawn.allocator)), setting, chosen => { setting = chosen; draw(); }));
   draw();
   return section("device", "On a device",
-                 element("p", {}, "The training run on PyTorch's allocator: the model is put on the device, then iterations follow until memory repeats."),
+                 element("p", {}, what),
                  deviceTable(), controls, legends[0], timeline.node,
                  element("h3", {}, "Segments at the peak"), note, legends[1], segments.node,
                  element("label", {class: "slider quiet", for: "block"}, "Block"), slider, reading);

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "cli/pictures/picture.h"
 #include "cli/report/page_parts.h"
+#include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 
 namespace acplan::cli {
@@ -31,7 +33,32 @@ void ShowUnseen(ordered_json& data) {
   }
 }
 
+std::string ScriptOf(PageKind kind) {
+  switch (kind) {
+    case PageKind::kSearch:
+      return std::string(SearchScript());
+    case PageKind::kLengths:
+      return fmt::format("{}{}", DeviceScript(), LengthsScript());
+    case PageKind::kStep:
+      break;
+  }
+  return fmt::format("{}{}{}", StepScript(), DeviceScript(), ModulesScript());
+}
+
 }  // namespace
+
+void RequirePageName(const std::string& name) {
+  if (name.empty()) {
+    throw InputError("-o: expected the name of the page, found none");
+  }
+  const std::string ending = std::filesystem::path(name).extension().string();
+  if (!ending.empty() && ending != ".html" && ending != ".htm") {
+    throw InputError(fmt::format(
+        "-o: expected a name that ends with .html, found {}; a chart of the "
+        "page can be saved as SVG there",
+        graph::Quoted(name, 100)));
+  }
+}
 
 std::string JsonForScript(const nlohmann::ordered_json& data) {
   using Handler = nlohmann::ordered_json::error_handler_t;
@@ -79,13 +106,10 @@ std::string ReportPage(PageKind kind, std::string_view title,
       "<main><noscript>This page draws its charts with a script, which this "
       "browser does not run.</noscript></main>\n"
       "<script type=\"application/json\" id=\"data\">{}</script>\n"
-      "<!--\n{}-->\n<script>\n{}</script>\n<script>\n{}{}{}{}</script>\n"
+      "<!--\n{}-->\n<script>\n{}</script>\n<script>\n{}{}</script>\n"
       "</body>\n</html>\n",
       kPolicy, shown_title, PageStyle(), shown_title, JsonForScript(texts),
-      LibraryLicense(), LibraryScript(), PageScript(),
-      kind == PageKind::kStep ? StepScript() : SearchScript(),
-      kind == PageKind::kStep ? DeviceScript() : "",
-      kind == PageKind::kStep ? ModulesScript() : "");
+      LibraryLicense(), LibraryScript(), PageScript(), ScriptOf(kind));
 }
 
 }  // namespace acplan::cli

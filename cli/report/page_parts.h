@@ -13,6 +13,7 @@ std::string_view StepScript();      // step.js
 std::string_view DeviceScript();    // device.js
 std::string_view ModulesScript();   // modules.js
 std::string_view SearchScript();    // search.js
+std::string_view LengthsScript();   // lengths.js
 std::string_view LibraryScript();   // Vega, which draws the charts
 std::string_view LibraryLicense();  // vega_license.txt
 

@@ -37,45 +37,65 @@ struct BytesAt {
 
 // A run with one setting.
 struct DrawnRun {
-  const Trace* trace = nullptr;
-  const graph::LivedStep* step = nullptr;
-  const graph::TrainingRun* run = nullptr;
+  const RunToDraw* source = nullptr;
+  const std::vector<double>* ms = nullptr;  // by event: TimesOf
   graph::RunOutcome outcome;
   graph::PeakLayout peak;
   std::vector<BytesAt> bytes;
+
+  const RunMoment& MomentOf(int64_t event) const {
+    return source->run.moments[static_cast<size_t>(event)];
+  }
+  const graph::RunShape& ShapeOf(int64_t event) const {
+    return source->shapes[static_cast<size_t>(MomentOf(event).shape)];
+  }
 };
 
-// Maps moments of a run to milliseconds since its first iteration began.
-class RunClock {
- public:
-  RunClock(const Trace& trace, const graph::LivedStep& step) {
-    for (const Simulation::Step& ran : step.steps) {
-      beginnings_.push_back(end_);
-      end_ += trace.operators[ran.op].runtime_ms;
+// The milliseconds at which the operators of a step begin, and its end behind them.
+std::vector<double> BeginningsOf(const graph::RunShape& shape) {
+  std::vector<double> beginnings{0};
+  for (const Simulation::Step& ran : shape.step->steps) {
+    beginnings.push_back(beginnings.back() +
+                         shape.trace->operators[ran.op].runtime_ms);
+  }
+  return beginnings;
+}
+
+// Returns the milliseconds since the first iteration began, by event.
+std::vector<double> TimesOf(const RunToDraw& drawing) {
+  std::vector<std::vector<double>> beginnings;
+  for (const graph::RunShape& shape : drawing.shapes) {
+    beginnings.push_back(BeginningsOf(shape));
+  }
+  std::vector<double> times;
+  RunMoment last;
+  double before = 0;  // of the microbatches before
+  for (const RunMoment& moment : drawing.run.moments) {
+    const bool is_next = moment.iteration != last.iteration ||
+                         moment.microbatch != last.microbatch;
+    if (is_next && last.iteration >= 0) {
+      before += beginnings[static_cast<size_t>(last.shape)].back();
     }
-    microbatches_ =
-        std::min<int64_t>(trace.microbatches, graph::RunOptions{}.microbatches);
+    last = moment;
+    const std::vector<double>& own =
+        beginnings[static_cast<size_t>(moment.shape)];
+    const bool is_in_step =
+        moment.iteration >= 0 && moment.step != graph::kNone;
+    times.push_back(
+        before +
+        (is_in_step ? own[static_cast<size_t>(IndexOf(moment.step))] : 0));
   }
+  return times;
+}
 
-  double At(const RunMoment& moment) const {
-    if (moment.iteration < 0) return 0;
-    const double before =
-        end_ * static_cast<double>(moment.iteration * microbatches_ +
-                                   moment.microbatch);
-    if (moment.step == graph::kNone) return before;
-    const auto step = static_cast<size_t>(IndexOf(moment.step));
-    return before + (step < beginnings_.size() ? beginnings_[step] : end_);
-  }
-
-  double IterationMs() const {
-    return end_ * static_cast<double>(microbatches_);
-  }
-
- private:
-  std::vector<double> beginnings_;
-  double end_ = 0;
-  int64_t microbatches_ = 1;
-};
+// Returns the milliseconds of an iteration of a run that repeats one step; 0 for others.
+double IterationMs(const RunToDraw& drawing) {
+  if (!drawing.run.has_equal_iterations) return 0;
+  const graph::RunShape& shape = drawing.shapes.front();
+  const int64_t microbatches = std::min<int64_t>(
+      shape.trace->microbatches, graph::RunOptions{}.microbatches);
+  return BeginningsOf(shape).back() * static_cast<double>(microbatches);
+}
 
 double RoundedMs(double ms) { return std::round(ms * 1e3) / 1e3; }
 
@@ -151,9 +171,9 @@ class BlockColumns {
     columns_["count"].push_back(block.count);
     const Simulation::Step* step = StepOf(use.event);
     columns_["kind"].push_back(KindOf(use, step));
-    const Trace& trace = *drawing_.trace;
     std::string name, module, line;
     if (step != nullptr && use.storage != graph::kNone) {
+      const Trace& trace = *drawing_.ShapeOf(use.event).trace;
       const graph::TraceOperator& op = trace.operators[step->op];
       name = trace.operator_names[op.name];
       if (op.call != graph::kNone) {
@@ -174,8 +194,8 @@ class BlockColumns {
  private:
   const Simulation::Step* StepOf(int64_t event) const {
     if (event < 0) return nullptr;
-    const RunMoment& moment = drawing_.run->moments[static_cast<size_t>(event)];
-    const auto& steps = drawing_.step->steps;
+    const RunMoment& moment = drawing_.MomentOf(event);
+    const auto& steps = drawing_.ShapeOf(event).step->steps;
     const bool is_one =
         moment.step != graph::kNone && moment.step < steps.end_id();
     return is_one ? &steps[moment.step] : nullptr;
@@ -193,8 +213,8 @@ class BlockColumns {
     if (step != nullptr && step->redone != graph::kNone) {
       return KindPlace(graph::kRecomputedKind);
     }
-    return KindPlace(
-        static_cast<size_t>(drawing_.trace->storages[use.storage].category));
+    return KindPlace(static_cast<size_t>(
+        drawing_.ShapeOf(use.event).trace->storages[use.storage].category));
   }
 
   const DrawnRun& drawing_;
@@ -208,24 +228,26 @@ class BlockColumns {
 
 ordered_json DrawnRunJson(const DrawnRun& drawing) {
   const graph::AllocatorCounts& counts = drawing.outcome.replay.counts;
-  const RunClock clock(*drawing.trace, *drawing.step);
   const graph::PeakLayout& peak = drawing.peak;
-  ordered_json json = {{"fits", drawing.outcome.Fits()},
-                       {"allocated_bytes", counts.peak_allocated_bytes},
-                       {"reserved_bytes", counts.peak_reserved_bytes},
-                       {"iterations", drawing.outcome.iterations},
-                       {"period", drawing.outcome.period},
-                       {"retries", counts.retries},
-                       {"iteration_ms", RoundedMs(clock.IterationMs())},
-                       {"timeline", TimelineJson(drawing.bytes)}};
+  ordered_json json = {
+      {"fits", drawing.outcome.Fits()},
+      {"allocated_bytes", counts.peak_allocated_bytes},
+      {"reserved_bytes", counts.peak_reserved_bytes},
+      {"iterations", drawing.outcome.iterations},
+      {"period", drawing.outcome.period},
+      {"retries", counts.retries},
+      {"iteration_ms", RoundedMs(IterationMs(*drawing.source))},
+      {"timeline", TimelineJson(drawing.bytes)}};
   if (peak.event < 0) return json;
   json["peak"] = {
-      {"ms", RoundedMs(clock.At(
-                 drawing.run->moments[static_cast<size_t>(peak.event)]))},
+      {"ms", RoundedMs((*drawing.ms)[static_cast<size_t>(peak.event)])},
       {"allocated_bytes", peak.allocated_bytes},
       {"reserved_bytes", peak.reserved_bytes},
       {"hole_bytes", peak.HoleBytes()},
       {"small_segments", ordered_json::array()}};
+  if (drawing.source->place_text) {
+    json["peak"]["place"] = drawing.source->place_text(peak.event);
+  }
   for (const graph::SegmentUse& segment : peak.segments) {
     ordered_json& small = json["peak"]["small_segments"];
     if (!segment.is_small) continue;
@@ -239,71 +261,79 @@ ordered_json DrawnRunJson(const DrawnRun& drawing) {
   return json;
 }
 
-// Returns the settings to draw: native and expandable segments, or one of them as the
-// plan's device names it.
-std::vector<problems::DeviceSetting> SettingsOf(const problems::Plan& plan) {
-  const graph::PyTorchVersion version =
-      plan.device ? graph::ParsePyTorchVersion(plan.device->torch_version,
-                                               "device: torch_version")
-                  : graph::kNewestAllocator;
-  std::vector<problems::DeviceSetting> settings =
-      problems::CommonSettings(version);
-  settings.resize(2);
-  if (!plan.device) return settings;
-  const graph::AllocatorConfig config = graph::ParseAllocatorConfig(
-      plan.device->allocator, "device: allocator", version);
-  problems::DeviceSetting& own = settings[config.expandable_segments ? 1 : 0];
-  own.allocator = plan.device->allocator;
-  own.config = config;
-  for (problems::DeviceSetting& setting : settings) {
-    setting.makes_state_first = plan.device->makes_state_first;
-    setting.ddp = plan.device->ddp;
-  }
-  return settings;
-}
-
 }  // namespace
 
 ordered_json FreeKindNames() {
   return {"free, can be released", "free, lost to holes"};
 }
 
-ordered_json RunsOnDeviceJson(const Trace& trace, const problems::Plan& plan) {
-  const problems::StepOfPlan step = problems::LiveStep(trace, plan.modules);
-  const Trace& of_plan = step.with_segments ? *step.with_segments : trace;
-  const std::vector<problems::DeviceSetting> settings = SettingsOf(plan);
-  const graph::TrainingRun run = problems::RunOf(trace, step, settings.front());
-  const int64_t device_bytes = plan.device
-                                   ? plan.budget_bytes - plan.reserve_bytes
-                                   : graph::kLargestDevice;
-  const RunClock clock(of_plan, step.step);
-  ordered_json json = {{"device_bytes", plan.device ? ordered_json(device_bytes)
-                                                    : ordered_json(nullptr)},
-                       {"state_first", settings.front().makes_state_first},
-                       {"runs", ordered_json::array()}};
-  for (const problems::DeviceSetting& setting : settings) {
-    DrawnRun drawing{.trace = &of_plan,
-                     .step = &step.step,
-                     .run = &run,
-                     .outcome = {},
-                     .peak = {},
-                     .bytes = {}};
-    drawing.outcome = graph::RunOnDevice(
-        run, setting.config, device_bytes,
+std::vector<problems::DeviceSetting> SettingsToDraw(
+    const std::optional<problems::PlanDevice>& device) {
+  const graph::PyTorchVersion version =
+      device ? graph::ParsePyTorchVersion(device->torch_version,
+                                          "device: torch_version")
+             : graph::kNewestAllocator;
+  std::vector<problems::DeviceSetting> settings =
+      problems::CommonSettings(version);
+  settings.resize(2);
+  if (!device) return settings;
+  const graph::AllocatorConfig config = graph::ParseAllocatorConfig(
+      device->allocator, "device: allocator", version);
+  problems::DeviceSetting& own = settings[config.expandable_segments ? 1 : 0];
+  own.allocator = device->allocator;
+  own.config = config;
+  for (problems::DeviceSetting& setting : settings) {
+    setting.makes_state_first = device->makes_state_first;
+    setting.ddp = device->ddp;
+  }
+  return settings;
+}
+
+ordered_json DrawnRunsJson(const RunToDraw& drawing) {
+  const std::vector<double> times = TimesOf(drawing);
+  const int64_t device_bytes =
+      drawing.device_bytes.value_or(graph::kLargestDevice);
+  ordered_json json = {
+      {"device_bytes", drawing.device_bytes
+                           ? ordered_json(*drawing.device_bytes)
+                           : ordered_json(nullptr)},
+      {"state_first", drawing.settings.front().makes_state_first},
+      {"runs", ordered_json::array()}};
+  for (const problems::DeviceSetting& setting : drawing.settings) {
+    DrawnRun run{.source = &drawing,
+                 .ms = &times,
+                 .outcome = {},
+                 .peak = {},
+                 .bytes = {}};
+    run.outcome = graph::RunOnDevice(
+        drawing.run, setting.config, device_bytes,
         [&](size_t event, const graph::CachingAllocator& allocator,
             graph::BlockId) {
-          drawing.bytes.push_back(
-              {.ms = clock.At(run.moments[event]),
-               .allocated = allocator.counts().allocated_bytes,
-               .reserved = allocator.counts().reserved_bytes});
+          run.bytes.push_back({.ms = times[event],
+                               .allocated = allocator.counts().allocated_bytes,
+                               .reserved = allocator.counts().reserved_bytes});
         });
-    drawing.peak =
-        graph::LayoutAtPeak(run, setting.config, device_bytes, drawing.outcome);
+    run.peak = graph::LayoutAtPeak(drawing.run, setting.config, device_bytes,
+                                   run.outcome);
     ordered_json entry = {{"allocator", setting.allocator}};
-    entry.update(DrawnRunJson(drawing));
+    entry.update(DrawnRunJson(run));
     json["runs"].push_back(std::move(entry));
   }
   return json;
+}
+
+ordered_json RunsOnDeviceJson(const Trace& trace, const problems::Plan& plan) {
+  const problems::StepOfPlan step = problems::LiveStep(trace, plan.modules);
+  RunToDraw drawing{
+      .shapes = {{.trace = step.with_segments ? &*step.with_segments : &trace,
+                  .step = &step.step}},
+      .run = {},
+      .settings = SettingsToDraw(plan.device),
+      .device_bytes = {}};
+  drawing.run = problems::RunOf(trace, step, drawing.settings.front());
+  if (plan.device)
+    drawing.device_bytes = plan.budget_bytes - plan.reserve_bytes;
+  return DrawnRunsJson(drawing);
 }
 
 }  // namespace acplan::cli

@@ -15,8 +15,8 @@ namespace acplan::graph {
 // blocks around it.
 struct Hole {
   int64_t bytes = 0;  // without the whole pages that can be given back
-  // The storages of the blocks before and behind it; kNone: there is none.
-  std::array<StorageId, 2> neighbours = {kNone, kNone};
+  // The events that allocated the blocks before and behind it; -1: there is none.
+  std::array<int64_t, 2> neighbours = {-1, -1};
 };
 
 // A block of a segment, allocated or free.

@@ -78,6 +78,12 @@ struct TrainingRun {
   // False if an iteration that leaves memory as an earlier one did says nothing about
   // later ones, because these are of other shapes.
   bool has_equal_iterations = true;
+
+  // Returns the storage whose block an event allocates.
+  StorageId StorageAt(int64_t event) const {
+    const AllocatorEvent& allocation = events.events[static_cast<size_t>(event)];
+    return storages[static_cast<size_t>(allocation.block)];
+  }
 };
 
 // Returns the requests of a run that repeats the step: `step` is what a

@@ -34,15 +34,29 @@ bool IsOfAllocator(DeviceLever lever) {
   return lever == kExpandableSegments || lever == kMaxSplitSize;
 }
 
+// Returns the plan that the lever sets; kGiven: it leaves the plan.
+ProgramPlan PlanOf(DeviceLever lever) {
+  switch (lever) {
+    case kNoPlan:
+      return ProgramPlan::kNone;
+    case kLeastBudget:
+      return ProgramPlan::kLeastBudget;
+    case kPlanOfLongest:
+      return ProgramPlan::kOfLongest;
+    default:
+      return ProgramPlan::kGiven;
+  }
+}
+
 bool IsOfPlan(DeviceLever lever) {
-  return lever == kNoPlan || lever == kLeastBudget;
+  return PlanOf(lever) != ProgramPlan::kGiven;
 }
 
 class Levers {
  public:
-  Levers(const graph::Trace& trace, const DeviceProgram& program,
+  Levers(const RunOfProgram& run_of, const DeviceProgram& program,
          const DeviceNeed& need)
-      : trace_(trace), program_(program), need_(need) {}
+      : run_of_(run_of), program_(program), need_(need) {}
 
   void Add(DeviceLever lever, const DeviceProgram& changed) {
     outcomes_.push_back(OutcomeOf({lever}, changed));
@@ -71,7 +85,7 @@ class Levers {
     LeverOutcome outcome{
         .levers = std::move(levers),
         .program = changed,
-        .need = FindDeviceNeed(RunOf(trace_, changed), changed.setting)};
+        .need = FindDeviceNeed(run_of_(changed), changed.setting)};
     outcome.gained_bytes = LeastBytes(need_) - LeastBytes(outcome.need);
     return outcome;
   }
@@ -112,7 +126,7 @@ class Levers {
         run.empties_cache_before_first_update;
   }
 
-  const graph::Trace& trace_;
+  const RunOfProgram& run_of_;
   const DeviceProgram& program_;
   const DeviceNeed& need_;
   std::vector<LeverOutcome> outcomes_;
@@ -157,28 +171,23 @@ void AddOfRun(const DeviceProgram& program, Levers& levers) {
 
 }  // namespace
 
-graph::TrainingRun RunOf(const graph::Trace& trace,
-                         const DeviceProgram& program) {
-  graph::RunOptions options = program.run;
-  options.makes_state_first = program.setting.makes_state_first;
-  return RunOf(trace, *program.step, options);
+graph::RunOptions DeviceProgram::Options() const {
+  graph::RunOptions options = run;
+  options.makes_state_first = setting.makes_state_first;
+  return options;
 }
 
-std::vector<LeverOutcome> FindLeverOutcomes(const graph::Trace& trace,
-                                            const DeviceProgram& program,
-                                            const DeviceNeed& need,
-                                            const LeverSteps& steps) {
-  Levers levers(trace, program, need);
+std::vector<LeverOutcome> FindLeverOutcomes(
+    const RunOfProgram& run_of, const DeviceProgram& program,
+    const DeviceNeed& need, const std::vector<DeviceLever>& plans) {
+  Levers levers(run_of, program, need);
   AddOfAllocator(program, levers);
   AddOfRun(program, levers);
-  const auto add_step = [&](DeviceLever lever, const StepOfPlan* step) {
-    if (step == nullptr) return;
+  for (const DeviceLever lever : plans) {
     DeviceProgram changed = program;
-    changed.step = step;
+    changed.plan = PlanOf(lever);
     levers.Add(lever, changed);
-  };
-  add_step(kNoPlan, steps.without_plan);
-  add_step(kLeastBudget, steps.least_budget);
+  }
   return std::move(levers).Sorted();
 }
 

@@ -1,11 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <vector>
 
 #include "graph/run/training_run.h"
-#include "graph/trace/trace.h"
 #include "problems/plan/device_run.h"
 
 namespace acplan::problems {
@@ -20,19 +19,25 @@ enum class DeviceLever {
   kEmptyBeforeUpdate,
   kEmptyBeforeFirstUpdate,
   kNoPlan,
-  kLeastBudget,  // the plan with the least live bytes
+  kLeastBudget,    // the plan with the least live bytes
+  kPlanOfLongest,  // of a table: its last plan, for all lengths
 };
 
-// A program that repeats the step of a plan.
+// The plans under which a program may run: those that are given, or those of a lever.
+enum class ProgramPlan { kGiven, kNone, kLeastBudget, kOfLongest };
+
+// A program that trains on a device.
 struct DeviceProgram {
-  const StepOfPlan* step = nullptr;
+  ProgramPlan plan = ProgramPlan::kGiven;
   DeviceSetting setting;
-  graph::RunOptions run = {};  // with the setting's makes_state_first
+  graph::RunOptions run = {};  // its makes_state_first does not count
+
+  // Returns the options of its run, with makes_state_first.
+  graph::RunOptions Options() const;
 };
 
-// Returns the requests of its run. `trace` is the plan's.
-graph::TrainingRun RunOf(const graph::Trace& trace,
-                         const DeviceProgram& program);
+// Returns the requests of a program's run.
+using RunOfProgram = std::function<graph::TrainingRun(const DeviceProgram&)>;
 
 // A program with levers, and its run.
 struct LeverOutcome {
@@ -43,18 +48,12 @@ struct LeverOutcome {
   int64_t gained_bytes = 0;
 };
 
-// The steps that levers replace the program's by; null: does not apply.
-struct LeverSteps {
-  const StepOfPlan* without_plan = nullptr;
-  const StepOfPlan* least_budget = nullptr;
-};
-
 // Simulates a run with each lever that changes the program: the one that brings most
 // first. If several bring something that one program can have, the last outcome is
-// that of all of them. `need` is the program's own.
-std::vector<LeverOutcome> FindLeverOutcomes(const graph::Trace& trace,
-                                            const DeviceProgram& program,
-                                            const DeviceNeed& need,
-                                            const LeverSteps& steps);
+// that of all of them. `need` is the program's own; `plans` are the levers that replace
+// its plan.
+std::vector<LeverOutcome> FindLeverOutcomes(
+    const RunOfProgram& run_of, const DeviceProgram& program,
+    const DeviceNeed& need, const std::vector<DeviceLever>& plans);
 
 }  // namespace acplan::problems

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "graph/base/input_error.h"
@@ -14,10 +15,13 @@
 namespace acplan::problems {
 namespace {
 
-void RequireOneModel(const std::vector<graph::TraceOfLength>& traced) {
-  for (size_t k = 1; k < traced.size(); ++k) {
-    const graph::TraceOfLength& first = traced.front();
-    if (traced[k].length == traced[k - 1].length) {
+// Sorts the traces by length. Throws InputError unless their lengths differ, and they are
+// of the same model as `first`.
+void Sort(std::vector<graph::TraceOfLength>& traced,
+          const graph::TraceOfLength& first) {
+  std::ranges::stable_sort(traced, {}, &graph::TraceOfLength::length);
+  for (size_t k = 0; k < traced.size(); ++k) {
+    if (k > 0 && traced[k].length == traced[k - 1].length) {
       throw InputError(
           fmt::format("{}: expected traces of different lengths, found {} as "
                       "in {}",
@@ -29,6 +33,15 @@ void RequireOneModel(const std::vector<graph::TraceOfLength>& traced) {
     throw InputError(
         fmt::format("{}: expected a trace of the model and optimizer of {}: {}",
                     traced[k].name, first.name, *difference));
+  }
+}
+
+graph::Trace EvaluationAt(const std::vector<graph::TraceOfLength>& evaluated,
+                          int64_t length) {
+  try {
+    return graph::TraceAt(evaluated, length);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("evaluations: {}", error.what()));
   }
 }
 
@@ -51,24 +64,36 @@ size_t LengthProblem::Longest() const {
   return place;
 }
 
+const graph::Trace& LengthProblem::EvaluationTrace(size_t place) const {
+  return evaluations.empty() ? lengths[place].trace : evaluations[place];
+}
+
 LengthProblem MakeLengthProblem(std::vector<graph::TraceOfLength> traced,
-                                std::vector<graph::LengthStep> order) {
-  std::ranges::stable_sort(traced, {}, &graph::TraceOfLength::length);
-  RequireOneModel(traced);
+                                std::vector<graph::LengthStep> order,
+                                std::vector<graph::TraceOfLength> evaluated) {
+  const graph::TraceOfLength first = traced.front();
+  Sort(traced, first);
+  Sort(evaluated, first);
   LengthProblem problem{.traced = std::move(traced), .order = std::move(order)};
-  std::set<int64_t> lengths;
+  // The batches of training, and the evaluations, of each length.
+  std::map<int64_t, std::array<int64_t, 2>> lengths;
   for (const graph::LengthStep& step : problem.order) {
-    lengths.insert(step.length);
+    ++lengths[step.length][step.is_evaluation ? 1 : 0];
   }
-  for (const int64_t length : lengths) {
+  for (const auto& [length, counts] : lengths) {
+    graph::Trace evaluation;
+    if (!evaluated.empty() && counts[1] > 0) {
+      evaluation = EvaluationAt(evaluated, length);
+    }
+    const bool is_trained = evaluated.empty() || counts[0] > 0;
     problem.lengths.push_back(
         {.length = length,
          .name = fmt::format("length {}", length),
-         .trace = graph::TraceAt(problem.traced, length)});
-  }
-  problem.counts.assign(problem.lengths.size(), 0);
-  for (const graph::LengthStep& step : problem.order) {
-    if (!step.is_evaluation) ++problem.counts[problem.PlaceOf(step.length)];
+         .trace =
+             is_trained ? graph::TraceAt(problem.traced, length) : evaluation});
+    problem.counts.push_back(counts[0]);
+    if (!evaluated.empty())
+      problem.evaluations.push_back(std::move(evaluation));
   }
   return problem;
 }
@@ -79,11 +104,14 @@ std::vector<graph::RunShape> LengthSteps::Shapes(
   const size_t lengths = problem.lengths.size();
   for (size_t k = 0; k < steps.size(); ++k) {
     const StepOfPlan& step = steps[k];
-    shapes.push_back({.trace = step.with_segments
-                                   ? &*step.with_segments
-                                   : &problem.lengths[k % lengths].trace,
-                      .step = &step.step,
-                      .is_evaluation = k >= lengths});
+    const bool is_evaluation = k >= lengths;
+    const graph::Trace& trace = is_evaluation
+                                    ? problem.EvaluationTrace(k - lengths)
+                                    : problem.lengths[k].trace;
+    shapes.push_back(
+        {.trace = step.with_segments ? &*step.with_segments : &trace,
+         .step = &step.step,
+         .is_evaluation = is_evaluation});
   }
   return shapes;
 }
@@ -102,22 +130,28 @@ LengthSteps LiveSteps(
       throw InputError(fmt::format("{}: {}", length.name, error.what()));
     }
   }
-  for (const graph::TraceOfLength& length : problem.lengths) {
+  for (size_t k = 0; k < problem.lengths.size(); ++k) {
     result.steps.push_back(
-        {.with_segments = {}, .step = graph::EvaluationOf(length.trace)});
+        {.with_segments = {},
+         .step = graph::EvaluationOf(problem.EvaluationTrace(k))});
   }
   return result;
 }
 
 graph::TrainingRun RunOf(const LengthProblem& problem, const LengthSteps& steps,
-                         bool makes_state_first) {
+                         const graph::RunOptions& options) {
   std::vector<size_t> order;
   for (const graph::LengthStep& step : problem.order) {
     order.push_back(problem.PlaceOf(step.length) +
                     (step.is_evaluation ? problem.lengths.size() : 0));
   }
-  return graph::MakeTrainingRun(steps.Shapes(problem), order,
-                                {.makes_state_first = makes_state_first});
+  return graph::MakeTrainingRun(steps.Shapes(problem), order, options);
+}
+
+graph::TrainingRun RunOf(const LengthProblem& problem, const LengthSteps& steps,
+                         bool makes_state_first) {
+  return RunOf(problem, steps,
+               graph::RunOptions{.makes_state_first = makes_state_first});
 }
 
 double MeanRecomputeMs(const LengthProblem& problem, const LengthSteps& steps) {

@@ -22,6 +22,9 @@ struct LengthProblem {
   // (graph::TraceAt).
   std::vector<graph::TraceOfLength> lengths = {};
   std::vector<int64_t> counts = {};  // batches of training, by length
+  // The steps whose forward passes the evaluations run, by length; empty: those of
+  // training.
+  std::vector<graph::Trace> evaluations = {};
 
   // Returns the place of a length of the order.
   size_t PlaceOf(int64_t length) const;
@@ -29,13 +32,18 @@ struct LengthProblem {
   int64_t Batches() const;
   // Returns the place of the longest length that is trained.
   size_t Longest() const;
+  // Returns the step whose forward pass an evaluation of the length at a place runs.
+  const graph::Trace& EvaluationTrace(size_t place) const;
 };
 
-// Sorts the traces by length, and finds the step of each length of the order. Throws
-// InputError for a length that two traces have, for traces of different models
-// (graph::ModelDifference), and under the conditions of TraceAt.
-LengthProblem MakeLengthProblem(std::vector<graph::TraceOfLength> traced,
-                                std::vector<graph::LengthStep> order);
+// Sorts the traces by length, and finds the step of each length of the order. `evaluated`
+// are traces for evaluations whose inputs are others than those of training of that
+// length. Throws InputError for a length that two traces have, for traces of different
+// models (graph::ModelDifference), and under the conditions of TraceAt.
+LengthProblem MakeLengthProblem(
+    std::vector<graph::TraceOfLength> traced,
+    std::vector<graph::LengthStep> order,
+    std::vector<graph::TraceOfLength> evaluated = {});
 
 // The steps of a run of batches of several lengths, in the order of
 // LengthProblem::lengths: those of training under a plan, then evaluations.
@@ -52,7 +60,10 @@ LengthSteps LiveSteps(
     const LengthProblem& problem,
     const std::function<const std::vector<PlannedModule>&(size_t)>& units);
 
-// Returns what the run asks of any allocator.
+// Returns what the run asks of any allocator. The options' iterations and
+// microbatches count for nothing.
+graph::TrainingRun RunOf(const LengthProblem& problem, const LengthSteps& steps,
+                         const graph::RunOptions& options);
 graph::TrainingRun RunOf(const LengthProblem& problem, const LengthSteps& steps,
                          bool makes_state_first);
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -72,11 +73,96 @@ TEST_F(LengthsCommandTest, PlansAreWrittenAndChecked) {
   EXPECT_THAT(none.out, HasSubstr("infeasible: no plan for the longest batch"));
 }
 
+// One length and one plan: the run is the one that repeats the step.
+TEST_F(LengthsCommandTest, ExplainsAsExplainDoes) {
+  AcplanOut({"plan", kTraceOfLength, "--device-memory", "1GiB", "-o",
+             "plan.json", "--optimizer-state", "update", "--allocator",
+             "native"});
+  const json run = AcplanJson({"explain", kTraceOfLength, "--device-memory",
+                               "1GiB", "--plan", "plan.json"})["device"];
+  const Outcome outcome =
+      Run("explain", "32\n32\n32\n32\n", {"--json", "--plan", "plan.json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json lengths = json::parse(outcome.out);
+  for (const char* key : {"allocated_bytes", "reserved_bytes",
+                          "least_device_bytes", "device_bytes", "fits"}) {
+    EXPECT_EQ(lengths[key], run[key]) << key;
+  }
+  EXPECT_EQ(lengths["peak"]["hole_bytes"], run["peak"]["hole_bytes"]);
+  EXPECT_EQ(lengths["peak"]["beside_holes"], run["peak"]["beside_holes"]);
+  for (const json& lever : lengths["levers"]) {
+    const auto same = std::ranges::find_if(
+        run["levers"],
+        [&](const json& other) { return other["levers"] == lever["levers"]; });
+    ASSERT_NE(same, run["levers"].end()) << lever;
+    EXPECT_EQ(lever["least_device_bytes"], (*same)["least_device_bytes"]);
+  }
+  EXPECT_THAT(Run("explain", "32\n", {"--device-memory", "1GiB"}).out,
+              HasSubstr("at batch 1 of length 32, "));
+}
+
+TEST_F(LengthsCommandTest, DrawsARunOfBatches) {
+  AcplanOut(
+      {"plan", kTraceOfLength, "--device-memory", "1GiB", "-o", "plan.json"});
+  const Outcome outcome = Run("report", "32\neval 32\n32\n",
+                              {"--plan", "plan.json", "-o", "page.html"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::string page = Read("page.html");
+  const size_t begin = page.find("id=\"data\">") + 10;
+  const json data =
+      json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  const json simulated =
+      json::parse(Run("simulate", "32\neval 32\n32\n", {"--json"}).out);
+  ASSERT_EQ(data["runs"].size(), 2);
+  const json& run = data["runs"][0]["device"]["runs"][0];
+  for (const char* key :
+       {"allocated_bytes", "reserved_bytes", "least_device_bytes"}) {
+    EXPECT_EQ(run[key], simulated[key]) << key;
+  }
+  EXPECT_EQ(data["lengths"][0]["evaluations"], 1);
+  EXPECT_THAT(run["peak"]["place"].get<std::string>(), HasSubstr("batch "));
+  EXPECT_EQ(Run("report", "32\n", {"-o", "page.svg"}).exit_code, 2);
+}
+
+TEST_F(LengthsCommandTest, EvaluationsHaveTracesOfTheirOwn) {
+  const Outcome same =
+      Run("simulate", "32\neval 32\n",
+          {"--json", "--evaluation", "32=" + std::string(kTraceOfLength)});
+  ASSERT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_EQ(same.out, Run("simulate", "32\neval 32\n", {"--json"}).out);
+  EXPECT_THAT(Run("simulate", "32\neval 64\n",
+                  {"--evaluation", "32=" + std::string(kTraceOfLength)})
+                  .err,
+              HasSubstr("evaluations: length 64: expected one from 32 to 32"));
+}
+
+TEST_F(LengthsCommandTest, OtherCommandsNameThoseForTables) {
+  ASSERT_EQ(Run("plan", "32\n", {"--device-memory", "1GiB", "-o", "t.json"})
+                .exit_code,
+            0);
+  const std::vector<std::vector<std::string>> commands = {
+      {"explain", kTraceOfLength, "--plan", "t.json"},
+      {"explain", "t.json"},
+      {"report", kTraceOfLength, "t.json", "-o", "page.html"},
+      {"check", kTraceOfLength, "t.json", "--budget", "1GiB"},
+      {"simulate", kTraceOfLength, "t.json"}};
+  for (const std::vector<std::string>& command : commands) {
+    const Outcome outcome = Acplan(command);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err,
+                HasSubstr("found a table of plans: use acplan lengths"));
+  }
+}
+
 TEST_F(LengthsCommandTest, WrongInputIsRefused) {
   using Case = std::pair<std::vector<std::string>, std::string>;
   PutFile("ok", "32\n");
   const std::string trace = "32=" + std::string(kTraceOfLength);
   const std::vector<Case> cases = {
+      {{"lengths explain", trace, "--lengths", "ok"},
+       "--device-memory is required, unless --plan is a table"},
+      {{"lengths report", trace, "--lengths", "ok"},
+       "-o: expected the name of the page"},
       {{"lengths plan", trace, "--lengths", "ok"},
        "--device-memory is required"},
       {{"lengths simulate", kTraceOfLength, "--lengths", "ok"},

@@ -172,8 +172,11 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "cli/planning/allocator_flags.h",
         "cli/planning/allocator_json.h",
         "cli/planning/allocator_text.h",
+        "cli/planning/explain_device.h",
         "cli/planning/plan_device.h",
+        "cli/planning/run_place.h",
         "cli/planning/step_names.h",
+        "cli/report",
         "cli/terminal",
     ),
     "cli/show": (

@@ -5,7 +5,7 @@ from typing import Any
 
 from acplan._advise.best_batch import BestBatch, best_batch
 from acplan._advise.explain import Explanation, explain
-from acplan._advise.lengths import BatchTable, largest_batches, trace_lengths
+from acplan._advise.lengths import BatchTable, largest_batches
 from acplan._advise.levers import LEVERS
 from acplan._apply.apply import apply, remove
 from acplan._base.errors import AcplanError, PlanMismatchWarning
@@ -21,21 +21,22 @@ from acplan._compile.compiled_plan import CompiledPlan
 from acplan._compile.step_plan import StepPlan
 from acplan._device.devices import DEVICES, Device
 from acplan._files.display import set_chart
+from acplan._files.lengths_file import Lengths
 from acplan._files.plan_file import Plan, PlanDevice, PlannedModule, PlannedOperator
 from acplan._files.plan_table import PlanTable
 from acplan._files.profile_file import Profile
 from acplan._files.trace_file import Trace
-from acplan._files.verification import Verification
+from acplan._files.verification import TableVerification, Verification
 from acplan._peers.dataflow import dataflow_graph
 from acplan._peers.sac_milp import get_optimal_checkpointing_policy_per_module, sac_milp
 from acplan._program.frontier import Comparison, Frontier, compare, frontier
-from acplan._program.lengths import Lengths
 from acplan._program.plan import plan
 from acplan._program.profile import from_torch, profile
 from acplan._program.report import report
 from acplan._step.linear_cross_entropy import linear_cross_entropy
 from acplan._step.optimizers import OPTIMIZERS
 from acplan._step.trace import trace
+from acplan._step.trace_lengths import trace_lengths
 from acplan._trainers.optimizer_state import make_optimizer_state
 from acplan._trainers.plain_loop import auto_checkpoint
 from acplan._verify.verify import verify
@@ -62,6 +63,7 @@ __all__ = [
     "PlannedOperator",
     "Profile",
     "StepPlan",
+    "TableVerification",
     "Trace",
     "Verification",
     "__version__",

@@ -24,7 +24,8 @@ from acplan._step.trace import VALUES, trace
 from acplan._step.training_step import TrainingStep, step_of_factory
 from acplan._verify.gpu_check import add_parser as add_gpu_check
 from acplan._verify.measure_system import add_parser as add_measure_system
-from acplan._verify.verify import require_within_budget, verify
+from acplan._verify.verify import verify
+from acplan._verify.within_budget import require_within_budget
 
 # How `acplan torch` starts this module.
 _AS_COMMAND = "acplan torch"

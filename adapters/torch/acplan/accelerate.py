@@ -11,11 +11,14 @@ from acplan._base.arguments import require_attributes, require_function, require
 from acplan._base.errors import AcplanError
 from acplan._base.modules import class_name_of
 from acplan._device.devices import Device
+from acplan._files.lengths_file import Lengths
 from acplan._files.plan_file import Plan
+from acplan._files.plan_table import PlanTable
 from acplan._program.budgets import Budget
 from acplan._program.plan import PLAN_OPTIONS
 from acplan._step.step import default_loss
 from acplan._step.training_step import LossFn
+from acplan._trainers.planned_step import InputsOf
 from acplan._trainers.trainer_step import (
     TrainerStep,
     autocast_forward,
@@ -31,10 +34,12 @@ def auto_checkpoint(
     *,
     budget: Budget | None = None,
     loss_fn: LossFn | None = None,
+    inputs_of: InputsOf | None = None,
+    plans: int = 1,
     device: str | Device = "a100",
     verify: bool = False,
     **kwargs: Any,
-) -> Plan:
+) -> Plan | PlanTable:
     """Checkpoints the model, in place, so that training it on `model(**kwargs)` with the
     accelerator stays within the budget of a process (or on a device of device_memory) and
     recomputes least.
@@ -43,6 +48,10 @@ def auto_checkpoint(
     and the processes are the accelerator's; other options of acplan.trace for the step, such as
     optimizer and clip_grad_norm, and options of acplan.plan, such as reserve, are keyword
     arguments; all others are the model's. The first process makes the plan, and all apply it.
+
+    For batches of several lengths, give in place of the model's arguments
+    `lengths=acplan.Lengths(...)`, `plans`, and `inputs_of`, a function of a length that returns
+    them as a dict (docs/python/lengths.md).
     """
     setup = Setup.from_accelerator(accelerator, model)
     require_function(loss_fn, "loss_fn", "the model's output")
@@ -50,12 +59,21 @@ def auto_checkpoint(
     step_options = {name: kwargs.pop(name) for name in names if name in kwargs}
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
     loss_of = loss_fn or default_loss
+    inputs: dict[str, Any] | InputsOf = kwargs
+    if isinstance(kwargs.get("lengths"), Lengths):  # others are an argument of the model
+        options |= {"lengths": kwargs.pop("lengths"), "plans": plans}
+        if inputs_of is None or kwargs:
+            raise AcplanError(
+                "lengths: expected inputs_of, a function of a length, in place of the model's "
+                "arguments"
+            )
+        inputs = inputs_of
 
     def forward(plain_model: torch.nn.Module, **inputs: Any) -> torch.Tensor:
         return loss_of(plain_model(**inputs))
 
     accumulate = int(accelerator.gradient_accumulation_steps)
-    step = setup.step(model, kwargs, forward, {"accumulate": accumulate, **step_options})
+    step = setup.step(model, inputs, forward, {"accumulate": accumulate, **step_options})
     return checkpoint_step(step, budget, device, verify, options)
 
 
@@ -100,7 +118,7 @@ class Setup:
     def step(
         self,
         model: torch.nn.Module,
-        inputs: dict[str, Any],
+        inputs: dict[str, Any] | InputsOf,
         forward: Callable[..., torch.Tensor],
         options: dict[str, Any],
         noting: tuple[Any, ...] = (),

@@ -21,14 +21,18 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from acplan._apply.apply import has_plan
+from acplan._apply.switching import switch_of
 from acplan._base.errors import AcplanError
 from acplan._base.patching import set_attribute
 from acplan._device.devices import Device
 from acplan._fakes.random_states import random_state_kept
 from acplan._fakes.restored_state import objects_kept
+from acplan._files.lengths_file import Lengths
 from acplan._files.plan_file import Plan
+from acplan._files.plan_table import PlanTable
 from acplan._program.budgets import Budget
 from acplan._trainers.optimizer_state import make_state_of_plan
+from acplan._trainers.planned_step import InputsOf
 from acplan._trainers.trainer_step import TrainerStep, checkpoint_step, require_read_again
 
 try:
@@ -62,6 +66,9 @@ class AcplanCallback(Callback):
 
     batch:       the batch to plan for, in place of the first one: if batches are padded to
                  their own longest sample, give the longest that may occur.
+    lengths, plans: for batches of several lengths, an acplan.Lengths, and the most plans of a
+                 table that the batches switch (docs/python/lengths.md). `batch` is then a
+                 function of a length that returns a batch.
     device, verify: as for acplan.auto_checkpoint.
     options:     options of acplan.plan, such as reserve, or device_memory in place of a budget.
 
@@ -74,29 +81,49 @@ class AcplanCallback(Callback):
         budget: Budget | None = None,
         *,
         batch: Any = None,
+        lengths: Lengths | None = None,
+        plans: int = 1,
         device: str | Device = "a100",
         verify: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
-        self.plan: Plan | None = None
+        self.plan: Plan | PlanTable | None = None
         self._budget = budget
         self._batch = batch
         self._device = device
         self._is_verified = verify
-        self._options = options
+        self._options = {**options, "lengths": lengths, "plans": plans}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if self.plan is not None and has_plan(pl_module):
             return  # planned in an earlier call of fit
         _require_plannable(trainer, pl_module)
-        batch = _first_batch(trainer) if self._batch is None else self._batch
         options = _trace_options(trainer, _modes_of(pl_module))
-        step = TrainerStep(pl_module, {"batch": batch}, options)
+        step = TrainerStep(pl_module, self._inputs(trainer), options)
         self.plan = checkpoint_step(
             step, self._budget, self._device, self._is_verified, self._options
         )
         make_state_of_plan(self.plan, trainer.optimizers[0])
+        switch = switch_of(pl_module)
+        if switch is not None:
+            # training_step may call parts of the module only, with other arguments.
+            switch.follows_calls = False
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        switch = switch_of(pl_module)
+        if switch is not None:
+            switch.follow({"batch": batch})
+
+    def _inputs(self, trainer: Any) -> dict[str, Any] | InputsOf:
+        batch_of = self._batch
+        if self._options["lengths"] is not None:
+            if not callable(batch_of):
+                raise AcplanError("lengths: expected batch=, a function of a length")
+            return lambda length: {"batch": batch_of(length)}
+        return {"batch": _first_batch(trainer) if batch_of is None else batch_of}
 
 
 def _require_plannable(trainer: Any, module: Any) -> None:

@@ -142,7 +142,9 @@ class Policy:
         step = TrainerStep(
             model, {**inputs, "labels": labels}, trace_options, plan_options, self.dtype
         )
-        return checkpoint_step(step, self.budget, self.device, False, self.options)
+        result = checkpoint_step(step, self.budget, self.device, False, self.options)
+        assert isinstance(result, Plan)  # without lengths, which its batches do not have
+        return result
 
 
 def apply_ac(

@@ -3,19 +3,22 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, overload
 
 import torch
 
 from acplan._apply.apply import apply, has_plan
-from acplan._base.arguments import require_attributes, require_mapping
+from acplan._base.arguments import require_attributes, require_function, require_mapping
 from acplan._base.errors import AcplanError
 from acplan._device.devices import Device
 from acplan._fakes.random_states import random_state_kept
 from acplan._fakes.restored_state import objects_kept
+from acplan._files.lengths_file import Lengths
 from acplan._files.plan_file import Plan
+from acplan._files.plan_table import PlanTable
 from acplan._program.budgets import Budget
 from acplan._trainers.optimizer_state import make_optimizer_state
+from acplan._trainers.planned_step import InputsOf
 from acplan._trainers.trainer_step import (
     TrainerStep,
     checkpoint_step,
@@ -28,15 +31,39 @@ _NUM_ITEMS = "num_items_in_batch"
 _ORIGINAL = "_acplan_model_init"
 
 
+@overload
 def auto_checkpoint(
     trainer: Any,
     budget: Budget | None = None,
     *,
     batch: Mapping[str, Any] | None = None,
+    lengths: None = None,
+    **options: Any,
+) -> Plan: ...
+
+
+@overload
+def auto_checkpoint(
+    trainer: Any,
+    *,
+    batch: Callable[[int], Mapping[str, Any]],
+    lengths: Lengths,
+    plans: int = 1,
+    **options: Any,
+) -> PlanTable: ...
+
+
+def auto_checkpoint(
+    trainer: Any,
+    budget: Budget | None = None,
+    *,
+    batch: Mapping[str, Any] | Callable[[int], Mapping[str, Any]] | None = None,
+    lengths: Lengths | None = None,
+    plans: int = 1,
     device: str | Device = "a100",
     verify: bool = False,
     **options: Any,
-) -> Plan:
+) -> Plan | PlanTable:
     """Checkpoints the trainer's model, in place, so that `trainer.train()` stays within the
     budget of a process and recomputes least:
 
@@ -54,14 +81,22 @@ def auto_checkpoint(
     batch:       the batch to plan for; by default the largest of the first batches that make up
                  an update. If batches are padded to their own longest sample, give the longest
                  that may occur.
+    lengths, plans: for batches of several lengths, an acplan.Lengths, and the most plans of a
+                 table that the inputs switch (docs/python/lengths.md). `batch` is then a
+                 function of a length that returns a batch, and the result is the table.
     device, verify: as for acplan.auto_checkpoint.
     options:     options of acplan.plan, such as reserve, or device_memory in place of a budget.
     """
     attributes = "args model model_wrapped accelerator get_train_dataloader"
     require_attributes(trainer, "trainer", "a transformers.Trainer", attributes)
-    if batch is not None:
+    if batch is not None and lengths is None:
         require_mapping(batch, "batch")
     arguments = trainer.args
+    if lengths is not None and getattr(arguments, "torch_compile", False):
+        raise AcplanError(
+            "lengths: a table of plans is switched in eager code: expected "
+            "TrainingArguments.torch_compile off"
+        )
     for name in ("gradient_checkpointing", "activation_checkpointing"):
         is_on = getattr(arguments, name, False)
         require_checkpoints_off(is_on, f"TrainingArguments.{name}")
@@ -74,8 +109,8 @@ def auto_checkpoint(
         raise AcplanError("the model is wrapped already; plan before trainer.train()")
     setup = Setup.from_accelerator(trainer.accelerator, trainer.model)
     with objects_kept(trainer):
-        inputs = _inputs(trainer, batch)
-        step = _step(trainer, setup, inputs)
+        step = _step(trainer, setup, _inputs_or_function(trainer, batch, lengths))
+    options = {**options, "lengths": lengths, "plans": plans}
     new_plan = checkpoint_step(step, budget, device, verify, options)
     if new_plan.device is not None and new_plan.device.optimizer_state_first:
         trainer.add_callback(_state_callback())
@@ -97,7 +132,7 @@ def _state_callback() -> Any:
 
 
 def _model_init_with_plan(
-    trainer: Any, plan: Plan, dtype: torch.dtype | None
+    trainer: Any, plan: Plan | PlanTable, dtype: torch.dtype | None
 ) -> Callable[..., torch.nn.Module]:
     """Returns a function that makes models as the trainer does, with the plan, unless the user
     has removed the plan from the trainer's current model."""
@@ -112,6 +147,24 @@ def _model_init_with_plan(
 
     setattr(make_model, _ORIGINAL, model_init)
     return make_model
+
+
+def _inputs_or_function(
+    trainer: Any, batch: Any, lengths: Lengths | None
+) -> dict[str, Any] | InputsOf:
+    if lengths is None:
+        return _inputs(trainer, batch)
+    require_function(batch, "batch", "a length")
+    if batch is None:
+        raise AcplanError("lengths: expected batch=, a function of a length, found none")
+
+    def inputs_of(length: int) -> dict[str, Any]:
+        batch_of_length = batch(length)
+        require_mapping(batch_of_length, "batch")
+        with objects_kept(trainer):
+            return _inputs(trainer, batch_of_length)
+
+    return inputs_of
 
 
 def _inputs(trainer: Any, batch: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -148,7 +201,7 @@ def _size(batch: Mapping[str, Any]) -> int:
     return sum(v.numel() for v in batch.values() if isinstance(v, torch.Tensor))
 
 
-def _step(trainer: Any, setup: Setup, inputs: dict[str, Any]) -> TrainerStep:
+def _step(trainer: Any, setup: Setup, inputs: dict[str, Any] | InputsOf) -> TrainerStep:
     def forward(model: torch.nn.Module, **values: Any) -> torch.Tensor:
         items = values.pop(_NUM_ITEMS, None)
         loss: torch.Tensor = trainer.compute_loss(model, values, num_items_in_batch=items)

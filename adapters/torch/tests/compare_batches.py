@@ -15,9 +15,9 @@ from typing import Any
 
 import acplan
 from acplan.__main__ import main as shell
-from acplan._advise.interpolation import step_ms_of
 from acplan._files.display import size
 from acplan._step.hugging_face import Sizes, step_of_config
+from acplan._step.interpolation import step_ms_of
 from tables import Table, print_versions
 from zoo import EXAMPLES
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import acplan
 from acplan import AcplanError, Plan, PlannedModule
-from acplan._verify.verify import measuring
+from acplan._verify.retrace import measuring
 from architectures import architectures
 from shared_and_repeated import MODELS
 

@@ -169,19 +169,24 @@ def real_requests_of_lengths(
     order: Sequence[int | tuple[str, int]],
     plan: acplan.Plan | acplan.PlanTable | None = None,
     is_state_first: bool = False,
+    evaluated: Mapping[int, Any] | None = None,
 ) -> list[Request]:
     """Returns the requests of a run on fake tensors whose batches have several lengths.
 
-    inputs: by length, the slices that cut the keyword arguments of `training` to it.
+    inputs: by length, the slices that cut the keyword arguments of `training` to it;
+            evaluated: those for evaluations, if they are others.
     order:  the lengths; ("eval", length) stands for an evaluation.
     """
     with alone(), step_on_fakes(training, find_device("a100")) as (step, optimizer):
         optimizer.state.clear()
         step.model.zero_grad(set_to_none=True)
         # Before the run begins: a slice would show as an input of the longest length.
-        batches = {
-            length: {name: value[cut].clone() for name, value in step.kwargs.items()}
-            for length, cut in inputs.items()
+        batches: dict[Any, Any] = {
+            batch: {name: value[cut].clone() for name, value in step.kwargs.items()}
+            for batch, cut in (
+                *inputs.items(),
+                *((("eval", length), cut) for length, cut in (evaluated or inputs).items()),
+            )
         }
         model = step.model if plan is None else acplan.apply(step.model, plan, strict=True)
         try:
@@ -195,7 +200,7 @@ def _run_lengths(
     step: Step,
     plain: nn.Module,
     optimizer: torch.optim.Optimizer,
-    batches: Mapping[int, Any],
+    batches: Mapping[Any, Any],
     order: Sequence[int | tuple[str, int]],
     is_state_first: bool,
 ) -> list[Request]:
@@ -210,7 +215,7 @@ def _run_lengths(
         for place, batch in enumerate(order):
             requests.place = f"batch {place + 1}"
             if isinstance(batch, tuple):
-                evaluated = _copied(batches[batch[1]])
+                evaluated = _copied(batches[batch])
                 step.model.eval()
                 with torch.no_grad():
                     dataclasses.replace(step, kwargs=evaluated).loss()
@@ -230,13 +235,16 @@ def predicted_requests_of_lengths(
     lengths: acplan.Lengths,
     plan: acplan.Plan | acplan.PlanTable | None = None,
     is_state_first: bool = False,
+    evaluations: Mapping[int, acplan.Trace] | None = None,
 ) -> list[Request]:
     """Returns the requests of the same run by `acplan lengths simulate`."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        simulate_lengths(
-            folder, traces, lengths, plan, "native", is_state_first, "--without-least-device"
-        )
+        arguments = ["--without-least-device"]
+        for length, trace in (evaluations or {}).items():
+            trace.save(folder / f"evaluation_{length}.json")
+            arguments += ["--evaluation", f"{length}=evaluation_{length}.json"]
+        simulate_lengths(folder, traces, lengths, plan, "native", is_state_first, *arguments)
         with (folder / "run.csv").open(newline="") as file:
             return _requests_of(list(csv.DictReader(file)))
 

@@ -14,7 +14,7 @@ from zoo import EXAMPLES, plans
 
 # The CPU runs other attention kernels than the trace shows.
 @pytest.mark.filterwarnings("ignore::acplan.PlanMismatchWarning")
-@pytest.mark.parametrize("name", ["gpt2", "t5", "shared"])
+@pytest.mark.parametrize("name", ["t5", "shared"])
 def test_losses_and_gradients_are_equal(name: str) -> None:
     example = EXAMPLES[name]()
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ import acplan
 from acplan import Trace
 from acplan.__main__ import main
 from acplan._advise.best_batch import _Search
-from acplan._advise.interpolation import Interpolation, step_ms_of
+from acplan._step.interpolation import Interpolation, step_ms_of
 
 _FAST = {"decisions": "save,recompute"}
 

@@ -15,7 +15,7 @@ import acplan
 from acplan import AcplanError, Plan, PlanDevice
 from acplan._program.plan import installed_allocator
 from acplan._trainers import plain_loop
-from acplan._verify.verify import require_within_budget
+from acplan._verify.within_budget import require_within_budget
 from test_trainers import _fitted, _plan, _trainer
 from test_training_runs import _equal, _gpt2
 

@@ -13,6 +13,7 @@ from torch import nn
 import acplan
 from acplan._apply.apply import has_plan
 from acplan._step.training_step import TrainingStep
+from acplan._verify.within_budget import require_within_budget
 from run_events import (
     difference,
     predicted_requests_of_lengths,
@@ -80,6 +81,32 @@ def test_a_run_asks_for_what_is_predicted(name: str) -> None:
     assert difference(real, predicted) == ""
 
 
+def test_evaluations_have_batches_of_their_own() -> None:
+    step, traces = _traced("gpt2")
+    order: list[int | tuple[str, int]] = [64, ("eval", 96), ("eval", 96), 32, 64]
+    with torch.device("meta"):
+        model = _gpt2()
+    evaluation = acplan.trace(model, **_inputs(96, 8), workspaces=False, progress=False)
+    cut = {96: (slice(8), slice(LONGEST - 96, None))}
+    real = real_requests_of_lengths(step, CUTS, order, evaluated=cut)
+    predicted = predicted_requests_of_lengths(
+        traces, acplan.Lengths(order), evaluations={96: evaluation}
+    )
+    assert len(real) == len(predicted)
+    assert difference(real, predicted) == ""
+    table = acplan.plan(
+        traces, lengths=order, device_memory="1GiB", evaluations={96: evaluation}
+    )
+    assert table.entries[-1][0] == 64
+    with pytest.raises(acplan.AcplanError, match="evaluations: length 128: expected one from"):
+        acplan.plan(
+            traces,
+            lengths=[64, ("eval", 128)],
+            device_memory="1GiB",
+            evaluations={96: evaluation},
+        )
+
+
 def test_tables_say_what_they_need() -> None:
     table = _table("gpt2")
     assert len(table.entries) > 1
@@ -95,15 +122,23 @@ def test_tables_say_what_they_need() -> None:
     assert table.plan_for(1000) is table.entries[-1][1]
 
 
+SMALL_ORDER: list[int | tuple[str, int]] = [16, 40, 64, ("eval", 64), 16, 48, 16]
+
+
 @functools.cache
-def _small() -> tuple[nn.Module, acplan.PlanTable]:
-    """Returns a model whose operators are the same on the CPU, and a table for it."""
+def _small_traces() -> tuple[nn.Module, dict[int, acplan.Trace]]:
+    """Returns a model whose operators are the same on the CPU, and its traces."""
     torch.manual_seed(1)
     model = _gpt2("eager", 4, attn_pdrop=0, resid_pdrop=0, embd_pdrop=0)
-    traces = {n: acplan.trace(model, **_inputs(n), progress=False) for n in (16, 40, 64)}
+    return model, {n: acplan.trace(model, **_inputs(n), progress=False) for n in (16, 40, 64)}
+
+
+@functools.cache
+def _small() -> tuple[nn.Module, acplan.PlanTable]:
+    model, traces = _small_traces()
     table = acplan.plan(
         list(traces.values()),
-        lengths=[16, 40, 64, 16, 40, 16],
+        lengths=SMALL_ORDER,
         device_memory="56MiB",
         plans=2,
         time_limit=100,
@@ -146,6 +181,112 @@ def _planned_names(model: nn.Module) -> set[str]:
     return {unit._acplan_planned[0] for unit in units if not is_idle(unit)}
 
 
+def test_tables_are_verified() -> None:
+    model, traces = _small_traces()
+    table = _small()[1]
+    assert len(table.entries) > 1
+    check = acplan.verify(model, table, _inputs, trace=traces, lengths=SMALL_ORDER, values=True)
+    assert list(check.lengths) == [16, 40, 64]
+    assert check.is_equal
+    assert check.device is not None and check.device.fits
+    assert check.device.measured.least_device_bytes == table.device.least_device_bytes
+    assert all(v.values is not None and v.values.is_equal for v in check.lengths.values())
+    assert "length 40: predicted peak" in str(check)
+    require_within_budget(table, check)
+    small = acplan.PlanTable(
+        table.entries, {**table.data, "memory_bytes": table.device.least_device_bytes - 1}
+    )
+    failure = acplan.verify(
+        model, small, _inputs, trace=traces, lengths=SMALL_ORDER, values=False
+    )
+    with pytest.raises(acplan.AcplanError, match="OUT OF MEMORY .* at batch"):
+        require_within_budget(small, failure)
+    with pytest.raises(acplan.AcplanError, match="needs a function of a length"):
+        acplan.verify(model, table, **_inputs(16))
+    # Plans of other lengths' steps are not predicted as they run.
+    other = acplan.PlanTable(
+        ((64, table.entries[-1][1]),), {**table.data, "entries": table.data["entries"][-1:]}
+    )
+    of_other = acplan.verify(
+        model, other, _inputs, trace=traces, lengths=SMALL_ORDER, values=False
+    )
+    assert of_other.lengths[16].measured != check.lengths[16].measured
+
+
+def test_runs_of_tables_are_explained_and_drawn(tmp_path: Any) -> None:
+    model, traces = _small_traces()
+    table = _small()[1]
+    explanation = acplan.explain(traces, plan=table, lengths=SMALL_ORDER)
+    assert explanation.fits
+    assert explanation.data["least_device_bytes"] == table.device.least_device_bytes
+    assert explanation.peak["length"] in (16, 40, 48, 64)
+    assert ["no plan"] in [lever["levers"] for lever in explanation.levers]
+    assert "the run of all batches ends" in str(explanation)
+    page = acplan.report(traces, tmp_path / "a.html", table, lengths=SMALL_ORDER)
+    assert '"plan up to"' in page.read_text()
+    with pytest.raises(acplan.AcplanError, match="needs several traces and lengths"):
+        acplan.report(traces[16], tmp_path / "b.html", table)
+    with pytest.raises(acplan.AcplanError, match="needs several traces and lengths"):
+        acplan.explain(traces[16], plan=table)  # type: ignore[call-overload]
+
+
+def test_a_table_of_one_plan_needs_no_switch() -> None:
+    model, traces = _small_traces()
+    table = acplan.plan(
+        {1: traces[16]}, lengths=[1, 1, ("eval", 1)], device_memory="56MiB", time_limit=1
+    )
+    assert table.switch is None
+    model_with_plan = acplan.apply(copy.deepcopy(model), table)
+    assert has_plan(model_with_plan) == bool(table.entries[0][1].modules)
+    assert not model_with_plan._forward_pre_hooks
+
+
+class _Holder(nn.Module):
+    """A model whose forward takes a batch as it comes from a loader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.layers(batch["x"]).square().sum()
+
+
+def test_lengths_are_found_in_batches() -> None:
+    model = _Holder()
+    traces = [
+        acplan.trace(model, {"x": torch.zeros(n, 8), "id": 3}, progress=False) for n in (2, 5)
+    ]
+    assert traces[0].inputs == {"batch.x": (2, 8)}
+    table = acplan.plan(traces, lengths=[2, 5], device_memory="1GiB", plans=2)
+    assert table.switch is not None and table.switch.argument == "batch.x"
+    model = acplan.apply(model, table)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", acplan.PlanMismatchWarning)
+        model({"x": torch.zeros(4, 8)}).backward()
+
+
+def test_plain_loops_plan_for_lengths() -> None:
+    model = _small_traces()[0]
+    model_with_plans = acplan.auto_checkpoint(
+        copy.deepcopy(model),
+        _inputs,
+        lengths=acplan.Lengths(SMALL_ORDER),
+        plans=2,
+        device_memory="56MiB",
+        time_limit=100,
+        progress=False,
+    )
+    assert has_plan(model_with_plans)
+    for length in (16, 64, 40):
+        expected, actual = _gradients(model, length), _gradients(model_with_plans, length)
+        assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
+    with pytest.raises(acplan.AcplanError, match="needs device_memory"):
+        acplan.auto_checkpoint(
+            copy.deepcopy(model), _inputs, lengths=acplan.Lengths([16]), budget="1GiB"
+        )
+
+
 def test_lengths_beyond_the_table_are_told_once() -> None:
     model, table = _small()
     short = acplan.PlanTable(table.entries[:-1], {**table.data})
@@ -155,6 +296,15 @@ def test_lengths_beyond_the_table_are_told_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", acplan.PlanMismatchWarning)
         _gradients(model_with_plans, 64)
+
+
+def test_a_compiled_module_refuses_tables() -> None:
+    model, table = _small()
+    subject = copy.deepcopy(model)
+    next(subject.children()).compile(backend="eager")
+    with pytest.raises(acplan.AcplanError, match="found a compiled module"):
+        acplan.apply(subject, table)
+    assert not has_plan(subject)
 
 
 def test_wrong_lengths_are_refused() -> None:

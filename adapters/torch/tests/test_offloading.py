@@ -28,7 +28,7 @@ from acplan import (
 from acplan import PlannedOperator as Op
 from acplan._apply import offload
 from acplan._apply.host_link import Buffer, Copy, Link, Queues
-from acplan._verify.verify import simulate
+from acplan._verify.simulated import simulate
 from models import _larger
 from offloading import Links, other_links, with_offload
 from random_steps import legal_plan, outcome, require_equal_outcomes

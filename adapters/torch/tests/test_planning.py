@@ -20,7 +20,6 @@ import acplan
 from acplan import AcplanError, Plan, PlannedModule, Profile
 from acplan._base import progress
 from acplan._base.program import Outcome, call_acplan, find_program
-from zoo import EXAMPLES
 
 _DATA = pathlib.Path(__file__).parents[3] / "data" / "profiles"
 _GPT2 = _DATA / "gpt2_small.json.gz"
@@ -334,9 +333,12 @@ def test_traces_are_planned_as_traces_or_by_their_profile(
         acplan.plan(profile, "80%", memory_model="trace")
 
 
+def _on_meta() -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    return _Blocks().to("meta"), {"x": torch.empty(4096, 64, device="meta")}
+
+
 def test_auto_checkpoint_lowers_the_peak() -> None:
-    example = EXAMPLES["llama"]()
-    model, inputs = example.on_meta()
+    model, inputs = _on_meta()
     traced = acplan.trace(model, **inputs)
     plan = acplan.plan(traced, "min")
     assert plan.modules
@@ -350,7 +352,7 @@ def test_auto_checkpoint_lowers_the_peak() -> None:
 
 
 def test_auto_checkpoint_verifies_and_refuses() -> None:
-    model, inputs = EXAMPLES["llama"]().on_meta()
+    model, inputs = _on_meta()
     options = {"progress": False, **inputs}
     assert acplan.auto_checkpoint(model, budget="200%", verify=True, **options) is model
     with pytest.raises(AcplanError, match="the smallest feasible budget"):

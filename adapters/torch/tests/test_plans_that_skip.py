@@ -95,21 +95,8 @@ class _WrittenBlock(nn.Module):
         return self.first(gate) + self.second(x * 3)
 
 
-def _gpt2() -> nn.Module:
-    config = transformers.GPT2Config(
-        n_layer=3, n_embd=32, n_head=2, vocab_size=50, resid_pdrop=0, embd_pdrop=0,
-        attn_pdrop=0, **_SAME,
-    )  # fmt: skip
-    return transformers.GPT2LMHeadModel(config)
-
-
 def _llama() -> nn.Module:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**_SHAPE, **_SAME))
-
-
-def _bert() -> nn.Module:
-    config = transformers.BertConfig(**_SHAPE, **_SAME, **_NO_DROPOUT)
-    return transformers.BertForMaskedLM(config)
 
 
 def _t5() -> nn.Module:
@@ -134,9 +121,7 @@ _SKIPS: dict[str, Any] = {"decisions": "save,recompute,skip", "gap": 0.1}
 _Inputs = Callable[[], dict[str, Any]]
 _TEXTS = tokens(16, 48, 50)
 _CASES: dict[str, tuple[Callable[[], nn.Module], _Inputs]] = {
-    "gpt2": (_gpt2, _TEXTS),
     "llama": (_llama, _TEXTS),
-    "bert": (_bert, _TEXTS),
     "t5": (_t5, _TEXTS),
     "swin": (_swin, images(16, 32)),
     "noisy": (lambda: _Blocks(_NoisyBlock), lambda: {"x": torch.randn(64, 16, 32)}),

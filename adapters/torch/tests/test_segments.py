@@ -29,7 +29,8 @@ from acplan import (
     verify,
 )
 from acplan._apply.apply import applied
-from acplan._verify.verify import simulate, verifying
+from acplan._verify.simulated import simulate
+from acplan._verify.verify import verifying
 from models import _larger
 from segments_of_traces import longest_runs, name_of, segments_by_chance, with_segment
 from skipping import Unit, plan_by_chance, recorded_step, shares

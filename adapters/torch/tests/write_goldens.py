@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 from acplan import trace
-from acplan._verify.verify import measure
+from acplan._verify.retrace import measure
 from zoo import EXAMPLES, plans
 
 

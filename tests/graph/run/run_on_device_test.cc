@@ -170,7 +170,7 @@ TEST(PeakLayoutTest, NamesTheBlocksBesideHoles) {
   ASSERT_EQ(layout.holes.size(), 1);
   EXPECT_EQ(layout.holes[0].bytes, 8 * kMiB);
   EXPECT_EQ(layout.holes[0].neighbours,
-            (std::array<StorageId, 2>{StorageId{11}, StorageId{13}}));
+            (std::array<int64_t, 2>{0, 2}));  // blocks 1 and 3
   EXPECT_EQ(layout.HoleBytes(), 8 * kMiB);
 }
 

@@ -21,14 +21,13 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from acplan._advise.interpolation import Interpolation, step_ms_of
-from acplan._base.arguments import require_module, whole_number
+from acplan._base.arguments import model_arguments, require_module, whole_number
 from acplan._base.errors import AcplanError
 from acplan._base.progress import progress_bar
 from acplan._device.devices import Device
@@ -37,6 +36,7 @@ from acplan._files.trace_file import Trace
 from acplan._program.budgets import Budget
 from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
 from acplan._step.hugging_face import first_line
+from acplan._step.interpolation import Interpolation, step_ms_of
 from acplan._step.step_errors import StepError
 from acplan._step.trace import trace
 
@@ -227,15 +227,6 @@ def _described(inputs: Any) -> list[Any]:
         else object()
         for leaf in tree_leaves(model_arguments(inputs))
     ]
-
-
-def model_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the model's arguments by position and by name."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    if isinstance(inputs, tuple):
-        return inputs, {}
-    return (inputs,), {}
 
 
 class _Search:

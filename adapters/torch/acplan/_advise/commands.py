@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from acplan._advise.best_batch import best_batch
-from acplan._advise.explain import explain
+from acplan._advise.explain import Explanation, explain
 from acplan._advise.levers import LEVERS
 from acplan._base.errors import AcplanError
 from acplan._files.json_files import require_writable, write_json
@@ -120,7 +120,7 @@ def _explain(flags: argparse.Namespace, step_of: Steps) -> int:
     if flags.file:
         if flags.levers not in (None, "none"):
             raise AcplanError("--levers: needs --hf-config or --factory")
-        explanation = explain(flags.file, **options)
+        explanation: Explanation = explain(flags.file, **options)
     else:
         step = step_of(flags)
         words = {"all": True, "none": False, None: True}

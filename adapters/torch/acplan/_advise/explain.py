@@ -2,11 +2,12 @@
 
 import dataclasses
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
 
 import torch
 
+from acplan._advise.explain_batches import BatchesExplanation, explain_batches
 from acplan._advise.levers import LEVERS, Lever, with_levers
 from acplan._base.errors import AcplanError
 from acplan._base.progress import progress_bar
@@ -17,8 +18,10 @@ from acplan._files.display import Rows, page, plain, size, table
 from acplan._files.display import to_pandas as frame_of
 from acplan._files.json_files import read_json
 from acplan._files.plan_file import Plan, plan_given
+from acplan._files.plan_table import PlanTable
 from acplan._files.trace_file import Trace
 from acplan._program.budgets import Budget, size_value
+from acplan._program.lengths import Traces
 from acplan._program.plan import DEVICE_OPTIONS, PLAN_OPTIONS, Source, add_source, plan_options
 from acplan._step.hugging_face import first_line
 from acplan._step.trace import trace
@@ -128,11 +131,31 @@ class Explanation:
         return self.text + ("\n" + levers_text(self.levers) if self.levers else "")
 
 
+@overload
 def explain(
     model_or_trace: torch.nn.Module | Source,
     *args: Any,
     budget: Budget | None = None,
     plan: Plan | None = None,
+    **kwargs: Any,
+) -> Explanation: ...
+
+
+@overload
+def explain(
+    model_or_trace: Traces,
+    *,
+    lengths: Any,
+    plan: Plan | PlanTable | None = None,
+    **kwargs: Any,
+) -> BatchesExplanation: ...
+
+
+def explain(
+    model_or_trace: torch.nn.Module | Source | Traces,
+    *args: Any,
+    budget: Budget | None = None,
+    plan: Plan | PlanTable | None = None,
     levers: bool | Iterable[str] = True,
     device: str | Device = "a100",
     workspaces: bool = True,
@@ -140,12 +163,15 @@ def explain(
     progress: bool | None = False,
     top: int = 10,
     **kwargs: Any,
-) -> Explanation:
+) -> Explanation | BatchesExplanation:
     """Explains where the memory of a training step goes at its peak, which of it no plan can
     discard, what the least budget consists of, and what would help.
 
     model_or_trace: a model, whose step is traced with the arguments of acplan.trace; or a
-                 trace, or the path of one, for which no lever can be measured.
+                 trace, or the path of one, for which no lever can be measured; or traces of
+                 several lengths, with `lengths` as for acplan.plan: the run of all batches with
+                 a table, or with one plan for all, is explained on the table's device, or on
+                 device_memory.
     budget:      says by how much the least budget exceeds it.
     plan:        a plan whose peak is shown beside.
     levers:      the levers of acplan.LEVERS to measure: all (True), none (False), or these.
@@ -159,6 +185,10 @@ def explain(
                  for the trace.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    if isinstance(model_or_trace, (Mapping, Sequence)) and not isinstance(model_or_trace, str):
+        return explain_batches(model_or_trace, plan, top, {**options, **kwargs})
+    if isinstance(plan, PlanTable):
+        raise AcplanError("explain: a table of plans needs several traces and lengths")
     if not isinstance(model_or_trace, torch.nn.Module):
         if args or kwargs:
             raise AcplanError("explain: arguments of a model cannot be combined with a trace")

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from acplan._apply.checkpoint import has_compiled_call
 from acplan._apply.inner_gradients import hold, let_go
 from acplan._apply.offload import Traffic
 from acplan._apply.refusals import (
@@ -17,7 +18,7 @@ from acplan._apply.refusals import (
     require_apart,
 )
 from acplan._apply.segment import Place, Segment
-from acplan._apply.switching import stop_switching, switched
+from acplan._apply.switching import stop_switching, switch_of, switched
 from acplan._apply.unit import (
     CheckpointOfUnit,
     ContainerUnit,
@@ -63,10 +64,10 @@ def apply(
     not know, and a PlanMismatchWarning says so once; losses and gradients are those without the
     plan all the same. strict: it raises AcplanError.
 
-    A table of plans is switched by the length of the inputs, before each forward pass: a length
-    between two entries has the plan of the longer one, and one above all has the last plan, and
-    a PlanMismatchWarning says so once. The backward pass must come before the next forward pass
-    of another length.
+    A table of plans is switched by the length of the inputs, before each forward pass, in eager
+    code: a length between two entries has the plan of the longer one, and one above all has the
+    last plan, and a PlanMismatchWarning says so once. The backward pass must come before the
+    next forward pass of another length.
 
     A model that is checkpointed already is refused with AcplanError. Until the plan is removed,
     models of transformers make no cache in calls with gradients, even if `use_cache` is set: a
@@ -77,7 +78,11 @@ def apply(
         plan = plan_or_table(plan)
     if not isinstance(plan, PlanTable):
         return _apply_one(model, plan_given(plan), strict, param_dtype)
+    if len(plan.entries) == 1 and plan.switch is None:
+        return _apply_one(model, plan.entries[0][1], strict, param_dtype)
     refuse_checkpoints(model, class_name_of(wrapped_in(model)))
+    if any(map(has_compiled_call, model.modules())):
+        raise AcplanError("table: expected a model in eager code, found a compiled module")
     for _, entry in plan.entries:
         _require_made_for(model, entry, param_dtype)
     return switched(model, plan, lambda now, entry: _apply(now, entry, strict)[0])
@@ -139,7 +144,10 @@ def _let_optimize_again(units: Iterable["Unit"]) -> None:
 
 
 def has_plan(model: torch.nn.Module) -> bool:
-    return any(isinstance(m, Unit) and not is_idle(m) for m in model.modules())
+    return any(
+        (isinstance(m, Unit) and not is_idle(m)) or switch_of(m) is not None
+        for m in model.modules()
+    )
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """acplan.apply of a table: plans that are switched by the length of the inputs."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ import torch
 from acplan._apply.refusals import SWITCHED
 from acplan._apply.unit import Unit, call_plainly, wrapped_in
 from acplan._base.errors import AcplanError, PlanMismatchWarning
-from acplan._base.modules import arguments_by_name
+from acplan._base.modules import arguments_by_name, tensors_by_name
 from acplan._files.plan_file import Plan
 from acplan._files.plan_table import PlanTable, Switch
 from acplan._files.trace_file import DIFFERENTIATES
@@ -20,11 +20,15 @@ _Role = tuple[Any, tuple[str, bool]]
 
 class PlanSwitch:
     """A hook before the model's forward that gives each unit its role in the plan for the
-    length of the inputs. It is copied with the model."""
+    length of the inputs. It is copied with the model.
+
+    follows_calls: set to False if a trainer calls `follow` in place of the model's calls.
+    """
 
     def __init__(self, table: PlanTable, switch: Switch) -> None:
         self._table = table
         self._switch = switch
+        self.follows_calls = True
         self._roles: list[list[tuple[Unit, _Role]]] = []  # by entry
         self._place = -1
         self._warned: set[str] = set()
@@ -49,10 +53,14 @@ class PlanSwitch:
         self._place = place
 
     def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        arguments = arguments_by_name(wrapped_in(module), args, kwargs)
-        value = arguments.get(self._switch.argument)
+        if self.follows_calls:
+            self.follow(arguments_by_name(wrapped_in(module), args, kwargs))
+
+    def follow(self, arguments: Mapping[str, Any]) -> None:
+        """Makes the plan for these arguments the one that the model has."""
+        value = tensors_by_name(arguments).get(self._switch.argument)
         dimension = self._switch.dimension
-        if not isinstance(value, torch.Tensor) or value.dim() <= dimension:
+        if value is None or value.dim() <= dimension:
             self._warn(
                 f"the model is called without {self._switch.argument}, whose size is the length"
             )
@@ -99,6 +107,12 @@ def switched(
     switch.handle = model.register_forward_pre_hook(switch, prepend=True, with_kwargs=True)
     model.__dict__[SWITCHED] = switch
     return model
+
+
+def switch_of(model: torch.nn.Module) -> PlanSwitch | None:
+    """Returns the switch of a model with a table of plans, None for other models."""
+    switch: PlanSwitch | None = model.__dict__.get(SWITCHED)
+    return switch
 
 
 def stop_switching(model: torch.nn.Module) -> None:

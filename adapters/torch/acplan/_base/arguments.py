@@ -51,3 +51,12 @@ def whole_number(value: Any, name: str, least: int) -> int:
     if number < least or isinstance(value, bool):
         raise AcplanError(f"{name}: expected a whole number, {least} or more, found {value!r}")
     return number
+
+
+def model_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the model's arguments by position and by name."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if isinstance(inputs, tuple):
+        return inputs, {}
+    return (inputs,), {}

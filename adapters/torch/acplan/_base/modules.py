@@ -37,6 +37,20 @@ def class_name_of(module: torch.nn.Module) -> str:
     return next(c for c in classes if not issubclass(c, FSDPModule)).__name__
 
 
+def tensors_by_name(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Returns the tensors among the values, and those in their mappings, lists and tuples, such
+    as `batch.input_ids` or `batch.0`."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value
+        elif isinstance(value, Mapping):
+            tensors |= tensors_by_name({f"{name}.{key}": v for key, v in value.items()})
+        elif isinstance(value, (list, tuple)):
+            tensors |= tensors_by_name({f"{name}.{k}": v for k, v in enumerate(value)})
+    return tensors
+
+
 def arguments_by_name(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:

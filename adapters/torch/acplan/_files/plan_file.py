@@ -162,6 +162,11 @@ class Plan:
         about it."""
         if not isinstance(data, dict):
             raise AcplanError(f"plan: expected a dict, found {type(data).__name__}")
+        if data.get("format") == "acplan.plan_table":
+            raise AcplanError(
+                "plan: expected a plan, found a table of plans, which acplan.PlanTable.load "
+                "reads"
+            )
         if data.get("format") != "acplan.plan" or data.get("version") != 1:
             raise AcplanError(
                 "plan: expected format acplan.plan, version 1, found "

@@ -85,6 +85,11 @@ class PlanTable:
         return PlanDevice.from_data(self.data.get("device"))
 
     @property
+    def usable_bytes(self) -> int:
+        """The bytes of the device, without the reserve."""
+        return int(self.data["memory_bytes"]) - int(self.data.get("reserve_bytes", 0))
+
+    @property
     def recompute_ms(self) -> float:
         """The mean recomputation of a batch."""
         return float(self.data["recompute_ms"])

@@ -217,3 +217,30 @@ class Verification:
             )
         parts = [text, self.device, self.values]
         return "\n".join(str(part) for part in parts if part is not None)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableVerification:
+    """The memory of batches of several lengths with a table of plans: the verification of each
+    length that was traced, and the run of all batches on the device."""
+
+    lengths: dict[int, Verification]
+    device: DeviceCheck | None = None
+
+    @property
+    def measured_bytes(self) -> int:
+        """The largest peak of a step that was traced again."""
+        return max((v.measured_bytes for v in self.lengths.values()), default=0)
+
+    @property
+    def is_equal(self) -> bool:
+        """True if all predictions are as traced again: each step's, and the run's."""
+        are_steps = all(v.first_difference() is None for v in self.lengths.values())
+        return are_steps and (self.device is None or self.device.is_equal)
+
+    def __repr__(self) -> str:
+        return f"<TableVerification of lengths {', '.join(map(str, self.lengths))}>"
+
+    def __str__(self) -> str:
+        lines = [f"length {length}: {check}" for length, check in self.lengths.items()]
+        return "\n".join(lines + ([] if self.device is None else [str(self.device)]))

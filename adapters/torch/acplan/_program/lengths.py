@@ -1,9 +1,6 @@
 """Batches of several lengths, and tables of plans for them."""
 
-import contextlib
 import dataclasses
-import operator
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,120 +11,71 @@ from acplan._base.progress import progress_bar
 from acplan._base.question import QuestionFolder, question_folder
 from acplan._files.fingerprint import KEY, made_for
 from acplan._files.json_files import read_json
+from acplan._files.lengths_file import Lengths, whole_length
 from acplan._files.plan_table import SWITCH, PlanTable, Switch
 from acplan._files.trace_file import DIFFERENTIATES, Trace
 
 Traces = Mapping[int, Trace] | Sequence[Trace]
 
 
-class Lengths:
-    """The lengths of a run's batches.
-
-    lengths: the lengths of the batches in the order of training, of which ("eval", length)
-             stands for an evaluation; or a histogram, a mapping from lengths to how many
-             batches have them.
-    steps:   the batches that are drawn from a histogram.
-    seed:    the seed of the draw.
-    """
-
-    def __init__(
-        self,
-        lengths: Iterable[int | tuple[str, int]] | Mapping[int, int],
-        *,
-        steps: int | None = None,
-        seed: int | None = None,
-    ) -> None:
-        self.is_drawn = isinstance(lengths, Mapping)
-        if not self.is_drawn and (steps is not None or seed is not None):
-            raise AcplanError("lengths: steps and seed need a histogram to draw from")
-        self.steps = steps
-        self.seed = seed
-        entries = lengths.items() if isinstance(lengths, Mapping) else lengths
-        self._lines = [self._line(entry) for entry in entries]
-        if not self._lines:
-            raise AcplanError("lengths: expected at least one length, found none")
-
-    def _line(self, entry: Any) -> str:
-        is_pair = isinstance(entry, tuple) and len(entry) == 2
-        if self.is_drawn:
-            return f"{_whole(entry[0])} {_whole(entry[1])}"
-        if is_pair and entry[0] == "eval":
-            return f"eval {_whole(entry[1])}"
-        return str(_whole(entry))
-
-    @property
-    def longest(self) -> int:
-        """The longest length, of training or evaluation."""
-        return max(self.distinct)
-
-    @property
-    def distinct(self) -> list[int]:
-        """The different lengths, ascending."""
-        place = 0 if self.is_drawn else -1
-        return sorted({int(line.split()[place]) for line in self._lines})
-
-    @property
-    def text(self) -> str:
-        """The file of `acplan lengths --lengths`."""
-        return "".join(line + "\n" for line in self._lines)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.text)
-
-    def __repr__(self) -> str:
-        kind = "drawn" if self.is_drawn else "in order"
-        return f"<Lengths {kind}: {len(self._lines)} entries, up to {self.longest}>"
-
-
-def _whole(value: Any) -> int:
-    with contextlib.suppress(TypeError):
-        number = operator.index(value)
-        if number > 0:
-            return number
-    raise AcplanError(f"lengths: expected whole numbers above 0, found {value!r}")
-
-
 def plan_table(
-    traces: Traces,
-    lengths: Any,
+    batches: "Batches",
     plans: int,
     progress: bool | None,
     options: Mapping[str, Any],
 ) -> PlanTable:
     """Returns a table of at most `plans` plans for batches of several lengths. `options`: as a
     question has them."""
-    by_length, switch = traces_by_length(traces)
-    run = lengths_of(lengths, switch)
     with question_folder() as folder, progress_bar(progress, unit="s") as phase:
         question = {
-            **run_question(folder, by_length, run),
+            **batches.question(folder),
             **options,
             "plans": plans,
             "output": "table",
         }
         outcome = folder.ask("lengths plan", question, phase("plan", None)).require_success()
-        data = {**read_json(folder.path_of("table")), **_entry_of(switch)}
+        data = {**read_json(folder.path_of("table")), **_entry_of(batches.switch)}
         for entry in data["entries"]:
-            entry["plan"].update(_made_for(next(iter(by_length.values()))))
+            entry["plan"].update(_made_for(next(iter(batches.traces.values()))))
         return PlanTable.from_data(data, outcome.out)
 
 
-def run_question(
-    folder: QuestionFolder, by_length: Mapping[int, Trace], run: Lengths
-) -> dict[str, Any]:
-    """Returns the part of a question to `acplan lengths` that says what runs."""
-    names = []
-    for length, trace in by_length.items():
-        folder.add(f"trace_{length}.json", trace)
-        names.append(f"{length}=trace_{length}.json")
-    folder.add("lengths", run)
-    return {
-        "trace": names,
-        "lengths": "lengths",
-        **({} if run.steps is None else {"draws": run.steps}),
-        **({} if run.seed is None else {"draw_seed": run.seed}),
-    }
+@dataclasses.dataclass(frozen=True)
+class Batches:
+    """The batches of a run: traces by length, ascending; the lengths; the input whose size is
+    the length, if the traces show it; and traces for evaluations, if their inputs are others
+    than those of training."""
+
+    traces: dict[int, Trace]
+    lengths: Lengths
+    switch: Switch | None
+    evaluations: dict[int, Trace]
+
+    @classmethod
+    def from_arguments(
+        cls, traces: Traces, lengths: Any, evaluations: Mapping[int, Trace] | None = None
+    ) -> "Batches":
+        """Returns the batches that a user gives."""
+        by_length, switch = traces_by_length(traces)
+        evaluated = {} if evaluations is None else traces_by_length(evaluations)[0]
+        return cls(by_length, lengths_of(lengths, switch), switch, evaluated)
+
+    def question(self, folder: QuestionFolder) -> dict[str, Any]:
+        """Returns the part of a question to `acplan lengths` that says what runs."""
+        folder.add("lengths", self.lengths)
+        steps, seed = self.lengths.steps, self.lengths.seed
+        return {
+            "trace": _files_of(folder, "trace", self.traces),
+            "evaluation": _files_of(folder, "evaluation", self.evaluations) or None,
+            "lengths": "lengths",
+            **({} if steps is None else {"draws": steps}),
+            **({} if seed is None else {"draw_seed": seed}),
+        }
+
+
+def _files_of(folder: QuestionFolder, kind: str, traces: Mapping[int, Trace]) -> list[str]:
+    names = {length: folder.add(f"{kind}_{length}.json", t) for length, t in traces.items()}
+    return [f"{length}={name}" for length, name in names.items()]
 
 
 def _entry_of(switch: Switch | None) -> dict[str, Any]:
@@ -148,7 +96,7 @@ def traces_by_length(traces: Traces) -> tuple[dict[int, Trace], Switch | None]:
     """Returns the traces by length, ascending, and the input whose size is the length. Raises
     AcplanError if traces without lengths do not differ in the size of one dimension."""
     if isinstance(traces, Mapping):
-        by_length = {_whole(length): traces[length] for length in sorted(traces)}
+        by_length = {whole_length(length): traces[length] for length in sorted(traces)}
     else:
         by_length = dict(sorted(zip(_varying_sizes(traces), traces), key=lambda pair: pair[0]))
         if len(by_length) < len(traces):

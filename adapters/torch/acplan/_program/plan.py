@@ -19,7 +19,7 @@ from acplan._files.plan_table import PlanTable
 from acplan._files.profile_file import Profile
 from acplan._files.trace_file import DIFFERENTIATES, Trace
 from acplan._program.budgets import Budget, require_sayable, size_value
-from acplan._program.lengths import Traces, plan_table
+from acplan._program.lengths import Batches, Traces, plan_table
 
 Source = Trace | Profile | str | os.PathLike[str]
 
@@ -42,6 +42,7 @@ def plan(
     *,
     lengths: Any,
     plans: int = 1,
+    evaluations: Mapping[int, Trace] | None = None,
     progress: bool | None = None,
     **options: Any,
 ) -> PlanTable: ...
@@ -53,6 +54,7 @@ def plan(
     *,
     lengths: Any = None,
     plans: int = 1,
+    evaluations: Mapping[int, Trace] | None = None,
     progress: bool | None = None,
     **options: Any,
 ) -> Plan | PlanTable:
@@ -78,6 +80,8 @@ def plan(
               lengths of the batches, as acplan.Lengths, a list of lengths or of inputs, or
               {length: count}. The result is a table of at most `plans` plans, switched by
               length, with which all batches fit device_memory (docs/python/lengths.md).
+    evaluations: for these, {length: trace} for evaluations whose inputs are others than those
+              of training, such as larger batches.
     progress: shows that the search goes on, if tqdm is installed, once it has taken two
               seconds; by default if somebody watches, on a terminal or in a notebook.
 
@@ -91,8 +95,9 @@ def plan(
             raise AcplanError(
                 "plan: several traces need lengths and device_memory, which all batches share"
             )
-        return plan_table(source, lengths, plans, progress, plan_options(options))
-    if lengths is not None:
+        batches = Batches.from_arguments(source, lengths, evaluations)
+        return plan_table(batches, plans, progress, plan_options(options))
+    if lengths is not None or evaluations is not None:
         raise AcplanError("plan: lengths need several traces, as a list or {length: trace}")
     require_one_limit(budget, options)
     with question_folder() as folder, progress_bar(progress, unit="s") as phase:

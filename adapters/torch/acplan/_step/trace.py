@@ -8,7 +8,7 @@ import torch
 
 from acplan._base.arguments import require_function, require_module
 from acplan._base.errors import AcplanError, DependsOnValues
-from acplan._base.modules import arguments_by_name
+from acplan._base.modules import arguments_by_name, tensors_by_name
 from acplan._base.progress import Phase, progress_bar
 from acplan._base.source_lines import SourceLines
 from acplan._base.tensors import tensors_in
@@ -137,12 +137,8 @@ def _shapes(
 ) -> dict[str, list[int]]:
     """Returns the shapes of the tensors that the model is given, by the names of forward's
     arguments."""
-    arguments = arguments_by_name(model, args, kwargs)
-    return {
-        name: list(value.shape)
-        for name, value in arguments.items()
-        if isinstance(value, torch.Tensor)
-    }
+    tensors = tensors_by_name(arguments_by_name(model, args, kwargs))
+    return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _require_options(training: TrainingStep) -> None:

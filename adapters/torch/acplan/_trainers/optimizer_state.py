@@ -17,6 +17,7 @@ import torch
 
 from acplan._base.errors import AcplanError
 from acplan._files.plan_file import Plan
+from acplan._files.plan_table import PlanTable
 from acplan._step.optimizers import innermost, named_optimizer
 
 # The optimizers whose state does not depend on the time at which it is made. Rprop and ASGD
@@ -73,7 +74,7 @@ def options_for(optimizer: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options}
 
 
-def make_state_of_plan(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
+def make_state_of_plan(plan: Plan | PlanTable, optimizer: torch.optim.Optimizer) -> None:
     """Makes the optimizer's state if the plan says that it is there before the first step."""
     if plan.device is not None and plan.device.optimizer_state_first:
         make_optimizer_state(optimizer)

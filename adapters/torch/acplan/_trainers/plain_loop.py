@@ -7,12 +7,11 @@ import torch
 from acplan._apply.apply import apply
 from acplan._apply.refusals import require_no_checkpoints
 from acplan._device.devices import Device
+from acplan._files.lengths_file import Lengths
 from acplan._program.budgets import Budget
-from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
-from acplan._step.trace import trace
-from acplan._trainers.optimizer_state import is_on_device, make_state_of_plan, options_for
-from acplan._verify.verify import require_within_budget
-from acplan._verify.verify import verify as verify_plan
+from acplan._program.plan import PLAN_OPTIONS, require_plannable
+from acplan._trainers.optimizer_state import is_on_device, make_state_of_plan
+from acplan._trainers.planned_step import StepToPlan, require_lengths
 
 
 def auto_checkpoint(
@@ -37,22 +36,29 @@ def auto_checkpoint(
     (`Plan.device`), this function makes it if `optimizer` is the optimizer that trains and the
     model is on the device; else call acplan.make_optimizer_state when it is.
 
+    For batches of several lengths, `lengths` is an acplan.Lengths, `plans` the most plans of
+    the table, and the only argument of the model a function of a length that returns its
+    inputs, as for acplan.trace_lengths: the plan is switched by the inputs of each forward pass
+    (docs/python/lengths.md).
+
     progress: shows a bar beyond two seconds, if tqdm is installed; by default if somebody
               watches.
     verify:   traces the model again with the plan, and raises AcplanError if its peak is over
               the budget; the model is then unchanged.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    lengths, plans = None, 1
+    if isinstance(kwargs.get("lengths"), Lengths):  # others are an argument of the model
+        inputs_of = args[0] if len(args) == 1 else None
+        plans = kwargs.pop("plans", 1)
+        lengths = require_lengths(
+            kwargs.pop("lengths"), plans, inputs_of, options, "the model's argument"
+        )
     require_no_checkpoints(model)
     require_plannable(budget, options)
-    traced = trace(model, *args, device=device, progress=progress, **kwargs)
+    step = StepToPlan(model, args, kwargs, lengths, plans)
+    new_plan = step.plan(budget, device, options, verify=verify, progress=progress)
     optimizer = kwargs.get("optimizer")
-    options = options_for(optimizer, options)
-    new_plan = plan(traced, budget, progress=progress, **options)
-    if verify:
-        require_within_budget(
-            new_plan, verify_plan(model, new_plan, *args, trace=traced, **kwargs)
-        )
     planned_model = apply(model, new_plan)
     if isinstance(optimizer, torch.optim.Optimizer) and is_on_device(optimizer):
         make_state_of_plan(new_plan, optimizer)

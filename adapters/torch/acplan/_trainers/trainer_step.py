@@ -18,14 +18,12 @@ from acplan._base.tensors import tensors_in
 from acplan._device.devices import Device
 from acplan._fakes.restored_state import objects_kept, read_once
 from acplan._files.plan_file import Plan
+from acplan._files.plan_table import PlanTable
 from acplan._program.budgets import Budget
-from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
+from acplan._program.plan import PLAN_OPTIONS, require_plannable
 from acplan._step.autocast import autocast_of
-from acplan._step.trace import trace
 from acplan._trainers.once_per_rank import made_once
-from acplan._trainers.optimizer_state import options_for
-from acplan._verify.verify import require_within_budget
-from acplan._verify.verify import verify as verify_plan
+from acplan._trainers.planned_step import InputsOf, StepToPlan, require_lengths
 
 _LOGGER = logging.getLogger("acplan")
 
@@ -35,10 +33,10 @@ class TrainerStep:
     """A step of a trainer, for acplan.trace, and the options with which its plan is made and
     applied: options of acplan.plan, and the type in which parameters compute. `noting` are
     objects, such as the trainer, that may note results of the step: they are restored
-    afterwards."""
+    afterwards. For batches of several lengths, `inputs` is a function of a length."""
 
     model: torch.nn.Module
-    inputs: Mapping[str, Any]
+    inputs: Mapping[str, Any] | InputsOf
     trace_options: Mapping[str, Any]
     plan_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     param_dtype: torch.dtype | None = None
@@ -51,10 +49,12 @@ def checkpoint_step(
     device: str | Device,
     verify: bool,
     options: Mapping[str, Any],
-) -> Plan:
+) -> Plan | PlanTable:
     """Traces and plans the step on the first rank, and applies the plan on each, in place.
     Returns the plan. `options` are the user's options of acplan.plan, which precede the
-    step's."""
+    step's, and for a table of plans `lengths` and `plans`."""
+    options = dict(options)
+    lengths, plans = options.pop("lengths", None), options.pop("plans", 1)
     unknown = [name for name in options if name not in PLAN_OPTIONS]
     if unknown:
         raise AcplanError(
@@ -62,22 +62,19 @@ def checkpoint_step(
             f"{', '.join(PLAN_OPTIONS)}"
         )
     require_no_checkpoints(step.model)
-    require_plannable(budget, {**step.plan_options, **options})
+    plan_options = {**step.plan_options, **options}
+    run = require_lengths(lengths, plans, step.inputs, plan_options, "batch")
+    require_plannable(budget, plan_options)
+    if isinstance(step.inputs, Mapping):
+        to_plan = StepToPlan(step.model, (), {**step.trace_options, **step.inputs})
+    elif run is not None:
+        to_plan = StepToPlan(step.model, (step.inputs,), step.trace_options, run, plans)
+    else:
+        raise AcplanError("batch: a function of a length needs lengths")
 
-    def make() -> Plan:
-        options_of_step = {**step.trace_options, **step.inputs}
+    def make() -> Plan | PlanTable:
         with objects_kept(*step.noting):
-            traced = trace(step.model, device=device, **options_of_step)
-        given_options = {**step.plan_options, **options}
-        plan_options = options_for(step.trace_options.get("optimizer"), given_options)
-        new_plan = plan(traced, budget, **plan_options)
-        if verify:
-            with objects_kept(*step.noting):
-                verification = verify_plan(
-                    step.model, new_plan, trace=traced, **options_of_step
-                )
-            require_within_budget(new_plan, verification)
-        return new_plan
+            return to_plan.plan(budget, device, plan_options, verify=verify)
 
     shared_plan = made_once(make)
     planned_model = apply(step.model, shared_plan, param_dtype=step.param_dtype)
@@ -86,7 +83,9 @@ def checkpoint_step(
     return shared_plan
 
 
-def _summary(new_plan: Plan, inputs: Mapping[str, Any]) -> str:
+def _summary(new_plan: Plan | PlanTable, inputs: Mapping[str, Any] | InputsOf) -> str:
+    if isinstance(new_plan, PlanTable) or not isinstance(inputs, Mapping):
+        return f"{new_plan!r}{_needs(new_plan)}"
     shapes = "; ".join(
         f"{name} {' '.join(sizes)}"
         for name, value in inputs.items()
@@ -100,7 +99,7 @@ def _summary(new_plan: Plan, inputs: Mapping[str, Any]) -> str:
     )
 
 
-def _needs(new_plan: Plan) -> str:
+def _needs(new_plan: Plan | PlanTable) -> str:
     device = new_plan.device
     return f"; it needs {device.needs}" if device is not None and device.needs else ""
 

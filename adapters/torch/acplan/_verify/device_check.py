@@ -1,12 +1,17 @@
-"""The run of a plan on a device, predicted and re-traced: both by `acplan simulate`."""
+"""The run of a plan on a device, predicted and re-traced: both by `acplan simulate`, or by
+`acplan lengths simulate` for a table of plans."""
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from acplan._base.question import QuestionFolder, question_folder
 from acplan._files.json_files import read_json
 from acplan._files.plan_file import Plan
+from acplan._files.plan_table import PlanTable
 from acplan._files.trace_file import Trace
 from acplan._files.verification import DeviceCheck, DeviceRun
+from acplan._program.lengths import Batches
 from acplan._program.plan import installed_allocator
 
 
@@ -58,6 +63,43 @@ def check_device(model_trace: Trace, plan: Plan, retrace: Trace) -> DeviceCheck:
     )
 
 
+def check_batches(
+    batches: Batches, table: PlanTable, retraces: Mapping[int, Trace]
+) -> DeviceCheck:
+    """Runs all batches on the table's device: as predicted, and of the steps that were traced
+    again with their plans, which therefore run without one."""
+    device = table.device
+    question = {
+        "allocator": device.allocator,
+        "torch_version": device.torch_version,
+        "optimizer_state": "first" if device.optimizer_state_first else "update",
+        "device_memory": str(table.usable_bytes),
+    }
+    # An evaluation has no plan.
+    traced_again = dataclasses.replace(
+        batches, traces=dict(retraces), evaluations=batches.evaluations or batches.traces
+    )
+    return DeviceCheck(
+        device.allocator,
+        device.torch_version,
+        device.optimizer_state_first,
+        table.usable_bytes,
+        _run_of(_run_batches(batches, question, table)),
+        _run_of(_run_batches(traced_again, question, None)),
+    )
+
+
+def _run_batches(
+    batches: Batches, question: Mapping[str, Any], table: PlanTable | None
+) -> dict[str, Any]:
+    with question_folder() as folder:
+        plan = None if table is None else folder.add("table.json", table)
+        full_question = {**question, **batches.question(folder), "plan": plan, "output": "run"}
+        folder.ask("lengths simulate", full_question).require_success()
+        run: dict[str, Any] = read_json(folder.path_of("run"))
+    return run
+
+
 def _ask(folder: QuestionFolder, question: dict[str, Any]) -> dict[str, Any]:
     name = "planned" if "plan" in question else "retraced"
     question["trace"] = folder.add(name, question["trace"])
@@ -70,7 +112,8 @@ def _run_of(data: dict[str, Any]) -> DeviceRun:
     failure = data["failure"]
     why = ""
     if failure is not None:
-        place = f"iteration {failure['iteration']}" + (
+        count = "iteration" if "iteration" in failure else "batch"
+        place = f"{count} {failure[count]}" + (
             f", {failure['operator']} in {failure['module']}" if "operator" in failure else ""
         )
         why = (

@@ -30,7 +30,8 @@ from acplan._step.trace import trace
 from acplan._verify.gpu_check_models import CheckedModel, checked_models
 from acplan._verify.gpu_check_rows import Row, print_header, print_row
 from acplan._verify.gpu_check_run import predicted_run, process_allocator
-from acplan._verify.verify import is_of_a_frame, simulate
+from acplan._verify.retrace import is_of_a_frame
+from acplan._verify.simulated import simulate
 
 PLANS = ("none", "blocks", "80%", "60%", "min", "offload")
 _WARM_UPS = 2

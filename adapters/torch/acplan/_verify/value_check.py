@@ -12,7 +12,7 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -22,14 +22,12 @@ from acplan._base.errors import AcplanError, PlanMismatchWarning
 from acplan._fakes.random_states import random_state_kept
 from acplan._fakes.restored_state import objects_kept
 from acplan._files.plan_file import Plan
+from acplan._files.trace_file import Trace
 from acplan._files.verification import ValueCheck
 from acplan._step.autocast import autocast_of
 from acplan._step.checkpointing_off import without_checkpointing
 from acplan._step.step import default_loss
 from acplan._step.training_step import TrainingStep
-
-if TYPE_CHECKING:
-    from acplan._files.trace_file import Trace
 
 # Limits, by the numbers of the trace, above which a step on a CPU takes long.
 _MOST_BYTES = 1 << 28
@@ -175,3 +173,17 @@ def _tolerance(tensor: torch.Tensor) -> float:
     threads."""
     is_rounded = tensor.is_floating_point() or tensor.is_complex()
     return 16 * torch.finfo(tensor.dtype).eps if is_rounded else 0.0
+
+
+def check_values(
+    step: TrainingStep, plan: Plan, model_trace: Trace, wants: bool | None
+) -> ValueCheck | None:
+    """Compares the values of the step, if they are wanted; None: if that takes moments."""
+    if wants is False or not (wants or is_small(model_trace)):
+        return None
+    try:
+        return compare_values(step, plan)
+    except AcplanError as error:
+        if wants:
+            raise
+        return ValueCheck(skip_reason=str(error))
