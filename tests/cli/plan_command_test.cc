@@ -154,6 +154,7 @@ TEST_F(PlanCommandTest, PlansForADevice) {
   std::vector<std::string> with_defaults = question;
   with_defaults.insert(with_defaults.end(), {"--allocator", "native",
                                              "--optimizer-state", "update"});
+  with_defaults[3] = "7GiB";
   EXPECT_EQ(Acplan(with_defaults).exit_code, 4);
   with_defaults[3] = "12GiB";
   const json native = AcplanJson(with_defaults);
