@@ -166,7 +166,7 @@ def test_what_is_planned_already_is_refused_before_it_is_traced(
 ) -> None:
     trainer = _trainer(tmp_path, _llama())
     _plan(trainer)
-    monkeypatch.setattr("acplan._trainers.trainer_step.trace", None)
+    monkeypatch.setattr("acplan._trainers.planned_step.trace", None)
     with pytest.raises(AcplanError, match="already has a plan"):
         _plan(trainer)
     for budget in ("lots", True, 1.5):

@@ -19,7 +19,7 @@ from torch import nn
 import acplan
 import acplan.torchtitan
 from acplan import AcplanError
-from acplan._trainers import trainer_step
+from acplan._trainers import planned_step
 from test_examples import EXAMPLES, TESTS, _output_of_two
 from test_training_runs import Sentences, _equal, _gpt2, _llama
 
@@ -161,7 +161,7 @@ def _traced_for(plan: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> 
         traces.append(acplan.trace(*args, **kwargs))
         return traces[-1]
 
-    monkeypatch.setattr(trainer_step, "trace", recorded_trace)
+    monkeypatch.setattr(planned_step, "trace", recorded_trace)
     plan()
     return traces[0]
 

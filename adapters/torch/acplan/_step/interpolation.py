@@ -8,6 +8,7 @@ from typing import Any
 from acplan._base.tensors import block_bytes
 from acplan._files.trace_file import Trace
 
+# The keys under which rows of a trace name several storages, and the lists whose rows name one.
 _LISTS = {
     "modules": ("parameters", "buffers"),
     "calls": ("inputs", "outputs"),
@@ -145,8 +146,17 @@ def _renamed(data: dict[str, Any], place: Mapping[int, int]) -> dict[str, Any]:
             for row in data[name]
         ]
     for name in _ONE:
-        changed[name] = [{**row, "storage": place[row["storage"]]} for row in data[name]]
+        changed[name] = [_row_renamed(row, place) for row in data[name]]
+    if "model_tensors" in data:
+        changed["model_tensors"] = {
+            name: [_row_renamed(row, place) for row in rows]
+            for name, rows in data["model_tensors"].items()
+        }
     return changed
+
+
+def _row_renamed(row: dict[str, Any], place: Mapping[int, int]) -> dict[str, Any]:
+    return {**row, "storage": place[row["storage"]]}
 
 
 def _interpolated(low: _Plain, high: _Plain, share: float) -> Trace:
@@ -182,6 +192,8 @@ def _same_operators(low: _Plain, high: _Plain) -> bool:
     names = ("forward_end", "backward_end", "calls", "tensors", "saved")
     if any(a[name] != b[name] for name in names):
         return False
+    if a.get("model_tensors") != b.get("model_tensors"):
+        return False
     return all(
         _all_but(a[name], keys) == _all_but(b[name], keys)
         for name, keys in (("storages", {"bytes"}), ("operators", {"runtime_ms", "source"}))
@@ -207,9 +219,6 @@ def _difference(expected: Trace | None, actual: _Plain) -> str:
     if not wrong:
         return ""
     return f"{len(wrong):,} storages are not affine, by up to {max(wrong):,} bytes"
-
-
-# The keys under which a trace names storages are in _LISTS, for lists, and in _ONE.
 
 
 def step_ms_of(trace: Trace) -> float:
