@@ -11,8 +11,12 @@ import transformers
 import acplan
 
 _PAGES = pathlib.Path(__file__).parents[3] / "docs" / "python"
-# Needs PyTorch's planner, a process group, a trainer, or an objective of its own.
-_NOT_RUN = ("parse_module_info", "fully_shard", "lightning.Trainer", "PlannedModule(")
+# Needs PyTorch's planner, a process group, a trainer, an objective of its own, or a table of
+# plans (test_lengths.py).
+_NOT_RUN = (
+    "parse_module_info", "fully_shard", "lightning.Trainer", "auto_checkpoint(trainer",
+    "PlannedModule(", "(model, table, inputs_of",
+)  # fmt: skip
 
 
 def _examples() -> list[Any]:

@@ -323,7 +323,7 @@ def test_traces_are_planned_as_traces_or_by_their_profile(
         plan = acplan.plan(source, "80%")
         assert plan.data["memory_model"] == "trace"
         assert plan.peak_bytes == max(
-            step.live_bytes for step in acplan._verify.verify.simulate(traced, plan)
+            step.live_bytes for step in acplan._verify.simulated.simulate(traced, plan)
         )
         by_profile = acplan.plan(source, "80%", memory_model="snapshot")
         assert by_profile.data["memory_model"] == "snapshot"
@@ -382,7 +382,7 @@ def test_verify_raises_over_the_budget(monkeypatch: Any) -> None:
         measured_bytes = 1 << 50
 
     monkeypatch.setattr(
-        "acplan._trainers.plain_loop.verify_plan", lambda *args, **kwargs: Over()
+        "acplan._trainers.planned_step.verify_plan", lambda *args, **kwargs: Over()
     )
     with pytest.raises(AcplanError, match="over|peaks at 1,125,899,906,842,624 bytes"):
         acplan.auto_checkpoint(model, x, budget="80%", verify=True, progress=False)
