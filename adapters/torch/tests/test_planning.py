@@ -410,3 +410,14 @@ def test_without_tqdm_it_is_silent(capsys: Any, monkeypatch: Any) -> None:
     assert progress._tqdm() is None
     acplan.trace(_Blocks(), torch.randn(8, 64), progress=True)
     assert capsys.readouterr().err == ""
+
+
+def test_arguments_are_known_by_their_old_names() -> None:
+    model, inputs = _on_meta()
+    traced = acplan.trace(model, **inputs)
+    plan = acplan.plan(traced, "min")
+    with pytest.warns(FutureWarning, match="verify: of= is now trace=") as warns:
+        check = acplan.verify(model, plan, of=traced, **inputs)
+    assert len(warns) == 1 and check.measured_bytes == plan.peak_bytes
+    with pytest.warns(FutureWarning, match="partitioner: held= is now other_memory="):
+        acplan.partitioner("min", held="1GiB")  # type: ignore[call-arg]

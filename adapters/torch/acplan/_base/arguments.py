@@ -1,12 +1,38 @@
 """Checks of arguments: a wrong one is reported in one line before any work is done."""
 
+import functools
 import operator
-from collections.abc import Mapping
-from typing import Any
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from acplan._base.errors import AcplanError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def with_old_name(
+    old: str, new: str, kind: type | tuple[type, ...]
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Returns a decorator for a function whose argument `new` was called `old` in the release
+    before: a value of `kind` under that name is taken for it, with a FutureWarning."""
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            if new not in kwargs and isinstance(kwargs.get(old), kind):
+                name = function.__name__
+                text = f"{name}: {old}= is now {new}=; the next release refuses it"
+                warnings.warn(text, FutureWarning, stacklevel=2)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def require_module(model: Any, name: str = "model") -> None:

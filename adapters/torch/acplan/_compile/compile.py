@@ -14,7 +14,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
-from acplan._base.arguments import require_module
+from acplan._base.arguments import require_module, with_old_name
 from acplan._base.errors import AcplanError
 from acplan._base.package import __version__
 from acplan._compile.compiled_plan import CompiledPlan
@@ -309,6 +309,7 @@ def _device_of(device: str | Device | None) -> Device:
     return DEVICES["a100"]
 
 
+@with_old_name("held", "other_memory", (int, str))
 def partitioner(
     budget: Budget,
     *,
@@ -360,6 +361,7 @@ def partitioner(
     )
 
 
+@with_old_name("held", "other_memory", (int, str))
 def compile(
     model: torch.nn.Module,
     budget: Budget,

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import torch
 
-from acplan._base.arguments import require_module
+from acplan._base.arguments import require_module, with_old_name
 from acplan._base.errors import AcplanError
 from acplan._files.charts import remember
 from acplan._files.plan_file import Plan, plan_given
@@ -45,6 +45,7 @@ def verify(
 ) -> TableVerification: ...
 
 
+@with_old_name("of", "trace", Trace)
 def verify(
     model: torch.nn.Module,
     plan: Plan | PlanTable,
