@@ -91,6 +91,13 @@ problems::LengthProblem LengthFlags::Read() const {
                                      ReadTraces(evaluations));
 }
 
+void AddPlanOfBatches(CLI::App& app, std::string& path) {
+  app.add_option("--plan", path,
+                 "table of plans, or one plan for all lengths (default: no "
+                 "checkpointing)")
+      ->type_name("FILE");
+}
+
 problems::PlanTable ReadTableOrPlan(const std::string& path,
                                     const problems::LengthProblem& problem) {
   problems::PlanTable table;

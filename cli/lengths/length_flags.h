@@ -24,9 +24,12 @@ struct LengthFlags {
   problems::LengthProblem Read() const;
 };
 
+// Adds --plan: the file of a table of plans, or of one plan.
+void AddPlanOfBatches(CLI::App& app, std::string& path);
+
 // Returns the table in a file; a plan becomes a table of one entry for all lengths, with
-// the plan's device, if it has one, and without statements about a run. Throws InputError for a file with neither, and
-// for a table or a plan of another model.
+// the plan's device, if it has one, and without statements about a run. Throws InputError
+// for a file with neither, and for a table or a plan of another model.
 problems::PlanTable ReadTableOrPlan(const std::string& path,
                                     const problems::LengthProblem& problem);
 

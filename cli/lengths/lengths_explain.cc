@@ -83,10 +83,7 @@ Command AddLengthsExplainCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "explain", "Show the peak of a run of batches, and what reduces it");
   flags->lengths.AddTo(*app);
-  app->add_option("--plan", flags->plan,
-                  "table of plans, or one plan for all lengths (default: no "
-                  "checkpointing)")
-      ->type_name("FILE");
+  AddPlanOfBatches(*app, flags->plan);
   flags->allocator.AddTo(
       *app, "the device memory that PyTorch may use (default: the table's)");
   flags->allocator.AddOptimizerStateTo(*app, "the table's, or update");

@@ -135,10 +135,7 @@ Command AddLengthsReportCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "report", "Write an HTML page about a run of batches");
   flags->lengths.AddTo(*app);
-  app->add_option("--plan", flags->plan,
-                  "table of plans, or one plan for all lengths (default: no "
-                  "checkpointing)")
-      ->type_name("FILE");
+  AddPlanOfBatches(*app, flags->plan);
   flags->allocator.AddTo(
       *app,
       "the device memory that PyTorch may use (default: the table's, or no "

@@ -188,10 +188,7 @@ Command AddLengthsSimulateCommand(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "simulate", "Simulate PyTorch's allocator on batches of several lengths");
   flags->lengths.AddTo(*app);
-  app->add_option("--plan", flags->plan,
-                  "table of plans, or one plan for all lengths (default: no "
-                  "checkpointing)")
-      ->type_name("FILE");
+  AddPlanOfBatches(*app, flags->plan);
   flags->allocator.AddTo(
       *app,
       "the device memory that PyTorch's allocator may use (default: no limit)");

@@ -46,7 +46,7 @@ def _model() -> nn.Module:
     )
 
 
-class Tokens(torch.utils.data.Dataset):  # type: ignore[type-arg]
+class Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """Samples in batches of one length: a batch is short if its first token is even."""
 
     def __init__(self, batches: int) -> None:
