@@ -24,6 +24,10 @@ _SETS_MEMORY = frozenset(
 )
 STATISTICS = ("running_mean", "running_var")
 _IN_TRAINING = ("training", "train", "use_input_stats")
+# PyTorch's own operators, those that communicate among them, have a tag if they draw.
+_WITH_TAGS = frozenset(
+    ["aten", "prim", "prims", "c10d", "_c10d_functional", "_dtensor", "fsdp", "profiler"]
+)
 _ONLY_SELF = ((0, "self"),)
 
 
@@ -55,7 +59,7 @@ def traits_of(func: Any) -> Traits:
     names = [argument.name for argument in arguments]
     is_mutable = bool(schema and schema.is_mutable)
     # Operators that libraries register may draw random numbers without a tag that says so.
-    is_random = getattr(func, "namespace", "") not in ("aten", "prim", "prims") or (
+    is_random = getattr(func, "namespace", "") not in _WITH_TAGS or (
         torch.Tag.nondeterministic_seeded in func.tags
     )
     is_cast = func is CAST
