@@ -18,7 +18,6 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-VOCABULARY = 52
 _WIDTH = 32
 
 
@@ -40,11 +39,23 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        # By 7 ranks these are uneven.
+        # 7 ranks have uneven shares of these.
         self.a, self.b = nn.Linear(_WIDTH, 60), nn.Linear(60, _WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.b(F.gelu(self.a(x)))
+
+
+class Dropout(nn.Module):
+    """Dropout of operators that every device runs."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        stays = torch.rand_like(x) >= self.probability
+        return x * stays / (1 - self.probability)
 
 
 class Block(nn.Module):
@@ -52,7 +63,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(_WIDTH), nn.LayerNorm(_WIDTH)
         self.attention, self.mlp = Attention(), Mlp()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.dropout(self.attention(self.norm1(x)))
@@ -60,12 +71,12 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, blocks: int = 2, dropout: float = 0.1, tied: bool = False) -> None:
+    def __init__(self, dropout: float, vocabulary: int, tied: bool) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, _WIDTH)
-        self.blocks = nn.ModuleList(Block(dropout) for _ in range(blocks))
+        self.embedding = nn.Embedding(vocabulary, _WIDTH)
+        self.blocks = nn.ModuleList(Block(dropout) for _ in range(2))
         self.norm = nn.LayerNorm(_WIDTH)
-        self.head = nn.Linear(_WIDTH, VOCABULARY, bias=False)
+        self.head = nn.Linear(_WIDTH, vocabulary, bias=False)
         if tied:
             self.head.weight = self.embedding.weight
 
@@ -107,25 +118,25 @@ def tensor_parallel(sequence: bool = True, loss: bool = False) -> Function:
         between = Shard(1) if sequence else Replicate()
         norm = {"norm": SequenceParallel()} if sequence else {}
         layouts: Any = Shard(-1) if loss else Replicate()
-        outside: dict[str, Any] = {
+        of_model: dict[str, Any] = {
             "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
             "head": ColwiseParallel(
                 input_layouts=between, output_layouts=layouts, use_local_output=not loss
             ),
         }
-        parallelize_module(model, tp, outside | norm)
+        parallelize_module(model, tp, of_model | norm)
         columns = ("attention.q", "attention.k", "attention.v", "mlp.a")
-        inside: dict[str, Any] = dict.fromkeys(columns, ColwiseParallel())
+        of_block: dict[str, Any] = dict.fromkeys(columns, ColwiseParallel())
         for name in ("attention.o", "mlp.b"):
-            inside[name] = RowwiseParallel(output_layouts=between)
+            of_block[name] = RowwiseParallel(output_layouts=between)
         if sequence:
             gathered = PrepareModuleInput(
                 input_layouts=(between,), desired_input_layouts=(Replicate(),)
             )
-            inside |= {"norm1": SequenceParallel(), "norm2": SequenceParallel()}
-            inside |= {"attention": gathered, "mlp": gathered}
+            of_block |= {"norm1": SequenceParallel(), "norm2": SequenceParallel()}
+            of_block |= {"attention": gathered, "mlp": gathered}
         for block in model.get_submodule("blocks").children():
-            parallelize_module(block, tp, inside)
+            parallelize_module(block, tp, of_block)
 
     return split
 
@@ -138,6 +149,7 @@ class Case:
     mesh: dict[str, int]
     functions: Sequence[Function]
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    vocabulary: int = 52
     tied: bool = False
     loss_is_split: bool = False
 
@@ -145,7 +157,7 @@ class Case:
         return self.name
 
     def make(self, dropout: float = 0.1) -> nn.Module:
-        return Net(tied=self.tied, dropout=dropout)
+        return Net(dropout, self.vocabulary, self.tied)
 
     def make_on_meta(self, dropout: float = 0.1) -> nn.Module:
         with torch.device("meta"):

@@ -23,11 +23,13 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
 from acplan._base.errors import AcplanError
 from acplan._base.interrupts import give_way
+from acplan._base.operators import HANDS_OUT, WAITS
 from acplan._base.tensors import tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._fakes.branches import line_of_error
@@ -102,6 +104,11 @@ class ValuedFakeTensorMode(FakeTensorMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func is HANDS_OUT:
+            # PyTorch's own fake result is a plain tensor, which nothing waits for.
+            return AsyncCollectiveTensor(args[0])
+        if func is WAITS:
+            return args[0]  # PyTorch's own fake result is another tensor
         if _can_end_at(func):
             give_way()
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):

@@ -31,4 +31,6 @@ Replaced in PyTorch and DeepSpeed (_base/patching.py says how to read the list):
         process.
     torch.distributed.tensor._random._rng_tracker, private
         parallel.py, Parallel.group_made: DTensor's random numbers are the rank's own.
+    torch.distributed.*._are_we_tracing, private
+        parallel.py, Parallel.group_made: collectives are waited for where training does so.
 """

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional_collectives
 import torch.distributed.distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import _disable_current_modes
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from acplan._base.arguments import whole_number
 from acplan._base.errors import AcplanError
 from acplan._base.modules import FSDPModule
-from acplan._base.patching import set_attribute
+from acplan._base.patching import replaced_here, set_attribute
 from acplan._device.fake_streams import fake_streams
 
 # Shards a model on a mesh in place; returns the model, or None.
@@ -91,7 +92,7 @@ class Parallel:
     @contextlib.contextmanager
     def group_made(self) -> Iterator[DeviceMesh]:
         """Makes the process group of the rank within the block. Yields the mesh."""
-        with fake_streams(), _own_world(), _without_shardings():
+        with fake_streams(), _own_world(), _without_shardings(), _not_tracing():
             with _disable_current_modes():
                 dist.init_process_group("fake", rank=self.rank, world_size=self.world_size)
                 shape, names = tuple(self.mesh.values()), tuple(self.mesh)
@@ -174,6 +175,20 @@ def _own_world() -> Iterator[None]:
             sys.excepthook = excepthook
             for name in world.pg_names.values():
                 torch._C._distributed_c10d._unregister_process_group(name)
+
+
+@contextlib.contextmanager
+def _not_tracing() -> Iterator[None]:
+    """Lets torch.distributed run within the block what it runs in training: on fake tensors it
+    would wait for each collective at once, as compiled code does."""
+    plain = functional_collectives._are_we_tracing
+    with contextlib.ExitStack() as undo:
+        for name, module in [*sys.modules.items()]:
+            if not name.startswith("torch.distributed."):
+                continue
+            if vars(module).get("_are_we_tracing") is plain:
+                undo.enter_context(replaced_here(module, "_are_we_tracing", lambda: False))
+        yield
 
 
 @contextlib.contextmanager

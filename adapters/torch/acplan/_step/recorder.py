@@ -8,6 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from acplan._base.operators import (
+    HANDS_OUT,
     draws,
     is_kept_cast,
     is_of_nothing,
@@ -122,7 +123,7 @@ class Recorder(TorchDispatchMode):
             log.inner_passes.runs(log.open_calls)
         read_tensors, results = log.plain(tensors_of(args, kwargs)), tensors_of(out)
         written_tensors = log.plain(results)
-        if name in _INVISIBLE:
+        if name in _INVISIBLE or func is HANDS_OUT:
             log.add_results(read_tensors, written_tensors)
             return
         reads = sorted({log.storage_of(t) for t in read_tensors})

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from acplan._base.stand_ins import Shape, Turned, is_run_inside, shape_of
 from acplan._base.tensors import is_sparse
@@ -139,7 +140,8 @@ def _remade(tensor: torch.Tensor) -> _Remade | None:
     consists, or None if it is a single piece of memory."""
     if is_sparse(tensor):
         return functools.partial(made_of, structure_of(tensor))
-    if not is_run_inside(type(tensor)):
+    # The operator that saves the result of a collective has waited for it.
+    if not is_run_inside(type(tensor)) or isinstance(tensor, AsyncCollectiveTensor):
         return None
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     inner = {name: getattr(tensor, name) for name in names}
