@@ -38,6 +38,7 @@ _INVISIBLE = (
     "aten.detach.default",
     "prim.device.default",
     "_c10d_functional._wrap_tensor_autograd.default",
+    "_c10d_functional.wait_tensor.default",
 )
 _TIMEOUT = datetime.timedelta(seconds=60)
 
@@ -113,7 +114,10 @@ class Watched(TorchDispatchMode):
     @contextlib.contextmanager
     def as_on_devices(self) -> Iterator[None]:
         """Looks away, within the block, from what gloo runs while a reduction ends."""
-        plain = dist.reduce_scatter_single
+        # Earlier versions have another name for it.
+        is_new = hasattr(dist, "reduce_scatter_single")
+        name = "reduce_scatter_single" if is_new else "reduce_scatter_tensor"
+        plain = getattr(dist, name)
 
         def reduce(*args: Any, **kwargs: Any) -> Any:
             self._only_collectives = True
@@ -122,11 +126,11 @@ class Watched(TorchDispatchMode):
             finally:
                 self._only_collectives = False
 
-        dist.reduce_scatter_single = reduce
+        setattr(dist, name, reduce)
         try:
             yield
         finally:
-            dist.reduce_scatter_single = plain
+            setattr(dist, name, plain)
 
     @contextlib.contextmanager
     def resizes(self) -> Iterator[None]:
@@ -196,7 +200,7 @@ class Rank:
         # Ranks of one row of "tp" have the same tokens.
         row = self.number // self.case.mesh.get("tp", 1)
         numbers = torch.Generator().manual_seed(row)
-        return torch.randint(0, self.case.vocabulary, (2, 16), generator=numbers)
+        return torch.randint(0, self.case.vocabulary, (4, 16), generator=numbers)
 
     def values(self, plan: acplan.Plan | None) -> list[torch.Tensor]:
         """Returns the losses and gradients of three steps with dropout."""
@@ -314,10 +318,27 @@ def _require_equal(actual: list[Any], expected: list[Any]) -> None:
     assert len(actual) == len(expected), f"{len(actual)} operators, expected {len(expected)}"
 
 
+def check_disagreement(rank: Rank) -> str:
+    """Lets the last process have another plan: each one gets the same error, and none waits."""
+    world_size = dist.get_world_size()
+    least, other = plans_of(rank.trace(0.1))
+    acplan.require_same_plan(least)
+    acplan.require_same_plan(None)
+    for another in (other, None):
+        try:
+            acplan.require_same_plan(another if rank.number == world_size - 1 else least)
+        except acplan.AcplanError as error:
+            assert f"another one on rank {world_size - 1} than on rank 0" in str(error)
+        else:
+            raise AssertionError("not refused")
+    return "4 calls"
+
+
 CHECKS: dict[str, Callable[[Rank], str]] = {
     "values": check_values,
     "operators": check_operators,
     "bytes": check_bytes,
+    "another plan": check_disagreement,
 }
 
 

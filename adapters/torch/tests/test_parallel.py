@@ -1,6 +1,7 @@
 """Ranks of parallel models: traced without the other ranks, and planned."""
 
 import contextlib
+import dataclasses
 import functools
 
 import pytest
@@ -10,7 +11,9 @@ from torch import nn
 from torch.distributed.tensor.parallel import loss_parallel
 
 import acplan
-from parallel_models import CASES
+from acplan._step.training_step import TrainingStep, training_step
+from parallel_models import CASES, Case
+from run_events import difference, predicted_requests, real_requests
 
 _BY_NAME = {case.name: case for case in CASES}
 _TOKENS = torch.zeros(4, 16, dtype=torch.long)
@@ -21,6 +24,21 @@ def _trace(name: str) -> acplan.Trace:
     case = _BY_NAME[name]
     with loss_parallel() if case.loss_is_split else contextlib.nullcontext():
         return acplan.trace(case.make_on_meta, _TOKENS, progress=False, **case.arguments)
+
+
+def step_with(
+    case: Case, trace: acplan.Trace, plan: acplan.Plan | None, tokens: torch.Tensor
+) -> TrainingStep:
+    """Returns the step of a case's rank, with a plan where training applies it."""
+    training = training_step(case.make_on_meta, (tokens,), dict(case.arguments))
+    assert training.parallel is not None
+    if plan is None:
+        return training
+    functions = training.parallel.with_plan(
+        lambda model: acplan.apply(model, plan, strict=True),
+        trace.data["parallel"]["plan_first"],
+    )
+    return dataclasses.replace(training, parallelize=functions)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "fsdp x tp", "tp, sequence, loss"])
@@ -34,6 +52,19 @@ def test_memory_with_a_plan_is_that_of_the_sharded_model(name: str) -> None:
         )
     assert verification.first_difference() is None
     assert not dist.is_initialized()
+
+
+def test_requests_to_the_allocator_are_those_of_the_sharded_model() -> None:
+    """Each stream has its own blocks: copies and collectives of FSDP run beside the step."""
+    case = _BY_NAME["hsdp, bfloat16"]
+    trace = acplan.trace(
+        case.make_on_meta, _TOKENS, workspaces=False, progress=False, **case.arguments
+    )
+    plan = acplan.plan(trace, "min")
+    for one in (None, plan):
+        real = real_requests(step_with(case, trace, one, _TOKENS))
+        assert {request.stream for request in real} == {0, 1, 3, 4}
+        assert not difference(real, predicted_requests(trace, one))
 
 
 def test_a_trace_has_the_rank_s_own_operators_and_bytes() -> None:

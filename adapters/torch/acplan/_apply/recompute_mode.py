@@ -18,6 +18,7 @@ from acplan._base.operators import (
     CAST,
     EMPTY,
     HANDS_OUT,
+    WAITS,
     Traits,
     is_kept_cast,
     is_of_nothing,
@@ -340,4 +341,6 @@ def _unseen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return tensor.device
     if func is HANDS_OUT:
         return AsyncCollectiveTensor(tensor)
+    if func is WAITS:
+        return tensor
     return by_shape(func, args, kwargs, tensor.origin)

@@ -12,16 +12,18 @@ from acplan._base.tensors import tensors_of
 
 # The operator that casts. Autocast keeps the results of some casts.
 CAST = torch.ops.aten._to_copy.default
-# The operator that waits for a collective. It returns the tensor that it is given.
-WAITS = torch.ops._c10d_functional.wait_tensor.default
-# Views that neither their schemas nor autograd declare as such. From PyTorch 2.15 on, linear
-# layers return the first, and a ReLU in place then writes to their product.
-_UNNAMED_VIEWS = frozenset([torch.ops.aten._unsafe_view.default, WAITS])
+# A view that neither its schema nor autograd declares as one. From PyTorch 2.15 on, linear
+# layers return it, and a ReLU in place then writes to their product.
+_UNNAMED_VIEW = torch.ops.aten._unsafe_view.default
 # The operator that hands out the result of a collective before it has ended, as a tensor that
 # waits when it is used; None in a PyTorch that does so without an operator.
 HANDS_OUT: Any = getattr(
     getattr(torch.ops._c10d_functional, "_wrap_tensor_autograd", None), "default", None
 )
+# The operator that waits for a collective. It returns the tensor that it is given.
+WAITS = torch.ops._c10d_functional.wait_tensor.default
+# Neither counts: a tensor that has waited does not wait again, in a recomputation for example.
+OF_WAITING = frozenset([HANDS_OUT, WAITS])
 # An operator that makes an empty tensor, and those that give it other memory: the weights of
 # recurrent modules are put together so, and up to PyTorch 2.11 a checkpoint attaches its
 # arguments to an empty tensor.
@@ -72,14 +74,14 @@ def traits_of(func: Any) -> Traits:
     is_cast = func is CAST
     is_view = not is_mutable and any(argument.alias_info for argument in arguments)
     return Traits(
-        is_ignored=func in checkpoint.SAC_IGNORED_OPS or func is HANDS_OUT,
+        is_ignored=func in checkpoint.SAC_IGNORED_OPS or func in OF_WAITING,
         is_plain=not (is_mutable or is_random or is_cast or "running_mean" in names),
         is_mutable=is_mutable,
         is_random=is_random,
         dropout_place=names.index("dropout_p") if "dropout_p" in names else -1,
         is_cast=is_cast,
         is_view=is_view,
-        only_shows=is_view or func in _UNNAMED_VIEWS,
+        only_shows=is_view or func is _UNNAMED_VIEW,
         # Schemas do not always declare that statistics are written to.
         writes=is_mutable or "running_mean" in names,
         changes_shape=torch.Tag.inplace_view in getattr(func, "tags", ()),

@@ -94,7 +94,12 @@ class Parallel:
         """Makes the process group of the rank within the block. Yields the mesh."""
         with fake_streams(), _own_world(), _without_shardings(), _not_tracing():
             with _disable_current_modes():
-                dist.init_process_group("fake", rank=self.rank, world_size=self.world_size)
+                # Earlier versions of PyTorch register the backend with this module.
+                from torch.testing._internal.distributed.fake_pg import FakeStore
+
+                dist.init_process_group(
+                    "fake", store=FakeStore(), rank=self.rank, world_size=self.world_size
+                )
                 shape, names = tuple(self.mesh.values()), tuple(self.mesh)
                 mesh = init_device_mesh("cuda", shape, mesh_dim_names=names)
             yield mesh
@@ -135,9 +140,18 @@ def _is_sharded_by_fsdp_alone(model: torch.nn.Module) -> bool:
         group
         for module in model.modules()
         if isinstance(module, FSDPModule)
-        for group in module._get_fsdp_state()._fsdp_param_groups
+        for group in _groups_of(module)
     ]
     return bool(groups) and not any(p.is_dtensor for g in groups for p in g.fsdp_params)
+
+
+def _groups_of(module: FSDPModule) -> list[Any]:
+    """Returns the groups of parameters that a module gathers. Earlier versions of PyTorch have
+    one at most."""
+    state: Any = module._get_fsdp_state()
+    if hasattr(state, "_fsdp_param_groups"):
+        return [*state._fsdp_param_groups]
+    return [state._fsdp_param_group] if state._fsdp_param_group else []
 
 
 def model_of_rank(model: Any, parallel: Parallel | None) -> Any:
@@ -181,12 +195,11 @@ def _own_world() -> Iterator[None]:
 def _not_tracing() -> Iterator[None]:
     """Lets torch.distributed run within the block what it runs in training: on fake tensors it
     would wait for each collective at once, as compiled code does."""
-    plain = functional_collectives._are_we_tracing
+    plain = getattr(functional_collectives, "_are_we_tracing", None)
     with contextlib.ExitStack() as undo:
         for name, module in [*sys.modules.items()]:
-            if not name.startswith("torch.distributed."):
-                continue
-            if vars(module).get("_are_we_tracing") is plain:
+            is_of_ranks = plain is not None and name.startswith("torch.distributed.")
+            if is_of_ranks and vars(module).get("_are_we_tracing") is plain:
                 undo.enter_context(replaced_here(module, "_are_we_tracing", lambda: False))
         yield
 
@@ -195,11 +208,15 @@ def _not_tracing() -> Iterator[None]:
 def _without_shardings() -> Iterator[None]:
     """Forgets, after the block, the shardings that DTensor has worked out in it: they hold the
     mesh, and would be used for an equal mesh of other processes. Random numbers begin anew."""
-    from torch.distributed.tensor import _random, debug
+    from torch.distributed.tensor import DTensor, _random, debug
 
-    debug._clear_sharding_prop_cache()
+    def forget() -> None:
+        DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
+        getattr(debug, "_clear_fast_path_sharding_prop_cache", int)()
+
+    forget()
     with set_attribute(_random, "_rng_tracker", None):
         try:
             yield
         finally:
-            debug._clear_sharding_prop_cache()
+            forget()

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from acplan._base.operators import (
-    HANDS_OUT,
+    OF_WAITING,
     draws,
     is_kept_cast,
     is_of_nothing,
@@ -123,7 +123,7 @@ class Recorder(TorchDispatchMode):
             log.inner_passes.runs(log.open_calls)
         read_tensors, results = log.plain(tensors_of(args, kwargs)), tensors_of(out)
         written_tensors = log.plain(results)
-        if name in _INVISIBLE or func is HANDS_OUT:
+        if name in _INVISIBLE or func in OF_WAITING:
             log.add_results(read_tensors, written_tensors)
             return
         reads = sorted({log.storage_of(t) for t in read_tensors})

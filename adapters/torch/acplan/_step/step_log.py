@@ -10,6 +10,7 @@ import torch
 from acplan._base import transforms
 from acplan._base.stand_ins import inner_tensors, is_run_inside
 from acplan._base.tensors import tensors_in
+from acplan._device.fake_streams import current_stream_number
 from acplan._fakes.sparse_fakes import sparse_parts
 from acplan._step.inner_passes import InnerPasses
 from acplan._step.records import Call, Operator, Saved, Storage, Tensor
@@ -73,7 +74,8 @@ class StepLog:
         if known_number is not None:
             return known_number
         number = len(self.storages)
-        entry = Storage(storage.nbytes(), born, on_device)
+        stream = current_stream_number() if born >= 0 else 0
+        entry = Storage(storage.nbytes(), born, on_device, stream=stream)
         self.storages.append(entry)
         self._numbers[key] = number
 
@@ -103,7 +105,8 @@ class StepLog:
         self._free_memory(number)
         if size := storage.nbytes():
             self._memory[number] = len(self.storages)
-            self.storages.append(Storage(size, self.now, entry.on_device))
+            stream = current_stream_number()
+            self.storages.append(Storage(size, self.now, entry.on_device, stream=stream))
 
     def _free_memory(self, number: int) -> None:
         memory = self._memory.pop(number, None)

@@ -98,6 +98,7 @@ def _storages(recorded: Recorded) -> list[dict[str, Any]]:
             "born": storage.born,
             "freed": storage.freed,
         }
+        | ({"stream": storage.stream} if storage.stream else {})
         | (
             {"scope_end": recorded.scopes.log.storages[index].freed}
             if 0 <= storage.born < recorded.marks.forward_end
