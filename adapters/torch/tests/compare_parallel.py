@@ -1,10 +1,12 @@
 """Ranks of parallel models beside their traces.
 
-    PYTHONPATH=.:tests python tests/compare_parallel.py
+    PYTHONPATH=.:tests python tests/compare_parallel.py fakes
+    PYTHONPATH=.:tests python tests/compare_parallel.py processes
 
-writes docs/measured/parallel.csv: first ranks on fake tensors, whose steps with plans are traced
-again and whose requests to the allocator are compared; then real processes on the CPU. With names
-of cases after it, it prints only those.
+The first writes docs/measured/parallel.csv: ranks on fake tensors, whose steps with plans are
+traced again and whose requests to the allocator are compared. The second writes
+parallel_processes.csv: real processes on the CPU. With names of cases after it, each prints only
+those.
 """
 
 import contextlib
@@ -28,12 +30,14 @@ from run_events import difference, predicted_requests, real_requests
 from tables import Table, print_versions
 from test_parallel import step_with
 
+# Two processes have the other cases.
+_ON_FOUR = ("fsdp, resharded to 2", "hsdp", "fsdp x tp", "fsdp x tp, bfloat16")
 _TOKENS = torch.zeros(4, 16, dtype=torch.long)
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What was compared of a case on a mesh, how many of it, and the first difference."""
+    """A comparison: the case and its mesh, the number of things compared, the first difference."""
 
     case: str
     where: str
@@ -57,8 +61,8 @@ def on_fakes(case: Case) -> Iterator[Row]:
                 case.make_on_meta, plan, _TOKENS, trace=trace, **case.arguments
             )
             operators += len(verification.measured)
-            found = verification.first_difference()
-            first = first or ("" if found is None else str(found))
+            place = verification.first_difference()
+            first = first or ("" if place is None else str(place))
         yield Row(case.name, where, "bytes with two plans", operators, first)
         requests, first = 0, ""
         for plan in (None, *plans):
@@ -81,35 +85,38 @@ def on_processes(count: int, names: list[str]) -> Iterator[Row]:
             failed = [
                 text.strip().splitlines()[-1] for is_equal, text in of_ranks if not is_equal
             ]
-            counted = sum(int(text.split()[0]) for is_equal, text in of_ranks if is_equal)
+            total = sum(int(text.split()[0]) for is_equal, text in of_ranks if is_equal)
             first = failed[0] if failed else ""
-            yield Row(name, f"{count} processes", check, counted, first)
+            yield Row(name, f"{count} processes", check, total, first)
 
 
-def main(names: list[str]) -> None:
-    print_versions()
-    columns = [field.name for field in dataclasses.fields(Row)]
-    table = Table("parallel", columns, is_partial=bool(names))
-    rows: list[Row] = []
-
-    def add(row: Row) -> None:
-        rows.append(row)
-        table.add(*dataclasses.astuple(row))
-
+def _rows(part: str, names: list[str]) -> Iterator[Row]:
+    if part == "processes":
+        yield from on_processes(2, names)
+        yield from on_processes(4, names or list(_ON_FOUR))
+        return
     for case in CASES:
         if names and case.name not in names:
             continue
         try:
-            for row in on_fakes(case):
-                add(row)
+            yield from on_fakes(case)
         except Exception as error:  # Whatever it is, it is this case's result.
-            add(Row(case.name, "", "", 0, f"{type(error).__name__}: {error}"))
-    for count in (2, 4):
-        for row in on_processes(count, names):
-            add(row)
-    equal = sum(not row.difference for row in rows)
-    print(f"{len(rows)} rows, {equal} without a difference")
+            yield Row(case.name, "", "", 0, f"{type(error).__name__}: {error}")
+
+
+def main(part: str, names: list[str]) -> None:
+    print_versions()
+    columns = [field.name for field in dataclasses.fields(Row)]
+    name = "parallel_processes" if part == "processes" else "parallel"
+    table = Table(name, columns, is_partial=bool(names))
+    count = equal = things = 0
+    for row in _rows(part, names):
+        table.add(*dataclasses.astuple(row))
+        count += 1
+        equal += not row.difference
+        things += row.count
+    print(f"{count} rows of {things:,} things, {equal} without a difference")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

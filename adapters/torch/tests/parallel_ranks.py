@@ -46,7 +46,7 @@ _TIMEOUT = datetime.timedelta(seconds=60)
 def cases_of(world_size: int) -> list[Case]:
     """Returns the cases for so many processes."""
     dp, tp = {"dp": world_size}, {"tp": world_size}
-    found = [
+    cases = [
         Case("fsdp", dp, [sharded("dp")]),
         Case("fsdp, uneven, tied", dp, [sharded("dp")], vocabulary=51, tied=True),
         Case("fsdp, kept", dp, [sharded("dp", reshard_after_forward=False)]),
@@ -68,8 +68,8 @@ def cases_of(world_size: int) -> list[Case]:
     ]
     if world_size > 2:
         resharded = sharded("dp", reshard_after_forward=2)
-        found.insert(3, Case("fsdp, resharded to 2", dp, [resharded]))
-    return found
+        cases.insert(3, Case("fsdp, resharded to 2", dp, [resharded]))
+    return cases
 
 
 class Watched(TorchDispatchMode):
@@ -227,11 +227,11 @@ class Rank:
             optimizer.step()
             optimizer.zero_grad()
         watched = Watched("cpu")
-        held = [*model.parameters(), tokens]
+        tensors = [*model.parameters(), tokens]
         for state in optimizer.state.values():
-            held += [value for value in state.values() if value.dim()]
-        watched.hold(held)
-        del held
+            tensors += [value for value in state.values() if value.dim()]
+        watched.hold(tensors)
+        del tensors
         with watched.as_on_devices(), watched.resizes(), watched:
             loss_of(model, tokens).backward()
         return watched

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_map
 
 from acplan._base.errors import AcplanError
 from acplan._base.interrupts import give_way
-from acplan._base.operators import HANDS_OUT, WAITS
+from acplan._base.operators import HANDS_OUT, OF_WAITING
 from acplan._base.tensors import tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._fakes.branches import line_of_error
@@ -104,11 +104,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func is HANDS_OUT:
-            # PyTorch's own fake result is a plain tensor, which nothing waits for.
-            return AsyncCollectiveTensor(args[0])
-        if func is WAITS:
-            return args[0]  # PyTorch's own fake result is another tensor
+        if func in OF_WAITING:
+            return _not_waited(func, args[0])
         if _can_end_at(func):
             give_way()
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
@@ -116,8 +113,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
         tensors = tensors_of(args, kwargs)
         if concerns_sparse(func, tensors):
             return self._of_sparse(func, types, args, kwargs)
-        has_unknown = False
-        session = followed()
+        has_unknown, session = False, followed()
         if session is not None and session.has_numbers:
             args, kwargs, has_unknown = _with_plain_numbers(session, func, args, kwargs)
         is_known = not (has_unknown or is_launch(func)) and self.knows(func, args, kwargs)
@@ -282,6 +278,12 @@ class ValuedFakeTensorMode(FakeTensorMode):
 
 # Operators that return numbers of Python.
 _GIVING = frozenset({_aten._local_scalar_dense.default, _aten.equal.default})
+
+
+def _not_waited(func: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """Returns what the operators around waiting return in training. The results of PyTorch's
+    fakes are tensors of their own, for which nothing waits."""
+    return AsyncCollectiveTensor(tensor) if func is HANDS_OUT else tensor
 
 
 def _given_unknown(func: Any, args: Sequence[Any]) -> Any:

@@ -31,6 +31,7 @@ Replaced in PyTorch and DeepSpeed (_base/patching.py says how to read the list):
         process.
     torch.distributed.tensor._random._rng_tracker, private
         parallel.py, Parallel.group_made: DTensor's random numbers are the rank's own.
-    torch.distributed.*._are_we_tracing, private
-        parallel.py, Parallel.group_made: collectives are waited for where training does so.
+    torch.distributed._functional_collectives._are_we_tracing, private, from 2.7 on
+        parallel.py, Parallel.group_made: collectives are waited for where training does so. The
+        name is replaced in every module of torch.distributed that has imported it.
 """
