@@ -63,7 +63,7 @@ def test_requests_to_the_allocator_are_those_of_the_sharded_model() -> None:
     plan = acplan.plan(trace, "min")
     for one in (None, plan):
         real = real_requests(step_with(case, trace, one, _TOKENS))
-        assert {request.stream for request in real} == {0, 1, 3, 4}
+        assert {request.stream for request in real} == {0, 1, 3}
         assert not difference(real, predicted_requests(trace, one))
 
 
@@ -118,6 +118,11 @@ def test_wrong_options_are_refused_in_one_line(
         acplan.trace(case.make_on_meta, _TOKENS, progress=False, **arguments)
     assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
+
+
+def test_a_rank_is_not_divided_again() -> None:
+    with pytest.raises(acplan.AcplanError, match="world_size: expected the trace of a whole"):
+        acplan.plan(_trace("fsdp"), "min", world_size=4)
 
 
 def test_a_model_that_sharding_would_change_is_refused() -> None:

@@ -33,10 +33,10 @@ _SETS_MEMORY = frozenset(
 )
 STATISTICS = ("running_mean", "running_var")
 _IN_TRAINING = ("training", "train", "use_input_stats")
-# PyTorch's own operators, those that communicate among them, have a tag if they draw.
-_WITH_TAGS = frozenset(
-    ["aten", "prim", "prims", "c10d", "_c10d_functional", "_dtensor", "fsdp", "profiler"]
-)
+# The namespaces of operators that communicate, or copy for those that do.
+COMMUNICATING = frozenset(["c10d", "_c10d_functional", "_dtensor", "fsdp"])
+# PyTorch's own operators have a tag if they draw.
+_WITH_TAGS = frozenset(["aten", "prim", "prims", "profiler"]) | COMMUNICATING
 _ONLY_SELF = ((0, "self"),)
 
 

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_map
 
 from acplan._base.errors import AcplanError
 from acplan._base.interrupts import give_way
-from acplan._base.operators import HANDS_OUT, OF_WAITING
+from acplan._base.operators import COMMUNICATING, HANDS_OUT, OF_WAITING
 from acplan._base.tensors import tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._fakes.branches import line_of_error
@@ -372,6 +372,8 @@ def _too_many_for_values(tensors: Iterable[torch.Tensor]) -> str:
 
 def _is_known(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Returns whether all tensors of an operator have values."""
+    if getattr(func, "namespace", "") in COMMUNICATING:
+        return False  # other ranks, which do not exist, have a part in the result
     is_written = func._schema.is_mutable
     if isinstance(kwargs.get("generator"), torch.Generator):
         return False  # the user's generator would be advanced

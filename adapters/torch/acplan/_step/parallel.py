@@ -30,9 +30,6 @@ Shard = Callable[[torch.nn.Module, DeviceMesh], torch.nn.Module | None]
 # Several are called in their order.
 Parallelize = Shard | Sequence[Shard]
 
-# The key of a rank in a trace.
-PARALLEL = "parallel"
-
 # Names of groups are these numbers and those after them; a program's own are small.
 _FIRST_NAME = 1_000_000
 _TABLES = (

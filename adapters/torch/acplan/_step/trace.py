@@ -23,11 +23,11 @@ from acplan._fakes.real_values import (
     require_values,
 )
 from acplan._fakes.row_capacity import require_capacity
-from acplan._files.trace_file import INPUTS, Capacity, Trace
+from acplan._files.trace_file import INPUTS, PARALLEL, Capacity, Trace
 from acplan._step.autocast import AutocastLike
 from acplan._step.checkpointing_off import without_checkpointing
 from acplan._step.optimizers import OptimizerLike
-from acplan._step.parallel import PARALLEL, Parallel, Parallelize, model_of_rank
+from acplan._step.parallel import Parallel, Parallelize, model_of_rank
 from acplan._step.recorder import Recorder
 from acplan._step.run_step import (
     AROUND_STEPS,

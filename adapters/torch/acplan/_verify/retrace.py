@@ -13,10 +13,9 @@ from acplan._base.errors import AcplanError
 from acplan._device.devices import DEVICES, Device, find_device
 from acplan._fakes.real_values import Limits
 from acplan._files.plan_file import Plan
-from acplan._files.trace_file import Trace
+from acplan._files.trace_file import PARALLEL, Trace
 from acplan._files.verification import VerifiedOperator
 from acplan._step.checkpointing_off import without_checkpointing
-from acplan._step.parallel import PARALLEL
 from acplan._step.recorder import Recorder
 from acplan._step.records import Operator
 from acplan._step.run_step import peak_of, run_step, timeline_of
