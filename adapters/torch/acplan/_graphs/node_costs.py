@@ -61,7 +61,7 @@ class GraphCosts:
         byte_count = sum(
             int(t.untyped_storage().nbytes()) for _, t in distinct_storages(values)
         )
-        return byte_count / self._device.bandwidth * 1e3
+        return self._device.traffic_ms(byte_count)
 
     def _is_reduction(self, node: Node) -> bool:
         if _has_tag(node.target, "pointwise"):
