@@ -181,7 +181,9 @@ def main() -> None:
         keys = row["source"], _kind(row), row["gpu"]
         groups[keys].append(ratio)
         written.append((*keys, row["model"], row["build"], row["size"], measured, predicted))
-    print("| source, kind, GPU | rows | predicted / measured | error, median | 90% | one factor |")
+    print(
+        "| source, kind, GPU | rows | predicted / measured | error, median | 90% | one factor |"
+    )
     print("|---|---:|---:|---:|---:|---:|")
     sources = sorted({keys[0] for keys in groups})
     for source in sources:

@@ -134,9 +134,7 @@ def module_ms(row: Row, device: Device) -> float | None:
     # The benchmark has no loss: its gradient is a tensor that is there.
     mean = next(k for k in reversed(range(forward)) if "mean" in operators[k]["name"])
     scaled = next(
-        k
-        for k in range(forward, len(operators))
-        if operators[k]["name"] == "aten.div.Scalar"
+        k for k in range(forward, len(operators)) if operators[k]["name"] == "aten.div.Scalar"
     )
     first, end = {
         "forward": (0, mean),

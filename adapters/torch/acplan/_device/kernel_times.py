@@ -187,9 +187,7 @@ def _product_seconds(product: Product, call: Call, rates: Rates) -> float:
 def _mm(call: Call, rates: Rates, first: int = 0) -> float:
     a, b = call.args[first : first + 2]
     groups = a.shape[0] if a.dim() == 3 else 1
-    return _product_seconds(
-        Product(groups, a.shape[-2], b.shape[-1], a.shape[-1]), call, rates
-    )
+    return _product_seconds(Product(groups, a.shape[-2], b.shape[-1], a.shape[-1]), call, rates)
 
 
 def _grouped_mm(call: Call, rates: Rates) -> float:
@@ -456,9 +454,7 @@ def _embedding_backward(call: Call, rates: Rates) -> float:
     return 150e-6 + _written(call, rates) + 3 * bytes_of(gradient) / rates.memory_rate
 
 
-def _by_width(
-    narrow: float, middle: float, wide: float
-) -> Callable[[Call, Rates], float]:
+def _by_width(narrow: float, middle: float, wide: float) -> Callable[[Call, Rates], float]:
     """Returns the seconds of a kernel that reduces rows. It keeps a short row in registers or
     shared memory, and reads a wide one again: from the cache, where that is large."""
 
@@ -485,6 +481,15 @@ def _group_norm(call: Call, rates: Rates) -> float:
     traffic = call.traffic + max(map(bytes_of, call.read))
     slowest = min(rates.memory_rate, _GROUP_NORM_RATE * rates.multiprocessors)
     return traffic / slowest
+
+
+def _reduction(call: Call, rates: Rates) -> float:
+    """Sums over rows stream; over other dimensions (gradients of biases), threads wait for
+    memory that is not next to theirs."""
+    dimensions = call.args[1] if len(call.args) > 1 else None
+    last = call.read[0].dim() - 1
+    is_of_rows = not dimensions or any(d in (last, -1) for d in dimensions)
+    return (1.0 if is_of_rows else 2.0) * call.traffic / rates.memory_rate
 
 
 def _batch_norm(factor: float) -> Callable[[Call, Rates], float]:
@@ -549,6 +554,8 @@ _SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
     "aten._fused_rms_norm": _by_width(1.25, 1.45, 1.6),
     "aten.native_layer_norm_backward": _by_width(2.0, 2.3, 2.6),
     "aten._fused_rms_norm_backward": _by_width(2.0, 2.2, 2.4),
+    "aten.sum": _reduction,
+    "aten.mean": _reduction,
     "aten.native_group_norm": _group_norm,
     "aten.native_group_norm_backward": _group_norm,
     "aten.native_batch_norm": _batch_norm(1.35),
@@ -562,7 +569,6 @@ _SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
 # What an operator's traffic takes, relative to streaming.
 _FACTORS: Mapping[str, float] = {
     "aten.sum": 2.0,
-    "aten.mean": 1.5,
     "aten.cat": 1.8,
     "aten.stack": 1.8,
     "aten.roll": 1.8,
