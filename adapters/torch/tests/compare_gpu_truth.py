@@ -19,6 +19,7 @@ import collections
 import csv
 import functools
 import gzip
+import io
 import math
 import pathlib
 import statistics
@@ -38,9 +39,9 @@ _LEAST_MS = 0.1
 
 
 def _rows(path: pathlib.Path) -> Iterator[Row]:
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-    with opened as file:
-        yield from csv.DictReader(file)
+    data = path.read_bytes()
+    text = gzip.decompress(data) if path.suffix == ".gz" else data
+    yield from csv.DictReader(io.StringIO(text.decode()))
 
 
 def _timm_ms(row: Row, device: Device) -> float:

@@ -10,7 +10,8 @@ from torch.utils.flop_counter import flop_registry
 
 from acplan._base.errors import AcplanError
 from acplan._base.tensors import is_sparse
-from acplan._device.kernel_times import Call, kernel_seconds
+from acplan._device.kernel_times import kernel_seconds
+from acplan._device.product_times import Call
 
 _TERA = 1e12
 
@@ -91,12 +92,12 @@ class Device:
 def _rounds_to_tfloat32(is_convolution: bool) -> bool:
     """Returns whether this process's settings let float32 be rounded on matrix units: by
     default convolutions are, products are not."""
-    backend = torch.backends.cudnn if is_convolution else torch.backends.cuda.matmul
+    backend: Any = torch.backends.cudnn if is_convolution else torch.backends.cuda.matmul
     try:
         return bool(backend.allow_tf32)
     except RuntimeError:  # the settings of newer versions of PyTorch were used
-        own = torch.backends.cudnn.conv if is_convolution else backend
-        return str(own.fp32_precision) == "tf32"
+        newer = backend.conv if is_convolution else backend
+        return str(newer.fp32_precision) == "tf32"
 
 
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:

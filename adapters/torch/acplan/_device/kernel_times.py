@@ -22,105 +22,27 @@ source and kind, beside rows that were not used.
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
+from acplan._device.convolution_times import convolution_backward_seconds, convolution_seconds
+from acplan._device.product_times import (
+    FLOAT32_OVERHEAD,
+    FLOAT32_TILES,
+    IDLE_SHARE,
+    TENSOR_CORE_TILES,
+    TILE_OVERHEAD,
+    Call,
+    Product,
+    Rates,
+    bytes_of,
+    split_seconds,
+)
+
 LAUNCH_SECONDS = 4e-6
 """The least time from one kernel's end to the next one's end."""
-
-
-class Tile(NamedTuple):
-    rows: int
-    columns: int
-    share: float
-    """The share of the rate of products, relative to the largest tile's."""
-
-
-TENSOR_CORE_TILES = (
-    Tile(256, 128, 1.0),
-    Tile(128, 128, 0.92),
-    Tile(128, 64, 0.75),
-    Tile(64, 64, 0.55),
-)
-TILE_OVERHEAD = 192
-"""The loads before and stores after the inner loop of a tile, in steps of the loop."""
-IDLE_SHARE = 0.5
-"""The share of the last wave's idle time that counts."""
-
-_FLOAT32_TILES = (
-    Tile(256, 128, 1.0),
-    Tile(128, 128, 0.97),
-    Tile(128, 64, 0.79),
-    Tile(64, 64, 0.72),
-    Tile(64, 32, 0.46),
-    Tile(32, 32, 0.39),
-)
-_FLOAT32_OVERHEAD = 36
-_BATCHED_FLOAT32 = 1.08
-# Implicit products of convolutions also have narrow tiles, for few channels.
-_CONVOLUTION_TILES = (*TENSOR_CORE_TILES, Tile(128, 32, 0.42), Tile(64, 32, 0.3))
-_GROUPED_TILES = (*_CONVOLUTION_TILES, Tile(64, 16, 0.3), Tile(64, 8, 0.15))
-_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
-# Units of matrix products take at least so many channels.
-_LEAST_CHANNELS = 8
-
-
-class Rates(Protocol):
-    """What a device reaches, in FLOPs and bytes a second (see `Device`)."""
-
-    @property
-    def multiprocessors(self) -> int: ...
-    @property
-    def capability(self) -> tuple[int, int]: ...
-    @property
-    def memory_rate(self) -> float: ...
-    @property
-    def tfloat32(self) -> float: ...
-    @property
-    def product_share(self) -> float: ...
-    def product_rate(self, dtype: torch.dtype, is_convolution: bool) -> float: ...
-
-
-class Product(NamedTuple):
-    """`groups` products of rows x inner with inner x columns elements."""
-
-    groups: float
-    rows: float
-    columns: float
-    inner: float
-
-    @property
-    def flops(self) -> float:
-        return 2 * self.groups * self.rows * self.columns * self.inner
-
-
-class Call(NamedTuple):
-    """An operator that ran."""
-
-    func: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    out: Any
-    read: Sequence[torch.Tensor]
-    written: Sequence[torch.Tensor]
-    flops: int
-
-    @property
-    def dtype(self) -> torch.dtype:
-        floating = (t.dtype for t in self.read if t.is_floating_point())
-        return next(floating, torch.float32)
-
-    @property
-    def traffic(self) -> float:
-        return sum(map(bytes_of, self.read)) + sum(map(bytes_of, self.written))
-
-
-def bytes_of(tensor: torch.Tensor) -> int:
-    """Returns the bytes in memory of the elements, of which expanded ones are one."""
-    sizes = (size for size, stride in zip(tensor.shape, tensor.stride()) if stride or size == 0)
-    return math.prod(sizes) * tensor.element_size()
 
 
 def kernel_seconds(call: Call, rates: Rates) -> float:
@@ -135,52 +57,17 @@ def kernel_seconds(call: Call, rates: Rates) -> float:
     return LAUNCH_SECONDS + seconds
 
 
-def tile_seconds(
-    product: Product, rate: float, multiprocessors: int, tiles: Sequence[Tile], overhead: float
-) -> float:
-    """Returns the seconds of a product whose operands are there in time.
-
-    rate: FLOPs a second of large products.
-    """
-    best = math.inf
-    groups, rows, columns, inner = product
-    for tile in tiles:
-        count = groups * min(
-            math.ceil(rows / tile.rows) * math.ceil(columns / tile.columns),
-            math.ceil(rows / tile.columns) * math.ceil(columns / tile.rows),
-        )
-        full = count / multiprocessors
-        waves = max(1.0, full + IDLE_SHARE * (math.ceil(full) - full))
-        steps = tile.rows * tile.columns * (inner + overhead)
-        best = min(best, waves * 2 * steps * multiprocessors / (rate * tile.share))
-    return best
-
-
-def _split_seconds(
-    product: Product, rate: float, rates: Rates, tiles: Sequence[Tile], overhead: float
-) -> float:
-    """As `tile_seconds`, where sums may be split among multiprocessors, which costs the
-    traffic of the parts in float32."""
-    best = math.inf
-    parts_of = 4 * product.groups * product.rows * product.columns / rates.memory_rate
-    for split in _SPLITS:
-        part = product._replace(groups=product.groups * split, inner=product.inner / split)
-        seconds = tile_seconds(part, rate, rates.multiprocessors, tiles, overhead)
-        if split > 1:
-            seconds += parts_of
-        if seconds > best:
-            break
-        best = seconds
-    return best
+# What batches of products in float32 reach beside single ones.
+_BATCHED_FLOAT32 = 1.08
 
 
 def _product_seconds(product: Product, call: Call, rates: Rates) -> float:
     rate = rates.product_rate(call.dtype, False)
     if call.dtype in (torch.float32, torch.float64):
         rate *= 1 if product.groups == 1 else _BATCHED_FLOAT32
-        compute = _split_seconds(product, rate, rates, _FLOAT32_TILES, _FLOAT32_OVERHEAD)
+        compute = split_seconds(product, rate, rates, FLOAT32_TILES, FLOAT32_OVERHEAD)
     else:
-        compute = _split_seconds(product, rate, rates, TENSOR_CORE_TILES, TILE_OVERHEAD)
+        compute = split_seconds(product, rate, rates, TENSOR_CORE_TILES, TILE_OVERHEAD)
     return max(compute, call.traffic / rates.memory_rate)
 
 
@@ -203,137 +90,6 @@ def _grouped_mm(call: Call, rates: Rates) -> float:
     if b.dim() == 2:
         columns = max(1, columns / groups)
     return _product_seconds(Product(groups, rows, columns, inner), call, rates)
-
-
-class _Convolution(NamedTuple):
-    input: torch.Tensor
-    weight: torch.Tensor
-    result: torch.Tensor
-    groups: int
-
-    @classmethod
-    def of(cls, input: Any, weight: Any, result: Any, rest: Sequence[Any]) -> "_Convolution":
-        is_transposed, groups = bool(rest[3]), int(rest[5])
-        if is_transposed:  # its passes are those of a convolution from result to input
-            input, result = result, input
-        return cls(input, weight, result, groups)
-
-    @property
-    def channels_in(self) -> int:
-        return self.input.shape[1] // self.groups
-
-    @property
-    def channels_out(self) -> int:
-        return self.result.shape[1] // self.groups
-
-    @property
-    def taps(self) -> int:
-        return math.prod(self.weight.shape[2:])
-
-    @property
-    def places(self) -> int:
-        """The elements of a channel of the result."""
-        return self.result.shape[0] * math.prod(self.result.shape[2:])
-
-    @property
-    def is_depthwise(self) -> bool:
-        return self.groups > 1 and self.channels_in == self.channels_out == 1
-
-    @property
-    def is_channels_last(self) -> bool:
-        return self.input.shape[1] > 1 and self.input.stride(1) == 1
-
-    @property
-    def traffic(self) -> int:
-        return bytes_of(self.input) + bytes_of(self.result)
-
-    def forward(self) -> Product:
-        inner = self.channels_in * self.taps
-        return Product(self.groups, self.places, self.channels_out, inner)
-
-    def input_gradient(self) -> Product:
-        inner = self.channels_out * self.taps
-        return Product(self.groups, self.places, self.channels_in, inner)
-
-    def weight_gradient(self) -> Product:
-        columns = self.channels_in * self.taps
-        return Product(self.groups, self.channels_out, columns, self.places)
-
-
-def _convolution(call: Call, rates: Rates) -> float:
-    input, weight = call.args[:2]
-    it = _Convolution.of(input, weight, call.out, call.args[3:])
-    return _convolution_pass(it, it.forward(), call, rates, _FORWARD)
-
-
-def _convolution_backward(call: Call, rates: Rates) -> float:
-    gradient, input, weight = call.args[:3]
-    mask = call.args[10]
-    it = _Convolution.of(input, weight, gradient, call.args[4:])
-    is_transposed = bool(call.args[7])
-    seconds = 0.0
-    if mask[0]:
-        product = it.forward() if is_transposed else it.input_gradient()
-        seconds += _convolution_pass(it, product, call, rates, _INPUT_GRADIENT)
-    if mask[1]:
-        product = it.weight_gradient()
-        seconds += _convolution_pass(it, product, call, rates, _WEIGHT_GRADIENT)
-    if mask[2]:
-        seconds += LAUNCH_SECONDS + bytes_of(gradient) / rates.memory_rate
-    return seconds
-
-
-def _convolution_pass(
-    it: _Convolution, product: Product, call: Call, rates: Rates, kernels: "_Kernels"
-) -> float:
-    memory = it.traffic / rates.memory_rate
-    if it.is_depthwise:
-        elements = it.places * it.result.shape[1] * it.taps * it.input.element_size()
-        by_tap = elements / rates.memory_rate
-        traffic, taps = kernels.depthwise_last if it.is_channels_last else kernels.depthwise
-        return traffic * memory + taps * by_tap
-    rate = rates.product_rate(call.dtype, True)
-    if call.dtype.itemsize != 2 and rate <= rates.product_rate(call.dtype, False):
-        compute = _split_seconds(product, rate, rates, _FLOAT32_TILES, _FLOAT32_OVERHEAD)
-        return max(compute, memory)
-    dense, grouped = kernels.dense, kernels.grouped
-    share, transposed = grouped if it.groups > 1 else dense
-    tiles = _GROUPED_TILES if it.groups > 1 else _CONVOLUTION_TILES
-    if it.groups > 1:
-        product = product._replace(
-            columns=max(product.columns, _LEAST_CHANNELS),
-            inner=max(product.inner, _LEAST_CHANNELS),
-        )
-    seconds = kernels.seconds(product, rate * share, rates, tiles, TILE_OVERHEAD)
-    seconds = max(seconds, memory)
-    return seconds if it.is_channels_last else seconds + transposed * memory
-
-
-def _whole_seconds(
-    product: Product, rate: float, rates: Rates, tiles: Sequence[Tile], overhead: float
-) -> float:
-    return tile_seconds(product, rate, rates.multiprocessors, tiles, overhead)
-
-
-class _Kernels(NamedTuple):
-    """The kernels of a pass of a convolution.
-
-    dense, grouped: the share of the rate of products, and the traffic of transposing to
-        channels last and back, relative to the pass's own, in other layouts.
-    depthwise, depthwise_last: factors of the traffic, and of the traffic of reading an
-        element for each tap; with channels last.
-    """
-
-    dense: tuple[float, float]
-    grouped: tuple[float, float]
-    depthwise: tuple[float, float]
-    depthwise_last: tuple[float, float]
-    seconds: Callable[[Product, float, Rates, Sequence[Tile], float], float]
-
-
-_FORWARD = _Kernels((1.2, 0.4), (1.4, 0.05), (1.0, 0.0), (1.0, 0.0), _whole_seconds)
-_INPUT_GRADIENT = _Kernels((0.9, 2.4), (0.85, 0.2), (1.0, 0.0), (1.0, 0.0), _whole_seconds)
-_WEIGHT_GRADIENT = _Kernels((0.9, 2.4), (0.85, 0.2), (2.1, 2.3), (1.0, 1.8), _split_seconds)
 
 
 # Shares of the rate of products, forward; the products of backward passes reach less.
@@ -533,8 +289,8 @@ _SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
     "aten.baddbmm": _second_mm,
     "aten._scaled_mm": _mm,
     "aten._grouped_mm": _grouped_mm,
-    "aten.convolution": _convolution,
-    "aten.convolution_backward": _convolution_backward,
+    "aten.convolution": convolution_seconds,
+    "aten.convolution_backward": convolution_backward_seconds,
     **dict.fromkeys(_ATTENTION, _attention),
     "aten._cudnn_rnn": _rnn,
     "aten._cudnn_rnn_backward": _rnn,
@@ -568,7 +324,6 @@ _SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
 
 # What an operator's traffic takes, relative to streaming.
 _FACTORS: Mapping[str, float] = {
-    "aten.sum": 2.0,
     "aten.cat": 1.8,
     "aten.stack": 1.8,
     "aten.roll": 1.8,
