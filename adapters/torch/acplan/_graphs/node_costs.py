@@ -1,4 +1,4 @@
-"""Run-times of the nodes of a compiler's graph, by a roofline of kernels.
+"""Run-times of the nodes of a compiler's graph, by those of kernels.
 
 Inductor writes the kernels of pointwise operators and reductions itself, and computes a
 recomputed value inside the kernel that reads it: that costs nothing, unless the reader is a
