@@ -145,10 +145,10 @@ def _kind(row: Row) -> str:
 def _line(name: str, ratios: list[float]) -> str:
     errors = sorted(abs(ratio - 1) for ratio in ratios)
     bias = statistics.median(ratios)
-    left = statistics.median(abs(ratio / bias - 1) for ratio in ratios)
+    remaining = statistics.median(abs(ratio / bias - 1) for ratio in ratios)
     worst = errors[math.ceil(0.9 * len(errors)) - 1]
     median = statistics.median(errors)
-    return f"| {name} | {len(ratios)} | {bias:.2f} | {median:.1%} | {worst:.1%} | {left:.1%} |"
+    return f"| {name} | {len(ratios)} | {bias:.2f} | {median:.1%} | {worst:.1%} | {remaining:.1%} |"
 
 
 def main() -> None:
@@ -159,13 +159,13 @@ def main() -> None:
     flags = parser.parse_args()
     groups = collections.defaultdict(list)
     left_out: collections.Counter[str] = collections.Counter()
-    written = []
+    predictions = []
     rows = [row for path in flags.tables for row in _rows(path)]
     rows = [row for row in rows if row["metric"].endswith("_ms")]
     models = sorted({row["model"] for row in rows if row["source"] == "timm"})
-    chosen = set(models[:: flags.every])
+    traced_models = set(models[:: flags.every])
     for row in rows:
-        if row["source"] == "timm" and row["model"] not in chosen:
+        if row["source"] == "timm" and row["model"] not in traced_models:
             continue
         measured = float(row["value"])
         if row["metric"] == "op_ms" and measured < _LEAST_MS:
@@ -181,7 +181,9 @@ def main() -> None:
         ratio = predicted / measured
         keys = row["source"], _kind(row), row["gpu"]
         groups[keys].append(ratio)
-        written.append((*keys, row["model"], row["build"], row["size"], measured, predicted))
+        predictions.append(
+            (*keys, row["model"], row["build"], row["size"], measured, predicted)
+        )
     print(
         "| source, kind, GPU | rows | predicted / measured | error, median | 90% | one factor |"
     )
@@ -195,7 +197,7 @@ def main() -> None:
         print(_line(f"**{source}**", every))
     if flags.csv:
         with flags.csv.open("w") as file:
-            csv.writer(file).writerows(written)
+            csv.writer(file).writerows(predictions)
     for name, count in left_out.most_common():
         print(f"not compared: {count} of {name}", file=sys.stderr)
 

@@ -83,8 +83,8 @@ def operator_ms(row: Row, device: Device) -> float | None:
 def _ms(func: Any, args: tuple[Any, ...], device: Device) -> float:
     out = func(*args)
     read = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    written = [out] if isinstance(out, torch.Tensor) else list(out)
-    return device.runtime_ms(OperatorRun(func, args, {}, out), read, written)
+    results = [out] if isinstance(out, torch.Tensor) else list(out)
+    return device.runtime_ms(OperatorRun(func, args, {}, out), read, results)
 
 
 class _Function(nn.Module):
@@ -144,14 +144,14 @@ def module_ms(row: Row, device: Device) -> float | None:
     return math.fsum(times[k] for k in range(first, end) if not mean <= k <= scaled)
 
 
-_Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
+_Case = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 
 def _leaf(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(*shape, dtype=dtype, requires_grad=True)
 
 
-def _embedding(s: dict[str, Any], dtype: torch.dtype) -> _Made:
+def _embedding(s: dict[str, Any], dtype: torch.dtype) -> _Case:
     tokens = torch.empty(s["B"], s["T"], dtype=torch.long)
     return nn.Embedding(s["V"], s["D"], dtype=dtype), (tokens,)
 
@@ -176,15 +176,15 @@ def _tanh_gelu(x: torch.Tensor) -> torch.Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-def _mlp(activation: Callable[..., Any]) -> Callable[[dict[str, Any], torch.dtype], _Made]:
-    def make(s: dict[str, Any], dtype: torch.dtype) -> _Made:
+def _mlp(activation: Callable[..., Any]) -> Callable[[dict[str, Any], torch.dtype], _Case]:
+    def make(s: dict[str, Any], dtype: torch.dtype) -> _Case:
         module = _Mlp(s["hidden_size"], s["intermediate_size"], activation, dtype)
         return module, (_leaf(s.get("B", s.get("bsz")), s["T"], s["hidden_size"], dtype=dtype),)
 
     return make
 
 
-def _linear_cross_entropy(s: dict[str, Any], dtype: torch.dtype) -> _Made:
+def _linear_cross_entropy(s: dict[str, Any], dtype: torch.dtype) -> _Case:
     target = torch.empty(s["BT"], dtype=torch.long)
 
     def loss(x: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -194,14 +194,14 @@ def _linear_cross_entropy(s: dict[str, Any], dtype: torch.dtype) -> _Made:
     return module, (_leaf(s["BT"], s["H"], dtype=dtype), target)
 
 
-def _cross_entropy(s: dict[str, Any], dtype: torch.dtype) -> _Made:
+def _cross_entropy(s: dict[str, Any], dtype: torch.dtype) -> _Case:
     tokens = s["B"] * s["T"]
     target = torch.empty(tokens, dtype=torch.long)
     logits = torch.empty(tokens, s["V"], dtype=dtype)
     return _Function(lambda labels, x: F.cross_entropy(x, labels), x=logits), (target,)
 
 
-def _relu_squared(s: dict[str, Any], dtype: torch.dtype) -> _Made:
+def _relu_squared(s: dict[str, Any], dtype: torch.dtype) -> _Case:
     x = torch.empty(s["M"], s["N"], dtype=dtype)
     return _Function(lambda x: F.relu(x).square(), x=x), ()
 
@@ -212,14 +212,14 @@ def _rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return weight * wide.to(x.dtype)
 
 
-def _rms_norm(s: dict[str, Any], dtype: torch.dtype) -> _Made:
+def _rms_norm(s: dict[str, Any], dtype: torch.dtype) -> _Case:
     module = _Function(
         lambda x, weight: _rms(x, weight, s["eps"]), weight=torch.empty(s["H"], dtype=dtype)
     )
     return module, (_leaf(s["M"], s["H"], dtype=dtype),)
 
 
-def _add_rms_norm(s: dict[str, Any], dtype: torch.dtype) -> _Made:
+def _add_rms_norm(s: dict[str, Any], dtype: torch.dtype) -> _Case:
     def function(x: torch.Tensor, r: torch.Tensor, weight: torch.Tensor) -> Any:
         total = x + r
         return _rms(total, weight, s["eps"]) + total
@@ -229,17 +229,17 @@ def _add_rms_norm(s: dict[str, Any], dtype: torch.dtype) -> _Made:
     return module, (_leaf(*shape, dtype=dtype), _leaf(*shape, dtype=dtype))
 
 
-def _layer_norm(s: dict[str, Any], dtype: torch.dtype) -> _Made:
+def _layer_norm(s: dict[str, Any], dtype: torch.dtype) -> _Case:
     return nn.LayerNorm(s["N"], dtype=dtype), (_leaf(s["M"], s["N"], dtype=dtype),)
 
 
-def _group_norm(s: dict[str, Any], dtype: torch.dtype) -> _Made:
+def _group_norm(s: dict[str, Any], dtype: torch.dtype) -> _Case:
     channels = s["C"]
     module = nn.GroupNorm(channels // s["channels_per_group"], channels, dtype=dtype)
     return module, (_leaf(s["M"], channels, s["H"], dtype=dtype),)
 
 
-def _megatron_swiglu(s: dict[str, Any], dtype: torch.dtype) -> _Made:
+def _megatron_swiglu(s: dict[str, Any], dtype: torch.dtype) -> _Case:
     def function(x: torch.Tensor) -> torch.Tensor:
         first, second = x.chunk(2, -1)
         return F.silu(first) * second
@@ -248,7 +248,7 @@ def _megatron_swiglu(s: dict[str, Any], dtype: torch.dtype) -> _Made:
     return _Function(function, x=x), ()
 
 
-def _tvd(s: dict[str, Any], dtype: torch.dtype) -> _Made:
+def _tvd(s: dict[str, Any], dtype: torch.dtype) -> _Case:
     def function(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
         return 0.5 * (p - q).abs().sum(-1).mean()
 
@@ -257,7 +257,7 @@ def _tvd(s: dict[str, Any], dtype: torch.dtype) -> _Made:
     return _Function(lambda q, p: function(p, q), p=torch.empty(shape, dtype=dtype)), (targets,)
 
 
-def _kl_div(s: dict[str, Any], dtype: torch.dtype) -> _Made:
+def _kl_div(s: dict[str, Any], dtype: torch.dtype) -> _Case:
     shape = (s["B"] * s["T"], s["V"])
     module = _Function(
         lambda y, x: F.kl_div(x, y, reduction="batchmean"), x=torch.empty(shape, dtype=dtype)
@@ -267,7 +267,7 @@ def _kl_div(s: dict[str, Any], dtype: torch.dtype) -> _Made:
 
 _LOSSES = ("fused_linear_cross_entropy", "cross_entropy", "tvd", "kl_div")
 
-_MODULES: Mapping[str, Callable[[dict[str, Any], torch.dtype], _Made]] = {
+_MODULES: Mapping[str, Callable[[dict[str, Any], torch.dtype], _Case]] = {
     "embedding": _embedding,
     "swiglu": _mlp(F.silu),
     "geglu": _mlp(_tanh_gelu),

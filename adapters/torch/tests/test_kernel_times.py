@@ -19,8 +19,8 @@ def _ms(device: Device, func: Any, *args: Any) -> float:
     out = func(*args)
     read = [t for t in args if isinstance(t, torch.Tensor)]
     results = out if isinstance(out, (list, tuple)) else [out]
-    written = [t for t in results if isinstance(t, torch.Tensor)]
-    return device.runtime_ms(OperatorRun(func, args, {}, out), read, written)
+    results = [t for t in results if isinstance(t, torch.Tensor)]
+    return device.runtime_ms(OperatorRun(func, args, {}, out), read, results)
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -88,8 +88,8 @@ def test_no_product_is_faster_than_the_peak_or_memory(name: str, dtype: torch.dt
         b = _empty(groups, inner, columns, dtype=dtype)
         seconds = _ms(device, aten.bmm.default, a, b) / 1e3
         flops = 2 * groups * rows * inner * columns
-        moved = dtype.itemsize * groups * (rows * inner + inner * columns + rows * columns)
-        assert seconds >= max(flops / peak, moved / device.bandwidth)
+        traffic = dtype.itemsize * groups * (rows * inner + inner * columns + rows * columns)
+        assert seconds >= max(flops / peak, traffic / device.bandwidth)
 
 
 def test_elements_that_are_expanded_are_read_once() -> None:

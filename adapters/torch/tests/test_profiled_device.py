@@ -31,17 +31,17 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     with torch.profiler.profile(activities=[ProfilerActivity.CPU], record_shapes=True) as run:
         _NET(_INPUT).mean().backward()
     run.export_chrome_trace(str(path))
-    found: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
-    seen = dict.fromkeys(_TIMES, 0)
-    for event in sorted(found, key=lambda event: event.get("ts", 0)):
+    profile: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    counts = dict.fromkeys(_TIMES, 0)
+    for event in sorted(profile, key=lambda event: event.get("ts", 0)):
         name = event.get("name")
         if name not in _TIMES or event.get("cat") != "cpu_op":
             continue
-        microseconds = _TIMES[name][seen[name] % len(_TIMES[name])]
-        seen[name] += 1
-        found += _kernel(event, microseconds, 1000 + len(found))
-    assert all(seen.values())
-    return found
+        microseconds = _TIMES[name][counts[name] % len(_TIMES[name])]
+        counts[name] += 1
+        profile += _kernel(event, microseconds, 1000 + len(profile))
+    assert all(counts.values())
+    return profile
 
 
 def _kernel(event: dict[str, Any], microseconds: float, number: int) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def _kernel(event: dict[str, Any], microseconds: float, number: int) -> list[dic
     return [launch, kernel]
 
 
-def _written(folder: pathlib.Path, data: Any) -> pathlib.Path:
+def _profile_file(folder: pathlib.Path, data: Any) -> pathlib.Path:
     path = folder / "profile.json"
     path.write_text(json.dumps(data))
     return path
@@ -69,7 +69,7 @@ def _times(device: Any) -> dict[str, list[float]]:
 def test_operators_take_what_the_profile_says(
     tmp_path: pathlib.Path, events: list[dict[str, Any]]
 ) -> None:
-    device = profiled_device("a100", _written(tmp_path, {"traceEvents": events}))
+    device = profiled_device("a100", _profile_file(tmp_path, {"traceEvents": events}))
     times, predicted = _times(device), _times("a100")
     assert times["aten.addmm.default"] == [0.110, 0.070]
     assert times["aten.relu.default"] == [0.013]
@@ -80,7 +80,7 @@ def test_operators_take_what_the_profile_says(
 def test_compressed_profiles_and_bare_lists_are_read(
     tmp_path: pathlib.Path, events: list[dict[str, Any]]
 ) -> None:
-    plain = profiled_device("a100", _written(tmp_path, events))
+    plain = profiled_device("a100", _profile_file(tmp_path, events))
     path = tmp_path / "profile.json.gz"
     path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
     assert profiled_device("a100", path).measured_ms == plain.measured_ms
@@ -96,7 +96,7 @@ def test_kernels_belong_to_all_operators_around_them(tmp_path: pathlib.Path) -> 
     other = operator("aten::other", 100, 10)
     kernels = _kernel(inner, 7.0, 1) + _kernel(outer | {"ts": 40}, 2.0, 2)
     events = [other, inner, outer, *kernels, *_kernel(other, 5.0, 3)]
-    measured = profiled_device("a100", _written(tmp_path, events)).measured_ms
+    measured = profiled_device("a100", _profile_file(tmp_path, events)).measured_ms
     shapes = (((4, 4), "float"),)
     assert measured == {
         ("aten::outer", shapes): pytest.approx(0.009),
@@ -111,13 +111,13 @@ def test_calls_of_the_same_shapes_have_the_median(
     relu = next(e for e in events if e.get("name") == "aten::relu")
     more = [relu | {"ts": relu["ts"] + k * 1e6} for k in (1, 2)]
     kernels = [e for k, o in enumerate(more) for e in _kernel(o, 40.0 + k, 7000 + k)]
-    device = profiled_device("a100", _written(tmp_path, [*events, *more, *kernels]))
+    device = profiled_device("a100", _profile_file(tmp_path, [*events, *more, *kernels]))
     assert _times(device)["aten.relu.default"] == [0.040]
 
 
 def test_another_gpu_is_told(tmp_path: pathlib.Path, events: list[dict[str, Any]]) -> None:
     data = {"traceEvents": events, "deviceProperties": [{"id": 0, "name": "Tesla T4"}]}
-    path = _written(tmp_path, data)
+    path = _profile_file(tmp_path, data)
     with pytest.warns(UserWarning, match="was measured on Tesla T4, not on NVIDIA A100"):
         profiled_device("a100", path)
     with warnings.catch_warnings():

@@ -34,7 +34,9 @@ class _Convolution(NamedTuple):
     groups: int
 
     @classmethod
-    def of(cls, input: Any, weight: Any, result: Any, rest: Sequence[Any]) -> "_Convolution":
+    def from_call(
+        cls, input: Any, weight: Any, result: Any, rest: Sequence[Any]
+    ) -> "_Convolution":
         is_transposed, groups = bool(rest[3]), int(rest[5])
         if is_transposed:  # its passes are those of a convolution from result to input
             input, result = result, input
@@ -84,14 +86,14 @@ class _Convolution(NamedTuple):
 
 def convolution_seconds(call: Call, rates: Rates) -> float:
     input, weight = call.args[:2]
-    it = _Convolution.of(input, weight, call.out, call.args[3:])
+    it = _Convolution.from_call(input, weight, call.out, call.args[3:])
     return _convolution_pass(it, it.forward(), call, rates, _FORWARD)
 
 
 def convolution_backward_seconds(call: Call, rates: Rates) -> float:
     gradient, input, weight = call.args[:3]
     mask = call.args[10]
-    it = _Convolution.of(input, weight, gradient, call.args[4:])
+    it = _Convolution.from_call(input, weight, gradient, call.args[4:])
     is_transposed = bool(call.args[7])
     seconds = 0.0
     if mask[0]:

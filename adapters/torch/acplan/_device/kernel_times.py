@@ -2,8 +2,8 @@
 
 A kernel ends no sooner than its bytes come from memory and its products are computed. Both
 rates are shares of the vendor's: of memory's, what streaming kernels reach; of the peak, what
-large products reach (`Device`, with the source of each share). What is below these shares is
-described by kind:
+large products reach (`Device`, with the source of each share). Each kind of
+operator stays below these shares for its own reasons:
 
 - Products. The result is cut into tiles, and each multiprocessor computes one at a time. A
   small tile reaches a smaller share of the rate, and the last wave may leave multiprocessors
@@ -57,7 +57,7 @@ def kernel_seconds(call: Call, rates: Rates) -> float:
     return LAUNCH_SECONDS + seconds
 
 
-# What batches of products in float32 reach beside single ones.
+# The rate of batches of products in float32, relative to single ones.
 _BATCHED_FLOAT32 = 1.08
 
 
@@ -82,7 +82,7 @@ def _grouped_mm(call: Call, rates: Rates) -> float:
     inner, columns = a.shape[-1], b.shape[-1]
     groups = b.shape[0] if b.dim() == 3 else a.shape[0] if a.dim() == 3 else 0
     if groups == 0:  # both are split along their common dimension
-        groups = call.written[0].shape[0]
+        groups = call.outputs[0].shape[0]
         return _product_seconds(
             Product(groups, a.shape[0], columns, max(1, inner / groups)), call, rates
         )
@@ -119,18 +119,18 @@ def _attention(call: Call, rates: Rates) -> float:
     blocks = math.prod(query.shape[:-2]) * math.ceil(queries / _QUERIES)
     full = blocks / rates.multiprocessors
     waves = max(1.0, full + IDLE_SHARE * (math.ceil(full) - full)) / max(full, 1e-9)
-    left = _unmasked_share(queries, keys) if _argument(call, "is_causal") else 1.0
+    unmasked = _unmasked_share(queries, keys) if _argument(call, "is_causal") else 1.0
     rate = rates.product_rate(call.dtype, False)
     if "efficient" in name and call.dtype == torch.float32:
         # Each product is three products of TF32.
         rate = max(rate, rates.tfloat32 * rates.product_share / 3)
-    compute = waves * left * call.flops / (rate * share)
+    compute = waves * unmasked * call.flops / (rate * share)
     return max(compute, call.traffic / rates.memory_rate)
 
 
 def _queries_and_keys(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    skipped = 1 if "backward" in str(call.func._overloadpacket) else 0
-    query, key = call.args[skipped : skipped + 2]
+    first = 1 if "backward" in str(call.func._overloadpacket) else 0
+    query, key = call.args[first : first + 2]
     return query, key
 
 
@@ -160,7 +160,7 @@ _SECONDS_OF_A_RECURRENT_STEP = 8e-6
 
 
 def _rnn(call: Call, rates: Rates) -> float:
-    """Layers and steps follow one another: a step takes at least the time to launch it."""
+    """Returns the seconds of layers and steps one after another, each at least a launch."""
     input = next(t for t in call.args if isinstance(t, torch.Tensor))
     steps = input.shape[1] if _argument(call, "batch_first") else input.shape[0]
     layers = int(_argument(call, "num_layers") or 1)
@@ -170,21 +170,21 @@ def _rnn(call: Call, rates: Rates) -> float:
     return max(compute, call.traffic / rates.memory_rate, least)
 
 
-def _written(call: Call, rates: Rates) -> float:
+def _written_seconds(call: Call, rates: Rates) -> float:
     """Fills: what is written was not read before."""
-    return sum(map(bytes_of, call.written)) / rates.memory_rate
+    return sum(map(bytes_of, call.outputs)) / rates.memory_rate
 
 
 def _copied(call: Call, rates: Rates) -> float:
-    """`copy_`: the target is not read."""
+    """Returns the seconds of `copy_`, which does not read its target."""
     return (bytes_of(call.args[1]) + bytes_of(call.args[0])) / rates.memory_rate
 
 
 def _gathered(call: Call, rates: Rates) -> float:
     """Reads of a table what it returns, element by element."""
-    elements = sum(t.numel() for t in call.written)
+    elements = sum(t.numel() for t in call.outputs)
     slowest = elements / (_GATHERED_ELEMENTS * rates.multiprocessors)
-    return max(2 * _written(call, rates), slowest)
+    return max(2 * _written_seconds(call, rates), slowest)
 
 
 _GATHERED_ELEMENTS = 0.85e9  # a second and multiprocessor
@@ -193,21 +193,21 @@ _GATHERED_ELEMENTS = 0.85e9  # a second and multiprocessor
 def _scattered(call: Call, rates: Rates) -> float:
     """Reads values, and reads and writes as much of the target."""
     target = call.args[0]
-    values = sum(bytes_of(t) for t in call.read if t is not target)
+    values = sum(bytes_of(t) for t in call.inputs if t is not target)
     is_in_place = str(call.func._overloadpacket).endswith("_")
-    copied = 0 if is_in_place else bytes_of(target) + sum(map(bytes_of, call.written))
+    copied = 0 if is_in_place else bytes_of(target) + sum(map(bytes_of, call.outputs))
     return (copied + 3 * values) / rates.memory_rate
 
 
 def _padded(call: Call, rates: Rates) -> float:
-    """The gradient of a view: zeros, and a copy into a part of them."""
-    return _written(call, rates) + 2 * bytes_of(call.read[0]) / rates.memory_rate
+    """Returns the seconds of a view's gradient: zeros, and a copy into a part of them."""
+    return _written_seconds(call, rates) + 2 * bytes_of(call.inputs[0]) / rates.memory_rate
 
 
 def _embedding_backward(call: Call, rates: Rates) -> float:
     """Sorts indices, fills the table, adds rows."""
     gradient = call.args[0]
-    return 150e-6 + _written(call, rates) + 3 * bytes_of(gradient) / rates.memory_rate
+    return 150e-6 + _written_seconds(call, rates) + 3 * bytes_of(gradient) / rates.memory_rate
 
 
 def _by_width(narrow: float, middle: float, wide: float) -> Callable[[Call, Rates], float]:
@@ -218,7 +218,7 @@ def _by_width(narrow: float, middle: float, wide: float) -> Callable[[Call, Rate
         memory = call.traffic / rates.memory_rate
         if rates.capability in _LARGE_CACHES:
             return memory
-        width = call.read[0].shape[-1] if call.read[0].dim() else 1
+        width = call.inputs[0].shape[-1] if call.inputs[0].dim() else 1
         return memory * (narrow if width <= 1024 else middle if width <= 8192 else wide)
 
     return seconds
@@ -234,7 +234,7 @@ _GROUP_NORM_RATE = 11e9
 
 def _group_norm(call: Call, rates: Rates) -> float:
     """Moments and result are kernels of their own, and each reads the input."""
-    traffic = call.traffic + max(map(bytes_of, call.read))
+    traffic = call.traffic + max(map(bytes_of, call.inputs))
     slowest = min(rates.memory_rate, _GROUP_NORM_RATE * rates.multiprocessors)
     return traffic / slowest
 
@@ -243,14 +243,14 @@ def _reduction(call: Call, rates: Rates) -> float:
     """Sums over rows stream; over other dimensions (gradients of biases), threads wait for
     memory that is not next to theirs."""
     dimensions = call.args[1] if len(call.args) > 1 else None
-    last = call.read[0].dim() - 1
+    last = call.inputs[0].dim() - 1
     is_of_rows = not dimensions or any(d in (last, -1) for d in dimensions)
     return (1.0 if is_of_rows else 2.0) * call.traffic / rates.memory_rate
 
 
 def _batch_norm(factor: float) -> Callable[[Call, Rates], float]:
     def seconds(call: Call, rates: Rates) -> float:
-        image = call.read[0]
+        image = call.inputs[0]
         is_last = image.dim() > 2 and image.shape[1] > 1 and image.stride(1) == 1
         return (1.0 if is_last else factor) * call.traffic / rates.memory_rate
 
@@ -296,7 +296,7 @@ _SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
     "aten._cudnn_rnn_backward": _rnn,
     "aten.miopen_rnn": _rnn,
     "aten.miopen_rnn_backward": _rnn,
-    **{f"aten.{name}": _written for name in _FILLS},
+    **{f"aten.{name}": _written_seconds for name in _FILLS},
     **{f"aten.{name}": _gathered for name in _GATHERS},
     **{f"aten.{name}": _scattered for name in _SCATTERS},
     **{f"aten.{name}": _padded for name in _PADS},
@@ -322,7 +322,7 @@ _SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
     "aten.batch_norm_backward": _batch_norm(1.35),
 }
 
-# What an operator's traffic takes, relative to streaming.
+# The time of an operator's traffic, relative to streaming.
 _FACTORS: Mapping[str, float] = {
     "aten.cat": 1.8,
     "aten.stack": 1.8,

@@ -38,7 +38,7 @@ _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Rates(Protocol):
-    """What a device reaches, in FLOPs and bytes a second (see `Device`)."""
+    """The rates that a device reaches, in FLOPs and bytes a second (see `Device`)."""
 
     @property
     def multiprocessors(self) -> int: ...
@@ -73,18 +73,18 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     out: Any
-    read: Sequence[torch.Tensor]
-    written: Sequence[torch.Tensor]
+    inputs: Sequence[torch.Tensor]
+    outputs: Sequence[torch.Tensor]
     flops: int
 
     @property
     def dtype(self) -> torch.dtype:
-        floating = (t.dtype for t in self.read if t.is_floating_point())
+        floating = (t.dtype for t in self.inputs if t.is_floating_point())
         return next(floating, torch.float32)
 
     @property
     def traffic(self) -> float:
-        return sum(map(bytes_of, self.read)) + sum(map(bytes_of, self.written))
+        return sum(map(bytes_of, self.inputs)) + sum(map(bytes_of, self.outputs))
 
 
 def bytes_of(tensor: torch.Tensor) -> int:

@@ -52,8 +52,8 @@ class ProfiledDevice(Device):
         outputs: Sequence[torch.Tensor],
     ) -> float:
         name = str(run.func._overloadpacket).replace(".", "::")
-        known = self.measured_ms.get((name, _shapes(tensors_of(run.args, run.kwargs))))
-        return super().runtime_ms(run, inputs, outputs) if known is None else known
+        ms = self.measured_ms.get((name, _shapes(tensors_of(run.args, run.kwargs))))
+        return super().runtime_ms(run, inputs, outputs) if ms is None else ms
 
 
 def profiled_device(device: str | Device, path: str | os.PathLike[str]) -> ProfiledDevice:
@@ -100,12 +100,12 @@ def _read(path: str | os.PathLike[str]) -> _Profile:
         data = json.loads(text, strict=False)
     except (OSError, EOFError, ValueError) as error:
         raise AcplanError(f"{path}: {error}; expected a profile of torch.profiler") from None
-    found = data.get("traceEvents") if isinstance(data, dict) else data
-    if not isinstance(found, list):
+    entries = data.get("traceEvents") if isinstance(data, dict) else data
+    if not isinstance(entries, list):
         raise AcplanError(f"{path}: found no traceEvents; expected a profile of torch.profiler")
     properties = data.get("deviceProperties") if isinstance(data, dict) else None
     return _Profile(
-        [event for event in found if isinstance(event, dict)],
+        [event for event in entries if isinstance(event, dict)],
         [p for p in properties if isinstance(p, dict)] if isinstance(properties, list) else [],
     )
 
@@ -127,7 +127,7 @@ def _operator_times(events: Sequence[dict[str, Any]]) -> dict[Key, float]:
     for calls in threads.values():
         for key, ms in _times_of_a_thread(calls):
             times[key].append(ms)
-    return {key: statistics.median(found) for key, found in times.items()}
+    return {key: statistics.median(each) for key, each in times.items()}
 
 
 def _calls(events: Sequence[dict[str, Any]]) -> Iterator[tuple[Any, _Call]]:
