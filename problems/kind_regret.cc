@@ -33,6 +33,12 @@ double Quotient(double ms, double other_ms) {
   return ms / other_ms;
 }
 
+// Returns the recomputation with a ratio for each kind.
+double CostAt(const ByKind<double>& ratios, const TimedPlan& plan) {
+  return std::inner_product(plan.ms_of_kind.begin(), plan.ms_of_kind.end(),
+                            ratios.begin(), 0.0);
+}
+
 }  // namespace
 
 RegretBounds RegretOf(const RatioBounds& step,
@@ -112,26 +118,20 @@ Times KindRegret::TimesAt(const ByKind<double>& ratios) const {
   return times;
 }
 
-double KindRegret::CostAt(const Corner& corner, size_t plan) const {
-  const ByKind<double>& ms_of_kind = plans_.plans()[plan].ms_of_kind;
-  return std::inner_product(ms_of_kind.begin(), ms_of_kind.end(),
-                            corner.ratios.begin(), 0.0);
-}
-
 double KindRegret::LeastOfKnown(const Corner& corner) const {
   double least = solver::kInfinity;
-  for (size_t plan = 0; plan < plans_.plans().size(); ++plan) {
-    least = std::min(least, CostAt(corner, plan));
+  for (const TimedPlan& plan : plans_.plans()) {
+    least = std::min(least, CostAt(corner.ratios, plan));
   }
   return least;
 }
 
-size_t KindRegret::WorstOf(size_t plan, Measure measure) const {
+size_t KindRegret::WorstOf(const TimedPlan& plan, Measure measure) const {
   size_t worst = 0;
   double largest = -solver::kInfinity;
   for (size_t c = 0; c < corners_.size(); ++c) {
     const double base_ms = BaseOf(measure) * corners_[c].step_ms;
-    const double ratio = Quotient(base_ms + CostAt(corners_[c], plan),
+    const double ratio = Quotient(base_ms + CostAt(corners_[c].ratios, plan),
                                   base_ms + corners_[c].bound_ms);
     if (ratio > largest) {
       largest = ratio;
@@ -142,10 +142,14 @@ size_t KindRegret::WorstOf(size_t plan, Measure measure) const {
 }
 
 RatioBounds KindRegret::BoundsOf(size_t plan, Measure measure) const {
+  return BoundsOf(plans_.plans()[plan], measure);
+}
+
+RatioBounds KindRegret::BoundsOf(const TimedPlan& plan, Measure measure) const {
   RatioBounds bounds;
   for (const Corner& corner : corners_) {
     const double base_ms = BaseOf(measure) * corner.step_ms;
-    const double ms = base_ms + CostAt(corner, plan);
+    const double ms = base_ms + CostAt(corner.ratios, plan);
     bounds.most =
         std::max(bounds.most, Quotient(ms, base_ms + corner.bound_ms));
     bounds.known =
@@ -156,7 +160,7 @@ RatioBounds KindRegret::BoundsOf(size_t plan, Measure measure) const {
 }
 
 ByKind<double> KindRegret::WorstCorner(size_t plan, Measure measure) const {
-  return corners_[WorstOf(plan, measure)].ratios;
+  return corners_[WorstOf(plans_.plans()[plan], measure)].ratios;
 }
 
 // Raises the bound at a corner, at first by what takes a moment.
@@ -173,29 +177,30 @@ void KindRegret::Improve(Corner& corner) {
 
 void KindRegret::Sharpen(size_t plan, Measure measure) {
   while (!plans_.IsStopped()) {
-    Corner& worst = corners_[WorstOf(plan, measure)];
+    Corner& worst = corners_[WorstOf(plans_.plans()[plan], measure)];
     if (worst.knowledge == Knowledge::kSearched) return;
     Improve(worst);
   }
 }
 
-// Returns the plan whose largest ratio is the least as far as is proven, sharpened.
+// Returns the plan whose largest ratio is the least as far as is proven. Searches at the
+// worst corners of plans that may lose less.
 size_t KindRegret::LeastLosing() {
   while (true) {
-    size_t best = 0;
-    double least = solver::kInfinity;
-    for (size_t plan = 0; plan < plans_.plans().size(); ++plan) {
-      const double ratio = BoundsOf(plan, Measure::kStep).most;
-      if (ratio < least) {
-        least = ratio;
-        best = plan;
-      }
+    std::vector<RatioBounds> bounds;
+    for (const TimedPlan& plan : plans_.plans()) {
+      bounds.push_back(BoundsOf(plan, Measure::kStep));
     }
-    Corner& worst = corners_[WorstOf(best, Measure::kStep)];
-    if (plans_.IsStopped() || worst.knowledge == Knowledge::kSearched) {
-      return best;
+    const auto best = std::ranges::min_element(bounds, {}, &RatioBounds::most);
+    const auto best_plan = static_cast<size_t>(best - bounds.begin());
+    Corner* open = nullptr;
+    for (size_t plan = 0; plan < bounds.size() && open == nullptr; ++plan) {
+      if (plan != best_plan && bounds[plan].known >= best->most) continue;
+      Corner& worst = corners_[WorstOf(plans_.plans()[plan], Measure::kStep)];
+      if (worst.knowledge != Knowledge::kSearched) open = &worst;
     }
-    Improve(worst);
+    if (open == nullptr || plans_.IsStopped()) return best_plan;
+    Improve(*open);
   }
 }
 
@@ -215,11 +220,33 @@ double KindRegret::BoundByBlend(const std::vector<double>& shares) {
   return constant + plans_.Search(TimesAt(ratios)) / scale;
 }
 
+// Adds plans that lose less than the best one so far, with policies of other plans for
+// some of its units. Returns the best one.
+size_t KindRegret::Mix(size_t best) {
+  const size_t count = plans_.plans().size();
+  for (size_t other = 0; other < count; ++other) {
+    const TimedPlan source = plans_.plans()[other];
+    if (source.family != plans_.plans()[best].family) continue;
+    for (const graph::CheckpointedModule& unit : source.modules) {
+      if (plans_.IsStopped()) return best;
+      std::optional<TimedPlan> mixed =
+          plans_.WithUnit(plans_.plans()[best], unit);
+      if (!mixed || BoundsOf(*mixed, Measure::kStep).most >
+                        BoundsOf(best, Measure::kStep).most - kNear) {
+        continue;
+      }
+      plans_.Add(std::move(*mixed));
+      best = plans_.plans().size() - 1;
+    }
+  }
+  return best;
+}
+
 KindRegret::Robust KindRegret::FindRobust() {
   Robust robust;
   if (corners_.front().step_ms <= 0) return robust;
   for (int round = 0; round < kMostRounds; ++round) {
-    robust.plan = LeastLosing();
+    robust.plan = Mix(LeastLosing());
     const double most = BoundsOf(robust.plan, Measure::kStep).most;
     if (plans_.IsStopped() || most - robust.least_ratio <= kNear) break;
     std::vector<double> shortest;
@@ -227,11 +254,12 @@ KindRegret::Robust KindRegret::FindRobust() {
       shortest.push_back(corner.step_ms + LeastOfKnown(corner));
     }
     std::vector<solver::PricePlane> planes;
-    for (size_t plan = 0; plan < plans_.plans().size(); ++plan) {
+    for (const TimedPlan& plan : plans_.plans()) {
       solver::PricePlane plane;
       for (size_t c = 0; c < corners_.size(); ++c) {
         const double ratio =
-            (corners_[c].step_ms + CostAt(corners_[c], plan)) / shortest[c];
+            (corners_[c].step_ms + CostAt(corners_[c].ratios, plan)) /
+            shortest[c];
         if (c == 0) {
           plane.cost = ratio;
         } else {

@@ -62,11 +62,12 @@ class KindRegret {
   double LeastAt(const graph::ByKind<double>& ratios, double factor,
                  double least_ms) const;
   Times TimesAt(const graph::ByKind<double>& ratios) const;
-  double CostAt(const Corner& corner, size_t plan) const;
   double LeastOfKnown(const Corner& corner) const;
-  size_t WorstOf(size_t plan, Measure measure) const;
+  size_t WorstOf(const TimedPlan& plan, Measure measure) const;
+  RatioBounds BoundsOf(const TimedPlan& plan, Measure measure) const;
   void Improve(Corner& corner);
   size_t LeastLosing();
+  size_t Mix(size_t best);
   double BoundByBlend(const std::vector<double>& shares);
 
   const graph::Trace& trace_;

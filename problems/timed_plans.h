@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "graph/trace/operator_kinds.h"
@@ -45,17 +46,26 @@ class TimedPlans {
   // share of the time left.
   double Search(const Times& times);
 
+  // Returns a plan with another policy for one of its units; nothing if it does not have
+  // the unit, PyTorch refuses the policy, or the plan is not within the budget.
+  std::optional<TimedPlan> WithUnit(
+      TimedPlan plan, const graph::CheckpointedModule& unit) const;
+
+  void Add(TimedPlan plan);
+
   bool IsStopped() const {
     return clock_.Stop() != solver::StoppedBy::kNothing;
   }
 
  private:
-  void Add(TimedPlan plan);
+  // Returns the plan with what it recomputes by kind.
+  TimedPlan WithKinds(TimedPlan plan) const;
 
   const Question& question_;
   const Families& families_;
   const int64_t usable_bytes_;
   const solver::LimitClock clock_;
+  const graph::IndexedVector<graph::OperatorId, graph::OperatorKind> kinds_;
   std::vector<TimedPlan> plans_;
 };
 
