@@ -38,7 +38,7 @@ struct Question {
   const graph::Trace* trace =
       nullptr;  // what the profile is derived from; under kTrace
   SegmentChoice segments = {};  // under kTrace
-  // What plans can lose if run-times are wrong is searched for. Under kTrace; not with a
+  // If given, better plans for other run-times are searched for. Under kTrace; not with a
   // link.
   std::optional<TimesOffOptions> times_off = {};
 };

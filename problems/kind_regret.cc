@@ -49,10 +49,10 @@ RegretBounds RegretOf(const RatioBounds& step,
     return above_one(ratio);
   };
   return {
-      .most = {.step = above_one(step.most),
-               .recomputation = if_finite(recomputation.most)},
-      .known = WorstRegret{.step = above_one(step.known),
-                           .recomputation = if_finite(recomputation.known)}};
+      .upper = {.step = above_one(step.upper),
+                .recomputation = if_finite(recomputation.upper)},
+      .lower = WorstRegret{.step = above_one(step.lower),
+                           .recomputation = if_finite(recomputation.lower)}};
 }
 
 KindRegret::KindRegret(const graph::Trace& trace, double factor,
@@ -150,12 +150,12 @@ RatioBounds KindRegret::BoundsOf(const TimedPlan& plan, Measure measure) const {
   for (const Corner& corner : corners_) {
     const double base_ms = BaseOf(measure) * corner.step_ms;
     const double ms = base_ms + CostAt(corner.ratios, plan);
-    bounds.most =
-        std::max(bounds.most, Quotient(ms, base_ms + corner.bound_ms));
-    bounds.known =
-        std::max(bounds.known, Quotient(ms, base_ms + LeastOfKnown(corner)));
+    bounds.upper =
+        std::max(bounds.upper, Quotient(ms, base_ms + corner.bound_ms));
+    bounds.lower =
+        std::max(bounds.lower, Quotient(ms, base_ms + LeastOfKnown(corner)));
   }
-  bounds.most = std::max(bounds.most, bounds.known);
+  bounds.upper = std::max(bounds.upper, bounds.lower);
   return bounds;
 }
 
@@ -191,11 +191,11 @@ size_t KindRegret::LeastLosing() {
     for (const TimedPlan& plan : plans_.plans()) {
       bounds.push_back(BoundsOf(plan, Measure::kStep));
     }
-    const auto best = std::ranges::min_element(bounds, {}, &RatioBounds::most);
+    const auto best = std::ranges::min_element(bounds, {}, &RatioBounds::upper);
     const auto best_plan = static_cast<size_t>(best - bounds.begin());
     Corner* open = nullptr;
     for (size_t plan = 0; plan < bounds.size() && open == nullptr; ++plan) {
-      if (plan != best_plan && bounds[plan].known >= best->most) continue;
+      if (plan != best_plan && bounds[plan].lower >= best->upper) continue;
       Corner& worst = corners_[WorstOf(plans_.plans()[plan], Measure::kStep)];
       if (worst.knowledge != Knowledge::kSearched) open = &worst;
     }
@@ -231,8 +231,8 @@ size_t KindRegret::Mix(size_t best) {
       if (plans_.IsStopped()) return best;
       std::optional<TimedPlan> mixed =
           plans_.WithUnit(plans_.plans()[best], unit);
-      if (!mixed || BoundsOf(*mixed, Measure::kStep).most >
-                        BoundsOf(best, Measure::kStep).most - kNear) {
+      if (!mixed || BoundsOf(*mixed, Measure::kStep).upper >
+                        BoundsOf(best, Measure::kStep).upper - kNear) {
         continue;
       }
       plans_.Add(std::move(*mixed));
@@ -247,7 +247,7 @@ KindRegret::Robust KindRegret::FindRobust() {
   if (corners_.front().step_ms <= 0) return robust;
   for (int round = 0; round < kMostRounds; ++round) {
     robust.plan = Mix(LeastLosing());
-    const double most = BoundsOf(robust.plan, Measure::kStep).most;
+    const double most = BoundsOf(robust.plan, Measure::kStep).upper;
     if (plans_.IsStopped() || most - robust.least_ratio <= kNear) break;
     std::vector<double> shortest;
     for (const Corner& corner : corners_) {

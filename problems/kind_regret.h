@@ -10,15 +10,15 @@
 
 namespace acplan::problems {
 
-// What plans can lose if all run-times of a kind are off by the same ratio, from 1 / factor
+// The regret of plans if all run-times of a kind are off by the same ratio, from 1 / factor
 // to factor. For a plan and a better one, the ratio of their times is a quotient of linear
 // functions of the ratios of kinds, so it is largest at a corner of the box. At a corner
 // the better plan is the best one for the run-times there: a planning problem a corner.
 
 // The bounds of a plan's largest ratio to the best plan.
 struct RatioBounds {
-  double most = 1;   // proven
-  double known = 1;  // of a known plan
+  double upper = 1;  // proven
+  double lower = 1;  // of a known plan
 };
 
 // Returns how far ratios are above 1.
@@ -49,7 +49,7 @@ class KindRegret {
   Robust FindRobust();
 
  private:
-  // What is known of the best plan for the run-times at a corner.
+  // The source of the bound on the best plan for the run-times at a corner.
   enum class Knowledge { kFree, kQuick, kSearched };
   struct Corner {
     graph::ByKind<double> ratios = {};

@@ -29,31 +29,31 @@ BoxedPlan InBox(const graph::Trace& trace, const TimesOffOptions& options,
 RatioBounds BoundsByOperator(const BoxedPlan& plan, Measure measure,
                              double least_ms, TimedPlans& plans,
                              bool is_searched) {
-  RatioBounds bounds{.most = RatioWithoutSearch(plan, measure, least_ms)};
+  RatioBounds bounds{.upper = RatioWithoutSearch(plan, measure, least_ms)};
   for (int game = 0; game < kMostGames; ++game) {
-    const double before = game == 0 ? 0 : bounds.known;
+    const double before = game == 0 ? 0 : bounds.lower;
     for (const TimedPlan& other : plans.plans()) {
-      bounds.known =
-          std::max(bounds.known, LargestRatio(plan, measure, other.reruns));
+      bounds.lower =
+          std::max(bounds.lower, LargestRatio(plan, measure, other.reruns));
     }
-    const bool is_settled = bounds.known == solver::kInfinity ||
-                            bounds.known <= before ||
-                            bounds.most <= bounds.known * (1 + kNearRatio);
+    const bool is_settled = bounds.lower == solver::kInfinity ||
+                            bounds.lower <= before ||
+                            bounds.upper <= bounds.lower * (1 + kNearRatio);
     if (!is_searched || is_settled || plans.IsStopped()) break;
-    const LinearGame linear = GameAgainst(plan, measure, bounds.known);
+    const LinearGame linear = GameAgainst(plan, measure, bounds.lower);
     const double least = std::max(plans.QuickBound(linear.weights),
                                   plans.Search(linear.weights));
-    bounds.most = std::min(bounds.most, ProvenRatio(plan, measure, bounds.known,
-                                                    linear, least, least_ms));
+    bounds.upper =
+        std::min(bounds.upper, ProvenRatio(plan, linear, least, least_ms));
   }
-  bounds.most = std::max(bounds.most, bounds.known);
+  bounds.upper = std::max(bounds.upper, bounds.lower);
   return bounds;
 }
 
 // Returns the bounds by kind, none above those by operator, whose box is larger.
-RatioBounds Within(RatioBounds by_kind, const RatioBounds& by_operator) {
-  by_kind.most =
-      std::max(by_kind.known, std::min(by_kind.most, by_operator.most));
+RatioBounds WithinBox(RatioBounds by_kind, const RatioBounds& by_operator) {
+  by_kind.upper =
+      std::max(by_kind.lower, std::min(by_kind.upper, by_operator.upper));
   return by_kind;
 }
 
@@ -95,15 +95,16 @@ TimesOff FiguresOf(const Question& question, double least_ms, size_t plan,
   for (size_t m = 0; m < 2; ++m) {
     of_operators[m] =
         BoundsByOperator(boxed, kMeasures[m], least_ms, plans, is_searched);
-    of_kinds[m] = Within(by_kind.BoundsOf(plan, kMeasures[m]), of_operators[m]);
+    of_kinds[m] =
+        WithinBox(by_kind.BoundsOf(plan, kMeasures[m]), of_operators[m]);
   }
   figures.by_kind = RegretOf(of_kinds[0], of_kinds[1]);
   figures.by_operator = RegretOf(of_operators[0], of_operators[1]);
   if (is_searched) {
     figures.worst_kinds = by_kind.WorstCorner(plan, Measure::kStep);
   } else {
-    figures.by_kind.known.reset();
-    figures.by_operator.known.reset();
+    figures.by_kind.lower.reset();
+    figures.by_operator.lower.reset();
   }
   return figures;
 }
@@ -127,7 +128,7 @@ Answer WithTimesOff(const Question& question, Answer answer,
   TimesOff figures = FiguresOf(question, least_ms, robust.plan, plans, by_kind);
   if (options.is_robust) {
     figures.least_step = std::min(std::max(0.0, robust.least_ratio - 1),
-                                  figures.by_kind.most.step);
+                                  figures.by_kind.upper.step);
     if (robust.plan != 0) {
       const TimedPlan plan = plans.plans()[robust.plan];
       answer = WithPlan(std::move(answer), plan);

@@ -11,14 +11,14 @@ namespace {
 
 std::string RegretText(const problems::RegretBounds& bounds) {
   std::string text = fmt::format("a step takes at most {} longer",
-                                 FormatPercentUp(bounds.most.step));
-  if (bounds.most.recomputation) {
+                                 FormatPercentUp(bounds.upper.step));
+  if (bounds.upper.recomputation) {
     text += fmt::format(" (recomputation {})",
-                        FormatPercentUp(*bounds.most.recomputation));
+                        FormatPercentUp(*bounds.upper.recomputation));
   }
-  if (bounds.known && bounds.known->step < bounds.most.step) {
+  if (bounds.lower && bounds.lower->step < bounds.upper.step) {
     text += fmt::format(", for some run-times {}",
-                        FormatPercentUp(bounds.known->step));
+                        FormatPercentUp(bounds.lower->step));
   }
   return text;
 }

@@ -6,7 +6,7 @@
 
 namespace acplan::problems {
 
-// What a plan can lose if run-times are wrong (docs/formulation.md#times-that-are-wrong).
+// The regret of a plan if run-times are wrong (docs/formulation.md#times-that-are-wrong).
 
 // A share of a time: of the step with the best plan for the true run-times, or of that
 // plan's recomputation. For all run-times in a box around the estimates, the plan takes at
@@ -20,10 +20,10 @@ struct WorstRegret {
 };
 
 struct RegretBounds {
-  WorstRegret most;  // proven
+  WorstRegret upper;  // proven
   // A plan is known that is so much better for some run-times of the box. Only if it was
   // searched for.
-  std::optional<WorstRegret> known = {};
+  std::optional<WorstRegret> lower = {};
 
   bool operator==(const RegretBounds&) const = default;
 };

@@ -18,8 +18,8 @@ WorstRegret ReadRegret(const JsonField& field) {
 }
 
 RegretBounds ReadBounds(const JsonField& field) {
-  return {.most = ReadRegret(field),
-          .known = graph::Optional(field, "known", ReadRegret)};
+  return {.upper = ReadRegret(field),
+          .lower = graph::Optional(field, "at_least", ReadRegret)};
 }
 
 Json ToJson(const WorstRegret& regret) {
@@ -29,8 +29,8 @@ Json ToJson(const WorstRegret& regret) {
 }
 
 Json ToJson(const RegretBounds& bounds) {
-  Json json = ToJson(bounds.most);
-  if (bounds.known) json["known"] = ToJson(*bounds.known);
+  Json json = ToJson(bounds.upper);
+  if (bounds.lower) json["at_least"] = ToJson(*bounds.lower);
   return json;
 }
 

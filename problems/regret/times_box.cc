@@ -1,8 +1,8 @@
 #include "problems/regret/times_box.h"
 
 #include <algorithm>
+#include <limits>
 
-#include "solver/infinity.h"
 
 // Let k_i(y) = b + n_i(x) - ratio (b + n_i(y)). The ratio of x to y is above `ratio` for
 // some run-times of the box if and only if
@@ -27,6 +27,7 @@
 namespace acplan::problems {
 namespace {
 
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 // Steps of Dinkelbach's method, which needs a few.
 constexpr int kMostSteps = 100;
 
@@ -90,7 +91,7 @@ double LargestRatio(const BoxedPlan& plan, Measure measure,
       cost += own_runs * ms * plan.estimates[op];
       other_cost += other_runs * ms * plan.estimates[op];
     }
-    if (other_cost <= 0) return cost > 0 ? solver::kInfinity : 1;
+    if (other_cost <= 0) return cost > 0 ? kUnbounded : 1;
     const double next = cost / other_cost;
     if (next <= ratio * (1 + 1e-15)) break;
     ratio = next;
@@ -100,7 +101,9 @@ double LargestRatio(const BoxedPlan& plan, Measure measure,
 
 LinearGame GameAgainst(const BoxedPlan& plan, Measure measure, double ratio) {
   const double base = BaseOf(measure);
-  LinearGame game{.constant = 0, .weights = Times(plan.estimates.size(), 0)};
+  LinearGame game{.measure = measure,
+                  .ratio = ratio,
+                  .weights = Times(plan.estimates.size(), 0)};
   for (const graph::OperatorId op : plan.estimates.ids()) {
     const double most = std::max(plan.most[op], plan.reruns[op]);
     const auto at = [&](double other_reruns) {
@@ -114,13 +117,13 @@ LinearGame GameAgainst(const BoxedPlan& plan, Measure measure, double ratio) {
   return game;
 }
 
-double ProvenRatio(const BoxedPlan& plan, Measure measure, double ratio,
-                   const LinearGame& game, double bound, double least_ms) {
+double ProvenRatio(const BoxedPlan& plan, const LinearGame& game, double bound,
+                   double least_ms) {
   const double excess = game.constant - bound;
-  if (excess <= 0) return ratio;
+  if (excess <= 0) return game.ratio;
   const double least =
-      (BaseOf(measure) * SumOf(plan.estimates) + least_ms) / plan.factor;
-  return least > 0 ? ratio + excess / least : solver::kInfinity;
+      (BaseOf(game.measure) * SumOf(plan.estimates) + least_ms) / plan.factor;
+  return least > 0 ? game.ratio + excess / least : kUnbounded;
 }
 
 double RatioWithoutSearch(const BoxedPlan& plan, Measure measure,
@@ -137,7 +140,7 @@ double RatioWithoutSearch(const BoxedPlan& plan, Measure measure,
       cost += runs * ms * plan.estimates[op];
       least += base * ms * plan.estimates[op];
     }
-    if (least <= 0) return cost > 0 ? solver::kInfinity : 1;
+    if (least <= 0) return cost > 0 ? kUnbounded : 1;
     const double next = cost / least;
     if (next <= ratio * (1 + 1e-15)) break;
     ratio = next;

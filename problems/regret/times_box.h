@@ -63,17 +63,19 @@ double LargestRatio(const BoxedPlan& plan, Measure measure,
 // with equality for some u if y runs no operator again more than once that may be more
 // often. Weights are at least 0.
 struct LinearGame {
+  Measure measure = Measure::kStep;
+  double ratio = 1;
   double constant = 0;
   Times weights;
 };
 LinearGame GameAgainst(const BoxedPlan& plan, Measure measure, double ratio);
 
-// Returns a ratio that no plan's y is beyond, if no y costs less than `bound` for the
-// weights of the game at `ratio`, and none less than `least_ms` for the estimates.
-double ProvenRatio(const BoxedPlan& plan, Measure measure, double ratio,
-                   const LinearGame& game, double bound, double least_ms);
+// Returns a ratio that no y is beyond, if no y costs less than `bound` for the weights of
+// the game, and none less than `least_ms` for the estimates.
+double ProvenRatio(const BoxedPlan& plan, const LinearGame& game, double bound,
+                   double least_ms);
 
-// Returns a ratio that no plan's y is beyond if none costs less than `least_ms` for the
+// Returns a ratio that no y is beyond if none costs less than `least_ms` for the
 // estimates. Needs no search. Infinity if `least_ms` proves nothing.
 double RatioWithoutSearch(const BoxedPlan& plan, Measure measure,
                           double least_ms);
