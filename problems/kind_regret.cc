@@ -220,33 +220,11 @@ double KindRegret::BoundByBlend(const std::vector<double>& shares) {
   return constant + plans_.Search(TimesAt(ratios)) / scale;
 }
 
-// Adds plans that lose less than the best one so far, with policies of other plans for
-// some of its units. Returns the best one.
-size_t KindRegret::Mix(size_t best) {
-  const size_t count = plans_.plans().size();
-  for (size_t other = 0; other < count; ++other) {
-    const TimedPlan source = plans_.plans()[other];
-    if (source.family != plans_.plans()[best].family) continue;
-    for (const graph::CheckpointedModule& unit : source.modules) {
-      if (plans_.IsStopped()) return best;
-      std::optional<TimedPlan> mixed =
-          plans_.WithUnit(plans_.plans()[best], unit);
-      if (!mixed || BoundsOf(*mixed, Measure::kStep).upper >
-                        BoundsOf(best, Measure::kStep).upper - kNear) {
-        continue;
-      }
-      plans_.Add(std::move(*mixed));
-      best = plans_.plans().size() - 1;
-    }
-  }
-  return best;
-}
-
 KindRegret::Robust KindRegret::FindRobust() {
   Robust robust;
   if (corners_.front().step_ms <= 0) return robust;
   for (int round = 0; round < kMostRounds; ++round) {
-    robust.plan = Mix(LeastLosing());
+    robust.plan = LeastLosing();
     const double most = BoundsOf(robust.plan, Measure::kStep).upper;
     if (plans_.IsStopped() || most - robust.least_ratio <= kNear) break;
     std::vector<double> shortest;

@@ -67,7 +67,6 @@ class KindRegret {
   RatioBounds BoundsOf(const TimedPlan& plan, Measure measure) const;
   void Improve(Corner& corner);
   size_t LeastLosing();
-  size_t Mix(size_t best);
   double BoundByBlend(const std::vector<double>& shares);
 
   const graph::Trace& trace_;

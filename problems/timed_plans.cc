@@ -1,7 +1,6 @@
 #include "problems/timed_plans.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <variant>
 
@@ -53,18 +52,15 @@ TimedPlans::TimedPlans(const Question& question, const Answer& answer,
       usable_bytes_(answer.plan.budget_bytes - answer.plan.reserve_bytes),
       clock_(limits),
       kinds_(graph::KindsOf(*question.trace)) {
-  Add(WithKinds(PlanOf(answer)));
+  Add(PlanOf(answer));
 }
 
-void TimedPlans::Add(TimedPlan plan) { plans_.push_back(std::move(plan)); }
-
-TimedPlan TimedPlans::WithKinds(TimedPlan plan) const {
-  plan.ms_of_kind = {};
+void TimedPlans::Add(TimedPlan plan) {
   for (const graph::OperatorId op : kinds_.ids()) {
     plan.ms_of_kind[static_cast<size_t>(kinds_[op])] +=
         plan.reruns[op] * question_.trace->operators[op].runtime_ms;
   }
-  return plan;
+  plans_.push_back(std::move(plan));
 }
 
 double TimedPlans::LeastOfKnown(const Times& times) const {
@@ -112,27 +108,11 @@ double TimedPlans::Search(const Times& times) {
         solution.use.recompute_ms >= least) {
       continue;
     }
-    Add(WithKinds({.family = f,
-                   .modules = std::move(solution.modules),
-                   .reruns = RerunsOf(family.trace, solution.use)}));
+    Add({.family = f,
+         .modules = std::move(solution.modules),
+         .reruns = RerunsOf(family.trace, solution.use)});
   }
   return bound_ms;
-}
-
-std::optional<TimedPlan> TimedPlans::WithUnit(
-    TimedPlan plan, const graph::CheckpointedModule& unit) const {
-  const auto place = std::ranges::find(plan.modules, unit.module,
-                                       &graph::CheckpointedModule::module);
-  if (place == plan.modules.end()) return std::nullopt;
-  *place = unit;
-  const FamilyProblem& family = families_[plan.family];
-  const std::optional<graph::Simulation> use =
-      SimulatedUse(TraceProblemOf(family), plan.modules);
-  if (!use || use->peak_bytes > graph::WholeAllocations(usable_bytes_)) {
-    return std::nullopt;
-  }
-  plan.reruns = RerunsOf(*family.problem.trace, *use);
-  return WithKinds(std::move(plan));
 }
 
 }  // namespace acplan::problems

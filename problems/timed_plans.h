@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "graph/trace/operator_kinds.h"
@@ -46,20 +45,13 @@ class TimedPlans {
   // share of the time left.
   double Search(const Times& times);
 
-  // Returns a plan with another policy for one of its units; nothing if it does not have
-  // the unit, PyTorch refuses the policy, or the plan is not within the budget.
-  std::optional<TimedPlan> WithUnit(
-      TimedPlan plan, const graph::CheckpointedModule& unit) const;
-
-  void Add(TimedPlan plan);
-
   bool IsStopped() const {
     return clock_.Stop() != solver::StoppedBy::kNothing;
   }
 
  private:
-  // Returns the plan with what it recomputes by kind.
-  TimedPlan WithKinds(TimedPlan plan) const;
+  // Adds a plan, with what it recomputes by kind.
+  void Add(TimedPlan plan);
 
   const Question& question_;
   const Families& families_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-
 // Let k_i(y) = b + n_i(x) - ratio (b + n_i(y)). The ratio of x to y is above `ratio` for
 // some run-times of the box if and only if
 //

@@ -2,13 +2,13 @@
 
     python3 tests/campaigns/wrong_times.py build/release/cli/acplan . [TRACE...]
 
-For each bundled trace, at budgets of 30% and 70% between the least and that without a plan, acplan
-plans with --times-off 1.5 and with --robust. Each of the two plans and the best plan for the
-run-times at which the usual plan loses most is priced by the estimates and by those run-times: the
-cost matrix. Then millions of random run-times within the factor, by kind and by operator, are
-tried, against these plans and the best ones of a few random run-times. Kinds are told apart here by
-a table of names. Writes docs/measured/times_off.csv, or with names of traces prints its rows. Exit
-code 1 if a bound is exceeded. Needs NumPy.
+For each bundled trace, at budgets of 30% and 70% between the least and that without a plan,
+acplan plans with --times-off 1.5 and with --robust. Each of the two plans and the best plan for
+the run-times at which the usual plan loses most is priced by the estimates and by those run-times:
+the cost matrix. Then millions of random run-times within the factor, by kind and by operator, are
+tried, against these plans and the best ones of a few random run-times. Kinds are told apart here
+by a table of names. Writes docs/measured/times_off.csv, or with names of traces prints its rows.
+Exit code 1 if a bound is exceeded. Needs NumPy.
 """
 
 import csv
@@ -36,8 +36,12 @@ KIND_OF = {
         for kernel in ("flash", "efficient")
         for suffix in ("", "_backward")
     },
-    **{f"native_{norm}_norm{end}": 3 for norm in ("layer", "batch") for end in ("", "_backward")},
-    **{name: 3 for name in ("cudnn_batch_norm", "cudnn_batch_norm_backward", "_safe_softmax")},
+    **{
+        f"native_{norm}_norm{end}": 3
+        for norm in ("layer", "batch")
+        for end in ("", "_backward")
+    },
+    **dict.fromkeys(("cudnn_batch_norm", "cudnn_batch_norm_backward", "_safe_softmax"), 3),
     **{f"_{log}softmax{end}": 3 for log in ("", "log_") for end in ("", "_backward_data")},
     **dict.fromkeys(("nll_loss_forward", "nll_loss_backward"), 3),
     **dict.fromkeys(("sum", "mean", "cumsum"), 3),
@@ -109,7 +113,7 @@ def random_ratios(r: Any, rows: int, columns: int, likely: Any = None) -> Any:
     return FACTOR**exponents
 
 
-def tried(step: Step, counts: Any, r: Any) -> tuple[float, float]:
+def random_regrets(step: Step, counts: Any, r: Any) -> tuple[float, float]:
     """Returns the largest regrets of the first plan over random run-times, by kind and by
     operator."""
     by_kind = regrets(step, counts, random_ratios(r, BY_KIND, 5), True).max()
@@ -128,11 +132,11 @@ def percent(share: float) -> str:
 def row_of(step: Step, budget: float, budget_bytes: int, r: Any) -> tuple[list[str], bool]:
     """Returns a row of the table, and whether a bound is exceeded."""
     flags = ("--budget", str(budget_bytes))
-    began = time.monotonic()
+    start = time.monotonic()
     step.ask(*flags)
-    planned = time.monotonic()
+    middle = time.monotonic()
     plan = step.ask(*flags, "--times-off", str(FACTOR))
-    ended = time.monotonic()
+    end = time.monotonic()
     robust = step.ask(*flags, "--times-off", str(FACTOR), "--robust")
     worst = np.array([plan["times_off"]["worst_kinds"].get(kind, 1) for kind in KINDS])
     quick = (*flags, "--time-limit", "2")
@@ -146,10 +150,10 @@ def row_of(step: Step, budget: float, budget_bytes: int, r: Any) -> tuple[list[s
     for k, each in enumerate((plan, robust)):
         own_first = np.concatenate([counts[k : k + 1], counts])
         off = each["times_off"]
-        found = tried(step, own_first, r)
+        largest = random_regrets(step, own_first, r)
         for b, bound in enumerate((off["by_kind"]["step"], off["by_operator"]["step"])):
-            is_exceeded |= found[b] > bound + 1e-9
-        most = most or list(found)
+            is_exceeded |= largest[b] > bound + 1e-9
+        most = most or list(largest)
     matrix = [
         float(regrets(step, np.concatenate([counts[k : k + 1], counts]), at[None], True)[0])
         for at in (np.ones(5), worst)
@@ -161,7 +165,7 @@ def row_of(step: Step, budget: float, budget_bytes: int, r: Any) -> tuple[list[s
         off["by_operator"]["at_least"]["step"], of_robust["by_kind"]["step"],
         of_robust["least_step"], *matrix, *most,
     ]  # fmt: skip
-    seconds = (planned - began, ended - began)
+    seconds = (middle - start, end - middle)
     return [
         step.path.name.removesuffix(".json.gz"), f"{budget:.0%}", percent(plan["overhead"]),
         plan["status"], *map(percent, figures), *(f"{s:.2f}" for s in seconds),

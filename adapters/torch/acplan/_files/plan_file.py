@@ -355,7 +355,9 @@ def _data_by_hand(modules: tuple[PlannedModule, ...], model: str) -> dict[str, A
                 "fqn": module.fqn,
                 "discard_ratio": 1,
                 "memory_budget": 0,
-                "ops": [operator.data(index) for index, operator in enumerate(module.operators)],
+                "ops": [
+                    operator.data(index) for index, operator in enumerate(module.operators)
+                ],
             }
             for module in modules
         ],

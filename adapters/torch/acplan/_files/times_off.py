@@ -9,9 +9,9 @@ from acplan._base.errors import AcplanError
 
 def _number(data: Any, key: str) -> float:
     value = data.get(key) if isinstance(data, dict) else None
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and math.isfinite(value):
-        return float(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if math.isfinite(value):
+            return float(value)
     raise AcplanError(f"plan: times_off: {key}: expected a number, found {value!r}")
 
 

@@ -70,14 +70,14 @@ def plan(
               tradeoff, save, recompute, engine, gap, time_limit, seed, times_off (a factor by
               which run-times may be wrong: Plan.times_off then has proven bounds of what the
               plan can lose), robust (True: the plan that can lose least). Units, and the
-              patterns of save and recompute, may be lists. For a device: device_memory (bytes or such as
-              "8GiB", all that PyTorch can have of it), allocator (the text of
+              patterns of save and recompute, may be lists. For a device: device_memory (bytes
+              or such as "8GiB", all that PyTorch can have of it), allocator (the text of
               PYTORCH_ALLOC_CONF, or "native"), torch_version (by default the installed one, if
               its allocator is known), optimizer_state ("update", as optimizers make it, or
               "first": acplan.make_optimizer_state). If allocator or optimizer_state is not
               given, acplan chooses it; Plan.device has the choice. ddp: the arguments of
-              DistributedDataParallel that holds the model, such as
-              {"gradient_as_bucket_view": True}; {} for none.
+              DistributedDataParallel that holds the model, such as {"gradient_as_bucket_view":
+              True}; {} for none.
     lengths:  for traces of several lengths of inputs, as a list or as {length: trace}: the
               lengths of the batches, as acplan.Lengths, a list of lengths or of inputs, or
               {length: count}. The result is a table of at most `plans` plans, switched by
