@@ -4,11 +4,11 @@
 
 For each bundled trace, at budgets of 30% and 70% between the least and that without a plan,
 acplan plans with --times-off 1.5 and with --robust. Each of the two plans and the best plan for
-the run-times at which the usual plan loses most is priced by the estimates and by those run-times:
-the cost matrix. Then millions of random run-times within the factor, by kind and by operator, are
-tried, against these plans and the best ones of a few random run-times. Kinds are told apart here
-by a table of names. Writes docs/measured/times_off.csv, or with names of traces prints its rows.
-Exit code 1 if a bound is exceeded. Needs NumPy.
+the run-times at which the usual plan loses most is priced by the estimates and by those run-
+times: the cost matrix. Then millions of random run-times within the factor, by kind and by
+operator, are tried, against these plans and the best ones of a few random run-times. Kinds are
+told apart here by a table of names. Writes docs/measured/times_off.csv, or with names of traces
+prints its rows. Exit code 1 if a bound is exceeded. Needs NumPy.
 """
 
 import csv
@@ -75,16 +75,17 @@ class Step:
             scaled = [{**op, "runtime_ms": float(ms)} for op, ms in operators]
             source = self.folder / "scaled.json"
             source.write_text(json.dumps({**self.data, "operators": scaled}))
-        command = [self.program, "plan", source, *flags, "--json", "-q"]
+        command: list[Any] = [self.program, "plan", source, *flags, "--json", "-q"]
         run = subprocess.run(command, capture_output=True, check=True, text=True)
-        return json.loads(run.stdout)
+        plan: dict[str, Any] = json.loads(run.stdout)
+        return plan
 
     def reruns(self, plan: dict[str, Any]) -> Any:
         """Returns how often each operator runs again, as the simulation of the plan says."""
         file, timeline = self.folder / "plan.json", self.folder / "timeline.csv"
         file.write_text(json.dumps(plan))
-        command = [self.program, "simulate", self.path, file, "--timeline", timeline, "-q"]
-        subprocess.run(command, capture_output=True, check=True)
+        command = ("simulate", self.path, file, "--timeline", timeline, "-q")
+        subprocess.run((self.program, *command), capture_output=True, check=True)
         counts = np.zeros(len(self.times))
         with timeline.open(newline="") as rows:
             for row in csv.DictReader(rows):
