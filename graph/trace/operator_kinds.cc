@@ -1,6 +1,7 @@
 #include "graph/trace/operator_kinds.h"
 
 #include <algorithm>
+#include <string>
 
 namespace acplan::graph {
 namespace {

@@ -7,6 +7,7 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "graph/trace/aggregate.h"
