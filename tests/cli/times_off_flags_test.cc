@@ -55,6 +55,21 @@ TEST_F(TimesOffFlagsTest, ASearchProvesMuchLess) {
       0);
 }
 
+// For ViT the worst corner has two kinds of five that take longer.
+TEST_F(TimesOffFlagsTest, SeveralKindsMayTakeLongerAtOnce) {
+  const Outcome outcome =
+      Acplan({"plan", ACPLAN_DATA_DIR "/traces/vit_base.json.gz", "--budget",
+              "60%", "--times-off", "1.5", "--time-limit", "none", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json off = json::parse(outcome.out).at("times_off");
+  const json ratios = off.at("worst_kinds");
+  EXPECT_EQ(ratios.at("attention"), 1.5);
+  EXPECT_EQ(ratios.at("others"), 1.5);
+  EXPECT_LT(ratios.at("products"), 1);
+  EXPECT_NEAR(off.at("by_kind").at("step"), .0066, 2e-4);
+  EXPECT_NEAR(off.at("by_kind").at("at_least").at("step"), .0065, 2e-4);
+}
+
 TEST_F(TimesOffFlagsTest, TrueTimesLeaveNothingToLose) {
   ASSERT_EQ(PlanWith({"--times-off", "1"}).exit_code, 0);
   const json off = WrittenPlan().at("times_off");
