@@ -25,7 +25,6 @@
 #include <map>
 #include <numeric>
 #include <optional>
-#include <ranges>
 #include <utility>
 
 #include "problems/trace/policies/need_steps.h"
@@ -35,13 +34,10 @@ namespace acplan::problems {
 
 namespace {
 
-using Move = NeedPolicies::Move;
-using MoveList = graph::IndexedVector<MoveId, Move>;
-
 // Calls with more operators, or with more labels, have relaxed policies.
 constexpr size_t kMostOperators = 150;
 constexpr size_t kMostLabels = 8000;
-constexpr size_t kMostMoves = 2'000'000;
+constexpr size_t kMostTaken = 2'000'000;  // uses, by labels
 // Bytes of large calls are rounded down, by no more than a share of all.
 constexpr double kMostLost = 1e-3;
 // All bytes, where labels need not be exact.
@@ -57,6 +53,7 @@ struct Label {
   int64_t true_bytes = 0;  // as kept_bytes, but for rounding
   double ms = 0;
   MoveId move = graph::kNone;
+  RecentUses recent = 0;
 };
 
 // Labels by bytes, of which none beats another.
@@ -101,8 +98,8 @@ class LabelWalk {
         count += labels.size();
         Take(k, state | steps_[k].requests, std::move(labels));
       }
-      const bool is_much = count > kMostLabels || moves_.size() > kMostMoves;
-      if (is_much) return std::nullopt;
+      if (count > kMostLabels || taken_ > kMostTaken) return std::nullopt;
+      if (PolicyPaths::EndsMove(k, steps_.size())) EndMoves();
       states_ = std::move(next_);
     }
     Labels all;
@@ -110,7 +107,7 @@ class LabelWalk {
     return all;
   }
 
-  MoveList TakeMoves() { return std::move(moves_); }
+  PolicyPaths TakePaths() { return std::move(paths_); }
 
  private:
   void Take(size_t k, uint64_t state, Labels labels) {
@@ -124,33 +121,28 @@ class LabelWalk {
           Extended(labels,
                    {.kept_bytes = step.KeptBytes(state),
                     .true_bytes = true_steps_[k].KeptBytes(state)},
-                   {graph::kNone, step.group, GroupUse::kSaved}));
+                   PolicyPaths::With(0, k, GroupUse::kSaved)));
     }
     if (step.MayRerun(state)) {
       Add(step.AfterRerun(state),
           Extended(std::move(labels), {.ms = step.ms},
-                   {graph::kNone, step.group, GroupUse::kRunsAgain}));
+                   PolicyPaths::With(0, k, GroupUse::kRunsAgain)));
     }
   }
 
-  Labels Extended(Labels labels, const Label& more, Move move) {
+  Labels Extended(Labels labels, const Label& more, RecentUses use) {
     // The fewer bytes, the more ms.
     const auto dear = std::ranges::find_if(labels, [&](const Label& label) {
       return label.ms + more.ms <= most_ms_;
     });
     labels.erase(labels.begin(), dear);
-    // This loop takes a fifth of the time of a large plan: ids are counted here, as
-    // Add would divide for each label.
-    MoveId id = moves_.end_id();
     for (Label& label : labels) {
-      move.previous = label.move;
-      label = {.kept_bytes = label.kept_bytes + more.kept_bytes,
-               .true_bytes = label.true_bytes + more.true_bytes,
-               .ms = label.ms + more.ms,
-               .move = id};
-      moves_.push_back(move);
-      id = graph::Next(id);
+      label.kept_bytes += more.kept_bytes;
+      label.true_bytes += more.true_bytes;
+      label.ms += more.ms;
+      label.recent |= use;
     }
+    taken_ += labels.size();
     return labels;
   }
 
@@ -160,11 +152,27 @@ class LabelWalk {
     best = best.empty() ? std::move(labels) : Best(best, labels);
   }
 
+  void EndMoves() {
+    for (auto& [state, labels] : next_) {
+      for (Label& label : labels) {
+        label.move = paths_.Add(label.move, label.recent);
+        label.recent = 0;
+      }
+    }
+  }
+
   const std::vector<NeedStep>& steps_;
   const std::vector<NeedStep>& true_steps_;
   const double most_ms_;
   std::map<uint64_t, Labels> states_, next_;
-  MoveList moves_;
+  PolicyPaths paths_;
+  size_t taken_ = 0;
+};
+
+// A policy, with its moves (policy_paths.h).
+struct PricedPolicy {
+  Label label = {};
+  std::vector<RecentUses> moves = {};
 };
 
 // Finds the best policy at a price of a byte that is kept.
@@ -176,34 +184,36 @@ class PricedWalk {
  public:
   explicit PricedWalk(const std::vector<NeedStep>& steps) : steps_(steps) {}
 
-  std::optional<Label> Run(double price) {
+  std::optional<PricedPolicy> Run(double price) {
     price_ = price;
     states_ = {{.state = 0}};
-    for (const NeedStep& step : steps_) {
+    PolicyPaths paths;
+    for (size_t k = 0; k < steps_.size(); ++k) {
       solver::StopIfDue();
       next_.clear();
       for (const Walked& walk : states_) {
-        Take(step, walk.state | step.requests, walk.label);
+        Take(k, walk.state | steps_[k].requests, walk.label);
       }
       KeepCheapest();
       if (std::ssize(next_) > kMostStates) MergeDearest();
-      for (Walked& walk : next_) {
-        if (walk.move) walk.label.move = moves_.Add(*walk.move);
+      if (PolicyPaths::EndsMove(k, steps_.size())) {
+        for (Walked& walk : next_) {
+          walk.label.move = paths.Add(walk.label.move, walk.label.recent);
+          walk.label.recent = 0;
+        }
       }
       std::swap(states_, next_);
     }
     if (states_.empty()) return std::nullopt;
-    return std::ranges::min_element(states_, IsCheaper)->label;
+    const Label& label = std::ranges::min_element(states_, IsCheaper)->label;
+    return PricedPolicy{label, paths.MovesOf(label.move)};
   }
-
-  MoveList TakeMoves() { return std::move(moves_); }
 
  private:
   struct Walked {
     uint64_t state = 0;
     double cost = 0;  // the ms and the price of the kept bytes
     Label label = {};
-    std::optional<Move> move = {};
   };
 
   static bool IsCheaper(const Walked& a, const Walked& b) {
@@ -211,28 +221,30 @@ class PricedWalk {
                             : a.label.kept_bytes < b.label.kept_bytes;
   }
 
-  void Add(uint64_t state, const Label& label, std::optional<Move> move) {
+  void Add(uint64_t state, const Label& label) {
     next_.push_back(
         {.state = state,
          .cost = label.ms + price_ * static_cast<double>(label.kept_bytes),
-         .label = label,
-         .move = move});
+         .label = label});
   }
 
-  void Take(const NeedStep& step, uint64_t state, const Label& label) {
+  void Take(size_t k, uint64_t state, const Label& label) {
+    const NeedStep& step = steps_[k];
     if (!step.IsNeeded(state)) {
-      Add(step.AfterNothing(state), label, {});
+      Add(step.AfterNothing(state), label);
       return;
     }
     if (step.MaySave(state)) {
-      Add(step.AfterSave(state),
-          {label.kept_bytes + step.KeptBytes(state), 0, label.ms, label.move},
-          Move{label.move, step.group, GroupUse::kSaved});
+      Label saved = label;
+      saved.kept_bytes += step.KeptBytes(state);
+      saved.recent = PolicyPaths::With(label.recent, k, GroupUse::kSaved);
+      Add(step.AfterSave(state), saved);
     }
     if (step.MayRerun(state)) {
-      Add(step.AfterRerun(state),
-          {label.kept_bytes, 0, label.ms + step.ms, label.move},
-          Move{label.move, step.group, GroupUse::kRunsAgain});
+      Label rerun = label;
+      rerun.ms += step.ms;
+      rerun.recent = PolicyPaths::With(label.recent, k, GroupUse::kRunsAgain);
+      Add(step.AfterRerun(state), rerun);
     }
   }
 
@@ -259,12 +271,12 @@ class PricedWalk {
   const std::vector<NeedStep>& steps_;
   double price_ = 0;
   std::vector<Walked> states_, next_;
-  MoveList moves_;
 };
 
 // A policy that is best at a price, and so a line that no policy is below.
 struct BestAtPrice {
   Label label;
+  std::vector<RecentUses> moves;
   double price;
 
   double LineAt(double kept_bytes) const {
@@ -278,11 +290,11 @@ struct BestAtPrice {
 std::vector<BestAtPrice> Lines(PricedWalk& walk, double steepest) {
   std::vector<BestAtPrice> lines;
   const auto add = [&](double price) {
-    const std::optional<Label> label = walk.Run(price);
-    if (!label) return;
+    std::optional<PricedPolicy> policy = walk.Run(price);
+    if (!policy) return;
     const auto place = std::ranges::lower_bound(lines, price, std::greater<>(),
                                                 &BestAtPrice::price);
-    lines.insert(place, {*label, price});
+    lines.insert(place, {policy->label, std::move(policy->moves), price});
   };
   add(steepest);
   add(0);
@@ -312,21 +324,11 @@ std::vector<BestAtPrice> Lines(PricedWalk& walk, double steepest) {
   return lines;
 }
 
-// Policies and their moves. kept_bytes are true.
+// Policies and their paths. kept_bytes are true.
 struct GoodPolicies {
-  // `label_moves`: those that a label refers to.
-  void Add(Label label, const MoveList& label_moves) {
-    std::vector<Move> path;
-    for (MoveId m = label.move; m != graph::kNone;
-         m = label_moves[m].previous) {
-      path.push_back(label_moves[m]);
-    }
-    label.move = graph::kNone;
-    for (Move& move : std::views::reverse(path)) {
-      move.previous = label.move;
-      label.move = moves.Add(move);
-    }
-    labels.push_back(label);
+  void Add(const BestAtPrice& line) {
+    labels.push_back(line.label);
+    labels.back().move = paths.AddPath(line.moves);
   }
 
   // Sorts those that keep most first, and keeps each only if it keeps less for more ms.
@@ -345,7 +347,7 @@ struct GoodPolicies {
   }
 
   Labels labels = {};
-  MoveList moves = {};
+  PolicyPaths paths = {};
 };
 
 // Policies by labels that coincide where bytes nearly do.
@@ -362,7 +364,7 @@ GoodPolicies FindGoodPolicies(const NeedGraph& graph,
   std::optional<Labels> labels = walk.Run();
   if (!labels) return {};
   for (Label& label : *labels) label.kept_bytes = label.true_bytes;
-  return {.labels = std::move(*labels), .moves = walk.TakeMoves()};
+  return {.labels = std::move(*labels), .paths = walk.TakePaths()};
 }
 
 // Each policy costs at least what the lines say, which rises with what it
@@ -377,8 +379,7 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
   const std::vector<BestAtPrice> lines = Lines(priced, 1 + ms);
   if (lines.empty()) return {{}, choices.may_save.size(), true};
   GoodPolicies good = FindGoodPolicies(graph, choices, steps);
-  const MoveList line_moves = priced.TakeMoves();
-  for (const BestAtPrice& line : lines) good.Add(line.label, line_moves);
+  for (const BestAtPrice& line : lines) good.Add(line);
   good.Sort();
   const auto least_ms = [&](int64_t kept_bytes) {
     double least = 0;
@@ -404,7 +405,8 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
       moves.push_back(label.move);
     }
   }
-  list.moves = std::move(good.moves);
+  list.paths = std::move(good.paths);
+  list.group_of_step = GroupsOf(steps);
   return {std::move(list), choices.may_save.size(), false};
 }
 
@@ -421,7 +423,8 @@ std::optional<NeedPolicies> AllPolicies(const std::vector<NeedStep>& steps,
     list.points.push_back({choices.base_bytes - label.kept_bytes, label.ms});
     list.last_move.push_back(label.move);
   }
-  list.moves = walk.TakeMoves();
+  list.paths = walk.TakePaths();
+  list.group_of_step = GroupsOf(steps);
   return NeedPolicies(std::move(list), choices.may_save.size(), is_exact);
 }
 
