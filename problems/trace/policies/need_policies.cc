@@ -36,8 +36,13 @@ namespace {
 
 // Calls with more operators, or with more labels, have relaxed policies.
 constexpr size_t kMostOperators = 150;
-constexpr size_t kMostLabels = 8000;
-constexpr size_t kMostTaken = 2'000'000;  // uses, by labels
+// The most labels before a step, and the most that all steps extend.
+struct LabelLimits {
+  size_t labels, extended;
+};
+constexpr LabelLimits kFewLabels = {.labels = 8000, .extended = 2'000'000};
+// Where all bytes are multiples of a large unit, labels are few for what they tell.
+constexpr LabelLimits kManyLabels = {.labels = 60'000, .extended = 60'000'000};
 // Bytes of large calls are rounded down, by no more than a share of all.
 constexpr double kMostLost = 1e-3;
 // All bytes, where labels need not be exact.
@@ -82,9 +87,11 @@ class LabelWalk {
  public:
   // `true_steps`: the same with bytes that are not rounded.
   LabelWalk(const std::vector<NeedStep>& steps,
-            const std::vector<NeedStep>& true_steps, double most_ms)
+            const std::vector<NeedStep>& true_steps, double most_ms,
+            const LabelLimits& limits)
       : steps_(steps),
         true_steps_(true_steps),
+        limits_(limits),
         most_ms_(most_ms * (1 + 1e-9)) {}
 
   // All policies; nothing where there are too many labels.
@@ -98,7 +105,7 @@ class LabelWalk {
         count += labels.size();
         Take(k, state | steps_[k].requests, std::move(labels));
       }
-      if (count > kMostLabels || taken_ > kMostTaken) return std::nullopt;
+      if (count > limits_.labels || extended_ > limits_.extended) return std::nullopt;
       if (PolicyPaths::EndsMove(k, steps_.size())) EndMoves();
       states_ = std::move(next_);
     }
@@ -142,7 +149,7 @@ class LabelWalk {
       label.ms += more.ms;
       label.recent |= use;
     }
-    taken_ += labels.size();
+    extended_ += labels.size();
     return labels;
   }
 
@@ -163,10 +170,11 @@ class LabelWalk {
 
   const std::vector<NeedStep>& steps_;
   const std::vector<NeedStep>& true_steps_;
+  const LabelLimits limits_;
   const double most_ms_;
   std::map<uint64_t, Labels> states_, next_;
   PolicyPaths paths_;
-  size_t taken_ = 0;
+  size_t extended_ = 0;
 };
 
 // A policy, with its moves (policy_paths.h).
@@ -360,7 +368,7 @@ GoodPolicies FindGoodPolicies(const NeedGraph& graph,
   NeedChoices rounded = choices;
   for (int64_t& bytes : rounded.bytes) bytes = (bytes + unit / 2) / unit;
   const std::vector<NeedStep> rounded_steps = StepsOf(graph, rounded);
-  LabelWalk walk(rounded_steps, steps, choices.most_ms);
+  LabelWalk walk(rounded_steps, steps, choices.most_ms, kFewLabels);
   std::optional<Labels> labels = walk.Run();
   if (!labels) return {};
   for (Label& label : *labels) label.kept_bytes = label.true_bytes;
@@ -413,8 +421,9 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
 // All policies that no other one beats; nothing where they are too many.
 std::optional<NeedPolicies> AllPolicies(const std::vector<NeedStep>& steps,
                                         const NeedChoices& choices,
+                                        const LabelLimits& limits,
                                         bool is_exact) {
-  LabelWalk walk(steps, steps, choices.most_ms);
+  LabelWalk walk(steps, steps, choices.most_ms, limits);
   std::optional<Labels> labels = walk.Run();
   if (!labels) return std::nullopt;
   NeedPolicies::List list;
@@ -451,12 +460,14 @@ NeedChoices OnGrid(NeedChoices choices) {
 NeedPolicies PoliciesOf(const NeedGraph& graph, const NeedChoices& choices) {
   const std::vector<NeedStep> steps = StepsOf(graph, choices);
   if (steps.size() <= kMostOperators) {
-    if (auto policies = AllPolicies(steps, choices, /*is_exact=*/true))
+    if (auto policies = AllPolicies(steps, choices, kFewLabels, /*is_exact=*/true))
       return *policies;
   }
   const NeedChoices rounded = OnGrid(choices);
+  const bool is_exact = rounded.bytes == choices.bytes;
   if (auto policies = AllPolicies(StepsOf(graph, rounded), rounded,
-                                  rounded.bytes == choices.bytes)) {
+                                  is_exact ? kManyLabels : kFewLabels,
+                                  is_exact)) {
     return *policies;
   }
   return RelaxedPolicies(graph, choices);
