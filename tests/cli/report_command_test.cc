@@ -230,7 +230,7 @@ TEST_F(ReportCommandTest, ReadsAnyFileOrRefusesIt) {
   const std::string path = (folder() / "changed.json").string();
   ExpectReadOrRefused(search, [&](const json& changed) {
     PutFile("changed.json", changed.dump());
-    ReadTraining(path);
+    ParseTraining(graph::ReadJsonText(path), path);
   });
   const json frontier = AcplanJson({"frontier", kReportTrace, "--points", "2"});
   ExpectReadOrRefused(frontier, [&](const json& changed) {
@@ -263,7 +263,8 @@ TEST_F(ReportCommandTest, ShowsStrategiesOfCalculonsCostModel) {
   }
   ExpectReadOrRefused(search, [&](const json& changed) {
     PutFile("changed.json", changed.dump());
-    ReadExecutions((folder() / "changed.json").string());
+    const std::string path = (folder() / "changed.json").string();
+    ParseExecutions(graph::ReadJsonText(path), path);
   });
 }
 

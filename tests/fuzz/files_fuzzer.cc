@@ -133,8 +133,9 @@ void CheckKept(const std::string& path) {
 // Reads the data of pages, and the files that are read as tables.
 void CheckPages(const std::string& path) {
   Try(path + ": ", [&] {
-    for (const auto& page :
-         {acplan::cli::ReadTraining(path), acplan::cli::ReadExecutions(path)}) {
+    const std::string text = acplan::graph::ReadJsonText(path);
+    for (const auto& page : {acplan::cli::ParseTraining(text, path),
+                             acplan::cli::ParseExecutions(text, path)}) {
       Require(!page || !page->dump().empty(), "text of a page");
     }
   });

@@ -50,6 +50,8 @@ constexpr int64_t kGrid = 1000;
 // How many lines there are at most, and how far from what is possible.
 constexpr size_t kMostLines = 64;
 constexpr double kNear = 5e-4;
+// Points that are further apart, as a share of all ms, get others between them.
+constexpr double kFarApart = 1.0 / 256;
 // States of a walk at a price.
 constexpr ptrdiff_t kMostStates = 256;
 
@@ -105,7 +107,8 @@ class LabelWalk {
         count += labels.size();
         Take(k, state | steps_[k].requests, std::move(labels));
       }
-      if (count > limits_.labels || extended_ > limits_.extended) return std::nullopt;
+      if (count > limits_.labels || extended_ > limits_.extended)
+        return std::nullopt;
       if (PolicyPaths::EndsMove(k, steps_.size())) EndMoves();
       states_ = std::move(next_);
     }
@@ -332,11 +335,65 @@ std::vector<BestAtPrice> Lines(PricedWalk& walk, double steepest) {
   return lines;
 }
 
+// Returns the policy that does what `first` does in the steps before `end`, and what
+// `second` does from there on; nothing if no policy may do that. Whatever else is needed
+// runs again, if it may.
+std::optional<PricedPolicy> MixedPolicy(const std::vector<NeedStep>& steps,
+                                        const std::vector<RecentUses>& first,
+                                        const std::vector<RecentUses>& second,
+                                        size_t end) {
+  PricedPolicy policy;
+  Label& label = policy.label;
+  uint64_t state = 0;
+  for (size_t k = 0; k < steps.size(); ++k) {
+    const NeedStep& step = steps[k];
+    state |= step.requests;
+    GroupUse use = GroupUse::kNone;
+    if (!step.IsNeeded(state)) {
+      state = step.AfterNothing(state);
+    } else {
+      const bool saves =
+          step.MaySave(state) &&
+          (!step.MayRerun(state) ||
+           PolicyPaths::UseOf(k < end ? first : second, k) == GroupUse::kSaved);
+      if (!saves && !step.MayRerun(state)) return std::nullopt;
+      use = saves ? GroupUse::kSaved : GroupUse::kRunsAgain;
+      label.kept_bytes += saves ? step.KeptBytes(state) : 0;
+      label.ms += saves ? 0 : step.ms;
+      state = saves ? step.AfterSave(state) : step.AfterRerun(state);
+    }
+    label.recent = PolicyPaths::With(label.recent, k, use);
+    if (PolicyPaths::EndsMove(k, steps.size())) {
+      policy.moves.push_back(label.recent);
+      label.recent = 0;
+    }
+  }
+  return policy;
+}
+
 // Policies and their paths. kept_bytes are true.
 struct GoodPolicies {
-  void Add(const BestAtPrice& line) {
-    labels.push_back(line.label);
-    labels.back().move = paths.AddPath(line.moves);
+  void Add(const Label& label, const std::vector<RecentUses>& moves) {
+    labels.push_back(label);
+    labels.back().move = paths.AddPath(moves);
+  }
+
+  // Adds policies that do what one line's does in a part of the steps, and what the next
+  // line's does in the rest: where blocks are equal, all of them change at one price.
+  void AddBetween(const std::vector<BestAtPrice>& lines,
+                  const std::vector<NeedStep>& steps, double far_apart) {
+    for (size_t l = 0; l + 1 < lines.size(); ++l) {
+      const double rise = lines[l].label.ms - lines[l + 1].label.ms;
+      const size_t parts =
+          rise > far_apart ? static_cast<size_t>(rise / far_apart) + 1 : 1;
+      for (size_t k = 1; k < parts; ++k) {
+        solver::StopIfDue();
+        const auto policy =
+            MixedPolicy(steps, lines[l].moves, lines[l + 1].moves,
+                        steps.size() * k / parts);
+        if (policy) Add(policy->label, policy->moves);
+      }
+    }
   }
 
   // Sorts those that keep most first, and keeps each only if it keeps less for more ms.
@@ -377,7 +434,9 @@ GoodPolicies FindGoodPolicies(const NeedGraph& graph,
 
 // Each policy costs at least what the lines say, which rises with what it
 // discards. So a point with the bytes of a good policy, and the ms of the lines at
-// the good policy before, stands for all policies between them.
+// the good policy before, stands for all policies between them. Good policies may be far
+// apart: where blocks are equal, all of them run again at one price. Points between them
+// then stand for a part each; the policy of such a point is the next good one.
 NeedPolicies RelaxedPolicies(const NeedGraph& graph,
                              const NeedChoices& choices) {
   const std::vector<NeedStep> steps = StepsOf(graph, choices);
@@ -387,7 +446,9 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
   const std::vector<BestAtPrice> lines = Lines(priced, 1 + ms);
   if (lines.empty()) return {{}, choices.may_save.size(), true};
   GoodPolicies good = FindGoodPolicies(graph, choices, steps);
-  for (const BestAtPrice& line : lines) good.Add(line);
+  const double far_apart = kFarApart * lines.front().label.ms;
+  for (const BestAtPrice& line : lines) good.Add(line.label, line.moves);
+  good.AddBetween(lines, steps, far_apart);
   good.Sort();
   const auto least_ms = [&](int64_t kept_bytes) {
     double least = 0;
@@ -400,18 +461,30 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
   std::vector<PolicyPoint>& points = list.points;
   std::vector<MoveId>& moves = list.last_move;
   int64_t before = std::numeric_limits<int64_t>::max() / 2;
-  for (const Label& label : good.labels) {
+  const auto add = [&](int64_t kept_bytes, MoveId move) {
     const double at_least =
         points.empty() ? lines.back().label.ms : least_ms(before);
-    before = label.kept_bytes;
-    const int64_t bytes = choices.base_bytes - label.kept_bytes;
+    before = kept_bytes;
+    const int64_t bytes = choices.base_bytes - kept_bytes;
     if (!points.empty() && points.back().ms >= at_least) {
       points.back().bytes = bytes;
-      moves.back() = label.move;
+      moves.back() = move;
     } else {
       points.push_back({bytes, at_least});
-      moves.push_back(label.move);
+      moves.push_back(move);
     }
+  };
+  for (const Label& label : good.labels) {
+    if (!points.empty()) {
+      const int64_t first = before;
+      const double rise = least_ms(label.kept_bytes) - least_ms(first);
+      const int64_t parts =
+          rise > far_apart ? static_cast<int64_t>(rise / far_apart) + 1 : 1;
+      for (int64_t k = 1; k < parts; ++k) {
+        add(first + (label.kept_bytes - first) / parts * k, label.move);
+      }
+    }
+    add(label.kept_bytes, label.move);
   }
   list.paths = std::move(good.paths);
   list.group_of_step = GroupsOf(steps);
@@ -460,14 +533,15 @@ NeedChoices OnGrid(NeedChoices choices) {
 NeedPolicies PoliciesOf(const NeedGraph& graph, const NeedChoices& choices) {
   const std::vector<NeedStep> steps = StepsOf(graph, choices);
   if (steps.size() <= kMostOperators) {
-    if (auto policies = AllPolicies(steps, choices, kFewLabels, /*is_exact=*/true))
+    if (auto policies =
+            AllPolicies(steps, choices, kFewLabels, /*is_exact=*/true))
       return *policies;
   }
   const NeedChoices rounded = OnGrid(choices);
   const bool is_exact = rounded.bytes == choices.bytes;
-  if (auto policies = AllPolicies(StepsOf(graph, rounded), rounded,
-                                  is_exact ? kManyLabels : kFewLabels,
-                                  is_exact)) {
+  if (auto policies =
+          AllPolicies(StepsOf(graph, rounded), rounded,
+                      is_exact ? kManyLabels : kFewLabels, is_exact)) {
     return *policies;
   }
   return RelaxedPolicies(graph, choices);

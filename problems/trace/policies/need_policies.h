@@ -70,6 +70,9 @@ class NeedPolicies {
   // Returns the use that a policy makes of each group.
   GroupUses UsesOf(size_t point) const;
 
+  // Returns about how many bytes the list takes.
+  size_t MemoryBytes() const;
+
   // The facts about all policies that are not on a list of exact ones.
   struct Others {
     // The least cost of each that discards so many bytes; rises with them.

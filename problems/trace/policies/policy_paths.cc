@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-
 namespace acplan::problems {
 
 std::vector<RecentUses> PolicyPaths::MovesOf(MoveId last) const {
@@ -23,14 +22,11 @@ MoveId PolicyPaths::AddPath(const std::vector<RecentUses>& moves) {
 GroupUses PolicyPaths::UsesOf(MoveId last,
                               const std::vector<graph::GroupId>& group_of_step,
                               size_t groups) const {
-  constexpr RecentUses kOneUse = (1U << kBitsAUse) - 1;
   GroupUses uses(groups, GroupUse::kNone);
   const std::vector<RecentUses> moves = MovesOf(last);
+  if (moves.empty()) return uses;
   for (size_t k = group_of_step.size(); k-- > 0;) {
-    const size_t move = k / kStepsAMove;
-    if (move >= moves.size()) continue;
-    const auto use = static_cast<GroupUse>(
-        moves[move] >> (kBitsAUse * (k % kStepsAMove)) & kOneUse);
+    const GroupUse use = UseOf(moves, k);
     if (use != GroupUse::kNone) uses[group_of_step[k]] = use;
   }
   return uses;

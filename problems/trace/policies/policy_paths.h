@@ -33,10 +33,18 @@ class PolicyPaths {
     return (step + 1) % kStepsAMove == 0 || step + 1 == steps;
   }
 
-  size_t size() const { return moves_.size(); }
+  size_t MemoryBytes() const { return moves_.size() * sizeof(Move); }
 
   MoveId Add(MoveId previous, RecentUses recent) {
     return moves_.Add({previous, recent});
+  }
+
+  // Returns the use that the moves of a path make of a step.
+  static GroupUse UseOf(const std::vector<RecentUses>& moves, size_t step) {
+    constexpr RecentUses kOneUse = (1U << kBitsAUse) - 1;
+    return static_cast<GroupUse>(moves[step / kStepsAMove] >>
+                                     (kBitsAUse * (step % kStepsAMove)) &
+                                 kOneUse);
   }
 
   // Returns the moves of a path, the first one first.
@@ -46,7 +54,8 @@ class PolicyPaths {
   MoveId AddPath(const std::vector<RecentUses>& moves);
 
   // Returns the use of each of `groups` groups, if the steps belong to these.
-  GroupUses UsesOf(MoveId last, const std::vector<graph::GroupId>& group_of_step,
+  GroupUses UsesOf(MoveId last,
+                   const std::vector<graph::GroupId>& group_of_step,
                    size_t groups) const;
 
  private:

@@ -67,6 +67,13 @@ GroupUses NeedPolicies::UsesOf(size_t point) const {
                             groups_);
 }
 
+size_t NeedPolicies::MemoryBytes() const {
+  return list_.points.size() *
+             (sizeof(PolicyPoint) + sizeof(MoveId) + sizeof(int32_t)) +
+         list_.paths.MemoryBytes() +
+         list_.group_of_step.size() * sizeof(graph::GroupId);
+}
+
 NeedPolicies NeedPolicies::WithExact(std::shared_ptr<const NeedPolicies> coarse,
                                      List exact, const Others& others) {
   struct Place {
