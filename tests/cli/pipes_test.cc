@@ -17,17 +17,17 @@ namespace acplan::cli {
 namespace {
 
 constexpr char kPipe[] = "pipe.json";
-constexpr char kTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
+constexpr char kTraceOfPipes[] = ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz";
 
 class PipesTest : public CliTest {
  protected:
   void SetUp() override {
     std::signal(SIGPIPE, SIG_IGN);
-    AcplanOut({"plan", kTrace, "--budget", "90%", "-o", "plan.json"});
+    AcplanOut({"plan", kTraceOfPipes, "--budget", "90%", "-o", "plan.json"});
     PutFile("lengths.txt", "32\n32\n");
-    AcplanOut({"lengths", "plan", std::string("32=") + kTrace, "--lengths",
+    AcplanOut({"lengths", "plan", std::string("32=") + kTraceOfPipes, "--lengths",
                "lengths.txt", "--device-memory", "1GiB", "-o", "table.json"});
-    AcplanOut({"frontier", kTrace, "--points", "2", "-o", "frontier.json"});
+    AcplanOut({"frontier", kTraceOfPipes, "--points", "2", "-o", "frontier.json"});
   }
 
   // Returns the outcome of a command in which kPipe is a pipe with a file's text.
@@ -60,7 +60,7 @@ TEST_F(PipesTest, AreReadOnce) {
     std::string file;
     std::vector<std::string> arguments;
   };
-  const std::string trace = kTrace;
+  const std::string trace = kTraceOfPipes;
   const std::string profile = ProfilePath("transformer4");
   const std::vector<Case> cases = {
       {trace, {"plan", kPipe, "--budget", "90%"}},
