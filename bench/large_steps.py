@@ -5,7 +5,7 @@ Makes steps with about so many operators (1,000 to 100,000): chains of blocks th
 equal (regular) or all different (irregular). Prints a Markdown row for each step: the seconds
 of CPU time of each command, whose search may take a tenth of a second, and the seconds from
 Ctrl-C to the end of a search without a limit. --proof: prints, for each budget, the
-seconds of CPU time of a search that may take 30 seconds, its gap and its memory instead.
+seconds of CPU time of a search that may take 40 seconds, its gap and its memory instead.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ _COMMANDS: dict[str, list[str]] = {
 }
 # The budgets of --proof, and its limit.
 _BUDGETS = ["80%", "30%", "min"]
-_PROOF_SECONDS = "30"
+_PROOF_SECONDS = "40"
 # The command that gets Ctrl-C, and the time until then on a step of 100,000 operators.
 _INTERRUPTED = ["plan", "--budget", "min", "--time-limit", "none"]
 _SECONDS_TO_SEARCH = 8

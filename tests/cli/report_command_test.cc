@@ -12,6 +12,7 @@
 #include "cli/report/step_data.h"
 #include "cli/terminal/text.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {

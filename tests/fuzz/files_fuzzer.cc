@@ -27,6 +27,7 @@
 #include "costmodel/training/model/model_shape.h"
 #include "costmodel/training/settings/strategy_settings.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "graph/joint/joint_graph.h"
 #include "problems/remat_plan.h"
 #include "tests/fuzz/checks.h"

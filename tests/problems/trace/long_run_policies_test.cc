@@ -18,7 +18,7 @@ namespace {
 using graph::GroupId;
 using graph::IdAt;
 
-constexpr int64_t kBase = 1'000'000;
+constexpr int64_t kBase = 100'000'000;
 
 // A block is some operators in a row, whose results backward asks for: the bytes of
 // each, and its ms.
@@ -119,19 +119,18 @@ TEST(LongRunPoliciesTest, AreExactWhereBytesHaveACommonUnit) {
 // blocks change at the same prices.
 TEST(LongRunPoliciesTest, AreNearTheirPointsElsewhere) {
   std::mt19937 random(1);
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 2; ++round) {
     SCOPED_TRACE(round);
     Block block(5);
     for (BlockOperator& op : block) {
       op = {.bytes = 10'000 + static_cast<int64_t>(random() % 10'000),
             .ms = static_cast<double>(1 + random() % 1000) / 100};
     }
-    const LongRun run(block, 40);
+    const LongRun run(block, 200);
     const NeedPolicies policies = PoliciesOf(run.graph, run.choices);
     ASSERT_FALSE(policies.IsExact(0));
     const std::map<int64_t, double> least_ms = run.LeastMs();
-    ASSERT_GT(least_ms.size(), 8000U);
-    ASSERT_LT(policies.points().size(), 8000U);
+    ASSERT_LT(policies.points().size(), least_ms.size());
     for (const auto& [kept_bytes, ms] : least_ms) {
       const auto point = std::ranges::lower_bound(
           policies.points(), kBase - kept_bytes, {}, &PolicyPoint::bytes);
