@@ -20,6 +20,7 @@ from acplan._compile.compile import (
 from acplan._compile.compiled_plan import CompiledPlan
 from acplan._compile.step_plan import StepPlan
 from acplan._device.devices import DEVICES, Device
+from acplan._device.profiled_device import ProfiledDevice, profiled_device
 from acplan._files.display import set_chart
 from acplan._files.lengths_file import Lengths
 from acplan._files.plan_file import Plan, PlanDevice, PlannedModule, PlannedOperator
@@ -62,6 +63,7 @@ __all__ = [
     "PlannedModule",
     "PlannedOperator",
     "Profile",
+    "ProfiledDevice",
     "StepPlan",
     "TableVerification",
     "Trace",
@@ -84,6 +86,7 @@ __all__ = [
     "partitioner",
     "plan",
     "profile",
+    "profiled_device",
     "remove",
     "report",
     "sac_milp",

@@ -99,9 +99,12 @@ class _Padded(_Blocks):
 
 
 def test_run_times_that_are_not_on_a_line_are_traced() -> None:
-    model, sizes = _Padded(count=1), range(1, 15)
-    search = acplan.best_batch(model, _inputs, budget="1GiB", sizes=sizes, **_FAST)
-    rates = _every(model, _inputs, sizes, 1 << 30)
+    def inputs_of(size: int) -> torch.Tensor:
+        return torch.empty(size, 2048, 512, device="meta")
+
+    model, sizes = _Padded(width=512, count=1), range(1, 15)
+    search = acplan.best_batch(model, inputs_of, budget="64GiB", sizes=sizes, **_FAST)
+    rates = _every(model, inputs_of, sizes, 64 << 30)
     assert search.best.size == max(rates, key=rates.__getitem__) == 8
     assert search.largest.size == 14
 

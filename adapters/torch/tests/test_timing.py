@@ -88,12 +88,12 @@ def test_the_random_state_is_kept() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be measured")
-def test_what_cannot_run_has_its_roofline() -> None:
+def test_what_cannot_run_has_its_predicted_time() -> None:
     def no_clock(call: Callable[[], Any]) -> float:
         raise RuntimeError("out of memory\nmore")
 
     x = torch.zeros(2, 8)
-    with pytest.warns(UserWarning, match=r"addmm.*\(out of memory\); .* roofline"):
+    with pytest.warns(UserWarning, match=r"addmm.*\(out of memory\); .* kernels of"):
         measured = trace(_net(), x, device=_device(no_clock)).data
     assert measured == trace(_net(), x).data
 
@@ -125,7 +125,7 @@ def test_operators_of_models_run_alone(name: str) -> None:
         ("Something Else", "a100"),
     ],
 )
-def test_rooflines_are_found_by_name(name: str, key: str) -> None:
+def test_rates_are_found_by_name(name: str, key: str) -> None:
     assert _known_as(name) == key
 
 

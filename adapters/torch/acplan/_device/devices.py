@@ -1,4 +1,4 @@
-"""The rates of devices, and the roofline run-time of an operator."""
+"""The rates of devices, and the run-time of an operator on them."""
 
 import dataclasses
 import math
@@ -10,6 +10,8 @@ from torch.utils.flop_counter import flop_registry
 
 from acplan._base.errors import AcplanError
 from acplan._base.tensors import is_sparse
+from acplan._device.kernel_times import kernel_seconds
+from acplan._device.product_times import Call
 
 _TERA = 1e12
 
@@ -25,8 +27,9 @@ class OperatorRun(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Peak FLOP/s by data type, dense (without sparsity), bytes a second, and the properties
-    that PyTorch reads of a device to choose its kernels."""
+    """Peak FLOP/s by data type, dense (without sparsity), bytes a second, the shares of them
+    that kernels reach, and the properties that PyTorch reads of a device to choose its
+    kernels."""
 
     name: str
     product: str  # as torch.cuda.get_device_name returns it
@@ -39,6 +42,10 @@ class Device:
     bfloat16: float
     float16: float
     float8: float
+    tfloat32: float  # 0 if there is none
+    memory_share: float  # of bandwidth, by streaming kernels
+    product_share: float  # of the peak on matrix units, by large products
+    float32_share: float  # of the peak in float32, by large products
     source: str
 
     def peak_flops(self, dtype: torch.dtype) -> float:
@@ -50,22 +57,47 @@ class Device:
             return self.float8
         return self.float32
 
+    @property
+    def memory_rate(self) -> float:
+        """Returns the bytes a second of streaming kernels."""
+        return self.bandwidth * self.memory_share
+
+    def product_rate(self, dtype: torch.dtype, is_convolution: bool) -> float:
+        """Returns the FLOPs a second of large products, or of convolutions, whose float32
+        PyTorch rounds by another setting."""
+        peak = self.peak_flops(dtype)
+        if peak > self.float32:
+            return peak * self.product_share
+        if dtype == torch.float32 and self.tfloat32 and _rounds_to_tfloat32(is_convolution):
+            return max(self.tfloat32 * self.product_share, peak * self.float32_share)
+        return peak * self.float32_share
+
     def runtime_ms(
         self,
         run: OperatorRun,
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
     ) -> float:
-        """Returns the roofline: the larger of the times that the FLOPs and the bytes of an
-        operator take. `inputs` and `outputs` are its tensors with memory."""
-        moved_bytes = sum(t.numel() * t.element_size() for t in (*inputs, *outputs))
-        seconds = moved_bytes / self.bandwidth
-        flops = flops_of(*run)
-        if flops:
-            floating = (t.dtype for t in inputs if t.is_floating_point())
-            dtype = next(floating, torch.float32)
-            seconds = max(seconds, flops / self.peak_flops(dtype))
-        return seconds * 1e3
+        """Returns the time of an operator (`kernel_times`). `inputs` and `outputs` are the
+        tensors with memory that it reads and writes."""
+        func, args, kwargs, out = run
+        call = Call(func, args, kwargs, out, inputs, outputs, flops_of(*run))
+        return kernel_seconds(call, self) * 1e3
+
+    def traffic_ms(self, byte_count: float) -> float:
+        """Returns the time of a streaming kernel."""
+        return byte_count / self.memory_rate * 1e3
+
+
+def _rounds_to_tfloat32(is_convolution: bool) -> bool:
+    """Returns whether this process's settings let float32 be rounded on matrix units: by
+    default convolutions are, products are not."""
+    backend: Any = torch.backends.cudnn if is_convolution else torch.backends.cuda.matmul
+    try:
+        return bool(backend.allow_tf32)
+    except RuntimeError:  # the settings of newer versions of PyTorch were used
+        newer = backend.conv if is_convolution else backend
+        return str(newer.fp32_precision) == "tf32"
 
 
 def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
@@ -129,6 +161,7 @@ def _device(
     memory: tuple[int, float],
     tflops: Sequence[float],
     *,
+    shares: tuple[float, float, float],
     source: str,
     is_rocm: bool = False,
 ) -> tuple[str, Device]:
@@ -136,96 +169,113 @@ def _device(
 
     chip:   its compute capability, and how many multiprocessors it has.
     memory: gigabytes, and terabytes a second.
-    tflops: in float32, bfloat16, float16 and float8.
+    tflops: in float32, bfloat16, float16, float8 and TF32.
+    shares: of memory's rate, of matrix units, of float32.
     """
-    float32, bfloat16, float16, float8 = (t * _TERA for t in tflops)
+    float32, bfloat16, float16, float8, tfloat32 = (t * _TERA for t in tflops)
     return name, Device(
         name, product, *chip, memory[0] * 2**30, is_rocm, memory[1] * _TERA, float32, bfloat16,
-        float16, float8, source,
+        float16, float8, tfloat32, *shares, source,
     )  # fmt: skip
 
 
-_HOPPER = (67, 989.4, 989.4, 1978.9)
+_HOPPER = (67, 989.4, 989.4, 1978.9, 494.7)
 
 # float32 is without TF32 (which PyTorch leaves off for matrix products), half precision with
 # sums in float32. If a device has no unit for a type, the rate is that of the type it takes
-# instead.
+# instead. A rate is the vendor's; a share is what public measurements reach of it
+# (docs/measured/gpu_truth.md), or, where there are none, that of the device of the same
+# architecture that is nearest.
 DEVICES: Mapping[str, Device] = dict(
     [
         _device(
-            "a100", "NVIDIA A100-SXM4-40GB", ((8, 0), 108), (40, 1.555), (19.5, 312, 312, 312),
+            "a100", "NVIDIA A100-SXM4-40GB", ((8, 0), 108), (40, 1.555),
+            (19.5, 312, 312, 312, 156), shares=(0.87, 0.82, 0.88),
             source="NVIDIA A100 datasheet, 40 GB",
         ),
         _device(
             "a100-80gb", "NVIDIA A100-SXM4-80GB", ((8, 0), 108), (80, 2.039),
-            (19.5, 312, 312, 312),
+            (19.5, 312, 312, 312, 156), shares=(0.87, 0.82, 0.91),
             source="NVIDIA A100 datasheet, SXM",
         ),
         _device(
             "h100", "NVIDIA H100 80GB HBM3", ((9, 0), 132), (80, 3.35), _HOPPER,
+            shares=(0.87, 0.78, 0.73),
             source="NVIDIA H100 datasheet, SXM",
         ),
         _device(
-            "h100-pcie", "NVIDIA H100 PCIe", ((9, 0), 114), (80, 2.0), (51, 756.5, 756.5, 1513),
+            "h100-pcie", "NVIDIA H100 PCIe", ((9, 0), 114), (80, 2.0),
+            (51, 756.5, 756.5, 1513, 378), shares=(0.87, 0.68, 0.7),
             source="NVIDIA H100 datasheet, PCIe",
         ),
         _device(
-            "h100-nvl", "NVIDIA H100 NVL", ((9, 0), 132), (94, 3.9), (60, 835.5, 835.5, 1671),
+            "h100-nvl", "NVIDIA H100 NVL", ((9, 0), 132), (94, 3.9),
+            (60, 835.5, 835.5, 1671, 417.5), shares=(0.87, 0.75, 0.73),
             source="NVIDIA H100 datasheet, NVL",
         ),
         _device(
             "h200", "NVIDIA H200", ((9, 0), 132), (141, 4.8), _HOPPER,
+            shares=(0.87, 0.78, 0.73),
             source="NVIDIA H200 datasheet, SXM",
         ),
         _device(
             "gh200", "NVIDIA GH200 480GB", ((9, 0), 132), (96, 4.0), _HOPPER,
+            shares=(0.87, 0.78, 0.73),
             source="NVIDIA GH200 datasheet, HBM3",
         ),
         _device(
-            "b200", "NVIDIA B200", ((10, 0), 148), (180, 8.0), (80, 2250, 2250, 4500),
+            "b200", "NVIDIA B200", ((10, 0), 148), (180, 8.0), (80, 2250, 2250, 4500, 1125),
+            shares=(0.83, 0.515, 0.73),
             source="NVIDIA HGX B200 datasheet",
         ),
         _device(
             "mi300x", "AMD Instinct MI300X", ((9, 4), 304), (192, 5.3),
-            (163.4, 1307.4, 1307.4, 2614.9),
+            (163.4, 1307.4, 1307.4, 2614.9, 0), shares=(0.7, 0.55, 0.6),
             source="AMD MI300X datasheet", is_rocm=True,
         ),
         _device(
             "rtx5090", "NVIDIA GeForce RTX 5090", ((12, 0), 170), (32, 1.792),
-            (104.8, 209.5, 209.5, 419),
+            (104.8, 209.5, 209.5, 419, 104.8), shares=(0.9, 1.0, 0.7),
             source="NVIDIA RTX Blackwell whitepaper",
         ),
         _device(
             "rtx4090", "NVIDIA GeForce RTX 4090", ((8, 9), 128), (24, 1.008),
-            (82.6, 165.2, 165.2, 330.3),
+            (82.6, 165.2, 165.2, 330.3, 82.6), shares=(0.92, 1.0, 0.7),
             source="NVIDIA Ada whitepaper",
         ),
         _device(
-            "rtx3090", "NVIDIA GeForce RTX 3090", ((8, 6), 82), (24, 0.936), (35.6, 71, 71, 71),
+            "rtx3090", "NVIDIA GeForce RTX 3090", ((8, 6), 82), (24, 0.936),
+            (35.6, 71, 71, 71, 35.6), shares=(0.92, 1.03, 0.85),
             source="NVIDIA Ampere GA102 whitepaper",
         ),
         _device(
-            "a6000", "NVIDIA RTX A6000", ((8, 6), 84), (48, 0.768), (38.7, 154.8, 154.8, 154.8),
+            "a6000", "NVIDIA RTX A6000", ((8, 6), 84), (48, 0.768),
+            (38.7, 154.8, 154.8, 154.8, 77.4), shares=(0.87, 0.85, 0.7),
             source="NVIDIA RTX A6000 datasheet",
         ),
         _device(
-            "l40s", "NVIDIA L40S", ((8, 9), 142), (48, 0.864), (91.6, 362, 362, 733),
+            "l40s", "NVIDIA L40S", ((8, 9), 142), (48, 0.864), (91.6, 362, 362, 733, 183),
+            shares=(0.85, 0.7, 0.6),
             source="NVIDIA L40S datasheet",
         ),
         _device(
-            "l4", "NVIDIA L4", ((8, 9), 58), (24, 0.3), (30.3, 121, 121, 242.5),
+            "l4", "NVIDIA L4", ((8, 9), 58), (24, 0.3), (30.3, 121, 121, 242.5, 60),
+            shares=(0.78, 0.45, 0.3),
             source="NVIDIA L4 datasheet",
         ),
         _device(
-            "a10", "NVIDIA A10", ((8, 6), 72), (24, 0.6), (31.2, 125, 125, 125),
+            "a10", "NVIDIA A10", ((8, 6), 72), (24, 0.6), (31.2, 125, 125, 125, 62.5),
+            shares=(0.85, 0.6, 0.5),
             source="NVIDIA A10 datasheet",
         ),
         _device(
-            "v100", "Tesla V100-SXM2-32GB", ((7, 0), 80), (32, 0.9), (15.7, 15.7, 125, 15.7),
+            "v100", "Tesla V100-SXM2-32GB", ((7, 0), 80), (32, 0.9),
+            (15.7, 15.7, 125, 15.7, 0), shares=(0.91, 0.8, 0.95),
             source="NVIDIA V100 datasheet, SXM2",
         ),
         _device(
-            "t4", "Tesla T4", ((7, 5), 40), (16, 0.32), (8.1, 8.1, 65, 8.1),
+            "t4", "Tesla T4", ((7, 5), 40), (16, 0.32), (8.1, 8.1, 65, 8.1, 0),
+            shares=(0.75, 0.45, 0.5),
             source="NVIDIA T4 datasheet",
         ),
     ]

@@ -35,7 +35,7 @@ def cuda_clock(call: Callable[[], Any]) -> float:
 class MeasuredDevice(Device):
     """A device that runs each operator, once for all calls with the same shapes, on tensors of
     its own, so that a model need not fit on the device. For an operator that cannot run, it
-    warns and returns the roofline."""
+    warns and returns the prediction."""
 
     place: torch.device
     clock: Clock = cuda_clock
@@ -55,8 +55,8 @@ class MeasuredDevice(Device):
             except (RuntimeError, TypeError, ValueError) as error:
                 reason = str(error).partition("\n")[0]
                 warnings.warn(
-                    f"{func} cannot be measured ({reason}); its time is the roofline "
-                    f"of {self.name}",
+                    f"{func} cannot be measured ({reason}); its time is that of "
+                    f"kernels of {self.name}",
                     stacklevel=2,
                 )
                 time_ms = super().runtime_ms(run, inputs, outputs)
@@ -108,7 +108,7 @@ def _signature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hash
 
 
 def measured_device() -> MeasuredDevice:
-    """Returns the current CUDA device. Its roofline is that of the device in DEVICES that its
+    """Returns the current CUDA device. Its rates are those of the device in DEVICES that its
     name matches, or else of an A100."""
     if not torch.cuda.is_available():
         raise AcplanError(

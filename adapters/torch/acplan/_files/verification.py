@@ -10,7 +10,7 @@ from acplan._files.charts import figure, made_of
 
 @dataclasses.dataclass(frozen=True)
 class VerifiedOperator:
-    """An operator that runs, the bytes in use while it does, and its run-time, by the roofline
+    """An operator that runs, the bytes in use while it does, and its run-time, by the rates
     if it is re-traced."""
 
     name: str

@@ -1,4 +1,4 @@
-"""Run-times of the nodes of a compiler's graph, by a roofline of kernels.
+"""Run-times of the nodes of a compiler's graph, by those of kernels.
 
 Inductor writes the kernels of pointwise operators and reductions itself, and computes a
 recomputed value inside the kernel that reads it: that costs nothing, unless the reader is a
@@ -61,7 +61,7 @@ class GraphCosts:
         byte_count = sum(
             int(t.untyped_storage().nbytes()) for _, t in distinct_storages(values)
         )
-        return byte_count / self._device.bandwidth * 1e3
+        return self._device.traffic_ms(byte_count)
 
     def _is_reduction(self, node: Node) -> bool:
         if _has_tag(node.target, "pointwise"):

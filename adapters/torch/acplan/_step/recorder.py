@@ -126,7 +126,9 @@ class Recorder(TorchDispatchMode):
             self._add_workspace(workspace_bytes(func, args, kwargs, out, self._kernels))
         if is_launch(func):
             read_tensors, written_tensors = log.plain(args[1]), mutates
-        is_free = is_view or not written_tensors or "empty" in name
+        # Lists that an operator changes in place are no results.
+        changed = written_tensors or mutates
+        is_free = is_view or not changed or "empty" in name
         log.operators.append(
             Operator(
                 name=name,
@@ -134,7 +136,7 @@ class Recorder(TorchDispatchMode):
                 runtime_ms=0.0
                 if is_free or self._device is None
                 else self._device.runtime_ms(
-                    OperatorRun(func, args, kwargs, out), read_tensors, written_tensors
+                    OperatorRun(func, args, kwargs, out), read_tensors, changed
                 ),
                 reads=reads,
                 outputs=outputs,

@@ -85,7 +85,7 @@ def trace(
                  parameters. By default torch.optim.AdamW, with the implementation that it
                  chooses on CUDA (foreach).
     device:      the device whose kernels run if PyTorch finds no CUDA device, and whose
-                 roofline gives the run-times: a name of acplan.DEVICES; "cuda": run-times are
+                 rates give the run-times: a name of acplan.DEVICES; "cuda": run-times are
                  measured on the current CUDA device.
     autocast:    the autocast of the forward pass, if any: "bf16", "fp16", a data type, or a
                  torch.autocast.

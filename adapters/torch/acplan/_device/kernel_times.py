@@ -1,0 +1,332 @@
+"""The time of a kernel on a GPU, queued behind others.
+
+A kernel ends no sooner than its bytes come from memory and its products are computed. Both
+rates are shares of the vendor's: of memory's, what streaming kernels reach; of the peak, what
+large products reach (`Device`, with the source of each share). Each kind of
+operator stays below these shares for its own reasons:
+
+- Products. The result is cut into tiles, and each multiprocessor computes one at a time. A
+  small tile reaches a smaller share of the rate, and the last wave may leave multiprocessors
+  idle. The library takes the fastest tile, and splits the sums of a product whose tiles are
+  fewer than the multiprocessors. The tiles of 16-bit products are those of the training cost
+  model (costmodel/training/layer/operation_times.cc).
+- Convolutions are products of the unfolded input. Tensor cores take channels last: in other
+  layouts input and output are transposed first. A depthwise convolution is traffic; the
+  gradient of its weights reads an element for each tap.
+- Attention counts the scores that a causal mask leaves, in blocks of 128 queries.
+- Everything else is traffic, times a factor by kind: a normalisation reads its input twice.
+
+The figures were fitted to public measurements; docs/measured/gpu_truth.md has the errors by
+source and kind, beside rows that were not used.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from acplan._device.convolution_times import convolution_backward_seconds, convolution_seconds
+from acplan._device.product_times import (
+    FLOAT32_OVERHEAD,
+    FLOAT32_TILES,
+    IDLE_SHARE,
+    TENSOR_CORE_TILES,
+    TILE_OVERHEAD,
+    Call,
+    Product,
+    Rates,
+    bytes_of,
+    split_seconds,
+)
+
+LAUNCH_SECONDS = 4e-6
+"""The least time from one kernel's end to the next one's end."""
+
+
+def kernel_seconds(call: Call, rates: Rates) -> float:
+    """Returns the seconds that an operator takes."""
+    packet = str(call.func._overloadpacket)
+    own = _SECONDS.get(packet)
+    if own is not None:
+        return LAUNCH_SECONDS + own(call, rates)
+    seconds = call.traffic * _FACTORS.get(packet, 1.0) / rates.memory_rate
+    if call.flops:
+        seconds = max(seconds, call.flops / rates.product_rate(call.dtype, False))
+    return LAUNCH_SECONDS + seconds
+
+
+# The rate of batches of products in float32, relative to single ones.
+_BATCHED_FLOAT32 = 1.08
+
+
+def _product_seconds(product: Product, call: Call, rates: Rates) -> float:
+    rate = rates.product_rate(call.dtype, False)
+    if call.dtype in (torch.float32, torch.float64):
+        rate *= 1 if product.groups == 1 else _BATCHED_FLOAT32
+        compute = split_seconds(product, rate, rates, FLOAT32_TILES, FLOAT32_OVERHEAD)
+    else:
+        compute = split_seconds(product, rate, rates, TENSOR_CORE_TILES, TILE_OVERHEAD)
+    return max(compute, call.traffic / rates.memory_rate)
+
+
+def _mm(call: Call, rates: Rates, first: int = 0) -> float:
+    a, b = call.args[first : first + 2]
+    groups = a.shape[0] if a.dim() == 3 else 1
+    return _product_seconds(Product(groups, a.shape[-2], b.shape[-1], a.shape[-1]), call, rates)
+
+
+def _grouped_mm(call: Call, rates: Rates) -> float:
+    a, b = call.args[:2]
+    inner, columns = a.shape[-1], b.shape[-1]
+    groups = b.shape[0] if b.dim() == 3 else a.shape[0] if a.dim() == 3 else 0
+    if groups == 0:  # both are split along their common dimension
+        groups = call.outputs[0].shape[0]
+        return _product_seconds(
+            Product(groups, a.shape[0], columns, max(1, inner / groups)), call, rates
+        )
+    rows = a.shape[-2] if a.dim() == 3 else max(1, a.shape[0] / groups)
+    if b.dim() == 2:
+        columns = max(1, columns / groups)
+    return _product_seconds(Product(groups, rows, columns, inner), call, rates)
+
+
+# Shares of the rate of products, forward; the products of backward passes reach less.
+_FLASH_SHARE = 0.73
+_FLASH_SHARE_FROM_HOPPER = 0.46  # written for the GPUs before
+_CUDNN_SHARE = 0.85
+_EFFICIENT_SHARE = 0.5
+_BACKWARD_SHARE = 0.83
+_SMALL_HEAD_SHARE = 0.8  # exponentials weigh more with fewer than 128 dimensions
+_QUERIES = 128  # of a block, that a multiprocessor computes
+
+
+def _attention(call: Call, rates: Rates) -> float:
+    name = str(call.func._overloadpacket)
+    share = _EFFICIENT_SHARE
+    if "flash" in name:
+        is_new = rates.capability >= (9, 0)
+        share = _FLASH_SHARE_FROM_HOPPER if is_new else _FLASH_SHARE
+    elif "cudnn" in name:
+        share = _CUDNN_SHARE
+    if "backward" in name:
+        share *= _BACKWARD_SHARE
+    query, key = _queries_and_keys(call)
+    if query.shape[-1] < 128:
+        share *= _SMALL_HEAD_SHARE
+    queries, keys = query.shape[-2], key.shape[-2]
+    blocks = math.prod(query.shape[:-2]) * math.ceil(queries / _QUERIES)
+    full = blocks / rates.multiprocessors
+    waves = max(1.0, full + IDLE_SHARE * (math.ceil(full) - full)) / max(full, 1e-9)
+    unmasked = _unmasked_share(queries, keys) if _argument(call, "is_causal") else 1.0
+    rate = rates.product_rate(call.dtype, False)
+    if "efficient" in name and call.dtype == torch.float32:
+        # Each product is three products of TF32.
+        rate = max(rate, rates.tfloat32 * rates.product_share / 3)
+    compute = waves * unmasked * call.flops / (rate * share)
+    return max(compute, call.traffic / rates.memory_rate)
+
+
+def _queries_and_keys(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    first = 1 if "backward" in str(call.func._overloadpacket) else 0
+    query, key = call.args[first : first + 2]
+    return query, key
+
+
+def _unmasked_share(queries: int, keys: int) -> float:
+    """Returns the share of scores that a causal mask leaves."""
+    if queries <= keys:
+        return queries / (2 * keys)
+    return 1 - keys / (2 * queries)
+
+
+@functools.cache
+def _position(func: Any, name: str) -> int | None:
+    names = [argument.name for argument in func._schema.arguments]
+    return names.index(name) if name in names else None
+
+
+def _argument(call: Call, name: str) -> Any:
+    if name in call.kwargs:
+        return call.kwargs[name]
+    position = _position(call.func, name)
+    if position is None or position >= len(call.args):
+        return None
+    return call.args[position]
+
+
+_SECONDS_OF_A_RECURRENT_STEP = 8e-6
+
+
+def _rnn(call: Call, rates: Rates) -> float:
+    """Returns the seconds of layers and steps one after another, each at least a launch."""
+    input = next(t for t in call.args if isinstance(t, torch.Tensor))
+    steps = input.shape[1] if _argument(call, "batch_first") else input.shape[0]
+    layers = int(_argument(call, "num_layers") or 1)
+    directions = 2 if _argument(call, "bidirectional") else 1
+    compute = call.flops / rates.product_rate(call.dtype, False)
+    least = steps * layers * directions * _SECONDS_OF_A_RECURRENT_STEP
+    return max(compute, call.traffic / rates.memory_rate, least)
+
+
+def _written_seconds(call: Call, rates: Rates) -> float:
+    """Fills: what is written was not read before."""
+    return sum(map(bytes_of, call.outputs)) / rates.memory_rate
+
+
+def _copied(call: Call, rates: Rates) -> float:
+    """Returns the seconds of `copy_`, which does not read its target."""
+    return (bytes_of(call.args[1]) + bytes_of(call.args[0])) / rates.memory_rate
+
+
+def _gathered(call: Call, rates: Rates) -> float:
+    """Reads of a table what it returns, element by element."""
+    elements = sum(t.numel() for t in call.outputs)
+    slowest = elements / (_GATHERED_ELEMENTS * rates.multiprocessors)
+    return max(2 * _written_seconds(call, rates), slowest)
+
+
+_GATHERED_ELEMENTS = 0.85e9  # a second and multiprocessor
+
+
+def _scattered(call: Call, rates: Rates) -> float:
+    """Reads values, and reads and writes as much of the target."""
+    target = call.args[0]
+    values = sum(bytes_of(t) for t in call.inputs if t is not target)
+    is_in_place = str(call.func._overloadpacket).endswith("_")
+    copied = 0 if is_in_place else bytes_of(target) + sum(map(bytes_of, call.outputs))
+    return (copied + 3 * values) / rates.memory_rate
+
+
+def _padded(call: Call, rates: Rates) -> float:
+    """Returns the seconds of a view's gradient: zeros, and a copy into a part of them."""
+    return _written_seconds(call, rates) + 2 * bytes_of(call.inputs[0]) / rates.memory_rate
+
+
+def _embedding_backward(call: Call, rates: Rates) -> float:
+    """Sorts indices, fills the table, adds rows."""
+    gradient = call.args[0]
+    return 150e-6 + _written_seconds(call, rates) + 3 * bytes_of(gradient) / rates.memory_rate
+
+
+def _by_width(narrow: float, middle: float, wide: float) -> Callable[[Call, Rates], float]:
+    """Returns the seconds of a kernel that reduces rows. It keeps a short row in registers or
+    shared memory, and reads a wide one again: from the cache, where that is large."""
+
+    def seconds(call: Call, rates: Rates) -> float:
+        memory = call.traffic / rates.memory_rate
+        if rates.capability in _LARGE_CACHES:
+            return memory
+        width = call.inputs[0].shape[-1] if call.inputs[0].dim() else 1
+        return memory * (narrow if width <= 1024 else middle if width <= 8192 else wide)
+
+    return seconds
+
+
+# Ada and the Blackwell of graphics cards: 48 to 96 MB.
+_LARGE_CACHES = ((8, 9), (12, 0))
+
+# Reductions inside of a block of threads wait for one another: the bytes a second that a
+# multiprocessor takes in.
+_GROUP_NORM_RATE = 11e9
+
+
+def _group_norm(call: Call, rates: Rates) -> float:
+    """Moments and result are kernels of their own, and each reads the input."""
+    traffic = call.traffic + max(map(bytes_of, call.inputs))
+    slowest = min(rates.memory_rate, _GROUP_NORM_RATE * rates.multiprocessors)
+    return traffic / slowest
+
+
+def _reduction(call: Call, rates: Rates) -> float:
+    """Sums over rows stream; over other dimensions (gradients of biases), threads wait for
+    memory that is not next to theirs."""
+    dimensions = call.args[1] if len(call.args) > 1 else None
+    last = call.inputs[0].dim() - 1
+    is_of_rows = not dimensions or any(d in (last, -1) for d in dimensions)
+    return (1.0 if is_of_rows else 2.0) * call.traffic / rates.memory_rate
+
+
+def _batch_norm(factor: float) -> Callable[[Call, Rates], float]:
+    def seconds(call: Call, rates: Rates) -> float:
+        image = call.inputs[0]
+        is_last = image.dim() > 2 and image.shape[1] > 1 and image.stride(1) == 1
+        return (1.0 if is_last else factor) * call.traffic / rates.memory_rate
+
+    return seconds
+
+
+def _second_mm(call: Call, rates: Rates) -> float:
+    return _mm(call, rates, first=1)
+
+
+_ATTENTION = (
+    "aten._scaled_dot_product_flash_attention",
+    "aten._scaled_dot_product_flash_attention_backward",
+    "aten._scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_efficient_attention_backward",
+    "aten._scaled_dot_product_cudnn_attention",
+    "aten._scaled_dot_product_cudnn_attention_backward",
+)
+_FILLS = (
+    "zero_", "fill_", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones",
+    "new_full", "zeros", "ones", "full", "arange", "bernoulli_", "normal_", "uniform_",
+    "exponential_", "random_", "rand_like", "randn_like", "nll_loss_backward",
+    "nll_loss2d_backward",
+)  # fmt: skip
+_GATHERS = ("embedding", "gather", "index", "index_select", "take", "nll_loss_forward")
+_SCATTERS = (
+    "index_put", "index_put_", "_unsafe_index_put", "index_add", "index_add_", "scatter",
+    "scatter_", "scatter_add", "scatter_add_",
+)  # fmt: skip
+_PADS = ("slice_backward", "select_backward", "constant_pad_nd")
+
+_SECONDS: Mapping[str, Callable[[Call, Rates], float]] = {
+    "aten.mm": _mm,
+    "aten.bmm": _mm,
+    "aten.addmm": _second_mm,
+    "aten.baddbmm": _second_mm,
+    "aten._scaled_mm": _mm,
+    "aten._grouped_mm": _grouped_mm,
+    "aten.convolution": convolution_seconds,
+    "aten.convolution_backward": convolution_backward_seconds,
+    **dict.fromkeys(_ATTENTION, _attention),
+    "aten._cudnn_rnn": _rnn,
+    "aten._cudnn_rnn_backward": _rnn,
+    "aten.miopen_rnn": _rnn,
+    "aten.miopen_rnn_backward": _rnn,
+    **{f"aten.{name}": _written_seconds for name in _FILLS},
+    **{f"aten.{name}": _gathered for name in _GATHERS},
+    **{f"aten.{name}": _scattered for name in _SCATTERS},
+    **{f"aten.{name}": _padded for name in _PADS},
+    "aten.copy_": _copied,
+    "aten.embedding_dense_backward": _embedding_backward,
+    "aten._softmax": _by_width(1.05, 1.25, 1.9),
+    "aten._log_softmax": _by_width(1.05, 1.25, 1.9),
+    "aten._softmax_backward_data": _by_width(1.05, 1.25, 1.67),
+    "aten._log_softmax_backward_data": _by_width(1.05, 1.25, 1.67),
+    "aten.native_layer_norm": _by_width(1.25, 1.45, 1.6),
+    "aten._fused_rms_norm": _by_width(1.25, 1.45, 1.6),
+    "aten.native_layer_norm_backward": _by_width(2.0, 2.3, 2.6),
+    "aten._fused_rms_norm_backward": _by_width(2.0, 2.2, 2.4),
+    "aten.sum": _reduction,
+    "aten.mean": _reduction,
+    "aten.native_group_norm": _group_norm,
+    "aten.native_group_norm_backward": _group_norm,
+    "aten.native_batch_norm": _batch_norm(1.35),
+    "aten.native_batch_norm_backward": _batch_norm(1.35),
+    "aten.cudnn_batch_norm": _batch_norm(1.35),
+    "aten.cudnn_batch_norm_backward": _batch_norm(1.35),
+    "aten._batch_norm_with_update": _batch_norm(1.35),
+    "aten.batch_norm_backward": _batch_norm(1.35),
+}
+
+# The time of an operator's traffic, relative to streaming.
+_FACTORS: Mapping[str, float] = {
+    "aten.cat": 1.8,
+    "aten.stack": 1.8,
+    "aten.roll": 1.8,
+    "aten.max_pool2d_with_indices_backward": 4.5,
+    "aten.avg_pool2d_backward": 4.5,
+}

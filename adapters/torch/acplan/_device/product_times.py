@@ -1,0 +1,132 @@
+"""The time of a product on a GPU: tiles, waves and split sums (see `kernel_times`)."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+
+class Tile(NamedTuple):
+    rows: int
+    columns: int
+    share: float
+    """The share of the rate of products, relative to the largest tile's."""
+
+
+TENSOR_CORE_TILES = (
+    Tile(256, 128, 1.0),
+    Tile(128, 128, 0.92),
+    Tile(128, 64, 0.75),
+    Tile(64, 64, 0.55),
+)
+TILE_OVERHEAD = 192
+"""The loads before and stores after the inner loop of a tile, in steps of the loop."""
+IDLE_SHARE = 0.5
+"""The share of the last wave's idle time that counts."""
+
+FLOAT32_TILES = (
+    Tile(256, 128, 1.0),
+    Tile(128, 128, 0.97),
+    Tile(128, 64, 0.79),
+    Tile(64, 64, 0.72),
+    Tile(64, 32, 0.46),
+    Tile(32, 32, 0.39),
+)
+FLOAT32_OVERHEAD = 36
+_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Rates(Protocol):
+    """The rates that a device reaches, in FLOPs and bytes a second (see `Device`)."""
+
+    @property
+    def multiprocessors(self) -> int: ...
+    @property
+    def capability(self) -> tuple[int, int]: ...
+    @property
+    def memory_rate(self) -> float: ...
+    @property
+    def tfloat32(self) -> float: ...
+    @property
+    def product_share(self) -> float: ...
+    def product_rate(self, dtype: torch.dtype, is_convolution: bool) -> float: ...
+
+
+class Product(NamedTuple):
+    """`groups` products of rows x inner with inner x columns elements."""
+
+    groups: float
+    rows: float
+    columns: float
+    inner: float
+
+    @property
+    def flops(self) -> float:
+        return 2 * self.groups * self.rows * self.columns * self.inner
+
+
+class Call(NamedTuple):
+    """An operator that ran."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Any
+    inputs: Sequence[torch.Tensor]
+    outputs: Sequence[torch.Tensor]
+    flops: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        floating = (t.dtype for t in self.inputs if t.is_floating_point())
+        return next(floating, torch.float32)
+
+    @property
+    def traffic(self) -> float:
+        return sum(map(bytes_of, self.inputs)) + sum(map(bytes_of, self.outputs))
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Returns the bytes in memory of the elements, of which expanded ones are one."""
+    sizes = (size for size, stride in zip(tensor.shape, tensor.stride()) if stride or size == 0)
+    return math.prod(sizes) * tensor.element_size()
+
+
+def tile_seconds(
+    product: Product, rate: float, multiprocessors: int, tiles: Sequence[Tile], overhead: float
+) -> float:
+    """Returns the seconds of a product whose operands are there in time.
+
+    rate: FLOPs a second of large products.
+    """
+    best = math.inf
+    groups, rows, columns, inner = product
+    for tile in tiles:
+        count = groups * min(
+            math.ceil(rows / tile.rows) * math.ceil(columns / tile.columns),
+            math.ceil(rows / tile.columns) * math.ceil(columns / tile.rows),
+        )
+        full = count / multiprocessors
+        waves = max(1.0, full + IDLE_SHARE * (math.ceil(full) - full))
+        steps = tile.rows * tile.columns * (inner + overhead)
+        best = min(best, waves * 2 * steps * multiprocessors / (rate * tile.share))
+    return best
+
+
+def split_seconds(
+    product: Product, rate: float, rates: Rates, tiles: Sequence[Tile], overhead: float
+) -> float:
+    """Returns the seconds as `tile_seconds` does, where sums may be split among
+    multiprocessors, which costs the traffic of the parts in float32."""
+    best = math.inf
+    parts_of = 4 * product.groups * product.rows * product.columns / rates.memory_rate
+    for split in _SPLITS:
+        part = product._replace(groups=product.groups * split, inner=product.inner / split)
+        seconds = tile_seconds(part, rate, rates.multiprocessors, tiles, overhead)
+        if split > 1:
+            seconds += parts_of
+        if seconds > best:
+            break
+        best = seconds
+    return best
