@@ -272,6 +272,7 @@ Plan WithFittingBudget(const PlanningProblem& problem, Plan plan,
           ? kSecondsWithoutLimit
           : std::max(kLeastSeconds, limits.time_limit_s - plan.solver.seconds);
   limits.gap = 0;
+  limits.cut_off = solver::SearchLimits().cut_off;
   const MinimumBudget minimum = LeastPlan(problem, limits).budget;
   if (minimum.proven && minimum.bytes <= plan.budget_bytes) {
     throw std::logic_error(fmt::format(
@@ -444,6 +445,9 @@ PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
   if (plan.status == PlanStatus::kInfeasible) {
     plan = WithFittingBudget(problem, std::move(plan), limits);
   }
+  const bool is_cut_off =
+      plan.status == PlanStatus::kNoPlan && std::isfinite(limits.cut_off);
+  if (is_cut_off) plan.bound_ms = solution.bound_ms;
   if (!plan.HasPlan()) return answer;
   answer.units = std::move(outcome.units);
   plan.modules = std::move(outcome.modules);
