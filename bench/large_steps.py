@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""large_steps.py PROGRAM [OPERATORS...]: prints how long commands take on large steps.
+"""large_steps.py PROGRAM [--proof] [OPERATORS...]: prints how long large steps take.
 
 Makes steps with about so many operators (1,000 to 100,000): chains of blocks that are all
 equal (regular) or all different (irregular). Prints a Markdown row for each step: the seconds
 of CPU time of each command, whose search may take a tenth of a second, and the seconds from
-Ctrl-C to the end of a search without a limit.
+Ctrl-C to the end of a search without a limit. --proof: prints, for each budget, the
+seconds of CPU time of a search that may take 40 seconds, its gap and its memory instead.
 """
 
 import dataclasses
 import json
+import os
 import pathlib
 import random
 import resource
@@ -27,6 +29,9 @@ _COMMANDS: dict[str, list[str]] = {
     "explain": ["explain", "--time-limit", ".1"],
     "report": ["report", "--points", "4", "--time-limit", ".1", "-o", "report.html"],
 }
+# The budgets of --proof, and its limit.
+_BUDGETS = ["80%", "30%", "min"]
+_PROOF_SECONDS = "40"
 # The command that gets Ctrl-C, and the time until then on a step of 100,000 operators.
 _INTERRUPTED = ["plan", "--budget", "min", "--time-limit", "none"]
 _SECONDS_TO_SEARCH = 8
@@ -149,29 +154,59 @@ def _seconds_to_end(command: list[str], folder: str, seconds: float) -> float | 
     return time.monotonic() - start
 
 
+def _times(program: str, size: int, folder: str) -> list[str]:
+    """Returns the seconds of all commands, and those after Ctrl-C."""
+    cells = []
+    for name, *options in _COMMANDS.values():
+        seconds = _cpu_seconds([program, name, "step.json", *options], folder)
+        cells.append(f"{seconds:.2f}")
+    name, *options = _INTERRUPTED
+    waited = _seconds_to_end(
+        [program, name, "step.json", *options],
+        folder,
+        0.5 + _SECONDS_TO_SEARCH * size / 100_000,
+    )
+    return [*cells, "-" if waited is None else f"{waited:.2f}"]
+
+
+def _proof(program: str, budget: str, folder: str) -> str:
+    """Returns the seconds, the gap and the memory of a search."""
+    command = [program, "plan", "step.json", "--budget", budget, "--json"]
+    process = subprocess.Popen(
+        [*command, "--time-limit", _PROOF_SECONDS],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    text = process.stdout.read()
+    _, status, use = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    plan = json.loads(text)
+    gap = {"optimal": "proven", "infeasible": "infeasible"}.get(
+        plan["status"], f"{plan.get('gap', 1):.3%}"
+    )
+    return f"{use.ru_utime + use.ru_stime:.1f} s, {gap}, {use.ru_maxrss // 1024} MB"
+
+
 def main() -> None:
-    if len(sys.argv) < 2:
+    arguments = [a for a in sys.argv[1:] if a != "--proof"]
+    is_proof = len(arguments) < len(sys.argv) - 1
+    if not arguments:
         sys.exit(__doc__)
-    program = str(pathlib.Path(sys.argv[1]).resolve())
-    sizes = [int(size) for size in sys.argv[2:]] or [1_000, 10_000, 35_000, 100_000]
-    print(f"| operators | blocks | {' | '.join(_COMMANDS)} | Ctrl-C |")
-    print("|---:|---|" + "---:|" * (len(_COMMANDS) + 1))
+    program = str(pathlib.Path(arguments[0]).resolve())
+    sizes = [int(size) for size in arguments[1:]] or [1_000, 3_000, 10_000, 30_000, 100_000]
+    columns = _BUDGETS if is_proof else [*_COMMANDS, "Ctrl-C"]
+    print(f"| operators | blocks | {' | '.join(columns)} |")
+    print("|---:|---|" + "---:|" * len(columns))
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
             for is_regular in (True, False):
                 document = step(size, is_regular)
                 (pathlib.Path(folder) / "step.json").write_text(json.dumps(document))
-                cells = []
-                for name, *options in _COMMANDS.values():
-                    seconds = _cpu_seconds([program, name, "step.json", *options], folder)
-                    cells.append(f"{seconds:.2f}")
-                name, *options = _INTERRUPTED
-                waited = _seconds_to_end(
-                    [program, name, "step.json", *options],
-                    folder,
-                    0.5 + _SECONDS_TO_SEARCH * size / 100_000,
+                cells = (
+                    [_proof(program, budget, folder) for budget in _BUDGETS]
+                    if is_proof
+                    else _times(program, size, folder)
                 )
-                cells.append("-" if waited is None else f"{waited:.2f}")
                 kind = "regular" if is_regular else "irregular"
                 count = len(document["operators"])
                 print(f"| {count:,} | {kind} | {' | '.join(cells)} |", flush=True)

@@ -272,6 +272,7 @@ Plan WithFittingBudget(const PlanningProblem& problem, Plan plan,
           ? kSecondsWithoutLimit
           : std::max(kLeastSeconds, limits.time_limit_s - plan.solver.seconds);
   limits.gap = 0;
+  limits.cut_off = solver::SearchLimits().cut_off;
   const MinimumBudget minimum = LeastPlan(problem, limits).budget;
   if (minimum.proven && minimum.bytes <= plan.budget_bytes) {
     throw std::logic_error(fmt::format(
@@ -337,6 +338,15 @@ const std::vector<std::string>& PlanningProblem::warnings() const {
       formulation);
 }
 
+JointProblemOptions TraceOptionsOf(const PlanOptions& options) {
+  return {.memory = options.memory,
+          .ac_units = options.ac_units,
+          .fsdp_units = options.fsdp_units,
+          .max_units = options.max_units,
+          .patterns = options.patterns,
+          .may_skip = options.may_skip};
+}
+
 PlanningProblem BuildPlanningProblem(const Profile& profile,
                                      const ModuleTree& tree,
                                      const PlanOptions& options,
@@ -354,12 +364,7 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
               .peak_bytes};
   if (options.memory.model == MemoryModel::kTrace) {
     CheckTraceOptions(options);
-    JointProblemOptions of_trace = {.memory = options.memory,
-                                    .ac_units = options.ac_units,
-                                    .fsdp_units = options.fsdp_units,
-                                    .max_units = options.max_units,
-                                    .patterns = options.patterns,
-                                    .may_skip = options.may_skip};
+    JointProblemOptions of_trace = TraceOptionsOf(options);
     problem.formulation = BuildTraceProblem(*trace, profile, tree, of_trace);
     if (options.may_skip) {
       of_trace.may_skip = false;
@@ -440,6 +445,9 @@ PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
   if (plan.status == PlanStatus::kInfeasible) {
     plan = WithFittingBudget(problem, std::move(plan), limits);
   }
+  const bool is_cut_off =
+      plan.status == PlanStatus::kNoPlan && std::isfinite(limits.cut_off);
+  if (is_cut_off) plan.bound_ms = solution.bound_ms;
   if (!plan.HasPlan()) return answer;
   answer.units = std::move(outcome.units);
   plan.modules = std::move(outcome.modules);
@@ -457,6 +465,7 @@ Plan PlanOfUnits(const PlanningProblem& problem, Plan plan,
   plan.minimum_budget_bytes.reset();
   plan.fitting_budget_bytes.reset();
   plan.any_schedule.reset();
+  plan.times_off.reset();
   plan.modules =
       DecodeUnits(*problem.profile, *problem.tree,
                   std::get<TraceProblem>(problem.formulation), units);

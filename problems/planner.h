@@ -39,6 +39,9 @@ struct PlanningProblem {
 
   const std::vector<std::string>& warnings() const;
 };
+// Returns the options of the problem of a trace.
+JointProblemOptions TraceOptionsOf(const PlanOptions& options);
+
 // Builds the problem of a question. `trace` (which must outlive it too) is what the
 // profile is derived from; needed under kTrace.
 PlanningProblem BuildPlanningProblem(const graph::Profile& profile,
@@ -73,7 +76,9 @@ struct PlanAnswer {
 // Plans within a budget. `known_units`: those of an answer for another budget; if
 // they meet this one too, the search starts from them and answers with nothing worse.
 // If operators may be skipped, the search starts as well from the best plan that skips
-// nothing, provided that a small share of the time suffices to find that plan.
+// nothing, provided that a small share of the time suffices to find that plan. Plans of
+// a trace that cost as much as the cut-off do not count: an answer without a plan then has
+// a bound on all others.
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
                    const KnownUnits& known_units = {});

@@ -101,14 +101,13 @@ Plan Together(const Plan& best, const std::vector<Plan>& plans) {
     plan.solver.rows += family_plan.solver.rows;
     plan.solver.columns += family_plan.solver.columns;
     const bool is_no_better =
-        best.HasPlan() && family_plan.HasPlan() &&
+        best.HasPlan() &&
         family_plan.bound_ms >= best.recompute_ms * (1 - kTolerance);
     if (is_no_better || family_plan.status == PlanStatus::kInfeasible) continue;
     is_proven = false;
     if (!plan.limit) plan.limit = family_plan.limit;
     if (best.HasPlan()) {
-      plan.bound_ms = std::min(
-          plan.bound_ms, family_plan.HasPlan() ? family_plan.bound_ms : 0);
+      plan.bound_ms = std::min(plan.bound_ms, family_plan.bound_ms);
     }
   }
   plan.status = StatusOf(best, is_proven);
@@ -140,6 +139,16 @@ solver::SearchLimits ShareOf(const solver::SearchLimits& limits, double seconds,
   solver::SearchLimits share = solver::LeftOf(limits, seconds);
   share.time_limit_s /= static_cast<double>(families);
   return share;
+}
+
+// Returns the least budget of families so far, without the reserve.
+double UsableBytes(const PlanningProblem& problem,
+                   const std::vector<LeastAnswer>& answers) {
+  const LeastAnswer& least = *std::ranges::min_element(
+      answers, {},
+      [](const LeastAnswer& answer) { return answer.budget.bytes; });
+  return static_cast<double>(least.budget.bytes -
+                             problem.options.reserve_bytes);
 }
 
 // Returns the same units in another family, or none if that family lacks one of
@@ -241,8 +250,11 @@ LeastOfFamilies LeastPlan(const Families& families,
   LeastOfFamilies answer;
   for (size_t f = 0; f < families.size(); ++f) {
     const PlanningProblem& problem = families[f].problem;
+    solver::SearchLimits share =
+        ShareOf(limits, stopwatch.Seconds(), families.size() - f);
+    if (f > 0) share.cut_off = UsableBytes(problem, answer.of_family);
     answer.of_family.push_back(LeastPlan(
-        problem, ShareOf(limits, stopwatch.Seconds(), families.size() - f),
+        problem, share,
         f == 0 ? KnownUnits()
                : MovedUnits(answer.of_family.front().units,
                             *families.front().problem.trace, *problem.trace)));
@@ -296,11 +308,10 @@ PlanOfFamilies PlanFor(const Families& families, int64_t budget_bytes,
     }
     // True of the plan of the first family, which has all modules.
     units.beats_plans_without_skips = f > 0 && best.plan.HasPlan();
-    plans.push_back(
-        PlanFor(problem, budget_bytes,
-                ShareOf(limits, stopwatch.Seconds(), families.size() - f),
-                units)
-            .plan);
+    solver::SearchLimits share =
+        ShareOf(limits, stopwatch.Seconds(), families.size() - f);
+    if (best.plan.HasPlan()) share.cut_off = best.plan.recompute_ms;
+    plans.push_back(PlanFor(problem, budget_bytes, share, units).plan);
     if (f == 0 || IsBetter(plans.back(), best.plan)) {
       best = {.plan = plans.back(), .family = f};
     }

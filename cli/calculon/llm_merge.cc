@@ -78,7 +78,6 @@ ShardNote ReadCsvNote(const std::string& name) {
   std::string last;
   int64_t lines = 0;
   graph::ForEachLine(name, [&](std::string_view line) {
-    // A pipe may have no end.
     if (lines == 0 && line != costmodel::CsvHeading()) {
       RefuseShard(name, "the columns that llm-all-executions writes");
     }
@@ -120,6 +119,12 @@ ShardNote ReadJsonNote(const std::string& name) {
 // Returns the shards in order. Throws InputError if they are not all the shards
 // of one search.
 std::vector<ShardFile> ReadShards(const std::vector<std::string>& names) {
+  // The note of a file is at its end, so files are read twice.
+  for (const std::string& name : names) {
+    if (graph::IsPipeOrDevice(name)) {
+      RefuseShard(name, "a file, found a pipe or a device");
+    }
+  }
   std::vector<ShardFile> shards;
   for (const std::string& name : names) {
     shards.push_back(

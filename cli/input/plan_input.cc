@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <string>
 #include <utility>
 
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 #include "graph/trace/aggregate.h"
 #include "problems/plan/plan_on_trace.h"
@@ -18,15 +20,17 @@ problems::Plan ReadAnswer(const std::filesystem::path& path,
 
 problems::Plan ReadAnswer(const std::filesystem::path& path,
                           std::string_view model) {
-  RefuseTable(path, "a plan");
-  problems::Plan plan = problems::ReadPlan(path);
+  const std::string text = graph::ReadJsonText(path);
+  RefuseTable(text, path, "a plan");
+  problems::Plan plan = problems::ParsePlan(text, path.string());
   RequireAnswer(plan, path);
   RequireModel(plan, model, path);
   return plan;
 }
 
-void RefuseTable(const std::filesystem::path& path, std::string_view expected) {
-  if (!problems::IsPlanTable(path)) return;
+void RefuseTable(std::string_view text, const std::filesystem::path& path,
+                 std::string_view expected) {
+  if (!problems::IsPlanTable(text)) return;
   throw InputError(
       fmt::format("{}: expected {}, found a table of plans: use acplan lengths "
                   "check, simulate, explain or report",

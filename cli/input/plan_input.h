@@ -17,8 +17,9 @@ problems::Plan ReadAnswer(const std::filesystem::path& path,
 problems::Plan ReadAnswer(const std::filesystem::path& path,
                           std::string_view model);
 
-// Throws InputError, naming the commands for it, if a file has a table of plans.
-void RefuseTable(const std::filesystem::path& path, std::string_view expected);
+// Throws InputError, naming the commands for it, if a file's text is a table of plans.
+void RefuseTable(std::string_view text, const std::filesystem::path& path,
+                 std::string_view expected);
 
 // Makes one check of ReadAnswer that needs no profile, as RequireModel does.
 // Throws InputError that names the file.

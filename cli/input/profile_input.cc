@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "cli/input/plan_input.h"
@@ -14,9 +15,13 @@
 namespace acplan::cli {
 
 ProfileInput ReadProfileOrTrace(const std::filesystem::path& path) {
-  const std::string text = graph::ReadJsonText(path);
+  return ParseProfileOrTrace(graph::ReadJsonText(path), path);
+}
+
+ProfileInput ParseProfileOrTrace(std::string_view text,
+                                 const std::filesystem::path& path) {
   if (text.find("\"acplan.trace\"") == std::string::npos) {
-    RefuseTable(path, "a profile or a trace");
+    RefuseTable(text, path, "a profile or a trace");
     return {.profile = graph::ParseProfile(text, path.string()), .trace = {}};
   }
   graph::Trace trace = graph::ParseTrace(text, path.string());

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string_view>
 
 #include "graph/profile/profile.h"
 #include "graph/trace/trace.h"
@@ -21,6 +22,9 @@ struct ProfileInput {
 // (graph/trace/aggregate.h). Throws InputError, naming the file, under the
 // conditions of ReadProfile, ReadTrace and Aggregate.
 ProfileInput ReadProfileOrTrace(const std::filesystem::path& path);
+// Parses the text of the file.
+ProfileInput ParseProfileOrTrace(std::string_view text,
+                                 const std::filesystem::path& path);
 
 // Returns the profile of a trace. Throws InputError, naming the file, under the
 // conditions of Aggregate.

@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "cli/input/flags.h"
 #include "cli/input/plan_input.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 
 namespace acplan::cli {
@@ -98,13 +101,15 @@ void AddPlanOfBatches(CLI::App& app, std::string& path) {
       ->type_name("FILE");
 }
 
-problems::PlanTable ReadTableOrPlan(const std::string& path,
-                                    const problems::LengthProblem& problem) {
+namespace {
+
+problems::PlanTable TableOf(std::string_view text, const std::string& path,
+                            const problems::LengthProblem& problem) {
   problems::PlanTable table;
-  if (problems::IsPlanTable(path)) {
-    table = problems::ReadPlanTable(path);
+  if (problems::IsPlanTable(text)) {
+    table = problems::ParsePlanTable(text, path);
   } else {
-    problems::Plan plan = problems::ReadPlan(path);
+    problems::Plan plan = problems::ParsePlan(text, path);
     RequireAnswer(plan, path);
     table.model = plan.model;
     table.memory_bytes = plan.budget_bytes;
@@ -123,6 +128,23 @@ problems::PlanTable ReadTableOrPlan(const std::string& path,
   of_model.model = table.model;
   RequireModel(of_model, model, path);
   return table;
+}
+
+}  // namespace
+
+problems::PlanTable ReadTableOrPlan(const std::string& path,
+                                    const problems::LengthProblem& problem) {
+  return TableOf(graph::ReadJsonText(path), path, problem);
+}
+
+problems::PlanTable ReadTable(const std::string& path,
+                              const problems::LengthProblem& problem) {
+  const std::string text = graph::ReadJsonText(path);
+  if (!problems::IsPlanTable(text)) {
+    throw InputError(
+        fmt::format("{}: expected a table of plans (acplan.plan_table)", path));
+  }
+  return TableOf(text, path, problem);
 }
 
 }  // namespace acplan::cli

@@ -32,5 +32,8 @@ void AddPlanOfBatches(CLI::App& app, std::string& path);
 // for a file with neither, and for a table or a plan of another model.
 problems::PlanTable ReadTableOrPlan(const std::string& path,
                                     const problems::LengthProblem& problem);
+// Refuses a plan, too.
+problems::PlanTable ReadTable(const std::string& path,
+                              const problems::LengthProblem& problem);
 
 }  // namespace acplan::cli

@@ -75,12 +75,8 @@ std::string ToJson(const problems::PlanTable& table,
 
 int RunLengthsCheck(const LengthsCheckFlags& flags, const Terminal& terminal) {
   const problems::LengthProblem problem = flags.lengths.Read();
-  if (!problems::IsPlanTable(flags.plan)) {
-    throw InputError(fmt::format(
-        "{}: expected a table of plans (acplan.plan_table)", flags.plan));
-  }
   const problems::PlanTable table =
-      WithFlags(ReadTableOrPlan(flags.plan, problem), flags);
+      WithFlags(ReadTable(flags.plan, problem), flags);
   std::optional<std::string> broken;
   try {
     broken = problems::BrokenTableRule(problem, table,

@@ -29,6 +29,7 @@
 #include "cli/terminal/text.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
 #include "problems/budget_frontier.h"
@@ -275,8 +276,10 @@ ordered_json StepData(const ReportFlags& flags, const ProfileInput& input,
 int RunReport(const ReportFlags& flags, const Terminal& terminal) {
   RequirePageName(flags.output);
   std::string page;
-  std::optional<ordered_json> search = ReadTraining(flags.profile);
-  if (!search) search = ReadExecutions(flags.profile);
+  // The file may be a pipe, so it is read once.
+  const std::string text = graph::ReadJsonText(flags.profile);
+  std::optional<ordered_json> search = ParseTraining(text, flags.profile);
+  if (!search) search = ParseExecutions(text, flags.profile);
   if (search) {
     for (const auto& [name, is_given] :
          {std::pair("--parts", !flags.parts.empty()),
@@ -294,7 +297,7 @@ int RunReport(const ReportFlags& flags, const Terminal& terminal) {
     }
     page = ReportPage(PageKind::kSearch, "Strategies of training", *search);
   } else {
-    const ProfileInput input = ReadProfileOrTrace(flags.profile);
+    const ProfileInput input = ParseProfileOrTrace(text, flags.profile);
     const std::string& model = input.profile.model.name;
     page = ReportPage(
         PageKind::kStep,

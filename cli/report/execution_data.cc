@@ -118,9 +118,10 @@ bool IsByRank(const nlohmann::json& document) {
 
 }  // namespace
 
-std::optional<ordered_json> ReadExecutions(const std::filesystem::path& path) {
-  const std::string text = graph::ReadJsonText(path);
-  if (text.find("\"sample_rate\"") == std::string::npos) return std::nullopt;
+std::optional<ordered_json> ParseExecutions(std::string_view text,
+                                            const std::filesystem::path& path) {
+  if (text.find("\"sample_rate\"") == std::string_view::npos)
+    return std::nullopt;
   const nlohmann::json document = graph::ParseJson(text, path.string());
   if (!IsByRank(document)) return std::nullopt;
   const JsonField root(document, path.string());

@@ -70,9 +70,10 @@ ordered_json ReportedStrategyJson(const JsonField& report) {
 
 }  // namespace
 
-std::optional<ordered_json> ReadTraining(const std::filesystem::path& path) {
-  const std::string text = graph::ReadJsonText(path);
-  if (text.find("\"acplan.training") == std::string::npos) return std::nullopt;
+std::optional<ordered_json> ParseTraining(std::string_view text,
+                                          const std::filesystem::path& path) {
+  if (text.find("\"acplan.training") == std::string_view::npos)
+    return std::nullopt;
   const nlohmann::json document = graph::ParseJson(text, path.string());
   const JsonField root(document, path.string());
   const bool is_search =

@@ -7,6 +7,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "graph/base/file_io.h"
 #include "graph/base/file_lines.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
@@ -52,7 +53,10 @@ class EventReader {
                        kMostEventLines));
     }
     const Words words = Split(line);
-    if (words.count == 0 || words.words[0].front() == '#') return;
+    if (words.count == 0 || words.words[0].front() == '#') {
+      AddComment(line);
+      return;
+    }
     const std::string_view kind = words.words[0];
     if (kind == "a") {
       AddAllocation(words);
@@ -161,6 +165,14 @@ class EventReader {
     return block->second;
   }
 
+  // Comments of a pipe may have no end, though lines are few.
+  void AddComment(std::string_view line) {
+    comment_bytes_ += line.size();
+    if (comment_bytes_ <= kMostListBytes) return;
+    Fail(fmt::format("expected at most {} bytes of comments, found more",
+                     kMostListBytes));
+  }
+
   void Push(const AllocatorEvent& event) {
     result_.events.push_back(event);
     result_.lines.push_back(line_);
@@ -168,6 +180,7 @@ class EventReader {
 
   std::string name_;
   int64_t line_ = 0;
+  size_t comment_bytes_ = 0;
   std::unordered_map<int64_t, int32_t> block_of_id_;
   std::unordered_map<int64_t, PoolUse> pools_;
   AllocatorEvents result_;

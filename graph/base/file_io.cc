@@ -24,6 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kChunk = size_t{1} << 18;
+// A header may have names and the like, but nobody writes so much of them.
+constexpr size_t kMostWithoutText = size_t{1} << 20;
 constexpr int kGzip = 15 + 16;  // the largest window, and gzip's header
 
 [[noreturn]] void Fail(const fs::path& path, std::string_view message) {
@@ -106,8 +108,10 @@ class Inflater {
       }
       stream_.next_out = reinterpret_cast<Bytef*>(chunk_.data());
       stream_.avail_out = static_cast<uInt>(chunk_.size());
+      const uInt packed_bytes = stream_.avail_in;
       RequireGzip(inflate(&stream_, Z_NO_FLUSH));
       const size_t bytes = chunk_.size() - stream_.avail_out;
+      RequireText(packed_bytes - stream_.avail_in, bytes);
       if (!watch(std::string_view(chunk_).substr(0, bytes))) return;
     } while (stream_.avail_in > 0 || stream_.avail_out == 0);
   }
@@ -120,6 +124,16 @@ class Inflater {
   }
 
  private:
+  // Refuses data whose headers have no end. Members may be without text, too.
+  void RequireText(size_t packed_bytes, size_t text_bytes) {
+    bytes_without_text_ =
+        text_bytes > 0 ? 0 : bytes_without_text_ + packed_bytes;
+    if (bytes_without_text_ <= kMostWithoutText) return;
+    Fail(path_,
+         fmt::format("expected gzip data with text, found {} bytes without any",
+                     bytes_without_text_));
+  }
+
   void RequireGzip(int result) {
     is_at_end_ = result == Z_STREAM_END;
     if (result == Z_MEM_ERROR) throw std::bad_alloc();
@@ -140,6 +154,7 @@ class Inflater {
   std::string chunk_ = std::string(kChunk, '\0');
   bool is_first_ = true;  // the member that is read
   bool is_at_end_ = false;
+  size_t bytes_without_text_ = 0;
 };
 
 // A few kilobytes may hold gigabytes. So the text, of so many bytes, is counted before memory
@@ -283,6 +298,38 @@ class SignalsHeldBack {
 };
 
 }  // namespace
+
+void ReadPieces(const fs::path& path, const TextWatch& use) {
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) FailErrno(path, "cannot be opened", errno);
+  BytesOf(path, file);
+  std::string chunk(kChunk, '\0');
+  std::optional<Inflater> inflater;
+  bool is_empty = true;
+  bool wants_more = true;
+  const TextWatch take = [&](std::string_view piece) {
+    wants_more = use(piece);
+    return wants_more;
+  };
+  while (wants_more) {
+    const std::string_view piece = ReadPiece(path, file, chunk);
+    if (piece.empty()) break;
+    if (is_empty && IsGzip(piece)) inflater.emplace(path);
+    if (is_empty && !inflater && IsGzName(path)) {
+      Fail(path, "expected gzip data, found something else");
+    }
+    is_empty = false;
+    inflater ? inflater->Add(piece, take) : static_cast<void>(take(piece));
+  }
+  if (is_empty) Fail(path, "expected a file with content, found it empty");
+  if (inflater && wants_more) inflater->RequireEnd();
+}
+
+bool IsPipeOrDevice(const fs::path& path) {
+  struct stat status = {};
+  return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) &&
+         !S_ISDIR(status.st_mode);
+}
 
 std::string ReadFile(const fs::path& path, size_t most,
                      const TextWatch& watch) {

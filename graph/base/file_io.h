@@ -23,10 +23,18 @@ using TextWatch = std::function<bool(std::string_view piece)>;
 // whose name ends in ".gz" must be gzip. With `watch`, the text ends with the first piece for
 // which that returns false. Throws InputError that begins with the path if the file cannot
 // be read, is empty, has more than `most` bytes (before or after inflating), or is not valid
-// gzip (truncated, corrupt, trailing garbage).
+// gzip (truncated, corrupt, trailing garbage, a header without end).
 std::string ReadFile(const std::filesystem::path& path,
                      size_t most = kMostFileBytes,
                      const TextWatch& watch = nullptr);
+
+// Hands the text of a file to `use` piece by piece, inflated as ReadFile does, until that
+// returns false. Keeps none of it, so that files may be larger than memory. Throws
+// InputError as ReadFile does, except that a file's size has no limit.
+void ReadPieces(const std::filesystem::path& path, const TextWatch& use);
+
+// Returns whether a path is a pipe or a device, which can be read once, and may not end.
+bool IsPipeOrDevice(const std::filesystem::path& path);
 
 // Writes `text` to `path`, gzipped if the name ends in ".gz" (deterministic: no name or
 // time inside). The file appears whole or not at all: a file without a name (or a temporary

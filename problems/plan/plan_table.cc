@@ -38,9 +38,9 @@ const TableEntry& PlanTable::EntryFor(int64_t length) const {
   return entry == entries.end() ? entries.back() : *entry;
 }
 
-bool IsPlanTable(const std::filesystem::path& path) {
-  return graph::ReadJsonText(path).find(fmt::format("\"{}\"", kTableFormat)) !=
-         std::string::npos;
+bool IsPlanTable(std::string_view text) {
+  return text.find(fmt::format("\"{}\"", kTableFormat)) !=
+         std::string_view::npos;
 }
 
 PlanTable ReadPlanTable(const std::filesystem::path& path) {

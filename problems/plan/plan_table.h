@@ -46,8 +46,8 @@ struct PlanTable {
   const TableEntry& EntryFor(int64_t length) const;
 };
 
-// Returns whether a file has the format's name.
-bool IsPlanTable(const std::filesystem::path& path);
+// Returns whether a file's text has the format's name.
+bool IsPlanTable(std::string_view text);
 
 // Reads a table (.json or .json.gz). Throws InputError as ReadPlan, and for entries
 // that do not ascend or none.

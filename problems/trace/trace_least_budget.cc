@@ -98,7 +98,10 @@ class LeastBudgetSearch {
     });
   }
 
-  int64_t Best() const { return answer_.budget.bytes; }
+  // Only plans that need less are of interest.
+  int64_t Best() const {
+    return LesserBytes(answer_.budget.bytes, watch_.limits().cut_off);
+  }
 
   // No plan needs less.
   int64_t Bound() const {
@@ -119,9 +122,10 @@ class LeastBudgetSearch {
       const std::vector<CheckpointedModule>& modules) {
     std::optional<Simulation> use = SimulatedUse(problem_, modules);
     if (!use) return use;
-    const bool is_first = modules.empty() && answer_.budget.bytes == 0;
-    if (is_first ||
-        (use->peak_bytes < Best() && KeepsMaxUnits(problem_, modules))) {
+    const bool is_first = modules.empty() && !is_any_tried_;
+    is_any_tried_ = true;
+    if (is_first || (use->peak_bytes < answer_.budget.bytes &&
+                     KeepsMaxUnits(problem_, modules))) {
       answer_.budget.bytes = use->peak_bytes;
       answer_.modules = modules;
     }
@@ -216,6 +220,7 @@ class LeastBudgetSearch {
   LimitWatch watch_;
   const int64_t enough_bytes_;
   SearchParts parts_;
+  bool is_any_tried_ = false;
   TraceMinimum answer_;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -34,10 +35,17 @@ struct TraceMinimum {
 };
 
 // Searches for the least budget. Ends, too, where a plan meets `enough_bytes` or none
-// can. `known_modules`: a plan, the answer is no worse.
+// can. `known_modules`: a plan, the answer is no worse. The cut-off is in bytes: the
+// search ends where no plan needs less, and the cut-off is the bound then.
 TraceMinimum FindLeastPlan(
     const TraceProblem& problem, const solver::SearchLimits& limits = {},
     int64_t enough_bytes = 0,
     const std::vector<graph::CheckpointedModule>& known_modules = {});
+
+// Returns the lesser of both, in bytes.
+inline int64_t LesserBytes(int64_t bytes, double cut_off_bytes) {
+  return static_cast<int64_t>(
+      std::min(static_cast<double>(bytes), cut_off_bytes));
+}
 
 }  // namespace acplan::problems

@@ -110,6 +110,10 @@ TraceSolution SolutionOf(const BestPlan& best, const LimitWatch& watch,
                                                 : SearchStatus::kFeasible;
   } else if (bound_ms == kInf) {
     solution.status = SearchStatus::kInfeasible;
+  } else if (best.IsAsGoodAs(bound_ms)) {
+    // Nothing costs less than the cut-off.
+    solution.stopped_by = StoppedBy::kNothing;
+    return solution;
   }
   if (solution.status == SearchStatus::kOptimal ||
       solution.status == SearchStatus::kInfeasible) {
@@ -125,7 +129,9 @@ class TraceSearch {
  public:
   TraceSearch(const TraceProblem& problem, int64_t budget_bytes,
               const SearchLimits& limits)
-      : problem_(problem), watch_(limits), best_(problem, budget_bytes) {}
+      : problem_(problem),
+        watch_(limits),
+        best_(problem, budget_bytes, limits.cut_off) {}
 
   TraceSolution Run(const std::vector<CheckpointedModule>& known_modules) {
     // The bound of a search that stops before it finds one.
@@ -189,7 +195,7 @@ class TraceSearch {
       if (BreaksBudget(plan)) Repair(std::move(plan));
     }
     if (relaxed.status == SearchStatus::kInfeasible) return kInf;
-    if (!best_.is_found() && !IsStopped() && !FindAny()) return kInf;
+    if (!best_.HasRival() && !IsStopped() && !FindAny()) return kInf;
     if (!best_.IsNear(relaxed.bound_ms, kGapOfPolished)) {
       Polish(best_, [&] { return IsStopped(); });
     }
@@ -230,7 +236,7 @@ class TraceSearch {
   // Returns how exactly to solve the relaxations of a part at first: no more exactly
   // than the bound is near to the best plan.
   double GapFor(const TracePart& part) const {
-    if (!best_.is_found()) return kMostGapOfParts;
+    if (!best_.HasRival()) return kMostGapOfParts;
     const double gap = kShareOfGap * (1 - part.bound / best_.Ms());
     return gap < kLeastGapOfParts ? 0 : std::min(gap, kMostGapOfParts);
   }
@@ -342,16 +348,18 @@ TraceMinimum SearchLeastPlan(
   for (int search = 0; search < kMostSearches && !budget.proven &&
                        budget.stopped_by == StoppedBy::kNodes;
        ++search) {
+    const int64_t least_bytes = LesserBytes(budget.bytes, limits.cut_off);
     SearchLimits remaining = solver::LeftOf(limits, stopwatch.Seconds());
     remaining.gap = 1;
+    remaining.cut_off = kInf;
     remaining.node_limit = std::min(remaining.node_limit, kLabelsOfLess);
     remaining.on_progress = nullptr;
     TraceSolution solution =
-        SolveTraceProblem(problem, budget.bytes - 1, remaining);
+        SolveTraceProblem(problem, least_bytes - 1, remaining);
     if (solution.status == SearchStatus::kNoSolution) break;
     if (solution.status == SearchStatus::kInfeasible) {
-      budget.bound_bytes = budget.bytes;
-      budget.proven = true;
+      budget.bound_bytes = least_bytes;
+      budget.proven = budget.bytes == least_bytes;
       budget.stopped_by = StoppedBy::kNothing;
     } else {
       budget.bytes = solution.use.peak_bytes;

@@ -30,6 +30,8 @@ struct TraceSolution {
 
 // Searches for the plan that recomputes least. Optimal and infeasible are proven.
 // Whatever limit strikes, the answer is the best plan found, with a bound that holds.
+// Plans that cost as much as the cut-off do not count: where none costs less, there is no
+// solution, and the cut-off is the bound.
 // `known_modules`: a plan known before; where it fits, the answer is no worse.
 TraceSolution SolveTraceProblem(
     const TraceProblem& problem, int64_t budget_bytes,

@@ -6,7 +6,8 @@ Each run is a command with flags that its --help lists, values that are usual or
 small file that is valid or has some of its JSON changed. For every question acplan must end by
 itself within twice its time limit and two seconds, with a documented exit code and less than
 1.5 GB; wrong input is one line on stderr, with nothing on stdout and nothing written; --json
-prints JSON without NaN, and -o writes the same; check accepts the plans that plan writes.
+prints JSON without NaN, ends with the exit code of the same command without it, and -o writes
+the same; check accepts the plans that plan writes.
 Prints each run that breaks a rule, then a count of exit codes; exit code 1 if a rule is broken.
 """
 
@@ -54,6 +55,9 @@ TRAIN = {
     "--dispatcher": ["alltoall", "deepep"], "--software": ["torchtitan"], "--stage": ["0", "3"], "--attention": ["flash", "unfused"],
     "--set": ["first_layers=1", "counts_embedding=true", "layout=Et|tL", "layout=" + "(" * 3000, "layout=Et*99999999|L", "layout=||",
               "optimizer_copies=2", "vp_layers=1", "shard_degree=1", "replicate_degree=2", "ac_mode=full", "local_batch=2", "dp=1"]}
+LENGTHS = {
+    "--device-memory": ["1MiB", "1GiB", "1B"], "--draws": ["1", "100"], "--draw-seed": ["0", "7"], "--plans": ["1", "2"], "--top": ["0", "3"],
+    "--switches": ["32", "16,32"], "--ddp": ["default", "bucket_cap_mb:1", "gradient_as_bucket_view:True"], "--allocator": ["native"]}
 LISTS = ["", "60%\n90%,min # shares", "Net.fc\nNet.act", "Net.block", "a,b", "N"]
 MODELS = ["tests/fuzz/seeds/small_config.json"] + [f"data/training/models/{name}.json" for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3")]
 TRACES = [f"tests/fuzz/seeds/{name}_trace.json" for name in ("small", "tiny")]
@@ -64,9 +68,10 @@ COMMANDS = {
     "module dataflow": (["tests/fuzz/seeds/small_dataflow.json"], {}), "train score": (["tests/fuzz/seeds/small_runs.csv"], {}),
     **dict.fromkeys(["plan", "frontier", "report", "show", "check"], (TRACES + PROFILES, PLAN)),
     **dict.fromkeys(["explain", "profile", "simulate"], (TRACES, PLAN)),
+    **dict.fromkeys([f"lengths {name}" for name in ("plan", "explain", "report", "simulate", "check")], (TRACES, PLAN | LENGTHS)),
     **dict.fromkeys([f"train {name}" for name in ("show", "plan", "search", "fit", "compare", "profile")], (MODELS, TRAIN))}
 # Given in every run of the commands that have them.
-NEEDED_FLAGS = {"--budget": ("remat", "schedule", "plan", "check"), "--gpu": tuple(COMMANDS), "--gpus": tuple(COMMANDS), "--time-limit": tuple(COMMANDS)}
+NEEDED_FLAGS = {"--budget": ("remat", "schedule", "plan", "check"), "--gpu": tuple(COMMANDS), "--gpus": tuple(COMMANDS), "--time-limit": tuple(COMMANDS), "--device-memory": ("lengths plan",)}
 OUTPUTS = ["out.csv", "in.json", "list.txt", "plan.json", ".", "no/out.json", "/dev/full", ""]
 # fmt: on
 
@@ -114,6 +119,13 @@ class Questions:
         (folder / f"in{seed.suffix}").write_text(text, errors="surrogatepass")
         words = [*command.split(), f"in{seed.suffix}"]
         (folder / "list.txt").write_text(r.choice(LISTS))
+        if command.startswith("lengths"):
+            (folder / "lengths.txt").write_text(r.choice(["32\n16\n32\n", "32\n", "8\n", ""]))
+            words[-1] = f"32={words[-1]}"
+            words += ["--lengths", "lengths.txt"]
+            if command == "lengths check" or (command != "lengths plan" and r.random() < 0.5):
+                (folder / "plan.json").write_text(self._plan_of(folder, f"in{seed.suffix}"))
+                words += ["--plan", "plan.json"]
         if command == "check" or (
             command in ("report", "show", "simulate") and r.random() < 0.5
         ):
@@ -144,10 +156,9 @@ class Questions:
                     0.02 if flag in NEEDED_FLAGS else 0.08
                 )
                 words.append(r.choice(ODD if is_odd else usual[flag]))
-        if command == "report" or (r.random() < 0.5 and command not in ("show", "check")):
-            usual_output = (
-                "out.html" if command == "report" else r.choice(["out.json", "out.json.gz"])
-            )
+        is_page = command in ("report", "lengths report")
+        if is_page or (r.random() < 0.5 and command not in ("show", "check", "lengths check")):
+            usual_output = "out.html" if is_page else r.choice(["out.json", "out.json.gz"])
             words += ["-o", r.choice(OUTPUTS) if r.random() < 0.3 else usual_output]
         return words
 
@@ -260,7 +271,10 @@ def broken_rules(words: list[str], ended: Ended) -> list[str]:
         line for line in err.split("\n") if line and not line.startswith("acplan: warning:")
     ]
     # A plan that check refuses was changed, or is for another question.
-    if ended.code not in (0, 2, 3, 4) and (words[0], ended.code) != ("check", 1):
+    if ended.code not in (0, 2, 3, 4) and (name_of(words).split()[-1], ended.code) != (
+        "check",
+        1,
+    ):
         complaints.append(f"exit code {ended.code}")
     # For fit the limit is that of a row.
     if ended.seconds > 2 * limit_of(words) + 2 and words[:2] != ["train", "fit"]:
@@ -287,7 +301,8 @@ def broken_rules(words: list[str], ended: Ended) -> list[str]:
 
 def name_of(words: list[str]) -> str:
     """Returns the name of the command, with that of its folder."""
-    return " ".join(words[:2]) if words[0] in ("module", "train") else words[0]
+    is_in_folder = words[0] in ("module", "train", "lengths")
+    return " ".join(words[:2]) if is_in_folder else words[0]
 
 
 def output_of(words: list[str]) -> str:
@@ -341,6 +356,21 @@ def disagreements(
     return complaints
 
 
+def other_codes(
+    program: pathlib.Path, words: list[str], folder: pathlib.Path, ended: Ended
+) -> list[str]:
+    """Returns a complaint if a command ends in another way without --json."""
+    if "--json" not in words:
+        return []
+    of_text = run(program, [word for word in words if word != "--json"], folder)
+    # Whether a limit of time comes before a plan is a matter of chance.
+    is_chance = {ended.code, of_text.code} <= {0, 3, 4} and "--time-limit" in words
+    needs_json = b"needs --json" in of_text.err
+    if ended.code == of_text.code or is_chance or needs_json:
+        return []
+    return [f"exit code {ended.code}, without --json {of_text.code}"]
+
+
 def main(program: str, root: str, runs: str = "1000", seed: str = "1") -> int:
     path = pathlib.Path(program).resolve()
     questions = Questions(path, pathlib.Path(root).resolve(), int(seed))
@@ -352,9 +382,10 @@ def main(program: str, root: str, runs: str = "1000", seed: str = "1") -> int:
             words = questions.ask(folder)
             ended = run(path, words, folder)
             codes[name_of(words)][ended.code] += 1
-            if complaints := broken_rules(words, ended) + disagreements(
-                path, words, folder, ended
-            ):
+            complaints = broken_rules(words, ended)
+            complaints += disagreements(path, words, folder, ended)
+            complaints += other_codes(path, words, folder, ended)
+            if complaints:
                 is_broken = True
                 print(
                     number,

@@ -31,6 +31,9 @@ class Campaign:
     def __init__(self, program: Folder, data: Folder, seed: int) -> None:
         self.program, self.data = program.resolve(), data.resolve()
         self.random = random.Random(seed)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt", delete=False) as file:
+            file.write("32\n32\n")
+        self.lengths = file.name
 
     def command(self) -> list[str]:
         """Returns a command that writes plan.json."""
@@ -41,6 +44,10 @@ class Campaign:
             ["frontier", self._trace("gpt2_tiny"), "--points", "5", "--json"],
             ["profile", self._trace(self.random.choice(traces))],
             ["simulate", self._trace(self.random.choice(traces))],
+            ["simulate", self._trace("gpt2_tiny"), "--ddp", "default"],
+            self._of_lengths("explain"),
+            self._of_lengths("simulate"),
+            self._of_lengths("plan"),
             ["plan", f"{self.data}/profiles/transformer4.json.gz", "--budget", "70%"],
             ["plan", f"{self.data}/profiles/unet.json.gz", "--budget", "70%"],
             ["remat", self._joint(), "--budget", share],
@@ -83,6 +90,11 @@ class Campaign:
         ]
         arguments = self.random.choice(choices)
         return [str(self.program), *arguments, "-o", "plan.json"]
+
+    def _of_lengths(self, name: str) -> list[str]:
+        trace = f"32={self._trace('gpt2_tiny')}"
+        command = ["lengths", name, trace, "--lengths", self.lengths]
+        return [*command, "--device-memory", "1GiB"]
 
     def _trace(self, name: str) -> str:
         return f"{self.data}/traces/{name}.json.gz"

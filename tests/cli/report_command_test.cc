@@ -12,6 +12,7 @@
 #include "cli/report/step_data.h"
 #include "cli/terminal/text.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "tests/cli/cli_test.h"
 
 namespace acplan::cli {
@@ -230,7 +231,7 @@ TEST_F(ReportCommandTest, ReadsAnyFileOrRefusesIt) {
   const std::string path = (folder() / "changed.json").string();
   ExpectReadOrRefused(search, [&](const json& changed) {
     PutFile("changed.json", changed.dump());
-    ReadTraining(path);
+    ParseTraining(graph::ReadJsonText(path), path);
   });
   const json frontier = AcplanJson({"frontier", kReportTrace, "--points", "2"});
   ExpectReadOrRefused(frontier, [&](const json& changed) {
@@ -263,7 +264,8 @@ TEST_F(ReportCommandTest, ShowsStrategiesOfCalculonsCostModel) {
   }
   ExpectReadOrRefused(search, [&](const json& changed) {
     PutFile("changed.json", changed.dump());
-    ReadExecutions((folder() / "changed.json").string());
+    const std::string path = (folder() / "changed.json").string();
+    ParseExecutions(graph::ReadJsonText(path), path);
   });
 }
 

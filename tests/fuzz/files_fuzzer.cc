@@ -27,6 +27,7 @@
 #include "costmodel/training/model/model_shape.h"
 #include "costmodel/training/settings/strategy_settings.h"
 #include "graph/base/input_error.h"
+#include "graph/base/json_scan.h"
 #include "graph/joint/joint_graph.h"
 #include "problems/remat_plan.h"
 #include "tests/fuzz/checks.h"
@@ -133,8 +134,9 @@ void CheckKept(const std::string& path) {
 // Reads the data of pages, and the files that are read as tables.
 void CheckPages(const std::string& path) {
   Try(path + ": ", [&] {
-    for (const auto& page :
-         {acplan::cli::ReadTraining(path), acplan::cli::ReadExecutions(path)}) {
+    const std::string text = acplan::graph::ReadJsonText(path);
+    for (const auto& page : {acplan::cli::ParseTraining(text, path),
+                             acplan::cli::ParseExecutions(text, path)}) {
       Require(!page || !page->dump().empty(), "text of a page");
     }
   });

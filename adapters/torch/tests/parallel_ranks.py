@@ -8,6 +8,7 @@ while each one runs, with the trace of its rank and the program's simulation of 
 import contextlib
 import dataclasses
 import datetime
+import functools
 import json
 import math
 import pathlib
@@ -40,7 +41,7 @@ _INVISIBLE = (
     "_c10d_functional._wrap_tensor_autograd.default",
     "_c10d_functional.wait_tensor.default",
 )
-_TIMEOUT = datetime.timedelta(seconds=60)
+_TIMEOUT = datetime.timedelta(minutes=5)
 
 
 def cases_of(world_size: int) -> list[Case]:
@@ -178,13 +179,13 @@ class Rank:
     case: Case
     number: int
 
-    def model(self, plan: acplan.Plan | None, dropout: float) -> nn.Module:
+    def model(self, plan: acplan.Plan | None) -> nn.Module:
         case = self.case
         mesh = init_device_mesh(
             "cpu", tuple(case.mesh.values()), mesh_dim_names=tuple(case.mesh)
         )
         torch.manual_seed(0)
-        model = case.make(dropout)
+        model = case.make()
         is_tensor_parallel = "tp" in case.mesh
         # As training does: split products, then the plan, then fully_shard.
         before = case.functions[:1] if is_tensor_parallel else []
@@ -204,7 +205,7 @@ class Rank:
 
     def values(self, plan: acplan.Plan | None) -> list[torch.Tensor]:
         """Returns the losses and gradients of three steps with dropout."""
-        model = self.model(plan, 0.1)
+        model = self.model(plan)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
         torch.manual_seed(self.number)
         values = []
@@ -219,7 +220,7 @@ class Rank:
 
     def watched(self, plan: acplan.Plan | None) -> Watched:
         """Returns the third step of this process, up to its update."""
-        model = self.model(plan, 0.0)
+        model = self.model(plan)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
         tokens = self.tokens()
         for _ in range(2):
@@ -238,22 +239,20 @@ class Rank:
 
     def on_fakes(self) -> list[tuple[str, list[tuple[int, ...]]]]:
         """Returns the operators of a rank without the others, up to the update."""
-        training = training_step(self.make, (self.tokens(),), self.options())
+        training = training_step(self.case.make_on_meta, (self.tokens(),), self.options())
         with alone(), step_on_fakes(training) as (step, _):
             watched = Watched("cuda")
             with watched:
                 step.backward(step.loss())
             return watched.operators
 
-    def make(self) -> nn.Module:
-        return self.case.make_on_meta(0.0)
-
     def options(self) -> dict[str, Any]:
         return {**self.case.arguments, "rank": self.number}
 
-    def trace(self, dropout: float) -> acplan.Trace:
+    @functools.cached_property
+    def trace(self) -> acplan.Trace:
         return acplan.trace(
-            lambda: self.case.make_on_meta(dropout),
+            self.case.make_on_meta,
             self.tokens(),
             workspaces=False,
             progress=False,
@@ -274,7 +273,8 @@ def plans_of(trace: acplan.Trace) -> list[acplan.Plan]:
 def check_values(rank: Rank) -> str:
     """Compares losses and gradients with plans and without. Returns how many were equal."""
     # One plan for all ranks: that of the first, the fullest.
-    plans = plans_of(Rank(rank.case, 0).trace(0.1))
+    first = rank if rank.number == 0 else Rank(rank.case, 0)
+    plans = plans_of(first.trace)
     expected = rank.values(None)
     for plan in plans:
         assert plan.modules
@@ -288,7 +288,7 @@ def check_operators(rank: Rank) -> str:
     """Compares operators and shapes with the trace of this rank."""
     real = rank.watched(None).operators
     _require_equal(real, rank.on_fakes())
-    trace = rank.trace(0.0)
+    trace = rank.trace
     operators = trace.data["operators"][: trace.data["backward_end"]]
     names = [o["name"] for o in operators if not o["name"].startswith("profiler.")]
     assert [name for name, _ in real] == names
@@ -297,7 +297,7 @@ def check_operators(rank: Rank) -> str:
 
 def check_bytes(rank: Rank) -> str:
     """Compares bytes with the trace of this rank and with simulations of plans."""
-    trace = rank.trace(0.0)
+    trace = rank.trace
     count = 0
     for plan in (None, *plans_of(trace)):
         real = rank.watched(plan)
@@ -321,7 +321,7 @@ def _require_equal(actual: list[Any], expected: list[Any]) -> None:
 def check_disagreement(rank: Rank) -> str:
     """Lets the last process have another plan: each one gets the same error, and none waits."""
     world_size = dist.get_world_size()
-    least, other = plans_of(rank.trace(0.1))
+    least, other = plans_of(rank.trace)
     acplan.require_same_plan(least)
     acplan.require_same_plan(None)
     for another in (other, None):
@@ -360,10 +360,11 @@ def run(number: int, folder: str, world_size: int, names: list[str]) -> None:
             continue
         assert math.prod(case.mesh.values()) == world_size
         of_case = results.setdefault(case.name, {})
+        rank = Rank(case, number)
         for name, check in CHECKS.items():
             with loss_parallel() if case.loss_is_split else contextlib.nullcontext():
                 try:
-                    of_case[name] = (True, check(Rank(case, number)))
+                    of_case[name] = (True, check(rank))
                 except Exception:
                     of_case[name] = (False, traceback.format_exc())
             dist.barrier()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(
     reason="fully_shard of this PyTorch needs CUDA",
 )
 # The campaign (compare_parallel.py) runs all cases, on two and on four processes.
-_CASES = ["fsdp, bfloat16", "fsdp x tp"]
+_CASES = ["fsdp, bfloat16", "tp, sequence"]
 
 Results = list[dict[str, dict[str, tuple[bool, str]]]]
 

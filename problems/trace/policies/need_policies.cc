@@ -25,7 +25,6 @@
 #include <map>
 #include <numeric>
 #include <optional>
-#include <ranges>
 #include <utility>
 
 #include "problems/trace/policies/need_steps.h"
@@ -35,13 +34,15 @@ namespace acplan::problems {
 
 namespace {
 
-using Move = NeedPolicies::Move;
-using MoveList = graph::IndexedVector<MoveId, Move>;
-
 // Calls with more operators, or with more labels, have relaxed policies.
 constexpr size_t kMostOperators = 150;
-constexpr size_t kMostLabels = 8000;
-constexpr size_t kMostMoves = 2'000'000;
+// The most labels before a step, and the most that all steps extend.
+struct LabelLimits {
+  size_t labels, extended;
+};
+constexpr LabelLimits kFewLabels = {.labels = 8000, .extended = 2'000'000};
+// Where all bytes are multiples of a large unit, labels are few for what they tell.
+constexpr LabelLimits kManyLabels = {.labels = 60'000, .extended = 60'000'000};
 // Bytes of large calls are rounded down, by no more than a share of all.
 constexpr double kMostLost = 1e-3;
 // All bytes, where labels need not be exact.
@@ -49,6 +50,8 @@ constexpr int64_t kGrid = 1000;
 // How many lines there are at most, and how far from what is possible.
 constexpr size_t kMostLines = 64;
 constexpr double kNear = 5e-4;
+// Points that are further apart, as a share of all ms, get others between them.
+constexpr double kFarApart = 1.0 / 256;
 // States of a walk at a price.
 constexpr ptrdiff_t kMostStates = 256;
 
@@ -57,6 +60,7 @@ struct Label {
   int64_t true_bytes = 0;  // as kept_bytes, but for rounding
   double ms = 0;
   MoveId move = graph::kNone;
+  RecentUses recent = 0;
 };
 
 // Labels by bytes, of which none beats another.
@@ -85,9 +89,11 @@ class LabelWalk {
  public:
   // `true_steps`: the same with bytes that are not rounded.
   LabelWalk(const std::vector<NeedStep>& steps,
-            const std::vector<NeedStep>& true_steps, double most_ms)
+            const std::vector<NeedStep>& true_steps, double most_ms,
+            const LabelLimits& limits)
       : steps_(steps),
         true_steps_(true_steps),
+        limits_(limits),
         most_ms_(most_ms * (1 + 1e-9)) {}
 
   // All policies; nothing where there are too many labels.
@@ -101,8 +107,9 @@ class LabelWalk {
         count += labels.size();
         Take(k, state | steps_[k].requests, std::move(labels));
       }
-      const bool is_much = count > kMostLabels || moves_.size() > kMostMoves;
-      if (is_much) return std::nullopt;
+      if (count > limits_.labels || extended_ > limits_.extended)
+        return std::nullopt;
+      if (PolicyPaths::EndsMove(k, steps_.size())) EndMoves();
       states_ = std::move(next_);
     }
     Labels all;
@@ -110,7 +117,7 @@ class LabelWalk {
     return all;
   }
 
-  MoveList TakeMoves() { return std::move(moves_); }
+  PolicyPaths TakePaths() { return std::move(paths_); }
 
  private:
   void Take(size_t k, uint64_t state, Labels labels) {
@@ -124,33 +131,28 @@ class LabelWalk {
           Extended(labels,
                    {.kept_bytes = step.KeptBytes(state),
                     .true_bytes = true_steps_[k].KeptBytes(state)},
-                   {graph::kNone, step.group, GroupUse::kSaved}));
+                   PolicyPaths::With(0, k, GroupUse::kSaved)));
     }
     if (step.MayRerun(state)) {
       Add(step.AfterRerun(state),
           Extended(std::move(labels), {.ms = step.ms},
-                   {graph::kNone, step.group, GroupUse::kRunsAgain}));
+                   PolicyPaths::With(0, k, GroupUse::kRunsAgain)));
     }
   }
 
-  Labels Extended(Labels labels, const Label& more, Move move) {
+  Labels Extended(Labels labels, const Label& more, RecentUses use) {
     // The fewer bytes, the more ms.
     const auto dear = std::ranges::find_if(labels, [&](const Label& label) {
       return label.ms + more.ms <= most_ms_;
     });
     labels.erase(labels.begin(), dear);
-    // This loop takes a fifth of the time of a large plan: ids are counted here, as
-    // Add would divide for each label.
-    MoveId id = moves_.end_id();
     for (Label& label : labels) {
-      move.previous = label.move;
-      label = {.kept_bytes = label.kept_bytes + more.kept_bytes,
-               .true_bytes = label.true_bytes + more.true_bytes,
-               .ms = label.ms + more.ms,
-               .move = id};
-      moves_.push_back(move);
-      id = graph::Next(id);
+      label.kept_bytes += more.kept_bytes;
+      label.true_bytes += more.true_bytes;
+      label.ms += more.ms;
+      label.recent |= use;
     }
+    extended_ += labels.size();
     return labels;
   }
 
@@ -160,11 +162,28 @@ class LabelWalk {
     best = best.empty() ? std::move(labels) : Best(best, labels);
   }
 
+  void EndMoves() {
+    for (auto& [state, labels] : next_) {
+      for (Label& label : labels) {
+        label.move = paths_.Add(label.move, label.recent);
+        label.recent = 0;
+      }
+    }
+  }
+
   const std::vector<NeedStep>& steps_;
   const std::vector<NeedStep>& true_steps_;
+  const LabelLimits limits_;
   const double most_ms_;
   std::map<uint64_t, Labels> states_, next_;
-  MoveList moves_;
+  PolicyPaths paths_;
+  size_t extended_ = 0;
+};
+
+// A policy, with its moves (policy_paths.h).
+struct PricedPolicy {
+  Label label = {};
+  std::vector<RecentUses> moves = {};
 };
 
 // Finds the best policy at a price of a byte that is kept.
@@ -176,34 +195,36 @@ class PricedWalk {
  public:
   explicit PricedWalk(const std::vector<NeedStep>& steps) : steps_(steps) {}
 
-  std::optional<Label> Run(double price) {
+  std::optional<PricedPolicy> Run(double price) {
     price_ = price;
     states_ = {{.state = 0}};
-    for (const NeedStep& step : steps_) {
+    PolicyPaths paths;
+    for (size_t k = 0; k < steps_.size(); ++k) {
       solver::StopIfDue();
       next_.clear();
       for (const Walked& walk : states_) {
-        Take(step, walk.state | step.requests, walk.label);
+        Take(k, walk.state | steps_[k].requests, walk.label);
       }
       KeepCheapest();
       if (std::ssize(next_) > kMostStates) MergeDearest();
-      for (Walked& walk : next_) {
-        if (walk.move) walk.label.move = moves_.Add(*walk.move);
+      if (PolicyPaths::EndsMove(k, steps_.size())) {
+        for (Walked& walk : next_) {
+          walk.label.move = paths.Add(walk.label.move, walk.label.recent);
+          walk.label.recent = 0;
+        }
       }
       std::swap(states_, next_);
     }
     if (states_.empty()) return std::nullopt;
-    return std::ranges::min_element(states_, IsCheaper)->label;
+    const Label& label = std::ranges::min_element(states_, IsCheaper)->label;
+    return PricedPolicy{label, paths.MovesOf(label.move)};
   }
-
-  MoveList TakeMoves() { return std::move(moves_); }
 
  private:
   struct Walked {
     uint64_t state = 0;
     double cost = 0;  // the ms and the price of the kept bytes
     Label label = {};
-    std::optional<Move> move = {};
   };
 
   static bool IsCheaper(const Walked& a, const Walked& b) {
@@ -211,28 +232,30 @@ class PricedWalk {
                             : a.label.kept_bytes < b.label.kept_bytes;
   }
 
-  void Add(uint64_t state, const Label& label, std::optional<Move> move) {
+  void Add(uint64_t state, const Label& label) {
     next_.push_back(
         {.state = state,
          .cost = label.ms + price_ * static_cast<double>(label.kept_bytes),
-         .label = label,
-         .move = move});
+         .label = label});
   }
 
-  void Take(const NeedStep& step, uint64_t state, const Label& label) {
+  void Take(size_t k, uint64_t state, const Label& label) {
+    const NeedStep& step = steps_[k];
     if (!step.IsNeeded(state)) {
-      Add(step.AfterNothing(state), label, {});
+      Add(step.AfterNothing(state), label);
       return;
     }
     if (step.MaySave(state)) {
-      Add(step.AfterSave(state),
-          {label.kept_bytes + step.KeptBytes(state), 0, label.ms, label.move},
-          Move{label.move, step.group, GroupUse::kSaved});
+      Label saved = label;
+      saved.kept_bytes += step.KeptBytes(state);
+      saved.recent = PolicyPaths::With(label.recent, k, GroupUse::kSaved);
+      Add(step.AfterSave(state), saved);
     }
     if (step.MayRerun(state)) {
-      Add(step.AfterRerun(state),
-          {label.kept_bytes, 0, label.ms + step.ms, label.move},
-          Move{label.move, step.group, GroupUse::kRunsAgain});
+      Label rerun = label;
+      rerun.ms += step.ms;
+      rerun.recent = PolicyPaths::With(label.recent, k, GroupUse::kRunsAgain);
+      Add(step.AfterRerun(state), rerun);
     }
   }
 
@@ -259,12 +282,12 @@ class PricedWalk {
   const std::vector<NeedStep>& steps_;
   double price_ = 0;
   std::vector<Walked> states_, next_;
-  MoveList moves_;
 };
 
 // A policy that is best at a price, and so a line that no policy is below.
 struct BestAtPrice {
   Label label;
+  std::vector<RecentUses> moves;
   double price;
 
   double LineAt(double kept_bytes) const {
@@ -278,11 +301,11 @@ struct BestAtPrice {
 std::vector<BestAtPrice> Lines(PricedWalk& walk, double steepest) {
   std::vector<BestAtPrice> lines;
   const auto add = [&](double price) {
-    const std::optional<Label> label = walk.Run(price);
-    if (!label) return;
+    std::optional<PricedPolicy> policy = walk.Run(price);
+    if (!policy) return;
     const auto place = std::ranges::lower_bound(lines, price, std::greater<>(),
                                                 &BestAtPrice::price);
-    lines.insert(place, {*label, price});
+    lines.insert(place, {policy->label, std::move(policy->moves), price});
   };
   add(steepest);
   add(0);
@@ -312,21 +335,65 @@ std::vector<BestAtPrice> Lines(PricedWalk& walk, double steepest) {
   return lines;
 }
 
-// Policies and their moves. kept_bytes are true.
+// Returns the policy that does what `first` does in the steps before `end`, and what
+// `second` does from there on; nothing if no policy may do that. Whatever else is needed
+// runs again, if it may.
+std::optional<PricedPolicy> MixedPolicy(const std::vector<NeedStep>& steps,
+                                        const std::vector<RecentUses>& first,
+                                        const std::vector<RecentUses>& second,
+                                        size_t end) {
+  PricedPolicy policy;
+  Label& label = policy.label;
+  uint64_t state = 0;
+  for (size_t k = 0; k < steps.size(); ++k) {
+    const NeedStep& step = steps[k];
+    state |= step.requests;
+    GroupUse use = GroupUse::kNone;
+    if (!step.IsNeeded(state)) {
+      state = step.AfterNothing(state);
+    } else {
+      const bool saves =
+          step.MaySave(state) &&
+          (!step.MayRerun(state) ||
+           PolicyPaths::UseOf(k < end ? first : second, k) == GroupUse::kSaved);
+      if (!saves && !step.MayRerun(state)) return std::nullopt;
+      use = saves ? GroupUse::kSaved : GroupUse::kRunsAgain;
+      label.kept_bytes += saves ? step.KeptBytes(state) : 0;
+      label.ms += saves ? 0 : step.ms;
+      state = saves ? step.AfterSave(state) : step.AfterRerun(state);
+    }
+    label.recent = PolicyPaths::With(label.recent, k, use);
+    if (PolicyPaths::EndsMove(k, steps.size())) {
+      policy.moves.push_back(label.recent);
+      label.recent = 0;
+    }
+  }
+  return policy;
+}
+
+// Policies and their paths. kept_bytes are true.
 struct GoodPolicies {
-  // `label_moves`: those that a label refers to.
-  void Add(Label label, const MoveList& label_moves) {
-    std::vector<Move> path;
-    for (MoveId m = label.move; m != graph::kNone;
-         m = label_moves[m].previous) {
-      path.push_back(label_moves[m]);
-    }
-    label.move = graph::kNone;
-    for (Move& move : std::views::reverse(path)) {
-      move.previous = label.move;
-      label.move = moves.Add(move);
-    }
+  void Add(const Label& label, const std::vector<RecentUses>& moves) {
     labels.push_back(label);
+    labels.back().move = paths.AddPath(moves);
+  }
+
+  // Adds policies that do what one line's does in a part of the steps, and what the next
+  // line's does in the rest: where blocks are equal, all of them change at one price.
+  void AddBetween(const std::vector<BestAtPrice>& lines,
+                  const std::vector<NeedStep>& steps, double far_apart) {
+    for (size_t l = 0; l + 1 < lines.size(); ++l) {
+      const double rise = lines[l].label.ms - lines[l + 1].label.ms;
+      const size_t parts =
+          rise > far_apart ? static_cast<size_t>(rise / far_apart) + 1 : 1;
+      for (size_t k = 1; k < parts; ++k) {
+        solver::StopIfDue();
+        const auto policy =
+            MixedPolicy(steps, lines[l].moves, lines[l + 1].moves,
+                        steps.size() * k / parts);
+        if (policy) Add(policy->label, policy->moves);
+      }
+    }
   }
 
   // Sorts those that keep most first, and keeps each only if it keeps less for more ms.
@@ -345,7 +412,7 @@ struct GoodPolicies {
   }
 
   Labels labels = {};
-  MoveList moves = {};
+  PolicyPaths paths = {};
 };
 
 // Policies by labels that coincide where bytes nearly do.
@@ -358,16 +425,18 @@ GoodPolicies FindGoodPolicies(const NeedGraph& graph,
   NeedChoices rounded = choices;
   for (int64_t& bytes : rounded.bytes) bytes = (bytes + unit / 2) / unit;
   const std::vector<NeedStep> rounded_steps = StepsOf(graph, rounded);
-  LabelWalk walk(rounded_steps, steps, choices.most_ms);
+  LabelWalk walk(rounded_steps, steps, choices.most_ms, kFewLabels);
   std::optional<Labels> labels = walk.Run();
   if (!labels) return {};
   for (Label& label : *labels) label.kept_bytes = label.true_bytes;
-  return {.labels = std::move(*labels), .moves = walk.TakeMoves()};
+  return {.labels = std::move(*labels), .paths = walk.TakePaths()};
 }
 
 // Each policy costs at least what the lines say, which rises with what it
 // discards. So a point with the bytes of a good policy, and the ms of the lines at
-// the good policy before, stands for all policies between them.
+// the good policy before, stands for all policies between them. Good policies may be far
+// apart: where blocks are equal, all of them run again at one price. Points between them
+// then stand for a part each; the policy of such a point is the next good one.
 NeedPolicies RelaxedPolicies(const NeedGraph& graph,
                              const NeedChoices& choices) {
   const std::vector<NeedStep> steps = StepsOf(graph, choices);
@@ -377,8 +446,9 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
   const std::vector<BestAtPrice> lines = Lines(priced, 1 + ms);
   if (lines.empty()) return {{}, choices.may_save.size(), true};
   GoodPolicies good = FindGoodPolicies(graph, choices, steps);
-  const MoveList line_moves = priced.TakeMoves();
-  for (const BestAtPrice& line : lines) good.Add(line.label, line_moves);
+  const double far_apart = kFarApart * lines.front().label.ms;
+  for (const BestAtPrice& line : lines) good.Add(line.label, line.moves);
+  good.AddBetween(lines, steps, far_apart);
   good.Sort();
   const auto least_ms = [&](int64_t kept_bytes) {
     double least = 0;
@@ -391,28 +461,42 @@ NeedPolicies RelaxedPolicies(const NeedGraph& graph,
   std::vector<PolicyPoint>& points = list.points;
   std::vector<MoveId>& moves = list.last_move;
   int64_t before = std::numeric_limits<int64_t>::max() / 2;
-  for (const Label& label : good.labels) {
+  const auto add = [&](int64_t kept_bytes, MoveId move) {
     const double at_least =
         points.empty() ? lines.back().label.ms : least_ms(before);
-    before = label.kept_bytes;
-    const int64_t bytes = choices.base_bytes - label.kept_bytes;
+    before = kept_bytes;
+    const int64_t bytes = choices.base_bytes - kept_bytes;
     if (!points.empty() && points.back().ms >= at_least) {
       points.back().bytes = bytes;
-      moves.back() = label.move;
+      moves.back() = move;
     } else {
       points.push_back({bytes, at_least});
-      moves.push_back(label.move);
+      moves.push_back(move);
     }
+  };
+  for (const Label& label : good.labels) {
+    if (!points.empty()) {
+      const int64_t first = before;
+      const double rise = least_ms(label.kept_bytes) - least_ms(first);
+      const int64_t parts =
+          rise > far_apart ? static_cast<int64_t>(rise / far_apart) + 1 : 1;
+      for (int64_t k = 1; k < parts; ++k) {
+        add(first + (label.kept_bytes - first) / parts * k, label.move);
+      }
+    }
+    add(label.kept_bytes, label.move);
   }
-  list.moves = std::move(good.moves);
+  list.paths = std::move(good.paths);
+  list.group_of_step = GroupsOf(steps);
   return {std::move(list), choices.may_save.size(), false};
 }
 
 // All policies that no other one beats; nothing where they are too many.
 std::optional<NeedPolicies> AllPolicies(const std::vector<NeedStep>& steps,
                                         const NeedChoices& choices,
+                                        const LabelLimits& limits,
                                         bool is_exact) {
-  LabelWalk walk(steps, steps, choices.most_ms);
+  LabelWalk walk(steps, steps, choices.most_ms, limits);
   std::optional<Labels> labels = walk.Run();
   if (!labels) return std::nullopt;
   NeedPolicies::List list;
@@ -421,7 +505,8 @@ std::optional<NeedPolicies> AllPolicies(const std::vector<NeedStep>& steps,
     list.points.push_back({choices.base_bytes - label.kept_bytes, label.ms});
     list.last_move.push_back(label.move);
   }
-  list.moves = walk.TakeMoves();
+  list.paths = walk.TakePaths();
+  list.group_of_step = GroupsOf(steps);
   return NeedPolicies(std::move(list), choices.may_save.size(), is_exact);
 }
 
@@ -448,12 +533,15 @@ NeedChoices OnGrid(NeedChoices choices) {
 NeedPolicies PoliciesOf(const NeedGraph& graph, const NeedChoices& choices) {
   const std::vector<NeedStep> steps = StepsOf(graph, choices);
   if (steps.size() <= kMostOperators) {
-    if (auto policies = AllPolicies(steps, choices, /*is_exact=*/true))
+    if (auto policies =
+            AllPolicies(steps, choices, kFewLabels, /*is_exact=*/true))
       return *policies;
   }
   const NeedChoices rounded = OnGrid(choices);
-  if (auto policies = AllPolicies(StepsOf(graph, rounded), rounded,
-                                  rounded.bytes == choices.bytes)) {
+  const bool is_exact = rounded.bytes == choices.bytes;
+  if (auto policies =
+          AllPolicies(StepsOf(graph, rounded), rounded,
+                      is_exact ? kManyLabels : kFewLabels, is_exact)) {
     return *policies;
   }
   return RelaxedPolicies(graph, choices);

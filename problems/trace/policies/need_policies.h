@@ -12,6 +12,7 @@
 #include "graph/base/indexed_vector.h"
 #include "problems/model/joint_problem.h"
 #include "problems/trace/policies/need_graph.h"
+#include "problems/trace/policies/policy_paths.h"
 
 namespace acplan::problems {
 
@@ -38,27 +39,17 @@ struct NeedChoices {
   auto operator<=>(const NeedChoices&) const = default;
 };
 
-// The use that a policy makes of a group.
-enum class GroupUse : char { kNone, kSaved, kRunsAgain };
-using GroupUses = graph::IndexedVector<graph::GroupId, GroupUse>;
 using GroupFlags = graph::IndexedVector<graph::GroupId, graph::Flag>;
-
-enum class MoveId : int32_t {};  // in NeedPolicies::List::moves
 
 // All policies that no other one beats in both bytes and ms.
 class NeedPolicies {
  public:
-  // One group's part in a policy, and the one before it, if any.
-  struct Move {
-    MoveId previous;
-    graph::GroupId group;
-    GroupUse use;
-  };
-  // Policies, with the last move of each.
+  // Policies, with the last move of each; kNone: it is not known what it is.
   struct List {
     std::vector<PolicyPoint> points = {};
     std::vector<MoveId> last_move = {};
-    graph::IndexedVector<MoveId, Move> moves = {};
+    PolicyPaths paths = {};
+    std::vector<graph::GroupId> group_of_step = {};
   };
 
   // Takes a list. `is_exact`: each point is its policy, and none has to stand for
@@ -78,6 +69,9 @@ class NeedPolicies {
 
   // Returns the use that a policy makes of each group.
   GroupUses UsesOf(size_t point) const;
+
+  // Returns about how many bytes the list takes.
+  size_t MemoryBytes() const;
 
   // The facts about all policies that are not on a list of exact ones.
   struct Others {

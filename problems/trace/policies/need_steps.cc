@@ -112,4 +112,11 @@ std::vector<NeedStep> StepsOf(const NeedGraph& graph,
   return steps;
 }
 
+std::vector<graph::GroupId> GroupsOf(const std::vector<NeedStep>& steps) {
+  std::vector<graph::GroupId> groups;
+  groups.reserve(steps.size());
+  for (const NeedStep& step : steps) groups.push_back(step.group);
+  return groups;
+}
+
 }  // namespace acplan::problems

@@ -60,4 +60,7 @@ struct NeedStep {
 std::vector<NeedStep> StepsOf(const NeedGraph& graph,
                               const NeedChoices& choices);
 
+// Returns the group of each step.
+std::vector<graph::GroupId> GroupsOf(const std::vector<NeedStep>& steps);
+
 }  // namespace acplan::problems

@@ -63,12 +63,15 @@ GroupUses NeedPolicies::UsesOf(size_t point) const {
   if (coarse_ && of_coarse_[point] >= 0) {
     return coarse_->UsesOf(of_coarse_[point]);
   }
-  GroupUses uses(groups_, GroupUse::kNone);
-  for (MoveId m = list_.last_move[point]; m != graph::kNone;
-       m = list_.moves[m].previous) {
-    uses[list_.moves[m].group] = list_.moves[m].use;
-  }
-  return uses;
+  return list_.paths.UsesOf(list_.last_move[point], list_.group_of_step,
+                            groups_);
+}
+
+size_t NeedPolicies::MemoryBytes() const {
+  return list_.points.size() *
+             (sizeof(PolicyPoint) + sizeof(MoveId) + sizeof(int32_t)) +
+         list_.paths.MemoryBytes() +
+         list_.group_of_step.size() * sizeof(graph::GroupId);
 }
 
 NeedPolicies NeedPolicies::WithExact(std::shared_ptr<const NeedPolicies> coarse,
@@ -94,7 +97,8 @@ NeedPolicies NeedPolicies::WithExact(std::shared_ptr<const NeedPolicies> coarse,
                                     : a.point.bytes > b.point.bytes;
   });
   NeedPolicies result({}, coarse->groups_, false);
-  result.list_.moves = std::move(exact.moves);
+  result.list_.paths = std::move(exact.paths);
+  result.list_.group_of_step = std::move(exact.group_of_step);
   for (const Place& place : places) {
     std::vector<PolicyPoint>& list = result.list_.points;
     if (!list.empty() && place.point.bytes <= list.back().bytes) {

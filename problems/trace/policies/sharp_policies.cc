@@ -40,10 +40,8 @@ namespace acplan::problems {
 
 namespace {
 
-using MoveList = graph::IndexedVector<MoveId, NeedPolicies::Move>;
-
 constexpr size_t kMostStates = 200'000;
-constexpr size_t kMostPathMoves = 1'000'000;
+constexpr size_t kMostPathUses = 1'000'000;
 constexpr size_t kMostPathLabels = 40'000;
 // Bands are narrowed so often, each time to a share.
 constexpr int kMostBands = 3;
@@ -59,6 +57,7 @@ struct PathLabel {
   int64_t kept_bytes = 0;
   double ms = 0;
   MoveId move = graph::kNone;
+  RecentUses recent = 0;
 };
 using PathLabels = std::vector<PathLabel>;  // bytes ascending, ms descending
 
@@ -215,7 +214,6 @@ class BandWalk {
     at_ = {{PathLabel()}};
     for (size_t k = 0; k < graph_.steps().size(); ++k) {
       solver::StopIfDue();
-      const graph::GroupId group = graph_.steps()[k].group;
       const std::vector<PathNode>& nodes = graph_.nodes(k);
       rest_ = &rests_[k + 1];
       next_.assign(rest_->size(), {});
@@ -223,13 +221,12 @@ class BandWalk {
       for (size_t n = 0; n < nodes.size(); ++n) {
         if (at_[n].empty()) continue;
         count += at_[n].size();
-        Follow(nodes[n].saves, at_[n],
-               NeedPolicies::Move{graph::kNone, group, GroupUse::kSaved});
-        Follow(nodes[n].runs_again, at_[n],
-               NeedPolicies::Move{graph::kNone, group, GroupUse::kRunsAgain});
-        Follow(nodes[n].goes_on, at_[n], std::nullopt);
+        Follow(nodes[n].saves, at_[n], k, GroupUse::kSaved);
+        Follow(nodes[n].runs_again, at_[n], k, GroupUse::kRunsAgain);
+        Follow(nodes[n].goes_on, at_[n], k, GroupUse::kNone);
       }
-      if (count > kMostPathLabels || moves_.size() > kMostPathMoves) return {};
+      if (count > kMostPathLabels || uses_ > kMostPathUses) return {};
+      if (PolicyPaths::EndsMove(k, graph_.steps().size())) EndMoves();
       at_ = std::move(next_);
     }
     PathLabels all;
@@ -237,30 +234,37 @@ class BandWalk {
     return all;
   }
 
-  MoveList TakeMoves() { return std::move(moves_); }
+  PolicyPaths TakePaths() { return std::move(paths_); }
 
  private:
-  void Follow(const PathEdge& edge, const PathLabels& labels,
-              std::optional<NeedPolicies::Move> move) {
+  void Follow(const PathEdge& edge, const PathLabels& labels, size_t step,
+              GroupUse use) {
     if (edge.to < 0) return;
     const double rest = (*rest_)[edge.to];
     PathLabels extended;
     for (const PathLabel& label : labels) {
       PathLabel next = {.kept_bytes = label.kept_bytes + edge.kept_bytes,
                         .ms = label.ms + edge.ms,
-                        .move = label.move};
+                        .move = label.move,
+                        .recent = PolicyPaths::With(label.recent, step, use)};
       if (next.ms + price_ * static_cast<double>(next.kept_bytes) + rest >
           most_) {
         continue;
       }
-      if (move) {
-        move->previous = label.move;
-        next.move = moves_.Add(*move);
-      }
       extended.push_back(next);
     }
+    if (use != GroupUse::kNone) uses_ += extended.size();
     PathLabels& best = next_[edge.to];
     best = best.empty() ? std::move(extended) : BestOf(best, extended);
+  }
+
+  void EndMoves() {
+    for (PathLabels& labels : next_) {
+      for (PathLabel& label : labels) {
+        label.move = paths_.Add(label.move, label.recent);
+        label.recent = 0;
+      }
+    }
   }
 
   const StateGraph& graph_;
@@ -268,7 +272,8 @@ class BandWalk {
   const double price_, most_;
   const std::vector<double>* rest_ = nullptr;
   std::vector<PathLabels> at_, next_;
-  MoveList moves_;
+  PolicyPaths paths_;
+  size_t uses_ = 0;
 };
 
 // Cheapest paths at some prices, the last of which is the price of a byte for
@@ -335,7 +340,8 @@ ExactBand PoliciesInBand(const StateGraph& states, int64_t base_bytes,
       band.list.points.push_back({base_bytes - label.kept_bytes, label.ms});
       band.list.last_move.push_back(label.move);
     }
-    band.list.moves = walk.TakeMoves();
+    band.list.paths = walk.TakePaths();
+    band.list.group_of_step = GroupsOf(states.steps());
     band.most = most;
     break;
   }

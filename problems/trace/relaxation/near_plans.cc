@@ -191,7 +191,7 @@ void TryPlainPlans(
 }
 
 void FindPlainPlan(BestPlan& best) {
-  if (best.is_found()) return;
+  if (best.HasRival()) return;
   const solver::StopsLater later;
   std::vector<CheckpointedModule> units;
   TryPlainPlans(best.problem(),

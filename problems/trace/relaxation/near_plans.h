@@ -14,9 +14,13 @@ namespace acplan::problems {
 // The best plan of a trace problem that was simulated so far.
 class BestPlan {
  public:
-  // Refers to the problem, which must outlive it.
-  BestPlan(const TraceProblem& problem, int64_t budget_bytes)
-      : problem_(problem), budget_bytes_(budget_bytes) {}
+  // Refers to the problem, which must outlive it. Plans that cost `cut_off_ms` are not
+  // kept.
+  BestPlan(const TraceProblem& problem, int64_t budget_bytes,
+           double cut_off_ms = std::numeric_limits<double>::infinity())
+      : problem_(problem),
+        budget_bytes_(budget_bytes),
+        cut_off_ms_(cut_off_ms) {}
 
   // Simulates a plan, and keeps it if it is within the budget, has no more units
   // than it may have and recomputes less. Returns what it uses; nothing where
@@ -32,10 +36,11 @@ class BestPlan {
   }
   const graph::Simulation& use() const { return use_; }
 
-  // Returns what it recomputes; infinity where none is found.
-  double Ms() const {
-    return is_found_ ? use_.recompute_ms
-                     : std::numeric_limits<double>::infinity();
+  // Returns what it recomputes; the cut-off where none is found.
+  double Ms() const { return is_found_ ? use_.recompute_ms : cut_off_ms_; }
+  // Returns whether a plan or the cut-off says what others have to beat.
+  bool HasRival() const {
+    return Ms() < std::numeric_limits<double>::infinity();
   }
   // Returns whether plans that recompute at least so much are no better.
   bool IsAsGoodAs(double bound_ms) const;
@@ -47,6 +52,7 @@ class BestPlan {
  private:
   const TraceProblem& problem_;
   const int64_t budget_bytes_;
+  const double cut_off_ms_;
   bool is_found_ = false;
   std::vector<graph::CheckpointedModule> modules_;
   graph::Simulation use_;
@@ -61,7 +67,7 @@ void TryPlainPlans(
         is_enough);
 
 // Tries plain plans until one is within the budget, and then that plan with fewer units. Does
-// nothing if a plan is known.
+// nothing if a plan or a cut-off is known.
 void FindPlainPlan(BestPlan& best);
 
 // Makes the best plan cheaper: leaves out a unit or saves a group of operators, one

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <utility>
@@ -11,8 +12,8 @@
 namespace acplan::problems {
 
 // The policies of calls (need_policies.h), those of calls that are alike once: most
-// relaxations of a search differ in few of them. Refers to the problem, which must
-// outlive it.
+// relaxations of a search differ in few of them. Forgets all when they take too much
+// memory. Refers to the problem, which must outlive it.
 class PolicyMemo {
  public:
   explicit PolicyMemo(const TraceProblem& problem) : problem_(problem) {}
@@ -34,8 +35,12 @@ class PolicyMemo {
     std::shared_ptr<const NeedPolicies> policies = {};
   };
 
+  // Counts an entry's policies in the memory that all take.
+  void CountBytes(const NeedChoices& choices, const Entry& entry);
+
   const TraceProblem& problem_;
   std::map<std::pair<NeedGraphId, NeedChoices>, Entry> entries_;
+  size_t bytes_ = 0;
 };
 
 }  // namespace acplan::problems

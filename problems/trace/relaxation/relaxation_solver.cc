@@ -41,7 +41,7 @@ ModuleSolution RelaxationSolver::SolveSharply(TraceRelaxation& relaxation,
                                               double gap, int64_t labels) {
   ModuleSolution solution = Solve(relaxation.joint, gap, labels);
   std::map<int, int> times;  // a node
-  while (best_.is_found() && !best_.IsAsGoodAs(solution.bound_ms) &&
+  while (best_.HasRival() && !best_.IsAsGoodAs(solution.bound_ms) &&
          watch_.LimitReached(best_.Ms(), bound_()) ==
              solver::StoppedBy::kNothing) {
     bool is_open = false;

@@ -90,6 +90,13 @@ TEST(AllocatorEvents, RefusesWhatIsNoEvent) {
             "events.txt, line 1: no block 1 is allocated");
 }
 
+TEST(AllocatorEvents, RefusesCommentsWithoutEnd) {
+  const std::string line = "#" + std::string(1 << 20, 'c') + "\n";
+  std::string text = "a 1 512\n";
+  for (int k = 0; k < 64; ++k) text += line;
+  EXPECT_THROW(ParseAllocatorEvents(text, "events"), InputError);
+}
+
 TEST(AllocatorEvents, NamesFilesThatAreNotThere) {
   EXPECT_THROW(ReadAllocatorEvents("/no/such/file"), InputError);
 }

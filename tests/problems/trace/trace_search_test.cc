@@ -134,6 +134,39 @@ TEST_P(EveryPlanOfATrace, MayBeKnownBefore) {
   ForEachCase(GetParam(), kFewSteps, check);
 }
 
+// A cut-off changes no answer that costs less, and bounds all others.
+TEST_P(EveryPlanOfATrace, CountsBelowTheCutOffAlone) {
+  const auto check = [](const TraceCase& c, const TracePlans& plans,
+                        unsigned seed) {
+    std::mt19937 random(seed + 5);
+    const int64_t budget =
+        plans.plans[random() % plans.plans.size()].peak_bytes;
+    const std::optional<double> least_ms = plans.LeastMs(budget);
+    ASSERT_TRUE(least_ms);
+    for (const double cut_off : {*least_ms, *least_ms * .9, *least_ms + .01}) {
+      SCOPED_TRACE(cut_off);
+      const TraceSolution solution =
+          SolveTraceProblem(c.problem, budget, {.cut_off = cut_off});
+      if (cut_off > *least_ms) {
+        ASSERT_EQ(Mismatch(plans, budget, c.problem, solution), "");
+        continue;
+      }
+      EXPECT_EQ(solution.status, SearchStatus::kNoSolution);
+      EXPECT_EQ(solution.stopped_by, solver::StoppedBy::kNothing);
+      EXPECT_EQ(solution.bound_ms, cut_off);
+    }
+    const int64_t least_bytes = FindLeastPlan(c.problem).budget.bytes;
+    const TraceMinimum cut =
+        FindLeastPlan(c.problem, {.cut_off = static_cast<double>(least_bytes)});
+    EXPECT_EQ(cut.budget.bound_bytes, least_bytes);
+    EXPECT_EQ(FindLeastPlan(c.problem,
+                            {.cut_off = 1.0 + static_cast<double>(least_bytes)})
+                  .budget.bytes,
+              least_bytes);
+  };
+  ForEachCase(GetParam(), kFewSteps, check);
+}
+
 // Without limits a plan for a budget is a plan for all larger ones.
 TEST_P(EveryPlanOfATrace, IsNoneTheBetterForALargerBudget) {
   const auto check = [](const TraceCase& c, const TracePlans& plans,
