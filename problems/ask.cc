@@ -6,6 +6,7 @@
 #include "problems/any_schedule.h"
 #include "problems/budget_frontier.h"
 #include "problems/offload_plans.h"
+#include "problems/times_off_plans.h"
 
 namespace acplan::problems {
 
@@ -95,7 +96,7 @@ Answer Ask(const Question& question, const Budget& budget,
                          solver::LeftOf(limits, stopwatch.Seconds()))
            : WithAnySchedule(answer.families.front().problem,
                              std::move(best.plan), LimitsOfAnySchedule(limits));
-  return answer;
+  return WithTimesOff(question, std::move(answer), limits);
 }
 
 FrontierAnswer AskFrontier(const Question& question,

@@ -22,6 +22,13 @@ namespace acplan::problems {
 // One question, one answer: the commands, the Python package and users of the library
 // all plan by these functions.
 
+// Run-times that may be wrong by a factor (docs/formulation.md#times-that-are-wrong).
+struct TimesOffOptions {
+  double factor = 1.5;  // at least 1
+  bool is_robust =
+      false;  // the plan that loses least, not the one that recomputes least
+};
+
 // Refers to profile, tree and trace, which must outlive the question and its answers.
 // options.budget_bytes counts for nothing; options.limits hold for the whole answer.
 struct Question {
@@ -31,6 +38,9 @@ struct Question {
   const graph::Trace* trace =
       nullptr;  // what the profile is derived from; under kTrace
   SegmentChoice segments = {};  // under kTrace
+  // If given, better plans for other run-times are searched for. Under kTrace; not with a
+  // link.
+  std::optional<TimesOffOptions> times_off = {};
 };
 
 // Returns the planning problems of a question, one for each family of segments.
@@ -53,7 +63,8 @@ struct Answer {
 // Plans, and checks the plan with code that shares nothing with the engines
 // (check/plan_check.h) before it returns. If no plan fits, the plan says so and has the
 // smallest budget that one would fit. A plan on a trace that may skip has the bound of
-// any schedule (any_schedule.h); with `link` it offloads in its place (offload_plans.h).
+// any schedule (any_schedule.h), and a plan on a trace what it can lose if run-times are
+// wrong (times_off_plans.h), for which the limits hold once more; with `link` it offloads in its place (offload_plans.h).
 // Throws InputError as BuildFamilies, and for a reserve that leaves no budget;
 // std::logic_error if the plan fails its check: a defect of acplan.
 Answer Ask(const Question& question, const Budget& budget,

@@ -32,6 +32,7 @@ Plan ForLargerBudget(Plan plan, int64_t budget_bytes,
   plan.bound_ms = 0;
   plan.gap = is_optimal ? 0 : 1;
   plan.any_schedule.reset();
+  plan.times_off.reset();
   plan.solver = {.name = plan.solver.name};
   return plan;
 }

@@ -12,6 +12,7 @@
 #include "problems/any_schedule.h"
 #include "problems/check/device_rules.h"
 #include "problems/device_moves.h"
+#include "problems/times_off_plans.h"
 #include "problems/trace/problem/trace_problem.h"
 
 // PyTorch's allocator needs more than live bytes: a hole that the next large block
@@ -204,6 +205,8 @@ DeviceAnswer AskForDevice(const Question& question,
           BrokenDeviceRule(*question.trace, device_answer.answer.plan)) {
     throw std::logic_error("the plan fails its check: " + *broken);
   }
+  device_answer.answer = WithTimesOff(question, std::move(device_answer.answer),
+                                      question.options.limits);
   return device_answer;
 }
 

@@ -53,6 +53,7 @@ Plan StatedFor(const graph::Trace& trace, Plan plan, int64_t memory_bytes) {
   plan.recompute_ms = effect.recompute_ms;
   plan.bound_ms = plan.gap = kNotStated;
   plan.any_schedule.reset();
+  plan.times_off.reset();
   plan.baseline.runtime_ms = StepMs(profile);
   plan.overhead = plan.baseline.runtime_ms > 0
                       ? plan.recompute_ms / plan.baseline.runtime_ms

@@ -338,6 +338,15 @@ const std::vector<std::string>& PlanningProblem::warnings() const {
       formulation);
 }
 
+JointProblemOptions TraceOptionsOf(const PlanOptions& options) {
+  return {.memory = options.memory,
+          .ac_units = options.ac_units,
+          .fsdp_units = options.fsdp_units,
+          .max_units = options.max_units,
+          .patterns = options.patterns,
+          .may_skip = options.may_skip};
+}
+
 PlanningProblem BuildPlanningProblem(const Profile& profile,
                                      const ModuleTree& tree,
                                      const PlanOptions& options,
@@ -355,12 +364,7 @@ PlanningProblem BuildPlanningProblem(const Profile& profile,
               .peak_bytes};
   if (options.memory.model == MemoryModel::kTrace) {
     CheckTraceOptions(options);
-    JointProblemOptions of_trace = {.memory = options.memory,
-                                    .ac_units = options.ac_units,
-                                    .fsdp_units = options.fsdp_units,
-                                    .max_units = options.max_units,
-                                    .patterns = options.patterns,
-                                    .may_skip = options.may_skip};
+    JointProblemOptions of_trace = TraceOptionsOf(options);
     problem.formulation = BuildTraceProblem(*trace, profile, tree, of_trace);
     if (options.may_skip) {
       of_trace.may_skip = false;
@@ -461,6 +465,7 @@ Plan PlanOfUnits(const PlanningProblem& problem, Plan plan,
   plan.minimum_budget_bytes.reset();
   plan.fitting_budget_bytes.reset();
   plan.any_schedule.reset();
+  plan.times_off.reset();
   plan.modules =
       DecodeUnits(*problem.profile, *problem.tree,
                   std::get<TraceProblem>(problem.formulation), units);

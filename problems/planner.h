@@ -39,6 +39,9 @@ struct PlanningProblem {
 
   const std::vector<std::string>& warnings() const;
 };
+// Returns the options of the problem of a trace.
+JointProblemOptions TraceOptionsOf(const PlanOptions& options);
+
 // Builds the problem of a question. `trace` (which must outlive it too) is what the
 // profile is derived from; needed under kTrace.
 PlanningProblem BuildPlanningProblem(const graph::Profile& profile,

@@ -16,6 +16,7 @@
 #include "cli/planning/allocator_flags.h"
 #include "cli/planning/peak_text.h"
 #include "cli/planning/plan_device.h"
+#include "cli/planning/plan_times_off.h"
 #include "cli/planning/policy_text.h"
 #include "cli/planning/step_drawing.h"
 #include "cli/terminal/text.h"
@@ -48,6 +49,7 @@ struct PlanFlags {
   AllocatorFlags allocator;
   std::string offload;
   std::string host_memory;
+  TimesOffFlags times_off;
   std::string output;
   bool all = false;
   bool json = false;
@@ -384,13 +386,14 @@ std::string AnyScheduleText(const Plan& plan) {
 
 // `why`: what infeasible ends with.
 std::string Ending(const ProfileInput& input, const Plan& plan,
-                   const std::string& why, const Terminal& terminal) {
+                   const std::string& why, const std::string& regret,
+                   const Terminal& terminal) {
   const PlanVerdict verdict = VerdictOn(plan);
   const std::string word = plan.status == PlanStatus::kOptimal
                                ? terminal.Green(verdict.word)
                                : terminal.Yellow(verdict.word);
   const std::optional<graph::Simulation> simulation = SimulationOf(input, plan);
-  return word + verdict.text + why + AnyScheduleText(plan) +
+  return word + verdict.text + why + AnyScheduleText(plan) + regret +
          (simulation ? SimulationText(plan, *simulation, terminal)
                      : NoteOn(CaveatOf(plan), terminal));
 }
@@ -404,8 +407,10 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const ProfileInput input = ReadProfileOrTrace(flags.profile);
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
-  const problems::Question question =
+  problems::Question question =
       flags.planning.Question(input, tree, kPlanSeconds);
+  question.times_off =
+      flags.times_off.Parse(question.options, flags.offload, flags.allocator);
   const Target target = ParseTarget(flags, input, question.options);
   terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                            graph::OneLine(flags.profile, 400),
@@ -434,7 +439,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
                             Body(flags, answer.problem(), plan,
                                  first.unplanned_peak_bytes, terminal) +
                             StepDrawing(input.TraceIfAny(), plan, terminal) +
-                            Ending(input, plan, why, terminal),
+                            Ending(input, plan, why,
+                                   TimesOffText(question, plan), terminal),
                         terminal));
   if (plan.HasPlan()) return kExitOk;
   const PlanVerdict verdict = VerdictOn(plan);
@@ -473,6 +479,7 @@ Command AddPlanCommand(CLI::App& program) {
   app->add_option("--host-memory", flags->host_memory,
                   "with --offload: limit of the host memory in use")
       ->type_name("SIZE");
+  flags->times_off.AddTo(*app);
   AddOutput(*app, flags->output,
             "write the plan file here (.json or .json.gz)");
   app->add_flag("--all", flags->all, "list identical units one by one");

@@ -294,6 +294,35 @@ BrokenRule FalseAnySchedule(const Plan& plan, double recompute_ms) {
   return std::nullopt;
 }
 
+// Checks that what the plan may lose is no less than what it is known to lose, and that a
+// larger box has no smaller bound. The proof is a search, which is not repeated here.
+BrokenRule FalseTimesOff(const Plan& plan) {
+  if (!plan.times_off) return std::nullopt;
+  const TimesOff& off = *plan.times_off;
+  const auto exceeds = [](double lower, double upper) {
+    return lower > upper && IsFalse(lower, upper);
+  };
+  for (const RegretBounds* bounds : {&off.by_kind, &off.by_operator}) {
+    if (!bounds->lower) continue;
+    const WorstRegret& lower = *bounds->lower;
+    if (exceeds(lower.step, bounds->upper.step) ||
+        (bounds->upper.recomputation &&
+         exceeds(lower.recomputation.value_or(HUGE_VAL),
+                 *bounds->upper.recomputation))) {
+      return "the plan says it loses more for some run-times than for any";
+    }
+  }
+  if (exceeds(off.by_kind.upper.step, off.by_operator.upper.step) ||
+      exceeds(off.least_step.value_or(0), off.by_kind.upper.step)) {
+    return fmt::format(
+        "the plan's bound of {} by kind of operator is not between {} and the "
+        "one by operator, {}",
+        off.by_kind.upper.step, off.least_step.value_or(0),
+        off.by_operator.upper.step);
+  }
+  return std::nullopt;
+}
+
 // Checks the stated figures of the step without checkpointing, and the overhead
 // over it.
 BrokenRule FalseBaseline(const Profile& profile, const Plan& plan,
@@ -355,6 +384,7 @@ BrokenRule FalseStatement(const Profile& profile, const Plan& plan,
     return broken;
   }
   if (auto broken = FalseAnySchedule(plan, effect.recompute_ms)) return broken;
+  if (auto broken = FalseTimesOff(plan)) return broken;
   return FalseBaseline(profile, plan, cost_ms, trace);
 }
 

@@ -16,6 +16,7 @@
 #include "graph/base/json_scan.h"
 #include "graph/base/json_text.h"
 #include "problems/plan/plan_device_json.h"
+#include "problems/plan/times_off_json.h"
 
 namespace acplan::problems {
 
@@ -194,6 +195,9 @@ Plan WithStatements(Plan plan, const JsonField& root) {
         .distance = any.Get("distance").NonNegativeNumber(),
         .is_loose = any.Has("loose") && any.Get("loose").Bool()};
   }
+  if (root.Has("times_off")) {
+    plan.times_off = TimesOffFromJson(root.Get("times_off"));
+  }
   if (root.Has("offload")) plan.offload = ReadOffload(root.Get("offload"));
   if (root.Has("device")) plan.device = PlanDeviceFromJson(root.Get("device"));
   if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
@@ -348,6 +352,7 @@ std::string PlanToJson(const Plan& plan) {
                             {"distance", plan.any_schedule->distance}};
     if (plan.any_schedule->is_loose) root["any_schedule"]["loose"] = true;
   }
+  if (plan.times_off) root["times_off"] = ToJson(*plan.times_off);
   if (plan.offload) root["offload"] = ToJson(*plan.offload);
   if (plan.device) root["device"] = ToJson(*plan.device);
   State(root, "peak_bytes", plan.peak_bytes);

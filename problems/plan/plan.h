@@ -9,6 +9,7 @@
 
 #include "graph/trace/simulation.h"
 #include "problems/model/memory_model.h"
+#include "problems/plan/times_off.h"
 
 namespace acplan::problems {
 
@@ -151,7 +152,8 @@ struct Plan {
   std::optional<PlanOffload> offload = {};  // if offload was requested
   std::optional<PlanDevice> device = {};    // if it is for a device
   std::optional<AnySchedule> any_schedule =
-      {};  // if there is a plan on a trace
+      {};                                  // if there is a plan on a trace
+  std::optional<TimesOff> times_off = {};  // likewise, without offload
   int64_t peak_bytes = kNotStated;
   std::string peak_module;
   std::vector<PlannedModule> modules;  // in forward pre-order

@@ -38,6 +38,7 @@ void ExpectEqual(const Plan& a, const Plan& b) {
   EXPECT_EQ(a.gap, b.gap);
   EXPECT_EQ(a.overhead, b.overhead);
   EXPECT_EQ(a.any_schedule, b.any_schedule);
+  EXPECT_EQ(a.times_off, b.times_off);
   EXPECT_EQ(a.offload, b.offload);
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
   EXPECT_EQ(a.peak_module, b.peak_module);
@@ -63,6 +64,13 @@ Plan FullPlan() {
   plan.gap = 0.7;
   plan.overhead = std::sqrt(2) / 100;
   plan.any_schedule = {.bound_ms = 0.05, .distance = 0.85, .is_loose = true};
+  plan.times_off = {
+      .factor = 1.25,
+      .by_kind = {.upper = {.step = .1 / 3, .recomputation = .25},
+                  .lower = WorstRegret{.step = .01, .recomputation = .2}},
+      .by_operator = {.upper = {.step = .5}, .lower = WorstRegret{.step = .3}},
+      .worst_kinds = graph::ByKind<double>{1.25, 0, .8, 1.25, .8},
+      .least_step = .005};
   plan.offload = {.bytes_per_second = 25e9,
                   .host_memory_bytes = 1 << 20,
                   .host_bytes = 77,

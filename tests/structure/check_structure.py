@@ -132,6 +132,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "problems/trace/problem",
     ),
     # Has no units, so it needs no code that makes plans.
+    "problems/regret": ("graph",),
     "problems/trace/rerun_bound": ("graph", "solver"),
     "problems/trace": (
         "graph",

@@ -26,6 +26,7 @@ from acplan._files.lengths_file import Lengths
 from acplan._files.plan_file import Plan, PlanDevice, PlannedModule, PlannedOperator
 from acplan._files.plan_table import PlanTable
 from acplan._files.profile_file import Profile
+from acplan._files.times_off import Regret, TimesOff
 from acplan._files.trace_file import Trace
 from acplan._files.verification import TableVerification, Verification
 from acplan._peers.dataflow import dataflow_graph
@@ -64,8 +65,10 @@ __all__ = [
     "PlannedOperator",
     "Profile",
     "ProfiledDevice",
+    "Regret",
     "StepPlan",
     "TableVerification",
+    "TimesOff",
     "Trace",
     "Verification",
     "__version__",

@@ -8,6 +8,7 @@ from acplan._base.errors import AcplanError
 from acplan._files import display
 from acplan._files.charts import figure, made_of
 from acplan._files.json_files import read_json, write_json
+from acplan._files.times_off import TimesOff
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,27 +189,7 @@ class Plan:
         """Writes a plan file. A plan made by hand is written for the model named `model`."""
         if not self.data and model is None:
             raise AcplanError("plan: a plan made by hand needs the name of its model")
-        data = self.data or {
-            "format": "acplan.plan",
-            "version": 1,
-            "model": model,
-            "budget_bytes": 1 << 53,
-            "world_size": 1,
-            "memory_model": "snapshot",
-            "status": "feasible",
-            "modules": [
-                {
-                    "fqn": module.fqn,
-                    "discard_ratio": 1,
-                    "memory_budget": 0,
-                    "ops": [
-                        operator.data(index) for index, operator in enumerate(module.operators)
-                    ],
-                }
-                for module in self.modules
-            ],
-        }
-        write_json(path, data)
+        write_json(path, self.data or _data_by_hand(self.modules, str(model)))
 
     def _figure(self, *keys: str) -> Any:
         value: Any = self.data
@@ -263,6 +244,11 @@ class Plan:
         """The device, or None if the plan is for a budget."""
         device = self.data.get("device")
         return None if device is None else PlanDevice.from_data(device)
+
+    @property
+    def times_off(self) -> TimesOff | None:
+        """The regret if run-times are wrong; None without a trace and with offload."""
+        return TimesOff.from_optional(self.data.get("times_off"))
 
     @property
     def bound_ms(self) -> float:
@@ -352,6 +338,30 @@ class Plan:
 
 
 _MOST = 1e300  # the largest number that a plan may have
+
+
+def _data_by_hand(modules: tuple[PlannedModule, ...], model: str) -> dict[str, Any]:
+    """Returns the data of the file of a plan that was made by hand."""
+    return {
+        "format": "acplan.plan",
+        "version": 1,
+        "model": model,
+        "budget_bytes": 1 << 53,
+        "world_size": 1,
+        "memory_model": "snapshot",
+        "status": "feasible",
+        "modules": [
+            {
+                "fqn": module.fqn,
+                "discard_ratio": 1,
+                "memory_budget": 0,
+                "ops": [
+                    operator.data(index) for index, operator in enumerate(module.operators)
+                ],
+            }
+            for module in modules
+        ],
+    }
 
 
 def _module_from_data(module: dict[str, Any]) -> PlannedModule:

@@ -67,15 +67,17 @@ def plan(
     options:  the flags of `acplan plan` (docs/command_line.md): reserve, memory_model,
               world_size, without_states, ac_units, fsdp_units, max_units, granularity,
               decisions, segments, offload (with a link such as "25GB/s"), host_memory,
-              tradeoff, save, recompute, engine, gap, time_limit, seed. Units, and the patterns
-              of save and recompute, may be lists. For a device: device_memory (bytes or such as
-              "8GiB", all that PyTorch can have of it), allocator (the text of
+              tradeoff, save, recompute, engine, gap, time_limit, seed, times_off (a factor by
+              which run-times may be wrong: Plan.times_off then has proven bounds of what the
+              plan can lose), robust (True: the plan that can lose least). Units, and the
+              patterns of save and recompute, may be lists. For a device: device_memory (bytes
+              or such as "8GiB", all that PyTorch can have of it), allocator (the text of
               PYTORCH_ALLOC_CONF, or "native"), torch_version (by default the installed one, if
               its allocator is known), optimizer_state ("update", as optimizers make it, or
               "first": acplan.make_optimizer_state). If allocator or optimizer_state is not
               given, acplan chooses it; Plan.device has the choice. ddp: the arguments of
-              DistributedDataParallel that holds the model, such as
-              {"gradient_as_bucket_view": True}; {} for none.
+              DistributedDataParallel that holds the model, such as {"gradient_as_bucket_view":
+              True}; {} for none.
     lengths:  for traces of several lengths of inputs, as a list or as {length: trace}: the
               lengths of the batches, as acplan.Lengths, a list of lengths or of inputs, or
               {length: count}. The result is a table of at most `plans` plans, switched by
@@ -180,7 +182,8 @@ DEVICE_OPTIONS = ("device_memory", "allocator", "torch_version", "optimizer_stat
 PLAN_OPTIONS = (
     "reserve", "memory_model", "world_size", "without_states", "ac_units", "fsdp_units",
     "max_units", "granularity", "decisions", "segments", "offload", "host_memory", "tradeoff",
-    "save", "recompute", "engine", "gap", "time_limit", "seed", *DEVICE_OPTIONS,
+    "save", "recompute", "engine", "gap", "time_limit", "seed", "times_off", "robust",
+    *DEVICE_OPTIONS,
 )  # fmt: skip
 _SIZES = ("reserve", "host_memory", "device_memory")
 _NAMES = ("ac_units", "fsdp_units")
