@@ -133,11 +133,11 @@ std::string TimelineRow(const RunAnswer& answer, size_t index,
   const auto* step = StepAt(answer.steps, moment);
   const graph::AllocatorCounts& counts = allocator.counts();
   return fmt::format(
-      "{},{},{},{},{},{},{},{},{},{},{},{}\n", index, moment.iteration + 1,
+      "{},{},{},{},{},{},{},{},{},{},{},{},{}\n", index, moment.iteration + 1,
       moment.microbatch + 1, step == nullptr ? -1 : IndexOf(moment.step),
       step == nullptr ? ""
                       : CsvField(NameOf(answer.steps.TraceOf(moment), *step)),
-      EventKindText(event.kind), event.block, event.bytes,
+      EventKindText(event.kind), event.block, event.bytes, event.stream,
       PlaceFields(allocator, block), counts.allocated_bytes,
       counts.reserved_bytes, counts.retries);
 }
@@ -155,8 +155,8 @@ RunTexts SimulateRun(const Trace& trace, const LivedStep& step,
       .peak = {}};
   RunTexts texts;
   texts.timeline =
-      "event,iteration,microbatch,step,operator,kind,id,bytes,segment,offset,"
-      "allocated_bytes,reserved_bytes,retries\n";
+      "event,iteration,microbatch,step,operator,kind,id,bytes,stream,segment,"
+      "offset,allocated_bytes,reserved_bytes,retries\n";
   answer.outcome = graph::RunOnDevice(
       answer.run, question.config, question.device(),
       [&](size_t event, const graph::CachingAllocator& allocator,

@@ -12,14 +12,15 @@ class RunEvents {
   // The place of the requests that are added.
   RunMoment moment;
 
-  // Adds an allocation. Returns its block.
-  int32_t Allocate(StorageId storage, int64_t bytes) {
+  // Adds an allocation on a stream. Returns its block.
+  int32_t Allocate(StorageId storage, int64_t bytes, int64_t stream = 0) {
     const auto block = static_cast<int32_t>(run_.storages.size());
     run_.storages.push_back(storage);
     run_.events.block_ids.push_back(block);
     Add({.kind = AllocatorEvent::Kind::kAllocate,
          .block = block,
-         .bytes = bytes});
+         .bytes = bytes,
+         .stream = stream});
     return block;
   }
   int32_t AllocateForDdp(int64_t bytes) { return Allocate(kOfDdp, bytes); }

@@ -116,8 +116,8 @@ void RunMemory::AllocateMissing(const std::vector<StorageId>& storages) {
 
 void RunMemory::Allocate(LifeId life) {
   const StorageId storage = shape_->step.lives[life].storage;
-  BlockOf(life) =
-      events_.Allocate(storage, shape_->trace.storages[storage].bytes);
+  const TraceStorage& traced = shape_->trace.storages[storage];
+  BlockOf(life) = events_.Allocate(storage, traced.bytes, traced.stream);
 }
 
 void RunMemory::FreeAll(const std::vector<int32_t>& blocks) {

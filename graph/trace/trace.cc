@@ -55,6 +55,9 @@ TraceStorage ParseStorage(const JsonField& field, Time forward_end,
   else if (field.Has("scope_end"))
     field.Get("scope_end")
         .Fail("none for a storage that is not born in the forward pass");
+  if (field.Has("stream"))
+    storage.stream =
+        ParseInt(field.Get("stream"), 0, std::numeric_limits<int32_t>::max());
   return storage;
 }
 

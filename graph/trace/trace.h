@@ -78,6 +78,7 @@ struct TraceStorage {
   // When all but autograd has let go of it, which frees it unless autograd
   // keeps it. kNever: not in the step, or not born in the forward pass.
   Time scope_end = kNever;
+  int32_t stream = 0;  // that allocates it; 0: the default stream
 
   // Returns whether it was there when the operator that starts at a time started.
   bool IsOlderThan(Time time) const { return StartOf(born) < time; }

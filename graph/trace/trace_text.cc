@@ -71,6 +71,7 @@ Json StorageJson(const TraceStorage& storage, Time forward_end) {
       {"freed", TimeJson(storage.freed)}};
   if (storage.born != kNone && StartOf(storage.born) < forward_end)
     json["scope_end"] = TimeJson(storage.scope_end);
+  if (storage.stream != 0) json["stream"] = storage.stream;
   return json;
 }
 

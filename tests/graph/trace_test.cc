@@ -170,6 +170,16 @@ TEST(Trace, ReadsWhatIsKeptNoLonger) {
   EXPECT_THAT(ToJson(trace), Not(HasSubstr("\"kept\"")));
 }
 
+TEST(Trace, StoragesMayBeOfOtherStreams) {
+  json small = SmallTrace();
+  small["storages"][5]["stream"] = 3;
+  const Trace t = ParseTrace(small.dump(), "t.json");
+  EXPECT_EQ(t.storages[5_s].stream, 3);
+  EXPECT_EQ(t.storages[6_s].stream, 0);
+  EXPECT_EQ(ParseTrace(ToJson(t), "t.json"), t);
+  EXPECT_THAT(ToJson(ReadTrace(ACPLAN_SEED_TRACE)), Not(HasSubstr("stream")));
+}
+
 // A sparse tensor has storage 5 as a part, but the trace has no tensor of it.
 TEST(Trace, OperatorsMayBeOpaque) {
   json small = SmallTrace();
@@ -321,6 +331,7 @@ std::vector<BadRow> RowsOfWrongTypes() {
       "true or false", "1");
   add("/storages/5", "storages[5]", {"category"}, "0", "a string", "0");
   add("/storages/5", "storages[5]", {"born"}, "null", whole, "null");
+  add("/storages/5", "storages[5]", {"stream"}, "-1", whole, "-1");
   add("/storages/5", "storages[5]", {"scope_end", "freed"}, "\"never\"",
       "a time from 1 to ", "\"never\"");
   add("/saved/1", "saved[1]",

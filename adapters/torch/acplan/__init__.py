@@ -8,6 +8,7 @@ from acplan._advise.explain import Explanation, explain
 from acplan._advise.lengths import BatchTable, largest_batches
 from acplan._advise.levers import LEVERS
 from acplan._apply.apply import apply, remove
+from acplan._apply.same_plan import require_same_plan
 from acplan._base.errors import AcplanError, PlanMismatchWarning
 from acplan._base.package import __version__
 from acplan._compile.compile import (
@@ -92,6 +93,7 @@ __all__ = [
     "profiled_device",
     "remove",
     "report",
+    "require_same_plan",
     "sac_milp",
     "set_chart",
     "trace",

@@ -1,6 +1,7 @@
 """The requests of a training run to the allocator: those of the run on fake tensors, and those
 that the program predicts."""
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -21,7 +22,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import acplan
 from acplan._apply.apply import applied
+from acplan._base.stand_ins import inner_tensors, is_run_inside
 from acplan._device.devices import find_device
+from acplan._device.fake_streams import current_stream_number
 from acplan._step.step import Step, alone, step_on_fakes
 from acplan._step.training_step import TrainingStep
 from ddp_on_fakes import in_ddp
@@ -63,6 +66,7 @@ class Request:
 
     bytes: int
     freed: frozenset[int]
+    stream: int = 0
     place: str = dataclasses.field(default="", compare=False)
 
 
@@ -79,23 +83,51 @@ class _Requests(TorchDispatchMode):
     def hold(self, value: Any, place: str) -> None:
         if not isinstance(value, torch.Tensor) or value.device.type != "cuda":
             return
+        while is_run_inside(type(value)):
+            (value,) = inner_tensors(value)
         storage = value.untyped_storage()
         key = storage._cdata
         if key in self._blocks or storage.nbytes() == 0:
             return
-        self._blocks[key] = len(self.requests)
-        self.requests.append(
-            Request(storage.nbytes(), frozenset(self._freed), f"{self.place}: {place}")
-        )
-        self._freed = set()
+        self._allocate(storage, place)
         weakref.finalize(storage, self._free, key).atexit = False
 
+    def _allocate(self, storage: torch.UntypedStorage, place: str) -> None:
+        self._blocks[storage._cdata] = len(self.requests)
+        freed, stream = frozenset(self._freed), current_stream_number()
+        text = f"{self.place}: {place}"
+        self.requests.append(Request(storage.nbytes(), freed, stream, text))
+        self._freed = set()
+
     def _free(self, key: int) -> None:
-        self._freed.add(self._blocks.pop(key))
+        if key in self._blocks:
+            self._freed.add(self._blocks.pop(key))
+
+    @contextlib.contextmanager
+    def resizes(self) -> Iterator[None]:
+        """Notes within the block that storages get other memory."""
+        plain = torch.UntypedStorage.resize_
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            before = storage.nbytes()
+            result = plain(storage, size)
+            if before:
+                self._free(storage._cdata)
+            elif size:
+                self._allocate(storage, "resized")
+            return result
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            del torch.UntypedStorage.resize_
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if any(map(is_run_inside, types)):
+            return NotImplemented
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             self.hold(leaf, str(func))
@@ -144,7 +176,7 @@ class _Run:
         wrapped = nullcontext(self.model)
         if self.ddp is not None:
             wrapped = in_ddp(self.model, **self.ddp)
-        with requests, wrapped as model:
+        with requests, requests.resizes(), wrapped as model:
             if self.is_state_first:
                 acplan.make_optimizer_state(self.optimizer)
             inputs: Any = None
@@ -334,7 +366,8 @@ def _requests_of(rows: Any) -> list[Request]:
         blocks[row["id"]] = len(requests)
         moment = f"{row['iteration']}.{row['microbatch']}" if "step" in row else row["batch"]
         place = f"{moment}: {row.get('step', '')} {row['operator']}"
-        requests.append(Request(int(row["bytes"]), frozenset(freed), place))
+        stream = int(row.get("stream", 0))
+        requests.append(Request(int(row["bytes"]), frozenset(freed), stream, place))
         freed = set()
     return requests
 

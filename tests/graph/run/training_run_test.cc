@@ -124,6 +124,17 @@ TEST_F(RunOfLayer, MakesTheStateFirst) {
               ElementsAre(10, 50, 80, 60, -50, 70, 90, 100, -100, -70));
 }
 
+TEST_F(RunOfLayer, AllocatesOnTheStreamOfTheStorage) {
+  trace_.storages[5_s].stream = 3;
+  const TrainingRun run =
+      MakeTrainingRun(trace_, Simulator(trace_).Live({}), {});
+  for (const AllocatorEvent& event : run.events.events) {
+    if (event.kind != AllocatorEvent::Kind::kAllocate) continue;
+    const StorageId storage = run.storages[static_cast<size_t>(event.block)];
+    EXPECT_EQ(event.stream, storage == 5_s ? 3 : 0);
+  }
+}
+
 TEST_F(RunOfLayer, MayPutTheLargestOnTheDeviceFirst) {
   EXPECT_THAT(Requests(-1, {.puts_largest_first = true}), ElementsAre(30, 20));
   EXPECT_EQ(Requests(0, {.puts_largest_first = true}), Requests(0));

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from acplan._apply.tape import (
     Tape,
 )
+from acplan._base.sharding import watch_propagation
 from acplan._base.triton_kernels import watch_launches
 
 _EVAL_FRAME = torch._C._dynamo.eval_frame
@@ -63,6 +64,7 @@ class Mode(TorchDispatchMode):
                 module.register_forward_hook(self._open_eyes),
             ]
         watch_launches()
+        watch_propagation()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 

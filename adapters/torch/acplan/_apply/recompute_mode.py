@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from acplan._apply.forward_mode import cast_key
@@ -16,6 +17,8 @@ from acplan._base.errors import AcplanError
 from acplan._base.operators import (
     CAST,
     EMPTY,
+    HANDS_OUT,
+    WAITS,
     Traits,
     is_kept_cast,
     is_of_nothing,
@@ -336,4 +339,8 @@ def _unseen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return stand_in(shape_of(tensor), tensor.origin)
     if func is torch.ops.prim.device.default:
         return tensor.device
+    if func is HANDS_OUT:
+        return AsyncCollectiveTensor(tensor)
+    if func is WAITS:
+        return tensor
     return by_shape(func, args, kwargs, tensor.origin)

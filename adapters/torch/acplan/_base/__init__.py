@@ -17,4 +17,7 @@ Replaced in PyTorch and Triton (_base/patching.py says how to read the list):
     triton.runtime.interpreter.InterpretedFunction.run
         triton_kernels.py, watch_launches: launches are operators, which modes see. These stay
         replaced until the process ends, and call the originals outside of such modes.
+    torch.distributed.tensor._sharding_prop.ShardingPropagator._propagate_tensor_meta_non_cached
+        sharding.py, watch_propagation: modes do not see operators that only compute shapes. It
+        stays replaced until the process ends.
 """

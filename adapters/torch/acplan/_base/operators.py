@@ -15,6 +15,15 @@ CAST = torch.ops.aten._to_copy.default
 # A view that neither its schema nor autograd declares as one. From PyTorch 2.15 on, linear
 # layers return it, and a ReLU in place then writes to their product.
 _UNNAMED_VIEW = torch.ops.aten._unsafe_view.default
+# The operator that hands out the result of a collective before it has ended, as a tensor that
+# waits when it is used; None in a PyTorch that does so without an operator.
+HANDS_OUT: Any = getattr(
+    getattr(torch.ops._c10d_functional, "_wrap_tensor_autograd", None), "default", None
+)
+# The operator that waits for a collective. It returns the tensor that it is given.
+WAITS = torch.ops._c10d_functional.wait_tensor.default
+# Neither counts: a tensor that has waited does not wait again, in a recomputation for example.
+OF_WAITING = frozenset([HANDS_OUT, WAITS])
 # An operator that makes an empty tensor, and those that give it other memory: the weights of
 # recurrent modules are put together so, and up to PyTorch 2.11 a checkpoint attaches its
 # arguments to an empty tensor.
@@ -24,6 +33,10 @@ _SETS_MEMORY = frozenset(
 )
 STATISTICS = ("running_mean", "running_var")
 _IN_TRAINING = ("training", "train", "use_input_stats")
+# The namespaces of operators that communicate, or copy for those that do.
+COMMUNICATING = frozenset(["c10d", "_c10d_functional", "_dtensor", "fsdp"])
+# PyTorch's own operators have a tag if they draw.
+_WITH_TAGS = frozenset(["aten", "prim", "prims", "profiler"]) | COMMUNICATING
 _ONLY_SELF = ((0, "self"),)
 
 
@@ -55,13 +68,13 @@ def traits_of(func: Any) -> Traits:
     names = [argument.name for argument in arguments]
     is_mutable = bool(schema and schema.is_mutable)
     # Operators that libraries register may draw random numbers without a tag that says so.
-    is_random = getattr(func, "namespace", "") not in ("aten", "prim", "prims") or (
+    is_random = getattr(func, "namespace", "") not in _WITH_TAGS or (
         torch.Tag.nondeterministic_seeded in func.tags
     )
     is_cast = func is CAST
     is_view = not is_mutable and any(argument.alias_info for argument in arguments)
     return Traits(
-        is_ignored=func in checkpoint.SAC_IGNORED_OPS,
+        is_ignored=func in checkpoint.SAC_IGNORED_OPS or func in OF_WAITING,
         is_plain=not (is_mutable or is_random or is_cast or "running_mean" in names),
         is_mutable=is_mutable,
         is_random=is_random,

@@ -88,10 +88,17 @@ def shape_of(tensor: torch.Tensor) -> Shape:
 @functools.cache
 def is_run_inside(kind: type) -> bool:
     """Returns whether a class of tensors runs operators on plain tensors that it holds, as
-    quantised weights do; then the operators on the plain tensors count. An operator on a tensor
-    of torch.distributed counts as one operator."""
-    is_of_ranks = kind.__module__.startswith("torch.distributed.")
-    return is_traceable_wrapper_subclass_type(kind) and not is_of_ranks
+    quantised weights and tensors of torch.distributed do; then the operators on the plain
+    tensors count."""
+    return is_traceable_wrapper_subclass_type(kind)
+
+
+def inner_tensors(tensor: Any) -> list[torch.Tensor]:
+    """Returns the tensors of which a tensor whose class runs inside consists."""
+    names, _ = tensor.__tensor_flatten__()
+    # Tensors of torch.distributed name their mesh as well.
+    parts = (getattr(tensor, name) for name in names)
+    return [part for part in parts if isinstance(part, torch.Tensor)]
 
 
 class StandIn(torch.Tensor):

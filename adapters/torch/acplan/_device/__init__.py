@@ -69,6 +69,13 @@ Replaced in PyTorch (_base/patching.py says how to read the list):
     torch.backends.cudnn.is_acceptable
         fake_cuda.py, fake_cuda: weights of recurrent modules would be put into one chunk of
         memory, by addresses that fake tensors do not have.
+    torch.cuda.Stream
+    torch.cuda.Event
+    torch.cuda.stream
+    torch.cuda.current_stream
+    torch.cuda.default_stream
+        fake_streams.py, fake_streams: streams and events have numbers, and nothing waits. For
+        ranks of parallel models alone, with CUDA as without.
     torch._subclasses.fake_tensor.FakeTensorMode.avoid_device_init, private
     torch._subclasses.fake_tensor.init_gpu_context, private
         fake_cuda.py, fake_cuda: no fake tensor starts the device. Up to 2.11 the second makes a

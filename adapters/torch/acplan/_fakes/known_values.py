@@ -23,11 +23,13 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
 from acplan._base.errors import AcplanError
 from acplan._base.interrupts import give_way
+from acplan._base.operators import COMMUNICATING, HANDS_OUT, OF_WAITING
 from acplan._base.tensors import tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._fakes.branches import line_of_error
@@ -102,6 +104,8 @@ class ValuedFakeTensorMode(FakeTensorMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func in OF_WAITING:
+            return _not_waited(func, args[0])
         if _can_end_at(func):
             give_way()
         if self._is_inside or not isinstance(func, torch._ops.OpOverload):
@@ -109,8 +113,7 @@ class ValuedFakeTensorMode(FakeTensorMode):
         tensors = tensors_of(args, kwargs)
         if concerns_sparse(func, tensors):
             return self._of_sparse(func, types, args, kwargs)
-        has_unknown = False
-        session = followed()
+        has_unknown, session = False, followed()
         if session is not None and session.has_numbers:
             args, kwargs, has_unknown = _with_plain_numbers(session, func, args, kwargs)
         is_known = not (has_unknown or is_launch(func)) and self.knows(func, args, kwargs)
@@ -277,6 +280,12 @@ class ValuedFakeTensorMode(FakeTensorMode):
 _GIVING = frozenset({_aten._local_scalar_dense.default, _aten.equal.default})
 
 
+def _not_waited(func: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """Returns what the operators around waiting return in training. The results of PyTorch's
+    fakes are tensors of their own, for which nothing waits."""
+    return AsyncCollectiveTensor(tensor) if func is HANDS_OUT else tensor
+
+
 def _given_unknown(func: Any, args: Sequence[Any]) -> Any:
     """Returns a number in place of an unknown one: if Python asks for it, number_functions.py
     does the rest, else it is the answer to PyTorch's question. Returns None if there is
@@ -363,6 +372,8 @@ def _too_many_for_values(tensors: Iterable[torch.Tensor]) -> str:
 
 def _is_known(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Returns whether all tensors of an operator have values."""
+    if getattr(func, "namespace", "") in COMMUNICATING:
+        return False  # other ranks, which do not exist, have a part in the result
     is_written = func._schema.is_mutable
     if isinstance(kwargs.get("generator"), torch.Generator):
         return False  # the user's generator would be advanced

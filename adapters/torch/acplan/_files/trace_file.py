@@ -20,6 +20,9 @@ DIFFERENTIATES = "differentiates"
 # The key of the shapes of the model's inputs, by the names of forward's arguments.
 INPUTS = "inputs"
 
+# The key of the rank of a parallel model: its number, its mesh, and the place of a plan.
+PARALLEL = "parallel"
+
 # The factor of the number of rows relative to the batch, or "all".
 Capacity = float | str
 
@@ -45,6 +48,12 @@ class Trace:
         """True if the memory that kernels allocate beside their results is part of the
         trace."""
         return bool(self.data.get("workspaces", False))
+
+    @property
+    def rank(self) -> int | None:
+        """The rank of a parallel model whose step this is, or None."""
+        entry = self.data.get(PARALLEL)
+        return None if entry is None else int(entry["rank"])
 
     @property
     def has_real_values(self) -> bool:

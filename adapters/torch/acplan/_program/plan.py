@@ -102,6 +102,7 @@ def plan(
     if lengths is not None or evaluations is not None:
         raise AcplanError("plan: lengths need several traces, as a list or {length: trace}")
     require_one_limit(budget, options)
+    _refuse_shares_of_rank(source, options)
     with question_folder() as folder, progress_bar(progress, unit="s") as phase:
         question = {
             "profile": add_source(folder, source),
@@ -114,6 +115,19 @@ def plan(
         result: Plan = remember(Plan.from_data(data, outcome.out + _note(source)), source)
     _tell_of_limit(result)
     return result
+
+
+def _refuse_shares_of_rank(source: Source, options: Mapping[str, Any]) -> None:
+    """Raises AcplanError for options that divide among ranks what the trace of a rank has
+    divided."""
+    if not isinstance(source, Trace) or source.rank is None:
+        return
+    for name in ("world_size", "fsdp_units", "ddp"):
+        if options.get(name) is not None:
+            raise AcplanError(
+                f"plan: {name}: expected the trace of a whole model, found that of rank "
+                f"{source.rank} of a mesh, whose bytes are the rank's own"
+            )
 
 
 def _made_for(source: Source) -> dict[str, Any]:

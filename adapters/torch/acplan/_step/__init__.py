@@ -23,4 +23,15 @@ Replaced in PyTorch and DeepSpeed (_base/patching.py says how to read the list):
         implementation that plain tensors get.
     torch._subclasses.fake_tensor.FakeTensor.__deepcopy__, private
         update.py, fakes_as_plain_tensors: a copy has a storage of its own.
+    torch.UntypedStorage.resize_
+        recorder.py, resizes_noted: the log knows when a program frees the memory of a storage,
+        or gives it memory again.
+    torch.distributed.distributed_c10d._world, private
+        parallel.py, Parallel.group_made: the rank's process groups are apart from those of the
+        process.
+    torch.distributed.tensor._random._rng_tracker, private
+        parallel.py, Parallel.group_made: DTensor's random numbers are the rank's own.
+    torch.distributed._functional_collectives._are_we_tracing, private, from 2.7 on
+        parallel.py, Parallel.group_made: collectives are waited for where training does so. The
+        name is replaced in every module of torch.distributed that has imported it.
 """

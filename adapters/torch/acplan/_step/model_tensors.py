@@ -61,11 +61,11 @@ class ModelTensors:
 
 
 def _entry(log: StepLog, tensor: torch.Tensor) -> dict[str, Any] | None:
-    storages = log.storages_of([tensor])
-    if len(storages) != 1:
+    parts = log.plain([tensor])  # of a sharded parameter, the rank's own
+    if len(parts) != 1:
         return None
     return {
-        "storage": storages[0],
-        "bytes": tensor.numel() * tensor.element_size(),
+        "storage": log.storage_of(parts[0]),
+        "bytes": parts[0].numel() * parts[0].element_size(),
         "dtype": str(tensor.dtype).removeprefix("torch."),
     }

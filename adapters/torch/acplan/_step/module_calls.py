@@ -11,7 +11,7 @@ import torch
 
 from acplan._base import transforms
 from acplan._base.call_arguments import tensors_given
-from acplan._base.modules import borrows_parameters
+from acplan._base.modules import FSDPModule, borrows_parameters
 from acplan._base.patching import replaced_here
 from acplan._base.tensors import tensors_in
 from acplan._base.torchscript import has_unknown_state, is_scripted
@@ -57,10 +57,17 @@ class ModuleCalls:
                     continue
                 if is_scripted(module) or has_unknown_state(module):
                     self._scripted.add(index)
+                if isinstance(module, FSDPModule):
+                    # Its hooks gather and free parameters: they do so in every call, and are
+                    # no part of what a unit runs again.
+                    undo.enter_context(
+                        _method_replaced(module, "forward", self._call_sharded, index)
+                    )
+                    continue
                 if _CALL not in vars(module) and type(module)._call_impl is plain:
                     places[id(module)] = index
                     continue
-                undo.enter_context(_own_call_replaced(module, self._call, index))
+                undo.enter_context(_method_replaced(module, _CALL, self._call, index))
             undo.enter_context(replaced_here(torch.nn.Module, _CALL, call))
             undo.enter_context(transforms.without_hooks(self._refuse_open_calls))
             yield
@@ -138,6 +145,15 @@ class ModuleCalls:
             self._watch_gradients(results, on_output_gradient)
         return out
 
+    def _call_sharded(
+        self, index: int, module: torch.nn.Module, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Records a call whose parameters FSDP has gathered. A unit around it would find them
+        freed when it runs again."""
+        if self._log.is_forward:
+            self._refuse_open_calls()
+        return self._call(index, module, *args, **kwargs)
+
     def _give_up(self, call: Call) -> None:
         """Removes a call that an exception ends, and calls within it, if they ran nothing and
         saved nothing. Other calls have no results, and are no units."""
@@ -163,20 +179,20 @@ class ModuleCalls:
 
 
 @contextlib.contextmanager
-def _own_call_replaced(
-    module: torch.nn.Module, watched: Callable[..., Any], index: int
+def _method_replaced(
+    module: torch.nn.Module, name: str, watched: Callable[..., Any], index: int
 ) -> Iterator[None]:
-    """Watches, within the block, the method of its own that the module or its class has."""
+    """Watches, within the block, the method of this name that the module or its class has."""
     own = vars(module)
-    before = own.get(_CALL)
-    own[_CALL] = functools.partial(watched, index, module, module._call_impl)
+    before = own.get(name)
+    own[name] = functools.partial(watched, index, module, getattr(module, name))
     try:
         yield
     finally:
         if before is None:
-            del own[_CALL]
+            del own[name]
         else:
-            own[_CALL] = before
+            own[name] = before
 
 
 def _results(

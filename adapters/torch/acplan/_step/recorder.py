@@ -1,12 +1,14 @@
 """The recorder of a training step: a mode that logs each operator."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from acplan._base.operators import (
+    OF_WAITING,
     draws,
     is_kept_cast,
     is_of_nothing,
@@ -14,6 +16,8 @@ from acplan._base.operators import (
     traits_of,
     written_by,
 )
+from acplan._base.patching import replaced_here
+from acplan._base.sharding import watch_propagation
 from acplan._base.source_lines import SourceLines
 from acplan._base.stand_ins import is_run_inside
 from acplan._base.tensors import tensors_of
@@ -55,21 +59,29 @@ class Recorder(TorchDispatchMode):
         self._kernels = kernels
         self._sources = sources
         self._on_operator = on_operator
+        self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> "Recorder":
+        watch_propagation()
         readers.append(self._note_read)
+        self._undo.enter_context(resizes_noted(self.log))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
         readers.remove(self._note_read)
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._undo.close()
 
     def _note_read(self, tensor: torch.Tensor) -> None:
         log = self.log
         storage = log.storage_of(tensor)
         if log.is_forward and storage not in log.read_on_host:
             log.read_on_host.append(storage)
+
+    def looking_away(self) -> contextlib.AbstractContextManager[None]:
+        """Ignores operators within the block."""
+        return self.log.quiet()
 
     @property
     def counts_workspaces(self) -> bool:
@@ -111,7 +123,7 @@ class Recorder(TorchDispatchMode):
             log.inner_passes.runs(log.open_calls)
         read_tensors, results = log.plain(tensors_of(args, kwargs)), tensors_of(out)
         written_tensors = log.plain(results)
-        if name in _INVISIBLE:
+        if name in _INVISIBLE or func in OF_WAITING:
             log.add_results(read_tensors, written_tensors)
             return
         reads = sorted({log.storage_of(t) for t in read_tensors})
@@ -174,3 +186,19 @@ def _is_kept_cast(
         and is_kept_cast(inputs[0])
         and outputs[0].dtype in (torch.bfloat16, torch.float16)
     )
+
+
+@contextlib.contextmanager
+def resizes_noted(log: StepLog) -> Iterator[None]:
+    """Lets the log know, within the block, when the program resizes a storage."""
+    plain = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        bytes_before = storage.nbytes()
+        result = plain(storage, size)
+        if not log.is_quiet and storage.nbytes() != bytes_before:
+            log.resized(storage, bytes_before)
+        return result
+
+    with replaced_here(torch.UntypedStorage, "resize_", resize_):
+        yield

@@ -7,13 +7,15 @@ from typing import Any
 @dataclasses.dataclass(eq=False)
 class Storage:
     """A piece of memory. `born`: the operator that made it, or -1 if it is from before the
-    step; `freed`: how many operators had run when it was freed, or None."""
+    step; `freed`: how many operators had run when it was freed, or None; `stream`: the fake
+    stream that allocates it, 0 for the default one."""
 
     bytes: int
     born: int
     on_device: bool
     freed: int | None = None
     category: str = ""
+    stream: int = 0
 
 
 @dataclasses.dataclass(eq=False)

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from acplan._base.stand_ins import Shape, Turned, is_run_inside, shape_of
 from acplan._base.tensors import is_sparse
@@ -139,21 +140,26 @@ def _remade(tensor: torch.Tensor) -> _Remade | None:
     consists, or None if it is a single piece of memory."""
     if is_sparse(tensor):
         return functools.partial(made_of, structure_of(tensor))
-    if not is_run_inside(type(tensor)):
+    # The operator that saves the result of a collective has waited for it.
+    if not is_run_inside(type(tensor)) or isinstance(tensor, AsyncCollectiveTensor):
         return None
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    inner = (getattr(tensor, name) for name in names)
+    inner = {name: getattr(tensor, name) for name in names}
     # Jagged tensors are known to have one shape by their offsets.
-    fixed = [None if part.is_floating_point() else part for part in inner]
+    fixed = {name: part for name, part in inner.items() if not _is_made_again(part)}
     size, stride = tensor.size(), tensor.stride()
     unflatten = type(tensor).__tensor_unflatten__  # type: ignore[attr-defined]
 
     def remake(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        inner = {
-            name: part if before is None else before
-            for name, part, before in zip(names, parts, fixed, strict=True)
-        }
-        tensor: torch.Tensor = unflatten(inner, context, size, stride)
+        new = dict(zip(inner_names, parts, strict=True))
+        tensor: torch.Tensor = unflatten(
+            {name: fixed.get(name, new.get(name)) for name in names}, context, size, stride
+        )
         return tensor
 
+    inner_names = [name for name, part in inner.items() if isinstance(part, torch.Tensor)]
     return remake
+
+
+def _is_made_again(part: object) -> bool:
+    return isinstance(part, torch.Tensor) and part.is_floating_point()

@@ -256,6 +256,18 @@ def _enter_fakes(
 
 
 @contextlib.contextmanager
+def _rank_of(training: TrainingStep) -> Iterator[None]:
+    """Shards the model, which is on fake tensors, within the block if it is parallel."""
+    parallel = training.parallel
+    if parallel is None:
+        yield
+        return
+    with parallel.group_made() as mesh:
+        parallel.shard(training.model, mesh)
+        yield
+
+
+@contextlib.contextmanager
 def _run_on_fakes(
     training: TrainingStep, session: Following, mode: ValuedFakeTensorMode, assumed: Assumed
 ) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
@@ -268,6 +280,7 @@ def _run_on_fakes(
     with (
         functions.state_kept(),
         _faked(model, mode, training.param_dtype, beginning) as fake,
+        _rank_of(training),
     ):
         user_inputs = (training.args, training.kwargs)
         held_tensors = functions.move_modules(fake)

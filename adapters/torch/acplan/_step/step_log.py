@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from acplan._base import transforms
-from acplan._base.stand_ins import is_run_inside
+from acplan._base.stand_ins import inner_tensors, is_run_inside
 from acplan._base.tensors import tensors_in
+from acplan._device.fake_streams import current_stream_number
 from acplan._fakes.sparse_fakes import sparse_parts
 from acplan._step.inner_passes import InnerPasses
 from acplan._step.records import Call, Operator, Saved, Storage, Tensor
@@ -41,6 +42,8 @@ class StepLog:
         self._tensor_numbers: dict[int, int] = {}
         # The tensor that was made last, indexed by storage, and by view of a storage.
         self._latest: dict[Any, int] = {}
+        # The current memory of storages that programs resize, indexed by their numbers.
+        self._memory: dict[int, int] = {}
 
     @property
     def now(self) -> int:
@@ -63,12 +66,16 @@ class StepLog:
         """Returns the number of a tensor's storage; a new storage is noted as born at
         `born`."""
         storage = tensor.untyped_storage()
+        return self._number_of(storage, born, tensor.device.type == "cuda")
+
+    def _number_of(self, storage: torch.UntypedStorage, born: int, on_device: bool) -> int:
         key = storage._cdata
         known_number = self._numbers.get(key)
         if known_number is not None:
             return known_number
         number = len(self.storages)
-        entry = Storage(storage.nbytes(), born, tensor.device.type == "cuda")
+        stream = current_stream_number() if born >= 0 else 0
+        entry = Storage(storage.nbytes(), born, on_device, stream=stream)
         self.storages.append(entry)
         self._numbers[key] = number
 
@@ -76,9 +83,35 @@ class StepLog:
             if self._numbers.get(key) == number:
                 del self._numbers[key]
             entry.freed = self.now
+            self._free_memory(number)
 
         on_death(storage, on_free)
         return number
+
+    def resized(self, storage: torch.UntypedStorage, bytes_before: int) -> None:
+        """Notes that the program has given a storage memory of another size, as FSDP does with
+        its whole parameters. From then on the storage counts no bytes and is always there, as
+        parameters are; each piece of its memory has a number, which no operator uses, and a
+        life of its own. A storage that is made in the step counts as it was made."""
+        # The storage of a fake tensor does not know the device, which is never the CPU.
+        number = self._number_of(storage, -1, storage.device.type != "cpu")
+        entry = self.storages[number]
+        if entry.born >= 0:
+            return
+        if number not in self._memory and bytes_before:
+            self._memory[number] = len(self.storages)
+            self.storages.append(Storage(bytes_before, -1, entry.on_device))
+        entry.bytes = 0
+        self._free_memory(number)
+        if size := storage.nbytes():
+            self._memory[number] = len(self.storages)
+            stream = current_stream_number()
+            self.storages.append(Storage(size, self.now, entry.on_device, stream=stream))
+
+    def _free_memory(self, number: int) -> None:
+        memory = self._memory.pop(number, None)
+        if memory is not None:
+            self.storages[memory].freed = self.now
 
     def stand_in(self, storage: torch.UntypedStorage, saved: Saved) -> None:
         """Counts a storage as that of a saved tensor, until it is freed."""
@@ -106,8 +139,7 @@ class StepLog:
                 if _has_memory(tensor):
                     parts.append(tensor)
                 elif is_run_inside(type(tensor)):
-                    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-                    parts += self.plain([getattr(tensor, name) for name in names])
+                    parts += self.plain(inner_tensors(tensor))
                 else:
                     parts += sparse_parts(tensor)
         return parts

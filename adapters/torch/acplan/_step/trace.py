@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,10 +23,11 @@ from acplan._fakes.real_values import (
     require_values,
 )
 from acplan._fakes.row_capacity import require_capacity
-from acplan._files.trace_file import INPUTS, Capacity, Trace
+from acplan._files.trace_file import INPUTS, PARALLEL, Capacity, Trace
 from acplan._step.autocast import AutocastLike
 from acplan._step.checkpointing_off import without_checkpointing
 from acplan._step.optimizers import OptimizerLike
+from acplan._step.parallel import Parallel, Parallelize, model_of_rank
 from acplan._step.recorder import Recorder
 from acplan._step.run_step import (
     AROUND_STEPS,
@@ -46,7 +48,7 @@ VALUES = ("auto", "known", "real")
 
 
 def trace(
-    model: torch.nn.Module,
+    model: torch.nn.Module | Callable[[], torch.nn.Module],
     *args: Any,
     loss_fn: LossFn | None = None,
     forward_fn: ForwardFn | None = None,
@@ -64,6 +66,9 @@ def trace(
     source: bool = True,
     values: str = "auto",
     capacity: Capacity = 1,
+    mesh: Mapping[str, int] | None = None,
+    parallelize: Parallelize | None = None,
+    rank: int | None = None,
     progress: bool | None = None,
     **kwargs: Any,
 ) -> Trace:
@@ -111,25 +116,37 @@ def trace(
                  and "real" if the step needs it and takes seconds.
     capacity:    the number of rows that values select (nonzero, masks), relative to this batch,
                  or "all": a plan of such a trace holds for fewer rows, too.
+    mesh:        the sizes of the mesh of devices on which the model is parallel, by the names
+                 of its dimensions: {"dp": 8, "tp": 4}. The trace is that of one of its ranks.
+                 `model` is then a function that returns a new model; args and kwargs are what
+                 the rank is given.
+    parallelize: a function of the model and its DeviceMesh that shards the model in place, by
+                 fully_shard, parallelize_module and the like; or a list of such functions, of
+                 which the last calls fully_shard: a plan is applied before that one.
+    rank:        the rank that is traced; by default 0, which holds at least as much as any
+                 other if a dimension does not divide evenly.
     progress:    shows a bar beyond two seconds, if tqdm is installed; by default if somebody
                  watches, on a terminal or in a notebook.
     """
+    parallel = Parallel.from_options(mesh, parallelize, rank)
+    module: torch.nn.Module = model_of_rank(model, parallel)
     training = TrainingStep(
-        model, args, kwargs, loss_fn, forward_fn, param_dtype, optimizer, autocast, accumulate,
-        clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn, values, capacity,
+        module, args, kwargs, loss_fn, forward_fn, param_dtype, optimizer, autocast, accumulate,
+        clip_grad_norm, clip_grad_value, grad_scaler, ema, step_fn, values, capacity, mesh,
+        parallelize, rank,
     )  # fmt: skip
     _require_options(training)
     target = measured_device() if device == "cuda" else find_device(device)
     with (
         progress_bar(progress) as phase,
         alone(),
-        without_checkpointing(model) as plain,
+        without_checkpointing(module) as plain,
     ):
         recording = _Recording(
             dataclasses.replace(training, model=plain), target, phase, workspaces, source
         )
         result = recording.with_values(values)
-    return Trace(result.data | {INPUTS: _shapes(model, args, kwargs)})
+    return Trace(result.data | {INPUTS: _shapes(module, args, kwargs)})
 
 
 def _shapes(
@@ -147,6 +164,11 @@ def _require_options(training: TrainingStep) -> None:
     if training.values not in VALUES:
         raise AcplanError(
             f"values: expected one of {', '.join(VALUES)}, found {training.values!r}"
+        )
+    if training.parallel is not None and training.values == "real":
+        raise AcplanError(
+            "values: expected a model on one device, found a rank of a mesh, whose values "
+            "other ranks compute, too"
         )
     require_function(training.loss_fn, "loss_fn", "the model's output")
     require_function(training.forward_fn, "forward_fn", "the model and its arguments")
@@ -230,4 +252,6 @@ class _Recording:
         require_same_step(full.log, scopes.log)
         recasts = recasts_of(full.log, step, optimizer, marks.forward_end)
         data = trace_data(step, self.device, Recorded(full, scopes, marks, recasts))
+        if (parallel := self.training.parallel) is not None:
+            data[PARALLEL] = parallel.data(step.model)
         return Trace(data if sources is None else data | {"sources": sources.table()})

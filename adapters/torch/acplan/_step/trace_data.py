@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from acplan._base.modules import class_name_of
 from acplan._base.torchscript import notes_of_scripts
 from acplan._device.devices import Device
 from acplan._files.fingerprint import WEIGHTS, weights_of
@@ -42,8 +43,8 @@ def trace_data(step: Step, device: Device, recorded: Recorded) -> dict[str, Any]
         "format": "acplan.trace",
         "version": 1,
         "model": {
-            "name": type(step.model).__name__,
-            "root_class": type(step.model).__name__,
+            "name": class_name_of(step.model),
+            "root_class": class_name_of(step.model),
         },
         "device": {
             "name": device.name,
@@ -97,6 +98,7 @@ def _storages(recorded: Recorded) -> list[dict[str, Any]]:
             "born": storage.born,
             "freed": storage.freed,
         }
+        | ({"stream": storage.stream} if storage.stream else {})
         | (
             {"scope_end": recorded.scopes.log.storages[index].freed}
             if 0 <= storage.born < recorded.marks.forward_end
@@ -250,11 +252,11 @@ def _operator(
 
 
 def _modules(step: Step, marks: Marks, holding: dict[int, bool]) -> list[dict[str, Any]]:
-    root = type(step.model).__name__
+    root = class_name_of(step.model)
     return [
         {
             "fqn": f"{root}.{path}" if path else root,
-            "class": type(module).__name__,
+            "class": class_name_of(module),
             "parameters": parameters,
             "buffers": buffers,
             WEIGHTS: weights_of(module, trained_before=step.trained),

@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from acplan._base.errors import AcplanError
 from acplan._files.trace_file import Capacity
 from acplan._step.autocast import AutocastLike
 from acplan._step.optimizers import OptimizerLike
+from acplan._step.parallel import Parallel, Parallelize, model_of_rank
 from acplan._step.update import StepFn, Update
 
 LossFn = Callable[[Any], torch.Tensor]
@@ -41,6 +42,9 @@ class TrainingStep:
     step_fn: StepFn | None = None
     values: str = "auto"
     capacity: Capacity = 1
+    mesh: Mapping[str, int] | None = None
+    parallelize: Parallelize | None = None
+    rank: int | None = None
     model_facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -58,9 +62,20 @@ class TrainingStep:
         names = (field.name for field in dataclasses.fields(Update))
         return Update(**{name: getattr(self, name) for name in names})
 
+    @property
+    def parallel(self) -> Parallel | None:
+        return Parallel.from_options(self.mesh, self.parallelize, self.rank)
+
     def options(self) -> dict[str, Any]:
         """Returns the keyword arguments of acplan.trace and acplan.verify."""
         return {name: getattr(self, name) for name in STEP_OPTIONS} | self.kwargs
+
+
+def training_step(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TrainingStep:
+    """Returns the step for the arguments of acplan.trace; a function makes the model if it is
+    parallel."""
+    step = TrainingStep.from_arguments(model, args, kwargs)
+    return dataclasses.replace(step, model=model_of_rank(model, step.parallel))
 
 
 # The arguments of acplan.trace about a training step, except the model and its arguments.

@@ -7,22 +7,22 @@ from typing import Any
 
 import torch
 
-from acplan._apply.apply import applied
+from acplan._apply.apply import applied, apply
 from acplan._apply.unit import Unit, wrapped_in
 from acplan._base.errors import AcplanError
-from acplan._device.devices import DEVICES, find_device
+from acplan._device.devices import DEVICES, Device, find_device
 from acplan._fakes.real_values import Limits
 from acplan._files.plan_file import Plan
-from acplan._files.trace_file import Trace
+from acplan._files.trace_file import PARALLEL, Trace
 from acplan._files.verification import VerifiedOperator
 from acplan._step.checkpointing_off import without_checkpointing
 from acplan._step.recorder import Recorder
 from acplan._step.records import Operator
 from acplan._step.run_step import peak_of, run_step, timeline_of
-from acplan._step.step import alone, step_on_fakes
+from acplan._step.step import Step, alone, step_on_fakes
 from acplan._step.step_log import StepLog
 from acplan._step.trace_data import Recorded, trace_data
-from acplan._step.training_step import TrainingStep
+from acplan._step.training_step import TrainingStep, training_step
 
 # Options of acplan.trace that do not describe the step.
 OF_TRACES = ("progress", "workspaces", "source", "device")
@@ -47,6 +47,7 @@ def options_of_retrace(model_trace: Trace, kwargs: Mapping[str, Any]) -> dict[st
     traced_for = model_trace.data["device"]["name"]
     options["device"] = traced_for if traced_for in DEVICES else "a100"
     options["workspaces"] = model_trace.workspaces
+    options["parallel"] = model_trace.data.get(PARALLEL)
     options["real"] = Limits.of_the_machine() if model_trace.has_real_values else None
     return options
 
@@ -80,41 +81,77 @@ class Retrace:
 
 @contextlib.contextmanager
 def retracing(
-    model: torch.nn.Module,
+    model: Any,
     *args: Any,
     device: str = "a100",
     workspaces: bool = True,
     real: Limits | None = None,
+    parallel: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Iterator[Callable[[Plan, bool], Retrace]]:
     """Yields a function of a plan, and of whether a trace is asked for; a first step runs
-    without a plan. `real`: with real values, within these limits."""
-    training = TrainingStep.from_arguments(model, args, kwargs)
+    without a plan, except if the model is parallel. `real`: with real values, within these
+    limits. `parallel`: the entry of the model's trace on its rank, if it is one."""
     target = find_device(device)
+    options = _Options(target, target if workspaces else None)
+    if parallel is None:
+        training = TrainingStep.from_arguments(model, args, kwargs)
+        with _on_fakes(training, target, real) as (step, optimizer):
 
+            def retraced(plan: Plan, wants_trace: bool) -> Retrace:
+                step.model.zero_grad(set_to_none=True)  # in case a step with a plan failed
+                with applied(step.model, plan) as planned_model:
+                    now = dataclasses.replace(step, model=planned_model)
+                    return options.retraced(now, optimizer, wants_trace)
+
+            yield retraced
+        return
+
+    def retraced_rank(plan: Plan, wants_trace: bool) -> Retrace:
+        # Sharding is for good, so each plan has a model of its own.
+        training = training_step(model, args, kwargs)
+        assert training.parallel is not None
+        functions = training.parallel.with_plan(
+            lambda plain: apply(plain, plan, strict=True), parallel["plan_first"]
+        )
+        with_plan = dataclasses.replace(training, parallelize=functions)
+        with _on_fakes(with_plan, target, None) as (step, optimizer):
+            return options.retraced(step, optimizer, wants_trace)
+
+    yield retraced_rank
+
+
+@contextlib.contextmanager
+def _on_fakes(
+    training: TrainingStep, target: Device, real: Limits | None
+) -> Iterator[tuple[Step, torch.optim.Optimizer]]:
     with (
         alone(),
-        without_checkpointing(model, is_told=False) as plain,
-        step_on_fakes(dataclasses.replace(training, model=plain), target, real=real) as (
-            on_fakes,
-            optimizer,
-        ),
+        without_checkpointing(training.model, is_told=False) as plain,
+        step_on_fakes(dataclasses.replace(training, model=plain), target, real=real) as result,
     ):
+        yield result
 
-        def retraced(plan: Plan, wants_trace: bool) -> Retrace:
-            recorder = Recorder(target, kernels=target if workspaces else None)
-            plain.zero_grad(set_to_none=True)  # in case a step with a plan failed
-            with applied(plain, plan) as planned_model:
-                step = dataclasses.replace(on_fakes, model=planned_model)
-                marks = run_step(recorder, step, optimizer)
-                operators = _operators_of(recorder.log)
-                if not wants_trace:
-                    return Retrace(operators)
-                recorded = Recorded(recorder, recorder, marks, {})
-                data = _without_units(trace_data(step, target, recorded), planned_model)
-                return Retrace(operators, Trace(data))
 
-        yield retraced
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The device of a step that is traced again, and the device whose workspaces count."""
+
+    target: Device
+    kernels: Device | None
+
+    def retraced(
+        self, step: Step, optimizer: torch.optim.Optimizer, wants_trace: bool
+    ) -> Retrace:
+        """Runs a step whose model has a plan."""
+        recorder = Recorder(self.target, kernels=self.kernels)
+        marks = run_step(recorder, step, optimizer)
+        operators = _operators_of(recorder.log)
+        if not wants_trace:
+            return Retrace(operators)
+        recorded = Recorded(recorder, recorder, marks, {})
+        data = _without_units(trace_data(step, self.target, recorded), step.model)
+        return Retrace(operators, Trace(data))
 
 
 def _without_units(data: dict[str, Any], model: torch.nn.Module) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def verify(
     each traced length is traced again with its plan, and the run of all batches is simulated.
     `evaluations` are those of acplan.plan.
     """
-    require_module(model)
+    if kwargs.get("mesh") is None:
+        require_module(model)
     if isinstance(values, str):
         kwargs["values"], values = values, None
     if isinstance(plan, PlanTable):

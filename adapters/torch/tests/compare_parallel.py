@@ -1,0 +1,122 @@
+"""Ranks of parallel models beside their traces.
+
+    PYTHONPATH=.:tests python tests/compare_parallel.py fakes
+    PYTHONPATH=.:tests python tests/compare_parallel.py processes
+
+The first writes docs/measured/parallel.csv: ranks on fake tensors, whose steps with plans are
+traced again and whose requests to the allocator are compared. The second writes
+parallel_processes.csv: real processes on the CPU. With names of cases after it, each prints only
+those.
+"""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.multiprocessing
+from torch.distributed.tensor.parallel import loss_parallel
+
+import acplan
+import parallel_ranks
+from parallel_models import CASES, Case
+from parallel_ranks import plans_of
+from run_events import difference, predicted_requests, real_requests
+from tables import Table, print_versions
+from test_parallel import step_with
+
+# Two processes have the other cases.
+_ON_FOUR = ("fsdp, resharded to 2", "hsdp", "fsdp x tp", "fsdp x tp, bfloat16")
+_TOKENS = torch.zeros(4, 16, dtype=torch.long)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A comparison: the case and its mesh, the number of things compared, the first difference."""
+
+    case: str
+    where: str
+    compared: str
+    count: int
+    difference: str = ""
+
+
+def on_fakes(case: Case) -> Iterator[Row]:
+    """Compares two plans of a rank: bytes at every operator, and requests of three
+    iterations."""
+    where = f"rank of {' x '.join(f'{name} {size}' for name, size in case.mesh.items())}"
+    with loss_parallel() if case.loss_is_split else contextlib.nullcontext():
+        trace = acplan.trace(
+            case.make_on_meta, _TOKENS, workspaces=False, progress=False, **case.arguments
+        )
+        plans = plans_of(trace)
+        operators, first = 0, ""
+        for plan in plans:
+            verification = acplan.verify(
+                case.make_on_meta, plan, _TOKENS, trace=trace, **case.arguments
+            )
+            operators += len(verification.measured)
+            place = verification.first_difference()
+            first = first or ("" if place is None else str(place))
+        yield Row(case.name, where, "bytes with two plans", operators, first)
+        requests, first = 0, ""
+        for plan in (None, *plans):
+            real = real_requests(step_with(case, trace, plan, _TOKENS))
+            requests += len(real)
+            first = first or difference(real, predicted_requests(trace, plan))
+        yield Row(case.name, where, "requests by stream", requests, first)
+
+
+def on_processes(count: int, names: list[str]) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(parallel_ranks.run, (folder, count, names), nprocs=count)
+        results: list[dict[str, Any]] = [
+            json.loads(pathlib.Path(folder, f"{rank}.json").read_text())
+            for rank in range(count)
+        ]
+    for name in results[0]:
+        for check in parallel_ranks.CHECKS:
+            of_ranks = [of_rank[name][check] for of_rank in results]
+            failed = [
+                text.strip().splitlines()[-1] for is_equal, text in of_ranks if not is_equal
+            ]
+            total = sum(int(text.split()[0]) for is_equal, text in of_ranks if is_equal)
+            first = failed[0] if failed else ""
+            yield Row(name, f"{count} processes", check, total, first)
+
+
+def _rows(part: str, names: list[str]) -> Iterator[Row]:
+    if part == "processes":
+        yield from on_processes(2, names)
+        yield from on_processes(4, names or list(_ON_FOUR))
+        return
+    for case in CASES:
+        if names and case.name not in names:
+            continue
+        try:
+            yield from on_fakes(case)
+        except Exception as error:  # Whatever it is, it is this case's result.
+            yield Row(case.name, "", "", 0, f"{type(error).__name__}: {error}")
+
+
+def main(part: str, names: list[str]) -> None:
+    print_versions()
+    columns = [field.name for field in dataclasses.fields(Row)]
+    name = "parallel_processes" if part == "processes" else "parallel"
+    table = Table(name, columns, is_partial=bool(names))
+    count = equal = things = 0
+    for row in _rows(part, names):
+        table.add(*dataclasses.astuple(row))
+        count += 1
+        equal += not row.difference
+        things += row.count
+    print(f"{count} rows of {things:,} things, {equal} without a difference")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

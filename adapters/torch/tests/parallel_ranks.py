@@ -1,0 +1,373 @@
+"""Real processes of parallel models beside the traces of their ranks.
+
+Every process takes steps with a plan and without it, and compares losses and gradients; it also
+compares the operators that it runs, the shapes of their results, and the bytes of its storages
+while each one runs, with the trace of its rank and the program's simulation of the plan.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import functools
+import json
+import math
+import pathlib
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import acplan
+from acplan._base.stand_ins import inner_tensors, is_run_inside
+from acplan._base.tensors import block_bytes, tensors_of
+from acplan._step.step import alone, step_on_fakes
+from acplan._step.training_step import training_step
+from acplan._verify.simulated import simulate
+from parallel_models import MIXED, Case, loss_of, sharded, tensor_parallel
+from rank import leave
+
+_INVISIBLE = (
+    "aten.detach.default",
+    "prim.device.default",
+    "_c10d_functional._wrap_tensor_autograd.default",
+    "_c10d_functional.wait_tensor.default",
+)
+_TIMEOUT = datetime.timedelta(minutes=5)
+
+
+def cases_of(world_size: int) -> list[Case]:
+    """Returns the cases for so many processes."""
+    dp, tp = {"dp": world_size}, {"tp": world_size}
+    cases = [
+        Case("fsdp", dp, [sharded("dp")]),
+        Case("fsdp, uneven, tied", dp, [sharded("dp")], vocabulary=51, tied=True),
+        Case("fsdp, kept", dp, [sharded("dp", reshard_after_forward=False)]),
+        Case("fsdp, bfloat16", dp, [sharded("dp", mp_policy=MIXED)]),
+        Case("fsdp, prefetched", dp, [sharded("dp", prefetched=1)]),
+        Case(
+            "hsdp",
+            {"replicate": 2, "dp": world_size // 2},
+            [sharded("replicate", "dp")],
+        ),
+        Case("tp, sequence", tp, [tensor_parallel()]),
+        Case("tp, sequence, loss", tp, [tensor_parallel(loss=True)], loss_is_split=True),
+        Case("fsdp x tp", {"dp": world_size // 2, "tp": 2}, [tensor_parallel(), sharded("dp")]),
+        Case(
+            "fsdp x tp, bfloat16",
+            {"dp": world_size // 2, "tp": 2},
+            [tensor_parallel(), sharded("dp", mp_policy=MIXED)],
+        ),
+    ]
+    if world_size > 2:
+        resharded = sharded("dp", reshard_after_forward=2)
+        cases.insert(3, Case("fsdp, resharded to 2", dp, [resharded]))
+    return cases
+
+
+class Watched(TorchDispatchMode):
+    """Notes the operators on plain tensors, the shapes of their results, and the bytes of all
+    storages that have been seen, while each one runs."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operators: list[tuple[str, list[tuple[int, ...]]]] = []
+        self.live_bytes: list[int] = []
+        self._device = device
+        self._now = 0
+        self._bytes: dict[int, int] = {}
+        self._is_away = False
+        self._only_collectives = False
+
+    @contextlib.contextmanager
+    def looking_away(self) -> Iterator[None]:
+        before, self._is_away = self._is_away, True
+        yield
+        self._is_away = before
+
+    def hold(self, value: Any) -> None:
+        for tensor in tensors_of(value):
+            while is_run_inside(type(tensor)):
+                (tensor,) = inner_tensors(tensor)
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            if key in self._bytes or tensor.device.type != self._device:
+                continue
+            self._bytes[key] = 0
+            self.set_bytes(key, storage.nbytes())
+            weakref.finalize(storage, self._free, key).atexit = False
+
+    def set_bytes(self, key: int, size: int) -> None:
+        self._now += block_bytes(size) - self._bytes[key]
+        self._bytes[key] = block_bytes(size)
+
+    def _free(self, key: int) -> None:
+        self._now -= self._bytes.pop(key)
+
+    @contextlib.contextmanager
+    def as_on_devices(self) -> Iterator[None]:
+        """Looks away, within the block, from what gloo runs while a reduction ends."""
+        # Earlier versions have another name for it.
+        is_new = hasattr(dist, "reduce_scatter_single")
+        name = "reduce_scatter_single" if is_new else "reduce_scatter_tensor"
+        plain = getattr(dist, name)
+
+        def reduce(*args: Any, **kwargs: Any) -> Any:
+            self._only_collectives = True
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                self._only_collectives = False
+
+        setattr(dist, name, reduce)
+        try:
+            yield
+        finally:
+            setattr(dist, name, plain)
+
+    @contextlib.contextmanager
+    def resizes(self) -> Iterator[None]:
+        plain = torch.UntypedStorage.resize_
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            result = plain(storage, size)
+            key = storage._cdata
+            if key not in self._bytes:
+                self._bytes[key] = 0
+                weakref.finalize(storage, self._free, key).atexit = False
+            self.set_bytes(key, size)
+            return result
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            del torch.UntypedStorage.resize_
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if any(map(is_run_inside, types)):
+            return NotImplemented
+        out = func(*args, **(kwargs or {}))
+        name = str(func)
+        # FSDP marks other parts of its work on the CPU.
+        if self._is_away or name in _INVISIBLE or name.startswith("profiler."):
+            return out
+        if self._only_collectives and not name.startswith("c10d."):
+            return out
+        # The trace has such a constant on the host.
+        if func is not torch.ops.aten.lift_fresh.default:
+            self.hold(out)
+        self.operators.append((name, [tuple(t.shape) for t in tensors_of(out)]))
+        self.live_bytes.append(self._now)
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Rank:
+    """A case as one process runs it."""
+
+    case: Case
+    number: int
+
+    def model(self, plan: acplan.Plan | None) -> nn.Module:
+        case = self.case
+        mesh = init_device_mesh(
+            "cpu", tuple(case.mesh.values()), mesh_dim_names=tuple(case.mesh)
+        )
+        torch.manual_seed(0)
+        model = case.make()
+        is_tensor_parallel = "tp" in case.mesh
+        # As training does: split products, then the plan, then fully_shard.
+        before = case.functions[:1] if is_tensor_parallel else []
+        for function in before:
+            function(model, mesh)
+        if plan is not None:
+            model = acplan.apply(model, plan, strict=True)
+        for function in case.functions[len(before) :]:
+            function(model, mesh)
+        return model
+
+    def tokens(self) -> torch.Tensor:
+        # Ranks of one row of "tp" have the same tokens.
+        row = self.number // self.case.mesh.get("tp", 1)
+        numbers = torch.Generator().manual_seed(row)
+        return torch.randint(0, self.case.vocabulary, (4, 16), generator=numbers)
+
+    def values(self, plan: acplan.Plan | None) -> list[torch.Tensor]:
+        """Returns the losses and gradients of three steps with dropout."""
+        model = self.model(plan)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
+        torch.manual_seed(self.number)
+        values = []
+        for _ in range(3):
+            loss = loss_of(model, self.tokens())
+            loss.backward()
+            values.append(loss.detach())
+            values += [_local(p.grad).clone() for p in model.parameters()]
+            optimizer.step()
+            optimizer.zero_grad()
+        return values
+
+    def watched(self, plan: acplan.Plan | None) -> Watched:
+        """Returns the third step of this process, up to its update."""
+        model = self.model(plan)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
+        tokens = self.tokens()
+        for _ in range(2):
+            loss_of(model, tokens).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        watched = Watched("cpu")
+        tensors = [*model.parameters(), tokens]
+        for state in optimizer.state.values():
+            tensors += [value for value in state.values() if value.dim()]
+        watched.hold(tensors)
+        del tensors
+        with watched.as_on_devices(), watched.resizes(), watched:
+            loss_of(model, tokens).backward()
+        return watched
+
+    def on_fakes(self) -> list[tuple[str, list[tuple[int, ...]]]]:
+        """Returns the operators of a rank without the others, up to the update."""
+        training = training_step(self.case.make_on_meta, (self.tokens(),), self.options())
+        with alone(), step_on_fakes(training) as (step, _):
+            watched = Watched("cuda")
+            with watched:
+                step.backward(step.loss())
+            return watched.operators
+
+    def options(self) -> dict[str, Any]:
+        return {**self.case.arguments, "rank": self.number}
+
+    @functools.cached_property
+    def trace(self) -> acplan.Trace:
+        return acplan.trace(
+            self.case.make_on_meta,
+            self.tokens(),
+            workspaces=False,
+            progress=False,
+            **self.options(),
+        )
+
+
+def _local(tensor: Any) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def plans_of(trace: acplan.Trace) -> list[acplan.Plan]:
+    """Returns the plan of least memory, and one of less recomputation."""
+    least = acplan.plan(trace, "min")
+    return [least, acplan.plan(trace, (trace.peak_bytes + least.peak_bytes) // 2)]
+
+
+def check_values(rank: Rank) -> str:
+    """Compares losses and gradients with plans and without. Returns how many were equal."""
+    # One plan for all ranks: that of the first, the fullest.
+    first = rank if rank.number == 0 else Rank(rank.case, 0)
+    plans = plans_of(first.trace)
+    expected = rank.values(None)
+    for plan in plans:
+        assert plan.modules
+        actual = rank.values(plan)
+        assert len(actual) == len(expected)
+        assert all(map(torch.equal, actual, expected)), "values differ"
+    return f"{len(expected) * len(plans)} values"
+
+
+def check_operators(rank: Rank) -> str:
+    """Compares operators and shapes with the trace of this rank."""
+    real = rank.watched(None).operators
+    _require_equal(real, rank.on_fakes())
+    trace = rank.trace
+    operators = trace.data["operators"][: trace.data["backward_end"]]
+    names = [o["name"] for o in operators if not o["name"].startswith("profiler.")]
+    assert [name for name, _ in real] == names
+    return f"{len(real)} operators"
+
+
+def check_bytes(rank: Rank) -> str:
+    """Compares bytes with the trace of this rank and with simulations of plans."""
+    trace = rank.trace
+    count = 0
+    for plan in (None, *plans_of(trace)):
+        real = rank.watched(plan)
+        predicted = [
+            (operator.name, operator.live_bytes)
+            for operator in simulate(trace, plan or acplan.Plan(()))
+            if not operator.name.startswith("profiler.")
+        ]
+        actual = [*zip((name for name, _ in real.operators), real.live_bytes)]
+        _require_equal(actual, predicted[: len(actual)])
+        count += len(actual)
+    return f"{count} operators"
+
+
+def _require_equal(actual: list[Any], expected: list[Any]) -> None:
+    for place, (a, b) in enumerate(zip(actual, expected)):
+        assert a == b, f"operator {place} of {len(actual)}: {a}, expected {b}"
+    assert len(actual) == len(expected), f"{len(actual)} operators, expected {len(expected)}"
+
+
+def check_disagreement(rank: Rank) -> str:
+    """Lets the last process have another plan: each one gets the same error, and none waits."""
+    world_size = dist.get_world_size()
+    least, other = plans_of(rank.trace)
+    acplan.require_same_plan(least)
+    acplan.require_same_plan(None)
+    for another in (other, None):
+        try:
+            acplan.require_same_plan(another if rank.number == world_size - 1 else least)
+        except acplan.AcplanError as error:
+            assert f"another one on rank {world_size - 1} than on rank 0" in str(error)
+        else:
+            raise AssertionError("not refused")
+    return "4 calls"
+
+
+CHECKS: dict[str, Callable[[Rank], str]] = {
+    "values": check_values,
+    "operators": check_operators,
+    "bytes": check_bytes,
+    "another plan": check_disagreement,
+}
+
+
+def run(number: int, folder: str, world_size: int, names: list[str]) -> None:
+    """Writes, by case and check, whether it failed and what was said or compared. `names`: the
+    cases; if empty, all."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=number,
+        world_size=world_size,
+        timeout=_TIMEOUT,
+    )
+    results: dict[str, dict[str, tuple[bool, str]]] = {}
+    for case in cases_of(world_size):
+        if names and case.name not in names:
+            continue
+        assert math.prod(case.mesh.values()) == world_size
+        of_case = results.setdefault(case.name, {})
+        rank = Rank(case, number)
+        for name, check in CHECKS.items():
+            with loss_parallel() if case.loss_is_split else contextlib.nullcontext():
+                try:
+                    of_case[name] = (True, check(rank))
+                except Exception:
+                    of_case[name] = (False, traceback.format_exc())
+            dist.barrier()
+    pathlib.Path(folder, f"{number}.json").write_text(json.dumps(results))
+    dist.destroy_process_group()
+    leave()

@@ -1,0 +1,133 @@
+"""Ranks of parallel models: traced without the other ranks, and planned."""
+
+import contextlib
+import dataclasses
+import functools
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor.parallel import loss_parallel
+
+import acplan
+from acplan._step.training_step import TrainingStep, training_step
+from parallel_models import CASES, Case
+from run_events import difference, predicted_requests, real_requests
+
+_BY_NAME = {case.name: case for case in CASES}
+_TOKENS = torch.zeros(4, 16, dtype=torch.long)
+
+
+@functools.cache
+def _trace(name: str) -> acplan.Trace:
+    case = _BY_NAME[name]
+    with loss_parallel() if case.loss_is_split else contextlib.nullcontext():
+        return acplan.trace(case.make_on_meta, _TOKENS, progress=False, **case.arguments)
+
+
+def step_with(
+    case: Case, trace: acplan.Trace, plan: acplan.Plan | None, tokens: torch.Tensor
+) -> TrainingStep:
+    """Returns the step of a case's rank, with a plan where training applies it."""
+    training = training_step(case.make_on_meta, (tokens,), dict(case.arguments))
+    assert training.parallel is not None
+    if plan is None:
+        return training
+    functions = training.parallel.with_plan(
+        lambda model: acplan.apply(model, plan, strict=True),
+        trace.data["parallel"]["plan_first"],
+    )
+    return dataclasses.replace(training, parallelize=functions)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "fsdp x tp", "tp, sequence, loss"])
+def test_memory_with_a_plan_is_that_of_the_sharded_model(name: str) -> None:
+    case, trace = _BY_NAME[name], _trace(name)
+    with loss_parallel() if case.loss_is_split else contextlib.nullcontext():
+        plan = acplan.plan(trace, "min")
+        assert plan.modules and plan.peak_bytes < trace.peak_bytes
+        verification = acplan.verify(
+            case.make_on_meta, plan, _TOKENS, trace=trace, **case.arguments
+        )
+    assert verification.first_difference() is None
+    assert not dist.is_initialized()
+
+
+def test_requests_to_the_allocator_are_those_of_the_sharded_model() -> None:
+    """Each stream has its own blocks: copies and collectives of FSDP run beside the step."""
+    case = _BY_NAME["hsdp, bfloat16"]
+    trace = acplan.trace(
+        case.make_on_meta, _TOKENS, workspaces=False, progress=False, **case.arguments
+    )
+    plan = acplan.plan(trace, "min")
+    for one in (None, plan):
+        real = real_requests(step_with(case, trace, one, _TOKENS))
+        assert {request.stream for request in real} == {0, 1, 3}
+        assert not difference(real, predicted_requests(trace, one))
+
+
+def test_a_trace_has_the_rank_s_own_operators_and_bytes() -> None:
+    traces = {0: _trace("uneven"), 6: _trace("the last rank")}
+    whole = [p.numel() * 4 for p in _BY_NAME["fsdp"].make_on_meta().parameters()]
+    bytes_of = {
+        rank: sum(p["bytes"] for p in trace.data["model_tensors"]["parameters"])
+        for rank, trace in traces.items()
+    }
+    assert sum(whole) // 7 < bytes_of[0] and bytes_of[6] < sum(whole) // 7
+    names = {rank: [o["name"] for o in t.data["operators"]] for rank, t in traces.items()}
+    assert names[0] == names[6]
+    # Each of two blocks and the root, in forward, and each block again in backward.
+    assert names[0].count("c10d._allgather_base_.default") == 5
+    assert names[0].count("c10d._reduce_scatter_base_.default") == 3
+    forward = names[0][: traces[0].data["forward_end"]]
+    assert forward.count("c10d._allgather_base_.default") == 3
+
+
+def test_whole_parameters_come_and_go() -> None:
+    trace = _trace("fsdp")
+    never_freed = _trace("kept")
+    block = sum(p.numel() * 4 for p in _BY_NAME["fsdp"].make_on_meta().blocks[0].parameters())
+    # In backward the first block is whole beside the second one.
+    assert never_freed.peak_bytes - trace.peak_bytes > block / 2
+
+
+def test_no_unit_is_around_a_sharded_module() -> None:
+    plan = acplan.plan(_trace("fsdp"), "min", ac_units=["Net"])
+    assert not plan.modules
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"mesh": {"dp": 0}}, "mesh['dp']: expected a whole number, 1 or more, found 0"),
+        ({"mesh": [4]}, "mesh: expected the sizes of its dimensions by name"),
+        ({"parallelize": None}, "mesh: expected parallelize with it, found none"),
+        ({"mesh": None}, "parallelize: expected mesh with it, found none"),
+        ({"rank": 4}, "rank: expected less than 4, the size of the mesh, found 4"),
+        ({"parallelize": [3]}, "parallelize: expected a function of the model and the mesh"),
+        ({"values": "real"}, "values: expected a model on one device"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(
+    options: dict[str, object], message: str
+) -> None:
+    case = _BY_NAME["fsdp"]
+    arguments = {**case.arguments, **options}
+    with pytest.raises(acplan.AcplanError) as refused:
+        acplan.trace(case.make_on_meta, _TOKENS, progress=False, **arguments)
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_rank_is_not_divided_again() -> None:
+    with pytest.raises(acplan.AcplanError, match="world_size: expected the trace of a whole"):
+        acplan.plan(_trace("fsdp"), "min", world_size=4)
+
+
+def test_a_model_that_sharding_would_change_is_refused() -> None:
+    case = _BY_NAME["fsdp"]
+    with pytest.raises(
+        acplan.AcplanError, match="expected a function that returns a new model"
+    ):
+        acplan.trace(nn.Linear(2, 2), _TOKENS, **case.arguments)
