@@ -159,7 +159,9 @@ class TraceSearch {
     }
     parts_.LetGo();
     parts_.Add(std::move(all));
-    for (; MayTakePart() && !parts_.empty() && !IsStopped(); ++parts_taken_) {
+    for (; (parts_taken_ < kMostParts || IsSmall()) && !parts_.empty() &&
+           !IsStopped();
+         ++parts_taken_) {
       TracePart part = parts_.TakeLeast();
       if (best_.IsAsGoodAs(part.bound)) {
         parts_.Close(part.bound);
@@ -180,8 +182,6 @@ class TraceSearch {
            parts_taken_ < kMostSmallParts &&
            parts_taken_ * operators < kFewOperators;
   }
-
-  bool MayTakePart() const { return parts_taken_ < kMostParts || IsSmall(); }
 
   // Finds a plan in little time, whatever the proof takes. Returns a bound.
   double FindFirst() {
@@ -236,7 +236,6 @@ class TraceSearch {
   // Returns how exactly to solve the relaxations of a part at first: no more exactly
   // than the bound is near to the best plan.
   double GapFor(const TracePart& part) const {
-    if (!best_.HasRival()) return kMostGapOfParts;
     const double gap = kShareOfGap * (1 - part.bound / best_.Ms());
     return gap < kLeastGapOfParts ? 0 : std::min(gap, kMostGapOfParts);
   }
@@ -266,8 +265,7 @@ class TraceSearch {
       const bool is_found = relaxed.status != SearchStatus::kNoSolution;
       if (is_found) plan = WithUnits(std::move(plan), relaxed.units);
       if (IsDone(part)) return parts_.Close(part.bound);
-      // Nothing better that is much better; or better than the best plan now
-      // known.
+      // Nothing is much better, or the plan is better than the best one known.
       if (gap > 0 && (!is_found || !BreaksBudget(plan))) {
         gap = 0;
         continue;

@@ -363,10 +363,10 @@ def other_codes(
     if "--json" not in words:
         return []
     of_text = run(program, [word for word in words if word != "--json"], folder)
-    # Whether a limit of time comes before a plan is a matter of chance.
+    # A limit of time may come before a plan, or after it.
     is_chance = {ended.code, of_text.code} <= {0, 3, 4} and "--time-limit" in words
-    needs_json = b"needs --json" in of_text.err
-    if ended.code == of_text.code or is_chance or needs_json:
+    is_about_json = b"--json" in of_text.err + ended.err
+    if ended.code == of_text.code or is_chance or is_about_json:
         return []
     return [f"exit code {ended.code}, without --json {of_text.code}"]
 

@@ -41,10 +41,10 @@ class PipesTest : public CliTest {
     std::thread writer([&] {
       const int descriptor = open(pipe.c_str(), O_WRONLY | O_CLOEXEC);
       for (size_t at = 0; at < text.size();) {
-        const ssize_t put =
+        const ssize_t bytes =
             write(descriptor, text.data() + at, text.size() - at);
-        if (put <= 0) break;
-        at += static_cast<size_t>(put);
+        if (bytes <= 0) break;
+        at += static_cast<size_t>(bytes);
       }
       close(descriptor);
     });

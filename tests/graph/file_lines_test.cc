@@ -94,9 +94,9 @@ TEST_F(FileLinesTest, FilesThatCannotBeRead) {
   ExpectRefused("long", std::string((size_t{1} << 26) + 1, 'x'),
                 "expected lines of at most 67108864 bytes");
   // A header with a name that has no end.
-  const std::string named =
+  const std::string header =
       std::string("\x1f\x8b\x08\x08") + std::string(6, '\0');
-  ExpectRefused("name.gz", named + std::string(size_t{1} << 21, 'a'),
+  ExpectRefused("name.gz", header + std::string(size_t{1} << 21, 'a'),
                 "expected gzip data with text, found ");
   EXPECT_THROW(ReadFile(folder_.path() / "name.gz"), InputError);
   EXPECT_THROW(LinesOf("missing"), InputError);

@@ -1,16 +1,6 @@
-// The policies of a call by labels.
+// The policies of a call.
 //
-// Idea. The operators are walked from the last to the first (need_steps.h). A
-// label is a policy so far: the bytes that it keeps and the ms that run again. At
-// an operator of whose results some are needed, each label goes on in two ways:
-// the operator is saved, so these results are kept; or it runs again, and what it
-// reads is needed. Where none is needed, there is nothing to decide.
-//
-// Invariant. The labels of a state contain, for every policy of the operators
-// walked so far that leads to that state, one that keeps at most as many bytes and
-// costs at most as many ms. For what is to come adds the same to both.
-//
-// So the labels after the last step contain all policies that no other one beats.
+// Small calls have all of them, by labels (label_walk.h).
 //
 // Large calls, which contain many others, would have too many. Their policies are
 // relaxed: bytes are rounded down to multiples of a unit that most tensors are
@@ -22,11 +12,11 @@
 #include "problems/trace/policies/need_policies.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <utility>
 
+#include "problems/trace/policies/label_walk.h"
 #include "problems/trace/policies/need_steps.h"
 #include "solver/stop.h"
 
@@ -34,12 +24,11 @@ namespace acplan::problems {
 
 namespace {
 
+using Label = PolicyLabel;
+using Labels = PolicyLabels;
+
 // Calls with more operators, or with more labels, have relaxed policies.
 constexpr size_t kMostOperators = 150;
-// The most labels before a step, and the most that all steps extend.
-struct LabelLimits {
-  size_t labels, extended;
-};
 constexpr LabelLimits kFewLabels = {.labels = 8000, .extended = 2'000'000};
 // Where all bytes are multiples of a large unit, labels are few for what they tell.
 constexpr LabelLimits kManyLabels = {.labels = 60'000, .extended = 60'000'000};
@@ -54,131 +43,6 @@ constexpr double kNear = 5e-4;
 constexpr double kFarApart = 1.0 / 256;
 // States of a walk at a price.
 constexpr ptrdiff_t kMostStates = 256;
-
-struct Label {
-  int64_t kept_bytes = 0;
-  int64_t true_bytes = 0;  // as kept_bytes, but for rounding
-  double ms = 0;
-  MoveId move = graph::kNone;
-  RecentUses recent = 0;
-};
-
-// Labels by bytes, of which none beats another.
-using Labels = std::vector<Label>;
-
-// Returns what no label of both beats.
-Labels Best(const Labels& a, const Labels& b) {
-  Labels merged;
-  merged.reserve(a.size() + b.size());
-  std::ranges::merge(
-      a, b, std::back_inserter(merged), [](const Label& x, const Label& y) {
-        return x.kept_bytes != y.kept_bytes ? x.kept_bytes < y.kept_bytes
-                                            : x.ms < y.ms;
-      });
-  size_t count = 0;
-  for (const Label& label : merged) {
-    // Sums in another order are the same.
-    if (count > 0 && label.ms >= merged[count - 1].ms * (1 - 1e-12)) continue;
-    merged[count++] = label;
-  }
-  merged.resize(count);
-  return merged;
-}
-
-class LabelWalk {
- public:
-  // `true_steps`: the same with bytes that are not rounded.
-  LabelWalk(const std::vector<NeedStep>& steps,
-            const std::vector<NeedStep>& true_steps, double most_ms,
-            const LabelLimits& limits)
-      : steps_(steps),
-        true_steps_(true_steps),
-        limits_(limits),
-        most_ms_(most_ms * (1 + 1e-9)) {}
-
-  // All policies; nothing where there are too many labels.
-  std::optional<Labels> Run() {
-    states_[0] = {Label()};
-    for (size_t k = 0; k < steps_.size(); ++k) {
-      solver::StopIfDue();
-      next_.clear();
-      size_t count = 0;
-      for (auto& [state, labels] : states_) {
-        count += labels.size();
-        Take(k, state | steps_[k].requests, std::move(labels));
-      }
-      if (count > limits_.labels || extended_ > limits_.extended)
-        return std::nullopt;
-      if (PolicyPaths::EndsMove(k, steps_.size())) EndMoves();
-      states_ = std::move(next_);
-    }
-    Labels all;
-    for (const auto& [state, labels] : states_) all = Best(all, labels);
-    return all;
-  }
-
-  PolicyPaths TakePaths() { return std::move(paths_); }
-
- private:
-  void Take(size_t k, uint64_t state, Labels labels) {
-    const NeedStep& step = steps_[k];
-    if (!step.IsNeeded(state)) {
-      Add(step.AfterNothing(state), std::move(labels));
-      return;
-    }
-    if (step.MaySave(state)) {
-      Add(step.AfterSave(state),
-          Extended(labels,
-                   {.kept_bytes = step.KeptBytes(state),
-                    .true_bytes = true_steps_[k].KeptBytes(state)},
-                   PolicyPaths::With(0, k, GroupUse::kSaved)));
-    }
-    if (step.MayRerun(state)) {
-      Add(step.AfterRerun(state),
-          Extended(std::move(labels), {.ms = step.ms},
-                   PolicyPaths::With(0, k, GroupUse::kRunsAgain)));
-    }
-  }
-
-  Labels Extended(Labels labels, const Label& more, RecentUses use) {
-    // The fewer bytes, the more ms.
-    const auto dear = std::ranges::find_if(labels, [&](const Label& label) {
-      return label.ms + more.ms <= most_ms_;
-    });
-    labels.erase(labels.begin(), dear);
-    for (Label& label : labels) {
-      label.kept_bytes += more.kept_bytes;
-      label.true_bytes += more.true_bytes;
-      label.ms += more.ms;
-      label.recent |= use;
-    }
-    extended_ += labels.size();
-    return labels;
-  }
-
-  void Add(uint64_t state, Labels labels) {
-    if (labels.empty()) return;
-    Labels& best = next_[state];
-    best = best.empty() ? std::move(labels) : Best(best, labels);
-  }
-
-  void EndMoves() {
-    for (auto& [state, labels] : next_) {
-      for (Label& label : labels) {
-        label.move = paths_.Add(label.move, label.recent);
-        label.recent = 0;
-      }
-    }
-  }
-
-  const std::vector<NeedStep>& steps_;
-  const std::vector<NeedStep>& true_steps_;
-  const LabelLimits limits_;
-  const double most_ms_;
-  std::map<uint64_t, Labels> states_, next_;
-  PolicyPaths paths_;
-  size_t extended_ = 0;
-};
 
 // A policy, with its moves (policy_paths.h).
 struct PricedPolicy {
@@ -425,11 +289,12 @@ GoodPolicies FindGoodPolicies(const NeedGraph& graph,
   NeedChoices rounded = choices;
   for (int64_t& bytes : rounded.bytes) bytes = (bytes + unit / 2) / unit;
   const std::vector<NeedStep> rounded_steps = StepsOf(graph, rounded);
-  LabelWalk walk(rounded_steps, steps, choices.most_ms, kFewLabels);
-  std::optional<Labels> labels = walk.Run();
-  if (!labels) return {};
-  for (Label& label : *labels) label.kept_bytes = label.true_bytes;
-  return {.labels = std::move(*labels), .paths = walk.TakePaths()};
+  std::optional<WalkedPolicies> walked =
+      WalkLabels(rounded_steps, steps, choices.most_ms, kFewLabels);
+  if (!walked) return {};
+  for (Label& label : walked->labels) label.kept_bytes = label.true_bytes;
+  return {.labels = std::move(walked->labels),
+          .paths = std::move(walked->paths)};
 }
 
 // Each policy costs at least what the lines say, which rises with what it
@@ -496,16 +361,16 @@ std::optional<NeedPolicies> AllPolicies(const std::vector<NeedStep>& steps,
                                         const NeedChoices& choices,
                                         const LabelLimits& limits,
                                         bool is_exact) {
-  LabelWalk walk(steps, steps, choices.most_ms, limits);
-  std::optional<Labels> labels = walk.Run();
-  if (!labels) return std::nullopt;
+  std::optional<WalkedPolicies> walked =
+      WalkLabels(steps, steps, choices.most_ms, limits);
+  if (!walked) return std::nullopt;
   NeedPolicies::List list;
-  std::ranges::reverse(*labels);
-  for (const Label& label : *labels) {
+  std::ranges::reverse(walked->labels);
+  for (const Label& label : walked->labels) {
     list.points.push_back({choices.base_bytes - label.kept_bytes, label.ms});
     list.last_move.push_back(label.move);
   }
-  list.paths = walk.TakePaths();
+  list.paths = std::move(walked->paths);
   list.group_of_step = GroupsOf(steps);
   return NeedPolicies(std::move(list), choices.may_save.size(), is_exact);
 }
