@@ -248,7 +248,8 @@ TEST_F(SimulateCommandTest, SaysHowTheRunEnds) {
   EXPECT_THAT(
       Read("events.csv"),
       StartsWith("event,iteration,microbatch,step,operator,kind,id,bytes,"
-                 "segment,offset,allocated_bytes,reserved_bytes,retries\n"
+                 "stream,segment,offset,allocated_bytes,reserved_bytes,"
+                 "retries\n"
                  "0,0,1,-1,,allocate,0,"));
   ExpectRefused(
       Acplan({"simulate", kSimulatedTrace, "--optimizer-state", "last"}),
@@ -279,7 +280,7 @@ TEST_F(SimulateCommandTest, EmptiesTheCache) {
   Acplan({"simulate", kSimulatedTrace, "--empty-cache",
           "after-forward,before-update", "--model-order", "largest-first",
           "--timeline", "events.csv"});
-  EXPECT_THAT(Read("events.csv"), HasSubstr(",empty_cache,-1,0,,,"));
+  EXPECT_THAT(Read("events.csv"), HasSubstr(",empty_cache,-1,0,0,,,"));
   ExpectRefused(Acplan({"simulate", kSimulatedTrace, "--empty-cache", "never"}),
                 {"--empty-cache: expected some of after-forward, "
                  "before-update, before-first-update, found \"never\""});
