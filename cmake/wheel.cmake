@@ -1,5 +1,5 @@
-# What a wheel has of the build (pyproject.toml): the program, the bundled data beside it
-# and the version. A component of its own, so that a build folder that a wheel was made
+# What a wheel has of the build (pyproject.toml): the program, the bundled data beside it,
+# the version and the figures of GPUs. A component of its own, so that a build folder that a wheel was made
 # from installs what any other does.
 if(NOT SKBUILD)
   return()
@@ -16,7 +16,7 @@ install(
   COMPONENT wheel
   EXCLUDE_FROM_ALL)
 install(
-  FILES ${PROJECT_SOURCE_DIR}/VERSION
+  FILES ${PROJECT_SOURCE_DIR}/VERSION ${PROJECT_SOURCE_DIR}/data/training/systems.json
   DESTINATION ${SKBUILD_PLATLIB_DIR}/acplan
   COMPONENT wheel
   EXCLUDE_FROM_ALL)

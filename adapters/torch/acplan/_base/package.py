@@ -7,11 +7,13 @@ import pathlib
 FOLDER = pathlib.Path(os.path.abspath(__file__)).parents[1]
 
 
-def _version_file() -> pathlib.Path:
-    """Returns the copy of the file VERSION in an installed package, or the file in the
-    source tree."""
-    copied = FOLDER / "VERSION"
-    return copied if copied.exists() else FOLDER.resolve().parents[2] / "VERSION"
+def shared_file(name: str) -> pathlib.Path:
+    """Returns the copy of a file of the source tree in an installed package, or that file.
+
+    name: its path in the source tree, of which the copy has the last part.
+    """
+    copied = FOLDER / pathlib.PurePath(name).name
+    return copied if copied.exists() else FOLDER.resolve().parents[2] / name
 
 
-__version__ = _version_file().read_text().strip()
+__version__ = shared_file("VERSION").read_text().strip()

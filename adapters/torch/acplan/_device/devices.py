@@ -10,6 +10,7 @@ from torch.utils.flop_counter import flop_registry
 
 from acplan._base.errors import AcplanError
 from acplan._base.tensors import is_sparse
+from acplan._device.collective_times import collective_seconds, is_collective, link_of
 from acplan._device.kernel_times import kernel_seconds
 from acplan._device.product_times import Call
 
@@ -81,6 +82,9 @@ class Device:
         """Returns the time of an operator (`kernel_times`). `inputs` and `outputs` are the
         tensors with memory that it reads and writes."""
         func, args, kwargs, out = run
+        if is_collective(func):
+            link = link_of(self.name)
+            return collective_seconds(func, args, kwargs, out, link) * 1e3
         call = Call(func, args, kwargs, out, inputs, outputs, flops_of(*run))
         return kernel_seconds(call, self) * 1e3
 

@@ -22,6 +22,7 @@ from acplan._base.source_lines import SourceLines
 from acplan._base.stand_ins import is_run_inside
 from acplan._base.tensors import tensors_of
 from acplan._base.triton_kernels import is_launch
+from acplan._device.collective_times import is_collective
 from acplan._device.devices import Device, OperatorRun
 from acplan._device.workspaces import persistent_bytes, workspace_bytes
 from acplan._fakes.value_readers import readers
@@ -140,7 +141,7 @@ class Recorder(TorchDispatchMode):
             read_tensors, written_tensors = log.plain(args[1]), mutates
         # Lists that an operator changes in place are no results.
         changed = written_tensors or mutates
-        is_free = is_view or not changed or "empty" in name
+        is_free = (is_view and not is_collective(func)) or not changed or "empty" in name
         log.operators.append(
             Operator(
                 name=name,

@@ -1,0 +1,111 @@
+"""The time of a collective on a GPU's links.
+
+The formula and the figures are those of the training cost model
+(costmodel/training/layer/operation_times.cc, data/training/systems.json): rings inside of nodes
+and between them. Inside, all but a rank's own part passes its link; between, the whole tensor
+passes the network, over as many rails as the group has ranks in a node.
+"""
+
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from acplan._base.package import shared_file
+from acplan._base.tensors import tensors_of
+from acplan._device.product_times import bytes_of
+
+_COLLECTIVES = ("c10d", "_c10d_functional")
+# Seconds for each doubling of the ranks on NVLink (hardware/model_constants.h).
+_NEAR_LATENCY = 6e-6
+_SOFTWARE = "torchtitan"
+# The accelerator of data/training/systems.json that has the links of a device.
+_ACCELERATORS: Mapping[str, str] = {
+    "a100": "A100-SXM4-40GB",
+    "a100-80gb": "A100-SXM4-80GB",
+    "h100": "H100-SXM5",
+    "h200": "H200",
+    "gh200": "H200",
+    "b200": "B200",
+    "mi300x": "MI300X",
+}
+# A card with PCIe alone.
+_PCIE = "A100-PCIE"
+
+
+class Link(NamedTuple):
+    """The links of a GPU, in bytes a second and seconds."""
+
+    domain: int  # the GPUs that NVLink joins
+    near_rate: float
+    far_rate: float  # of the network, for each GPU
+    far_latency: float
+
+
+@functools.cache
+def link_of(device: str) -> Link:
+    """Returns the links of a device of DEVICES; those of a card with PCIe alone for others."""
+    systems = json.loads(shared_file("data/training/systems.json").read_text())
+    gpus = {gpu["name"]: gpu for gpu in systems["accelerators"]}
+    gpu = gpus[_ACCELERATORS.get(device, _PCIE)]
+    software = next(one for one in systems["software"] if one["name"] == _SOFTWARE)
+    return Link(
+        domain=int(gpu["nvlink_domain"]["value"]),
+        near_rate=gpu["nvlink_gbs"]["value"] * 1e9 * gpu["nvlink_share"]["value"],
+        far_rate=gpu["network_gbs"]["value"] * 1e9 * software["network_share"]["value"],
+        far_latency=software["network_latency_us"]["value"] * 1e-6,
+    )
+
+
+def is_collective(func: Any) -> bool:
+    return func.namespace in _COLLECTIVES and "wait" not in func._opname
+
+
+def collective_seconds(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, link: Link
+) -> float:
+    """Returns the seconds of a collective. Nothing is sent in a group of one rank."""
+    ranks = _group_ranks(args, kwargs)
+    if ranks is None or len(ranks) <= 1:
+        return 0.0
+    # The largest value is the whole one, of which each rank has a part.
+    values = (*args, *kwargs.values(), out)
+    whole = max(sum(map(bytes_of, tensors_of(value))) for value in values)
+    seconds = _ring_seconds(whole, ranks, link)
+    return (
+        2 * seconds if "reduce" in func._opname and "scatter" not in func._opname else seconds
+    )
+
+
+def _ring_seconds(whole: int, ranks: Sequence[int], link: Link) -> float:
+    size = len(ranks)
+    nodes = len({rank // link.domain for rank in ranks})
+    seconds = whole * (size - 1) / size / link.near_rate + _NEAR_LATENCY * math.log2(size)
+    if nodes > 1:
+        rails = size / nodes
+        steps = min(nodes - 1, 4 * math.log2(nodes))
+        far = whole * (nodes - 1) / nodes / (rails * link.far_rate)
+        seconds = max(seconds, far) + steps * link.far_latency
+    return seconds
+
+
+def _group_ranks(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[int] | None:
+    """Returns the ranks of the group that an operator names or is given."""
+    resolve: Any = vars(c10d)["_resolve_process_group"]
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, str):
+            try:
+                return dist.get_process_group_ranks(resolve(value))
+            except (RuntimeError, ValueError, KeyError):
+                continue  # the name of a reduction
+        if isinstance(value, torch.ScriptObject):
+            try:
+                return dist.get_process_group_ranks(dist.ProcessGroup.unbox(value))
+            except (RuntimeError, ValueError, KeyError, TypeError):
+                continue  # a reduction
+    return None
