@@ -340,7 +340,8 @@ TEST(TimesOffTest, NoPlanLosesLessThanARobustOneIsSaidTo) {
     least += of_robust <= of_best + 1e-4 ? 1 : 0;
   }
   EXPECT_EQ(cases, Repetitions(60));
-  EXPECT_GT(better, 0);
+  // One of sixty steps has a robust plan that is better; sanitizers see fewer steps.
+  if (cases == 60) EXPECT_GT(better, 0);
   EXPECT_GT(least, cases * 3 / 4);
   RecordProperty("better", better);
   RecordProperty("least", least);
