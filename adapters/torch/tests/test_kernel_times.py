@@ -120,13 +120,14 @@ def test_float32_is_rounded_where_the_settings_say_so() -> None:
         return _ms(A100, aten.convolution.default, *args), _ms(A100, aten.mm.default, a, a)
 
     convolution, product = ms()
-    settings = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = [one.allow_tf32 for one in settings]
+    matmul: Any = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
     try:
-        settings[0].allow_tf32, settings[1].allow_tf32 = False, True
-        exact_convolution, rounded_product = ms()
+        matmul.allow_tf32 = True
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            exact_convolution, rounded_product = ms()
     finally:
-        settings[0].allow_tf32, settings[1].allow_tf32 = before
+        matmul.allow_tf32 = before
     assert exact_convolution > 3 * convolution and product > 3 * rounded_product
 
 

@@ -129,7 +129,10 @@ def test_a_state_that_is_made_first(options: dict[str, Any]) -> None:
 
 
 def test_a_difference_is_told() -> None:
-    requests = [Request(8, frozenset(), "a"), Request(16, frozenset({0}), "b")]
+    requests = [
+        Request(8, frozenset(), place="a"),
+        Request(16, frozenset({0}), place="b"),
+    ]
     assert difference(requests, requests) == difference(requests, requests[:1]) == ""
     larger = [requests[0], dataclasses.replace(requests[1], bytes=32)]
     assert "request 1: 16 bytes at b, predicted 32" in difference(requests, larger)

@@ -29,6 +29,7 @@ from acplan import (
     verify,
 )
 from acplan._apply.apply import applied
+from acplan._device import kernel_times
 from acplan._verify.simulated import simulate
 from acplan._verify.verify import verifying
 from models import _larger
@@ -94,10 +95,12 @@ def test_predicted_is_measured_at_every_operator(
             assert result.predicted == simulate(Trace(data), plan)
 
 
-def test_plans_of_acplan_have_runs_and_are_exact() -> None:
+def test_plans_of_acplan_have_runs_and_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    # All operators of so small a model would take as long as a launch.
+    monkeypatch.setattr(kernel_times, "LAUNCH_SECONDS", 0.0)
     model, inputs = _larger("gpt2", 8)().on_meta()
     traced = trace(model, **inputs)
-    plan = acplan.plan(traced, "75%", segments=2, decisions="save,recompute")
+    plan = acplan.plan(traced, "70%", segments=2, decisions="save,recompute")
     names = [module.fqn.rpartition(".")[2] for module in plan.modules]
     assert any("-" in name for name in names), names
     result = verify(model, plan, trace=traced, **inputs)
