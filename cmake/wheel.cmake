@@ -1,6 +1,6 @@
-# What a wheel has of the build (pyproject.toml): the program, the bundled data beside it,
-# the version and the figures of GPUs. A component of its own, so that a build folder that a wheel was made
-# from installs what any other does.
+# Installs what a wheel has of the build (pyproject.toml): the program, the bundled data
+# beside it, the version and the figures of GPUs. It is a component of its own, so that a
+# build folder that a wheel was made from installs what any other does.
 if(NOT SKBUILD)
   return()
 endif()

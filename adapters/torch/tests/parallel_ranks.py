@@ -33,6 +33,7 @@ from acplan._step.training_step import training_step
 from acplan._verify.simulated import simulate
 from parallel_models import MIXED, Case, loss_of, sharded, tensor_parallel
 from rank import leave
+from run_events import resizes_noted
 
 _INVISIBLE = (
     "aten.detach.default",
@@ -132,24 +133,12 @@ class Watched(TorchDispatchMode):
         finally:
             setattr(dist, name, plain)
 
-    @contextlib.contextmanager
-    def resizes(self) -> Iterator[None]:
-        plain = torch.UntypedStorage.resize_
-
-        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-            result = plain(storage, size)
-            key = storage._cdata
-            if key not in self._bytes:
-                self._bytes[key] = 0
-                weakref.finalize(storage, self._free, key).atexit = False
-            self.set_bytes(key, size)
-            return result
-
-        torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment]
-        try:
-            yield
-        finally:
-            del torch.UntypedStorage.resize_
+    def note_resize(self, storage: torch.UntypedStorage, _: int) -> None:
+        key = storage._cdata
+        if key not in self._bytes:
+            self._bytes[key] = 0
+            weakref.finalize(storage, self._free, key).atexit = False
+        self.set_bytes(key, storage.nbytes())
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -186,7 +175,7 @@ class Rank:
         torch.manual_seed(0)
         model = case.make()
         is_tensor_parallel = "tp" in case.mesh
-        # As training does: split products, then the plan, then fully_shard.
+        # Training splits products first, then applies the plan, then calls fully_shard.
         before = case.functions[:1] if is_tensor_parallel else []
         for function in before:
             function(model, mesh)
@@ -232,7 +221,7 @@ class Rank:
             tensors += [value for value in state.values() if value.dim()]
         watched.hold(tensors)
         del tensors
-        with watched.as_on_devices(), watched.resizes(), watched:
+        with watched.as_on_devices(), resizes_noted(watched.note_resize), watched:
             loss_of(model, tokens).backward()
         return watched
 

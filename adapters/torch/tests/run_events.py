@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -70,6 +70,26 @@ class Request:
     place: str = dataclasses.field(default="", compare=False)
 
 
+@contextlib.contextmanager
+def resizes_noted(note: Callable[[torch.UntypedStorage, int], None]) -> Iterator[None]:
+    """Calls `note`, within the block, with each storage that got other memory and with the
+    bytes that it had before."""
+    plain = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        before = storage.nbytes()
+        result = plain(storage, size)
+        note(storage, before)
+        return result
+
+    # The class inherits the method: what is set here hides it.
+    torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del torch.UntypedStorage.resize_
+
+
 class _Requests(TorchDispatchMode):
     """Notes every storage on the device when it is made, and when it is freed."""
 
@@ -103,25 +123,11 @@ class _Requests(TorchDispatchMode):
         if key in self._blocks:
             self._freed.add(self._blocks.pop(key))
 
-    @contextlib.contextmanager
-    def resizes(self) -> Iterator[None]:
-        """Notes within the block that storages get other memory."""
-        plain = torch.UntypedStorage.resize_
-
-        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-            before = storage.nbytes()
-            result = plain(storage, size)
-            if before:
-                self._free(storage._cdata)
-            elif size:
-                self._allocate(storage, "resized")
-            return result
-
-        torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment]
-        try:
-            yield
-        finally:
-            del torch.UntypedStorage.resize_
+    def note_resize(self, storage: torch.UntypedStorage, before: int) -> None:
+        if before:
+            self._free(storage._cdata)
+        elif storage.nbytes():
+            self._allocate(storage, "resized")
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -176,7 +182,7 @@ class _Run:
         wrapped = nullcontext(self.model)
         if self.ddp is not None:
             wrapped = in_ddp(self.model, **self.ddp)
-        with requests, requests.resizes(), wrapped as model:
+        with requests, resizes_noted(requests.note_resize), wrapped as model:
             if self.is_state_first:
                 acplan.make_optimizer_state(self.optimizer)
             inputs: Any = None

@@ -14,6 +14,8 @@ class Tile(NamedTuple):
     """The share of the rate of products, relative to the largest tile's."""
 
 
+# These tiles, and the two values below, are those of the training cost model
+# (costmodel/training/layer/operation_times.cc, hardware/model_constants.h).
 TENSOR_CORE_TILES = (
     Tile(256, 128, 1.0),
     Tile(128, 128, 0.92),

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from acplan._base.errors import AcplanError
+from acplan._device.product_times import IDLE_SHARE, TENSOR_CORE_TILES, TILE_OVERHEAD
 from acplan._files.json_files import require_writable, write_json
 from acplan._verify.system_kernels import (
     LARGE,
@@ -45,11 +46,6 @@ VENDOR_KEYS = (
     "host_gbs",
     "network_gbs",
 )
-# These values are those of costmodel/training/layer/operation_times.cc and
-# hardware/model_constants.h.
-_TILES = ((256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.75), (64, 64, 0.55))
-_TILE_OVERHEAD = 192
-_IDLE_SHARE = 0.5
 
 
 def product_share(points: Sequence[Point], peak: float, processors: int) -> float:
@@ -59,11 +55,11 @@ def product_share(points: Sequence[Point], peak: float, processors: int) -> floa
     for point in points:
         rows, columns, inner = point.shape
         best = math.inf
-        for tile_rows, tile_columns, speed in _TILES:
+        for tile_rows, tile_columns, speed in TENSOR_CORE_TILES:
             tiles = math.ceil(rows / tile_rows) * math.ceil(columns / tile_columns)
             full = tiles / processors
-            waves = max(1.0, full + _IDLE_SHARE * (math.ceil(full) - full))
-            steps = tile_rows * tile_columns * (inner + _TILE_OVERHEAD)
+            waves = max(1.0, full + IDLE_SHARE * (math.ceil(full) - full))
+            steps = tile_rows * tile_columns * (inner + TILE_OVERHEAD)
             best = min(best, waves * 2 * steps * processors / (peak * speed))
         ratios.append(best / point.seconds)
     return statistics.median(ratios)
