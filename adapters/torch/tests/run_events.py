@@ -72,8 +72,8 @@ class Request:
 
 @contextlib.contextmanager
 def resizes_noted(note: Callable[[torch.UntypedStorage, int], None]) -> Iterator[None]:
-    """Calls `note`, within the block, with each storage that got other memory and with the
-    bytes that it had before."""
+    """Passes each storage that gets other memory within the block, and the bytes that it had
+    before, to `note`."""
     plain = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
