@@ -173,7 +173,7 @@ class LengthSearch {
       trial.ms = MeanRecomputeMs(problem_, steps);
       RunTrial(trial, question_.device, DeviceBytes(),
                [&](const DeviceSetting& setting) {
-                 return RunOf(problem_, steps, setting.makes_state_first);
+                 return RunOf(problem_, steps, setting);
                });
     }
     if (!trial.has_plan) {
@@ -204,9 +204,9 @@ class LengthSearch {
                 plans_.PlanOf(entry.bucket, before).recompute_ms;
         if (!is_better) break;
         entry.budget_bytes = next;
-        const std::optional<PlanDevice> use = FindDeviceUse(
-            RunOf(problem_, StepsOf(table.buckets), setting.makes_state_first),
-            setting, DeviceBytes());
+        const std::optional<PlanDevice> use =
+            FindDeviceUse(RunOf(problem_, StepsOf(table.buckets), setting),
+                          setting, DeviceBytes());
         if (use) {
           table.device = *use;
           low = next;

@@ -119,6 +119,11 @@ std::string NamedDeviceText(const AllocatorFlags& flags) {
 
 std::string SettingsText(const PlanDevice& device) {
   std::string text;
+  if (!device.ddp.empty()) {
+    text +=
+        fmt::format("in DistributedDataParallel: {}\n",
+                    device.ddp == "default" ? "default arguments" : device.ddp);
+  }
   if (device.allocator != "native") {
     text += fmt::format("set PYTORCH_ALLOC_CONF={}\n", device.allocator);
   }
@@ -144,11 +149,6 @@ std::string DeviceText(const Plan& plan) {
         "{} {} in the iterations that repeat: each empties the cache and waits "
         "for the device\n",
         device.retries, device.retries == 1 ? "retry" : "retries");
-  }
-  if (!device.ddp.empty()) {
-    text +=
-        fmt::format("in DistributedDataParallel: {}\n",
-                    device.ddp == "default" ? "default arguments" : device.ddp);
   }
   return text + SettingsText(device) + DefaultsText(plan, device) + "\n";
 }

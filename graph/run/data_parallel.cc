@@ -82,8 +82,9 @@ void DataParallel::BeginForward(const Trace& trace, bool is_evaluation,
       options_->static_graph || !options_->find_unused_parameters;
   if (!is_evaluation && may_rebuild && !has_rebuilt_ &&
       reductions_ >= reductions_before) {
-    Rebuild(model);
+    Rebuild(*reduced_);
   }
+  if (is_reduced) reduced_ = &model;
   if (!options_->broadcast_buffers || !syncs_buffers) return;
   std::vector<BucketTensor> tensors;
   AddTensors(model.buffers, tensors);

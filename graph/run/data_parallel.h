@@ -39,7 +39,8 @@ class DataParallel {
   // Puts a model on the device.
   void Construct(const Trace& trace);
 
-  // Begins the forward pass of a microbatch, whose gradients are reduced or not.
+  // Begins the forward pass of a microbatch, whose gradients are reduced or not. The trace
+  // must live as long as this object does.
   void BeginForward(const Trace& trace, bool is_evaluation, bool is_reduced);
 
   void EndMicrobatch();
@@ -72,6 +73,8 @@ class DataParallel {
   std::vector<int32_t> buckets_;
   std::optional<int32_t> used_map_;
   std::vector<std::pair<StepId, int32_t>> copies_;
+  // Whose gradients were reduced last, in the order in which they were ready.
+  const ModelTensors* reduced_ = nullptr;
   int64_t reductions_ = 0;
   bool has_rebuilt_ = false;
   bool is_reduced_ = true;  // the microbatch, or else the one before
