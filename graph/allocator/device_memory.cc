@@ -1,6 +1,7 @@
 #include "graph/allocator/device_memory.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace acplan::graph {
 namespace {
@@ -32,8 +33,8 @@ DeviceMemory::DeviceMemory(const AllocatorConfig& config, int64_t total_bytes)
 
 int64_t AllowedBytes(const DeviceMemory& memory, int64_t total) {
   if (memory.memory_fraction >= 1) return std::numeric_limits<int64_t>::max();
-  return static_cast<int64_t>(memory.memory_fraction *
-                              static_cast<double>(total));
+  // To the nearest byte, as the libraries of PyTorch do; the threshold below is cut off.
+  return std::llround(memory.memory_fraction * static_cast<double>(total));
 }
 
 int64_t CollectionBytes(const DeviceMemory& memory, int64_t total) {

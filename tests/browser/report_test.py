@@ -191,7 +191,9 @@ def bytes_in(text: str) -> float:
     return float(number) * 1024 ** ["B", "KiB", "MiB", "GiB", "TiB"].index(name)
 
 
-@pytest.mark.parametrize("name", ["profile", "trace", "lengths", "fsdp", "search", "calculon", "hostile"])
+@pytest.mark.parametrize(
+    "name", ["profile", "trace", "lengths", "fsdp", "search", "calculon", "hostile"]
+)
 @pytest.mark.parametrize(
     ("width", "scheme"), [(1600, "light"), (1600, "dark"), (360, "light"), (360, "dark")]
 )

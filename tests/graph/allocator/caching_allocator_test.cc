@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/allocator/blocks.h"
@@ -223,6 +224,17 @@ TEST(CachingAllocator, TheFractionBoundsReservedBytes) {
       Allocator("per_process_memory_fraction:0.5", 100 * kMiB);
   EXPECT_NE(allocator.Allocate(40 * kMiB), kNoBlock);
   EXPECT_EQ(allocator.Allocate(12 * kMiB), kNoBlock);
+}
+
+// .7 of these devices are .4 and 1.1 bytes below 40 MiB; the libraries of PyTorch 2.13
+// and 2.15 serve on the first of them.
+TEST(CachingAllocator, TheFractionIsOfWholeBytesTheNearest) {
+  for (const auto& [device, serves] :
+       {std::pair(59'918'628, true), std::pair(59'918'627, false)}) {
+    CachingAllocator allocator =
+        Allocator("per_process_memory_fraction:0.7", device);
+    EXPECT_EQ(allocator.Allocate(40 * kMiB) != kNoBlock, serves);
+  }
 }
 
 TEST(CachingAllocator, RefusesEarlyWithoutARetry) {
