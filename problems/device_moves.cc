@@ -34,7 +34,7 @@ using graph::StorageId;
 constexpr int64_t kMostEvents = 500'000;
 constexpr int kFewestPlans = 8;
 
-// What a plan lacks of which no device is large enough.
+// The bytes that a plan lacks for which no device is large enough.
 constexpr int64_t kNoDevice = std::numeric_limits<int64_t>::max();
 
 // A change of a plan.

@@ -23,7 +23,7 @@ struct DeviceGoal {
 struct MovesAnswer {
   std::optional<UnitList>
       units;  // of a plan that fits; nothing: none was found
-  // Of the plans that were tried, if none fits; nothing: none ran.
+  // The least device of any plan that was tried, if none fits; nothing: none ran.
   std::optional<int64_t> least_device_bytes;
 };
 

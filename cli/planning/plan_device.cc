@@ -59,11 +59,10 @@ namespace {
 // PyTorch has large_segment_size_mb from here on.
 constexpr graph::PyTorchVersion kHasSegmentSize{2, 11};
 
-// Returns the settings of the allocator that are given, or else those to choose from, the
-// plainest first. Pages of 12 MiB in place of 20 leave less of the device unused.
+// Returns the setting of --allocator, or else those to choose from, the plainest first. Pages of 12 MiB in place of 20 leave less of the device unused.
 std::vector<problems::DeviceSetting> AllocatorsToTry(
-    const std::string& given, const graph::AllocatorConfig& config) {
-  if (!given.empty()) return {{.allocator = given, .config = config}};
+    const std::string& flag, const graph::AllocatorConfig& config) {
+  if (!flag.empty()) return {{.allocator = flag, .config = config}};
   std::vector<std::string> names{"native", "expandable_segments:True"};
   if (config.version >= kHasSegmentSize) {
     names.emplace_back("expandable_segments:True,large_segment_size_mb:12");

@@ -373,8 +373,8 @@ def test_a_run_of_batches_is_shown(browser, pages):
         for row in rows:
             end = min(end for end in ends if end >= int(row["length"]))
             assert row["plan up to"] == str(end)
-        planned = opened.data["runs"][-1]["device"]
-        for drawing in planned["runs"]:
+        device_data = opened.data["runs"][-1]["device"]
+        for drawing in device_data["runs"]:
             said = acplan(
                 *("lengths", "simulate", *batches(folder), "--optimizer-state", state),
                 *("--allocator", drawing["allocator"], "--json"),
@@ -388,7 +388,7 @@ def test_a_run_of_batches_is_shown(browser, pages):
                 assert drawing[key] == run[key]
         rows = opened.table("#device")
         assert [row["reserved"] for row in rows[-2:]] == [
-            bytes_text(drawing["reserved_bytes"]) for drawing in planned["runs"]
+            bytes_text(drawing["reserved_bytes"]) for drawing in device_data["runs"]
         ]
         opened.page.focus("#block")
         opened.page.keyboard.press("Home")

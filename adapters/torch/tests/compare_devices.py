@@ -42,7 +42,7 @@ import allocator as real
 VERSION = "2.13.0"
 NO_LIMIT = 1 << 40
 SETTINGS = {"native": "", "expandable_segments:True": "expandable_segments:True"}
-# Those of plans for a device: all that acplan chooses from.
+# The settings of plans for a device: all that acplan chooses from.
 PLAN_SETTINGS = (*SETTINGS, "expandable_segments:True,large_segment_size_mb:12")
 TIME_LIMIT = 30
 # The most that acplan runs.

@@ -216,21 +216,21 @@ TEST(LeastDevice, SegmentsThatGrowStayBelowLaterOnes) {
   text += fmt::format("a 20 {}\na 21 {}\n", 70 * kMiB, 50 * kMiB);
   const AllocatorEvents events = Events(text);
   const AllocatorConfig config = Config("expandable_segments:True");
-  EventRunner moved(events, config, 64 * kMiB);
-  EventRunner fresh(events, config, 400 * kMiB);
+  EventRunner moved_runner(events, config, 64 * kMiB);
+  EventRunner new_runner(events, config, 400 * kMiB);
   BlockId block = kNoBlock;
   for (size_t k = 0; k < events.events.size(); ++k) {
     if (k == 2) {
-      ASSERT_TRUE(moved.MoveTo(400 * kMiB));
+      ASSERT_TRUE(moved_runner.MoveTo(400 * kMiB));
     }
-    ASSERT_TRUE(fresh.Run(k, block));
+    ASSERT_TRUE(new_runner.Run(k, block));
     const BlockId expected = block;
-    ASSERT_TRUE(moved.Run(k, block));
+    ASSERT_TRUE(moved_runner.Run(k, block));
     if (expected == kNoBlock) continue;
-    const Placement place = fresh.allocator().PlacementOf(expected);
-    EXPECT_EQ(moved.allocator().PlacementOf(block), place) << k;
+    const Placement place = new_runner.allocator().PlacementOf(expected);
+    EXPECT_EQ(moved_runner.allocator().PlacementOf(block), place) << k;
   }
-  const Placement last = moved.allocator().PlacementOf(block);
+  const Placement last = moved_runner.allocator().PlacementOf(block);
   EXPECT_EQ(last, (Placement{.segment = 0, .offset = 400 * kMiB}));
 }
 
