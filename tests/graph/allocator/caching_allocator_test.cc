@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "graph/allocator/blocks.h"
@@ -226,15 +225,19 @@ TEST(CachingAllocator, TheFractionBoundsReservedBytes) {
   EXPECT_EQ(allocator.Allocate(12 * kMiB), kNoBlock);
 }
 
-// .7 of these devices are .4 and 1.1 bytes below 40 MiB; the libraries of PyTorch 2.13
-// and 2.15 serve on the first of them.
-TEST(CachingAllocator, TheFractionIsOfWholeBytesTheNearest) {
-  for (const auto& [device, serves] :
-       {std::pair(59'918'628, true), std::pair(59'918'627, false)}) {
-    CachingAllocator allocator =
-        Allocator("per_process_memory_fraction:0.7", device);
-    EXPECT_EQ(allocator.Allocate(40 * kMiB) != kNoBlock, serves);
-  }
+// .7 of these devices are 1.1 and .4 bytes less than 40 MiB, and .3 bytes more.
+TEST(CachingAllocator, TheFractionIsOfWholeBytes) {
+  const auto serves = [](int minor, int64_t device) {
+    CachingAllocator allocator(
+        ParseAllocatorConfig("per_process_memory_fraction:0.7", "",
+                             PyTorchVersion{2, minor}),
+        device);
+    return allocator.Allocate(40 * kMiB) != kNoBlock;
+  };
+  EXPECT_FALSE(serves(11, 59'918'628));
+  EXPECT_TRUE(serves(11, 59'918'629));
+  EXPECT_FALSE(serves(13, 59'918'627));
+  EXPECT_TRUE(serves(13, 59'918'628));
 }
 
 TEST(CachingAllocator, RefusesEarlyWithoutARetry) {
