@@ -9,6 +9,7 @@
 
 #include "graph/base/flag.h"
 #include "graph/trace/allocation.h"
+#include "graph/trace/host_times.h"
 #include "problems/check/plan_check.h"
 #include "problems/decode_plan.h"
 #include "problems/engines/labels/joint_labels.h"
@@ -20,6 +21,7 @@
 #include "problems/model/module_problem.h"
 #include "problems/model/module_solution.h"
 #include "problems/plan/baseline.h"
+#include "problems/plan/plan_on_trace.h"
 #include "problems/trace/relaxation/near_plans.h"
 #include "problems/trace/trace_least_budget.h"
 #include "problems/trace/trace_search.h"
@@ -287,6 +289,23 @@ Plan WithFittingBudget(const PlanningProblem& problem, Plan plan,
   return plan;
 }
 
+// Returns the host's time for the step, if the trace has these times.
+std::optional<PlanHost> HostOf(const PlanningProblem& problem,
+                               const Plan& plan) {
+  if (!std::holds_alternative<TraceProblem>(problem.formulation) ||
+      !problem.trace->host) {
+    return std::nullopt;
+  }
+  const std::vector<graph::CheckpointedModule> units =
+      CheckpointedModules(*problem.trace, plan.modules);
+  const graph::Simulation step =
+      std::get<TraceProblem>(problem.formulation).simulator.Simulate(units);
+  PlanHost host{.baseline_ms = graph::HostMs(*problem.trace)};
+  host.ms = host.baseline_ms + graph::AddedHostMs(*problem.trace, units, step);
+  host.step_ms = std::max(host.ms, plan.baseline.runtime_ms + plan.CostMs());
+  return host;
+}
+
 // The plan with what its modules do, and how good that is. `bound_ms`: the
 // engine's.
 Plan WithEffect(const PlanningProblem& problem, Plan plan, double bound_ms) {
@@ -304,6 +323,7 @@ Plan WithEffect(const PlanningProblem& problem, Plan plan, double bound_ms) {
       plan.baseline.runtime_ms > 0 ? cost_ms / plan.baseline.runtime_ms : 0;
   plan.peak_bytes = effect.peak_bytes;
   plan.peak_module = effect.peak_module;
+  plan.host = HostOf(problem, plan);
   return plan;
 }
 
