@@ -72,7 +72,7 @@ class HostSearch {
   HostSearch(const Question& question, const Plan& plan,
              const SearchLimits& limits)
       : question_(question),
-        device_ms_(plan.baseline.runtime_ms),
+        device_ms_(plan.host->device_ms - plan.CostMs()),
         usable_bytes_(plan.budget_bytes - plan.reserve_bytes),
         clock_(limits),
         host_times_(HostTimesOf(*question.trace)) {}
@@ -134,8 +134,9 @@ Answer WithHost(const Question& question, Answer answer,
     return answer;
   }
   PlanHost& host = *answer.plan.host;
-  host.least_step_ms = std::max(
-      answer.plan.baseline.runtime_ms + answer.plan.bound_ms, host.baseline_ms);
+  host.least_step_ms =
+      std::max(host.device_ms - answer.plan.CostMs() + answer.plan.bound_ms,
+               host.baseline_ms);
   const bool is_robust = question.times_off && question.times_off->is_robust;
   if (!answer.plan.WaitsForHost() || answer.plan.modules.empty() || is_robust) {
     return answer;

@@ -302,7 +302,11 @@ std::optional<PlanHost> HostOf(const PlanningProblem& problem,
       std::get<TraceProblem>(problem.formulation).simulator.Simulate(units);
   PlanHost host{.baseline_ms = graph::HostMs(*problem.trace)};
   host.ms = host.baseline_ms + graph::AddedHostMs(*problem.trace, units, step);
-  host.step_ms = std::max(host.ms, plan.baseline.runtime_ms + plan.CostMs());
+  host.device_ms = plan.CostMs();
+  for (const graph::TraceOperator& op : problem.trace->operators) {
+    host.device_ms += op.runtime_ms;
+  }
+  host.step_ms = std::max(host.ms, host.device_ms);
   return host;
 }
 

@@ -182,6 +182,7 @@ Json ToJson(const PlanOffload& offload) {
 PlanHost ReadHost(const JsonField& field) {
   return {.baseline_ms = field.Get("baseline_ms").NonNegativeNumber(),
           .ms = field.Get("ms").NonNegativeNumber(),
+          .device_ms = field.Get("device_ms").NonNegativeNumber(),
           .step_ms = field.Get("step_ms").NonNegativeNumber(),
           .least_step_ms = graph::Optional(field, "least_step_ms",
                                            [](const JsonField& least) {
@@ -192,6 +193,7 @@ PlanHost ReadHost(const JsonField& field) {
 Json ToJson(const PlanHost& host) {
   Json json = {{"baseline_ms", host.baseline_ms},
                {"ms", host.ms},
+               {"device_ms", host.device_ms},
                {"step_ms", host.step_ms}};
   if (host.least_step_ms) json["least_step_ms"] = *host.least_step_ms;
   return json;

@@ -136,7 +136,9 @@ struct PlanDevice {
 struct PlanHost {
   double baseline_ms = 0;  // without the plan
   double ms = 0;           // with it
-  double step_ms = 0;      // the longer of the device's and the host's time
+  double device_ms =
+      0;               // of all operators of the step, with what the plan costs
+  double step_ms = 0;  // the longer of both
   // Proven: no plan's step takes less. Nothing if it was not asked for.
   std::optional<double> least_step_ms = {};
 
@@ -181,9 +183,7 @@ struct Plan {
     return recompute_ms + (offload ? offload->stall_ms : 0);
   }
   // Returns whether the step waits for the host.
-  bool WaitsForHost() const {
-    return host && host->ms > baseline.runtime_ms + CostMs();
-  }
+  bool WaitsForHost() const { return host && host->ms > host->device_ms; }
   bool HasPlan() const {
     return status == PlanStatus::kOptimal || status == PlanStatus::kFeasible;
   }
