@@ -109,9 +109,8 @@ class HostSearch {
                 TraceSolution solution) {
     const double device_ms = device_ms_ + CostOf(EstimatesOf(*question_.trace),
                                                  RerunsOf(trace, solution.use));
-    const double host_ms =
-        HostMs(trace) + AddedHostMs(trace, solution.modules, solution.use);
-    const double step_ms = std::max(device_ms, host_ms);
+    const double step_ms = std::max(
+        device_ms, TimesOfStep(trace, solution.modules, solution.use)->host);
     if (step_ms >= best_.step_ms) return;
     best_ = {.family = family,
              .units = std::move(solution.modules),

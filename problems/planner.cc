@@ -289,25 +289,23 @@ Plan WithFittingBudget(const PlanningProblem& problem, Plan plan,
   return plan;
 }
 
-// Returns the host's time for the step, if the trace has these times.
+// Returns the times of the step, if the trace has those of the host.
 std::optional<PlanHost> HostOf(const PlanningProblem& problem,
                                const Plan& plan) {
-  if (!std::holds_alternative<TraceProblem>(problem.formulation) ||
-      !problem.trace->host) {
-    return std::nullopt;
-  }
-  const std::vector<graph::CheckpointedModule> units =
-      CheckpointedModules(*problem.trace, plan.modules);
-  const graph::Simulation step =
-      std::get<TraceProblem>(problem.formulation).simulator.Simulate(units);
-  PlanHost host{.baseline_ms = graph::HostMs(*problem.trace)};
-  host.ms = host.baseline_ms + graph::AddedHostMs(*problem.trace, units, step);
-  host.device_ms = plan.CostMs();
-  for (const graph::TraceOperator& op : problem.trace->operators) {
-    host.device_ms += op.runtime_ms;
-  }
-  host.step_ms = std::max(host.ms, host.device_ms);
-  return host;
+  const auto* on_trace = std::get_if<TraceProblem>(&problem.formulation);
+  if (on_trace == nullptr || !problem.trace->host) return std::nullopt;
+  const graph::Simulator& simulator = on_trace->simulator;
+  const auto times_with = [&](const std::vector<CheckpointedModule>& units) {
+    return *TimesOfStep(*problem.trace, units, simulator.Simulate(units));
+  };
+  const graph::StepMs before = times_with({});
+  graph::StepMs after =
+      times_with(CheckpointedModules(*problem.trace, plan.modules));
+  if (plan.offload) after.device += plan.offload->stall_ms;
+  return PlanHost{.baseline_ms = before.host,
+                  .ms = after.host,
+                  .device_ms = after.device,
+                  .step_ms = after.Longer()};
 }
 
 // The plan with what its modules do, and how good that is. `bound_ms`: the

@@ -18,10 +18,8 @@ bool IsWhole(const Trace& trace, const CheckpointedModule& unit) {
          });
 }
 
-}  // namespace
-
+// Returns the host's time without units.
 double HostMs(const Trace& trace) {
-  if (!trace.host) return 0;
   const HostTimes& host = *trace.host;
   const auto calls =
       std::ranges::count_if(trace.calls, [&](const TraceCall& call) {
@@ -42,10 +40,10 @@ double HostMs(const Trace& trace) {
   return (us + update_us / static_cast<double>(trace.microbatches)) * kMsOfUs;
 }
 
+// Returns what units add to it.
 double AddedHostMs(const Trace& trace,
                    const std::vector<CheckpointedModule>& modules,
                    const Simulation& simulation) {
-  if (!trace.host) return 0;
   const HostTimes& host = *trace.host;
   double us = 0;
   for (const CheckpointedModule& unit : modules) {
@@ -63,6 +61,18 @@ double AddedHostMs(const Trace& trace,
     }
   }
   return us * kMsOfUs;
+}
+
+}  // namespace
+
+std::optional<StepMs> TimesOfStep(
+    const Trace& trace, const std::vector<CheckpointedModule>& modules,
+    const Simulation& simulation) {
+  if (!trace.host) return std::nullopt;
+  StepMs times{.device = simulation.recompute_ms,
+               .host = HostMs(trace) + AddedHostMs(trace, modules, simulation)};
+  for (const TraceOperator& op : trace.operators) times.device += op.runtime_ms;
+  return times;
 }
 
 }  // namespace acplan::graph

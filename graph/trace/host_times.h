@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <optional>
 #include <vector>
 
 namespace acplan::graph {
@@ -45,12 +47,19 @@ struct HostTimes {
   bool operator==(const HostTimes&) const = default;
 };
 
-// Returns the host's time for the step without a plan; 0 if the trace has no such times.
-double HostMs(const Trace& trace);
+// The two queues of a step.
+struct StepMs {
+  double device = 0;  // of all operators, and of what runs again
+  double host = 0;
 
-// Returns what the units of a simulated step add to it.
-double AddedHostMs(const Trace& trace,
-                   const std::vector<CheckpointedModule>& modules,
-                   const Simulation& simulation);
+  // Returns the time of the step.
+  double Longer() const { return std::max(device, host); }
+};
+
+// Returns the times of a simulated step with these units; nothing if the trace has no times
+// of the host.
+std::optional<StepMs> TimesOfStep(
+    const Trace& trace, const std::vector<CheckpointedModule>& modules,
+    const Simulation& simulation);
 
 }  // namespace acplan::graph

@@ -91,12 +91,7 @@ struct HostCase {
 // The time of the step of one plan, one operator after the other.
 double StepMsOf(const graph::Trace& trace, const graph::Simulation& step,
                 const std::vector<graph::CheckpointedModule>& units) {
-  double device_ms = step.recompute_ms;
-  for (const graph::TraceOperator& op : trace.operators) {
-    device_ms += op.runtime_ms;
-  }
-  return std::max(
-      device_ms, graph::HostMs(trace) + graph::AddedHostMs(trace, units, step));
+  return graph::TimesOfStep(trace, units, step)->Longer();
 }
 
 struct AllPlans {
