@@ -17,8 +17,8 @@ _FORWARD_US = 3.0, 1.3
 _BACKWARD_US = 3.0, 0.9
 # An operator of a unit, in its forward pass and in its recomputation, and a call of a module in
 # it.
-_UNIT_US = 18.0, 10.5
-_MODULE_US = 20.0
+_UNIT_US = 25.0, 4.0
+_MODULE_US = 75.0
 _UPDATE_US = 5.5
 _CALL_US = 3.7
 
