@@ -163,7 +163,8 @@ struct CommandFolder {
 constexpr std::string_view kOther = "Other";
 
 std::vector<CommandGroup> CommandGroups() {
-  return {{"Plan", {AddPlanCommand, AddFrontierCommand, AddCheckCommand}},
+  return {{"Plan", {AddPlanCommand, AddFrontierCommand, AddCheckCommand,
+            AddEmitCommand}},
           {"Inspect",
            {AddShowCommand, AddExplainCommand, AddSimulateCommand,
             AddReportCommand, AddProfileCommand}},
