@@ -65,7 +65,7 @@ std::string CostText(const Plan& plan) {
 
 std::string ProofText(const Plan& plan) {
   return plan.status == PlanStatus::kOptimal
-             ? "the least that this language can say"
+             ? "the least that this language can say, to 0.01% of a step"
              : fmt::format("this language can say no less than {}",
                            FormatMs(plan.bound_ms));
 }

@@ -20,9 +20,9 @@
 // of a unit (graph/profile/sac_statistics.h), which every plan decides together. A tie is
 // left out where a name of it is saved at a place that must not be: a view, or a product
 // of a group whose others are not saved. What remains is a free choice, but for
-// implications, and every plan of the language is one of its points: names that are in no
-// tie either spare nothing, so leaving them out of the policy changes neither the
-// objective nor, since saving only holds more, lowers what is held; or may not be saved.
+// implications, and every plan of the language is one of its points: a name that is in no
+// tie may not be saved. Ties that spare nothing count, too: what runs again needs less
+// memory at some operators if they are saved.
 
 namespace acplan::problems {
 
@@ -62,11 +62,15 @@ class SacOfModules {
   std::unordered_map<std::string_view, const graph::SacStatistics*> sac_;
 };
 
-// Saves the operators in place on what is older than the unit.
+// Saves the operators in place on what is older than the unit, and those in place on
+// their results.
 void SaveUpdates(const graph::SacStatistics& sac,
                  std::vector<OperatorDecision>& decisions) {
+  std::set<int> updates;
   for (const auto& [op, parent] : sac.inplace_ops) {
-    if (op == parent) decisions[op] = OperatorDecision::kSave;
+    if (op != parent && !updates.contains(parent)) continue;
+    updates.insert(op);
+    decisions[op] = OperatorDecision::kSave;
   }
 }
 
@@ -237,16 +241,10 @@ class Choices {
     const auto again = RunsAgain(choice.policy);
     if (!again) return;
     std::vector<OperatorTie> list = ties.Find();
-    const std::vector<std::string> always = Always(ties);
-    if (language_.takes_names && !always.empty()) list.push_back({always});
-    std::erase_if(list, [&](OperatorTie& tie) {
-      std::ranges::copy(always, std::back_inserter(tie.names));
-      std::ranges::sort(tie.names);
-      const auto same = std::ranges::unique(tie.names);
-      tie.names.erase(same.begin(), same.end());
+    AddAlways(ties.names(), list);
+    for (OperatorTie& tie : list) {
       tie.ms = MsOf(choice.policy, tie.names, *again);
-      return tie.ms <= 0;
-    });
+    }
     std::ranges::stable_sort(list, std::greater(), &OperatorTie::ms);
     for (OperatorTie& tie : list) choice.ties.push_back(std::move(tie));
     if (language_.matches_parts) FindImplications(ties.names(), choice);
@@ -292,12 +290,28 @@ class Choices {
     }
   }
 
-  std::vector<std::string> Always(const Ties& ties) const {
-    OperatorTie tie;
-    for (const std::string& name : ties.names()) {
-      if (MatchesAny(name, language_.always_saved)) tie.names.push_back(name);
+  // Adds the names that are saved in any case to each tie. They are a tie of their own,
+  // too; without it there is none.
+  void AddAlways(const std::set<std::string>& names,
+                 std::vector<OperatorTie>& ties) const {
+    std::set<std::string> always;
+    for (const std::string& name : names) {
+      if (!MatchesAny(name, language_.always_saved)) continue;
+      const auto tie =
+          std::ranges::find_if(ties, [&](const OperatorTie& other) {
+            return std::ranges::binary_search(other.names, name);
+          });
+      if (tie == ties.end()) {
+        ties.clear();
+        return;
+      }
+      always.insert(tie->names.begin(), tie->names.end());
     }
-    return ties.MaySave(tie) ? tie.names : std::vector<std::string>();
+    for (OperatorTie& tie : ties) {
+      std::set<std::string> all(always);
+      all.insert(tie.names.begin(), tie.names.end());
+      tie.names.assign(all.begin(), all.end());
+    }
   }
 
   double MsOf(TrainerPolicy policy, const std::vector<std::string>& names,

@@ -4,6 +4,8 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <ranges>
+#include <string>
 #include <utility>
 
 #include "graph/base/flag.h"
@@ -334,7 +336,54 @@ class LeastSearch {
   int64_t nodes_ = 0;
 };
 
+bool Says(const TrainerPolicy& policy, const OperatorTie& tie) {
+  return std::ranges::all_of(tie.names, [&](const std::string& name) {
+    return std::ranges::binary_search(policy.saved, name);
+  });
+}
+
+// Returns the choice whose ties make up a policy; null if it is that of a set.
+const UnitChoice* ChoiceOf(const RestrictedTrace& restricted,
+                           const TrainerPolicy& policy) {
+  for (const UnitChoice& choice : restricted.choices) {
+    if (choice.policy.blocks == policy.blocks && !choice.ties.empty()) {
+      return &choice;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
+
+LanguageSolution Simplified(const RestrictedTrace& restricted,
+                            int64_t usable_bytes, double most_ms,
+                            LanguageSolution solution) {
+  const UnitChoice* choice = ChoiceOf(restricted, solution.policy);
+  if (choice == nullptr) return solution;
+  const ChoiceMemory memory(restricted, *choice);
+  TieFlags saves;
+  for (const OperatorTie& tie : choice->ties) {
+    saves.push_back(Says(solution.policy, tie));
+  }
+  for (const TieId t : std::views::reverse(choice->ties.ids())) {
+    if (!saves[t]) continue;
+    saves[t] = false;
+    TrainerPolicy policy = PolicyOf(*choice, saves);
+    std::vector<graph::CheckpointedModule> units =
+        PlannedUnitsOf(restricted, policy);
+    std::optional<graph::Simulation> use =
+        SimulatedUse(restricted.trace_problem(), units);
+    if (!memory.IsSayable(saves) || !use || use->peak_bytes > usable_bytes ||
+        use->recompute_ms > most_ms) {
+      saves[t] = true;
+      continue;
+    }
+    solution.policy = std::move(policy);
+    solution.units = std::move(units);
+    solution.use = std::move(*use);
+  }
+  return solution;
+}
 
 LanguageSolution SolveLanguage(const RestrictedTrace& restriction,
                                int64_t usable_bytes,

@@ -27,6 +27,12 @@ LanguageSolution SolveLanguage(const RestrictedTrace& restriction,
                                int64_t usable_bytes,
                                const solver::SearchLimits& limits);
 
+// Returns a policy that says less: names are left out, those that spare least first, as
+// long as it fits and recomputes at most `most_ms`. The solution has a policy.
+LanguageSolution Simplified(const RestrictedTrace& restricted,
+                            int64_t usable_bytes, double most_ms,
+                            LanguageSolution solution);
+
 // The least peak of a language's policies.
 struct LanguageMinimum {
   int64_t peak_bytes = 0;

@@ -17,7 +17,9 @@ struct Emission {
   int64_t budget_bytes = 0;
   LanguageSolution solution = {};
   // The policy as a checked plan, and the text that says it, if there is a policy. The
-  // plan's bound and status are those of the language.
+  // plan's bound and status are those of the language: it is called optimal if the search
+  // ended with a proof, though names that spare next to nothing (together 0.01% of a step)
+  // are left out.
   Plan plan = {};
   std::string text = {};
   // If no policy fits, and for Budget::kMinimum, which is then the budget.
