@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -103,6 +105,17 @@ std::string LeastOfTrainerText(const problems::Trainer& trainer,
       FormatBytesExactly(least.peak_bytes + emission.free_plan.reserve_bytes));
 }
 
+// Returns how many operators of each name run again.
+std::map<std::string, int64_t> RerunsByName(const graph::Simulation& use,
+                                            const graph::Trace& trace) {
+  std::map<std::string, int64_t> reruns;
+  for (const graph::Simulation::Step& step : use.steps) {
+    if (step.redone == graph::kNone) continue;
+    ++reruns[trace.operator_names[trace.operators[step.op].name]];
+  }
+  return reruns;
+}
+
 std::string EmissionJson(const EmitFlags& flags, const problems::Trainer& trainer,
                    const Emission& emission, const graph::Trace& trace) {
   using Json = nlohmann::ordered_json;
@@ -129,6 +142,7 @@ std::string EmissionJson(const EmitFlags& flags, const problems::Trainer& traine
     for (const graph::CheckpointedModule& unit : emission.solution.units) {
       root["units"].push_back(trace.modules[unit.module].fqn);
     }
+    root["reruns"] = RerunsByName(emission.solution.use, trace);
     root["text"] = emission.text;
   }
   if (emission.least) {
