@@ -451,6 +451,14 @@ void AddChoices(BlockKind kind, int32_t count, const Trace& trace,
   }
 }
 
+bool HasLora(const Trace& trace) {
+  return std::ranges::any_of(
+      trace.modules, [](const graph::TraceModule& module) {
+        return module.fqn.ends_with(".lora_A") ||
+               module.fqn.find(".lora_A.") != std::string::npos;
+      });
+}
+
 }  // namespace
 
 std::vector<graph::CheckpointedModule> PlannedUnitsOf(
@@ -474,6 +482,13 @@ TrainerPolicy PolicyOf(const UnitChoice& choice,
 
 RestrictedTrace Restrict(const PlanningProblem& problem, const Language& language,
                      std::vector<ModuleId> blocks) {
+  if (!language.never_saved_with_lora.empty() && HasLora(*problem.trace)) {
+    Language plain = language;
+    std::ranges::move(plain.never_saved_with_lora,
+                      std::back_inserter(plain.never_saved));
+    plain.never_saved_with_lora.clear();
+    return Restrict(problem, plain, std::move(blocks));
+  }
   RestrictedTrace restriction{.problem = &problem, .blocks = std::move(blocks)};
   restriction.choices.push_back({});
   Choices choices(restriction, language);

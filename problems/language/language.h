@@ -47,6 +47,8 @@ struct Language {
   std::vector<std::string> always_saved = {};
   // Names, as shell patterns, that cannot be saved.
   std::vector<std::string> never_saved = {};
+  // The same for models with LoRA: with modules called lora_A.
+  std::vector<std::string> never_saved_with_lora = {};
   // A name stands for all whose qualified names contain its own.
   bool matches_parts = false;
   int32_t product_period = 1;

@@ -78,7 +78,11 @@ Trainer AxolotlTrainer() {
   return {.name = "axolotl",
           .version = "axolotl 0.19.0",
           .place = "the YAML configuration",
-          .language = {.takes_names = true, .matches_parts = true},
+          .language = {.takes_names = true,
+                       .never_saved_with_lora = {"aten.mm.*", "aten.addmm.*",
+                                                 "aten.bmm.*",
+                                                 "aten.matmul.*"},
+                       .matches_parts = true},
           .write = WriteAxolotl,
           .read = ReadAxolotl};
 }

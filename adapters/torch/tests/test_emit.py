@@ -2,6 +2,7 @@
 peak are those that it says."""
 
 import collections
+import functools
 import importlib.util
 from typing import Any
 
@@ -13,7 +14,9 @@ import acplan
 from trainer_policies import TRAINERS, emitted, truth
 from zoo import EXAMPLES
 
-_BUDGETS = ("90%", "75%", "min")
+
+# A policy that is not the best one is as good here.
+_QUICK = ("--time-limit", "0.1")
 
 
 class _Block(nn.Module):
@@ -49,10 +52,16 @@ def _case(name: str) -> tuple[nn.Module, dict[str, Any]]:
     return example.make().train(), example.inputs()
 
 
+@functools.cache
+def _trace(name: str) -> acplan.Trace:
+    model, inputs = _case(name)
+    return acplan.trace(model, progress=False, optimizer="sgd", **inputs)
+
+
 # The trainers of transformers' models, and those that wrap modules of any model.
 _CASES = [
-    *(("llama", trainer) for trainer in TRAINERS),
-    *(("net", trainer) for trainer in ("torch", "torchtitan", "lightning")),
+    *(("llama", trainer) for trainer in ("accelerate", "axolotl", "transformers", "trl")),
+    *(("net", trainer) for trainer in ("lightning", "torch", "torchtitan")),
 ]
 
 
@@ -60,15 +69,15 @@ _CASES = [
 def test_a_trainer_does_what_the_configuration_was_said_to_do(name: str, trainer: str) -> None:
     if trainer in ("axolotl", "torchtitan", "trl") and not importlib.util.find_spec(trainer):
         pytest.skip(f"{trainer} is not installed")
-    model, inputs = _case(name)
+    trace = _trace(name)
     options: dict[str, Any] = {"optimizer": "sgd"}
-    trace = acplan.trace(model, progress=False, **options, **inputs)
-    for budget in _BUDGETS:
-        emission = emitted(trace, trainer, budget)
-        if emission["status"] != "optimal":
-            assert emission["least_budget_bytes"] > emission["budget_bytes"]
-            continue
+    least = emitted(trace, trainer, "min", *_QUICK)
+    between = (least["budget_bytes"] + trace.peak_bytes) // 2
+    emissions = [emitted(trace, trainer, str(between), *_QUICK)]
+    if name == "net":
+        emissions.append(least)
+    for emission in emissions:
         model, inputs = _case(name)
         measured = truth(model, inputs, trace, TRAINERS[trainer], emission["text"], **options)
-        assert measured.reruns == collections.Counter(emission["reruns"]), budget
-        assert measured.peak_bytes == emission["peak_bytes"], budget
+        assert measured.reruns == collections.Counter(emission["reruns"])
+        assert measured.peak_bytes == emission["peak_bytes"]
