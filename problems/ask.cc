@@ -5,6 +5,7 @@
 
 #include "problems/any_schedule.h"
 #include "problems/budget_frontier.h"
+#include "problems/host_plans.h"
 #include "problems/offload_plans.h"
 #include "problems/times_off_plans.h"
 
@@ -96,7 +97,8 @@ Answer Ask(const Question& question, const Budget& budget,
                          solver::LeftOf(limits, stopwatch.Seconds()))
            : WithAnySchedule(answer.families.front().problem,
                              std::move(best.plan), LimitsOfAnySchedule(limits));
-  return WithTimesOff(question, std::move(answer), limits);
+  return WithTimesOff(question, WithHost(question, std::move(answer), limits),
+                      limits);
 }
 
 FrontierAnswer AskFrontier(const Question& question,

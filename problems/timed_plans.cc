@@ -21,13 +21,6 @@ namespace {
 constexpr double kGap = 1e-3;
 constexpr double kShareOfTime = .25;
 
-graph::Trace WithTimes(graph::Trace trace, const Times& times) {
-  for (const graph::OperatorId op : trace.operators.ids()) {
-    trace.operators[op].runtime_ms = times[op];
-  }
-  return trace;
-}
-
 const TraceProblem& TraceProblemOf(const FamilyProblem& family) {
   return std::get<TraceProblem>(family.problem.formulation);
 }
@@ -44,6 +37,45 @@ TimedPlan PlanOf(const Answer& answer) {
 }
 
 }  // namespace
+
+graph::Trace WithTimes(graph::Trace trace, const Times& times) {
+  for (const graph::OperatorId op : trace.operators.ids()) {
+    trace.operators[op].runtime_ms = times[op];
+  }
+  return trace;
+}
+
+TraceSolution SolveFamily(
+    const TraceWithRuns& family, const PlanOptions& options,
+    int64_t usable_bytes, const SearchLimits& limits,
+    const std::vector<graph::CheckpointedModule>& known_modules) {
+  const TraceProblem problem = BuildTraceProblem(
+      family.trace, family.profile, family.tree, TraceOptionsOf(options));
+  return SolveTraceProblem(problem, usable_bytes, limits, known_modules);
+}
+
+Answer WithUnits(Answer answer, size_t family,
+                 const std::vector<graph::CheckpointedModule>& units) {
+  const Plan before = answer.plan;
+  answer.family = family;
+  Plan plan = PlanOfUnits(answer.problem(), before, units);
+  if (before.limit) plan.limit = before.limit;
+  plan.solver = before.solver;
+  plan.bound_ms = std::min(before.bound_ms, plan.recompute_ms);
+  plan.gap = plan.recompute_ms > 0
+                 ? (plan.recompute_ms - plan.bound_ms) / plan.recompute_ms
+                 : 0;
+  plan.any_schedule = before.any_schedule;
+  if (plan.any_schedule && plan.recompute_ms > 0) {
+    plan.any_schedule->distance =
+        1 - plan.any_schedule->bound_ms / plan.recompute_ms;
+  }
+  if (plan.host && before.host) {
+    plan.host->least_step_ms = before.host->least_step_ms;
+  }
+  answer.plan = std::move(plan);
+  return answer;
+}
 
 TimedPlans::TimedPlans(const Question& question, const Answer& answer,
                        const SearchLimits& limits)
@@ -89,9 +121,6 @@ double TimedPlans::Search(const Times& times) {
   double bound_ms = solver::kInfinity;
   for (size_t f = 0; f < families_.size(); ++f) {
     const TraceWithRuns family(trace, runs[f]);
-    const TraceProblem problem =
-        BuildTraceProblem(family.trace, family.profile, family.tree,
-                          TraceOptionsOf(question_.options));
     std::vector<graph::CheckpointedModule> start;
     double least = solver::kInfinity;
     for (const TimedPlan& plan : plans_) {
@@ -101,7 +130,7 @@ double TimedPlans::Search(const Times& times) {
       start = plan.modules;
     }
     TraceSolution solution =
-        SolveTraceProblem(problem, usable_bytes_, limits, start);
+        SolveFamily(family, question_.options, usable_bytes_, limits, start);
     if (solution.status == SearchStatus::kInfeasible) continue;
     bound_ms = std::min(bound_ms, solution.bound_ms);
     if (solution.status == SearchStatus::kNoSolution ||

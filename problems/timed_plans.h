@@ -7,7 +7,10 @@
 #include "graph/trace/operator_kinds.h"
 #include "graph/trace/simulation.h"
 #include "problems/ask.h"
+#include "problems/plan_options.h"
 #include "problems/regret/times_box.h"
+#include "problems/segment_plans.h"
+#include "problems/trace/trace_search.h"
 #include "solver/search.h"
 
 namespace acplan::problems {
@@ -23,6 +26,21 @@ struct TimedPlan {
   Reruns reruns = {};
   graph::ByKind<double> ms_of_kind = {};  // of recomputation, by the estimates
 };
+
+// Returns the trace with other run-times.
+graph::Trace WithTimes(graph::Trace trace, const Times& times);
+
+// Searches for the plan of a family that recomputes least by the run-times of its trace.
+// `known_modules` as in SolveTraceProblem.
+TraceSolution SolveFamily(
+    const TraceWithRuns& family, const PlanOptions& options,
+    int64_t usable_bytes, const solver::SearchLimits& limits,
+    const std::vector<graph::CheckpointedModule>& known_modules = {});
+
+// Returns the answer with other units of a family, on whose recomputation it has the same
+// bounds.
+Answer WithUnits(Answer answer, size_t family,
+                 const std::vector<graph::CheckpointedModule>& units);
 
 class TimedPlans {
  public:

@@ -57,26 +57,6 @@ RatioBounds WithinBox(RatioBounds by_kind, const RatioBounds& by_operator) {
   return by_kind;
 }
 
-// Returns the answer with the units of a timed plan, whose bounds are the answer's.
-Answer WithPlan(Answer answer, const TimedPlan& timed) {
-  const Plan before = answer.plan;
-  answer.family = timed.family;
-  Plan plan = PlanOfUnits(answer.problem(), before, timed.modules);
-  plan.limit = before.limit;
-  plan.solver = before.solver;
-  plan.bound_ms = std::min(before.bound_ms, plan.recompute_ms);
-  plan.gap = plan.recompute_ms > 0
-                 ? (plan.recompute_ms - plan.bound_ms) / plan.recompute_ms
-                 : 0;
-  plan.any_schedule = before.any_schedule;
-  if (plan.any_schedule && plan.recompute_ms > 0) {
-    plan.any_schedule->distance =
-        1 - plan.any_schedule->bound_ms / plan.recompute_ms;
-  }
-  answer.plan = std::move(plan);
-  return answer;
-}
-
 // Returns the figures of one of the plans, and searches for what makes them sharp.
 TimesOff FiguresOf(const Question& question, double least_ms, size_t plan,
                    TimedPlans& plans, KindRegret& by_kind) {
@@ -131,7 +111,7 @@ Answer WithTimesOff(const Question& question, Answer answer,
                                   figures.by_kind.upper.step);
     if (robust.plan != 0) {
       const TimedPlan plan = plans.plans()[robust.plan];
-      answer = WithPlan(std::move(answer), plan);
+      answer = WithUnits(std::move(answer), plan.family, plan.modules);
     }
   }
   answer.plan.times_off = figures;

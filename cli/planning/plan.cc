@@ -89,6 +89,17 @@ std::string OffloadText(const Plan& plan) {
       offload.bytes_per_second / 1e9, graph::FormatBytes(offload.host_bytes));
 }
 
+// "" where the step does not wait for the host.
+std::string HostText(const Plan& plan) {
+  if (!plan.WaitsForHost()) return "";
+  std::string text = "the step waits for the host";
+  if (plan.host->least_step_ms) {
+    text += fmt::format(": no plan's step takes less than {}",
+                        FormatMs(*plan.host->least_step_ms));
+  }
+  return text + "\n";
+}
+
 // `unplanned`: what a rank would need without the plan.
 std::string Comparison(const graph::Trace* trace, const Plan& plan,
                        int64_t unplanned, const Terminal& terminal) {
@@ -110,9 +121,21 @@ std::string Comparison(const graph::Trace* trace, const Plan& plan,
       graph::FormatBytes(unplanned), graph::FormatBytes(plan.peak_bytes),
       FormatChange(static_cast<double>(unplanned),
                    static_cast<double>(plan.peak_bytes)));
-  row("step time", step, step,
-      FormatMs(plan.baseline.runtime_ms + plan.CostMs()),
-      fmt::format("+{}", FormatPercentUp(plan.overhead)));
+  if (plan.WaitsForHost()) {
+    const double device_ms = plan.host->device_ms - plan.CostMs();
+    const double before_ms = std::max(plan.host->baseline_ms, device_ms);
+    row("step time", FormatMs(before_ms), FormatMs(before_ms),
+        FormatMs(plan.host->step_ms),
+        fmt::format("+{}",
+                    FormatPercentUp(plan.host->step_ms / before_ms - 1)));
+    row("on the device", FormatMs(device_ms), FormatMs(device_ms),
+        FormatMs(plan.host->device_ms),
+        FormatChange(device_ms, plan.host->device_ms));
+  } else {
+    row("step time", step, step,
+        FormatMs(plan.baseline.runtime_ms + plan.CostMs()),
+        fmt::format("+{}", FormatPercentUp(plan.overhead)));
+  }
   row("recomputed", FormatMs(0), FormatMs(0), FormatMs(plan.recompute_ms), "");
   if (plan.offload) {
     row("stalled", FormatMs(0), FormatMs(0), FormatMs(plan.offload->stall_ms),
@@ -122,7 +145,7 @@ std::string Comparison(const graph::Trace* trace, const Plan& plan,
   text += DeviceText(plan) + LeastDevicesText(trace, plan);
   text += fmt::format("peak at         {} (baseline: {})\n", plan.peak_module,
                       plan.baseline.peak_module);
-  return text + "\n";
+  return text + HostText(plan) + "\n";
 }
 
 // Units that do the same on one line, unless `all`.
@@ -224,6 +247,13 @@ PlanVerdict VerdictOn(const Plan& plan) {
                             "recomputes less than {} (gap {}, {})\n",
                             FormatMs(plan.bound_ms), FormatPercentUp(plan.gap),
                             effort)};
+      }
+      if (plan.WaitsForHost()) {
+        return {
+            "feasible",
+            fmt::format(": the best plan known for a step that waits for the "
+                        "host ({})\n",
+                        effort)};
       }
       if (plan.offload) {
         return {"feasible",

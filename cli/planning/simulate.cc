@@ -25,6 +25,7 @@
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/run/data_parallel.h"
+#include "graph/trace/host_times.h"
 #include "graph/trace/link_time.h"
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
@@ -55,6 +56,8 @@ struct SimulationAnswer {
   Simulation baseline;
   std::optional<Simulation> under_plan;
   size_t units = 0;
+  // If the trace has times of the host.
+  std::optional<graph::StepMs> baseline_times = {}, planned_times = {};
   // The time that the planned step waits for its link, if the plan names one.
   std::optional<double> stall_ms = {};
   // The run on PyTorch's allocator, if one is asked for.
@@ -92,6 +95,12 @@ nlohmann::ordered_json ToJson(const Trace& trace,
   return json;
 }
 
+nlohmann::ordered_json ToJson(const graph::StepMs& times) {
+  return {{"ms", times.host},
+          {"device_ms", times.device},
+          {"step_ms", times.Longer()}};
+}
+
 std::string ToJson(const SimulationAnswer& answer) {
   nlohmann::ordered_json json;
   json["model"] = answer.trace->model.name;
@@ -99,9 +108,15 @@ std::string ToJson(const SimulationAnswer& answer) {
     json["measured_peak_bytes"] = *answer.trace->peak_bytes;
   }
   json["baseline"] = ToJson(*answer.trace, answer.baseline);
+  if (answer.baseline_times) {
+    json["baseline"]["host"] = ToJson(*answer.baseline_times);
+  }
   if (answer.under_plan) {
     json["units"] = answer.units;
     json["planned"] = ToJson(*answer.trace, *answer.under_plan);
+    if (answer.planned_times) {
+      json["planned"]["host"] = ToJson(*answer.planned_times);
+    }
     const graph::OffloadUse& offload = answer.under_plan->offload;
     if (!offload.storages.empty()) {
       json["planned"]["offload"] = {{"storages", offload.storages.size()},
@@ -132,6 +147,17 @@ std::string PeakText(const Trace& trace, const Simulation& simulation) {
   return simulation.peak_step == graph::kNone
              ? ""
              : StepText(trace, simulation.steps[simulation.peak_step]);
+}
+
+// Returns the line on the queues of a step; "" if the host's time is not known.
+std::string TimesText(const SimulationAnswer& answer) {
+  const std::optional<graph::StepMs>& times =
+      answer.under_plan ? answer.planned_times : answer.baseline_times;
+  if (!times) return "";
+  return fmt::format(
+      "a step takes the device {}, the host {}{}\n", FormatMs(times->device),
+      FormatMs(times->host),
+      times->host > times->device ? ": it waits for the host" : "");
 }
 
 // Returns the line on offloading; "" if nothing is offloaded.
@@ -166,6 +192,7 @@ std::string ToText(const SimulationAnswer& answer, const Terminal& terminal) {
                         FormatMs(answer.under_plan->recompute_ms));
     text += OffloadText(answer);
   }
+  text += TimesText(answer);
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kRight});
   const auto add = [&](const std::string& name, int64_t before, int64_t after) {
@@ -244,6 +271,7 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
   SimulationAnswer answer{.trace = &trace,
                           .baseline = graph::Simulate(trace, {}),
                           .under_plan = {}};
+  answer.baseline_times = TimesOfStep(trace, {}, answer.baseline);
   std::vector<graph::CheckpointedModule> modules;
   if (!flags.plan.empty()) {
     const problems::Plan plan = ReadAnswer(flags.plan, trace.model.name);
@@ -258,10 +286,14 @@ SimulationAnswer Simulated(const SimulateFlags& flags, Trace& trace,
     answer.units = plan.modules.size();
     modules = ModulesOf(trace, plan, flags.plan);
     answer.under_plan = SimulatePlan(trace, modules, flags.plan);
+    answer.planned_times = TimesOfStep(trace, modules, *answer.under_plan);
     if (plan.offload) {
       answer.stall_ms = graph::TimeOnLink(trace, *answer.under_plan,
                                           plan.offload->bytes_per_second)
                             .stall_ms;
+      if (answer.planned_times) {
+        answer.planned_times->device += *answer.stall_ms;
+      }
     }
   }
   if (flags.allocator.FirstGiven().empty()) return answer;

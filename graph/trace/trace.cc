@@ -17,6 +17,7 @@
 #include "graph/base/message_text.h"
 #include "graph/base/number_limits.h"
 #include "graph/profile/model_json.h"
+#include "graph/trace/host_times_json.h"
 #include "graph/trace/model_tensors.h"
 #include "graph/trace/trace_fields.h"
 
@@ -491,6 +492,7 @@ Trace ParseTrace(std::string_view text, std::string_view name) {
   trace.model_tensors = Optional(
       root, "model_tensors",
       [&](const JsonField& field) { return ParseModelTensors(field, trace); });
+  trace.host = Optional(root, "host", ParseHostTimes);
   return trace;
 }
 

@@ -12,6 +12,7 @@
 
 #include "graph/base/indexed_vector.h"
 #include "graph/profile/model_info.h"
+#include "graph/trace/host_times.h"
 
 namespace acplan::graph {
 
@@ -247,6 +248,7 @@ struct Trace {
   // In an iteration, of which the step is the last one.
   int64_t microbatches = 1;
   std::optional<ModelTensors> model_tensors;  // if the file has them
+  std::optional<HostTimes> host;              // likewise
 
   bool operator==(const Trace&) const = default;
 };
@@ -279,7 +281,8 @@ struct Trace {
 //   an operator's is not among them;
 // - saved tensors are not in the order of saving, or not packed <= unpacked <=
 //   local_end and packed, unpacked <= released;
-// - all storages together are more than 2^62 bytes.
+// - all storages together are more than 2^62 bytes, or a time of the host is longer than a
+//   second.
 // Unknown keys are ignored, as is the list `kept` of earlier versions: what modules
 // keep as attributes lives on as its storages say. model, device and measured, and
 // the keys inside them, may be missing, but not ill-typed.

@@ -10,6 +10,7 @@
 #include "graph/base/json_text.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/model_json.h"
+#include "graph/trace/host_times_json.h"
 #include "graph/trace/model_tensors.h"
 #include "graph/trace/trace.h"
 #include "graph/trace/trace_fields.h"
@@ -141,7 +142,7 @@ std::string ToJson(const Trace& trace) {
       "{{\n\"format\":\"{}\",\n\"version\":{},\n\"model\":{},\n\"device\":{},\n"
       "\"measured\":{},\n{}\"forward_end\":{},\n\"backward_end\":{},\n"
       "\"modules\":{},\n\"calls\":{},\n\"operators\":{},\n\"storages\":{},\n"
-      "\"tensors\":{},\n\"saved\":{}{}{}\n}}\n",
+      "\"tensors\":{},\n\"saved\":{}{}{}{}\n}}\n",
       kTraceFormat, kTraceVersion, CompactText(ModelInfoJson(trace.model)),
       CompactText(DeviceInfoJson(trace.device)), CompactText(measured),
       trace.microbatches == 1
@@ -163,7 +164,8 @@ std::string ToJson(const Trace& trace) {
           : ",\n\"sources\":" + ArrayText(trace.sources, SourceJson),
       trace.model_tensors
           ? ",\n\"model_tensors\":" + CompactText(ToJson(*trace.model_tensors))
-          : "");
+          : "",
+      trace.host ? ",\n\"host\":" + CompactText(ToJson(*trace.host)) : "");
 }
 
 }  // namespace acplan::graph

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "problems/check/device_rules.h"
+#include "problems/check/host_rules.h"
 #include "problems/check/offload_rules.h"
 #include "problems/check/plan_effect.h"
 #include "problems/check/policy_rules.h"
@@ -215,13 +216,6 @@ BrokenRule FalseWholeUnit(const graph::Trace& trace, const Plan& plan,
   return std::nullopt;
 }
 
-template <typename Value>
-std::string Differs(std::string_view what, const Value& stated,
-                    const Value& actual) {
-  return fmt::format("the plan says its {} is {}; it is {}", what, stated,
-                     actual);
-}
-
 // Returns whether the peak is at the module, or equally at it as at another.
 bool IsAtPeak(const PlanEffect& effect, std::string_view module) {
   double peak = 0;
@@ -385,6 +379,9 @@ BrokenRule FalseStatement(const Profile& profile, const Plan& plan,
   }
   if (auto broken = FalseAnySchedule(plan, effect.recompute_ms)) return broken;
   if (auto broken = FalseTimesOff(plan)) return broken;
+  if (trace != nullptr) {
+    if (auto broken = FalseHostTime(*trace, plan, cost_ms)) return broken;
+  }
   return FalseBaseline(profile, plan, cost_ms, trace);
 }
 

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "problems/plan/plan.h"
 
@@ -19,6 +23,13 @@ inline bool IsFalse(double stated, double actual) {
 inline bool AreOtherBytes(int64_t stated, int64_t actual) {
   return static_cast<double>(std::abs(stated - actual)) >
          1 + 1e-12 * static_cast<double>(actual);
+}
+
+template <typename Value>
+std::string Differs(std::string_view what, const Value& stated,
+                    const Value& actual) {
+  return fmt::format("the plan says its {} is {}; it is {}", what, stated,
+                     actual);
 }
 
 }  // namespace acplan::problems

@@ -182,6 +182,26 @@ Json ToJson(const PlanOffload& offload) {
   return json;
 }
 
+PlanHost ReadHost(const JsonField& field) {
+  return {.baseline_ms = field.Get("baseline_ms").NonNegativeNumber(),
+          .ms = field.Get("ms").NonNegativeNumber(),
+          .device_ms = field.Get("device_ms").NonNegativeNumber(),
+          .step_ms = field.Get("step_ms").NonNegativeNumber(),
+          .least_step_ms = graph::Optional(field, "least_step_ms",
+                                           [](const JsonField& least) {
+                                             return least.NonNegativeNumber();
+                                           })};
+}
+
+Json ToJson(const PlanHost& host) {
+  Json json = {{"baseline_ms", host.baseline_ms},
+               {"ms", host.ms},
+               {"device_ms", host.device_ms},
+               {"step_ms", host.step_ms}};
+  if (host.least_step_ms) json["least_step_ms"] = *host.least_step_ms;
+  return json;
+}
+
 // Returns the plan with its statements about itself as a whole.
 Plan WithStatements(Plan plan, const JsonField& root) {
   const auto number = [&](std::string_view key) {
@@ -202,6 +222,7 @@ Plan WithStatements(Plan plan, const JsonField& root) {
     plan.times_off = TimesOffFromJson(root.Get("times_off"));
   }
   if (root.Has("offload")) plan.offload = ReadOffload(root.Get("offload"));
+  if (root.Has("host")) plan.host = ReadHost(root.Get("host"));
   if (root.Has("device")) plan.device = PlanDeviceFromJson(root.Get("device"));
   if (root.Has("peak_bytes")) plan.peak_bytes = root.Get("peak_bytes").Bytes();
   if (root.Has("peak_module")) {
@@ -358,6 +379,7 @@ std::string PlanToJson(const Plan& plan) {
   }
   if (plan.times_off) root["times_off"] = ToJson(*plan.times_off);
   if (plan.offload) root["offload"] = ToJson(*plan.offload);
+  if (plan.host) root["host"] = ToJson(*plan.host);
   if (plan.device) root["device"] = ToJson(*plan.device);
   State(root, "peak_bytes", plan.peak_bytes);
   if (!plan.peak_module.empty()) root["peak_module"] = plan.peak_module;

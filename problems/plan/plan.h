@@ -134,6 +134,19 @@ struct PlanDevice {
   bool operator==(const PlanDevice&) const = default;
 };
 
+// The host's time for a step (graph/trace/host_times.h).
+struct PlanHost {
+  double baseline_ms = 0;  // without the plan
+  double ms = 0;           // with it
+  double device_ms =
+      0;               // of all operators of the step, with what the plan costs
+  double step_ms = 0;  // the longer of both
+  // Proven: no plan's step takes less. Nothing if it was not asked for.
+  std::optional<double> least_step_ms = {};
+
+  bool operator==(const PlanHost&) const = default;
+};
+
 struct Plan {
   std::string model;
   int64_t budget_bytes = 0;
@@ -153,6 +166,8 @@ struct Plan {
   double overhead = kNotStated;  // cost / baseline runtime
   std::optional<PlanOffload> offload = {};  // if offload was requested
   std::optional<PlanDevice> device = {};    // if it is for a device
+  std::optional<PlanHost> host =
+      {};  // if it is on a trace that has these times
   std::optional<AnySchedule> any_schedule =
       {};                                  // if there is a plan on a trace
   std::optional<TimesOff> times_off = {};  // likewise, without offload
@@ -169,6 +184,8 @@ struct Plan {
   double CostMs() const {
     return recompute_ms + (offload ? offload->stall_ms : 0);
   }
+  // Returns whether the step waits for the host.
+  bool WaitsForHost() const { return host && host->ms > host->device_ms; }
   bool HasPlan() const {
     return status == PlanStatus::kOptimal || status == PlanStatus::kFeasible;
   }

@@ -181,6 +181,38 @@ TEST(Trace, StoragesMayBeOfOtherStreams) {
 }
 
 // A sparse tensor has storage 5 as a part, but the trace has no tensor of it.
+TEST(Trace, MayHaveTimesOfTheHost) {
+  json small = SmallTrace();
+  EXPECT_THAT(ToJson(ReadTrace(ACPLAN_SEED_TRACE)), Not(HasSubstr("host")));
+  small["host"] = json::parse(
+      R"({"forward_us": {"operator": 7, "view": 1.5},
+          "backward_us": {"operator": 6, "view": 1}, "update_us": 5,
+          "call_us": 4, "decided_us": {"operator": 18, "view": 10},
+          "whole_us": {"operator": 3, "view": 2}, "launch_us": 0.5})");
+  const Trace t = ParseTrace(small.dump(), "t.json");
+  EXPECT_EQ(t.host, (HostTimes{.forward = {7, 1.5},
+                               .backward = {6, 1},
+                               .update_us = 5,
+                               .call_us = 4,
+                               .decided = {18, 10},
+                               .whole = {3, 2},
+                               .launch_us = .5}));
+  EXPECT_EQ(ParseTrace(ToJson(t), "t.json"), t);
+  const std::vector<std::pair<std::string, std::string>> edits = {
+      {"/host/launch_us", "-1"},
+      {"/host/call_us", "1e7"},
+      {"/host/whole_us", "3"},
+      {"/host/decided_us/view", "null"}};
+  for (const auto& [pointer, value] : edits) {
+    json edited = small;
+    edited[json::json_pointer(pointer)] = json::parse(value);
+    EXPECT_THAT(TraceErrorOf(edited.dump()), HasSubstr("t.json: host."))
+        << pointer;
+  }
+  small["host"].erase("update_us");
+  EXPECT_THAT(TraceErrorOf(small.dump()), HasSubstr("update_us"));
+}
+
 TEST(Trace, OperatorsMayBeOpaque) {
   json small = SmallTrace();
   json& op = small["operators"][2];

@@ -39,6 +39,7 @@ void ExpectEqual(const Plan& a, const Plan& b) {
   EXPECT_EQ(a.overhead, b.overhead);
   EXPECT_EQ(a.any_schedule, b.any_schedule);
   EXPECT_EQ(a.times_off, b.times_off);
+  EXPECT_EQ(a.host, b.host);
   EXPECT_EQ(a.offload, b.offload);
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
   EXPECT_EQ(a.peak_module, b.peak_module);
@@ -71,6 +72,11 @@ Plan FullPlan() {
       .by_operator = {.upper = {.step = .5}, .lower = WorstRegret{.step = .3}},
       .worst_kinds = graph::ByKind<double>{1.25, 0, .8, 1.25, .8},
       .least_step = .005};
+  plan.host = {.baseline_ms = 1.0 / 7,
+               .ms = 2.0 / 7,
+               .device_ms = 2.2 / 7,
+               .step_ms = 3.0 / 7,
+               .least_step_ms = 2.5 / 7};
   plan.offload = {.bytes_per_second = 25e9,
                   .host_memory_bytes = 1 << 20,
                   .host_bytes = 77,

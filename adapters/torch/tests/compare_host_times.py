@@ -2,12 +2,13 @@
 
     ACPLAN=... OMP_NUM_THREADS=1 PYTHONPATH=. python tests/compare_host_times.py
 
-writes docs/measured/host_times.csv and host_times_models.csv: microseconds per operator in forward and in
-backward, beyond the same step without a checkpoint, and what that makes of plans for real
-models, beside the run-time of their steps on a GPU. Tensors have one element, so that kernels
+writes three tables of docs/measured. host_times.csv: microseconds per operator in forward and in
+backward, beyond the same step without a checkpoint. Tensors have one element, so that kernels
 take next to nothing. For each decision all operators of a kind have that decision. Beside it
 stands the selective checkpoint of PyTorch itself, whose policies know neither a plan nor
-skipping.
+skipping. host_times_measured.csv: the forward and the backward pass of real models with tiny
+tensors, without a plan and with three, beside the host's time that is predicted, without
+launches. host_times_models.csv: that time for plans of the bundled traces, beside the device's.
 """
 
 import copy
@@ -26,9 +27,12 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from acplan import Plan, PlannedModule, PlannedOperator, Trace, apply, plan
+from acplan import DEVICES, Plan, PlannedModule, PlannedOperator, Trace, apply, plan, trace
+from acplan._device.host_times import host_times_of
+from measured import simulated
 from sharding_cases import operators_of
 from tables import Table
+from zoo import images, tokens, transformer
 
 _COUNT = 300
 _REPEATS = 25
@@ -173,50 +177,125 @@ def _costs() -> Costs:
     return costs
 
 
-def _kind(operator: dict[str, Any]) -> str:
-    if operator.get("view"):
-        return "views"
-    if operator.get("random"):
-        return "random"
-    return "in place" if operator.get("mutates") else "most"
+# Real models with tiny tensors, whose steps are the host's work.
+_SMALL: dict[str, Callable[[], nn.Module]] = {
+    "GPT-2": transformer(
+        "GPT2LMHeadModel", n_embd=24, n_layer=12, n_head=12, vocab_size=64, n_positions=16
+    ),
+    "BERT": transformer(
+        "BertForMaskedLM", hidden_size=24, num_hidden_layers=12, num_attention_heads=12,
+        intermediate_size=24, vocab_size=64,
+    ),
+    "Llama": transformer(
+        "LlamaForCausalLM", hidden_size=32, num_hidden_layers=16, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=32, vocab_size=64,
+    ),
+    "T5": transformer(
+        "T5ForConditionalGeneration", d_model=24, d_kv=4, d_ff=24, num_layers=6, num_heads=6,
+        vocab_size=64, decoder_start_token_id=0, pad_token_id=0,
+    ),
+    "ViT": transformer(
+        "ViTForImageClassification", hidden_size=24, num_hidden_layers=12, image_size=16,
+        num_attention_heads=12, intermediate_size=24, patch_size=8, num_labels=10,
+    ),
+    "ResNet-50": transformer(
+        "ResNetForImageClassification", embedding_size=8, hidden_sizes=[8] * 4, num_labels=10
+    ),
+}  # fmt: skip
+_PLANS = ("none", "every block", "save,recompute", "save,recompute,skip")
 
 
-def _host_ms(plan: Plan, traced: Trace, costs: Costs) -> tuple[int, float]:
-    """Returns the number of operators in units, and the milliseconds that they cost the host in
-    a step. The operators of a run of modules follow one another."""
+def _inputs_of(name: str) -> dict[str, Any]:
+    return (images(2, 32 if name == "ResNet-50" else 16) if name in ("ViT", "ResNet-50")
+            else tokens(2, 4, 64))()  # fmt: skip
+
+
+def _blocks(model: nn.Module) -> tuple[PlannedModule, ...]:
+    """Returns the children of the lists of modules that are in no other one."""
+    root = type(model).__name__
+    lists = [name for name, m in model.named_modules() if isinstance(m, nn.ModuleList)]
+    outer = [
+        name
+        for name in lists
+        if not any(name.startswith(f"{other}.") for other in lists if other != name)
+    ]
+    return tuple(
+        PlannedModule(f"{root}.{name}.{k}")
+        for name in outer
+        for k in range(len(model.get_submodule(name)))  # type: ignore[arg-type]
+    )
+
+
+def _plans(model: nn.Module, traced: Trace) -> Iterator[tuple[str, Plan]]:
+    least = plan(traced, "min", decisions="save,recompute").budget_bytes
+    budget = least + round(_SHARE * (traced.peak_bytes - least))
+    yield "none", Plan(())
+    yield "every block", Plan(_blocks(model))
+    for decisions in _PLANS[2:]:
+        yield decisions, plan(_without_host(traced), budget, decisions=decisions)
+
+
+def _without_host(traced: Trace) -> Trace:
+    return Trace({key: value for key, value in traced.data.items() if key != "host"})
+
+
+def _without_launches(traced: Trace) -> Trace:
+    host = {**traced.data["host"], "launch_us": 0.0}
+    launch = traced.data["host"]["launch_us"]
+    for key in ("forward_us", "backward_us"):
+        host[key] = {**host[key], "operator": host[key]["operator"] - launch}
+    return Trace({**traced.data, "host": host})
+
+
+def _predicted_ms(traced: Trace, by_hand: Plan) -> float:
+    """Returns the host's time for the forward and the backward pass with a plan."""
+    figures = simulated(traced, by_hand)["host"]
     data = traced.data
-    names = [module["fqn"] for module in data["modules"]]
-    starts = {names[call["module"]]: call["start"] for call in reversed(data["calls"])}
-    count, spent = 0, 0.0
-    for module in plan.modules:
-        start = starts[_first_of(module.fqn, starts)]
-        for place, operator in enumerate(module.operators):
-            kind = _kind(data["operators"][start + place])
-            count += 1
-            spent += sum(costs[kind][operator.decision])
-    return count, spent / 1e3
+    updates = len(data["operators"]) - data["backward_end"]
+    return float(figures["ms"]) - updates * data["host"]["update_us"] / 1e3
 
 
-def _first_of(fqn: str, starts: dict[str, int]) -> str:
-    """Returns the module itself, or the first one of the run."""
-    if fqn in starts:
-        return fqn
-    parent, _, children = fqn.rpartition(".")
-    return f"{parent}.{children.partition('-')[0]}"
+def _step_ms(model: nn.Module, inputs: dict[str, Any]) -> float:
+    best = float("inf")
+    for _ in range(_REPEATS):
+        start = time.process_time()
+        model(**inputs).loss.backward()
+        best = min(best, time.process_time() - start)
+        model.zero_grad()
+    return best * 1e3
 
 
-def _share_rows(costs: Costs) -> Iterator[list[str]]:
+def _measured_rows() -> Iterator[list[object]]:
+    for name, make in _SMALL.items():
+        model, inputs = make(), _inputs_of(name)
+        with torch.device("meta"):
+            traced = trace(make(), device="a100", **_inputs_of(name))
+        plain = _without_launches(traced)
+        before: tuple[float, float] | None = None
+        for label, made in _plans(model, traced):
+            measured = _step_ms(apply(copy.deepcopy(model), made), inputs)
+            predicted = _predicted_ms(plain, made)
+            before = before or (measured, predicted)
+            added = (f"{x - y:.2f}" for x, y in zip((measured, predicted), before, strict=True))
+            yield [name, label, f"{measured:.2f}", f"{predicted:.2f}", *added]
+
+
+def _bundled_rows() -> Iterator[list[object]]:
     for path in sorted(_TRACES.glob("*.json.gz")):
         traced = Trace.load(path)
-        step_ms = sum(operator["runtime_ms"] for operator in traced.data["operators"])
-        least = plan(path, "min", decisions="save,recompute").budget_bytes
+        data = {**traced.data, **host_times_of(DEVICES["a100"])}
+        with_host = Trace(data)
+        least = plan(traced, "min", decisions="save,recompute").budget_bytes
         budget = least + round(_SHARE * (traced.peak_bytes - least))
-        row = [path.name.partition(".")[0], f"{step_ms:.0f}"]
-        for decisions in ("save,recompute", "save,recompute,skip"):
-            best_plan = plan(path, budget, decisions=decisions)
-            count, host_ms = _host_ms(best_plan, traced, costs)
-            row += [str(count), f"{host_ms:.1f}", f"{host_ms / step_ms:.1%}"]
-        yield row
+        plans = {"none": Plan(())}
+        plans |= {d: plan(_without_host(traced), budget, decisions=d) for d in _PLANS[2:]}
+        plans["with the host"] = plan(with_host, budget)
+        for label, made in plans.items():
+            figures = simulated(with_host, made)["host"]
+            count = sum(len(module.operators) for module in made.modules)
+            waits = "host" if figures["ms"] > figures["device_ms"] else "device"
+            cells = (f"{figures[key]:.2f}" for key in ("device_ms", "ms", "step_ms"))
+            yield [path.name.partition(".")[0], label, count, *cells, waits]
 
 
 def _main() -> None:
@@ -229,10 +308,13 @@ def _main() -> None:
     for policy in _OF_PYTORCH + _POLICIES:
         cells = [f"{us:.1f}" for kind in _KINDS for us in costs[kind][policy]]
         table.add(policy, *cells)
-    figures = ("operators", "host ms", "of the step")
-    columns = [f"{name}: {f}" for name in ("save,recompute", "skip") for f in figures]
-    models = Table("host_times_models", ["model", "step ms", *columns])
-    for row in _share_rows(costs):
+    columns = ["measured ms", "predicted ms", "added: measured ms", "added: predicted ms"]
+    measured = Table("host_times_measured", ["model", "plan", *columns])
+    for row in _measured_rows():
+        measured.add(*row)
+    columns = ["operators in units", "device ms", "host ms", "step ms", "waits for"]
+    models = Table("host_times_models", ["model", "plan", *columns])
+    for row in _bundled_rows():
         models.add(*row)
 
 

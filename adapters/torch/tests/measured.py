@@ -108,11 +108,18 @@ class Subject:
         )
 
     def simulated_bytes(self, plan: Plan) -> int:
-        with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
-            file = pathlib.Path(folder) / "plan.json"
-            plan.save(file, model=self.traced.data["model"]["name"])
-            said = run_acplan(["simulate", f"{self.path}", f"{file}", "--json"])
-        return int(json.loads(said)["planned"]["peak_bytes"])
+        return int(simulated(self.traced, plan)["peak_bytes"])
+
+
+def simulated(traced: Trace, plan: Plan) -> dict[str, Any]:
+    """Returns what `acplan simulate` says of the step with a plan."""
+    with tempfile.TemporaryDirectory(prefix="acplan-") as folder:
+        trace_file, plan_file = (pathlib.Path(folder) / f"{n}.json" for n in ("trace", "plan"))
+        traced.save(trace_file)
+        plan.save(plan_file, model=traced.data["model"]["name"])
+        said = run_acplan(["simulate", f"{trace_file}", f"{plan_file}", "--json"])
+    result: dict[str, Any] = json.loads(said)["planned"]
+    return result
 
 
 @contextmanager

@@ -48,6 +48,9 @@ class Device:
     product_share: float  # of the peak on matrix units, by large products
     float32_share: float  # of the peak in float32, by large products
     source: str
+    # How much more time the host takes than the one that was measured (host_times.py); 0: its
+    # time is not counted, as for steps in CUDA graphs.
+    host_factor: float = dataclasses.field(default=1.0, kw_only=True)
 
     def peak_flops(self, dtype: torch.dtype) -> float:
         if dtype == torch.bfloat16:

@@ -8,6 +8,7 @@ from acplan._base.errors import AcplanError
 from acplan._files import display
 from acplan._files.charts import figure, made_of
 from acplan._files.json_files import read_json, write_json
+from acplan._files.plan_host import PlanHost
 from acplan._files.times_off import TimesOff
 
 
@@ -249,6 +250,11 @@ class Plan:
     def times_off(self) -> TimesOff | None:
         """The regret if run-times are wrong; None without a trace and with offload."""
         return TimesOff.from_optional(self.data.get("times_off"))
+
+    @property
+    def host(self) -> PlanHost | None:
+        """The host's time for a step; None if the trace has no such times."""
+        return PlanHost.from_optional(self.data.get("host"))
 
     @property
     def bound_ms(self) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 from acplan._base.modules import class_name_of
 from acplan._base.torchscript import notes_of_scripts
 from acplan._device.devices import Device
+from acplan._device.host_times import host_times_of
 from acplan._files.fingerprint import WEIGHTS, weights_of
 from acplan._files.trace_file import DIFFERENTIATES
 from acplan._step.host_reads import with_reads_of_host
@@ -68,6 +69,7 @@ def trace_data(step: Step, device: Device, recorded: Recorded) -> dict[str, Any]
         ],
         "saved": [_saved(saved) for saved in with_reads_of_host(log, marks.forward_end)],
         **marks.tensors.data(),
+        **host_times_of(device),
         "measured": {"peak_bytes": peak_of(log)},
         "workspaces": recorded.full.counts_workspaces,
         "notes": [

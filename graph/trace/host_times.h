@@ -1,0 +1,65 @@
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+namespace acplan::graph {
+
+struct CheckpointedModule;
+struct Simulation;
+struct Trace;
+
+// The time that the host takes for a step: Python, PyTorch's dispatcher, autograd and the
+// launches of kernels.
+//
+// The model
+// - The host runs the operators one after the other, and does not wait for the device. Each
+//   operator takes it a time that depends on the pass, and on whether it is a view, which
+//   launches nothing. So does each call of a module.
+// - A unit with a policy takes it a time more for each of its operators, whatever is
+//   decided: Python is called before and after the operator. A unit that is recomputed as a
+//   whole takes less. An operator that runs again is also launched again.
+// - Device and host are two queues. The device never runs ahead of the host, and the host
+//   queues work for the device without waiting. In a loop of equal steps, a step therefore
+//   takes the longer of both times.
+
+// Microseconds for an operator that computes, and for a view.
+struct HostPair {
+  double op_us = 0;
+  double view_us = 0;
+
+  double Of(bool is_view) const { return is_view ? view_us : op_us; }
+  bool operator==(const HostPair&) const = default;
+};
+
+struct HostTimes {
+  HostPair forward;
+  HostPair backward;
+  double update_us = 0;  // an operator of the optimizer step
+  double call_us = 0;    // a call of a module in the forward pass
+  // Beyond these, for an operator of a unit: in the unit's forward pass and in its
+  // recomputation together, without the launches of the latter.
+  HostPair decided;      // in a unit with a policy, whatever is decided
+  HostPair whole;        // in a unit that is recomputed as a whole
+  double launch_us = 0;  // for an operator that runs again and is no view
+
+  bool operator==(const HostTimes&) const = default;
+};
+
+// The two queues of a step.
+struct StepMs {
+  double device = 0;  // of all operators, and of what runs again
+  double host = 0;
+
+  // Returns the time of the step.
+  double Longer() const { return std::max(device, host); }
+};
+
+// Returns the times of a simulated step with these units; nothing if the trace has no times
+// of the host.
+std::optional<StepMs> TimesOfStep(
+    const Trace& trace, const std::vector<CheckpointedModule>& modules,
+    const Simulation& simulation);
+
+}  // namespace acplan::graph

@@ -1,0 +1,126 @@
+#include "problems/check/host_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "graph/trace/simulation.h"
+#include "problems/check/stated_number.h"
+#include "problems/plan/plan_on_trace.h"
+
+namespace acplan::problems {
+
+using graph::OperatorId;
+using graph::Trace;
+
+namespace {
+
+// The operators and calls of a step that take the host a time, counted.
+struct HostCounts {
+  // By "is a view".
+  double forward[2] = {0, 0}, backward[2] = {0, 0};
+  double decided[2] = {0, 0}, whole[2] = {0, 0};
+  double updates = 0, calls = 0, launches = 0;
+};
+
+double Us(const graph::HostPair& pair, const double (&counts)[2]) {
+  return pair.op_us * counts[0] + pair.view_us * counts[1];
+}
+
+// Returns the milliseconds without what units add.
+double BaselineMs(const graph::HostTimes& host, const HostCounts& counts) {
+  return (Us(host.forward, counts.forward) +
+          Us(host.backward, counts.backward) + host.update_us * counts.updates +
+          host.call_us * counts.calls) /
+         1e3;
+}
+
+double AddedMs(const graph::HostTimes& host, const HostCounts& counts) {
+  return (Us(host.decided, counts.decided) + Us(host.whole, counts.whole) +
+          host.launch_us * counts.launches) /
+         1e3;
+}
+
+HostCounts CountStep(const Trace& trace) {
+  HostCounts counts;
+  for (const OperatorId op : trace.operators.ids()) {
+    const size_t view = trace.operators[op].view ? 1 : 0;
+    const graph::Time time = graph::StartOf(op);
+    if (time >= trace.backward_end) {
+      counts.updates += 1 / static_cast<double>(trace.microbatches);
+    } else {
+      (time < trace.forward_end ? counts.forward : counts.backward)[view] += 1;
+    }
+  }
+  for (const graph::TraceCall& call : trace.calls) {
+    if (trace.modules[call.module].run_end == graph::kNone) counts.calls += 1;
+  }
+  return counts;
+}
+
+HostCounts CountUnits(const Trace& trace, const Plan& plan) {
+  HostCounts counts;
+  const std::vector<graph::CheckpointedModule> units =
+      CheckpointedModules(trace, plan.modules);
+  for (size_t k = 0; k < units.size(); ++k) {
+    const bool is_whole =
+        trace.modules[units[k].module].run_end == graph::kNone &&
+        std::ranges::all_of(plan.modules[k].ops, &PlannedOp::RunsAgain);
+    for (const graph::TraceCall& call : trace.calls) {
+      if (call.module != units[k].module || call.no_grad) continue;
+      for (const OperatorId op : call.Operators()) {
+        (is_whole ? counts.whole
+                  : counts.decided)[trace.operators[op].view ? 1 : 0] += 1;
+      }
+    }
+  }
+  for (const graph::Simulation::Step& step : Simulate(trace, units).steps) {
+    const bool runs_again = step.redone != graph::kNone;
+    if (runs_again && !trace.operators[step.op].view) counts.launches += 1;
+  }
+  return counts;
+}
+
+}  // namespace
+
+std::optional<std::string> FalseHostTime(const Trace& trace, const Plan& plan,
+                                         double cost_ms) {
+  if (!plan.host) return std::nullopt;
+  const PlanHost& stated = *plan.host;
+  if (!trace.host) {
+    return "the plan states a time of the host, which the trace does not have";
+  }
+  const double baseline_ms = BaselineMs(*trace.host, CountStep(trace));
+  const double host_ms =
+      baseline_ms + AddedMs(*trace.host, CountUnits(trace, plan));
+  double device_ms = cost_ms;
+  for (const graph::TraceOperator& op : trace.operators) {
+    device_ms += op.runtime_ms;
+  }
+  const double step_ms = std::max(host_ms, device_ms);
+  if (IsFalse(stated.baseline_ms, baseline_ms)) {
+    return Differs("host's time without it in ms", stated.baseline_ms,
+                   baseline_ms);
+  }
+  if (IsFalse(stated.ms, host_ms)) {
+    return Differs("host's time in ms", stated.ms, host_ms);
+  }
+  if (IsFalse(stated.device_ms, device_ms)) {
+    return Differs("device's time in ms", stated.device_ms, device_ms);
+  }
+  if (IsFalse(stated.step_ms, step_ms)) {
+    return Differs("step in ms", stated.step_ms, step_ms);
+  }
+  if (stated.least_step_ms && *stated.least_step_ms > step_ms &&
+      IsFalse(*stated.least_step_ms, step_ms)) {
+    return fmt::format(
+        "the plan says that no plan's step takes less than {} ms; its own "
+        "takes {} ms",
+        *stated.least_step_ms, step_ms);
+  }
+  return std::nullopt;
+}
+
+}  // namespace acplan::problems
