@@ -1,3 +1,5 @@
+#include "problems/trainers/emit.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +22,6 @@
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
 #include "problems/plan/plan_on_trace.h"
-#include "problems/trainers/emit.h"
 
 namespace acplan::cli {
 
@@ -44,10 +45,9 @@ struct EmitFlags {
 };
 
 std::string EmitCommand(const EmitFlags& flags) {
-  std::string command =
-      fmt::format("acplan emit {} --budget {} --for {}",
-                  graph::OneLine(flags.trace, 400), flags.budget,
-                  flags.trainer);
+  std::string command = fmt::format("acplan emit {} --budget {} --for {}",
+                                    graph::OneLine(flags.trace, 400),
+                                    flags.budget, flags.trainer);
   const auto add = [&](const char* flag, const std::string& value) {
     if (!value.empty()) {
       command += fmt::format(" {} '{}'", flag, graph::OneLine(value, 400));
@@ -76,27 +76,26 @@ std::string ProofText(const Plan& plan) {
 std::string GapText(const Emission& emission) {
   const Plan& best = emission.free_plan;
   if (!best.HasPlan()) return "acplan plan found no plan in its time";
-  return fmt::format("{} more than the plan of acplan plan, {}",
-                     FormatMs(std::max(
-                         0.0, emission.plan.recompute_ms - best.recompute_ms)),
-                     CostText(best));
+  return fmt::format(
+      "{} more than the plan of acplan plan, {}",
+      FormatMs(std::max(0.0, emission.plan.recompute_ms - best.recompute_ms)),
+      CostText(best));
 }
 
 std::vector<std::string> Comments(const EmitFlags& flags,
                                   const problems::Trainer& trainer,
                                   const Emission& emission) {
   const Plan& plan = emission.plan;
-  return {EmitCommand(flags),
-          fmt::format("for {}, in {}", trainer.version, trainer.place),
-          fmt::format("peak {} of {}, {}",
-                      graph::FormatBytes(plan.peak_bytes),
-                      graph::FormatBytes(emission.budget_bytes),
-                      CostText(plan)),
-          fmt::format("{}; {}", ProofText(plan), GapText(emission))};
+  return {
+      EmitCommand(flags),
+      fmt::format("for {}, in {}", trainer.version, trainer.place),
+      fmt::format("peak {} of {}, {}", graph::FormatBytes(plan.peak_bytes),
+                  graph::FormatBytes(emission.budget_bytes), CostText(plan)),
+      fmt::format("{}; {}", ProofText(plan), GapText(emission))};
 }
 
 std::string LeastOfTrainerText(const problems::Trainer& trainer,
-                      const Emission& emission) {
+                               const Emission& emission) {
   const problems::LanguageMinimum& least = *emission.least;
   return fmt::format(
       "no policy of {} fits in {}; the least budget of its language is {}{}\n",
@@ -116,8 +115,9 @@ std::map<std::string, int64_t> RerunsByName(const graph::Simulation& use,
   return reruns;
 }
 
-std::string EmissionJson(const EmitFlags& flags, const problems::Trainer& trainer,
-                   const Emission& emission, const graph::Trace& trace) {
+std::string EmissionJson(const EmitFlags& flags,
+                         const problems::Trainer& trainer,
+                         const Emission& emission, const graph::Trace& trace) {
   using Json = nlohmann::ordered_json;
   Json root{{"format", "acplan.emission"},
             {"version", 1},
@@ -127,11 +127,11 @@ std::string EmissionJson(const EmitFlags& flags, const problems::Trainer& traine
             {"budget_bytes", emission.budget_bytes}};
   const Plan& plan = emission.plan;
   const bool is_found = !emission.text.empty();
-  root["status"] = is_found ? ToString(plan.status)
-                   : emission.solution.status ==
-                           solver::SearchStatus::kInfeasible
-                       ? "infeasible"
-                       : "no_plan";
+  root["status"] =
+      is_found ? ToString(plan.status)
+      : emission.solution.status == solver::SearchStatus::kInfeasible
+          ? "infeasible"
+          : "no_plan";
   if (is_found) {
     root["peak_bytes"] = plan.peak_bytes;
     root["recompute_ms"] = plan.recompute_ms;
@@ -173,6 +173,7 @@ int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
   const Emission emission =
       Emit(flags.planning.Question(input, tree, kEmitSeconds), budget, trainer,
            flags.blocks);
+  if (!emission.notes.empty()) terminal.Warn(emission.notes.front());
   const bool is_found = !emission.text.empty();
   std::string text;
   if (is_found) {
@@ -182,17 +183,15 @@ int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
     text += emission.text;
     if (!flags.output.empty()) graph::WriteFile(flags.output, text);
   }
-  const std::string why =
-      is_found ? "" : LeastOfTrainerText(trainer, emission);
+  const std::string why = is_found ? "" : LeastOfTrainerText(trainer, emission);
   terminal.Print(flags.json
                      ? EmissionJson(flags, trainer, emission, *input.trace)
                      : text + why);
   if (is_found) return kExitOk;
-  return terminal.Explain(why,
-                          emission.solution.status ==
-                                  solver::SearchStatus::kInfeasible
-                              ? kExitInfeasible
-                              : kExitLimit);
+  return terminal.Explain(
+      why, emission.solution.status == solver::SearchStatus::kInfeasible
+               ? kExitInfeasible
+               : kExitLimit);
 }
 
 std::string TrainerNames() {

@@ -68,12 +68,12 @@ HeldBytes HeldBytesOf(const graph::Trace& trace,
     change[span.end] -= bytes;
     covered = span.end;
   }
-  HeldBytes held(trace.operators.size(), 0);
+  HeldBytes bytes_at(trace.operators.size(), 0);
   int64_t sum = 0;
   for (const graph::OperatorId op : trace.operators.ids()) {
-    held[op] = sum += change[static_cast<size_t>(IndexOf(op))];
+    bytes_at[op] = sum += change[static_cast<size_t>(IndexOf(op))];
   }
-  return held;
+  return bytes_at;
 }
 
 }  // namespace acplan::problems

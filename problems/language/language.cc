@@ -13,16 +13,9 @@
 
 #include "graph/base/input_error.h"
 #include "graph/profile/profile.h"
+#include "problems/language/ties.h"
 
-// How a language becomes choices and ties.
-//
-// A tie begins as one name. Two names are joined where operators of both are in one group
-// of a unit (graph/profile/sac_statistics.h), which every plan decides together. A tie is
-// left out where a name of it is saved at a place that must not be: a view, or a product
-// of a group whose others are not saved. What remains is a free choice, but for
-// implications, and every plan of the language is one of its points: a name that is in no
-// tie may not be saved. Ties that spare nothing count, too: what runs again needs less
-// memory at some operators if they are saved.
+// The choices of a language, and for each its ties (ties.h) with what they spare.
 
 namespace acplan::problems {
 
@@ -36,187 +29,6 @@ namespace {
 
 // Classes beyond these are not tried in all sets.
 constexpr size_t kMostClasses = 10;
-
-bool MatchesAny(const std::string& name,
-                const std::vector<std::string>& patterns) {
-  return std::ranges::any_of(patterns, [&](const std::string& pattern) {
-    return graph::MatchesPattern(name, pattern);
-  });
-}
-
-// The statistics of modules whose operators a plan decides.
-class SacOfModules {
- public:
-  explicit SacOfModules(const graph::Profile& profile) {
-    for (const graph::Module& module : profile.modules) {
-      if (module.sac) sac_[module.fqn] = &*module.sac;
-    }
-  }
-
-  const graph::SacStatistics* Find(const std::string& fqn) const {
-    const auto entry = sac_.find(fqn);
-    return entry == sac_.end() ? nullptr : entry->second;
-  }
-
- private:
-  std::unordered_map<std::string_view, const graph::SacStatistics*> sac_;
-};
-
-// Saves the operators in place on what is older than the unit, and those in place on
-// their results.
-void SaveUpdates(const graph::SacStatistics& sac,
-                 std::vector<OperatorDecision>& decisions) {
-  std::set<int> updates;
-  for (const auto& [op, parent] : sac.inplace_ops) {
-    if (op != parent && !updates.contains(parent)) continue;
-    updates.insert(op);
-    decisions[op] = OperatorDecision::kSave;
-  }
-}
-
-std::vector<graph::CheckpointedModule> Planned(
-    const Trace& trace, const SacOfModules& sac_of_modules,
-    std::vector<graph::CheckpointedModule> units) {
-  for (graph::CheckpointedModule& unit : units) {
-    const graph::SacStatistics* sac =
-        sac_of_modules.Find(trace.modules[unit.module].fqn);
-    if (sac == nullptr) continue;
-    if (unit.decisions.empty()) {
-      unit.decisions.assign(sac->func_names.size(),
-                            OperatorDecision::kRecompute);
-    }
-    SaveUpdates(*sac, unit.decisions);
-  }
-  return units;
-}
-
-// Names as a disjoint-set forest.
-class NameSets {
- public:
-  explicit NameSets(const std::set<std::string>& names) {
-    for (const std::string& name : names) parent_[name] = name;
-  }
-
-  const std::string& Find(const std::string& name) {
-    std::string& parent = parent_.at(name);
-    if (parent != name) parent = Find(parent);
-    return parent;
-  }
-
-  void Join(const std::string& one, const std::string& other) {
-    const std::string root = Find(one);
-    parent_[root] = Find(other);
-  }
-
- private:
-  std::map<std::string, std::string> parent_;
-};
-
-// Makes the ties of one choice.
-class Ties {
- public:
-  Ties(const Trace& trace, const SacOfModules& sac_of_modules,
-       const Language& language, std::vector<ModuleId> modules)
-      : trace_(trace), language_(language) {
-    for (const ModuleId module : modules) {
-      const graph::SacStatistics* sac =
-          sac_of_modules.Find(trace.modules[module].fqn);
-      if (sac != nullptr) {
-        units_.push_back({module, sac, graph::GroupOperators(*sac)});
-      } else {
-        is_whole_ = true;
-      }
-    }
-    for (const Unit& unit : units_) {
-      ForEachOperator(unit, [&](const std::string& name, int) {
-        names_.insert(name);
-      });
-    }
-  }
-
-  // Returns ties whose ms is not set yet.
-  std::vector<OperatorTie> Find() {
-    if (is_whole_ || !language_.takes_names) return {};
-    NameSets sets(names_);
-    for (const Unit& unit : units_) Join(unit, sets);
-    std::map<std::string, OperatorTie> ties;
-    for (const std::string& name : names_) {
-      ties[sets.Find(name)].names.push_back(name);
-    }
-    std::vector<OperatorTie> list;
-    for (auto& [root, tie] : ties) {
-      if (MaySave(tie)) list.push_back(std::move(tie));
-    }
-    return list;
-  }
-
-  // Returns whether a set of names keeps the rules of every unit.
-  bool MaySave(const OperatorTie& tie) const {
-    if (tie.names.empty()) return true;
-    const TrainerPolicy policy{.saved = tie.names,
-                               .product_period = language_.product_period};
-    const bool is_excluded =
-        std::ranges::any_of(tie.names, [&](const std::string& name) {
-          return MatchesAny(name, language_.never_saved);
-        });
-    return !is_excluded && !is_whole_ &&
-           std::ranges::all_of(units_, [&](const Unit& unit) {
-             return KeepsRules(unit,
-                               DecisionsOf(trace_, unit.module, policy));
-           });
-  }
-
-  const std::set<std::string>& names() const { return names_; }
-
- private:
-  struct Unit {
-    ModuleId module = {};
-    const graph::SacStatistics* sac = nullptr;
-    graph::OperatorGroups groups = {};
-  };
-
-  // Calls `visit` with the name in the trace and the place of each operator.
-  template <typename Visit>
-  void ForEachOperator(const Unit& unit, const Visit& visit) const {
-    const graph::TraceCall& call =
-        trace_.calls[FirstCallWithGradients(trace_, unit.module)];
-    for (const OperatorId op : call.Operators()) {
-      visit(trace_.operator_names[trace_.operators[op].name],
-            call.PlaceOf(op));
-    }
-  }
-
-  void Join(const Unit& unit, NameSets& sets) const {
-    std::vector<std::string> first(unit.groups.groups.size());
-    ForEachOperator(unit, [&](const std::string& name, int place) {
-      std::string& other = first[IndexOf(unit.groups.group_of[place])];
-      if (other.empty()) {
-        other = name;
-      } else {
-        sets.Join(name, other);
-      }
-    });
-  }
-
-  static bool KeepsRules(const Unit& unit,
-                         const std::vector<OperatorDecision>& decisions) {
-    for (const graph::OperatorGroup& group : unit.groups.groups) {
-      const auto saves = [&](int op) { return graph::Keeps(decisions[op]); };
-      if (std::ranges::none_of(group.ops, saves)) continue;
-      if (group.rule == graph::GroupRule::kRecompute ||
-          !std::ranges::all_of(group.ops, saves)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  const Trace& trace_;
-  const Language& language_;
-  std::vector<Unit> units_;
-  std::set<std::string> names_;
-  bool is_whole_ = false;  // a unit has no decisions
-};
 
 // Makes the choices of a language.
 class Choices {
@@ -238,19 +50,19 @@ class Choices {
     UnitChoice choice{.policy = {.blocks = blocks,
                                  .product_period = language_.product_period,
                                  .stops_early = language_.stops_early}};
-    const auto again = RunsAgain(choice.policy);
-    if (!again) return;
+    const auto rerun_counts = RunsAgain(choice.policy);
+    if (!rerun_counts) return;
     std::vector<OperatorTie> list = ties.Find();
     AddAlways(ties.names(), list);
     for (OperatorTie& tie : list) {
-      tie.ms = MsOf(choice.policy, tie.names, *again);
+      tie.ms = MsOf(choice.policy, tie.names, *rerun_counts);
     }
     std::ranges::stable_sort(list, std::greater(), &OperatorTie::ms);
     for (OperatorTie& tie : list) choice.ties.push_back(std::move(tie));
     if (language_.matches_parts) FindImplications(ties.names(), choice);
-    choice.whole_ms = *again_ms_;
+    choice.whole_ms = *rerun_ms_;
     restriction_.choices.push_back(choice);
-    AddSets(ties, *again, choice);
+    AddSets(ties, *rerun_counts, choice);
   }
 
  private:
@@ -278,12 +90,12 @@ class Choices {
       const graph::Simulation use =
           restriction_.trace_problem().simulator.Simulate(
               PlannedUnitsOf(restriction_, policy));
-      Reruns again(trace_.operators.size(), 0);
+      Reruns rerun_counts(trace_.operators.size(), 0);
       for (const graph::Simulation::Step& step : use.steps) {
-        if (step.redone != graph::kNone) ++again[step.op];
+        if (step.redone != graph::kNone) ++rerun_counts[step.op];
       }
-      again_ms_ = use.recompute_ms;
-      return again;
+      rerun_ms_ = use.recompute_ms;
+      return rerun_counts;
     } catch (const InputError& error) {
       restriction_.notes.emplace_back(error.what());
       return std::nullopt;
@@ -315,7 +127,7 @@ class Choices {
   }
 
   double MsOf(TrainerPolicy policy, const std::vector<std::string>& names,
-              const Reruns& again) const {
+              const Reruns& rerun_counts) const {
     policy.saved = names;
     double ms = 0;
     for (const graph::CheckpointedModule& unit :
@@ -327,7 +139,7 @@ class Choices {
           const auto place = static_cast<size_t>(call.PlaceOf(op));
           if (place < unit.decisions.size() &&
               graph::Keeps(unit.decisions[place])) {
-            ms += again[op] * trace_.operators[op].runtime_ms;
+            ms += rerun_counts[op] * trace_.operators[op].runtime_ms;
           }
         }
       }
@@ -339,8 +151,7 @@ class Choices {
   void FindImplications(const std::set<std::string>& names,
                         UnitChoice& choice) const {
     const auto matches = [](const std::string& part, const std::string& name) {
-      return QualifiedName(name).find(QualifiedName(part)) !=
-             std::string::npos;
+      return QualifiedName(name).find(QualifiedName(part)) != std::string::npos;
     };
     const auto tie_of = [&](const std::string& name) -> TieId {
       for (const TieId t : choice.ties.ids()) {
@@ -348,46 +159,46 @@ class Choices {
       }
       return graph::kNone;
     };
-    std::vector<std::string> dropped;
+    std::vector<std::string> excluded_names;
     for (const std::string& name : names) {
       const TieId tie = tie_of(name);
       if (tie == graph::kNone) continue;
       for (const std::string& other : names) {
         if (!matches(name, other)) continue;
         const TieId implied = tie_of(other);
-        if (implied == graph::kNone) dropped.push_back(name);
+        if (implied == graph::kNone) excluded_names.push_back(name);
         if (implied != graph::kNone && implied != tie) {
           choice.implications.emplace_back(tie, implied);
         }
       }
     }
-    if (dropped.empty()) return;
+    if (excluded_names.empty()) return;
     // A name that says more than may be saved cannot be said.
     TieList remaining;
     for (OperatorTie& tie : choice.ties) {
-      const bool is_dropped =
-          std::ranges::any_of(dropped, [&](const std::string& name) {
+      const bool is_excluded =
+          std::ranges::any_of(excluded_names, [&](const std::string& name) {
             return std::ranges::binary_search(tie.names, name);
           });
-      if (!is_dropped) remaining.push_back(std::move(tie));
+      if (!is_excluded) remaining.push_back(std::move(tie));
     }
     choice.ties = std::move(remaining);
     choice.implications.clear();
     FindImplications(names, choice);
   }
 
-  void AddSets(const Ties& ties, const Reruns& again,
-               const UnitChoice& without) {
+  void AddSets(const Ties& ties, const Reruns& rerun_counts,
+               const UnitChoice& whole_choice) {
     for (const std::vector<std::string>& set : language_.sets) {
       OperatorTie tie;
       for (const std::string& name : ties.names()) {
         if (MatchesAny(name, set)) tie.names.push_back(name);
       }
       if (tie.names.empty() || !ties.MaySave(tie)) continue;
-      UnitChoice choice = without;
+      UnitChoice choice = whole_choice;
       choice.ties = {};
       choice.policy.saved = tie.names;
-      choice.whole_ms -= MsOf(choice.policy, tie.names, again);
+      choice.whole_ms -= MsOf(choice.policy, tie.names, rerun_counts);
       restriction_.choices.push_back(std::move(choice));
     }
   }
@@ -397,7 +208,7 @@ class Choices {
   const Trace& trace_;
   const SacOfModules sac_;
   std::set<std::vector<ModuleId>> units_;
-  std::optional<double> again_ms_;
+  std::optional<double> rerun_ms_;
 };
 
 // Returns the classes of modules with children that are called with gradients, except the
@@ -436,7 +247,8 @@ void AddChoices(BlockKind kind, int32_t count, const Trace& trace,
       choices.Add({.kind = kind});
       break;
     case BlockKind::kFirst:
-      for (int32_t n = 1; n <= count; ++n) choices.Add({.kind = kind, .end = n});
+      for (int32_t n = 1; n <= count; ++n)
+        choices.Add({.kind = kind, .end = n});
       break;
     case BlockKind::kEvery:
       for (int32_t n = 1; n <= count; ++n) {
@@ -464,8 +276,8 @@ bool HasLora(const Trace& trace) {
 std::vector<graph::CheckpointedModule> PlannedUnitsOf(
     const RestrictedTrace& restriction, const TrainerPolicy& policy) {
   const Trace& trace = *restriction.problem->trace;
-  return Planned(trace, SacOfModules(*restriction.problem->profile),
-                 UnitsOf(trace, restriction.blocks, policy));
+  return PlannedUnits(trace, SacOfModules(*restriction.problem->profile),
+                      UnitsOf(trace, restriction.blocks, policy));
 }
 
 TrainerPolicy PolicyOf(const UnitChoice& choice,
@@ -480,8 +292,9 @@ TrainerPolicy PolicyOf(const UnitChoice& choice,
   return policy;
 }
 
-RestrictedTrace Restrict(const PlanningProblem& problem, const Language& language,
-                     std::vector<ModuleId> blocks) {
+RestrictedTrace Restrict(const PlanningProblem& problem,
+                         const Language& language,
+                         std::vector<ModuleId> blocks) {
   if (!language.never_saved_with_lora.empty() && HasLora(*problem.trace)) {
     Language plain = language;
     std::ranges::move(plain.never_saved_with_lora,

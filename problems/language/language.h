@@ -14,7 +14,7 @@
 
 namespace acplan::problems {
 
-// What a trainer's configuration can say: a restriction of the policies of a trace.
+// The policies that a trainer's configuration can say, as a restriction of a trace.
 //
 // Data
 //   The units that it can choose, as a list of choices (none, all blocks, the first n,
@@ -33,8 +33,8 @@ namespace acplan::problems {
 //
 // Excluded from every language are the policies that no checked plan has: those that save
 // a view, save one of the operators that must be decided together and not the others
-// (random ones of a unit, one in place and the one that it writes to), or that PyTorch
-// refuses.
+// (random ones of a unit), save a result that is written to in place later, or that
+// PyTorch refuses.
 struct Language {
   // The choices beside that of no unit. kFirst stands for all lengths, kEvery for all
   // periods, kClasses for all sets of classes of modules with children of which none is
@@ -95,7 +95,8 @@ TrainerPolicy PolicyOf(const UnitChoice& choice,
 
 // Restricts a problem of a trace that may not skip (PlanOptions::may_skip). `blocks`: see
 // BlocksOf. Throws InputError if the trace has no blocks and the language needs some.
-RestrictedTrace Restrict(const PlanningProblem& problem, const Language& language,
-                     std::vector<graph::ModuleId> blocks);
+RestrictedTrace Restrict(const PlanningProblem& problem,
+                         const Language& language,
+                         std::vector<graph::ModuleId> blocks);
 
 }  // namespace acplan::problems

@@ -49,31 +49,31 @@ constexpr double kSame = 1e-12;
 // The most policies that the search for the least budget simulates.
 constexpr int64_t kMostLeastNodes = 1000;
 
-OperatorId Largest(const HeldBytes& held) {
+OperatorId Largest(const HeldBytes& holdings) {
   OperatorId largest{0};
-  for (const OperatorId op : held.ids()) {
-    if (held[op] > held[largest]) largest = op;
+  for (const OperatorId op : holdings.ids()) {
+    if (holdings[op] > holdings[largest]) largest = op;
   }
   return largest;
 }
 
-// What both searches know of one choice of units.
+// The memory of one choice of units, which both searches ask about.
 class ChoiceMemory {
  public:
   ChoiceMemory(const RestrictedTrace& restriction, const UnitChoice& choice)
       : restriction_(restriction), choice_(choice) {}
 
   // Returns the bytes held on a rank, at most those of the simulation.
-  std::optional<HeldBytes> Held(const TieFlags& saves) const {
+  std::optional<HeldBytes> HoldingsOf(const TieFlags& saves) const {
     const TraceProblem& problem = restriction_.trace_problem();
     try {
-      HeldBytes held = HeldBytesOf(*problem.trace, problem.simulator,
-                                   PlannedUnitsOf(restriction_,
-                                                  PolicyOf(choice_, saves)));
-      for (const OperatorId op : held.ids()) {
-        held[op] += problem.bytes_of_rank[op];
+      HeldBytes holdings =
+          HeldBytesOf(*problem.trace, problem.simulator,
+                      PlannedUnitsOf(restriction_, PolicyOf(choice_, saves)));
+      for (const OperatorId op : holdings.ids()) {
+        holdings[op] += problem.bytes_of_rank[op];
       }
-      return held;
+      return holdings;
     } catch (const InputError&) {
       return std::nullopt;
     }
@@ -84,18 +84,18 @@ class ChoiceMemory {
     const size_t count = choice_.ties.size();
     weights_.assign(count, HeldBytes());
     TieFlags saves(count, true);
-    const std::optional<HeldBytes> all = Held(saves);
+    const std::optional<HeldBytes> all = HoldingsOf(saves);
     if (!all) return;
     largest_of_all_ = Largest(*all);
     for (const TieId t : choice_.ties.ids()) {
       saves[t] = false;
-      std::optional<HeldBytes> held = Held(saves);
+      std::optional<HeldBytes> holdings = HoldingsOf(saves);
       saves[t] = true;
-      if (!held) continue;
-      for (const OperatorId op : held->ids()) {
-        (*held)[op] = std::max<int64_t>(0, (*all)[op] - (*held)[op]);
+      if (!holdings) continue;
+      for (const OperatorId op : holdings->ids()) {
+        (*holdings)[op] = std::max<int64_t>(0, (*all)[op] - (*holdings)[op]);
       }
-      weights_[t] = std::move(*held);
+      weights_[t] = std::move(*holdings);
     }
   }
 
@@ -153,9 +153,8 @@ std::vector<const UnitChoice*> ByLeastMs(const RestrictedTrace& restriction) {
   for (const UnitChoice& choice : restriction.choices) {
     choices.push_back(&choice);
   }
-  std::ranges::stable_sort(choices, {}, [](const UnitChoice* choice) {
-    return LeastMs(*choice);
-  });
+  std::ranges::stable_sort(
+      choices, {}, [](const UnitChoice* choice) { return LeastMs(*choice); });
   return choices;
 }
 
@@ -164,7 +163,7 @@ struct Node {
   TieFlags saves;
   TieId next{0};
   double spared_ms = 0;
-  HeldBytes held = {};
+  HeldBytes holdings = {};
 };
 
 class LanguageSearch {
@@ -183,12 +182,12 @@ class LanguageSearch {
     }
     const bool is_found = best_ms_ < solver::kInfinity;
     const bool is_proven = answer_.stopped_by == StoppedBy::kNothing;
-    answer_.status = is_found    ? is_proven ? SearchStatus::kOptimal
-                                             : SearchStatus::kFeasible
-                     : is_proven ? SearchStatus::kInfeasible
-                                 : SearchStatus::kNoSolution;
-    answer_.bound_ms = std::min(open_ms_, is_found ? answer_.use.recompute_ms
-                                                   : solver::kInfinity);
+    answer_.status =
+        is_found ? is_proven ? SearchStatus::kOptimal : SearchStatus::kFeasible
+        : is_proven ? SearchStatus::kInfeasible
+                    : SearchStatus::kNoSolution;
+    answer_.bound_ms = std::min(
+        open_ms_, is_found ? answer_.use.recompute_ms : solver::kInfinity);
     return std::move(answer_);
   }
 
@@ -205,11 +204,12 @@ class LanguageSearch {
 
   // Finds what a node holds, and tries its plan. Returns false if no node below has one.
   bool Enter(const ChoiceMemory& memory, Node& node) {
-    std::optional<HeldBytes> held = memory.Held(node.saves);
-    if (held) {
-      node.held = std::move(*held);
+    std::optional<HeldBytes> holdings = memory.HoldingsOf(node.saves);
+    if (holdings) {
+      node.holdings = std::move(*holdings);
       const bool is_over =
-          !node.held.empty() && node.held[Largest(node.held)] > usable_bytes_;
+          !node.holdings.empty() &&
+          node.holdings[Largest(node.holdings)] > usable_bytes_;
       if (is_over) return false;
     }
     if (memory.IsSayable(node.saves)) Try(memory.choice(), node.saves);
@@ -239,10 +239,11 @@ class LanguageSearch {
          graph::IdRange(node.next, memory.choice().ties.end_id())) {
       ms += memory.choice().ties[t].ms;
     }
-    if (!node.held.empty()) {
-      for (const OperatorId op : {Largest(node.held), memory.largest_of_all()}) {
+    if (!node.holdings.empty()) {
+      for (const OperatorId op :
+           {Largest(node.holdings), memory.largest_of_all()}) {
         ms = std::min(ms, memory.MostSpared(node.next, op,
-                                            usable_bytes_ - node.held[op]));
+                                            usable_bytes_ - node.holdings[op]));
       }
     }
     return std::max(0.0, memory.choice().whole_ms - node.spared_ms - ms);
@@ -304,17 +305,18 @@ class LeastSearch {
 
  private:
   void Visit(const ChoiceMemory& memory, TieFlags saves, TieId next) {
-    const std::optional<HeldBytes> held = memory.Held(saves);
-    if (held && (*held)[Largest(*held)] >= least_.peak_bytes) return;
+    const std::optional<HeldBytes> holdings = memory.HoldingsOf(saves);
+    if (holdings && (*holdings)[Largest(*holdings)] >= least_.peak_bytes)
+      return;
     if (nodes_ >= kMostLeastNodes || clock_.Stop() != StoppedBy::kNothing) {
       least_.is_proven = false;
       if (least_.peak_bytes < std::numeric_limits<int64_t>::max()) return;
     }
     ++nodes_;
     if (memory.IsSayable(saves)) Try(memory.choice(), saves);
-    for (const TieId t :
-         graph::IdRange(next, memory.choice().ties.end_id())) {
-      if (held && (*held)[Largest(*held)] >= least_.peak_bytes) return;
+    for (const TieId t : graph::IdRange(next, memory.choice().ties.end_id())) {
+      if (holdings && (*holdings)[Largest(*holdings)] >= least_.peak_bytes)
+        return;
       saves[t] = true;
       Visit(memory, saves, Next(t));
       saves[t] = false;

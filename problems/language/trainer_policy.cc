@@ -19,9 +19,8 @@ namespace {
 bool HasNumberForName(std::string_view fqn) {
   const std::string_view name = fqn.substr(fqn.rfind('.') + 1);
   return name.size() < fqn.size() && !name.empty() &&
-         std::ranges::all_of(name, [](unsigned char c) {
-           return std::isdigit(c) != 0;
-         });
+         std::ranges::all_of(
+             name, [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 bool IsInside(std::string_view fqn, std::string_view other) {
@@ -36,8 +35,7 @@ std::vector<ModuleId> Outermost(const Trace& trace, const Test& is_one) {
   std::vector<ModuleId> modules;
   for (const ModuleId module : trace.modules.ids()) {
     const std::string& fqn = trace.modules[module].fqn;
-    if (!modules.empty() &&
-        IsInside(fqn, trace.modules[modules.back()].fqn)) {
+    if (!modules.empty() && IsInside(fqn, trace.modules[modules.back()].fqn)) {
       continue;
     }
     if (is_one(module)) modules.push_back(module);
@@ -74,9 +72,9 @@ std::vector<ModuleId> BlocksOf(const Trace& trace, const std::string& pattern) {
   }
   return Outermost(trace, [&](ModuleId module) {
     const std::string& fqn = trace.modules[module].fqn;
-    return is_called[module] && (pattern.empty()
-                                     ? HasNumberForName(fqn)
-                                     : graph::MatchesPattern(fqn, pattern));
+    return is_called[module] &&
+           (pattern.empty() ? HasNumberForName(fqn)
+                            : graph::MatchesPattern(fqn, pattern));
   });
 }
 
@@ -105,8 +103,7 @@ std::vector<OperatorDecision> DecisionsOf(const Trace& trace, ModuleId module,
   std::vector<OperatorDecision> decisions;
   int32_t products = 0;
   for (const graph::OperatorId op : trace.calls[call].Operators()) {
-    const std::string& name =
-        trace.operator_names[trace.operators[op].name];
+    const std::string& name = trace.operator_names[trace.operators[op].name];
     bool is_saved = std::ranges::binary_search(policy.saved, name);
     if (IsProduct(name)) {
       ++products;

@@ -35,9 +35,8 @@ struct TrainerPolicy {
   // Names as in traces, "aten.mm.default", ascending. Without names everything runs
   // again.
   std::vector<std::string> saved = {};
-  // Of the products among these names (aten.mm.default, aten.linear.default) a unit
-  // saves those whose number, counted from 1 within the unit, is no multiple of this; 1:
-  // all of them.
+  // A unit saves a product among these names (aten.mm.default, aten.linear.default) if its
+  // number, counted from 1 within the unit, is no multiple of this; 1: all products.
   int32_t product_period = 1;
   bool stops_early = true;  // as graph::CheckpointedModule
 

@@ -16,12 +16,11 @@ std::string WriteAccelerate(const TrainerPolicy& policy, const ConfigNames&) {
   if (policy.blocks.kind == BlockKind::kNone) {
     return text + "  fsdp_activation_checkpointing: false\n";
   }
-  return text +
-         fmt::format(
-             "  fsdp_activation_checkpointing: true\n"
-             "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
-             "  {}: {}\n",
-             kClassesKey, fmt::join(policy.blocks.classes, ","));
+  return text + fmt::format(
+                    "  fsdp_activation_checkpointing: true\n"
+                    "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+                    "  {}: {}\n",
+                    kClassesKey, fmt::join(policy.blocks.classes, ","));
 }
 
 TrainerPolicy ReadAccelerate(const ConfigText& text, const ConfigNames& names) {

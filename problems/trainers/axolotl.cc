@@ -36,21 +36,21 @@ std::string WriteAxolotl(const TrainerPolicy& policy, const ConfigNames&) {
 // Adds the operators that an entry of `save` means.
 void AddMeant(const ConfigText& text, const std::string& entry,
               const ConfigNames& names, std::set<std::string>& saved) {
-  std::vector<std::string> meant;
+  std::vector<std::string> operators;
   std::vector<std::string> qualified_names;
   if (entry == kAttention) {
-    meant = Matching(names, AttentionPatterns());
+    operators = Matching(names, AttentionPatterns());
   }
   for (const std::string& name : names.operators) {
     qualified_names.push_back(QualifiedName(name));
     const bool is_part =
         qualified_names.back().find(entry) != std::string::npos;
-    if (entry != kAttention && is_part) meant.push_back(name);
+    if (entry != kAttention && is_part) operators.push_back(name);
   }
-  if (meant.empty() && entry != kAttention) {
+  if (operators.empty() && entry != kAttention) {
     FailUnknown(text, "save", entry, qualified_names);
   }
-  saved.insert(meant.begin(), meant.end());
+  saved.insert(operators.begin(), operators.end());
 }
 
 TrainerPolicy ReadAxolotl(const ConfigText& text, const ConfigNames& names) {
@@ -80,8 +80,7 @@ Trainer AxolotlTrainer() {
           .place = "the YAML configuration",
           .language = {.takes_names = true,
                        .never_saved_with_lora = {"aten.mm.*", "aten.addmm.*",
-                                                 "aten.bmm.*",
-                                                 "aten.matmul.*"},
+                                                 "aten.bmm.*", "aten.matmul.*"},
                        .matches_parts = true},
           .write = WriteAxolotl,
           .read = ReadAxolotl};

@@ -112,7 +112,8 @@ size_t ConfigText::FindValue(std::string_view key) const {
 std::optional<std::string> ConfigText::Value(std::string_view key) const {
   const size_t begin = FindValue(key);
   if (begin == std::string::npos) return std::nullopt;
-  const size_t end = std::min(text_.find_first_of("\n,)}]", begin), text_.size());
+  const size_t end =
+      std::min(text_.find_first_of("\n,)}]", begin), text_.size());
   return Trimmed(std::string_view(text_).substr(begin, end - begin));
 }
 
@@ -129,11 +130,10 @@ bool ConfigText::IsTrue(std::string_view key, bool fallback) const {
 int ConfigText::Whole(std::string_view key, int least, int fallback) const {
   const std::optional<std::string> value = Value(key);
   if (!value) return fallback;
-  const bool is_number =
-      !value->empty() && value->size() < 9 &&
-      std::ranges::all_of(*value, [](unsigned char c) {
-        return std::isdigit(c) != 0;
-      });
+  const bool is_number = !value->empty() && value->size() < 9 &&
+                         std::ranges::all_of(*value, [](unsigned char c) {
+                           return std::isdigit(c) != 0;
+                         });
   const int number = is_number ? std::stoi(*value) : least - 1;
   if (number < least) {
     Fail(key, fmt::format("a whole number from {}", least),
@@ -156,13 +156,14 @@ std::optional<std::vector<std::string>> ConfigText::List(
     }
     return Split(rest.substr(1, end - 1));
   }
-  return Split(rest.substr(0, std::min(rest.find_first_of("\n)"), rest.size())));
+  return Split(
+      rest.substr(0, std::min(rest.find_first_of("\n)"), rest.size())));
 }
 
 void ConfigText::Fail(std::string_view key, const std::string& expected,
-                      const std::string& found) const {
-  throw InputError(
-      fmt::format("{}: {}: expected {}, found {}", name_, key, expected, found));
+                      const std::string& value) const {
+  throw InputError(fmt::format("{}: {}: expected {}, found {}", name_, key,
+                               expected, value));
 }
 
 }  // namespace acplan::problems

@@ -33,9 +33,9 @@ class ConfigText {
   // with a dash, without their quotes; nothing if the key is not there.
   std::optional<std::vector<std::string>> List(std::string_view key) const;
 
-  // Throws InputError: "FILE: KEY: expected EXPECTED, found FOUND".
+  // Throws InputError: "FILE: KEY: expected EXPECTED, found VALUE".
   [[noreturn]] void Fail(std::string_view key, const std::string& expected,
-                         const std::string& found) const;
+                         const std::string& value) const;
 
  private:
   // Returns where the value of a key begins; npos if there is none.

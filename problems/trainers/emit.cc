@@ -46,8 +46,8 @@ Plan CheckedPlan(const PlanningProblem& problem, int64_t budget_bytes,
 std::string CheckedText(const Trainer& trainer, const TrainerPolicy& policy,
                         const ConfigNames& names) {
   std::string text = trainer.write(policy, names);
-  const ConfigText written(text, std::string(trainer.name));
-  if (trainer.read(written, names) != policy) {
+  const ConfigText config(text, std::string(trainer.name));
+  if (trainer.read(config, names) != policy) {
     throw std::logic_error(
         fmt::format("{}: the text says another policy", trainer.name));
   }
@@ -61,10 +61,10 @@ Emission Emit(const Question& question, const Budget& budget,
   const Question plain = Plainly(question);
   const Families families = BuildFamilies(plain);
   const PlanningProblem& problem = families.front().problem;
-  const RestrictedTrace restricted = Restrict(
-      problem, trainer.language, BlocksOf(*question.trace, blocks));
+  const RestrictedTrace restricted =
+      Restrict(problem, trainer.language, BlocksOf(*question.trace, blocks));
   const int64_t reserve_bytes = question.options.reserve_bytes;
-  Emission emission;
+  Emission emission{.notes = restricted.notes};
   if (budget.kind == Budget::Kind::kMinimum) {
     emission.least = LeastOfLanguage(restricted, question.options.limits);
     emission.budget_bytes = emission.least->peak_bytes + reserve_bytes;
@@ -74,9 +74,8 @@ Emission Emit(const Question& question, const Budget& budget,
   const int64_t usable_bytes = emission.budget_bytes - reserve_bytes;
   emission.solution =
       SolveLanguage(restricted, usable_bytes, question.options.limits);
-  const bool is_found =
-      emission.solution.status == SearchStatus::kOptimal ||
-      emission.solution.status == SearchStatus::kFeasible;
+  const bool is_found = emission.solution.status == SearchStatus::kOptimal ||
+                        emission.solution.status == SearchStatus::kFeasible;
   if (is_found) {
     const double most_ms = emission.solution.use.recompute_ms +
                            kSimplerShare * problem.baseline.runtime_ms;
@@ -90,8 +89,7 @@ Emission Emit(const Question& question, const Budget& budget,
   } else if (!emission.least) {
     emission.least = LeastOfLanguage(restricted, question.options.limits);
   }
-  emission.free_plan =
-      Ask(question, {.bytes = emission.budget_bytes}).plan;
+  emission.free_plan = Ask(question, {.bytes = emission.budget_bytes}).plan;
   return emission;
 }
 

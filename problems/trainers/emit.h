@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "problems/ask.h"
 #include "problems/budget.h"
@@ -24,7 +25,9 @@ struct Emission {
   std::string text = {};
   // If no policy fits, and for Budget::kMinimum, which is then the budget.
   std::optional<LanguageMinimum> least = {};
-  Plan free_plan = {};                        // within the same budget
+  // Choices of units that PyTorch refuses, and why.
+  std::vector<std::string> notes = {};
+  Plan free_plan = {};  // within the same budget
 };
 
 // Answers for a trace. `blocks`: a pattern (BlocksOf), or "". The limits of the question

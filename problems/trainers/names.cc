@@ -54,8 +54,7 @@ std::string SavedSet(const std::vector<std::string>& names) {
 std::vector<std::string> ReadSaved(const ConfigText& text, std::string_view key,
                                    const ConfigNames& names) {
   std::vector<std::string> saved;
-  for (std::string name :
-       text.List(key).value_or(std::vector<std::string>())) {
+  for (std::string name : text.List(key).value_or(std::vector<std::string>())) {
     if (name.starts_with(kTorchOps)) name = name.substr(kTorchOps.size());
     if (std::ranges::find(names.operators, name) == names.operators.end()) {
       FailUnknown(text, key, name, names.operators);
@@ -71,14 +70,12 @@ void FailUnknown(const ConfigText& text, std::string_view key,
                  const std::vector<std::string>& known_names) {
   const std::vector<std::string> near =
       graph::NearestNames(name, known_names, 1);
-  text.Fail(key, "a name that the trace has there",
-            graph::Quoted(name) +
-                (near.empty() ? "" : "; nearest: " + near.front()));
+  text.Fail(
+      key, "a name that the trace has there",
+      graph::Quoted(name) + (near.empty() ? "" : "; nearest: " + near.front()));
 }
 
-TrainerPolicy WholeBlocks() {
-  return {.blocks = {.kind = BlockKind::kAll}};
-}
+TrainerPolicy WholeBlocks() { return {.blocks = {.kind = BlockKind::kAll}}; }
 
 BlockChoice ReadClasses(const ConfigText& text, std::string_view key,
                         const ConfigNames& names) {

@@ -10,7 +10,7 @@ namespace acplan::problems {
 
 // The names that several trainers' configurations have in common.
 
-// Shell patterns of the attention operators that trl and axolotl save together.
+// Returns shell patterns of the attention operators that trl and axolotl save together.
 std::vector<std::string> AttentionPatterns();
 
 // Returns the operators of the trace that match a pattern, ascending.

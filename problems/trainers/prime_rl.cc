@@ -21,14 +21,14 @@ std::string WritePrimeRl(const TrainerPolicy& policy, const ConfigNames&) {
   std::string text = "[model.ac]\n";
   text += fmt::format("mode = \"{}\"\n",
                       policy.saved.empty() ? "full" : "selective");
-  const int32_t period = policy.blocks.kind == BlockKind::kEvery
-                             ? policy.blocks.period
-                             : 1;
+  const int32_t period =
+      policy.blocks.kind == BlockKind::kEvery ? policy.blocks.period : 1;
   text += fmt::format("freq = {}\n", period);
   if (policy.saved.empty()) return text;
   text += "targets = [\n";
   for (const std::string& name : policy.saved) {
-    if (name != kTopk) text += fmt::format("    \"{}\",\n", QualifiedName(name));
+    if (name != kTopk)
+      text += fmt::format("    \"{}\",\n", QualifiedName(name));
   }
   return text + "]\n";
 }
@@ -72,8 +72,8 @@ std::vector<std::string> ReadTargets(const ConfigText& text,
     for (const std::string& name : names.operators) {
       qualified_names.push_back(QualifiedName(name));
       const std::string& qualified_name = qualified_names.back();
-      const bool is_meant = qualified_name == target ||
-                            qualified_name.starts_with(target + "::");
+      const bool is_meant =
+          qualified_name == target || qualified_name.starts_with(target + "::");
       if (!is_meant) continue;
       saved.insert(name);
       is_known = true;
@@ -90,8 +90,8 @@ std::vector<std::string> ReadTargets(const ConfigText& text,
 
 TrainerPolicy ReadPrimeRl(const ConfigText& text, const ConfigNames& names) {
   if (!text.Mentions("model.ac") && !text.Mentions("ac")) return {};
-  TrainerPolicy policy{
-      .blocks = {.kind = BlockKind::kEvery, .period = text.Whole("freq", 1, 1)}};
+  TrainerPolicy policy{.blocks = {.kind = BlockKind::kEvery,
+                                  .period = text.Whole("freq", 1, 1)}};
   const std::string mode = text.Value("mode").value_or("full");
   if (mode == "selective") {
     policy.saved = ReadTargets(text, names);

@@ -79,11 +79,11 @@ BlockChoice ChoiceOf(const ConfigText& text,
     choices.push_back({.kind = BlockKind::kEvery, .period = n});
   }
   for (const BlockChoice& choice : choices) {
-    std::vector<std::string> chosen;
+    std::vector<std::string> chosen_blocks;
     for (size_t k = 0; k < names.blocks.size(); ++k) {
-      if (HasBlock(choice, k)) chosen.push_back(names.blocks[k]);
+      if (HasBlock(choice, k)) chosen_blocks.push_back(names.blocks[k]);
     }
-    if (chosen == blocks) return choice;
+    if (chosen_blocks == blocks) return choice;
   }
   text.Fail("BLOCKS", "all blocks, the first ones or every n-th",
             fmt::format("{} others", blocks.size()));
@@ -103,8 +103,9 @@ TrainerPolicy ReadTorch(const ConfigText& text, const ConfigNames& names) {
 Trainer TorchTrainer() {
   return {.name = "torch",
           .version = "torch 2.13.0",
-          .place = "a module; call checkpoint_blocks(model) before the optimizer "
-                   "is made",
+          .place =
+              "a module; call checkpoint_blocks(model) before the optimizer "
+              "is made",
           .language = {.blocks = {BlockKind::kAll, BlockKind::kFirst,
                                   BlockKind::kEvery},
                        .takes_names = true},

@@ -58,8 +58,9 @@ TrainerPolicy ReadTorchtitan(const ConfigText& text, const ConfigNames& names) {
 Trainer TorchtitanTrainer() {
   return {.name = "torchtitan",
           .version = "torchtitan 0.3.0",
-          .place = "the function of config_registry.py that makes the "
-                   "Trainer.Config",
+          .place =
+              "the function of config_registry.py that makes the "
+              "Trainer.Config",
           .language = {.takes_names = true,
                        .product_period = kProductPeriod,
                        .stops_early = false},

@@ -37,8 +37,8 @@ ConfigNames ConfigNamesOf(const graph::Trace& trace,
 }
 
 std::vector<Trainer> Trainers() {
-  return {AccelerateTrainer(), AxolotlTrainer(), LightningTrainer(),
-          PrimeRlTrainer(),    TorchTrainer(),   TorchtitanTrainer(),
+  return {AccelerateTrainer(),   AxolotlTrainer(), LightningTrainer(),
+          PrimeRlTrainer(),      TorchTrainer(),   TorchtitanTrainer(),
           TransformersTrainer(), TrlTrainer()};
 }
 

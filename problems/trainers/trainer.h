@@ -25,9 +25,10 @@ ConfigNames ConfigNamesOf(const graph::Trace& trace,
                           const std::vector<graph::ModuleId>& blocks);
 
 struct Trainer {
-  std::string_view name;     // as --for takes it
-  std::string_view version;  // the release whose code was read: "axolotl 0.19.0"
-  std::string_view place;    // where the text goes, in words
+  std::string_view name;  // as --for takes it
+  std::string_view
+      version;             // the release whose code was read: "axolotl 0.19.0"
+  std::string_view place;  // where the text goes, in words
   Language language;
   // Returns the text, without comments at its top. The policy is one of the language.
   std::string (*write)(const TrainerPolicy& policy, const ConfigNames& names);
@@ -45,7 +46,7 @@ Trainer TorchtitanTrainer();
 Trainer TransformersTrainer();
 Trainer TrlTrainer();
 
-// All of them, in the order of their names.
+// Returns all of them, in the order of their names.
 std::vector<Trainer> Trainers();
 
 // Throws InputError with the nearest name.

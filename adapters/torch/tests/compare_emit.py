@@ -31,7 +31,7 @@ _COLUMNS = (
 )  # fmt: skip
 # Shares of the way from the peak of whole blocks to the peak without a policy.
 _BUDGETS = (0.7, 0.4, 0.1)
-# Of each search of `acplan emit`.
+# The time limit of each search of `acplan emit`.
 _SECONDS = "1"
 _OF_TRANSFORMERS = frozenset(("axolotl", "transformers", "trl"))
 
@@ -106,10 +106,10 @@ MODELS = {
 }
 
 
-def _made(model: Model) -> tuple[nn.Module, dict[str, Any]]:
+def _on_meta(model: Model) -> tuple[nn.Module, dict[str, Any]]:
     with torch.device("meta"):
-        made = model.make().train()
-    return made, model.inputs()
+        module = model.make().train()
+    return module, model.inputs()
 
 
 def _truth(
@@ -118,7 +118,7 @@ def _truth(
     if trainer not in model.trainers:
         return ""
     try:
-        module, inputs = _made(model)
+        module, inputs = _on_meta(model)
         return truth(
             module, inputs, trace, TRAINERS[trainer], emission["text"], **model.options()
         )
@@ -130,7 +130,7 @@ def _truth(
 
 def rows(name: str) -> Iterator[tuple[object, ...]]:
     model = MODELS[name]
-    module, inputs = _made(model)
+    module, inputs = _on_meta(model)
     trace = acplan.trace(module, progress=False, **model.options(), **inputs)
     whole = emitted(trace, "transformers", "min", "--time-limit", _SECONDS)["budget_bytes"]
     for share in _BUDGETS:

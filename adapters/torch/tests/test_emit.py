@@ -1,5 +1,5 @@
-"""What `acplan emit` prints, run by the trainers' own code: the operators that run again and the
-peak are those that it says."""
+"""Policies that `acplan emit` prints, applied by the trainers' own code: the operators that run
+again and the peak are those that it says."""
 
 import collections
 import functools
@@ -13,7 +13,6 @@ from torch import nn
 import acplan
 from trainer_policies import TRAINERS, emitted, truth
 from zoo import EXAMPLES
-
 
 # A policy that is not the best one is as good here.
 _QUICK = ("--time-limit", "0.1")

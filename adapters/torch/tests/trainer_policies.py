@@ -15,7 +15,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 
 import acplan
@@ -55,7 +54,7 @@ def truth(
     model: nn.Module, inputs: dict[str, Any], trace: acplan.Trace, apply: Apply, text: str,
     **options: Any,
 ) -> Truth:  # fmt: skip
-    """Traces the step with the trainer's own checkpoints on. `trace` is the step without them."""
+    """Traces the step with the trainer's own checkpoints. `trace` is the step without them."""
     target = find_device("a100")
     kernels = target if options.pop("workspaces", True) else None
     training = TrainingStep.from_arguments(model, (), {**inputs, **options})
