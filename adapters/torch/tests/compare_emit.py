@@ -98,7 +98,13 @@ MODELS = {
         lambda out: out.sample.pow(2).mean(),
     ),
     "encoder-decoder": Model(
-        transformer("T5ForConditionalGeneration", vocab_size=8192, num_layers=3),
+        transformer(
+            "T5ForConditionalGeneration",
+            vocab_size=8192,
+            num_layers=3,
+            pad_token_id=0,
+            decoder_start_token_id=0,
+        ),
         _t5_inputs,
         _WRAPPING | _OF_TRANSFORMERS,
     ),

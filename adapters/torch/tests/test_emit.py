@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 import acplan
 from trainer_policies import TRAINERS, emitted, truth
@@ -80,3 +82,36 @@ def test_a_trainer_does_what_the_configuration_was_said_to_do(name: str, trainer
         measured = truth(model, inputs, trace, TRAINERS[trainer], emission["text"], **options)
         assert measured.reruns == collections.Counter(emission["reruns"])
         assert measured.peak_bytes == emission["peak_bytes"]
+
+
+def _every_second_product(saved: list[str]) -> Any:
+    counts = {False: 0, True: 0}
+
+    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        is_product = operator is torch.ops.aten.mm.default
+        counts[context.is_recompute] += is_product
+        is_left_out = is_product and counts[context.is_recompute] % 2 == 0
+        is_saved = str(operator) in saved and not is_left_out
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def test_blocks_that_do_not_stop_early_and_save_every_second_product_are_predicted() -> None:
+    """As torchtitan's SelectiveAC, which need not be installed."""
+    trace = _trace("net")
+    least = emitted(trace, "torchtitan", "min", *_QUICK)["budget_bytes"]
+    budget = str((least + trace.peak_bytes) // 2)
+    emission = emitted(trace, "torchtitan", budget, *_QUICK)
+    contexts = functools.partial(_every_second_product, emission["saved"])
+
+    def apply(model: nn.Module, text: str) -> None:
+        for name, layer in list(model.get_submodule("layers").named_children()):
+            unit = checkpoint_wrapper(layer, context_fn=contexts, early_stop=False)
+            model.set_submodule(f"layers.{name}", unit)
+
+    model, inputs = _case("net")
+    measured = truth(model, inputs, trace, apply, emission["text"], optimizer="sgd")
+    assert "aten.mm.default" in emission["saved"]
+    assert measured.reruns == collections.Counter(emission["reruns"])
+    assert measured.peak_bytes == emission["peak_bytes"]

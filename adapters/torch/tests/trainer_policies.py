@@ -1,5 +1,5 @@
-"""The policies of trainers, as the trainers' own code applies what `acplan emit` prints, and the
-step with them, traced on fake tensors. A trainer that is not installed is left out."""
+"""The policies that `acplan emit` prints, applied by the trainers' own code, and the step with
+them, traced on fake tensors."""
 
 import collections
 import contextlib
