@@ -33,9 +33,9 @@ Times HostTimesOf(const graph::Trace& trace) {
   Times times(trace.operators.size());
   for (const graph::OperatorId op : trace.operators.ids()) {
     const bool is_view = trace.operators[op].view;
-    times[op] = (trace.host->whole.Of(is_view) +
-                 (is_view ? 0 : trace.host->launch_us)) *
-                1e-3;
+    times[op] =
+        (trace.host->unit.Us(is_view) + (is_view ? 0 : trace.host->launch_us)) *
+        1e-3;
   }
   return times;
 }
@@ -57,13 +57,7 @@ std::vector<Variant> VariantsOf(const PlanOptions& options) {
   PlanOptions without_skips = options;
   without_skips.may_skip = false;
   if (options.may_skip) variants.push_back({without_skips, false});
-  variants.push_back({without_skips, true});
-  if (options.patterns.save.empty()) {
-    PlanOptions whole = without_skips;
-    whole.patterns.recompute = {"*"};
-    variants.push_back({whole, false});
-    variants.push_back({std::move(whole), true});
-  }
+  variants.push_back({std::move(without_skips), true});
   return variants;
 }
 

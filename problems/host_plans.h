@@ -15,13 +15,13 @@ namespace acplan::problems {
 //   minimise   max(D + d(x), H + h(x))
 //   subject to the simulated peak of x <= B
 // Bound
-//   The least of max(D + d, H + h) is no less than max(D + least d, H + least h). Any
-//   operator that runs again adds to h at least its share of a unit that is recomputed as a
-//   whole, so that the least h is at least the least recomputation for these run-times.
+//   The least of max(D + d, H + h) is no less than max(D + least d, H + least h). An
+//   operator that runs again is in a unit and adds its share of it to h, so that the least h
+//   is at least the least recomputation for these run-times.
 //
 // A plan with the least d is the best one if its step does not wait for the host. Otherwise
 // plans are searched for that cost the host little: with the least recomputation by the
-// host's times, without skips, and of units that are recomputed as a whole.
+// host's times, with skips and without.
 
 // Returns an answer whose plan has, on a trace with the host's times, the bound of any
 // plan's step; and in its place, where the step waits for the host, the best plan known for

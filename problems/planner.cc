@@ -9,7 +9,6 @@
 
 #include "graph/base/flag.h"
 #include "graph/trace/allocation.h"
-#include "graph/trace/host_times.h"
 #include "problems/check/plan_check.h"
 #include "problems/decode_plan.h"
 #include "problems/engines/labels/joint_labels.h"
@@ -21,7 +20,7 @@
 #include "problems/model/module_problem.h"
 #include "problems/model/module_solution.h"
 #include "problems/plan/baseline.h"
-#include "problems/plan/plan_on_trace.h"
+#include "problems/plan/plan_host.h"
 #include "problems/trace/relaxation/near_plans.h"
 #include "problems/trace/trace_least_budget.h"
 #include "problems/trace/trace_search.h"
@@ -289,25 +288,6 @@ Plan WithFittingBudget(const PlanningProblem& problem, Plan plan,
   return plan;
 }
 
-// Returns the times of the step, if the trace has those of the host.
-std::optional<PlanHost> HostOf(const PlanningProblem& problem,
-                               const Plan& plan) {
-  const auto* on_trace = std::get_if<TraceProblem>(&problem.formulation);
-  if (on_trace == nullptr || !problem.trace->host) return std::nullopt;
-  const graph::Simulator& simulator = on_trace->simulator;
-  const auto times_with = [&](const std::vector<CheckpointedModule>& units) {
-    return *TimesOfStep(*problem.trace, units, simulator.Simulate(units));
-  };
-  const graph::StepMs before = times_with({});
-  graph::StepMs after =
-      times_with(CheckpointedModules(*problem.trace, plan.modules));
-  if (plan.offload) after.device += plan.offload->stall_ms;
-  return PlanHost{.baseline_ms = before.host,
-                  .ms = after.host,
-                  .device_ms = after.device,
-                  .step_ms = after.Longer()};
-}
-
 // The plan with what its modules do, and how good that is. `bound_ms`: the
 // engine's.
 Plan WithEffect(const PlanningProblem& problem, Plan plan, double bound_ms) {
@@ -325,7 +305,9 @@ Plan WithEffect(const PlanningProblem& problem, Plan plan, double bound_ms) {
       plan.baseline.runtime_ms > 0 ? cost_ms / plan.baseline.runtime_ms : 0;
   plan.peak_bytes = effect.peak_bytes;
   plan.peak_module = effect.peak_module;
-  plan.host = HostOf(problem, plan);
+  if (const auto* on_trace = std::get_if<TraceProblem>(&problem.formulation)) {
+    plan.host = HostOf(*problem.trace, on_trace->simulator, plan);
+  }
   return plan;
 }
 

@@ -17,6 +17,7 @@
 #include "cli/planning/peak_text.h"
 #include "cli/planning/plan_device.h"
 #include "cli/planning/plan_times_off.h"
+#include "cli/planning/plan_verdict.h"
 #include "cli/planning/policy_text.h"
 #include "cli/planning/step_drawing.h"
 #include "cli/terminal/text.h"
@@ -50,6 +51,7 @@ struct PlanFlags {
   std::string offload;
   std::string host_memory;
   TimesOffFlags times_off;
+  bool without_host = false;
   std::string output;
   bool all = false;
   bool json = false;
@@ -210,82 +212,6 @@ std::string UnitTable(const graph::Profile& profile, const Plan& plan, bool all,
   return policies.empty() ? text : text + policies + "\n";
 }
 
-// How a search ended: in a word, and what that says.
-struct PlanVerdict {
-  std::string word;
-  std::string text;
-};
-
-std::string LeastText(const Plan& plan) {
-  std::string text = fmt::format(": no plan fits in {}\n",
-                                 FormatBytesExactly(plan.budget_bytes));
-  if (plan.minimum_budget_bytes) {
-    text += fmt::format("the smallest feasible budget: {}\n",
-                        FormatBytesExactly(*plan.minimum_budget_bytes));
-  } else if (plan.fitting_budget_bytes) {
-    text += fmt::format(
-        "a plan fits in {}; the smallest feasible budget is not proven\n",
-        FormatBytesExactly(*plan.fitting_budget_bytes));
-  }
-  return text;
-}
-
-PlanVerdict VerdictOn(const Plan& plan) {
-  const std::string effort = fmt::format(
-      "{:.3f} s, {} {}", plan.solver.seconds, FormatCount(plan.solver.nodes),
-      plan.solver.name == "cbc" ? "nodes of CBC" : "labels");
-  switch (plan.status) {
-    case PlanStatus::kOptimal:
-      return {
-          "optimal",
-          fmt::format(": no plan within the {} recomputes less (gap 0, {})\n",
-                      plan.device ? "device" : "budget", effort)};
-    case PlanStatus::kFeasible:
-      if (plan.device) {
-        return {"feasible",
-                fmt::format(": no plan whose live bytes fit the device "
-                            "recomputes less than {} (gap {}, {})\n",
-                            FormatMs(plan.bound_ms), FormatPercentUp(plan.gap),
-                            effort)};
-      }
-      if (plan.WaitsForHost()) {
-        return {
-            "feasible",
-            fmt::format(": the best plan known for a step that waits for the "
-                        "host ({})\n",
-                        effort)};
-      }
-      if (plan.offload) {
-        return {"feasible",
-                fmt::format(": no bound is known for plans with offload ({})\n",
-                            effort)};
-      }
-      return {
-          "feasible",
-          fmt::format(", {}: no plan recomputes less than {} (gap {}, {})\n",
-                      LimitText(plan.limit), FormatMs(plan.bound_ms),
-                      FormatPercentUp(plan.gap), effort)};
-    case PlanStatus::kInfeasible:
-      return {"infeasible", LeastText(plan)};
-    case PlanStatus::kNoPlan:
-      break;
-  }
-  if (!plan.limit) {
-    return {"no plan",
-            fmt::format(": no plan with offload was found, and no plan "
-                        "without it fits ({})\n",
-                        effort)};
-  }
-  if (*plan.limit == "unproven") {
-    return {"no plan",
-            fmt::format(": the search ended without one, and without a proof "
-                        "that there is none ({})\n",
-                        effort)};
-  }
-  return {"no plan", fmt::format(": {} before a plan was found ({})\n",
-                                 LimitText(plan.limit), effort)};
-}
-
 // A simulation is of all the memory of one device, and of operators; under the
 // trace memory model the plan is one already.
 bool CanSimulate(const Plan& plan) {
@@ -434,7 +360,8 @@ constexpr std::string_view kWayOut =
     "takes the memory, line by line\n";
 
 int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
-  const ProfileInput input = ReadProfileOrTrace(flags.profile);
+  ProfileInput input = ReadProfileOrTrace(flags.profile);
+  if (flags.without_host && input.trace) input.trace->host.reset();
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
   problems::Question question =
@@ -510,6 +437,9 @@ Command AddPlanCommand(CLI::App& program) {
                   "with --offload: limit of the host memory in use")
       ->type_name("SIZE");
   flags->times_off.AddTo(*app);
+  app->add_flag("--without-host", flags->without_host,
+                "do not count the host's time, as if CUDA graphs launched the "
+                "step; on traces");
   AddOutput(*app, flags->output,
             "write the plan file here (.json or .json.gz)");
   app->add_flag("--all", flags->all, "list identical units one by one");

@@ -1,6 +1,8 @@
 #include "graph/trace/host_times.h"
 
 #include <algorithm>
+#include <iterator>
+#include <unordered_set>
 
 #include "graph/trace/simulation.h"
 #include "graph/trace/trace.h"
@@ -10,12 +12,17 @@ namespace {
 
 constexpr double kMsOfUs = 1e-3;
 
-// Returns whether the unit is recomputed without a policy. A run of modules has one always.
-bool IsWhole(const Trace& trace, const CheckpointedModule& unit) {
-  return !trace.modules[unit.module].IsSegment() &&
-         std::ranges::all_of(unit.decisions, [](OperatorDecision decision) {
-           return decision == OperatorDecision::kRecompute;
-         });
+// Returns the number of calls of modules in a call, itself included: those that follow it in
+// pre-order, up to one that is not inside it.
+int CallsIn(const Trace& trace, CallId outer) {
+  int count = 0;
+  for (CallId c = outer; IndexOf(c) < std::ssize(trace.calls);
+       c = CallId{IndexOf(c) + 1}) {
+    const TraceCall& call = trace.calls[c];
+    if (c != outer && call.parent < outer) break;
+    if (!trace.modules[call.module].IsSegment()) ++count;
+  }
+  return count;
 }
 
 // Returns the host's time without units.
@@ -30,9 +37,9 @@ double HostMs(const Trace& trace) {
   for (const OperatorId op : trace.operators.ids()) {
     const bool is_view = trace.operators[op].view;
     if (StartOf(op) < trace.forward_end) {
-      us += host.forward.Of(is_view);
+      us += host.forward.Us(is_view);
     } else if (StartOf(op) < trace.backward_end) {
-      us += host.backward.Of(is_view);
+      us += host.backward.Us(is_view);
     } else {
       update_us += host.update_us;
     }
@@ -46,14 +53,15 @@ double AddedHostMs(const Trace& trace,
                    const Simulation& simulation) {
   const HostTimes& host = *trace.host;
   double us = 0;
-  for (const CheckpointedModule& unit : modules) {
-    const HostPair& added = IsWhole(trace, unit) ? host.whole : host.decided;
-    for (const TraceCall& call : trace.calls) {
-      if (call.module != unit.module || call.no_grad) continue;
-      for (const OperatorId op : call.Operators()) {
-        us += added.Of(trace.operators[op].view);
-      }
+  std::unordered_set<ModuleId> units;
+  for (const CheckpointedModule& unit : modules) units.insert(unit.module);
+  for (const CallId c : trace.calls.ids()) {
+    const TraceCall& call = trace.calls[c];
+    if (!units.contains(call.module) || call.no_grad) continue;
+    for (const OperatorId op : call.Operators()) {
+      us += host.unit.Us(trace.operators[op].view);
     }
+    us += host.module_us * CallsIn(trace, c);
   }
   for (const Simulation::Step& step : simulation.steps) {
     if (step.redone != kNone && !trace.operators[step.op].view) {

@@ -17,9 +17,11 @@ struct Trace;
 // - The host runs the operators one after the other, and does not wait for the device. Each
 //   operator takes it a time that depends on the pass, and on whether it is a view, which
 //   launches nothing. So does each call of a module.
-// - A unit with a policy takes it a time more for each of its operators, whatever is
-//   decided: Python is called before and after the operator. A unit that is recomputed as a
-//   whole takes less. An operator that runs again is also launched again.
+// - A unit takes it a time more for each of its operators, in its forward pass and in its
+//   recomputation together, whatever is decided: Python is called before and after the
+//   operator. A call of a unit takes it a time for each call of a module in it, itself
+//   included, whose state is kept and restored. An operator that runs again is also
+//   launched again.
 // - Device and host are two queues. The device never runs ahead of the host, and the host
 //   queues work for the device without waiting. In a loop of equal steps, a step therefore
 //   takes the longer of both times.
@@ -29,7 +31,7 @@ struct HostPair {
   double op_us = 0;
   double view_us = 0;
 
-  double Of(bool is_view) const { return is_view ? view_us : op_us; }
+  double Us(bool is_view) const { return is_view ? view_us : op_us; }
   bool operator==(const HostPair&) const = default;
 };
 
@@ -38,11 +40,10 @@ struct HostTimes {
   HostPair backward;
   double update_us = 0;  // an operator of the optimizer step
   double call_us = 0;    // a call of a module in the forward pass
-  // Beyond these, for an operator of a unit: in the unit's forward pass and in its
-  // recomputation together, without the launches of the latter.
-  HostPair decided;      // in a unit with a policy, whatever is decided
-  HostPair whole;        // in a unit that is recomputed as a whole
-  double launch_us = 0;  // for an operator that runs again and is no view
+  // Beyond these, in a unit's forward pass and in its recomputation together.
+  HostPair unit;         // an operator of the unit
+  double module_us = 0;  // a call of a module in the unit
+  double launch_us = 0;  // an operator that runs again and is no view
 
   bool operator==(const HostTimes&) const = default;
 };

@@ -31,8 +31,8 @@ HostTimes ParseHostTimes(const JsonField& field) {
           .backward = ParsePair(field, "backward_us"),
           .update_us = ParseUs(field, "update_us"),
           .call_us = ParseUs(field, "call_us"),
-          .decided = ParsePair(field, "decided_us"),
-          .whole = ParsePair(field, "whole_us"),
+          .unit = ParsePair(field, "unit_us"),
+          .module_us = ParseUs(field, "module_us"),
           .launch_us = ParseUs(field, "launch_us")};
 }
 
@@ -41,8 +41,8 @@ nlohmann::ordered_json ToJson(const HostTimes& host) {
           {"backward_us", PairJson(host.backward)},
           {"update_us", host.update_us},
           {"call_us", host.call_us},
-          {"decided_us", PairJson(host.decided)},
-          {"whole_us", PairJson(host.whole)},
+          {"unit_us", PairJson(host.unit)},
+          {"module_us", host.module_us},
           {"launch_us", host.launch_us}};
 }
 

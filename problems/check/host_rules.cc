@@ -19,10 +19,10 @@ namespace {
 
 // The operators and calls of a step that take the host a time, counted.
 struct HostCounts {
-  // By "is a view".
+  // Indexed by whether the operator is a view.
   double forward[2] = {0, 0}, backward[2] = {0, 0};
-  double decided[2] = {0, 0}, whole[2] = {0, 0};
-  double updates = 0, calls = 0, launches = 0;
+  double in_units[2] = {0, 0};
+  double updates = 0, calls = 0, calls_in_units = 0, launches = 0;
 };
 
 double Us(const graph::HostPair& pair, const double (&counts)[2]) {
@@ -38,7 +38,8 @@ double BaselineMs(const graph::HostTimes& host, const HostCounts& counts) {
 }
 
 double AddedMs(const graph::HostTimes& host, const HostCounts& counts) {
-  return (Us(host.decided, counts.decided) + Us(host.whole, counts.whole) +
+  return (Us(host.unit, counts.in_units) +
+          host.module_us * counts.calls_in_units +
           host.launch_us * counts.launches) /
          1e3;
 }
@@ -60,20 +61,33 @@ HostCounts CountStep(const Trace& trace) {
   return counts;
 }
 
+// Returns for each call the number of calls of modules in it, itself included: each call
+// counts for all that are around it.
+graph::IndexedVector<graph::CallId, int> CallsInside(const Trace& trace) {
+  graph::IndexedVector<graph::CallId, int> counts_in(trace.calls.size(), 0);
+  for (const graph::CallId c : trace.calls.ids()) {
+    if (trace.modules[trace.calls[c].module].run_end != graph::kNone) continue;
+    for (graph::CallId outer = c; outer != graph::kNone;
+         outer = trace.calls[outer].parent) {
+      ++counts_in[outer];
+    }
+  }
+  return counts_in;
+}
+
 HostCounts CountUnits(const Trace& trace, const Plan& plan) {
   HostCounts counts;
+  const auto counts_in = CallsInside(trace);
   const std::vector<graph::CheckpointedModule> units =
       CheckpointedModules(trace, plan.modules);
-  for (size_t k = 0; k < units.size(); ++k) {
-    const bool is_whole =
-        trace.modules[units[k].module].run_end == graph::kNone &&
-        std::ranges::all_of(plan.modules[k].ops, &PlannedOp::RunsAgain);
-    for (const graph::TraceCall& call : trace.calls) {
-      if (call.module != units[k].module || call.no_grad) continue;
+  for (const graph::CheckpointedModule& unit : units) {
+    for (const graph::CallId c : trace.calls.ids()) {
+      const graph::TraceCall& call = trace.calls[c];
+      if (call.module != unit.module || call.no_grad) continue;
       for (const OperatorId op : call.Operators()) {
-        (is_whole ? counts.whole
-                  : counts.decided)[trace.operators[op].view ? 1 : 0] += 1;
+        counts.in_units[trace.operators[op].view ? 1 : 0] += 1;
       }
+      counts.calls_in_units += counts_in[c];
     }
   }
   for (const graph::Simulation::Step& step : Simulate(trace, units).steps) {

@@ -187,22 +187,22 @@ TEST(Trace, MayHaveTimesOfTheHost) {
   small["host"] = json::parse(
       R"({"forward_us": {"operator": 7, "view": 1.5},
           "backward_us": {"operator": 6, "view": 1}, "update_us": 5,
-          "call_us": 4, "decided_us": {"operator": 18, "view": 10},
-          "whole_us": {"operator": 3, "view": 2}, "launch_us": 0.5})");
+          "call_us": 4, "unit_us": {"operator": 18, "view": 10},
+          "module_us": 20, "launch_us": 0.5})");
   const Trace t = ParseTrace(small.dump(), "t.json");
   EXPECT_EQ(t.host, (HostTimes{.forward = {7, 1.5},
                                .backward = {6, 1},
                                .update_us = 5,
                                .call_us = 4,
-                               .decided = {18, 10},
-                               .whole = {3, 2},
+                               .unit = {18, 10},
+                               .module_us = 20,
                                .launch_us = .5}));
   EXPECT_EQ(ParseTrace(ToJson(t), "t.json"), t);
   const std::vector<std::pair<std::string, std::string>> edits = {
       {"/host/launch_us", "-1"},
       {"/host/call_us", "1e7"},
-      {"/host/whole_us", "3"},
-      {"/host/decided_us/view", "null"}};
+      {"/host/unit_us", "3"},
+      {"/host/unit_us/view", "null"}};
   for (const auto& [pointer, value] : edits) {
     json edited = small;
     edited[json::json_pointer(pointer)] = json::parse(value);

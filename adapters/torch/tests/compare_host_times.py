@@ -202,7 +202,7 @@ _SMALL: dict[str, Callable[[], nn.Module]] = {
         "ResNetForImageClassification", embedding_size=8, hidden_sizes=[8] * 4, num_labels=10
     ),
 }  # fmt: skip
-_PLANS = ("none", "every block", "save,recompute", "save,recompute,skip")
+_DECISIONS = ("save,recompute", "save,recompute,skip")
 
 
 def _inputs_of(name: str) -> dict[str, Any]:
@@ -227,12 +227,12 @@ def _blocks(model: nn.Module) -> tuple[PlannedModule, ...]:
 
 
 def _plans(model: nn.Module, traced: Trace) -> Iterator[tuple[str, Plan]]:
-    least = plan(traced, "min", decisions="save,recompute").budget_bytes
-    budget = least + round(_SHARE * (traced.peak_bytes - least))
+    blocks = _blocks(model)
     yield "none", Plan(())
-    yield "every block", Plan(_blocks(model))
-    for decisions in _PLANS[2:]:
-        yield decisions, plan(_without_host(traced), budget, decisions=decisions)
+    yield "every block", Plan(blocks)
+    yield "every second block", Plan(blocks[1::2])
+    for decisions in _DECISIONS:
+        yield f"{decisions}, min", plan(_without_host(traced), "min", decisions=decisions)
 
 
 def _without_host(traced: Trace) -> Trace:
@@ -272,12 +272,14 @@ def _measured_rows() -> Iterator[list[object]]:
             traced = trace(make(), device="a100", **_inputs_of(name))
         plain = _without_launches(traced)
         before: tuple[float, float] | None = None
-        for label, made in _plans(model, traced):
-            measured = _step_ms(apply(copy.deepcopy(model), made), inputs)
-            predicted = _predicted_ms(plain, made)
+        for label, its_plan in _plans(model, traced):
+            measured = _step_ms(apply(copy.deepcopy(model), its_plan), inputs)
+            predicted = _predicted_ms(plain, its_plan)
             before = before or (measured, predicted)
-            added = (f"{x - y:.2f}" for x, y in zip((measured, predicted), before, strict=True))
-            yield [name, label, f"{measured:.2f}", f"{predicted:.2f}", *added]
+            increase = (
+                f"{x - y:.2f}" for x, y in zip((measured, predicted), before, strict=True)
+            )
+            yield [name, label, f"{measured:.2f}", f"{predicted:.2f}", *increase]
 
 
 def _bundled_rows() -> Iterator[list[object]]:
@@ -288,11 +290,11 @@ def _bundled_rows() -> Iterator[list[object]]:
         least = plan(traced, "min", decisions="save,recompute").budget_bytes
         budget = least + round(_SHARE * (traced.peak_bytes - least))
         plans = {"none": Plan(())}
-        plans |= {d: plan(_without_host(traced), budget, decisions=d) for d in _PLANS[2:]}
+        plans |= {d: plan(_without_host(traced), budget, decisions=d) for d in _DECISIONS}
         plans["with the host"] = plan(with_host, budget)
-        for label, made in plans.items():
-            figures = simulated(with_host, made)["host"]
-            count = sum(len(module.operators) for module in made.modules)
+        for label, its_plan in plans.items():
+            figures = simulated(with_host, its_plan)["host"]
+            count = sum(len(module.operators) for module in its_plan.modules)
             waits = "host" if figures["ms"] > figures["device_ms"] else "device"
             cells = (f"{figures[key]:.2f}" for key in ("device_ms", "ms", "step_ms"))
             yield [path.name.partition(".")[0], label, count, *cells, waits]

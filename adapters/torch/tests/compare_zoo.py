@@ -87,10 +87,12 @@ def result_of(architecture: Architecture) -> Result:
         traced = acplan.trace(model, progress=False, **inputs)
         path = pathlib.Path(folder) / "trace.json"
         traced.save(path)
-        least = acplan.plan(path, "min", time_limit=_TIME_LIMIT)
+        least = acplan.plan(path, "min", time_limit=_TIME_LIMIT, without_host=True)
         least_bytes, most = least.budget_bytes, traced.peak_bytes
         budgets = [least_bytes + round(share * (most - least_bytes)) for share in SHARES]
-        plans = [acplan.plan(path, b, time_limit=_TIME_LIMIT) for b in budgets] + [least]
+        plans = [
+            acplan.plan(path, b, time_limit=_TIME_LIMIT, without_host=True) for b in budgets
+        ] + [least]
     traced_again = _wrong_when_traced(architecture, traced, plans)
     run = _wrong_when_run(architecture, plans)
     wrong = ["; ".join(filter(None, both)) for both in zip(traced_again, run, strict=True)]

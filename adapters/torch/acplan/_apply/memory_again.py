@@ -111,6 +111,7 @@ class MemoryAgain:
         if (
             not (self._changed or self._tape.outside_memory or traits.writes)
             or traits.only_shows
+            or not (traits.writes or self._reads_outside(args, kwargs))
         ):
             return args, kwargs
         statistics = statistics_of(func, args, kwargs)
@@ -129,6 +130,12 @@ class MemoryAgain:
             )
 
         return each(args, change), {n: each(v, change) for n, v in kwargs.items()}
+
+    def _reads_outside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Returns whether an argument has memory from outside that was or is written to."""
+        changed, copies = self._changed, self._tape.outside_memory
+        memories = map(memory_of, tensors_of(args, kwargs))
+        return any(memory in changed or memory in copies for memory in memories)
 
     def _tensor_as_in_forward(
         self,

@@ -288,7 +288,7 @@ def _checkpoint_fn(
     unit_plan: PlannedModule, strict: bool, traffic: Traffic | None
 ) -> Callable[..., Any]:
     refuse_part(unit_plan)
-    if any(operator.decision != "recompute" for operator in unit_plan.operators):
+    if unit_plan.operators:
         return checkpoint_of(unit_plan.fqn, unit_plan.operators, strict, traffic)
     return whole_checkpoint_of(unit_plan.fqn, traffic)
 

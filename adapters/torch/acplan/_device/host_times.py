@@ -15,9 +15,10 @@ _LAUNCH_US = 4.0
 # An operator that computes, without its launch, and a view.
 _FORWARD_US = 3.0, 1.3
 _BACKWARD_US = 3.0, 0.9
-# In a unit: with a policy, whatever is decided, and recomputed as a whole.
-_DECIDED_US = 18.0, 10.5
-_WHOLE_US = 5.3, 1.9
+# An operator of a unit, in its forward pass and in its recomputation, and a call of a module in
+# it.
+_UNIT_US = 18.0, 10.5
+_MODULE_US = 20.0
 _UPDATE_US = 5.5
 _CALL_US = 3.7
 
@@ -39,8 +40,8 @@ def host_times_of(device: Device) -> dict[str, Any]:
             "backward_us": pair(_BACKWARD_US, _LAUNCH_US),
             "update_us": _UPDATE_US * factor,
             "call_us": _CALL_US * factor,
-            "decided_us": pair(_DECIDED_US),
-            "whole_us": pair(_WHOLE_US),
+            "unit_us": pair(_UNIT_US),
+            "module_us": _MODULE_US * factor,
             "launch_us": _LAUNCH_US * factor,
         }
     }
