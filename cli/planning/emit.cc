@@ -164,11 +164,13 @@ int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
   const problems::Trainer trainer =
       problems::FindTrainer(flags.trainer, "--for");
   const problems::Budget budget = ParseBudget(flags.budget, "--budget");
-  const ProfileInput input = ReadProfileOrTrace(flags.trace);
+  ProfileInput input = ReadProfileOrTrace(flags.trace);
   if (!input.trace) {
     throw InputError(fmt::format("{}: expected a trace, found a profile",
                                  graph::OneLine(flags.trace, 400)));
   }
+  // Languages and plans are compared by their recomputation.
+  input.trace->host.reset();
   const graph::ModuleTree tree(input.profile);
   const Emission emission =
       Emit(flags.planning.Question(input, tree, kEmitSeconds), budget, trainer,
