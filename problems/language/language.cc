@@ -217,11 +217,8 @@ std::vector<std::string> ClassesOf(const Trace& trace) {
   std::set<std::string> classes;
   for (const ModuleId module : trace.modules.ids()) {
     if (IndexOf(module) == 0) continue;
-    const ModuleId next = Next(module);
-    const bool has_children =
-        next < trace.modules.end_id() &&
-        trace.modules[next].fqn.starts_with(trace.modules[module].fqn + ".");
-    if (has_children && FirstCallWithGradients(trace, module) != graph::kNone) {
+    if (HasChildren(trace, module) &&
+        FirstCallWithGradients(trace, module) != graph::kNone) {
       classes.insert(trace.modules[module].class_name);
     }
   }

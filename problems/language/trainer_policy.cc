@@ -72,7 +72,7 @@ std::vector<ModuleId> BlocksOf(const Trace& trace, const std::string& pattern) {
   }
   return Outermost(trace, [&](ModuleId module) {
     const std::string& fqn = trace.modules[module].fqn;
-    return is_called[module] &&
+    return is_called[module] && HasChildren(trace, module) &&
            (pattern.empty() ? HasNumberForName(fqn)
                             : graph::MatchesPattern(fqn, pattern));
   });
@@ -125,6 +125,12 @@ std::vector<graph::CheckpointedModule> UnitsOf(
                      .stops_early = policy.stops_early});
   }
   return units;
+}
+
+bool HasChildren(const Trace& trace, ModuleId module) {
+  const ModuleId next = Next(module);
+  return next < trace.modules.end_id() &&
+         IsInside(trace.modules[next].fqn, trace.modules[module].fqn);
 }
 
 CallId FirstCallWithGradients(const Trace& trace, ModuleId module) {

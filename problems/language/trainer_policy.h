@@ -43,9 +43,9 @@ struct TrainerPolicy {
   bool operator==(const TrainerPolicy&) const = default;
 };
 
-// Returns the blocks of a model, in the order of modules: the modules with a number for
-// a name that are called and in no other block; with a pattern ("*.h.*"), the called
-// modules whose names match it and that are in no other one.
+// Returns the blocks of a model, in the order of modules: the modules with children and
+// with a number for a name that are called and in no other block; with a pattern ("*.h.*"),
+// those with children whose names match it.
 std::vector<graph::ModuleId> BlocksOf(const graph::Trace& trace,
                                       const std::string& pattern = "");
 
@@ -65,6 +65,9 @@ std::vector<graph::OperatorDecision> DecisionsOf(const graph::Trace& trace,
 std::vector<graph::CheckpointedModule> UnitsOf(
     const graph::Trace& trace, const std::vector<graph::ModuleId>& blocks,
     const TrainerPolicy& policy);
+
+// Returns whether there are modules inside of a module.
+bool HasChildren(const graph::Trace& trace, graph::ModuleId module);
 
 // Returns the first call of a module with gradients; kNone if there is none.
 graph::CallId FirstCallWithGradients(const graph::Trace& trace,
