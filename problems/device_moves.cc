@@ -34,6 +34,9 @@ using graph::StorageId;
 constexpr int64_t kMostEvents = 500'000;
 constexpr int kFewestPlans = 8;
 
+// The bytes that a plan lacks for which no device is large enough.
+constexpr int64_t kNoDevice = std::numeric_limits<int64_t>::max();
+
 // A change of a plan.
 struct Move {
   TreeNodeId node = {};
@@ -176,7 +179,7 @@ class MoveSearch {
         is_stopped_(is_stopped),
         moves_(problem) {}
 
-  std::optional<UnitList> Run(const std::vector<UnitList>& starts) && {
+  MovesAnswer Run(const std::vector<UnitList>& starts) && {
     for (const UnitList& units : starts) Try(units);
     TryPlainPlans(problem_, [&](const UnitList& units) {
       Try(units);
@@ -187,15 +190,22 @@ class MoveSearch {
       if (!next) break;
       TryMoves(*next);
     }
-    if (!Fits()) return std::nullopt;
+    if (!Fits()) return {.units = {}, .least_device_bytes = LeastDevice()};
     events_left_ = kMostEvents;
     MakeCheaper();
-    return plans_[best_].units;
+    return {.units = plans_[best_].units, .least_device_bytes = {}};
   }
 
  private:
   bool Fits() const {
     return !plans_.empty() && plans_[best_].lacking_bytes == 0;
+  }
+
+  std::optional<int64_t> LeastDevice() const {
+    if (plans_.empty() || plans_[best_].lacking_bytes == kNoDevice) {
+      return std::nullopt;
+    }
+    return goal_.device_bytes + plans_[best_].lacking_bytes;
   }
 
   bool IsOver() const {
@@ -219,9 +229,7 @@ class MoveSearch {
         const auto least =
             graph::FindLeastDevice(run, goal_.setting.config, device + 1);
         events_left_ -= least ? least->events : 0;
-        plan.lacking_bytes =
-            (least ? least->bytes : std::numeric_limits<int64_t>::max()) -
-            device;
+        plan.lacking_bytes = least ? least->bytes - device : kNoDevice;
       }
       plans_.push_back(std::move(plan));
     } catch (const InputError&) {
@@ -328,10 +336,9 @@ class MoveSearch {
 
 }  // namespace
 
-std::optional<UnitList> FindByMoves(const TraceProblem& problem,
-                                    const DeviceGoal& goal,
-                                    const std::vector<UnitList>& starts,
-                                    const std::function<bool()>& is_stopped) {
+MovesAnswer FindByMoves(const TraceProblem& problem, const DeviceGoal& goal,
+                        const std::vector<UnitList>& starts,
+                        const std::function<bool()>& is_stopped) {
   return MoveSearch(problem, goal, is_stopped).Run(starts);
 }
 

@@ -113,12 +113,13 @@ class DeviceSearch {
       starts.push_back(UnitsIn(families_[family], other.plan).modules);
     }
     const PlanningProblem& problem = families_[family].problem;
-    const std::optional<UnitList> units = FindByMoves(
+    const MovesAnswer moves = FindByMoves(
         std::get<TraceProblem>(problem.formulation),
         {.setting = choice_.settings[setting], .device_bytes = device_bytes()},
         starts, [&] { return IsStopped(); });
-    if (!units) return;
-    Plan plan = PlanOfUnits(problem, plans_.front().plan, *units);
+    least_device_of_moves_ = moves.least_device_bytes;
+    if (!moves.units) return;
+    Plan plan = PlanOfUnits(problem, plans_.front().plan, *moves.units);
     const int64_t budget_bytes = plan.peak_bytes + search_.reserve_bytes;
     Add(budget_bytes, {.plan = std::move(plan), .family = family});
   }
@@ -175,9 +176,13 @@ class DeviceSearch {
                                solver::StoppedBy::kUnproven);
     }
     SumUpEffort(plan);
+    std::optional<int64_t> least = search_.LeastDevice();
+    if (least && least_device_of_moves_) {
+      least = std::min(*least, *least_device_of_moves_);
+    }
     return {
         .answer = {.families = std::move(families_), .plan = std::move(plan)},
-        .least_device_bytes = search_.LeastDevice()};
+        .least_device_bytes = least};
   }
 
   void SumUpEffort(Plan& plan) const {
@@ -193,6 +198,7 @@ class DeviceSearch {
   Families families_;
   TrialSearch search_;
   std::vector<PlanOfFamilies> plans_;  // by trial
+  std::optional<int64_t> least_device_of_moves_ = {};
   solver::LimitClock clock_;
 };
 

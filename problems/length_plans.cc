@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "graph/trace/aggregate.h"
+#include "graph/trace/simulation.h"
 #include "problems/check/plan_effect.h"
 #include "problems/check/table_rules.h"
 #include "problems/length_buckets.h"
+#include "problems/plan/plan_host.h"
 #include "problems/plan/plan_on_trace.h"
 
 // An entry of a table is a plan for the lengths of an interval, its bucket. Operators are the
@@ -59,6 +61,9 @@ Plan StatedFor(const graph::Trace& trace, Plan plan, int64_t memory_bytes) {
                       ? plan.recompute_ms / plan.baseline.runtime_ms
                       : 0;
   for (PlannedModule& unit : plan.modules) unit.recompute_ms = kNotStated;
+  if (plan.host) {
+    plan.host = HostOf(of_plan, graph::Simulator(of_plan), plan);
+  }
   return plan;
 }
 
@@ -173,7 +178,7 @@ class LengthSearch {
       trial.ms = MeanRecomputeMs(problem_, steps);
       RunTrial(trial, question_.device, DeviceBytes(),
                [&](const DeviceSetting& setting) {
-                 return RunOf(problem_, steps, setting.makes_state_first);
+                 return RunOf(problem_, steps, setting);
                });
     }
     if (!trial.has_plan) {
@@ -204,9 +209,9 @@ class LengthSearch {
                 plans_.PlanOf(entry.bucket, before).recompute_ms;
         if (!is_better) break;
         entry.budget_bytes = next;
-        const std::optional<PlanDevice> use = FindDeviceUse(
-            RunOf(problem_, StepsOf(table.buckets), setting.makes_state_first),
-            setting, DeviceBytes());
+        const std::optional<PlanDevice> use =
+            FindDeviceUse(RunOf(problem_, StepsOf(table.buckets), setting),
+                          setting, DeviceBytes());
         if (use) {
           table.device = *use;
           low = next;

@@ -10,6 +10,7 @@
 #include "cli/input/flags.h"
 #include "cli/input/plan_input.h"
 #include "cli/lengths/length_flags.h"
+#include "cli/lengths/planned_batches.h"
 #include "cli/planning/allocator_flags.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -56,6 +57,7 @@ problems::PlanTable WithFlags(problems::PlanTable table,
   }
   device.makes_state_first =
       question.makes_state_first.value_or(device.makes_state_first);
+  if (!flags.allocator.ddp.empty()) device.ddp = flags.allocator.ddp;
   device.allocated_bytes = device.reserved_bytes = device.least_device_bytes =
       problems::kNotStated;
   device.retries = problems::kNotStated;
@@ -75,6 +77,7 @@ std::string ToJson(const problems::PlanTable& table,
 
 int RunLengthsCheck(const LengthsCheckFlags& flags, const Terminal& terminal) {
   const problems::LengthProblem problem = flags.lengths.Read();
+  RequireDdp(flags.allocator, problem);
   const problems::PlanTable table =
       WithFlags(ReadTable(flags.plan, problem), flags);
   std::optional<std::string> broken;
@@ -116,6 +119,7 @@ Command AddLengthsCheckCommand(CLI::App& program) {
   flags->allocator.AddTo(
       *app, "the device memory that PyTorch may use (default: the table's)");
   flags->allocator.AddOptimizerStateTo(*app, "the table's");
+  flags->allocator.AddDdpTo(*app);
   app->add_option("--reserve", flags->reserve,
                   "part of the device's memory to keep free")
       ->type_name("SIZE");

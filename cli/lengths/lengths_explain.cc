@@ -55,6 +55,7 @@ int RunLengthsExplain(const LengthsExplainFlags& flags,
   const auto top =
       static_cast<size_t>(ParseWhole(flags.top, "--top", 1, 1'000'000));
   const auto batches = ReadPlannedBatches(flags.lengths, flags.plan);
+  RequireDdp(flags.allocator, batches->problem);
   const BatchesOnDevice on_device = DeviceOf(flags.allocator, batches->table);
   if (!on_device.device_bytes) {
     throw InputError(
@@ -87,6 +88,7 @@ Command AddLengthsExplainCommand(CLI::App& program) {
   flags->allocator.AddTo(
       *app, "the device memory that PyTorch may use (default: the table's)");
   flags->allocator.AddOptimizerStateTo(*app, "the table's, or update");
+  flags->allocator.AddDdpTo(*app);
   app->add_option("--top", flags->top, "lines beside holes to print (10)")
       ->type_name("N");
   app->add_flag("--json", flags->json, "print JSON and nothing else");

@@ -13,6 +13,7 @@
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/lengths/length_flags.h"
+#include "cli/lengths/planned_batches.h"
 #include "cli/planning/allocator_flags.h"
 #include "cli/planning/plan_device.h"
 #include "cli/terminal/text.h"
@@ -107,6 +108,7 @@ int RunLengthsPlan(const LengthsPlanFlags& flags, const Terminal& terminal) {
     throw InputError("--device-memory is required");
   }
   const problems::LengthProblem problem = flags.lengths.Read();
+  RequireDdp(flags.allocator, problem);
   const graph::Trace& longest = problem.lengths[problem.Longest()].trace;
   const ProfileInput input{
       .profile = ProfileOf(longest, problem.traced.back().name),
@@ -159,6 +161,7 @@ Command AddLengthsPlanCommand(CLI::App& program) {
       ->type_name("LIST");
   flags->allocator.AddTo(*app, "the device memory that PyTorch may use");
   flags->allocator.AddOptimizerStateTo(*app, "the one that recomputes less");
+  flags->allocator.AddDdpTo(*app);
   flags->planning.AddTo(*app, kTableSeconds);
   flags->planning.AddSegmentsTo(*app);
   AddOutput(*app, flags->output, "write the table here (.json or .json.gz)");

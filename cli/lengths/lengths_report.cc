@@ -48,6 +48,7 @@ ordered_json RunJson(const std::string& name, const PlannedBatches& batches,
   device.allocator = on_device.setting.allocator;
   device.torch_version = TorchVersionText(on_device.setting.config);
   device.makes_state_first = on_device.setting.makes_state_first;
+  device.ddp = on_device.setting.ddp;
   RunToDraw drawing{
       .shapes = batches.run_steps.shapes,
       .run = RunOf(batches, {.plan = problems::ProgramPlan::kGiven,
@@ -117,6 +118,7 @@ int RunLengthsReport(const LengthsReportFlags& flags,
                      const Terminal& terminal) {
   RequirePageName(flags.output);
   const auto batches = ReadPlannedBatches(flags.lengths, flags.plan);
+  RequireDdp(flags.allocator, batches->problem);
   const ordered_json data = PageData(flags, *batches);
   const std::string page = ReportPage(
       PageKind::kLengths,
@@ -141,6 +143,7 @@ Command AddLengthsReportCommand(CLI::App& program) {
       "the device memory that PyTorch may use (default: the table's, or no "
       "limit)");
   flags->allocator.AddOptimizerStateTo(*app, "the table's, or update");
+  flags->allocator.AddDdpTo(*app);
   AddOutput(*app, flags->output, "write the page here (.html)");
   app->footer(
       "Example:\n  acplan lengths report 128=short.json 512=long.json "

@@ -154,6 +154,7 @@ int RunLengthsSimulate(const LengthsSimulateFlags& flags,
   LengthsAnswer answer;
   answer.question = flags.allocator.Question();
   answer.batches = ReadPlannedBatches(flags.lengths, flags.plan);
+  RequireDdp(flags.allocator, answer.batches->problem);
   answer.run = problems::RunOf(answer.batches->problem, answer.batches->steps,
                                answer.question.run_options());
   std::string timeline =
@@ -193,6 +194,8 @@ Command AddLengthsSimulateCommand(CLI::App& program) {
       *app,
       "the device memory that PyTorch's allocator may use (default: no limit)");
   flags->allocator.AddOptimizerStateTo(*app, "update");
+  flags->allocator.AddRunTo(*app);
+  flags->allocator.AddDdpTo(*app);
   flags->allocator.AddWithoutLeastTo(*app);
   MarkAsOutput(app->add_option("--timeline", flags->timeline,
                                "write a CSV of the bytes in use after each "

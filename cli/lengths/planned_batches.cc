@@ -79,6 +79,11 @@ graph::TrainingRun RunOf(const PlannedBatches& batches,
                          program.Options());
 }
 
+void RequireDdp(const AllocatorFlags& flags, const LengthProblem& problem) {
+  const graph::RunOptions run = flags.Question().run;
+  if (run.ddp) problems::RequireDataParallel(problem, *run.ddp, "--ddp");
+}
+
 BatchesOnDevice DeviceOf(const AllocatorFlags& flags,
                          const std::optional<problems::PlanTable>& table) {
   const AllocatorQuestion question = flags.Question();
@@ -87,12 +92,14 @@ BatchesOnDevice DeviceOf(const AllocatorFlags& flags,
                       flags.allocator.empty() ? "native" : flags.allocator,
                   .config = question.config,
                   .makes_state_first =
-                      question.makes_state_first.value_or(false)},
+                      question.makes_state_first.value_or(false),
+                  .ddp = flags.ddp},
       .device_bytes = question.device_bytes};
   const bool has_device = table && !table->device.torch_version.empty();
   if (!has_device) return device;
   const problems::PlanDevice& stated = table->device;
   if (flags.allocator.empty()) device.setting.allocator = stated.allocator;
+  if (flags.ddp.empty()) device.setting.ddp = stated.ddp;
   device.setting.config = graph::ParseAllocatorConfig(
       device.setting.allocator, "table: device: allocator",
       flags.torch_version.empty()

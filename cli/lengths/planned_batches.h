@@ -43,6 +43,10 @@ std::unique_ptr<const PlannedBatches> ReadPlannedBatches(
 graph::TrainingRun RunOf(const PlannedBatches& batches,
                          const problems::DeviceProgram& program);
 
+// Throws InputError that names --ddp, if it is given and the batches cannot run with it.
+void RequireDdp(const AllocatorFlags& flags,
+                const problems::LengthProblem& problem);
+
 // A setting of the allocator and a device.
 struct BatchesOnDevice {
   problems::DeviceSetting setting;

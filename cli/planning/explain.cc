@@ -168,9 +168,6 @@ ExplainedProgram ProgramOf(const StepsOnDevice& steps,
           },
       .steps = {},
       .plans = {kLeastBudget}};
-  if (!setting.ddp.empty()) {
-    explained.program.run.ddp = graph::ParseDdpOptions(setting.ddp, "--ddp");
-  }
   const problems::StepOfPlan& step = steps.StepUnder(explained.program.plan);
   explained.steps.shapes = {
       {.trace = step.with_segments ? &*step.with_segments : steps.trace,

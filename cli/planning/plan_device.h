@@ -22,8 +22,8 @@ namespace acplan::cli {
 bool IsForDevice(const std::string& budget, const AllocatorFlags& flags);
 
 // Returns the device of --device-memory, and the settings that the flags leave
-// open: native and expandable segments, the optimizer's state in the first update
-// or first. Throws InputError for bad flags, and
+// open: native segments, expandable ones, and these with smaller pages; the optimizer's
+// state in the first update or first. Throws InputError for bad flags, and
 // where a run cannot be simulated: without a trace, on several ranks, or without
 // states.
 problems::DeviceChoice ParseDevice(const AllocatorFlags& flags,

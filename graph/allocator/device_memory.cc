@@ -1,9 +1,12 @@
 #include "graph/allocator/device_memory.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace acplan::graph {
 namespace {
+
+constexpr PyTorchVersion kRoundsFraction{2, 13};
 
 // Notes the smallest device above this one for which `is_enough`, which is
 // monotone and does not hold for this one.
@@ -25,6 +28,7 @@ void NoteDevice(DeviceMemory& memory, Predicate is_enough) {
 DeviceMemory::DeviceMemory(const AllocatorConfig& config, int64_t total_bytes)
     : total(std::min(total_bytes, kLargestDevice)),
       memory_fraction(config.memory_fraction),
+      rounds_fraction(config.version >= kRoundsFraction),
       collection_threshold(config.garbage_collection_threshold),
       segment_reserve(config.segment_reserve) {
   allowed_bytes = AllowedBytes(*this, total);
@@ -32,8 +36,9 @@ DeviceMemory::DeviceMemory(const AllocatorConfig& config, int64_t total_bytes)
 
 int64_t AllowedBytes(const DeviceMemory& memory, int64_t total) {
   if (memory.memory_fraction >= 1) return std::numeric_limits<int64_t>::max();
-  return static_cast<int64_t>(memory.memory_fraction *
-                              static_cast<double>(total));
+  const double bytes = memory.memory_fraction * static_cast<double>(total);
+  return memory.rounds_fraction ? std::llround(bytes)
+                                : static_cast<int64_t>(bytes);
 }
 
 int64_t CollectionBytes(const DeviceMemory& memory, int64_t total) {

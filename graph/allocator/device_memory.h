@@ -30,6 +30,7 @@ struct DeviceMemory {
   int64_t allowed_bytes = 0;
   int64_t reserved = 0;
   double memory_fraction = 1;
+  bool rounds_fraction = false;  // of the device to the nearest byte, not down
   double collection_threshold = 0;
   std::optional<SegmentReserve> segment_reserve = {};
   int64_t next_total = std::numeric_limits<int64_t>::max();

@@ -192,6 +192,8 @@ bool GrowSegments(AllocatorState& state, int64_t total_bytes) {
                           ReserveBytes(state.memory, page, state.memory.total);
     state.At(id).size += bytes;
     state.At(state.At(id).segment).size += bytes;
+    // Later segments of the pool lie above.
+    state.next_address += bytes;
   }
   return true;
 }

@@ -81,9 +81,10 @@ void DataParallel::BeginForward(const Trace& trace, bool is_evaluation,
   const bool may_rebuild =
       options_->static_graph || !options_->find_unused_parameters;
   if (!is_evaluation && may_rebuild && !has_rebuilt_ &&
-      reductions_ >= reductions_before) {
-    Rebuild(model);
+      reductions_.count >= reductions_before) {
+    Rebuild(*reductions_.last);
   }
+  if (is_reduced) reductions_.last = &model;
   if (!options_->broadcast_buffers || !syncs_buffers) return;
   std::vector<BucketTensor> tensors;
   AddTensors(model.buffers, tensors);
@@ -94,12 +95,12 @@ void DataParallel::EndMicrobatch() {
   for (const auto& [end, block] : std::exchange(copies_, {})) {
     events_.Free(block);
   }
-  if (is_reduced_) ++reductions_;
+  if (is_reduced_) ++reductions_.count;
 }
 
 bool DataParallel::CopiesResults() const {
   if (!options_) return false;
-  return options_->static_graph ? reductions_ == 0
+  return options_->static_graph ? reductions_.count == 0
                                 : options_->find_unused_parameters;
 }
 
@@ -116,7 +117,7 @@ bool DataParallel::HoldsGradients() const {
 }
 
 bool DataParallel::DelaysReduction() const {
-  return options_ && options_->static_graph && reductions_ == 0;
+  return options_ && options_->static_graph && reductions_.count == 0;
 }
 
 std::vector<std::pair<int32_t, int32_t>> DataParallel::Blocks() const {

@@ -39,7 +39,8 @@ class DataParallel {
   // Puts a model on the device.
   void Construct(const Trace& trace);
 
-  // Begins the forward pass of a microbatch, whose gradients are reduced or not.
+  // Begins the forward pass of a microbatch, whose gradients are reduced or not. The trace
+  // must live as long as this object does.
   void BeginForward(const Trace& trace, bool is_evaluation, bool is_reduced);
 
   void EndMicrobatch();
@@ -62,6 +63,13 @@ class DataParallel {
   std::vector<std::pair<int32_t, int32_t>> Blocks() const;
 
  private:
+  // The reductions of gradients so far.
+  struct Reductions {
+    int64_t count = 0;
+    // The model of the last one, with the order in which its gradients were ready.
+    const ModelTensors* last = nullptr;
+  };
+
   void Broadcast(const std::vector<BucketTensor>& tensors);
   void MakeBuckets(const std::vector<Bucket>& buckets);
   void Rebuild(const ModelTensors& model);
@@ -72,7 +80,7 @@ class DataParallel {
   std::vector<int32_t> buckets_;
   std::optional<int32_t> used_map_;
   std::vector<std::pair<StepId, int32_t>> copies_;
-  int64_t reductions_ = 0;
+  Reductions reductions_;
   bool has_rebuilt_ = false;
   bool is_reduced_ = true;  // the microbatch, or else the one before
 };

@@ -60,14 +60,15 @@ BrokenTable BrokenRun(const LengthProblem& problem, const PlanTable& table) {
           stated.allocator, "table: device: allocator",
           graph::ParsePyTorchVersion(stated.torch_version,
                                      "table: device: torch_version")),
-      .makes_state_first = stated.makes_state_first};
+      .makes_state_first = stated.makes_state_first,
+      .ddp = stated.ddp};
   const LengthSteps steps =
       LiveSteps(problem, [&](size_t k) -> const std::vector<PlannedModule>& {
         return table.EntryFor(problem.lengths[k].length).plan.modules;
       });
   const int64_t device_bytes = table.memory_bytes - table.reserve_bytes;
-  const std::optional<PlanDevice> actual = FindDeviceUse(
-      RunOf(problem, steps, setting.makes_state_first), setting, device_bytes);
+  const std::optional<PlanDevice> actual =
+      FindDeviceUse(RunOf(problem, steps, setting), setting, device_bytes);
   if (!actual) {
     return fmt::format(
         "out of memory: the run of these batches does not end on a device of "

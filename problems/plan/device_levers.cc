@@ -174,6 +174,7 @@ void AddOfRun(const DeviceProgram& program, Levers& levers) {
 graph::RunOptions DeviceProgram::Options() const {
   graph::RunOptions options = run;
   options.makes_state_first = setting.makes_state_first;
+  options.ddp = RunOptionsOf(setting).ddp;
   return options;
 }
 

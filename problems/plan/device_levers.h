@@ -30,9 +30,11 @@ enum class ProgramPlan { kGiven, kNone, kLeastBudget, kOfLongest };
 struct DeviceProgram {
   ProgramPlan plan = ProgramPlan::kGiven;
   DeviceSetting setting;
-  graph::RunOptions run = {};  // its makes_state_first does not count
+  // Its makes_state_first and ddp do not count: the setting has them.
+  graph::RunOptions run = {};
 
-  // Returns the options of its run, with makes_state_first.
+  // Returns the options of its run, with those of the setting. Throws InputError as
+  // RunOptionsOf.
   graph::RunOptions Options() const;
 };
 

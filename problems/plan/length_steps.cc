@@ -6,9 +6,11 @@
 #include <array>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "graph/base/input_error.h"
+#include "graph/run/data_parallel.h"
 #include "graph/run/evaluation.h"
 #include "graph/run/lasting_storages.h"
 
@@ -138,8 +140,25 @@ LengthSteps LiveSteps(
   return result;
 }
 
+void RequireDataParallel(const LengthProblem& problem,
+                         const graph::DdpOptions& options,
+                         std::string_view what) {
+  std::set<std::pair<int64_t, bool>> steps;
+  for (const graph::LengthStep& step : problem.order) {
+    steps.emplace(step.length, step.is_evaluation);
+  }
+  for (const auto& [length, is_evaluation] : steps) {
+    const size_t place = problem.PlaceOf(length);
+    const graph::Trace& trace = is_evaluation ? problem.EvaluationTrace(place)
+                                              : problem.lengths[place].trace;
+    graph::RequireDataParallel(trace, options,
+                               fmt::format("{}: length {}", what, length));
+  }
+}
+
 graph::TrainingRun RunOf(const LengthProblem& problem, const LengthSteps& steps,
                          const graph::RunOptions& options) {
+  if (options.ddp) RequireDataParallel(problem, *options.ddp, "device: ddp");
   std::vector<size_t> order;
   for (const graph::LengthStep& step : problem.order) {
     order.push_back(problem.PlaceOf(step.length) +
@@ -149,9 +168,8 @@ graph::TrainingRun RunOf(const LengthProblem& problem, const LengthSteps& steps,
 }
 
 graph::TrainingRun RunOf(const LengthProblem& problem, const LengthSteps& steps,
-                         bool makes_state_first) {
-  return RunOf(problem, steps,
-               graph::RunOptions{.makes_state_first = makes_state_first});
+                         const DeviceSetting& setting) {
+  return RunOf(problem, steps, RunOptionsOf(setting));
 }
 
 double MeanRecomputeMs(const LengthProblem& problem, const LengthSteps& steps) {

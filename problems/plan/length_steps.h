@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <vector>
 
+#include "graph/run/ddp_options.h"
 #include "graph/run/length_order.h"
 #include "graph/run/training_run.h"
 #include "graph/trace/length_traces.h"
@@ -60,12 +62,19 @@ LengthSteps LiveSteps(
     const LengthProblem& problem,
     const std::function<const std::vector<PlannedModule>&(size_t)>& units);
 
+// Throws InputError under the conditions of graph::RequireDataParallel, for any step of
+// the run.
+void RequireDataParallel(const LengthProblem& problem,
+                         const graph::DdpOptions& options,
+                         std::string_view what);
+
 // Returns what the run asks of any allocator. The options' iterations and
-// microbatches count for nothing.
+// microbatches count for nothing. Throws InputError for a `ddp` that is none, or under the
+// conditions of RequireDataParallel.
 graph::TrainingRun RunOf(const LengthProblem& problem, const LengthSteps& steps,
                          const graph::RunOptions& options);
 graph::TrainingRun RunOf(const LengthProblem& problem, const LengthSteps& steps,
-                         bool makes_state_first);
+                         const DeviceSetting& setting);
 
 // Returns the mean time of the batches of training in which operators run again.
 double MeanRecomputeMs(const LengthProblem& problem, const LengthSteps& steps);

@@ -41,6 +41,26 @@ def report(folder: pathlib.Path, name: str, *arguments: object) -> pathlib.Path:
     return path
 
 
+def batches(folder: pathlib.Path) -> list[object]:
+    """Returns the arguments of `acplan lengths` for the batches of report_of_lengths."""
+    traces = [f"32={TINY}", f"64={folder / '64.json'}"]
+    return [*traces, "--lengths", folder / "lengths", "--plan", folder / "table.json"]
+
+
+def report_of_lengths(folder: pathlib.Path) -> pathlib.Path:
+    trace = json.loads(gzip.decompress(TINY.read_bytes()))
+    for storage in trace["storages"]:
+        if storage["category"] in ("activation", "temporary", "input"):
+            storage["bytes"] *= 2
+    (folder / "64.json").write_text(json.dumps(trace))
+    (folder / "lengths").write_text("32\n64\neval 64\n48\n64\n")
+    traces, table = batches(folder)[:4], folder / "table.json"
+    device = ("--device-memory", "43MiB", "--plans", 2)
+    acplan("lengths", "plan", *traces, *device, "-o", table)
+    acplan("lengths", "report", *batches(folder), "-o", folder / "lengths.html")
+    return folder / "lengths.html"
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
     folder = tmp_path_factory.mktemp("pages")
@@ -97,6 +117,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
     trace["operators"][0]["name"] = HOSTILE
     (folder / "h.json").write_text(json.dumps(trace))
     return {
+        "lengths": report_of_lengths(folder),
         "profile": report(
             folder, "profile", profiles / "gpt2_small.json.gz", folder / "p.json", "--points", 4
         ),
@@ -170,7 +191,9 @@ def bytes_in(text: str) -> float:
     return float(number) * 1024 ** ["B", "KiB", "MiB", "GiB", "TiB"].index(name)
 
 
-@pytest.mark.parametrize("name", ["profile", "trace", "fsdp", "search", "calculon", "hostile"])
+@pytest.mark.parametrize(
+    "name", ["profile", "trace", "lengths", "fsdp", "search", "calculon", "hostile"]
+)
 @pytest.mark.parametrize(
     ("width", "scheme"), [(1600, "light"), (1600, "dark"), (360, "light"), (360, "dark")]
 )
@@ -333,6 +356,43 @@ def test_segments_are_those_of_the_run(browser, pages):
         assert [row["reserved"] for row in rows[-2:]] == [
             bytes_text(drawing["reserved_bytes"]) for drawing in device["runs"]
         ]
+
+
+def test_a_run_of_batches_is_shown(browser, pages):
+    """The figures are those of `acplan lengths simulate`, and the table's plans by length."""
+    folder = pages["lengths"].parent
+    table = json.loads((folder / "table.json").read_text())
+    device = table["device"]
+    state = "first" if device["optimizer_state_first"] else "update"
+    with Opened(browser, pages["lengths"]) as opened:
+        rows = opened.table("#lengths")
+        assert [row["length"] for row in rows] == ["32", "48", "64"]
+        assert [row["batches"] for row in rows] == ["1", "1", "2"]
+        assert [row["evaluations"] for row in rows] == ["0", "0", "1"]
+        ends = [entry["longest"] for entry in table["entries"]]
+        for row in rows:
+            end = min(end for end in ends if end >= int(row["length"]))
+            assert row["plan up to"] == str(end)
+        device_data = opened.data["runs"][-1]["device"]
+        for drawing in device_data["runs"]:
+            said = acplan(
+                *("lengths", "simulate", *batches(folder), "--optimizer-state", state),
+                *("--allocator", drawing["allocator"], "--json"),
+                *("--device-memory", table["memory_bytes"]),
+            ).stdout
+            run = json.loads(said)
+            peak = drawing["peak"]
+            assert sum(peak["blocks"]["bytes"]) == peak["reserved_bytes"]
+            assert max(drawing["timeline"]["reserved"]) == drawing["reserved_bytes"]
+            for key in ("allocated_bytes", "reserved_bytes", "least_device_bytes"):
+                assert drawing[key] == run[key]
+        rows = opened.table("#device")
+        assert [row["reserved"] for row in rows[-2:]] == [
+            bytes_text(drawing["reserved_bytes"]) for drawing in device_data["runs"]
+        ]
+        opened.page.focus("#block")
+        opened.page.keyboard.press("Home")
+        assert opened.page.text_content("#block-reading").startswith("block 1 of ")
 
 
 def test_blocks_are_read_by_keyboard_and_pointer(browser, pages):

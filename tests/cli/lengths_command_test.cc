@@ -42,6 +42,25 @@ TEST_F(LengthsCommandTest, BatchesOfOneLengthAreAsSimulateSays) {
   EXPECT_EQ(lengths["failure"], nullptr);
 }
 
+TEST_F(LengthsCommandTest, RunsAsTheOptionsOfSimulateSay) {
+  for (const std::vector<std::string>& options :
+       std::vector<std::vector<std::string>>{
+           {"--empty-cache", "after-forward,before-update"},
+           {"--model-order", "largest-first"}}) {
+    std::vector<std::string> of_batches = options;
+    of_batches.emplace_back("--json");
+    const json lengths =
+        json::parse(Run("simulate", "32\n32\n32\n", of_batches).out);
+    std::vector<std::string> of_step{"simulate", kTraceOfLength, "--allocator",
+                                     "native"};
+    of_step.insert(of_step.end(), options.begin(), options.end());
+    const json run = AcplanJson(of_step)["run"];
+    for (const char* key : {"reserved_bytes", "least_device_bytes"}) {
+      EXPECT_EQ(lengths[key], run[key]) << options.front() << " " << key;
+    }
+  }
+}
+
 TEST_F(LengthsCommandTest, SaysWhichBatchFails) {
   const Outcome outcome =
       Run("simulate", "eval 32\n32\n", {"--json", "--device-memory", "1MiB"});
@@ -184,6 +203,25 @@ TEST_F(LengthsCommandTest, WrongInputIsRefused) {
     EXPECT_EQ(outcome.exit_code, 2) << complaint;
     EXPECT_THAT(outcome.err, HasSubstr(complaint));
     EXPECT_EQ(outcome.out, "");
+  }
+  const Outcome plan =
+      Run("plan", "32\n", {"--device-memory", "1GiB", "-o", "table.json"});
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  for (const char* command :
+       {"plan", "simulate", "check", "explain", "report"}) {
+    std::vector<std::string> more{"--ddp", "default", "--device-memory",
+                                  "1GiB"};
+    if (command != std::string("plan")) {
+      more.insert(more.end(), {"--plan", "table.json"});
+    }
+    if (command == std::string("report")) {
+      more.insert(more.end(), {"-o", "page.html"});
+    }
+    const Outcome outcome = Run(command, "32\n", more);
+    EXPECT_EQ(outcome.exit_code, 2) << command;
+    EXPECT_THAT(outcome.err, HasSubstr("--ddp: length 32: the trace does not "
+                                       "say when gradients are ready"))
+        << command;
   }
   EXPECT_EQ(
       Run("simulate", "16\n").err,

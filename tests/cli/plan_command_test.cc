@@ -139,16 +139,24 @@ TEST_F(PlanCommandTest, PlansForADevice) {
   const json plan = AcplanJson(question);
   EXPECT_EQ(plan["budget_bytes"], int64_t{8} << 30);
   const json& device = plan["device"];
-  EXPECT_EQ(device["allocator"], "expandable_segments:True");
+  EXPECT_EQ(device["allocator"],
+            "expandable_segments:True,large_segment_size_mb:12");
   EXPECT_EQ(device["optimizer_state_first"], true);
   EXPECT_LE(device["reserved_bytes"], int64_t{8} << 30);
   EXPECT_GT(device["default_least_device_bytes"], int64_t{8} << 30);
   EXPECT_THAT(
       AcplanOut(question),
       AllOf(HasSubstr("\non the device   "),
-            HasSubstr("set PYTORCH_ALLOC_CONF=expandable_segments:True\n"),
+            HasSubstr("set PYTORCH_ALLOC_CONF=expandable_segments:True,"
+                      "large_segment_size_mb:12\n"),
             HasSubstr("acplan.make_optimizer_state(optimizer)"),
             HasSubstr("feasible: no plan whose live bytes fit the device")));
+
+  // Versions without that option do not get it.
+  std::vector<std::string> older = question;
+  older.insert(older.end(), {"--torch-version", "2.10"});
+  EXPECT_EQ(AcplanJson(older)["device"]["allocator"],
+            "expandable_segments:True");
 
   // Without those settings more is recomputed, or no plan is found.
   std::vector<std::string> with_defaults = question;

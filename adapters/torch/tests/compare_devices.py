@@ -42,6 +42,8 @@ import allocator as real
 VERSION = "2.13.0"
 NO_LIMIT = 1 << 40
 SETTINGS = {"native": "", "expandable_segments:True": "expandable_segments:True"}
+# The settings of plans for a device: all that acplan chooses from.
+PLAN_SETTINGS = (*SETTINGS, "expandable_segments:True,large_segment_size_mb:12")
 TIME_LIMIT = 30
 # The most that acplan runs.
 ITERATIONS = 6
@@ -187,7 +189,7 @@ def _compare(build: real.Build, name: str, devices: Table, plans: Table) -> None
                     "equal",
                 )
         if plan is not None and budget != "min":
-            for setting in SETTINGS:
+            for setting in PLAN_SETTINGS:
                 plans.add(*_device_row(name, budget, setting, plan, make))
 
 
@@ -214,7 +216,8 @@ def _device_row(
     """Returns the plan for a device that is 3% larger than the budget, beside the plan for
     the budget's live bytes."""
     device = int(1.03 * plan.peak_bytes)
-    row: list[object] = [name, budget, setting.partition(":")[0], size(device)]
+    label = setting.replace(":True,", ", ").replace(":True", "")
+    row: list[object] = [name, budget, label, size(device)]
     row.append(f"{plan.recompute_ms:.3f}")
     try:
         device_plan = make(device_memory=device, allocator=setting)

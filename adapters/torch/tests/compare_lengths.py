@@ -137,7 +137,8 @@ def _rows(
         predicted = predicted_requests_of_lengths(traces, lengths, plan, first)
         text = difference(real, predicted)
         print(f"{name}, {plan_name}: {len(real)} requests; {text or 'equal'}", flush=True)
-        for settings in _SETTINGS:
+        allocators = _SETTINGS if device is None else (*_SETTINGS, device.allocator)
+        for settings in dict.fromkeys(allocators):
             with tempfile.TemporaryDirectory() as folder:
                 run = simulate_lengths(
                     pathlib.Path(folder), traces, lengths, plan, settings, first,

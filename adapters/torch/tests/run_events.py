@@ -208,12 +208,14 @@ def real_requests_of_lengths(
     plan: acplan.Plan | acplan.PlanTable | None = None,
     is_state_first: bool = False,
     evaluated: Mapping[int, Any] | None = None,
+    ddp: Mapping[str, Any] | None = None,
 ) -> list[Request]:
     """Returns the requests of a run on fake tensors whose batches have several lengths.
 
     inputs: by length, the slices that cut the keyword arguments of `training` to it;
             evaluated: those for evaluations, if they are others.
     order:  the lengths; ("eval", length) stands for an evaluation.
+    ddp:    the arguments of DistributedDataParallel, if the model is in one.
     """
     with alone(), step_on_fakes(training, find_device("a100")) as (step, optimizer):
         optimizer.state.clear()
@@ -229,7 +231,8 @@ def real_requests_of_lengths(
         model = step.model if plan is None else acplan.apply(step.model, plan, strict=True)
         try:
             now = dataclasses.replace(step, model=model)
-            return _run_lengths(now, step.model, optimizer, batches, order, is_state_first)
+            plain = step.model
+            return _run_lengths(now, plain, optimizer, batches, order, is_state_first, ddp)
         finally:
             acplan.remove(model)
 
@@ -241,11 +244,14 @@ def _run_lengths(
     batches: Mapping[Any, Any],
     order: Sequence[int | tuple[str, int]],
     is_state_first: bool,
+    ddp: Mapping[str, Any] | None,
 ) -> list[Request]:
     requests = _Requests()
     for tensor in _in_order_of_to(plain):
         requests.hold(tensor, "model")
-    with requests:
+    wrapped = nullcontext(step.model) if ddp is None else in_ddp(step.model, **ddp)
+    with requests, wrapped as model:
+        step = dataclasses.replace(step, model=model)
         if is_state_first:
             acplan.make_optimizer_state(optimizer)
         inputs: Any = None
@@ -274,11 +280,12 @@ def predicted_requests_of_lengths(
     plan: acplan.Plan | acplan.PlanTable | None = None,
     is_state_first: bool = False,
     evaluations: Mapping[int, acplan.Trace] | None = None,
+    ddp: Mapping[str, Any] | None = None,
 ) -> list[Request]:
     """Returns the requests of the same run by `acplan lengths simulate`."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        arguments = ["--without-least-device"]
+        arguments = ["--without-least-device", *_flags_of(ddp)]
         for length, trace in (evaluations or {}).items():
             trace.save(folder / f"evaluation_{length}.json")
             arguments += ["--evaluation", f"{length}=evaluation_{length}.json"]
@@ -345,9 +352,7 @@ def predicted_requests(
         if plan is not None:
             plan.save(folder / "plan.json", model=trace.data["model"]["name"])
             arguments.append("plan.json")
-        if ddp is not None:
-            texts = [f"{name}:{value}" for name, value in ddp.items()]
-            arguments += ["--ddp", ",".join(texts) or "default"]
+        arguments += _flags_of(ddp)
         subprocess.run(
             [os.environ["ACPLAN"], "simulate", *arguments, "--allocator", "native"]
             + ["--optimizer-state", "first" if is_state_first else "update"]
@@ -359,6 +364,13 @@ def predicted_requests(
         with (folder / "run.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
     return _requests_of(row for row in rows if int(row["iteration"]) <= iterations)
+
+
+def _flags_of(ddp: Mapping[str, Any] | None) -> list[str]:
+    if ddp is None:
+        return []
+    texts = [f"{name}:{value}" for name, value in ddp.items()]
+    return ["--ddp", ",".join(texts) or "default"]
 
 
 def _requests_of(rows: Any) -> list[Request]:

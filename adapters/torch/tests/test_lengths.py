@@ -81,6 +81,26 @@ def test_a_run_asks_for_what_is_predicted(name: str) -> None:
     assert difference(real, predicted) == ""
 
 
+@pytest.mark.parametrize(
+    "ddp",
+    [
+        {"bucket_cap_mb": 0.05},
+        {"gradient_as_bucket_view": True, "static_graph": True},
+        {"find_unused_parameters": True, "bucket_cap_mb": 0.05},
+    ],
+    ids=str,
+)
+def test_a_run_in_ddp_asks_for_what_is_predicted(ddp: dict[str, Any]) -> None:
+    step, traces = _traced("bert")
+    order: list[int | tuple[str, int]] = [("eval", 64), 96, 128, ("eval", 128), 64]
+    real = real_requests_of_lengths(step, CUTS, order, _table("bert"), ddp=ddp)
+    predicted = predicted_requests_of_lengths(
+        traces, acplan.Lengths(order), _table("bert"), ddp=ddp
+    )
+    assert len(real) == len(predicted) > 800
+    assert difference(real, predicted) == ""
+
+
 def test_evaluations_have_batches_of_their_own() -> None:
     step, traces = _traced("gpt2")
     order: list[int | tuple[str, int]] = [64, ("eval", 96), ("eval", 96), 32, 64]
@@ -228,6 +248,25 @@ def test_runs_of_tables_are_explained_and_drawn(tmp_path: Any) -> None:
         acplan.report(traces[16], tmp_path / "b.html", table)
     with pytest.raises(acplan.AcplanError, match="needs several traces and lengths"):
         acplan.explain(traces[16], plan=table)  # type: ignore[call-overload]
+
+
+def test_tables_count_ddp(tmp_path: Any) -> None:
+    model, traces = _small_traces()
+    order = [16, 64]
+    options: dict[str, Any] = {"lengths": order, "device_memory": "56MiB"}
+    options |= {"time_limit": 5, "allocator": "native"}
+    table = acplan.plan(traces, ddp={"gradient_as_bucket_view": True}, **options)
+    assert table.device.ddp == "gradient_as_bucket_view:True"
+    plain = acplan.plan(traces, **options)
+    assert plain.device.ddp == ""
+    assert plain.device.allocated_bytes < table.device.allocated_bytes
+    check = acplan.verify(model, table, _inputs, trace=traces, lengths=order)
+    assert check.device is not None
+    assert check.device.measured.allocated_bytes == table.device.allocated_bytes
+    explanation = acplan.explain(traces, plan=table, lengths=order)
+    assert explanation.data["least_device_bytes"] == table.device.least_device_bytes
+    page = acplan.report(traces, tmp_path / "page.html", table, lengths=order).read_text()
+    assert f'"least_device_bytes":{table.device.least_device_bytes}' in page
 
 
 def test_a_table_of_one_plan_needs_no_switch() -> None:

@@ -1,5 +1,6 @@
 #include "graph/allocator/allocator_replay.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -201,6 +202,36 @@ TEST(LeastDevice, ResumedRunsAnswerAsWholeOnes) {
     EXPECT_EQ(least->bytes, device);
   }
   EXPECT_LT(2 * events_run, events_of_all);
+}
+
+// Small blocks at the end of each 40 MiB leave holes, so that the second segment is made
+// while the first one has 60 MiB of addresses left. The last block goes there.
+TEST(LeastDevice, SegmentsThatGrowStayBelowLaterOnes) {
+  std::string text;
+  for (int k = 0; k < 10; ++k) {
+    text += fmt::format("a {} {}\na {} {}\n", 2 * k, 30 * kMiB, 2 * k + 1,
+                        10 * kMiB);
+  }
+  for (int k = 0; k < 10; ++k) text += fmt::format("f {}\n", 2 * k);
+  text += fmt::format("a 20 {}\na 21 {}\n", 70 * kMiB, 50 * kMiB);
+  const AllocatorEvents events = Events(text);
+  const AllocatorConfig config = Config("expandable_segments:True");
+  EventRunner moved_runner(events, config, 64 * kMiB);
+  EventRunner new_runner(events, config, 400 * kMiB);
+  BlockId block = kNoBlock;
+  for (size_t k = 0; k < events.events.size(); ++k) {
+    if (k == 2) {
+      ASSERT_TRUE(moved_runner.MoveTo(400 * kMiB));
+    }
+    ASSERT_TRUE(new_runner.Run(k, block));
+    const BlockId expected = block;
+    ASSERT_TRUE(moved_runner.Run(k, block));
+    if (expected == kNoBlock) continue;
+    const Placement place = new_runner.allocator().PlacementOf(expected);
+    EXPECT_EQ(moved_runner.allocator().PlacementOf(block), place) << k;
+  }
+  const Placement last = moved_runner.allocator().PlacementOf(block);
+  EXPECT_EQ(last, (Placement{.segment = 0, .offset = 400 * kMiB}));
 }
 
 TEST(LeastDevice, RunsAreTheSameUpToTheNextDevice) {

@@ -225,6 +225,21 @@ TEST(CachingAllocator, TheFractionBoundsReservedBytes) {
   EXPECT_EQ(allocator.Allocate(12 * kMiB), kNoBlock);
 }
 
+// .7 of these devices are 1.1 and .4 bytes less than 40 MiB, and .3 bytes more.
+TEST(CachingAllocator, TheFractionIsOfWholeBytes) {
+  const auto serves = [](int minor, int64_t device) {
+    CachingAllocator allocator(
+        ParseAllocatorConfig("per_process_memory_fraction:0.7", "",
+                             PyTorchVersion{2, minor}),
+        device);
+    return allocator.Allocate(40 * kMiB) != kNoBlock;
+  };
+  EXPECT_FALSE(serves(11, 59'918'628));
+  EXPECT_TRUE(serves(11, 59'918'629));
+  EXPECT_FALSE(serves(13, 59'918'627));
+  EXPECT_TRUE(serves(13, 59'918'628));
+}
+
 TEST(CachingAllocator, RefusesEarlyWithoutARetry) {
   CachingAllocator allocator =
       Allocator("throw_on_cudamalloc_oom:True", 64 * kMiB);

@@ -157,6 +157,30 @@ TEST_F(RunInDdp, RebuildsAStaticGraphAfterTwoIterations) {
   EXPECT_THAT(Requests(3, options), Not(Contains(12)));
 }
 
+// The second batch's gradients are ready in another order.
+TEST_F(RunInDdp,
+       RebuildsItsBucketsAsTheLastReductionSaysInARunOfSeveralShapes) {
+  const LivedStep step = Simulator(trace_).Live({});
+  Trace other = trace_;
+  other.model_tensors->gradients = {{0, 8_s, 3}, {1, 7_s, 4}};
+  const DdpOptions one_each{.bucket_bytes = 1, .first_bucket_bytes = 1};
+  const TrainingRun run = MakeTrainingRun(
+      {{.trace = &trace_, .step = &step}, {.trace = &other, .step = &step}},
+      {0, 1}, {.ddp = one_each});
+  std::vector<int64_t> buckets;
+  for (size_t k = 0; k < run.events.events.size(); ++k) {
+    const AllocatorEvent& event = run.events.events[k];
+    const bool is_new = event.kind == AllocatorEvent::Kind::kAllocate;
+    const bool is_of_ddp =
+        is_new && run.storages[static_cast<size_t>(event.block)] == kOfDdp;
+    if (run.moments[k].iteration == 1 && is_of_ddp) {
+      buckets.push_back(event.bytes);
+    }
+  }
+  // Indices, sizes, buckets, and the broadcast of the buffers.
+  EXPECT_THAT(buckets, ElementsAre(12, 8, 30, 20, 90));
+}
+
 TEST_F(RunInDdp, SynchronisesBuffersAfterMicrobatchesThatReduce) {
   trace_.microbatches = 3;
   const std::vector<int64_t> requests = Requests(2, {});

@@ -99,6 +99,8 @@ def plan(
                 "plan: several traces need lengths and device_memory, which all batches share"
             )
         batches = Batches.from_arguments(source, lengths, evaluations)
+        for trace in (*batches.traces.values(), *batches.evaluations.values()):
+            _refuse_shares_of_rank(trace, options)
         return plan_table(batches, plans, progress, plan_options(options))
     if lengths is not None or evaluations is not None:
         raise AcplanError("plan: lengths need several traces, as a list or {length: trace}")

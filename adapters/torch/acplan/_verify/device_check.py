@@ -74,6 +74,7 @@ def check_batches(
         "torch_version": device.torch_version,
         "optimizer_state": "first" if device.optimizer_state_first else "update",
         "device_memory": str(table.usable_bytes),
+        **({"ddp": device.ddp} if device.ddp else {}),
     }
     # An evaluation has no plan.
     traced_again = dataclasses.replace(
