@@ -175,6 +175,7 @@ std::vector<PlannedModule> DecodeUnits(
     modules.push_back(unit.decisions.empty()
                           ? WholeUnit(problem, module.fqn, unit.module)
                           : PlannedOnTrace(module, unit));
+    modules.back().stops_early = unit.stops_early;
   }
   return modules;
 }

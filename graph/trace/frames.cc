@@ -140,6 +140,9 @@ void FindWhenFramesRunAgain(IndexedVector<FrameId, Frame>& frames,
       frame.rerun_time = std::min(frame.rerun_time, saved.unpacked);
       frame.rerun_stop = std::max(frame.rerun_stop, saved.packed);
     }
+    if (!frame.unit->stops_early && frame.rerun_time != kNever) {
+      frame.rerun_stop = frame.call->end;
+    }
     frame.recasts = RecastsOf(frame, prepared);
     if (frame.parent == kNone) continue;
     Frame& parent = frames[frame.parent];

@@ -25,7 +25,7 @@ namespace acplan::graph {
 //   call's arguments until autograd lets go of the last thing saved in it.
 // - When backward first asks for something saved in a call, the call's
 //   operators run again, in order, up to the last save; of that one what comes
-//   before the save. Operators that the policy saved do not run: their results,
+//   before the save. Without early stop they run to the call's end. Operators that the policy saved do not run: their results,
 //   kept until then, take the place of what they would make, or until the frame
 //   ends where they are not reached.
 // - An operator that the policy skips does not run again either. In place of
@@ -81,6 +81,9 @@ struct CheckpointedModule {
   // For the place of an operator that keeps results: which of them are kept, as places
   // in TraceOperator::results. Without an entry all are.
   std::map<int32_t, std::vector<int32_t>> kept_results = {};
+  // A call that runs again stops at the last save, PyTorch's default; otherwise it
+  // runs to its end (torch.utils.checkpoint's early_stop).
+  bool stops_early = true;
 };
 
 struct Simulation {

@@ -47,7 +47,9 @@ struct UnitCall {
   Rerun rerun = {};
 
   bool RunsAgain(OperatorId op) const {
-    return StartOf(op) < std::min(call->end, rerun.stop) &&
+    const Time stop =
+        unit->stops_early ? std::min(call->end, rerun.stop) : call->end;
+    return StartOf(op) < stop &&
            (unit->decisions.empty() || unit->decisions[call->PlaceOf(op)] ==
                                            graph::OperatorDecision::kRecompute);
   }

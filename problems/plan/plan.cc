@@ -109,6 +109,9 @@ PlannedModule ReadModule(const JsonField& field) {
   if (field.Has("recompute_ms")) {
     module.recompute_ms = field.Get("recompute_ms").NonNegativeNumber();
   }
+  if (field.Has("early_stop")) {
+    module.stops_early = field.Get("early_stop").Bool();
+  }
   if (field.Has("ops")) {
     for (const JsonField& op : field.Get("ops").Elements()) {
       module.ops.push_back(ReadOp(op));
@@ -274,6 +277,7 @@ Json ToEntry(const PlannedModule& module) {
   entry["memory_budget"] = module.memory_budget;
   State(entry, "discarded_bytes", module.discarded_bytes);
   State(entry, "recompute_ms", module.recompute_ms);
+  if (!module.stops_early) entry["early_stop"] = false;
   if (module.ops.empty()) return entry;
   entry["ops"] = Json::array();
   for (const PlannedOp& op : module.ops) {

@@ -55,6 +55,8 @@ struct PlannedModule {
   int64_t discarded_bytes = kNotStated;  // of IA, to the nearest byte
   double recompute_ms = kNotStated;
   std::vector<PlannedOp> ops;  // one for each operator, or none: ratio only
+  // A call that runs again stops at the last save (graph::CheckpointedModule).
+  bool stops_early = true;
 
   bool operator==(const PlannedModule&) const = default;
 };

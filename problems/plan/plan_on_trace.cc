@@ -94,8 +94,9 @@ std::vector<graph::CheckpointedModule> CheckpointedModules(
   const auto calls_of = CallsOfModules(trace);
   std::set<graph::ModuleId> units_so_far;
   for (const PlannedModule& unit : units) {
-    graph::CheckpointedModule module{.module =
-                                         ModuleNamed(trace, names, unit.fqn)};
+    graph::CheckpointedModule module{
+        .module = ModuleNamed(trace, names, unit.fqn),
+        .stops_early = unit.stops_early};
     if (!units_so_far.insert(module.module).second) {
       throw InputError(fmt::format("plan: {}: expected once, found twice",
                                    Quoted(unit.fqn)));

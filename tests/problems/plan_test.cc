@@ -125,6 +125,13 @@ TEST(PlanFile, RoundTripsInFull) {
   ExpectEqual(ParsePlan(PlanToJson(plan), "plan"), plan);
 }
 
+TEST(PlanFile, SaysWhichUnitsDoNotStopEarly) {
+  Plan plan = FullPlan();
+  EXPECT_EQ(PlanToJson(plan).find("early_stop"), std::string::npos);
+  plan.modules.front().stops_early = false;
+  EXPECT_EQ(ParsePlan(PlanToJson(plan), "plan").modules, plan.modules);
+}
+
 TEST(PlanFile, RoundTripsWithoutAnAnswer) {
   Plan plan = FullPlan();
   plan.status = PlanStatus::kInfeasible;

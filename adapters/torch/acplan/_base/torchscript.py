@@ -23,6 +23,7 @@ import torch
 
 class _Last(threading.local):
     ending: BaseException | None = None
+    is_wanted = False  # in a block of endings_kept
 
 
 _LAST = _Last()
@@ -34,13 +35,16 @@ class Ending(BaseException):
 
     def __init__(self) -> None:
         super().__init__()
-        _LAST.ending = self
+        # Elsewhere it would hold the tensors of a recomputation that is not a plan's.
+        if _LAST.is_wanted:
+            _LAST.ending = self
 
 
 @contextlib.contextmanager
 def endings_kept() -> Iterator[None]:
     """Lets the exception that ends a recomputation leave the block as it was raised."""
     _LAST.ending = None
+    was_wanted, _LAST.is_wanted = _LAST.is_wanted, True
     try:
         yield
     except RuntimeError as error:
@@ -51,6 +55,7 @@ def endings_kept() -> Iterator[None]:
         raise _LAST.ending from None
     finally:
         _LAST.ending = None
+        _LAST.is_wanted = was_wanted
 
 
 _OF_INTERPRETER = "failed in the TorchScript interpreter"

@@ -1,0 +1,255 @@
+#include "problems/trainers/emit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/input/output_files.h"
+#include "cli/input/planning_flags.h"
+#include "cli/input/profile_input.h"
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/profile/module_tree.h"
+#include "problems/plan/plan_on_trace.h"
+
+namespace acplan::cli {
+
+using problems::Emission;
+using problems::Plan;
+using problems::PlanStatus;
+
+namespace {
+
+// --time-limit, of each search.
+constexpr double kEmitSeconds = 5;
+
+struct EmitFlags {
+  std::string trace;
+  std::string trainer;
+  std::string budget;
+  std::string blocks;
+  PlanningFlags planning;
+  std::string output;
+  bool json = false;
+};
+
+std::string EmitCommand(const EmitFlags& flags) {
+  std::string command = fmt::format("acplan emit {} --budget {} --for {}",
+                                    graph::OneLine(flags.trace, 400),
+                                    flags.budget, flags.trainer);
+  const auto add = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) {
+      command += fmt::format(" {} '{}'", flag, graph::OneLine(value, 400));
+    }
+  };
+  add("--blocks", flags.blocks);
+  add("--reserve", flags.planning.reserve);
+  add("--world-size", flags.planning.memory.world_size);
+  return command;
+}
+
+// Returns "recomputed 3.2 ms a step (+4.1%)".
+std::string CostText(const Plan& plan) {
+  return fmt::format("recomputed {} a step (+{})", FormatMs(plan.recompute_ms),
+                     FormatPercentUp(plan.overhead));
+}
+
+std::string ProofText(const Plan& plan) {
+  return plan.status == PlanStatus::kOptimal
+             ? "the least that this language can say, to 0.01% of a step"
+             : fmt::format("this language can say no less than {}",
+                           FormatMs(plan.bound_ms));
+}
+
+// Returns what the restriction costs beside the best plan.
+std::string GapText(const Emission& emission) {
+  const Plan& best = emission.free_plan;
+  if (!best.HasPlan()) return "acplan plan found no plan in its time";
+  return fmt::format(
+      "{} more than the plan of acplan plan, {}",
+      FormatMs(std::max(0.0, emission.plan.recompute_ms - best.recompute_ms)),
+      CostText(best));
+}
+
+std::vector<std::string> Comments(const EmitFlags& flags,
+                                  const problems::Trainer& trainer,
+                                  const Emission& emission) {
+  const Plan& plan = emission.plan;
+  return {
+      EmitCommand(flags),
+      fmt::format("for {}, in {}", trainer.version, trainer.place),
+      fmt::format("peak {} of {}, {}", graph::FormatBytes(plan.peak_bytes),
+                  graph::FormatBytes(emission.budget_bytes), CostText(plan)),
+      fmt::format("{}; {}", ProofText(plan), GapText(emission))};
+}
+
+std::string LeastOfTrainerText(const problems::Trainer& trainer,
+                               const Emission& emission) {
+  const problems::LanguageMinimum& least = *emission.least;
+  return fmt::format(
+      "no policy of {} fits in {}; the least budget of its language is {}{}\n",
+      trainer.name, FormatBytesExactly(emission.budget_bytes),
+      least.is_proven ? "" : "at most ",
+      FormatBytesExactly(least.peak_bytes + emission.free_plan.reserve_bytes));
+}
+
+// Returns how many operators of each name run again.
+std::map<std::string, int64_t> RerunsByName(const graph::Simulation& use,
+                                            const graph::Trace& trace) {
+  std::map<std::string, int64_t> reruns;
+  for (const graph::Simulation::Step& step : use.steps) {
+    if (step.redone == graph::kNone) continue;
+    ++reruns[trace.operator_names[trace.operators[step.op].name]];
+  }
+  return reruns;
+}
+
+std::string EmissionJson(const EmitFlags& flags,
+                         const problems::Trainer& trainer,
+                         const Emission& emission, const graph::Trace& trace) {
+  using Json = nlohmann::ordered_json;
+  Json root{{"format", "acplan.emission"},
+            {"version", 1},
+            {"command", EmitCommand(flags)},
+            {"trainer", trainer.name},
+            {"checked_against", trainer.version},
+            {"budget_bytes", emission.budget_bytes}};
+  const Plan& plan = emission.plan;
+  const bool is_found = !emission.text.empty();
+  root["status"] =
+      is_found ? ToString(plan.status)
+      : emission.solution.status == solver::SearchStatus::kInfeasible
+          ? "infeasible"
+          : "no_plan";
+  if (is_found) {
+    root["peak_bytes"] = plan.peak_bytes;
+    root["recompute_ms"] = plan.recompute_ms;
+    root["overhead"] = plan.overhead;
+    root["bound_ms"] = plan.bound_ms;
+    root["saved"] = emission.solution.policy.saved;
+    root["units"] = Json::array();
+    for (const graph::CheckpointedModule& unit : emission.solution.units) {
+      root["units"].push_back(trace.modules[unit.module].fqn);
+    }
+    root["reruns"] = RerunsByName(emission.solution.use, trace);
+    root["text"] = emission.text;
+  }
+  if (emission.least) {
+    root["least_budget_bytes"] =
+        emission.least->peak_bytes + emission.free_plan.reserve_bytes;
+    root["least_is_proven"] = emission.least->is_proven;
+  }
+  const Plan& best = emission.free_plan;
+  root["plan"] = {{"status", ToString(best.status)}};
+  if (best.HasPlan()) {
+    root["plan"]["peak_bytes"] = best.peak_bytes;
+    root["plan"]["recompute_ms"] = best.recompute_ms;
+    root["plan"]["overhead"] = best.overhead;
+  }
+  return root.dump(1) + "\n";
+}
+
+int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
+  const problems::Trainer trainer =
+      problems::FindTrainer(flags.trainer, "--for");
+  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
+  ProfileInput input = ReadProfileOrTrace(flags.trace);
+  if (!input.trace) {
+    throw InputError(fmt::format("{}: expected a trace, found a profile",
+                                 graph::OneLine(flags.trace, 400)));
+  }
+  // Languages and plans are compared by their recomputation.
+  input.trace->host.reset();
+  const graph::ModuleTree tree(input.profile);
+  const Emission emission =
+      Emit(flags.planning.Question(input, tree, kEmitSeconds), budget, trainer,
+           flags.blocks);
+  if (!emission.notes.empty()) terminal.Warn(emission.notes.front());
+  const bool is_found = !emission.text.empty();
+  std::string text;
+  if (is_found) {
+    for (const std::string& line : Comments(flags, trainer, emission)) {
+      text += "# " + line + "\n";
+    }
+    text += emission.text;
+    if (!flags.output.empty()) graph::WriteFile(flags.output, text);
+  }
+  const std::string why = is_found ? "" : LeastOfTrainerText(trainer, emission);
+  terminal.Print(flags.json
+                     ? EmissionJson(flags, trainer, emission, *input.trace)
+                     : text + why);
+  if (is_found) return kExitOk;
+  return terminal.Explain(
+      why, emission.solution.status == solver::SearchStatus::kInfeasible
+               ? kExitInfeasible
+               : kExitLimit);
+}
+
+std::string TrainerNames() {
+  std::string names;
+  for (const problems::Trainer& trainer : problems::Trainers()) {
+    if (!names.empty()) names += ", ";
+    names += trainer.name;
+  }
+  return names;
+}
+
+}  // namespace
+
+Command AddEmitCommand(CLI::App& program) {
+  auto flags = std::make_shared<EmitFlags>();
+  CLI::App* app = program.add_subcommand(
+      "emit", "Print the best policy that a trainer's configuration can say");
+  app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)")
+      ->required();
+  app->add_option("--for", flags->trainer, "trainer: " + TrainerNames())
+      ->type_name("NAME")
+      ->required();
+  app->add_option(
+         "--budget", flags->budget,
+         "limit of a rank's peak memory: 1.6GiB, 1600MB, bytes; 75%: of the "
+         "peak without a plan; min: the least that the trainer can reach")
+      ->type_name("SIZE")
+      ->required();
+  app->add_option("--blocks", flags->blocks,
+                  "shell pattern of the modules that the trainer checkpoints, "
+                  "such as '*.layers.*' (default: the outermost modules with "
+                  "numbers for names)")
+      ->type_name("PATTERN");
+  app->add_option("--reserve", flags->planning.reserve,
+                  "part of the budget to keep free")
+      ->type_name("SIZE");
+  app->add_option("--world-size", flags->planning.memory.world_size,
+                  "ranks that share parameters, gradients and optimizer state")
+      ->type_name("N");
+  app->add_option(
+         "--time-limit", flags->planning.time_limit,
+         fmt::format("stop each search after S seconds (default {:g}); none: "
+                     "no limit",
+                     kEmitSeconds))
+      ->type_name("S");
+  AddOutput(*app, flags->output, "write the configuration here");
+  app->add_flag("--json", flags->json,
+                "print the policy and its figures as JSON");
+  app->footer(
+      "Example:\n  acplan emit data/traces/gpt2_small.json.gz --budget 8GiB "
+      "--for axolotl\n"
+      "Exit status: 0 a policy was found, 2 bad input, 3 proven infeasible, 4 "
+      "a limit was hit without a policy.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunEmit(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli

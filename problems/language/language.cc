@@ -1,0 +1,317 @@
+#include "problems/language/language.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+
+#include "graph/base/input_error.h"
+#include "graph/profile/profile.h"
+#include "problems/language/ties.h"
+
+// The choices of a language, and for each its ties (ties.h) with what they spare.
+
+namespace acplan::problems {
+
+using graph::Flag;
+using graph::ModuleId;
+using graph::OperatorDecision;
+using graph::OperatorId;
+using graph::Trace;
+
+namespace {
+
+// Classes beyond these are not tried in all sets.
+constexpr size_t kMostClasses = 10;
+
+// Makes the choices of a language.
+class Choices {
+ public:
+  Choices(RestrictedTrace& restriction, const Language& language)
+      : restriction_(restriction),
+        language_(language),
+        trace_(*restriction.problem->trace),
+        sac_(*restriction.problem->profile) {}
+
+  void Add(const BlockChoice& blocks) {
+    const std::vector<ModuleId> modules =
+        UnitModules(trace_, restriction_.blocks, blocks);
+    if (modules.empty() || HasNested(blocks, modules) ||
+        !units_.insert(modules).second) {
+      return;
+    }
+    Ties ties(trace_, sac_, language_, modules);
+    UnitChoice choice{.policy = {.blocks = blocks,
+                                 .product_period = language_.product_period,
+                                 .stops_early = language_.stops_early}};
+    const auto rerun_counts = RunsAgain(choice.policy);
+    if (!rerun_counts) return;
+    std::vector<OperatorTie> list = ties.Find();
+    AddAlways(ties.names(), list);
+    for (OperatorTie& tie : list) {
+      tie.ms = MsOf(choice.policy, tie.names, *rerun_counts);
+    }
+    std::ranges::stable_sort(list, std::greater(), &OperatorTie::ms);
+    for (OperatorTie& tie : list) choice.ties.push_back(std::move(tie));
+    if (language_.matches_parts) FindImplications(ties.names(), choice);
+    choice.whole_ms = *rerun_ms_;
+    restriction_.choices.push_back(choice);
+    AddSets(ties, *rerun_counts, choice);
+  }
+
+ private:
+  // Returns whether a module of the classes is inside of another one.
+  bool HasNested(const BlockChoice& blocks,
+                 const std::vector<ModuleId>& outermost) const {
+    if (blocks.kind != BlockKind::kClasses) return false;
+    size_t count = 0;
+    for (const ModuleId module : trace_.modules.ids()) {
+      if (std::ranges::binary_search(blocks.classes,
+                                     trace_.modules[module].class_name) &&
+          FirstCallWithGradients(trace_, module) != graph::kNone) {
+        ++count;
+      }
+    }
+    return count > outermost.size();
+  }
+
+  using Reruns = graph::IndexedVector<OperatorId, int32_t>;
+
+  // Returns how often each operator runs again if nothing is saved; nothing if PyTorch
+  // refuses that.
+  std::optional<Reruns> RunsAgain(const TrainerPolicy& policy) {
+    try {
+      const graph::Simulation use =
+          restriction_.trace_problem().simulator.Simulate(
+              PlannedUnitsOf(restriction_, policy));
+      Reruns rerun_counts(trace_.operators.size(), 0);
+      for (const graph::Simulation::Step& step : use.steps) {
+        if (step.redone != graph::kNone) ++rerun_counts[step.op];
+      }
+      rerun_ms_ = use.recompute_ms;
+      return rerun_counts;
+    } catch (const InputError& error) {
+      restriction_.notes.emplace_back(error.what());
+      return std::nullopt;
+    }
+  }
+
+  // Adds the names that are saved in any case to each tie. They are a tie of their own,
+  // too; without it there is none.
+  void AddAlways(const std::set<std::string>& names,
+                 std::vector<OperatorTie>& ties) const {
+    std::set<std::string> always;
+    for (const std::string& name : names) {
+      if (!MatchesAny(name, language_.always_saved)) continue;
+      const auto tie =
+          std::ranges::find_if(ties, [&](const OperatorTie& other) {
+            return std::ranges::binary_search(other.names, name);
+          });
+      if (tie == ties.end()) {
+        ties.clear();
+        return;
+      }
+      always.insert(tie->names.begin(), tie->names.end());
+    }
+    for (OperatorTie& tie : ties) {
+      std::set<std::string> all(always);
+      all.insert(tie.names.begin(), tie.names.end());
+      tie.names.assign(all.begin(), all.end());
+    }
+  }
+
+  double MsOf(TrainerPolicy policy, const std::vector<std::string>& names,
+              const Reruns& rerun_counts) const {
+    policy.saved = names;
+    double ms = 0;
+    for (const graph::CheckpointedModule& unit :
+         UnitsOf(trace_, restriction_.blocks, policy)) {
+      for (const graph::CallId c : trace_.calls.ids()) {
+        const graph::TraceCall& call = trace_.calls[c];
+        if (call.module != unit.module || call.no_grad) continue;
+        for (const OperatorId op : call.Operators()) {
+          const auto place = static_cast<size_t>(call.PlaceOf(op));
+          if (place < unit.decisions.size() &&
+              graph::Keeps(unit.decisions[place])) {
+            ms += rerun_counts[op] * trace_.operators[op].runtime_ms;
+          }
+        }
+      }
+    }
+    return ms;
+  }
+
+  // A name whose qualified form is a part of another one's says that as well.
+  void FindImplications(const std::set<std::string>& names,
+                        UnitChoice& choice) const {
+    const auto matches = [](const std::string& part, const std::string& name) {
+      return QualifiedName(name).find(QualifiedName(part)) != std::string::npos;
+    };
+    const auto tie_of = [&](const std::string& name) -> TieId {
+      for (const TieId t : choice.ties.ids()) {
+        if (std::ranges::binary_search(choice.ties[t].names, name)) return t;
+      }
+      return graph::kNone;
+    };
+    std::vector<std::string> excluded_names;
+    for (const std::string& name : names) {
+      const TieId tie = tie_of(name);
+      if (tie == graph::kNone) continue;
+      for (const std::string& other : names) {
+        if (!matches(name, other)) continue;
+        const TieId implied = tie_of(other);
+        if (implied == graph::kNone) excluded_names.push_back(name);
+        if (implied != graph::kNone && implied != tie) {
+          choice.implications.emplace_back(tie, implied);
+        }
+      }
+    }
+    if (excluded_names.empty()) return;
+    // A name that says more than may be saved cannot be said.
+    TieList remaining;
+    for (OperatorTie& tie : choice.ties) {
+      const bool is_excluded =
+          std::ranges::any_of(excluded_names, [&](const std::string& name) {
+            return std::ranges::binary_search(tie.names, name);
+          });
+      if (!is_excluded) remaining.push_back(std::move(tie));
+    }
+    choice.ties = std::move(remaining);
+    choice.implications.clear();
+    FindImplications(names, choice);
+  }
+
+  void AddSets(const Ties& ties, const Reruns& rerun_counts,
+               const UnitChoice& whole_choice) {
+    for (const std::vector<std::string>& set : language_.sets) {
+      OperatorTie tie;
+      for (const std::string& name : ties.names()) {
+        if (MatchesAny(name, set)) tie.names.push_back(name);
+      }
+      if (tie.names.empty() || !ties.MaySave(tie)) continue;
+      UnitChoice choice = whole_choice;
+      choice.ties = {};
+      choice.policy.saved = tie.names;
+      choice.whole_ms -= MsOf(choice.policy, tie.names, rerun_counts);
+      restriction_.choices.push_back(std::move(choice));
+    }
+  }
+
+  RestrictedTrace& restriction_;
+  const Language& language_;
+  const Trace& trace_;
+  const SacOfModules sac_;
+  std::set<std::vector<ModuleId>> units_;
+  std::optional<double> rerun_ms_;
+};
+
+// Returns the classes of modules with children that are called with gradients, except the
+// root's.
+std::vector<std::string> ClassesOf(const Trace& trace) {
+  std::set<std::string> classes;
+  for (const ModuleId module : trace.modules.ids()) {
+    if (IndexOf(module) == 0) continue;
+    if (HasChildren(trace, module) &&
+        FirstCallWithGradients(trace, module) != graph::kNone) {
+      classes.insert(trace.modules[module].class_name);
+    }
+  }
+  return {classes.begin(), classes.end()};
+}
+
+void AddClasses(const Trace& trace, Choices& choices) {
+  const std::vector<std::string> classes = ClassesOf(trace);
+  const size_t count = std::min(classes.size(), kMostClasses);
+  for (size_t set = 1; set < (size_t{1} << count); ++set) {
+    BlockChoice choice{.kind = BlockKind::kClasses};
+    for (size_t k = 0; k < count; ++k) {
+      if ((set >> k & 1) != 0) choice.classes.push_back(classes[k]);
+    }
+    choices.Add(choice);
+  }
+}
+
+void AddChoices(BlockKind kind, int32_t count, const Trace& trace,
+                Choices& choices) {
+  switch (kind) {
+    case BlockKind::kAll:
+      choices.Add({.kind = kind});
+      break;
+    case BlockKind::kFirst:
+      for (int32_t n = 1; n <= count; ++n)
+        choices.Add({.kind = kind, .end = n});
+      break;
+    case BlockKind::kEvery:
+      for (int32_t n = 1; n <= count; ++n) {
+        choices.Add({.kind = kind, .period = n});
+      }
+      break;
+    case BlockKind::kClasses:
+      AddClasses(trace, choices);
+      break;
+    case BlockKind::kNone:
+      break;
+  }
+}
+
+bool HasLora(const Trace& trace) {
+  return std::ranges::any_of(
+      trace.modules, [](const graph::TraceModule& module) {
+        return module.fqn.ends_with(".lora_A") ||
+               module.fqn.find(".lora_A.") != std::string::npos;
+      });
+}
+
+}  // namespace
+
+std::vector<graph::CheckpointedModule> PlannedUnitsOf(
+    const RestrictedTrace& restriction, const TrainerPolicy& policy) {
+  const Trace& trace = *restriction.problem->trace;
+  return PlannedUnits(trace, SacOfModules(*restriction.problem->profile),
+                      UnitsOf(trace, restriction.blocks, policy));
+}
+
+TrainerPolicy PolicyOf(const UnitChoice& choice,
+                       const graph::IndexedVector<TieId, Flag>& saves) {
+  TrainerPolicy policy = choice.policy;
+  std::set<std::string> names(policy.saved.begin(), policy.saved.end());
+  for (const TieId t : choice.ties.ids()) {
+    if (!saves[t]) continue;
+    names.insert(choice.ties[t].names.begin(), choice.ties[t].names.end());
+  }
+  policy.saved.assign(names.begin(), names.end());
+  return policy;
+}
+
+RestrictedTrace Restrict(const PlanningProblem& problem,
+                         const Language& language,
+                         std::vector<ModuleId> blocks) {
+  if (!language.never_saved_with_lora.empty() && HasLora(*problem.trace)) {
+    Language plain = language;
+    std::ranges::move(plain.never_saved_with_lora,
+                      std::back_inserter(plain.never_saved));
+    plain.never_saved_with_lora.clear();
+    return Restrict(problem, plain, std::move(blocks));
+  }
+  RestrictedTrace restriction{.problem = &problem, .blocks = std::move(blocks)};
+  restriction.choices.push_back({});
+  Choices choices(restriction, language);
+  const auto count = static_cast<int32_t>(restriction.blocks.size());
+  for (const BlockKind kind : language.blocks) {
+    if (kind != BlockKind::kClasses && count == 0) {
+      throw InputError(
+          "blocks: expected modules with numbers for names, as layers.0, found "
+          "none; use --blocks");
+    }
+    AddChoices(kind, count, *problem.trace, choices);
+  }
+  return restriction;
+}
+
+}  // namespace acplan::problems

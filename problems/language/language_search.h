@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/trace/simulation.h"
+#include "problems/language/language.h"
+#include "problems/language/trainer_policy.h"
+#include "solver/search.h"
+
+namespace acplan::problems {
+
+// The best policy of a language within a budget, with its proof.
+struct LanguageSolution {
+  solver::SearchStatus status = solver::SearchStatus::kNoSolution;
+  solver::StoppedBy stopped_by = solver::StoppedBy::kNothing;
+  TrainerPolicy policy = {};  // if there is one
+  std::vector<graph::CheckpointedModule> units = {};
+  graph::Simulation use = {};  // of a rank
+  double bound_ms = 0;         // no policy of the language recomputes less
+  int64_t nodes = 0;           // simulated policies
+};
+
+// Searches within the limits; of these, time, nodes and the interrupt count. The answer is
+// the same on every machine unless a limit is hit.
+LanguageSolution SolveLanguage(const RestrictedTrace& restriction,
+                               int64_t usable_bytes,
+                               const solver::SearchLimits& limits);
+
+// Returns a policy that says less: names are left out, those that spare least first, as
+// long as it fits and recomputes at most `most_ms`. The solution has a policy.
+LanguageSolution Simplified(const RestrictedTrace& restricted,
+                            int64_t usable_bytes, double most_ms,
+                            LanguageSolution solution);
+
+// The least peak of a language's policies.
+struct LanguageMinimum {
+  int64_t peak_bytes = 0;
+  bool is_proven = false;
+  TrainerPolicy policy = {};
+};
+LanguageMinimum LeastOfLanguage(const RestrictedTrace& restriction,
+                                const solver::SearchLimits& limits);
+
+}  // namespace acplan::problems

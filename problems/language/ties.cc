@@ -1,0 +1,174 @@
+#include "problems/language/ties.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+// A tie begins as one name. Two names are joined where operators of both are in one group
+// of a unit (graph/profile/sac_statistics.h), which every plan decides together. A tie is
+// left out where a name of it is saved at a place that must not be: a view, or a product
+// of a group whose others are not saved. The remaining ties are free choices, but for
+// implications, and every plan of the language is one of their points: a name that is in
+// no tie may not be saved. Ties that spare nothing count, too: what runs again needs less
+// memory at some operators if they are saved.
+
+namespace acplan::problems {
+
+using graph::ModuleId;
+using graph::OperatorDecision;
+using graph::OperatorId;
+using graph::Trace;
+
+namespace {
+
+// Saves the operators in place on what is older than the unit, and those in place on
+// their results.
+void SaveUpdates(const graph::SacStatistics& sac,
+                 std::vector<OperatorDecision>& decisions) {
+  std::set<int> updates;
+  for (const auto& [op, parent] : sac.inplace_ops) {
+    if (op != parent && !updates.contains(parent)) continue;
+    updates.insert(op);
+    decisions[op] = OperatorDecision::kSave;
+  }
+}
+
+// Names as a disjoint-set forest.
+class NameSets {
+ public:
+  explicit NameSets(const std::set<std::string>& names) {
+    for (const std::string& name : names) parent_[name] = name;
+  }
+
+  const std::string& Find(const std::string& name) {
+    std::string& parent = parent_.at(name);
+    if (parent != name) parent = Find(parent);
+    return parent;
+  }
+
+  void Join(const std::string& one, const std::string& other) {
+    const std::string root = Find(one);
+    parent_[root] = Find(other);
+  }
+
+ private:
+  std::map<std::string, std::string> parent_;
+};
+
+// Calls `visit` with the name in the trace and the place of each operator of a module.
+template <typename Visit>
+void ForEachOperator(const Trace& trace, ModuleId module, const Visit& visit) {
+  const graph::TraceCall& call =
+      trace.calls[FirstCallWithGradients(trace, module)];
+  for (const OperatorId op : call.Operators()) {
+    visit(trace.operator_names[trace.operators[op].name], call.PlaceOf(op));
+  }
+}
+
+// Joins the names whose operators are in one group of a module.
+void JoinGroups(const Trace& trace, ModuleId module,
+                const graph::OperatorGroups& groups, NameSets& sets) {
+  std::vector<std::string> first(groups.groups.size());
+  ForEachOperator(trace, module, [&](const std::string& name, int place) {
+    std::string& other = first[IndexOf(groups.group_of[place])];
+    if (other.empty()) {
+      other = name;
+    } else {
+      sets.Join(name, other);
+    }
+  });
+}
+
+// PyTorch's selective checkpoint refuses a saved result that is written to in place later,
+// whatever happens to the operator that writes.
+bool KeepsRules(const graph::SacStatistics& sac,
+                const graph::OperatorGroups& groups,
+                const std::vector<OperatorDecision>& decisions) {
+  const auto saves = [&](int op) { return graph::Keeps(decisions[op]); };
+  const bool is_overwritten =
+      std::ranges::any_of(sac.inplace_ops, [&](const auto& pair) {
+        return pair.first != pair.second && saves(pair.second);
+      });
+  if (is_overwritten) return false;
+  return std::ranges::all_of(
+      groups.groups, [&](const graph::OperatorGroup& group) {
+        if (std::ranges::none_of(group.ops, saves)) return true;
+        return group.rule != graph::GroupRule::kRecompute &&
+               std::ranges::all_of(group.ops, saves);
+      });
+}
+
+}  // namespace
+
+bool MatchesAny(const std::string& name,
+                const std::vector<std::string>& patterns) {
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) {
+    return graph::MatchesPattern(name, pattern);
+  });
+}
+
+std::vector<graph::CheckpointedModule> PlannedUnits(
+    const Trace& trace, const SacOfModules& sac_of_modules,
+    std::vector<graph::CheckpointedModule> units) {
+  for (graph::CheckpointedModule& unit : units) {
+    const graph::SacStatistics* sac =
+        sac_of_modules.Find(trace.modules[unit.module].fqn);
+    if (sac == nullptr) continue;
+    if (unit.decisions.empty()) {
+      unit.decisions.assign(sac->func_names.size(),
+                            OperatorDecision::kRecompute);
+    }
+    SaveUpdates(*sac, unit.decisions);
+  }
+  return units;
+}
+
+Ties::Ties(const Trace& trace, const SacOfModules& sac_of_modules,
+           const Language& language, const std::vector<ModuleId>& modules)
+    : trace_(trace), language_(language) {
+  for (const ModuleId module : modules) {
+    const graph::SacStatistics* sac =
+        sac_of_modules.Find(trace.modules[module].fqn);
+    if (sac == nullptr) {
+      is_whole_ = true;
+      continue;
+    }
+    units_.push_back({module, sac, graph::GroupOperators(*sac)});
+    ForEachOperator(trace, module,
+                    [&](const std::string& name, int) { names_.insert(name); });
+  }
+}
+
+std::vector<OperatorTie> Ties::Find() const {
+  if (is_whole_ || !language_.takes_names) return {};
+  NameSets sets(names_);
+  for (const Unit& unit : units_) {
+    JoinGroups(trace_, unit.module, unit.groups, sets);
+  }
+  std::map<std::string, OperatorTie> ties;
+  for (const std::string& name : names_) {
+    ties[sets.Find(name)].names.push_back(name);
+  }
+  std::vector<OperatorTie> list;
+  for (auto& [root, tie] : ties) {
+    if (MaySave(tie)) list.push_back(std::move(tie));
+  }
+  return list;
+}
+
+bool Ties::MaySave(const OperatorTie& tie) const {
+  if (tie.names.empty()) return true;
+  const TrainerPolicy policy{.saved = tie.names,
+                             .product_period = language_.product_period};
+  const bool is_excluded =
+      std::ranges::any_of(tie.names, [&](const std::string& name) {
+        return MatchesAny(name, language_.never_saved);
+      });
+  return !is_excluded && !is_whole_ &&
+         std::ranges::all_of(units_, [&](const Unit& unit) {
+           return KeepsRules(*unit.sac, unit.groups,
+                             DecisionsOf(trace_, unit.module, policy));
+         });
+}
+
+}  // namespace acplan::problems

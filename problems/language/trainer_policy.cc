@@ -1,0 +1,163 @@
+#include "problems/language/trainer_policy.h"
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include "graph/base/flag.h"
+#include "graph/profile/sac_statistics.h"
+
+namespace acplan::problems {
+
+using graph::CallId;
+using graph::ModuleId;
+using graph::OperatorDecision;
+using graph::Trace;
+
+namespace {
+
+bool HasNumberForName(std::string_view fqn) {
+  const std::string_view name = fqn.substr(fqn.rfind('.') + 1);
+  return name.size() < fqn.size() && !name.empty() &&
+         std::ranges::all_of(
+             name, [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+bool IsInside(std::string_view fqn, std::string_view other) {
+  return fqn.size() > other.size() && fqn.starts_with(other) &&
+         fqn[other.size()] == '.';
+}
+
+// Returns the modules that pass the test and are in no other one. Modules are in
+// pre-order, so the one around a module comes right before those inside.
+template <typename Test>
+std::vector<ModuleId> Outermost(const Trace& trace, const Test& is_one) {
+  std::vector<ModuleId> modules;
+  for (const ModuleId module : trace.modules.ids()) {
+    const std::string& fqn = trace.modules[module].fqn;
+    if (!modules.empty() && IsInside(fqn, trace.modules[modules.back()].fqn)) {
+      continue;
+    }
+    if (is_one(module)) modules.push_back(module);
+  }
+  return modules;
+}
+
+bool IsProduct(std::string_view name) {
+  return name == "aten.mm.default" || name == "aten.linear.default";
+}
+
+bool IsChosen(const BlockChoice& choice, int32_t place) {
+  switch (choice.kind) {
+    case BlockKind::kAll:
+      return true;
+    case BlockKind::kFirst:
+      return place < choice.end;
+    case BlockKind::kEvery:
+      return place % choice.period == 0;
+    case BlockKind::kNone:
+    case BlockKind::kClasses:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<ModuleId> BlocksOf(const Trace& trace, const std::string& pattern) {
+  graph::IndexedVector<ModuleId, graph::Flag> is_called(trace.modules.size(),
+                                                        false);
+  for (const graph::TraceCall& call : trace.calls) {
+    if (!call.no_grad) is_called[call.module] = true;
+  }
+  return Outermost(trace, [&](ModuleId module) {
+    const std::string& fqn = trace.modules[module].fqn;
+    return is_called[module] && HasChildren(trace, module) &&
+           (pattern.empty() ? HasNumberForName(fqn)
+                            : graph::MatchesPattern(fqn, pattern));
+  });
+}
+
+std::vector<ModuleId> UnitModules(const Trace& trace,
+                                  const std::vector<ModuleId>& blocks,
+                                  const BlockChoice& choice) {
+  if (choice.kind == BlockKind::kClasses) {
+    return Outermost(trace, [&](ModuleId module) {
+      return std::ranges::binary_search(choice.classes,
+                                        trace.modules[module].class_name) &&
+             FirstCallWithGradients(trace, module) != graph::kNone;
+    });
+  }
+  std::vector<ModuleId> modules;
+  for (size_t k = 0; k < blocks.size(); ++k) {
+    if (IsChosen(choice, static_cast<int32_t>(k))) modules.push_back(blocks[k]);
+  }
+  return modules;
+}
+
+std::vector<OperatorDecision> DecisionsOf(const Trace& trace, ModuleId module,
+                                          const TrainerPolicy& policy) {
+  if (policy.saved.empty()) return {};
+  const CallId call = FirstCallWithGradients(trace, module);
+  if (call == graph::kNone) return {};
+  std::vector<OperatorDecision> decisions;
+  int32_t products = 0;
+  for (const graph::OperatorId op : trace.calls[call].Operators()) {
+    const std::string& name = trace.operator_names[trace.operators[op].name];
+    bool is_saved = std::ranges::binary_search(policy.saved, name);
+    if (IsProduct(name)) {
+      ++products;
+      is_saved = is_saved && (policy.product_period == 1 ||
+                              products % policy.product_period != 0);
+    }
+    decisions.push_back(graph::SaveOrRecompute(is_saved));
+  }
+  return decisions;
+}
+
+std::vector<graph::CheckpointedModule> UnitsOf(
+    const Trace& trace, const std::vector<ModuleId>& blocks,
+    const TrainerPolicy& policy) {
+  std::vector<graph::CheckpointedModule> units;
+  for (const ModuleId module : UnitModules(trace, blocks, policy.blocks)) {
+    units.push_back({.module = module,
+                     .decisions = DecisionsOf(trace, module, policy),
+                     .stops_early = policy.stops_early});
+  }
+  return units;
+}
+
+bool HasChildren(const Trace& trace, ModuleId module) {
+  const ModuleId next = Next(module);
+  return next < trace.modules.end_id() &&
+         IsInside(trace.modules[next].fqn, trace.modules[module].fqn);
+}
+
+CallId FirstCallWithGradients(const Trace& trace, ModuleId module) {
+  for (const CallId c : trace.calls.ids()) {
+    if (trace.calls[c].module == module && !trace.calls[c].no_grad) return c;
+  }
+  return graph::kNone;
+}
+
+std::string QualifiedName(std::string_view name) {
+  const size_t dot = name.find('.');
+  if (dot == std::string_view::npos) return std::string(name);
+  std::string_view rest = name.substr(dot + 1);
+  if (rest.ends_with(".default")) rest.remove_suffix(8);
+  return std::string(name.substr(0, dot)) + "::" + std::string(rest);
+}
+
+std::string TracedName(std::string_view qualified_name) {
+  const size_t colons = qualified_name.find("::");
+  if (colons == std::string_view::npos) return std::string(qualified_name);
+  std::string name(qualified_name.substr(0, colons));
+  name += '.';
+  name += qualified_name.substr(colons + 2);
+  const bool has_overload =
+      qualified_name.find('.', colons) != std::string_view::npos;
+  if (!has_overload) name += ".default";
+  return name;
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,96 @@
+#include "problems/trainers/emit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "problems/language/language.h"
+
+namespace acplan::problems {
+
+using solver::SearchStatus;
+
+namespace {
+
+// The share of a step that a policy with fewer names may recompute in addition.
+constexpr double kSimplerShare = 1e-4;
+
+// Returns the question without what no trainer's policy does: skipped operators, and runs
+// of modules as units.
+Question Plainly(Question question) {
+  question.options.may_skip = false;
+  question.segments = {};
+  question.times_off.reset();
+  return question;
+}
+
+// Returns the plan of a solution, checked.
+Plan CheckedPlan(const PlanningProblem& problem, int64_t budget_bytes,
+                 const LanguageSolution& solution) {
+  Plan plan = PlanOfUnits(
+      problem, PlanWithoutAnswer(problem, budget_bytes, solution.stopped_by),
+      solution.units);
+  plan.bound_ms = std::min(solution.bound_ms, plan.recompute_ms);
+  plan.gap = plan.recompute_ms > 0
+                 ? (plan.recompute_ms - plan.bound_ms) / plan.recompute_ms
+                 : 0;
+  plan.status = solution.status == SearchStatus::kOptimal
+                    ? PlanStatus::kOptimal
+                    : PlanStatus::kFeasible;
+  plan.limit = LimitName(solution.stopped_by);
+  return plan;
+}
+
+std::string CheckedText(const Trainer& trainer, const TrainerPolicy& policy,
+                        const ConfigNames& names) {
+  std::string text = trainer.write(policy, names);
+  const ConfigText config(text, std::string(trainer.name));
+  if (trainer.read(config, names) != policy) {
+    throw std::logic_error(
+        fmt::format("{}: the text says another policy", trainer.name));
+  }
+  return text;
+}
+
+}  // namespace
+
+Emission Emit(const Question& question, const Budget& budget,
+              const Trainer& trainer, const std::string& blocks) {
+  const Question plain = Plainly(question);
+  const Families families = BuildFamilies(plain);
+  const PlanningProblem& problem = families.front().problem;
+  const RestrictedTrace restricted =
+      Restrict(problem, trainer.language, BlocksOf(*question.trace, blocks));
+  const int64_t reserve_bytes = question.options.reserve_bytes;
+  Emission emission{.notes = restricted.notes};
+  if (budget.kind == Budget::Kind::kMinimum) {
+    emission.least = LeastOfLanguage(restricted, question.options.limits);
+    emission.budget_bytes = emission.least->peak_bytes + reserve_bytes;
+  } else {
+    emission.budget_bytes = budget.Bytes(problem.unplanned_peak_bytes);
+  }
+  const int64_t usable_bytes = emission.budget_bytes - reserve_bytes;
+  emission.solution =
+      SolveLanguage(restricted, usable_bytes, question.options.limits);
+  const bool is_found = emission.solution.status == SearchStatus::kOptimal ||
+                        emission.solution.status == SearchStatus::kFeasible;
+  if (is_found) {
+    const double most_ms = emission.solution.use.recompute_ms +
+                           kSimplerShare * problem.baseline.runtime_ms;
+    emission.solution = Simplified(restricted, usable_bytes, most_ms,
+                                   std::move(emission.solution));
+    emission.plan =
+        CheckedPlan(problem, emission.budget_bytes, emission.solution);
+    emission.text =
+        CheckedText(trainer, emission.solution.policy,
+                    ConfigNamesOf(*question.trace, restricted.blocks));
+  } else if (!emission.least) {
+    emission.least = LeastOfLanguage(restricted, question.options.limits);
+  }
+  emission.free_plan = Ask(question, {.bytes = emission.budget_bytes}).plan;
+  return emission;
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "problems/ask.h"
+#include "problems/budget.h"
+#include "problems/language/language_search.h"
+#include "problems/plan/plan.h"
+#include "problems/trainers/trainer.h"
+
+namespace acplan::problems {
+
+// The best policy that a trainer's configuration can say, beside the best plan.
+struct Emission {
+  int64_t budget_bytes = 0;
+  LanguageSolution solution = {};
+  // The policy as a checked plan, and the text that says it, if there is a policy. The
+  // plan's bound and status are those of the language: it is called optimal if the search
+  // ended with a proof, though names that spare next to nothing (together 0.01% of a step)
+  // are left out.
+  Plan plan = {};
+  std::string text = {};
+  // If no policy fits, and for Budget::kMinimum, which is then the budget.
+  std::optional<LanguageMinimum> least = {};
+  // Choices of units that PyTorch refuses, and why.
+  std::vector<std::string> notes = {};
+  Plan free_plan = {};  // within the same budget
+};
+
+// Answers for a trace. `blocks`: a pattern (BlocksOf), or "". The limits of the question
+// hold for each of the searches. The text is read back before it is returned. Throws InputError as Ask and Restrict;
+// std::logic_error if the plan fails its check, or the text says another policy.
+Emission Emit(const Question& question, const Budget& budget,
+              const Trainer& trainer, const std::string& blocks);
+
+}  // namespace acplan::problems

@@ -1,0 +1,116 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "problems/trainers/names.h"
+#include "problems/trainers/trainer.h"
+
+// PyTorch itself: checkpoint_wrapper around blocks, and a CheckpointPolicy by names.
+
+namespace acplan::problems {
+namespace {
+
+// Returns whether a choice of so many blocks has the one at a place.
+bool HasBlock(const BlockChoice& choice, size_t place) {
+  switch (choice.kind) {
+    case BlockKind::kAll:
+      return true;
+    case BlockKind::kFirst:
+      return place < static_cast<size_t>(choice.end);
+    case BlockKind::kEvery:
+      return place % static_cast<size_t>(choice.period) == 0;
+    case BlockKind::kNone:
+    case BlockKind::kClasses:
+      break;
+  }
+  return false;
+}
+
+constexpr std::string_view kImports =
+    R"(import functools
+
+import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+)";
+
+constexpr std::string_view kCode = R"(
+
+def policy(context, operator, *args, **kwargs):
+    is_saved = operator in SAVED
+    return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def checkpoint_blocks(model):
+    options = {}
+    if SAVED:
+        options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, policy)
+    for name in BLOCKS:
+        model.set_submodule(name, checkpoint_wrapper(model.get_submodule(name), **options))
+)";
+
+std::string WriteTorch(const TrainerPolicy& policy, const ConfigNames& names) {
+  std::string text(kImports);
+  text += "BLOCKS = [\n";
+  for (size_t k = 0; k < names.blocks.size(); ++k) {
+    if (HasBlock(policy.blocks, k)) {
+      text += fmt::format("    \"{}\",\n", names.blocks[k]);
+    }
+  }
+  text += "]\n";
+  text += policy.saved.empty() ? "SAVED = set()\n" : SavedSet(policy.saved);
+  return text + std::string(kCode);
+}
+
+// Returns the choice that has exactly these blocks.
+BlockChoice ChoiceOf(const ConfigText& text,
+                     const std::vector<std::string>& blocks,
+                     const ConfigNames& names) {
+  for (const std::string& block : blocks) {
+    if (std::ranges::find(names.blocks, block) == names.blocks.end()) {
+      FailUnknown(text, "BLOCKS", block, names.blocks);
+    }
+  }
+  const auto count = static_cast<int32_t>(names.blocks.size());
+  std::vector<BlockChoice> choices{{}, {.kind = BlockKind::kAll}};
+  for (int32_t n = 1; n <= count; ++n) {
+    choices.push_back({.kind = BlockKind::kFirst, .end = n});
+    choices.push_back({.kind = BlockKind::kEvery, .period = n});
+  }
+  for (const BlockChoice& choice : choices) {
+    std::vector<std::string> chosen_blocks;
+    for (size_t k = 0; k < names.blocks.size(); ++k) {
+      if (HasBlock(choice, k)) chosen_blocks.push_back(names.blocks[k]);
+    }
+    if (chosen_blocks == blocks) return choice;
+  }
+  text.Fail("BLOCKS", "all blocks, the first ones or every n-th",
+            fmt::format("{} others", blocks.size()));
+}
+
+TrainerPolicy ReadTorch(const ConfigText& text, const ConfigNames& names) {
+  TrainerPolicy policy;
+  policy.blocks = ChoiceOf(
+      text, text.List("BLOCKS").value_or(std::vector<std::string>()), names);
+  const bool is_empty = text.Value("SAVED").value_or("set(") == "set(";
+  if (!is_empty) policy.saved = ReadSaved(text, "SAVED", names);
+  return policy;
+}
+
+}  // namespace
+
+Trainer TorchTrainer() {
+  return {.name = "torch",
+          .version = "torch 2.13.0",
+          .place =
+              "a module; call checkpoint_blocks(model) before the optimizer "
+              "is made",
+          .language = {.blocks = {BlockKind::kAll, BlockKind::kFirst,
+                                  BlockKind::kEvery},
+                       .takes_names = true},
+          .write = WriteTorch,
+          .read = ReadTorch};
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,58 @@
+#include "problems/trainers/trainer.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "graph/base/input_error.h"
+#include "graph/base/message_text.h"
+#include "graph/base/nearest_names.h"
+
+namespace acplan::problems {
+
+ConfigNames ConfigNamesOf(const graph::Trace& trace,
+                          const std::vector<graph::ModuleId>& blocks) {
+  ConfigNames names;
+  const std::string root = trace.modules.front().fqn + ".";
+  for (const graph::ModuleId block : blocks) {
+    const std::string& fqn = trace.modules[block].fqn;
+    names.blocks.push_back(fqn.starts_with(root) ? fqn.substr(root.size())
+                                                 : fqn);
+  }
+  std::set<std::string> operators;
+  for (const graph::ModuleId block : blocks) {
+    const graph::CallId call = FirstCallWithGradients(trace, block);
+    if (call == graph::kNone) continue;
+    for (const graph::OperatorId op : trace.calls[call].Operators()) {
+      operators.insert(trace.operator_names[trace.operators[op].name]);
+    }
+  }
+  names.operators.assign(operators.begin(), operators.end());
+  std::set<std::string> classes;
+  for (const graph::TraceModule& module : trace.modules) {
+    classes.insert(module.class_name);
+  }
+  names.classes.assign(classes.begin(), classes.end());
+  return names;
+}
+
+std::vector<Trainer> Trainers() {
+  return {AccelerateTrainer(),   AxolotlTrainer(), LightningTrainer(),
+          PrimeRlTrainer(),      TorchTrainer(),   TorchtitanTrainer(),
+          TransformersTrainer(), TrlTrainer()};
+}
+
+Trainer FindTrainer(std::string_view name, std::string_view flag) {
+  std::vector<std::string> names;
+  for (const Trainer& trainer : Trainers()) {
+    if (trainer.name == name) return trainer;
+    names.emplace_back(trainer.name);
+  }
+  const std::vector<std::string> near = graph::NearestNames(name, names, 1);
+  throw InputError(fmt::format(
+      "{}: expected one of {}, found {}{}", flag, fmt::join(names, ", "),
+      graph::Quoted(name),
+      near.empty() ? "" : fmt::format("; nearest: {}", near.front())));
+}
+
+}  // namespace acplan::problems

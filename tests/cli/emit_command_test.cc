@@ -1,0 +1,82 @@
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "graph/base/file_io.h"
+#include "tests/cli/cli_test.h"
+
+// The command emit: what it prints, and what it refuses.
+
+namespace acplan::cli {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr char kEmitTrace[] = ACPLAN_DATA_DIR "/traces/gpt2_small.json.gz";
+
+class EmitCommandTest : public CliTest {
+ protected:
+  Outcome Emit(const std::vector<std::string>& flags) const {
+    std::vector<std::string> command = {"emit", kEmitTrace};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return Acplan(command);
+  }
+};
+
+TEST_F(EmitCommandTest, PrintsAConfigurationWithItsFigures) {
+  const Outcome outcome =
+      Emit({"--budget", "10GiB", "--for", "axolotl", "-o", "axolotl.yaml"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, StartsWith("# acplan emit "));
+  EXPECT_THAT(outcome.out, HasSubstr("# for axolotl "));
+  EXPECT_THAT(outcome.out, HasSubstr("the least that this language can say"));
+  EXPECT_THAT(outcome.out, HasSubstr("\ngradient_checkpointing: true\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("    - \"aten::addmm\"\n"));
+  EXPECT_EQ(graph::ReadFile(folder() / "axolotl.yaml"), outcome.out);
+}
+
+// More words never cost more, and acplan's own plans have all of them.
+TEST_F(EmitCommandTest, LanguagesWithMoreWordsCostLess) {
+  double before = 0;
+  for (const char* trainer : {"torch", "axolotl", "transformers"}) {
+    const Outcome outcome =
+        Emit({"--budget", "9GiB", "--for", trainer, "--json"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const json answer = json::parse(outcome.out);
+    EXPECT_EQ(answer.at("status"), "optimal");
+    EXPECT_LE(answer.at("peak_bytes"), answer.at("budget_bytes"));
+    const double least = answer.at("plan").at("recompute_ms");
+    EXPECT_GE(answer.at("recompute_ms"), std::max(before, least));
+    before = answer.at("recompute_ms");
+  }
+}
+
+TEST_F(EmitCommandTest, SaysTheLeastBudgetOfTheLanguage) {
+  const Outcome outcome = Emit({"--budget", "6GiB", "--for", "trl"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.out,
+              HasSubstr("no policy of trl fits in 6.00 GiB (6,442,450,944 "
+                        "bytes); the least budget of its language is 6.34"));
+  const json least =
+      json::parse(Emit({"--budget", "min", "--for", "trl", "--json"}).out);
+  EXPECT_EQ(least.at("peak_bytes"), least.at("least_budget_bytes"));
+  EXPECT_EQ(least.at("least_is_proven"), true);
+  const std::string below =
+      std::to_string(least.at("peak_bytes").get<int64_t>() - 1);
+  EXPECT_EQ(Emit({"--budget", below, "--for", "trl"}).exit_code, 3);
+}
+
+TEST_F(EmitCommandTest, RefusesWrongNames) {
+  EXPECT_EQ(Emit({"--budget", "8GiB", "--for", "torchtian"}).err,
+            "acplan: --for: expected one of accelerate, axolotl, lightning, "
+            "prime-rl, torch, torchtitan, transformers, trl, found "
+            "\"torchtian\"; nearest: torchtitan\n");
+  EXPECT_EQ(Emit({"--budget", "8GiB", "--for", "trl", "--blocks", "*.layers.*"})
+                .exit_code,
+            2);
+}
+
+}  // namespace
+}  // namespace acplan::cli

@@ -1,0 +1,345 @@
+#include "problems/language/language.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "graph/profile/module_tree.h"
+#include "graph/profile/profile.h"
+#include "graph/trace/aggregate.h"
+#include "graph/trace/trace.h"
+#include "problems/check/policy_rules.h"
+#include "problems/language/held_bytes.h"
+#include "problems/language/language_search.h"
+#include "problems/language/trainer_policy.h"
+#include "problems/planner.h"
+#include "solver/infinity.h"
+#include "tests/problems/trace/trace_case.h"
+#include "tests/support/random_step.h"
+#include "tests/support/repetitions.h"
+
+namespace acplan::problems {
+namespace {
+
+using graph::CheckpointedModule;
+using solver::SearchStatus;
+using test_support::Repetitions;
+
+constexpr int kSteps = Repetitions(25);
+constexpr size_t kMostNames = 7;
+
+// A random step, and the problem of its plans that skip nothing.
+struct Step {
+  explicit Step(unsigned seed, const test_support::StepOptions& options)
+      : trace([&] {
+          std::mt19937 random(seed);
+          return test_support::RandomStep(random, options);
+        }()),
+        profile(graph::Aggregate(trace)),
+        tree(profile),
+        problem(BuildPlanningProblem(profile, tree,
+                                     {.memory = {.model = MemoryModel::kTrace}},
+                                     &trace)) {}
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+  graph::Trace trace;
+  graph::Profile profile;
+  graph::ModuleTree tree;
+  PlanningProblem problem;
+};
+
+struct NamedLanguage {
+  std::string name;
+  Language language;
+};
+
+std::vector<NamedLanguage> Languages() {
+  return {{"whole", {}},
+          {"names", {.takes_names = true}},
+          {"parts", {.takes_names = true, .matches_parts = true}},
+          {"products",
+           {.takes_names = true, .product_period = 2, .stops_early = false}},
+          {"layers",
+           {.blocks = {BlockKind::kFirst, BlockKind::kEvery},
+            .takes_names = true,
+            .always_saved = {"aten.add.Tensor"}}},
+          {"set", {.sets = {{"aten.*mm.default", "aten.gelu.default"}}}},
+          {"without", {.takes_names = true, .never_saved = {"aten.mm.*"}}},
+          {"classes", {.blocks = {BlockKind::kClasses}}}};
+}
+
+// The policies of a language, each once, by trying all names: the definition of a
+// language in other words than language.cc.
+class Enumeration {
+ public:
+  Enumeration(const RestrictedTrace& restricted, const Language& language)
+      : restricted_(restricted),
+        language_(language),
+        trace_(*restricted.problem->trace) {}
+
+  struct Entry {
+    int64_t peak_bytes = 0;
+    double ms = 0;
+    TrainerPolicy policy = {};
+  };
+
+  // Returns nothing if there are too many.
+  std::optional<std::vector<Entry>> Find() {
+    Add({});
+    const auto count = static_cast<int32_t>(restricted_.blocks.size());
+    for (const BlockKind kind : language_.blocks) {
+      if (kind == BlockKind::kClasses) {
+        if (!AddSets({.kind = kind, .classes = {"Block"}})) return {};
+        continue;
+      }
+      const bool has_number = kind != BlockKind::kAll;
+      for (int32_t n = 1; n <= (has_number ? count : 1); ++n) {
+        if (!AddSets({.kind = kind, .end = n, .period = n})) return {};
+      }
+    }
+    return entries_;
+  }
+
+ private:
+  std::set<std::string> NamesOf(const BlockChoice& blocks) const {
+    std::set<std::string> names;
+    for (const graph::ModuleId module :
+         UnitModules(trace_, restricted_.blocks, blocks)) {
+      const graph::CallId call = FirstCallWithGradients(trace_, module);
+      for (const graph::OperatorId op : trace_.calls[call].Operators()) {
+        names.insert(trace_.operator_names[trace_.operators[op].name]);
+      }
+    }
+    return names;
+  }
+
+  bool IsSayable(const std::set<std::string>& saved,
+                 const std::set<std::string>& names) const {
+    const auto matches = [](const std::string& name,
+                            const std::vector<std::string>& patterns) {
+      return std::ranges::any_of(patterns, [&](const std::string& pattern) {
+        return graph::MatchesPattern(name, pattern);
+      });
+    };
+    if (saved.empty()) return true;
+    if (!language_.takes_names) {
+      return std::ranges::any_of(language_.sets, [&](const auto& set) {
+        return std::ranges::all_of(names, [&](const std::string& name) {
+          return saved.contains(name) == matches(name, set);
+        });
+      });
+    }
+    return std::ranges::all_of(names, [&](const std::string& name) {
+      if (saved.contains(name)) return !matches(name, language_.never_saved);
+      if (matches(name, language_.always_saved)) return false;
+      return !language_.matches_parts ||
+             std::ranges::none_of(saved, [&](const std::string& part) {
+               return QualifiedName(name).find(QualifiedName(part)) !=
+                      std::string::npos;
+             });
+    });
+  }
+
+  bool AddSets(const BlockChoice& blocks) {
+    const std::vector<graph::ModuleId> modules =
+        UnitModules(trace_, restricted_.blocks, blocks);
+    const bool is_nested =
+        blocks.kind == BlockKind::kClasses &&
+        std::ranges::any_of(trace_.calls, [&](const graph::TraceCall& call) {
+          return trace_.modules[call.module].class_name == "Block" &&
+                 !call.no_grad &&
+                 std::ranges::find(modules, call.module) == modules.end();
+        });
+    if (is_nested || modules.empty()) return true;
+    const std::set<std::string> names = NamesOf(blocks);
+    if (names.size() > kMostNames) return false;
+    for (size_t set = 0; set < size_t{1} << names.size(); ++set) {
+      std::set<std::string> saved;
+      size_t k = 0;
+      for (const std::string& name : names) {
+        if ((set >> k++ & 1) != 0) saved.insert(name);
+      }
+      if (!IsSayable(saved, names)) continue;
+      Add({.blocks = blocks,
+           .saved = {saved.begin(), saved.end()},
+           .product_period = language_.product_period,
+           .stops_early = language_.stops_early});
+    }
+    return true;
+  }
+
+  // Returns whether an operator in place writes to a result that the policy saves.
+  static bool OverwritesSaved(
+      const graph::SacStatistics& sac,
+      const std::vector<graph::OperatorDecision>& decisions) {
+    return std::ranges::any_of(sac.inplace_ops, [&](const auto& pair) {
+      return pair.first != pair.second && !decisions.empty() &&
+             graph::Keeps(decisions[pair.second]);
+    });
+  }
+
+  // Adds a policy that keeps the rules of plans and that PyTorch runs.
+  void Add(const TrainerPolicy& policy) {
+    const std::vector<CheckpointedModule> units =
+        PlannedUnitsOf(restricted_, policy);
+    size_t place = 0;
+    for (const CheckpointedModule& unit : units) {
+      const graph::SacStatistics* sac = nullptr;
+      for (const graph::Module& module :
+           restricted_.problem->profile->modules) {
+        const bool is_it = module.fqn == trace_.modules[unit.module].fqn;
+        if (is_it && module.sac) sac = &*module.sac;
+      }
+      if (sac == nullptr && !policy.saved.empty()) return;
+      if (sac == nullptr) {
+        ++place;
+        continue;
+      }
+      const auto decision = [&](int k) { return unit.decisions[k]; };
+      // Whole units draw the same numbers again, so none has to be saved.
+      graph::SacStatistics rules = *sac;
+      rules.force_store_random = false;
+      if (BrokenOperatorRule(rules, {}, decision, false)) return;
+      const auto saves = UnitsOf(trace_, restricted_.blocks, policy);
+      if (OverwritesSaved(*sac, saves[place++].decisions)) return;
+    }
+    const std::optional<graph::Simulation> use =
+        SimulatedUse(restricted_.trace_problem(), units);
+    if (use) entries_.push_back({use->peak_bytes, use->recompute_ms, policy});
+  }
+
+  const RestrictedTrace& restricted_;
+  const Language& language_;
+  const graph::Trace& trace_;
+  std::vector<Entry> entries_;
+};
+
+std::string Mismatch(const std::vector<Enumeration::Entry>& entries,
+                     int64_t budget, const LanguageSolution& solution) {
+  double least = solver::kInfinity;
+  TrainerPolicy best;
+  for (const Enumeration::Entry& entry : entries) {
+    if (entry.peak_bytes > budget || entry.ms >= least) continue;
+    least = entry.ms;
+    best = entry.policy;
+  }
+  if (least == solver::kInfinity) {
+    return solution.status == SearchStatus::kInfeasible ? "" : "none fits";
+  }
+  if (solution.status != SearchStatus::kOptimal) return "not proven";
+  const double ms = solution.use.recompute_ms;
+  return std::abs(ms - least) <= 1e-9 * (1 + least) &&
+                 solution.use.peak_bytes <= budget
+             ? ""
+             : fmt::format("{} ms saving {}, enumerated {} ms saving {}", ms,
+                           fmt::join(solution.policy.saved, " "), least,
+                           fmt::join(best.saved, " "));
+}
+
+class EveryPolicyOfALanguage : public ::testing::TestWithParam<TraceCaseKind> {
+};
+INSTANTIATE_TEST_SUITE_P(RandomSteps, EveryPolicyOfALanguage,
+                         ::testing::ValuesIn([] {
+                           std::vector<TraceCaseKind> kinds = TraceCaseKinds();
+                           std::erase_if(kinds, [](const TraceCaseKind& kind) {
+                             return kind.skips || kind.joins || kind.restricts;
+                           });
+                           return kinds;
+                         }()),
+                         [](const auto& test) { return test.param.name; });
+
+TEST_P(EveryPolicyOfALanguage, IsNoBetterThanTheAnswer) {
+  int answers = 0;
+  int unequal =
+      0;  // answers that are neither no unit nor all of them, saving nothing
+  for (unsigned seed = 0; seed < kSteps; ++seed) {
+    const Step step(seed, GetParam().step);
+    for (const auto& [name, language] : Languages()) {
+      SCOPED_TRACE(fmt::format("seed {}, {}", seed, name));
+      const RestrictedTrace restricted =
+          Restrict(step.problem, language, BlocksOf(step.trace));
+      const auto entries = Enumeration(restricted, language).Find();
+      if (!entries) continue;
+      int64_t least = entries->front().peak_bytes;
+      for (size_t k = 0; k < entries->size(); ++k) {
+        least = std::min(least, (*entries)[k].peak_bytes);
+        if (k % (1 + entries->size() / 6) != 0) continue;
+        for (const int64_t budget :
+             {(*entries)[k].peak_bytes, (*entries)[k].peak_bytes - 1}) {
+          const LanguageSolution solution =
+              SolveLanguage(restricted, budget, {});
+          ASSERT_EQ(Mismatch(*entries, budget, solution), "")
+              << "budget " << budget;
+          ++answers;
+          unequal += solution.policy.saved.empty() ? 0 : 1;
+        }
+      }
+      const LanguageMinimum minimum = LeastOfLanguage(restricted, {});
+      ASSERT_EQ(minimum.peak_bytes, least);
+      ASSERT_TRUE(minimum.is_proven);
+    }
+  }
+  EXPECT_GT(answers, 100);
+  EXPECT_GT(unequal, 0);
+}
+
+// The bound of the search rests on this: bytes held grow with what is saved, and by less
+// the more is saved already; the simulation has at least as much.
+TEST_P(EveryPolicyOfALanguage, HoldsMoreTheMoreItSaves) {
+  int compared = 0;
+  for (unsigned seed = 0; seed < kSteps; ++seed) {
+    const Step step(seed, GetParam().step);
+    const RestrictedTrace restricted =
+        Restrict(step.problem, {.takes_names = true}, BlocksOf(step.trace));
+    const TraceProblem& problem = restricted.trace_problem();
+    for (const UnitChoice& choice : restricted.choices) {
+      const size_t count = choice.ties.size();
+      std::vector<HeldBytes> holdings(size_t{1} << std::min(count, kMostNames));
+      for (size_t set = 0; set < holdings.size(); ++set) {
+        graph::IndexedVector<TieId, graph::Flag> saves(count, false);
+        for (const TieId t : saves.ids()) {
+          saves[t] = (set >> static_cast<size_t>(t) & 1) != 0;
+        }
+        const auto units = PlannedUnitsOf(restricted, PolicyOf(choice, saves));
+        const auto use = SimulatedUse(problem, units);
+        if (!use) continue;
+        holdings[set] = HeldBytesOf(step.trace, problem.simulator, units);
+        for (const graph::StepId k : use->steps.ids()) {
+          if (use->steps[k].redone != graph::kNone) continue;
+          ASSERT_LE(holdings[set][use->steps[k].op], use->live_bytes[k]);
+        }
+      }
+      for (size_t set = 0; set < holdings.size(); ++set) {
+        for (size_t one = 1; one < holdings.size(); one <<= 1) {
+          for (size_t other = 1; other < holdings.size(); other <<= 1) {
+            const bool is_new = (set & (one | other)) == 0 && one != other;
+            if (!is_new || holdings[set].empty() ||
+                holdings[set | one].empty() || holdings[set | other].empty() ||
+                holdings[set | one | other].empty()) {
+              continue;
+            }
+            for (const graph::OperatorId op : holdings[set].ids()) {
+              ASSERT_LE(holdings[set][op], holdings[set | one][op]);
+              ASSERT_LE(
+                  holdings[set | one | other][op] - holdings[set | other][op],
+                  holdings[set | one][op] - holdings[set][op]);
+            }
+            ++compared;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(compared, 20);
+}
+
+}  // namespace
+}  // namespace acplan::problems
