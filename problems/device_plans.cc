@@ -30,7 +30,6 @@ constexpr int kMostPlans = 9;
 // They need no proof. Each takes at most twice the first one's time, or so long.
 constexpr double kGapOfOthers = 1e-3;
 constexpr double kLeastSecondsOfOthers = 0.5;
-constexpr int64_t kFewestNodes = 10'000;
 
 class DeviceSearch {
  public:
@@ -70,8 +69,6 @@ class DeviceSearch {
       limits.time_limit_s = std::min(
           limits.time_limit_s, std::max(2 * plans_.front().plan.solver.seconds,
                                         kLeastSecondsOfOthers));
-      limits.node_limit = std::max<int64_t>(
-          kFewestNodes, plans_.front().plan.solver.nodes / 2);
     }
     PlanOfFamilies best = PlanFor(families_, budget_bytes, limits);
     const Plan& plan = best.plan;
