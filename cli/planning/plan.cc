@@ -361,7 +361,10 @@ constexpr std::string_view kWayOut =
 
 int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   ProfileInput input = ReadProfileOrTrace(flags.profile);
-  if (flags.without_host && input.trace) input.trace->host.reset();
+  if (flags.without_host) {
+    if (!input.trace) throw InputError("--without-host: needs a trace");
+    input.trace->host.reset();
+  }
   const graph::Profile& profile = input.profile;
   const graph::ModuleTree tree(profile);
   problems::Question question =

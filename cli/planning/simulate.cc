@@ -56,7 +56,7 @@ struct SimulationAnswer {
   Simulation baseline;
   std::optional<Simulation> under_plan;
   size_t units = 0;
-  // If the trace has times of the host.
+  // They are there if the trace has the host's times.
   std::optional<graph::StepMs> baseline_times = {}, planned_times = {};
   // The time that the planned step waits for its link, if the plan names one.
   std::optional<double> stall_ms = {};

@@ -57,8 +57,8 @@ struct StepMs {
   double Longer() const { return std::max(device, host); }
 };
 
-// Returns the times of a simulated step with these units; nothing if the trace has no times
-// of the host.
+// Returns the times of a simulated step with these units; nothing if the trace does not have
+// the host's times.
 std::optional<StepMs> TimesOfStep(
     const Trace& trace, const std::vector<CheckpointedModule>& modules,
     const Simulation& simulation);

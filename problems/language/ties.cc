@@ -4,10 +4,10 @@
 #include <map>
 #include <utility>
 
-// A tie begins as one name. Two names are joined where operators of both are in one group
-// of a unit (graph/profile/sac_statistics.h), which every plan decides together. A tie is
-// left out where a name of it is saved at a place that must not be: a view, or a product
-// of a group whose others are not saved. The remaining ties are free choices, but for
+// A tie begins as one name. Two names are joined where one group of operators of a unit
+// (graph/profile/sac_statistics.h) has both, because every plan decides a group together. A
+// tie is left out where a name of it is saved at a place that must not be: a view, or a
+// product in a group whose others are not saved. The remaining ties are free choices, but for
 // implications, and every plan of the language is one of their points: a name that is in
 // no tie may not be saved. Ties that spare nothing count, too: what runs again needs less
 // memory at some operators if they are saved.

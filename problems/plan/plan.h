@@ -166,8 +166,7 @@ struct Plan {
   double overhead = kNotStated;  // cost / baseline runtime
   std::optional<PlanOffload> offload = {};  // if offload was requested
   std::optional<PlanDevice> device = {};    // if it is for a device
-  std::optional<PlanHost> host =
-      {};  // if it is on a trace that has these times
+  std::optional<PlanHost> host = {};        // if the trace has these times
   std::optional<AnySchedule> any_schedule =
       {};                                  // if there is a plan on a trace
   std::optional<TimesOff> times_off = {};  // likewise, without offload

@@ -9,7 +9,8 @@
 namespace acplan::problems {
 
 // Returns the times of a plan's step on the host and on the device, without a bound on those
-// of other plans; nothing if the trace has no times of the host. `simulator`: of the trace.
+// of other plans; nothing if the trace does not have the host's times. The simulator is that
+// of the trace.
 std::optional<PlanHost> HostOf(const graph::Trace& trace,
                                const graph::Simulator& simulator,
                                const Plan& plan);

@@ -228,6 +228,14 @@ TEST_F(PlanCommandTest, PlansForADevice) {
               HasSubstr("the device that the plan is for was not judged"));
 }
 
+TEST_F(PlanCommandTest, ProfilesHaveNoTimesOfTheHost) {
+  const Outcome outcome = Acplan({"plan", ProfilePath("transformer4"),
+                                  "--budget", "2GiB", "--without-host"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err, "acplan: --without-host: needs a trace\n");
+}
+
 TEST_F(PlanCommandTest, ModulePlansHaveNoOperators) {
   for (const auto& [tradeoff, more] :
        std::vector<std::pair<std::string, std::vector<std::string>>>{

@@ -13,10 +13,10 @@
 #include <variant>
 #include <vector>
 
-#include "graph/trace/aggregate.h"
 #include "graph/trace/host_times.h"
 #include "problems/ask.h"
 #include "problems/check/plan_check.h"
+#include "tests/problems/trace/asked_step.h"
 #include "tests/problems/trace/trace_case.h"
 #include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
@@ -50,44 +50,16 @@ graph::HostTimes RandomHost(std::mt19937& random, double share) {
           .launch_us = us()};
 }
 
-struct HostCase {
-  graph::Trace trace;
-  graph::Profile profile;
-  graph::ModuleTree tree;
-  Question question;
-
-  static graph::Trace Step(unsigned seed) {
-    std::mt19937 random(seed);
-    graph::Trace trace =
-        test_support::RandomStep(random, {.blocks_least = 3,
-                                          .blocks_most = 4,
-                                          .operators_most = 3,
-                                          .skips = seed % 3 == 0,
-                                          .repeats = seed % 4 == 0});
-    trace.host = RandomHost(random, seed % 2 == 0 ? 1 : .2);
-    return trace;
-  }
-
-  explicit HostCase(unsigned seed)
-      : trace(Step(seed)), profile(graph::Aggregate(trace)), tree(profile) {
-    PlanOptions options;
-    options.memory.model = MemoryModel::kTrace;
-    options.may_skip = seed % 2 == 0;
-    question = {.profile = &profile,
-                .tree = &tree,
-                .options = options,
-                .trace = &trace,
-                .segments = {.kind = seed % 5 == 0 ? SegmentKind::kAuto
-                                                   : SegmentKind::kNone}};
-  }
-  HostCase(const HostCase&) = delete;
-  HostCase& operator=(const HostCase&) = delete;
-};
-
-// The time of the step of one plan, one operator after the other.
-double StepMsOf(const graph::Trace& trace, const graph::Simulation& step,
-                const std::vector<graph::CheckpointedModule>& units) {
-  return graph::TimesOfStep(trace, units, step)->Longer();
+graph::Trace StepWithHost(unsigned seed) {
+  std::mt19937 random(seed);
+  graph::Trace trace =
+      test_support::RandomStep(random, {.blocks_least = 3,
+                                        .blocks_most = 4,
+                                        .operators_most = 3,
+                                        .skips = seed % 3 == 0,
+                                        .repeats = seed % 4 == 0});
+  trace.host = RandomHost(random, seed % 2 == 0 ? 1 : .2);
+  return trace;
 }
 
 struct AllPlans {
@@ -112,9 +84,10 @@ std::optional<std::vector<OnePlan>> PlansOf(const Question& question) {
     if (!of_family) return std::nullopt;
     for (const TracePlans::Plan& plan : of_family->plans) {
       const graph::Simulation step = problem.simulator.Simulate(plan.modules);
-      plans.push_back({plan.peak_bytes,
-                       StepMsOf(*family.problem.trace, step, plan.modules),
-                       step.recompute_ms});
+      plans.push_back(
+          {plan.peak_bytes,
+           TimesOfStep(*family.problem.trace, plan.modules, step)->Longer(),
+           step.recompute_ms});
     }
   }
   return plans;
@@ -122,7 +95,7 @@ std::optional<std::vector<OnePlan>> PlansOf(const Question& question) {
 
 // Where operators may be skipped, all plans are those that skip whatever nothing needs,
 // and those that skip nothing.
-std::optional<AllPlans> Enumerate(const HostCase& host_case, unsigned seed) {
+std::optional<AllPlans> Enumerate(const AskedStep& host_case, unsigned seed) {
   std::optional<std::vector<OnePlan>> plans = PlansOf(host_case.question);
   if (!plans) return std::nullopt;
   std::ranges::sort(*plans, {}, &OnePlan::peak_bytes);
@@ -153,7 +126,7 @@ TEST(HostPlans, AreBetweenTheBoundAndTheLeastRecomputation) {
   int best = 0;
   for (unsigned seed = 1; waiting < Repetitions(60); ++seed) {
     ASSERT_LT(seed, 100'000u);
-    const HostCase host_case(seed);
+    const AskedStep host_case(StepWithHost(seed), seed);
     const std::optional<AllPlans> all = Enumerate(host_case, seed);
     if (!all) continue;
     const Plan plan =
@@ -174,10 +147,10 @@ TEST(HostPlans, AreBetweenTheBoundAndTheLeastRecomputation) {
 
 TEST(HostPlans, AreThoseOfTheDeviceWhereTheHostIsFast) {
   for (unsigned seed = 1; seed < 16; ++seed) {
-    HostCase with(seed);
+    AskedStep with(StepWithHost(seed), seed);
     with.trace.host->unit = {};
     with.trace.host->module_us = with.trace.host->launch_us = 0;
-    HostCase plain(seed);
+    AskedStep plain(StepWithHost(seed), seed);
     plain.trace.host.reset();
     const Budget budget{.kind = Budget::Kind::kShare, .share = .8};
     Plan a = Ask(with.question, budget).plan;
@@ -190,7 +163,7 @@ TEST(HostPlans, AreThoseOfTheDeviceWhereTheHostIsFast) {
 
 TEST(HostPlans, FalseStatementsAreFound) {
   for (unsigned seed = 2; seed < 400; seed += 2) {
-    const HostCase host_case(seed);
+    const AskedStep host_case(StepWithHost(seed), seed);
     const Plan plan =
         Ask(host_case.question, {.kind = Budget::Kind::kShare, .share = .7})
             .plan;

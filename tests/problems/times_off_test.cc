@@ -10,11 +10,11 @@
 #include <variant>
 #include <vector>
 
-#include "graph/trace/aggregate.h"
 #include "graph/trace/operator_kinds.h"
 #include "problems/ask.h"
 #include "problems/plan/plan_on_trace.h"
 #include "problems/regret/times_box.h"
+#include "tests/problems/trace/asked_step.h"
 #include "tests/problems/trace/trace_case.h"
 #include "tests/support/instances.h"
 #include "tests/support/random_step.h"
@@ -71,30 +71,11 @@ graph::Trace StepOfKinds(unsigned seed) {
 }
 
 // A question about such a step, and all its answers.
-struct RegretCase {
-  graph::Trace trace;
-  graph::Profile profile;
-  graph::ModuleTree tree;
-  Question question;
+struct RegretCase : AskedStep {
   std::vector<Reruns> all = {};  // of the plans within the budget
   int64_t budget_bytes = 0;
 
-  explicit RegretCase(unsigned seed)
-      : trace(StepOfKinds(seed)),
-        profile(graph::Aggregate(trace)),
-        tree(profile) {
-    PlanOptions options;
-    options.memory.model = MemoryModel::kTrace;
-    options.may_skip = seed % 2 == 0;
-    question = {.profile = &profile,
-                .tree = &tree,
-                .options = options,
-                .trace = &trace,
-                .segments = {.kind = seed % 5 == 0 ? SegmentKind::kAuto
-                                                   : SegmentKind::kNone}};
-  }
-  RegretCase(const RegretCase&) = delete;
-  RegretCase& operator=(const RegretCase&) = delete;
+  explicit RegretCase(unsigned seed) : AskedStep(StepOfKinds(seed), seed) {}
 
   // Enumerates. Returns false if there are too many plans or no choice.
   bool Enumerate(unsigned seed) {

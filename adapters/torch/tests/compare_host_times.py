@@ -7,7 +7,7 @@ backward, beyond the same step without a checkpoint. Tensors have one element, s
 take next to nothing. For each decision all operators of a kind have that decision. Beside it
 stands the selective checkpoint of PyTorch itself, whose policies know neither a plan nor
 skipping. host_times_measured.csv: the forward and the backward pass of real models with tiny
-tensors, without a plan and with three, beside the host's time that is predicted, without
+tensors, without a plan and with four, beside the host's time that is predicted, without
 launches. host_times_models.csv: that time for plans of the bundled traces, beside the device's.
 """
 
@@ -32,7 +32,7 @@ from acplan._device.host_times import host_times_of
 from measured import simulated
 from sharding_cases import operators_of
 from tables import Table
-from zoo import images, tokens, transformer
+from zoo import images, tokens, transformer, whole_blocks
 
 _COUNT = 300
 _REPEATS = 25
@@ -210,24 +210,8 @@ def _inputs_of(name: str) -> dict[str, Any]:
             else tokens(2, 4, 64))()  # fmt: skip
 
 
-def _blocks(model: nn.Module) -> tuple[PlannedModule, ...]:
-    """Returns the children of the lists of modules that are in no other one."""
-    root = type(model).__name__
-    lists = [name for name, m in model.named_modules() if isinstance(m, nn.ModuleList)]
-    outer = [
-        name
-        for name in lists
-        if not any(name.startswith(f"{other}.") for other in lists if other != name)
-    ]
-    return tuple(
-        PlannedModule(f"{root}.{name}.{k}")
-        for name in outer
-        for k in range(len(model.get_submodule(name)))  # type: ignore[arg-type]
-    )
-
-
 def _plans(model: nn.Module, traced: Trace) -> Iterator[tuple[str, Plan]]:
-    blocks = _blocks(model)
+    blocks = whole_blocks(model)
     yield "none", Plan(())
     yield "every block", Plan(blocks)
     yield "every second block", Plan(blocks[1::2])

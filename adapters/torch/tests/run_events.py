@@ -82,7 +82,8 @@ def resizes_noted(note: Callable[[torch.UntypedStorage, int], None]) -> Iterator
         note(storage, before)
         return result
 
-    # The class inherits the method: what is set here hides it.
+    # The class inherits the method: what is set here hides it. mypy allows no method to be
+    # assigned.
     torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment]
     try:
         yield

@@ -98,7 +98,7 @@ def _every_second_product(saved: list[str]) -> Any:
 
 
 def test_blocks_that_do_not_stop_early_and_save_every_second_product_are_predicted() -> None:
-    """As torchtitan's SelectiveAC, which need not be installed."""
+    """Stands in for torchtitan's SelectiveAC, which need not be installed."""
     trace = _trace("net")
     least = emitted(trace, "torchtitan", "min", *_QUICK)["budget_bytes"]
     budget = str((least + trace.peak_bytes) // 2)

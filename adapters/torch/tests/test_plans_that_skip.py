@@ -11,10 +11,10 @@ import torch
 import transformers
 from torch import nn
 
-from acplan import Plan, PlannedModule, apply, plan, trace
+from acplan import Plan, apply, plan, trace
 from acplan._verify.verify import verifying
 from test_skipping import _step
-from zoo import EXAMPLES, images, tokens
+from zoo import EXAMPLES, images, tokens, whole_blocks
 
 # Attention of a few products, and dropout of a single operator, as on any device.
 _SAME = {"attn_implementation": "eager", "use_cache": False}
@@ -143,20 +143,6 @@ def _decisions(plan: Plan) -> Counter[str]:
     return Counter(op.decision for module in plan.modules for op in module.operators)
 
 
-def _all_blocks(model: nn.Module) -> Plan:
-    """Recomputes all layers of lists that are in no other one."""
-    lists = [n for n, m in model.named_modules() if isinstance(m, nn.ModuleList)]
-    outer = [n for n in lists if not any(n.startswith(f"{other}.") for other in lists)]
-    root = type(model).__name__
-    return Plan(
-        tuple(
-            PlannedModule(f"{root}.{name}.{child}")
-            for name in outer
-            for child, _ in model.get_submodule(name).named_children()
-        )
-    )
-
-
 @pytest.mark.parametrize("name", _CASES)
 def test_they_are_exact_and_gradients_are_equal(name: str) -> None:
     make, make_inputs = _CASES[name]
@@ -168,7 +154,7 @@ def test_they_are_exact_and_gradients_are_equal(name: str) -> None:
     decisions: Counter[str] = Counter()
     trial_plans = []
     with verifying(model, model_trace=traced, **options) as verified:
-        least = verified(_all_blocks(model)).predicted_bytes
+        least = verified(Plan(whole_blocks(model))).predicted_bytes
         for share, segments in ((0.0, "auto"), (0.4, "none")):
             budget = least + round(share * (traced.peak_bytes - least))
             trial_plans.append(plan(traced, budget, segments=segments, **_SKIPS))

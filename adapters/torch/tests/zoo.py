@@ -27,6 +27,19 @@ class Example:
             return self.make(), self.inputs()
 
 
+def whole_blocks(model: nn.Module) -> tuple[PlannedModule, ...]:
+    """Returns the children of lists of modules that are in no other list, each as a unit that
+    is recomputed as a whole."""
+    lists = [n for n, m in model.named_modules() if isinstance(m, nn.ModuleList)]
+    outer = [n for n in lists if not any(n.startswith(f"{other}.") for other in lists)]
+    root = type(model).__name__
+    return tuple(
+        PlannedModule(f"{root}.{name}.{child}")
+        for name in outer
+        for child, _ in model.get_submodule(name).named_children()
+    )
+
+
 def tokens(batch: int, length: int, vocabulary: int) -> Callable[[], dict[str, Any]]:
     def inputs() -> dict[str, Any]:
         tokens = torch.randint(0, vocabulary, (batch, length))
