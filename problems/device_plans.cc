@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <deque>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -19,17 +20,24 @@
 // does not fit in is lost. How much depends on the plan and can't be said
 // before it is run. So the search plans for smaller budgets of live bytes, runs each
 // plan with all settings, and keeps those that end (device_trials.h). The first plan
-// has the whole device as budget. If none ends, small changes of the plans are tried
-// (device_moves.h).
+// has the whole device as budget. Each of these searches meets many plans that need about as
+// much and leave other holes: those that recompute less than the best plan so far
+// are run as well, the cheapest one first. If no plan ends, small changes of the plans are
+// tried (device_moves.h).
 
 namespace acplan::problems {
 namespace {
 
-// Plans beside the first.
-constexpr int kMostPlans = 9;
-// They need no proof. Each takes at most twice the first one's time, or so long.
-constexpr double kGapOfOthers = 1e-3;
+// Searches beside the first: in all, and between the floor and larger budgets.
+constexpr int kMostSearches = 12;
+constexpr int kMostAboveFloor = 4;
+// They need no proof. Each takes at most the first one's time, or so long.
+constexpr double kGapOfOthers = 5e-3;
 constexpr double kLeastSecondsOfOthers = 0.5;
+// The operators of the plans that a search met and that are run, summed: so many, but at
+// least so many plans.
+constexpr int64_t kMostNearOperators = 30'000;
+constexpr int64_t kFewestNear = 2;
 
 class DeviceSearch {
  public:
@@ -39,13 +47,20 @@ class DeviceSearch {
         families_(BuildFamilies(question)),
         search_{.memory_bytes = choice.memory_bytes,
                 .reserve_bytes = question.options.reserve_bytes},
-        clock_(question.options.limits) {}
+        clock_(question.options.limits) {
+    for (const FamilyProblem& family : families_) {
+      memos_.emplace_back(std::get<TraceProblem>(family.problem.formulation));
+      series_.push_back({.near_bytes = device_bytes(), .memo = &memos_.back()});
+    }
+  }
 
   DeviceAnswer Find() && {
     Try(choice_.memory_bytes);
     const bool has_plan = plans_.front().plan.HasPlan();
     if (has_plan) search_.bound_ms = plans_.front().plan.bound_ms;
-    for (int k = 0; has_plan && k < kMostPlans && !IsStopped(); ++k) {
+    int above_floor = 0;
+    for (int k = 0; has_plan && k < kMostSearches && !IsStopped(); ++k) {
+      if (search_.Floor() != nullptr && ++above_floor > kMostAboveFloor) break;
       const std::optional<int64_t> next = search_.NextBudget();
       if (!next) break;
       Try(*next);
@@ -67,32 +82,79 @@ class DeviceSearch {
       // The bound is that of the first plan.
       limits.gap = std::max(limits.gap, kGapOfOthers);
       limits.time_limit_s = std::min(
-          limits.time_limit_s, std::max(2 * plans_.front().plan.solver.seconds,
-                                        kLeastSecondsOfOthers));
+          limits.time_limit_s,
+          std::max(plans_.front().plan.solver.seconds, kLeastSecondsOfOthers));
     }
-    PlanOfFamilies best = PlanFor(families_, budget_bytes, limits);
+    PlanOfFamilies best = PlanFor(families_, budget_bytes, limits, {}, series_);
+    const std::vector<std::vector<NearPlan>> near = std::move(best.near);
     const Plan& plan = best.plan;
     if (!plan.HasPlan() && plan.minimum_budget_bytes) {
       search_.least_budget_bytes = *plan.minimum_budget_bytes;
     }
-    Add(budget_bytes, std::move(best));
-  }
-
-  void Add(int64_t budget_bytes, PlanOfFamilies best) {
-    const Plan& plan = best.plan;
     DeviceTrial trial{.budget_bytes = budget_bytes,
                       .has_plan = plan.HasPlan(),
                       .live_bytes = plan.peak_bytes,
                       .ms = plan.recompute_ms};
     if (plan.HasPlan()) {
-      const StepOfPlan step = LiveStep(*question_.trace, plan.modules);
-      RunTrial(trial, choice_, device_bytes(),
-               [&](const DeviceSetting& setting) {
-                 return RunOf(*question_.trace, step, setting);
-               });
+      RunTrial(trial, choice_, device_bytes(), RunsOf(plan),
+               /*finds_least=*/search_.Floor() == nullptr);
     }
     search_.trials.push_back(std::move(trial));
     plans_.push_back(std::move(best));
+    const DeviceTrial of_budget = search_.trials.back();
+    for (size_t f = 0; f < near.size(); ++f) TryNear(near[f], f, of_budget);
+  }
+
+  // Returns the runs of a plan.
+  std::function<graph::TrainingRun(const DeviceSetting&)> RunsOf(
+      const Plan& plan) const {
+    return [this, step = LiveStep(*question_.trace, plan.modules)](
+               const DeviceSetting& setting) {
+      return RunOf(*question_.trace, step, setting);
+    };
+  }
+
+  // Runs plans of a family that the search for a budget met, in the order in which they
+  // recompute more, until one fits.
+  void TryNear(const std::vector<NearPlan>& near, size_t family,
+               const DeviceTrial& of_budget) {
+    const PlanningProblem& problem = families_[family].problem;
+    const auto& formulation = std::get<TraceProblem>(problem.formulation);
+    const int64_t most =
+        std::max(kFewestNear, kMostNearOperators /
+                                  (1 + std::ssize(problem.trace->operators)));
+    int64_t runs = 0;
+    for (const NearPlan& plan : near) {
+      const DeviceTrial* best = search_.BestOfAll().trial;
+      const bool is_of_use = best == nullptr || plan.ms < best->ms;
+      if (!is_of_use || runs >= most || IsStopped()) return;
+      if (plan.ms == of_budget.ms && plan.peak_bytes == of_budget.live_bytes) {
+        continue;
+      }
+      ++runs;
+      DeviceTrial trial{.is_near = true,
+                        .has_plan = true,
+                        .live_bytes = plan.peak_bytes,
+                        .ms = plan.ms};
+      const StepOfPlan step{.with_segments = {},
+                            .step = formulation.simulator.Live(plan.modules)};
+      RunTrial(
+          trial, choice_, device_bytes(),
+          [&](const DeviceSetting& setting) {
+            return RunOf(*problem.trace, step, setting);
+          },
+          /*finds_least=*/false);
+      if (!trial.FitsAny()) continue;
+      AddUnits(std::move(trial), plan.modules, family);
+      return;
+    }
+  }
+
+  void AddUnits(DeviceTrial trial, const UnitList& units, size_t family) {
+    search_.trials.push_back(std::move(trial));
+    plans_.push_back({.plan = PlanOfUnits(families_[family].problem,
+                                          plans_.front().plan, units),
+                      .family = family});
   }
 
   // Changes the plans of the trials until one fits, in the family and with the setting
@@ -119,9 +181,14 @@ class DeviceSearch {
         starts, [&] { return IsStopped(); });
     least_device_of_moves_ = moves.least_device_bytes;
     if (!moves.units) return;
-    Plan plan = PlanOfUnits(problem, plans_.front().plan, *moves.units);
-    const int64_t budget_bytes = plan.peak_bytes + search_.reserve_bytes;
-    Add(budget_bytes, {.plan = std::move(plan), .family = family});
+    DeviceTrial trial{.is_near = true, .has_plan = true};
+    AddUnits(trial, *moves.units, family);
+    const Plan& plan = plans_.back().plan;
+    DeviceTrial& added = search_.trials.back();
+    added.live_bytes = plan.peak_bytes;
+    added.ms = plan.recompute_ms;
+    RunTrial(added, choice_, device_bytes(), RunsOf(plan),
+             /*finds_least=*/false);
   }
 
   int64_t device_bytes() const {
@@ -137,9 +204,10 @@ class DeviceSearch {
     if (best == nullptr) return WithoutFit();
     const Plan& first = plans_.front().plan;
     Plan plan = PlanOf(*best).plan;
-    plan.device = best->uses[setting];
-    plan.device->gpu = choice_.gpu;
-    CompareWithDefaults(*plan.device, *best, setting);
+    plan.device = DeviceOfBest(choice_, setting, device_bytes(), RunsOf(plan));
+    if (plan.device->default_least_device_bytes) {
+      plan.device->default_recompute_ms = RecomputationWithDefaults();
+    }
     plan.budget_bytes = choice_.memory_bytes;
     plan.bound_ms = std::min(first.bound_ms, plan.recompute_ms);
     plan.gap = plan.recompute_ms > 0
@@ -156,16 +224,15 @@ class DeviceSearch {
                        .family = family}};
   }
 
-  // States what the defaults would do, where they are not what is chosen.
-  void CompareWithDefaults(PlanDevice& device, const DeviceTrial& best,
-                           size_t setting) const {
+  // Returns the least recomputation of a plan that fits with the defaults.
+  std::optional<double> RecomputationWithDefaults() const {
+    std::optional<double> least_ms;
     for (size_t a = 0; a < choice_.settings.size(); ++a) {
-      if (a == setting || !choice_.settings[a].IsDefault()) continue;
-      device.default_least_device_bytes = best.least_devices[a];
-      if (const DeviceTrial* with_defaults = search_.BestFor(a)) {
-        device.default_recompute_ms = with_defaults->ms;
-      }
+      const DeviceTrial* trial =
+          choice_.settings[a].IsDefault() ? search_.BestFor(a) : nullptr;
+      if (trial != nullptr) least_ms = trial->ms;
     }
+    return least_ms;
   }
 
   DeviceAnswer WithoutFit() {
@@ -196,6 +263,8 @@ class DeviceSearch {
   const Question& question_;
   const DeviceChoice& choice_;
   Families families_;
+  std::deque<PolicyMemo> memos_;      // by family
+  std::vector<SearchSeries> series_;  // by family
   TrialSearch search_;
   std::vector<PlanOfFamilies> plans_;  // by trial
   std::optional<int64_t> least_device_of_moves_ = {};

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "graph/base/flag.h"
 #include "graph/run/training_run.h"
 #include "problems/plan/device_run.h"
 
@@ -22,30 +23,41 @@ struct DeviceChoice {
   std::optional<PlanGpu> gpu = {};      // that has the memory, if it was named
 };
 
-// A budget that was tried. Indexed by setting: the way in which the run ends on the
-// device, if it does, and the smallest device on which it does; if it does not, the
-// smallest larger one.
+// A plan that was run: the one for a budget, or one that the search for it met.
 struct DeviceTrial {
   int64_t budget_bytes = 0;
+  bool is_near = false;  // the search met it; it is not the plan for the budget
   bool has_plan = false;
   int64_t live_bytes = 0;  // of the plan, at most
   double ms = 0;           // of its recomputation
-  std::vector<std::optional<PlanDevice>> uses = {};
+  // By setting, if there is a plan: whether its run ends on the device.
+  std::vector<graph::Flag> fits = {};
+  // By setting, if they were asked for and no run ends: the smallest device on which it does.
   std::vector<int64_t> least_devices = {};
 
-  bool Fits(size_t setting) const { return uses[setting].has_value(); }
+  bool FitsAny() const;
 };
 
 // Runs with all settings, and notes in the trial how the runs end. `run_of` returns the
-// run of a setting, which depends on no allocator.
+// run of a setting, which depends on no allocator. `finds_least`: the least devices are
+// asked for.
 void RunTrial(
     DeviceTrial& trial, const DeviceChoice& choice, int64_t device_bytes,
+    const std::function<graph::TrainingRun(const DeviceSetting&)>& run_of,
+    bool finds_least);
+
+// Returns the way in which the run ends with a setting, and what it would do with the
+// defaults, where they are not what is chosen.
+PlanDevice DeviceOfBest(
+    const DeviceChoice& choice, size_t setting, int64_t device_bytes,
     const std::function<graph::TrainingRun(const DeviceSetting&)>& run_of);
 
-// The next budget of a search. The setting with which the first plan needs the smallest
-// device leads. While no plan fits with it, the next budget is lower by what the last
-// run lacked. Once one fits, the distance between the budgets of the best plan that fits
-// and of the next larger one that does not is halved.
+// The next budget of a search. Budgets whose plans recompute as much as the best plan that
+// fits, or more, are of no use, and neither are smaller ones: the largest of them is the floor.
+// While there is none, the next budget is lower than the lowest one by what its run lacked
+// with the setting that leads, and each time by twice as much: the one with which the first
+// plan needs the smallest device. Then the distance between the floor and the next larger
+// budget is halved.
 struct TrialSearch {
   int64_t memory_bytes = 0;
   int64_t reserve_bytes = 0;
@@ -55,6 +67,9 @@ struct TrialSearch {
 
   // Returns nothing if another budget is of no use.
   std::optional<int64_t> NextBudget() const;
+
+  // Returns null while there is no floor.
+  const DeviceTrial* Floor() const;
 
   // Returns the trial with the least recomputation that fits with a setting; null if
   // there is none.

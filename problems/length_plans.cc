@@ -142,8 +142,13 @@ class LengthSearch {
     if (best == nullptr) return std::nullopt;
     LengthTable table{
         .buckets = buckets_[static_cast<size_t>(best - search_.trials.data())],
-        .device = *best->uses[setting]};
-    Raise(table, question_.device.settings[setting]);
+        .device = {}};
+    const DeviceSetting& chosen = question_.device.settings[setting];
+    table.device =
+        FindDeviceUse(RunOf(problem_, StepsOf(table.buckets), chosen), chosen,
+                      DeviceBytes())
+            .value();
+    Raise(table, chosen);
     table.ms = MeanRecomputeMs(problem_, StepsOf(table.buckets));
     return table;
   }
@@ -176,10 +181,12 @@ class LengthSearch {
     if (trial.has_plan) {
       const LengthSteps steps = StepsOf(buckets);
       trial.ms = MeanRecomputeMs(problem_, steps);
-      RunTrial(trial, question_.device, DeviceBytes(),
-               [&](const DeviceSetting& setting) {
-                 return RunOf(problem_, steps, setting);
-               });
+      RunTrial(
+          trial, question_.device, DeviceBytes(),
+          [&](const DeviceSetting& setting) {
+            return RunOf(problem_, steps, setting);
+          },
+          /*finds_least=*/search_.Floor() == nullptr);
     }
     if (!trial.has_plan) {
       search_.least_budget_bytes = std::max(

@@ -23,7 +23,6 @@
 #include "problems/plan/plan_host.h"
 #include "problems/trace/relaxation/near_plans.h"
 #include "problems/trace/trace_least_budget.h"
-#include "problems/trace/trace_search.h"
 
 namespace acplan::problems {
 
@@ -88,11 +87,12 @@ struct Outcome {
   ModuleSolution solution;
   std::vector<PlannedModule> modules;
   KnownUnits units;
+  std::vector<NearPlan> near = {};
 };
 
 Outcome Solve(const PlanningProblem& problem, BuiltModuleProblem formulation,
               int64_t usable_bytes, const solver::SearchLimits& limits,
-              const KnownUnits& known_units) {
+              const KnownUnits& known_units, const SearchSeries& /*series*/) {
   formulation.problem.budget_bytes = static_cast<double>(usable_bytes);
   const std::vector<ChosenUnit> fitting =
       Fitting(formulation.problem, known_units.units);
@@ -112,7 +112,7 @@ Outcome Solve(const PlanningProblem& problem, BuiltModuleProblem formulation,
 
 Outcome Solve(const PlanningProblem& problem, BuiltJointProblem formulation,
               int64_t usable_bytes, const solver::SearchLimits& limits,
-              const KnownUnits& known_units) {
+              const KnownUnits& known_units, const SearchSeries& /*series*/) {
   ModuleProblem& relaxed = formulation.problem.relaxed;
   relaxed.budget_bytes = static_cast<double>(usable_bytes);
   const std::vector<ChosenUnit> fitting = Fitting(relaxed, known_units.units);
@@ -199,13 +199,13 @@ TraceMinimum LeastOf(const PlanningProblem& problem,
 
 Outcome Solve(const PlanningProblem& problem, const TraceProblem& formulation,
               int64_t usable_bytes, const solver::SearchLimits& limits,
-              const KnownUnits& known_units) {
+              const KnownUnits& known_units, const SearchSeries& series) {
   const solver::Stopwatch stopwatch;
   const std::vector<CheckpointedModule> start =
       StartOf(problem, formulation, usable_bytes, limits, known_units);
-  TraceSolution solution =
-      SolveTraceProblem(formulation, usable_bytes,
-                        solver::LeftOf(limits, stopwatch.Seconds()), start);
+  TraceSolution solution = SolveTraceProblem(
+      formulation, usable_bytes, solver::LeftOf(limits, stopwatch.Seconds()),
+      start, series);
   solution.seconds = stopwatch.Seconds();
   Outcome outcome;
   outcome.solution = {.status = solution.status,
@@ -221,6 +221,7 @@ Outcome Solve(const PlanningProblem& problem, const TraceProblem& formulation,
   outcome.modules = DecodeUnits(*problem.profile, *problem.tree, formulation,
                                 solution.modules);
   outcome.units.modules = std::move(solution.modules);
+  outcome.near = std::move(solution.near);
   return outcome;
 }
 
@@ -426,18 +427,20 @@ LeastAnswer LeastPlan(const PlanningProblem& problem,
 
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
-                   const KnownUnits& known_units) {
+                   const KnownUnits& known_units, const SearchSeries& series) {
   PlanOptions options = problem.options;
   options.budget_bytes = budget_bytes;
   CheckBudget(options);
   const int64_t usable = options.budget_bytes - options.reserve_bytes;
   Outcome outcome = std::visit(
       [&](const auto& formulation) {
-        return Solve(problem, formulation, usable, limits, known_units);
+        return Solve(problem, formulation, usable, limits, known_units, series);
       },
       problem.formulation);
   const ModuleSolution& solution = outcome.solution;
-  PlanAnswer answer{.plan = PlanOfQuestion(problem, options), .units = {}};
+  PlanAnswer answer{.plan = PlanOfQuestion(problem, options),
+                    .units = {},
+                    .near = std::move(outcome.near)};
   Plan& plan = answer.plan;
   plan.status = ToPlanStatus(solution.status);
   plan.limit = LimitName(solution.stopped_by);

@@ -15,6 +15,7 @@
 #include "problems/plan/plan.h"
 #include "problems/plan_options.h"
 #include "problems/trace/problem/trace_problem.h"
+#include "problems/trace/trace_search.h"
 #include "solver/search.h"
 
 namespace acplan::problems {
@@ -72,16 +73,18 @@ LeastAnswer LeastPlan(const PlanningProblem& problem,
 struct PlanAnswer {
   Plan plan;
   KnownUnits units;  // of the plan, where there is one
+  std::vector<NearPlan> near = {};
 };
 // Plans within a budget. `known_units`: those of an answer for another budget; if
 // they meet this one too, the search starts from them and answers with nothing worse.
 // If operators may be skipped, the search starts as well from the best plan that skips
 // nothing, provided that a small share of the time suffices to find that plan. Plans of
 // a trace that cost as much as the cut-off do not count: an answer without a plan then has
-// a bound on all others.
+// a bound on all others. `series`: under kTrace.
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
-                   const KnownUnits& known_units = {});
+                   const KnownUnits& known_units = {},
+                   const SearchSeries& series = {});
 
 // Returns the answer of a search that ended without one: no plan, stopped by a limit.
 Plan PlanWithoutAnswer(const PlanningProblem& problem, int64_t budget_bytes,

@@ -288,13 +288,17 @@ LeastUnits UnitsOf(const Families& families, const LeastOfFamilies& least) {
 
 PlanOfFamilies PlanFor(const Families& families, int64_t budget_bytes,
                        const solver::SearchLimits& limits,
-                       const std::vector<LeastAnswer>& known_answers) {
+                       const std::vector<LeastAnswer>& known_answers,
+                       const std::vector<SearchSeries>& series) {
+  const auto series_of = [&](size_t f) {
+    return series.empty() ? SearchSeries() : series[f];
+  };
   if (families.size() == 1) {
     const KnownUnits units =
         known_answers.empty() ? KnownUnits() : known_answers.front().units;
-    return {.plan =
-                PlanFor(families.front().problem, budget_bytes, limits, units)
-                    .plan};
+    PlanAnswer only = PlanFor(families.front().problem, budget_bytes, limits,
+                              units, series_of(0));
+    return {.plan = std::move(only.plan), .near = {std::move(only.near)}};
   }
   const solver::Stopwatch stopwatch;
   PlanOfFamilies best;
@@ -311,9 +315,13 @@ PlanOfFamilies PlanFor(const Families& families, int64_t budget_bytes,
     solver::SearchLimits share =
         ShareOf(limits, stopwatch.Seconds(), families.size() - f);
     if (best.plan.HasPlan()) share.cut_off = best.plan.recompute_ms;
-    plans.push_back(PlanFor(problem, budget_bytes, share, units).plan);
+    PlanAnswer of_family =
+        PlanFor(problem, budget_bytes, share, units, series_of(f));
+    best.near.push_back(std::move(of_family.near));
+    plans.push_back(std::move(of_family.plan));
     if (f == 0 || IsBetter(plans.back(), best.plan)) {
-      best = {.plan = plans.back(), .family = f};
+      best.plan = plans.back();
+      best.family = f;
     }
   }
   best.plan = Together(best.plan, plans);

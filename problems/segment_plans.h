@@ -99,13 +99,15 @@ LeastUnits UnitsOf(const Families& families, const LeastOfFamilies& least);
 
 // The best plan of all families. Its bound, status and effort are those of all
 // families together. `known_answers`: as in PlanFor, one for each family; empty
-// if nothing is known.
+// if nothing is known. `series`: likewise.
 struct PlanOfFamilies {
   Plan plan;
-  size_t family = 0;  // the family of this plan
+  size_t family = 0;                             // the family of this plan
+  std::vector<std::vector<NearPlan>> near = {};  // by family
 };
 PlanOfFamilies PlanFor(const Families& families, int64_t budget_bytes,
                        const solver::SearchLimits& limits,
-                       const std::vector<LeastAnswer>& known_answers = {});
+                       const std::vector<LeastAnswer>& known_answers = {},
+                       const std::vector<SearchSeries>& series = {});
 
 }  // namespace acplan::problems

@@ -104,7 +104,8 @@ TraceSolution SolutionOf(const BestPlan& best, const LimitWatch& watch,
                             .nodes = effort.labels,
                             .rows = effort.rows,
                             .columns = effort.columns,
-                            .seconds = watch.Seconds()};
+                            .seconds = watch.Seconds(),
+                            .near = best.NearPlans()};
   if (best.is_found()) {
     solution.status = best.IsAsGoodAs(bound_ms) ? SearchStatus::kOptimal
                                                 : SearchStatus::kFeasible;
@@ -128,10 +129,12 @@ TraceSolution SolutionOf(const BestPlan& best, const LimitWatch& watch,
 class TraceSearch {
  public:
   TraceSearch(const TraceProblem& problem, int64_t budget_bytes,
-              const SearchLimits& limits)
+              const SearchLimits& limits, const SearchSeries& series)
       : problem_(problem),
         watch_(limits),
-        best_(problem, budget_bytes, limits.cut_off) {}
+        best_(problem, budget_bytes, limits.cut_off, series.near_bytes),
+        solver_(
+            best_, watch_, [this] { return Bound(); }, series.memo) {}
 
   TraceSolution Run(const std::vector<CheckpointedModule>& known_modules) {
     // The bound of a search that stops before it finds one.
@@ -319,8 +322,7 @@ class TraceSearch {
   LimitWatch watch_;
   BestPlan best_;
   SearchParts parts_;
-  RelaxationSolver solver_ =
-      RelaxationSolver(best_, watch_, [this] { return Bound(); });
+  RelaxationSolver solver_;
   StoppedBy stopped_by_ = StoppedBy::kNothing;
   int64_t parts_taken_ = 0;
   int repairs_ = 0;
@@ -331,9 +333,11 @@ class TraceSearch {
 TraceSolution SolveTraceProblem(
     const TraceProblem& problem, int64_t budget_bytes,
     const SearchLimits& limits,
-    const std::vector<CheckpointedModule>& known_modules) {
+    const std::vector<CheckpointedModule>& known_modules,
+    const SearchSeries& series) {
   // Live bytes come in units of an allocation.
-  return TraceSearch(problem, graph::WholeAllocations(budget_bytes), limits)
+  return TraceSearch(problem, graph::WholeAllocations(budget_bytes), limits,
+                     series)
       .Run(known_modules);
 }
 

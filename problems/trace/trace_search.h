@@ -5,6 +5,7 @@
 
 #include "graph/trace/simulation.h"
 #include "problems/trace/problem/trace_problem.h"
+#include "problems/trace/relaxation/policy_memo.h"
 #include "problems/trace/trace_least_budget.h"
 #include "solver/search.h"
 
@@ -26,6 +27,15 @@ struct TraceSolution {
   int64_t rows = 0;
   int64_t columns = 0;
   double seconds = 0;
+  std::vector<NearPlan> near = {};  // as asked for
+};
+
+// What searches of one problem for several budgets have in common.
+struct SearchSeries {
+  // Of the plans that a search simulates, some that need at most so many bytes are returned,
+  // those that recompute least.
+  int64_t near_bytes = -1;
+  PolicyMemo* memo = nullptr;  // of the problem; null: each search has its own
 };
 
 // Searches for the plan that recomputes least. Optimal and infeasible are proven.
@@ -36,7 +46,8 @@ struct TraceSolution {
 TraceSolution SolveTraceProblem(
     const TraceProblem& problem, int64_t budget_bytes,
     const solver::SearchLimits& limits,
-    const std::vector<graph::CheckpointedModule>& known_modules = {});
+    const std::vector<graph::CheckpointedModule>& known_modules = {},
+    const SearchSeries& series = {});
 
 // Searches for the least budget (trace_least_budget.h). Where that ends with what it
 // may split, searches for a plan in less than the least one end with a better one, or

@@ -1,8 +1,10 @@
 #include "problems/device_plans.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <random>
 #include <string>
@@ -176,6 +178,75 @@ TEST(DevicePlansTest, FindsPlansOnDevicesThatFewPlansFit) {
   }
   EXPECT_GT(cases, Enough(10));
   EXPECT_LE(10 * missed, cases);
+}
+
+// A plan, and the least device on which its run ends.
+struct RunPlan {
+  double ms = 0;
+  int64_t least_device = 0;
+};
+
+// Returns all plans of a step whose runs end on some device; the first has no units.
+std::vector<RunPlan> AllRunPlans(const DeviceQuestion& source,
+                                 const DeviceSetting& setting) {
+  const Families families = BuildFamilies(source.AsQuestion());
+  const auto& problem =
+      std::get<TraceProblem>(families.front().problem.formulation);
+  const auto plans =
+      EnumerateDecisions(problem, {.most_operators = 8, .most = 300});
+  std::vector<RunPlan> run_plans;
+  if (!plans) return run_plans;
+  for (const TracePlans::Plan& plan : plans->plans) {
+    const auto device = graph::FindLeastDevice(
+        graph::MakeTrainingRun(source.trace,
+                               problem.simulator.Live(plan.modules)),
+        setting.config);
+    if (!device) continue;
+    run_plans.push_back(
+        {.ms = plan.recompute_ms, .least_device = device->bytes});
+  }
+  return run_plans;
+}
+
+// Beside all plans of a step, on devices between the least one for any plan and the one
+// without a plan: no answer is better than the best plan of which a run ends on the device,
+// and most are that plan.
+TEST(DevicePlansTest, AreHardlyWorseThanTheBestPlanThatFits) {
+  int cases = 0, best = 0, found = 0;
+  const DeviceSetting native = Setting("native", false);
+  for (unsigned seed = 0; seed < Repetitions(60); ++seed) {
+    const DeviceQuestion source = TinyQuestion(seed);
+    const std::vector<RunPlan> plans = AllRunPlans(source, native);
+    if (plans.empty()) continue;
+    const int64_t least =
+        std::ranges::min_element(plans, {}, &RunPlan::least_device)
+            ->least_device;
+    const int64_t most = plans.front().least_device;
+    for (const int percent : {10, 40, 70}) {
+      SCOPED_TRACE(fmt::format("seed {}, {}%", seed, percent));
+      const int64_t device = least + (most - least) * percent / 100;
+      if (device >= most) continue;
+      double least_ms = std::numeric_limits<double>::infinity();
+      for (const RunPlan& plan : plans) {
+        if (plan.least_device <= device) least_ms = std::min(least_ms, plan.ms);
+      }
+      ++cases;
+      const Plan plan =
+          AskForDevice(source.AsQuestion(),
+                       {.memory_bytes = device, .settings = {native}})
+              .answer.plan;
+      if (!plan.HasPlan()) continue;
+      ++found;
+      EXPECT_GE(plan.recompute_ms, least_ms * (1 - 1e-9));
+      best += plan.recompute_ms <= least_ms * (1 + 1e-2) ? 1 : 0;
+    }
+  }
+  const std::string counts =
+      fmt::format("{} found, {} the best, of {}", found, best, cases);
+  RecordProperty("plans", counts);
+  EXPECT_GT(cases, Enough(20));
+  EXPECT_GE(20 * found, 19 * cases) << counts;
+  EXPECT_GE(10 * best, 8 * cases) << counts;
 }
 
 TEST(DevicePlansTest, ChecksFindFalseStatements) {

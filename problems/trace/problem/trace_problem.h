@@ -146,6 +146,13 @@ double WholeMs(const TraceProblem& problem, const CandidateCall& candidate);
 graph::IndexedVector<graph::GroupId, double> GroupMs(
     const TraceProblem& problem, const CandidateCall& candidate);
 
+// A plan that a search simulated, whether its budget allows the plan or not.
+struct NearPlan {
+  std::vector<graph::CheckpointedModule> modules;
+  double ms = 0;  // of its recomputation
+  int64_t peak_bytes = 0;
+};
+
 // Returns the simulated step of a rank with these units, or nothing if PyTorch
 // refuses to run them.
 std::optional<graph::Simulation> SimulatedUse(

@@ -24,6 +24,8 @@ constexpr int kMostPolishing = 500;
 // The most operators that simulations of plain plans run, summed: a fraction of a second, as
 // plain plans are tried when the time of a search is up. At least one is tried.
 constexpr int64_t kMostPlainOperators = 200'000;
+// The most plans near the best one that are kept.
+constexpr size_t kMostNear = 64;
 
 std::vector<CheckpointedModule>::iterator UnitIn(
     std::vector<CheckpointedModule>& units, graph::ModuleId module) {
@@ -153,13 +155,36 @@ class UnitsInWalk {
 std::optional<Simulation> BestPlan::Try(
     const std::vector<CheckpointedModule>& modules) {
   std::optional<Simulation> use = SimulatedUse(problem_, modules);
-  if (use && use->peak_bytes <= budget_bytes_ && use->recompute_ms < Ms() &&
-      KeepsMaxUnits(problem_, modules)) {
+  if (!use) return use;
+  const bool is_best =
+      use->peak_bytes <= budget_bytes_ && use->recompute_ms < Ms();
+  const bool is_near = use->peak_bytes <= near_bytes_;
+  if (!(is_best || is_near) || !KeepsMaxUnits(problem_, modules)) return use;
+  if (is_best) {
     is_found_ = true;
     modules_ = modules;
     use_ = *use;
   }
+  if (is_near) {
+    near_.push_back({.modules = modules,
+                     .ms = use->recompute_ms,
+                     .peak_bytes = use->peak_bytes});
+    if (near_.size() >= 2 * kMostNear) near_ = NearPlans();
+  }
   return use;
+}
+
+std::vector<NearPlan> BestPlan::NearPlans() const {
+  const auto key = [](const NearPlan& plan) {
+    return std::pair(plan.ms, plan.peak_bytes);
+  };
+  std::vector<NearPlan> near = near_;
+  std::ranges::stable_sort(near, {}, key);
+  // Plans that need as much of both are the same one, most often.
+  const auto repeated = std::ranges::unique(near, {}, key);
+  near.erase(repeated.begin(), repeated.end());
+  if (near.size() > kMostNear) near.resize(kMostNear);
+  return near;
 }
 
 bool BestPlan::IsAsGoodAs(double bound_ms) const {

@@ -15,12 +15,14 @@ namespace acplan::problems {
 class BestPlan {
  public:
   // Refers to the problem, which must outlive it. Plans that cost `cut_off_ms` are not
-  // kept.
+  // kept. Keeps some of the plans that need at most `near_bytes`.
   BestPlan(const TraceProblem& problem, int64_t budget_bytes,
-           double cut_off_ms = std::numeric_limits<double>::infinity())
+           double cut_off_ms = std::numeric_limits<double>::infinity(),
+           int64_t near_bytes = -1)
       : problem_(problem),
         budget_bytes_(budget_bytes),
-        cut_off_ms_(cut_off_ms) {}
+        cut_off_ms_(cut_off_ms),
+        near_bytes_(near_bytes) {}
 
   // Simulates a plan, and keeps it if it is within the budget, has no more units
   // than it may have and recomputes less. Returns what it uses; nothing where
@@ -35,6 +37,9 @@ class BestPlan {
     return modules_;
   }
   const graph::Simulation& use() const { return use_; }
+
+  // Returns the plans within the near bytes that recompute least, in ascending order.
+  std::vector<NearPlan> NearPlans() const;
 
   // Returns what it recomputes; the cut-off where none is found.
   double Ms() const { return is_found_ ? use_.recompute_ms : cut_off_ms_; }
@@ -53,9 +58,11 @@ class BestPlan {
   const TraceProblem& problem_;
   const int64_t budget_bytes_;
   const double cut_off_ms_;
+  const int64_t near_bytes_;
   bool is_found_ = false;
   std::vector<graph::CheckpointedModule> modules_;
   graph::Simulation use_;
+  std::vector<NearPlan> near_;
 };
 
 // Tries plain plans, which take no search, if the time of a search is up. In each of them the

@@ -19,14 +19,15 @@ class RelaxationSolver {
  public:
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-  // Takes what the search has: `bound` returns what it has proven. Refers to all of
-  // them, which must outlive it.
+  // Takes what the search has: `bound` returns what it has proven, and `memo` is null or has
+  // policies of earlier searches. Refers to all of them, which must outlive it.
   RelaxationSolver(const BestPlan& best, LimitWatch& watch,
-                   std::function<double()> bound)
+                   std::function<double()> bound, PolicyMemo* memo)
       : best_(best),
         watch_(watch),
         bound_(std::move(bound)),
-        memo_(best.problem()) {}
+        own_memo_(best.problem()),
+        memo_(memo == nullptr ? own_memo_ : *memo) {}
 
   // Solves a relaxation to within a gap, or with so many labels.
   ModuleSolution Solve(JointProblem& joint, double gap,
@@ -43,7 +44,8 @@ class RelaxationSolver {
   const BestPlan& best_;
   LimitWatch& watch_;
   std::function<double()> bound_;
-  PolicyMemo memo_;
+  PolicyMemo own_memo_;
+  PolicyMemo& memo_;
 };
 
 }  // namespace acplan::problems

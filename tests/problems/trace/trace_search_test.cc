@@ -110,6 +110,39 @@ TEST_P(EveryPlanOfATrace, IsOneOfTheRelaxation) {
   ForEachCase(GetParam(), kSteps, check);
 }
 
+// Searches that share their policies answer like searches that do not, and the plans that
+// they met are plans.
+TEST_P(EveryPlanOfATrace, IsNoBetterThanTheAnswersOfASeries) {
+  int met = 0;
+  const auto check = [&](const TraceCase& c, const TracePlans& plans,
+                         unsigned seed) {
+    PolicyMemo memo(c.problem);
+    std::mt19937 random(seed + 5);
+    for (int k = 0; k < 6; ++k) {
+      const int64_t budget =
+          plans.plans[random() % plans.plans.size()].peak_bytes;
+      const int64_t near_bytes = budget * 11 / 10;
+      const TraceSolution solution = SolveTraceProblem(
+          c.problem, budget, {}, {}, {.near_bytes = near_bytes, .memo = &memo});
+      ASSERT_EQ(Mismatch(plans, budget, c.problem, solution), "")
+          << "budget " << budget << ", search " << k;
+      double last_ms = 0;
+      for (const NearPlan& plan : solution.near) {
+        const auto use = SimulatedUse(c.problem, plan.modules);
+        ASSERT_TRUE(use);
+        EXPECT_EQ(use->peak_bytes, plan.peak_bytes);
+        EXPECT_EQ(use->recompute_ms, plan.ms);
+        EXPECT_LE(plan.peak_bytes, near_bytes);
+        EXPECT_GE(plan.ms, last_ms);
+        last_ms = plan.ms;
+      }
+      met += std::ssize(solution.near) > 1 ? 1 : 0;
+    }
+  };
+  ForEachCase(GetParam(), kFewSteps, check);
+  EXPECT_GT(met, 0);
+}
+
 // The answer is no worse than a known plan; a known plan that does not fit is
 // ignored.
 TEST_P(EveryPlanOfATrace, MayBeKnownBefore) {
