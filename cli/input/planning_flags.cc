@@ -32,6 +32,8 @@ bool HasFitsOnly(const graph::Profile& profile) {
   return has_fit;
 }
 
+constexpr int64_t kMostPercent = 100;
+
 // Returns whether operators may be skipped.
 bool ParseDecisions(const std::string& text, bool is_on_trace) {
   if (text.empty()) return is_on_trace;
@@ -50,7 +52,8 @@ bool ParseDecisions(const std::string& text, bool is_on_trace) {
 
 }  // namespace
 
-Budget ParseBudget(const std::string& text, std::string_view flag) {
+Budget ParseBudget(const std::string& text, std::string_view flag,
+                   bool may_be_tiny) {
   if (text == "min") return {.kind = Budget::Kind::kMinimum};
   if (text.ends_with('%')) {
     double percent = 0;
@@ -66,8 +69,16 @@ Budget ParseBudget(const std::string& text, std::string_view flag) {
     }
     return {.kind = Budget::Kind::kShare, .share = percent / 100};
   }
-  return {.kind = Budget::Kind::kBytes,
-          .bytes = graph::ParseByteSize(text, flag)};
+  const int64_t bytes = graph::ParseByteSize(text, flag);
+  // No model trains in so few bytes: the unit was forgotten.
+  if (!may_be_tiny && bytes <= kMostPercent && text == std::to_string(bytes)) {
+    throw InputError(
+        fmt::format("{}: found {}, which is {} bytes; did you mean {}% (of the "
+                    "baseline) or "
+                    "{}GiB?",
+                    flag, graph::Quoted(text, 100), bytes, bytes, bytes));
+  }
+  return {.kind = Budget::Kind::kBytes, .bytes = bytes};
 }
 
 void RequireMinimum(const problems::LeastAnswer& least) {

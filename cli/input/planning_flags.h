@@ -19,8 +19,10 @@ namespace acplan::cli {
 
 // Parses a budget: a size, a share of the bytes that a rank uses without
 // checkpointing ("75%"), or the least that any plan needs ("min"). Throws
-// InputError that names `flag`.
-problems::Budget ParseBudget(const std::string& text, std::string_view flag);
+// InputError that names `flag`. `may_be_tiny`: a number of at most 100 without a unit is no
+// error, as for graphs that stand for no model.
+problems::Budget ParseBudget(const std::string& text, std::string_view flag,
+                             bool may_be_tiny = false);
 
 // Throws LimitError if the minimum is not proven and no plan is known that
 // meets it.

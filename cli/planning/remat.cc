@@ -202,7 +202,8 @@ ResolvedBudget Resolve(const RematFlags& flags, const JointGraph& graph,
                        const solver::SearchLimits& limits,
                        const Terminal& terminal) {
   if (flags.budget.empty()) return {};
-  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
+  const problems::Budget budget =
+      ParseBudget(flags.budget, "--budget", /*may_be_tiny=*/true);
   if (budget.kind != problems::Budget::Kind::kMinimum) {
     return {.bytes = budget.Bytes(problems::RematBaseline(graph))};
   }

@@ -169,7 +169,8 @@ solver::SearchLimits Limits(const ScheduleFlags& flags) {
 }
 
 int64_t Budget(const ScheduleFlags& flags, const ScheduleGraph& graph) {
-  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
+  const problems::Budget budget =
+      ParseBudget(flags.budget, "--budget", /*may_be_tiny=*/true);
   if (budget.kind != problems::Budget::Kind::kMinimum) {
     return budget.Bytes(problems::ScheduleBaseline(graph));
   }

@@ -43,8 +43,13 @@ TEST(ParseBudgetTest, Sizes) {
   EXPECT_EQ(Parsed("1.5GiB").kind, Budget::Kind::kBytes);
   EXPECT_EQ(Parsed("1.5GiB").bytes, 1'610'612'736);
   EXPECT_EQ(Parsed("1600MB").bytes, 1'600'000'000);
-  EXPECT_EQ(Parsed("75").bytes, 75);
-  EXPECT_EQ(ShareOf("75", 1000), 75);
+  EXPECT_EQ(Parsed("101").bytes, 101);
+  EXPECT_EQ(Parsed("75B").bytes, 75);
+  EXPECT_EQ(ShareOf("750", 1000), 750);
+  EXPECT_EQ(ParseBudget("75", "--budget", /*may_be_tiny=*/true).bytes, 75);
+  EXPECT_EQ(FlagErrorOf([] { Parsed("75"); }),
+            "--budget: found \"75\", which is 75 bytes; did you mean 75% (of "
+            "the baseline) or 75GiB?");
   EXPECT_THAT(FlagErrorOf([] { Parsed("1.6"); }),
               AllOf(StartsWith("--budget: expected a size such as 1.6GiB"),
                     HasSubstr("a fraction needs a unit")));

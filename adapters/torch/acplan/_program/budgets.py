@@ -21,6 +21,8 @@ _UNITS = {"": 1, "B": 1} | {
 _UNITS["KiB"] = _UNITS.pop("kiB")
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+# No model trains in so few bytes: the unit was forgotten.
+_MOST_PERCENT = 100
 _SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
 
 
@@ -58,22 +60,22 @@ def _bytes_of(text: str) -> int | None:
     match = _SIZE.fullmatch(text)
     if match is None or match[2] not in _UNITS:
         return None
+    if not match[2] and "." in match[1]:  # no part of a byte
+        return None
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def require_sayable(budget: Any) -> None:
-    """Raises AcplanError if it cannot be a budget, before anything is traced for it: a text
-    without any digit. The program refuses more."""
+def require_budget(budget: Any) -> None:
+    """Raises AcplanError if the program would not take it as a budget. Steps are traced and
+    compiled after this check."""
     text = size_text("budget", budget).strip()
-    if text != "min" and not any(sign.isdigit() for sign in text):
-        raise _no_budget(budget)
-
-
-def require_budget(budget: Budget) -> None:
-    """Raises AcplanError if the program would not take it as a budget."""
-    text = "" if isinstance(budget, bool) else size_text("budget", budget).strip()
     if share := _SHARE.fullmatch(text):
         is_known = float(share[1]) > 0
+    elif text.isdecimal() and 0 < int(text) <= _MOST_PERCENT:
+        raise AcplanError(
+            f"budget: found {budget!r}, which is {text} bytes; did you mean "
+            f'"{text}%" (of the baseline) or "{text}GiB"?'
+        )
     else:
         is_known = text == "min" or (_bytes_of(text) or 0) > 0
     if not is_known:

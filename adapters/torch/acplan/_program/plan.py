@@ -18,7 +18,7 @@ from acplan._files.plan_file import Plan
 from acplan._files.plan_table import PlanTable
 from acplan._files.profile_file import Profile
 from acplan._files.trace_file import DIFFERENTIATES, Trace
-from acplan._program.budgets import Budget, require_sayable, size_value
+from acplan._program.budgets import Budget, require_budget, size_value
 from acplan._program.lengths import Batches, Traces, plan_table
 
 Source = Trace | Profile | str | os.PathLike[str]
@@ -265,7 +265,7 @@ def require_plannable(budget: Any, options: Mapping[str, Any], asked_by: str = "
     plan."""
     require_one_limit(budget, options, asked_by)
     if budget is not None:
-        require_sayable(budget)
+        require_budget(budget)
     else:
         size_value("device_memory", options["device_memory"])
 
