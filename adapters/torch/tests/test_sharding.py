@@ -8,6 +8,7 @@ import torch
 import torch.multiprocessing
 
 import sharding_cases
+from conftest import MakeOnce
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.cpu.Stream, "record_event"),
@@ -18,10 +19,12 @@ Results = list[dict[str, str]]
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    folder = tmp_path_factory.mktemp("sharding")
-    torch.multiprocessing.spawn(sharding_cases.run, (str(folder),), nprocs=2)
-    return [json.loads(pathlib.Path(folder, f"{rank}.json").read_text()) for rank in range(2)]
+def results(make_once: MakeOnce) -> Results:
+    def run(folder: pathlib.Path) -> None:
+        torch.multiprocessing.spawn(sharding_cases.run, (str(folder),), nprocs=2)
+
+    folder = make_once("sharding", run)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.mark.parametrize("case", sharding_cases.CASES, ids=str)

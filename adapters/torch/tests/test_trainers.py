@@ -20,6 +20,7 @@ import acplan
 import acplan.torchtitan
 from acplan import AcplanError
 from acplan._trainers import planned_step
+from conftest import MakeOnce
 from test_examples import EXAMPLES, TESTS, _output_of_two
 from test_training_runs import Sentences, _equal, _gpt2, _llama
 
@@ -263,12 +264,18 @@ def test_a_trainer_that_has_trained_is_refused(tmp_path: pathlib.Path) -> None:
         _plan(trainer)
 
 
-@functools.cache
-def _of_ranks() -> dict[str, Any]:
-    """Returns what two processes found: trainer_ranks.py."""
-    output = _output_of_two(str(TESTS / "trainer_ranks.py"))
-    (line,) = [line for line in output.splitlines() if line.startswith('{"ddp')]
-    results: dict[str, Any] = json.loads(line)
+@pytest.fixture(scope="module")
+def results_of_ranks(make_once: MakeOnce) -> dict[str, Any]:
+    """The results of two processes: trainer_ranks.py."""
+
+    def run(folder: pathlib.Path) -> None:
+        output = _output_of_two(str(TESTS / "trainer_ranks.py"))
+        (line,) = [line for line in output.splitlines() if line.startswith('{"ddp')]
+        (folder / "results.json").write_text(line)
+
+    results: dict[str, Any] = json.loads(
+        (make_once("trainer_ranks", run) / "results.json").read_text()
+    )
     return results
 
 
@@ -281,16 +288,17 @@ def _of_ranks() -> dict[str, Any]:
     ["ddp", "ddp, bf16", "ddp, peft", "ddp, lightning"]
     + ["fsdp2", "fsdp2, bf16", "fsdp2, peft"],
 )
-def test_two_processes(case: str) -> None:
-    result = _of_ranks()[case]
+def test_two_processes(case: str, results_of_ranks: dict[str, Any]) -> None:
+    result = results_of_ranks[case]
     assert result["error"] == "", result["error"]
     assert result["losses"][0] == result["losses"][1] and len(result["losses"][0]) > 1
     assert result["same_weights"] and result["units"] > 0
 
 
-def test_an_error_of_the_first_rank_is_one_of_all() -> None:
-    assert "infeasible" in _of_ranks()["errors"][0]
-    assert _of_ranks()["errors"][0] == _of_ranks()["errors"][1]
+def test_an_error_of_the_first_rank_is_one_of_all(results_of_ranks: dict[str, Any]) -> None:
+    first, second = results_of_ranks["errors"]
+    assert "infeasible" in first
+    assert first == second
 
 
 def test_accelerate_refuses_what_it_has_prepared() -> None:
