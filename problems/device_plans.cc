@@ -39,6 +39,60 @@ constexpr double kLeastSecondsOfOthers = 0.5;
 constexpr int64_t kMostNearOperators = 30'000;
 constexpr int64_t kFewestNear = 2;
 
+using RunOfSetting = std::function<graph::TrainingRun(const DeviceSetting&)>;
+
+// Returns the runs of a plan.
+RunOfSetting RunsOf(const graph::Trace& trace, const Plan& plan) {
+  return [&trace,
+          step = LiveStep(trace, plan.modules)](const DeviceSetting& setting) {
+    return RunOf(trace, step, setting);
+  };
+}
+
+// Runs a plan that a search met.
+DeviceTrial RunNear(const PlanningProblem& problem, const NearPlan& plan,
+                    const DeviceChoice& choice, int64_t device_bytes) {
+  DeviceTrial trial{.is_near = true,
+                    .has_plan = true,
+                    .live_bytes = plan.peak_bytes,
+                    .ms = plan.ms};
+  const auto& formulation = std::get<TraceProblem>(problem.formulation);
+  const StepOfPlan step{.with_segments = {},
+                        .step = formulation.simulator.Live(plan.modules)};
+  RunTrial(
+      trial, choice, device_bytes,
+      [&](const DeviceSetting& setting) {
+        return RunOf(*problem.trace, step, setting);
+      },
+      /*finds_least=*/false);
+  return trial;
+}
+
+// Returns the least recomputation of a plan that fits with the defaults.
+std::optional<double> RecomputationWithDefaults(const TrialSearch& search,
+                                                const DeviceChoice& choice) {
+  std::optional<double> least_ms;
+  for (size_t a = 0; a < choice.settings.size(); ++a) {
+    const DeviceTrial* trial =
+        choice.settings[a].IsDefault() ? search.BestFor(a) : nullptr;
+    if (trial != nullptr) least_ms = trial->ms;
+  }
+  return least_ms;
+}
+
+// A series of searches for each family.
+struct FamilySeries {
+  FamilySeries(const Families& families, int64_t near_bytes) {
+    for (const FamilyProblem& family : families) {
+      memos.emplace_back(std::get<TraceProblem>(family.problem.formulation));
+      all.push_back({.near_bytes = near_bytes, .memo = &memos.back()});
+    }
+  }
+
+  std::deque<PolicyMemo> memos;  // which refer to the problems
+  std::vector<SearchSeries> all;
+};
+
 class DeviceSearch {
  public:
   DeviceSearch(const Question& question, const DeviceChoice& choice)
@@ -47,12 +101,8 @@ class DeviceSearch {
         families_(BuildFamilies(question)),
         search_{.memory_bytes = choice.memory_bytes,
                 .reserve_bytes = question.options.reserve_bytes},
-        clock_(question.options.limits) {
-    for (const FamilyProblem& family : families_) {
-      memos_.emplace_back(std::get<TraceProblem>(family.problem.formulation));
-      series_.push_back({.near_bytes = device_bytes(), .memo = &memos_.back()});
-    }
-  }
+        series_(families_, device_bytes()),
+        clock_(question.options.limits) {}
 
   DeviceAnswer Find() && {
     Try(choice_.memory_bytes);
@@ -85,7 +135,8 @@ class DeviceSearch {
           limits.time_limit_s,
           std::max(plans_.front().plan.solver.seconds, kLeastSecondsOfOthers));
     }
-    PlanOfFamilies best = PlanFor(families_, budget_bytes, limits, {}, series_);
+    PlanOfFamilies best =
+        PlanFor(families_, budget_bytes, limits, {}, series_.all);
     const std::vector<std::vector<NearPlan>> near = std::move(best.near);
     const Plan& plan = best.plan;
     if (!plan.HasPlan() && plan.minimum_budget_bytes) {
@@ -96,7 +147,7 @@ class DeviceSearch {
                       .live_bytes = plan.peak_bytes,
                       .ms = plan.recompute_ms};
     if (plan.HasPlan()) {
-      RunTrial(trial, choice_, device_bytes(), RunsOf(plan),
+      RunTrial(trial, choice_, device_bytes(), RunsOf(*question_.trace, plan),
                /*finds_least=*/search_.Floor() == nullptr);
     }
     search_.trials.push_back(std::move(trial));
@@ -105,21 +156,11 @@ class DeviceSearch {
     for (size_t f = 0; f < near.size(); ++f) TryNear(near[f], f, of_budget);
   }
 
-  // Returns the runs of a plan.
-  std::function<graph::TrainingRun(const DeviceSetting&)> RunsOf(
-      const Plan& plan) const {
-    return [this, step = LiveStep(*question_.trace, plan.modules)](
-               const DeviceSetting& setting) {
-      return RunOf(*question_.trace, step, setting);
-    };
-  }
-
   // Runs plans of a family that the search for a budget met, in the order in which they
   // recompute more, until one fits.
   void TryNear(const std::vector<NearPlan>& near, size_t family,
                const DeviceTrial& of_budget) {
     const PlanningProblem& problem = families_[family].problem;
-    const auto& formulation = std::get<TraceProblem>(problem.formulation);
     const int64_t most =
         std::max(kFewestNear, kMostNearOperators /
                                   (1 + std::ssize(problem.trace->operators)));
@@ -132,18 +173,7 @@ class DeviceSearch {
         continue;
       }
       ++runs;
-      DeviceTrial trial{.is_near = true,
-                        .has_plan = true,
-                        .live_bytes = plan.peak_bytes,
-                        .ms = plan.ms};
-      const StepOfPlan step{.with_segments = {},
-                            .step = formulation.simulator.Live(plan.modules)};
-      RunTrial(
-          trial, choice_, device_bytes(),
-          [&](const DeviceSetting& setting) {
-            return RunOf(*problem.trace, step, setting);
-          },
-          /*finds_least=*/false);
+      DeviceTrial trial = RunNear(problem, plan, choice_, device_bytes());
       if (!trial.FitsAny()) continue;
       AddUnits(std::move(trial), plan.modules, family);
       return;
@@ -181,14 +211,13 @@ class DeviceSearch {
         starts, [&] { return IsStopped(); });
     least_device_of_moves_ = moves.least_device_bytes;
     if (!moves.units) return;
-    DeviceTrial trial{.is_near = true, .has_plan = true};
-    AddUnits(trial, *moves.units, family);
-    const Plan& plan = plans_.back().plan;
-    DeviceTrial& added = search_.trials.back();
-    added.live_bytes = plan.peak_bytes;
-    added.ms = plan.recompute_ms;
-    RunTrial(added, choice_, device_bytes(), RunsOf(plan),
-             /*finds_least=*/false);
+    const graph::Simulation use = std::get<TraceProblem>(problem.formulation)
+                                      .simulator.Simulate(*moves.units);
+    const NearPlan plan{.modules = *moves.units,
+                        .ms = use.recompute_ms,
+                        .peak_bytes = use.peak_bytes};
+    AddUnits(RunNear(problem, plan, choice_, device_bytes()), plan.modules,
+             family);
   }
 
   int64_t device_bytes() const {
@@ -204,9 +233,11 @@ class DeviceSearch {
     if (best == nullptr) return WithoutFit();
     const Plan& first = plans_.front().plan;
     Plan plan = PlanOf(*best).plan;
-    plan.device = DeviceOfBest(choice_, setting, device_bytes(), RunsOf(plan));
+    plan.device = DeviceOfBest(choice_, setting, device_bytes(),
+                               RunsOf(*question_.trace, plan));
     if (plan.device->default_least_device_bytes) {
-      plan.device->default_recompute_ms = RecomputationWithDefaults();
+      plan.device->default_recompute_ms =
+          RecomputationWithDefaults(search_, choice_);
     }
     plan.budget_bytes = choice_.memory_bytes;
     plan.bound_ms = std::min(first.bound_ms, plan.recompute_ms);
@@ -222,17 +253,6 @@ class DeviceSearch {
     return {.answer = {.families = std::move(families_),
                        .plan = std::move(plan),
                        .family = family}};
-  }
-
-  // Returns the least recomputation of a plan that fits with the defaults.
-  std::optional<double> RecomputationWithDefaults() const {
-    std::optional<double> least_ms;
-    for (size_t a = 0; a < choice_.settings.size(); ++a) {
-      const DeviceTrial* trial =
-          choice_.settings[a].IsDefault() ? search_.BestFor(a) : nullptr;
-      if (trial != nullptr) least_ms = trial->ms;
-    }
-    return least_ms;
   }
 
   DeviceAnswer WithoutFit() {
@@ -263,9 +283,8 @@ class DeviceSearch {
   const Question& question_;
   const DeviceChoice& choice_;
   Families families_;
-  std::deque<PolicyMemo> memos_;      // by family
-  std::vector<SearchSeries> series_;  // by family
   TrialSearch search_;
+  FamilySeries series_;
   std::vector<PlanOfFamilies> plans_;  // by trial
   std::optional<int64_t> least_device_of_moves_ = {};
   solver::LimitClock clock_;

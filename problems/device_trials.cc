@@ -65,9 +65,9 @@ std::optional<int64_t> BudgetAbove(const TrialSearch& search,
       continue;
     }
     // Budgets down to what the plan needs have the same plan.
-    const int64_t needed = trial.live_bytes + search.reserve_bytes;
+    const int64_t of_plan = trial.live_bytes + search.reserve_bytes;
     const int64_t end =
-        needed > floor.budget_bytes ? needed : trial.budget_bytes;
+        of_plan > floor.budget_bytes ? of_plan : trial.budget_bytes;
     if (end > above) continue;
     above = end;
     least_ms = trial.ms;

@@ -30,9 +30,10 @@ struct DeviceTrial {
   bool has_plan = false;
   int64_t live_bytes = 0;  // of the plan, at most
   double ms = 0;           // of its recomputation
-  // By setting, if there is a plan: whether its run ends on the device.
+  // True for each setting with which the run of the plan ends on the device.
   std::vector<graph::Flag> fits = {};
-  // By setting, if they were asked for and no run ends: the smallest device on which it does.
+  // The smallest device on which the run ends, by setting. Empty unless it was asked for and
+  // the run ends with no setting.
   std::vector<int64_t> least_devices = {};
 
   bool FitsAny() const;

@@ -92,7 +92,7 @@ struct Outcome {
 
 Outcome Solve(const PlanningProblem& problem, BuiltModuleProblem formulation,
               int64_t usable_bytes, const solver::SearchLimits& limits,
-              const KnownUnits& known_units, const SearchSeries& /*series*/) {
+              const KnownUnits& known_units) {
   formulation.problem.budget_bytes = static_cast<double>(usable_bytes);
   const std::vector<ChosenUnit> fitting =
       Fitting(formulation.problem, known_units.units);
@@ -112,7 +112,7 @@ Outcome Solve(const PlanningProblem& problem, BuiltModuleProblem formulation,
 
 Outcome Solve(const PlanningProblem& problem, BuiltJointProblem formulation,
               int64_t usable_bytes, const solver::SearchLimits& limits,
-              const KnownUnits& known_units, const SearchSeries& /*series*/) {
+              const KnownUnits& known_units) {
   ModuleProblem& relaxed = formulation.problem.relaxed;
   relaxed.budget_bytes = static_cast<double>(usable_bytes);
   const std::vector<ChosenUnit> fitting = Fitting(relaxed, known_units.units);
@@ -199,13 +199,13 @@ TraceMinimum LeastOf(const PlanningProblem& problem,
 
 Outcome Solve(const PlanningProblem& problem, const TraceProblem& formulation,
               int64_t usable_bytes, const solver::SearchLimits& limits,
-              const KnownUnits& known_units, const SearchSeries& series) {
+              const KnownUnits& known_units) {
   const solver::Stopwatch stopwatch;
   const std::vector<CheckpointedModule> start =
       StartOf(problem, formulation, usable_bytes, limits, known_units);
   TraceSolution solution = SolveTraceProblem(
       formulation, usable_bytes, solver::LeftOf(limits, stopwatch.Seconds()),
-      start, series);
+      start, known_units.series);
   solution.seconds = stopwatch.Seconds();
   Outcome outcome;
   outcome.solution = {.status = solution.status,
@@ -427,14 +427,14 @@ LeastAnswer LeastPlan(const PlanningProblem& problem,
 
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
-                   const KnownUnits& known_units, const SearchSeries& series) {
+                   const KnownUnits& known_units) {
   PlanOptions options = problem.options;
   options.budget_bytes = budget_bytes;
   CheckBudget(options);
   const int64_t usable = options.budget_bytes - options.reserve_bytes;
   Outcome outcome = std::visit(
       [&](const auto& formulation) {
-        return Solve(problem, formulation, usable, limits, known_units, series);
+        return Solve(problem, formulation, usable, limits, known_units);
       },
       problem.formulation);
   const ModuleSolution& solution = outcome.solution;

@@ -56,6 +56,7 @@ struct KnownUnits {
   std::vector<graph::CheckpointedModule> modules = {};  // under kTrace
   // No worse than the best plan that skips nothing.
   bool beats_plans_without_skips = false;
+  SearchSeries series = {};  // of the searches for other budgets, under kTrace
 };
 
 // The least budget, reserve included, that any plan meets: above the reserve,
@@ -72,19 +73,18 @@ LeastAnswer LeastPlan(const PlanningProblem& problem,
 
 struct PlanAnswer {
   Plan plan;
-  KnownUnits units;  // of the plan, where there is one
-  std::vector<NearPlan> near = {};
+  KnownUnits units;                 // of the plan, where there is one
+  std::vector<NearPlan> near = {};  // as the series asks for
 };
 // Plans within a budget. `known_units`: those of an answer for another budget; if
 // they meet this one too, the search starts from them and answers with nothing worse.
 // If operators may be skipped, the search starts as well from the best plan that skips
 // nothing, provided that a small share of the time suffices to find that plan. Plans of
 // a trace that cost as much as the cut-off do not count: an answer without a plan then has
-// a bound on all others. `series`: under kTrace.
+// a bound on all others.
 PlanAnswer PlanFor(const PlanningProblem& problem, int64_t budget_bytes,
                    const solver::SearchLimits& limits,
-                   const KnownUnits& known_units = {},
-                   const SearchSeries& series = {});
+                   const KnownUnits& known_units = {});
 
 // Returns the answer of a search that ended without one: no plan, stopped by a limit.
 Plan PlanWithoutAnswer(const PlanningProblem& problem, int64_t budget_bytes,

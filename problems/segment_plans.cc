@@ -294,10 +294,11 @@ PlanOfFamilies PlanFor(const Families& families, int64_t budget_bytes,
     return series.empty() ? SearchSeries() : series[f];
   };
   if (families.size() == 1) {
-    const KnownUnits units =
+    KnownUnits units =
         known_answers.empty() ? KnownUnits() : known_answers.front().units;
-    PlanAnswer only = PlanFor(families.front().problem, budget_bytes, limits,
-                              units, series_of(0));
+    units.series = series_of(0);
+    PlanAnswer only =
+        PlanFor(families.front().problem, budget_bytes, limits, units);
     return {.plan = std::move(only.plan), .near = {std::move(only.near)}};
   }
   const solver::Stopwatch stopwatch;
@@ -312,11 +313,11 @@ PlanOfFamilies PlanFor(const Families& families, int64_t budget_bytes,
     }
     // True of the plan of the first family, which has all modules.
     units.beats_plans_without_skips = f > 0 && best.plan.HasPlan();
+    units.series = series_of(f);
     solver::SearchLimits share =
         ShareOf(limits, stopwatch.Seconds(), families.size() - f);
     if (best.plan.HasPlan()) share.cut_off = best.plan.recompute_ms;
-    PlanAnswer of_family =
-        PlanFor(problem, budget_bytes, share, units, series_of(f));
+    PlanAnswer of_family = PlanFor(problem, budget_bytes, share, units);
     best.near.push_back(std::move(of_family.near));
     plans.push_back(std::move(of_family.plan));
     if (f == 0 || IsBetter(plans.back(), best.plan)) {

@@ -99,7 +99,7 @@ LeastUnits UnitsOf(const Families& families, const LeastOfFamilies& least);
 
 // The best plan of all families. Its bound, status and effort are those of all
 // families together. `known_answers`: as in PlanFor, one for each family; empty
-// if nothing is known. `series`: likewise.
+// if nothing is known. `series`: of each family, or empty.
 struct PlanOfFamilies {
   Plan plan;
   size_t family = 0;                             // the family of this plan

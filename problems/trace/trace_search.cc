@@ -130,8 +130,7 @@ class TraceSearch {
  public:
   TraceSearch(const TraceProblem& problem, int64_t budget_bytes,
               const SearchLimits& limits, const SearchSeries& series)
-      : problem_(problem),
-        watch_(limits),
+      : watch_(limits),
         best_(problem, budget_bytes, limits.cut_off, series.near_bytes),
         solver_(
             best_, watch_, [this] { return Bound(); }, series.memo) {}
@@ -157,7 +156,7 @@ class TraceSearch {
     solver::StopIfDue();
     TracePart all;
     if (!best_.IsAsGoodAs(0)) {
-      first_ = FirstWitnesses(problem_);
+      first_ = FirstWitnesses(best_.problem());
       all.bound = FindFirst();
     }
     parts_.LetGo();
@@ -180,7 +179,7 @@ class TraceSearch {
 
   // Returns whether parts so far were little work.
   bool IsSmall() const {
-    const int64_t operators = std::ssize(problem_.trace->operators);
+    const int64_t operators = std::ssize(best_.problem().trace->operators);
     return watch_.effort().labels < kFewLabels &&
            parts_taken_ < kMostSmallParts &&
            parts_taken_ * operators < kFewOperators;
@@ -188,8 +187,8 @@ class TraceSearch {
 
   // Finds a plan in little time, whatever the proof takes. Returns a bound.
   double FindFirst() {
-    RelaxedPlan plan = {
-        .relaxation = Relax(problem_, first_, {}, best_.Ms(), solver_.memo())};
+    RelaxedPlan plan = {.relaxation = Relax(best_.problem(), first_, {},
+                                            best_.Ms(), solver_.memo())};
     const ModuleSolution relaxed = solver_.Solve(
         plan.relaxation.joint, std::max(watch_.limits().gap, kGapOfFirst));
     parts_.SetBoundAtHand(relaxed.bound_ms);
@@ -210,7 +209,7 @@ class TraceSearch {
     SearchLimits remaining = watch_.RemainingLimits();
     remaining.gap = 0;
     const TraceMinimum least = FindLeastPlan(
-        problem_, remaining, std::max<int64_t>(best_.budget_bytes(), 1));
+        best_.problem(), remaining, std::max<int64_t>(best_.budget_bytes(), 1));
     best_.Try(least.modules);
     return least.budget.bound_bytes <= best_.budget_bytes();
   }
@@ -227,7 +226,8 @@ class TraceSearch {
   // Returns the plan with other units of its relaxation, simulated.
   RelaxedPlan WithUnits(RelaxedPlan plan, std::vector<ChosenUnit> units) {
     plan.units = std::move(units);
-    plan.modules = CheckpointedModules(problem_, plan.relaxation, plan.units);
+    plan.modules =
+        CheckpointedModules(best_.problem(), plan.relaxation, plan.units);
     plan.use = best_.Try(plan.modules);
     return plan;
   }
@@ -257,7 +257,7 @@ class TraceSearch {
       const Witnesses witnesses =
           Blend(first_, part.witnesses, part.next, weight);
       RelaxedPlan plan = {.relaxation =
-                              Relax(problem_, witnesses, part.decisions,
+                              Relax(best_.problem(), witnesses, part.decisions,
                                     best_.Ms(), solver_.memo())};
       const ModuleSolution relaxed = solver_.SolveSharply(
           plan.relaxation, gap, gap > 0 ? kLabelsOfParts : kNoLimit);
@@ -278,7 +278,8 @@ class TraceSearch {
       weight /= 2;
       if (relaxed.ms > best_ms || !split.decision) {
         best_ms = relaxed.ms;
-        split = SplitOn(problem_, part, plan, witnesses, best_.budget_bytes());
+        split = SplitOn(best_.problem(), part, plan, witnesses,
+                        best_.budget_bytes());
         part.witnesses = ChangesOf(first_, witnesses);
         part.next = ChangesOf(first_, split.next);
         weight = .5;
@@ -289,11 +290,8 @@ class TraceSearch {
       if (IsDone(part)) return parts_.Close(part.bound);
       if (part.next == part.witnesses || relaxed.nodes > kManyLabels) break;
     }
-    if (!split.decision) {
-      best_.Try(OnlyPlanOf(problem_, part));
-      return;
-    }
-    parts_.AddHalves(part, *split.decision);
+    if (split.decision) return parts_.AddHalves(part, *split.decision);
+    best_.Try(OnlyPlanOf(best_.problem(), part));
   }
 
   // Looks for a plan within the budget near one that is not: records that the
@@ -306,7 +304,8 @@ class TraceSearch {
       return;
     }
     for (int round = 0; round < rounds && !IsStopped(); ++round) {
-      plan.relaxation = WithRaisedRecords(problem_, plan, best_.budget_bytes());
+      plan.relaxation =
+          WithRaisedRecords(best_.problem(), plan, best_.budget_bytes());
       const ModuleSolution next = solver_.Solve(
           plan.relaxation.joint,
           std::max(watch_.limits().gap,
@@ -317,7 +316,6 @@ class TraceSearch {
     }
   }
 
-  const TraceProblem& problem_;
   Witnesses first_;
   LimitWatch watch_;
   BestPlan best_;

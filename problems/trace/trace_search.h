@@ -30,9 +30,9 @@ struct TraceSolution {
   std::vector<NearPlan> near = {};  // as asked for
 };
 
-// What searches of one problem for several budgets have in common.
+// The things that searches of one problem for several budgets have in common.
 struct SearchSeries {
-  // Of the plans that a search simulates, some that need at most so many bytes are returned,
+  // A search returns some of the plans that it simulated and that need at most so many bytes:
   // those that recompute least.
   int64_t near_bytes = -1;
   PolicyMemo* memo = nullptr;  // of the problem; null: each search has its own

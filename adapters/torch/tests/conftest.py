@@ -20,10 +20,10 @@ def make_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MakeO
     def folder_of(name: str, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
         folder = shared / name
         with filelock.FileLock(shared / f"{name}.lock"):
-            if not (done := folder / "done").exists():
+            if not (mark := folder / "is_filled").exists():
                 folder.mkdir(exist_ok=True)
                 fill(folder)
-                done.touch()
+                mark.touch()
         return folder
 
     return folder_of
