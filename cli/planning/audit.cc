@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/plan_device.h"
@@ -46,6 +47,7 @@ struct AuditFlags {
   std::string format;
   std::string function;
   PlanningFlags planning;
+  std::string output;
   bool json = false;
 };
 
@@ -145,12 +147,13 @@ std::string UnitsText(const Audit& audit) {
 
 std::string BestChangeText(const Audit& audit) {
   if (!audit.change.best) {
-    return audit.fits ? fmt::format("none of {} helps\n", audit.change.tried)
-                      : fmt::format("none of {} reaches the budget\n",
-                                    audit.change.tried);
+    return audit.fits
+               ? fmt::format("none of {} helps\n", audit.change.change_count)
+               : fmt::format("none of {} reaches the budget\n",
+                             audit.change.change_count);
   }
   return fmt::format("{} (the best of {})\n", audit.change.best->change.words,
-                     audit.change.tried);
+                     audit.change.change_count);
 }
 
 std::string AuditText(const AuditFlags& flags, const problems::Trainer& trainer,
@@ -227,7 +230,7 @@ std::string AuditJson(const problems::Trainer& trainer, const Audit& audit,
     root["plan"] = EffectJson(EffectOfPlan(audit.best.free_plan));
     root["plan"]["status"] = ToString(audit.best.free_plan.status);
   }
-  root["changes_tried"] = audit.change.tried;
+  root["changes_tried"] = audit.change.change_count;
   if (audit.change.best) {
     root["change"] = {{"words", audit.change.best->change.words}};
     root["change"].update(EffectJson(audit.change.best->effect));
@@ -263,7 +266,9 @@ int RunAudit(const AuditFlags& flags, const Terminal& terminal) {
       AuditConfig(question, trainer, config, flags.blocks, budget);
   const std::vector<problems::DeviceNeed> needs =
       NeedsOfAudit(*input.trace, audit, question);
-  terminal.Print(flags.json ? AuditJson(trainer, audit, needs)
+  const std::string json = AuditJson(trainer, audit, needs);
+  if (!flags.output.empty()) graph::WriteFile(flags.output, json);
+  terminal.Print(flags.json ? json
                             : BrokenLines(AuditText(flags, trainer, audit,
                                                     needs, terminal),
                                           terminal));
@@ -319,6 +324,7 @@ Command AddAuditCommand(CLI::App& program) {
                      "no limit",
                      kAuditSeconds))
       ->type_name("S");
+  AddOutput(*app, flags->output, "write the audit as JSON here");
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   app->footer(
       "Example:\n  acplan audit config.yaml --trace "

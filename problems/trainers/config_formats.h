@@ -29,10 +29,11 @@ struct ParsedConfig {
 // Each function parses a text, and throws InputError that begins with `name` and has the line
 // if the text is not of the format.
 
-// YAML 1.1 as PyYAML reads it: yes, no, on and off are booleans. Has yaml-cpp behind it.
+// Parses YAML 1.1 as PyYAML reads it: yes, no, on and off are booleans. Has yaml-cpp behind
+// it.
 nlohmann::json ParseYaml(std::string_view text, const std::string& name);
 
-// TOML 1.0. Has toml++ behind it.
+// Parses TOML 1.0. Has toml++ behind it.
 nlohmann::json ParseToml(std::string_view text, const std::string& name);
 
 // Finds in Python code the values that names, attributes, keyword arguments and keys of

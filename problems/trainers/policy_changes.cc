@@ -25,8 +25,8 @@ constexpr double kSameShare = 1e-9;
 
 using TieFlags = graph::IndexedVector<TieId, Flag>;
 
-std::vector<std::string> Without(const std::vector<std::string>& names,
-                                 const std::vector<std::string>& others) {
+std::vector<std::string> NamesWithout(const std::vector<std::string>& names,
+                                      const std::vector<std::string>& others) {
   std::vector<std::string> rest;
   std::ranges::set_difference(names, others, std::back_inserter(rest));
   return rest;
@@ -51,8 +51,8 @@ std::string WordsOf(const BlockChoice& blocks) {
 // Returns the words for one class more or less; nothing for other differences.
 std::optional<std::string> WordsOfClasses(const BlockChoice& from,
                                           const BlockChoice& to) {
-  const auto more = Without(to.classes, from.classes);
-  const auto less = Without(from.classes, to.classes);
+  const auto more = NamesWithout(to.classes, from.classes);
+  const auto less = NamesWithout(from.classes, to.classes);
   if (more.size() + less.size() != 1) return std::nullopt;
   return more.empty() ? fmt::format("checkpoint {} no longer", less.front())
                       : fmt::format("checkpoint {} too", more.front());
@@ -85,14 +85,16 @@ class Changes {
   }
 
   void AddBlocks() {
-    std::vector<BlockChoice> choices;
+    std::vector<const UnitChoice*> choices;
     for (const UnitChoice& choice : restriction_.choices) {
-      const BlockChoice& blocks = choice.policy.blocks;
-      if (std::ranges::find(choices, blocks) == choices.end()) {
-        choices.push_back(blocks);
-      }
+      const bool is_known =
+          std::ranges::any_of(choices, [&](const auto* other) {
+            return other->policy.blocks == choice.policy.blocks;
+          });
+      if (!is_known) choices.push_back(&choice);
     }
-    for (const BlockChoice& blocks : choices) {
+    for (const UnitChoice* choice : choices) {
+      const BlockChoice& blocks = choice->policy.blocks;
       if (blocks == policy_.blocks) continue;
       std::optional<std::string> words = WordsOf(blocks);
       const bool is_of_classes = blocks.kind == BlockKind::kClasses ||
@@ -100,17 +102,30 @@ class Changes {
       if (is_of_classes && blocks.kind != BlockKind::kNone) {
         words = WordsOfClasses(policy_.blocks, blocks);
       }
-      if (!words) continue;
-      TrainerPolicy policy{.blocks = blocks};
-      if (blocks.kind != BlockKind::kNone) {
-        policy.saved = policy_.saved;
-        policy.product_period = language_.product_period;
-        policy.stops_early = policy_.blocks.kind == BlockKind::kNone
-                                 ? language_.stops_early
-                                 : policy_.stops_early;
-      }
-      Add(std::move(*words), std::move(policy));
+      if (words) Add(std::move(*words), OnOtherBlocks(*choice));
     }
+  }
+
+  // Returns the policy on the units of another choice. Names that the language saves in any
+  // case are added to saved ones.
+  TrainerPolicy OnOtherBlocks(const UnitChoice& choice) const {
+    TrainerPolicy policy{.blocks = choice.policy.blocks};
+    if (policy.blocks.kind == BlockKind::kNone) return policy;
+    policy.product_period = language_.product_period;
+    policy.stops_early = policy_.blocks.kind == BlockKind::kNone
+                             ? language_.stops_early
+                             : policy_.stops_early;
+    if (policy_.saved.empty()) return policy;
+    std::set<std::string> saved(policy_.saved.begin(), policy_.saved.end());
+    const graph::Trace& trace = *restriction_.problem->trace;
+    const Ties ties(trace, SacOfModules(*restriction_.problem->profile),
+                    language_,
+                    UnitModules(trace, restriction_.blocks, policy.blocks));
+    for (const std::string& name : ties.names()) {
+      if (MatchesAny(name, language_.always_saved)) saved.insert(name);
+    }
+    policy.saved.assign(saved.begin(), saved.end());
+    return policy;
   }
 
   // Saving operators takes a checkpoint as the language has it.
@@ -141,7 +156,7 @@ class Changes {
         saves.push_back(std::ranges::includes(policy_.saved, tie.names));
       }
       for (const TieId t : choice->ties.ids()) {
-        if (saves[t]) others = Without(others, choice->ties[t].names);
+        if (saves[t]) others = NamesWithout(others, choice->ties[t].names);
       }
       for (const TieId t : choice->ties.ids()) {
         Toggle(*choice, t, saves, others);
@@ -149,7 +164,7 @@ class Changes {
     }
     for (const std::string& name : others) {
       Add("save " + QualifiedName(name) + " no longer",
-          Saving(Without(policy_.saved, {name})));
+          Saving(NamesWithout(policy_.saved, {name})));
     }
   }
 
@@ -187,8 +202,8 @@ class Changes {
       names.insert(choice.ties[t].names.begin(), choice.ties[t].names.end());
     }
     std::vector<std::string> saved(names.begin(), names.end());
-    const auto changed = is_added ? Without(saved, policy_.saved)
-                                  : Without(policy_.saved, saved);
+    const auto changed = is_added ? NamesWithout(saved, policy_.saved)
+                                  : NamesWithout(policy_.saved, saved);
     std::vector<std::string> words;
     for (const std::string& name : changed) {
       words.push_back(QualifiedName(name));
@@ -264,7 +279,7 @@ BestChangeAnswer FindBestChange(const RestrictedTrace& restriction,
   const bool fits = effect.peak_bytes <= usable_bytes;
   BestChangeAnswer answer;
   for (PolicyChange& change : SingleChanges(restriction, language, policy)) {
-    ++answer.tried;
+    ++answer.change_count;
     const std::optional<PolicyEffect> changed =
         EffectOf(restriction, change.policy);
     if (!changed || changed->peak_bytes > usable_bytes) continue;

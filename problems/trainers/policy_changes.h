@@ -17,7 +17,7 @@ struct PolicyChange {
   TrainerPolicy policy;
 };
 
-// What a policy does on a rank.
+// The effect of a policy on a rank.
 struct PolicyEffect {
   int64_t peak_bytes = 0;
   double recompute_ms = 0;
@@ -54,7 +54,7 @@ struct BestChange {
 };
 struct BestChangeAnswer {
   std::optional<BestChange> best = {};
-  int64_t tried = 0;
+  int64_t change_count = 0;  // of those that were tried
 };
 // Finds the change that recomputes least within a budget, and then has the lowest peak, among
 // those that keep the rules of plans; each one is simulated. A policy that fits is changed

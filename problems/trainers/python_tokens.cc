@@ -74,7 +74,6 @@ class Tokenizer {
     ++line_;
     if (!is_statement || !open_.empty()) return;
     line_begin_ = place_;
-    is_line_begin_ = true;
   }
 
   void Add(PythonTokenKind kind, std::string text) {
@@ -82,9 +81,11 @@ class Tokenizer {
                       .text = std::move(text),
                       .line = line_,
                       .partner = open_.empty() ? kNoBracket : open_.back()};
-    if (is_line_begin_ && kind != PythonTokenKind::kLineEnd) {
+    const bool is_first = line_begin_ != std::string_view::npos &&
+                          kind != PythonTokenKind::kLineEnd;
+    if (is_first) {
       token.indent = static_cast<int>(token_begin_ - line_begin_);
-      is_line_begin_ = false;
+      line_begin_ = std::string_view::npos;
     }
     tokens_.push_back(std::move(token));
   }
@@ -175,9 +176,9 @@ class Tokenizer {
   std::vector<size_t> open_;  // brackets
   size_t place_ = 0;
   size_t token_begin_ = 0;
+  // Where the line of a statement begins, until its first token is there; then npos.
   size_t line_begin_ = 0;
   int line_ = 1;
-  bool is_line_begin_ = true;
 };
 
 }  // namespace

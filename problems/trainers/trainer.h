@@ -29,8 +29,8 @@ ConfigNames ConfigNamesOf(const graph::Trace& trace,
 // The policy of a configuration.
 struct ConfigReading {
   TrainerPolicy policy = {};
-  // What else the configuration asks for that changes memory or time and that a policy does
-  // not say (offloading, compilation), and choices of the reader, as sentences.
+  // Sentences on what a policy does not say: parts of the configuration that change memory
+  // or time (offloading, compilation), and choices of the reader.
   std::vector<std::string> notes = {};
 };
 

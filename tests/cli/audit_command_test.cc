@@ -37,7 +37,7 @@ constexpr char kWholeBlocks[] =
     "gradient_checkpointing_kwargs:\n  use_reentrant: false\n";
 
 TEST_F(AuditCommandTest, JudgesAConfiguration) {
-  const Outcome outcome = Audit("a.yaml", kWholeBlocks);
+  const Outcome outcome = Audit("a.yaml", kWholeBlocks, {"-o", "a.json"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("a.yaml: axolotl 0.19.0 (axolotl by its "
                                      "keys)\npolicy          12 units"));
@@ -46,6 +46,8 @@ TEST_F(AuditCommandTest, JudgesAConfiguration) {
   EXPECT_THAT(outcome.out, HasSubstr("\nacplan plan     peak "));
   EXPECT_THAT(outcome.out, HasSubstr("\nsingle change   none of "));
   EXPECT_THAT(outcome.out, HasSubstr("expandable segments"));
+  EXPECT_EQ(json::parse(graph::ReadFile(folder() / "a.json")).at("trainer"),
+            "axolotl");
 }
 
 TEST_F(AuditCommandTest, AgreesWithItself) {

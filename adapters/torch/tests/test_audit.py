@@ -1,5 +1,5 @@
-"""acplan.audit on configurations of trainers, and the steps that these make, by the trainers' own
-code."""
+"""acplan.audit on configurations of trainers, and the steps that the trainers' own code makes of
+them."""
 
 import collections
 import functools

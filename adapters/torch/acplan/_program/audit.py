@@ -1,14 +1,13 @@
 """acplan.audit: the checkpoints of a trainer's configuration, judged."""
 
 import dataclasses
-import json
 import os
 from typing import Any
 
 from acplan._base.errors import AcplanError
 from acplan._base.question import question_folder
 from acplan._files import display
-from acplan._files.json_files import path_of
+from acplan._files.json_files import path_of, read_json
 from acplan._files.trace_file import Trace
 from acplan._program.budgets import Budget, size_value
 
@@ -123,12 +122,10 @@ def audit(
             "for": trainer,
             "budget": None if budget is None else size_value("budget", budget),
             **options,
+            "output": "audit",
         }
-        text, data = (
-            folder.ask("audit", {**question, "json": is_json or None})
-            for is_json in (False, True)
-        )
-        for outcome in (text, data):
-            if outcome.exit_code != _OVER_BUDGET or not outcome.out:
-                outcome.require_success()
-    return Audit(json.loads(data.out), text.out)
+        outcome = folder.ask("audit", question)
+        file = folder.path_of("audit")
+        if outcome.exit_code != _OVER_BUDGET or not file.exists():
+            outcome.require_success()
+        return Audit(read_json(file), outcome.out)
