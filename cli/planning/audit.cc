@@ -75,12 +75,12 @@ ConfigFormat ConfigFormatOf(const AuditFlags& flags) {
   }
   if (!flags.format.empty()) {
     throw InputError(fmt::format(
-        "--format: expected yaml, toml, json, python or flags, found {}",
+        "--config-format: expected yaml, toml, json, python or flags, found {}",
         graph::Quoted(flags.format)));
   }
   throw InputError(
       fmt::format("{}: expected a name that ends in .yaml, .yml, .toml, .json, "
-                  ".py or .sh; or use --format",
+                  ".py or .sh; or use --config-format",
                   graph::OneLine(flags.config, 400)));
 }
 
@@ -305,7 +305,7 @@ Command AddAuditCommand(CLI::App& program) {
                   "such as '*.layers.*' (default: the outermost modules with "
                   "numbers for names)")
       ->type_name("PATTERN");
-  app->add_option("--format", flags->format,
+  app->add_option("--config-format", flags->format,
                   "format of CONFIG: yaml, toml, json, python or flags")
       ->type_name("NAME");
   app->add_option("--function", flags->function,

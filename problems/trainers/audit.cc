@@ -88,8 +88,9 @@ Audit AuditConfig(const Question& question, const Trainer& trainer,
   const std::optional<PolicyEffect> effect = EffectOf(restriction, policy);
   if (!effect) {
     throw InputError(fmt::format(
-        "{}: expected a policy that PyTorch runs, found one that it refuses",
-        config.name()));
+        "{}: expected a policy that PyTorch runs: {}", config.name(),
+        BrokenRuleOf(restriction, widened.language, policy)
+            .value_or("it refuses this one")));
   }
   audit.effect = *effect;
   audit.reruns = RerunsByName(restriction.trace_problem().simulator.Simulate(

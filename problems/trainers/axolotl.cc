@@ -111,7 +111,7 @@ ConfigReading ReadAxolotl(const Config& config, const ConfigNames& names) {
                            !config.Has("rl") &&
                            !config.Has("unfrozen_parameters");
   if (has_default) {
-    reading.policy.stops_early = false;
+    SetReentrant(reading);
     reading.notes.emplace_back(
         "without gradient_checkpointing_kwargs axolotl sets use_reentrant: "
         "true");

@@ -101,6 +101,13 @@ std::string_view FirstOf(const Config& config,
   return *paths.begin();
 }
 
+void SetReentrant(ConfigReading& reading) {
+  reading.policy.stops_early = false;
+  reading.notes.emplace_back(
+      "use_reentrant: true is simulated as blocks that run again to their end; "
+      "the peak can be higher by the gradient of a block's result");
+}
+
 ConfigReading ReadLayerCheckpoints(const Config& config,
                                    bool is_on_by_default) {
   const std::string key(
@@ -114,8 +121,7 @@ ConfigReading ReadLayerCheckpoints(const Config& config,
   if (period > 1) {
     reading.policy.blocks = {.kind = BlockKind::kEvery, .period = period};
   }
-  // A reentrant checkpoint runs its forward pass to the end.
-  reading.policy.stops_early = !config.IsTrue(options + ".use_reentrant");
+  if (config.IsTrue(options + ".use_reentrant")) SetReentrant(reading);
   if (config.IsTrue(options + ".offload")) {
     reading.notes.push_back(options +
                             ".offload: inputs of blocks go to the host, which "

@@ -50,6 +50,9 @@ std::string_view FirstOf(const Config& config,
 // beside it.
 ConfigReading ReadLayerCheckpoints(const Config& config, bool is_on_by_default);
 
+// Makes checkpoints reentrant: they run their forward pass to the end.
+void SetReentrant(ConfigReading& reading);
+
 // Throws InputError for checkpoints of every n-th layer.
 void RefuseEveryNth(const Config& config, const TrainerPolicy& policy);
 

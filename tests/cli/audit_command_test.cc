@@ -117,9 +117,9 @@ TEST_F(AuditCommandTest, RefusesBadInput) {
   EXPECT_THAT(complaint("a.yaml", "a: [\n"), HasSubstr("no YAML"));
   EXPECT_EQ(complaint("a.ini", "x = 1\n"),
             "acplan: a.ini: expected a name that ends in .yaml, .yml, .toml, "
-            ".json, .py or .sh; or use --format\n");
-  EXPECT_THAT(complaint("a.ini", "x = 1\n", {"--format", "ini"}),
-              HasSubstr("--format: expected yaml, toml"));
+            ".json, .py or .sh; or use --config-format\n");
+  EXPECT_THAT(complaint("a.ini", "x = 1\n", {"--config-format", "ini"}),
+              HasSubstr("--config-format: expected yaml, toml"));
   EXPECT_THAT(complaint("a.yaml", kWholeBlocks, {"--function", "f"}),
               HasSubstr("expected a Python file"));
   EXPECT_THAT(complaint("a.yaml", kWholeBlocks, {"--budget", "min"}),

@@ -301,7 +301,7 @@ TEST(TrainersTest, SayWhatIsNotSimulated) {
       ReadAs("axolotl", "gradient_checkpointing: true\ntorch_compile: true\n",
              ConfigFormat::kYaml)
           .notes.size(),
-      2);  // and use_reentrant, by default
+      3);  // and use_reentrant, by default
 }
 
 TEST(TrainersTest, RefuseBrokenFiles) {

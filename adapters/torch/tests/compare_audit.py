@@ -90,7 +90,9 @@ def sources(folder: pathlib.Path) -> Iterator[Source]:
         if trainer != "torchtitan":
             yield Source(folder, path, text)
         elif is_registry:
-            for name in re.findall(r"^def ([a-z]\w*)\(.*?\) -> .*Config:", text, re.M | re.S):
+            for name in re.findall(
+                r"^def ([a-z]\w*)\([^)]*\) -> .*Config:", text, re.MULTILINE
+            ):
                 yield Source(folder, path, text, name)
 
 

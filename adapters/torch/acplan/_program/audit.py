@@ -4,15 +4,18 @@ import dataclasses
 import os
 from typing import Any
 
+import torch
+
 from acplan._base.errors import AcplanError
 from acplan._base.question import question_folder
 from acplan._files import display
 from acplan._files.json_files import path_of, read_json
 from acplan._files.trace_file import Trace
 from acplan._program.budgets import Budget, size_value
+from acplan._program.own_checkpoints import OwnCheckpoints, own_checkpoints
 
 _OVER_BUDGET = 1
-_OPTIONS = ("blocks", "format", "function", "reserve", "time_limit", "world_size")
+_OPTIONS = ("blocks", "config_format", "function", "reserve", "time_limit", "world_size")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,18 +98,20 @@ class Audit:
 
 def audit(
     trace: Trace | str | os.PathLike[str],
-    config: str | os.PathLike[str],
+    config: str | os.PathLike[str] | torch.nn.Module,
     trainer: str | None = None,
     *,
     budget: Budget | None = None,
     **options: Any,
 ) -> Audit:
-    """Judges the checkpoints of a trainer's configuration on a trace: `acplan audit`.
+    """Judges the checkpoints of a trainer's configuration, or those that a model has, on a
+    trace: `acplan audit`.
 
-    config:  the path of the configuration: YAML, TOML, JSON, Python or a script with flags.
+    config:  the path of the configuration: YAML, TOML, JSON, Python or a script with flags; or
+             the traced model, with its checkpoints on (the trace is of the step without them).
     trainer: the trainer, if the keys of the configuration do not say which.
     budget:  the peak at which to compare; by default that of the configuration.
-    options: blocks, format, function, reserve, time_limit, world_size, as the flags of
+    options: blocks, config_format, function, reserve, time_limit, world_size, as the flags of
              `acplan audit`.
     """
     if unknown := sorted(set(options) - set(_OPTIONS)):
@@ -115,9 +120,17 @@ def audit(
         )
     if not isinstance(trace, (Trace, str, os.PathLike)):
         raise AcplanError(f"audit: expected a Trace or a path, found {type(trace).__name__}")
+    own: OwnCheckpoints | None = None
+    source: OwnCheckpoints | str | os.PathLike[str]
+    if isinstance(config, torch.nn.Module):
+        source = own = own_checkpoints(config)
+        trainer = own.trainer
+        options = {**options, "config_format": own.config_format}
+    else:
+        source = path_of(config, "config")
     with question_folder() as folder:
         question = {
-            "config": folder.add("config", path_of(config, "config")),
+            "config": folder.add("config", source),
             "trace": folder.add("trace", trace),
             "for": trainer,
             "budget": None if budget is None else size_value("budget", budget),
@@ -128,4 +141,7 @@ def audit(
         file = folder.path_of("audit")
         if outcome.exit_code != _OVER_BUDGET or not file.exists():
             outcome.require_success()
-        return Audit(read_json(file), outcome.out)
+        result = Audit(read_json(file), outcome.out)
+        if own is not None:
+            own.require_units(result.data["units"])
+        return result
