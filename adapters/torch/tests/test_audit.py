@@ -52,8 +52,8 @@ def test_a_trainer_does_what_the_audit_says(tmp_path: pathlib.Path, options: str
     assert audit.trainer == "transformers"
     assert collections.Counter(audit.data["reruns"]) == measured.reruns
     # A reentrant checkpoint holds the gradient of its result while it runs again.
-    beyond = measured.peak_bytes - audit.effect.peak_bytes
-    assert 0 <= beyond <= 40_000 if "True" in options else beyond == 0
+    further_bytes = measured.peak_bytes - audit.effect.peak_bytes
+    assert 0 <= further_bytes <= 40_000 if "True" in options else further_bytes == 0
 
 
 def test_an_audit_compares_the_configuration_with_better_ones(tmp_path: pathlib.Path) -> None:
