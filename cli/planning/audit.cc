@@ -138,7 +138,7 @@ std::string UnitsText(const Audit& audit) {
     text += fmt::format(", saved: {}", fmt::join(names, ", "));
     if (policy.product_period > 1) {
       text +=
-          fmt::format(", of products not each {}nd one", policy.product_period);
+          fmt::format(", of products all but one in {}", policy.product_period);
     }
   }
   if (!policy.stops_early) text += ", to the end of each unit";

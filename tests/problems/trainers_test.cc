@@ -327,12 +327,12 @@ TEST(TrainersTest, RefuseBrokenFiles) {
   EXPECT_THAT(Complaint("axolotl", "gradient_checkpointing: [true]\n"),
               HasSubstr("expected a single value, found [true]"));
   try {
-    ReadAs("torchtitan", kRegistry, ConfigFormat::kPython, "larg");
+    ReadAs("torchtitan", kRegistry, ConfigFormat::kPython, "tiny_compile");
     FAIL();
   } catch (const InputError& error) {
     EXPECT_STREQ(error.what(),
-                 "file: expected a file with the function \"larg\"; nearest: "
-                 "large");
+                 "file: expected a file with the function \"tiny_compile\"; "
+                 "nearest: tiny_compiled");
   }
 }
 
