@@ -123,6 +123,16 @@ std::string PolicyRow(std::string_view title, const PolicyEffect& effect,
                      difference);
 }
 
+// Returns the row of the best policy or plan that a search found.
+std::string FoundRow(std::string_view title, const problems::Plan& plan,
+                     const Audit& audit) {
+  std::string row = PolicyRow(title, EffectOfPlan(plan), audit);
+  if (plan.status == problems::PlanStatus::kOptimal) return row;
+  row.pop_back();
+  return row + fmt::format("; not proven, at least {} are needed\n",
+                           FormatMs(plan.bound_ms));
+}
+
 std::string UnitsText(const Audit& audit) {
   const problems::TrainerPolicy& policy = audit.reading.policy;
   if (audit.modules.empty()) return "no checkpoints";
@@ -173,12 +183,12 @@ std::string AuditText(const AuditFlags& flags, const problems::Trainer& trainer,
   text += fmt::format("no checkpoints  peak {}\n",
                       graph::FormatBytes(audit.baseline_bytes));
   if (!audit.best.text.empty()) {
-    text += PolicyRow("its language", EffectOfPlan(audit.best.plan), audit);
+    text += FoundRow("its language", audit.best.plan, audit);
   } else {
     text += "its language    no policy found within the budget\n";
   }
   if (audit.best.free_plan.HasPlan()) {
-    text += PolicyRow("acplan plan", EffectOfPlan(audit.best.free_plan), audit);
+    text += FoundRow("acplan plan", audit.best.free_plan, audit);
   } else {
     text += "acplan plan     no plan found within the budget\n";
   }
