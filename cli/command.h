@@ -22,6 +22,7 @@ Command AddPlanCommand(CLI::App& program);
 Command AddFrontierCommand(CLI::App& program);
 Command AddCheckCommand(CLI::App& program);
 Command AddEmitCommand(CLI::App& program);
+Command AddAuditCommand(CLI::App& program);
 Command AddShowCommand(CLI::App& program);
 Command AddExplainCommand(CLI::App& program);
 Command AddSimulateCommand(CLI::App& program);

@@ -163,16 +163,16 @@ struct CommandFolder {
 constexpr std::string_view kOther = "Other";
 
 std::vector<CommandGroup> CommandGroups() {
-  return {
-      {"Plan",
-       {AddPlanCommand, AddFrontierCommand, AddCheckCommand, AddEmitCommand}},
-      {"Inspect",
-       {AddShowCommand, AddExplainCommand, AddSimulateCommand, AddReportCommand,
-        AddProfileCommand}},
-      {"Compiled steps", {AddRematCommand, AddScheduleCommand}},
-      {kOther,
-       {AddTorchCommand, AddCompletionCommand, AddManualCommand,
-        AddVersionCommand}}};
+  return {{"Plan",
+           {AddPlanCommand, AddFrontierCommand, AddCheckCommand, AddEmitCommand,
+            AddAuditCommand}},
+          {"Inspect",
+           {AddShowCommand, AddExplainCommand, AddSimulateCommand,
+            AddReportCommand, AddProfileCommand}},
+          {"Compiled steps", {AddRematCommand, AddScheduleCommand}},
+          {kOther,
+           {AddTorchCommand, AddCompletionCommand, AddManualCommand,
+            AddVersionCommand}}};
 }
 
 std::vector<CommandFolder> CommandFolders() {

@@ -65,7 +65,8 @@ licenses() {
   mkdir -p "$work/licenses"
   for package in coinor-libcbc-dev coinor-libclp-dev coinor-libcgl-dev coinor-libosi-dev \
     coinor-libcoinutils-dev liblapack-dev libblas-dev libbz2-dev zlib1g-dev libtbb-dev \
-    libfmt-dev nlohmann-json3-dev libcli11-dev libjs-vega libc6-dev libstdc++6; do
+    libfmt-dev libyaml-cpp-dev libtomlplusplus-dev nlohmann-json3-dev libcli11-dev libjs-vega \
+    libc6-dev libstdc++6; do
     cp "/usr/share/doc/$package/copyright" "$work/licenses/$package.copyright" ||
       fail "found no notes on the licence of $package"
   done

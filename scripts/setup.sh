@@ -7,6 +7,7 @@ build_packages=(
   g++ cmake ninja-build pkg-config
   coinor-libcbc-dev coinor-libclp-dev coinor-libcoinutils-dev
   nlohmann-json3-dev libcli11-dev libfmt-dev libtbb-dev zlib1g-dev libjs-vega
+  libtomlplusplus-dev libyaml-cpp-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 

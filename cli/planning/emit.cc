@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -104,17 +103,6 @@ std::string LeastOfTrainerText(const problems::Trainer& trainer,
       FormatBytesExactly(least.peak_bytes + emission.free_plan.reserve_bytes));
 }
 
-// Returns how many operators of each name run again.
-std::map<std::string, int64_t> RerunsByName(const graph::Simulation& use,
-                                            const graph::Trace& trace) {
-  std::map<std::string, int64_t> reruns;
-  for (const graph::Simulation::Step& step : use.steps) {
-    if (step.redone == graph::kNone) continue;
-    ++reruns[trace.operator_names[trace.operators[step.op].name]];
-  }
-  return reruns;
-}
-
 std::string EmissionJson(const EmitFlags& flags,
                          const problems::Trainer& trainer,
                          const Emission& emission, const graph::Trace& trace) {
@@ -142,7 +130,7 @@ std::string EmissionJson(const EmitFlags& flags,
     for (const graph::CheckpointedModule& unit : emission.solution.units) {
       root["units"].push_back(trace.modules[unit.module].fqn);
     }
-    root["reruns"] = RerunsByName(emission.solution.use, trace);
+    root["reruns"] = problems::RerunsByName(emission.solution.use, trace);
     root["text"] = emission.text;
   }
   if (emission.least) {
@@ -196,15 +184,6 @@ int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
                : kExitLimit);
 }
 
-std::string TrainerNames() {
-  std::string names;
-  for (const problems::Trainer& trainer : problems::Trainers()) {
-    if (!names.empty()) names += ", ";
-    names += trainer.name;
-  }
-  return names;
-}
-
 }  // namespace
 
 Command AddEmitCommand(CLI::App& program) {
@@ -213,7 +192,8 @@ Command AddEmitCommand(CLI::App& program) {
       "emit", "Print the best policy that a trainer's configuration can say");
   app->add_option("TRACE", flags->trace, "trace (.json or .json.gz)")
       ->required();
-  app->add_option("--for", flags->trainer, "trainer: " + TrainerNames())
+  app->add_option("--for", flags->trainer,
+                  "trainer: " + problems::TrainerNames())
       ->type_name("NAME")
       ->required();
   app->add_option(

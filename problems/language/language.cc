@@ -260,6 +260,8 @@ void AddChoices(BlockKind kind, int32_t count, const Trace& trace,
   }
 }
 
+}  // namespace
+
 bool HasLora(const Trace& trace) {
   return std::ranges::any_of(
       trace.modules, [](const graph::TraceModule& module) {
@@ -267,8 +269,6 @@ bool HasLora(const Trace& trace) {
                module.fqn.find(".lora_A.") != std::string::npos;
       });
 }
-
-}  // namespace
 
 std::vector<graph::CheckpointedModule> PlannedUnitsOf(
     const RestrictedTrace& restriction, const TrainerPolicy& policy) {

@@ -93,6 +93,9 @@ std::vector<graph::CheckpointedModule> PlannedUnitsOf(
 TrainerPolicy PolicyOf(const UnitChoice& choice,
                        const graph::IndexedVector<TieId, graph::Flag>& saves);
 
+// Returns whether a model has modules called lora_A.
+bool HasLora(const graph::Trace& trace);
+
 // Restricts a problem of a trace that may not skip (PlanOptions::may_skip). `blocks`: see
 // BlocksOf. Throws InputError if the trace has no blocks and the language needs some.
 RestrictedTrace Restrict(const PlanningProblem& problem,

@@ -1,5 +1,7 @@
 #include "problems/language/ties.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -81,21 +83,33 @@ void JoinGroups(const Trace& trace, ModuleId module,
 
 // PyTorch's selective checkpoint refuses a saved result that is written to in place later,
 // whatever happens to the operator that writes.
-bool KeepsRules(const graph::SacStatistics& sac,
-                const graph::OperatorGroups& groups,
-                const std::vector<OperatorDecision>& decisions) {
+std::string BrokenRule(const graph::SacStatistics& sac,
+                       const graph::OperatorGroups& groups,
+                       const std::vector<OperatorDecision>& decisions) {
   const auto saves = [&](int op) { return graph::Keeps(decisions[op]); };
-  const bool is_overwritten =
-      std::ranges::any_of(sac.inplace_ops, [&](const auto& pair) {
-        return pair.first != pair.second && saves(pair.second);
-      });
-  if (is_overwritten) return false;
-  return std::ranges::all_of(
-      groups.groups, [&](const graph::OperatorGroup& group) {
-        if (std::ranges::none_of(group.ops, saves)) return true;
-        return group.rule != graph::GroupRule::kRecompute &&
-               std::ranges::all_of(group.ops, saves);
-      });
+  for (const auto& [op, parent] : sac.inplace_ops) {
+    if (op == parent || !saves(parent)) continue;
+    return sac.func_names[parent] +
+           " is saved and written to in place later, which PyTorch refuses";
+  }
+  for (const graph::OperatorGroup& group : groups.groups) {
+    const auto saved = std::ranges::find_if(group.ops, saves);
+    if (saved == group.ops.end()) continue;
+    const std::string& name = sac.func_names[*saved];
+    if (group.rule == graph::GroupRule::kRecompute) {
+      return name + " is saved and makes a view, which no plan saves";
+    }
+    const auto other = std::ranges::find_if_not(group.ops, saves);
+    if (other == group.ops.end()) continue;
+    const bool is_random =
+        std::ranges::find(sac.rand_ops, *saved) != sac.rand_ops.end();
+    return fmt::format(
+        "{} is saved and {} runs again{}", name, sac.func_names[*other],
+        is_random ? ", which then draws other random numbers than in the "
+                    "forward pass: gradients are wrong"
+                  : ", though they must be decided together");
+  }
+  return "";
 }
 
 }  // namespace
@@ -157,18 +171,25 @@ std::vector<OperatorTie> Ties::Find() const {
 }
 
 bool Ties::MaySave(const OperatorTie& tie) const {
-  if (tie.names.empty()) return true;
-  const TrainerPolicy policy{.saved = tie.names,
+  return BrokenRuleOf(tie.names).empty();
+}
+
+std::string Ties::BrokenRuleOf(const std::vector<std::string>& saved) const {
+  if (saved.empty()) return "";
+  for (const std::string& name : saved) {
+    if (MatchesAny(name, language_.never_saved)) {
+      return name + " cannot be saved in this language";
+    }
+  }
+  if (is_whole_) return "a unit has no operators that can be saved";
+  const TrainerPolicy policy{.saved = saved,
                              .product_period = language_.product_period};
-  const bool is_excluded =
-      std::ranges::any_of(tie.names, [&](const std::string& name) {
-        return MatchesAny(name, language_.never_saved);
-      });
-  return !is_excluded && !is_whole_ &&
-         std::ranges::all_of(units_, [&](const Unit& unit) {
-           return KeepsRules(*unit.sac, unit.groups,
-                             DecisionsOf(trace_, unit.module, policy));
-         });
+  for (const Unit& unit : units_) {
+    std::string broken = BrokenRule(*unit.sac, unit.groups,
+                                    DecisionsOf(trace_, unit.module, policy));
+    if (!broken.empty()) return trace_.modules[unit.module].fqn + ": " + broken;
+  }
+  return "";
 }
 
 }  // namespace acplan::problems

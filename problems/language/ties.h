@@ -55,6 +55,10 @@ class Ties {
   // Returns whether a set of names keeps the rules of every unit.
   bool MaySave(const OperatorTie& tie) const;
 
+  // Returns the first of these rules that a set of names breaks, as a sentence about a unit;
+  // "" if it keeps all.
+  std::string BrokenRuleOf(const std::vector<std::string>& saved) const;
+
   // The names of all operators of the units.
   const std::set<std::string>& names() const { return names_; }
 

@@ -8,8 +8,6 @@
 namespace acplan::problems {
 namespace {
 
-constexpr std::string_view kClassesKey = "fsdp_transformer_layer_cls_to_wrap";
-
 std::string WriteAccelerate(const TrainerPolicy& policy, const ConfigNames&) {
   const std::string text =
       "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n";
@@ -19,13 +17,32 @@ std::string WriteAccelerate(const TrainerPolicy& policy, const ConfigNames&) {
   return text + fmt::format(
                     "  fsdp_activation_checkpointing: true\n"
                     "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
-                    "  {}: {}\n",
-                    kClassesKey, fmt::join(policy.blocks.classes, ","));
+                    "  fsdp_transformer_layer_cls_to_wrap: {}\n",
+                    fmt::join(policy.blocks.classes, ","));
 }
 
-TrainerPolicy ReadAccelerate(const ConfigText& text, const ConfigNames& names) {
-  if (!text.IsTrue("fsdp_activation_checkpointing")) return {};
-  return {.blocks = ReadClasses(text, kClassesKey, names)};
+ConfigReading ReadAccelerate(const Config& config, const ConfigNames& names) {
+  if (!HasFsdpCheckpoints(config)) return {};
+  const std::string_view path =
+      FirstOf(config, {"fsdp_config.fsdp_transformer_layer_cls_to_wrap",
+                       "fsdp_config.transformer_layer_cls_to_wrap",
+                       "fsdp_transformer_layer_cls_to_wrap"});
+  if (config.Has(path)) {
+    return {.policy = {.blocks = ReadClasses(config, path, names)}};
+  }
+  return {.policy = {.blocks = {.kind = BlockKind::kClasses,
+                                .classes = names.block_classes}},
+          .notes = {fmt::format("no classes are named, so those of the blocks "
+                                "are wrapped: {}",
+                                fmt::join(names.block_classes, ", "))}};
+}
+
+// The file of accelerate config, or any with checkpoints by FSDP, which transformers and
+// axolotl hand on to accelerate.
+bool IsLikeAccelerate(const Config& config) {
+  return config.Has("distributed_type") || config.Has("compute_environment") ||
+         HasFsdpCheckpoints(config) ||
+         config.Mentions("FullyShardedDataParallelPlugin");
 }
 
 }  // namespace
@@ -35,8 +52,10 @@ Trainer AccelerateTrainer() {
           .version = "accelerate 1.15.0",
           .place = "the YAML file of accelerate config",
           .language = {.blocks = {BlockKind::kClasses}},
+          .format = ConfigFormat::kYaml,
           .write = WriteAccelerate,
-          .read = ReadAccelerate};
+          .read = ReadAccelerate,
+          .is_like = IsLikeAccelerate};
 }
 
 }  // namespace acplan::problems

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "problems/trainers/names.h"
@@ -34,7 +35,7 @@ std::string WriteAxolotl(const TrainerPolicy& policy, const ConfigNames&) {
 }
 
 // Adds the operators that an entry of `save` means.
-void AddMeant(const ConfigText& text, const std::string& entry,
+void AddMeant(const Config& config, const std::string& entry,
               const ConfigNames& names, std::set<std::string>& saved) {
   std::vector<std::string> operators;
   std::vector<std::string> qualified_names;
@@ -48,28 +49,80 @@ void AddMeant(const ConfigText& text, const std::string& entry,
     if (entry != kAttention && is_part) operators.push_back(name);
   }
   if (operators.empty() && entry != kAttention) {
-    FailUnknown(text, "save", entry, qualified_names);
+    FailUnknown(config, "selective_checkpointing.save", entry, qualified_names);
   }
   saved.insert(operators.begin(), operators.end());
 }
 
-TrainerPolicy ReadAxolotl(const ConfigText& text, const ConfigNames& names) {
-  if (!text.IsTrue("gradient_checkpointing")) return {};
-  TrainerPolicy policy = WholeBlocks();
-  if (!text.Mentions("selective_checkpointing") ||
-      text.Value("selective_checkpointing") == "false") {
-    return policy;
+// trl's offloader, which these values turn on, takes the place of checkpoints.
+void RefuseOffloader(const Config& config, ConfigReading& reading) {
+  const std::string key = "activation_offloading";
+  if (config.Text("gradient_checkpointing").value_or("").starts_with("offl")) {
+    config.Fail("gradient_checkpointing",
+                "true or false, as offloading in place of checkpoints is not "
+                "simulated");
   }
-  if (text.IsTrue("offload")) {
-    text.Fail("offload", "false, as acplan does not simulate it here", "true");
+  if (!config.IsOn(key)) return;
+  if (config.Text(key) != "hidden_states") {
+    config.Fail(key,
+                "false or hidden_states, as offloading in place of checkpoints "
+                "is not simulated");
   }
+  reading.notes.push_back(
+      key +
+      ": inputs of blocks go to the host, which is not simulated: the peak is "
+      "lower than below");
+}
+
+void ReadSelective(const Config& config, const ConfigNames& names,
+                   TrainerPolicy& policy) {
+  const std::string key = "selective_checkpointing";
+  for (const char* option : {".offload", ".recompute_layer_types"}) {
+    if (config.IsOn(key + option)) {
+      config.Fail(key + option, "nothing, as acplan does not simulate it here");
+    }
+  }
+  policy.stops_early = true;
   std::set<std::string> saved;
-  for (const std::string& entry : text.List("save").value_or(
-           std::vector<std::string>{std::string(kAttention)})) {
-    AddMeant(text, entry, names, saved);
+  for (const std::string& entry :
+       config.List(key + ".save")
+           .value_or(std::vector<std::string>{std::string(kAttention)})) {
+    AddMeant(config, entry, names, saved);
   }
   policy.saved.assign(saved.begin(), saved.end());
-  return policy;
+}
+
+ConfigReading ReadAxolotl(const Config& config, const ConfigNames& names) {
+  ConfigReading reading;
+  RefuseOffloader(config, reading);
+  ConfigReading layers = ReadLayerCheckpoints(config, false);
+  reading.policy = layers.policy;
+  RefuseEveryNth(config, reading.policy);
+  std::ranges::move(layers.notes, std::back_inserter(reading.notes));
+  NoteCompile(config, {"torch_compile"}, reading);
+  if (reading.policy.blocks.kind == BlockKind::kNone) return reading;
+  if (config.IsOn("selective_checkpointing")) {
+    ReadSelective(config, names, reading.policy);
+    return reading;
+  }
+  // axolotl's default of a plain run.
+  const bool has_default = !config.Has("gradient_checkpointing_kwargs") &&
+                           !config.Has("activation_checkpointing_kwargs") &&
+                           !config.Has("rl") &&
+                           !config.Has("unfrozen_parameters");
+  if (has_default) {
+    SetReentrant(reading);
+    reading.notes.emplace_back(
+        "without gradient_checkpointing_kwargs axolotl sets use_reentrant: "
+        "true");
+  }
+  return reading;
+}
+
+bool IsLikeAxolotl(const Config& config) {
+  const bool is_for_accelerate = HasFsdpCheckpoints(config);
+  return !config.IsPython() && !is_for_accelerate &&
+         (config.Has("base_model") || config.Has("selective_checkpointing"));
 }
 
 }  // namespace
@@ -82,8 +135,10 @@ Trainer AxolotlTrainer() {
                        .never_saved_with_lora = {"aten.mm.*", "aten.addmm.*",
                                                  "aten.bmm.*", "aten.matmul.*"},
                        .matches_parts = true},
+          .format = ConfigFormat::kYaml,
           .write = WriteAxolotl,
-          .read = ReadAxolotl};
+          .read = ReadAxolotl,
+          .is_like = IsLikeAxolotl};
 }
 
 }  // namespace acplan::problems

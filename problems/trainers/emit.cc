@@ -17,15 +17,6 @@ namespace {
 // The share of a step that a policy with fewer names may recompute in addition.
 constexpr double kSimplerShare = 1e-4;
 
-// Returns the question without what no trainer's policy does: skipped operators, and runs
-// of modules as units.
-Question Plainly(Question question) {
-  question.options.may_skip = false;
-  question.segments = {};
-  question.times_off.reset();
-  return question;
-}
-
 // Returns the plan of a solution, checked.
 Plan CheckedPlan(const PlanningProblem& problem, int64_t budget_bytes,
                  const LanguageSolution& solution) {
@@ -46,8 +37,8 @@ Plan CheckedPlan(const PlanningProblem& problem, int64_t budget_bytes,
 std::string CheckedText(const Trainer& trainer, const TrainerPolicy& policy,
                         const ConfigNames& names) {
   std::string text = trainer.write(policy, names);
-  const ConfigText config(text, std::string(trainer.name));
-  if (trainer.read(config, names) != policy) {
+  const Config config(text, std::string(trainer.name), trainer.format);
+  if (trainer.read(config, names).policy != policy) {
     throw std::logic_error(
         fmt::format("{}: the text says another policy", trainer.name));
   }
@@ -56,9 +47,26 @@ std::string CheckedText(const Trainer& trainer, const TrainerPolicy& policy,
 
 }  // namespace
 
+std::map<std::string, int64_t> RerunsByName(const graph::Simulation& use,
+                                            const graph::Trace& trace) {
+  std::map<std::string, int64_t> reruns;
+  for (const graph::Simulation::Step& step : use.steps) {
+    if (step.redone == graph::kNone) continue;
+    ++reruns[trace.operator_names[trace.operators[step.op].name]];
+  }
+  return reruns;
+}
+
+Question WithoutSkips(Question question) {
+  question.options.may_skip = false;
+  question.segments = {};
+  question.times_off.reset();
+  return question;
+}
+
 Emission Emit(const Question& question, const Budget& budget,
               const Trainer& trainer, const std::string& blocks) {
-  const Question plain = Plainly(question);
+  const Question plain = WithoutSkips(question);
   const Families families = BuildFamilies(plain);
   const PlanningProblem& problem = families.front().problem;
   const RestrictedTrace restricted =

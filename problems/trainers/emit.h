@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "graph/trace/simulation.h"
+#include "graph/trace/trace.h"
 #include "problems/ask.h"
 #include "problems/budget.h"
 #include "problems/language/language_search.h"
@@ -29,6 +32,14 @@ struct Emission {
   std::vector<std::string> notes = {};
   Plan free_plan = {};  // within the same budget
 };
+
+// Returns how many operators of each name run again.
+std::map<std::string, int64_t> RerunsByName(const graph::Simulation& use,
+                                            const graph::Trace& trace);
+
+// Returns the question without what no trainer's policy does: skipped operators, and runs
+// of modules as units.
+Question WithoutSkips(Question question);
 
 // Answers for a trace. `blocks`: a pattern (BlocksOf), or "". The limits of the question
 // hold for each of the searches. The text is read back before it is returned. Throws InputError as Ask and Restrict;

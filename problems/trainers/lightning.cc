@@ -24,9 +24,19 @@ std::string WriteLightning(const TrainerPolicy& policy, const ConfigNames&) {
                     kPolicyKey);
 }
 
-TrainerPolicy ReadLightning(const ConfigText& text, const ConfigNames& names) {
-  if (!text.Mentions(kPolicyKey)) return {};
-  return {.blocks = ReadClasses(text, kPolicyKey, names)};
+ConfigReading ReadLightning(const Config& config, const ConfigNames& names) {
+  // The key of lightning before 2.2.
+  if (config.IsOn("activation_checkpointing")) {
+    return {.policy = {.blocks = ReadClasses(config, "activation_checkpointing",
+                                             names)}};
+  }
+  if (!config.IsOn(kPolicyKey)) return {};
+  return {.policy = {.blocks = ReadClasses(config, kPolicyKey, names)}};
+}
+
+bool IsLikeLightning(const Config& config) {
+  return config.Has(kPolicyKey) || config.Mentions("lightning") ||
+         config.Mentions("pytorch_lightning");
 }
 
 }  // namespace
@@ -36,8 +46,10 @@ Trainer LightningTrainer() {
           .version = "lightning 2.6.6",
           .place = "the training script",
           .language = {.blocks = {BlockKind::kClasses}},
+          .format = ConfigFormat::kPython,
           .write = WriteLightning,
-          .read = ReadLightning};
+          .read = ReadLightning,
+          .is_like = IsLikeLightning};
 }
 
 }  // namespace acplan::problems

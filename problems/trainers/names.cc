@@ -51,13 +51,14 @@ std::string SavedSet(const std::vector<std::string>& names) {
   return text + "}\n";
 }
 
-std::vector<std::string> ReadSaved(const ConfigText& text, std::string_view key,
+std::vector<std::string> ReadSaved(const Config& config, std::string_view path,
                                    const ConfigNames& names) {
   std::vector<std::string> saved;
-  for (std::string name : text.List(key).value_or(std::vector<std::string>())) {
+  for (std::string name :
+       config.List(path).value_or(std::vector<std::string>())) {
     if (name.starts_with(kTorchOps)) name = name.substr(kTorchOps.size());
     if (std::ranges::find(names.operators, name) == names.operators.end()) {
-      FailUnknown(text, key, name, names.operators);
+      FailUnknown(config, path, name, names.operators);
     }
     saved.push_back(std::move(name));
   }
@@ -65,31 +66,107 @@ std::vector<std::string> ReadSaved(const ConfigText& text, std::string_view key,
   return saved;
 }
 
-void FailUnknown(const ConfigText& text, std::string_view key,
+void FailUnknown(const Config& config, std::string_view path,
                  const std::string& name,
                  const std::vector<std::string>& known_names) {
   const std::vector<std::string> near =
       graph::NearestNames(name, known_names, 1);
-  text.Fail(
-      key, "a name that the trace has there",
+  config.Fail(
+      path, "a name that the trace has there",
       graph::Quoted(name) + (near.empty() ? "" : "; nearest: " + near.front()));
 }
 
 TrainerPolicy WholeBlocks() { return {.blocks = {.kind = BlockKind::kAll}}; }
 
-BlockChoice ReadClasses(const ConfigText& text, std::string_view key,
+BlockChoice ReadClasses(const Config& config, std::string_view path,
                         const ConfigNames& names) {
   BlockChoice choice{
       .kind = BlockKind::kClasses,
-      .classes = text.List(key).value_or(std::vector<std::string>())};
+      .classes = config.List(path).value_or(std::vector<std::string>())};
   for (const std::string& name : choice.classes) {
     if (std::ranges::find(names.classes, name) == names.classes.end()) {
-      FailUnknown(text, key, name, names.classes);
+      FailUnknown(config, path, name, names.classes);
     }
   }
   std::ranges::sort(choice.classes);
   if (choice.classes.empty()) choice.kind = BlockKind::kNone;
   return choice;
+}
+
+std::string_view FirstOf(const Config& config,
+                         std::initializer_list<std::string_view> paths) {
+  for (const std::string_view path : paths) {
+    if (config.Has(path)) return path;
+  }
+  return *paths.begin();
+}
+
+void SetReentrant(ConfigReading& reading) {
+  reading.policy.stops_early = false;
+  reading.notes.emplace_back(
+      "use_reentrant: true is simulated as blocks that run again to their end; "
+      "the peak can be higher by the gradient of a block's result");
+}
+
+ConfigReading ReadLayerCheckpoints(const Config& config,
+                                   bool is_on_by_default) {
+  const std::string key(
+      FirstOf(config, {"activation_checkpointing", "gradient_checkpointing"}));
+  RefuseFsdpCheckpoints(config);
+  ConfigReading reading;
+  if (!config.IsTrue(key, is_on_by_default)) return reading;
+  reading.policy = WholeBlocks();
+  const std::string options = LayerOptionsPath(config);
+  const int period = config.Whole(options + ".every_n_layers", 1, 1);
+  if (period > 1) {
+    reading.policy.blocks = {.kind = BlockKind::kEvery, .period = period};
+  }
+  if (config.IsTrue(options + ".use_reentrant")) SetReentrant(reading);
+  if (config.IsTrue(options + ".offload")) {
+    reading.notes.push_back(options +
+                            ".offload: inputs of blocks go to the host, which "
+                            "is not simulated: the peak is lower than below");
+  }
+  return reading;
+}
+
+std::string LayerOptionsPath(const Config& config) {
+  return std::string(FirstOf(config, {"activation_checkpointing_kwargs",
+                                      "gradient_checkpointing_kwargs"}));
+}
+
+void RefuseEveryNth(const Config& config, const TrainerPolicy& policy) {
+  if (policy.blocks.kind != BlockKind::kEvery) return;
+  config.Fail(LayerOptionsPath(config) + ".every_n_layers",
+              "1, as acplan reads every n-th layer for transformers alone");
+}
+
+bool HasFsdpCheckpoints(const Config& config) {
+  return config.IsTrue(
+      FirstOf(config, {"fsdp_config.fsdp_activation_checkpointing",
+                       "fsdp_config.activation_checkpointing",
+                       "fsdp_activation_checkpointing"}));
+}
+
+void RefuseFsdpCheckpoints(const Config& config) {
+  if (!HasFsdpCheckpoints(config)) return;
+  config.Fail("fsdp_config",
+              "no checkpoints by FSDP for this trainer (--for accelerate "
+              "reads them)",
+              "activation_checkpointing");
+}
+
+void NoteCompile(const Config& config,
+                 std::initializer_list<std::string_view> paths,
+                 ConfigReading& reading) {
+  for (const std::string_view path : paths) {
+    if (!config.IsOn(path)) continue;
+    reading.notes.push_back(
+        std::string(path) +
+        ": the step is compiled, which is not simulated: it is audited as it "
+        "runs without compilation");
+    return;
+  }
 }
 
 }  // namespace acplan::problems

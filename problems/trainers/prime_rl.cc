@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "problems/trainers/names.h"
@@ -62,11 +63,26 @@ std::vector<std::string> DefaultTargets() {
           "prime_rl::sparse_mla"};
 }
 
-std::vector<std::string> ReadTargets(const ConfigText& text,
+// Targets of other versions, which are parts of layers and no operators.
+bool IsLayerPart(const std::string& target) {
+  constexpr std::array<std::string_view, 6> kParts = {
+      "norm",        "attn_proj",      "mlp",
+      "mla_up_proj", "routed_experts", "linear_attn"};
+  return std::ranges::find(kParts, target) != kParts.end();
+}
+
+std::vector<std::string> ReadTargets(const Config& config,
+                                     const std::string& path,
                                      const ConfigNames& names) {
-  const auto given_targets = text.List("targets");
+  const auto given_targets = config.List(path);
   std::set<std::string> saved;
   for (const std::string& target : given_targets.value_or(DefaultTargets())) {
+    if (IsLayerPart(target)) {
+      config.Fail(path,
+                  "operators, as parts of layers are the targets of another "
+                  "version than the one that acplan reads",
+                  target);
+    }
     bool is_known = target.find("::") == std::string::npos;
     std::vector<std::string> qualified_names;
     for (const std::string& name : names.operators) {
@@ -79,7 +95,7 @@ std::vector<std::string> ReadTargets(const ConfigText& text,
       is_known = true;
     }
     if (!is_known && given_targets) {
-      FailUnknown(text, "targets", target, qualified_names);
+      FailUnknown(config, path, target, qualified_names);
     }
   }
   if (std::ranges::find(names.operators, kTopk) != names.operators.end()) {
@@ -88,17 +104,42 @@ std::vector<std::string> ReadTargets(const ConfigText& text,
   return {saved.begin(), saved.end()};
 }
 
-TrainerPolicy ReadPrimeRl(const ConfigText& text, const ConfigNames& names) {
-  if (!text.Mentions("model.ac") && !text.Mentions("ac")) return {};
-  TrainerPolicy policy{.blocks = {.kind = BlockKind::kEvery,
-                                  .period = text.Whole("freq", 1, 1)}};
-  const std::string mode = text.Value("mode").value_or("full");
-  if (mode == "selective") {
-    policy.saved = ReadTargets(text, names);
-  } else if (mode != "full") {
-    text.Fail("mode", "\"full\" or \"selective\"", "\"" + mode + "\"");
+ConfigReading ReadPrimeRl(const Config& config, const ConfigNames& names) {
+  // The trainer's own file, or the one of a run with all its parts.
+  const std::string model =
+      config.Has("trainer.model") ? "trainer.model" : "model";
+  const std::string path = model + ".ac";
+  ConfigReading reading;
+  NoteCompile(config, {model + ".compile"}, reading);
+  if (config.IsOn(model + ".ac_offloading")) {
+    reading.notes.push_back(
+        model +
+        ".ac_offloading: what is kept goes to the host, which is not "
+        "simulated: the peak is lower than below");
   }
-  return policy;
+  if (!config.IsOn(path)) {
+    if (!config.Has(path)) {
+      reading.notes.push_back("no table " + path +
+                              ": nothing is recomputed; other versions of "
+                              "prime-rl then checkpoint all blocks");
+    }
+    return reading;
+  }
+  reading.policy.blocks = {.kind = BlockKind::kEvery,
+                           .period = config.Whole(path + ".freq", 1, 1)};
+  const std::string mode = config.Text(path + ".mode").value_or("full");
+  if (mode == "selective") {
+    reading.policy.saved = ReadTargets(config, path + ".targets", names);
+  } else if (mode != "full") {
+    config.Fail(path + ".mode", "\"full\" or \"selective\"");
+  }
+  return reading;
+}
+
+bool IsLikePrimeRl(const Config& config) {
+  return !config.IsPython() &&
+         (config.Has("model.ac") || config.Has("trainer.model") ||
+          config.Has("orchestrator"));
 }
 
 }  // namespace
@@ -110,8 +151,10 @@ Trainer PrimeRlTrainer() {
           .language = {.blocks = {BlockKind::kEvery},
                        .takes_names = true,
                        .always_saved = {std::string(kTopk)}},
+          .format = ConfigFormat::kToml,
           .write = WritePrimeRl,
-          .read = ReadPrimeRl};
+          .read = ReadPrimeRl,
+          .is_like = IsLikePrimeRl};
 }
 
 }  // namespace acplan::problems

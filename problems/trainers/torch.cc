@@ -64,12 +64,12 @@ std::string WriteTorch(const TrainerPolicy& policy, const ConfigNames& names) {
 }
 
 // Returns the choice that has exactly these blocks.
-BlockChoice ChoiceOf(const ConfigText& text,
+BlockChoice ChoiceOf(const Config& config,
                      const std::vector<std::string>& blocks,
                      const ConfigNames& names) {
   for (const std::string& block : blocks) {
     if (std::ranges::find(names.blocks, block) == names.blocks.end()) {
-      FailUnknown(text, "BLOCKS", block, names.blocks);
+      FailUnknown(config, "BLOCKS", block, names.blocks);
     }
   }
   const auto count = static_cast<int32_t>(names.blocks.size());
@@ -85,17 +85,25 @@ BlockChoice ChoiceOf(const ConfigText& text,
     }
     if (chosen_blocks == blocks) return choice;
   }
-  text.Fail("BLOCKS", "all blocks, the first ones or every n-th",
-            fmt::format("{} others", blocks.size()));
+  config.Fail("BLOCKS", "all blocks, the first ones or every n-th",
+              fmt::format("{} others", blocks.size()));
 }
 
-TrainerPolicy ReadTorch(const ConfigText& text, const ConfigNames& names) {
+ConfigReading ReadTorch(const Config& config, const ConfigNames& names) {
+  if (!config.Mentions("BLOCKS")) {
+    config.Fail("BLOCKS", "the list of blocks, as acplan emit writes it",
+                "nothing");
+  }
   TrainerPolicy policy;
   policy.blocks = ChoiceOf(
-      text, text.List("BLOCKS").value_or(std::vector<std::string>()), names);
-  const bool is_empty = text.Value("SAVED").value_or("set(") == "set(";
-  if (!is_empty) policy.saved = ReadSaved(text, "SAVED", names);
-  return policy;
+      config, config.List("BLOCKS").value_or(std::vector<std::string>()),
+      names);
+  if (config.Has("SAVED")) policy.saved = ReadSaved(config, "SAVED", names);
+  return {.policy = policy};
+}
+
+bool IsLikeTorch(const Config& config) {
+  return config.Mentions("checkpoint_blocks") && config.Mentions("BLOCKS");
 }
 
 }  // namespace
@@ -109,8 +117,10 @@ Trainer TorchTrainer() {
           .language = {.blocks = {BlockKind::kAll, BlockKind::kFirst,
                                   BlockKind::kEvery},
                        .takes_names = true},
+          .format = ConfigFormat::kPython,
           .write = WriteTorch,
-          .read = ReadTorch};
+          .read = ReadTorch,
+          .is_like = IsLikeTorch};
 }
 
 }  // namespace acplan::problems

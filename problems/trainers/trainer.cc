@@ -31,8 +31,14 @@ ConfigNames ConfigNamesOf(const graph::Trace& trace,
   std::set<std::string> classes;
   for (const graph::TraceModule& module : trace.modules) {
     classes.insert(module.class_name);
+    names.modules.push_back(module.fqn);
   }
   names.classes.assign(classes.begin(), classes.end());
+  std::set<std::string> block_classes;
+  for (const graph::ModuleId block : blocks) {
+    block_classes.insert(trace.modules[block].class_name);
+  }
+  names.block_classes.assign(block_classes.begin(), block_classes.end());
   return names;
 }
 
@@ -40,6 +46,15 @@ std::vector<Trainer> Trainers() {
   return {AccelerateTrainer(),   AxolotlTrainer(), LightningTrainer(),
           PrimeRlTrainer(),      TorchTrainer(),   TorchtitanTrainer(),
           TransformersTrainer(), TrlTrainer()};
+}
+
+std::string TrainerNames() {
+  std::string names;
+  for (const Trainer& trainer : Trainers()) {
+    if (!names.empty()) names += ", ";
+    names += trainer.name;
+  }
+  return names;
 }
 
 Trainer FindTrainer(std::string_view name, std::string_view flag) {
@@ -53,6 +68,22 @@ Trainer FindTrainer(std::string_view name, std::string_view flag) {
       "{}: expected one of {}, found {}{}", flag, fmt::join(names, ", "),
       graph::Quoted(name),
       near.empty() ? "" : fmt::format("; nearest: {}", near.front())));
+}
+
+Trainer DetectTrainer(const Config& config, std::string_view flag) {
+  std::vector<Trainer> trainers;
+  std::vector<std::string_view> names;
+  for (const Trainer& trainer : Trainers()) {
+    if (!trainer.is_like(config)) continue;
+    trainers.push_back(trainer);
+    names.push_back(trainer.name);
+  }
+  if (trainers.size() == 1) return trainers.front();
+  throw InputError(fmt::format(
+      "{}: expected keys of one trainer, found those of {}; say which with {}",
+      config.name(),
+      names.empty() ? "none" : fmt::format("{}", fmt::join(names, " and ")),
+      flag));
 }
 
 }  // namespace acplan::problems

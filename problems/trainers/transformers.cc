@@ -1,7 +1,10 @@
+#include <fmt/format.h>
+
 #include "problems/trainers/names.h"
 #include "problems/trainers/trainer.h"
 
-// transformers: gradient checkpointing of its layers, all or none.
+// transformers: gradient checkpointing of its layers, all or none; with
+// every_n_layers, which emit does not write of itself, every n-th.
 
 namespace acplan::problems {
 namespace {
@@ -13,14 +16,24 @@ std::string WriteTransformers(const TrainerPolicy& policy, const ConfigNames&) {
   if (policy.blocks.kind == BlockKind::kNone) {
     return call + "    gradient_checkpointing=False,\n)\n";
   }
+  const std::string period =
+      policy.blocks.kind == BlockKind::kEvery
+          ? fmt::format(", \"every_n_layers\": {}", policy.blocks.period)
+          : "";
   return call +
          "    gradient_checkpointing=True,\n"
-         "    gradient_checkpointing_kwargs={\"use_reentrant\": False},\n)\n";
+         "    gradient_checkpointing_kwargs={\"use_reentrant\": False" +
+         period + "},\n)\n";
 }
 
-TrainerPolicy ReadTransformers(const ConfigText& text, const ConfigNames&) {
-  return text.IsTrue("gradient_checkpointing") ? WholeBlocks()
-                                               : TrainerPolicy();
+ConfigReading ReadTransformers(const Config& config, const ConfigNames&) {
+  ConfigReading reading = ReadLayerCheckpoints(config, false);
+  NoteCompile(config, {"torch_compile"}, reading);
+  return reading;
+}
+
+bool IsLikeTransformers(const Config& config) {
+  return config.Mentions("TrainingArguments") && !config.Mentions("trl");
 }
 
 }  // namespace
@@ -30,8 +43,10 @@ Trainer TransformersTrainer() {
           .version = "transformers 5.23.0",
           .place = "the training script",
           .language = {},
+          .format = ConfigFormat::kPython,
           .write = WriteTransformers,
-          .read = ReadTransformers};
+          .read = ReadTransformers,
+          .is_like = IsLikeTransformers};
 }
 
 }  // namespace acplan::problems

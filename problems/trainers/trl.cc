@@ -20,14 +20,26 @@ std::string WriteTrl(const TrainerPolicy& policy, const ConfigNames&) {
          selective + "},\n)\n";
 }
 
-TrainerPolicy ReadTrl(const ConfigText& text, const ConfigNames& names) {
-  if (!text.IsTrue("gradient_checkpointing", true)) return {};
-  TrainerPolicy policy = WholeBlocks();
-  if (text.IsTrue("selective")) {
-    policy.saved = Matching(names, AttentionPatterns());
+ConfigReading ReadTrl(const Config& config, const ConfigNames& names) {
+  ConfigReading reading = ReadLayerCheckpoints(config, true);
+  RefuseEveryNth(config, reading.policy);
+  if (config.IsOn("activation_offloading")) {
+    reading.notes.emplace_back(
+        "activation_offloading: what is kept goes to the host, which is not "
+        "simulated: the peak is lower than below");
   }
-  return policy;
+  NoteCompile(config, {"torch_compile"}, reading);
+  const std::string_view selective =
+      FirstOf(config, {"gradient_checkpointing_kwargs.selective",
+                       "activation_checkpointing_kwargs.selective"});
+  if (reading.policy.blocks.kind != BlockKind::kNone &&
+      config.IsTrue(selective)) {
+    reading.policy.saved = Matching(names, AttentionPatterns());
+  }
+  return reading;
 }
+
+bool IsLikeTrl(const Config& config) { return config.Mentions("trl"); }
 
 }  // namespace
 
@@ -36,8 +48,10 @@ Trainer TrlTrainer() {
           .version = "trl 1.16.0",
           .place = "the training script",
           .language = {.sets = {AttentionPatterns()}},
+          .format = ConfigFormat::kPython,
           .write = WriteTrl,
-          .read = ReadTrl};
+          .read = ReadTrl,
+          .is_like = IsLikeTrl};
 }
 
 }  // namespace acplan::problems

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "graph/profile/module_tree.h"
@@ -20,6 +21,7 @@
 #include "problems/language/language_search.h"
 #include "problems/language/trainer_policy.h"
 #include "problems/planner.h"
+#include "problems/trainers/policy_changes.h"
 #include "solver/infinity.h"
 #include "tests/problems/trace/trace_case.h"
 #include "tests/support/random_step.h"
@@ -102,13 +104,25 @@ class Enumeration {
       }
       const bool has_number = kind != BlockKind::kAll;
       for (int32_t n = 1; n <= (has_number ? count : 1); ++n) {
-        if (!AddSets({.kind = kind, .end = n, .period = n})) return {};
+        const bool is_first = kind == BlockKind::kFirst;
+        const bool is_period = kind == BlockKind::kEvery;
+        if (!AddSets({.kind = kind,
+                      .end = is_first ? n : 0,
+                      .period = is_period ? n : 1})) {
+          return {};
+        }
       }
     }
     return entries_;
   }
 
- private:
+  bool IsAlways(const std::string& name) const {
+    return std::ranges::any_of(language_.always_saved,
+                               [&](const std::string& pattern) {
+                                 return graph::MatchesPattern(name, pattern);
+                               });
+  }
+
   std::set<std::string> NamesOf(const BlockChoice& blocks) const {
     std::set<std::string> names;
     for (const graph::ModuleId module :
@@ -121,6 +135,7 @@ class Enumeration {
     return names;
   }
 
+ private:
   bool IsSayable(const std::set<std::string>& saved,
                  const std::set<std::string>& names) const {
     const auto matches = [](const std::string& name,
@@ -289,6 +304,115 @@ TEST_P(EveryPolicyOfALanguage, IsNoBetterThanTheAnswer) {
   }
   EXPECT_GT(answers, 100);
   EXPECT_GT(unequal, 0);
+}
+
+// Returns whether `one` is in `other`.
+bool IsIn(const std::vector<std::string>& one,
+          const std::vector<std::string>& other) {
+  return std::ranges::includes(other, one);
+}
+
+// Returns whether a policy is one change of names away from another one with the same
+// units, in the words of sets: the least of all that have one name more, or the largest
+// inside of it.
+bool IsNameChange(const std::vector<Enumeration::Entry>& entries,
+                  const TrainerPolicy& from, const TrainerPolicy& to) {
+  const auto& [few, many] = from.saved.size() < to.saved.size()
+                                ? std::tie(from.saved, to.saved)
+                                : std::tie(to.saved, from.saved);
+  if (from.blocks != to.blocks || few == many || !IsIn(few, many)) return false;
+  const bool is_added = &few == &from.saved;
+  const auto is_between = [&](const TrainerPolicy& other) {
+    return other.blocks == from.blocks && IsIn(few, other.saved) &&
+           IsIn(other.saved, many) && other.saved != few && other.saved != many;
+  };
+  if (!is_added) {
+    return std::ranges::none_of(entries, is_between,
+                                &Enumeration::Entry::policy);
+  }
+  return std::ranges::any_of(many, [&](const std::string& name) {
+    return !std::ranges::binary_search(few, name) &&
+           std::ranges::none_of(entries, [&](const auto& entry) {
+             return is_between(entry.policy) &&
+                    std::ranges::binary_search(entry.policy.saved, name);
+           });
+  });
+}
+
+// Returns whether a policy has other units and saves the same names, as far as the units
+// have them.
+bool IsBlockChange(const Enumeration& enumeration, const TrainerPolicy& from,
+                   const TrainerPolicy& to) {
+  if (from.blocks == to.blocks) return false;
+  std::vector<std::string> saved;
+  for (const std::string& name : enumeration.NamesOf(to.blocks)) {
+    const bool is_saved = std::ranges::binary_search(from.saved, name) ||
+                          (!from.saved.empty() && enumeration.IsAlways(name));
+    if (is_saved) saved.push_back(name);
+  }
+  return to.saved == saved;
+}
+
+TEST_P(EveryPolicyOfALanguage, HasTheBestSingleChange) {
+  int change_count = 0;
+  int name_count = 0;
+  for (unsigned seed = 0; seed < kSteps; ++seed) {
+    const Step step(seed, GetParam().step);
+    for (const auto& [name, language] : Languages()) {
+      SCOPED_TRACE(fmt::format("seed {}, {}", seed, name));
+      const RestrictedTrace restricted =
+          Restrict(step.problem, language, BlocksOf(step.trace));
+      Enumeration enumeration(restricted, language);
+      const auto entries = enumeration.Find();
+      if (!entries) continue;
+      for (size_t k = 0; k < entries->size(); k += 1 + entries->size() / 5) {
+        const Enumeration::Entry& from = (*entries)[k];
+        for (const int64_t budget : {from.peak_bytes, from.peak_bytes - 1}) {
+          const Enumeration::Entry* best = nullptr;
+          for (const Enumeration::Entry& to : *entries) {
+            const bool is_neighbour =
+                IsBlockChange(enumeration, from.policy, to.policy) ||
+                (language.sets.empty()
+                     ? IsNameChange(*entries, from.policy, to.policy)
+                     : from.policy.blocks == to.policy.blocks);
+            if (!is_neighbour || to.peak_bytes > budget) continue;
+            const auto is_less = [](const Enumeration::Entry& one,
+                                    const Enumeration::Entry& other) {
+              const double same_ms = 1e-9 * (1 + one.ms);
+              if (std::abs(one.ms - other.ms) > same_ms) {
+                return one.ms < other.ms;
+              }
+              return one.peak_bytes < other.peak_bytes;
+            };
+            const bool fits = from.peak_bytes <= budget;
+            if (best != nullptr ? is_less(to, *best)
+                                : !fits || is_less(to, from)) {
+              best = &to;
+            }
+          }
+          const BestChangeAnswer answer = FindBestChange(
+              restricted, language, from.policy,
+              {.peak_bytes = from.peak_bytes, .recompute_ms = from.ms}, budget);
+          ASSERT_EQ(answer.best.has_value(), best != nullptr)
+              << (best == nullptr
+                      ? answer.best->change.words
+                      : fmt::format("{}", fmt::join(best->policy.saved, " ")))
+              << " from "
+              << fmt::format("{}", fmt::join(from.policy.saved, " "));
+          if (best == nullptr) continue;
+          ASSERT_NEAR(answer.best->effect.recompute_ms, best->ms,
+                      1e-9 * (1 + best->ms))
+              << answer.best->change.words << " from "
+              << fmt::format("{}", fmt::join(from.policy.saved, " "));
+          ASSERT_EQ(answer.best->effect.peak_bytes, best->peak_bytes);
+          ++change_count;
+          name_count += answer.best->change.policy.saved != from.policy.saved;
+        }
+      }
+    }
+  }
+  EXPECT_GT(change_count, 20);
+  EXPECT_GT(name_count, 0);
 }
 
 // The bound of the search rests on this: bytes held grow with what is saved, and by less

@@ -33,6 +33,7 @@ from acplan._files.trace_file import Trace
 from acplan._files.verification import TableVerification, Verification
 from acplan._peers.dataflow import dataflow_graph
 from acplan._peers.sac_milp import get_optimal_checkpointing_policy_per_module, sac_milp
+from acplan._program.audit import Audit, audit
 from acplan._program.frontier import Comparison, Frontier, compare, frontier
 from acplan._program.plan import plan
 from acplan._program.profile import from_torch, profile
@@ -50,6 +51,7 @@ __all__ = [
     "LEVERS",
     "OPTIMIZERS",
     "AcplanError",
+    "Audit",
     "BatchTable",
     "BestBatch",
     "Comparison",
@@ -76,6 +78,7 @@ __all__ = [
     "Verification",
     "__version__",
     "apply",
+    "audit",
     "auto_checkpoint",
     "best_batch",
     "compare",

@@ -59,6 +59,7 @@ def _names(planned_step: _PlannedStep, folder: pathlib.Path) -> dict[str, Any]:
     trace, plan = planned_step
     for name in ("plan.json", "other.json"):
         plan.save(folder / name)
+    (folder / "config.yaml").write_text("base_model: gpt2\ngradient_checkpointing: true\n")
     model, inputs = _gpt2(), _inputs()
     return {
         "acplan": acplan,

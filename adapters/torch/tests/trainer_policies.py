@@ -91,7 +91,13 @@ def _enable(model: nn.Module, args: Any) -> None:
     if args.gradient_checkpointing:
         # PEFT's models hand the call on to the model inside.
         enable: Any = model.gradient_checkpointing_enable
-        enable(gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs)
+        options = dict(args.gradient_checkpointing_kwargs or {})
+        further = (
+            {"every_n_layers": options.pop("every_n_layers")}
+            if "every_n_layers" in options
+            else {}
+        )
+        enable(gradient_checkpointing_kwargs=options, **further)
 
 
 def _transformers(model: nn.Module, text: str) -> None:

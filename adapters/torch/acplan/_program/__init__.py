@@ -1,4 +1,4 @@
-"""Questions to the program `acplan`: plan, frontier, compare, profile, report.
+"""Questions to the program `acplan`: plan, frontier, compare, audit, profile, report.
 
 This room knows _base, _files. Start with plan.py.
 """

@@ -1,0 +1,349 @@
+#include "problems/trainers/audit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/input/output_files.h"
+#include "cli/input/planning_flags.h"
+#include "cli/input/profile_input.h"
+#include "cli/planning/plan_device.h"
+#include "cli/terminal/text.h"
+#include "graph/base/byte_size.h"
+#include "graph/base/file_io.h"
+#include "graph/base/input_error.h"
+#include "graph/base/json_text.h"
+#include "graph/base/message_text.h"
+#include "graph/profile/module_tree.h"
+
+namespace acplan::cli {
+
+using problems::Audit;
+using problems::ConfigFormat;
+using problems::PolicyEffect;
+
+namespace {
+
+// --time-limit, of each search.
+constexpr double kAuditSeconds = 5;
+// A configuration is written by people.
+constexpr size_t kMostConfigBytes = size_t{1} << 20;
+
+struct AuditFlags {
+  std::string config;
+  std::string trace;
+  std::string trainer;
+  std::string budget;
+  std::string blocks;
+  std::string format;
+  std::string function;
+  PlanningFlags planning;
+  std::string output;
+  bool json = false;
+};
+
+struct FormatName {
+  std::string_view name;
+  std::string_view extension;
+  ConfigFormat format;
+};
+constexpr std::array<FormatName, 6> kFormats = {{
+    {"yaml", ".yaml", ConfigFormat::kYaml},
+    {"yaml", ".yml", ConfigFormat::kYaml},
+    {"toml", ".toml", ConfigFormat::kToml},
+    {"json", ".json", ConfigFormat::kJson},
+    {"python", ".py", ConfigFormat::kPython},
+    {"flags", ".sh", ConfigFormat::kFlags},
+}};
+
+ConfigFormat ConfigFormatOf(const AuditFlags& flags) {
+  const std::string extension =
+      std::filesystem::path(flags.config).extension().string();
+  for (const FormatName& format : kFormats) {
+    const bool is_it = flags.format.empty() ? format.extension == extension
+                                            : format.name == flags.format;
+    if (is_it) return format.format;
+  }
+  if (!flags.format.empty()) {
+    throw InputError(fmt::format(
+        "--config-format: expected yaml, toml, json, python or flags, found {}",
+        graph::Quoted(flags.format)));
+  }
+  throw InputError(
+      fmt::format("{}: expected a name that ends in .yaml, .yml, .toml, .json, "
+                  ".py or .sh; or use --config-format",
+                  graph::OneLine(flags.config, 400)));
+}
+
+problems::Config ReadConfig(const AuditFlags& flags) {
+  const ConfigFormat format = ConfigFormatOf(flags);
+  return {graph::ReadFile(flags.config, kMostConfigBytes),
+          graph::OneLine(flags.config, 400), format, flags.function};
+}
+
+// Returns the needs of a run with the policy, if one can be simulated.
+std::vector<problems::DeviceNeed> NeedsOfAudit(
+    const graph::Trace& trace, const Audit& audit,
+    const problems::Question& question) {
+  if (!HasRun(&trace, question.options.memory)) return {};
+  return problems::NeedsOfPlan(trace, audit.modules,
+                               graph::AllocatorConfig().version);
+}
+
+std::string RerunText(const PolicyEffect& effect) {
+  return fmt::format("recomputes {} a step (+{})",
+                     FormatMs(effect.recompute_ms),
+                     FormatPercentUp(effect.overhead));
+}
+
+PolicyEffect EffectOfPlan(const problems::Plan& plan) {
+  return {.peak_bytes = plan.peak_bytes,
+          .recompute_ms = plan.recompute_ms,
+          .overhead = plan.overhead};
+}
+
+// Returns a row on a policy within the budget, and how much less it recomputes.
+std::string PolicyRow(std::string_view title, const PolicyEffect& effect,
+                      const Audit& audit) {
+  const double less_ms = audit.effect.recompute_ms - effect.recompute_ms;
+  const std::string difference = less_ms > 0   ? FormatMs(less_ms) + " less"
+                                 : less_ms < 0 ? FormatMs(-less_ms) + " more"
+                                               : "as much";
+  return fmt::format("{:<16}peak {}, {}: {}\n", title,
+                     graph::FormatBytes(effect.peak_bytes), RerunText(effect),
+                     difference);
+}
+
+// Returns the row of the best policy or plan that a search found.
+std::string FoundRow(std::string_view title, const problems::Plan& plan,
+                     const Audit& audit) {
+  std::string row = PolicyRow(title, EffectOfPlan(plan), audit);
+  if (plan.status == problems::PlanStatus::kOptimal) return row;
+  row.pop_back();
+  return row + fmt::format("; not proven, at least {} are needed\n",
+                           FormatMs(plan.bound_ms));
+}
+
+std::string UnitsText(const Audit& audit) {
+  const problems::TrainerPolicy& policy = audit.reading.policy;
+  if (audit.modules.empty()) return "no checkpoints";
+  std::string text = fmt::format("{} unit{}", audit.modules.size(),
+                                 audit.modules.size() == 1 ? "" : "s");
+  if (policy.saved.empty()) {
+    text += ", everything runs again";
+  } else {
+    std::vector<std::string> names;
+    for (const std::string& name : policy.saved) {
+      names.push_back(problems::QualifiedName(name));
+    }
+    text += fmt::format(", saved: {}", fmt::join(names, ", "));
+    if (policy.product_period > 1) {
+      text +=
+          fmt::format(", of products all but one in {}", policy.product_period);
+    }
+  }
+  if (!policy.stops_early) text += ", to the end of each unit";
+  return text;
+}
+
+std::string BestChangeText(const Audit& audit) {
+  if (!audit.change.best) {
+    return audit.fits
+               ? fmt::format("none of {} helps\n", audit.change.change_count)
+               : fmt::format("none of {} reaches the budget\n",
+                             audit.change.change_count);
+  }
+  return fmt::format("{} (the best of {})\n", audit.change.best->change.words,
+                     audit.change.change_count);
+}
+
+std::string AuditText(const AuditFlags& flags, const problems::Trainer& trainer,
+                      const Audit& audit,
+                      const std::vector<problems::DeviceNeed>& needs,
+                      const Terminal& terminal) {
+  std::string text = fmt::format(
+      "{}: {} ({} by {})\n", graph::OneLine(flags.config, 400), trainer.version,
+      trainer.name, flags.trainer.empty() ? "its keys" : "--for");
+  text += fmt::format("policy          {}\n", UnitsText(audit));
+  text += fmt::format(
+      "peak            {}{}, {}\n", graph::FormatBytes(audit.effect.peak_bytes),
+      audit.fits ? ""
+                 : fmt::format(", more than the budget of {}",
+                               graph::FormatBytes(audit.budget_bytes)),
+      RerunText(audit.effect));
+  text += fmt::format("no checkpoints  peak {}\n",
+                      graph::FormatBytes(audit.baseline_bytes));
+  if (!audit.best.text.empty()) {
+    text += FoundRow("its language", audit.best.plan, audit);
+  } else {
+    text += "its language    no policy found within the budget\n";
+  }
+  if (audit.best.free_plan.HasPlan()) {
+    text += FoundRow("acplan plan", audit.best.free_plan, audit);
+  } else {
+    text += "acplan plan     no plan found within the budget\n";
+  }
+  text += "single change   " + BestChangeText(audit);
+  if (audit.change.best)
+    text += PolicyRow("", audit.change.best->effect, audit);
+  if (audit.broken_rule) {
+    text +=
+        fmt::format("{}: {}\n", terminal.Yellow("broken"), *audit.broken_rule);
+  }
+  for (const std::string& note : audit.reading.notes) {
+    text += "note: " + note + "\n";
+  }
+  return text + NeedsText(needs, terminal);
+}
+
+nlohmann::ordered_json EffectJson(const PolicyEffect& effect) {
+  return {{"peak_bytes", effect.peak_bytes},
+          {"recompute_ms", effect.recompute_ms},
+          {"overhead", effect.overhead}};
+}
+
+std::string AuditJson(const problems::Trainer& trainer, const Audit& audit,
+                      const std::vector<problems::DeviceNeed>& needs) {
+  using Json = nlohmann::ordered_json;
+  Json root{{"format", "acplan.audit"},
+            {"version", 1},
+            {"trainer", trainer.name},
+            {"checked_against", trainer.version}};
+  root.update(EffectJson(audit.effect));
+  root["baseline_peak_bytes"] = audit.baseline_bytes;
+  root["budget_bytes"] = audit.budget_bytes;
+  root["fits"] = audit.fits;
+  root["units"] = Json::array();
+  for (const problems::PlannedModule& module : audit.modules) {
+    root["units"].push_back(module.fqn);
+  }
+  root["saved"] = audit.reading.policy.saved;
+  root["reruns"] = audit.reruns;
+  root["stops_early"] = audit.reading.policy.stops_early;
+  if (audit.broken_rule) root["broken_rule"] = *audit.broken_rule;
+  root["notes"] = audit.reading.notes;
+  if (!audit.best.text.empty()) {
+    root["language"] = EffectJson(EffectOfPlan(audit.best.plan));
+    root["language"]["status"] = ToString(audit.best.plan.status);
+    root["language"]["text"] = audit.best.text;
+  }
+  if (audit.best.free_plan.HasPlan()) {
+    root["plan"] = EffectJson(EffectOfPlan(audit.best.free_plan));
+    root["plan"]["status"] = ToString(audit.best.free_plan.status);
+  }
+  root["changes_tried"] = audit.change.change_count;
+  if (audit.change.best) {
+    root["change"] = {{"words", audit.change.best->change.words}};
+    root["change"].update(EffectJson(audit.change.best->effect));
+    if (!audit.changed_text.empty()) {
+      root["change"]["text"] = audit.changed_text;
+    }
+  }
+  if (!needs.empty()) root["on_device"] = NeedsJson(needs);
+  return graph::IndentedText(root);
+}
+
+int RunAudit(const AuditFlags& flags, const Terminal& terminal) {
+  const problems::Config config = ReadConfig(flags);
+  const problems::Trainer trainer =
+      flags.trainer.empty() ? problems::DetectTrainer(config, "--for")
+                            : problems::FindTrainer(flags.trainer, "--for");
+  std::optional<problems::Budget> budget;
+  if (!flags.budget.empty()) budget = ParseBudget(flags.budget, "--budget");
+  if (budget && budget->kind == problems::Budget::Kind::kMinimum) {
+    throw InputError("--budget: expected a size or a share, found min");
+  }
+  ProfileInput input = ReadProfileOrTrace(flags.trace);
+  if (!input.trace) {
+    throw InputError(fmt::format("{}: expected a trace, found a profile",
+                                 graph::OneLine(flags.trace, 400)));
+  }
+  // Policies and plans are compared by their recomputation.
+  input.trace->host.reset();
+  const graph::ModuleTree tree(input.profile);
+  const problems::Question question =
+      flags.planning.Question(input, tree, kAuditSeconds);
+  const Audit audit =
+      AuditConfig(question, trainer, config, flags.blocks, budget);
+  const std::vector<problems::DeviceNeed> needs =
+      NeedsOfAudit(*input.trace, audit, question);
+  const std::string json = AuditJson(trainer, audit, needs);
+  if (!flags.output.empty()) graph::WriteFile(flags.output, json);
+  terminal.Print(flags.json ? json
+                            : BrokenLines(AuditText(flags, trainer, audit,
+                                                    needs, terminal),
+                                          terminal));
+  if (audit.fits) return kExitOk;
+  return terminal.Explain("the configuration needs more than the budget",
+                          kExitFailure);
+}
+
+}  // namespace
+
+Command AddAuditCommand(CLI::App& program) {
+  auto flags = std::make_shared<AuditFlags>();
+  CLI::App* app = program.add_subcommand(
+      "audit", "Judge the checkpoints of a trainer's configuration");
+  app->add_option("CONFIG", flags->config,
+                  "the trainer's configuration: YAML, TOML, JSON, Python or a "
+                  "shell script with flags, by the end of its name")
+      ->required();
+  app->add_option("--trace", flags->trace,
+                  "trace of the model (.json or .json.gz)")
+      ->type_name("TRACE")
+      ->required();
+  app->add_option(
+         "--for", flags->trainer,
+         "trainer, if its keys do not say which: " + problems::TrainerNames())
+      ->type_name("NAME");
+  app->add_option("--budget", flags->budget,
+                  "compare at this peak memory of a rank (1.6GiB, 1600MB, "
+                  "bytes, or 75%: of the peak without checkpoints), and not at "
+                  "the configuration's own")
+      ->type_name("SIZE");
+  app->add_option("--blocks", flags->blocks,
+                  "shell pattern of the modules that the trainer checkpoints, "
+                  "such as '*.layers.*' (default: the outermost modules with "
+                  "numbers for names)")
+      ->type_name("PATTERN");
+  app->add_option("--config-format", flags->format,
+                  "format of CONFIG: yaml, toml, json, python or flags")
+      ->type_name("NAME");
+  app->add_option("--function", flags->function,
+                  "read only this function of a Python file, and the functions "
+                  "of the file that it calls")
+      ->type_name("NAME");
+  app->add_option("--reserve", flags->planning.reserve,
+                  "part of the budget to keep free")
+      ->type_name("SIZE");
+  app->add_option("--world-size", flags->planning.memory.world_size,
+                  "ranks that share parameters, gradients and optimizer state")
+      ->type_name("N");
+  app->add_option(
+         "--time-limit", flags->planning.time_limit,
+         fmt::format("stop each search after S seconds (default {:g}); none: "
+                     "no limit",
+                     kAuditSeconds))
+      ->type_name("S");
+  AddOutput(*app, flags->output, "write the audit as JSON here");
+  app->add_flag("--json", flags->json, "print JSON and nothing else");
+  app->footer(
+      "Example:\n  acplan audit config.yaml --trace "
+      "data/traces/gpt2_small.json.gz\n"
+      "Exit status: 0 the configuration was judged, 1 it needs more than the "
+      "budget, 2 bad input.");
+  return {app, [flags](const Terminal& terminal) {
+            return RunAudit(*flags, terminal);
+          }};
+}
+
+}  // namespace acplan::cli
