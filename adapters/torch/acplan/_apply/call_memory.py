@@ -1,7 +1,7 @@
 """The memory that a call of a unit reads and writes in forward: its own, and memory from
 outside, which is copied if the recomputation would find it changed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,13 @@ class CallMemory:
         # Memory that the call has not made, with the first place at which an operator that runs
         # again reads it, or None.
         self._read: dict[int, int | None] = {}
+        # The call has written to no memory from outside, and met no tensors that consist of
+        # several.
+        self.is_quiet = True
+
+    def has_read_only(self, memory: Container[int]) -> bool:
+        """Returns whether the call has read no other memory from outside."""
+        return all(number in memory for number in self._read)
 
     def note_own(self, out: Any) -> None:
         """Notes the memory of an operator's results as the call's own."""
@@ -75,6 +82,7 @@ class CallMemory:
             memory = memory_of(tensor)
             if memory is None or memory in self._own:
                 continue
+            self.is_quiet = False
             copy_for_readers(tensor, tape)
             is_moved_on = any(tensor is statistic for statistic in statistics)
             if is_moved_on and memory not in self._read:
@@ -97,6 +105,7 @@ class CallMemory:
     def _copy_statistics(self, memory: int, tensor: torch.Tensor) -> None:
         """Copies running statistics at a read: in their state after the call's last update, if
         the call has updated them."""
+        self.is_quiet = False
         moved_at = self._statistics_writes.get(memory, -1)
         copy = Outside(tensor, moved_at, is_of_end=moved_at >= 0)
         self._tape.outside_memory.setdefault(memory, copy)

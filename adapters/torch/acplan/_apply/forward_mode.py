@@ -38,7 +38,7 @@ from acplan._apply.tape import (
     can_all_be_stood_in_for,
     memory_of,
 )
-from acplan._base import generators
+from acplan._base.generators import generator_of
 from acplan._base.operators import (
     Traits,
     draws,
@@ -57,19 +57,6 @@ _PACKS = torch.ops.aten._pack_padded_sequence.default
 _ANY_CALL: Call = ((), {})
 
 Decide = Callable[[Any], Choice]
-
-
-def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator | None:
-    """Returns the generator from which the operator draws."""
-    generator = kwargs.get("generator")
-    if generator is not None and isinstance(generator, torch.Generator):
-        return generator
-    tensor = args[0] if args else None
-    if not isinstance(tensor, torch.Tensor):
-        tensor = next(iter(tensors_of((args, kwargs))), None)
-    if tensor is not None:
-        return generators.default_generator(tensor.device)
-    return generators.default_generator(torch.device(kwargs.get("device") or "cpu"))
 
 
 class Forward(Mode):
@@ -116,6 +103,7 @@ class Forward(Mode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if types and any(map(is_run_inside, types)):
+            self.memory.is_quiet = False
             return NotImplemented
         kwargs = kwargs or {}
         traits = traits_of(func)
@@ -204,7 +192,7 @@ class Forward(Mode):
             choice = self._choice_of_write(func, choice, targets)
         self.memory.note_written(targets, statistics)
         is_random = draws(traits, args, kwargs)
-        generator = _generator(args, kwargs) if is_random else None
+        generator = generator_of(args, kwargs) if is_random else None
         if generator is not None and generator is not torch.default_generator:
             # PyTorch may restore the generator when the unit runs again, or may not.
             if generator not in tape.first_states:

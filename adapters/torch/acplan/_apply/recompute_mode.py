@@ -8,6 +8,7 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from acplan._base import watch
 from acplan._apply.forward_mode import cast_key
 from acplan._apply.memory_again import HasModules, MemoryAgain, stale_origin
 from acplan._apply.mode import Mode
@@ -59,6 +60,7 @@ class Recomputation(Mode):
         self._place = 0
         self._reading = _RUNS
         self._has_skipped = False
+        self._is_plain = False
 
     @property
     def tape(self) -> Tape:
@@ -76,20 +78,26 @@ class Recomputation(Mode):
         self._generators.begin()
         may_skip = tape.may_skip
         has_hooks = self._push_hooks() if may_skip or self._memory.may_differ else False
-        self._reading = _RUNS
+        # A call that was only watched has no tape to read.
+        self._reading = _OFF_TAPE if tape.is_quiet else _RUNS
         if has_hooks and may_skip:
             self._reading = _SKIPS_AT_ONCE if tape.writes is None else _SKIPS
             self._generators.note_default()
             self._undo.enter_context(one_hot_as_in_forward())
+        self._undo.enter_context(watch.looking_away())
         # These are modes of calls that are not over, if gradients are computed within forward.
         for mode in _get_current_dispatch_mode_stack():
             if isinstance(mode, Mode):
                 self._undo.enter_context(mode.looking_away())
-        super().__enter__()
+        # Such a call runs as it is, unless what it reads has changed since.
+        self._is_plain = tape.is_quiet and not self._memory.may_differ
+        if not self._is_plain:
+            super().__enter__()
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        super().__exit__(kind, error, traceback)
+        if not self._is_plain:
+            super().__exit__(kind, error, traceback)
         self._undo.close()
         if self._tape.freight is not None:
             self._tape.freight.end()

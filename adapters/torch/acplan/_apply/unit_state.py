@@ -95,6 +95,25 @@ class UnitState:
             self._weak.setdefault(memory, []).append(place)
             before[key] = None
 
+    def memory(self) -> set[int]:
+        """Returns the memory of all noted tensors."""
+        held = {memory for t in self.tensors if (memory := memory_of(t)) is not None}
+        return held | self._weak.keys()
+
+    def kinds(self) -> set[type]:
+        """Returns the classes of the noted tensors."""
+        refs = [ref for places in self._weak.values() for *_, ref in places]
+        return {*map(type, self.tensors)} | {type(ref()) for ref in refs}
+
+    def is_settled(self) -> bool:
+        """Returns whether all tensors that the call has not read are where they were: none is
+        made anew by each call."""
+        return all(
+            thing is before or _value_in(thing, key) is ref()
+            for places in self._weak.values()
+            for thing, before, key, ref in places
+        )
+
     def hold(self, memory: int) -> None:
         """Holds the noted tensors that have this memory, which the call reads."""
         for place in self._weak.pop(memory, ()):
@@ -367,6 +386,16 @@ def _attributes_of(thing: Any) -> dict[str, Any] | None:
     except AttributeError:
         return None
     return attributes if type(attributes) is dict else None
+
+
+def _value_in(thing: Any, key: Any) -> Any:
+    """Returns the value at the place of a noted tensor."""
+    if isinstance(thing, types.CellType):
+        return thing.cell_contents
+    try:
+        return thing[key]
+    except (KeyError, IndexError):
+        return None
 
 
 def _put_in_dict(thing: dict[Any, Any], before: dict[Any, Any]) -> None:
