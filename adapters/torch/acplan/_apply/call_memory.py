@@ -78,7 +78,7 @@ class CallMemory:
         """Copies memory from outside before its first write. Statistics are only written to,
         and are copied only if another operator has read them."""
         tape, place = self._tape, len(self._tape.items)
-        for tensor in (*targets, *statistics):
+        for tensor in targets if targets is statistics else (*targets, *statistics):
             memory = memory_of(tensor)
             if memory is None or memory in self._own:
                 continue
@@ -93,6 +93,10 @@ class CallMemory:
                 tape.outside_memory[memory] = Outside(tensor, place)
             else:
                 entry.last = _NO_PLACE if entry.is_of_end else place
+
+    def is_moved_on(self, tensor: torch.Tensor) -> bool:
+        """Returns whether a tensor is a statistic, or the count of its updates, of a module."""
+        return self.state is not None and memory_of(tensor) in self.state.statistics
 
     def let_go_of_copies(self) -> None:
         """Forgets copies that nothing reads if the call is recomputed as planned."""

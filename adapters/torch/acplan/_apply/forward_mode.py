@@ -51,6 +51,7 @@ from acplan._base.operators import (
 from acplan._base.stand_ins import has_plain_shape, is_run_inside
 from acplan._base.tensors import tensors_of
 
+_COUNTS = torch.ops.aten.add_.Tensor
 _PACKS = torch.ops.aten._pack_padded_sequence.default
 
 # The arguments of an operator that returns none of them.
@@ -190,6 +191,8 @@ class Forward(Mode):
         if traits.is_mutable:
             targets = written_by(func, args, kwargs)
             choice = self._choice_of_write(func, choice, targets)
+            if func is _COUNTS and self.memory.is_moved_on(args[0]):
+                statistics = targets
         self.memory.note_written(targets, statistics)
         is_random = draws(traits, args, kwargs)
         generator = generator_of(args, kwargs) if is_random else None

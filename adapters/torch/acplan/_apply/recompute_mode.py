@@ -38,6 +38,8 @@ from acplan._base.stand_ins import (
 # The ways to read the tape. OFF_TAPE: it is not read, and every operator runs. RUNS: saved
 # results are handed out, and skipped operators run, too. SKIPS_AT_ONCE: operators are skipped,
 # and the tape notes no writes.
+_ALONE = frozenset([torch.Tensor, torch.nn.Parameter])
+
 _OFF_TAPE, _RUNS, _SKIPS, _SKIPS_AT_ONCE = range(4)
 
 
@@ -77,7 +79,9 @@ class Recomputation(Mode):
         self._has_skipped = False
         self._generators.begin()
         may_skip = tape.may_skip
-        has_hooks = self._push_hooks() if may_skip or self._memory.may_differ else False
+        # Such a call runs as it is, unless what it reads has changed since.
+        self._is_plain = tape.is_quiet and not self._memory.may_differ
+        has_hooks = not self._is_plain and self._push_hooks()
         # A call that was only watched has no tape to read.
         self._reading = _OFF_TAPE if tape.is_quiet else _RUNS
         if has_hooks and may_skip:
@@ -89,8 +93,6 @@ class Recomputation(Mode):
         for mode in _get_current_dispatch_mode_stack():
             if isinstance(mode, Mode):
                 self._undo.enter_context(mode.looking_away())
-        # Such a call runs as it is, unless what it reads has changed since.
-        self._is_plain = tape.is_quiet and not self._memory.may_differ
         if not self._is_plain:
             super().__enter__()
         return self
@@ -271,6 +273,11 @@ class _AutogradSaves:
                 self._to_ignore -= 1
                 return tensor.detach()
             self._count += 1
+            if type(tensor) in _ALONE and tensor.requires_grad:
+                # The checkpoint does so, too, and the mode would see it.
+                guard = torch._C._DisableTorchDispatch()  # type: ignore[attr-defined]
+                tensor = tensor.detach()
+                del guard
             if self._memory.has_stale and (origin := stale_origin(tensor)):
                 tensor = stand_in(shape_of(tensor), origin)
             elif self._memory.may_differ:

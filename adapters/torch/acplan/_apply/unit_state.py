@@ -34,7 +34,7 @@ from typing import Any
 import torch
 
 from acplan._apply.tape import memory_of
-from acplan._base.operators import STATISTICS
+from acplan._base.operators import MOVED_ON
 from acplan._base.torchscript import Attributes, is_scripted, let_optimize, stop_optimizing
 
 _LIBRARIES = frozenset(
@@ -78,14 +78,14 @@ class UnitState:
         self._optimized = False
         # Noted tensors that the call has not read, indexed by memory.
         self._weak: dict[int, list[_Weak]] = {}
-        # The memory of running statistics.
+        # The memory of running statistics and of the counts of their updates.
         self.statistics: set[int | None] = set()
         # The tensors that the call has read.
         self.tensors: list[torch.Tensor] = []
         for thing, before, key in walk.places:
             tensor = before[key]
             memory = memory_of(tensor)
-            if key in STATISTICS:
+            if key in MOVED_ON:
                 self.statistics.add(memory)
             if memory is None or tensor.device.type == "cpu":
                 # Nothing shows whether Python reads it, by tolist() for example.
