@@ -20,7 +20,7 @@ from acplan._apply.quiet_call import Knowledge, QuietForward, SeenForward, memor
 from acplan._apply.recompute_mode import Recomputation
 from acplan._apply.tape import Tape, Writes
 from acplan._apply.unit_call import Call, Stopped, run
-from acplan._apply.unit_state import UnitState
+from acplan._apply.unit_state import StateOfUnit
 from acplan._base.call_arguments import copy_of, holds_nothing, tensors_given
 from acplan._base.modules import FSDPModule
 
@@ -41,6 +41,7 @@ def checkpoint_of(
     """
     policy = Policy.from_decisions(fqn, decisions, strict)
     saved = saved_by_name(decisions)
+    state = StateOfUnit()
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -52,7 +53,7 @@ def checkpoint_of(
                 module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
             )
         tape = Tape(policy.skips)
-        tape.state = UnitState(module.modules())
+        tape.state = state.now(module)
         tape.tell, tape.is_strict = policy.tell, strict
         context_fn = functools.partial(_contexts, module, policy, tape)
         with freight_of_call(traffic, policy, tape):
@@ -91,14 +92,14 @@ def whole_checkpoint_of(fqn: str, traffic: Traffic | None = None) -> Callable[..
     """Returns a function that calls a module in a checkpoint that saves nothing, for
     `checkpoint_wrapper`."""
 
-    knowledge = Knowledge()
+    knowledge, state = Knowledge(), StateOfUnit()
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return checkpoint(module, *args, use_reentrant=False, **kwargs)
         tape = Tape()
         modules = [*module.modules()]
-        tape.state = UnitState(modules)
+        tape.state = state.now(module)
         tape.given = memory_given(args, kwargs)
         context_fn = functools.partial(
             _contexts_of_whole, module, modules, fqn, tape, knowledge

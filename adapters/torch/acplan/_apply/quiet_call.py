@@ -57,7 +57,7 @@ class Knowledge:
         # Other modes change what runs, and compiled code depends on the watch.
         if torch._C._len_torch_dispatch_stack() or counters["frames"]["total"]:
             return False
-        return _PLAIN.issuperset(state.kinds()) and watch.can_watch()
+        return _PLAIN.issuperset(state.kinds) and watch.can_watch()
 
     def learn(self, tape: Tape, memory: CallMemory) -> None:
         """Learns from the first call, which a mode has seen and which ends."""
