@@ -98,11 +98,10 @@ def whole_checkpoint_of(fqn: str, traffic: Traffic | None = None) -> Callable[..
         if torch.compiler.is_compiling():
             return checkpoint(module, *args, use_reentrant=False, **kwargs)
         tape = Tape()
-        modules = [*module.modules()]
         tape.state = state.now(module)
         tape.given = memory_given(args, kwargs)
         context_fn = functools.partial(
-            _contexts_of_whole, module, modules, fqn, tape, knowledge
+            _contexts_of_whole, module, tape.state.modules, fqn, tape, knowledge
         )
         with freight_of_call(traffic, None, tape):
             return _checkpointed(module, args, kwargs, context_fn)
@@ -148,7 +147,9 @@ def _contexts_of_whole(
     is_possible = not (sharded or is_compiled) and knowledge.may_be_quiet(tape)
     forward: Any = QuietForward(tape, knowledge)
     if not (is_possible and knowledge.is_quiet):
-        forward = SeenForward(tape, knowledge if is_possible else None, sharded, not is_compiled)
+        forward = SeenForward(
+            tape, knowledge if is_possible else None, sharded, not is_compiled
+        )
     return forward, Recomputation(tape, fqn, module, sharded)
 
 
@@ -157,7 +158,7 @@ def sharded_in(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
 
 
 def _contexts(module: torch.nn.Module, policy: "Policy", tape: Tape) -> Contexts:
-    modules = [*module.modules()]
+    modules = tape.state.modules if tape.state is not None else [*module.modules()]
     sharded = sharded_in(modules)
     is_compiled = any(map(has_compiled_call, modules))
     matching: Matching = NothingSaved(policy)

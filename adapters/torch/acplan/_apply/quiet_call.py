@@ -131,7 +131,9 @@ class QuietForward:
             # Nothing counts later updates of statistics that it reads.
             names = [argument.name for argument in func._schema.arguments]
             pairs = [*zip(names, args), *kwargs.items()]
-            statistics = [value for name, value in pairs if name in STATISTICS and value is not None]
+            statistics = [
+                value for name, value in pairs if name in STATISTICS and value is not None
+            ]
         for tensor in (*targets, *statistics):
             memory = memory_of(tensor)
             if memory is None or memory not in tape.memory_in_reach():

@@ -275,7 +275,7 @@ class _AutogradSaves:
             self._count += 1
             if type(tensor) in _ALONE and tensor.requires_grad:
                 # The checkpoint does so, too, and the mode would see it.
-                guard = torch._C._DisableTorchDispatch()  # type: ignore[attr-defined]
+                guard = torch._C._DisableTorchDispatch()
                 tensor = tensor.detach()
                 del guard
             if self._memory.has_stale and (origin := stale_origin(tensor)):

@@ -39,7 +39,9 @@ from acplan._base.torchscript import is_scripted, let_optimize, stop_optimizing
 # A noted tensor: what it is in, what is noted of that, the key there, and the tensor.
 _Place = tuple[Any, Before, Any, weakref.ref[torch.Tensor]]
 _cell_contents = operator.attrgetter("cell_contents")
-_attributes = operator.attrgetter("__dict__")
+# What a walk reads of a module.
+_DICTS = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
+_of_module = operator.itemgetter("training", *_DICTS)
 
 
 class StateOfUnit:
@@ -85,7 +87,9 @@ class _Notes:
             place = (thing, before, key, weakref.ref(tensor))
             is_on_host = tensor.device.type == "cpu"
             # Nothing shows whether Python reads it, by tolist() for example.
-            is_held = is_on_host or (type(tensor) not in WITH_MEMORY and memory_of(tensor) is None)
+            is_held = is_on_host or (
+                type(tensor) not in WITH_MEMORY and memory_of(tensor) is None
+            )
             (self.held if is_held else self.unread).append(place)
         for _, before, key, _ in self.places:
             before[key] = None
@@ -111,16 +115,12 @@ class _Notes:
             by_setter.setdefault(setter, []).append(thing)
         if not by_setter.keys() <= _REGULAR:
             return None
-        modules = self.modules
-        of_modules = [
-            place for m in modules
-            for place in (m.__dict__, m._parameters, m._buffers, m._modules, m._forward_hooks,
-                          m._forward_pre_hooks)
-        ]  # fmt: skip
+        of_modules = [vars(m)[name] for m in self.modules for name in _DICTS]
         dicts = by_setter.get(state_walk.put_in_dict, [])
         self._sources = (
             of_modules + dicts,
             dicts,
+            [*map(vars, self.modules)],
             by_setter.get(state_walk.put_in_list, []),
             by_setter.get(state_walk.put_in_cell, []),
             by_setter.get(state_walk.put_variables, []),
@@ -129,7 +129,7 @@ class _Notes:
 
     def _current(self) -> Iterator[Any]:
         """Yields what the notes follow from, as it is now."""
-        dicts, with_keys, lists, cells, codes = self._sources
+        dicts, with_keys, modules, lists, cells, codes = self._sources
         flat = itertools.chain.from_iterable
         return itertools.chain(
             flat(map(dict.values, dicts)),
@@ -137,7 +137,7 @@ class _Notes:
             flat(map(list.__iter__, lists)),
             map(_cell_contents, cells),
             flat(map(state_walk.values_of_variables, codes)),
-            map(_attributes, self.modules),
+            flat(map(_of_module, modules)),
             map(type, self.modules),
         )
 
@@ -159,7 +159,7 @@ class _Notes:
             return False
         try:
             return [*map(id, self._current())] == self._ids
-        except ValueError:  # a cell is empty
+        except (KeyError, ValueError):  # a cell is empty, for example
             return False
 
     def put(self) -> None:
@@ -180,7 +180,15 @@ class _Notes:
 class UnitState:
     """The state that some modules read, as it is when this object is made."""
 
-    __slots__ = ("_notes", "_optimized", "_present", "_states", "_statistics", "_unread", "tensors")
+    __slots__ = (
+        "_notes",
+        "_optimized",
+        "_present",
+        "_states",
+        "_statistics",
+        "_unread",
+        "tensors",
+    )
 
     def __init__(self, notes: _Notes, states: list[Noted]) -> None:
         self._notes = notes
@@ -192,6 +200,10 @@ class UnitState:
         self._statistics: set[int | None] | None = None
         # The tensors that the call has read.
         self.tensors = [t for *_, ref in notes.held if (t := ref()) is not None]
+
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        return self._notes.modules
 
     @property
     def unread(self) -> dict[int, list[_Place]]:
@@ -254,7 +266,9 @@ class UnitState:
         if self._present is None:
             self._optimized = stop_optimizing()
             noted = notes.noted + self._states if is_other else self._states
-            self._present = [(thing, COPIES[setter](thing), setter) for thing, _, setter in noted]
+            self._present = [
+                (thing, COPIES[setter](thing), setter) for thing, _, setter in noted
+            ]
         if is_other:
             notes.put()
         for thing, before, setter in self._states:

@@ -113,7 +113,9 @@ def _launch(kernel: Any, run: Callable[..., Any], /, *args: Any, **kwargs: Any) 
 
 
 def _is_watched() -> bool:
-    return watch.is_watching() or any(hasattr(mode, "sees_launches") for mode in _get_current_dispatch_mode_stack())
+    return watch.is_watching() or any(
+        hasattr(mode, "sees_launches") for mode in _get_current_dispatch_mode_stack()
+    )
 
 
 @contextlib.contextmanager
