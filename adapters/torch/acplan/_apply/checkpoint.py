@@ -99,7 +99,7 @@ def whole_checkpoint_of(fqn: str, traffic: Traffic | None = None) -> Callable[..
             return checkpoint(module, *args, use_reentrant=False, **kwargs)
         tape = Tape()
         tape.state = state.now(module)
-        tape.given = memory_given(args, kwargs)
+        tape.argument_memory = memory_given(args, kwargs)
         context_fn = functools.partial(
             _contexts_of_whole, module, tape.state.modules, fqn, tape, knowledge
         )

@@ -194,8 +194,7 @@ class Forward(Mode):
             if func is _COUNTS and self.memory.is_moved_on(args[0]):
                 statistics = targets
         self.memory.note_written(targets, statistics)
-        is_random = draws(traits, args, kwargs)
-        generator = generator_of(args, kwargs) if is_random else None
+        generator = generator_of(args, kwargs) if draws(traits, args, kwargs) else None
         if generator is not None and generator is not torch.default_generator:
             # PyTorch may restore the generator when the unit runs again, or may not.
             if generator not in tape.first_states:
@@ -229,9 +228,7 @@ class Forward(Mode):
                 self._mind_reads(func, traits, args, kwargs)
             if not traits.only_shows:
                 place = len(tape.items) if item is func else None
-                read: Sequence[Any] = args
-                if statistics:
-                    read = [a for a in args if not any(a is s for s in statistics)]
+                read = [a for a in args if not any(a is s for s in statistics)]
                 self.memory.note_read(read, kwargs, place)
             tape.items.append(item)
         return out

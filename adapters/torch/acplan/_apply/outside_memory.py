@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from acplan._apply.tape import Tape
 
 
-# The tapes of calls that are only watched: nobody sees what they read, but what is in their reach.
+# The tapes of calls that are only watched: what they read is not known, but their reach is.
 QUIET: "weakref.WeakSet[Tape]" = weakref.WeakSet()
 
 

@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 from torch._dynamo.utils import counters
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
-from acplan._base import watch
 from acplan._apply.call_memory import CallMemory
 from acplan._apply.forward_mode import Forward
 from acplan._apply.outside_memory import QUIET, Outside, copy_for_readers, version_of
 from acplan._apply.tape import RUN, Tape, memory_of
+from acplan._base import watch
 from acplan._base.call_arguments import holds_nothing, tensors_given
 from acplan._base.generators import generator_of
 from acplan._base.operators import STATISTICS, draws, statistics_of, traits_of, written_by
@@ -43,7 +44,7 @@ def memory_given(args: Iterable[Any], kwargs: Mapping[str, Any]) -> set[int] | N
 
 
 class Knowledge:
-    """What the calls of a unit have shown so far: nothing, or whether it is quiet."""
+    """Holds whether a unit is quiet, as soon as a call of it has shown that."""
 
     def __init__(self) -> None:
         self.is_quiet: bool | None = None
@@ -52,7 +53,10 @@ class Knowledge:
         """Returns whether a call can be watched, or, if no call has been seen so far, one like
         it."""
         state = tape.state
-        if self.is_quiet is False or tape.given is None or state is None:
+        if self.is_quiet is False or tape.argument_memory is None or state is None:
+            return False
+        # Units in units see each other's copies.
+        if watch.is_watching() or any(isinstance(m, CheckpointWrapper) for m in state.modules):
             return False
         # Other modes change what runs, and compiled code depends on the watch.
         if torch._C._len_torch_dispatch_stack() or counters["frames"]["total"]:

@@ -1,19 +1,19 @@
 """The recomputation of a unit, which is read off the tape of its forward pass."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from acplan._base import watch
 from acplan._apply.forward_mode import cast_key
 from acplan._apply.memory_again import HasModules, MemoryAgain, stale_origin
-from acplan._apply.mode import Mode
+from acplan._apply.mode import CAN_LEAVE_OUT, Mode, leave_out_of_compiler
 from acplan._apply.tape import Saved, Skipped, Tape
 from acplan._apply.unit_call import StartAgain, copy_marks, top_hooks
+from acplan._base import watch
 from acplan._base.errors import AcplanError
 from acplan._base.operators import (
     CAST,
@@ -37,10 +37,10 @@ from acplan._base.stand_ins import (
 
 # The ways to read the tape. OFF_TAPE: it is not read, and every operator runs. RUNS: saved
 # results are handed out, and skipped operators run, too. SKIPS_AT_ONCE: operators are skipped,
-# and the tape notes no writes.
+# and the tape notes no writes. NO_MODE: operators are not seen.
+_NO_MODE, _OFF_TAPE, _RUNS, _SKIPS, _SKIPS_AT_ONCE = range(5)
+# Classes of tensors whose operators are their own.
 _ALONE = frozenset([torch.Tensor, torch.nn.Parameter])
-
-_OFF_TAPE, _RUNS, _SKIPS, _SKIPS_AT_ONCE = range(4)
 
 
 class Recomputation(Mode):
@@ -62,7 +62,6 @@ class Recomputation(Mode):
         self._place = 0
         self._reading = _RUNS
         self._has_skipped = False
-        self._is_plain = False
 
     @property
     def tape(self) -> Tape:
@@ -78,34 +77,28 @@ class Recomputation(Mode):
         self._place = 0
         self._has_skipped = False
         self._generators.begin()
-        may_skip = tape.may_skip
-        # Such a call runs as it is, unless what it reads has changed since.
-        self._is_plain = tape.is_quiet and not self._memory.may_differ
-        has_hooks = not self._is_plain and self._push_hooks()
+        self._undo.enter_context(_others_looking_away())
+        may_skip, may_differ = tape.may_skip, self._memory.may_differ
+        if tape.is_quiet and not may_differ:
+            self._reading = _NO_MODE
+            return self
+        has_hooks = (may_skip or may_differ or CAN_LEAVE_OUT) and self._push_hooks()
         # A call that was only watched has no tape to read.
         self._reading = _OFF_TAPE if tape.is_quiet else _RUNS
         if has_hooks and may_skip:
             self._reading = _SKIPS_AT_ONCE if tape.writes is None else _SKIPS
             self._generators.note_default()
             self._undo.enter_context(one_hot_as_in_forward())
-        self._undo.enter_context(watch.looking_away())
-        # These are modes of calls that are not over, if gradients are computed within forward.
-        for mode in _get_current_dispatch_mode_stack():
-            if isinstance(mode, Mode):
-                self._undo.enter_context(mode.looking_away())
-        if not self._is_plain:
-            super().__enter__()
+        super().__enter__()
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if not self._is_plain:
+        if self._reading != _NO_MODE:
             super().__exit__(kind, error, traceback)
         self._undo.close()
         if self._tape.freight is not None:
             self._tape.freight.end()
-        if self._saves is not None:
-            torch._C._autograd._pop_saved_tensors_default_hooks()
-            self._saves = None
+        self._saves = None
         self._generators.end()
         self._memory.end()
 
@@ -142,6 +135,7 @@ class Recomputation(Mode):
         self._saves = _AutogradSaves(self._memory)
         pack = self._saves.hook(save, self._place_to_save)
         torch._C._autograd._push_saved_tensors_default_hooks(pack, unsave)
+        self._undo.callback(torch._C._autograd._pop_saved_tensors_default_hooks)
         return True
 
     def _place_to_save(self) -> int | None:
@@ -284,6 +278,8 @@ class _AutogradSaves:
                 tensor = self._memory.saved_as_in_forward(tensor, place())
             return save(tensor)
 
+        if CAN_LEAVE_OUT:
+            leave_out_of_compiler(pack)
         copy_marks(save, pack)
         return pack
 
@@ -321,6 +317,18 @@ class _GeneratorsOfForward:
         for generator, state in self._before.items():
             generator.set_state(state)
         self._before.clear()
+
+
+@contextlib.contextmanager
+def _others_looking_away() -> Iterator[None]:
+    """Keeps calls that are not over from seeing operators. There are such calls if gradients
+    are computed within forward."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(watch.looking_away())
+        for mode in _get_current_dispatch_mode_stack():
+            if isinstance(mode, Mode):
+                stack.enter_context(mode.looking_away())
+        yield
 
 
 def _is_made_anew(tape: Tape, place: int, item: Any, func: Any, args: tuple[Any, ...]) -> bool:

@@ -257,7 +257,7 @@ class Tape:
         # The call writes to nothing but memory of its own, as far as is known, and has nothing
         # saved; the memory of its arguments, and all memory in its reach once it is asked for.
         self.is_quiet = False
-        self.given: set[int] | None = None
+        self.argument_memory: set[int] | None = None
         self._in_reach: set[int] | None = None
         # Forward ran the operators of the plan, and all saved results can be handed out.
         self.is_as_planned = False
@@ -285,7 +285,7 @@ class Tape:
         """Returns the memory of the arguments and of the tensors in the unit's state."""
         if self._in_reach is None:
             of_state = self.state.memory() if self.state is not None else set()
-            self._in_reach = of_state | (self.given or set())
+            self._in_reach = of_state | (self.argument_memory or set())
         return self._in_reach
 
     def saved(self) -> Iterator[Saved]:

@@ -39,7 +39,7 @@ from acplan._base.torchscript import is_scripted, let_optimize, stop_optimizing
 # A noted tensor: what it is in, what is noted of that, the key there, and the tensor.
 _Place = tuple[Any, Before, Any, weakref.ref[torch.Tensor]]
 _cell_contents = operator.attrgetter("cell_contents")
-# What a walk reads of a module.
+# A walk reads these attributes of a module.
 _DICTS = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
 _of_module = operator.itemgetter("training", *_DICTS)
 
@@ -79,7 +79,7 @@ class _Notes:
         self._places: list[_Place] = []
         self.kinds: set[type] = set()
         # The tensors that each call holds, and those that it holds once it has read them.
-        self.held: list[_Place] = []
+        self.always: list[_Place] = []
         self.unread: list[_Place] = []
         for thing, before, key in walk.places:
             tensor = before[key]
@@ -90,7 +90,7 @@ class _Notes:
             is_held = is_on_host or (
                 type(tensor) not in WITH_MEMORY and memory_of(tensor) is None
             )
-            (self.held if is_held else self.unread).append(place)
+            (self.always if is_held else self.unread).append(place)
         for _, before, key, _ in self.places:
             before[key] = None
         self._is_regular = walk.is_regular and not any(map(is_scripted, modules))
@@ -101,7 +101,7 @@ class _Notes:
 
     @property
     def places(self) -> list[_Place]:
-        return self.held + self.unread
+        return self.always + self.unread
 
     def states_now(self) -> list[Noted]:
         return [(thing, COPIES[setter](thing), setter) for thing, _, setter in self.states]
@@ -162,7 +162,7 @@ class _Notes:
         except (KeyError, ValueError):  # a cell is empty, for example
             return False
 
-    def put(self) -> None:
+    def restore(self) -> None:
         """Sets the state to what is noted, except the states of generators."""
         for thing, before, key, ref in self.places:
             tensor = ref()
@@ -199,7 +199,7 @@ class UnitState:
         self._unread: dict[int, list[_Place]] | None = None
         self._statistics: set[int | None] | None = None
         # The tensors that the call has read.
-        self.tensors = [t for *_, ref in notes.held if (t := ref()) is not None]
+        self.tensors = [t for *_, ref in notes.always if (t := ref()) is not None]
 
     @property
     def modules(self) -> list[torch.nn.Module]:
@@ -231,8 +231,8 @@ class UnitState:
 
     def memory(self) -> set[int]:
         """Returns the memory of all noted tensors."""
-        held = {memory for t in self.tensors if (memory := memory_of(t)) is not None}
-        return held | self.unread.keys()
+        read = {memory for t in self.tensors if (memory := memory_of(t)) is not None}
+        return read | self.unread.keys()
 
     def is_settled(self) -> bool:
         """Returns whether all tensors that the call has not read are where they were: none is
@@ -270,7 +270,7 @@ class UnitState:
                 (thing, COPIES[setter](thing), setter) for thing, _, setter in noted
             ]
         if is_other:
-            notes.put()
+            notes.restore()
         for thing, before, setter in self._states:
             setter(thing, before)
 
@@ -282,7 +282,7 @@ class UnitState:
         let_optimize(self._optimized)
         if len(present) == len(self._states) and not self._notes.are_as_now():
             # It was as noted.
-            self._notes.put()
+            self._notes.restore()
         for thing, before, setter in reversed(present):
             setter(thing, before)
 

@@ -26,7 +26,7 @@ def borrows_parameters(module: torch.nn.Module) -> bool:
     if getattr(module, "_is_fsdp_managed_module", False):
         return False
     # This is asked at each call of a unit: it is quicker than a walk with names.
-    pending, seen = [module], {module}
+    pending, visited = [module], {module}
     while pending:
         submodule = pending.pop()
         for value in submodule._parameters.values():
@@ -34,8 +34,8 @@ def borrows_parameters(module: torch.nn.Module) -> bool:
                 value, (_PARAMETER, type(None))
             ):
                 return True
-        new = [m for m in submodule._modules.values() if m is not None and m not in seen]
-        seen.update(new)
+        new = [m for m in submodule._modules.values() if m is not None and m not in visited]
+        visited.update(new)
         pending += new
     return False
 

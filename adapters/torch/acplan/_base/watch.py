@@ -2,16 +2,18 @@
 those that are not PyTorch's own.
 
 A mode is called for each operator, and that takes the host longer than most operators do. The
-watch is a function for a key of PyTorch's dispatcher that nothing else uses. All other operators
-of PyTorch skip the key, at no cost, and so does each operator of a thread that does not watch.
+watch is a function for a key of PyTorch's dispatcher that nothing else uses. All other
+operators of PyTorch skip the key, at no cost, and so does each operator of a thread that does
+not watch.
 
-The watch also sees the operators of which kernels are made, such as the copy in `contiguous()`.
-They write to the results of their operator, or to the arguments that its schema names, which the
-watch has then seen before.
+The watch is also called for the operators of which kernels are made, such as the copy in
+`contiguous()`. They write to the results of their operator, or to the arguments that its schema
+names, which the watch has then seen before.
 """
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -82,7 +84,7 @@ def is_watching() -> bool:
 
 def _see(func: Any, *args: Any, **kwargs: Any) -> Any:
     key = _key()
-    # What the operator itself runs is not seen.
+    # The operator's own operators are not seen.
     _set_included(key, False)
     try:
         if func.namespace != "aten" or traits_of(func).is_random or not _is_in_kernel():
@@ -102,34 +104,65 @@ def _key() -> Any:
     return torch._C._parse_dispatch_key(_KEY_NAME)
 
 
-@functools.cache
 def can_watch() -> bool:
-    """Returns whether this PyTorch has what a watch needs. The first call prepares it."""
+    """Returns whether this PyTorch has what a watch needs. Prepares it for all operators that
+    there are now."""
+    loaded = (len(sys.modules), len(_DEFINED), len(torch.ops.loaded_libraries))
+    if _PREPARED.loaded == loaded or _PREPARED.is_missing:
+        return not _PREPARED.is_missing
     try:
-        _LIBRARIES.append(Library("_", "IMPL"))  # noqa: TOR901
-        _LIBRARIES[0].fallback(_see, _KEY_NAME)
-        _LIBRARIES.append(Library("aten", "IMPL"))  # noqa: TOR901
-        for name in _names_unseen():
-            _LIBRARIES[1].impl(name, fallthrough_kernel, _KEY_NAME)
+        _prepare()
     except (AttributeError, RuntimeError, TypeError):
+        _PREPARED.is_missing = True
         return False
+    _PREPARED.loaded = loaded
     return True
 
 
-# A library's kernels exist as long as the library.
-_LIBRARIES: list[Library] = []
+_DEFINED: Any = getattr(torch.library, "_defs", ())
 
 
-def _names_unseen() -> Iterator[str]:
-    """Yields the names of PyTorch's operators that a watch need not see."""
-    names = {*torch._C._dispatch_get_all_op_names()}
-    for schema in torch._C._jit_get_all_schemas():
-        name = f"{schema.name}.{schema.overload_name}".rstrip(".")
-        if not name.startswith("aten::") or name not in names or schema.is_mutable:
+class _Prepared:
+    """The operators that have a kernel for the key. A library's kernels exist as long as the
+    library."""
+
+    def __init__(self) -> None:
+        self.is_missing = False
+        self.loaded = (0, 0, 0)
+        self.names: set[str] = set()
+        self.libraries: dict[str, Library] = {}
+
+    def library(self, namespace: str) -> Library:
+        if namespace not in self.libraries:
+            self.libraries[namespace] = Library(namespace, "IMPL")  # noqa: TOR901
+        return self.libraries[namespace]
+
+
+_PREPARED = _Prepared()
+
+
+def _prepare() -> None:
+    if not _PREPARED.names:
+        # For operators that are defined later. PyTorch does not call it if a mode is on.
+        _PREPARED.library("_").fallback(_see, _KEY_NAME)
+    for full_name in torch._C._dispatch_get_all_op_names():
+        if full_name in _PREPARED.names:
             continue
-        if any(argument.name in STATISTICS for argument in schema.arguments):
+        _PREPARED.names.add(full_name)
+        namespace, _, name = full_name.partition("::")
+        packet, _, overload = name.partition(".")
+        try:
+            func = getattr(
+                getattr(getattr(torch.ops, namespace), packet), overload or "default"
+            )
+        except AttributeError:  # it is for TorchScript alone
             continue
-        packet = getattr(torch.ops.aten, schema.name.removeprefix("aten::"))
-        func = getattr(packet, schema.overload_name or "default")
-        if not traits_of(func).is_random:
-            yield name.removeprefix("aten::")
+        kernel = functools.partial(_see, func) if _is_seen(func) else fallthrough_kernel
+        _PREPARED.library(namespace).impl(name, kernel, _KEY_NAME)
+
+
+def _is_seen(func: Any) -> bool:
+    arguments = (argument.name for argument in func._schema.arguments)
+    traits = traits_of(func)
+    is_plain = not (func._schema.is_mutable or traits.is_random)
+    return func.namespace != "aten" or not is_plain or any(a in STATISTICS for a in arguments)
