@@ -35,7 +35,8 @@ from acplan._base.stand_ins import (
     stand_in,
 )
 
-# The ways to read the tape. OFF_TAPE: it is not read, and every operator runs. RUNS: saved
+# The ways to read the tape. OFF_TAPE: it is not read, and every operator runs; a call that was
+# only watched has no other way. RUNS: saved
 # results are handed out, and skipped operators run, too. SKIPS_AT_ONCE: operators are skipped,
 # and the tape notes no writes. NO_MODE: operators are not seen.
 _NO_MODE, _OFF_TAPE, _RUNS, _SKIPS, _SKIPS_AT_ONCE = range(5)
@@ -83,7 +84,6 @@ class Recomputation(Mode):
             self._reading = _NO_MODE
             return self
         has_hooks = (may_skip or may_differ or CAN_LEAVE_OUT) and self._push_hooks()
-        # A call that was only watched has no tape to read.
         self._reading = _OFF_TAPE if tape.is_quiet else _RUNS
         if has_hooks and may_skip:
             self._reading = _SKIPS_AT_ONCE if tape.writes is None else _SKIPS
