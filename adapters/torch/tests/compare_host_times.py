@@ -336,15 +336,14 @@ def _measured_rows() -> Iterator[list[object]]:
             label: _predicted_ms(_without_launches(traced), p) for label, p in plans.items()
         }
         for label in models:
-            beside = ""
+            ratio = ""
             if peer := _PEERS.get(label):
                 ratios = [(r[label] - r["none"]) / (r[peer] - r["none"]) for r in rounds]
-                beside = f"{statistics.median(ratios):.2f}"
-            ours = [f"{best[label] - best['none']:.2f}", f"{best[label]:.2f}", "", ""]
-            if label in predicted:
-                added = predicted[label] - predicted["none"]
-                ours[2:] = [f"{added:.2f}", f"{predicted[label]:.2f}"]
-            yield [name, label, ours[1], ours[3], ours[0], ours[2], beside]
+                ratio = f"{statistics.median(ratios):.2f}"
+            columns = (best, predicted)
+            cells = [f"{c[label]:.2f}" if label in c else "" for c in columns]
+            cells += [f"{c[label] - c['none']:.2f}" if label in c else "" for c in columns]
+            yield [name, label, *cells, ratio]
 
 
 def _bundled_rows() -> Iterator[list[object]]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from acplan._apply.outside_memory import Outside, copy_for_readers, note_reader
-from acplan._apply.tape import WITH_MEMORY, Tape, memory_of, storage_of
+from acplan._apply.tape import WITH_MEMORY, Tape, memory_of
 from acplan._base.tensors import tensors_of
 
 _NO_PLACE = 1 << 62  # after all places
@@ -38,7 +38,7 @@ class CallMemory:
 
     def note_own(self, out: Any) -> None:
         """Notes the memory of an operator's results as the call's own."""
-        for tensor in tensors_of(out):
+        for tensor in (out,) if type(out) is torch.Tensor else tensors_of(out):
             memory = memory_of(tensor)
             if memory is not None:
                 self._own.add(memory)
@@ -54,14 +54,11 @@ class CallMemory:
         own = self._own
         for value in (*args, *kwargs.values()) if kwargs else args:
             if type(value) in WITH_MEMORY:
-                storage = storage_of(value)
-                if storage is None:
-                    continue
-                memory = storage._cdata
-                if memory in own:
+                memory = memory_of(value)
+                if memory is None or memory in own:
                     continue
                 if memory not in self._read:
-                    note_reader(storage, self._tape)
+                    note_reader(value.untyped_storage(), self._tape)
                     if self.state is not None:
                         self.state.hold(memory)
                         if memory in self.state.statistics:

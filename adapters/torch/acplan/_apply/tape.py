@@ -59,8 +59,14 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 def memory_of(tensor: torch.Tensor) -> int | None:
     """Returns a number that identifies a tensor's memory, or None if it has none."""
-    storage = storage_of(tensor)
-    return None if storage is None else int(storage._cdata)
+    if type(tensor) not in WITH_MEMORY:
+        storage = storage_of(tensor)
+        return None if storage is None else int(storage._cdata)
+    # Nearly always. It is asked several times for each operator.
+    try:
+        return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
+    except NotImplementedError:
+        return None
 
 
 def each(values: Any, change: Callable[[Any], Any]) -> Any:
