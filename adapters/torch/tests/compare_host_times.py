@@ -7,16 +7,18 @@ backward, beyond the same step without a checkpoint. Tensors have one element, s
 take next to nothing. For each decision all operators of a kind have that decision. Beside it
 stands the selective checkpoint of PyTorch itself, whose policies know neither a plan nor
 skipping. host_times_measured.csv: the forward and the backward pass of real models with tiny
-tensors, without a plan and with four, beside the host's time that is predicted, without
-launches. host_times_models.csv: that time for plans of the bundled traces, beside the device's.
+tensors, without a plan, with five and with PyTorch's checkpoints, which take turns, beside the
+host's time that is predicted, without launches. The best of all rounds, and the median of the
+rounds' ratios to PyTorch's. host_times_models.csv: that time for plans of the bundled traces, beside the device's.
 """
 
 import copy
 import functools
 import logging
 import pathlib
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ from torch.utils.checkpoint import (
 from acplan import DEVICES, Plan, PlannedModule, PlannedOperator, Trace, apply, plan, trace
 from acplan._device.host_times import host_times_of
 from measured import simulated
-from sharding_cases import operators_of
+from sharding_cases import Names, operators_of
 from tables import Table
 from zoo import images, tokens, transformer, whole_blocks
 
@@ -177,10 +179,12 @@ def _costs() -> Costs:
     return costs
 
 
-# Real models with tiny tensors, whose steps are the host's work.
+# Real models with tiny tensors, whose steps are the host's work. PyTorch's checkpoints run
+# modules again with a cache of keys that forward has filled, so there is none.
 _SMALL: dict[str, Callable[[], nn.Module]] = {
     "GPT-2": transformer(
-        "GPT2LMHeadModel", n_embd=24, n_layer=12, n_head=12, vocab_size=64, n_positions=16
+        "GPT2LMHeadModel", n_embd=24, n_layer=12, n_head=12, vocab_size=64, n_positions=16,
+        use_cache=False,
     ),
     "BERT": transformer(
         "BertForMaskedLM", hidden_size=24, num_hidden_layers=12, num_attention_heads=12,
@@ -188,11 +192,11 @@ _SMALL: dict[str, Callable[[], nn.Module]] = {
     ),
     "Llama": transformer(
         "LlamaForCausalLM", hidden_size=32, num_hidden_layers=16, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=32, vocab_size=64,
+        num_key_value_heads=2, intermediate_size=32, vocab_size=64, use_cache=False,
     ),
     "T5": transformer(
         "T5ForConditionalGeneration", d_model=24, d_kv=4, d_ff=24, num_layers=6, num_heads=6,
-        vocab_size=64, decoder_start_token_id=0, pad_token_id=0,
+        vocab_size=64, decoder_start_token_id=0, pad_token_id=0, use_cache=False,
     ),
     "ViT": transformer(
         "ViTForImageClassification", hidden_size=24, num_hidden_layers=12, image_size=16,
@@ -203,6 +207,9 @@ _SMALL: dict[str, Callable[[], nn.Module]] = {
     ),
 }  # fmt: skip
 _DECISIONS = ("save,recompute", "save,recompute,skip")
+# The operators that both selective checkpoints save.
+_PRODUCTS = ("addmm", "aten.mm.", "bmm", "convolution", "scaled_dot")
+_PEERS = {"every block": "every block, PyTorch's", "products": "products, PyTorch's"}
 
 
 def _inputs_of(name: str) -> dict[str, Any]:
@@ -210,13 +217,73 @@ def _inputs_of(name: str) -> dict[str, Any]:
             else tokens(2, 4, 64))()  # fmt: skip
 
 
-def _plans(model: nn.Module, traced: Trace) -> Iterator[tuple[str, Plan]]:
+def _plans(
+    model: nn.Module, traced: Trace, inputs: dict[str, Any]
+) -> Iterator[tuple[str, Plan]]:
     blocks = whole_blocks(model)
     yield "none", Plan(())
     yield "every block", Plan(blocks)
     yield "every second block", Plan(blocks[1::2])
+    yield "products", Plan(tuple(_with_products_saved(model, blocks, inputs)))
     for decisions in _DECISIONS:
         yield f"{decisions}, min", plan(_without_host(traced), "min", decisions=decisions)
+
+
+def _with_products_saved(
+    model: nn.Module, blocks: Sequence[PlannedModule], inputs: dict[str, Any]
+) -> Iterator[PlannedModule]:
+    """Yields units that save their products and recompute the rest."""
+    model = copy.deepcopy(model)
+    names = {block.fqn: Names() for block in blocks}
+    for block in blocks:
+        module: Any = model.get_submodule(block.fqn.partition(".")[2])
+        module.forward = functools.partial(_under, names[block.fqn], module.forward)
+    model(**inputs)
+    for fqn, mode in names.items():
+        operators = (PlannedOperator(n, _is_product(n)) for n in mode.operators)
+        yield PlannedModule(fqn, tuple(operators))
+
+
+def _products_in(traced: Trace, plan_by_hand: Plan) -> Plan:
+    """Returns the same units with the operators of a trace, whose device has other kernels."""
+    data = traced.data
+    places = {module["fqn"]: place for place, module in enumerate(data["modules"])}
+    units = []
+    for unit in plan_by_hand.modules:
+        call = next(c for c in data["calls"] if c["module"] == places[unit.fqn])
+        names = (op["name"] for op in data["operators"][call["start"] : call["end"]])
+        operators = tuple(PlannedOperator(n, _is_product(n)) for n in names)
+        units.append(PlannedModule(unit.fqn, operators))
+    return Plan(tuple(units))
+
+
+def _under(mode: Names, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with mode:
+        return forward(*args, **kwargs)
+
+
+@functools.cache
+def _is_product(name: str) -> bool:
+    return any(part in name for part in _PRODUCTS)
+
+
+def _saves_products(_: Any, func: Any, *__: Any, **___: Any) -> Any:
+    kinds = CheckpointPolicy
+    return kinds.MUST_SAVE if _is_product(str(func)) else kinds.PREFER_RECOMPUTE
+
+
+def _by_pytorch(model: nn.Module, is_selective: bool) -> nn.Module:
+    """Puts every block into a checkpoint of PyTorch."""
+    extra: dict[str, Any] = {}
+    if is_selective:
+        contexts = functools.partial(create_selective_checkpoint_contexts, _saves_products)
+        extra["context_fn"] = contexts
+    for block in whole_blocks(model):
+        module: Any = model.get_submodule(block.fqn.partition(".")[2])
+        module.forward = functools.partial(
+            checkpoint, module.forward, use_reentrant=False, **extra
+        )
+    return model
 
 
 def _without_host(traced: Trace) -> Trace:
@@ -239,14 +306,18 @@ def _predicted_ms(traced: Trace, by_hand: Plan) -> float:
     return float(figures["ms"]) - updates * data["host"]["update_us"] / 1e3
 
 
-def _step_ms(model: nn.Module, inputs: dict[str, Any]) -> float:
-    best = float("inf")
-    for _ in range(_REPEATS):
-        start = time.process_time()
-        model(**inputs).loss.backward()
-        best = min(best, time.process_time() - start)
-        model.zero_grad()
-    return best * 1e3
+def _rounds(models: dict[str, nn.Module], inputs: dict[str, Any]) -> list[dict[str, float]]:
+    """Returns milliseconds for a step of each model, which take turns."""
+    rounds = []
+    for _ in range(_REPEATS + 3):
+        rounds.append({})
+        for label, model in models.items():
+            start = time.process_time()
+            model(**inputs).loss.backward()
+            rounds[-1][label] = (time.process_time() - start) * 1e3
+            model.zero_grad()
+    # Units learn from their first calls.
+    return rounds[3:]
 
 
 def _measured_rows() -> Iterator[list[object]]:
@@ -254,16 +325,25 @@ def _measured_rows() -> Iterator[list[object]]:
         model, inputs = make(), _inputs_of(name)
         with torch.device("meta"):
             traced = trace(make(), device="a100", **_inputs_of(name))
-        plain = _without_launches(traced)
-        before: tuple[float, float] | None = None
-        for label, its_plan in _plans(model, traced):
-            measured = _step_ms(apply(copy.deepcopy(model), its_plan), inputs)
-            predicted = _predicted_ms(plain, its_plan)
-            before = before or (measured, predicted)
-            increase = (
-                f"{x - y:.2f}" for x, y in zip((measured, predicted), before, strict=True)
-            )
-            yield [name, label, f"{measured:.2f}", f"{predicted:.2f}", *increase]
+        plans = dict(_plans(model, traced, inputs))
+        models = {label: apply(copy.deepcopy(model), p) for label, p in plans.items()}
+        models[_PEERS["every block"]] = _by_pytorch(copy.deepcopy(model), False)
+        models[_PEERS["products"]] = _by_pytorch(copy.deepcopy(model), True)
+        rounds = _rounds(models, inputs)
+        best = {label: min(r[label] for r in rounds) for label in models}
+        plans["products"] = _products_in(traced, plans["products"])
+        predicted = {
+            label: _predicted_ms(_without_launches(traced), p) for label, p in plans.items()
+        }
+        for label in models:
+            ratio = ""
+            if peer := _PEERS.get(label):
+                ratios = [(r[label] - r["none"]) / (r[peer] - r["none"]) for r in rounds]
+                ratio = f"{statistics.median(ratios):.2f}"
+            columns = (best, predicted)
+            cells = [f"{c[label]:.2f}" if label in c else "" for c in columns]
+            cells += [f"{c[label] - c['none']:.2f}" if label in c else "" for c in columns]
+            yield [name, label, *cells, ratio]
 
 
 def _bundled_rows() -> Iterator[list[object]]:
@@ -295,6 +375,7 @@ def _main() -> None:
         cells = [f"{us:.1f}" for kind in _KINDS for us in costs[kind][policy]]
         table.add(policy, *cells)
     columns = ["measured ms", "predicted ms", "added: measured ms", "added: predicted ms"]
+    columns.append("added, in times of PyTorch's")
     measured = Table("host_times_measured", ["model", "plan", *columns])
     for row in _measured_rows():
         measured.add(*row)

@@ -29,6 +29,8 @@ COUNTER = 0
 TABLE = torch.ones(WIDTH)
 RECENT: list[torch.Tensor] = []
 FACTS: dict[str, float] = {"scale": 1.0}
+# The last two steps of an outcome, in which parts run their late actions, too.
+IS_LATE = False
 
 
 class Clock:
@@ -233,17 +235,25 @@ ACTIONS: tuple[Action, ...] = (
 )  # fmt: skip
 
 
+_QUIET: tuple[Action, ...] = (
+    reads_code, draws, reads_table, computes, switches_training, draws_in_python
+)  # fmt: skip
+_CHANGES: tuple[Action, ...] = tuple(a for a in ACTIONS if a not in _QUIET)
+
+
 class Part(nn.Module):
     """Runs some actions, on its own state or that of another module."""
 
     def __init__(self, actions: list[Action], state: State) -> None:
         super().__init__()
         self.actions = actions
+        self.late: list[Action] = []
         self.state = state
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for action in self.actions:
-            x = action(self.state, x)
+            if IS_LATE or action not in self.late:
+                x = action(self.state, x)
         return x
 
 
@@ -302,6 +312,16 @@ def make(seed: int) -> Model:
     return Model(seed).train()
 
 
+def make_with_late_actions(seed: int) -> Model:
+    """Returns a model whose parts change no state before the late steps."""
+    model, chance = make(seed), random.Random(seed)
+    for part in [module for module in model.modules() if isinstance(module, Part)]:
+        part.late = chance.choices(_CHANGES, k=chance.randint(0, 2))
+        part.actions = [*chance.choices(_QUIET, k=2), *part.late]
+        chance.shuffle(part.actions)
+    return model
+
+
 def batch(seed: int) -> torch.Tensor:
     return torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(seed))
 
@@ -317,14 +337,16 @@ def _reset() -> None:
     torch.manual_seed(5)
 
 
-def outcome(model: nn.Module, microbatches: int, is_joint: bool) -> list[Any]:
-    """Returns losses, gradients and all state after two steps. With `is_joint` all
+def outcome(model: nn.Module, microbatches: int, is_joint: bool, steps: int = 2) -> list[Any]:
+    """Returns losses, gradients and all state after some steps. With `is_joint` all
     microbatches run before one backward pass."""
     _reset()
     inner: Any = model
     values: list[Any] = []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for step in range(2):
+    global IS_LATE
+    for step in range(steps):
+        IS_LATE = step >= steps - 2
         losses = []
         for k in range(microbatches):
             loss = model(batch(step * 10 + k)).square().mean()

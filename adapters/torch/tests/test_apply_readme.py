@@ -79,8 +79,8 @@ def _names() -> dict[str, Any]:
     }
 
 
-def test_there_are_five_rules() -> None:
-    assert _TITLES == ["Saved", "Skipped", "Stale", "Lost", "Started"]
+def test_there_are_six_rules() -> None:
+    assert _TITLES == ["Saved", "Skipped", "Stale", "Lost", "Started", "Quiet"]
     assert len(_RULES) == len(_TITLES)
 
 

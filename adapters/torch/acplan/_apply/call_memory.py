@@ -1,13 +1,13 @@
 """The memory that a call of a unit reads and writes in forward: its own, and memory from
 outside, which is copied if the recomputation would find it changed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from acplan._apply.outside_memory import Outside, copy_for_readers, note_reader
-from acplan._apply.tape import WITH_MEMORY, Tape, memory_of, storage_of
+from acplan._apply.tape import WITH_MEMORY, Tape, memory_of
 from acplan._base.tensors import tensors_of
 
 _NO_PLACE = 1 << 62  # after all places
@@ -28,10 +28,17 @@ class CallMemory:
         # Memory that the call has not made, with the first place at which an operator that runs
         # again reads it, or None.
         self._read: dict[int, int | None] = {}
+        # The call has written to no memory from outside, and met no tensors that consist of
+        # several.
+        self.is_quiet = True
+
+    def has_read_only(self, memory: Container[int]) -> bool:
+        """Returns whether the call has read no other memory from outside."""
+        return all(number in memory for number in self._read)
 
     def note_own(self, out: Any) -> None:
         """Notes the memory of an operator's results as the call's own."""
-        for tensor in tensors_of(out):
+        for tensor in (out,) if type(out) is torch.Tensor else tensors_of(out):
             memory = memory_of(tensor)
             if memory is not None:
                 self._own.add(memory)
@@ -47,14 +54,11 @@ class CallMemory:
         own = self._own
         for value in (*args, *kwargs.values()) if kwargs else args:
             if type(value) in WITH_MEMORY:
-                storage = storage_of(value)
-                if storage is None:
-                    continue
-                memory = storage._cdata
-                if memory in own:
+                memory = memory_of(value)
+                if memory is None or memory in own:
                     continue
                 if memory not in self._read:
-                    note_reader(storage, self._tape)
+                    note_reader(value.untyped_storage(), self._tape)
                     if self.state is not None:
                         self.state.hold(memory)
                         if memory in self.state.statistics:
@@ -71,10 +75,11 @@ class CallMemory:
         """Copies memory from outside before its first write. Statistics are only written to,
         and are copied only if another operator has read them."""
         tape, place = self._tape, len(self._tape.items)
-        for tensor in (*targets, *statistics):
+        for tensor in targets if targets is statistics else (*targets, *statistics):
             memory = memory_of(tensor)
             if memory is None or memory in self._own:
                 continue
+            self.is_quiet = False
             copy_for_readers(tensor, tape)
             is_moved_on = any(tensor is statistic for statistic in statistics)
             if is_moved_on and memory not in self._read:
@@ -85,6 +90,10 @@ class CallMemory:
                 tape.outside_memory[memory] = Outside(tensor, place)
             else:
                 entry.last = _NO_PLACE if entry.is_of_end else place
+
+    def is_moved_on(self, tensor: torch.Tensor) -> bool:
+        """Returns whether a tensor is a statistic, or the count of its updates, of a module."""
+        return self.state is not None and memory_of(tensor) in self.state.statistics
 
     def let_go_of_copies(self) -> None:
         """Forgets copies that nothing reads if the call is recomputed as planned."""
@@ -97,6 +106,7 @@ class CallMemory:
     def _copy_statistics(self, memory: int, tensor: torch.Tensor) -> None:
         """Copies running statistics at a read: in their state after the call's last update, if
         the call has updated them."""
+        self.is_quiet = False
         moved_at = self._statistics_writes.get(memory, -1)
         copy = Outside(tensor, moved_at, is_of_end=moved_at >= 0)
         self._tape.outside_memory.setdefault(memory, copy)

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,10 +16,11 @@ from acplan._apply.matching import InOrder, Matching, NothingSaved
 from acplan._apply.mode import Contexts
 from acplan._apply.offload import Freight, Traffic
 from acplan._apply.policy import Decision, Policy
+from acplan._apply.quiet_call import Knowledge, QuietForward, SeenForward, memory_given
 from acplan._apply.recompute_mode import Recomputation
-from acplan._apply.tape import RUN, Tape, Writes
+from acplan._apply.tape import Tape, Writes
 from acplan._apply.unit_call import Call, Stopped, run
-from acplan._apply.unit_state import UnitState
+from acplan._apply.unit_state import StateOfUnit
 from acplan._base.call_arguments import copy_of, holds_nothing, tensors_given
 from acplan._base.modules import FSDPModule
 
@@ -40,6 +41,7 @@ def checkpoint_of(
     """
     policy = Policy.from_decisions(fqn, decisions, strict)
     saved = saved_by_name(decisions)
+    state = StateOfUnit()
 
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -51,7 +53,7 @@ def checkpoint_of(
                 module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
             )
         tape = Tape(policy.skips)
-        tape.state = UnitState(module.modules())
+        tape.state = state.now(module)
         tape.tell, tape.is_strict = policy.tell, strict
         context_fn = functools.partial(_contexts, module, policy, tape)
         with freight_of_call(traffic, policy, tape):
@@ -90,13 +92,18 @@ def whole_checkpoint_of(fqn: str, traffic: Traffic | None = None) -> Callable[..
     """Returns a function that calls a module in a checkpoint that saves nothing, for
     `checkpoint_wrapper`."""
 
+    knowledge, state = Knowledge(), StateOfUnit()
+
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return checkpoint(module, *args, use_reentrant=False, **kwargs)
         tape = Tape()
-        tape.state = UnitState(module.modules())
+        tape.state = state.now(module)
+        tape.argument_memory = memory_given(args, kwargs)
+        context_fn = functools.partial(
+            _contexts_of_whole, module, tape.state.modules, fqn, tape, knowledge
+        )
         with freight_of_call(traffic, None, tape):
-            context_fn = functools.partial(_contexts_of_whole, module, fqn, tape)
             return _checkpointed(module, args, kwargs, context_fn)
 
     return call
@@ -128,22 +135,32 @@ def start_of_call(traffic: Traffic, policy: "Policy | None", tape: Tape) -> Frei
     return freight
 
 
-def _contexts_of_whole(module: torch.nn.Module, fqn: str, tape: Tape) -> "Contexts":
-    sharded = sharded_in(module)
-    is_compiled = any(map(has_compiled_call, module.modules()))
-    return (
-        Forward(tape, lambda func: RUN, lambda tape: None, sharded, not is_compiled),
-        Recomputation(tape, fqn, module, sharded),
-    )
+def _contexts_of_whole(
+    module: torch.nn.Module,
+    modules: Sequence[torch.nn.Module],
+    fqn: str,
+    tape: Tape,
+    knowledge: Knowledge,
+) -> tuple[Any, Recomputation]:
+    sharded = sharded_in(modules)
+    is_compiled = any(map(has_compiled_call, modules))
+    is_possible = not (sharded or is_compiled) and knowledge.may_be_quiet(tape)
+    forward: Any = QuietForward(tape, knowledge)
+    if not (is_possible and knowledge.is_quiet):
+        forward = SeenForward(
+            tape, knowledge if is_possible else None, sharded, not is_compiled
+        )
+    return forward, Recomputation(tape, fqn, module, sharded)
 
 
-def sharded_in(module: torch.nn.Module) -> list[torch.nn.Module]:
-    return [m for m in module.modules() if isinstance(m, FSDPModule)]
+def sharded_in(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
+    return [m for m in modules if isinstance(m, FSDPModule)]
 
 
 def _contexts(module: torch.nn.Module, policy: "Policy", tape: Tape) -> Contexts:
-    sharded = sharded_in(module)
-    is_compiled = any(map(has_compiled_call, module.modules()))
+    modules = tape.state.modules if tape.state is not None else [*module.modules()]
+    sharded = sharded_in(modules)
+    is_compiled = any(map(has_compiled_call, modules))
     matching: Matching = NothingSaved(policy)
     if not is_compiled:
         matching = InOrder(policy, tape)

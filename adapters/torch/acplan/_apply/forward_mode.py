@@ -38,7 +38,7 @@ from acplan._apply.tape import (
     can_all_be_stood_in_for,
     memory_of,
 )
-from acplan._base import generators
+from acplan._base.generators import generator_of
 from acplan._base.operators import (
     Traits,
     draws,
@@ -51,25 +51,13 @@ from acplan._base.operators import (
 from acplan._base.stand_ins import has_plain_shape, is_run_inside
 from acplan._base.tensors import tensors_of
 
+_COUNTS = torch.ops.aten.add_.Tensor
 _PACKS = torch.ops.aten._pack_padded_sequence.default
 
 # The arguments of an operator that returns none of them.
 _ANY_CALL: Call = ((), {})
 
 Decide = Callable[[Any], Choice]
-
-
-def _generator(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Generator | None:
-    """Returns the generator from which the operator draws."""
-    generator = kwargs.get("generator")
-    if generator is not None and isinstance(generator, torch.Generator):
-        return generator
-    tensor = args[0] if args else None
-    if not isinstance(tensor, torch.Tensor):
-        tensor = next(iter(tensors_of((args, kwargs))), None)
-    if tensor is not None:
-        return generators.default_generator(tensor.device)
-    return generators.default_generator(torch.device(kwargs.get("device") or "cpu"))
 
 
 class Forward(Mode):
@@ -116,6 +104,7 @@ class Forward(Mode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if types and any(map(is_run_inside, types)):
+            self.memory.is_quiet = False
             return NotImplemented
         kwargs = kwargs or {}
         traits = traits_of(func)
@@ -202,9 +191,10 @@ class Forward(Mode):
         if traits.is_mutable:
             targets = written_by(func, args, kwargs)
             choice = self._choice_of_write(func, choice, targets)
+            if func is _COUNTS and self.memory.is_moved_on(args[0]):
+                statistics = targets
         self.memory.note_written(targets, statistics)
-        is_random = draws(traits, args, kwargs)
-        generator = _generator(args, kwargs) if is_random else None
+        generator = generator_of(args, kwargs) if draws(traits, args, kwargs) else None
         if generator is not None and generator is not torch.default_generator:
             # PyTorch may restore the generator when the unit runs again, or may not.
             if generator not in tape.first_states:
@@ -238,9 +228,7 @@ class Forward(Mode):
                 self._mind_reads(func, traits, args, kwargs)
             if not traits.only_shows:
                 place = len(tape.items) if item is func else None
-                read: Sequence[Any] = args
-                if statistics:
-                    read = [a for a in args if not any(a is s for s in statistics)]
+                read = [a for a in args if not any(a is s for s in statistics)]
                 self.memory.note_read(read, kwargs, place)
             tape.items.append(item)
         return out

@@ -70,7 +70,7 @@ class MemoryAgain:
 
     def note_own(self, out: Any) -> Any:
         """Notes the memory of results as made by the recomputation, and returns the results."""
-        for tensor in tensors_of(out):
+        for tensor in (out,) if type(out) is torch.Tensor else tensors_of(out):
             memory = memory_of(tensor)
             if memory is not None:
                 self._own.add(memory)

@@ -14,6 +14,14 @@ from acplan._base.sharding import watch_propagation
 from acplan._base.triton_kernels import watch_launches
 
 _EVAL_FRAME = torch._C._dynamo.eval_frame
+CAN_LEAVE_OUT = hasattr(_EVAL_FRAME, "set_code_exec_strategy")
+
+
+def leave_out_of_compiler(function: Any) -> None:
+    """Keeps PyTorch's compiler from compiling a function, and what it calls."""
+    skip = _EVAL_FRAME._FrameAction.SKIP
+    strategy = _EVAL_FRAME._FrameExecStrategy(skip, skip)
+    _EVAL_FRAME.set_code_exec_strategy(function.__code__, strategy)
 
 
 # The modes of a checkpoint: in forward, and when it runs again.
@@ -35,17 +43,15 @@ class Mode(TorchDispatchMode):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
         dispatch = cls.__dict__.get("__torch_dispatch__")
-        if dispatch is not None and not cls._should_skip_dynamo():
-            skip = _EVAL_FRAME._FrameAction.SKIP
-            strategy = _EVAL_FRAME._FrameExecStrategy(skip, skip)
-            _EVAL_FRAME.set_code_exec_strategy(dispatch.__code__, strategy)
+        if dispatch is not None and CAN_LEAVE_OUT:
+            leave_out_of_compiler(dispatch)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Returns whether PyTorch has to call the dispatch through a function that stops its
         compiler meanwhile, which takes time at each operator. Marking the code, and the code
         that it calls, as not to be compiled serves as well."""
-        return not hasattr(_EVAL_FRAME, "set_code_exec_strategy")
+        return not CAN_LEAVE_OUT
 
     def __init__(self, tape: Tape, sharded: Sequence[torch.nn.Module]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ the memory after all, the recomputation ends with an error.
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +25,10 @@ from torch.utils._mode_utils import no_dispatch
 
 if TYPE_CHECKING:
     from acplan._apply.tape import Tape
+
+
+# The tapes of calls that are only watched: what they read is not known, but their reach is.
+QUIET: "weakref.WeakSet[Tape]" = weakref.WeakSet()
 
 
 class Outside:
@@ -100,18 +104,27 @@ def note_reader(storage: Any, tape: "Tape") -> None:
         readers.append(weakref.ref(tape))
 
 
+def _readers_of(storage: Any) -> "Iterator[Tape]":
+    """Yields the tapes whose operators may read a storage again."""
+    for reader in storage.__dict__.get("acplan_readers", ()):
+        tape = reader()
+        if tape is not None and not tape.is_done:
+            yield tape
+    for tape in [*QUIET]:
+        if not tape.is_done and storage._cdata in tape.memory_in_reach():
+            yield tape
+
+
 def has_readers(storage: Any) -> bool:
     """Returns whether a tape's operators may read a storage again."""
-    tapes = (reader() for reader in storage.__dict__.get("acplan_readers", ()))
-    return any(tape is not None and not tape.is_done for tape in tapes)
+    return any(True for _ in _readers_of(storage))
 
 
 def copy_for_readers(tensor: torch.Tensor, writer: "Tape") -> None:
     """Copies memory that is about to be written to for the other tapes that may read it."""
     storage = tensor.untyped_storage()
-    for reader in storage.__dict__.get("acplan_readers", ()):
-        tape = reader()
-        if tape is None or tape is writer or tape.is_done:
+    for tape in _readers_of(storage):
+        if tape is writer:
             continue
         entry = tape.outside_memory.get(storage._cdata)
         if entry is None or not (entry.is_kept or entry.is_of_end):

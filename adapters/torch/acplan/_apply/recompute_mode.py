@@ -1,7 +1,7 @@
 """The recomputation of a unit, which is read off the tape of its forward pass."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,9 +10,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from acplan._apply.forward_mode import cast_key
 from acplan._apply.memory_again import HasModules, MemoryAgain, stale_origin
-from acplan._apply.mode import Mode
+from acplan._apply.mode import CAN_LEAVE_OUT, Mode, leave_out_of_compiler
 from acplan._apply.tape import Saved, Skipped, Tape
 from acplan._apply.unit_call import StartAgain, copy_marks, top_hooks
+from acplan._base import watch
 from acplan._base.errors import AcplanError
 from acplan._base.operators import (
     CAST,
@@ -34,10 +35,13 @@ from acplan._base.stand_ins import (
     stand_in,
 )
 
-# The ways to read the tape. OFF_TAPE: it is not read, and every operator runs. RUNS: saved
+# The ways to read the tape. OFF_TAPE: it is not read, and every operator runs; a call that was
+# only watched has no other way. RUNS: saved
 # results are handed out, and skipped operators run, too. SKIPS_AT_ONCE: operators are skipped,
-# and the tape notes no writes.
-_OFF_TAPE, _RUNS, _SKIPS, _SKIPS_AT_ONCE = range(4)
+# and the tape notes no writes. NO_MODE: operators are not seen.
+_NO_MODE, _OFF_TAPE, _RUNS, _SKIPS, _SKIPS_AT_ONCE = range(5)
+# Classes of tensors whose operators are their own.
+_ALONE = frozenset([torch.Tensor, torch.nn.Parameter])
 
 
 class Recomputation(Mode):
@@ -74,28 +78,27 @@ class Recomputation(Mode):
         self._place = 0
         self._has_skipped = False
         self._generators.begin()
-        may_skip = tape.may_skip
-        has_hooks = self._push_hooks() if may_skip or self._memory.may_differ else False
-        self._reading = _RUNS
+        self._undo.enter_context(_others_looking_away())
+        may_skip, may_differ = tape.may_skip, self._memory.may_differ
+        if tape.is_quiet and not may_differ:
+            self._reading = _NO_MODE
+            return self
+        has_hooks = (may_skip or may_differ or CAN_LEAVE_OUT) and self._push_hooks()
+        self._reading = _OFF_TAPE if tape.is_quiet else _RUNS
         if has_hooks and may_skip:
             self._reading = _SKIPS_AT_ONCE if tape.writes is None else _SKIPS
             self._generators.note_default()
             self._undo.enter_context(one_hot_as_in_forward())
-        # These are modes of calls that are not over, if gradients are computed within forward.
-        for mode in _get_current_dispatch_mode_stack():
-            if isinstance(mode, Mode):
-                self._undo.enter_context(mode.looking_away())
         super().__enter__()
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        super().__exit__(kind, error, traceback)
+        if self._reading != _NO_MODE:
+            super().__exit__(kind, error, traceback)
         self._undo.close()
         if self._tape.freight is not None:
             self._tape.freight.end()
-        if self._saves is not None:
-            torch._C._autograd._pop_saved_tensors_default_hooks()
-            self._saves = None
+        self._saves = None
         self._generators.end()
         self._memory.end()
 
@@ -132,6 +135,7 @@ class Recomputation(Mode):
         self._saves = _AutogradSaves(self._memory)
         pack = self._saves.hook(save, self._place_to_save)
         torch._C._autograd._push_saved_tensors_default_hooks(pack, unsave)
+        self._undo.callback(torch._C._autograd._pop_saved_tensors_default_hooks)
         return True
 
     def _place_to_save(self) -> int | None:
@@ -263,12 +267,19 @@ class _AutogradSaves:
                 self._to_ignore -= 1
                 return tensor.detach()
             self._count += 1
+            if type(tensor) in _ALONE and tensor.requires_grad:
+                # The checkpoint does so, too, and the mode would see it.
+                guard = torch._C._DisableTorchDispatch()
+                tensor = tensor.detach()
+                del guard
             if self._memory.has_stale and (origin := stale_origin(tensor)):
                 tensor = stand_in(shape_of(tensor), origin)
             elif self._memory.may_differ:
                 tensor = self._memory.saved_as_in_forward(tensor, place())
             return save(tensor)
 
+        if CAN_LEAVE_OUT:
+            leave_out_of_compiler(pack)
         copy_marks(save, pack)
         return pack
 
@@ -306,6 +317,18 @@ class _GeneratorsOfForward:
         for generator, state in self._before.items():
             generator.set_state(state)
         self._before.clear()
+
+
+@contextlib.contextmanager
+def _others_looking_away() -> Iterator[None]:
+    """Keeps calls that are not over from seeing operators. There are such calls if gradients
+    are computed within forward."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(watch.looking_away())
+        for mode in _get_current_dispatch_mode_stack():
+            if isinstance(mode, Mode):
+                stack.enter_context(mode.looking_away())
+        yield
 
 
 def _is_made_anew(tape: Tape, place: int, item: Any, func: Any, args: tuple[Any, ...]) -> bool:

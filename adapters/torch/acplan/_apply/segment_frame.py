@@ -167,7 +167,7 @@ class Frame:
 
     def add(self, call: CallOfModule) -> None:
         self.calls.append(call)
-        self.sharded += sharded_in(call.module)
+        self.sharded += sharded_in(call.module.modules())
 
     def hold(self, tensor: torch.Tensor) -> _Held:
         """Holds a tensor without its graph, which may belong to something that holds this

@@ -28,7 +28,7 @@ from acplan._apply.tape import (
     storage_of,
 )
 from acplan._apply.unit_call import making_all
-from acplan._apply.unit_state import UnitState
+from acplan._apply.unit_state import StateOfUnit
 from acplan._base.call_arguments import Copies, tensors_given
 from acplan._base.errors import AcplanError
 from acplan._base.object_parts import attributes_of, elements_of, is_a
@@ -106,7 +106,7 @@ class Run:
                 None if index == 0 else self._arguments(args, kwargs),
                 self._values.alive(),
                 self._frame.generator_states((args, kwargs)),
-                UnitState(module.modules()),
+                StateOfUnit().now(module),
             )
         )
         self._forward.memory.state = self._frame.calls[-1].state

@@ -59,8 +59,14 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 def memory_of(tensor: torch.Tensor) -> int | None:
     """Returns a number that identifies a tensor's memory, or None if it has none."""
-    storage = storage_of(tensor)
-    return None if storage is None else int(storage._cdata)
+    if type(tensor) not in WITH_MEMORY:
+        storage = storage_of(tensor)
+        return None if storage is None else int(storage._cdata)
+    # Nearly always. It is asked several times for each operator.
+    try:
+        return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
+    except NotImplementedError:
+        return None
 
 
 def each(values: Any, change: Callable[[Any], Any]) -> Any:
@@ -254,6 +260,11 @@ class Tape:
         self.state: UnitState | None = None
         self.watched: list[tuple[torch.Tensor, int]] = []
         self.outside_memory: dict[int, Outside] = {}
+        # The call writes to nothing but memory of its own, as far as is known, and has nothing
+        # saved; the memory of its arguments, and all memory in its reach once it is asked for.
+        self.is_quiet = False
+        self.argument_memory: set[int] | None = None
+        self._in_reach: set[int] | None = None
         # Forward ran the operators of the plan, and all saved results can be handed out.
         self.is_as_planned = False
         self.has_dropped = False
@@ -275,6 +286,13 @@ class Tape:
         self._outputs: list[tuple[torch.Tensor, int]] = []
         self._saved_memory: set[int | None] = set()
         self._watched = 0
+
+    def memory_in_reach(self) -> set[int]:
+        """Returns the memory of the arguments and of the tensors in the unit's state."""
+        if self._in_reach is None:
+            of_state = self.state.memory() if self.state is not None else set()
+            self._in_reach = of_state | (self.argument_memory or set())
+        return self._in_reach
 
     def saved(self) -> Iterator[Saved]:
         yield from (item for item in self.items if type(item) is Saved)

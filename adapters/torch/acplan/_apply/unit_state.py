@@ -6,7 +6,8 @@ closures and of the file that the code is in, and the random states of Python an
 code runs once more, it must read what it read in forward, and none of its changes may be seen
 afterwards.
 
-`UnitState` notes all of it by identity when a call of a unit begins. For the recomputation it
+`UnitState` notes all of it by identity when a call of a unit begins; as long as nothing has
+changed, calls share the notes of an earlier one (`StateOfUnit`). For the recomputation it
 restores every value, and at the end it restores the values from before the recomputation. So
 the code runs on the state of its own call, whatever other calls, other modules or the training
 loop have changed since, and a change happens once. Tensors that operators of the call have read
@@ -20,448 +21,283 @@ own (sharding, hooks that move weights), and not through parameters, which autog
 Attributes of modules are noted for every class, also of libraries.
 """
 
-import builtins
-import collections
-import dis
-import functools
-import random
-import sys
+import itertools
+import operator
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from acplan._apply.tape import memory_of
-from acplan._base.operators import STATISTICS
-from acplan._base.torchscript import Attributes, is_scripted, let_optimize, stop_optimizing
+from acplan._apply import state_walk
+from acplan._apply.state_walk import COPIES, Before, Noted, Walk
+from acplan._apply.tape import WITH_MEMORY, memory_of
+from acplan._base.operators import MOVED_ON
+from acplan._base.torchscript import is_scripted, let_optimize, stop_optimizing
 
-_LIBRARIES = frozenset(
-    "acplan accelerate asyncio bitsandbytes concurrent deepspeed diffusers functools "
-    "lightning logging multiprocessing numpy peft pytorch_lightning queue re threading "
-    "torch torchao transformer_engine transformers triton typing weakref".split()
-)
-# Objects of these classes cannot change.
-_ATOMS = frozenset(
-    [int, float, bool, str, bytes, complex, type(None), type, types.ModuleType, range]
-    + [torch.dtype, torch.device, torch.Size]
-    + [types.BuiltinFunctionType, types.MethodType, property, Ellipsis.__class__]
-)
-# The walk ends where things are data rather than state. These limits are, in this order: the
-# length up to which it goes through the elements of containers, the length up to which it notes
-# containers, its depth, and the number of things.
-_MOST_WALKED = 256
-_MOST_NOTED = 1 << 15
-_MOST_DEPTH = 4
-_MOST_THINGS = 1 << 12
-_OF_GLOBALS = frozenset(["LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"])
-# The attributes of nn.Module itself, none of which forward changes.
-_OF_MODULES = frozenset(torch.nn.Module().__dict__) - {"training"}
-
-Noted = tuple[Any, Any, Callable[[Any, Any], None]]
-_Before = dict[Any, Any] | list[Any]
-_Weak = tuple[Any, _Before, Any, weakref.ref[torch.Tensor]]
+# A noted tensor: what it is in, what is noted of that, the key there, and the tensor.
+_Place = tuple[Any, Before, Any, weakref.ref[torch.Tensor]]
+_cell_contents = operator.attrgetter("cell_contents")
+# A walk reads these attributes of a module.
+_DICTS = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
+_of_module = operator.itemgetter("training", *_DICTS)
 
 
-class UnitState:
-    """The state that some modules read, as it is when this object is made."""
+class StateOfUnit:
+    """The state of a unit's modules, which all its calls note."""
 
-    __slots__ = ("_noted", "_optimized", "_present", "_weak", "statistics", "tensors")
+    def __init__(self) -> None:
+        self._notes: _Notes | None = None
+        self._last_ids: list[int] | None = None
 
-    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
-        walk = _Walk()
+    def now(self, module: torch.nn.Module) -> "UnitState":
+        notes = self._notes
+        if notes is not None and notes.modules[0] is module and notes.are_as_now():
+            return UnitState(notes, notes.states_now())
+        notes = _Notes([*module.modules()])
+        ids = notes.ids()
+        # They are kept once nothing has changed between two calls. State that each call changes
+        # would live longer than without a plan.
+        self._notes = notes if ids is not None and ids == self._last_ids else None
+        if self._notes is not None:
+            notes.keep()
+        self._last_ids = ids
+        return UnitState(notes, notes.states)
+
+
+class _Notes:
+    """The state of some modules, as it is when this object is made. It holds no tensors."""
+
+    def __init__(self, modules: list[torch.nn.Module]) -> None:
+        walk = Walk()
         for module in modules:
             walk.add_module(module)
-        self._noted = walk.noted
-        self._present: list[Noted] | None = None
-        self._optimized = False
-        # Noted tensors that the call has not read, indexed by memory.
-        self._weak: dict[int, list[_Weak]] = {}
-        # The memory of running statistics.
-        self.statistics: set[int | None] = set()
-        # The tensors that the call has read.
-        self.tensors: list[torch.Tensor] = []
+        self.modules = modules
+        self.states = [noted for noted in walk.noted if noted[2] in state_walk.OF_GENERATORS]
+        self.noted = [noted for noted in walk.noted if noted[2] not in state_walk.OF_GENERATORS]
+        self._places: list[_Place] = []
+        self.kinds: set[type] = set()
+        # The tensors that each call holds, and those that it holds once it has read them.
+        self.always: list[_Place] = []
+        self.unread: list[_Place] = []
         for thing, before, key in walk.places:
             tensor = before[key]
-            memory = memory_of(tensor)
-            if key in STATISTICS:
-                self.statistics.add(memory)
-            if memory is None or tensor.device.type == "cpu":
-                # Nothing shows whether Python reads it, by tolist() for example.
-                self.tensors.append(tensor)
-                continue
+            self.kinds.add(type(tensor))
             place = (thing, before, key, weakref.ref(tensor))
-            self._weak.setdefault(memory, []).append(place)
+            is_on_host = tensor.device.type == "cpu"
+            # Nothing shows whether Python reads it, by tolist() for example.
+            is_held = is_on_host or (
+                type(tensor) not in WITH_MEMORY and memory_of(tensor) is None
+            )
+            (self.always if is_held else self.unread).append(place)
+        for _, before, key, _ in self.places:
             before[key] = None
+        self._is_regular = walk.is_regular and not any(map(is_scripted, modules))
+        self._ids: list[int] | None = None
+        self._values: list[Any] = []
+        # It is emptied when a tensor dies, whose id may then be another's.
+        self._alive = [True]
 
-    def hold(self, memory: int) -> None:
-        """Holds the noted tensors that have this memory, which the call reads."""
-        for place in self._weak.pop(memory, ()):
-            thing, before, key, ref = place
-            tensor = ref()
-            if tensor is not None:
-                before[key] = tensor
-                self.tensors.append(tensor)
+    @property
+    def places(self) -> list[_Place]:
+        return self.always + self.unread
 
-    def hold_all(self) -> None:
-        """Holds all noted tensors, as it is not known which ones the call reads."""
-        for memory in [*self._weak]:
-            self.hold(memory)
+    def states_now(self) -> list[Noted]:
+        return [(thing, COPIES[setter](thing), setter) for thing, _, setter in self.states]
 
-    def put_back(self) -> None:
-        """Restores the state from when this object was made. The first call remembers the
-        present state, for `restore`."""
-        weak = [place for places in self._weak.values() for place in places]
-        for thing, before, key, ref in weak:
+    def ids(self) -> list[int] | None:
+        """Returns the ids of all that the notes follow from, or None if too much does."""
+        if not self._is_regular:
+            return None
+        by_setter: dict[Any, list[Any]] = {}
+        for thing, _, setter in self.noted:
+            by_setter.setdefault(setter, []).append(thing)
+        if not by_setter.keys() <= _REGULAR:
+            return None
+        of_modules = [vars(m)[name] for m in self.modules for name in _DICTS]
+        dicts = by_setter.get(state_walk.put_in_dict, [])
+        self._sources = (
+            of_modules + dicts,
+            dicts,
+            [*map(vars, self.modules)],
+            by_setter.get(state_walk.put_in_list, []),
+            by_setter.get(state_walk.put_in_cell, []),
+            by_setter.get(state_walk.put_variables, []),
+        )
+        return [*map(id, self._current())]
+
+    def _current(self) -> Iterator[Any]:
+        """Yields what the notes follow from, as it is now."""
+        dicts, with_keys, modules, lists, cells, codes = self._sources
+        flat = itertools.chain.from_iterable
+        return itertools.chain(
+            flat(map(dict.values, dicts)),
+            flat(map(dict.keys, with_keys)),
+            flat(map(list.__iter__, lists)),
+            map(_cell_contents, cells),
+            flat(map(state_walk.values_of_variables, codes)),
+            flat(map(_of_module, modules)),
+            map(type, self.modules),
+        )
+
+    def keep(self) -> None:
+        """Prepares for `are_as_now`."""
+        values = [*self._current()]
+        self._ids = [*map(id, values)]
+        self._values = [value for value in values if not isinstance(value, torch.Tensor)]
+        alive = self._alive
+        self._values += [
+            weakref.ref(value, lambda _: alive.clear())
+            for value in values
+            if isinstance(value, torch.Tensor)
+        ]
+
+    def are_as_now(self) -> bool:
+        """Returns whether it is known that the state is as noted."""
+        if self._ids is None or not self._alive:
+            return False
+        try:
+            return [*map(id, self._current())] == self._ids
+        except (KeyError, ValueError):  # a cell is empty, for example
+            return False
+
+    def restore(self) -> None:
+        """Sets the state to what is noted, except the states of generators."""
+        for thing, before, key, ref in self.places:
             tensor = ref()
             if tensor is None:
                 # Nobody reads it: the current tensor is as good.
                 is_mapping = isinstance(thing, dict) and key in thing
                 tensor = dict.__getitem__(thing, key) if is_mapping else torch.empty(0)
             before[key] = tensor
+        for thing, before, setter in self.noted:
+            setter(thing, before)
+        for _, before, key, _ in self.places:
+            before[key] = None
+
+
+class UnitState:
+    """The state that some modules read, as it is when this object is made."""
+
+    __slots__ = (
+        "_notes",
+        "_optimized",
+        "_present",
+        "_states",
+        "_statistics",
+        "_unread",
+        "tensors",
+    )
+
+    def __init__(self, notes: _Notes, states: list[Noted]) -> None:
+        self._notes = notes
+        self._states = states
+        self._present: list[Noted] | None = None
+        self._optimized = False
+        # Noted tensors that the call has not read, indexed by memory, once it is asked for.
+        self._unread: dict[int, list[_Place]] | None = None
+        self._statistics: set[int | None] | None = None
+        # The tensors that the call has read.
+        self.tensors = [t for *_, ref in notes.always if (t := ref()) is not None]
+
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        return self._notes.modules
+
+    @property
+    def unread(self) -> dict[int, list[_Place]]:
+        if self._unread is None:
+            self._unread = {}
+            for place in self._notes.unread:
+                tensor = place[3]()
+                memory = None if tensor is None else memory_of(tensor)
+                if memory is not None:
+                    self._unread.setdefault(memory, []).append(place)
+        return self._unread
+
+    @property
+    def statistics(self) -> set[int | None]:
+        """The memory of running statistics and of the counts of their updates."""
+        if self._statistics is None:
+            tensors = (ref() for _, _, key, ref in self._notes.places if key in MOVED_ON)
+            self._statistics = {memory_of(t) for t in tensors if t is not None}
+        return self._statistics
+
+    @property
+    def kinds(self) -> set[type]:
+        """The classes of the noted tensors."""
+        return self._notes.kinds
+
+    def memory(self) -> set[int]:
+        """Returns the memory of all noted tensors."""
+        read = {memory for t in self.tensors if (memory := memory_of(t)) is not None}
+        return read | self.unread.keys()
+
+    def is_settled(self) -> bool:
+        """Returns whether all tensors that the call has not read are where they were: none is
+        made anew by each call."""
+        return all(
+            thing is before or _value_in(thing, key) is ref()
+            for places in self.unread.values()
+            for thing, before, key, ref in places
+        )
+
+    def hold(self, memory: int) -> None:
+        """Holds the noted tensors that have this memory, which the call reads."""
+        for *_, ref in self.unread.pop(memory, ()):
+            tensor = ref()
+            if tensor is not None:
+                self.tensors.append(tensor)
+
+    def hold_all(self) -> None:
+        """Holds all noted tensors, as it is not known which ones the call reads."""
+        if self._unread is None:
+            self._unread = {}
+            self.tensors += [t for *_, ref in self._notes.unread if (t := ref()) is not None]
+        for memory in [*self._unread]:
+            self.hold(memory)
+
+    def put_back(self) -> None:
+        """Restores the state from when this object was made. The first call remembers the
+        present state, for `restore`."""
+        notes = self._notes
+        is_other = not notes.are_as_now()
         if self._present is None:
             self._optimized = stop_optimizing()
+            noted = notes.noted + self._states if is_other else self._states
             self._present = [
-                (thing, _COPIES[setter](thing), setter) for thing, _, setter in self._noted
+                (thing, COPIES[setter](thing), setter) for thing, _, setter in noted
             ]
-        for thing, before, setter in self._noted:
+        if is_other:
+            notes.restore()
+        for thing, before, setter in self._states:
             setter(thing, before)
 
     def restore(self) -> None:
         """Restores the state from the first call of `put_back`."""
         present, self._present = self._present, None
-        if present is not None:
-            let_optimize(self._optimized)
-        for thing, before, setter in reversed(present or ()):
+        if present is None:
+            return
+        let_optimize(self._optimized)
+        if len(present) == len(self._states) and not self._notes.are_as_now():
+            # It was as noted.
+            self._notes.restore()
+        for thing, before, setter in reversed(present):
             setter(thing, before)
-        for places in self._weak.values():
-            for _, unread, key, _ in places:
-                unread[key] = None
 
 
-class _Walk:
-    def __init__(self) -> None:
-        self.noted: list[Noted] = [(random, random.getstate(), _put_random)]
-        # The places of tensors: the thing, what is noted of it, and the key.
-        self.places: list[tuple[Any, _Before, Any]] = []
-        self._visited: set[int] = set()
-        self._uses_numpy = False
-
-    def add_module(self, module: torch.nn.Module) -> None:
-        attributes = module.__dict__
-        if is_scripted(module):
-            # Its code sets no attribute, or it is in no unit.
-            own = dict(Attributes(module).items())
-            self.places += [(own, own, n) for n, p in own.items() if p is not None]
-            return
-        if module._parameters:
-            # They are not restored, only watched.
-            own = dict(module._parameters)
-            self.places += [(own, own, n) for n, p in own.items() if p is not None]
-        if module._buffers:
-            self._note(module._buffers, dict(module._buffers), _put_in_dict)
-            self._note_places(self.noted[-1])
-        for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for hook in hooks.values():
-                self._add(hook, 0)
-        if str(type(module).__module__).startswith("torch.nn.modules."):
-            # Their code changes no attribute.
-            self._note(attributes, module.training, _put_training)
-            return
-        before = dict(attributes)
-        self._note(attributes, before, _put_in_dict)
-        for name, value in before.items():
-            if type(value) in _ATOMS:
-                continue
-            if isinstance(value, torch.Tensor):
-                self.places.append((attributes, before, name))
-            elif name not in _OF_MODULES:
-                self._add(value, 0)
-        for code in _code_of(type(module)):  # type: ignore[arg-type]
-            self._add_variables(code)
-
-    def _note_places(self, noted: Noted) -> None:
-        thing, before, _ = noted
-        if isinstance(before, (dict, list)):
-            pairs = before.items() if isinstance(before, dict) else enumerate(before)
-            self.places += [
-                (thing, before, key) for key, v in pairs if isinstance(v, torch.Tensor)
-            ]
-
-    def _note(self, thing: Any, before: Any, setter: Callable[[Any, Any], None]) -> None:
-        self._visited.add(id(thing))
-        self.noted.append((thing, before, setter))
-
-    def _add(self, thing: Any, depth: int) -> None:
-        kind = type(thing)
-        if kind in _ATOMS or id(thing) in self._visited or depth > _MOST_DEPTH:
-            return
-        if len(self.noted) > _MOST_THINGS:
-            return
-        if isinstance(thing, (torch.nn.Module, torch.Tensor, type)):
-            return
-        if kind is types.FunctionType:
-            self._visited.add(id(thing))
-            self._add_function(thing, depth)
-        elif isinstance(thing, functools.partial):
-            self._visited.add(id(thing))
-            self._add_each((thing.func, *thing.args, *thing.keywords.values()), depth)
-        elif kind is types.MethodType:
-            self._add(thing.__self__, depth)
-        else:
-            self._add_object(thing, depth)
-
-    def _add_object(self, thing: Any, depth: int) -> None:
-        for base, setter in _CONTAINERS:
-            if not isinstance(thing, base):
-                continue
-            length = base.__len__(thing)
-            if length <= _MOST_NOTED:
-                self._note(thing, _COPIES[setter](thing), setter)
-                self._note_places(self.noted[-1])
-            if length <= _MOST_WALKED:
-                is_mapping = isinstance(thing, dict)
-                values = dict.values(thing) if is_mapping else base.__iter__(thing)
-                self._add_each(list(values), depth)
-            break
-        else:
-            if isinstance(thing, tuple):
-                self._visited.add(id(thing))
-                self._add_each(tuple.__iter__(thing), depth)
-        if _is_of_library(type(thing)):  # type: ignore[arg-type]
-            self._add_of_numpy(thing)
-            return
-        if isinstance(thing, random.Random):
-            self._note(thing, thing.getstate(), _put_random)
-        attributes = _attributes_of(thing)
-        if attributes is not None and id(attributes) not in self._visited:
-            self._visited.add(id(thing))
-            self._note(attributes, dict(attributes), _put_in_dict)
-            self._note_places(self.noted[-1])
-            self._add_each([*attributes.values()], depth)
-
-    def _add_each(self, things: Iterable[Any], depth: int) -> None:
-        for thing in things:
-            if type(thing) not in _ATOMS:
-                self._add(thing, depth + 1)
-
-    def _add_of_numpy(self, thing: Any) -> None:
-        numpy = sys.modules.get("numpy")
-        if numpy is None:
-            return
-        if isinstance(thing, numpy.ndarray):
-            if thing.dtype != object and thing.flags.writeable:
-                self._note(thing, thing.copy(), _put_in_array)
-        elif isinstance(thing, numpy.random.RandomState):
-            self._note(thing, thing.get_state(), _put_state)
-        elif isinstance(thing, numpy.random.Generator):
-            self._note(thing, thing.bit_generator.state, _put_bits)
-
-    def _add_function(self, function: types.FunctionType, depth: int) -> None:
-        for code in _variables_of(function):
-            self._add_variables(code)
-        for cell in function.__closure__ or ():
-            if id(cell) in self._visited:
-                continue
-            try:
-                value = cell.cell_contents
-            except ValueError:  # it is empty
-                continue
-            self._note(cell, [value], _put_in_cell)
-            self._note_places(self.noted[-1])
-            self._add_each((value,), depth)
-
-    def _add_variables(self, code: "_Code") -> None:
-        if code.uses_numpy and not self._uses_numpy:
-            self._uses_numpy = True
-            of_numpy: Any = sys.modules["numpy"].random.mtrand._rand
-            self._note(of_numpy, of_numpy.get_state(), _put_state)
-        if not code.names or id(code) in self._visited:
-            return
-        before = _variables(code)
-        self._note(code, before, _put_variables)
-        self._note_places((code.space, before, _put_variables))
-        self._add_each(before.values(), 0)
-
-
-class _Code:
-    """The variables of a file, its namespace, that a function names."""
-
-    __slots__ = ("space", "names", "uses_numpy")
-
-    def __init__(self, space: dict[str, Any], names: set[str]) -> None:
-        self.space = space
-        self.uses_numpy = any(
-            str(getattr(space.get(name), attribute, "")).startswith("numpy")
-            for name in names
-            for attribute in ("__module__", "__name__")
-        )
-        self.names = tuple(name for name in sorted(names) if _is_variable(space, name))
-
-
-def _is_variable(space: dict[str, Any], name: str) -> bool:
-    if name not in space:
-        return not hasattr(builtins, name)
-    value = space[name]
-    fixed = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
-    if isinstance(value, (*fixed, torch.nn.Module)):
-        return False
-    kind: Any = type(value)
-    return not _is_of_library(kind) or isinstance(value, torch.Tensor)
-
-
-@functools.cache
-def _code_of(kind: type) -> tuple[_Code, ...]:
-    """Returns the variables that the methods of a module's class name."""
-    codes: list[_Code] = []
-    for base in kind.__mro__:
-        if base is torch.nn.Module or _is_of_library(base):
-            continue
-        for value in vars(base).values():
-            function = getattr(value, "__func__", value)
-            function = getattr(function, "__wrapped__", function)
-            if isinstance(function, types.FunctionType):
-                codes += _variables_of(function)
-    return tuple(codes)
-
-
-_KNOWN_CODE: dict[types.CodeType, tuple[_Code, ...]] = {}
-
-
-def _variables_of(function: types.FunctionType) -> tuple[_Code, ...]:
-    """Returns the variables that a function, and the functions of its file that it names,
-    name."""
-    known_codes = _KNOWN_CODE.get(function.__code__)
-    if known_codes is not None:
-        return known_codes
-    space = function.__globals__
-    if str(space.get("__name__", "")).partition(".")[0] in _LIBRARIES:
-        return _KNOWN_CODE.setdefault(function.__code__, ())
-    pending, visited, names = [function.__code__], set(), set()
-    while pending:
-        code = pending.pop()
-        if code in visited:
-            continue
-        visited.add(code)
-        own = {i.argval for i in dis.get_instructions(code) if i.opname in _OF_GLOBALS}
-        names |= own
-        pending += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-        functions = (space.get(name) for name in own)
-        pending += [
-            f.__code__
-            for f in functions
-            if isinstance(f, types.FunctionType) and f.__globals__ is space
-        ]
-    return _KNOWN_CODE.setdefault(function.__code__, (_Code(space, names),))
-
-
-@functools.cache
-def _is_of_library(kind: type) -> bool:
-    return str(kind.__module__).partition(".")[0] in _LIBRARIES
-
-
-def _attributes_of(thing: Any) -> dict[str, Any] | None:
+def _value_in(thing: Any, key: Any) -> Any:
+    """Returns the value at the place of a noted tensor."""
+    if isinstance(thing, types.CellType):
+        return thing.cell_contents
     try:
-        attributes = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
+        return thing[key]
+    except (KeyError, IndexError):
         return None
-    return attributes if type(attributes) is dict else None
 
 
-def _put_in_dict(thing: dict[Any, Any], before: dict[Any, Any]) -> None:
-    for key, value in before.items():
-        if dict.get(thing, key, before) is not value:
-            dict.__setitem__(thing, key, value)
-    if dict.__len__(thing) != len(before):
-        for key in [key for key in dict.keys(thing) if key not in before]:
-            dict.__delitem__(thing, key)
-
-
-def _put_training(attributes: dict[str, Any], before: bool) -> None:
-    attributes["training"] = before
-
-
-def _put_in_ordered(thing: Any, before: dict[Any, Any]) -> None:
-    if [*dict.items(thing)] != [*before.items()]:
-        collections.OrderedDict.clear(thing)
-        collections.OrderedDict.update(thing, before)
-
-
-def _put_in_list(thing: list[Any], before: list[Any]) -> None:
-    if not _are_same(list.__iter__(thing), list.__len__(thing), before):
-        list.__setitem__(thing, slice(None), before)
-
-
-def _put_in_deque(thing: Any, before: list[Any]) -> None:
-    deque = collections.deque
-    if not _are_same(deque.__iter__(thing), deque.__len__(thing), before):
-        deque.clear(thing)
-        deque.extend(thing, before)
-
-
-def _are_same(values: Iterator[Any], count: int, before: list[Any]) -> bool:
-    return count == len(before) and all(a is b for a, b in zip(values, before))
-
-
-def _put_in_set(thing: set[Any], before: set[Any]) -> None:
-    if not set.__eq__(thing, before):
-        set.clear(thing)
-        set.update(thing, before)
-
-
-def _put_in_cell(cell: types.CellType, before: list[Any]) -> None:
-    cell.cell_contents = before[0]
-
-
-def _put_variables(code: _Code, before: dict[str, Any]) -> None:
-    for name in code.names:
-        if name not in before:
-            code.space.pop(name, None)
-        elif code.space.get(name, before) is not before[name]:
-            code.space[name] = before[name]
-
-
-def _variables(code: _Code) -> dict[str, Any]:
-    return {name: code.space[name] for name in code.names if name in code.space}
-
-
-def _put_in_array(array: Any, before: Any) -> None:
-    array[...] = before
-
-
-def _put_random(thing: Any, before: Any) -> None:
-    if thing.getstate() != before:
-        thing.setstate(before)
-
-
-def _put_state(thing: Any, before: Any) -> None:
-    thing.set_state(before)
-
-
-def _put_bits(thing: Any, before: Any) -> None:
-    thing.bit_generator.state = before
-
-
-_CONTAINERS: tuple[tuple[Any, Callable[[Any, Any], None]], ...] = (
-    (collections.OrderedDict, _put_in_ordered),
-    (dict, _put_in_dict),
-    (list, _put_in_list),
-    (collections.deque, _put_in_deque),
-    (set, _put_in_set),
+_REGULAR = frozenset(
+    [state_walk.put_in_dict, state_walk.put_training, state_walk.put_in_list]
+    + [state_walk.put_in_cell, state_walk.put_variables]
 )
-# Functions that note a thing, by the function that restores it.
-_COPIES: dict[Any, Callable[[Any], Any]] = {
-    _put_in_dict: dict.copy,
-    _put_training: lambda attributes: attributes["training"],
-    _put_in_ordered: lambda thing: dict(dict.items(thing)),
-    _put_in_list: lambda thing: [*list.__iter__(thing)],
-    _put_in_deque: lambda thing: [*collections.deque.__iter__(thing)],
-    _put_in_set: lambda thing: {*set.__iter__(thing)},
-    _put_in_cell: lambda cell: [cell.cell_contents],
-    _put_variables: _variables,
-    _put_in_array: lambda array: array.copy(),
-    _put_random: lambda thing: thing.getstate(),
-    _put_state: lambda thing: thing.get_state(),
-    _put_bits: lambda thing: thing.bit_generator.state,
-}

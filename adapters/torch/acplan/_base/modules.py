@@ -16,6 +16,8 @@ except ImportError:
         f"expected PyTorch 2.6 or later, with torch.distributed, found {torch.__version__}"
     ) from None
 
+_PARAMETER = torch.nn.Parameter
+
 
 def borrows_parameters(module: torch.nn.Module) -> bool:
     """Returns whether `torch.func.functional_call` has replaced parameters of the module, or of
@@ -23,11 +25,19 @@ def borrows_parameters(module: torch.nn.Module) -> bool:
     not count."""
     if getattr(module, "_is_fsdp_managed_module", False):
         return False
-    return any(
-        value is not None and not isinstance(value, torch.nn.Parameter)
-        for submodule in module.modules()
-        for value in submodule._parameters.values()
-    )
+    # This is asked at each call of a unit: it is quicker than a walk with names.
+    pending, visited = [module], {module}
+    while pending:
+        submodule = pending.pop()
+        for value in submodule._parameters.values():
+            if type(value) is not _PARAMETER and not isinstance(
+                value, (_PARAMETER, type(None))
+            ):
+                return True
+        new = [m for m in submodule._modules.values() if m is not None and m not in visited]
+        visited.update(new)
+        pending += new
+    return False
 
 
 def class_name_of(module: torch.nn.Module) -> str:

@@ -32,6 +32,8 @@ _SETS_MEMORY = frozenset(
     [torch.ops.aten.set_.source_Storage] + [torch.ops.aten.set_.source_Storage_storage_offset]
 )
 STATISTICS = ("running_mean", "running_var")
+# The buffers of normalisations that a call moves on, and does not read.
+MOVED_ON = (*STATISTICS, "num_batches_tracked")
 _IN_TRAINING = ("training", "train", "use_input_stats")
 # The namespaces of operators that communicate, or copy for those that do.
 COMMUNICATING = frozenset(["c10d", "_c10d_functional", "_dtensor", "fsdp"])

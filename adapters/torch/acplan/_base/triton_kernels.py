@@ -30,6 +30,8 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 
+from acplan._base import watch
+
 NAMESPACE = "triton"
 _SCHEMA = "(Tensor(a!)[] targets, Tensor[] sources, int launch) -> ()"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -111,7 +113,9 @@ def _launch(kernel: Any, run: Callable[..., Any], /, *args: Any, **kwargs: Any) 
 
 
 def _is_watched() -> bool:
-    return any(hasattr(mode, "sees_launches") for mode in _get_current_dispatch_mode_stack())
+    return watch.is_watching() or any(
+        hasattr(mode, "sees_launches") for mode in _get_current_dispatch_mode_stack()
+    )
 
 
 @contextlib.contextmanager
