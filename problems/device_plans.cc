@@ -34,6 +34,9 @@ constexpr int kMostAboveFloor = 4;
 // They need no proof. Each takes at most the first one's time, or so long.
 constexpr double kGapOfOthers = 5e-3;
 constexpr double kLeastSecondsOfOthers = 0.5;
+// A search whose plan is further from its bound gets so many times as much time.
+constexpr double kPoorGap = 0.05;
+constexpr double kMoreTime = 4;
 // The operators of the plans that a search met and that are run, summed: so many, but at
 // least so many plans.
 constexpr int64_t kMostNearOperators = 30'000;
@@ -137,6 +140,11 @@ class DeviceSearch {
     }
     PlanOfFamilies best =
         PlanFor(families_, budget_bytes, limits, {}, series_.all);
+    if (!plans_.empty() && best.plan.HasPlan() && best.plan.gap > kPoorGap) {
+      limits.time_limit_s = std::min(kMoreTime * limits.time_limit_s,
+                                     clock_.Remaining().time_limit_s / 2);
+      best = PlanFor(families_, budget_bytes, limits, {}, series_.all);
+    }
     const std::vector<std::vector<NearPlan>> near = std::move(best.near);
     const Plan& plan = best.plan;
     if (!plan.HasPlan() && plan.minimum_budget_bytes) {

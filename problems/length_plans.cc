@@ -143,12 +143,12 @@ class LengthSearch {
     LengthTable table{
         .buckets = buckets_[static_cast<size_t>(best - search_.trials.data())],
         .device = {}};
-    const DeviceSetting& chosen = question_.device.settings[setting];
+    const DeviceSetting& setting_of_best = question_.device.settings[setting];
     table.device =
-        FindDeviceUse(RunOf(problem_, StepsOf(table.buckets), chosen), chosen,
-                      DeviceBytes())
+        FindDeviceUse(RunOf(problem_, StepsOf(table.buckets), setting_of_best),
+                      setting_of_best, DeviceBytes())
             .value();
-    Raise(table, chosen);
+    Raise(table, setting_of_best);
     table.ms = MeanRecomputeMs(problem_, StepsOf(table.buckets));
     return table;
   }
