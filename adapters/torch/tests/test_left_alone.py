@@ -383,7 +383,7 @@ def test_apply_does_all_or_nothing() -> None:
     [
         ({"budget": "abc"}, "budget: expected bytes, a size"),
         ({"budget": -1}, "budget: expected bytes, a size"),
-        ({"budget": True}, "budget: expected bytes, a size"),
+        ({"budget": True}, "budget: expected bytes or a size"),
         ({"budget": "0%"}, "budget: expected bytes, a size"),
         ({"budget": "60%", "time_limit": -1}, "time_limit: expected at least 0 seconds"),
         ({"budget": "60%", "time_limit": "1"}, "time_limit: expected at least 0 seconds"),

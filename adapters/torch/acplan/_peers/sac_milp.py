@@ -15,6 +15,8 @@ from acplan._program.profile import from_torch, plain
 
 _LOGGER = logging.getLogger("acplan")
 _GIB = 2**30
+# The program asks for the unit of smaller numbers.
+_LEAST_BYTES = 101
 _MOST_BYTES = 2**62
 _MODULE = "Module"
 _NO_POLICY = "no policy satisfies every rule"
@@ -132,7 +134,7 @@ def _allowed_units(
 def _bytes(gib: float) -> int:
     if math.isnan(gib):
         raise AcplanError("memory_budget: expected GiB, found nan")
-    return math.floor(min(max(gib * _GIB, 1), _MOST_BYTES))
+    return math.floor(min(max(gib * _GIB, _LEAST_BYTES), _MOST_BYTES))
 
 
 def _rounded_up(ratio: float) -> float:
