@@ -109,16 +109,15 @@ class DeviceSearch {
 
   DeviceAnswer Find() && {
     Try(choice_.memory_bytes);
-    const bool has_plan = plans_.front().plan.HasPlan();
-    if (has_plan) search_.bound_ms = plans_.front().plan.bound_ms;
-    int above_floor = 0;
-    for (int k = 0; has_plan && k < kMostSearches && !IsStopped(); ++k) {
+    if (!plans_.front().plan.HasPlan()) return Answered();
+    search_.bound_ms = plans_.front().plan.bound_ms;
+    for (int k = 0, above_floor = 0; k < kMostSearches && !IsStopped(); ++k) {
       if (search_.Floor() != nullptr && ++above_floor > kMostAboveFloor) break;
       const std::optional<int64_t> next = search_.NextBudget();
       if (!next) break;
       Try(*next);
     }
-    if (has_plan && search_.BestOfAll().trial == nullptr) TryMoves();
+    if (search_.BestOfAll().trial == nullptr) TryMoves();
     return Answered();
   }
 
