@@ -20,7 +20,7 @@ set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
     "Libraries, headers and a CMake package of acplan.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libacplan-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
-# Of the program alone, and headers that only sources include.
+# The program alone needs CLI11, and only sources include toml++, which has no library.
 list(REMOVE_ITEM debian_packages libcli11-dev libtomlplusplus-dev)
 list(JOIN debian_packages ", " CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS)
 include(CPack)

@@ -17,6 +17,7 @@
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/plan_device.h"
+#include "cli/planning/trainer_flags.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -33,8 +34,6 @@ using problems::PolicyEffect;
 
 namespace {
 
-// --time-limit, of each search.
-constexpr double kAuditSeconds = 5;
 // A configuration is written by people.
 constexpr size_t kMostConfigBytes = size_t{1} << 20;
 
@@ -43,10 +42,9 @@ struct AuditFlags {
   std::string trace;
   std::string trainer;
   std::string budget;
-  std::string blocks;
   std::string format;
   std::string function;
-  PlanningFlags planning;
+  TrainerFlags search;
   std::string output;
   bool json = false;
 };
@@ -271,9 +269,9 @@ int RunAudit(const AuditFlags& flags, const Terminal& terminal) {
   input.trace->host.reset();
   const graph::ModuleTree tree(input.profile);
   const problems::Question question =
-      flags.planning.Question(input, tree, kAuditSeconds);
+      flags.search.planning.Question(input, tree, TrainerFlags::kSeconds);
   const Audit audit =
-      AuditConfig(question, trainer, config, flags.blocks, budget);
+      AuditConfig(question, trainer, config, flags.search.blocks, budget);
   const std::vector<problems::DeviceNeed> needs =
       NeedsOfAudit(*input.trace, audit, question);
   const std::string json = AuditJson(trainer, audit, needs);
@@ -310,11 +308,6 @@ Command AddAuditCommand(CLI::App& program) {
                   "bytes, or 75%: of the peak without checkpoints), and not at "
                   "the configuration's own")
       ->type_name("SIZE");
-  app->add_option("--blocks", flags->blocks,
-                  "shell pattern of the modules that the trainer checkpoints, "
-                  "such as '*.layers.*' (default: the outermost modules with "
-                  "numbers for names)")
-      ->type_name("PATTERN");
   app->add_option("--config-format", flags->format,
                   "format of CONFIG: yaml, toml, json, python or flags")
       ->type_name("NAME");
@@ -322,18 +315,7 @@ Command AddAuditCommand(CLI::App& program) {
                   "read only this function of a Python file, and the functions "
                   "of the file that it calls")
       ->type_name("NAME");
-  app->add_option("--reserve", flags->planning.reserve,
-                  "part of the budget to keep free")
-      ->type_name("SIZE");
-  app->add_option("--world-size", flags->planning.memory.world_size,
-                  "ranks that share parameters, gradients and optimizer state")
-      ->type_name("N");
-  app->add_option(
-         "--time-limit", flags->planning.time_limit,
-         fmt::format("stop each search after S seconds (default {:g}); none: "
-                     "no limit",
-                     kAuditSeconds))
-      ->type_name("S");
+  flags->search.AddTo(*app);
   AddOutput(*app, flags->output, "write the audit as JSON here");
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   app->footer(

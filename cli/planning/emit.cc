@@ -14,6 +14,7 @@
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
+#include "cli/planning/trainer_flags.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
 #include "graph/base/file_io.h"
@@ -30,15 +31,11 @@ using problems::PlanStatus;
 
 namespace {
 
-// --time-limit, of each search.
-constexpr double kEmitSeconds = 5;
-
 struct EmitFlags {
   std::string trace;
   std::string trainer;
   std::string budget;
-  std::string blocks;
-  PlanningFlags planning;
+  TrainerFlags search;
   std::string output;
   bool json = false;
 };
@@ -52,9 +49,9 @@ std::string EmitCommand(const EmitFlags& flags) {
       command += fmt::format(" {} '{}'", flag, graph::OneLine(value, 400));
     }
   };
-  add("--blocks", flags.blocks);
-  add("--reserve", flags.planning.reserve);
-  add("--world-size", flags.planning.memory.world_size);
+  add("--blocks", flags.search.blocks);
+  add("--reserve", flags.search.planning.reserve);
+  add("--world-size", flags.search.planning.memory.world_size);
   return command;
 }
 
@@ -161,8 +158,8 @@ int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
   input.trace->host.reset();
   const graph::ModuleTree tree(input.profile);
   const Emission emission =
-      Emit(flags.planning.Question(input, tree, kEmitSeconds), budget, trainer,
-           flags.blocks);
+      Emit(flags.search.planning.Question(input, tree, TrainerFlags::kSeconds),
+           budget, trainer, flags.search.blocks);
   if (!emission.notes.empty()) terminal.Warn(emission.notes.front());
   const bool is_found = !emission.text.empty();
   std::string text;
@@ -202,23 +199,7 @@ Command AddEmitCommand(CLI::App& program) {
          "peak without a plan; min: the least that the trainer can reach")
       ->type_name("SIZE")
       ->required();
-  app->add_option("--blocks", flags->blocks,
-                  "shell pattern of the modules that the trainer checkpoints, "
-                  "such as '*.layers.*' (default: the outermost modules with "
-                  "numbers for names)")
-      ->type_name("PATTERN");
-  app->add_option("--reserve", flags->planning.reserve,
-                  "part of the budget to keep free")
-      ->type_name("SIZE");
-  app->add_option("--world-size", flags->planning.memory.world_size,
-                  "ranks that share parameters, gradients and optimizer state")
-      ->type_name("N");
-  app->add_option(
-         "--time-limit", flags->planning.time_limit,
-         fmt::format("stop each search after S seconds (default {:g}); none: "
-                     "no limit",
-                     kEmitSeconds))
-      ->type_name("S");
+  flags->search.AddTo(*app);
   AddOutput(*app, flags->output, "write the configuration here");
   app->add_flag("--json", flags->json,
                 "print the policy and its figures as JSON");

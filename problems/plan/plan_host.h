@@ -8,9 +8,8 @@
 
 namespace acplan::problems {
 
-// Returns the times of a plan's step on the host and on the device, without a bound on those
-// of other plans; nothing if the trace does not have the host's times. The simulator is that
-// of the trace.
+// Returns the times of a plan's step on the host and on the device, without a bound for other
+// plans; nothing if the trace does not have the host's times. `simulator` simulates the trace.
 std::optional<PlanHost> HostOf(const graph::Trace& trace,
                                const graph::Simulator& simulator,
                                const Plan& plan);

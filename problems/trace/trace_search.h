@@ -32,8 +32,8 @@ struct TraceSolution {
 
 // The things that searches of one problem for several budgets have in common.
 struct SearchSeries {
-  // A search returns some of the plans that it simulated and that need at most so many bytes:
-  // those that recompute least.
+  // A search returns the cheapest of the plans that it simulated and that need at most so many
+  // bytes; -1: none.
   int64_t near_bytes = -1;
   PolicyMemo* memo = nullptr;  // of the problem; null: each search has its own
 };

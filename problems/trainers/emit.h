@@ -37,8 +37,8 @@ struct Emission {
 std::map<std::string, int64_t> RerunsByName(const graph::Simulation& use,
                                             const graph::Trace& trace);
 
-// Returns the question without what no trainer's policy does: skipped operators, and runs
-// of modules as units.
+// Returns the question without skipped operators and without segments: no trainer's policy has
+// them.
 Question WithoutSkips(Question question);
 
 // Answers for a trace. `blocks`: a pattern (BlocksOf), or "". The limits of the question

@@ -81,7 +81,7 @@ class Walk:
                 self.places.append((attributes, before, name))
             elif name not in _OF_MODULES:
                 self._add(value, 0)
-        for code in _code_of(type(module)):  # type: ignore[arg-type]
+        for code in _code_of(type(module)):  # type: ignore[arg-type]  # types have hashes
             self._add_variables(code)
 
     def _note_places(self, noted: Noted) -> None:
@@ -134,7 +134,7 @@ class Walk:
             if isinstance(thing, tuple):
                 self._visited.add(id(thing))
                 self._add_each(tuple.__iter__(thing), depth)
-        if _is_of_library(type(thing)):  # type: ignore[arg-type]
+        if _is_of_library(type(thing)):  # type: ignore[arg-type]  # types have hashes
             self._add_of_numpy(thing)
             return
         if isinstance(thing, random.Random):

@@ -64,9 +64,10 @@ def memory_of(tensor: torch.Tensor) -> int | None:
         return None if storage is None else int(storage._cdata)
     # Nearly always. It is asked several times for each operator.
     try:
-        return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
+        memory: int = tensor.untyped_storage()._cdata
     except NotImplementedError:
         return None
+    return memory
 
 
 def each(values: Any, change: Callable[[Any], Any]) -> Any:

@@ -1,0 +1,27 @@
+#include "cli/planning/trainer_flags.h"
+
+#include <fmt/format.h>
+
+namespace acplan::cli {
+
+void TrainerFlags::AddTo(CLI::App& app) {
+  app.add_option("--blocks", blocks,
+                 "shell pattern of the modules that the trainer checkpoints, "
+                 "such as '*.layers.*' (default: the outermost modules with "
+                 "numbers for names)")
+      ->type_name("PATTERN");
+  app.add_option("--reserve", planning.reserve,
+                 "part of the budget to keep free")
+      ->type_name("SIZE");
+  app.add_option("--world-size", planning.memory.world_size,
+                 "ranks that share parameters, gradients and optimizer state")
+      ->type_name("N");
+  app.add_option(
+         "--time-limit", planning.time_limit,
+         fmt::format("stop each search after S seconds (default {:g}); none: "
+                     "no limit",
+                     kSeconds))
+      ->type_name("S");
+}
+
+}  // namespace acplan::cli
