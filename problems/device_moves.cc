@@ -29,9 +29,10 @@ using graph::CheckpointedModule;
 using graph::LivedStep;
 using graph::StorageId;
 
-// The events that all runs have together, and at most again to make a plan cheaper: a
+// The events that all runs have together until a plan fits, and then to make it cheaper: a
 // fraction of a second.
-constexpr int64_t kMostEvents = 200'000;
+constexpr int64_t kMostEvents = 500'000;
+constexpr int64_t kMostEventsOfCheaper = 200'000;
 constexpr int kFewestPlans = 8;
 
 // The bytes that a plan lacks for which no device is large enough.
@@ -191,7 +192,7 @@ class MoveSearch {
       TryMoves(*next);
     }
     if (!Fits()) return {.units = {}, .least_device_bytes = LeastDevice()};
-    events_left_ = kMostEvents;
+    events_left_ = kMostEventsOfCheaper;
     LeaveOutUnits();
     MakeCheaper();
     return {.units = plans_[best_].units, .least_device_bytes = {}};
