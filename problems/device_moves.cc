@@ -29,9 +29,10 @@ using graph::CheckpointedModule;
 using graph::LivedStep;
 using graph::StorageId;
 
-// The events that all runs have together, and at most again to make a plan cheaper: a
+// The events that all runs have together until a plan fits, and then to make it cheaper: a
 // fraction of a second.
 constexpr int64_t kMostEvents = 500'000;
+constexpr int64_t kMostEventsOfCheaper = 200'000;
 constexpr int kFewestPlans = 8;
 
 // The bytes that a plan lacks for which no device is large enough.
@@ -191,7 +192,8 @@ class MoveSearch {
       TryMoves(*next);
     }
     if (!Fits()) return {.units = {}, .least_device_bytes = LeastDevice()};
-    events_left_ = kMostEvents;
+    events_left_ = kMostEventsOfCheaper;
+    LeaveOutUnits();
     MakeCheaper();
     return {.units = plans_[best_].units, .least_device_bytes = {}};
   }
@@ -298,6 +300,23 @@ class MoveSearch {
     std::ranges::stable_sort(
         moves, {}, [&](const Move& move) { return bytes[move.node]; });
     return moves;
+  }
+
+  // Leaves out units of the best plan as long as it fits: half of them at once, then a quarter,
+  // down to single ones.
+  void LeaveOutUnits() {
+    for (size_t count = plans_[best_].units.size(); count > 0; count /= 2) {
+      for (size_t first = 0; first < plans_[best_].units.size() && !IsOver();) {
+        UnitList fewer = plans_[best_].units;
+        const auto begin = fewer.begin() + static_cast<ptrdiff_t>(first);
+        const size_t left = fewer.size() - first;
+        fewer.erase(begin,
+                    begin + static_cast<ptrdiff_t>(std::min(count, left)));
+        const size_t before = best_;
+        Try(fewer);
+        if (best_ == before) first += count;
+      }
+    }
   }
 
   // Makes changes to the best plan after which it fits and recomputes less.

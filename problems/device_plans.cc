@@ -12,6 +12,7 @@
 #include "graph/allocator/device_memory.h"
 #include "problems/any_schedule.h"
 #include "problems/check/device_rules.h"
+#include "problems/device_effort.h"
 #include "problems/device_moves.h"
 #include "problems/times_off_plans.h"
 #include "problems/trace/problem/trace_problem.h"
@@ -28,15 +29,10 @@
 namespace acplan::problems {
 namespace {
 
-// Searches beside the first: in all, and between the floor and larger budgets.
+// Searches beside the first: in all, between the floor and larger budgets, and in gaps.
 constexpr int kMostSearches = 12;
 constexpr int kMostAboveFloor = 4;
-// They need no proof. Each takes at most the first one's time, or so long.
-constexpr double kGapOfOthers = 5e-3;
-constexpr double kLeastSecondsOfOthers = 0.5;
-// A search whose plan is further from its bound gets so many times as much time.
-constexpr double kPoorGap = 0.05;
-constexpr double kMoreTime = 4;
+constexpr int kMostInGaps = 4;
 // The operators of the plans that a search met and that are run, summed: so many, but at
 // least so many plans.
 constexpr int64_t kMostNearOperators = 30'000;
@@ -83,67 +79,115 @@ std::optional<double> RecomputationWithDefaults(const TrialSearch& search,
   return least_ms;
 }
 
-// A series of searches for each family.
+// A series of searches for each family, and the plans that they met.
 struct FamilySeries {
-  FamilySeries(const Families& families, int64_t near_bytes) {
+  FamilySeries(const Families& families, int64_t near_bytes)
+      : met(families.size()) {
     for (const FamilyProblem& family : families) {
       memos.emplace_back(std::get<TraceProblem>(family.problem.formulation));
       all.push_back({.near_bytes = near_bytes, .memo = &memos.back()});
     }
   }
 
+  void AddMet(const std::vector<std::vector<NearPlan>>& near) {
+    for (size_t f = 0; f < near.size(); ++f) {
+      met[f].insert(met[f].end(), near[f].begin(), near[f].end());
+    }
+  }
+
+  // Returns for each family the plan within the live bytes that recomputes least, if one
+  // was met.
+  std::vector<LeastAnswer> MetWithin(int64_t live_bytes) const {
+    std::vector<LeastAnswer> answers;
+    for (const std::vector<NearPlan>& of_family : met) {
+      const NearPlan* best = nullptr;
+      for (const NearPlan& plan : of_family) {
+        if (plan.peak_bytes > live_bytes) continue;
+        if (best == nullptr || plan.ms < best->ms) best = &plan;
+      }
+      answers.emplace_back();
+      if (best != nullptr) answers.back().units.modules = best->modules;
+    }
+    return answers;
+  }
+
   std::deque<PolicyMemo> memos;  // which refer to the problems
   std::vector<SearchSeries> all;
+  std::vector<std::vector<NearPlan>> met;
 };
+
+// Returns the trial whose plan needs the smallest device, and with which setting, if no run
+// of any ends.
+TrialSearch::Best NearestOf(const TrialSearch& search) {
+  const auto nearest =
+      std::ranges::min_element(search.trials, {}, [](const DeviceTrial& trial) {
+        return trial.has_plan ? std::ranges::min(trial.least_devices)
+                              : graph::kLargestDevice;
+      });
+  const auto setting = std::ranges::min_element(nearest->least_devices) -
+                       nearest->least_devices.begin();
+  return {.trial = &*nearest, .setting = static_cast<size_t>(setting)};
+}
+
+// Returns how many plans that a search met are run.
+int64_t MostNear(const graph::Trace& trace) {
+  return std::max(kFewestNear,
+                  kMostNearOperators / (1 + std::ssize(trace.operators)));
+}
 
 class DeviceSearch {
  public:
   DeviceSearch(const Question& question, const DeviceChoice& choice)
-      : question_(question),
+      : effort_(question.options.limits),
+        question_(question),
         choice_(choice),
         families_(BuildFamilies(question)),
         search_{.memory_bytes = choice.memory_bytes,
                 .reserve_bytes = question.options.reserve_bytes},
-        series_(families_, device_bytes()),
-        clock_(question.options.limits) {}
+        series_(families_, device_bytes()) {}
 
   DeviceAnswer Find() && {
     Try(choice_.memory_bytes);
     if (!plans_.front().plan.HasPlan()) return Answered();
     search_.bound_ms = plans_.front().plan.bound_ms;
-    for (int k = 0, above_floor = 0; k < kMostSearches && !IsStopped(); ++k) {
+    effort_.EndFirst();
+    for (int k = 0, above_floor = 0; k < kMostSearches && MayTryAnother();
+         ++k) {
       if (search_.Floor() != nullptr && ++above_floor > kMostAboveFloor) break;
       const std::optional<int64_t> next = search_.NextBudget();
       if (!next) break;
       Try(*next);
     }
+    TryLonger();
     if (search_.BestOfAll().trial == nullptr) TryMoves();
     return Answered();
   }
 
  private:
-  bool IsStopped() const {
-    return clock_.Stop() != solver::StoppedBy::kNothing;
+  bool MayTryAnother() const {
+    return !search_.IsCloseEnough() && effort_.MayTryAnother();
   }
 
-  // Half of the time that is left is for the plans to come.
+  // Spends what is left of the time: longer searches meet more plans. Searches again for the
+  // budgets whose plans are of use, the smallest first, and then in the middle of the widest
+  // gap between two of them: what fits is no question of bytes alone.
+  void TryLonger() {
+    effort_.BeginLonger();
+    for (const int64_t budget : search_.BudgetsOfUse()) {
+      if (MayTryAnother() && budget < choice_.memory_bytes) Try(budget);
+    }
+    for (int k = 0; k < kMostInGaps && MayTryAnother(); ++k) {
+      const std::optional<int64_t> next = search_.BudgetInWidestGap();
+      if (!next) return;
+      Try(*next);
+    }
+  }
+
   void Try(int64_t budget_bytes) {
-    solver::SearchLimits limits = clock_.Remaining();
-    limits.time_limit_s /= 2;
-    if (!plans_.empty()) {
-      // The bound is that of the first plan.
-      limits.gap = std::max(limits.gap, kGapOfOthers);
-      limits.time_limit_s = std::min(
-          limits.time_limit_s,
-          std::max(plans_.front().plan.solver.seconds, kLeastSecondsOfOthers));
-    }
-    PlanOfFamilies best =
-        PlanFor(families_, budget_bytes, limits, {}, series_.all);
-    if (!plans_.empty() && best.plan.HasPlan() && best.plan.gap > kPoorGap) {
-      limits.time_limit_s = std::min(kMoreTime * limits.time_limit_s,
-                                     clock_.Remaining().time_limit_s / 2);
-      best = PlanFor(families_, budget_bytes, limits, {}, series_.all);
-    }
+    const bool fits = search_.BestOfAll().trial != nullptr;
+    PlanOfFamilies best = PlanFor(
+        families_, budget_bytes, effort_.Limits(fits),
+        series_.MetWithin(budget_bytes - search_.reserve_bytes), series_.all);
     const std::vector<std::vector<NearPlan>> near = std::move(best.near);
     const Plan& plan = best.plan;
     if (!plan.HasPlan() && plan.minimum_budget_bytes) {
@@ -161,6 +205,7 @@ class DeviceSearch {
     plans_.push_back(std::move(best));
     const DeviceTrial of_budget = search_.trials.back();
     for (size_t f = 0; f < near.size(); ++f) TryNear(near[f], f, of_budget);
+    series_.AddMet(near);
   }
 
   // Runs plans of a family that the search for a budget met, in the order in which they
@@ -168,14 +213,12 @@ class DeviceSearch {
   void TryNear(const std::vector<NearPlan>& near, size_t family,
                const DeviceTrial& of_budget) {
     const PlanningProblem& problem = families_[family].problem;
-    const int64_t most =
-        std::max(kFewestNear, kMostNearOperators /
-                                  (1 + std::ssize(problem.trace->operators)));
+    const int64_t most = MostNear(*problem.trace);
     int64_t runs = 0;
     for (const NearPlan& plan : near) {
       const DeviceTrial* best = search_.BestOfAll().trial;
       const bool is_of_use = best == nullptr || plan.ms < best->ms;
-      if (!is_of_use || runs >= most || IsStopped()) return;
+      if (!is_of_use || runs >= most || effort_.IsStopped()) return;
       if (plan.ms == of_budget.ms && plan.peak_bytes == of_budget.live_bytes) {
         continue;
       }
@@ -197,14 +240,7 @@ class DeviceSearch {
   // Changes the plans of the trials until one fits, in the family and with the setting
   // of the trial that needs the smallest device.
   void TryMoves() {
-    const auto nearest = std::ranges::min_element(
-        search_.trials, {}, [](const DeviceTrial& trial) {
-          return trial.has_plan ? std::ranges::min(trial.least_devices)
-                                : graph::kLargestDevice;
-        });
-    const auto setting =
-        static_cast<size_t>(std::ranges::min_element(nearest->least_devices) -
-                            nearest->least_devices.begin());
+    const auto [nearest, setting] = NearestOf(search_);
     const size_t family = PlanOf(*nearest).family;
     std::vector<UnitList> starts;
     for (const PlanOfFamilies& other : plans_) {
@@ -215,7 +251,7 @@ class DeviceSearch {
     const MovesAnswer moves = FindByMoves(
         std::get<TraceProblem>(problem.formulation),
         {.setting = choice_.settings[setting], .device_bytes = device_bytes()},
-        starts, [&] { return IsStopped(); });
+        starts, [&] { return effort_.IsStopped(); });
     least_device_of_moves_ = moves.least_device_bytes;
     if (!moves.units) return;
     const graph::Simulation use = std::get<TraceProblem>(problem.formulation)
@@ -280,13 +316,14 @@ class DeviceSearch {
   }
 
   void SumUpEffort(Plan& plan) const {
-    plan.solver.seconds = clock_.Seconds();
+    plan.solver.seconds = effort_.Seconds();
     plan.solver.nodes = 0;
     for (const PlanOfFamilies& other : plans_) {
       plan.solver.nodes += other.plan.solver.nodes;
     }
   }
 
+  DeviceEffort effort_;
   const Question& question_;
   const DeviceChoice& choice_;
   Families families_;
@@ -294,7 +331,6 @@ class DeviceSearch {
   FamilySeries series_;
   std::vector<PlanOfFamilies> plans_;  // by trial
   std::optional<int64_t> least_device_of_moves_ = {};
-  solver::LimitClock clock_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "graph/allocator/device_memory.h"
 #include "graph/allocator/least_device.h"
@@ -16,8 +17,8 @@ namespace {
 constexpr int64_t kResolution = 400;
 // The share of the recomputation that is not worth another search.
 constexpr double kCloseEnough = 1e-2;
-// The most times that the next lower budget is lower by what the last one lacks.
-constexpr int64_t kMostTimes = 64;
+// The next lower budget is lower by what the last one lacks, at most so often doubled.
+constexpr int64_t kMostDoublings = 6;
 
 bool IsTried(const TrialSearch& search, int64_t budget_bytes) {
   return std::ranges::find(search.trials, budget_bytes,
@@ -31,14 +32,16 @@ std::optional<int64_t> LowerBudget(const TrialSearch& search) {
   const auto setting = std::ranges::min_element(devices) - devices.begin();
   const int64_t device_bytes = search.memory_bytes - search.reserve_bytes;
   const DeviceTrial* lowest = nullptr;
-  int64_t times = 1;
+  int64_t tried = 0;
   for (const DeviceTrial& trial : search.trials) {
     if (!trial.has_plan || trial.is_near) continue;
-    if (lowest != nullptr) times = std::min(2 * times, kMostTimes);
+    ++tried;
     if (lowest == nullptr || trial.budget_bytes < lowest->budget_bytes) {
       lowest = &trial;
     }
   }
+  const int64_t times = int64_t{1}
+                        << std::clamp<int64_t>(tried - 2, 0, kMostDoublings);
   const int64_t live = lowest->live_bytes;
   const int64_t lacking = lowest->least_devices[setting] - device_bytes;
   const int64_t least_step = device_bytes / kResolution + 1;
@@ -158,14 +161,44 @@ const DeviceTrial* TrialSearch::Floor() const {
   return floor;
 }
 
-std::optional<int64_t> TrialSearch::NextBudget() const {
+bool TrialSearch::IsCloseEnough() const {
   const DeviceTrial* best = BestOfAll().trial;
-  if (best != nullptr && best->ms <= bound_ms * (1 + kCloseEnough)) {
-    return std::nullopt;
-  }
+  return best != nullptr && best->ms <= bound_ms * (1 + kCloseEnough);
+}
+
+std::optional<int64_t> TrialSearch::NextBudget() const {
+  if (IsCloseEnough()) return std::nullopt;
+  const DeviceTrial* best = BestOfAll().trial;
   const DeviceTrial* floor = Floor();
   return floor == nullptr ? LowerBudget(*this)
                           : BudgetAbove(*this, *floor, best->ms);
+}
+
+std::vector<int64_t> TrialSearch::BudgetsOfUse() const {
+  const DeviceTrial* best = BestOfAll().trial;
+  std::set<int64_t> budgets;
+  for (const DeviceTrial& trial : trials) {
+    if (!trial.has_plan || trial.is_near) continue;
+    if (best == nullptr || trial.ms < best->ms) {
+      budgets.insert(trial.budget_bytes);
+    }
+  }
+  return {budgets.begin(), budgets.end()};
+}
+
+std::optional<int64_t> TrialSearch::BudgetInWidestGap() const {
+  std::vector<int64_t> budgets = BudgetsOfUse();
+  const DeviceTrial* floor = Floor();
+  if (floor != nullptr) budgets.insert(budgets.begin(), floor->budget_bytes);
+  std::optional<int64_t> middle;
+  int64_t widest = (memory_bytes - reserve_bytes) / kResolution;
+  for (size_t k = 1; k < budgets.size(); ++k) {
+    const int64_t gap = budgets[k] - budgets[k - 1];
+    if (gap <= widest) continue;
+    widest = gap;
+    middle = std::midpoint(budgets[k - 1], budgets[k]);
+  }
+  return middle && IsTried(*this, *middle) ? std::nullopt : middle;
 }
 
 const DeviceTrial* TrialSearch::BestFor(size_t setting) const {

@@ -56,7 +56,7 @@ PlanDevice DeviceOfBest(
 // The next budget of a search. Budgets whose plans recompute as much as the best plan that
 // fits, or more, are of no use, and neither are smaller ones: the largest of them is the floor.
 // While there is none, the next budget is lower than the lowest one by what its run lacked
-// with the setting that leads, and each time by twice as much: the one with which the first
+// with the setting that leads, from the third budget on each time by twice as much: the one with which the first
 // plan needs the smallest device. Then the distance between the floor and the next larger
 // budget is halved.
 struct TrialSearch {
@@ -66,8 +66,19 @@ struct TrialSearch {
   double bound_ms = 0;             // that no plan recomputes less than
   std::vector<DeviceTrial> trials = {};
 
+  // Returns whether the best plan that fits recomputes hardly more than the bound.
+  bool IsCloseEnough() const;
+
   // Returns nothing if another budget is of no use.
   std::optional<int64_t> NextBudget() const;
+
+  // Returns the budgets whose plans recompute less than the best one that fits, in ascending
+  // order.
+  std::vector<int64_t> BudgetsOfUse() const;
+
+  // Returns the middle of the widest gap between two of these or the floor; nothing if all
+  // are narrow.
+  std::optional<int64_t> BudgetInWidestGap() const;
 
   // Returns null while there is no floor.
   const DeviceTrial* Floor() const;

@@ -27,6 +27,8 @@ struct SearchLimits {
   // costs less, there is no solution, and the bound is the cut-off.
   double cut_off = std::numeric_limits<double>::infinity();
   int64_t node_limit = std::numeric_limits<int64_t>::max();
+  // Parts of the plans of a trace that are looked into, after the first plan was found.
+  int64_t part_limit = std::numeric_limits<int64_t>::max();
   int seed = 1;
   // Set by a signal handler or another thread to stop the search in an orderly way.
   const std::atomic<bool>* interrupted = nullptr;

@@ -161,7 +161,8 @@ class TraceSearch {
     }
     parts_.LetGo();
     parts_.Add(std::move(all));
-    for (; (parts_taken_ < kMostParts || IsSmall()) && !parts_.empty() &&
+    for (; parts_taken_ < watch_.limits().part_limit &&
+           (parts_taken_ < kMostParts || IsSmall()) && !parts_.empty() &&
            !IsStopped();
          ++parts_taken_) {
       TracePart part = parts_.TakeLeast();
