@@ -74,8 +74,8 @@ def main() -> None:
     folder = pathlib.Path(__file__).parents[1] / "data" / "traces"
     traces = sys.argv[2:] or sorted(map(str, folder.glob("*.json.gz")))
     print(
-        "| trace | budget | recomputed, ms | all | expandable | native | budget, s | all, times |"
-        " expandable, times | native, times |"
+        "| trace | budget | recomputed, ms | all | expandable | native | budget, s | all, times"
+        " | expandable, times | native, times |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for trace in traces:
