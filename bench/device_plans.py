@@ -5,9 +5,9 @@ they are, beside plans for as many live bytes.
 For each trace (those of data/traces by default) the budgets are shares of the way from the
 least live bytes of any plan to those without a plan; the device has 3% more than the budget.
 Prints a Markdown row for each: the milliseconds that the plan for the budget recomputes, then,
-with expandable segments and with native ones, how much more the plan for the device
-recomputes; the CPU seconds of `plan --budget` with the device's bytes as budget, and how many
-times those both plans for the device take.
+with all settings, with expandable segments and with native ones, how much more the plan for the
+device recomputes; the CPU seconds of `plan --budget` with the device's bytes as budget, and how
+many times those the three plans for the device take.
 """
 
 import json
@@ -19,7 +19,7 @@ import sys
 from typing import Any
 
 _SHARES = (0.8, 0.5, 0.2, 0.05)
-_ALLOCATORS = ("expandable_segments:True", "native")
+_ALLOCATORS = ((), ("--allocator", "expandable_segments:True"), ("--allocator", "native"))
 _MORE = 1.03
 _RUNS = 3
 
@@ -54,7 +54,7 @@ def _rows(program: str, trace: str) -> None:
         cells = [f"{plan['recompute_ms']:.3f}"]
         times = []
         for allocator in _ALLOCATORS:
-            device = ["--device-memory", device_bytes, "--allocator", allocator]
+            device = ["--device-memory", device_bytes, *allocator]
             taken, found = _run(program, trace, *device, "--time-limit", "10")
             times.append(f"{taken / seconds:.1f}")
             if found is None:
@@ -74,10 +74,10 @@ def main() -> None:
     folder = pathlib.Path(__file__).parents[1] / "data" / "traces"
     traces = sys.argv[2:] or sorted(map(str, folder.glob("*.json.gz")))
     print(
-        "| trace | budget | recomputed, ms | expandable | native | budget, s | expandable,"
-        " times | native, times |"
+        "| trace | budget | recomputed, ms | all | expandable | native | budget, s | all, times"
+        " | expandable, times | native, times |"
     )
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for trace in traces:
         _rows(program, trace)
 

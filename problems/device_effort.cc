@@ -14,7 +14,7 @@ constexpr int64_t kPartsOfOthers = 8;
 constexpr double kTimesOfEach = 2;
 constexpr double kLeastSecondsOfEach = 0.25;
 // None begins after so many times the first one's time, or so long.
-constexpr double kTimesOfOthers = 2.5;
+constexpr double kTimesOfOthers = 2.3;
 constexpr double kLeastSecondsOfOthers = 0.05;
 
 }  // namespace
