@@ -462,7 +462,7 @@ Command AddExplainCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
-      "Example:\n  acplan explain data/traces/gpt2_small.json.gz --budget "
+      "Example:\n  acplan explain example:traces/gpt2_small --budget "
       "3GiB\nExit status: 0 explained, 2 bad input, 4 a limit was hit before a "
       "feasible budget was found.");
   return {app, [flags](const Terminal& terminal) {

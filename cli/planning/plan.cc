@@ -448,9 +448,9 @@ Command AddPlanCommand(CLI::App& program) {
   app->add_flag("--all", flags->all, "list identical units one by one");
   app->add_flag("--json", flags->json, "print the plan file and nothing else");
   app->footer(
-      "Example:\n  acplan plan data/profiles/gpt2_small.json.gz --budget 10GiB "
+      "Example:\n  acplan plan example:profiles/gpt2_small --budget 10GiB "
       "-o plan.json\n"
-      "  acplan plan data/traces/gpt2_small.json.gz --device-memory 8GiB "
+      "  acplan plan example:traces/gpt2_small --device-memory 8GiB "
       "-o device.json\n"
       "Exit status: 0 a plan was found, 2 bad input, 3 proven infeasible, 4 a "
       "limit was hit without a plan.");

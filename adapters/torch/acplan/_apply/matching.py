@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any, Protocol
 
-from acplan._apply.policy import Policy
+from acplan._apply.policy import Policy, is_for_gpu_alone
 from acplan._apply.tape import RUN, Choice, Tape
 from acplan._base.errors import AcplanError
 
@@ -47,6 +47,7 @@ class InOrder:
         self._funcs_before = policy.funcs_by_place
         self._place = 0
         self._difference = ""
+        self._is_of_cpu = False
         self._counts: Counter[int] = Counter()
         self._saved_count = 0
 
@@ -82,6 +83,8 @@ class InOrder:
         if not self._difference:
             tape.is_as_planned = not (tape.distrusted_for or tape.has_dropped)
             self._tell_distrust(tape.distrusted_for)
+        elif not policy.has_warned and self._is_of_cpu:
+            policy.differ_on_cpu(self._difference)
         elif not policy.has_warned:
             count = sum(decision.save for decision in policy.decisions)
             policy.warn(
@@ -107,6 +110,7 @@ class InOrder:
         is_inside = place < len(self._policy.order)
         expected = self._policy.decisions[place].name if is_inside else "no more operators"
         self._difference = f"operator {place} is {actual}, the plan expects {expected}"
+        self._is_of_cpu = is_inside and is_for_gpu_alone(expected)
         self._funcs_before = []
         if self._policy.is_strict:
             raise AcplanError(
