@@ -152,7 +152,8 @@ Command AddManualCommand(CLI::App& program) {
   auto folder = std::make_shared<std::string>();
   CLI::App* app = program.add_subcommand(
       "man", "Write the manual pages, one for each command");
-  app->add_option("FOLDER", *folder, "folder for acplan.1, acplan-plan.1, ...; made if missing")
+  app->add_option("FOLDER", *folder,
+                  "folder for acplan.1, acplan-plan.1, ...; made if missing")
       ->required();
   app->footer("Example:\n  acplan man .");
   return {app, [folder, &program](const Terminal&) {

@@ -56,14 +56,14 @@ bool IsNamed(const Example& example, const std::string& name) {
 
 // Returns the path of the file of that name, with or without its folder.
 std::string PathOf(const std::string& name) {
-  const std::string wanted = WithoutEnding(name);
-  std::vector<std::string> names;   // of all, and their last parts
+  const std::string stem = WithoutEnding(name);
+  std::vector<std::string> names;  // of all, and their last parts
   std::vector<std::string> choices;
   std::string path;
   for (const Example& example : Examples()) {
     names.push_back(fs::path(example.name).filename().string());
     names.push_back(example.name);
-    if (wanted.empty() || !IsNamed(example, wanted)) continue;
+    if (stem.empty() || !IsNamed(example, stem)) continue;
     choices.push_back(fmt::format("{}{}", kPrefix, example.name));
     path = example.file.string();
   }
@@ -72,12 +72,12 @@ std::string PathOf(const std::string& name) {
     throw InputError(fmt::format("{}{}: expected one file, found {}", kPrefix,
                                  name, fmt::join(choices, ", ")));
   }
-  const std::vector<std::string> nearest = graph::NearestNames(wanted, names);
+  const std::vector<std::string> nearest = graph::NearestNames(stem, names);
   throw InputError(fmt::format(
       "{}{}: no bundled file has this name{}; {} has them all", kPrefix, name,
-      nearest.empty() ? ""
-                      : fmt::format("; did you mean {}{}?", kPrefix,
-                                    nearest.front()),
+      nearest.empty()
+          ? ""
+          : fmt::format("; did you mean {}{}?", kPrefix, nearest.front()),
       DataFolder().string()));
 }
 
@@ -88,8 +88,8 @@ std::vector<std::string> WithExamplePaths(std::vector<std::string> arguments) {
   for (std::string& argument : arguments) {
     if (argument == "--") break;
     const size_t place = argument.find(kPrefix);
-    const bool is_value =
-        place == 0 || (place != std::string::npos && argument[place - 1] == '=');
+    const bool is_value = place == 0 || (place != std::string::npos &&
+                                         argument[place - 1] == '=');
     if (is_value && !is_output && !argument.starts_with("--output=")) {
       argument = argument.substr(0, place) +
                  PathOf(argument.substr(place + kPrefix.size()));

@@ -404,8 +404,8 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
   const Trace& trace = answer.baseline.trace;
   if (answer.staying.floor.op != graph::kNone) {
     text += fmt::format(
-        "\nno plan needs less than {}, which is there under every plan "
-        "at\n{}\n{}",
+        "\nno plan needs less than {}: so much is in memory under every plan "
+        "while this operator runs\n{}\n{}",
         graph::FormatBytes(answer.staying.floor.bytes),
         trace.operator_names[trace.operators[answer.staying.floor.op].name],
         SourceText(trace, answer.staying.floor.op));

@@ -129,14 +129,8 @@ int Terminal::Complain(std::string_view message, int exit_code) const {
 
 int Terminal::Explain(std::string_view message, int exit_code) const {
   if (errors_ != ErrorFormat::kJson) return exit_code;
-  std::string joined;
-  for (size_t begin = 0; begin < message.size();) {
-    const size_t end = std::min(message.find('\n', begin), message.size());
-    if (begin > 0) joined += "; ";
-    joined += message.substr(begin, end - begin);
-    begin = end + 1;
-  }
-  return Complain(joined, exit_code);
+  if (message.ends_with('\n')) message.remove_suffix(1);
+  return Complain(message, exit_code);
 }
 
 void Terminal::Log(std::string_view text) const {

@@ -228,9 +228,10 @@ def test_prints_on_a_page_of_paper(browser, pages):
 def test_values_are_those_of_the_data(browser, pages, name):
     with Opened(browser, pages[name]) as opened:
         runs = opened.data["runs"]
-        rows = opened.table("#summary")
-        assert [row["step"] for row in rows] == [run["name"] for run in runs]
-        for row, run in zip(rows, runs, strict=True):
+        facts = {row.pop("step"): row for row in opened.table("#summary")}
+        assert list(facts["peak"]) == [run["name"] for run in runs]
+        for run in runs:
+            row = {fact: cells[run["name"]] for fact, cells in facts.items()}
             assert row["peak"] == bytes_text(run["peak_bytes"])
             answer = run.get("answer", {})
             if "budget_bytes" in answer:

@@ -21,8 +21,8 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 from torch.utils.checkpoint import checkpoint
 
 from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply, remove
-from acplan._apply.policy import warn_of_cpu
 from acplan import PlannedOperator as Op
+from acplan._apply.policy import warn_of_cpu
 from sharding_cases import Names, operators_of
 
 WIDTH = 8

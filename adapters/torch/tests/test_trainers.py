@@ -453,9 +453,9 @@ ALONE = {
     "lightning_module": "lightning.pytorch",
 }
 SUMMARY = (
-    r"acplan: peak [\d.]+ MiB without a plan, [\d.]+ MiB with it, budget [\d.]+ MiB; recomputes "
-    r"[\d.]+ ms, [\d.]+% of the step on a100; [\d,]+ units?, (optimal|feasible) plan.*; planned "
-    r"for \w+ \[.*"
+    r"acplan: peak [\d.]+ MiB without a plan, [\d.]+ MiB with it, budget [\d.]+ MiB; "
+    r"recomputes [\d.]+ ms, [\d.]+% of the step on a100; [\d,]+ units?, (optimal|feasible) "
+    r"plan.*; planned for \w+ \[.*"
 )
 
 

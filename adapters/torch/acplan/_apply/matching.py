@@ -47,7 +47,6 @@ class InOrder:
         self._funcs_before = policy.funcs_by_place
         self._place = 0
         self._difference = ""
-        self._is_of_cpu = False
         self._counts: Counter[int] = Counter()
         self._saved_count = 0
 
@@ -83,7 +82,7 @@ class InOrder:
         if not self._difference:
             tape.is_as_planned = not (tape.distrusted_for or tape.has_dropped)
             self._tell_distrust(tape.distrusted_for)
-        elif not policy.has_warned and self._is_of_cpu:
+        elif not policy.has_warned and self._is_of_cpu():
             policy.differ_on_cpu(self._difference)
         elif not policy.has_warned:
             count = sum(decision.save for decision in policy.decisions)
@@ -93,6 +92,12 @@ class InOrder:
                 f"from the prediction: {self._saved_count} of the {count} operators that the "
                 f"plan saves here ran, and {tape.saved_bytes():,} bytes are saved"
             )
+
+    def _is_of_cpu(self) -> bool:
+        """Returns whether the first difference is at an operator that a CPU does not run."""
+        place = self._place
+        is_inside = place < len(self._policy.order)
+        return is_inside and is_for_gpu_alone(self._policy.decisions[place].name)
 
     def _tell_distrust(self, reason: str) -> None:
         if not reason:
@@ -110,7 +115,6 @@ class InOrder:
         is_inside = place < len(self._policy.order)
         expected = self._policy.decisions[place].name if is_inside else "no more operators"
         self._difference = f"operator {place} is {actual}, the plan expects {expected}"
-        self._is_of_cpu = is_inside and is_for_gpu_alone(expected)
         self._funcs_before = []
         if self._policy.is_strict:
             raise AcplanError(

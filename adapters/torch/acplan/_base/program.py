@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """Returns the error that the program reports, on one line."""
+        """Returns the error that the program reports: a line, or several short ones."""
         if self.errors:
             return self.errors[-1]
         ended = f"exit code {self.exit_code} without a message"

@@ -23,9 +23,7 @@ def process_allocator_text() -> str:
     )
 
 
-def with_visible_device(
-    budget: Any, options: Mapping[str, Any]
-) -> tuple[Any, dict[str, Any]]:
+def with_visible_device(budget: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Returns a budget and the options of acplan.plan. If the budget is "device", it becomes
     the memory that PyTorch can have of this process's GPU, on the allocator of this process.
     Raises AcplanError if there is no GPU."""
@@ -35,9 +33,9 @@ def with_visible_device(
         raise AcplanError('budget: expected "device" or device_memory, found both')
     if not torch.cuda.is_available():
         raise AcplanError(
-            'budget: "device" takes the memory of the GPU of this process, and PyTorch finds no '
-            'GPU; give a size such as budget="20GiB", or name the GPU that will train, as in '
-            'device_memory="h100"'
+            'budget: "device" takes the memory of the GPU of this process, and PyTorch finds '
+            'no GPU; give a size such as budget="20GiB", or name the GPU that will train, '
+            'as in device_memory="h100"'
         )
     limits = {"device_memory": _usable_bytes(), "allocator": process_allocator_text()}
     return None, {**limits, **{k: v for k, v in options.items() if v is not None}}

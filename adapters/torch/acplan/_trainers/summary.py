@@ -35,9 +35,7 @@ def log_refused(warnings: Collection[str]) -> int:
     return len(of_modules)
 
 
-def summary(
-    plan: Plan | PlanTable, inputs: Any, device: str | Device, refused: int = 0
-) -> str:
+def summary(plan: Plan | PlanTable, inputs: Any, device: str | Device, refused: int = 0) -> str:
     """Returns the summary of a plan for a step with these inputs. `refused` counts the warnings
     about modules that cannot be units."""
     name = device.name if isinstance(device, Device) else device
