@@ -133,7 +133,7 @@ std::string MemoryChart(const TrainingReport& report, double budget) {
     key +=
         fmt::format("{}{} {}", key.empty() ? "" : ", ", part.letter, part.name);
   }
-  return text + fmt::format("{}; {} a letter, limit (|) {}\n", key,
+  return text + fmt::format("{}\n{} a letter; |: the limit, {}\n", key,
                             graph::FormatManyBytes(most / kChartColumns),
                             graph::FormatManyBytes(budget));
 }
