@@ -56,8 +56,13 @@ function summaryTable() {
     {title: "status", value: run => answer(run).status,
      show: optional(value => element("span", {class: value === "optimal" ? "good" : "warn"}, value))},
   ];
+  const caption = "The step without a plan and with each plan. Bound: no plan recomputes less.";
+  if (innerWidth >= 900) {
+    return tableOf(caption, [{title: "step", text: true, name: true, value: run => run.name}, ...facts], runs);
+  }
+  // On a narrow screen a row would be cut: facts are rows, and runs columns.
   const isStated = fact => runs.some(run => fact.show(fact.value(run), run) !== "");
-  return tableOf("The step without a plan and with each plan. Bound: no plan recomputes less.", [
+  return tableOf(caption, [
     {title: "step", text: true, value: fact => fact.title},
     ...runs.map(run => ({title: run.name, value: fact => fact.value(run), show: (value, fact) => fact.show(value, run)})),
   ], facts.filter(isStated));
