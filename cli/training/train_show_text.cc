@@ -90,7 +90,7 @@ std::string MemoryTable(const TrainingReport& report,
   Table table({kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight,
                kRight, kRight});
   // As wide as a terminal; the key of the chart has the words.
-  table.AddRow({"stage", "layers", "params", "grads", "optimizer", "activ.",
+  table.AddRow({"stage", "layers", "params", "grads", "optimizer", "acts",
                 "logits", "work", "libs", "GiB"});
   for (size_t i = 0; i < report.stages.size(); ++i) {
     std::vector<std::string> row = {fmt::to_string(i),
