@@ -17,6 +17,7 @@
 
 #include "cli/command.h"
 #include "cli/input/command_path.h"
+#include "cli/input/example_names.h"
 #include "cli/input/flags.h"
 #include "cli/input/log_flags.h"
 #include "cli/input/old_names.h"
@@ -309,12 +310,12 @@ int Run(const std::vector<std::string>& arguments) {
   GlobalFlags global;
   AddGlobalFlags(program, global);
   program.footer(
-      "Example:\n  acplan plan data/profiles/gpt2_small.json.gz --budget "
+      "Example:\n  acplan plan example:profiles/gpt2_small --budget "
       "10GiB\n"
       "'acplan COMMAND --help' explains a command.");
   const std::vector<Command> commands = AddCommands(program, global);
   program.require_subcommand(0, 1);
-  LogFlags log_flags = TakeLogFlags(arguments);
+  LogFlags log_flags = TakeLogFlags(WithExamplePaths(arguments));
   RenamedArguments renamed = WithNewNames(std::move(log_flags.arguments));
   log_flags.arguments = std::move(renamed.arguments);
   const std::optional<QuestionFile> question =

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "cli/command.h"
@@ -151,10 +152,13 @@ Command AddManualCommand(CLI::App& program) {
   auto folder = std::make_shared<std::string>();
   CLI::App* app = program.add_subcommand(
       "man", "Write the manual pages, one for each command");
-  app->add_option("FOLDER", *folder, "folder for acplan.1, acplan-plan.1, ...")
+  app->add_option("FOLDER", *folder,
+                  "folder for acplan.1, acplan-plan.1, ...; made if missing")
       ->required();
   app->footer("Example:\n  acplan man .");
   return {app, [folder, &program](const Terminal&) {
+            std::error_code error;  // WriteFiles reports it
+            std::filesystem::create_directories(*folder, error);
             std::vector<const CLI::App*> pages = CommandsOf(program);
             const std::vector<const CLI::App*> commands = pages;
             pages.push_back(&program);

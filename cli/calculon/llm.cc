@@ -137,9 +137,9 @@ Command AddLlmCommand(CLI::App& program) {
                 "add the layers of a block to the statistics");
   app->add_flag("--json", flags->json, "print the statistics as JSON");
   app->footer(
-      "Example:\n  acplan calculon llm data/models/megatron-22B.json "
-      "data/validation/seqsel/tab5/megatron-22B_full.json "
-      "data/systems/a100_80g.json\n"
+      "Example:\n  acplan calculon llm example:megatron-22B "
+      "example:validation/seqsel/tab5/megatron-22B_full "
+      "example:a100_80g\n"
       "Exit status: 0 computed, 2 bad input, 3 infeasible.");
   return {app, [flags](const Terminal& terminal) {
             return RunLlm(*flags, terminal);

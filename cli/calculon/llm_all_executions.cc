@@ -92,8 +92,8 @@ Command AddLlmAllExecutionsCommand(CLI::App& program) {
                "compute all executions, write nothing");
   app->footer(
       "Example:\n  acplan calculon llm-all-executions "
-      "data/models/megatron-22B.json 8 4 "
-      "float16 data/systems/a100_80g.json all.csv.gz\n"
+      "example:megatron-22B 8 4 "
+      "float16 example:a100_80g all.csv.gz\n"
       "Exit status: 0 listed, 2 bad input, 3 nothing is feasible, 4 "
       "interrupted before anything was found.");
   return {app, [flags](const Terminal& terminal) {

@@ -149,15 +149,15 @@ Command AddLlmOptimalExecutionCommand(CLI::App& program) {
                 "do not overlap data-parallel communication");
   app->footer(
       "Examples:\n"
-      "  acplan calculon llm-optimal-execution data/models/turing-530B.json "
+      "  acplan calculon llm-optimal-execution example:turing-530B "
       "5128 2520 "
-      "float16 data/systems/a100_80g.json best.json -m -t 10\n"
-      "  acplan calculon llm-optimal-execution data/models/megatron-22B.json "
+      "float16 example:a100_80g best.json -m -t 10\n"
+      "  acplan calculon llm-optimal-execution example:megatron-22B "
       "64 64 "
-      "float16 data/systems/a100_80g.json part1.json --shard 1/2\n"
-      "  acplan calculon llm-optimal-execution data/models/megatron-22B.json "
+      "float16 example:a100_80g part1.json --shard 1/2\n"
+      "  acplan calculon llm-optimal-execution example:megatron-22B "
       "64 64 "
-      "float16 data/systems/a100_80g.json part2.json --shard 2/2\n"
+      "float16 example:a100_80g part2.json --shard 2/2\n"
       "Exit status: 0 found, 2 bad input, 3 nothing is feasible, 4 interrupted "
       "before anything was found.");
   return {app, [flags](const Terminal& terminal) {

@@ -58,7 +58,7 @@ Command AddLlmParameterCalculatorCommand(CLI::App& program) {
       ->type_name("N");
   app->footer(
       "Example:\n  acplan calculon llm-parameter-calculator "
-      "data/models/gpt3-175B.json\n"
+      "example:gpt3-175B\n"
       "Exit status: 0 counted, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunParameterCalculator(*flags, terminal);

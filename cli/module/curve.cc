@@ -403,7 +403,7 @@ Command AddModuleCurveCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write CSV (.csv or .csv.gz) or JSON here");
   app->footer(
-      "Example:\n  acplan module curve data/profiles/gpt2_small.json.gz "
+      "Example:\n  acplan module curve example:profiles/gpt2_small "
       "GPT2LMHeadModel.transformer.h.0");
   return {app, [flags](const Terminal& terminal) {
             return RunCurve(*flags, terminal);

@@ -120,7 +120,7 @@ Command AddModuleDataflowCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
-      "Example:\n  acplan module dataflow data/dataflow/gpt2_tiny.json.gz\n"
+      "Example:\n  acplan module dataflow example:dataflow/gpt2_tiny\n"
       "Exit status: 0 analysed, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunDataflow(*flags, terminal);

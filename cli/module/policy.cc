@@ -330,7 +330,7 @@ Command AddModulePolicyCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
-      "Example:\n  acplan module policy data/profiles/gpt2_small.json.gz "
+      "Example:\n  acplan module policy example:profiles/gpt2_small "
       "GPT2LMHeadModel.transformer.h.0 --memory-budget 0.5\n"
       "Exit status: 0 a policy was found, 2 bad input, 3 proven infeasible,\n"
       "4 a limit was hit before a policy was found.");

@@ -7,12 +7,12 @@
 
 namespace acplan::cli {
 
-// Returns the rate above which a cell is bright enough for dark text.
+// Returns the rate above which Calculon's heatmap.py writes dark text.
 double DarkTextThreshold(const costmodel::RateMap& map);
 
 // Draws a map with tensor parallelism upwards and pipeline parallelism to the
-// right. Each pair has a cell in the colours of `hot` with its rate to one
-// decimal, or a grey one if there is no rate. "" is no title.
+// right. Each pair has a cell in the colours of `hot` with its rate, or a grey
+// one if there is no rate; a legend has both. "" stands for kRateTitle.
 std::string HeatmapSvg(const costmodel::RateMap& map, std::string_view title);
 // Returns the same picture together with a table of it.
 std::string HeatmapHtml(const costmodel::RateMap& map, std::string_view title);

@@ -16,12 +16,20 @@ constexpr std::string_view kStyle = R"(
 body { font-family: sans-serif; margin: 1.5em; color: #222; background: #fff; }
 svg { max-width: 100%; height: auto; }
 table { border-collapse: collapse; margin-top: 1.5em; }
+caption { text-align: left; white-space: nowrap; padding-bottom: .4em; }
 th, td { border: 1px solid #ccc; padding: .25em .7em; text-align: right; }
 )";
 
 // Rises from 0 at `begin` to 1 at `end`.
 double Ramp(double share, double begin, double end) {
   return std::clamp((share - begin) / (end - begin), 0.0, 1.0);
+}
+
+// Returns the part of a colour's luminance that a pair of hexadecimal digits has.
+double LinearPart(std::string_view digits) {
+  const double share = std::stoi(std::string(digits), nullptr, 16) / 255.0;
+  return share <= 0.04045 ? share / 12.92
+                          : std::pow((share + 0.055) / 1.055, 2.4);
 }
 
 }  // namespace
@@ -66,6 +74,44 @@ std::string HotColor(double share) {
 std::string RainbowColor(double share) {
   return HexColor(std::abs(2 * share - 0.5), std::sin(std::numbers::pi * share),
                   std::cos(std::numbers::pi / 2 * share));
+}
+
+std::string SvgText(double x, double y, std::string_view anchor,
+                    std::string_view text, std::string_view more) {
+  return fmt::format(
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y,
+      anchor, more, Escaped(text));
+}
+
+std::string ColorBar(const ColorScale& scale, double bar_left, double top,
+                     double height) {
+  constexpr int kSteps = 64;
+  constexpr int kTicks = 4;
+  constexpr int kWidth = 18;
+  std::string bar;
+  for (int step = 0; step < kSteps; ++step) {
+    bar += fmt::format(
+        "<rect x=\"{:.1f}\" y=\"{:.2f}\" width=\"{}\" height=\"{:.2f}\" "
+        "fill=\"{}\"/>\n",
+        bar_left, top + height * (kSteps - 1 - step) / kSteps, kWidth,
+        height / kSteps + 0.3, scale.color((step + 0.5) / kSteps));
+  }
+  for (int tick = 0; tick <= kTicks; ++tick) {
+    const double share = static_cast<double>(tick) / kTicks;
+    bar += SvgText(
+        bar_left + kWidth + 6, top + height * (1 - share) + 4.5, "start",
+        fmt::format("{:.4g}",
+                    scale.least + share * (scale.most - scale.least)));
+  }
+  return bar + SvgText(bar_left, top - 16, "start", "samples/s");
+}
+
+std::string_view TextColorOn(std::string_view color) {
+  const double luminance = 0.2126 * LinearPart(color.substr(1, 2)) +
+                           0.7152 * LinearPart(color.substr(3, 2)) +
+                           0.0722 * LinearPart(color.substr(5, 2));
+  // Contrasts with white and black are equal at this luminance (WCAG).
+  return luminance < 0.1791 ? "white" : "black";
 }
 
 std::string HtmlPage(std::string_view title, std::string_view body,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/pictures/picture.h"
+#include "cli/pictures/rate_lines.h"
 #include "graph/base/json_text.h"
 
 // A scene is a list of items in the space of a box with the corners (-1, -1,
@@ -316,16 +317,18 @@ std::string Element(const Item& item, const View& view, bool is_seen) {
       points, item.color, hidden, Escaped(item.text));
 }
 
-std::string Svg(const std::string& elements, std::string_view title) {
+std::string Svg(const std::string& elements, const RateMap& map,
+                std::string_view title) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
       "viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\" font-size=\"13\" "
       "role=\"img\">\n<title>{2}</title>\n"
       "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n"
       "<text x=\"{3}\" y=\"30\" text-anchor=\"middle\" "
-      "font-size=\"16\">{4}</text>\n<g id=\"scene\">\n{5}</g>\n</svg>\n",
-      kWidth, kHeight, Escaped(title.empty() ? "Sample rate" : title),
-      kWidth / 2, Escaped(title), elements);
+      "font-size=\"16\">{2}</text>\n<g id=\"scene\">\n{4}</g>\n{5}</svg>\n",
+      kWidth, kHeight, Escaped(title.empty() ? kRateTitle : title), kWidth / 2,
+      elements,
+      ColorBar({map.Least(), map.Most(), RainbowColor}, kWidth - 90, 90, 180));
 }
 
 // Returns the places of the items, in the order in which they are drawn.
@@ -417,7 +420,7 @@ std::string SurfaceSvg(const RateMap& map, std::string_view title) {
   for (const Placed& one : Place(scene.items(), view)) {
     if (one.is_seen) elements += Element(*one.item, view, true);
   }
-  return Svg(elements, title);
+  return Svg(elements, map, title);
 }
 
 std::string SurfaceHtml(const RateMap& map, std::string_view title) {
@@ -429,10 +432,12 @@ std::string SurfaceHtml(const RateMap& map, std::string_view title) {
     elements += Element(*one.item, view, one.is_seen);
   }
   return HtmlPage(
-      title.empty() ? "Sample rate" : title,
-      Svg(elements, title) +
+      title.empty() ? kRateTitle : title,
+      Svg(elements, map, title) +
           "<p>Drag the picture or press the arrow keys to turn it; a double "
-          "click turns it back.</p>\n",
+          "click turns it back. The table has the rates that a surface "
+          "hides.</p>\n" +
+          RateTable(map),
       Script(placed));
 }
 

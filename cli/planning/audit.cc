@@ -320,7 +320,7 @@ Command AddAuditCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   app->footer(
       "Example:\n  acplan audit config.yaml --trace "
-      "data/traces/gpt2_small.json.gz\n"
+      "example:traces/gpt2_small\n"
       "Exit status: 0 the configuration was judged, 1 it needs more than the "
       "budget, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {

@@ -410,9 +410,9 @@ Command AddCheckCommand(CLI::App& program) {
   app->footer(
       "The defaults of memory model, world size and reserve are those of the "
       "plan.\n"
-      "Example:\n  acplan check data/profiles/gpt2_small.json.gz plan.json "
+      "Example:\n  acplan check example:profiles/gpt2_small plan.json "
       "--budget 10GiB\n"
-      "  acplan check data/traces/gpt2_small.json.gz device.json "
+      "  acplan check example:traces/gpt2_small device.json "
       "--device-memory 8GiB\n"
       "Exit status: 0 the plan holds, 1 it breaks a rule, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {

@@ -204,7 +204,7 @@ Command AddEmitCommand(CLI::App& program) {
   app->add_flag("--json", flags->json,
                 "print the policy and its figures as JSON");
   app->footer(
-      "Example:\n  acplan emit data/traces/gpt2_small.json.gz --budget 8GiB "
+      "Example:\n  acplan emit example:traces/gpt2_small --budget 8GiB "
       "--for axolotl\n"
       "Exit status: 0 a policy was found, 2 bad input, 3 proven infeasible, 4 "
       "a limit was hit without a policy.");

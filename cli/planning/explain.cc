@@ -404,8 +404,8 @@ std::string ToText(const Explanation& answer, const Terminal& terminal) {
   const Trace& trace = answer.baseline.trace;
   if (answer.staying.floor.op != graph::kNone) {
     text += fmt::format(
-        "\nno plan needs less than {}, which is there under every plan "
-        "at\n{}\n{}",
+        "\nno plan needs less than {}: so much is in memory under every plan "
+        "while this operator runs\n{}\n{}",
         graph::FormatBytes(answer.staying.floor.bytes),
         trace.operator_names[trace.operators[answer.staying.floor.op].name],
         SourceText(trace, answer.staying.floor.op));
@@ -462,7 +462,7 @@ Command AddExplainCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
-      "Example:\n  acplan explain data/traces/gpt2_small.json.gz --budget "
+      "Example:\n  acplan explain example:traces/gpt2_small --budget "
       "3GiB\nExit status: 0 explained, 2 bad input, 4 a limit was hit before a "
       "feasible budget was found.");
   return {app, [flags](const Terminal& terminal) {

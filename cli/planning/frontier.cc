@@ -344,7 +344,7 @@ Command AddFrontierCommand(CLI::App& program) {
                 "print JSON with every plan and nothing else");
   AddOutput(*app, flags->output, "write CSV (.csv or .csv.gz) or JSON here");
   app->footer(
-      "Example:\n  acplan frontier data/profiles/gpt2_small.json.gz --points "
+      "Example:\n  acplan frontier example:profiles/gpt2_small --points "
       "10\n"
       "Exit status: 0 a plan was found for some budget, 2 bad input, 3 all "
       "proven infeasible, 4 a limit was hit without a plan.");

@@ -322,10 +322,9 @@ std::string InfeasibleText(const problems::Families& families,
     break;
   }
   return fmt::format(
-      "that plan's peak of {} is at {}: {}\n{}every plan keeps {} of it{}\n",
-      graph::FormatBytes(account.peak_bytes), PlaceText(*trace, account),
-      fmt::join(kinds, ", "), SourceText(*trace, account.step.op),
-      graph::FormatBytes(account.FixedBytes()), most);
+      "its peak is at {}\n{}in memory there: {}\nevery plan keeps {} of it{}\n",
+      PlaceText(*trace, account), SourceText(*trace, account.step.op),
+      fmt::join(kinds, ", "), graph::FormatBytes(account.FixedBytes()), most);
 }
 
 }  // namespace acplan::cli

@@ -31,6 +31,7 @@
 #include "problems/ask.h"
 #include "problems/check/plan_check.h"
 #include "problems/plan/plan_on_trace.h"
+#include "problems/plan/rank_peak.h"
 #include "problems/planner.h"
 
 namespace acplan::cli {
@@ -102,6 +103,31 @@ std::string HostText(const Plan& plan) {
   return text + "\n";
 }
 
+// Returns the lines on where the peaks are: the operators, if a trace is given, else the
+// modules.
+std::string PeakPlaces(const graph::Trace* trace, const Plan& plan) {
+  std::string with_plan = plan.peak_module;
+  std::string baseline = plan.baseline.peak_module;
+  if (trace && !plan.offload &&
+      plan.memory.model == problems::MemoryModel::kTrace) {
+    const auto place =
+        [&](const std::vector<graph::CheckpointedModule>& modules,
+            const std::string& otherwise) {
+          const std::string text = PlaceText(
+              *trace,
+              problems::AccountForPeakOfRank(*trace, modules, plan.memory));
+          return text.empty() ? otherwise : text;
+        };
+    with_plan =
+        place(problems::CheckpointedModules(*trace, plan.modules), with_plan);
+    baseline = place({}, baseline);
+  }
+  if (with_plan == baseline)
+    return fmt::format("peak at         {}\n", baseline);
+  return fmt::format("peak at         {}\n  without plan  {}\n", with_plan,
+                     baseline);
+}
+
 // `unplanned`: what a rank would need without the plan.
 std::string Comparison(const graph::Trace* trace, const Plan& plan,
                        int64_t unplanned, const Terminal& terminal) {
@@ -145,8 +171,7 @@ std::string Comparison(const graph::Trace* trace, const Plan& plan,
   }
   std::string text = table.ToString(terminal) + OffloadText(plan);
   text += DeviceText(plan) + LeastDevicesText(trace, plan);
-  text += fmt::format("peak at         {} (baseline: {})\n", plan.peak_module,
-                      plan.baseline.peak_module);
+  text += PeakPlaces(trace, plan);
   return text + HostText(plan) + "\n";
 }
 
@@ -448,9 +473,9 @@ Command AddPlanCommand(CLI::App& program) {
   app->add_flag("--all", flags->all, "list identical units one by one");
   app->add_flag("--json", flags->json, "print the plan file and nothing else");
   app->footer(
-      "Example:\n  acplan plan data/profiles/gpt2_small.json.gz --budget 10GiB "
+      "Example:\n  acplan plan example:profiles/gpt2_small --budget 10GiB "
       "-o plan.json\n"
-      "  acplan plan data/traces/gpt2_small.json.gz --device-memory 8GiB "
+      "  acplan plan example:traces/gpt2_small --device-memory 8GiB "
       "-o device.json\n"
       "Exit status: 0 a plan was found, 2 bad input, 3 proven infeasible, 4 a "
       "limit was hit without a plan.");

@@ -78,7 +78,7 @@ Command AddProfileCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print the profile and nothing else");
   AddOutput(*app, flags->output, "write the profile here (.json or .json.gz)");
   app->footer(
-      "Example:\n  acplan profile data/traces/gpt2_tiny.json.gz\n"
+      "Example:\n  acplan profile example:traces/gpt2_tiny\n"
       "Exit status: 0 profiled, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunProfile(*flags, terminal);

@@ -395,7 +395,7 @@ Command AddRematCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
-      "Example:\n  acplan remat data/joint/gpt2_tiny.json.gz --budget "
+      "Example:\n  acplan remat example:joint/gpt2_tiny --budget "
       "75%\nExit status: 0 a plan was found, 2 bad input, 3 proven infeasible, "
       "4 a limit was hit without a plan.");
   return {app, [flags](const Terminal& terminal) {

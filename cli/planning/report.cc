@@ -336,7 +336,7 @@ Command AddReportCommand(CLI::App& program) {
                   "memory, peak, device, lines, frontier, map, modules")
       ->type_name("A,B");
   app->footer(
-      "Example:\n  acplan report data/traces/gpt2_small.json.gz -o "
+      "Example:\n  acplan report example:traces/gpt2_small -o "
       "report.html\n"
       "Exit status: 0 written, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {

@@ -308,7 +308,7 @@ Command AddScheduleCommand(CLI::App& program) {
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
       "An operator may run again at any time, any number of times.\nExample:\n "
-      " acplan schedule data/joint/gpt2_tiny.json.gz --budget 75%\nExit "
+      " acplan schedule example:joint/gpt2_tiny --budget 75%\nExit "
       "status: 0 a schedule was found, 2 bad input, 3 infeasible, 4 a limit "
       "was hit without a schedule.");
   return {app, [flags](const Terminal& terminal) {

@@ -400,8 +400,8 @@ Command AddSimulateCommand(CLI::App& program) {
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   AddOutput(*app, flags->output, "write JSON here");
   app->footer(
-      "Example:\n  acplan simulate data/traces/gpt2_tiny.json.gz\n"
-      "  acplan simulate data/traces/gpt2_tiny.json.gz --allocator "
+      "Example:\n  acplan simulate example:traces/gpt2_tiny\n"
+      "  acplan simulate example:traces/gpt2_tiny --allocator "
       "expandable_segments:True\n"
       "Exit status: 0 simulated, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {

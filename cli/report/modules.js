@@ -43,6 +43,13 @@ function mapRows() {
   return [...rows, ...leaves];
 }
 
+// The label of a leaf: of its names, from the longest to the shortest, the first that fits,
+// and the size below it. A letter is at most 6.8 pixels wide.
+const letters = "(datum.x1 - datum.x0 - 8) / 6.8";
+const nameSignal = [0, 1, 2, 3].map(k => `datum.names[${k}].length <= ${letters} ? datum.names[${k}] : `).join("") + "''";
+const labelSignal = `datum.y1 - datum.y0 < 18 ? '' : datum.y1 - datum.y0 > 34 && datum.sizeText.length <= ${letters} ` +
+    `? [${nameSignal}, datum.sizeText] : (${nameSignal})`;
+
 function mapSpec(width) {
   const rows = mapRows();
   return {
@@ -62,8 +69,7 @@ function mapSpec(width) {
           stroke: {value: "var(--background)"}, strokeWidth: {value: 1}}}},
       {type: "text", from: {data: "leaves"}, aria: false, interactive: false, encode: {update: {
         x: {signal: "datum.x0 + 4"}, y: {signal: "datum.y0 + 14"}, fontSize: {value: 11},
-        text: {signal: "datum.x1 - datum.x0 > 44 && datum.y1 - datum.y0 > 18 ? datum.label : ''"},
-        limit: {signal: "datum.x1 - datum.x0 - 6"}, fill: {value: "var(--text)"}}}},
+        text: {signal: labelSignal}, fill: {value: "var(--text)"}}}},
     ],
   };
 }
@@ -73,7 +79,10 @@ function mapSection() {
   const reading = element("div", {class: "reading"}, "Point at a module. The table below has all of them.");
   const chart = chartOf("Modules by size", width => {
     const spec = mapSpec(width);
-    spec.data[0].values.forEach(row => { row.label = row.id === "small" ? "small modules" : shortName(row.name); });
+    spec.data[0].values.forEach(row => {
+      row.names = row.id === "small" ? ["small modules", "small", "small", "small"] : namesOf(row.name);
+      row.sizeText = bytesText(row.size);
+    });
     return spec;
   }, view => view.addEventListener("pointermove", (_, item) => {
     const leaf = item && item.datum && item.datum.size > 0 ? item.datum : null;
@@ -97,9 +106,10 @@ function mapSection() {
                  legend, chart.node, reading);
 }
 
-// The last components, which tell h.3.mlp.act from h.4.mlp.act.
-function shortName(name) {
-  return name.split(".").slice(-3).join(".");
+// The name without the root, and its last components, down to the last one.
+function namesOf(name) {
+  const parts = name.split(".");
+  return [Math.max(1, parts.length - 1), 3, 2, 1].map(count => parts.slice(-count).join("."));
 }
 
 const moduleTables = element("div", {});

@@ -6,13 +6,21 @@ const degrees = ["tp", "pp", "vp", "cp", "ep", "dp", "zero", "mbs"].filter(
 const isTraining = best[0].tokens_per_gpu_s !== undefined;
 const kinds = report.stage_kinds.filter((_, kind) => best.some(entry => entry.stages.some(stage => stage.bytes[kind] > 0)));
 const kindPlace = kind => report.stage_kinds.indexOf(kind);
-const rateText = entry => (isTraining ? `${countText(entry.tokens_per_gpu_s)} tokens/s per GPU` : `${entry.samples_per_s.toFixed(2)} samples/s`);
+const rateOf = entry => (isTraining ? entry.tokens_per_gpu_s : entry.samples_per_s);
+const rateName = isTraining ? "tokens/s per GPU" : "samples/s";
+const sampleText = rate => (rate >= 1000 ? countText(rate) : rate.toFixed(3));
+const memoryUnit = Math.max(...best.map(entry => entry.peak_bytes)) >= 2 ** 30 ? {name: "GiB", bytes: 2 ** 30} : {name: "MiB", bytes: 2 ** 20};
+const inUnit = bytes => bytes / memoryUnit.bytes;
+const rateText = entry => (isTraining ? `${countText(entry.tokens_per_gpu_s)} tokens/s per GPU` : `${sampleText(entry.samples_per_s)} samples/s`);
 const ofBudget = report.budget_bytes === undefined ? "" : ` of ${bytesText(report.budget_bytes)}`;
 const timeText = seconds => (seconds >= 1 ? seconds.toFixed(3) + " s" : msText(1000 * seconds));
 const partNames = Object.keys(best[0].parts_s).filter(part => best.some(entry => entry.parts_s[part] > 0.001 * entry.iteration_s));
 const colors = ["parameters", "recomputed", "optimizer", "gradients", "activations", "inputs", "temporaries", "buffers"];
 const colorAt = place => colors[place % colors.length];
-const wordsOf = name => name.replaceAll("_", " ");
+// The words of Calculon's names of parts; other names are words.
+const words = {fw: "forward", bw: "backward", optim_step: "optimizer step", dp_comm_exposed: "data parallel, exposed",
+               tp_comm_exposed: "tensor parallel, exposed", pp_comm_exposed: "pipeline parallel, exposed"};
+const wordsOf = name => words[name] || name.replaceAll("_", " ");
 let chosen = 0;
 
 function nameOf(entry) {
@@ -40,19 +48,24 @@ function barsOf(label, rows, groups, parts, axis, groupTitle) {
 }
 
 function tradeSpec(width) {
-  const rows = best.map((entry, place) => ({x: gib(entry.peak_bytes), y: 1000 * entry.iteration_s, place}));
-  const budgets = report.budget_bytes === undefined ? [] : [gib(report.budget_bytes)];
+  const rows = best.map((entry, place) => ({x: inUnit(entry.peak_bytes), y: rateOf(entry), place}));
+  const budgets = report.budget_bytes === undefined ? [] : [inUnit(report.budget_bytes)];
+  // Strategies that differ little shall look so: an axis has a tenth of its values at least.
+  const domainOf = values => {
+    const [least, most] = [Math.min(...values), Math.max(...values)];
+    return [Math.min(least, 0.9 * most), most];
+  };
   return {
     height: Math.max(220, Math.min(340, Math.round(width * 0.4))),
     signals: [{name: "chosen", value: chosen}],
     data: [{name: "rows", values: rows}, {name: "budget", values: budgets.map(x => ({x}))}],
     scales: [
-      {name: "x", type: "linear", range: "width", nice: true, zero: false, domain: [Math.min(...rows.map(row => row.x)), Math.max(...budgets, ...rows.map(row => row.x))]},
-      {name: "y", type: "linear", range: "height", nice: true, zero: false, domain: {data: "rows", field: "y"}},
+      {name: "x", type: "linear", range: "width", nice: true, zero: false, domain: domainOf([...budgets, ...rows.map(row => row.x)])},
+      {name: "y", type: "linear", range: "height", nice: true, zero: false, domain: domainOf(rows.map(row => row.y))},
     ],
     axes: [
-      {orient: "left", scale: "y", title: "iteration (ms)", grid: true, tickCount: 6},
-      {orient: "bottom", scale: "x", title: "bytes in use on the fullest stage (GiB)", tickCount: Math.max(2, Math.floor(width / 90))},
+      {orient: "left", scale: "y", title: rateName, grid: true, tickCount: 6},
+      {orient: "bottom", scale: "x", title: `bytes in use on the fullest stage (${memoryUnit.name})`, tickCount: Math.max(2, Math.floor(width / 90))},
     ],
     marks: [
       {type: "rule", from: {data: "budget"}, aria: false, encode: {update: {
@@ -76,7 +89,7 @@ function strategyColumns() {
     ...(isTraining ? [
       {title: "tokens/s per GPU", value: entry => entry.tokens_per_gpu_s, show: countText},
       {title: "MFU", value: entry => entry.model_utilisation, show: value => (100 * value).toFixed(1) + "%"},
-    ] : [{title: "samples/s", value: entry => entry.samples_per_s, show: value => value.toFixed(3)}]),
+    ] : [{title: "samples/s", value: entry => entry.samples_per_s, show: sampleText}]),
     {title: "memory", value: entry => entry.peak_bytes, show: bytesText},
     ...(isTraining ? [{title: "fits", text: true, value: entry => (entry.fits ? "yes" : "no")}] : []),
     ...(best.some(entry => entry.budget_bytes !== best[0].budget_bytes) ? [
@@ -85,8 +98,8 @@ function strategyColumns() {
 }
 
 const stageBars = barsOf("Memory of each stage", () => best[chosen].stages.flatMap((stage, place) => kinds.map(
-    kind => ({group: String(place), part: kind, value: gib(stage.bytes[kindPlace(kind)])}))),
-    () => best[chosen].stages.map((_, place) => String(place)), kinds, "bytes in use (GiB)", "stage");
+    kind => ({group: String(place), part: kind, value: inUnit(stage.bytes[kindPlace(kind)])}))),
+    () => best[chosen].stages.map((_, place) => String(place)), kinds, `bytes in use (${memoryUnit.name})`, "stage");
 const shownTimes = best.slice(0, 20);
 const timeBars = barsOf("Time per iteration by part", () => shownTimes.flatMap((entry, place) => partNames.map(
     part => ({group: String(place + 1), part: wordsOf(part), value: 1000 * entry.parts_s[part]}))),
@@ -94,7 +107,7 @@ const timeBars = barsOf("Time per iteration by part", () => shownTimes.flatMap((
 
 const reading = element("div", {class: "reading", role: "status"});
 const stageTable = element("div", {});
-const trade = chartOf("Time against memory", tradeSpec, view => view.addEventListener("click", (_, item) => {
+const trade = chartOf("Speed against memory", tradeSpec, view => view.addEventListener("click", (_, item) => {
   if (item && item.datum && item.datum.place !== undefined) choose(item.datum.place);
 }));
 const picker = selectOf("Strategy", best.map((entry, place) => `${place + 1}: ${nameOf(entry)}`), 0, choose);
@@ -122,8 +135,8 @@ showPage(isTraining ? `Training of ${report.model}` : `Strategies of ${report.mo
          [`${first.gpus ?? "?"} × ${first.gpu ?? "GPU"}`, `${first.gbs ?? "?"} sequences${isTraining ? ` of ${first.seq ?? "?"} tokens` : ""} per iteration`,
           ...(ofBudget ? [`${bytesText(report.budget_bytes)} a GPU`] : []), counts, `from ${report.source}`].join(" · "), [
   section("strategies", "Strategies", searchableTable("Strategies, the fastest first", strategyColumns(), best, nameOf)),
-  section("trade", "Time against memory", element("div", {class: "controls"}, picker),
-          legendOf([["a strategy", "fit"], ...(ofBudget ? [[`budget ${bytesText(report.budget_bytes)}`, "rule", "dashed"]] : [])]), trade.node, reading),
+  section("trade", "Speed against memory", element("div", {class: "controls"}, picker),
+          legendOf([["a strategy; the chosen one is larger", "fit", "circle"], ...(ofBudget ? [[`budget ${bytesText(report.budget_bytes)}`, "rule", "dashed"]] : [])]), trade.node, reading),
   section("time", "Where the time goes", legendOf(partNames.map((part, place) => [wordsOf(part), colorAt(place)])), timeBars.node),
   section("stages", "Where the memory goes", legendOf(kinds.map((kind, place) => [kind, colorAt(place)])), stageBars.node, stageTable),
 ]);

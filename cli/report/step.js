@@ -41,8 +41,7 @@ function summaryTable() {
   const stepMs = run => (run.answer && run.answer.step_ms) || report.step_ms;
   const added = run => (run.recompute_ms || 0) + (answer(run).stall_ms || 0);
   const optional = show => value => (value === null || value === undefined ? "" : show(value));
-  const columns = [
-    {title: "step", text: true, name: true, value: run => run.name},
+  const facts = [
     {title: "peak", value: run => run.peak_bytes, show: optional(bytesText)},
     {title: "change", value: run => run.peak_bytes / runs[0].peak_bytes - 1,
      show: (value, run) => (run === runs[0] ? "" : (100 * value).toFixed(1) + "%")},
@@ -54,10 +53,19 @@ function summaryTable() {
     {title: "gap", value: run => answer(run).gap, show: optional(percentText)},
     {title: "found in", value: run => answer(run).seconds, show: optional(value => value.toFixed(2) + " s")},
     {title: "units", value: run => answer(run).units, show: optional(countText)},
-    {title: "status", text: true, value: run => answer(run).status,
+    {title: "status", value: run => answer(run).status,
      show: optional(value => element("span", {class: value === "optimal" ? "good" : "warn"}, value))},
   ];
-  return tableOf("The step without a plan and with each plan. Bound: no plan recomputes less.", columns, runs);
+  const caption = "The step without a plan and with each plan. Bound: no plan recomputes less.";
+  if (innerWidth >= 900) {
+    return tableOf(caption, [{title: "step", text: true, name: true, value: run => run.name}, ...facts], runs);
+  }
+  // On a narrow screen a row would be cut: facts are rows, and runs columns.
+  const isStated = fact => runs.some(run => fact.show(fact.value(run), run) !== "");
+  return tableOf(caption, [
+    {title: "step", text: true, value: fact => fact.title},
+    ...runs.map(run => ({title: run.name, value: fact => fact.value(run), show: (value, fact) => fact.show(value, run)})),
+  ], facts.filter(isStated));
 }
 
 // The rows at which a line of steps goes up or down, and its end.
@@ -260,16 +268,21 @@ function frontierRows() {
       {x: point.budget_bytes / unit.bytes, y: point.recompute_ms, kind: point.status}));
   const plans = runs.filter(run => run.answer && run.answer.budget_bytes).map(run => (
       {x: run.answer.budget_bytes / unit.bytes, y: run.recompute_ms, color: `var(--${colorOf(run)})`}));
-  return {points, plans};
+  // The least recomputation that is known at each budget: of the points and of the plans.
+  const line = [];
+  for (const {x, y} of [...points, ...plans].sort((a, b) => a.x - b.x || a.y - b.y)) {
+    line.push({x, y: Math.min(y, line.length ? line[line.length - 1].y : y)});
+  }
+  return {points, plans, line};
 }
 
 function frontierSpec(width) {
-  const {points, plans} = frontierRows();
+  const {points, plans, line} = frontierRows();
   const all = [...points, ...plans];
   const [x, y] = [{scale: "x", field: "x"}, {scale: "y", field: "y"}];
   return {
     height: Math.max(220, Math.min(340, Math.round(width * 0.4))),
-    data: [{name: "points", values: points}, {name: "plans", values: plans}],
+    data: [{name: "points", values: points}, {name: "plans", values: plans}, {name: "line", values: line}],
     scales: [
       {name: "x", type: "linear", range: "width", zero: false, nice: true, domain: [Math.min(...all.map(p => p.x)), Math.max(...all.map(p => p.x))]},
       {name: "y", type: "linear", range: "height", zero: true, nice: true, domain: [0, Math.max(1e-9, ...all.map(p => p.y)) * 1.05]},
@@ -279,7 +292,7 @@ function frontierSpec(width) {
       {orient: "bottom", scale: "x", title: `budget (${unit.name})`, tickCount: Math.max(2, Math.floor(width / 90))},
     ],
     marks: [
-      {type: "line", from: {data: "points"}, aria: false, encode: {update: {
+      {type: "line", from: {data: "line"}, aria: false, encode: {update: {
         interpolate: {value: "step-after"}, x, y, stroke: {value: "var(--fit)"}, strokeWidth: {value: 2}}}},
       {type: "symbol", from: {data: "points"}, aria: false, encode: {update: {
         x, y, size: {value: 60}, stroke: {value: "var(--fit)"}, strokeWidth: {value: 2},
@@ -304,11 +317,12 @@ function frontierSection() {
   const planned = runs.filter(run => run.answer && run.answer.budget_bytes);
   const statuses = new Set(report.frontier.points.map(point => point.status));
   const entries = [];
-  if (statuses.has("optimal")) entries.push(["filled: optimal", "fit"]);
-  if (statuses.has("feasible")) entries.push(["hollow: not proven optimal, stopped by a limit", "fit"]);
+  if (statuses.has("optimal")) entries.push(["least recomputation at this budget, proven", "fit", "circle"]);
+  if (statuses.has("feasible")) entries.push(["best plan found before a limit", "fit", "hollow"]);
   return section("frontier", "Memory against time",
-                 element("p", {}, "Recomputation of a step at each budget. A budget between two points recomputes at most as much as the point to its left."),
-                 legendOf([...entries, ...planned.map(run => [`diamond: ${run.name}`, colorOf(run)])]),
+                 element("p", {}, "Recomputation of a step at each budget."),
+                 legendOf([...entries, ...planned.map(run => [run.name, colorOf(run), "diamond"]),
+                           ["no more than this is recomputed at budgets between", "fit", true]]),
                  chartOf("Recomputation against the budget", frontierSpec).node,
                  element("details", {}, element("summary", {}, "The points as a table"),
                          tableOf("Plans at budgets", columns, report.frontier.points)));

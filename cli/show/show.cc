@@ -59,9 +59,9 @@ Command AddShowCommand(CLI::App& program) {
   app->footer(
       "All plans are shown under one memory model and world size: the given "
       "ones, otherwise those of the first plan.\nExamples:\n  acplan show "
-      "data/profiles/llama8b.json.gz\n  acplan show "
-      "data/profiles/llama8b.json.gz --modules --depth 3\n  acplan show "
-      "data/profiles/gpt2_small.json.gz 12GiB.json 10GiB.json");
+      "example:profiles/llama8b\n  acplan show "
+      "example:profiles/llama8b --modules --depth 3\n  acplan show "
+      "example:profiles/gpt2_small 12GiB.json 10GiB.json");
   return {app, [flags](const Terminal& terminal) {
             return RunShow(*flags, terminal);
           }};

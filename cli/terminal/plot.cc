@@ -108,6 +108,7 @@ std::string Plot::ToString(const Terminal& terminal, std::string_view x_label,
 }
 
 Plot::Axis Plot::Axis::OfMs(std::string_view name, double most_ms) {
+  if (most_ms < 1) return {fmt::format("{} (µs)", name), 0, most_ms * 1000};
   if (most_ms < 10'000) return {fmt::format("{} (ms)", name), 0, most_ms};
   return {fmt::format("{} (s)", name), 0, most_ms / 1000};
 }
@@ -123,24 +124,30 @@ Plot::Axis Plot::Axis::OfBytes(std::string_view name, double least,
 
 std::string Plot::ToString(const Terminal& terminal, const Axis& x,
                            const Axis& y) const {
-  constexpr int kLabel = 5;
   const auto label_of = [](const Axis& axis, double share) {
-    return fmt::format("{:.4g}", axis.least + share * (axis.most - axis.least));
+    const double value = axis.least + share * (axis.most - axis.least);
+    std::string text = fmt::format("{:.4g}", value);
+    return text.size() > 5 ? fmt::format("{:.3g}", value) : text;
   };
+  int label_columns = 5;
+  for (int tick = 0; tick <= kTicks; ++tick) {
+    const std::string label = label_of(y, static_cast<double>(tick) / kTicks);
+    label_columns = std::max(label_columns, static_cast<int>(label.size()));
+  }
   // A number stands below its tick, the last one ends there.
-  std::string ticks(kLabel + 2, ' ');
+  std::string ticks(label_columns + 2, ' ');
   for (int tick = 0; tick <= kTicks; ++tick) {
     const std::string label = label_of(x, static_cast<double>(tick) / kTicks);
-    const size_t place = kLabel + 2 + tick * ((kColumns - 1) / kTicks);
+    const size_t place = label_columns + 2 + tick * ((kColumns - 1) / kTicks);
     const size_t shift = tick == kTicks ? label.size() - 1 : label.size() / 2;
     ticks.resize(std::max(ticks.size(), place - shift), ' ');
     ticks += label;
   }
   return y.label + "\n" +
-         Rows(terminal, kLabel,
+         Rows(terminal, label_columns,
               [&](double share) { return label_of(y, share); }) +
          ticks + "\n" +
-         fmt::format("{:>{}}\n", x.label, kLabel + 2 + kColumns) +
+         fmt::format("{:>{}}\n", x.label, label_columns + 2 + kColumns) +
          Legend(terminal);
 }
 

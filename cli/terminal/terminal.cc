@@ -129,14 +129,15 @@ int Terminal::Complain(std::string_view message, int exit_code) const {
 
 int Terminal::Explain(std::string_view message, int exit_code) const {
   if (errors_ != ErrorFormat::kJson) return exit_code;
-  std::string joined;
+  std::string lines;
   for (size_t begin = 0; begin < message.size();) {
     const size_t end = std::min(message.find('\n', begin), message.size());
-    if (begin > 0) joined += "; ";
-    joined += message.substr(begin, end - begin);
+    if (begin > 0) lines += "\n";
+    lines += graph::OneLine(message.substr(begin, end - begin), 4000);
     begin = end + 1;
   }
-  return Complain(joined, exit_code);
+  WriteToStderr(JsonLine({{"error", lines}, {"exit_code", exit_code}}));
+  return exit_code;
 }
 
 void Terminal::Log(std::string_view text) const {

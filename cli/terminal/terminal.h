@@ -59,7 +59,7 @@ class Terminal {
   // Does the same as WriteError, in the format of this terminal.
   int Complain(std::string_view message, int exit_code) const;
   // Does the same as Complain if errors are JSON, else nothing: for a message
-  // that a person reads in the results. Its lines are joined by "; ".
+  // that a person reads in the results, in one line or several.
   int Explain(std::string_view message, int exit_code) const;
 
   // Writes "acplan: ..." to stderr with --verbose.

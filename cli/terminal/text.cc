@@ -196,6 +196,21 @@ std::vector<size_t> Table::Widths(size_t most) const {
   return widths;
 }
 
+bool Table::HasCell(size_t row, size_t column) const {
+  return column < rows_[row].size() && !rows_[row][column].empty();
+}
+
+std::vector<size_t> Table::ShownColumns(bool is_narrow) const {
+  std::vector<size_t> columns;
+  for (size_t c = 0; c < align_.size(); ++c) {
+    bool has_cell = c == 0 || !is_narrow;
+    for (size_t r = 1; r < rows_.size() && !has_cell; ++r)
+      has_cell = HasCell(r, c);
+    if (has_cell) columns.push_back(c);
+  }
+  return columns;
+}
+
 std::string Table::Part(const std::vector<size_t>& columns,
                         const std::vector<size_t>& widths,
                         const Terminal& terminal) const {
@@ -204,6 +219,12 @@ std::string Table::Part(const std::vector<size_t>& columns,
   std::string text;
   for (size_t r = 0; r < rows_.size(); ++r) {
     const auto& row = rows_[r];
+    // Below the first part, a name alone says nothing.
+    if (r > 0 && !row.empty() && columns.size() > 1 && columns[1] > 1 &&
+        std::ranges::none_of(columns.begin() + 1, columns.end(),
+                             [&](size_t c) { return HasCell(r, c); })) {
+      continue;
+    }
     std::string line;
     if (row.empty()) {
       for (size_t i = 0; i < total; ++i) line += "─";
@@ -228,7 +249,9 @@ std::string Table::ToString(const Terminal& terminal) const {
   const size_t most = terminal.IsScreen() ? terminal.Columns() : SIZE_MAX;
   const std::vector<size_t> widths = Widths(most);
   std::string text;
-  for (size_t next = 0; next < widths.size();) {
+  const std::vector<size_t> visible_columns =
+      ShownColumns(Total(widths) > most);
+  for (size_t next = 0; next < visible_columns.size();) {
     std::vector<size_t> columns;
     size_t total = 0;
     if (next > 0) {
@@ -237,10 +260,11 @@ std::string Table::ToString(const Terminal& terminal) const {
     }
     // Adds at least one column that is not there yet.
     for (bool is_first = true;
-         next < widths.size() && (is_first || total + 2 + widths[next] <= most);
+         next < visible_columns.size() &&
+         (is_first || total + 2 + widths[visible_columns[next]] <= most);
          is_first = false) {
-      total += widths[next] + (columns.empty() ? 0 : 2);
-      columns.push_back(next++);
+      total += widths[visible_columns[next]] + (columns.empty() ? 0 : 2);
+      columns.push_back(visible_columns[next++]);
     }
     if (!text.empty()) text += "\n";
     text += Part(columns, widths, terminal);

@@ -57,6 +57,9 @@ class Table {
   // Returns the widths of the columns, those of names as narrow as needed and
   // allowed.
   std::vector<size_t> Widths(size_t most) const;
+  bool HasCell(size_t row, size_t column) const;
+  // Returns the columns to show: on a screen that is too narrow, those with a cell.
+  std::vector<size_t> ShownColumns(bool is_narrow) const;
   std::string Part(const std::vector<size_t>& columns,
                    const std::vector<size_t>& widths,
                    const Terminal& terminal) const;

@@ -242,11 +242,10 @@ std::string ProofText(const costmodel::StrategySearch& search) {
                 "not planned ({})",
                 FormatCount(search.unplanned), EndOfSearch())
       : search.improvable == 1
-          ? "one plan is not proven the best of its strategy"
-          : fmt::format(
-                "{} plans are not proven the best of their strategies{}",
-                FormatCount(search.improvable),
-                InterruptFlag().load() ? " (interrupted)" : "");
+          ? "one strategy may have a better plan"
+          : fmt::format("{} strategies may have better plans{}",
+                        FormatCount(search.improvable),
+                        InterruptFlag().load() ? " (interrupted)" : "");
   const auto proven =
       std::ranges::count_if(search.best, [&](const RankedStrategy& ranked) {
         return ranked.seconds <= search.open_bound;
@@ -257,9 +256,10 @@ std::string ProofText(const costmodel::StrategySearch& search) {
                        bound);
   }
   return fmt::format(
-      "the first {} proven to be the fastest; {}\nthe unproven ones take at "
-      "least {}",
-      proven == 1 ? "is" : fmt::format("{} are", proven), open, bound);
+      "proven: {}\nbehind {} the order may change: {}, none below {}",
+      proven == 1 ? "no other strategy is faster than the first"
+                  : fmt::format("the first {} are the fastest", proven),
+      proven == 1 ? "it" : "them", open, bound);
 }
 
 }  // namespace acplan::cli

@@ -80,7 +80,7 @@ Command AddTrainCompareCommand(CLI::App& program) {
   AddOutput(*app, flags->output, "write the reports here (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
-      "Example:\n  acplan train compare data/training/models/llama-3.1-8b.json "
+      "Example:\n  acplan train compare example:llama-3.1-8b "
       "tp=2 tp=4,pp=2 pp=4,recompute=plan --gpu H100 --gpus 64 --gbs 512 --seq "
       "8192\nExit status: 0 compared, 2 bad input, 3 no strategy fits.");
   return {app, [flags](const Terminal& terminal) {

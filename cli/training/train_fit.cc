@@ -412,9 +412,9 @@ Command AddTrainFitCommand(CLI::App& program) {
   AddOutput(*app, flags->output, "write the reports here (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
-      "Examples:\n  acplan train fit data/training/models/llama-3.1-70b.json "
+      "Examples:\n  acplan train fit example:llama-3.1-70b "
       "--gpu H100 --seq 8192 --gbs 128\n  acplan train fit "
-      "data/training/models/llama-3.1-8b.json --gpu A100 --gpus 4,8 --seq "
+      "example:llama-3.1-8b --gpu A100 --gpus 4,8 --seq "
       "4096,16384\n--gpus, --seq and --gbs are lists here.\nExit status: 0 "
       "some row fits, 2 bad input, 3 no row fits, 4 a limit or Ctrl-C ended "
       "the search before that was known.");

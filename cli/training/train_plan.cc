@@ -137,7 +137,7 @@ Command AddTrainPlanCommand(CLI::App& program) {
             "write the plan here if one fits (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print the plan as JSON");
   app->footer(
-      "Example:\n  acplan train plan data/training/models/llama-3.1-70b.json "
+      "Example:\n  acplan train plan example:llama-3.1-70b "
       "--gpu H100 --gpus 64 --tp 8 --pp 4 --gbs 64 --seq 8192\nRecomputation "
       "settings of the strategy are ignored.\nExit status: 0 a plan was found, "
       "2 bad input, 3 no plan fits.");

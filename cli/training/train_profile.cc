@@ -91,7 +91,7 @@ Command AddTrainProfileCommand(CLI::App& program) {
   AddOutput(*app, flags->output, "write the profile here (.json or .json.gz)");
   app->footer(
       "Example:\n  acplan train profile "
-      "data/training/models/llama-3.1-70b.json --gpu H100 --gpus 64 --tp 8 "
+      "example:llama-3.1-70b --gpu H100 --gpus 64 --tp 8 "
       "--pp 4 --gbs 64 --seq 8192 -o stage.json\nRecomputation settings of the "
       "strategy are ignored.\nExit status: 0 profiled, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {

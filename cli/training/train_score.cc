@@ -333,7 +333,7 @@ Command AddTrainScoreCommand(CLI::App& program) {
       ->type_name("CSV");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
-      "Example:\n  acplan train score data/training/runs.csv\n"
+      "Example:\n  acplan train score example:runs\n"
       "Exit status: 0 scored, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunScore(*flags, terminal);

@@ -158,7 +158,7 @@ Command AddTrainSearchCommand(CLI::App& program) {
   AddOutput(*app, flags->output, "write the reports here (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
-      "Example:\n  acplan train search data/training/models/llama-3.1-8b.json "
+      "Example:\n  acplan train search example:llama-3.1-8b "
       "--gpu H100 --gpus 64 --gbs 512 --seq 8192\nExit status: 0 a strategy "
       "was found, 2 bad input, 3 no strategy fits, 4 a limit was hit before "
       "one was found.");

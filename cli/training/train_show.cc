@@ -60,7 +60,7 @@ Command AddTrainShowCommand(CLI::App& program) {
   AddOutput(*app, flags->output, "write the report here (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(
-      "Example:\n  acplan train show data/training/models/llama-3.1-8b.json "
+      "Example:\n  acplan train show example:llama-3.1-8b "
       "--gpu H100 --gpus 64 --tp 2 --pp 2 --gbs 128 --seq 8192\n"
       "Exit status: 0 it fits, 2 bad input, 3 it does not fit.");
   return {app, [flags](const Terminal& terminal) {

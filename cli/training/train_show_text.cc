@@ -60,7 +60,7 @@ std::string RateText(const TrainingReport& report,
   table.AddRow(
       {"model TFLOP/s/GPU",
        fmt::format("{:.1f}", report.flops.model / seconds / gpus / 1e12),
-       std::string(kConvention)});
+       "3 forward passes, with logits, causal attention"});
   table.AddRow({"model utilisation",
                 fmt::format("{:.1f}%", 100 * report.ModelUtilisation()),
                 fmt::format("of {:g} TFLOP/s in bf16",
@@ -89,8 +89,9 @@ std::string MemoryTable(const TrainingReport& report,
                         const Terminal& terminal) {
   Table table({kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight,
                kRight, kRight});
-  table.AddRow({"stage", "layers", "parameters", "gradients", "optimizer",
-                "activations", "logits", "working", "libraries", "GiB"});
+  // As wide as a terminal; the key of the chart has the words.
+  table.AddRow({"stage", "layers", "params", "grads", "optimizer", "acts",
+                "logits", "work", "libs", "GiB"});
   for (size_t i = 0; i < report.stages.size(); ++i) {
     std::vector<std::string> row = {fmt::to_string(i),
                                     fmt::to_string(report.stages[i].Layers())};
@@ -127,7 +128,12 @@ std::string MemoryChart(const TrainingReport& report, double budget) {
     bar.erase(bar.find_last_not_of(' ') + 1);
     text += fmt::format("{:>5}  {}\n", i, bar);
   }
-  return text + fmt::format("each letter: {}; |: {}\n",
+  std::string key;
+  for (const MemoryPart& part : PartsOf(RankMemory())) {
+    key +=
+        fmt::format("{}{} {}", key.empty() ? "" : ", ", part.letter, part.name);
+  }
+  return text + fmt::format("{}\n{} a letter; |: the limit, {}\n", key,
                             graph::FormatManyBytes(most / kChartColumns),
                             graph::FormatManyBytes(budget));
 }
@@ -196,8 +202,9 @@ std::string HeadingText(const TrainingReport& report,
   std::string text = terminal.Bold(
       fmt::format("{} on {} {}: {}", question.model, FormatCount(s.gpus),
                   job.cluster.gpu.name, StrategyText(s)));
+  text += "\n" + FitText(report, BudgetOf(question, job));
   text += fmt::format(
-      "\n{:.4g} billion parameters{}, {} sequences of {} tokens per iteration, "
+      "{:.4g} billion parameters{}, {} sequences of {} tokens per iteration, "
       "{} microbatches of {}\n",
       parameters,
       job.shape.IsMoe() ? fmt::format(" ({:.4g} active)", active)
@@ -215,7 +222,6 @@ std::string MemoryText(const TrainingReport& report,
                        const Terminal& terminal) {
   return MemoryTable(report, terminal) + "\n" +
          MemoryChart(report, BudgetOf(question, report.job)) +
-         FitText(report, BudgetOf(question, report.job)) +
          LimitOfJobText(report.job, question);
 }
 

@@ -21,7 +21,7 @@ using costmodel::PlannedStage;
 using costmodel::TrainingPlan;
 using costmodel::TrainingReport;
 
-constexpr size_t kNamesColumns = 46;
+constexpr size_t kNamesColumns = 34;
 
 std::vector<std::string> NamesThatRun(const LayerGraph& graph,
                                       const LayerShare& share) {

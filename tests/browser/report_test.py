@@ -255,6 +255,31 @@ def test_values_are_those_of_the_data(browser, pages, name):
             assert max(map(sum, column["samples"]["bytes"])) == column["peak_bytes"]
 
 
+@pytest.mark.parametrize("name", ["profile", "trace"])
+@pytest.mark.parametrize("width", [500, 360])
+def test_a_phone_shows_all_at_a_glance(browser, pages, name, width):
+    with Opened(browser, pages[name]) as wide, Opened(browser, pages[name], width) as phone:
+        rows = {row["step"]: row for row in wide.table("#summary")}
+        facts = phone.table("#summary")
+        assert [fact["step"] for fact in facts][0] == "peak"
+        for fact in facts:
+            for run, row in rows.items():
+                assert fact[run] == row[fact["step"]]
+        region = phone.page.locator("#summary .wide")
+        assert region.evaluate("e => e.scrollWidth - e.clientWidth") <= 0
+
+
+def test_a_plan_lies_on_the_line_of_the_frontier(browser, pages):
+    """The line goes down at each plan that is better than the points before it."""
+    with Opened(browser, pages["trace"]) as opened:
+        line = opened.page.evaluate("frontierRows().line.map(p => [p.x, p.y])")
+        plans = opened.page.evaluate("frontierRows().plans.map(p => [p.x, p.y])")
+        assert len(plans) == 2 and [x for x, _ in line] == sorted(x for x, _ in line)
+        assert [y for _, y in line] == sorted((y for _, y in line), reverse=True)
+        for x, y in plans:
+            assert min(b for a, b in line if a <= x) <= y
+
+
 def test_plans_and_report_agree_with_the_program(pages):
     """The peaks in a page are those of `acplan simulate`."""
     folder = pages["trace"].parent

@@ -103,7 +103,7 @@ TEST_F(ExplainCommandTest, APlanThatThereIsNoneOfEndsWithTwoLines) {
   const Outcome outcome =
       Acplan({"plan", kTinyGpt2, "--budget", std::to_string(least - 1)});
   EXPECT_EQ(outcome.exit_code, 3);
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("\nthat plan's peak of "),
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("\nits peak is at "),
                                  HasSubstr("\nevery plan keeps ")));
   const Outcome sharded =
       Acplan({"plan", kTinyGpt2, "--budget", "1MiB", "--world-size", "8"});

@@ -20,14 +20,22 @@ using testing::IsEmpty;
 using testing::IsSupersetOf;
 using testing::Not;
 
-const std::vector<std::string> kCommands{
-    "plan",       "frontier", "check",   "show",  "explain",
-    "simulate",   "report",   "profile", "remat", "schedule",
-    "completion", "man",      "version"};
+const std::string kGpt2Trace = ACPLAN_DATA_DIR "/traces/gpt2_small.json.gz";
 
-const std::vector<std::string> kFolders{"module", "train", "calculon"};
+const std::vector<std::string> kCommands{
+    "plan",  "frontier", "check",      "emit",   "audit",
+    "show",  "explain",  "simulate",   "report", "profile",
+    "remat", "schedule", "completion", "man",    "version"};
+
+const std::vector<std::string> kFolders{"lengths", "module", "train",
+                                        "calculon"};
 
 const std::vector<std::string> kCommandsInFolders{
+    "lengths plan",
+    "lengths simulate",
+    "lengths check",
+    "lengths explain",
+    "lengths report",
     "module curve",
     "module policy",
     "module dataflow",
@@ -58,12 +66,10 @@ std::vector<std::string> AllCommands() {
 
 class HelpTest : public CliTest {
  protected:
-  // Makes a folder that looks like a checkout in which acplan is on the PATH.
+  // Makes an empty folder, outside of the source tree, with acplan on the PATH.
   HelpTest() {
     std::filesystem::create_directory(folder() / "bin");
     std::filesystem::create_symlink(ACPLAN_PROGRAM, folder() / "bin/acplan");
-    std::filesystem::create_directory_symlink(ACPLAN_DATA_DIR,
-                                              folder() / "data");
   }
 
   Outcome Bash(const std::string& script) const {
@@ -234,6 +240,16 @@ TEST_F(HelpTest, EveryExampleRuns) {
   }
   AcplanOut({"plan", ProfilePath("gpt2_small"), "--budget", "10GiB", "-o",
              "plan.json"});
+  // The example of a plan for a device reads this, that of audit the next.
+  AcplanOut(
+      {"plan", kGpt2Trace, "--device-memory", "8GiB", "-o", "device.json"});
+  PutFile("config.yaml", "base_model: gpt2\ngradient_checkpointing: true\n");
+  // The examples of lengths read these.
+  for (const std::string name : {"short.json", "long.json"}) {
+    std::filesystem::copy_file(ACPLAN_DATA_DIR "/traces/gpt2_tiny.json.gz",
+                               folder() / name);
+  }
+  PutFile("lengths.txt", "128\n512\n");
   // The examples of the pictures read these.
   const std::filesystem::path results = ACPLAN_TEST_DATA_DIR "/calculon/search";
   PutFile("best.json", graph::ReadFile(results / "S01.json.gz"));
@@ -250,6 +266,33 @@ TEST_F(HelpTest, EveryExampleRuns) {
       EXPECT_EQ(outcome.err, "") << example;
     }
   }
+}
+
+TEST_F(HelpTest, BundledFilesHaveNames) {
+  const std::string text = AcplanOut({"show", ProfilePath("llama8b")});
+  for (const std::string name :
+       {"llama8b", "profiles/llama8b", "llama8b.json.gz"}) {
+    EXPECT_EQ(AcplanOut({"show", "example:" + name}), text);
+  }
+  const auto error = [&](const std::string& name) {
+    const Outcome outcome = Acplan({"show", "example:" + name});
+    EXPECT_EQ(outcome.exit_code, 2);
+    return outcome.err;
+  };
+  EXPECT_THAT(error("gpt2_small"),
+              HasSubstr("expected one file, found example:profiles/gpt2_small, "
+                        "example:traces/gpt2_small\n"));
+  EXPECT_THAT(error("lama8b"), HasSubstr("did you mean example:llama8b?"));
+  EXPECT_THAT(error(""), HasSubstr("no bundled file has this name"));
+  // An output is a file of this name.
+  AcplanOut({"plan", ProfilePath("transformer4"), "--budget", "90%", "-o",
+             "example:llama8b.json"});
+  EXPECT_FALSE(Read("example:llama8b.json").empty());
+}
+
+TEST_F(HelpTest, TheManualMakesItsFolder) {
+  AcplanOut({"man", "pages/man1"});
+  EXPECT_FALSE(Read("pages/man1/acplan.1").empty());
 }
 
 TEST_F(HelpTest, TheCompletionScriptsAreBash) {

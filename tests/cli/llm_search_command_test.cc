@@ -142,7 +142,7 @@ TEST_F(LlmSearchTest, EndsAtTheTimeLimit) {
     EXPECT_THAT(outcome.out,
                 AnyOf(HasSubstr("not all strategies were tried (--time-limit)"),
                       HasSubstr("not planned (--time-limit)"),
-                      HasSubstr("not proven the best of"),
+                      HasSubstr("may have better plan"),
                       HasSubstr("proven: no other strategy is faster")));
   }
 }
@@ -159,8 +159,7 @@ TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
   process.Signal(SIGINT);
   const Outcome outcome = process.Wait();
   EXPECT_THAT(outcome.out + outcome.err,
-              AnyOf(HasSubstr("plans are not proven the best of their "
-                              "strategies (interrupted)"),
+              AnyOf(HasSubstr("may have better plans (interrupted)"),
                     HasSubstr("planned (interrupted)"),
                     HasSubstr("were tried (interrupted)"),
                     HasSubstr("no strategy was planned (interrupted)")));

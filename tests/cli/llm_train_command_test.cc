@@ -34,7 +34,8 @@ TEST_F(LlmTrainTest, SaysTimeRatesAndMemoryWithinAHundredColumns) {
        {"TP 2, PP 4, CP 2, DP 4, ZeRO 1", "tensor-parallel communication",
         "context-parallel communication", "pipeline bubble",
         "model utilisation", "GPU-hours", "at 2.5 per GPU-hour",
-        "fits: stage 0 holds"}) {
+        "\nfits: stage 0 holds",
+        "\nP parameters, G gradients, O optimizer, A activations, "}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   for (const std::string& line : Lines(text)) {
@@ -185,6 +186,8 @@ TEST_F(LlmTrainTest, LinesKeepToTheScreen) {
     for (std::string line : Lines(outcome.out)) {
       std::erase(line, '\r');
       EXPECT_LE(TextWidth(line), 80U) << command[0] << ": " << line;
+      // A part of a table has no rows without cells.
+      EXPECT_THAT(line, testing::Not(testing::MatchesRegex(" *[0-9]+")));
     }
   }
 }

@@ -121,23 +121,42 @@ TEST(HeatmapTest, ColorsFromTheLeastToTheMost) {
   EXPECT_THAT(svg, HasSubstr("TP 4, PP 1: none"));
 }
 
-TEST(HeatmapTest, TextIsDarkAboveTheThreshold) {
-  EXPECT_EQ(DarkTextThreshold(SmallMap()), 13);
+TEST(HeatmapTest, TextIsReadOnItsColor) {
   const auto texts =
       MatchesIn(HeatmapSvg(SmallMap(), ""),
                 R"re(fill="(black|white)"[^>]*>([\d.]+)</text>)re");
   EXPECT_THAT(texts,
               testing::UnorderedElementsAre(
-                  ElementsAre("white", "10.0"), ElementsAre("black", "14.5"),
-                  ElementsAre("white", "12.2"), ElementsAre("black", "20.0"),
-                  ElementsAre("white", "13.0")));
+                  ElementsAre("white", "10"), ElementsAre("black", "14.5"),
+                  ElementsAre("white", "12.25"), ElementsAre("black", "20"),
+                  ElementsAre("white", "13")));
+  EXPECT_EQ(TextColorOn("#ffffff"), "black");
+  EXPECT_EQ(TextColorOn("#000000"), "white");
+  EXPECT_EQ(TextColorOn("#ff0000"), "black");  // 5.3 beside 4.0
+  EXPECT_EQ(TextColorOn("#757575"), "white");  // 4.6 beside 4.5
+  EXPECT_EQ(TextColorOn("#767676"), "black");  // 4.5 beside 4.6
 }
 
-TEST(HeatmapTest, TheTableHasTheRatesInFull) {
-  EXPECT_THAT(HeatmapHtml(SmallMap(), ""),
-              HasSubstr("<tr><th>2</th><td>12.25</td><td>20.0</td></tr>"));
-  EXPECT_THAT(HeatmapHtml(SmallMap(), ""),
-              HasSubstr("<tr><th>4</th><td></td><td>13.0</td></tr>"));
+TEST(HeatmapTest, SaysWhatItShows) {
+  for (const std::string& picture :
+       {HeatmapSvg(SmallMap(), ""), SurfaceSvg(SmallMap(), "")}) {
+    EXPECT_THAT(picture, HasSubstr(">Samples a second by tensor and pipeline "
+                                   "parallelism</text>"));
+    EXPECT_THAT(picture, HasSubstr(">samples/s</text>"));
+  }
+  EXPECT_THAT(HeatmapSvg(SmallMap(), ""), HasSubstr(">no rate</text>"));
+  const RateMap whole{{{8, 4, 7.0, "7.0"}}};
+  EXPECT_THAT(HeatmapSvg(whole, ""), Not(HasSubstr(">no rate</text>")));
+}
+
+TEST(HeatmapTest, PagesHaveATableOfTheRates) {
+  RateMap map = SmallMap();
+  map.cells[3].rate = 1234.5678;
+  for (const std::string& page : {HeatmapHtml(map, ""), SurfaceHtml(map, "")}) {
+    EXPECT_THAT(page,
+                HasSubstr("<tr><th>2</th><td>12.25</td><td>1235</td></tr>"));
+    EXPECT_THAT(page, HasSubstr("<tr><th>4</th><td></td><td>13</td></tr>"));
+  }
 }
 
 TEST(HeatmapTest, OneCellIsAPictureToo) {

@@ -58,6 +58,12 @@ TEST_F(TraceCommandTest, NothingFitsBelowTheMinimum) {
   EXPECT_THAT(below.out, HasSubstr("the smallest feasible budget"));
 }
 
+TEST_F(TraceCommandTest, ThePlacesOfPeaksAreOperators) {
+  EXPECT_THAT(AcplanOut({"plan", kTrace, "--budget", "99%"}),
+              testing::ContainsRegex(
+                  "\npeak at +(forward|backward|optimizer), aten\\."));
+}
+
 // The proof of Swin's least budget takes a while.
 TEST_F(TraceCommandTest, AMinimumThatIsNotProvenIsPlannedAllTheSame) {
   constexpr char kSwin[] = ACPLAN_DATA_DIR "/traces/swin_tiny.json.gz";

@@ -3,6 +3,11 @@
 import importlib
 from typing import Any
 
+from acplan._base.needs_torch import require_torch
+
+require_torch()
+
+# ruff: noqa: E402 - the imports need PyTorch
 from acplan._advise.best_batch import BestBatch, best_batch
 from acplan._advise.explain import Explanation, explain
 from acplan._advise.lengths import BatchTable, largest_batches

@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         if isinstance(error, AcplanError):
-            return _complain(" ".join(str(error).split()), error.exit_code)
+            lines = (" ".join(line.split()) for line in str(error).splitlines())
+            return _complain("\n  ".join(filter(None, lines)), error.exit_code)
         # The error is the model's own, or PyTorch's.
         return _complain(f"{type(error).__name__}: {first_line(error)}", 2)
 

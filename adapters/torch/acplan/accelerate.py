@@ -2,6 +2,7 @@
 `accelerator.prepare`."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -74,6 +75,7 @@ def auto_checkpoint(
 
     accumulate = int(accelerator.gradient_accumulation_steps)
     step = setup.step(model, inputs, forward, {"accumulate": accumulate, **step_options})
+    step = dataclasses.replace(step, logger=logging.getLogger("accelerate"))
     return checkpoint_step(step, budget, device, verify, options)
 
 

@@ -13,6 +13,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -100,7 +101,9 @@ class AcplanCallback(Callback):
             return  # planned in an earlier call of fit
         _require_plannable(trainer, pl_module)
         options = _trace_options(trainer, _modes_of(pl_module))
-        step = TrainerStep(pl_module, self._inputs(trainer), options)
+        # The logger of Lightning, in either package.
+        logger = logging.getLogger(Callback.__module__)
+        step = TrainerStep(pl_module, self._inputs(trainer), options, logger=logger)
         self.plan = checkpoint_step(
             step, self._budget, self._device, self._is_verified, self._options
         )

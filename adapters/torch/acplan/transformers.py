@@ -1,7 +1,9 @@
 """Plans for transformers' Trainer: acplan.transformers.auto_checkpoint, before
 `trainer.train()`."""
 
+import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 
@@ -213,7 +215,8 @@ def _step(trainer: Any, setup: Setup, inputs: dict[str, Any] | InputsOf) -> Trai
         "accumulate": trainer.args.gradient_accumulation_steps,
         "clip_grad_norm": norm if norm else None,
     }
-    return setup.step(trainer.model, inputs, forward, options, (trainer,))
+    step = setup.step(trainer.model, inputs, forward, options, (trainer,))
+    return dataclasses.replace(step, logger=logging.getLogger("transformers.trainer"))
 
 
 def _optimizer(trainer: Any) -> torch.optim.Optimizer:

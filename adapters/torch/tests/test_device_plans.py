@@ -242,8 +242,12 @@ def test_transformers_trainer_makes_the_state(
 ) -> None:
     expected, counts = _trained(tmp_path / "without")
     assert counts[0] == 0 < counts[1]
-    with caplog.at_level(logging.INFO, "acplan"):
+    logger = logging.getLogger("transformers.trainer")
+    logger.addHandler(caplog.handler)
+    try:
         actual, counts_first = _trained(tmp_path / "first", **_first())
+    finally:
+        logger.removeHandler(caplog.handler)
     assert counts_first == [counts[1], counts[1]] and _equal(actual, expected)
     assert "it needs acplan.make_optimizer_state" in caplog.text
     assert _trained(tmp_path / "update", **_first("update"))[1] == counts

@@ -4,7 +4,9 @@ plan and without. docs/python/trainers.md has these tests as a table."""
 import copy
 import functools
 import json
+import logging
 import pathlib
+import re
 import runpy
 import sys
 import types
@@ -442,23 +444,33 @@ def test_torchtitan_with_other_parallelism_is_refused() -> None:
         acplan.torchtitan.Policy.from_config(config, "min")
 
 
-# Each is run with a plan and without.
-ALONE = (
-    "plain_loop",
-    "transformers_trainer",
-    "peft_trainer",
-    "accelerate_loop",
-    "lightning_module",
+# Each is run with a plan and without. The logger of its trainer says once what acplan did.
+ALONE = {
+    "plain_loop": "",
+    "transformers_trainer": "transformers.trainer",
+    "peft_trainer": "transformers.trainer",
+    "accelerate_loop": "accelerate",
+    "lightning_module": "lightning.pytorch",
+}
+SUMMARY = (
+    r"acplan: peak [\d.]+ MiB without a plan, [\d.]+ MiB with it, budget [\d.]+ MiB; "
+    r"recomputes [\d.]+ ms, [\d.]+% of the step on a100; [\d,]+ units?, (optimal|feasible) "
+    r"plan.*; planned for \w+ \[.*"
 )
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_examples_of_trainers(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     for package in ("peft", "lightning"):
         if name.startswith(package):
             pytest.importorskip(package)
+    logger = logging.getLogger(ALONE[name])
+    monkeypatch.setattr(logger, "handlers", [*logger.handlers, caplog.handler])
     losses = []
     for options in ([], ["--without"]):
         monkeypatch.setattr(sys, "argv", [name, *options])
@@ -467,6 +479,10 @@ def test_examples_of_trainers(
         out = capsys.readouterr().out
         losses.append([line for line in out.splitlines() if line.startswith("losses")])
     assert losses[0] == losses[1] and losses[0]
+    records = {id(record): record.getMessage() for record in caplog.records}
+    texts = [text for text in records.values() if "acplan: " in text]
+    assert len(texts) == bool(ALONE[name]), texts
+    assert all(re.fullmatch(SUMMARY, text) for text in texts), texts
 
 
 @pytest.mark.skipif(

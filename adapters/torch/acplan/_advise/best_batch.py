@@ -35,6 +35,7 @@ from acplan._files.plan_file import Plan
 from acplan._files.trace_file import Trace
 from acplan._program.budgets import Budget
 from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
+from acplan._program.visible_device import with_visible_device
 from acplan._step.hugging_face import first_line
 from acplan._step.interpolation import Interpolation, step_ms_of
 from acplan._step.step_errors import StepError
@@ -90,7 +91,6 @@ class BestBatch:
             + ", ".join(map(str, self.traced))
             + f"; {self.plan_count} plans",
             *_device_lines(self.best, self.largest),
-            *(f"note: {note}" for note in self.notes),
         ]
         return "\n".join(lines) + "\n"
 
@@ -145,6 +145,7 @@ def best_batch(
     if not is_number or not tolerance >= 0:
         raise AcplanError(f"tolerance: expected a number of at least 0, found {tolerance!r}")
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    budget, options = with_visible_device(budget, options)
     require_plannable(budget, options, "best_batch")
     candidates = _candidates(sizes)
     if isinstance(budget, str) and (budget.strip() == "min" or "%" in budget):

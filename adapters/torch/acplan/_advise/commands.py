@@ -12,6 +12,7 @@ from acplan._base.errors import AcplanError
 from acplan._files.json_files import require_writable, write_json
 from acplan._files.snapshot_file import read_snapshot
 from acplan._program.plan import DEVICE_OPTIONS, PLAN_OPTIONS, require_plannable
+from acplan._program.visible_device import with_visible_device
 from acplan._step.hugging_face import Sizes, most_positions, step_of_config
 from acplan._step.training_step import TrainingStep
 
@@ -82,6 +83,12 @@ def add_batch(parser: argparse.ArgumentParser, step_of: Steps) -> None:
     )
     parser.add_argument("--most", type=int, metavar="N", help="largest size to try")
     parser.add_argument("-o", "--output", metavar="FILE", help="file for the best plan")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also print at which sizes memory is not affine in the size",
+    )
     _add_plan_flags(parser, (*_PLAN_FLAGS, *DEVICE_OPTIONS))
     parser.set_defaults(run=lambda flags: _batch(flags, step_of))
 
@@ -152,7 +159,8 @@ def _batch(flags: argparse.Namespace, step_of: Steps) -> int:
         raise AcplanError("batch: --multiple-of and --most: expected 1 or more")
     if getattr(flags, flags.over) is not None:
         raise AcplanError(f"--{flags.over}: cannot be combined with --over {flags.over}")
-    require_plannable(flags.budget, _plan_options(flags), "batch")
+    budget, plan_options = with_visible_device(flags.budget, _plan_options(flags))
+    require_plannable(budget, plan_options, "batch")
     step = step_of(flags)
 
     def inputs_of(size: int) -> Any:
@@ -177,16 +185,18 @@ def _batch(flags: argparse.Namespace, step_of: Steps) -> int:
     result = best_batch(
         step.model,
         inputs_of,
-        budget=flags.budget,
+        budget=budget,
         sizes=range(flags.multiple_of, most + 1, flags.multiple_of),
         device=flags.device or "a100",
         workspaces=not flags.no_workspaces,
         source=not flags.no_source,
         progress=not flags.no_progress,
-        **_plan_options(flags),
+        **plan_options,
         **options,
     )
     if flags.output:
         result.best.plan.save(flags.output)
     print(result, end="")
+    for note in result.notes if flags.verbose else ():
+        print(f"note: {note}")
     return 0

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any, Protocol
 
-from acplan._apply.policy import Policy
+from acplan._apply.policy import Policy, is_for_gpu_alone
 from acplan._apply.tape import RUN, Choice, Tape
 from acplan._base.errors import AcplanError
 
@@ -82,6 +82,8 @@ class InOrder:
         if not self._difference:
             tape.is_as_planned = not (tape.distrusted_for or tape.has_dropped)
             self._tell_distrust(tape.distrusted_for)
+        elif not policy.has_warned and self._is_of_cpu():
+            policy.differ_on_cpu(self._difference)
         elif not policy.has_warned:
             count = sum(decision.save for decision in policy.decisions)
             policy.warn(
@@ -90,6 +92,12 @@ class InOrder:
                 f"from the prediction: {self._saved_count} of the {count} operators that the "
                 f"plan saves here ran, and {tape.saved_bytes():,} bytes are saved"
             )
+
+    def _is_of_cpu(self) -> bool:
+        """Returns whether the first difference is at an operator that a CPU does not run."""
+        place = self._place
+        is_inside = place < len(self._policy.order)
+        return is_inside and is_for_gpu_alone(self._policy.decisions[place].name)
 
     def _tell_distrust(self, reason: str) -> None:
         if not reason:

@@ -1,6 +1,8 @@
 """The policy of a unit: a plan's list of operators, by place and by name."""
 
 import dataclasses
+import functools
+import logging
 import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -9,6 +11,8 @@ import torch
 
 from acplan._apply.tape import RUN, SAVE, SKIP, Choice, Offload
 from acplan._base.errors import AcplanError, PlanMismatchWarning
+
+_LOGGER = logging.getLogger("acplan")
 
 
 class Decision(Protocol):
@@ -80,6 +84,38 @@ def _is_attention(name: str) -> bool:
     return "_scaled_dot_product_" in name and "backward" not in name
 
 
+def is_for_gpu_alone(name: str) -> bool:
+    """Returns whether this machine has no GPU, and its CPU no kernel for an operator of this
+    name, or not the one that the same code runs."""
+    if torch.accelerator.is_available():
+        return False
+    packet, _, overload = name.removeprefix("aten.").partition(".")
+    if packet in _FUSED_ON_GPUS:
+        return True
+    full_name = f"aten::{packet}" + (f".{overload}" if overload not in ("", "default") else "")
+    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    try:
+        return not has_kernel(full_name, "CPU")
+    except RuntimeError:  # no such operator
+        return False
+
+
+# Operators that have kernels for CPUs, where the functions of torch.nn.functional run others.
+_FUSED_ON_GPUS = ("native_dropout",)
+
+
+@functools.cache
+def warn_of_cpu() -> None:
+    """Warns, once a process, that a CPU trains with a plan for a GPU."""
+    warnings.warn(
+        "this machine has no GPU, and a CPU runs other kernels than the GPU that the plan is "
+        "for: units recompute what the plan does not know. Losses and gradients equal those "
+        "without the plan; the memory is not as predicted. See docs/python/apply.md, On a CPU",
+        PlanMismatchWarning,
+        stacklevel=2,
+    )
+
+
 @dataclasses.dataclass
 class Policy:
     """A plan for a unit, its names numbered, and whether its user has been warned."""
@@ -148,6 +184,12 @@ class Policy:
             self.has_warned = True
             # The caller's place says nothing: the module counts.
             warnings.warn(f"{self.fqn}: {text}", PlanMismatchWarning, stacklevel=2)
+
+    def differ_on_cpu(self, difference: str) -> None:
+        """Warns once a process, not once a unit; the log has the unit's difference."""
+        self.has_warned = True
+        _LOGGER.debug("%s: %s", self.fqn, difference)
+        warn_of_cpu()
 
     def tell(self, text: str) -> None:
         """Warns of a call that is not as planned, or raises an error if strict."""

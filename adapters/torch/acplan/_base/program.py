@@ -1,5 +1,6 @@
 """The program `acplan`: where it is, and how it is called."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from acplan._base.errors import AcplanError
@@ -38,7 +40,7 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """Returns the error that the program reports, on one line."""
+        """Returns the error that the program reports: a line, or several short ones."""
         if self.errors:
             return self.errors[-1]
         ended = f"exit code {self.exit_code} without a message"
@@ -198,8 +200,32 @@ def _run_program(
         raise interrupted
     messages = _Messages.parse(err)
     for warning in messages.warnings:
-        _warn_once(warning)
+        warn(warning, _warn_once)
     return Outcome(process.returncode, out, messages.errors)
+
+
+_COLLECTED: ContextVar[dict[str, None] | None] = ContextVar("collected", default=None)
+
+
+@contextlib.contextmanager
+def warnings_collected() -> Iterator[dict[str, None]]:
+    """Collects the program's warnings within the block, each once, in order, in place of
+    logging them."""
+    collected: dict[str, None] = {}
+    token = _COLLECTED.set(collected)
+    try:
+        yield collected
+    finally:
+        _COLLECTED.reset(token)
+
+
+def warn(warning: str, log: Callable[[str], None] = _LOGGER.warning) -> None:
+    """Logs a warning, or adds it to those that are collected."""
+    collected = _COLLECTED.get()
+    if collected is None:
+        log(warning)
+    else:
+        collected[warning] = None
 
 
 @functools.cache

@@ -62,7 +62,7 @@ def table(rows: Rows, most: int = 12) -> str:
     """Returns a table of the first rows, and a line with the number of rows left out."""
     if not rows:
         return ""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+    head = "".join(f"<th>{html.escape(_heading(name))}</th>" for name in rows[0])
     body = "".join(
         "<tr>"
         + "".join(f"<td>{html.escape(_cell(name, v))}</td>" for name, v in row.items())
@@ -76,9 +76,19 @@ def table(rows: Rows, most: int = 12) -> str:
     )
 
 
+def _heading(name: str) -> str:
+    """Returns the words of a key, with the unit of its values if the cells do not have it."""
+    stem, _, unit = name.rpartition("_")
+    if unit in ("ms", "s"):
+        name = f"{stem} ({unit})"
+    return name.removesuffix("_bytes").replace("_", " ")
+
+
 def _cell(name: str, value: object) -> str:
     if isinstance(value, (int, float)) and name.endswith("bytes"):
         return size(value)
+    if isinstance(value, float) and name in ("overhead", "gap"):
+        return f"{value:.2%}"
     return f"{value:.4g}" if isinstance(value, float) else plain(value)
 
 

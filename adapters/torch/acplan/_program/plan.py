@@ -1,7 +1,6 @@
 """acplan.plan and acplan.auto_checkpoint."""
 
 import difflib
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
@@ -9,6 +8,7 @@ from typing import Any, overload
 import torch
 
 from acplan._base.errors import AcplanError
+from acplan._base.program import warn
 from acplan._base.progress import progress_bar
 from acplan._base.question import QuestionFolder, question_folder
 from acplan._files.charts import remember
@@ -20,10 +20,9 @@ from acplan._files.profile_file import Profile
 from acplan._files.trace_file import DIFFERENTIATES, Trace
 from acplan._program.budgets import Budget, require_budget, size_value
 from acplan._program.lengths import Batches, Traces, plan_table
+from acplan._program.visible_device import with_visible_device
 
 Source = Trace | Profile | str | os.PathLike[str]
-
-_LOGGER = logging.getLogger("acplan")
 
 
 @overload
@@ -63,7 +62,8 @@ def plan(
 
     source:   a trace, a profile, or the path of a file with either.
     budget:   the bytes that a rank may use at its peak: bytes, "60GiB", a share of what it uses
-              without a plan such as "75%", or "min", the least that any plan needs.
+              without a plan such as "75%", "min", the least that any plan needs, or "device",
+              a device_memory of what PyTorch can have of this process's GPU.
     options:  the flags of `acplan plan` (docs/command_line.md): reserve, memory_model,
               world_size, without_states, ac_units, fsdp_units, max_units, granularity,
               decisions, segments, offload (with a link such as "25GB/s"), host_memory,
@@ -93,6 +93,7 @@ def plan(
     is five seconds if operators may be skipped, as in plans of traces. Ctrl-C ends the search
     with the best plan so far.
     """
+    budget, options = with_visible_device(budget, options)
     if isinstance(source, (Mapping, Sequence)) and not isinstance(source, str):
         if budget is not None or options.get("device_memory") is None:
             raise AcplanError(
@@ -164,22 +165,15 @@ def _tell_of_limit(plan: Plan) -> None:
     if limit in (None, "gap", "interrupted"):  # there was none, or it was asked for
         return
     why = "without a proof" if limit == "unproven" else f"stopped by the {limit} limit"
+    text = f"plan: feasible, {why}: it recomputes {plan.recompute_ms:.3f} ms"
     if plan.stall_ms is not None:
-        _LOGGER.warning(
-            "plan: feasible, %s: it recomputes %.3f ms and waits %.3f ms for the host; no "
-            "bound is known for plans that offload",
-            why,
-            plan.recompute_ms,
-            plan.stall_ms,
+        warn(
+            f"{text} and waits {plan.stall_ms:.3f} ms for the host; no bound is known for "
+            "plans that offload"
         )
         return
-    _LOGGER.warning(
-        "plan: feasible, %s: it recomputes %.3f ms, and no plan recomputes less than "
-        "%.3f ms (gap %.2f%%)",
-        why,
-        plan.recompute_ms,
-        plan.bound_ms,
-        100 * plan.gap,
+    warn(
+        f"{text}, and no plan recomputes less than {plan.bound_ms:.3f} ms (gap {plan.gap:.2%})"
     )
 
 

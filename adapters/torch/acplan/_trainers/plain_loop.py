@@ -10,6 +10,7 @@ from acplan._device.devices import Device
 from acplan._files.lengths_file import Lengths
 from acplan._program.budgets import Budget
 from acplan._program.plan import PLAN_OPTIONS, require_plannable
+from acplan._program.visible_device import with_visible_device
 from acplan._trainers.optimizer_state import is_on_device, make_state_of_plan
 from acplan._trainers.planned_step import StepToPlan, require_lengths
 
@@ -47,6 +48,7 @@ def auto_checkpoint(
               the budget; the model is then unchanged.
     """
     options = {name: kwargs.pop(name) for name in PLAN_OPTIONS if name in kwargs}
+    budget, options = with_visible_device(budget, options)
     lengths, plans = None, 1
     if isinstance(kwargs.get("lengths"), Lengths):  # others are an argument of the model
         inputs_of = args[0] if len(args) == 1 else None

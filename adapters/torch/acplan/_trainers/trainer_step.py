@@ -14,18 +14,18 @@ from acplan._apply.apply import apply
 from acplan._apply.refusals import require_no_checkpoints
 from acplan._base.errors import AcplanError
 from acplan._base.patching import set_attribute
-from acplan._base.tensors import tensors_in
+from acplan._base.program import warnings_collected
 from acplan._device.devices import Device
 from acplan._fakes.restored_state import objects_kept, read_once
 from acplan._files.plan_file import Plan
 from acplan._files.plan_table import PlanTable
 from acplan._program.budgets import Budget
 from acplan._program.plan import PLAN_OPTIONS, require_plannable
+from acplan._program.visible_device import with_visible_device
 from acplan._step.autocast import autocast_of
 from acplan._trainers.once_per_rank import made_once
 from acplan._trainers.planned_step import InputsOf, StepToPlan, require_lengths
-
-_LOGGER = logging.getLogger("acplan")
+from acplan._trainers.summary import log_refused, log_summary, summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,8 @@ class TrainerStep:
     """A step of a trainer, for acplan.trace, and the options with which its plan is made and
     applied: options of acplan.plan, and the type in which parameters compute. `noting` are
     objects, such as the trainer, that may note results of the step: they are restored
-    afterwards. For batches of several lengths, `inputs` is a function of a length."""
+    afterwards. For batches of several lengths, `inputs` is a function of a length. `logger` is
+    the trainer's, for the summary of the plan."""
 
     model: torch.nn.Module
     inputs: Mapping[str, Any] | InputsOf
@@ -41,6 +42,7 @@ class TrainerStep:
     plan_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     param_dtype: torch.dtype | None = None
     noting: tuple[Any, ...] = ()
+    logger: logging.Logger = logging.getLogger("acplan")
 
 
 def checkpoint_step(
@@ -62,7 +64,7 @@ def checkpoint_step(
             f"{', '.join(PLAN_OPTIONS)}"
         )
     require_no_checkpoints(step.model)
-    plan_options = {**step.plan_options, **options}
+    budget, plan_options = with_visible_device(budget, {**step.plan_options, **options})
     run = require_lengths(lengths, plans, step.inputs, plan_options, "batch")
     require_plannable(budget, plan_options)
     if isinstance(step.inputs, Mapping):
@@ -76,32 +78,13 @@ def checkpoint_step(
         with objects_kept(*step.noting):
             return to_plan.plan(budget, device, plan_options, verify=verify)
 
-    shared_plan = made_once(make)
+    with warnings_collected() as warnings:
+        shared_plan = made_once(make)
     planned_model = apply(step.model, shared_plan, param_dtype=step.param_dtype)
     assert planned_model is step.model  # traced with forward_fn, it is no unit
-    _LOGGER.info("%s", _summary(shared_plan, step.inputs))
+    refused = log_refused(warnings)
+    log_summary(step.logger, summary(shared_plan, step.inputs, device, refused))
     return shared_plan
-
-
-def _summary(new_plan: Plan | PlanTable, inputs: Mapping[str, Any] | InputsOf) -> str:
-    if isinstance(new_plan, PlanTable) or not isinstance(inputs, Mapping):
-        return f"{new_plan!r}{_needs(new_plan)}"
-    shapes = "; ".join(
-        f"{name} {' '.join(sizes)}"
-        for name, value in inputs.items()
-        if (sizes := [str(list(t.shape)) for t in tensors_in(value) if t.dim() > 0])
-    )
-    return (
-        f"{new_plan.status} plan for {shapes}: peak {new_plan.peak_bytes:,} of "
-        f"{new_plan.budget_bytes:,} bytes (without a plan {new_plan.baseline_peak_bytes:,}), "
-        f"{new_plan.overhead:.2%} of the step's time is recomputed"
-        f"{_needs(new_plan)}"
-    )
-
-
-def _needs(new_plan: Plan | PlanTable) -> str:
-    device = new_plan.device
-    return f"; it needs {device.needs}" if device is not None and device.needs else ""
 
 
 @contextlib.contextmanager

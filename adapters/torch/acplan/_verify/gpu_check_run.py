@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from acplan._base.question import question_folder
 from acplan._files.plan_file import Plan
 from acplan._files.trace_file import Trace
 from acplan._program.plan import installed_allocator
+from acplan._program.visible_device import process_allocator_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,7 @@ def process_allocator(device: str) -> dict[str, Any]:
     """Returns the allocator of this process as options of the program: its settings and, on a
     GPU, the memory that PyTorch can have beyond what it holds now."""
     options: dict[str, Any] = {
-        "allocator": os.environ.get("PYTORCH_ALLOC_CONF")
-        or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
-        or "native",
+        "allocator": process_allocator_text(),
         "torch_version": installed_allocator(),
     }
     if device == "cuda":
