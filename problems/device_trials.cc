@@ -99,13 +99,6 @@ class RunsOfPlan {
   std::map<bool, graph::TrainingRun> runs_;  // by makes_state_first
 };
 
-int64_t LeastLargerDevice(const graph::TrainingRun& run,
-                          const DeviceSetting& setting, int64_t device_bytes) {
-  const std::optional<graph::LeastDevice> least =
-      graph::FindLeastDevice(run, setting.config, device_bytes + 1);
-  return least ? least->bytes : graph::kLargestDevice;
-}
-
 }  // namespace
 
 bool DeviceTrial::FitsAny() const {
@@ -139,11 +132,8 @@ PlanDevice DeviceOfBest(
   for (size_t a = 0; a < choice.settings.size(); ++a) {
     const DeviceSetting& other = choice.settings[a];
     if (a == setting || !other.IsDefault()) continue;
-    const std::optional<PlanDevice> use =
-        FindDeviceUse(runs.For(other), other, device_bytes);
     device.default_least_device_bytes =
-        use ? use->least_device_bytes
-            : LeastLargerDevice(runs.For(other), other, device_bytes);
+        LeastDeviceOf(runs.For(other), other, device_bytes);
   }
   return device;
 }

@@ -66,11 +66,10 @@ std::optional<std::string> BrokenDeviceRule(const graph::Trace& trace,
   const DeviceSetting defaults{
       .config = graph::ParseAllocatorConfig("native", "", version),
       .ddp = stated.ddp};
-  const std::optional<graph::LeastDevice> least =
-      graph::FindLeastDevice(RunOf(trace, step, defaults), defaults.config);
-  return FalseBytes("with the defaults needs a device of at least",
-                    *stated.default_least_device_bytes,
-                    least ? least->bytes : 0);
+  return FalseBytes(
+      "with the defaults needs a device of at least",
+      *stated.default_least_device_bytes,
+      LeastDeviceOf(RunOf(trace, step, defaults), defaults, device_bytes));
 }
 
 }  // namespace acplan::problems

@@ -64,6 +64,21 @@ std::optional<PlanDevice> FindDeviceUse(const graph::TrainingRun& run,
           run.has_equal_iterations ? outcome.period_retries : counts.retries};
 }
 
+int64_t LeastLargerDevice(const graph::TrainingRun& run,
+                          const DeviceSetting& setting, int64_t device_bytes) {
+  const std::optional<graph::LeastDevice> least =
+      graph::FindLeastDevice(run, setting.config, device_bytes + 1);
+  return least ? least->bytes : graph::kLargestDevice;
+}
+
+int64_t LeastDeviceOf(const graph::TrainingRun& run,
+                      const DeviceSetting& setting, int64_t device_bytes) {
+  const std::optional<PlanDevice> use =
+      FindDeviceUse(run, setting, device_bytes);
+  return use ? use->least_device_bytes
+             : LeastLargerDevice(run, setting, device_bytes);
+}
+
 DeviceNeed FindDeviceNeed(const graph::TrainingRun& run,
                           const DeviceSetting& setting) {
   const graph::RunOutcome outcome =

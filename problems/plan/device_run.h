@@ -51,6 +51,17 @@ std::optional<PlanDevice> FindDeviceUse(const graph::TrainingRun& run,
                                         const DeviceSetting& setting,
                                         int64_t device_bytes);
 
+// Returns the smallest device above one of so many bytes on which the run ends;
+// graph::kLargestDevice if there is none.
+int64_t LeastLargerDevice(const graph::TrainingRun& run,
+                          const DeviceSetting& setting, int64_t device_bytes);
+
+// Returns what a plan says that its run needs with other settings: the smallest device if the
+// run ends on one of so many bytes. If it does not, although it may end on a smaller
+// one, the smallest larger one.
+int64_t LeastDeviceOf(const graph::TrainingRun& run,
+                      const DeviceSetting& setting, int64_t device_bytes);
+
 // The memory of a run with a setting: at most, if no device limits it, and the
 // smallest device on which it ends.
 struct DeviceNeed {

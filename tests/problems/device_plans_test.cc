@@ -280,6 +280,42 @@ TEST(DevicePlansTest, ChecksFindFalseStatements) {
   EXPECT_NE(broken(changed), "holds");
 }
 
+// A run may need a larger device than the plan's although it ends on a smaller one. That
+// larger one is what the plan says of the defaults.
+TEST(DevicePlansTest, DefaultsMayFailOnTheDeviceAndEndOnASmallerOne) {
+  const DeviceSetting defaults = Setting("native", false);
+  const DeviceSetting chosen = Setting("expandable_segments:True", false);
+  int cases = 0;
+  for (unsigned seed = 0; seed < 120 && cases < 3; ++seed) {
+    SCOPED_TRACE(seed);
+    const DeviceQuestion source(seed);
+    const StepOfPlan step = LiveStep(source.trace, {});
+    const graph::TrainingRun run = RunOf(source.trace, step, defaults);
+    const auto least = graph::FindLeastDevice(run, defaults.config);
+    if (!least) continue;
+    for (int percent = 1; percent <= 12; ++percent) {
+      const int64_t device = least->bytes + least->bytes * percent / 100;
+      if (graph::RunOnDevice(run, defaults.config, device).Fits()) continue;
+      Plan plan = Ask(source.AsQuestion(), {.kind = Budget::Kind::kBytes,
+                                            .bytes = source.Unplanned() * 2})
+                      .plan;
+      ASSERT_TRUE(plan.modules.empty());
+      plan.budget_bytes = device;
+      plan.device =
+          FindDeviceUse(RunOf(source.trace, step, chosen), chosen, device);
+      if (!plan.device) continue;
+      plan.device->default_least_device_bytes =
+          LeastLargerDevice(run, defaults, device);
+      EXPECT_GT(*plan.device->default_least_device_bytes, device);
+      EXPECT_EQ(FirstBrokenRule(source.profile, plan, {}, &source.trace),
+                std::nullopt);
+      ++cases;
+      break;
+    }
+  }
+  EXPECT_GT(cases, 0);
+}
+
 TEST(DevicePlansTest, PlanFilesHaveTheDevice) {
   const DeviceQuestion source(5);
   const Plan plan = AskForDevice(source.AsQuestion(),
