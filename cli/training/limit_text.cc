@@ -15,6 +15,12 @@ bool HasSum(const costmodel::Accelerator& gpu, const TrainQuestion& question) {
   return question.limit.has_communicators && gpu.offer.has_value();
 }
 
+// Returns the share that the allocator loses: "6.5% that the allocator loses".
+std::string LossText(const costmodel::MemoryLimit& limit) {
+  return fmt::format("{:g}% that the allocator loses",
+                     100 * limit.allocator_loss);
+}
+
 }  // namespace
 
 std::string LimitOfJobText(const costmodel::TrainingJob& job,
@@ -22,11 +28,15 @@ std::string LimitOfJobText(const costmodel::TrainingJob& job,
   const costmodel::Accelerator& gpu = job.cluster.gpu;
   if (!HasSum(gpu, question)) return "";
   const auto count = costmodel::CommunicatorsOf(job).size();
-  if (count == 0) return OfferLine(*gpu.offer);
+  std::string sum = OfferSum(*gpu.offer);
+  if (count > 0) {
+    sum +=
+        fmt::format(" - {} of {} {}",
+                    graph::FormatManyBytes(costmodel::CommunicatorBytes(job)),
+                    count, count == 1 ? "communicator" : "communicators");
+  }
   return fmt::format(
-      "{} - {} of {} {} = {} for PyTorch\n{}", OfferSum(*gpu.offer),
-      graph::FormatManyBytes(costmodel::CommunicatorBytes(job)), count,
-      count == 1 ? "communicator" : "communicators",
+      "{} - {} = {} for tensors\n{}", sum, LossText(question.limit),
       graph::FormatManyBytes(BudgetOf(question, job)), OfferNotes(*gpu.offer));
 }
 
@@ -36,9 +46,10 @@ std::string LimitText(const costmodel::Accelerator& gpu,
     return fmt::format("{} of each GPU\n",
                        graph::FormatManyBytes(question.limit.bytes));
   }
-  return fmt::format(
-      "{} = {} for PyTorch and communicators\n{}", OfferSum(*gpu.offer),
-      graph::FormatManyBytes(question.limit.bytes), OfferNotes(*gpu.offer));
+  return fmt::format("{} = {}, less communicators and {}, for tensors\n{}",
+                     OfferSum(*gpu.offer),
+                     graph::FormatManyBytes(question.limit.bytes),
+                     LossText(question.limit), OfferNotes(*gpu.offer));
 }
 
 nlohmann::ordered_json LimitOfJobJson(const costmodel::TrainingJob& job,
@@ -48,6 +59,7 @@ nlohmann::ordered_json LimitOfJobJson(const costmodel::TrainingJob& job,
   nlohmann::ordered_json device = OfferJson(*gpu.offer);
   device["communicators"] = costmodel::CommunicatorsOf(job).size();
   device["communicator_bytes"] = costmodel::CommunicatorBytes(job);
+  device["allocator_loss"] = question.limit.allocator_loss;
   return {{"device", std::move(device)}};
 }
 
