@@ -199,7 +199,12 @@ ModelShape WithExperts(ModelShape shape, ConfigKeys& config,
   const LayerFlags flags = type.has_single_blocks
                                ? ExpertBlocks(kinds)
                                : MoeLayers(config, shape.layers);
-  return WithMoeLayers(std::move(shape), flags);
+  shape = WithMoeLayers(std::move(shape), flags);
+  // The width of dense layers does not matter to a model without any (MiniMax-M2).
+  if (shape.IsMoe() && shape.dense_layers == 0) {
+    config.Supersede({"mlp_intermediate_size"});
+  }
+  return shape;
 }
 
 }  // namespace acplan::costmodel

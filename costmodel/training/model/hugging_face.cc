@@ -148,6 +148,17 @@ int64_t FeedforwardWidth(ConfigKeys& config, const ModelType& type) {
   return AdjustedWidth(config.Size(names), config);
 }
 
+// Returns the number of layers of multi-token prediction: stated, or that of MiniMax's
+// modules.
+int64_t PredictionLayers(ConfigKeys& config) {
+  const int64_t stated = config.SizeOr(
+      {"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"},
+      0);
+  const int64_t modules = config.SizeOr({"num_mtp_modules"}, 0) *
+                          config.SizeOr({"mtp_transformer_layers"}, 1);
+  return stated + (config.Flag("use_mtp", true) ? modules : 0);
+}
+
 // Parses Llama and the types that are derived from it.
 ModelShape ParseLlamaLike(ConfigKeys& config, const ModelType& type) {
   ModelShape shape{.layers = StatedLayers(config, type),
@@ -171,9 +182,7 @@ ModelShape ParseLlamaLike(ConfigKeys& config, const ModelType& type) {
                               config.Flag("tie_embedding", type.is_tied));
   shape.form = ModuleFormOf(type.name);
   shape = WithBiasesAndNorms(std::move(shape), config, type);
-  shape.mtp_layers = config.SizeOr(
-      {"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"},
-      0);
+  shape.mtp_layers = PredictionLayers(config);
   const auto mtp_blocks = config.Find({"mtp_layers_block_type"});
   if (mtp_blocks && shape.mtp_layers > 0) {
     mtp_blocks->Fail("none, as acplan does not model prediction layers of it");

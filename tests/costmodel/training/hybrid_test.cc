@@ -55,6 +55,25 @@ TEST(Hybrids, CountTheLayersOfEachMixer) {
   EXPECT_DOUBLE_EQ(nemotron.DenseShare(), 1. / 3);
 }
 
+// The keys of a published file of MiniMax-M2 that its modules do not have.
+TEST(Hybrids, ReadTheModulesOfPredictionOfMiniMax) {
+  const auto layers = [](std::string_view uses) {
+    return ParseHuggingFaceConfig(
+               fmt::format(R"({{"model_type": "minimax_m2", "hidden_size": 64,
+                   "num_hidden_layers": 2, "num_attention_heads": 4,
+                   "intermediate_size": 96, "vocab_size": 99,
+                   "num_local_experts": 8, "num_experts_per_tok": 2,
+                   "attn_type_list": [1, 1], "mlp_intermediate_size": 256,
+                   "num_mtp_modules": 3, "mtp_transformer_layers": 1,
+                   "use_mtp": {}}})",
+                           uses),
+               "c")
+        .mtp_layers;
+  };
+  EXPECT_EQ(layers("true"), 3);
+  EXPECT_EQ(layers("false"), 0);
+}
+
 // Returns the sum of a quantity of a layer's operations over all layers.
 template <typename Quantity>
 double OverLayers(const ModelShape& shape, const TrainingStrategy& strategy,
