@@ -15,12 +15,6 @@ bool HasSum(const costmodel::Accelerator& gpu, const TrainQuestion& question) {
   return question.limit.has_communicators && gpu.offer.has_value();
 }
 
-// Returns the share that the allocator loses: "6.5% that the allocator loses".
-std::string LossText(const costmodel::MemoryLimit& limit) {
-  return fmt::format("{:g}% that the allocator loses",
-                     100 * limit.allocator_loss);
-}
-
 }  // namespace
 
 std::string LimitOfJobText(const costmodel::TrainingJob& job,
@@ -28,16 +22,17 @@ std::string LimitOfJobText(const costmodel::TrainingJob& job,
   const costmodel::Accelerator& gpu = job.cluster.gpu;
   if (!HasSum(gpu, question)) return "";
   const auto count = costmodel::CommunicatorsOf(job).size();
-  std::string sum = OfferSum(*gpu.offer);
-  if (count > 0) {
-    sum +=
-        fmt::format(" - {} of {} {}",
-                    graph::FormatManyBytes(costmodel::CommunicatorBytes(job)),
-                    count, count == 1 ? "communicator" : "communicators");
-  }
+  const std::string loss =
+      fmt::format("its allocator loses {:g}% of that: {} for tensors\n",
+                  100 * question.limit.allocator_loss,
+                  graph::FormatManyBytes(BudgetOf(question, job)));
+  if (count == 0) return OfferLine(*gpu.offer) + loss;
   return fmt::format(
-      "{} - {} = {} for tensors\n{}", sum, LossText(question.limit),
-      graph::FormatManyBytes(BudgetOf(question, job)), OfferNotes(*gpu.offer));
+      "{} - {} of {} {} = {} for PyTorch\n{}{}", OfferSum(*gpu.offer),
+      graph::FormatManyBytes(costmodel::CommunicatorBytes(job)), count,
+      count == 1 ? "communicator" : "communicators",
+      graph::FormatManyBytes(costmodel::ReservedBytes(question.limit, job)),
+      loss, OfferNotes(*gpu.offer));
 }
 
 std::string LimitText(const costmodel::Accelerator& gpu,
@@ -46,10 +41,11 @@ std::string LimitText(const costmodel::Accelerator& gpu,
     return fmt::format("{} of each GPU\n",
                        graph::FormatManyBytes(question.limit.bytes));
   }
-  return fmt::format("{} = {}, less communicators and {}, for tensors\n{}",
-                     OfferSum(*gpu.offer),
-                     graph::FormatManyBytes(question.limit.bytes),
-                     LossText(question.limit), OfferNotes(*gpu.offer));
+  return fmt::format(
+      "{} = {} for PyTorch and communicators\n"
+      "PyTorch's allocator loses {:g}% of its part\n{}",
+      OfferSum(*gpu.offer), graph::FormatManyBytes(question.limit.bytes),
+      100 * question.limit.allocator_loss, OfferNotes(*gpu.offer));
 }
 
 nlohmann::ordered_json LimitOfJobJson(const costmodel::TrainingJob& job,

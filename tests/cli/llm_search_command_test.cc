@@ -118,10 +118,12 @@ TEST_F(LlmSearchTest, NoPartOfAnIterationIsLessThanNothing) {
 // The limit holds for strategies and plans alike.
 TEST_F(LlmSearchTest, EndsAtTheTimeLimit) {
   const auto search = [&](const char* limit) {
-    return std::vector<std::string>{"train", "search",       kModel, "--gpu",
-                                    "h100",  "--gpus",       "64",   "--gbs",
-                                    "512",   "--seq",        "8192", "-t",
-                                    "1",     "--time-limit", limit};
+    return std::vector<std::string>{
+        "train", "search",       kModel, "--gpu",
+        "h100",  "--gpus",       "64",   "--gbs",
+        "512",   "--seq",        "8192", "-t",
+        "1",     "--time-limit", limit,  "--allocator-loss",
+        "0"};
   };
   const Outcome none = Acplan(search("0"));
   EXPECT_EQ(none.exit_code, 4);
