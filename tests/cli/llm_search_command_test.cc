@@ -154,7 +154,7 @@ TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
       ACPLAN_PROGRAM,
       {"train", "search", ACPLAN_DATA_DIR "/training/models/qwen3-30b-a3b.json",
        "--gpu", "GB200", "--gpus", "12", "--gbs", "96", "--recompute", "plan",
-       "--time-limit", "none"},
+       "--time-limit", "none", "--allocator-loss", "0"},
       folder());
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   EXPECT_FALSE(process.HasEnded());

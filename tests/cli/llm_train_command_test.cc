@@ -74,7 +74,7 @@ TEST_F(LlmTrainTest, SaysWhatTheLimitIsASumOf) {
                           device["context_bytes"].get<double>() -
                           device["communicator_bytes"].get<double>();
   EXPECT_EQ(device["allocator_loss"], .065);
-  EXPECT_DOUBLE_EQ(report["budget_bytes"].get<double>(), (1 - .065) * reserved);
+  EXPECT_NEAR(report["budget_bytes"].get<double>(), (1 - .065) * reserved, 1);
   EXPECT_THAT(AcplanOut(With({"--tp", "2"})),
               testing::AllOf(HasSubstr("of 3 communicators = "),
                              HasSubstr("its allocator loses 6.5% of that: ")));
