@@ -22,12 +22,17 @@ std::string LimitOfJobText(const costmodel::TrainingJob& job,
   const costmodel::Accelerator& gpu = job.cluster.gpu;
   if (!HasSum(gpu, question)) return "";
   const auto count = costmodel::CommunicatorsOf(job).size();
-  if (count == 0) return OfferLine(*gpu.offer);
+  const std::string loss =
+      fmt::format("its allocator loses {:g}% of that: {} for tensors\n",
+                  100 * question.limit.allocator_loss,
+                  graph::FormatManyBytes(BudgetOf(question, job)));
+  if (count == 0) return OfferLine(*gpu.offer) + loss;
   return fmt::format(
-      "{} - {} of {} {} = {} for PyTorch\n{}", OfferSum(*gpu.offer),
+      "{} - {} of {} {} = {} for PyTorch\n{}{}", OfferSum(*gpu.offer),
       graph::FormatManyBytes(costmodel::CommunicatorBytes(job)), count,
       count == 1 ? "communicator" : "communicators",
-      graph::FormatManyBytes(BudgetOf(question, job)), OfferNotes(*gpu.offer));
+      graph::FormatManyBytes(costmodel::ReservedBytes(question.limit, job)),
+      loss, OfferNotes(*gpu.offer));
 }
 
 std::string LimitText(const costmodel::Accelerator& gpu,
@@ -37,8 +42,10 @@ std::string LimitText(const costmodel::Accelerator& gpu,
                        graph::FormatManyBytes(question.limit.bytes));
   }
   return fmt::format(
-      "{} = {} for PyTorch and communicators\n{}", OfferSum(*gpu.offer),
-      graph::FormatManyBytes(question.limit.bytes), OfferNotes(*gpu.offer));
+      "{} = {} for PyTorch and communicators\n"
+      "PyTorch's allocator loses {:g}% of its part\n{}",
+      OfferSum(*gpu.offer), graph::FormatManyBytes(question.limit.bytes),
+      100 * question.limit.allocator_loss, OfferNotes(*gpu.offer));
 }
 
 nlohmann::ordered_json LimitOfJobJson(const costmodel::TrainingJob& job,
@@ -48,6 +55,7 @@ nlohmann::ordered_json LimitOfJobJson(const costmodel::TrainingJob& job,
   nlohmann::ordered_json device = OfferJson(*gpu.offer);
   device["communicators"] = costmodel::CommunicatorsOf(job).size();
   device["communicator_bytes"] = costmodel::CommunicatorBytes(job);
+  device["allocator_loss"] = question.limit.allocator_loss;
   return {{"device", std::move(device)}};
 }
 

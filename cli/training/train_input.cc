@@ -242,6 +242,10 @@ void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
          "memory that PyTorch may use on a GPU: 70GiB (default: what the GPU "
          "offers, less CUDA context and NCCL's buffers)")
       ->type_name("SIZE");
+  app.add_option("--allocator-loss", allocator_loss,
+                 "share of its memory that PyTorch's allocator cannot use for "
+                 "tensors at the peak (0.065; --budget leaves it out)")
+      ->type_name("X");
   app.add_option("--tokens", tokens,
                  "tokens of the whole training: prints its GPU-hours")
       ->type_name("N");
@@ -308,11 +312,16 @@ TrainQuestion TrainFlags::Question(const costmodel::Accelerator& gpu) const {
     return text.empty() ? std::nullopt
                         : std::optional(ParseNumber(text, flag, 1e-9, 1e18));
   };
+  costmodel::MemoryLimit limit = costmodel::LimitOfGpu(gpu);
+  if (!allocator_loss.empty()) {
+    limit.allocator_loss =
+        ParseNumber(allocator_loss, "--allocator-loss", 0, .9);
+  }
+  if (!budget.empty()) {
+    limit = {static_cast<double>(graph::ParseByteSize(budget, "--budget"))};
+  }
   return {.model = FileStem(config),
-          .limit = budget.empty()
-                       ? costmodel::LimitOfGpu(gpu)
-                       : costmodel::MemoryLimit{static_cast<double>(
-                             graph::ParseByteSize(budget, "--budget"))},
+          .limit = limit,
           .tokens = positive(tokens, "--tokens"),
           .price = positive(price, "--price")};
 }

@@ -50,6 +50,7 @@ struct TrainFlags {
   std::string systems;
   std::string system;
   std::string budget;
+  std::string allocator_loss;
   std::string tokens;
   std::string price;
   std::map<std::string, std::string>

@@ -55,6 +55,9 @@ std::string ScoreText(const Score& score, const Terminal& terminal) {
   if (score.sources.empty()) return table.ToString(terminal);
   table.AddRule();
   table.AddRow(Cells(score.all));
+  for (const ErrorSummary& family : score.families) {
+    table.AddRow(Cells(family));
+  }
   if (score.memory.rows > 0) table.AddRow(Cells(score.memory));
   return table.ToString(terminal) +
          fmt::format("average of {} sources: mean {:.1f} %, median {:.1f} %\n",
@@ -89,6 +92,10 @@ std::string ScoreJson(const Score& score,
   }
   if (!score.sources.empty()) {
     json["all"] = SummaryJson(score.all);
+    json["families"] = nlohmann::ordered_json::array();
+    for (const ErrorSummary& family : score.families) {
+      json["families"].push_back(SummaryJson(family));
+    }
     json["mean_of_sources"] = score.mean_of_sources;
     json["median_of_sources"] = score.median_of_sources;
   }

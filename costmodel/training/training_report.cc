@@ -32,7 +32,8 @@ ForwardFlops FlopsOf(const std::vector<LayerOperation>& operations,
   for (const LayerOperation& operation : operations) {
     const MatrixProduct& p = operation.product;
     const double forward =
-        2 * p.rows * p.columns * p.inner * p.groups + operation.attention_flops;
+        operation.share * (2 * p.rows * p.columns * p.inner * p.groups +
+                           operation.attention_flops);
     flops.all += forward;
     flops.recomputation += RecomputedShare(operation, strategy) * forward;
   }

@@ -100,6 +100,8 @@ TEST_F(FitTest, TheLeastIsNotKnownWhereFewerMightFit) {
         "a100",
         "--gbs",
         "3",
+        "--allocator-loss",
+        "0",
         "--time-limit",
         limit,
         "-o",
@@ -130,9 +132,9 @@ TEST_F(FitTest, TheLeastIsNotKnownWhereFewerMightFit) {
 }
 
 TEST_F(FitTest, ShowsItWithinAHundredColumns) {
-  const std::string text =
-      AcplanOut({"train", "fit", kModelOfNodes, "--gpu", "h100", "--seq",
-                 "8192,131072", "--gbs", "128", "--price", "2"});
+  const std::string text = AcplanOut(
+      {"train", "fit", kModelOfNodes, "--gpu", "h100", "--seq", "8192,131072",
+       "--gbs", "128", "--price", "2", "--allocator-loss", "0"});
   for (const char* part : {"sequences of 131,072 tokens",
                            "smallest count that fits: 16", "cost", "no\n"}) {
     EXPECT_THAT(text, HasSubstr(part));

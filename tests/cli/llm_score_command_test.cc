@@ -33,6 +33,12 @@ TEST_F(LlmScoreTest, JsonHoldsWhatThePredictionsHold) {
   const graph::CsvTable table =
       graph::ParseCsv(graph::ReadFile(folder() / "p.csv"), "p.csv");
   ASSERT_EQ(score["runs"].size(), 40U);
+  ASSERT_EQ(score["families"].size(), 2U);
+  EXPECT_EQ(score["families"][0]["name"], "dense");
+  EXPECT_EQ(score["families"][1]["name"], "experts");
+  EXPECT_EQ(score["families"][0]["rows"].get<int>() +
+                score["families"][1]["rows"].get<int>(),
+            score["all"]["rows"].get<int>());
   ASSERT_EQ(table.rows.size(), 40U);
   for (size_t i = 0; i < 40; ++i) {
     const graph::CsvRow row(table, i);

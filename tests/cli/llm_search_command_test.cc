@@ -118,10 +118,12 @@ TEST_F(LlmSearchTest, NoPartOfAnIterationIsLessThanNothing) {
 // The limit holds for strategies and plans alike.
 TEST_F(LlmSearchTest, EndsAtTheTimeLimit) {
   const auto search = [&](const char* limit) {
-    return std::vector<std::string>{"train", "search",       kModel, "--gpu",
-                                    "h100",  "--gpus",       "64",   "--gbs",
-                                    "512",   "--seq",        "8192", "-t",
-                                    "1",     "--time-limit", limit};
+    return std::vector<std::string>{
+        "train", "search",       kModel, "--gpu",
+        "h100",  "--gpus",       "64",   "--gbs",
+        "512",   "--seq",        "8192", "-t",
+        "1",     "--time-limit", limit,  "--allocator-loss",
+        "0"};
   };
   const Outcome none = Acplan(search("0"));
   EXPECT_EQ(none.exit_code, 4);
@@ -152,7 +154,7 @@ TEST_F(LlmSearchTest, SaysThatItWasInterrupted) {
       ACPLAN_PROGRAM,
       {"train", "search", ACPLAN_DATA_DIR "/training/models/qwen3-30b-a3b.json",
        "--gpu", "GB200", "--gpus", "12", "--gbs", "96", "--recompute", "plan",
-       "--time-limit", "none"},
+       "--time-limit", "none", "--allocator-loss", "0"},
       folder());
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   EXPECT_FALSE(process.HasEnded());

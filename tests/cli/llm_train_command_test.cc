@@ -71,12 +71,17 @@ TEST_F(LlmTrainTest, SaysWhatTheLimitIsASumOf) {
   const json& device = report["device"];
   EXPECT_EQ(device["gpu"], "h100");
   EXPECT_EQ(device["communicators"], 3);
-  EXPECT_EQ(report["budget_bytes"].get<double>(),
-            device["capacity_bytes"].get<double>() -
-                device["context_bytes"].get<double>() -
-                device["communicator_bytes"].get<double>());
+  const double reserved = device["capacity_bytes"].get<double>() -
+                          device["context_bytes"].get<double>() -
+                          device["communicator_bytes"].get<double>();
+  EXPECT_EQ(device["allocator_loss"], .065);
+  EXPECT_NEAR(report["budget_bytes"].get<double>(), (1 - .065) * reserved, 1);
   EXPECT_THAT(AcplanOut(With({"--tp", "2"})),
-              HasSubstr("of 3 communicators = "));
+              testing::AllOf(HasSubstr("of 3 communicators = "),
+                             HasSubstr("its allocator loses 6.5% of that: ")));
+  const json whole = AcplanJson(With({"--tp", "2", "--allocator-loss", "0"}));
+  EXPECT_EQ(whole["budget_bytes"].get<double>(), reserved);
+  EXPECT_EQ(Acplan(With({"--allocator-loss", "2"})).exit_code, 2);
   EXPECT_FALSE(
       AcplanJson(With({"--tp", "2", "--budget", "80GB"})).contains("device"));
 }
@@ -257,7 +262,7 @@ TEST_F(LlmTrainTest, WrongInputIsALine) {
   PutFile("c.json", R"({"model_type": "mamba", "hidden_size": 8})");
   ExpectRefused(
       Acplan({"train", "show", "c.json", "--gpu", "h100", "--gpus", "8"}),
-      {"c.json: model_type: expected one of apertus"});
+      {"c.json: model_type: expected one of the "});
 }
 
 }  // namespace

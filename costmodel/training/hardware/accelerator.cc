@@ -10,6 +10,7 @@
 #include "graph/base/json_fields.h"
 #include "graph/base/json_scan.h"
 #include "graph/base/message_text.h"
+#include "graph/base/nearest_names.h"
 
 namespace acplan::costmodel {
 namespace {
@@ -89,12 +90,14 @@ std::vector<Accelerator> ReadAccelerators(const JsonField& root) {
   return accelerators;
 }
 
+// Returns a name in capitals, with hyphens for spaces: RTX-PRO-6000.
 std::string Capitals(std::string_view text) {
   std::string capitals(text);
   for (char& letter : capitals) {
     if (letter >= 'a' && letter <= 'z') {
       letter = static_cast<char>(letter - 'a' + 'A');
     }
+    if (letter == ' ') letter = '-';
   }
   return capitals;
 }
@@ -184,6 +187,9 @@ const Accelerator& FindAcceleratorLike(const TrainingSystems& systems,
                                        std::string_view name) {
   const std::string capital_name = Capitals(name);
   for (const Accelerator& candidate : systems.accelerators) {
+    if (Capitals(candidate.name) == capital_name) return candidate;
+  }
+  for (const Accelerator& candidate : systems.accelerators) {
     const std::string candidate_name = Capitals(candidate.name);
     if (!capital_name.empty() && candidate_name.starts_with(capital_name))
       return candidate;
@@ -191,11 +197,12 @@ const Accelerator& FindAcceleratorLike(const TrainingSystems& systems,
   return FindAccelerator(systems, capital_name);
 }
 
-const SoftwareStack& FindStack(const TrainingSystems& systems,
-                               std::string_view software) {
-  const SoftwareStack* best = &systems.stacks.back();
+const SoftwareStack* MatchingStack(const TrainingSystems& systems,
+                                   std::string_view software) {
+  const SoftwareStack* best = nullptr;
   size_t longest = 0;
   for (const SoftwareStack& stack : systems.stacks) {
+    if (software == stack.name) return &stack;
     for (const std::string& beginning : stack.matches) {
       if (beginning.size() > longest && software.starts_with(beginning)) {
         best = &stack;
@@ -203,7 +210,32 @@ const SoftwareStack& FindStack(const TrainingSystems& systems,
       }
     }
   }
-  return *best;
+  return best;
+}
+
+std::string ExpectedSoftware(const TrainingSystems& systems,
+                             std::string_view software) {
+  std::vector<std::string> known_names;
+  for (const SoftwareStack& stack : systems.stacks) {
+    known_names.insert(known_names.end(), stack.matches.begin(),
+                       stack.matches.end());
+  }
+  const std::vector<std::string> nearest =
+      graph::NearestNames(software, known_names, 1);
+  return fmt::format(
+      "a name that begins with one of {}{}", fmt::join(known_names, ", "),
+      nearest.empty() ? "" : " (the nearest: " + nearest[0] + ")");
+}
+
+const SoftwareStack& FindStack(const TrainingSystems& systems,
+                               std::string_view software) {
+  const SoftwareStack* stack = MatchingStack(systems, software);
+  if (stack == nullptr) {
+    throw InputError(fmt::format("software: expected {}, found {}",
+                                 ExpectedSoftware(systems, software),
+                                 graph::Quoted(software)));
+  }
+  return *stack;
 }
 
 }  // namespace acplan::costmodel

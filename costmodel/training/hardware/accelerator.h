@@ -85,12 +85,18 @@ TrainingSystems WithOffers(TrainingSystems systems,
 // names if there is none.
 const Accelerator& FindAccelerator(const TrainingSystems& systems,
                                    std::string_view name);
-// Finds a GPU by a name as people write it, in small or capital letters: the first one
-// whose name `name` begins ("h100" is H100-SXM5), otherwise as FindAccelerator does.
+// Finds a GPU by a name as people write it, in small or capital letters: the one of
+// this name, or the first one whose name `name` begins ("h100" is H100-SXM5), otherwise as FindAccelerator does.
 const Accelerator& FindAcceleratorLike(const TrainingSystems& systems,
                                        std::string_view name);
-// Finds the stack with the longest of `matches` that begins `software`; the last stack if
-// there is none.
+// Returns the stack of this name, or that with the longest of `matches` that begins
+// `software`; null if there is none.
+const SoftwareStack* MatchingStack(const TrainingSystems& systems,
+                                   std::string_view software);
+// Returns what is expected in place of a name that no stack matches, and the nearest name.
+std::string ExpectedSoftware(const TrainingSystems& systems,
+                             std::string_view software);
+// Finds the stack as MatchingStack does. Throws InputError if there is none.
 const SoftwareStack& FindStack(const TrainingSystems& systems,
                                std::string_view software);
 

@@ -83,6 +83,7 @@ OperationSet GraphBuilder::InputsOf(int index) const {
     const OperationSet rotated = Last("rotation");
     return before | (rotated != 0 ? rotated : Last("query, key, value"));
   }
+  if (name == "gate") return before | Last("query, key, value");
   if (name == "dispatch") return Last("norm") | Last("top experts");
   if (name == "combine") return before | Last("top experts");
   // Shared experts come after the other experts, and read the same tensor.
@@ -96,6 +97,7 @@ OperationSet GraphBuilder::InputsOf(int index) const {
 OperationSet GraphBuilder::MakersOfRead(int index) const {
   const std::string_view name = operations_[index].name;
   OperationSet makers = graph_.operations[index].inputs;
+  if (name == "gate") return Last("query, key, value");
   if (name == "values") {
     const OperationSet rotated = Last("rotation");
     makers = rotated != 0 ? rotated : Last("query, key, value");

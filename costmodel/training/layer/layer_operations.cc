@@ -5,13 +5,13 @@
 // Engine.
 #include "costmodel/training/layer/layer_operations.h"
 
-#include <algorithm>
 #include <utility>
+
+#include "costmodel/training/layer/layer_builder.h"
 
 namespace acplan::costmodel {
 namespace {
 
-constexpr double kWidth = 2;  // bytes of bf16 and fp16
 // The kernels of a clamped activation: halves, limits, sigmoid, products and its weight by
 // the router, in float32, are a kernel each.
 constexpr double kClampedPasses = 8;
@@ -33,52 +33,7 @@ double CastLaunches(ProductPrecision precision) {
   }
 }
 
-class LayerBuilder {
- public:
-  LayerBuilder(const ModelShape& shape, const TrainingStrategy& strategy)
-      : shape_(shape), strategy_(strategy) {
-    rows_ = static_cast<double>(strategy.microbatch) *
-            static_cast<double>(strategy.sequence) /
-            static_cast<double>(strategy.context);
-    tensor_ = static_cast<double>(strategy.tensor);
-    split_rows_ = strategy.sequence_parallel ? rows_ / tensor_ : rows_;
-    hidden_ = static_cast<double>(shape.hidden);
-  }
-
-  void AddAttention(bool is_windowed);
-  void AddFeedforward(LayerPart part, LayerPart activation_part, double width);
-  void AddExperts();
-  void AddNorm();
-  void AddResidual();
-  void AddEmbedding();
-  void AddLogits();
-
-  std::vector<LayerOperation> Take() { return std::move(operations_); }
-
- private:
-  // Add the communication before products that tensor parallelism splits by columns, and
-  // after those that it splits by rows.
-  void AddGather(LayerPart part);
-  void AddScatter(LayerPart part);
-  bool HasBias(std::string_view name, LayerPart part) const;
-  void AddProduct(std::string_view name, LayerPart part, MatrixProduct product,
-                  double saved_bytes);
-  void AddElementwise(std::string_view name, LayerPart part, double elements,
-                      double saved_bytes);
-  void AddProjections();
-  void AddLatentProjections();
-  void AddCoreAttention(bool is_windowed);
-  void AddUnfusedAttention();
-  void AddExpertSharing(double bytes);
-
-  const ModelShape& shape_;
-  const TrainingStrategy& strategy_;
-  double rows_ = 0;
-  double split_rows_ = 0;
-  double tensor_ = 1;
-  double hidden_ = 0;
-  std::vector<LayerOperation> operations_;
-};
+}  // namespace
 
 void LayerBuilder::AddNorm() {
   const double elements = split_rows_ * hidden_;
@@ -182,157 +137,6 @@ void LayerBuilder::AddElementwise(std::string_view name, LayerPart part,
                          .forward_launches = 1,
                          .backward_launches = 1,
                          .saved_bytes = saved_bytes});
-}
-
-void LayerBuilder::AddProjections() {
-  const double heads = static_cast<double>(shape_.heads);
-  const double kv_heads =
-      std::max(static_cast<double>(shape_.kv_heads), tensor_);
-  const double dim = static_cast<double>(shape_.head_dim);
-  AddProduct("query, key, value", LayerPart::kAttention,
-             {.rows = rows_,
-              .columns = (heads + 2 * kv_heads) * dim / tensor_,
-              .inner = hidden_,
-              .groups = 1,
-              .is_low_precision = true},
-             kWidth * split_rows_ * hidden_);
-  if (shape_.has_rope) {
-    AddElementwise("rotation", LayerPart::kAttention,
-                   2 * rows_ * (heads + kv_heads) * dim / tensor_, 0);
-  }
-}
-
-void LayerBuilder::AddLatentProjections() {
-  const double heads = static_cast<double>(shape_.heads) / tensor_;
-  const double query = heads * static_cast<double>(shape_.QueryDim());
-  const double q_rank = static_cast<double>(shape_.q_rank);
-  const double kv_rank = static_cast<double>(shape_.kv_rank);
-  const double rope = static_cast<double>(shape_.qk_rope);
-  const double keys =
-      heads * static_cast<double>(shape_.qk_nope + shape_.v_dim);
-  const auto product = [&](double columns, double inner) {
-    return MatrixProduct{.rows = rows_,
-                         .columns = columns,
-                         .inner = inner,
-                         .groups = 1,
-                         .is_low_precision = true};
-  };
-  if (q_rank > 0) {
-    AddProduct("query down", LayerPart::kAttention, product(q_rank, hidden_),
-               kWidth * rows_ * hidden_);
-  }
-  AddProduct("key, value down", LayerPart::kAttention,
-             product(kv_rank + rope, hidden_),
-             q_rank > 0 ? 0 : kWidth * rows_ * hidden_);
-  AddElementwise("latent norms", LayerPart::kMlaUp,
-                 2 * rows_ * (q_rank + kv_rank),
-                 kWidth * rows_ * (q_rank + kv_rank));
-  AddProduct("query up", LayerPart::kMlaUp,
-             product(query, q_rank > 0 ? q_rank : hidden_),
-             kWidth * rows_ * q_rank);
-  AddProduct("key, value up", LayerPart::kMlaUp, product(keys, kv_rank),
-             kWidth * rows_ * kv_rank);
-  AddElementwise("rotation", LayerPart::kMlaUp, 2 * rows_ * (query + keys), 0);
-}
-
-void LayerBuilder::AddCoreAttention(bool is_windowed) {
-  const double heads = static_cast<double>(shape_.heads) / tensor_;
-  const double kv_heads =
-      shape_.IsLatent()
-          ? heads
-          : std::max(1.0, static_cast<double>(shape_.kv_heads) / tensor_);
-  const double keys = static_cast<double>(strategy_.sequence);
-  const double window =
-      is_windowed ? std::min(keys, static_cast<double>(shape_.sliding_window))
-                  : keys;
-  // On average a query sees half of its chunk.
-  const double pairs = is_windowed && shape_.has_chunks
-                           ? rows_ * window / 2
-                           : rows_ * window * (1 - window / (2 * keys));
-  const double query = static_cast<double>(shape_.QueryDim());
-  const double value = static_cast<double>(shape_.ValueDim());
-  const double values = kWidth * rows_ * heads * value + 4 * rows_ * heads;
-  LayerOperation operation{
-      .name = "attention",
-      .part = LayerPart::kCoreAttention,
-      .attention_flops = 2 * pairs * heads * (query + value),
-      .forward_launches = 2,
-      .backward_launches = 3,
-      .saved_bytes =
-          kWidth * rows_ * (heads * query + kv_heads * (query + value)) +
-          values,
-      .made_bytes = values};
-  if (strategy_.context > 1) {
-    const double keys_and_values = kWidth * rows_ * kv_heads * (query + value);
-    if (strategy_.context_exchange == ContextExchange::kAllToAll) {
-      const double bytes =
-          keys_and_values + kWidth * rows_ * heads * (query + value);
-      operation.forward_sent = {CollectiveKind::kAllToAll, GroupKind::kContext,
-                                bytes};
-      operation.backward_sent = operation.forward_sent;
-    } else {
-      const double bytes =
-          keys_and_values * static_cast<double>(strategy_.context);
-      operation.forward_sent = {CollectiveKind::kAllGather, GroupKind::kContext,
-                                bytes};
-      operation.backward_sent = {CollectiveKind::kAllReduce,
-                                 GroupKind::kContext, bytes};
-    }
-  }
-  operations_.push_back(operation);
-}
-
-void LayerBuilder::AddUnfusedAttention() {
-  const double heads = static_cast<double>(shape_.heads) / tensor_;
-  const double keys = static_cast<double>(strategy_.sequence);
-  const double batch = heads * static_cast<double>(strategy_.microbatch);
-  const double scores = rows_ * keys * heads;
-  const double dim = static_cast<double>(shape_.head_dim);
-  const double qkv = kWidth * rows_ * heads * dim;
-  const auto product = [&](double columns, double inner) {
-    return MatrixProduct{.rows = keys,
-                         .columns = columns,
-                         .inner = inner,
-                         .groups = batch,
-                         .has_weights = false};
-  };
-  AddProduct("scores", LayerPart::kCoreAttention, product(keys, dim), 2 * qkv);
-  AddElementwise("softmax", LayerPart::kCoreAttention, 2 * scores,
-                 kWidth * scores);
-  operations_.back().made_bytes = operations_.back().saved_bytes;
-  if (strategy_.drops_scores) {
-    AddElementwise("dropout", LayerPart::kCoreAttention, 2.5 * scores,
-                   (kWidth + 1) * scores);
-    operations_.back().made_bytes = operations_.back().saved_bytes;
-  }
-  AddProduct("values", LayerPart::kCoreAttention, product(dim, keys), qkv);
-}
-
-void LayerBuilder::AddAttention(bool is_windowed) {
-  AddNorm();
-  AddGather(LayerPart::kAttention);
-  if (shape_.IsLatent()) {
-    AddLatentProjections();
-  } else {
-    AddProjections();
-  }
-  const bool is_unfused = strategy_.attention == AttentionKernel::kUnfused;
-  if (is_unfused) {
-    AddUnfusedAttention();
-  } else {
-    AddCoreAttention(is_windowed);
-  }
-  const double values = static_cast<double>(shape_.heads) *
-                        static_cast<double>(shape_.ValueDim()) / tensor_;
-  AddProduct("output", LayerPart::kAttention,
-             {.rows = rows_,
-              .columns = hidden_,
-              .inner = values,
-              .groups = 1,
-              .is_low_precision = true},
-             is_unfused ? kWidth * rows_ * values : 0);
-  AddScatter(LayerPart::kAttention);
-  AddResidual();
 }
 
 void LayerBuilder::AddFeedforward(LayerPart part, LayerPart activation_part,
@@ -460,14 +264,24 @@ void LayerBuilder::AddLogits() {
                          .saved_bytes = 4 * rows_ * columns});
 }
 
-}  // namespace
-
 std::vector<LayerOperation> LayerOperations(const ModelShape& shape,
                                             const TrainingStrategy& strategy,
                                             LayerForm form) {
   LayerBuilder builder(shape, strategy);
-  builder.AddAttention(form.is_windowed);
   builder.AddNorm();
+  const auto share_of = [&](MixerChoice mixer, double share) {
+    return form.mixer == MixerChoice::kMean ? share
+           : form.mixer == mixer            ? 1
+                                            : 0;
+  };
+  builder.AddShare(share_of(MixerChoice::kAttention, shape.AttentionShare()),
+                   [&] { builder.AddAttention(form.is_windowed); });
+  if (shape.IsHybrid()) {
+    builder.AddShare(share_of(MixerChoice::kLinear, shape.LinearShare()),
+                     [&] { builder.AddLinearMixer(); });
+  }
+  builder.AddResidual();
+  if (!shape.has_single_blocks) builder.AddNorm();
   if (form.is_moe) {
     builder.AddExperts();
     if (shape.shared_feedforward > 0) {
@@ -475,10 +289,12 @@ std::vector<LayerOperation> LayerOperations(const ModelShape& shape,
                              static_cast<double>(shape.shared_feedforward));
     }
   } else {
-    builder.AddFeedforward(LayerPart::kFeedforward, LayerPart::kActivation,
-                           static_cast<double>(shape.feedforward));
+    builder.AddShare(shape.DenseShare(), [&] {
+      builder.AddFeedforward(LayerPart::kFeedforward, LayerPart::kActivation,
+                             static_cast<double>(shape.feedforward));
+    });
   }
-  builder.AddResidual();
+  if (!shape.has_single_blocks) builder.AddResidual();
   return builder.Take();
 }
 

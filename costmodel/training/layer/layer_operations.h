@@ -45,6 +45,9 @@ struct Collective {
 struct LayerOperation {
   std::string_view name = {};
   LayerPart part = LayerPart::kNorm;
+  // The share of the layers that run it, below 1 in a hybrid. Its bytes are means over
+  // layers; its products, traffic, messages and launches are those of a layer that runs it.
+  double share = 1;
   MatrixProduct product = {};
   double attention_flops = 0;  // of a fused kernel, forward
   double forward_bytes = 0;    // the traffic of elementwise work
@@ -58,10 +61,15 @@ struct LayerOperation {
   double made_bytes = 0;
 };
 
+// The mixer of tokens whose operations count: those of all layers by their shares, or those
+// of one kind.
+enum class MixerChoice { kMean, kAttention, kLinear };
+
 // The differences between layers of a model.
 struct LayerForm {
   bool is_moe = false;
   bool is_windowed = false;  // attends to a window
+  MixerChoice mixer = MixerChoice::kMean;
 };
 
 // Returns the operations of a layer, in order. `strategy.microbatch` must be set.

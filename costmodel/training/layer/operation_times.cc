@@ -251,7 +251,7 @@ PassTime ForwardTime(const LayerOperation& operation, const TrainingJob& job) {
       ByGroup(operation.forward_sent.group,
               ExposedBesideAttention(SentSeconds(operation.forward_sent, job),
                                      attention, job));
-  return time;
+  return time * operation.share;
 }
 
 PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job) {
@@ -279,7 +279,7 @@ PassTime BackwardTime(const LayerOperation& operation, const TrainingJob& job) {
       ByGroup(operation.backward_sent.group,
               ExposedBesideAttention(SentSeconds(operation.backward_sent, job),
                                      attention, job));
-  return time;
+  return time * operation.share;
 }
 
 }  // namespace acplan::costmodel

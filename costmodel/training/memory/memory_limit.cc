@@ -62,7 +62,8 @@ void AddExpertGroups(const TrainingJob& job,
 MemoryLimit LimitOfGpu(const Accelerator& gpu) {
   return {.bytes = gpu.offer ? static_cast<double>(gpu.offer->AvailableBytes())
                              : gpu.memory,
-          .has_communicators = gpu.offer.has_value()};
+          .has_communicators = gpu.offer.has_value(),
+          .allocator_loss = gpu.offer ? kAllocatorLoss : 0};
 }
 
 std::vector<graph::Communicator> CommunicatorsOf(const TrainingJob& job) {
@@ -100,9 +101,13 @@ double CommunicatorBytes(const TrainingJob& job) {
   return static_cast<double>(bytes);
 }
 
-double PyTorchBytes(const MemoryLimit& limit, const TrainingJob& job) {
+double ReservedBytes(const MemoryLimit& limit, const TrainingJob& job) {
   if (!limit.has_communicators) return limit.bytes;
   return std::max(0.0, limit.bytes - CommunicatorBytes(job));
+}
+
+double PyTorchBytes(const MemoryLimit& limit, const TrainingJob& job) {
+  return (1 - limit.allocator_loss) * ReservedBytes(limit, job);
 }
 
 }  // namespace acplan::costmodel

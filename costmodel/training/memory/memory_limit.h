@@ -7,11 +7,17 @@
 
 namespace acplan::costmodel {
 
+// The share of what PyTorch's allocator reserves that no tensor can use at the peak: the most
+// of eight public training runs that print both (SimuMax's on B200: 2.8 to 6.5%).
+constexpr double kAllocatorLoss = .065;
+
 // The bytes that a rank may have.
 struct MemoryLimit {
   double bytes = 0;
   // The communicators' memory is part of `bytes`: PyTorch has the rest.
   bool has_communicators = false;
+  // The allocator's loss, a share of what remains for PyTorch.
+  double allocator_loss = 0;
 };
 
 // Returns what a GPU offers to PyTorch and communicators, the memory of which comes out of
@@ -27,7 +33,9 @@ std::vector<graph::Communicator> CommunicatorsOf(const TrainingJob& job);
 // the microbatch.
 double CommunicatorBytes(const TrainingJob& job);
 
-// Returns the bytes that PyTorch may have on a rank of the job; 0 if there are none.
+// Returns the bytes that PyTorch may reserve on a rank of the job, and those of them that its
+// tensors may have; 0 if there are none.
+double ReservedBytes(const MemoryLimit& limit, const TrainingJob& job);
 double PyTorchBytes(const MemoryLimit& limit, const TrainingJob& job);
 
 }  // namespace acplan::costmodel

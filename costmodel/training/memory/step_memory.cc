@@ -76,6 +76,21 @@ double KeptWithoutParts(const TrainingJob& job, bool is_moe,
   return kept_bytes;
 }
 
+// Returns the bytes of a microbatch that the layer of a hybrid which keeps most keeps.
+double MostWholeBytes(const TrainingJob& job, bool is_moe) {
+  double most = 0;
+  for (const MixerChoice mixer :
+       {MixerChoice::kMean, MixerChoice::kAttention, MixerChoice::kLinear}) {
+    double sum = 0;
+    for (const LayerOperation& operation : LayerOperations(
+             job.shape, job.strategy, {.is_moe = is_moe, .mixer = mixer})) {
+      sum += operation.saved_bytes;
+    }
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
 LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
                           bool is_recomputed) {
   const TrainingStrategy& s = job.strategy;
@@ -88,6 +103,7 @@ LayerMemory MemoryOfLayer(const TrainingJob& job, bool is_moe,
         is_recomputed ? RecomputedShare(operation, s) : 0;
     memory.kept_bytes += (1 - recomputed_share) * operation.saved_bytes;
   }
+  if (job.shape.IsHybrid()) memory.whole = MostWholeBytes(job, is_moe);
   if (is_recomputed && s.recomputation == Recomputation::kFull) {
     memory.kept_bytes = 2 * ResidualElements(s, job.shape);
   }
@@ -222,7 +238,8 @@ RankMemory MemoryOfKeeping(const TrainingJob& job, const StageContent& stage,
   const double rows = static_cast<double>(s.microbatch * s.sequence) /
                       static_cast<double>(s.context);
   if (stage.has_logits) {
-    memory.logits = kLogitBytes * rows *
+    // All are there before the backward pass begins, those of prediction layers too.
+    memory.logits = kLogitBytes * rows * static_cast<double>(stage.logits) *
                     static_cast<double>(job.shape.vocabulary) /
                     static_cast<double>(s.tensor);
   }

@@ -38,15 +38,17 @@ class ConfigKeys {
   // Returns the whole numbers, at least 0, of a list; nothing if there is none.
   std::vector<int64_t> Numbers(std::string_view name);
 
-  // Marks the keys that begin with `beginning` as used.
-  void Ignore(std::string_view beginning);
-
   const graph::JsonField& config() const { return config_; }
 
-  // Returns the keys that nothing asked for and that are not known to be harmless. Fails if
-  // such a key names a part that models of these types do not have (state spaces, linear
-  // attention; experts, if `has_experts` is false).
-  std::vector<std::string> UnusedKeys(bool has_experts) const;
+  // Marks keys as used that do not matter beside others.
+  void Supersede(KeyNames names) {
+    used_keys_.insert(names.begin(), names.end());
+  }
+
+  // Fails if the configuration has a key that nothing asked for and that may change the
+  // model's shape: one with a value other than null, false, 0 and what is empty, unless it is
+  // known to be harmless.
+  void RequireKnownKeys() const;
 
  private:
   graph::JsonField config_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <string>
 
 #include "graph/base/input_error.h"
@@ -13,7 +14,8 @@ double AttentionParameters(const ModelShape& shape) {
   const auto d = [](int64_t n) { return static_cast<double>(n); };
   const double hidden = d(shape.hidden);
   const double heads = d(shape.heads);
-  const double output = heads * d(shape.ValueDim()) * hidden;
+  const double output =
+      (heads * d(shape.ValueDim()) + d(shape.attention_gate)) * hidden;
   if (!shape.IsLatent()) {
     return hidden * (heads + 2 * d(shape.kv_heads)) * d(shape.head_dim) +
            output;
@@ -27,10 +29,24 @@ double AttentionParameters(const ModelShape& shape) {
   return query + keys + output;
 }
 
-double NormParameters(const ModelShape& shape) {
+// Returns the elements of the matrices of an indexer. Its queries read the low rank of
+// attention's queries.
+double IndexerParameters(const ModelShape& shape) {
+  const AttentionIndexer& index = shape.indexer;
+  return static_cast<double>(shape.q_rank * index.heads * index.head_dim +
+                             shape.hidden * (index.head_dim + index.heads));
+}
+
+double LinearParameters(const ModelShape& shape) {
+  const LinearMixer& linear = shape.linear;
+  return static_cast<double>(shape.hidden * (linear.inputs + linear.inner) +
+                             linear.matrices);
+}
+
+// Returns the elements of the norms inside of attention.
+double AttentionNorms(const ModelShape& shape) {
   const double vectors = static_cast<double>(shape.norm_weights);
-  double count =
-      static_cast<double>(shape.block_norms * shape.hidden) * vectors;
+  double count = 0;
   if (shape.IsLatent()) {
     count += static_cast<double>(shape.q_rank + shape.kv_rank);
   }
@@ -50,8 +66,21 @@ double QueryBias(const ModelShape& shape) {
   if (shape.IsLatent()) {
     return static_cast<double>(shape.q_rank + shape.kv_rank + shape.qk_rope);
   }
+  const int64_t gate = shape.has_gate_bias ? shape.attention_gate : 0;
   return static_cast<double>(shape.heads + 2 * shape.kv_heads) *
-         static_cast<double>(shape.head_dim);
+             static_cast<double>(shape.head_dim) +
+         static_cast<double>(gate);
+}
+
+// Returns the elements of norms and biases that belong to attention and linear mixers.
+double MixerVectors(const ModelShape& shape) {
+  double attention = AttentionNorms(shape);
+  if (shape.has_query_bias) attention += QueryBias(shape);
+  if (shape.has_output_bias) attention += static_cast<double>(shape.hidden);
+  // The norm of an indexer's keys has a scale and a bias.
+  return shape.AttentionShare() * attention +
+         shape.LinearShare() * static_cast<double>(shape.linear.vectors) +
+         shape.IndexerShare() * static_cast<double>(2 * shape.indexer.head_dim);
 }
 
 double BiasParameters(const ModelShape& shape, bool is_moe) {
@@ -59,11 +88,10 @@ double BiasParameters(const ModelShape& shape, bool is_moe) {
   // A gated feed-forward has two up projections.
   const int64_t ups = shape.FeedforwardMatrices() - 1;
   double count = 0;
-  if (shape.has_query_bias) count += QueryBias(shape);
-  if (shape.has_output_bias) count += hidden;
   const int64_t width = is_moe ? shape.shared_feedforward : shape.feedforward;
   if (shape.has_feedforward_bias && width > 0) {
-    count += hidden + static_cast<double>(ups) * static_cast<double>(width);
+    count += (is_moe ? 1 : shape.DenseShare()) *
+             (hidden + static_cast<double>(ups) * static_cast<double>(width));
   }
   if (shape.has_expert_bias && is_moe) {
     count += static_cast<double>(shape.experts);
@@ -93,7 +121,10 @@ double AllLayers(const ModelShape& shape, bool active_only) {
 LayerParameters CountLayerParameters(const ModelShape& shape, bool is_moe) {
   const double hidden = static_cast<double>(shape.hidden);
   const double matrices = static_cast<double>(shape.FeedforwardMatrices());
-  LayerParameters count{.attention = AttentionParameters(shape)};
+  LayerParameters count{
+      .attention = shape.AttentionShare() * AttentionParameters(shape) +
+                   shape.LinearShare() * LinearParameters(shape) +
+                   shape.IndexerShare() * IndexerParameters(shape)};
   if (is_moe) {
     count.experts = static_cast<double>(shape.experts) * matrices * hidden *
                     static_cast<double>(shape.expert_feedforward);
@@ -107,9 +138,13 @@ LayerParameters CountLayerParameters(const ModelShape& shape, bool is_moe) {
           (hidden + static_cast<double>(ups * shape.expert_feedforward));
     }
   } else {
-    count.dense = matrices * hidden * static_cast<double>(shape.feedforward);
+    count.dense = shape.DenseShare() * matrices * hidden *
+                  static_cast<double>(shape.feedforward);
   }
-  count.replicated = NormParameters(shape) + BiasParameters(shape, is_moe) +
+  const double norms = static_cast<double>(shape.block_norms * shape.hidden) *
+                       static_cast<double>(shape.norm_weights);
+  count.replicated = norms + MixerVectors(shape) +
+                     BiasParameters(shape, is_moe) +
                      static_cast<double>(shape.layer_vectors +
                                          (is_moe ? shape.moe_vectors : 0));
   return count;
@@ -141,7 +176,8 @@ double CountParameters(const ModelShape& shape) {
   if (moe < shape.layers) {
     sum += static_cast<double>(shape.layers - moe) * all(false);
   }
-  return sum;
+  return std::round(
+      sum);  // means over the layers of a hybrid are no whole numbers
 }
 
 double CountMatrixParameters(const ModelShape& shape) {
@@ -158,8 +194,8 @@ double CountActiveParameters(const ModelShape& shape) {
   const LayerParameters layer = CountLayerParameters(shape, true);
   const double idle = static_cast<double>(shape.experts - shape.top_k) /
                       static_cast<double>(shape.experts);
-  return all - static_cast<double>(shape.MoeLayers()) * idle *
-                   (layer.experts + layer.expert_vectors);
+  return std::round(all - static_cast<double>(shape.MoeLayers()) * idle *
+                              (layer.experts + layer.expert_vectors));
 }
 
 void CheckShape(const ModelShape& shape, std::string_view place) {
@@ -182,9 +218,9 @@ void CheckShape(const ModelShape& shape, std::string_view place) {
         "latent attention needs its dimensions of values, of queries with and "
         "without position, each at least 1");
   }
-  if (shape.full_layers > shape.layers) {
+  if (shape.full_layers > shape.AttentionLayers()) {
     fail(fmt::format("expected at most {} layers of full attention, found {}",
-                     shape.layers, shape.full_layers));
+                     shape.AttentionLayers(), shape.full_layers));
   }
   if (!shape.IsMoe()) return;
   if (shape.top_k < 1 || shape.top_k > shape.experts) {

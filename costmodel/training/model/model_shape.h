@@ -15,6 +15,32 @@ constexpr int64_t kMostLayers = 100000;
 // The vectors of a norm.
 enum class NormWeights { kNone = 0, kScale = 1, kScaleAndBias = 2 };
 
+// A mixer of tokens whose work is linear in the sequence: a state space (Mamba), a delta
+// rule, linear attention, a short convolution.
+struct LinearMixer {
+  int64_t layers = 0;    // the number of layers that have one
+  int64_t inputs = 0;    // columns of the projections from the hidden size
+  int64_t inner = 0;     // rows of the projection back to it
+  int64_t matrices = 0;  // elements of matrices between these
+  int64_t vectors = 0;   // elements of convolution, norm, decay and biases
+  int64_t channels = 0;  // that the convolution reads; 0 without one
+  int64_t state = 0;     // elements of the state of a sequence
+  // The tokens that are computed together, and the products of one with each of the others;
+  // 0 if the state is computed token by token.
+  int64_t chunk = 0;
+  int64_t chunk_products = 0;
+};
+
+// The indexer of sparse attention: each query attends to the `top_k` keys of the highest
+// scores.
+struct AttentionIndexer {
+  int64_t layers =
+      0;  // that have one; others attend to the keys of an earlier one
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  int64_t top_k = 0;
+};
+
 // The sizes of a decoder-only transformer, without weights. Sizes are elements, counts are
 // counts; 0 means "has none" unless said otherwise.
 struct ModelShape {
@@ -38,6 +64,17 @@ struct ModelShape {
   bool has_rope = false;
   bool is_tied = false;  // logits use the embedding's weight
   int64_t learned_positions = 0;
+  // Columns of the product that gates the result of attention.
+  int64_t attention_gate = 0;
+  bool has_gate_bias = false;  // together with that of the queries
+  AttentionIndexer indexer = {};
+  LinearMixer linear = {};
+  // In a hybrid, the layers that have no attention; and the layers without experts that
+  // have no feed-forward either.
+  int64_t layers_without_attention = 0;
+  int64_t layers_without_feedforward = 0;
+  // A layer is one of attention, linear mixer and feed-forward, with one norm (Nemotron-H).
+  bool has_single_blocks = false;
   // Elements of other vectors, in each layer, and in each layer with experts.
   int64_t layer_vectors = 0;
   int64_t moe_vectors = 0;
@@ -86,11 +123,26 @@ struct ModelShape {
   }
   // Returns the number of layers with experts, without those of multi-token prediction.
   int64_t MoeLayers() const { return IsMoe() ? layers - dense_layers : 0; }
-  // Returns the share of the layers that attend to everything.
+  int64_t AttentionLayers() const { return layers - layers_without_attention; }
+  // Returns the share of the layers with attention that attend to everything.
   double FullShare() const {
-    return sliding_window == 0
-               ? 1
-               : static_cast<double>(full_layers) / static_cast<double>(layers);
+    return sliding_window == 0 ? 1
+                               : static_cast<double>(full_layers) /
+                                     static_cast<double>(AttentionLayers());
+  }
+  bool IsHybrid() const { return linear.layers > 0; }
+  // Returns whether the operations of all layers are the same, but for the width of windows
+  // and experts, so that a layer can be planned.
+  bool HasUniformLayers() const { return !IsHybrid() && indexer.layers == 0; }
+  double AttentionShare() const { return ShareOf(AttentionLayers()); }
+  double LinearShare() const { return ShareOf(linear.layers); }
+  double IndexerShare() const { return ShareOf(indexer.layers); }
+  // Returns the share of the layers without experts that have a feed-forward.
+  double DenseShare() const {
+    const int64_t dense = layers - MoeLayers();
+    return dense == 0 ? 1
+                      : 1 - static_cast<double>(layers_without_feedforward) /
+                                static_cast<double>(dense);
   }
   void SetBiases(bool has) {
     has_query_bias = has_output_bias = has_feedforward_bias = has;
@@ -101,13 +153,18 @@ struct ModelShape {
   int64_t QueryDim() const { return IsLatent() ? qk_nope + qk_rope : head_dim; }
   // Returns the number of matrices of a feed-forward.
   int64_t FeedforwardMatrices() const { return is_gated ? 3 : 2; }
+  double ShareOf(int64_t count) const {
+    return static_cast<double>(count) / static_cast<double>(layers);
+  }
 };
 
-// Elements of the weights of one layer, grouped by the way in which they are sharded.
+// Elements of the weights of one layer, grouped by the way in which they are sharded. In a
+// hybrid they are the mean over layers.
 struct LayerParameters {
-  double attention = 0;  // matrices, split by tensor parallelism
-  double dense = 0;      // the feed-forward and shared experts
-  double experts = 0;    // all experts
+  // Matrices of attention and linear mixer, split by tensor parallelism.
+  double attention = 0;
+  double dense = 0;    // the feed-forward and shared experts
+  double experts = 0;  // all experts
   double router = 0;
   double replicated = 0;      // norms, biases that are not split
   double expert_vectors = 0;  // biases of all experts

@@ -20,6 +20,7 @@ enum class WindowRule {
   kNever,
   kAlways,     // if there is a window
   kFlag,       // if use_sliding_window is set, from max_window_layers on
+  kFrom,       // from max_window_layers on
   kAlternate,  // all except every n-th
 };
 
@@ -29,6 +30,25 @@ enum class SharedExperts {
   kByWidth,  // one expert with a separate width
   // One more expert of the common width, which is never mentioned (Llama 4).
   kOneExpert,
+  kDenseWidth,  // a feed-forward of the dense width, which is never mentioned (Hunyuan)
+};
+
+// The linear mixer of a hybrid.
+enum class LinearKind {
+  kNone,
+  kGatedDelta,        // gated delta net (Qwen3-Next)
+  kKimiDelta,         // with a decay for each channel (Kimi Linear)
+  kStateSpace1,       // Mamba (Jamba)
+  kStateSpace2,       // Mamba 2
+  kLightning,         // linear attention with a fixed decay (MiniMax)
+  kShortConvolution,  // LFM2
+};
+
+// The product that gates the result of attention.
+enum class AttentionGate {
+  kNone,
+  kChannels,
+  kHeads,  // a number for each head
 };
 
 // The implementation of a `model_type` in transformers, as far as a configuration does not
@@ -49,16 +69,28 @@ struct ModelType {
   bool is_moe = false;
   bool has_expert_bias = false;
   SharedExperts shared = SharedExperts::kByCount;
-  bool has_shared_gate = false;         // a number for each token (Qwen 2)
-  bool has_route_bias = false;          // a trained number for each expert
+  bool has_shared_gate = false;  // a number for each token (Qwen 2)
+  bool has_route_bias = false;   // a trained number for each expert
+  bool has_moe_norm = false;     // after the experts
+  bool has_sub_norms =
+      false;  // of attention's result and of the activation (BitNet)
+  // The norms after attention and feed-forward, of four.
+  ConfigSwitch has_outer_norms = {.otherwise = true};
+  // Configurations with at most this number of experts have none.
+  int64_t most_dense_experts = -1;
   bool has_sinks = false;               // a number for each head
   bool has_activation_weights = false;  // two numbers per layer
+  AttentionGate gate = AttentionGate::kNone;
+  bool has_gate_bias = false;  // if queries have one
+  bool has_indexer = false;
+  LinearKind linear = LinearKind::kNone;
+  bool mixes_in_parallel =
+      false;  // each layer has attention and a linear mixer
+  bool has_low_rank_gates = false;  // of Kimi's delta rule
+  bool has_single_blocks = false;   // a layer is a mixer or a feed-forward
   bool is_clamped = false;
   WindowRule windows = WindowRule::kNever;
   int64_t full_every = 0;  // for kAlternate
-  // Layers of another kind, given by the beginning of their keys: the configuration must
-  // list its layers, and none of these may be among them.
-  std::string_view other_layers = {};
   // A key that must not be true, since the part that it adds is not counted.
   std::string_view refused = {};
 };

@@ -121,7 +121,8 @@ std::string CheckedLayer::SavedBy(const std::string& name) const {
       {"attention", {"rotation", "query, key, value"}},
       {"scores", {"rotation", "query, key, value"}},
       {"values", {"rotation", "query, key, value"}},
-      {"output", {"values"}},
+      {"gate", {"query, key, value"}},
+      {"output", {"gate", "values"}},
       {"norm 2", {"residual"}},
       {"router", {"norm 2"}},
       {"up", {"norm 2"}},
@@ -178,7 +179,10 @@ Names CheckedLayer::ReadsOf(const std::string& name) const {
   if (name == "softmax") return {"scores"};
   if (name == "dropout") return {"softmax"};
   if (name == "values") return {FirstOf({"dropout", "softmax"}), rotated};
-  if (name == "output") return {FirstOf({"attention", "values"})};
+  if (name == "gate") {
+    return {FirstOf({"attention", "values"}), "query, key, value"};
+  }
+  if (name == "output") return {FirstOf({"gate", "attention", "values"})};
   if (name == "scatter") return {"output"};
   if (name == "residual") return {FirstOf({"scatter", "output"})};
   if (name == "norm 2") return {"residual"};

@@ -14,7 +14,8 @@ Prediction Expected(const TrainingRun& run) {
   return {.id = run.id,
           .source = run.source,
           .measured_seconds = run.seconds,
-          .measured_gib = run.is_allocated ? run.memory_gib : 0};
+          .measured_gib = run.is_allocated ? run.memory_gib : 0,
+          .has_experts = run.job && run.job->shape.IsMoe()};
 }
 
 struct SourceErrors {
@@ -71,6 +72,8 @@ ErrorSummary Summarise(std::string name, const std::vector<double>& errors,
 Score ScorePredictions(const std::vector<Prediction>& predictions) {
   std::map<std::string, SourceErrors> sources;
   SourceErrors all;
+  std::map<bool, SourceErrors>
+      families;  // indexed by whether there are experts
   SourceErrors memory;
   for (const Prediction& prediction : predictions) {
     SourceErrors& source = sources[prediction.source];
@@ -80,6 +83,8 @@ Score ScorePredictions(const std::vector<Prediction>& predictions) {
       const double error = prediction.seconds / prediction.measured_seconds - 1;
       source.errors.push_back(error);
       all.errors.push_back(error);
+      families[prediction.has_experts].errors.push_back(error);
+      ++families[prediction.has_experts].total;
     }
     if (prediction.measured_gib == 0) continue;
     ++memory.total;
@@ -95,6 +100,11 @@ Score ScorePredictions(const std::vector<Prediction>& predictions) {
   }
   if (score.sources.empty()) return score;
   score.all = Summarise("all", all.errors, all.total);
+  for (const auto& [has_experts, family] : families) {
+    if (families.size() < 2) break;
+    score.families.push_back(Summarise(has_experts ? "experts" : "dense",
+                                       family.errors, family.total));
+  }
   const double count = static_cast<double>(score.sources.size());
   for (const ErrorSummary& source : score.sources) {
     score.mean_of_sources += source.mean / count;

@@ -19,6 +19,7 @@ struct Prediction {
   double memory_gib = 0;  // 0 if unknown
   double measured_seconds = 0;
   double measured_gib = 0;  // 0 if unknown, or not counted by an allocator
+  bool has_experts = false;
   std::string reason = {};
 };
 
@@ -48,6 +49,8 @@ struct Score {
   // Sorted by name, those with a prediction.
   std::vector<ErrorSummary> sources = {};
   ErrorSummary all = {};
+  // The runs without and with experts, if there are both; else empty.
+  std::vector<ErrorSummary> families = {};
   double mean_of_sources = 0;
   double median_of_sources = 0;
   ErrorSummary memory = {};  // its rows are 0 if there is none

@@ -55,8 +55,11 @@ void CheckAttention(const ModelShape& shape, const TrainingStrategy& s) {
                       shape.kv_heads, s.tensor));
 }
 
-void CheckImplementation(const TrainingStrategy& s) {
+void CheckImplementation(const ModelShape& shape, const TrainingStrategy& s) {
   if (s.implementation == Implementation::kFused) return;
+  Require(shape.HasUniformLayers() && shape.attention_gate == 0,
+          "implementation: expected fused for a model with linear mixers, "
+          "indexers or gates of attention, found eager");
   Require(s.tensor * s.pipeline * s.context * s.expert == 1,
           "implementation: expected fused with tp, pp, cp or ep above 1, found "
           "eager");
@@ -66,6 +69,26 @@ void CheckImplementation(const TrainingStrategy& s) {
           "eager");
   Require(s.offloaded_layers == 0,
           "offload_layers: expected 0 with the implementation eager");
+}
+
+// Requires what is modelled of a model with linear mixers or indexers.
+void CheckMixers(const ModelShape& shape, const TrainingStrategy& s) {
+  if (shape.HasUniformLayers()) return;
+  const std::string_view part =
+      shape.IsHybrid() ? "linear mixers" : "indexers of sparse attention";
+  Require(s.recomputation != Recomputation::kPlan &&
+              s.recomputation != Recomputation::kSelective,
+          fmt::format("recompute: expected none, full, full:N or selective:op, "
+                      "as plans and parts of layers with {} are not modelled",
+                      part));
+  Require(s.context == 1,
+          fmt::format("cp: expected 1, as context parallelism of {} is not "
+                      "modelled; found {}",
+                      part, s.context));
+  Require(s.attention != AttentionKernel::kUnfused || shape.IsHybrid(),
+          fmt::format("attention: expected auto, flash or fused with {}, found "
+                      "unfused",
+                      part));
 }
 
 void CheckExperts(const ModelShape& shape, const TrainingStrategy& s) {
@@ -113,7 +136,8 @@ void CheckStatedStrategy(const TrainingJob& job) {
   CheckPipeline(job.shape, s);
   CheckAttention(job.shape, s);
   CheckExperts(job.shape, s);
-  CheckImplementation(s);
+  CheckMixers(job.shape, s);
+  CheckImplementation(job.shape, s);
   Require(!s.overlaps_tensor || s.tensor > 1,
           "overlap_tp: expected false with tp 1, found true");
   Require(s.zero < 2 || s.Data() > 1,

@@ -35,18 +35,11 @@ const SoftwareStack& SoftwareOf(const SettingValues& values,
                      HasTorchtitanKeys(values) ? "torchtitan" : kSoftware);
   }
   const std::string name = values.Text("software");
-  std::vector<std::string_view> known_names;
-  for (const SoftwareStack& stack : systems.stacks) {
-    if (name == stack.name) return stack;
+  const SoftwareStack* stack = MatchingStack(systems, name);
+  if (stack == nullptr) {
+    values.Fail("software", ExpectedSoftware(systems, name));
   }
-  for (const SoftwareStack& stack : systems.stacks) {
-    for (const std::string& beginning : stack.matches) {
-      if (name.starts_with(beginning)) return FindStack(systems, name);
-      known_names.push_back(beginning);
-    }
-  }
-  values.Fail("software", fmt::format("a name that begins with one of {}",
-                                      fmt::join(known_names, ", ")));
+  return *stack;
 }
 
 Cluster ClusterOf(const SettingValues& values, const TrainingSystems& systems,

@@ -40,12 +40,21 @@ bool AreExpertsLegal(const ModelShape& shape, const TrainingStrategy& s) {
 
 // Returns whether the implementation allows a strategy: modules of Hugging Face run on one
 // GPU, with full recomputation or none.
-bool IsImplementationLegal(const TrainingStrategy& s) {
+bool IsImplementationLegal(const ModelShape& shape, const TrainingStrategy& s) {
   return s.implementation == Implementation::kFused ||
-         (s.tensor * s.pipeline * s.context * s.expert == 1 &&
+         (shape.HasUniformLayers() && shape.attention_gate == 0 &&
+          s.tensor * s.pipeline * s.context * s.expert == 1 &&
           (s.recomputation == Recomputation::kNone ||
            s.recomputation == Recomputation::kFull) &&
           s.offloaded_layers == 0);
+}
+
+// Returns whether recomputation and context parallelism are modelled for a model's mixers.
+bool AreMixersLegal(const ModelShape& shape, const TrainingStrategy& s) {
+  return shape.HasUniformLayers() ||
+         (s.context == 1 && s.recomputation != Recomputation::kPlan &&
+          s.recomputation != Recomputation::kSelective &&
+          (s.attention != AttentionKernel::kUnfused || shape.IsHybrid()));
 }
 
 // Checks the rules of the degrees that a unit shares.
@@ -74,7 +83,7 @@ bool IsScheduleLegal(const TrainingStrategy& s) {
 
 // Checks the rules of the other degrees, together with the unit's.
 bool IsLegal(const TrainingStrategy& s, const ModelShape& shape) {
-  if (!IsImplementationLegal(s)) return false;
+  if (!IsImplementationLegal(shape, s)) return false;
   if (s.offloaded_layers > (shape.layers + s.pipeline - 1) / s.pipeline) {
     return false;
   }
@@ -215,7 +224,10 @@ class UnitLister {
           s.parts = job_.strategy.parts;
           if (s.parts.empty()) s.parts = {LayerPart::kCoreAttention};
         }
-        if (IsImplementationLegal(s)) units_.push_back(s);
+        if (IsImplementationLegal(job_.shape, s) &&
+            AreMixersLegal(job_.shape, s)) {
+          units_.push_back(s);
+        }
       }
     }
   }

@@ -26,6 +26,12 @@ TrainingJob PlannedJob(const std::string& model, const std::string& settings,
                        kSystems);
 }
 
+// Returns the job with a gate of attention's result.
+TrainingJob Gated(TrainingJob job) {
+  job.shape.attention_gate = job.shape.heads * job.shape.head_dim;
+  return job;
+}
+
 // Returns one job for each structure that layers have.
 std::vector<TrainingJob> JobsOfManyStructures() {
   return {
@@ -43,6 +49,12 @@ std::vector<TrainingJob> JobsOfManyStructures() {
       PlannedJob("deepseek-v3", R"({"gpu": "b200", "gpus": 8, "ep": 8,
                                     "precision": "mxfp8"})",
                  4),
+      Gated(PlannedJob("llama-3.1-8b", R"({"gpu": "h100", "gpus": 8, "tp": 2})",
+                       4)),
+      Gated(PlannedJob("llama-3.1-8b",
+                       R"({"gpu": "a100", "gpus": 8, "tp": 2,
+                           "dropout": 0.1, "attention": "unfused"})",
+                       4)),
   };
 }
 
@@ -289,6 +301,10 @@ TEST(TrainingPlan, HoldsAndIsNotSlowerThanWholeLayersRecomputed) {
                    R"({"gpu": "h800", "gpus": 16, "pp": 2, "ep": 8, "gbs": 64,
                        "recompute": "plan"})",
                    7),
+        Gated(PlannedJob("llama-3.1-8b",
+                         R"({"gpu": "h100", "gpus": 8, "pp": 2, "gbs": 16,
+                             "recompute": "plan"})",
+                         8)),
         Windowed(PlannedJob("llama-3.1-8b",
                             R"({"gpu": "h100", "gpus": 8, "pp": 2, "gbs": 16,
                                 "seq": 8192, "recompute": "plan"})",

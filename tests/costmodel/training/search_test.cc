@@ -47,6 +47,9 @@ TrainingJob JobOf(const SearchCase& searched) {
                                            searched.model + ".json");
   shape.layers = searched.layers;
   shape.dense_layers = std::min(shape.dense_layers, searched.layers);
+  if (shape.IsHybrid()) {
+    shape.layers_without_attention = shape.linear.layers = searched.layers / 2;
+  }
   return StatedJob(shape, ParseStrategySettings(searched.settings, "s.json"),
                    SearchedSystems());
 }
@@ -373,6 +376,8 @@ INSTANTIATE_TEST_SUITE_P(
                    6, 8},
         SearchCase{"Experts", "qwen3-30b-a3b",
                    R"({"gpu": "h100", "gpus": 8, "gbs": 16, "tp": 1})", 4, 20},
+        SearchCase{"Hybrid", "qwen3-next-80b-a3b",
+                   R"({"gpu": "h100", "gpus": 4, "gbs": 8})", 4, 40},
         SearchCase{"AllSchedules", "llama-3.1-8b",
                    R"({"gpu": "h100", "gpus": 8, "gbs": 32})", 7, 9, true},
         SearchCase{"Eager", "llama-3.1-8b",

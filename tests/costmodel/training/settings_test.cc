@@ -137,6 +137,23 @@ TEST(StrategySettings, FurtherKeysSayTheSame) {
   EXPECT_EQ(vee.strategy.chunks, 2);
 }
 
+// Each has what its row of data/devices offers, and its own sizes.
+TEST(StatedJob, KnowsTheGpusOfToday) {
+  const auto gpu_of = [](std::string_view name) {
+    return SettingsJob(Llama(),
+                       fmt::format(R"({{"gpu": "{}", "gpus": 8}})", name))
+        .cluster.gpu;
+  };
+  EXPECT_EQ(gpu_of("a800").nvlink_rate, 200e9);
+  EXPECT_EQ(gpu_of("H800").nvlink_rate, 200e9);
+  EXPECT_EQ(gpu_of("h20").multiprocessors, 78);
+  EXPECT_EQ(gpu_of("MI325X").memory_rate, 6e12);
+  EXPECT_GT(gpu_of("MI355X").Rate(ProductPrecision::kMxfp8),
+            gpu_of("MI325X").Rate(ProductPrecision::kFp8Current));
+  EXPECT_EQ(gpu_of("RTX PRO 6000").name, "RTX-PRO-6000");
+  EXPECT_EQ(gpu_of("rtx-pro-6000").nvlink_domain, 1);
+}
+
 // The figures of a report beside times, worked out by hand.
 TEST(TrainingReport, FlopsAreThoseOfTheConvention) {
   TrainingJob job = SettingsJob(
@@ -393,6 +410,8 @@ INSTANTIATE_TEST_SUITE_P(
               R"(expected a number from 0 to 1, found "2")"),
         Dense("Software", R"("software": "Excel")",
               "software: expected a name that begins with one of Megatron-LM"),
+        Dense("SoftwareByAnotherName", R"("software": "torchtitian")",
+              R"((the nearest: torchtitan), found "torchtitian")"),
         Dense("Domain", R"("nvlink_domain": 0)",
               "nvlink_domain: expected a whole number"),
         Dense("Network", R"("network_gbs": -5)",

@@ -261,6 +261,18 @@ TEST(StepMemory, DropoutsOfLayersAndOfScoresKeepTheirOwn) {
   EXPECT_NEAR(kept_share(false, false), 32 + 2 * per_score, .1);
 }
 
+// The logits of a layer of prediction are there beside the model's own.
+TEST(StepMemory, LayersOfPredictionHaveLogits) {
+  TrainingJob job = Llama8B();
+  job.strategy.pipeline = 2;
+  const auto logits = [&](int64_t layers) {
+    job.shape.mtp_layers = layers;
+    return PredictStepMemory(job).stages.back().logits;
+  };
+  EXPECT_DOUBLE_EQ(logits(1) - logits(0), 6. * 8192 * 128256);
+  EXPECT_DOUBLE_EQ(logits(2) - logits(1), 6. * 8192 * 128256);
+}
+
 TEST(StepMemory, EarlierStagesHoldMoreMicrobatches) {
   TrainingJob job = Llama8B();
   job.strategy.pipeline = 4;
