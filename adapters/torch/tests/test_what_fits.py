@@ -62,20 +62,11 @@ def _by_hand(names: tuple[str, ...]) -> Iterator[tuple[nn.Module, dict[str, Any]
         yield step.model, step.options()
 
 
-def _names() -> list[tuple[str, ...]]:
-    bench = _bench()
-    return [c.names for c in combinations(bench.step, bench.device)]
-
-
-def _combination(bench: Bench, names: tuple[str, ...]) -> Combination:
-    return next(c for c in combinations(bench.step, bench.device) if c.names == names)
-
-
 def test_every_combination_is_the_step_that_one_would_write() -> None:
     bench = _bench()
-    seen = []
+    names = []
     for combination in combinations(bench.step, bench.device):
-        seen.append(combination.names)
+        names.append(combination.names)
         state = bench.state_of(combination)
         attempt = bench.attempt(Case(combination, 1, state))
         assert attempt.fit is not None and not attempt.fit.plan.modules
@@ -85,7 +76,7 @@ def test_every_combination_is_the_step_that_one_would_write() -> None:
         with _by_hand(combination.names) as (model, options):
             expected = acplan.trace(model, device="h100", workspaces=False, **options)
         assert attempt.traced.peak_bytes == expected.peak_bytes, combination.names
-    assert len(set(seen)) == len(seen) == 20
+    assert len(set(names)) == len(names) == 20
 
 
 # The update needs all of it at once: nothing but its temporaries comes on top.
