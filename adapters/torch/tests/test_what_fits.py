@@ -87,14 +87,14 @@ def test_the_state_is_that_of_the_trace(optimizer: str) -> None:
     traced = acplan.trace(
         bench.step.model, device="h100", workspaces=False, **bench.step.options()
     )
-    kept = [
+    sizes = [
         -(-s["bytes"] // 512) * 512
         for s in traced.data["storages"]
         if s["category"] in ("parameter", "gradient", "buffer", "input", "optimizer")
         and (s["category"] != "optimizer" or s["bytes"] > 4)
     ]
     # The counters of steps, and tables of 8-bit values, are small.
-    assert state.device <= sum(kept) <= state.device + 8192
+    assert state.device <= sum(sizes) <= state.device + 8192
 
 
 def test_settings_that_fit_come_with_their_plan_and_lines() -> None:

@@ -199,7 +199,7 @@ class _Search:
     def _attempt(self, case: Case) -> Attempt:
         attempt = self._bench.attempt(case)
         self._tick()
-        if attempt.fit is None and (
+        if attempt.least_bytes and (
             self.closest is None or attempt.least_bytes < self.closest.least_bytes
         ):
             self.closest = attempt
@@ -248,24 +248,33 @@ class _Search:
         if not misses:
             return
         smallest = min(misses, key=lambda miss: miss.least_bytes or 0).combination
-        state = self._bench.state_of(smallest)
-        self._attempt(Case(smallest, self._bench.parts[-1], state))
+        try:
+            state = self._bench.state_of(smallest)
+            self._attempt(Case(smallest, self._bench.parts[-1], state))
+        except Exception as error:  # raised by the model, or by another library
+            why = reason_of(error, "tracing the step with it")
+            self.misses.append(Miss(smallest, why))
 
     def _refine(self) -> None:
         """Traces more parts of the microbatch where a plan adds much, as long as that is
         faster."""
         for combination, attempt in list(self.fits.items()):
-            fit, case = attempt.fit, attempt.case
-            while fit is not None and fit.added_share > _LITTLE and not self._is_over():
-                more = [n for n in self._bench.parts if n > case.parts]
-                if not more:
-                    break
-                case = Case(combination, more[0], case.state)
-                attempt = self._attempt(case)
-                if attempt.fit is None or attempt.fit.per_second <= fit.per_second:
-                    break
-                self.fits[combination] = attempt
-                fit = attempt.fit
+            best = attempt
+            while not self._is_over() and (faster := self._faster(best)) is not None:
+                self.fits[combination] = best = faster
+
+    def _faster(self, attempt: Attempt) -> Attempt | None:
+        """Returns the case in more parts if its plan adds much and that is faster."""
+        fit, case = attempt.fit, attempt.case
+        more = [n for n in self._bench.parts if n > case.parts]
+        if fit is None or fit.added_share <= _LITTLE or not more:
+            return None
+        try:
+            in_parts = self._attempt(Case(case.combination, more[0], case.state))
+        except Exception:  # of a model that does not run with so few samples: the fit remains
+            return None
+        is_faster = in_parts.fit is not None and in_parts.fit.per_second > fit.per_second
+        return in_parts if is_faster else None
 
 
 def _advice(bench: Bench, closest: Attempt | None) -> str:
