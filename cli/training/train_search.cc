@@ -138,10 +138,9 @@ std::string WaysOutText(const LlmSearchFlags& flags, const TrainingJob& job,
                         const Terminal& terminal) {
   constexpr int kMostDoublings = 10;
   costmodel::StrategySettings settings = flags.train.ReadSettings();
-  const double least =
-      LeastBytes(flags, settings, question.limit, terminal);
+  const double least = LeastBytes(flags, settings, question.limit, terminal);
   std::string text = fmt::format(
-      ": the least is {}, {} too much", graph::FormatManyBytes(least),
+      ": the least is about {}, {} too much", graph::FormatManyBytes(least),
       graph::FormatManyBytes(least - question.limit.bytes));
   int64_t gpus = job.strategy.gpus;
   for (int i = 0; i < kMostDoublings; ++i) {
@@ -153,7 +152,8 @@ std::string WaysOutText(const LlmSearchFlags& flags, const TrainingJob& job,
   }
   settings["gpus"] = {fmt::to_string(job.strategy.gpus), "--gpus"};
   const std::vector<costmodel::Accelerator> gpus_by_size = [&] {
-    std::vector<costmodel::Accelerator> all = flags.train.ReadSystems().accelerators;
+    std::vector<costmodel::Accelerator> all =
+        flags.train.ReadSystems().accelerators;
     std::ranges::stable_sort(all, {}, &costmodel::Accelerator::memory);
     return all;
   }();
