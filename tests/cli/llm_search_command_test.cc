@@ -346,14 +346,14 @@ TEST_F(LlmSearchTest, SaysWhatFitsIfNothingDoes) {
   };
   const Outcome none = Acplan(search("h100", "1", {}));
   EXPECT_EQ(none.exit_code, 3);
-  std::smatch found;
+  std::smatch match;
   const std::regex line(
       "the least is about ([0-9.]+) GiB, [0-9.]+ GiB too much; --gpus ([0-9]+) "
       "fits; --gpu ([A-Z0-9-]+) fits; python -m acplan what-fits");
-  ASSERT_TRUE(std::regex_search(none.err, found, line)) << none.err;
-  EXPECT_EQ(Acplan(search("h100", found[2], {})).exit_code, 0);
-  EXPECT_EQ(Acplan(search(found[3], "1", {})).exit_code, 0);
-  const double least = std::stod(found[1]);
+  ASSERT_TRUE(std::regex_search(none.err, match, line)) << none.err;
+  EXPECT_EQ(Acplan(search("h100", match[2], {})).exit_code, 0);
+  EXPECT_EQ(Acplan(search(match[3], "1", {})).exit_code, 0);
+  const double least = std::stod(match[1]);
   EXPECT_EQ(Acplan(search("h100", "1",
                           {"--budget", fmt::format("{}GiB", least + 0.01)}))
                 .exit_code,

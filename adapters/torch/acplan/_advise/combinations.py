@@ -135,7 +135,9 @@ def state_bytes(levers: Sequence[Lever], step: TrainingStep, device: Device) -> 
         shards = sum(_bytes_of(p, dtype) for p in parameters)
         if changed.step_fn is None and not any(map(_is_stepped_in_backward, trained)):
             shards += sum(_bytes_of(p, dtype) for p in trained)  # their gradients
-        others = [*changed.model.buffers(), *tensors_in((changed.args, changed.kwargs))]
+        # Labels may be the same tensor as the inputs.
+        inputs = {id(t): t for t in tensors_in((changed.args, changed.kwargs))}
+        others = [*changed.model.buffers(), *inputs.values()]
         state = _optimizer_state(changed, trained, device)
         ranks = 1 if changed.parallel is None else changed.parallel.world_size
     shared = sum(_bytes_of(tensor, None) for tensor in others)
