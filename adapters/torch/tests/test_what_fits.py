@@ -67,8 +67,8 @@ def test_every_combination_is_the_step_that_one_would_write() -> None:
     names = []
     for combination in combinations(bench.step, bench.device):
         names.append(combination.names)
-        if _LOSS in combination.names and len(combination.names) < 3:
-            continue  # as good a case as those with more levers
+        if _LOSS in combination.names and not {"8-bit AdamW", "LoRA r=16"} & {*names[-1]}:
+            continue  # no other case than those
         state = bench.state_of(combination)
         attempt = bench.attempt(Case(combination, 1, state))
         assert attempt.fit is not None and not attempt.fit.plan.modules
