@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,6 +95,80 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
   return graph::IndentedText(json);
 }
 
+// Returns whether some strategy of the settings fits; the limit is `limit`, or
+// else what the GPU offers.
+bool SomeFits(const LlmSearchFlags& flags,
+              const costmodel::StrategySettings& settings,
+              std::optional<costmodel::MemoryLimit> limit,
+              const Terminal& terminal) {
+  constexpr double kMostSeconds = 2;
+  const auto [job, space] = AskOfStrategies(
+      flags.train.ReadModel(terminal), settings, flags.train.ReadSystems());
+  if (!limit) limit = flags.train.Question(job.cluster.gpu).limit;
+  return !SearchStrategies(
+              job, space, *limit, 1,
+              {.seconds = kMostSeconds, .interrupted = &InterruptFlag()})
+              .best.empty();
+}
+
+// Returns the least memory of a GPU, to half a percent, in which some strategy
+// was found to fit.
+double LeastBytes(const LlmSearchFlags& flags,
+                  const costmodel::StrategySettings& settings,
+                  costmodel::MemoryLimit limit, const Terminal& terminal) {
+  constexpr double kPrecision = 1.005;
+  double fails = limit.bytes;
+  do {
+    fails = limit.bytes;
+    limit.bytes *= 2;
+  } while (!SomeFits(flags, settings, limit, terminal) &&
+           !InterruptFlag().load());
+  double fits = limit.bytes;
+  while (fits > kPrecision * fails && !InterruptFlag().load()) {
+    limit.bytes = (fits + fails) / 2;
+    (SomeFits(flags, settings, limit, terminal) ? fits : fails) = limit.bytes;
+  }
+  return fits;
+}
+
+// Returns the memory that lacks, and the GPUs with which a strategy fits: more
+// of them, or the smallest larger one.
+std::string WaysOutText(const LlmSearchFlags& flags, const TrainingJob& job,
+                        const TrainQuestion& question,
+                        const Terminal& terminal) {
+  constexpr int kMostDoublings = 10;
+  costmodel::StrategySettings settings = flags.train.ReadSettings();
+  const double least = LeastBytes(flags, settings, question.limit, terminal);
+  std::string text = fmt::format(
+      ": the least is about {}, {} too much", graph::FormatManyBytes(least),
+      graph::FormatManyBytes(least - question.limit.bytes));
+  int64_t gpus = job.strategy.gpus;
+  for (int i = 0; i < kMostDoublings; ++i) {
+    gpus *= 2;
+    settings["gpus"] = {fmt::to_string(gpus), "--gpus"};
+    if (!SomeFits(flags, settings, question.limit, terminal)) continue;
+    text += fmt::format("; --gpus {} fits", gpus);
+    break;
+  }
+  settings["gpus"] = {fmt::to_string(job.strategy.gpus), "--gpus"};
+  const std::vector<costmodel::Accelerator> gpus_by_size = [&] {
+    std::vector<costmodel::Accelerator> all =
+        flags.train.ReadSystems().accelerators;
+    std::ranges::stable_sort(all, {}, &costmodel::Accelerator::memory);
+    return all;
+  }();
+  for (const costmodel::Accelerator& gpu : gpus_by_size) {
+    if (!flags.train.budget.empty() || gpu.memory < least) continue;
+    settings["gpu"] = {gpu.name, "--gpu"};
+    if (!SomeFits(flags, settings, std::nullopt, terminal)) continue;
+    text += fmt::format("; --gpu {} fits", gpu.name);
+    break;
+  }
+  return text +
+         "; python -m acplan what-fits tries optimizers, precisions and "
+         "adapters";
+}
+
 int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
     RequireExtension(flags.output, {".json", ".json.gz"});
@@ -127,9 +202,10 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   }
   if (search.best.empty()) {
     return terminal.Complain(
-        fmt::format("none of {} strategies fits in {} per GPU",
+        fmt::format("none of {} strategies fits in {} per GPU{}",
                     FormatCount(search.strategies),
-                    graph::FormatManyBytes(question.limit.bytes)),
+                    graph::FormatManyBytes(question.limit.bytes),
+                    WaysOutText(flags, job, question, terminal)),
         kExitInfeasible);
   }
   const std::string json = flags.json || !flags.output.empty()

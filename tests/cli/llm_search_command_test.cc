@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <regex>
 #include <set>
 #include <string>
 #include <vector>
@@ -332,6 +333,36 @@ TEST_F(LlmSearchTest, RefusesWhatNoStrategyMakesPossible) {
                 {"dispatcher: expected alltoall"});
   ExpectRefused(Acplan(SearchWith({"--recompute", "selective:moe"})),
                 {"recompute: expected parts of the model"});
+}
+
+// The command finds a strategy if it is given what the line names.
+TEST_F(LlmSearchTest, SaysWhatFitsIfNothingDoes) {
+  const auto search = [](const std::string& gpu, const std::string& gpus,
+                         std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"train", "search", kModel, "--gpu",
+                                          gpu,     "--gpus", gpus,   "--gbs",
+                                          "8",     "--seq",  "4096"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const Outcome none = Acplan(search("h100", "1", {}));
+  EXPECT_EQ(none.exit_code, 3);
+  std::smatch match;
+  const std::regex line(
+      "the least is about ([0-9.]+) GiB, [0-9.]+ GiB too much; --gpus ([0-9]+) "
+      "fits; --gpu ([A-Z0-9-]+) fits; python -m acplan what-fits");
+  ASSERT_TRUE(std::regex_search(none.err, match, line)) << none.err;
+  EXPECT_EQ(Acplan(search("h100", match[2], {})).exit_code, 0);
+  EXPECT_EQ(Acplan(search(match[3], "1", {})).exit_code, 0);
+  const double least = std::stod(match[1]);
+  EXPECT_EQ(Acplan(search("h100", "1",
+                          {"--budget", fmt::format("{}GiB", least + 0.01)}))
+                .exit_code,
+            0);
+  EXPECT_EQ(Acplan(search("h100", "1",
+                          {"--budget", fmt::format("{}GiB", 0.99 * least)}))
+                .exit_code,
+            3);
 }
 
 TEST_F(LlmSearchTest, WrongInputIsALine) {

@@ -10,8 +10,10 @@ require_torch()
 # ruff: noqa: E402 - the imports need PyTorch
 from acplan._advise.best_batch import BestBatch, best_batch
 from acplan._advise.explain import Explanation, explain
+from acplan._advise.fits import Fit, Fits, Miss
 from acplan._advise.lengths import BatchTable, largest_batches
 from acplan._advise.levers import LEVERS
+from acplan._advise.what_fits import what_fits
 from acplan._apply.apply import apply, remove
 from acplan._apply.same_plan import require_same_plan
 from acplan._base.errors import AcplanError, PlanMismatchWarning
@@ -63,8 +65,11 @@ __all__ = [
     "CompiledPlan",
     "Device",
     "Explanation",
+    "Fit",
+    "Fits",
     "Frontier",
     "Lengths",
+    "Miss",
     "Partitioner",
     "Plan",
     "PlanDevice",
@@ -110,6 +115,7 @@ __all__ = [
     "trace_lengths",
     "verify",
     "verify_compiled",
+    "what_fits",
 ]
 
 # The libraries for which these modules are need not be installed.

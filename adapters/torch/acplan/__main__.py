@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from acplan._advise.commands import add_batch, add_explain, add_snapshot
-from acplan._base.errors import AcplanError
+from acplan._advise.commands import add_batch, add_explain, add_snapshot, add_what_fits
+from acplan._base.errors import AcplanError, first_line
 from acplan._device.devices import DEVICES
 from acplan._files.json_files import require_writable, write_json
 from acplan._files.plan_file import Plan
@@ -18,7 +18,7 @@ from acplan._files.trace_file import Capacity, Trace
 from acplan._peers.dataflow import dataflow_graph
 from acplan._program.plan import PLAN_OPTIONS, plan
 from acplan._step.autocast import AUTOCASTS, DTYPES
-from acplan._step.hugging_face import TASKS, Sizes, first_line, step_of_config
+from acplan._step.hugging_face import TASKS, Sizes, step_of_config
 from acplan._step.optimizers import OPTIMIZERS
 from acplan._step.trace import VALUES, trace
 from acplan._step.training_step import TrainingStep, step_of_factory
@@ -131,6 +131,12 @@ def _add_advice(commands: Any) -> None:
     )
     _add_model_flags(explaining, is_required=False)
     add_explain(explaining, _step)
+
+    fitting = commands.add_parser(
+        "what-fits", help="find the settings with which a step fits a GPU, and their plans"
+    )
+    _add_model_flags(fitting, is_required=True)
+    add_what_fits(fitting, _step)
 
     choosing = commands.add_parser(
         "batch",

@@ -15,6 +15,7 @@ import acplan
 from acplan.__main__ import main
 from acplan._advise.explain import _helpful
 from acplan._advise.levers import LEVERS, NotApplicable, with_levers
+from acplan._files.display import size
 from acplan._step.training_step import TrainingStep
 
 _FAST = {"time_limit": 0.2}
@@ -219,6 +220,37 @@ def test_what_does_not_apply_has_no_figures(lever: str, why: str) -> None:
     (_, of_lever) = explanation.levers
     assert not of_lever.is_measured and of_lever.step_ms is None
     assert why in of_lever.why_not and why in str(explanation)
+
+
+# Errors of other libraries may be a bare number, as that of a key that is missing.
+def test_a_reason_has_the_type_of_the_error_and_what_was_tried() -> None:
+    def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        calls.append(len(parameters))
+        if len(calls) > 1:
+            raise KeyError(2854)
+        return torch.optim.AdamW(parameters)
+
+    calls: list[int] = []
+    explanation = acplan.explain(
+        _net(),
+        torch.randn(4, 64),
+        optimizer=optimizer,
+        levers=["optimizer: fused"],
+        budget="1GiB",
+        **_FAST,
+    )
+    (_, of_lever) = explanation.levers
+    assert of_lever.why_not == "tracing the step with it raised KeyError: 2854"
+    assert str(explanation).endswith("1 of 1 rows fit in 1.00 GiB with a plan.\n")
+
+
+def test_a_sentence_says_that_no_lever_fits() -> None:
+    explanation = acplan.explain(
+        _net(), torch.randn(4, 64), levers=["optimizer: fused"], budget="1kB", **_FAST
+    )
+    least = min(m.least_bytes or 0 for m in explanation.levers)
+    assert "no row fits in 1000 B: the least is " in str(explanation)
+    assert size(least) in str(explanation).splitlines()[-1]
 
 
 def test_a_loss_that_is_not_of_logits_alone_is_refused() -> None:

@@ -1,6 +1,7 @@
-"""Advice on a step's memory: acplan.explain, acplan.best_batch, the levers.
+"""Advice on a step's memory: acplan.explain, acplan.what_fits, acplan.best_batch, the levers.
 
-This room knows _step, _program and what they know. Start with explain.py.
+This room knows _step, _program and what they know. Start with explain.py,
+or with what_fits.py for settings that fit a card.
 
 Replaced in PyTorch and transformers (_base/patching.py says how to read the list):
 

@@ -28,7 +28,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from acplan._base.arguments import model_arguments, require_module, whole_number
-from acplan._base.errors import AcplanError
+from acplan._base.errors import AcplanError, first_line
 from acplan._base.progress import progress_bar
 from acplan._device.devices import Device
 from acplan._files.plan_file import Plan
@@ -36,7 +36,6 @@ from acplan._files.trace_file import Trace
 from acplan._program.budgets import Budget
 from acplan._program.plan import PLAN_OPTIONS, plan, require_plannable
 from acplan._program.visible_device import with_visible_device
-from acplan._step.hugging_face import first_line
 from acplan._step.interpolation import Interpolation, step_ms_of
 from acplan._step.step_errors import StepError
 from acplan._step.trace import trace

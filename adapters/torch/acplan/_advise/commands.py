@@ -1,4 +1,4 @@
-"""The commands `explain`, `batch` and `snapshot` of python -m acplan."""
+"""The commands `explain`, `what-fits`, `batch` and `snapshot` of python -m acplan."""
 
 import argparse
 import dataclasses
@@ -8,6 +8,7 @@ from typing import Any
 from acplan._advise.best_batch import best_batch
 from acplan._advise.explain import Explanation, explain
 from acplan._advise.levers import LEVERS
+from acplan._advise.what_fits import what_fits
 from acplan._base.errors import AcplanError
 from acplan._files.json_files import require_writable, write_json
 from acplan._files.snapshot_file import read_snapshot
@@ -41,6 +42,42 @@ def add_explain(parser: argparse.ArgumentParser, step_of: Steps) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="JSON, .json[.gz]")
     _add_plan_flags(parser, (*_PLAN_FLAGS, *DEVICE_OPTIONS))
     parser.set_defaults(run=lambda flags: _explain(flags, step_of))
+
+
+def add_what_fits(parser: argparse.ArgumentParser, step_of: Steps) -> None:
+    """Adds the arguments of `what-fits`, of which --device says the card."""
+    parser.add_argument("--budget", metavar="SIZE", help="live bytes, in place of a card")
+    parser.add_argument(
+        "--gpus", type=int, default=1, metavar="N", help="shard the model over N GPUs"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60, metavar="S", help="for traces; default: 60"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="JSON, .json[.gz]")
+    _add_plan_flags(parser, (*_PLAN_FLAGS, *DEVICE_OPTIONS))
+    parser.set_defaults(run=lambda flags: _what_fits(flags, step_of))
+
+
+def _what_fits(flags: argparse.Namespace, step_of: Steps) -> int:
+    if flags.output:
+        require_writable(flags.output)
+    step = step_of(flags)
+    fits = what_fits(
+        step.model,
+        *step.args,
+        device=flags.device or "a100",
+        budget=flags.budget,
+        gpus=flags.gpus,
+        seconds=flags.seconds,
+        workspaces=not flags.no_workspaces,
+        progress=False if flags.no_progress else None,
+        **_plan_options(flags),
+        **step.options(),
+    )
+    if flags.output:
+        write_json(flags.output, fits.data)
+    print(fits, end="")
+    return 0 if fits else 3
 
 
 def add_snapshot(parser: argparse.ArgumentParser) -> None:

@@ -9,10 +9,10 @@ import torch
 
 from acplan._advise.explain_batches import BatchesExplanation, explain_batches
 from acplan._advise.levers import LEVERS, Lever, with_levers
-from acplan._base.errors import AcplanError
+from acplan._base.errors import AcplanError, reason_of
 from acplan._base.progress import progress_bar
 from acplan._base.question import question_folder
-from acplan._device.devices import Device
+from acplan._device.devices import Device, find_device
 from acplan._files.charts import figure
 from acplan._files.display import Rows, page, plain, size, table
 from acplan._files.display import to_pandas as frame_of
@@ -20,10 +20,9 @@ from acplan._files.json_files import read_json
 from acplan._files.plan_file import Plan, plan_given
 from acplan._files.plan_table import PlanTable
 from acplan._files.trace_file import Trace
-from acplan._program.budgets import Budget, size_value
+from acplan._program.budgets import Budget, size_bytes, size_value
 from acplan._program.lengths import Traces
 from acplan._program.plan import DEVICE_OPTIONS, PLAN_OPTIONS, Source, add_source, plan_options
-from acplan._step.hugging_face import first_line
 from acplan._step.trace import trace
 from acplan._step.training_step import TrainingStep
 
@@ -55,6 +54,8 @@ class Explanation:
     data: dict[str, Any] = dataclasses.field(repr=False)
     text: str = dataclasses.field(repr=False)
     levers: tuple[Measured, ...] = ()
+    # The bytes that there are, and what they are of.
+    limit: tuple[int, str] | None = None
     # The trace of the unchanged step, or its path.
     source: Source | None = dataclasses.field(default=None, repr=False, compare=False)
 
@@ -128,7 +129,10 @@ class Explanation:
         return page(title, facts, charts, table(kinds), table(measured, len(measured)))
 
     def __str__(self) -> str:
-        return self.text + ("\n" + levers_text(self.levers) if self.levers else "")
+        if not self.levers:
+            return self.text
+        verdict = "" if self.limit is None else _verdict(self.levers, *self.limit)
+        return f"{self.text}\n{levers_text(self.levers)}{verdict}"
 
 
 @overload
@@ -222,7 +226,44 @@ def explain(
         together = _helpful(measured[0], levers_to_measure, measured[1:])
         if len(together) > 1:
             measured.append(_measure(together, step, traced, options))
-    return Explanation(data, text, tuple(measured), own)
+    return Explanation(
+        data,
+        text,
+        tuple(measured),
+        _limit_of(budget, device, own, int(data["least"]["peak_bytes"])),
+        own,
+    )
+
+
+def _limit_of(
+    budget: Budget | None, device: str | Device, own: Trace, least_bytes: int
+) -> tuple[int, str]:
+    """Returns the bytes that the levers are judged by, and their name: the budget, or else the
+    memory of the device on its data sheet."""
+    if budget is None:
+        target = find_device(device)
+        return target.memory, f"a {target.name} ({size(target.memory)})"
+    text = str(budget).strip()
+    if text == "min":
+        return least_bytes, "the least budget of the step as it is"
+    if text.endswith("%"):
+        total = int(own.peak_bytes * float(text[:-1]) / 100)
+    else:
+        total = size_bytes("budget", budget)
+    return total, size(total)
+
+
+def _verdict(levers: Sequence[Measured], total: int, name: str) -> str:
+    """Returns a sentence that says whether a lever fits, with a plan."""
+    needs = [(m.least_bytes, m.lever) for m in levers if m.least_bytes is not None]
+    fitting = sum(least <= total for least, _ in needs)
+    least, lever = min(needs)
+    if fitting:
+        return f"{fitting} of {len(needs)} rows fit in {name} with a plan.\n"
+    return (
+        f"no row fits in {name}: the least is {size(least)} ({lever}); acplan.what_fits also "
+        "tries precisions, 8-bit optimizers, adapters and several at once\n"
+    )
 
 
 def _levers_of(levers: bool | Iterable[str]) -> list[Lever]:
@@ -276,7 +317,7 @@ def _measure(
             lever_trace = traced(changed)
         return _measured(name, how, lever_trace, _ask(lever_trace, options, None, None, 1)[0])
     except Exception as error:  # raised by the model, or by PyTorch
-        return Measured(name, how, why_not=first_line(error))
+        return Measured(name, how, why_not=reason_of(error, "tracing the step with it"))
 
 
 def _helpful(

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from acplan._base.errors import AcplanError
 from acplan._base.patching import replaced_here, set_attribute
@@ -32,6 +32,12 @@ class NotApplicable(AcplanError):
 Setting = Callable[[TrainingStep], AbstractContextManager[TrainingStep]]
 
 
+# The parts of training that a lever changes, the mildest first: nothing except the order of
+# sums; the precision of numbers; the parameters that are trained.
+NOTHING, ROUNDING, METHOD = "nothing", "rounding", "the method"
+CHANGES = (NOTHING, ROUNDING, METHOD)
+
+
 @dataclasses.dataclass(frozen=True)
 class Lever:
     """A setting to measure. `how` is what to write in the user's own code."""
@@ -41,12 +47,15 @@ class Lever:
     setting: Setting
     # At most one lever of a group can be set.
     group: str
+    change: str = NOTHING
+    # The options of acplan.trace that stand for it, as Python.
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
 
 # --- The optimizer
 
 
-def _remade(step: TrainingStep) -> OptimizerFn:
+def optimizer_made_again(step: TrainingStep) -> OptimizerFn:
     """Returns a function of the parameters, in the model's order, that makes its optimizer."""
     optimizer = step.optimizer
     if isinstance(optimizer, torch.optim.Optimizer):
@@ -63,19 +72,19 @@ def _remade(step: TrainingStep) -> OptimizerFn:
     return OPTIMIZERS["adamw"] if optimizer is None else optimizer
 
 
-def _optimizer_setting(
+def optimizer_setting(
     change: Callable[[torch.optim.Optimizer], torch.optim.Optimizer],
 ) -> Setting:
     @contextlib.contextmanager
     def setting(step: TrainingStep) -> Iterator[TrainingStep]:
-        make = _remade(step)
+        make = optimizer_made_again(step)
         optimizer: OptimizerLike = lambda parameters: change(make(parameters))  # noqa: E731
         yield dataclasses.replace(step, optimizer=optimizer)
 
     return setting
 
 
-def _implemented(
+def implemented(
     fused: bool, foreach: bool
 ) -> Callable[[torch.optim.Optimizer], torch.optim.Optimizer]:
     def change(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -159,7 +168,7 @@ def _keeping_gradients(optimizer: torch.optim.Optimizer) -> torch.optim.Optimize
 def _gradients_kept(step: TrainingStep) -> Iterator[TrainingStep]:
     if step.step_fn is not None:
         raise NotApplicable("step_fn decides what happens to gradients")
-    with _optimizer_setting(_keeping_gradients)(step) as changed:
+    with optimizer_setting(_keeping_gradients)(step) as changed:
         yield changed
 
 
@@ -265,23 +274,40 @@ def _has_causal_loss(owner: Any) -> bool:
 # --- The inputs
 
 
-@contextlib.contextmanager
-def _half_microbatch(step: TrainingStep) -> Iterator[TrainingStep]:
-    leaves, shape = tree_flatten((step.args, step.kwargs))
-    tensors = [v for v in leaves if isinstance(v, torch.Tensor) and v.dim() > 0]
-    sizes = {tensor.shape[0] for tensor in tensors}
+def batch_of(step: TrainingStep) -> int:
+    """Returns the number of samples of a microbatch. Raises NotApplicable if the inputs do not
+    have it in common."""
+    leaves = tree_leaves((step.args, step.kwargs))
+    sizes = {v.shape[0] for v in leaves if isinstance(v, torch.Tensor) and v.dim() > 0}
     if len(sizes) != 1:
         raise NotApplicable("the batch is not the first dimension of every input")
-    size = sizes.pop()
-    if size % 2:
-        raise NotApplicable(f"the batch is {size}, which cannot be halved")
-    halves = [
-        v[: size // 2] if isinstance(v, torch.Tensor) and v.dim() > 0 else v for v in leaves
-    ]
-    # Views would have the memory of the whole input.
-    halves = [v.clone() if isinstance(v, torch.Tensor) else v for v in halves]
-    args, kwargs = tree_unflatten(halves, shape)
-    yield dataclasses.replace(step, args=args, kwargs=kwargs, accumulate=2 * step.accumulate)
+    return int(sizes.pop())
+
+
+def split_microbatch(parts: int) -> Setting:
+    """Returns the setting that divides each microbatch into so many."""
+
+    @contextlib.contextmanager
+    def setting(step: TrainingStep) -> Iterator[TrainingStep]:
+        size = batch_of(step)
+        if size % parts:
+            raise NotApplicable(
+                f"the batch is {size}, which cannot be "
+                + ("halved" if parts == 2 else f"divided into {parts}")
+            )
+        leaves, shape = tree_flatten((step.args, step.kwargs))
+        # Views would have the memory of the whole input.
+        first_parts = [
+            (v[: size // parts] if v.dim() > 0 else v).clone()
+            if isinstance(v, torch.Tensor)
+            else v
+            for v in leaves
+        ]
+        args, kwargs = tree_unflatten(first_parts, shape)
+        accumulate = parts * step.accumulate
+        yield dataclasses.replace(step, args=args, kwargs=kwargs, accumulate=accumulate)
+
+    return setting
 
 
 @contextlib.contextmanager
@@ -294,7 +320,7 @@ def _channels_last(step: TrainingStep) -> Iterator[TrainingStep]:
     ]
     if not convolutions:
         raise NotApplicable("the model has no two-dimensional convolution")
-    optimizer = _remade(step)
+    optimizer = optimizer_made_again(step)
     stand_ins: dict[int, torch.nn.Parameter] = {}
     with contextlib.ExitStack() as undo:
         for module, name, parameter in convolutions:
@@ -358,14 +384,15 @@ def _levers() -> Iterator[Lever]:
         yield Lever(
             f"optimizer: {name}",
             f"fused={fused}, foreach={foreach} of the optimizer",
-            _optimizer_setting(_implemented(fused, foreach)),
-            "implementation",
+            optimizer_setting(implemented(fused, foreach)),
+            "optimizer",
         )
     yield Lever(
         "optimizer: bf16 state",
         "an optimizer that keeps its state in bfloat16",
-        _optimizer_setting(_with_half_states),
-        "implementation",
+        optimizer_setting(_with_half_states),
+        "optimizer",
+        ROUNDING,
     )
     yield Lever(
         "gradients: kept",
@@ -384,11 +411,12 @@ def _levers() -> Iterator[Lever]:
         "acplan.linear_cross_entropy, which computes both in chunks",
         _fused_loss,
         "loss",
+        ROUNDING,
     )
     yield Lever(
         "half the microbatch",
         "half the batch, accumulate twice as often",
-        _half_microbatch,
+        split_microbatch(2),
         "microbatch",
     )
     yield Lever(

@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from acplan._base.arguments import require_module, with_old_name
-from acplan._base.errors import AcplanError
+from acplan._base.errors import AcplanError, reason_of
 from acplan._base.package import __version__
 from acplan._compile.compiled_plan import CompiledPlan
 from acplan._compile.fake_step import compiles_fakes
@@ -175,7 +175,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
         except Exception as error:
             if self._strict:
                 raise
-            reason = str(error).partition("\n")[0] or type(error).__name__
+            reason = reason_of(error, "planning them together")
             self._warn(
                 f"the graphs of the step are planned one after another, not together: {reason}"
             )
@@ -237,7 +237,7 @@ class Partitioner(PartitionerBase):  # type: ignore[misc]
     def _fall_back(self, error: Exception) -> None:
         if self._strict:
             raise error
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        reason = reason_of(error, "planning")
         self._warn(f"PyTorch partitions a graph: {reason}")
 
     def _warn(self, message: str) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
-from acplan._base.errors import AcplanError
+from acplan._base.errors import AcplanError, reason_of
 from acplan._device.devices import DEVICES, Device, OperatorRun
 
 Clock = Callable[[Callable[[], Any]], float]
@@ -53,7 +53,7 @@ class MeasuredDevice(Device):
             try:
                 time_ms = self._measured_ms(func, args, kwargs)
             except (RuntimeError, TypeError, ValueError) as error:
-                reason = str(error).partition("\n")[0]
+                reason = reason_of(error, "running it")
                 warnings.warn(
                     f"{func} cannot be measured ({reason}); its time is that of "
                     f"kernels of {self.name}",

@@ -26,7 +26,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
 from acplan._base import generators
-from acplan._base.errors import AcplanError
+from acplan._base.errors import AcplanError, reason_of
 from acplan._base.patching import replaced_here
 from acplan._base.tensors import tensors_of
 from acplan._device.cpu_operators import in_float32, on_the_cpu, read_on_the_cpu
@@ -193,8 +193,8 @@ class RealValuesMode(ValuedFakeTensorMode):
             with contextlib.suppress(RuntimeError, IndexError, TypeError, ValueError):
                 return in_float32(func, args, kwargs)
             if not self.not_computed:
-                text = str(error).strip().splitlines() or [type(error).__name__]
-                self.not_computed = f"the CPU does not compute {func}: {text[0]}"
+                reason = reason_of(error, "it")
+                self.not_computed = f"the CPU does not compute {func}: {reason}"
             return UNKNOWN
 
     def give_value(self, fake: torch.Tensor, value: torch.Tensor) -> None:

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from acplan._base.errors import AcplanError
+from acplan._base.errors import AcplanError, reason_of
 from acplan._base.tensors import LAYOUTS_BY_ROWS, SPARSE_LAYOUTS, is_sparse
 
 _aten = torch.ops.aten
@@ -205,7 +205,7 @@ class SparseFakes:
             try:
                 return func(*real_args, **real_kwargs)
             except (NotImplementedError, RuntimeError) as error:
-                reason = str(error).strip().splitlines()[0]
+                reason = reason_of(error, "it")
                 raise AcplanError(
                     f"{func}: PyTorch has no kernel for the CPU that shows its result for "
                     f"sparse tensors, so it cannot be traced: {reason}"

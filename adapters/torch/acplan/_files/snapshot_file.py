@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from acplan._base.errors import AcplanError
+from acplan._base.errors import AcplanError, reason_of
 from acplan._files.json_files import PathLike, path_of, read_bytes
 
 _MOST = 1 << 62  # addresses and bytes
@@ -69,7 +69,7 @@ def _plain_value(path: str, raw: bytes) -> Any:
     try:
         return _PlainUnpickler(io.BytesIO(raw)).load()
     except Exception as error:  # an unpickler raises anything on other bytes
-        words = " ".join(str(error).split())[:200] or type(error).__name__
+        words = reason_of(error, "unpickling")[:200]
         raise AcplanError(f"{path}: {_EXPECTED}: {words}") from None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from acplan._base.errors import AcplanError
+from acplan._base.errors import AcplanError, reason_of
 from acplan._fakes.real_values import Limits, require_values
 from acplan._files.json_files import read_json
 from acplan._step.autocast import DTYPES
@@ -149,7 +149,7 @@ def _config(transformers: Any, name: str) -> Any:
     except Exception as error:  # of many kinds, depending on the mistake
         raise AcplanError(
             f"--hf-config: {name!r} is not a model type of transformers, and no "
-            f"configuration was read: {first_line(error)}"
+            f"configuration was read: {reason_of(error, 'reading it')}"
         ) from None
 
 
@@ -162,14 +162,6 @@ def _config_of(transformers: Any, data: Any, name: str) -> Any:
         )
     values = {key: value for key, value in data.items() if key != "model_type"}
     return transformers.AutoConfig.for_model(data["model_type"], **values)
-
-
-def first_line(error: BaseException) -> str:
-    """Returns the text of another library's error, up to the first line that does not announce
-    another."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    count = next((k for k, line in enumerate(lines) if not line.endswith(":")), len(lines))
-    return " ".join(lines[: count + 1]) or type(error).__name__
 
 
 def _change(config: Any, change: str) -> None:
@@ -193,7 +185,8 @@ def _change(config: Any, change: str) -> None:
     try:
         setattr(config, key, value)
     except Exception as error:
-        raise AcplanError(f"--set: {change!r}: {first_line(error)}") from None
+        reason = reason_of(error, "setting it")
+        raise AcplanError(f"--set: {change!r}: {reason}") from None
 
 
 def _model_class(transformers: Any, config: Any, task: str) -> tuple[str, Any]:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from acplan._apply.apply import apply
-from acplan._base.errors import AcplanError
+from acplan._base.errors import AcplanError, reason_of
 from acplan._base.program import find_program
 from acplan._device.devices import DEVICES
 from acplan._files.json_files import require_writable, write_json
@@ -181,7 +181,7 @@ def check(
         base = _Baseline(traced, measured, repeat.losses)
     except Exception as error:
         for label in plans:
-            yield Row(name, label, error=_text_of(error))
+            yield Row(name, label, error=reason_of(error, "the run"))
         return
     blank = Row(name, "", batch)
     for label in plans:
@@ -190,7 +190,7 @@ def check(
             yield _checked(row, bench, base)
         except AcplanError as error:
             has_no_plan = error.exit_code in (3, 4)  # no plan fits, proven or not
-            text = _text_of(error)
+            text = reason_of(error, "the run")
             is_error = not has_no_plan
             yield (
                 dataclasses.replace(row, error=text)
@@ -198,14 +198,7 @@ def check(
                 else dataclasses.replace(row, note=text)
             )
         except Exception as error:
-            yield dataclasses.replace(row, error=_text_of(error))
-
-
-def _text_of(error: Exception) -> str:
-    if isinstance(error, AcplanError):
-        return " ".join(str(error).split())
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'without a message'}"
+            yield dataclasses.replace(row, error=reason_of(error, "the run"))
 
 
 def _checked(row: Row, bench: _Bench, base: _Baseline) -> Row:

@@ -1,0 +1,187 @@
+"""Traces of a step with a combination of levers, and plans of them within a limit."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from acplan._advise.combinations import Combination, StateBytes, state_bytes
+from acplan._advise.fits import Fit
+from acplan._advise.levers import Lever, NotApplicable, batch_of, split_microbatch, with_levers
+from acplan._advise.precision import copy_on_meta
+from acplan._base.errors import AcplanError
+from acplan._device.devices import Device
+from acplan._device.workspaces import persistent_bytes
+from acplan._files.plan_file import Plan
+from acplan._files.trace_file import Trace
+from acplan._program.plan import DEVICE_OPTIONS, plan
+from acplan._step.interpolation import step_ms_of
+from acplan._step.trace import trace
+from acplan._step.training_step import TrainingStep
+
+_INFEASIBLE = (3, 4)  # exit codes: proven infeasible, and nothing found in time
+_LINK = 25  # gigabytes a second between the device and the host's memory
+_OF_DEVICE = 0.97  # of a device, for plans that the allocator's simulation does not know
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """The options of acplan.plan that say what there is, and its bytes."""
+
+    options: Mapping[str, Any]
+    total_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A combination with so many parts of the microbatch, and the bytes of its state."""
+
+    combination: Combination
+    parts: int
+    state: StateBytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """A traced case, and its plan; or, if none fits, the least budget that was found."""
+
+    case: Case
+    traced: Trace
+    fit: Fit | None
+    least_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """The step, and what its settings are tried on. `options` are those of acplan.plan."""
+
+    step: TrainingStep
+    device: Device
+    limit: Limit
+    options: Mapping[str, Any]
+    workspaces: bool
+
+    @property
+    def batch(self) -> int | None:
+        """The samples of a microbatch as it is, or None if inputs have no batch in common."""
+        try:
+            return batch_of(self.step)
+        except NotApplicable:
+            return None
+
+    @property
+    def parts(self) -> list[int]:
+        """The numbers of parts into which a microbatch can be divided."""
+        batch = self.batch or 1
+        return [n for n in range(1, batch + 1) if batch % n == 0]
+
+    @property
+    def gpus(self) -> int:
+        parallel = self.step.parallel
+        return 1 if parallel is None else parallel.world_size
+
+    def state_of(self, combination: Combination) -> StateBytes:
+        state = state_bytes(combination.levers, self.step, self.device)
+        libraries = persistent_bytes(self.device) if self.workspaces else 0
+        return dataclasses.replace(state, device=state.device + libraries)
+
+    def attempt(self, case: Case) -> Attempt:
+        """Traces the case, and plans it."""
+        levers = [*case.combination.levers]
+        if case.parts > 1:
+            levers.append(Lever("parts", "", split_microbatch(case.parts), "microbatch"))
+        # Sharding changes a model for good.
+        step = self.step if self.gpus == 1 else copy_on_meta(self.step)
+        with with_levers(step, levers) as changed:
+            model: Any = changed.model
+            traced = trace(
+                model if changed.parallel is None else lambda: model,
+                *changed.args,
+                device=self.device,
+                workspaces=self.workspaces,
+                source=False,
+                progress=False,
+                **changed.options(),
+            )
+        own_plan = self._plan(traced, self.limit.options)
+        if own_plan is not None:
+            return Attempt(case, traced, self._fit(case, traced, own_plan))
+        least = self._plan(traced, {"budget": "min"})
+        return Attempt(case, traced, None, 0 if least is None else least.peak_bytes)
+
+    def offloaded(self, attempt: Attempt) -> Fit | None:
+        """Returns the case with a plan that moves results to the host, if one fits."""
+        if self.gpus > 1:
+            return None
+        budget = self.limit.total_bytes
+        if "device_memory" in self.limit.options:
+            budget = int(_OF_DEVICE * budget)
+        limits = {"budget": budget, "offload": f"{_LINK}GB/s"}
+        own_plan = self._plan(attempt.traced, limits)
+        return None if own_plan is None else self._fit(attempt.case, attempt.traced, own_plan)
+
+    def ends_on(self, traced: Trace, card: str) -> bool:
+        """Returns whether training with some plan of the trace ends on a card."""
+        return self._plan(traced, {"device_memory": card}) is not None
+
+    def _plan(self, traced: Trace, limits: Mapping[str, Any]) -> Plan | None:
+        """Returns a plan within the limits, or None if there is none."""
+        options = dict(self.options)
+        if "device_memory" not in limits:
+            options = {k: v for k, v in options.items() if k not in DEVICE_OPTIONS}
+        try:
+            return plan(traced, progress=False, **{**options, **limits})
+        except AcplanError as error:
+            if error.exit_code not in _INFEASIBLE:
+                raise
+            return None
+
+    def _fit(self, case: Case, traced: Trace, own_plan: Plan) -> Fit:
+        accumulate = traced.accumulate
+        added_ms = own_plan.recompute_ms + (own_plan.stall_ms or 0)
+        # State in the host's memory comes and goes once an iteration.
+        paging_ms = 2 * case.state.host / (_LINK * 1e9) * 1e3
+        step_ms = accumulate * (step_ms_of(traced) + added_ms) + paging_ms
+        microbatch = None if self.batch is None else self.batch // case.parts
+        samples = (microbatch or 1) * accumulate * self.gpus
+        fit = Fit(
+            case.combination, microbatch, accumulate, own_plan, step_ms,
+            1000 * samples / step_ms, (),
+        )  # fmt: skip
+        return dataclasses.replace(fit, lines=tuple(self._lines(fit, case.parts)))
+
+    def _lines(self, fit: Fit, parts: int) -> Iterator[str]:
+        """Yields what to write for these settings and the plan."""
+        levers = fit.combination.levers
+        # A model is loaded, then changed, then given to its optimizer.
+        order = ("method", "precision", "optimizer", "loss")
+        for lever in sorted(levers, key=lambda lever: order.index(lever.group)):
+            yield from lever.how.splitlines()
+        if parts > 1:
+            yield (
+                f"microbatches of {fit.microbatch}, and optimizer.step() after every "
+                f"{fit.accumulate}"
+            )
+        if self.gpus > 1:
+            yield "fully_shard(block, mesh=mesh) for each block, then fully_shard(model, ...)"
+        if not fit.plan.modules:
+            yield from self._needs(fit)
+            return
+        options = {"device": repr(self.device.name)}
+        for lever in levers:
+            options |= lever.options
+        if fit.accumulate > 1:
+            options["accumulate"] = str(fit.accumulate)
+        text = "".join(f", {name}={value}" for name, value in options.items())
+        yield f"trace = acplan.trace(model, **inputs{text})"
+        yield f"plan = acplan.plan(trace, {self._limit_text(fit)})"
+        yield "model = acplan.apply(model, plan)"
+        yield from self._needs(fit)
+
+    def _limit_text(self, fit: Fit) -> str:
+        if fit.plan.stall_ms is not None:
+            return f'budget={fit.plan.budget_bytes}, offload="{_LINK}GB/s"'
+        return ", ".join(f"{name}={value!r}" for name, value in self.limit.options.items())
+
+    def _needs(self, fit: Fit) -> Iterator[str]:
+        if fit.plan.device is not None and fit.plan.device.needs:
+            yield f"the device needs: {fit.plan.device.needs}"

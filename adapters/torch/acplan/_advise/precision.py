@@ -1,0 +1,161 @@
+"""Levers that change the precision of what training keeps and computes, and the copy of a model
+on which they work."""
+
+import contextlib
+import copy
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+from torch.utils._pytree import tree_map
+
+from acplan._advise.levers import (
+    ROUNDING,
+    Lever,
+    NotApplicable,
+    implemented,
+    optimizer_made_again,
+    optimizer_setting,
+)
+from acplan._device.devices import Device
+from acplan._step.optimizers import innermost
+from acplan._step.training_step import TrainingStep
+
+
+def copy_on_meta(step: TrainingStep) -> TrainingStep:
+    """Returns the step with a copy of its model that has no values, and that levers may
+    change."""
+    memo: dict[int, object] = {}
+    for parameter in step.model.parameters():
+        data = torch.empty_like(parameter, device="meta")
+        memo[id(parameter)] = torch.nn.Parameter(data, parameter.requires_grad)
+    for buffer in step.model.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    optimizer = step.optimizer
+    if isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = optimizer_made_again(step)  # its own parameters are the model's
+    return dataclasses.replace(step, model=copy.deepcopy(step.model, memo), optimizer=optimizer)
+
+
+def computes_in_float32(step: TrainingStep) -> bool:
+    """Returns whether the step has parameters of 32 bits that nothing casts."""
+    has_float32 = any(p.dtype == torch.float32 for p in step.model.parameters())
+    return has_float32 and step.autocast is None and step.param_dtype is None
+
+
+# --- Autocast and weights
+
+
+def autocast_lever(device: Device) -> Lever:
+    """Returns the lever for the 16 bits that the device computes with."""
+    name = "bf16" if _has_bfloat16(device) else "fp16"
+
+    @contextlib.contextmanager
+    def setting(step: TrainingStep) -> Iterator[TrainingStep]:
+        if not computes_in_float32(step):
+            raise NotApplicable("the step does not compute in float32")
+        yield dataclasses.replace(
+            step, autocast=name, grad_scaler=step.grad_scaler or name == "fp16"
+        )
+
+    dtype = "torch.bfloat16" if name == "bf16" else "torch.float16"
+    scaler = "" if name == "bf16" else ", and a torch.amp.GradScaler"
+    options = {"autocast": repr(name)} | ({} if name == "bf16" else {"grad_scaler": "True"})
+    return Lever(
+        f"autocast {name}",
+        f'with torch.autocast("cuda", {dtype}): around the forward pass{scaler}',
+        setting,
+        "precision",
+        ROUNDING,
+        options,
+    )
+
+
+def _has_bfloat16(device: Device) -> bool:
+    return device.is_rocm or device.capability >= (8, 0)
+
+
+@contextlib.contextmanager
+def _half_weights(step: TrainingStep) -> Iterator[TrainingStep]:
+    if all(p.dtype != torch.float32 for p in step.model.parameters()):
+        raise NotApplicable("the model has no weights in float32")
+    yield half_weights(step)
+
+
+def half_weights(step: TrainingStep) -> TrainingStep:
+    """Returns the step with a copy of the model in bfloat16, and inputs to match."""
+    changed = copy_on_meta(step)
+    changed.model.to(torch.bfloat16)
+    if step.autocast is not None:
+        return changed
+    args, kwargs = tree_map(_in_bfloat16, (step.args, step.kwargs))
+    return dataclasses.replace(changed, args=args, kwargs=kwargs)
+
+
+def _in_bfloat16(value: object) -> object:
+    if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+        return torch.empty_like(value, dtype=torch.bfloat16, device="meta")
+    return value
+
+
+def half_weights_lever() -> Lever:
+    return Lever(
+        "bf16 weights",
+        "model = model.to(torch.bfloat16), and inputs of floating point likewise",
+        _half_weights,
+        "precision",
+        ROUNDING,
+    )
+
+
+# --- The optimizer
+
+
+def optimizer_class(step: TrainingStep) -> type[torch.optim.Optimizer]:
+    """Returns the class of the step's optimizer."""
+    if isinstance(step.optimizer, torch.optim.Optimizer):
+        return type(innermost(step.optimizer))
+    return type(optimizer_made_again(step)([torch.nn.Parameter(torch.zeros(1))]))
+
+
+def fused_lever(step: TrainingStep) -> Lever:
+    """Returns the lever of the optimizer's fused implementation."""
+    # A lever that needs no second implementation of the optimizer may be named in a trace.
+    names_by_class = {"AdamW": "adamw-fused", "Adam": "adam-fused", "SGD": "sgd-fused"}
+    default = "adamw" if step.optimizer is None else step.optimizer
+    try:
+        kind = optimizer_class(step).__name__
+    except Exception:  # of a function of the user's that needs the model's own parameters
+        kind = "..."
+    is_plain = isinstance(default, str) and default.lower() in ("adamw", "adam", "sgd")
+    option = repr(names_by_class[kind]) if is_plain and kind in names_by_class else "optimizer"
+    return Lever(
+        "fused optimizer",
+        f"optimizer = torch.optim.{kind}(model.parameters(), ..., fused=True)",
+        optimizer_setting(implemented(fused=True, foreach=False)),
+        "optimizer",
+        options={"optimizer": option},
+    )
+
+
+def eight_bit_lever(is_paged: bool) -> Lever:
+    """Returns the lever of bitsandbytes' AdamW with states of 8 bits, in place of Adam or
+    AdamW. Paged states wait in the host's memory."""
+    name = "paged-adamw-8bit" if is_paged else "adamw-8bit"
+
+    @contextlib.contextmanager
+    def setting(step: TrainingStep) -> Iterator[TrainingStep]:
+        kind = optimizer_class(step).__name__
+        if kind not in ("Adam", "AdamW"):
+            raise NotApplicable(f"{kind} has no implementation with states of 8 bits")
+        yield dataclasses.replace(step, optimizer=name)
+
+    own_class = "PagedAdamW8bit" if is_paged else "AdamW8bit"
+    return Lever(
+        "paged 8-bit AdamW" if is_paged else "8-bit AdamW",
+        f"optimizer = bitsandbytes.optim.{own_class}(model.parameters(), ...)",
+        setting,
+        "optimizer",
+        ROUNDING,
+        {"optimizer": repr(name)},
+    )
