@@ -8,7 +8,7 @@ namespace acplan::problems {
 
 // The time that a search for a device takes, beside that of a search for live bytes. The
 // first search has the limits of the question. Others need no proof: they end soon, and none of
-// them begins once they have taken a few times the first one's time. What is left of that
+// them begins once they have taken a few times the first one's time. The rest of that
 // time goes to longer searches, which meet more plans.
 class DeviceEffort {
  public:

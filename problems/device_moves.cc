@@ -309,9 +309,9 @@ class MoveSearch {
       for (size_t first = 0; first < plans_[best_].units.size() && !IsOver();) {
         UnitList fewer = plans_[best_].units;
         const auto begin = fewer.begin() + static_cast<ptrdiff_t>(first);
-        const size_t left = fewer.size() - first;
+        const size_t rest = fewer.size() - first;
         fewer.erase(begin,
-                    begin + static_cast<ptrdiff_t>(std::min(count, left)));
+                    begin + static_cast<ptrdiff_t>(std::min(count, rest)));
         const size_t before = best_;
         Try(fewer);
         if (best_ == before) first += count;

@@ -32,16 +32,16 @@ std::optional<int64_t> LowerBudget(const TrialSearch& search) {
   const auto setting = std::ranges::min_element(devices) - devices.begin();
   const int64_t device_bytes = search.memory_bytes - search.reserve_bytes;
   const DeviceTrial* lowest = nullptr;
-  int64_t tried = 0;
+  int64_t plan_count = 0;
   for (const DeviceTrial& trial : search.trials) {
     if (!trial.has_plan || trial.is_near) continue;
-    ++tried;
+    ++plan_count;
     if (lowest == nullptr || trial.budget_bytes < lowest->budget_bytes) {
       lowest = &trial;
     }
   }
-  const int64_t times = int64_t{1}
-                        << std::clamp<int64_t>(tried - 2, 0, kMostDoublings);
+  const int64_t times =
+      int64_t{1} << std::clamp<int64_t>(plan_count - 2, 0, kMostDoublings);
   const int64_t live = lowest->live_bytes;
   const int64_t lacking = lowest->least_devices[setting] - device_bytes;
   const int64_t least_step = device_bytes / kResolution + 1;

@@ -131,6 +131,11 @@ double LeastBytes(const LlmSearchFlags& flags,
   return fits;
 }
 
+// Returns what is left for tensors if PyTorch's allocator has so many bytes.
+double TensorBytes(const costmodel::MemoryLimit& limit, double bytes) {
+  return (1 - limit.allocator_loss) * bytes;
+}
+
 // Returns the memory that lacks, and the GPUs with which a strategy fits: more
 // of them, or the smallest larger one.
 std::string WaysOutText(const LlmSearchFlags& flags, const TrainingJob& job,
@@ -139,9 +144,11 @@ std::string WaysOutText(const LlmSearchFlags& flags, const TrainingJob& job,
   constexpr int kMostDoublings = 10;
   costmodel::StrategySettings settings = flags.train.ReadSettings();
   const double least = LeastBytes(flags, settings, question.limit, terminal);
-  std::string text = fmt::format(
-      ": the least is about {}, {} too much", graph::FormatManyBytes(least),
-      graph::FormatManyBytes(least - question.limit.bytes));
+  std::string text =
+      fmt::format(": the least is about {}, {} too much",
+                  graph::FormatManyBytes(TensorBytes(question.limit, least)),
+                  graph::FormatManyBytes(TensorBytes(
+                      question.limit, least - question.limit.bytes)));
   int64_t gpus = job.strategy.gpus;
   for (int i = 0; i < kMostDoublings; ++i) {
     gpus *= 2;
@@ -204,7 +211,8 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
     return terminal.Complain(
         fmt::format("none of {} strategies fits in {} per GPU{}",
                     FormatCount(search.strategies),
-                    graph::FormatManyBytes(question.limit.bytes),
+                    graph::FormatManyBytes(
+                        TensorBytes(question.limit, question.limit.bytes)),
                     WaysOutText(flags, job, question, terminal)),
         kExitInfeasible);
   }

@@ -280,11 +280,11 @@ TEST(DevicePlansTest, ChecksFindFalseStatements) {
   EXPECT_NE(broken(changed), "holds");
 }
 
-// A run may need a larger device than the plan's although it ends on a smaller one. That
-// larger one is what the plan says of the defaults.
+// A run may need a larger device than the plan's although it ends on a smaller one. The plan
+// names the larger one as what the defaults need.
 TEST(DevicePlansTest, DefaultsMayFailOnTheDeviceAndEndOnASmallerOne) {
   const DeviceSetting defaults = Setting("native", false);
-  const DeviceSetting chosen = Setting("expandable_segments:True", false);
+  const DeviceSetting expandable = Setting("expandable_segments:True", false);
   int cases = 0;
   for (unsigned seed = 0; seed < 120 && cases < 3; ++seed) {
     SCOPED_TRACE(seed);
@@ -301,8 +301,8 @@ TEST(DevicePlansTest, DefaultsMayFailOnTheDeviceAndEndOnASmallerOne) {
                       .plan;
       ASSERT_TRUE(plan.modules.empty());
       plan.budget_bytes = device;
-      plan.device =
-          FindDeviceUse(RunOf(source.trace, step, chosen), chosen, device);
+      plan.device = FindDeviceUse(RunOf(source.trace, step, expandable),
+                                  expandable, device);
       if (!plan.device) continue;
       plan.device->default_least_device_bytes =
           LeastLargerDevice(run, defaults, device);

@@ -18,9 +18,9 @@ from torch import nn
 import acplan
 from acplan import AcplanError
 from acplan.__main__ import main
+from acplan._base.errors import first_line
 from acplan._compile.fake_step import compiles_fakes
 from acplan._files.json_files import require_writable, write_json
-from acplan._step.hugging_face import first_line
 
 _FAST = {"decisions": "save,recompute", "progress": False}
 
