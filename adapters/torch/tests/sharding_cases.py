@@ -339,7 +339,8 @@ def _check_epoch(mesh: DeviceMesh, rank: int) -> None:
         assert len(actual) == len(expected) > 20
         assert all(map(torch.equal, actual, expected)), (is_first, has_mixed_precision)
         kinds = [w.category for w in caught]
-        assert kinds.count(PlanMismatchWarning) == BLOCKS, kinds
+        # The first unit of a process warns for all.
+        assert kinds.count(PlanMismatchWarning) <= 1, kinds
         _check_removal(planned_net, plan, rank)
 
 

@@ -174,7 +174,7 @@ def test_inputs_that_are_too_large_for_values_are_told() -> None:
 
 def test_what_others_announce_is_said() -> None:
     assert first_line(ValueError("\nfield 'n':\n  is a text\nmore")) == "field 'n': is a text"
-    assert first_line(ValueError("")) == "ValueError"
+    assert first_line(ValueError("")) == "no message"
     assert first_line(ValueError("a:")) == "a:"
 
 

@@ -68,7 +68,10 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 
 def _config(kind: str) -> Any:
-    config = transformers.AutoConfig.for_model(kind, **(_SIZES | ARCHITECTURES[kind]))
+    sizes = _SIZES | ARCHITECTURES[kind]
+    if kind in ("gpt2", "bloom"):  # they know no such key
+        del sizes["intermediate_size"]
+    config = transformers.AutoConfig.for_model(kind, **sizes)
     config.use_cache = False
     return config
 

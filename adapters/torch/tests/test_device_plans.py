@@ -102,7 +102,8 @@ def test_what_is_given_is_kept(tmp_path: pathlib.Path) -> None:
 def test_refusals(options: dict[str, Any], words: str) -> None:
     with pytest.raises(AcplanError, match=words) as caught:
         acplan.plan(TINY, **options)
-    assert "\n" not in str(caught.value)
+    # What is infeasible has a line for each fact.
+    assert "\n" not in str(caught.value) or words == "no plan fits"
 
 
 def test_a_verification_runs_on_the_device(trace: acplan.Trace) -> None:
@@ -243,6 +244,8 @@ def test_transformers_trainer_makes_the_state(
     expected, counts = _trained(tmp_path / "without")
     assert counts[0] == 0 < counts[1]
     logger = logging.getLogger("transformers.trainer")
+    # Others may have made transformers say less.
+    caplog.set_level(logging.INFO, logger=logger.name)
     logger.addHandler(caplog.handler)
     try:
         actual, counts_first = _trained(tmp_path / "first", **_first())

@@ -95,7 +95,7 @@ def test_an_error_of_a_model_is_a_row(
     flags = ["--device", "cpu", "--plans", "none", "--steps", "1", "-o", str(file)]
     assert main(["gpu-check", *flags]) == 1
     broken, mlp = json.loads(file.read_text())["rows"]
-    assert broken["error"] == "ValueError: no inputs" and not broken["good"]
+    assert broken["error"] == "the run raised ValueError: no inputs" and not broken["good"]
     assert mlp["good"]
 
 
