@@ -102,7 +102,7 @@ def test_what_is_given_is_kept(tmp_path: pathlib.Path) -> None:
 def test_refusals(options: dict[str, Any], words: str) -> None:
     with pytest.raises(AcplanError, match=words) as caught:
         acplan.plan(TINY, **options)
-    # What is infeasible has a line for each fact.
+    # An infeasible budget has a line for each fact.
     assert "\n" not in str(caught.value) or words == "no plan fits"
 
 

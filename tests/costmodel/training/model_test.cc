@@ -338,10 +338,10 @@ TEST(HuggingFaceConfigs, WrongOnesAreRefusedInALine) {
           "intermediate_size": 64})"),
       HasSubstr("expected at most 100000 layers, found 2147483647"));
   EXPECT_THAT(
-      Complaint(R"({"model_type": "lama"})"),
+      Complaint(R"({"model_type": "llamas"})"),
       ::testing::AllOf(HasSubstr("types that acplan models, such as llama"),
                        HasSubstr("hidden_size, num_hidden_layers"),
-                       HasSubstr("\"lama\"")));
+                       HasSubstr("\"llamas\"")));
   EXPECT_THAT(
       Complaint(R"({"model_type": "zamba", "mamba_d_state": 16})"),
       HasSubstr("model_type: expected a type of which acplan models all "
