@@ -287,21 +287,25 @@ TEST_F(LlmSearchTest, SaysWhereTheLimitLeftNothing) {
 // The plans written are those that many labels found: the search is for a layer
 // with many policies, and no limit lets it finish with them.
 TEST_F(LlmSearchTest, TextAndJsonTellTheSamePlansWhereALimitEndsThem) {
-  const std::string text =
-      AcplanOut({"train", "search",
-                 ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_config.json",
-                 "--gpu", "GB200", "--gpus", "12", "--time-limit", "0.7", "-t",
-                 "5", "-o", "s.json"});
-  const json answer = json::parse(Read("s.json"));
-  EXPECT_FALSE(answer["proven"].get<bool>());
-  double before = 0;
   bool has_plan = false;
-  for (const json& best : answer["best"]) {
-    const double seconds = best["iteration_s"];
-    EXPECT_GE(seconds, before);
-    before = seconds;
-    EXPECT_THAT(text, HasSubstr(fmt::format("{:.3f} ms", 1e3 * seconds)));
-    has_plan |= best["strategy"]["recompute"] == "plan";
+  // A busy machine finds no plan in the shortest time.
+  for (const char* limit : {"0.7", "2", "6"}) {
+    const std::string text =
+        AcplanOut({"train", "search",
+                   ACPLAN_TEST_DATA_DIR "/../fuzz/seeds/small_config.json",
+                   "--gpu", "GB200", "--gpus", "12", "--time-limit", limit,
+                   "-t", "5", "-o", "s.json"});
+    const json answer = json::parse(Read("s.json"));
+    EXPECT_FALSE(answer["proven"].get<bool>());
+    double before = 0;
+    for (const json& best : answer["best"]) {
+      const double seconds = best["iteration_s"];
+      EXPECT_GE(seconds, before);
+      before = seconds;
+      EXPECT_THAT(text, HasSubstr(fmt::format("{:.3f} ms", 1e3 * seconds)));
+      has_plan |= best["strategy"]["recompute"] == "plan";
+    }
+    if (has_plan) break;
   }
   EXPECT_TRUE(has_plan);
 }
