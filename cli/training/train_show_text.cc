@@ -89,7 +89,7 @@ std::string MemoryTable(const TrainingReport& report,
                         const Terminal& terminal) {
   Table table({kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight,
                kRight, kRight});
-  // As wide as a terminal; the key of the chart has the words.
+  // The table is as wide as a terminal; the key of the chart has the words.
   table.AddRow({"stage", "layers", "params", "grads", "optimizer", "acts",
                 "logits", "work", "libs", "GiB"});
   for (size_t i = 0; i < report.stages.size(); ++i) {

@@ -39,7 +39,7 @@ def _bench(**options: Any) -> Bench:
     return Bench(step, _H100, Limit({"budget": "1GiB"}, 1 << 30), {"time_limit": 0.2}, False)
 
 
-# As a user would write it.
+# A user would write the step in this way.
 @contextlib.contextmanager
 def _by_hand(names: tuple[str, ...]) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
     model, options = _llama()

@@ -4,6 +4,18 @@
 #include "costmodel/training/layer/layer_builder.h"
 
 namespace acplan::costmodel {
+namespace {
+
+// Returns the product of rows with a weight.
+MatrixProduct ProductOfRows(double rows, double columns, double inner) {
+  return {.rows = rows,
+          .columns = columns,
+          .inner = inner,
+          .groups = 1,
+          .is_low_precision = true};
+}
+
+}  // namespace
 
 void LayerBuilder::AddProjections() {
   const double heads = static_cast<double>(shape_.heads);
@@ -34,11 +46,7 @@ void LayerBuilder::AddLatentProjections() {
   const double keys =
       heads * static_cast<double>(shape_.qk_nope + shape_.v_dim);
   const auto product = [&](double columns, double inner) {
-    return MatrixProduct{.rows = rows_,
-                         .columns = columns,
-                         .inner = inner,
-                         .groups = 1,
-                         .is_low_precision = true};
+    return ProductOfRows(rows_, columns, inner);
   };
   if (q_rank > 0) {
     AddProduct("query down", LayerPart::kAttention, product(q_rank, hidden_),
@@ -141,11 +149,7 @@ void LayerBuilder::AddIndexer() {
   const double dim = static_cast<double>(index.head_dim);
   const double q_rank = static_cast<double>(shape_.q_rank);
   const auto product = [&](double columns, double inner) {
-    return MatrixProduct{.rows = rows_,
-                         .columns = columns,
-                         .inner = inner,
-                         .groups = 1,
-                         .is_low_precision = true};
+    return ProductOfRows(rows_, columns, inner);
   };
   AddProduct("index queries", LayerPart::kAttention,
              product(heads * dim, q_rank), 0);

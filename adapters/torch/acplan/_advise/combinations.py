@@ -186,7 +186,7 @@ def _optimizer_state(
             optimizer.step()
         except AcplanError:
             raise
-        except Exception:  # of an optimizer that needs more than gradients
+        except Exception:  # the optimizer needs more than gradients; 0 bounds all
             return StateBytes(0)
         return _state_of(optimizer, counts)
 
