@@ -8,14 +8,24 @@ namespace {
 // The gap at which other searches end while no plan fits, and after that.
 constexpr double kGapWithoutFit = 0.05;
 constexpr double kGapOfOthers = 5e-3;
-// Each of them takes at most so many parts, and so many times the first one's time or so
-// long.
+// Each of them takes at most so many parts.
 constexpr int64_t kPartsOfOthers = 8;
-constexpr double kTimesOfEach = 2;
-constexpr double kLeastSecondsOfEach = 0.25;
-// None begins after so many times the first one's time, or so long.
-constexpr double kTimesOfOthers = 2.3;
-constexpr double kLeastSecondsOfOthers = 0.05;
+
+// A multiple of the first search's time, or a time that nobody waits for.
+struct TimeShare {
+  double times = 0;
+  double least_seconds = 0;
+
+  double Of(double seconds) const {
+    return std::max(times * seconds, least_seconds);
+  }
+};
+
+// Since the question was asked: no search begins after the one, and all end at the other.
+constexpr TimeShare kLastBegin = {.times = 3.2, .least_seconds = 0.1};
+constexpr TimeShare kLastEnd = {.times = 4, .least_seconds = 0.34};
+// Small changes of plans, since they began.
+constexpr TimeShare kChanges = {.times = 1, .least_seconds = 0.03};
 
 }  // namespace
 
@@ -23,25 +33,33 @@ solver::SearchLimits DeviceEffort::Limits(bool fits) const {
   solver::SearchLimits limits = clock_.Remaining();
   // The other half is for the searches to come.
   limits.time_limit_s /= 2;
-  if (seconds_of_first_ == 0) return limits;
+  if (!HasEndedFirst()) return limits;
   limits.gap =
       std::max(limits.gap, fits || is_longer_ ? kGapOfOthers : kGapWithoutFit);
-  const double seconds = is_longer_ ? SecondsOfOthersLeft() / 2
-                                    : std::max(kTimesOfEach * seconds_of_first_,
-                                               kLeastSecondsOfEach);
-  limits.time_limit_s = std::min(limits.time_limit_s, seconds);
+  const double left = is_longer_
+                          ? SecondsLeftToBegin() / 2
+                          : kLastEnd.Of(seconds_of_first_) - clock_.Seconds();
+  limits.time_limit_s = std::min(limits.time_limit_s, left);
   if (!is_longer_) limits.part_limit = kPartsOfOthers;
   return limits;
+}
+
+bool DeviceEffort::MayTryAnother() const {
+  return SecondsLeftToBegin() > 0 && !IsStopped();
+}
+
+bool DeviceEffort::MayChangePlans() const {
+  return clock_.Seconds() <
+             seconds_before_changes_ + kChanges.Of(seconds_of_first_) &&
+         !IsStopped();
 }
 
 bool DeviceEffort::IsStopped() const {
   return clock_.Stop() != solver::StoppedBy::kNothing;
 }
 
-double DeviceEffort::SecondsOfOthersLeft() const {
-  const double seconds =
-      std::max(kTimesOfOthers * seconds_of_first_, kLeastSecondsOfOthers);
-  return seconds_of_first_ + seconds - clock_.Seconds();
+double DeviceEffort::SecondsLeftToBegin() const {
+  return kLastBegin.Of(seconds_of_first_) - clock_.Seconds();
 }
 
 }  // namespace acplan::problems

@@ -150,7 +150,6 @@ class DeviceSearch {
     Try(choice_.memory_bytes);
     if (!plans_.front().plan.HasPlan()) return Answered();
     search_.bound_ms = plans_.front().plan.bound_ms;
-    effort_.EndFirst();
     for (int k = 0, above_floor = 0; k < kMostSearches && MayTryAnother();
          ++k) {
       if (search_.Floor() != nullptr && ++above_floor > kMostAboveFloor) break;
@@ -188,6 +187,7 @@ class DeviceSearch {
     PlanOfFamilies best = PlanFor(
         families_, budget_bytes, effort_.Limits(fits),
         series_.MetWithin(budget_bytes - search_.reserve_bytes), series_.all);
+    if (!effort_.HasEndedFirst()) effort_.EndFirst();
     const std::vector<std::vector<NearPlan>> near = std::move(best.near);
     const Plan& plan = best.plan;
     if (!plan.HasPlan() && plan.minimum_budget_bytes) {
@@ -240,6 +240,7 @@ class DeviceSearch {
   // Changes the plans of the trials until one fits, in the family and with the setting
   // of the trial that needs the smallest device.
   void TryMoves() {
+    effort_.BeginChanges();
     const auto [nearest, setting] = NearestOf(search_);
     const size_t family = PlanOf(*nearest).family;
     std::vector<UnitList> starts;
@@ -251,7 +252,7 @@ class DeviceSearch {
     const MovesAnswer moves = FindByMoves(
         std::get<TraceProblem>(problem.formulation),
         {.setting = choice_.settings[setting], .device_bytes = device_bytes()},
-        starts, [&] { return effort_.IsStopped(); });
+        starts, [&] { return !effort_.MayChangePlans(); });
     least_device_of_moves_ = moves.least_device_bytes;
     if (!moves.units) return;
     const graph::Simulation use = std::get<TraceProblem>(problem.formulation)
