@@ -41,6 +41,7 @@ from acplan._files.verification import TableVerification, Verification
 from acplan._peers.dataflow import dataflow_graph
 from acplan._peers.sac_milp import get_optimal_checkpointing_policy_per_module, sac_milp
 from acplan._program.audit import Audit, audit
+from acplan._program.calibrate import calibrate
 from acplan._program.frontier import Comparison, Frontier, compare, frontier
 from acplan._program.plan import plan
 from acplan._program.profile import from_torch, profile
@@ -91,6 +92,7 @@ __all__ = [
     "audit",
     "auto_checkpoint",
     "best_batch",
+    "calibrate",
     "compare",
     "compile",
     "compiled_plans",

@@ -1,39 +1,37 @@
-"""Compares predicted times with measurements on GPUs that others published.
+"""Compares predicted times, and what fits, with measurements on GPUs that others published.
 
     PYTHONPATH=.:tests python tests/compare_gpu_truth.py [--every N] TABLE.csv[.gz]...
 
 in adapters/torch. A table has the columns source, gpu, model, build, batch, size, precision,
-checkpointing, compiled, metric, value and note; rows of metrics op_ms, forward_ms, backward_ms
-and step_ms are compared. Rows that cannot be (an operator, GPU or model that is not known here)
-are counted. Rows of timm need timm 0.6.7 (`pip install --no-deps timm==0.6.7 torchvision`), and
+checkpointing, compiled, metric, value and note; rows of metrics op_ms, forward_ms, backward_ms,
+step_ms and fits are compared. Rows that cannot be (an operator, GPU or model that is not known
+here) are counted. Rows of timm need timm 0.6.7 (`pip install --no-deps timm==0.6.7 torchvision`), and
 every Nth model is traced.
 
 Prints a table in Markdown: for each source, kind of row and GPU how many rows there are, the
 median of predicted / measured, and median and 90th percentile of the error; of operators those
 above .1 ms. The last column is the median error after one factor for the group: what is left
-if a GPU was measured once.
+if a GPU was measured once. A second table is about batches that ran or did not: how many of
+either are predicted to fit (gpu_truth_fits.py).
 """
 
 import argparse
 import collections
 import csv
-import functools
+import dataclasses
 import gzip
 import io
 import math
 import pathlib
 import statistics
 import sys
-import types
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-import torch
-from torch import nn
-
-from acplan import Device, trace
+from gpu_truth_fits import Fit, fits_of
 from gpu_truth_operators import GPUS, Row, module_ms, operator_ms
+from gpu_truth_steps import LANGUAGE_MODELS, language_model_ms, step_ms, timm_trace
 
 _LEAST_MS = 0.1
 
@@ -44,88 +42,15 @@ def _rows(path: pathlib.Path) -> Iterator[Row]:
     yield from csv.DictReader(io.StringIO(text.decode()))
 
 
-def _timm_ms(row: Row, device: Device) -> float:
-    # Its operators for images need a build of torchvision for this PyTorch.
-    sys.modules.setdefault(
-        "torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations")
-    )
-    import timm
-
-    model = timm.create_model(row["model"]).train()
-    size, batch = int(row["size"]), int(row["batch"])
-    images = torch.empty(batch, 3, size, size, device="meta")
-    if row["precision"].endswith("nhwc"):
-        model = model.to(memory_format=torch.channels_last)
-        images = images.contiguous(memory_format=torch.channels_last)
-    labels = torch.empty(batch, dtype=torch.long, device="meta")
-    criterion = nn.CrossEntropyLoss()
-    data = trace(
-        model,
-        images,
-        device=device,
-        autocast="fp16",
-        optimizer=torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, nesterov=True),
-        loss_fn=lambda output: criterion(output, labels.to(output.device)),
-        source=False,
-    ).data
-    return math.fsum(operator["runtime_ms"] for operator in data["operators"])
-
-
-_CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "bert_large": (
-        "bert",
-        {
-            "hidden_size": 1024,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "intermediate_size": 4096,
-        },
-    ),
-    "gpt2_large": ("gpt2", {"n_embd": 1280, "n_layer": 36, "n_head": 20}),
-    "gpt3_27": ("gpt2", {"n_embd": 2560, "n_layer": 32, "n_head": 32, "n_positions": 2048}),
-    "opt_13": (
-        "opt",
-        {
-            "hidden_size": 2048,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 32,
-            "ffn_dim": 8192,
-            "word_embed_proj_dim": 2048,
-        },
-    ),
-}
-
-
-@functools.cache
-def _language_model_ms(
-    name: str, batch: int, length: int, device: Device
-) -> tuple[float, float]:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
-
-    kind, settings = _CONFIGURATIONS[name]
-    config = AutoConfig.for_model(kind, **settings)
-    config._attn_implementation = "eager"
-    auto = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
-    with torch.device("meta"):
-        model = auto.from_config(config)
-        tokens = torch.empty(batch, length, dtype=torch.long)
-    data = trace(
-        model, input_ids=tokens, labels=tokens, device=device, optimizer=None, source=False
-    ).data
-    times = [operator["runtime_ms"] for operator in data["operators"]]
-    forward, backward = data["forward_end"], data["backward_end"]
-    return math.fsum(times[:forward]), math.fsum(times[forward:backward])
-
-
 def _predicted_ms(row: Row) -> float | None:
     device = GPUS.get(row["gpu"])
     if device is None:
         return None
     if row["source"] == "timm" and row["metric"] == "step_ms":
-        return _timm_ms(row, device)
-    if row["metric"] in ("forward_ms", "backward_ms") and row["model"] in _CONFIGURATIONS:
+        return step_ms(timm_trace(row, device, int(row["batch"]), keeps_gradients=False))
+    if row["metric"] in ("forward_ms", "backward_ms") and row["model"] in LANGUAGE_MODELS:
         size = int(row["batch"]), int(row["size"])
-        forward, backward = _language_model_ms(row["model"], *size, device)
+        forward, backward = language_model_ms(row["model"], *size, device)
         return forward if row["metric"] == "forward_ms" else backward
     if row["metric"] == "op_ms":
         is_single = "{" not in row["build"]
@@ -151,39 +76,41 @@ def _line(name: str, ratios: list[float]) -> str:
     return f"| {name} | {len(ratios)} | {bias:.2f} | {median:.1%} | {worst:.1%} | {remaining:.1%} |"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--csv", type=pathlib.Path, help="writes each row's prediction")
-    parser.add_argument("tables", nargs="+", type=pathlib.Path)
-    flags = parser.parse_args()
-    groups = collections.defaultdict(list)
-    left_out: collections.Counter[str] = collections.Counter()
-    predictions = []
-    rows = [row for path in flags.tables for row in _rows(path)]
-    rows = [row for row in rows if row["metric"].endswith("_ms")]
-    models = sorted({row["model"] for row in rows if row["source"] == "timm"})
-    traced_models = set(models[:: flags.every])
-    for row in rows:
-        if row["source"] == "timm" and row["model"] not in traced_models:
-            continue
-        measured = float(row["value"])
-        if row["metric"] == "op_ms" and measured < _LEAST_MS:
-            continue
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass
+class _Predictor:
+    """Calls functions of rows, and counts the rows for which there is no prediction."""
+
+    left_out: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+    def __call__(self, predict: Callable[[Row], _T | None], row: Row) -> _T | None:
         try:
-            predicted = _predicted_ms(row)
+            predicted = predict(row)
         except Exception as error:  # of packages that are not there, or do not run
             print(f"{row['model']}: {error}".splitlines()[0][:150], file=sys.stderr)
             predicted = None
         if predicted is None:
-            left_out[f"{row['source']}: {row['model']} on {row['gpu']}"] += 1
+            self.left_out[f"{row['source']}: {row['model']} on {row['gpu']}"] += 1
+        return predicted
+
+
+def _compare_times(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[object, ...]]:
+    """Prints the table of times. Returns each row's prediction."""
+    groups = collections.defaultdict(list)
+    predictions = []
+    for row in rows:
+        measured = float(row["value"])
+        if row["metric"] == "op_ms" and measured < _LEAST_MS:
             continue
-        ratio = predicted / measured
+        predicted = predictor(_predicted_ms, row)
+        if predicted is None:
+            continue
         keys = row["source"], _kind(row), row["gpu"]
-        groups[keys].append(ratio)
-        predictions.append(
-            (*keys, row["model"], row["build"], row["size"], measured, predicted)
-        )
+        groups[keys].append(predicted / measured)
+        build = row["model"], row["build"], row["size"]
+        predictions.append((*keys, *build, measured, predicted))
     print(
         "| source, kind, GPU | rows | predicted / measured | error, median | 90% | one factor |"
     )
@@ -195,10 +122,51 @@ def main() -> None:
                 print(_line(", ".join(keys), ratios))
         every = [r for keys, ratios in groups.items() if keys[0] == source for r in ratios]
         print(_line(f"**{source}**", every))
+    return predictions
+
+
+def _predicted_fits(row: Row) -> list[Fit] | None:
+    device = GPUS.get(row["gpu"])
+    return fits_of(row, device) if device is not None and row["source"] == "timm" else None
+
+
+def _compare_fits(rows: Sequence[Row], predictor: _Predictor) -> list[tuple[object, ...]]:
+    """Prints the table of batches that ran or did not, and the wrong predictions. Returns each
+    batch's prediction."""
+    fits = [fit for row in rows for fit in predictor(_predicted_fits, row) or ()]
+    print("| batches | number | said to fit |")
+    print("|---|---:|---:|")
+    for text, ran in (("that ran", True), ("that ran out of memory", False)):
+        said = [fit.is_said_to_fit for fit in fits if fit.fits == ran]
+        print(f"| {text} | {len(said)} | {sum(said)} |")
+    for fit in fits:
+        if fit.is_said_to_fit != fit.fits:
+            print(f"wrong: {fit}", file=sys.stderr)
+    return [dataclasses.astuple(fit) for fit in fits]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--csv", type=pathlib.Path, help="writes each row's prediction")
+    parser.add_argument("tables", nargs="+", type=pathlib.Path)
+    flags = parser.parse_args()
+    rows = [row for path in flags.tables for row in _rows(path)]
+    models = sorted({row["model"] for row in rows if row["source"] == "timm"})
+    traced = set(models[:: flags.every])
+    rows = [row for row in rows if row["source"] != "timm" or row["model"] in traced]
+    predictor = _Predictor()
+    predictions = []
+    times = [row for row in rows if row["metric"].endswith("_ms")]
+    if times:
+        predictions += _compare_times(times, predictor)
+    fits = [row for row in rows if row["metric"] == "fits"]
+    if fits:
+        predictions += _compare_fits(fits, predictor)
     if flags.csv:
         with flags.csv.open("w") as file:
             csv.writer(file).writerows(predictions)
-    for name, count in left_out.most_common():
+    for name, count in predictor.left_out.most_common():
         print(f"not compared: {count} of {name}", file=sys.stderr)
 
 

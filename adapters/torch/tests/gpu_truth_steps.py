@@ -1,0 +1,94 @@
+"""Training steps of public benchmarks on GPUs, for compare_gpu_truth.py: the image models of
+timm, and four language models of NeuSight."""
+
+import functools
+import math
+import sys
+import types
+from typing import Any
+
+import torch
+from torch import nn
+
+from acplan import Device, Trace, trace
+from gpu_truth_operators import Row
+
+
+def timm_trace(row: Row, device: Device, batch: int, keeps_gradients: bool) -> Trace:
+    """Returns a step of timm's training benchmark. `keeps_gradients`: they are there from the
+    step before, zeroed; that is a step that adds to gradients."""
+    # Its operators for images need a build of torchvision for this PyTorch.
+    sys.modules.setdefault(
+        "torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations")
+    )
+    import timm
+
+    model = timm.create_model(row["model"]).train()
+    size = int(row["size"])
+    images = torch.empty(batch, 3, size, size, device="meta")
+    if row["precision"].endswith("nhwc"):
+        model = model.to(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch.channels_last)
+    labels = torch.empty(batch, dtype=torch.long, device="meta")
+    criterion = nn.CrossEntropyLoss()
+    return trace(
+        model,
+        images,
+        device=device,
+        autocast="fp16",
+        optimizer=torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, nesterov=True),
+        loss_fn=lambda output: criterion(output, labels.to(output.device)),
+        accumulate=2 if keeps_gradients else 1,
+        source=False,
+    )
+
+
+def step_ms(traced: Trace) -> float:
+    return math.fsum(operator["runtime_ms"] for operator in traced.data["operators"])
+
+
+LANGUAGE_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert_large": (
+        "bert",
+        {
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+        },
+    ),
+    "gpt2_large": ("gpt2", {"n_embd": 1280, "n_layer": 36, "n_head": 20}),
+    "gpt3_27": ("gpt2", {"n_embd": 2560, "n_layer": 32, "n_head": 32, "n_positions": 2048}),
+    "opt_13": (
+        "opt",
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 32,
+            "ffn_dim": 8192,
+            "word_embed_proj_dim": 2048,
+        },
+    ),
+}
+
+
+@functools.cache
+def language_model_ms(
+    name: str, batch: int, length: int, device: Device
+) -> tuple[float, float]:
+    """Returns the predicted milliseconds of the forward and the backward pass."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+    kind, settings = LANGUAGE_MODELS[name]
+    config = AutoConfig.for_model(kind, **settings)
+    config._attn_implementation = "eager"
+    auto = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
+    with torch.device("meta"):
+        model = auto.from_config(config)
+        tokens = torch.empty(batch, length, dtype=torch.long)
+    data = trace(
+        model, input_ids=tokens, labels=tokens, device=device, optimizer=None, source=False
+    ).data
+    times = [operator["runtime_ms"] for operator in data["operators"]]
+    forward, backward = data["forward_end"], data["backward_end"]
+    return math.fsum(times[:forward]), math.fsum(times[forward:backward])
