@@ -21,6 +21,13 @@ _INDEX = 8  # bytes of an int64
 
 Arguments = dict[str, Any]
 
+# Operators whose kernels are products of cuBLAS or cuBLASLt. Convolutions, recurrent layers and
+# fused attention have kernels of their own or cuDNN's.
+_PRODUCTS = frozenset(
+    """_addmm_activation _grouped_mm _int_mm _scaled_grouped_mm _scaled_mm addmm addmv baddbmm bmm
+    cholesky_inverse cholesky_solve dot lu_solve mm mv triangular_solve vdot""".split()
+)
+
 
 def workspace_bytes(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, device: Device
@@ -33,10 +40,16 @@ def workspace_bytes(
     return model(_bound(func, args, kwargs), device)
 
 
-def persistent_bytes(device: Device) -> int:
+def persistent_bytes(device: Device, handles: int = 2) -> int:
     """Returns the bytes that stay allocated from the first matrix product on: the workspaces of
-    two cuBLAS handles, for the program's thread and for autograd's."""
-    return 2 * _blocks(_cublas_workspace(device))
+    cuBLAS' handles, one for the program's thread and one for autograd's."""
+    return handles * _blocks(_cublas_workspace(device))
+
+
+def is_product(name: str) -> bool:
+    """Returns whether an operator asks cuBLAS for its handle. Solvers may do so: they count."""
+    operator = name.removeprefix("aten.").partition(".")[0]
+    return operator in _PRODUCTS or operator.startswith(("linalg_", "_linalg_"))
 
 
 def _is_on_the_cpu(out: Any, args: tuple[Any, ...]) -> bool:

@@ -24,7 +24,7 @@ from acplan._base.tensors import tensors_of
 from acplan._base.triton_kernels import is_launch
 from acplan._device.collective_times import is_collective
 from acplan._device.devices import Device, OperatorRun
-from acplan._device.workspaces import persistent_bytes, workspace_bytes
+from acplan._device.workspaces import is_product, persistent_bytes, workspace_bytes
 from acplan._fakes.value_readers import readers
 from acplan._step.inner_passes import current_pass
 from acplan._step.records import Operator, Storage
@@ -88,11 +88,18 @@ class Recorder(TorchDispatchMode):
     def counts_workspaces(self) -> bool:
         return self._kernels is not None
 
-    def add_persistent_workspace(self) -> None:
+    def add_persistent_workspace(self, forward_end: int, backward_end: int) -> None:
         """Adds the memory that libraries of kernels keep, as if it had been there before the
-        step."""
-        if self._kernels is not None:
-            size = persistent_bytes(self._kernels)
+        step: of the program's thread, and of autograd's, if products run there."""
+        if self._kernels is None:
+            return
+        threads = {
+            forward_end <= k < backward_end
+            for k, operator in enumerate(self.log.operators)
+            if is_product(operator.name)
+        }
+        if threads:
+            size = persistent_bytes(self._kernels, len(threads))
             self.log.storages.append(Storage(size, -1, True, None, "buffer"))
 
     def on_fetch(self, tensor: torch.Tensor) -> None:

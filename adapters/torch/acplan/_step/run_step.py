@@ -46,7 +46,6 @@ def _register(recorder: Recorder, step: Step, optimizer: torch.optim.Optimizer) 
         add(parameter.grad, "gradient")
     for state in (*optimizer.state.values(), step.states()):
         add(state, "optimizer")
-    recorder.add_persistent_workspace()
     for storage in _attributes(log, step.model):
         record = log.storages[storage]
         record.category = record.category or "activation"
@@ -94,6 +93,7 @@ def run_step(
         gradients = frozenset(log.storages_of([p.grad for p in step.model.parameters()]))
         tensors.end_backward()
         step.update(optimizer)
+    recorder.add_persistent_workspace(forward_end, backward_end)
     for operator in log.operators[backward_end:]:
         operator.runtime_ms /= step.accumulate
     return Marks(forward_end, backward_end, gradients, own, tensors)
