@@ -24,11 +24,11 @@ def _serve() -> None:
     """Traces what standard input names, and says how many seconds that took."""
     from acplan import trace
     from models import MODELS
-    from write_traces import _BUNDLED
+    from write_traces import BUNDLED
 
     print("ready", flush=True)
     for line in sys.stdin:
-        make, autocast = MODELS[_BUNDLED[line.strip()]]
+        make, autocast = MODELS[BUNDLED[line.strip()]]
         model, inputs = make().on_meta()
         begin = time.perf_counter()
         trace(model, autocast=autocast, **inputs)
@@ -64,11 +64,11 @@ def _seconds(server: subprocess.Popen[str], name: str) -> float:
 
 
 def main(other: pathlib.Path, rounds: int, names: list[str]) -> None:
-    from write_traces import _BUNDLED
+    from write_traces import BUNDLED
 
     both = [_started(adapter) for adapter in (other, _FOLDER.parent)]
     print("| model | other, s | this, s | this / other |\n|---|---:|---:|---:|", flush=True)
-    for name in names or _BUNDLED:
+    for name in names or BUNDLED:
         turns = [[_seconds(one, name) for one in both] for _ in range(rounds)]
         before, now = map(statistics.median, zip(*turns))
         print(f"| {name} | {before:.2f} | {now:.2f} | {now / before:.2f} |", flush=True)

@@ -12,7 +12,7 @@ from acplan import trace
 from models import MODELS
 from zoo import EXAMPLES
 
-_BUNDLED = {
+BUNDLED = {
     "bert_base": "BERT base, 16 x 512",
     "gpt2_small": "GPT-2 small, 8 x 1024 (tied weights)",
     "gpt2_small_autocast": "GPT-2 small, autocast",
@@ -27,10 +27,10 @@ _BUNDLED = {
 
 
 def main(folder: pathlib.Path, names: list[str]) -> None:
-    for file in names or ["gpt2_tiny", *_BUNDLED]:
+    for file in names or ["gpt2_tiny", *BUNDLED]:
         make, autocast = EXAMPLES["gpt2"], None
-        if file in _BUNDLED:
-            make, autocast = MODELS[_BUNDLED[file]]
+        if file in BUNDLED:
+            make, autocast = MODELS[BUNDLED[file]]
         model, inputs = make().on_meta()
         trace(model, autocast=autocast, source=False, **inputs).save(folder / f"{file}.json.gz")
         print(file, flush=True)
