@@ -3,7 +3,6 @@ allocation and every free of three iterations, in order."""
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -95,29 +94,29 @@ def _compare(
 @pytest.mark.parametrize(
     ("make", "budget"),
     [
-        *itertools.product((_gpt2, _bert, _t5, _resnet), (None, "80%", "min")),
-        (_bert, "60%"),
-        (_t5, "50%"),
+        (_gpt2, None), (_gpt2, "min"), (_bert, "60%"), (_bert, "min"),
+        (_t5, None), (_t5, "50%"), (_resnet, "80%"), (_resnet, "min"),
     ],
-)
+)  # fmt: skip
 def test_a_run_asks_for_what_is_predicted(make: Callable[[], Case], budget: str | None) -> None:
     assert _compare(make, budget) == ""
 
 
-@pytest.mark.parametrize("budget", [None, "min"])
 @pytest.mark.parametrize(
-    "options",
+    ("options", "budget"),
     [
-        {"accumulate": 3},
-        {"clip_grad_norm": 1.0},
-        {"grad_scaler": True},
-        {"ema": 0.9},
-        {"optimizer": "momentum"},
-        {"optimizer": "adamw-fused"},
-        {"optimizer": "adamw-for-loop"},
-        {"autocast": "bf16"},
+        ({"accumulate": 3}, None),
+        ({"accumulate": 3}, "min"),
+        ({"clip_grad_norm": 1.0}, None),
+        ({"grad_scaler": True}, "min"),
+        ({"ema": 0.9}, None),
+        ({"optimizer": "momentum"}, "min"),
+        ({"optimizer": "adamw-fused"}, "min"),
+        ({"optimizer": "adamw-for-loop"}, None),
+        ({"autocast": "bf16"}, None),
+        ({"autocast": "bf16"}, "min"),
     ],
-    ids=lambda options: "-".join(map(str, next(iter(options.items())))),
+    ids=str,
 )
 def test_other_steps(options: dict[str, Any], budget: str | None) -> None:
     assert _compare(_gpt2, budget, **options) == ""
@@ -178,10 +177,15 @@ def _compare_in_ddp(
 _VIEWS = {"gradient_as_bucket_view": True}
 
 
-@pytest.mark.parametrize("make", [_gpt2, _bert])
 @pytest.mark.parametrize(
-    "ddp",
-    [{}, _VIEWS, {"bucket_cap_mb": 0.1}, _VIEWS | {"bucket_cap_mb": 0.02}],
+    ("make", "ddp"),
+    [
+        (_gpt2, {}),
+        (_gpt2, _VIEWS),
+        (_gpt2, {"bucket_cap_mb": 0.1}),
+        (_bert, {}),
+        (_bert, _VIEWS | {"bucket_cap_mb": 0.02}),
+    ],
     ids=str,
 )
 def test_a_run_in_ddp(make: Callable[[], Case], ddp: dict[str, Any]) -> None:
@@ -205,15 +209,15 @@ def test_arguments_of_ddp(ddp: dict[str, Any]) -> None:
     assert _compare_in_ddp(_gpt2, ddp) == ""
 
 
-@pytest.mark.parametrize("ddp", [{}, _VIEWS], ids=str)
 @pytest.mark.parametrize(
-    ("budget", "options"),
+    ("ddp", "budget", "options"),
     [
-        ("min", {}),
-        (None, {"accumulate": 3}),
-        ("min", {"accumulate": 2}),
-        (None, {"grad_scaler": True, "clip_grad_norm": 1.0}),
-        (None, {"ema": 0.9, "autocast": "bf16"}),
+        (_VIEWS, "min", {}),
+        ({}, None, {"accumulate": 3}),
+        (_VIEWS, None, {"accumulate": 3}),
+        (_VIEWS, "min", {"accumulate": 2}),
+        ({}, None, {"grad_scaler": True, "clip_grad_norm": 1.0}),
+        (_VIEWS, None, {"ema": 0.9, "autocast": "bf16"}),
     ],
     ids=str,
 )
@@ -221,7 +225,7 @@ def test_steps_in_ddp(ddp: dict[str, Any], budget: str | None, options: dict[str
     assert _compare_in_ddp(_gpt2, ddp, budget, **options) == ""
 
 
-@pytest.mark.parametrize("cap", [1, 0.05, 0.02, 0.01])
+@pytest.mark.parametrize("cap", [1, 0.02])
 def test_buckets_of_several_types(cap: float) -> None:
     assert _compare_in_ddp(_two_types_all_used, _VIEWS | {"bucket_cap_mb": cap}) == ""
     options = {"find_unused_parameters": True, "bucket_cap_mb": cap}
