@@ -7,6 +7,7 @@
 
 #include "cli/terminal/human_numbers.h"
 #include "cli/terminal/terminal.h"
+#include "cli/training/confidence_text.h"
 #include "cli/training/strategy_text.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
@@ -160,8 +161,8 @@ StrategyRates RatesOf(const TrainingJob& job, const RankedStrategy& ranked) {
 
 std::vector<Table::Align> StrategyColumns() {
   using enum Table::Align;
-  return {kRight, kRight, kRight, kRight, kRight, kRight, kRight,
-          kRight, kLeft,  kRight, kRight, kRight, kRight, kLeft};
+  return {kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight,
+          kLeft,  kRight, kRight, kRight, kRight, kRight, kLeft};
 }
 
 std::vector<std::string> StrategyHeadings(const TrainQuestion& question) {
@@ -177,6 +178,7 @@ std::vector<std::string> StrategyHeadings(const TrainQuestion& question) {
           question.price    ? "cost"
           : question.tokens ? "GPU-hours"
                             : "iteration",
+          "80%",
           "tok/s",
           "MFU",
           "GiB",
@@ -188,30 +190,37 @@ std::vector<std::string> StrategyCells(const TrainingJob& job,
                                        const TrainQuestion& question) {
   const StrategyRates rates = RatesOf(job, ranked);
   const costmodel::TrainingStrategy& s = ranked.strategy;
+  const costmodel::Confidence confidence =
+      question.intervals->At(costmodel::KindOfRanked(job, ranked));
   const double hours = question.tokens.value_or(1e9) / rates.tokens / 3600;
   const std::string time = question.price
                                ? fmt::format("{:.4g}", hours * *question.price)
                            : question.tokens ? fmt::format("{:.0f}", hours)
                                              : HumanSeconds(ranked.seconds);
-  return {fmt::to_string(s.tensor),
-          fmt::to_string(s.pipeline),
-          fmt::to_string(s.chunks),
-          fmt::to_string(s.context),
-          fmt::to_string(s.expert),
-          fmt::to_string(s.Data()),
-          fmt::to_string(s.zero),
-          fmt::to_string(s.microbatch),
-          ShortRecomputation(s) + GapText(ranked),
-          time,
-          fmt::format("{:.0f}", rates.tokens),
-          fmt::format("{:.1f}%", 100 * rates.utilisation),
-          fmt::format("{:.1f}", ranked.bytes / (1024.0 * 1024 * 1024)),
-          FurtherSettings(s)};
+  return {
+      fmt::to_string(s.tensor),
+      fmt::to_string(s.pipeline),
+      fmt::to_string(s.chunks),
+      fmt::to_string(s.context),
+      fmt::to_string(s.expert),
+      fmt::to_string(s.Data()),
+      fmt::to_string(s.zero),
+      fmt::to_string(s.microbatch),
+      ShortRecomputation(s) + GapText(ranked),
+      time,
+      IntervalCell(confidence.interval) + (confidence.IsMeasured() ? " " : "?"),
+      fmt::format("{:.0f}", rates.tokens),
+      fmt::format("{:.1f}%", 100 * rates.utilisation),
+      fmt::format("{:.1f}", ranked.bytes / (1024.0 * 1024 * 1024)),
+      FurtherSettings(s)};
 }
 
 std::string StrategyLegend(const TrainQuestion& question) {
   std::string text =
-      "Z: ZeRO; tok/s: per GPU; MFU: model FLOP utilisation, as in train "
+      "80%: of measured times of this kind, relative to the prediction; ?: no "
+      "measured run is\nnear; Z: ZeRO; tok/s: per GPU; MFU: model FLOP "
+      "utilisation, as in "
+      "train "
       "show;\nGiB: of the fullest stage; also: a2a (context parallelism by "
       "all-to-all), etp N,\nhsdp N (groups with a full copy each), e, l, el "
       "(embedding, logits count as\nlayers), offload N (layers), or another "
@@ -229,8 +238,15 @@ std::string EndOfSearch() {
   return InterruptFlag().load() ? "interrupted" : "--time-limit";
 }
 
-std::string ProofText(const costmodel::StrategySearch& search) {
-  if (search.is_proven) return "proven: no other strategy is faster";
+std::string ProofText(const costmodel::StrategySearch& search, bool is_robust) {
+  if (is_robust && search.is_complete) {
+    return "proven for the predictions and their intervals: no other strategy "
+           "has a lower worst case,\nexcept for plans, of which those that are "
+           "predicted the fastest were made";
+  }
+  if (search.is_proven) {
+    return "proven for the predictions: no other strategy is predicted faster";
+  }
   if (!search.is_complete) {
     return fmt::format("not proven: not all strategies were tried ({})",
                        EndOfSearch());

@@ -70,10 +70,10 @@ TEST_F(LlmScoreTest, OtherModelsStandBesideOnTheSameRows) {
   EXPECT_EQ(text.find("nothing"), std::string::npos);
 }
 
-TEST_F(LlmScoreTest, SaysWhatEachPartPaysAndWhatAFactorAStackLeaves) {
+TEST_F(LlmScoreTest, SaysWhatEachPartPaysAndWhatCalibrationLeaves) {
   const std::string text =
-      AcplanOut({"train", "score", kRuns, "--ablate", "--factors"});
-  EXPECT_THAT(text, HasSubstr("With one factor per stack"));
+      AcplanOut({"train", "score", kRuns, "--ablate", "--calibrations"});
+  EXPECT_THAT(text, HasSubstr("Calibrated by so many runs"));
   EXPECT_THAT(text, HasSubstr("(complete model)"));
   EXPECT_THAT(text, HasSubstr("waves and efficiency of tiles"));
   ExpectRefused(Acplan({"train", "score",
