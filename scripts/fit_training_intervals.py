@@ -71,12 +71,12 @@ def errors_of(acplan, runs, systems, left_out):
 def first_of_each(rows, most):
     """Returns the first rows of each source by the hash of their names."""
     counts = collections.Counter()
-    chosen = []
+    first_rows = []
     for row in sorted(rows, key=lambda row: hashlib.sha256(row["id"].encode()).hexdigest()):
         counts[row["source"]] += 1
         if counts[row["source"]] <= most:
-            chosen.append(row)
-    return chosen
+            first_rows.append(row)
+    return first_rows
 
 
 def main():
@@ -102,8 +102,10 @@ def main():
     for path in args.unfitted:
         errors = errors_of(args.acplan, path, args.systems, "source")
         rows += [row for row in errors if row["source"] not in sources]
-        beside = [{**row, "left_out": "group"} for row in errors if row["source"] in sources]
-        rows += first_of_each(beside, MOST_UNFITTED)
+        other_rows = [
+            {**row, "left_out": "group"} for row in errors if row["source"] in sources
+        ]
+        rows += first_of_each(other_rows, MOST_UNFITTED)
     with open(args.output, "w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()

@@ -169,8 +169,8 @@ def main():
     values = descend(loss, start, args.sweeps)
     fitted = loss.document(values)
     pathlib.Path(args.output).write_text(json.dumps(fitted, indent=1) + "\n")
-    shown = held_out or {run["id"] for run in runs}
-    for source, errors in sorted(loss.errors_by_source(values, shown).items()):
+    printed_runs = held_out or {run["id"] for run in runs}
+    for source, errors in sorted(loss.errors_by_source(values, printed_runs).items()):
         sizes = [abs(math.exp(x) - 1) for x in errors]
         mean, median = statistics.mean(sizes), statistics.median(sizes)
         print(f"{source:14s} mean {100 * mean:5.1f} % median {100 * median:5.1f} %")

@@ -30,7 +30,7 @@ std::string NearestText(const Confidence& confidence) {
     return "no measured run is near: an extrapolation";
   }
   return fmt::format(
-      "nearest measured run: {}, {:.2g} away{}", confidence.nearest,
+      "nearest measured run: {}, {:.1f} away{}", confidence.nearest,
       confidence.distance,
       confidence.IsMeasured() ? "" : ", so outside of measured territory");
 }
@@ -119,7 +119,7 @@ std::string CoverageJson(const std::vector<costmodel::Coverage>& coverages) {
   for (const costmodel::Coverage& coverage : coverages) {
     json["kinds"].push_back({{"name", coverage.name},
                              {"runs", coverage.runs},
-                             {"inside", coverage.inside},
+                             {"inside", coverage.inside_runs},
                              {"width", coverage.width}});
   }
   return graph::IndentedText(json);

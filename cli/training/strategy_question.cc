@@ -7,7 +7,6 @@
 
 #include "cli/terminal/human_numbers.h"
 #include "cli/terminal/terminal.h"
-#include "cli/training/confidence_text.h"
 #include "cli/training/strategy_text.h"
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
@@ -161,8 +160,8 @@ StrategyRates RatesOf(const TrainingJob& job, const RankedStrategy& ranked) {
 
 std::vector<Table::Align> StrategyColumns() {
   using enum Table::Align;
-  return {kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight,
-          kLeft,  kRight, kRight, kRight, kRight, kRight, kLeft};
+  return {kRight, kRight, kRight, kRight, kRight, kRight, kRight,
+          kRight, kLeft,  kRight, kRight, kRight, kRight, kLeft};
 }
 
 std::vector<std::string> StrategyHeadings(const TrainQuestion& question) {
@@ -178,7 +177,6 @@ std::vector<std::string> StrategyHeadings(const TrainQuestion& question) {
           question.price    ? "cost"
           : question.tokens ? "GPU-hours"
                             : "iteration",
-          "80%",
           "tok/s",
           "MFU",
           "GiB",
@@ -190,8 +188,6 @@ std::vector<std::string> StrategyCells(const TrainingJob& job,
                                        const TrainQuestion& question) {
   const StrategyRates rates = RatesOf(job, ranked);
   const costmodel::TrainingStrategy& s = ranked.strategy;
-  const costmodel::Confidence confidence =
-      question.intervals->At(costmodel::KindOfRanked(job, ranked));
   const double hours = question.tokens.value_or(1e9) / rates.tokens / 3600;
   const std::string time = question.price
                                ? fmt::format("{:.4g}", hours * *question.price)
@@ -217,8 +213,7 @@ std::vector<std::string> StrategyCells(const TrainingJob& job,
 
 std::string StrategyLegend(const TrainQuestion& question) {
   std::string text =
-      "80%: of measured times of this kind, relative to the prediction; ?: no "
-      "measured run is\nnear; Z: ZeRO; tok/s: per GPU; MFU: model FLOP "
+      "Z: ZeRO; tok/s: per GPU; MFU: model FLOP "
       "utilisation, as in "
       "train "
       "show;\nGiB: of the fullest stage; also: a2a (context parallelism by "
@@ -273,7 +268,7 @@ std::string ProofText(const costmodel::StrategySearch& search, bool is_robust) {
   }
   return fmt::format(
       "proven: {}\nbehind {} the order may change: {}, none below {}",
-      proven == 1 ? "no other strategy is faster than the first"
+      proven == 1 ? "no other strategy is predicted faster than the first"
                   : fmt::format("the first {} are the fastest", proven),
       proven == 1 ? "it" : "them", open, bound);
 }

@@ -117,6 +117,7 @@ nlohmann::ordered_json DecisionJson(const costmodel::DecisionScore& score) {
 std::string ScoreJson(const Score& score,
                       const costmodel::DecisionScore& decisions,
                       const costmodel::IntervalModel& intervals,
+                      const std::vector<costmodel::RunError>& errors,
                       const std::vector<Prediction>& predictions) {
   nlohmann::ordered_json json;
   json["sources"] = nlohmann::ordered_json::array();
@@ -135,6 +136,7 @@ std::string ScoreJson(const Score& score,
   if (score.memory.rows > 0) json["memory"] = SummaryJson(score.memory);
   json["choices"] = DecisionJson(decisions);
   json["runs"] = nlohmann::ordered_json::array();
+  size_t i = 0;  // of the errors, which only predicted runs have
   for (const Prediction& prediction : predictions) {
     nlohmann::ordered_json run = {{"id", prediction.id},
                                   {"measured_s", prediction.measured_seconds}};
@@ -142,8 +144,8 @@ std::string ScoreJson(const Score& score,
       run["time_s"] = prediction.seconds;
       run["mem_gib"] = prediction.memory_gib;
       run["parts_s"] = TimeJson(prediction.time);
-      run["interval"] =
-          ConfidenceJson(intervals.At(prediction.kind), prediction.seconds);
+      run["interval"] = ConfidenceJson(intervals.WithoutGroup(errors[i++]),
+                                       prediction.seconds);
     } else {
       run["reason"] = prediction.reason;
     }
@@ -268,7 +270,7 @@ std::string InsideText(const costmodel::IntervalModel& intervals,
   return fmt::format(
       "intervals of {:.0f}%: {} of {} runs are inside ({:.1f} %), median width "
       "{:.0f} %\n",
-      kPercent * costmodel::kIntervalShare, coverage.inside, coverage.runs,
+      kPercent * costmodel::kIntervalShare, coverage.inside_runs, coverage.runs,
       kPercent * coverage.Share(), kPercent * coverage.width);
 }
 
@@ -421,9 +423,9 @@ int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
   if (!flags.errors.empty()) {
     graph::WriteFile(flags.errors, costmodel::RunErrorsCsv(errors));
   }
-  terminal.Print(flags.json
-                     ? ScoreJson(score, decisions, *intervals, predictions)
-                     : BrokenLines(text, terminal));
+  terminal.Print(
+      flags.json ? ScoreJson(score, decisions, *intervals, errors, predictions)
+                 : BrokenLines(text, terminal));
   return kExitOk;
 }
 

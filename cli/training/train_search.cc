@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -41,6 +42,9 @@ struct LlmSearchFlags {
   bool json = false;
 };
 
+// The column of intervals, after that of the time.
+constexpr std::ptrdiff_t kIntervalColumn = 11;
+
 std::string CountText(const StrategySearch& search, bool is_robust) {
   return fmt::format(
       "{} strategies, {} evaluated, {} fit, {} planned\n{}{:.2f} s of CPU "
@@ -65,16 +69,25 @@ std::string SearchText(const TrainingJob& job, const StrategySearch& search,
   text += LimitText(job.cluster.gpu, question) + CountText(search, is_robust);
   std::vector<Table::Align> align = StrategyColumns();
   align.insert(align.begin(), Table::Align::kRight);
+  align.insert(align.begin() + kIntervalColumn, Table::Align::kRight);
   Table table(std::move(align));
-  const auto add = [&](std::string rank, std::vector<std::string> cells) {
+  const auto add = [&](std::string rank, std::vector<std::string> cells,
+                       std::string interval) {
     cells.insert(cells.begin(), std::move(rank));
+    cells.insert(cells.begin() + kIntervalColumn, std::move(interval));
     table.AddRow(std::move(cells));
   };
-  add("#", StrategyHeadings(question));
+  add("#", StrategyHeadings(question), "80% ");
   for (size_t i = 0; i < search.best.size(); ++i) {
-    add(fmt::to_string(i + 1), StrategyCells(job, search.best[i], question));
+    const costmodel::Confidence confidence =
+        question.intervals->At(costmodel::KindOfRanked(job, search.best[i]));
+    add(fmt::to_string(i + 1), StrategyCells(job, search.best[i], question),
+        IntervalCell(confidence.interval) +
+            (confidence.IsMeasured() ? " " : "?"));
   }
-  return text + table.ToString(terminal) + StrategyLegend(question) + "\n" +
+  return text + table.ToString(terminal) + StrategyLegend(question) +
+         "80%: of measured times of this kind, relative to the prediction; ?: "
+         "no measured run\nis near\n\n" +
          MeasuredText(job, search, question);
 }
 

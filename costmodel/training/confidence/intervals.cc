@@ -185,7 +185,7 @@ ErrorScale FitScale(const std::vector<ExplainedError>& errors) {
 
 // The coverage of a kind of runs before it is summed up.
 struct CoverageSum {
-  size_t inside = 0;
+  size_t inside_runs = 0;
   std::vector<double> widths = {};
 };
 
@@ -194,7 +194,7 @@ using NamedKind = std::pair<int, std::string>;
 
 void Count(const RunError& error, const Interval& interval, CoverageSum& sum) {
   if (interval.low <= error.ratio && error.ratio <= interval.high) {
-    ++sum.inside;
+    ++sum.inside_runs;
   }
   sum.widths.push_back(interval.high / interval.low - 1);
 }
@@ -232,15 +232,25 @@ Interval IntervalModel::At(const RunKind& kind, double distance) const {
   return scale_.At(CausesOf(kind, distance, HasGpu(kind.gpu)));
 }
 
+Confidence IntervalModel::WithNearest(const RunKind& kind, double distance,
+                                      size_t run) const {
+  Confidence confidence{.interval = At(kind, distance), .distance = distance};
+  if (distance < kMostDistance) confidence.nearest = runs_[run].id;
+  return confidence;
+}
+
 Confidence IntervalModel::At(const RunKind& kind) const {
   const NearestRun nearest =
       FindNearest(runs_, kind, [](const RunError&) { return true; });
-  Confidence confidence{.interval = At(kind, nearest.distance),
-                        .distance = nearest.distance};
-  if (nearest.distance < kMostDistance) {
-    confidence.nearest = runs_[nearest.run].id;
-  }
-  return confidence;
+  return WithNearest(kind, nearest.distance, nearest.run);
+}
+
+Confidence IntervalModel::WithoutGroup(const RunError& run) const {
+  const NearestRun nearest =
+      FindNearest(runs_, run.kind, [&](const RunError& other) {
+        return other.source != run.source || other.group != run.group;
+      });
+  return WithNearest(run.kind, nearest.distance, nearest.run);
 }
 
 MeasuredNeighbours::MeasuredNeighbours(const IntervalModel& model,
@@ -268,9 +278,9 @@ Coverage CoverageOf(const IntervalModel& model,
                     std::span<const RunError> errors) {
   CoverageSum sum;
   for (const RunError& error : errors) {
-    Count(error, model.At(error.kind).interval, sum);
+    Count(error, model.WithoutGroup(error).interval, sum);
   }
-  return {"all", sum.widths.size(), sum.inside,
+  return {"all", sum.widths.size(), sum.inside_runs,
           sum.widths.empty() ? 0 : QuantileOf(std::move(sum.widths), .5)};
 }
 
@@ -298,7 +308,7 @@ std::vector<Coverage> CrossValidateIntervals(std::span<const RunError> errors) {
   }
   std::vector<Coverage> coverages;
   for (auto& [kind, sum] : sums) {
-    coverages.push_back({kind.second, sum.widths.size(), sum.inside,
+    coverages.push_back({kind.second, sum.widths.size(), sum.inside_runs,
                          QuantileOf(std::move(sum.widths), .5)});
   }
   return coverages;

@@ -66,6 +66,8 @@ class IntervalModel {
   // Returns the confidence in a prediction for a run of this kind, of which nothing was
   // measured.
   Confidence At(const RunKind& kind) const;
+  // Returns the same for a measured run, as if no run of its group had been measured.
+  Confidence WithoutGroup(const RunError& run) const;
   // Returns the interval at a known distance.
   Interval At(const RunKind& kind, double distance) const;
   // Returns whether a run on this GPU was measured.
@@ -75,6 +77,9 @@ class IntervalModel {
   const ErrorScale& scale() const { return scale_; }
 
  private:
+  Confidence WithNearest(const RunKind& kind, double distance,
+                         size_t run) const;
+
   std::vector<RunError> runs_ = {};
   ErrorScale scale_ = {};
 };
@@ -99,14 +104,15 @@ class MeasuredNeighbours {
 struct Coverage {
   std::string name = {};
   size_t runs = 0;
-  size_t inside = 0;
+  size_t inside_runs = 0;
   double width = 0;  // the median of high / low - 1
   double Share() const {
-    return static_cast<double>(inside) / static_cast<double>(runs);
+    return static_cast<double>(inside_runs) / static_cast<double>(runs);
   }
 };
 
-// Returns the coverage of these errors by the intervals of a model.
+// Returns the coverage of these errors by the intervals of a model, as if no run of their
+// groups had been measured.
 Coverage CoverageOf(const IntervalModel& model,
                     std::span<const RunError> errors);
 

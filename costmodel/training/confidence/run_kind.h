@@ -43,8 +43,7 @@ struct RunKind {
   double host = 0;
   double communication = 0;  // exposed, with that of gradients and parameters
   double bubble = 0;
-  // Whether ranks of tensor parallelism, or of tensor and context parallelism together, are
-  // on several NVLink domains.
+  // True if the ranks of tensor and context parallelism are on several NVLink domains.
   bool is_wide = false;
 
   double Size(RunSize size) const { return sizes[static_cast<size_t>(size)]; }
@@ -60,10 +59,10 @@ RunKind KindOfJob(const TrainingJob& job);
 // H20, "B" of B200 and GB200, "MI" of MI300X.
 std::string_view GenerationOf(std::string_view gpu);
 
-// The part of the square of a distance that does not depend on the strategy: GPU, software,
-// precision, experts, parameters, sequence, number of GPUs.
+// Returns the part of the square of a distance that does not depend on the strategy: GPU,
+// software, precision, experts, parameters, sequence, number of GPUs.
 double SquaredJobDistance(const RunKind& a, const RunKind& b);
-// The other part: the degrees, the microbatch, recomputation.
+// Returns the other part: the degrees, the microbatch, recomputation.
 double SquaredStrategyDistance(const RunKind& a, const RunKind& b);
 
 // Returns how different two kinds are: 0 for the same settings. A factor of four in a degree,

@@ -17,7 +17,7 @@ constexpr size_t kParts = 3;
 using Parts = std::array<double, kParts>;
 
 // The weight of the factor 1 beside runs, and of one factor beside factors of parts.
-constexpr double kPriorRuns = 1.0 / 3;
+constexpr double kPriorRuns = 1;
 constexpr double kPartRidge = .1;
 constexpr size_t kLeastRunsForParts = 3;
 // A more complicated calibration must reduce the error to this share.
@@ -41,9 +41,10 @@ double LogarithmOf(const TrainingRun& run, const StepTime& time) {
 // Returns the shares of the three parts. A bubble is a wait for all of them.
 Parts SharesOf(const StepTime& time) {
   const double busy = time.Total() - time.bubble;
-  const double sent = time.communication + time.data;
-  const double host = time.host + time.other;
-  return {(busy - sent - host) / busy, sent / busy, host / busy};
+  const double sent_seconds = time.communication + time.data;
+  const double host_seconds = time.host + time.other;
+  return {(busy - sent_seconds - host_seconds) / busy, sent_seconds / busy,
+          host_seconds / busy};
 }
 
 Calibration OfLogarithms(const Parts& logarithms) {
@@ -164,7 +165,7 @@ Calibration Calibrate(std::span<const TrainingRun> runs) {
     calibration = OneFactor(runs);
     error = ErrorOf(runs[0], calibration);
   } else if (const double left_out = LeftOutError(runs, OneFactor);
-             left_out < error) {
+             left_out < kReduction * error) {
     calibration = OneFactor(runs);
     error = left_out;
   }

@@ -34,9 +34,10 @@ TrainingSystems WithCalibration(TrainingSystems systems,
                                 const Calibration& calibration);
 
 // Returns the calibration from some runs, each with a job. One factor for all parts, drawn
-// to 1 as if a third of a run had been predicted right. From three runs on, a factor for
-// each part is tried, drawn to the one factor. Each counts only if it predicts every run
-// better from the others than what is simpler does; the answer is 1 if no factor does.
+// to 1 as if one more run had been predicted right. From three runs on, a factor for each
+// part is tried, drawn to the one factor. Each counts only if the error of each run, with
+// the factors that the others give, is a tenth less than with what is simpler; the answer is
+// 1 if no factor does.
 Calibration Calibrate(std::span<const TrainingRun> runs);
 
 // Reads the runs of a table and calibrates with those that have a job. Throws InputError if

@@ -43,7 +43,7 @@ struct SearchQuestion {
   const StrategySpace& space;
   const std::vector<PipelineLayout>& layouts;
   MemoryLimit limit = {};
-  const WantedStrategies& wanted;
+  const SearchGoal& goal;
   // The measured runs near the job; null if errors are unknown.
   const MeasuredNeighbours* neighbours = nullptr;
   const StrategySearchClock& clock;
@@ -61,13 +61,18 @@ RunKind KindOfTimes(const TrainingJob& job, const StepTime& time,
   return kind;
 }
 
+// The fastest strategy within measured territory, and the distances that are known, by
+// what differs within a unit: the pipeline, and the ranks that share parameters.
+struct MeasuredList {
+  BestStrategies fastest = BestStrategies(1);
+  std::map<std::pair<int64_t, int64_t>, double> distances = {};
+};
+
 // The search of one unit. Searches of different units run in parallel.
 class UnitSearch {
  public:
   UnitSearch(TrainingJob job, const SearchQuestion& question)
-      : job_(std::move(job)),
-        question_(question),
-        best_(question.wanted.count) {}
+      : job_(std::move(job)), question_(question), best_(question.goal.count) {}
 
   StrategySearch Run();
 
@@ -82,9 +87,7 @@ class UnitSearch {
   TrainingJob job_;
   const SearchQuestion& question_;
   BestStrategies best_;
-  BestStrategies measured_ = BestStrategies(1);
-  // Distances that are known; the rest of the strategy is the same in the unit.
-  std::map<std::pair<int64_t, int64_t>, double> distances_ = {};
+  MeasuredList measured_ = {};
   double budget_ = 0;  // of the strategy that is tried
   LayerMemories layers_ = {};
   KnownUnitTimes units_ = {};
@@ -102,7 +105,7 @@ void UnitSearch::TryOne(const Kinds& kinds) {
 double UnitSearch::Distance() {
   const TrainingStrategy& s = job_.strategy;
   const auto [entry, is_new] =
-      distances_.try_emplace(std::pair(s.pipeline, s.fsdp), 0);
+      measured_.distances.try_emplace(std::pair(s.pipeline, s.fsdp), 0);
   if (is_new) {
     entry->second = question_.neighbours->DistanceTo(KindOfJob(job_));
   }
@@ -119,14 +122,14 @@ void UnitSearch::Rank(const StepTime& time, double bytes) {
                         .seconds = seconds,
                         .bytes = bytes,
                         .bound = seconds};
-  if (question_.neighbours != nullptr && measured_.MayTake(seconds) &&
+  if (question_.neighbours != nullptr && measured_.fastest.MayTake(seconds) &&
       Distance() <= kMeasuredDistance) {
-    measured_.Add(ranked);
+    measured_.fastest.Add(ranked);
   }
   if (!best_.MayTake(seconds)) return;
-  if (question_.wanted.is_robust) {
+  if (question_.goal.is_robust) {
     ranked.rank *=
-        question_.wanted.intervals->At(KindOfRun(job_, time), Distance()).high;
+        question_.goal.intervals->At(KindOfRun(job_, time), Distance()).high;
   }
   best_.Add(ranked);
 }
@@ -227,7 +230,7 @@ StrategySearch UnitSearch::Run() {
     }
   }
   result_.best = best_.Take();
-  for (const RankedStrategy& ranked : measured_.Take()) {
+  for (const RankedStrategy& ranked : measured_.fastest.Take()) {
     result_.measured = ranked;
   }
   return std::move(result_);
@@ -287,19 +290,19 @@ StrategySearch Sum(const std::vector<StrategySearch>& parts) {
 }
 
 // Puts plans into the lists.
-void AddPlans(const TrainingJob& job, const WantedStrategies& wanted,
+void AddPlans(const TrainingJob& job, const SearchGoal& goal,
               std::vector<RankedStrategy> plans, StrategySearch& all) {
-  BestStrategies best(wanted.count);
+  BestStrategies best(goal.count);
   for (const RankedStrategy& ranked : all.best) best.Add(ranked);
   for (RankedStrategy& ranked : plans) {
-    if (wanted.intervals != nullptr) {
+    if (goal.intervals != nullptr) {
       const Confidence confidence =
-          wanted.intervals->At(KindOfRanked(job, ranked));
+          goal.intervals->At(KindOfRanked(job, ranked));
       if (confidence.IsMeasured() &&
           (!all.measured || ranked.seconds < all.measured->seconds)) {
         all.measured = ranked;
       }
-      if (wanted.is_robust) ranked.rank *= confidence.interval.high;
+      if (goal.is_robust) ranked.rank *= confidence.interval.high;
     }
     best.Add(ranked);
   }
@@ -321,7 +324,7 @@ RunKind KindOfRanked(const TrainingJob& job, const RankedStrategy& ranked) {
 StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space,
                                 const MemoryLimit& limit,
-                                const WantedStrategies& wanted,
+                                const SearchGoal& goal,
                                 const StrategySearchLimits& limits) {
   const StrategySearchClock clock(limits);
   const std::vector<PipelineLayout> layouts = LayoutsOfSpace(job, space);
@@ -331,23 +334,23 @@ StrategySearch SearchStrategies(const TrainingJob& job,
         return s.recomputation != Recomputation::kPlan;
       });
   std::optional<MeasuredNeighbours> neighbours;
-  if (wanted.intervals != nullptr) {
-    neighbours.emplace(*wanted.intervals, KindOfJob(job));
+  if (goal.intervals != nullptr) {
+    neighbours.emplace(*goal.intervals, KindOfJob(job));
   }
   const SearchQuestion question{
-      job,  space, layouts, limit, wanted, neighbours ? &*neighbours : nullptr,
+      job,  space, layouts, limit, goal, neighbours ? &*neighbours : nullptr,
       clock};
   StrategySearch all =
       Sum(SearchEachUnit(job, question, {units.begin(), plans.begin()}));
-  AddPlans(job, wanted, {}, all);
+  AddPlans(job, goal, {}, all);
   // No worst case is below the prediction, so plans that are slower than all worst cases do
   // not count.
-  const double cutoff = all.best.size() < wanted.count
+  const double cutoff = all.best.size() < goal.count
                             ? std::numeric_limits<double>::infinity()
                             : all.best.back().rank;
   const StrategySearch planned_search = SearchPlans(
-      {job, space, layouts, limit, wanted.count, cutoff, clock}, plans);
-  AddPlans(job, wanted, planned_search.best, all);
+      {job, space, layouts, limit, goal.count, cutoff, clock}, plans);
+  AddPlans(job, goal, planned_search.best, all);
   Add(planned_search, all);
   for (const RankedStrategy& ranked : all.best) RequireLegal(job, ranked);
   return all;

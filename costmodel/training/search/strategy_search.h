@@ -64,7 +64,7 @@ struct StrategySearch {
 };
 
 // The strategies that a search is to find.
-struct WantedStrategies {
+struct SearchGoal {
   size_t count = 10;
   // The errors of measured runs; null if they are unknown.
   const IntervalModel* intervals = nullptr;
@@ -100,8 +100,8 @@ class StrategySearchClock {
       std::chrono::steady_clock::now();
 };
 
-// Returns the kind of a strategy that a search found, with the parts of its time. Those of
-// a plan are the parts without recomputation.
+// Returns the kind of a strategy that a search found, with the parts of its time. The
+// parts of a plan are those without recomputation.
 RunKind KindOfRanked(const TrainingJob& job, const RankedStrategy& ranked);
 
 // Finds the fastest strategies of the space whose stages all fit the limit, which may leave
@@ -115,7 +115,7 @@ RunKind KindOfRanked(const TrainingJob& job, const RankedStrategy& ranked);
 StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space,
                                 const MemoryLimit& limit,
-                                const WantedStrategies& wanted,
+                                const SearchGoal& goal,
                                 const StrategySearchLimits& limits = {});
 
 }  // namespace acplan::costmodel

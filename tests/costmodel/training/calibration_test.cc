@@ -31,15 +31,14 @@ TrainingRun RunWith(int64_t tensor, int64_t microbatch,
   return run;
 }
 
-TEST(Calibration, OneRunIsNearlyPredicted) {
+TEST(Calibration, OneRunCountsHalf) {
   const std::vector<TrainingRun> runs = {
       RunWith(1, 1, {.computation = 1.4, .communication = 1.4, .host = 1.4})};
   const Calibration calibration = Calibrate(runs);
   EXPECT_TRUE(calibration.IsOneFactor());
-  EXPECT_GT(calibration.computation, 1.25);
-  EXPECT_LT(calibration.computation, 1.4);  // drawn to 1
+  EXPECT_NEAR(calibration.computation, std::sqrt(1.4), .02);
   EXPECT_NEAR(calibration.error_before, 1 - 1 / 1.4, .02);
-  EXPECT_LT(calibration.error_after, .1);
+  EXPECT_LT(calibration.error_after, .2);
 }
 
 // Where only communication is slow, its own factor predicts the runs left out
@@ -53,7 +52,7 @@ TEST(Calibration, PartsCountIfTheyPredictBetter) {
   const Calibration calibration = Calibrate(runs);
   EXPECT_FALSE(calibration.IsOneFactor());
   EXPECT_GT(calibration.communication, 1.5 * calibration.computation);
-  EXPECT_LT(calibration.error_after, .5 * calibration.error_before);
+  EXPECT_LT(calibration.error_after, .8 * calibration.error_before);
 }
 
 TEST(Calibration, RunsThatDisagreeChangeNothing) {
