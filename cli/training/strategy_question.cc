@@ -193,29 +193,25 @@ std::vector<std::string> StrategyCells(const TrainingJob& job,
                                ? fmt::format("{:.4g}", hours * *question.price)
                            : question.tokens ? fmt::format("{:.0f}", hours)
                                              : HumanSeconds(ranked.seconds);
-  return {
-      fmt::to_string(s.tensor),
-      fmt::to_string(s.pipeline),
-      fmt::to_string(s.chunks),
-      fmt::to_string(s.context),
-      fmt::to_string(s.expert),
-      fmt::to_string(s.Data()),
-      fmt::to_string(s.zero),
-      fmt::to_string(s.microbatch),
-      ShortRecomputation(s) + GapText(ranked),
-      time,
-      IntervalCell(confidence.interval) + (confidence.IsMeasured() ? " " : "?"),
-      fmt::format("{:.0f}", rates.tokens),
-      fmt::format("{:.1f}%", 100 * rates.utilisation),
-      fmt::format("{:.1f}", ranked.bytes / (1024.0 * 1024 * 1024)),
-      FurtherSettings(s)};
+  return {fmt::to_string(s.tensor),
+          fmt::to_string(s.pipeline),
+          fmt::to_string(s.chunks),
+          fmt::to_string(s.context),
+          fmt::to_string(s.expert),
+          fmt::to_string(s.Data()),
+          fmt::to_string(s.zero),
+          fmt::to_string(s.microbatch),
+          ShortRecomputation(s) + GapText(ranked),
+          time,
+          fmt::format("{:.0f}", rates.tokens),
+          fmt::format("{:.1f}%", 100 * rates.utilisation),
+          fmt::format("{:.1f}", ranked.bytes / (1024.0 * 1024 * 1024)),
+          FurtherSettings(s)};
 }
 
 std::string StrategyLegend(const TrainQuestion& question) {
   std::string text =
-      "Z: ZeRO; tok/s: per GPU; MFU: model FLOP "
-      "utilisation, as in "
-      "train "
+      "Z: ZeRO; tok/s: per GPU; MFU: model FLOP utilisation, as in train "
       "show;\nGiB: of the fullest stage; also: a2a (context parallelism by "
       "all-to-all), etp N,\nhsdp N (groups with a full copy each), e, l, el "
       "(embedding, logits count as\nlayers), offload N (layers), or another "
