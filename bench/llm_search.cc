@@ -182,8 +182,9 @@ void PrintTrainingSearches(const Flags& flags) {
       if (!has_plans) space.recomputation.pop_back();
       costmodel::StrategySearch found;
       const double seconds = Median(flags.runs, [&] {
-        found = SearchStrategies(
-            job, space, costmodel::MemoryLimit{job.cluster.gpu.memory}, 10);
+        found = SearchStrategies(job, space,
+                                 costmodel::MemoryLimit{job.cluster.gpu.memory},
+                                 {.count = 10});
         return found.core_seconds;
       });
       fmt::print("| {} | {} | {} | {} | {} | {:.3f} | {:.0f} |\n", search.model,

@@ -70,6 +70,8 @@ def numbers_of(document):
 
 
 class Loss:
+    """The loss of fitted numbers. Runs whose id is in `held_out` have no part in it."""
+
     def __init__(self, acplan, runs, document, held_out):
         self._command = [acplan, "train", "score", runs]
         self._document = copy.deepcopy(document)
@@ -90,6 +92,7 @@ class Loss:
         return self._document
 
     def errors(self, values):
+        """Returns ln(predicted / measured) of each run, by id."""
         with tempfile.TemporaryDirectory() as folder:
             systems = pathlib.Path(folder, "systems.json")
             output = pathlib.Path(folder, "predictions.csv")
@@ -99,12 +102,20 @@ class Loss:
                 check=True,
                 stdout=subprocess.DEVNULL,
             )
-            errors = collections.defaultdict(list)
             with open(output, newline="") as file:
-                for row in csv.DictReader(file):
-                    run = self._runs[row["id"]]
-                    ratio = float(row["time_s"]) / float(run["time_s"])
-                    errors[run["source"]].append(math.log(ratio))
+                return {
+                    row["id"]: math.log(
+                        float(row["time_s"]) / float(self._runs[row["id"]]["time_s"])
+                    )
+                    for row in csv.DictReader(file)
+                }
+
+    def errors_by_source(self, values, ids):
+        """Returns the errors of those of the runs `ids` that are predicted."""
+        errors = collections.defaultdict(list)
+        for name, error in self.errors(values).items():
+            if name in ids:
+                errors[self._runs[name]["source"]].append(error)
         return errors
 
     def __call__(self, values):
@@ -113,11 +124,8 @@ class Loss:
             flat = size if size < 0.35 else 0.35 + 0.4 * (size - 0.35)
             return 0.8 * flat + 1.5 * min(x * x, 0.15)
 
-        fit = statistics.mean(
-            statistics.mean(map(cost, errors))
-            for source, errors in self.errors(values).items()
-            if source != self._held_out
-        )
+        fitted = self.errors_by_source(values, self._runs.keys() - self._held_out)
+        fit = statistics.mean(statistics.mean(map(cost, errors)) for errors in fitted.values())
         away = (math.log(values[n] / self.centres[n]) / PRIORS[n[1]][0] for n in values)
         return fit + PENALTY * sum(min(9, x * x) / 2 for x in away)
 
@@ -153,16 +161,19 @@ def main():
     parser.add_argument("--from-values", action="store_true")
     args = parser.parse_args()
     document = json.loads(pathlib.Path(args.systems).read_text())
-    loss = Loss(args.acplan, args.runs, document, args.hold_out)
+    with open(args.runs, newline="") as file:
+        runs = list(csv.DictReader(file))
+    held_out = {run["id"] for run in runs if run["source"] == args.hold_out}
+    loss = Loss(args.acplan, args.runs, document, held_out)
     start = loss.values if args.from_values else loss.centres
     values = descend(loss, start, args.sweeps)
     fitted = loss.document(values)
     pathlib.Path(args.output).write_text(json.dumps(fitted, indent=1) + "\n")
-    for source, errors in sorted(loss.errors(values).items()):
-        if args.hold_out in (None, source):
-            sizes = [abs(math.exp(x) - 1) for x in errors]
-            mean, median = statistics.mean(sizes), statistics.median(sizes)
-            print(f"{source:14s} mean {100 * mean:5.1f} % median {100 * median:5.1f} %")
+    printed_runs = held_out or {run["id"] for run in runs}
+    for source, errors in sorted(loss.errors_by_source(values, printed_runs).items()):
+        sizes = [abs(math.exp(x) - 1) for x in errors]
+        mean, median = statistics.mean(sizes), statistics.median(sizes)
+        print(f"{source:14s} mean {100 * mean:5.1f} % median {100 * median:5.1f} %")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,10 @@ std::filesystem::path DevicesFile() {
   return DataFolder() / "devices" / "memory.csv";
 }
 
+std::filesystem::path RunErrorsFile() {
+  return DataFolder() / "training" / "errors.csv";
+}
+
 std::filesystem::path SystemsFile(const std::string& path) {
   return path.empty() ? DataFolder() / "training" / "systems.json"
                       : std::filesystem::path(path);

@@ -12,6 +12,9 @@ std::filesystem::path DataFolder();
 // Returns the table of what GPUs offer PyTorch.
 std::filesystem::path DevicesFile();
 
+// Returns the table of errors of predictions of measured training runs.
+std::filesystem::path RunErrorsFile();
+
 // Returns `path`, the value of --systems, or, if it is empty, the file of that
 // data.
 std::filesystem::path SystemsFile(const std::string& path);

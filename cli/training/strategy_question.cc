@@ -229,8 +229,15 @@ std::string EndOfSearch() {
   return InterruptFlag().load() ? "interrupted" : "--time-limit";
 }
 
-std::string ProofText(const costmodel::StrategySearch& search) {
-  if (search.is_proven) return "proven: no other strategy is faster";
+std::string ProofText(const costmodel::StrategySearch& search, bool is_robust) {
+  if (is_robust && search.is_complete) {
+    return "proven for the predictions and their intervals: no other strategy "
+           "has a lower worst case,\nexcept for plans, of which those that are "
+           "predicted the fastest were made";
+  }
+  if (search.is_proven) {
+    return "proven for the predictions: no other strategy is predicted faster";
+  }
   if (!search.is_complete) {
     return fmt::format("not proven: not all strategies were tried ({})",
                        EndOfSearch());
@@ -257,7 +264,7 @@ std::string ProofText(const costmodel::StrategySearch& search) {
   }
   return fmt::format(
       "proven: {}\nbehind {} the order may change: {}, none below {}",
-      proven == 1 ? "no other strategy is faster than the first"
+      proven == 1 ? "no other strategy is predicted faster than the first"
                   : fmt::format("the first {} are the fastest", proven),
       proven == 1 ? "it" : "them", open, bound);
 }

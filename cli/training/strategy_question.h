@@ -53,7 +53,8 @@ std::string StrategyLegend(const TrainQuestion& question);
 std::string EndOfSearch();
 
 // Returns whether the search proved its answer; if not, why, and how far the
-// answer may be from the best one.
-std::string ProofText(const costmodel::StrategySearch& search);
+// answer may be from the best one. `is_robust`: worst cases were compared.
+std::string ProofText(const costmodel::StrategySearch& search,
+                      bool is_robust = false);
 
 }  // namespace acplan::cli

@@ -129,7 +129,7 @@ FitRow Try(const FitInput& input, int64_t gpus) {
   }
   auto [job, space] = AskOfStrategies(input.shape, settings, input.systems);
   StrategySearch search = SearchStrategies(
-      job, space, input.question.limit, 1,
+      job, space, input.question.limit, {.count = 1},
       {.seconds = input.time_limit, .interrupted = &InterruptFlag()});
   return {std::move(job), std::move(search)};
 }
@@ -217,7 +217,9 @@ std::string CountsText(const FitTable& table) {
 std::string FitProofText(const FitTable& fit) {
   if (std::ranges::all_of(
           fit.rows, [](const FitRow& row) { return row.search.is_proven; })) {
-    return "proven for each row: no other strategy is faster";
+    return "proven for the predictions of each row: no other strategy is "
+           "predicted "
+           "faster";
   }
   if (!std::ranges::all_of(
           fit.rows, [](const FitRow& row) { return row.search.is_complete; })) {

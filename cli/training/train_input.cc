@@ -11,8 +11,11 @@
 #include "cli/input/file_names.h"
 #include "cli/input/flags.h"
 #include "cli/input/strategy_argument.h"
+#include "costmodel/training/confidence/error_table.h"
 #include "costmodel/training/hardware/accelerator.h"
 #include "graph/base/byte_size.h"
+#include "graph/base/csv_table.h"
+#include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
 #include "graph/base/json_fields.h"
 #include "graph/base/json_scan.h"
@@ -164,6 +167,44 @@ NamedStrategy ReadStrategyOfSearch(const graph::JsonField& root,
 
 }  // namespace
 
+void AddCalibrate(CLI::App& app, std::string& path) {
+  app.add_option("--calibrate", path,
+                 "one to five measured runs of your own, as train score reads "
+                 "them: predictions are multiplied by what they say")
+      ->type_name("CSV");
+}
+
+costmodel::Calibration ReadCalibration(
+    const std::string& path, const costmodel::TrainingSystems& systems) {
+  return costmodel::CalibrateToTable(
+      graph::ParseCsv(graph::ReadFile(path, graph::kMostListBytes), path),
+      systems);
+}
+
+std::string TextOf(const costmodel::Calibration& calibration) {
+  const std::string factors =
+      calibration.IsOneFactor()
+          ? fmt::format("x {:.3f}", calibration.computation)
+          : fmt::format(
+                "computation x {:.3f}, communication x {:.3f}, host x "
+                "{:.3f}",
+                calibration.computation, calibration.communication,
+                calibration.host);
+  return fmt::format(
+      "calibrated by {} {}: {}; their error {:.1f} %, {} {:.1f} %\n",
+      calibration.runs, calibration.runs == 1 ? "run" : "runs", factors,
+      100 * calibration.error_before,
+      calibration.runs == 1 ? "calibrated" : "each from the others",
+      100 * calibration.error_after);
+}
+
+std::shared_ptr<const costmodel::IntervalModel> ReadIntervals() {
+  const std::string path = RunErrorsFile().string();
+  return std::make_shared<const costmodel::IntervalModel>(
+      costmodel::ReadRunErrors(
+          graph::ParseCsv(graph::ReadFile(path, graph::kMostListBytes), path)));
+}
+
 double BudgetOf(const TrainQuestion& question,
                 const costmodel::TrainingJob& job) {
   return costmodel::PyTorchBytes(question.limit, job);
@@ -246,6 +287,7 @@ void TrainFlags::AddTo(CLI::App& app, bool has_strategy) {
                  "share of its memory that PyTorch's allocator cannot use for "
                  "tensors at the peak (0.065; --budget leaves it out)")
       ->type_name("X");
+  AddCalibrate(app, calibrate);
   app.add_option("--tokens", tokens,
                  "tokens of the whole training: prints its GPU-hours")
       ->type_name("N");
@@ -277,6 +319,13 @@ costmodel::ModelShape TrainFlags::ReadModel(const Terminal& terminal) const {
 }
 
 costmodel::TrainingSystems TrainFlags::ReadSystems() const {
+  costmodel::TrainingSystems read = ReadUncalibratedSystems();
+  if (calibrate.empty()) return read;
+  const costmodel::Calibration calibration = ReadCalibration(calibrate, read);
+  return WithCalibration(std::move(read), calibration);
+}
+
+costmodel::TrainingSystems TrainFlags::ReadUncalibratedSystems() const {
   costmodel::TrainingSystems read =
       costmodel::ReadTrainingSystems(SystemsFile(systems));
   if (!system.empty()) {
@@ -320,10 +369,17 @@ TrainQuestion TrainFlags::Question(const costmodel::Accelerator& gpu) const {
   if (!budget.empty()) {
     limit = {static_cast<double>(graph::ParseByteSize(budget, "--budget"))};
   }
+  std::optional<costmodel::Calibration> calibration;
+  if (!calibrate.empty()) {
+    calibration = ReadCalibration(calibrate, ReadUncalibratedSystems());
+  }
   return {.model = FileStem(config),
           .limit = limit,
           .tokens = positive(tokens, "--tokens"),
-          .price = positive(price, "--price")};
+          .price = positive(price, "--price"),
+          .notes = {},
+          .calibration = calibration,
+          .intervals = ReadIntervals()};
 }
 
 }  // namespace acplan::cli

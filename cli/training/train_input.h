@@ -2,12 +2,15 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/terminal/terminal.h"
+#include "costmodel/training/confidence/intervals.h"
 #include "costmodel/training/memory/memory_limit.h"
+#include "costmodel/training/score/calibration.h"
 #include "costmodel/training/settings/strategy_settings.h"
 
 namespace acplan::cli {
@@ -20,7 +23,22 @@ struct TrainQuestion {
   std::optional<double> price;          // of a GPU for an hour
   std::vector<std::string> notes = {};  // on parts of the model that are not
                                         // counted
+  // The calibration of the predictions; empty without one.
+  std::optional<costmodel::Calibration> calibration;
+  // The errors of measured runs.
+  std::shared_ptr<const costmodel::IntervalModel> intervals;
 };
+
+// Adds --calibrate.
+void AddCalibrate(CLI::App& app, std::string& path);
+// Reads the runs of --calibrate.
+costmodel::Calibration ReadCalibration(
+    const std::string& path, const costmodel::TrainingSystems& systems);
+// Returns the factors and errors of a calibration, in a line.
+std::string TextOf(const costmodel::Calibration& calibration);
+
+// Reads the errors of measured runs that came with the program.
+std::shared_ptr<const costmodel::IntervalModel> ReadIntervals();
 
 // Returns the bytes that PyTorch may have on a rank of the job.
 double BudgetOf(const TrainQuestion& question,
@@ -53,6 +71,7 @@ struct TrainFlags {
   std::string allocator_loss;
   std::string tokens;
   std::string price;
+  std::string calibrate;
   std::map<std::string, std::string>
       settings;  // by acplan's keys; "": not given
   std::vector<std::string> set;
@@ -64,7 +83,9 @@ struct TrainFlags {
   // Warns of parts of the file that are not counted.
   costmodel::ModelConfig ReadConfig(const Terminal& terminal) const;
   costmodel::ModelShape ReadModel(const Terminal& terminal) const;
+  // Returns the GPUs and software, calibrated if runs are given.
   costmodel::TrainingSystems ReadSystems() const;
+  costmodel::TrainingSystems ReadUncalibratedSystems() const;
   // Returns the settings of the file, then `own`, then those of the flags;
   // later ones replace earlier ones.
   costmodel::StrategySettings ReadSettings(

@@ -9,10 +9,14 @@
 #include "cli/input/data_folder.h"
 #include "cli/input/output_files.h"
 #include "cli/terminal/text.h"
+#include "cli/training/confidence_text.h"
+#include "cli/training/train_input.h"
+#include "costmodel/training/confidence/error_table.h"
 #include "costmodel/training/score/ablation.h"
+#include "costmodel/training/score/calibration.h"
+#include "costmodel/training/score/decisions.h"
 #include "costmodel/training/score/memory_table.h"
 #include "costmodel/training/score/score.h"
-#include "costmodel/training/score/stack_factors.h"
 #include "graph/base/csv_table.h"
 #include "graph/base/file_io.h"
 #include "graph/base/input_error.h"
@@ -31,8 +35,10 @@ struct ScoreFlags {
   std::string systems;
   std::string baselines;
   std::string output;
+  std::string errors;
+  std::string calibrate;
   bool ablate = false;
-  bool factors = false;
+  bool calibrations = false;
   bool json = false;
 };
 
@@ -83,7 +89,35 @@ nlohmann::ordered_json TimeJson(const costmodel::StepTime& time) {
           {"other", time.other}};
 }
 
+// Returns the choices among measured strategies, in a line.
+std::string DecisionText(const costmodel::DecisionScore& score) {
+  if (score.groups == 0) return "";
+  return fmt::format(
+      "choices in {} groups of {} strategies: regret {:.1f} % (at random "
+      "{:.1f} "
+      "%), within 5 % of\nthe best in {:.0f} % of groups ({:.0f} %), regret of "
+      "the best of three {:.1f} %, Kendall's tau {:.2f}\n",
+      score.groups, score.runs, kPercent * score.regret,
+      kPercent * score.chance_regret, kPercent * score.good_share,
+      kPercent * score.chance_good_share, kPercent * score.regret_of_three,
+      score.kendall_tau);
+}
+
+nlohmann::ordered_json DecisionJson(const costmodel::DecisionScore& score) {
+  return {{"groups", score.groups},
+          {"runs", score.runs},
+          {"regret", score.regret},
+          {"regret_of_three", score.regret_of_three},
+          {"chance_regret", score.chance_regret},
+          {"good_share", score.good_share},
+          {"chance_good_share", score.chance_good_share},
+          {"kendall_tau", score.kendall_tau}};
+}
+
 std::string ScoreJson(const Score& score,
+                      const costmodel::DecisionScore& decisions,
+                      const costmodel::IntervalModel& intervals,
+                      const std::vector<costmodel::RunError>& errors,
                       const std::vector<Prediction>& predictions) {
   nlohmann::ordered_json json;
   json["sources"] = nlohmann::ordered_json::array();
@@ -100,7 +134,9 @@ std::string ScoreJson(const Score& score,
     json["median_of_sources"] = score.median_of_sources;
   }
   if (score.memory.rows > 0) json["memory"] = SummaryJson(score.memory);
+  json["choices"] = DecisionJson(decisions);
   json["runs"] = nlohmann::ordered_json::array();
+  size_t i = 0;  // of the errors, which only predicted runs have
   for (const Prediction& prediction : predictions) {
     nlohmann::ordered_json run = {{"id", prediction.id},
                                   {"measured_s", prediction.measured_seconds}};
@@ -108,6 +144,8 @@ std::string ScoreJson(const Score& score,
       run["time_s"] = prediction.seconds;
       run["mem_gib"] = prediction.memory_gib;
       run["parts_s"] = TimeJson(prediction.time);
+      run["interval"] = ConfidenceJson(intervals.WithoutGroup(errors[i++]),
+                                       prediction.seconds);
     } else {
       run["reason"] = prediction.reason;
     }
@@ -134,9 +172,9 @@ std::string BaselineText(const std::vector<costmodel::TrainingRun>& runs,
   using enum Table::Align;
   const graph::CsvTable table =
       graph::ParseCsv(graph::ReadFile(path, graph::kMostListBytes), path);
-  Table text({kLeft, kRight, kRight, kRight, kRight, kRight});
-  text.AddRow(
-      {"model", "rows", "mean %", "median", "acplan mean", "acplan median"});
+  Table text({kLeft, kRight, kRight, kRight, kRight, kRight, kRight, kRight});
+  text.AddRow({"model", "rows", "mean %", "median", "acplan mean",
+               "acplan median", "regret %", "acplan"});
   for (const std::string& column : table.columns) {
     if (column == "id" || column == "time_s" ||
         column.find("mem") != std::string::npos) {
@@ -144,9 +182,9 @@ std::string BaselineText(const std::vector<costmodel::TrainingRun>& runs,
     }
     const std::vector<Prediction> theirs =
         OtherPredictions(runs, table, column);
-    std::vector<Prediction> same;
+    std::vector<Prediction> same = ours;
     for (size_t i = 0; i < ours.size(); ++i) {
-      if (theirs[i].seconds > 0) same.push_back(ours[i]);
+      if (theirs[i].seconds == 0) same[i].seconds = 0;
     }
     const Score their_score = ScorePredictions(theirs);
     const Score our_score = ScorePredictions(same);
@@ -156,7 +194,9 @@ std::string BaselineText(const std::vector<costmodel::TrainingRun>& runs,
          fmt::format("{:.1f}", kPercent * their_score.mean_of_sources),
          fmt::format("{:.1f}", kPercent * their_score.median_of_sources),
          fmt::format("{:.1f}", kPercent * our_score.mean_of_sources),
-         fmt::format("{:.1f}", kPercent * our_score.median_of_sources)});
+         fmt::format("{:.1f}", kPercent * our_score.median_of_sources),
+         fmt::format("{:.1f}", kPercent * ScoreDecisions(runs, theirs).regret),
+         fmt::format("{:.1f}", kPercent * ScoreDecisions(runs, same).regret)});
   }
   return "\nOther models, averaged over the sources that they cover, and "
          "acplan on the same rows:\n" +
@@ -186,18 +226,52 @@ std::string AblationText(const std::vector<costmodel::TrainingRun>& runs,
          table.ToString(terminal);
 }
 
-std::string FactorText(const std::vector<costmodel::TrainingRun>& runs,
-                       const std::vector<Prediction>& predictions) {
-  const Score score =
-      ScorePredictions(costmodel::ApplyStackFactors(runs, predictions));
-  if (score.sources.empty()) {
-    return "\nWith one factor per stack: no stack has runs in both halves\n";
+// Returns a table of the errors that remain if some runs of a stack calibrate the
+// predictions of its others.
+std::string CalibrationText(const std::vector<costmodel::TrainingRun>& runs,
+                            const Terminal& terminal) {
+  using enum Table::Align;
+  Table table({kRight, kRight, kRight, kRight});
+  table.AddRow({"runs", "predictions", "mean % before", "after"});
+  for (const costmodel::CalibrationScore& score :
+       costmodel::ScoreCalibrations(runs)) {
+    table.AddRow({fmt::to_string(score.runs), fmt::to_string(score.predictions),
+                  fmt::format("{:.1f}", kPercent * score.before),
+                  fmt::format("{:.1f}", kPercent * score.after)});
   }
+  return "\nCalibrated by so many runs of the same source, GPU, precision and "
+         "kind of model,\nerrors of the others, averaged over sources:\n" +
+         table.ToString(terminal);
+}
+
+// Returns the kinds and errors of all runs that were predicted.
+std::vector<costmodel::RunError> ErrorsOf(
+    const std::vector<costmodel::TrainingRun>& runs,
+    const std::vector<Prediction>& predictions) {
+  std::vector<costmodel::RunError> errors;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const Prediction& prediction = predictions[i];
+    if (prediction.seconds == 0) continue;
+    errors.push_back(
+        {.id = prediction.id,
+         .source = prediction.source,
+         .group = runs[i].group,
+         .kind = prediction.kind,
+         .ratio = prediction.measured_seconds / prediction.seconds});
+  }
+  return errors;
+}
+
+// Returns how many of these runs are within the intervals that a user gets.
+std::string InsideText(const costmodel::IntervalModel& intervals,
+                       const std::vector<costmodel::RunError>& errors) {
+  if (errors.empty()) return "";
+  const costmodel::Coverage coverage = CoverageOf(intervals, errors);
   return fmt::format(
-      "\nWith one factor per stack, found on the other half of its runs: mean "
-      "{:.1f} %, median {:.1f} %\n({} runs of {} sources have one)\n",
-      kPercent * score.mean_of_sources, kPercent * score.median_of_sources,
-      score.all.rows, score.sources.size());
+      "intervals of {:.0f}%: {} of {} runs are inside ({:.1f} %), median width "
+      "{:.0f} %\n",
+      kPercent * costmodel::kIntervalShare, coverage.inside_runs, coverage.runs,
+      kPercent * coverage.Share(), kPercent * coverage.width);
 }
 
 std::string NotRepresentedText(const std::vector<Prediction>& predictions) {
@@ -253,18 +327,39 @@ std::string MemoryCsv(const std::vector<Prediction>& predictions) {
   return csv;
 }
 
+// Refuses flags that need a table of runs.
+void RefuseFlagsOfRuns(const ScoreFlags& flags, std::string_view contents) {
+  const auto refuse = [&](bool is_given, std::string_view flag) {
+    if (!is_given) return;
+    throw InputError(
+        fmt::format("{}: cannot be combined with {}", flag, contents));
+  };
+  refuse(!flags.baselines.empty(), "--baselines");
+  refuse(flags.ablate, "--ablate");
+  refuse(flags.calibrations, "--calibrations");
+  refuse(!flags.calibrate.empty(), "--calibrate");
+  refuse(!flags.errors.empty(), "--error-table");
+}
+
+// Scores intervals on a table of errors.
+int ScoreIntervals(const ScoreFlags& flags, const graph::CsvTable& table,
+                   const Terminal& terminal) {
+  RefuseFlagsOfRuns(flags, "a table of errors");
+  if (!flags.output.empty()) {
+    throw InputError("-o: cannot be combined with a table of errors");
+  }
+  const std::vector<costmodel::Coverage> coverages =
+      costmodel::CrossValidateIntervals(costmodel::ReadRunErrors(table));
+  terminal.Print(flags.json ? CoverageJson(coverages)
+                            : CoverageText(coverages, terminal));
+  return kExitOk;
+}
+
 // Scores a table of readings of memory alone.
 int ScoreMemory(const ScoreFlags& flags, const graph::CsvTable& table,
                 const costmodel::TrainingSystems& systems,
                 const Terminal& terminal) {
-  const auto refuse = [](bool is_given, std::string_view flag) {
-    if (!is_given) return;
-    throw InputError(
-        fmt::format("{}: cannot be combined with readings of memory", flag));
-  };
-  refuse(!flags.baselines.empty(), "--baselines");
-  refuse(flags.ablate, "--ablate");
-  refuse(flags.factors, "--factors");
+  RefuseFlagsOfRuns(flags, "readings of memory");
   const std::vector<Prediction> predictions =
       costmodel::PredictMemoryTable(table, systems);
   const std::vector<ErrorSummary> errors =
@@ -287,30 +382,50 @@ int ScoreMemory(const ScoreFlags& flags, const graph::CsvTable& table,
 }
 
 int RunScore(const ScoreFlags& flags, const Terminal& terminal) {
-  const costmodel::TrainingSystems systems =
+  costmodel::TrainingSystems systems =
       costmodel::ReadTrainingSystems(SystemsFile(flags.systems));
   const graph::CsvTable table = graph::ParseCsv(
       graph::ReadFile(flags.runs, graph::kMostListBytes), flags.runs);
+  if (costmodel::IsErrorTable(table)) {
+    return ScoreIntervals(flags, table, terminal);
+  }
   if (costmodel::IsMemoryTable(table)) {
     return ScoreMemory(flags, table, systems, terminal);
+  }
+  std::string calibration_text;
+  if (!flags.calibrate.empty()) {
+    const costmodel::Calibration calibration =
+        ReadCalibration(flags.calibrate, systems);
+    systems = WithCalibration(std::move(systems), calibration);
+    calibration_text = TextOf(calibration);
   }
   const std::vector<costmodel::TrainingRun> runs =
       costmodel::ReadRuns(table, systems);
   const std::vector<Prediction> predictions = costmodel::PredictRuns(runs);
   const Score score = ScorePredictions(predictions);
   // Inputs that may be wrong are read before anything is written.
-  std::string text = ScoreText(score, terminal);
+  const costmodel::DecisionScore decisions =
+      costmodel::ScoreDecisions(runs, predictions);
+  const std::shared_ptr<const costmodel::IntervalModel> intervals =
+      ReadIntervals();
+  const std::vector<costmodel::RunError> errors = ErrorsOf(runs, predictions);
+  std::string text = calibration_text + ScoreText(score, terminal) +
+                     InsideText(*intervals, errors) + DecisionText(decisions);
   if (!flags.baselines.empty()) {
     text += BaselineText(runs, predictions, flags.baselines, terminal);
   }
-  if (flags.factors) text += FactorText(runs, predictions);
+  if (flags.calibrations) text += CalibrationText(runs, terminal);
   if (flags.ablate) text += AblationText(runs, score, terminal);
   text += NotRepresentedText(predictions);
   if (!flags.output.empty()) {
     graph::WriteFile(flags.output, PredictionsCsv(predictions));
   }
-  terminal.Print(flags.json ? ScoreJson(score, predictions)
-                            : BrokenLines(text, terminal));
+  if (!flags.errors.empty()) {
+    graph::WriteFile(flags.errors, costmodel::RunErrorsCsv(errors));
+  }
+  terminal.Print(
+      flags.json ? ScoreJson(score, decisions, *intervals, errors, predictions)
+                 : BrokenLines(text, terminal));
   return kExitOk;
 }
 
@@ -330,13 +445,18 @@ Command AddTrainScoreCommand(CLI::App& program) {
                   "predictions of other models for these runs: CSV with id and "
                   "a column for each model")
       ->type_name("CSV");
-  app->add_flag("--factors", flags->factors,
-                "also the error with one factor per stack, found on one half "
-                "of the runs and applied to the other");
+  app->add_flag("--calibrations", flags->calibrations,
+                "also the error with --calibrate by 1 to 5 runs of the same "
+                "stack");
+  AddCalibrate(*app, flags->calibrate);
   app->add_flag("--ablate", flags->ablate,
                 "also the error without each part of the model");
   AddOutput(*app, flags->output,
             "write the predictions here: id, time_s, mem_gib")
+      ->type_name("CSV");
+  app->add_option("--error-table", flags->errors,
+                  "write the kind of each run and the error of its prediction "
+                  "here, a table from which intervals are made")
       ->type_name("CSV");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(

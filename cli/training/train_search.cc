@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/terminal/text.h"
+#include "cli/training/confidence_text.h"
 #include "cli/training/limit_text.h"
 #include "cli/training/strategy_question.h"
 #include "cli/training/train_input.h"
@@ -36,45 +38,61 @@ struct LlmSearchFlags {
   std::string count = "10";
   std::string time_limit = "30";
   std::string output;
+  bool is_robust = false;
   bool json = false;
 };
 
-std::string CountText(const StrategySearch& search) {
+// The column of intervals, after that of the time.
+constexpr std::ptrdiff_t kIntervalColumn = 11;
+
+std::string CountText(const StrategySearch& search, bool is_robust) {
   return fmt::format(
       "{} strategies, {} evaluated, {} fit, {} planned\n{}{:.2f} s of CPU "
       "time, {:.2g} million evaluated per second\n\n",
       FormatCount(search.strategies), FormatCount(search.evaluated),
       FormatCount(search.fitting), FormatCount(search.plan_count),
-      ProofText(search) + "\n", search.core_seconds,
+      ProofText(search, is_robust) + "\n", search.core_seconds,
       static_cast<double>(search.evaluated) / 1e6 /
           std::max(search.core_seconds, 1e-9));
 }
 
 std::string SearchText(const TrainingJob& job, const StrategySearch& search,
-                       const TrainQuestion& question,
+                       const TrainQuestion& question, bool is_robust,
                        const Terminal& terminal) {
   const costmodel::TrainingStrategy& s = job.strategy;
   std::string text = terminal.Bold(
       fmt::format("{} on {} {}: {} sequences of {} tokens per iteration",
                   question.model, FormatCount(s.gpus), job.cluster.gpu.name,
                   FormatCount(s.global_batch), FormatCount(s.sequence)));
-  text += "\n" + LimitText(job.cluster.gpu, question) + CountText(search);
+  text += "\n";
+  if (question.calibration) text += TextOf(*question.calibration);
+  text += LimitText(job.cluster.gpu, question) + CountText(search, is_robust);
   std::vector<Table::Align> align = StrategyColumns();
   align.insert(align.begin(), Table::Align::kRight);
+  align.insert(align.begin() + kIntervalColumn, Table::Align::kRight);
   Table table(std::move(align));
-  const auto add = [&](std::string rank, std::vector<std::string> cells) {
+  const auto add = [&](std::string rank, std::vector<std::string> cells,
+                       std::string interval) {
     cells.insert(cells.begin(), std::move(rank));
+    cells.insert(cells.begin() + kIntervalColumn, std::move(interval));
     table.AddRow(std::move(cells));
   };
-  add("#", StrategyHeadings(question));
+  add("#", StrategyHeadings(question), "80% ");
   for (size_t i = 0; i < search.best.size(); ++i) {
-    add(fmt::to_string(i + 1), StrategyCells(job, search.best[i], question));
+    const costmodel::Confidence confidence =
+        question.intervals->At(costmodel::KindOfRanked(job, search.best[i]));
+    add(fmt::to_string(i + 1), StrategyCells(job, search.best[i], question),
+        IntervalCell(confidence.interval) +
+            (confidence.IsMeasured() ? " " : "?"));
   }
-  return text + table.ToString(terminal) + StrategyLegend(question);
+  return text + table.ToString(terminal) + StrategyLegend(question) +
+         "80%: of measured times of this kind, relative to the prediction; ?: "
+         "no measured run\nis near\n\n" +
+         MeasuredText(job, search, question);
 }
 
 std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
-                       const TrainQuestion& question) {
+                       const TrainQuestion& question, bool is_robust) {
   nlohmann::ordered_json json = {{"format", "acplan.training_search"},
                                  {"version", 1},
                                  {"model", question.model},
@@ -86,11 +104,18 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
                                  {"unplanned", search.unplanned},
                                  {"complete", search.is_complete},
                                  {"proven", search.is_proven},
-                                 {"bound_s", search.Bound()}};
+                                 {"bound_s", search.Bound()},
+                                 {"robust", is_robust}};
   json["best"] = nlohmann::ordered_json::array();
   for (const costmodel::RankedStrategy& ranked : search.best) {
     json["best"].push_back(
         ToJson(ReportOfRanked(job, ranked, question.limit), question));
+  }
+  if (search.measured) {
+    json["measured"] =
+        ToJson(ReportOfRanked(job, *search.measured, question.limit), question);
+  } else {
+    json["measured"] = nullptr;
   }
   return graph::IndentedText(json);
 }
@@ -106,7 +131,7 @@ bool SomeFits(const LlmSearchFlags& flags,
       flags.train.ReadModel(terminal), settings, flags.train.ReadSystems());
   if (!limit) limit = flags.train.Question(job.cluster.gpu).limit;
   return !SearchStrategies(
-              job, space, *limit, 1,
+              job, space, *limit, {.count = 1},
               {.seconds = kMostSeconds, .interrupted = &InterruptFlag()})
               .best.empty();
 }
@@ -187,7 +212,10 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
       flags.train.ReadModel(terminal), settings, flags.train.ReadSystems());
   const TrainQuestion question = flags.train.Question(job.cluster.gpu);
   const StrategySearch search = SearchStrategies(
-      job, space, question.limit, static_cast<size_t>(count),
+      job, space, question.limit,
+      {.count = static_cast<size_t>(count),
+       .intervals = question.intervals.get(),
+       .is_robust = flags.is_robust},
       {.seconds = time_limit, .interrupted = &InterruptFlag()});
   if (search.best.empty() && !search.is_complete) {
     return terminal.Complain(
@@ -216,14 +244,15 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
                     WaysOutText(flags, job, question, terminal)),
         kExitInfeasible);
   }
-  const std::string json = flags.json || !flags.output.empty()
-                               ? SearchJson(job, search, question)
-                               : "";
+  const std::string json =
+      flags.json || !flags.output.empty()
+          ? SearchJson(job, search, question, flags.is_robust)
+          : "";
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
-  terminal.Print(
-      flags.json
-          ? json
-          : BrokenLines(SearchText(job, search, question, terminal), terminal));
+  terminal.Print(flags.json ? json
+                            : BrokenLines(SearchText(job, search, question,
+                                                     flags.is_robust, terminal),
+                                          terminal));
   return kExitOk;
 }
 
@@ -239,6 +268,9 @@ Command AddTrainSearchCommand(CLI::App& program) {
   app->add_option("--time-limit", flags->time_limit,
                   "seconds for the search (30); none: no limit")
       ->type_name("S");
+  app->add_flag("--robust", flags->is_robust,
+                "rank strategies by their worst case, the end of the interval "
+                "of 80%, in place of the prediction");
   AddOutput(*app, flags->output, "write the reports here (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(

@@ -12,6 +12,7 @@
 
 #include "cli/terminal/human_numbers.h"
 #include "cli/terminal/text.h"
+#include "cli/training/confidence_text.h"
 #include "cli/training/limit_text.h"
 #include "cli/training/strategy_text.h"
 #include "cli/training/training_plan_text.h"
@@ -35,7 +36,13 @@ constexpr int kChartColumns = 66;
 constexpr std::string_view kConvention =
     "3 x the forward pass: products with logits, causal attention";
 
-std::string TimeText(const TrainingReport& report, const Terminal& terminal) {
+costmodel::Confidence ConfidenceOf(const TrainingReport& report,
+                                   const TrainQuestion& question) {
+  return question.intervals->At(costmodel::KindOfRun(report.job, report.time));
+}
+
+std::string TimeText(const TrainingReport& report,
+                     const TrainQuestion& question, const Terminal& terminal) {
   const double total = report.time.Total();
   Table table({kLeft, kRight, kRight});
   table.AddRow({"time per iteration", "", "share"});
@@ -46,7 +53,9 @@ std::string TimeText(const TrainingReport& report, const Terminal& terminal) {
   }
   table.AddRule();
   table.AddRow({"total", HumanSeconds(total), "100.0%"});
-  return table.ToString(terminal) + "\n";
+  return table.ToString(terminal) +
+         (question.calibration ? TextOf(*question.calibration) : "") +
+         ConfidenceText(ConfidenceOf(report, question), total) + "\n";
 }
 
 std::string RateText(const TrainingReport& report,
@@ -246,6 +255,11 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
     parts[std::string(part.name)] = part.seconds;
   }
   json["parts_s"] = std::move(parts);
+  if (question.calibration) {
+    json["calibration"] = CalibrationJson(*question.calibration);
+  }
+  json["interval"] =
+      ConfidenceJson(ConfidenceOf(report, question), report.time.Total());
   json["tokens_per_gpu_s"] = report.TokensPerGpuSecond();
   json["flop_convention"] = std::string(kConvention);
   json["model_flops"] = report.flops.model;
@@ -283,7 +297,8 @@ nlohmann::ordered_json ToJson(const TrainingReport& report,
 
 std::string TrainText(const TrainingReport& report,
                       const TrainQuestion& question, const Terminal& terminal) {
-  return HeadingText(report, question, terminal) + TimeText(report, terminal) +
+  return HeadingText(report, question, terminal) +
+         TimeText(report, question, terminal) +
          RateText(report, question, terminal) +
          (report.plan ? PlanText(report, terminal) : std::string()) +
          MemoryText(report, question, terminal);

@@ -70,15 +70,41 @@ TEST_F(LlmScoreTest, OtherModelsStandBesideOnTheSameRows) {
   EXPECT_EQ(text.find("nothing"), std::string::npos);
 }
 
-TEST_F(LlmScoreTest, SaysWhatEachPartPaysAndWhatAFactorAStackLeaves) {
+TEST_F(LlmScoreTest, SaysWhatEachPartPaysAndWhatCalibrationLeaves) {
   const std::string text =
-      AcplanOut({"train", "score", kRuns, "--ablate", "--factors"});
-  EXPECT_THAT(text, HasSubstr("With one factor per stack"));
+      AcplanOut({"train", "score", kRuns, "--ablate", "--calibrations"});
+  EXPECT_THAT(text, HasSubstr("Calibrated by so many runs"));
   EXPECT_THAT(text, HasSubstr("(complete model)"));
   EXPECT_THAT(text, HasSubstr("waves and efficiency of tiles"));
   ExpectRefused(Acplan({"train", "score",
                         ACPLAN_DATA_DIR "/training/memory.csv.gz", "--ablate"}),
                 {"--ablate: cannot be combined with readings of memory"});
+}
+
+TEST_F(LlmScoreTest, ScoresIntervalsOnOtherSources) {
+  const std::string errors = ACPLAN_DATA_DIR "/training/errors.csv";
+  EXPECT_THAT(AcplanOut({"train", "score", errors}),
+              HasSubstr("intervals of other sources"));
+  const json kinds = AcplanJson({"train", "score", errors, "--json"})["kinds"];
+  EXPECT_EQ(kinds[0]["name"], "all");
+  EXPECT_THAT(AcplanOut({"train", "score", kRuns, "--error-table", "e.csv"}),
+              HasSubstr("intervals of 80%"));
+  EXPECT_EQ(
+      AcplanJson({"train", "score", "e.csv", "--json"})["kinds"][0]["runs"],
+      40);
+  ExpectRefused(Acplan({"train", "score", errors, "--ablate"}),
+                {"--ablate: cannot be combined with a table of errors"});
+}
+
+TEST_F(LlmScoreTest, CalibratesByRunsOfOnesOwn) {
+  EXPECT_THAT(AcplanOut({"train", "score", kRuns, "--calibrate", kRuns}),
+              HasSubstr("calibrated by 40 runs"));
+  const std::string model =
+      ACPLAN_DATA_DIR "/training/models/llama-3.1-8b.json";
+  const json report =
+      AcplanJson({"train", "show", model, "--gpu", "a100", "--gpus", "8",
+                  "--tp", "8", "--calibrate", kRuns, "--json"});
+  EXPECT_EQ(report["calibration"]["runs"], 40);
 }
 
 TEST_F(LlmScoreTest, WrongInputIsALine) {

@@ -51,6 +51,25 @@ TEST_F(LlmSearchTest, RowsHaveTheirRanks) {
   }
 }
 
+// Each strategy has an interval; the robust choice has the lowest upper end.
+TEST_F(LlmSearchTest, SaysHowSureItIs) {
+  const std::string text = AcplanOut(SearchWith({"-t", "3"}));
+  EXPECT_THAT(text, HasSubstr("80%: of measured times of this kind"));
+  EXPECT_THAT(text, HasSubstr("within measured territory"));
+  const json fastest = AcplanJson(SearchWith({"-t", "3", "--json"}));
+  const json robust = AcplanJson(SearchWith({"-t", "3", "--json", "--robust"}));
+  EXPECT_EQ(fastest["robust"], false);
+  EXPECT_EQ(robust["robust"], true);
+  const json& interval = fastest["best"][0]["interval"];
+  const double seconds = fastest["best"][0]["iteration_s"];
+  EXPECT_LT(double(interval["low_s"]), seconds);
+  EXPECT_GT(double(interval["high_s"]), seconds);
+  EXPECT_LE(double(robust["best"][0]["interval"]["high_s"]),
+            double(interval["high_s"]));
+  EXPECT_EQ(fastest["measured"]["interval"]["is_measured"], true);
+  EXPECT_GE(double(fastest["measured"]["iteration_s"]), seconds);
+}
+
 // A plan that is not proven has a mark in its row, which the legend explains.
 TEST_F(LlmSearchTest, RowsSayWhatIsNotProven) {
   const std::string text = AcplanOut(
@@ -146,7 +165,7 @@ TEST_F(LlmSearchTest, EndsAtTheTimeLimit) {
                 AnyOf(HasSubstr("not all strategies were tried (--time-limit)"),
                       HasSubstr("not planned (--time-limit)"),
                       HasSubstr("may have better plan"),
-                      HasSubstr("proven: no other strategy is faster")));
+                      HasSubstr("proven for the predictions: no other")));
   }
 }
 

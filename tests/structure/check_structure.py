@@ -75,6 +75,13 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "costmodel/training/layer",
         "costmodel/training/memory",
     ),
+    "costmodel/training/confidence": (
+        "graph/base",
+        "costmodel/training/model",
+        "costmodel/training/hardware",
+        "costmodel/training/strategy",
+        "costmodel/training/time",
+    ),
     "costmodel/training/plans": (
         "graph/base",
         "costmodel/training/model",
@@ -93,6 +100,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "costmodel/training/layer",
         "costmodel/training/memory",
         "costmodel/training/time",
+        "costmodel/training/confidence",
         "costmodel/training/plans",
     ),
     "costmodel/training/score": (
@@ -103,6 +111,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "costmodel/training/layer",
         "costmodel/training/memory",
         "costmodel/training/time",
+        "costmodel/training/confidence",
     ),
     "costmodel/training": ("graph/base",),
     "costmodel/profile": ("graph/base", "graph/profile", "costmodel/training"),

@@ -227,6 +227,15 @@ std::string StackOf(const CsvRow& row) {
                      row.Has("experts") ? "experts" : "dense");
 }
 
+std::string QuestionOf(const CsvRow& row) {
+  std::string question = StackOf(row);
+  for (const char* column : {"software", "model", "layers", "hidden", "ffn",
+                             "gpu", "gpus", "seq", "gbs"}) {
+    question += ", " + row.Text(column);
+  }
+  return question;
+}
+
 }  // namespace
 
 ModelShape ShapeOfRow(const CsvRow& row) {
@@ -298,6 +307,7 @@ std::vector<TrainingRun> ReadRuns(const graph::CsvTable& table,
                     .memory_gib = row.PositiveOr("mem_gib", 0)};
     run.group = row.Text(row.Has("group") ? "group" : "id");
     run.stack = StackOf(row);
+    run.question = QuestionOf(row);
     run.is_allocated = row.Text("mem_kind").starts_with("allocated");
     try {
       run.job = JobOfRow(row, systems);

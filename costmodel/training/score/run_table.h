@@ -21,6 +21,9 @@ struct TrainingRun {
   std::string group = {};
   // Source, GPU, precision, and whether there are experts
   std::string stack = {};
+  // All that runs have in common of which the strategy alone differs: source, model, GPUs,
+  // batch, sequence and precision.
+  std::string question = {};
   double seconds = 0;         // seconds of an iteration
   double memory_gib = 0;      // 0 if unknown
   bool is_allocated = false;  // the allocator counted the memory

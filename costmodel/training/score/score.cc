@@ -43,6 +43,7 @@ std::vector<Prediction> PredictRuns(const std::vector<TrainingRun>& runs) {
         const TrainingJob job = WithFastestMicrobatch(*run.job);
         prediction.time = PredictStepTime(job);
         prediction.seconds = prediction.time.Total();
+        prediction.kind = KindOfRun(job, prediction.time);
         prediction.memory_gib = PredictStepMemory(job).Worst().Total() / kGiB;
       } catch (const InputError& error) {
         prediction.reason = error.what();

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "costmodel/training/confidence/run_kind.h"
 #include "costmodel/training/score/run_table.h"
 #include "costmodel/training/time/step_time.h"
 
@@ -20,6 +21,7 @@ struct Prediction {
   double measured_seconds = 0;
   double measured_gib = 0;  // 0 if unknown, or not counted by an allocator
   bool has_experts = false;
+  RunKind kind = {};  // of the job that was predicted
   std::string reason = {};
 };
 

@@ -317,8 +317,8 @@ StrategySearch Planner::Run(std::span<const TrainingStrategy> units) {
   if (fastest.size() > question_.count) fastest.resize(question_.count);
   for (const Candidate* candidate : fastest) {
     result_.best.push_back({candidate->strategy, candidate->plan->seconds,
-                            candidate->plan->bytes, candidate->plan->bound,
-                            candidate->plan->choices});
+                            candidate->plan->seconds, candidate->plan->bytes,
+                            candidate->plan->bound, candidate->plan->choices});
   }
   return std::move(result_);
 }

@@ -19,6 +19,8 @@
 #include <oneapi/tbb/parallel_for.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -41,15 +43,36 @@ struct SearchQuestion {
   const StrategySpace& space;
   const std::vector<PipelineLayout>& layouts;
   MemoryLimit limit = {};
-  size_t count = 0;
+  const SearchGoal& goal;
+  // The measured runs near the job; null if errors are unknown.
+  const MeasuredNeighbours* neighbours = nullptr;
   const StrategySearchClock& clock;
+};
+
+// Returns the kind of a job that takes `seconds`, and would take `time` without
+// recomputation.
+RunKind KindOfTimes(const TrainingJob& job, const StepTime& time,
+                    double seconds) {
+  RunKind kind = KindOfRun(job, time);
+  const double share = time.Total() / seconds;
+  kind.host *= share;
+  kind.communication *= share;
+  kind.bubble *= share;
+  return kind;
+}
+
+// The fastest strategy within measured territory, and the distances that are known, by
+// what differs within a unit: the pipeline, and the ranks that share parameters.
+struct MeasuredList {
+  BestStrategies fastest = BestStrategies(1);
+  std::map<std::pair<int64_t, int64_t>, double> distances = {};
 };
 
 // The search of one unit. Searches of different units run in parallel.
 class UnitSearch {
  public:
   UnitSearch(TrainingJob job, const SearchQuestion& question)
-      : job_(std::move(job)), question_(question), best_(question.count) {}
+      : job_(std::move(job)), question_(question), best_(question.goal.count) {}
 
   StrategySearch Run();
 
@@ -58,10 +81,13 @@ class UnitSearch {
   void TryStatedLayers(const Kinds& kinds);
   void TryOffload(const Kinds& kinds);
   void TryOne(const Kinds& kinds);
+  void Rank(const StepTime& time, double bytes);
+  double Distance();
 
   TrainingJob job_;
   const SearchQuestion& question_;
   BestStrategies best_;
+  MeasuredList measured_ = {};
   double budget_ = 0;  // of the strategy that is tried
   LayerMemories layers_ = {};
   KnownUnitTimes units_ = {};
@@ -73,10 +99,39 @@ void UnitSearch::TryOne(const Kinds& kinds) {
   const double bytes = MostBytesOf(job_, layers_, kinds);
   if (bytes > budget_) return;
   ++result_.fitting;
-  const double seconds =
-      CombineStepTime(job_, units_.TimesOf(job_), kinds).Total();
-  if (best_.MayTake(seconds))
-    best_.Add({job_.strategy, seconds, bytes, seconds});
+  Rank(CombineStepTime(job_, units_.TimesOf(job_), kinds), bytes);
+}
+
+double UnitSearch::Distance() {
+  const TrainingStrategy& s = job_.strategy;
+  const auto [entry, is_new] =
+      measured_.distances.try_emplace(std::pair(s.pipeline, s.fsdp), 0);
+  if (is_new) {
+    entry->second = question_.neighbours->DistanceTo(KindOfJob(job_));
+  }
+  return entry->second;
+}
+
+// Puts the strategy into the lists in which it may be. Intervals take longest, so they are
+// only computed for strategies whose seconds alone do not rule them out: no worst case is
+// below the prediction.
+void UnitSearch::Rank(const StepTime& time, double bytes) {
+  const double seconds = time.Total();
+  RankedStrategy ranked{.strategy = job_.strategy,
+                        .rank = seconds,
+                        .seconds = seconds,
+                        .bytes = bytes,
+                        .bound = seconds};
+  if (question_.neighbours != nullptr && measured_.fastest.MayTake(seconds) &&
+      Distance() <= kMeasuredDistance) {
+    measured_.fastest.Add(ranked);
+  }
+  if (!best_.MayTake(seconds)) return;
+  if (question_.goal.is_robust) {
+    ranked.rank *=
+        question_.goal.intervals->At(KindOfRun(job_, time), Distance()).high;
+  }
+  best_.Add(ranked);
 }
 
 // Tries the least number of layers that fits. All layers are written as 0.
@@ -175,6 +230,9 @@ StrategySearch UnitSearch::Run() {
     }
   }
   result_.best = best_.Take();
+  for (const RankedStrategy& ranked : measured_.fastest.Take()) {
+    result_.measured = ranked;
+  }
   return std::move(result_);
 }
 
@@ -205,7 +263,7 @@ void RequireLegal(const TrainingJob& job, const RankedStrategy& ranked) {
   }
 }
 
-// Adds all members except `best`.
+// Adds all members except the strategies.
 void Add(const StrategySearch& part, StrategySearch& sum) {
   sum.strategies += part.strategies;
   sum.evaluated += part.evaluated;
@@ -221,18 +279,52 @@ void Add(const StrategySearch& part, StrategySearch& sum) {
 
 StrategySearch Sum(const std::vector<StrategySearch>& parts) {
   StrategySearch sum;
+  BestStrategies measured(1);
   for (const StrategySearch& part : parts) {
     Add(part, sum);
     sum.best.insert(sum.best.end(), part.best.begin(), part.best.end());
+    if (part.measured) measured.Add(*part.measured);
   }
+  for (const RankedStrategy& ranked : measured.Take()) sum.measured = ranked;
   return sum;
+}
+
+// Puts plans into the lists.
+void AddPlans(const TrainingJob& job, const SearchGoal& goal,
+              std::vector<RankedStrategy> plans, StrategySearch& all) {
+  BestStrategies best(goal.count);
+  for (const RankedStrategy& ranked : all.best) best.Add(ranked);
+  for (RankedStrategy& ranked : plans) {
+    if (goal.intervals != nullptr) {
+      const Confidence confidence =
+          goal.intervals->At(KindOfRanked(job, ranked));
+      if (confidence.IsMeasured() &&
+          (!all.measured || ranked.seconds < all.measured->seconds)) {
+        all.measured = ranked;
+      }
+      if (goal.is_robust) ranked.rank *= confidence.interval.high;
+    }
+    best.Add(ranked);
+  }
+  all.best = best.Take();
 }
 
 }  // namespace
 
+RunKind KindOfRanked(const TrainingJob& job, const RankedStrategy& ranked) {
+  TrainingJob plain = job;
+  plain.strategy = ranked.strategy;
+  const bool is_plan = ranked.strategy.recomputation == Recomputation::kPlan;
+  if (is_plan) plain.strategy.recomputation = Recomputation::kNone;
+  const StepTime time = PredictStepTime(plain);
+  plain.strategy = ranked.strategy;
+  return KindOfTimes(plain, time, is_plan ? ranked.seconds : time.Total());
+}
+
 StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space,
-                                const MemoryLimit& limit, size_t count,
+                                const MemoryLimit& limit,
+                                const SearchGoal& goal,
                                 const StrategySearchLimits& limits) {
   const StrategySearchClock clock(limits);
   const std::vector<PipelineLayout> layouts = LayoutsOfSpace(job, space);
@@ -241,16 +333,25 @@ StrategySearch SearchStrategies(const TrainingJob& job,
       std::ranges::stable_partition(units, [](const TrainingStrategy& s) {
         return s.recomputation != Recomputation::kPlan;
       });
-  const SearchQuestion question{job, space, layouts, limit, count, clock};
+  std::optional<MeasuredNeighbours> neighbours;
+  if (goal.intervals != nullptr) {
+    neighbours.emplace(*goal.intervals, KindOfJob(job));
+  }
+  const SearchQuestion question{
+      job,  space, layouts, limit, goal, neighbours ? &*neighbours : nullptr,
+      clock};
   StrategySearch all =
       Sum(SearchEachUnit(job, question, {units.begin(), plans.begin()}));
-  BestStrategies best(count);
-  for (const RankedStrategy& ranked : all.best) best.Add(ranked);
+  AddPlans(job, goal, {}, all);
+  // No worst case is below the prediction, so plans that are slower than all worst cases do
+  // not count.
+  const double cutoff = all.best.size() < goal.count
+                            ? std::numeric_limits<double>::infinity()
+                            : all.best.back().rank;
   const StrategySearch planned_search = SearchPlans(
-      {job, space, layouts, limit, count, best.Cutoff(), clock}, plans);
-  for (const RankedStrategy& ranked : planned_search.best) best.Add(ranked);
+      {job, space, layouts, limit, goal.count, cutoff, clock}, plans);
+  AddPlans(job, goal, planned_search.best, all);
   Add(planned_search, all);
-  all.best = best.Take();
   for (const RankedStrategy& ranked : all.best) RequireLegal(job, ranked);
   return all;
 }

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
+#include "costmodel/training/confidence/intervals.h"
 #include "costmodel/training/memory/memory_limit.h"
 #include "costmodel/training/plans/policy_choice.h"
 #include "costmodel/training/settings/strategy_space.h"
@@ -15,6 +17,7 @@ namespace acplan::costmodel {
 
 struct RankedStrategy {
   TrainingStrategy strategy = {};
+  double rank = 0;  // by which it is compared: its seconds, or its worst case
   double seconds = 0;
   double bytes = 0;  // of the stage with the highest peak
   double bound = 0;  // no plan of this strategy takes fewer seconds
@@ -22,7 +25,11 @@ struct RankedStrategy {
 };
 
 struct StrategySearch {
-  std::vector<RankedStrategy> best = {};  // the fastest first, ties by memory
+  // The strategies of the lowest rank, in its order, ties by memory.
+  std::vector<RankedStrategy> best = {};
+  // The fastest strategy within measured territory, if the errors of measured runs are
+  // known. Plans only count if they are among `best`.
+  std::optional<RankedStrategy> measured = {};
   // The legal strategies, with each number of layers as one.
   int64_t strategies = 0;
   // The evaluated strategies; the others are decided by monotonicity.
@@ -52,8 +59,18 @@ struct StrategySearch {
 
   // Returns seconds that no strategy that fits is below; infinity if there is none.
   double Bound() const {
-    return best.empty() ? open_bound : std::min(open_bound, best[0].seconds);
+    return best.empty() ? open_bound : std::min(open_bound, best[0].rank);
   }
+};
+
+// The strategies that a search is to find.
+struct SearchGoal {
+  size_t count = 10;
+  // The errors of measured runs; null if they are unknown.
+  const IntervalModel* intervals = nullptr;
+  // If true, strategies rank by their worst case, the end of the interval. It needs
+  // intervals.
+  bool is_robust = false;
 };
 
 // The limits at which a search ends with the best strategies so far. A plan in progress
@@ -83,16 +100,22 @@ class StrategySearchClock {
       std::chrono::steady_clock::now();
 };
 
-// Finds the `count` fastest strategies of the space whose stages all fit the limit, which
-// may leave PyTorch more or less with each strategy (PyTorchBytes).
+// Returns the kind of a strategy that a search found, with the parts of its time. The
+// parts of a plan are those without recomputation.
+RunKind KindOfRanked(const TrainingJob& job, const RankedStrategy& ranked);
+
+// Finds the fastest strategies of the space whose stages all fit the limit, which may leave
+// PyTorch more or less with each strategy (PyTorchBytes).
 // The answer is exact: every legal strategy is computed or proven slower than all in the
 // answer. `job` gives everything that the space does not. Among strategies that differ only
 // in the number of recomputed layers, the fastest counts. A plan that recomputes nothing is
 // not listed beside the same strategy without recomputation. Uses all cores; the answer
-// does not depend on their number, unless a limit ends the search.
+// does not depend on their number, unless a limit ends the search. If worst cases count,
+// plans are those of the fastest strategies, and the answer is exact for all others.
 StrategySearch SearchStrategies(const TrainingJob& job,
                                 const StrategySpace& space,
-                                const MemoryLimit& limit, size_t count,
+                                const MemoryLimit& limit,
+                                const SearchGoal& goal,
                                 const StrategySearchLimits& limits = {});
 
 }  // namespace acplan::costmodel

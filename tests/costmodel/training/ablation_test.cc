@@ -4,10 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "costmodel/training/score/stack_factors.h"
 #include "graph/base/csv_table.h"
 #include "graph/base/file_io.h"
 
@@ -83,57 +81,6 @@ TEST(Ablation, EachPartMovesARunAndLeavesTheOthers) {
     some += score.changed_runs < runs.size() ? 1 : 0;
   }
   EXPECT_GT(some, scores.size() / 2);
-}
-
-TrainingRun RunOf(std::string id, std::string group, double seconds) {
-  TrainingRun run{.id = std::move(id), .source = "s", .seconds = seconds};
-  run.group = std::move(group);
-  run.stack = "k";
-  return run;
-}
-
-// Worked out by hand: groups a and c are one half, b the other.
-TEST(StackFactors, AreThoseOfTheOtherHalf) {
-  const std::vector<TrainingRun> runs = {
-      RunOf("1", "a", 10), RunOf("2", "b", 10), RunOf("3", "a", 10),
-      RunOf("4", "c", 10)};
-  std::vector<Prediction> predictions;
-  for (const double seconds : {5.0, 8.0, 4.0, 2.0}) {
-    predictions.push_back({.id = runs[predictions.size()].id,
-                           .source = "s",
-                           .seconds = seconds,
-                           .measured_seconds = 10});
-  }
-  const std::vector<Prediction> scaled = ApplyStackFactors(runs, predictions);
-  EXPECT_DOUBLE_EQ(scaled[0].seconds, 5 * 1.25);
-  EXPECT_DOUBLE_EQ(scaled[2].seconds, 4 * 1.25);
-  EXPECT_DOUBLE_EQ(scaled[3].seconds, 2 * 1.25);
-  EXPECT_DOUBLE_EQ(scaled[1].seconds, 8 * 2.5);  // median of 2, 2.5, 5
-}
-
-TEST(StackFactors, AStackOfOneGroupHasNone) {
-  const std::vector<Prediction> scaled = ApplyStackFactors(
-      {RunOf("1", "a", 10), RunOf("2", "a", 10)},
-      {{.id = "1", .source = "s", .seconds = 5, .measured_seconds = 10},
-       {.id = "2", .source = "s", .seconds = 5, .measured_seconds = 10}});
-  EXPECT_EQ(scaled[0].seconds, 0);
-  EXPECT_NE(scaled[0].reason, "");
-}
-
-// A predictor that is wrong by the same factor everywhere is right with
-// factors.
-TEST(StackFactors, TakeAwayWhatAStackHasInCommon) {
-  std::vector<TrainingRun> runs = PublishedRuns();
-  std::vector<Prediction> predictions;
-  for (const TrainingRun& run : runs) {
-    predictions.push_back({.id = run.id,
-                           .source = run.source,
-                           .seconds = run.seconds * 1.7,
-                           .measured_seconds = run.seconds});
-  }
-  const Score score = ScorePredictions(ApplyStackFactors(runs, predictions));
-  ASSERT_FALSE(score.sources.empty());
-  EXPECT_LT(score.mean_of_sources, 1e-12);
 }
 
 }  // namespace

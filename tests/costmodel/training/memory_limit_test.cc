@@ -138,13 +138,14 @@ TEST(MemoryLimit, RefusesAStrategyThatOnlyTheDataSheetHolds) {
   const MemoryLimit limit = LimitOfGpu(job.cluster.gpu);
   int between = 0;
   for (const RankedStrategy& ranked :
-       SearchStrategies(job, space, {job.cluster.gpu.memory}, 200).best) {
+       SearchStrategies(job, space, {job.cluster.gpu.memory}, {.count = 200})
+           .best) {
     job.strategy = ranked.strategy;
     between += ranked.bytes > PyTorchBytes(limit, job) ? 1 : 0;
   }
   EXPECT_GT(between, 0);
   for (const RankedStrategy& ranked :
-       SearchStrategies(OfferedLlama(), space, limit, 200).best) {
+       SearchStrategies(OfferedLlama(), space, limit, {.count = 200}).best) {
     job.strategy = ranked.strategy;
     EXPECT_LE(ranked.bytes, PyTorchBytes(limit, job) + kByteRounding);
   }

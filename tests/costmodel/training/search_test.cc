@@ -264,7 +264,8 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
     judged.strategy = ranked.strategy;
     return ranked.bytes <= PyTorchBytes(budget, judged) + kByteRounding;
   };
-  const StrategySearch search = SearchStrategies(job, space, budget, 1);
+  const StrategySearch search =
+      SearchStrategies(job, space, budget, {.count = 1});
   Enumeration every = Enumerator(job, space, budget).Run();
   EXPECT_EQ(search.strategies, every.legal);
   EXPECT_LE(search.evaluated, 4 * every.legal);
@@ -277,7 +278,7 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
   EXPECT_DOUBLE_EQ(search.best[0].seconds, fastest->seconds);
   // The other commands have the same figures for each strategy shown.
   for (const RankedStrategy& ranked :
-       SearchStrategies(job, space, budget, 50).best) {
+       SearchStrategies(job, space, budget, {.count = 50}).best) {
     const auto judged = Judged(job, ranked.strategy, budget);
     ASSERT_TRUE(judged.has_value());
     EXPECT_DOUBLE_EQ(judged->seconds, ranked.seconds);
@@ -286,8 +287,8 @@ TEST_P(SearchedCase, FindsWhatEnumerationFinds) {
   }
   // Whenever it ends, it states a valid limit on the distance from the best.
   for (const double seconds : {0.0, 1e-3}) {
-    const StrategySearch hurried =
-        SearchStrategies(job, space, budget, 5, {.seconds = seconds});
+    const StrategySearch hurried = SearchStrategies(
+        job, space, budget, {.count = 5}, {.seconds = seconds});
     EXPECT_LE(hurried.Bound(), fastest->seconds * (1 + 1e-9));
     EXPECT_EQ(hurried.is_proven, std::isinf(hurried.open_bound));
     for (const RankedStrategy& ranked : hurried.best) {
@@ -307,13 +308,15 @@ TEST(SearchStrategies, AnInterruptLeavesStrategiesUntried) {
   const MemoryLimit budget = {80.0 * 1024 * 1024 * 1024};
   std::atomic<bool> interrupted = false;
   const StrategySearchLimits limits = {.interrupted = &interrupted};
-  const StrategySearch whole = SearchStrategies(job, space, budget, 1, limits);
+  const StrategySearch whole =
+      SearchStrategies(job, space, budget, {.count = 1}, limits);
   EXPECT_TRUE(whole.is_complete);
   EXPECT_TRUE(whole.is_proven);
   ASSERT_EQ(whole.best.size(), 1U);
   EXPECT_DOUBLE_EQ(whole.Bound(), whole.best[0].seconds);
   interrupted = true;
-  const StrategySearch none = SearchStrategies(job, space, budget, 1, limits);
+  const StrategySearch none =
+      SearchStrategies(job, space, budget, {.count = 1}, limits);
   EXPECT_FALSE(none.is_complete);
   EXPECT_FALSE(none.is_proven);
   EXPECT_EQ(none.strategies, 0);
@@ -329,7 +332,8 @@ TEST(SearchStrategies, AnInterruptKeepsWhatWasFound) {
              R"({"gpu": "h100", "gpus": 64, "gbs": 512})", 12, 40});
   const StrategySpace space = WholeSpace(job);
   const MemoryLimit budget = {40.0 * 1024 * 1024 * 1024};
-  const StrategySearch whole = SearchStrategies(job, space, budget, 1);
+  const StrategySearch whole =
+      SearchStrategies(job, space, budget, {.count = 1});
   ASSERT_EQ(whole.best.size(), 1U);
   for (const int milliseconds : {0, 1, 3, 10, 30}) {
     std::atomic<bool> interrupted = false;
@@ -337,8 +341,8 @@ TEST(SearchStrategies, AnInterruptKeepsWhatWasFound) {
       std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
       interrupted = true;
     });
-    const StrategySearch search =
-        SearchStrategies(job, space, budget, 1, {.interrupted = &interrupted});
+    const StrategySearch search = SearchStrategies(
+        job, space, budget, {.count = 1}, {.interrupted = &interrupted});
     other.join();
     EXPECT_LE(search.strategies, whole.strategies);
     EXPECT_LE(search.Bound(), whole.best[0].seconds * (1 + 1e-9));
