@@ -10,6 +10,7 @@
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/allocator_flags.h"
+#include "cli/planning/peak_place.h"
 #include "cli/planning/plan_device.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -188,6 +189,7 @@ void RequireRoom(const CheckInput& flags, const problems::Plan& plan) {
 struct CheckAnswer {
   std::optional<std::string> broken;
   std::optional<problems::PlanEffect> effect;
+  std::string peak_place = {};
   // The plan with the device for which it was judged, and what a run of it takes
   // there; nothing without a device, or if the run does not end on it.
   std::optional<problems::Plan> on_device = {};
@@ -266,6 +268,8 @@ CheckAnswer Check(const CheckInput& flags, const ProfileInput& input,
         FirstBrokenRule(input.profile, plan, rules, input.TraceIfAny());
     answer.effect = ComputeEffect(input.profile, plan.modules, plan.memory,
                                   plan.tradeoff, input.TraceIfAny());
+    answer.peak_place = PeakPlace(input.TraceIfAny(), plan, plan.memory,
+                                  answer.effect->peak_module);
   } catch (const InputError& error) {
     // The effect of a unit that breaks a rule may be impossible to compute.
     if (!answer.broken) throw NamingFile(error, flags.plan);
@@ -335,13 +339,13 @@ std::string ToText(const problems::Plan& plan, const CheckAnswer& answer,
   }
   const problems::PlanEffect& effect = *answer.effect;
   return fmt::format(
-             "{}: {} unit{}, peak {} at {}, {} below the budget; recomputes "
-             "{}\n",
+             "{}: {} unit{}, peak {}, {} below the budget; recomputes {}\n"
+             "peak at {}\n",
              terminal.Green("holds"), plan.modules.size(),
              plan.modules.size() == 1 ? "" : "s",
-             graph::FormatBytes(effect.peak_bytes), effect.peak_module,
+             graph::FormatBytes(effect.peak_bytes),
              graph::FormatBytes(plan.budget_bytes - effect.peak_bytes),
-             FormatMs(effect.recompute_ms)) +
+             FormatMs(effect.recompute_ms), answer.peak_place) +
          JudgedText(answer) + NeedsText(answer.needs, terminal) +
          NoteOn(CaveatOf(plan), terminal);
 }

@@ -115,7 +115,7 @@ std::string SumTable(const std::vector<NamedSum>& sums, size_t top,
                      const std::string& heading, const Terminal& terminal) {
   using enum Table::Align;
   Table table({kLeft, kRight, kRight, kLeft});
-  table.AddRow({heading, "bytes", "every plan keeps", "what"});
+  table.AddRow({heading, "bytes", "in every plan", "what"});
   Sum rest;
   for (size_t k = 0; k < sums.size(); ++k) {
     const auto& [name, sum] = sums[k];
@@ -140,6 +140,16 @@ std::string MadeBy(const Trace& trace, const PeakStorage& storage) {
   if (storage.op == graph::kNone) return std::string(ToString(storage.phase));
   return fmt::format("{}, {}", OperatorName(trace, storage.op),
                      ToString(storage.phase));
+}
+
+// Returns an operator's name and phase without the parts that say least.
+std::string ShortMaker(const Trace& trace, const PeakStorage& storage) {
+  std::string name = MadeBy(trace, storage);
+  for (const std::string_view part : {"aten.", ".default"}) {
+    const size_t begin = name.find(part);
+    if (begin != std::string::npos) name.erase(begin, part.size());
+  }
+  return name;
 }
 
 // Returns sums by the line of Python that made the storages; "" for those that
@@ -275,7 +285,7 @@ std::string ContentsText(const Trace& trace, const PeakAccount& account,
   return SumTable(modules, top, "by module", terminal) + "\n" +
          SumTable(SumBy(account,
                         [&](const PeakStorage& storage) {
-                          return MadeBy(trace, storage);
+                          return ShortMaker(trace, storage);
                         }),
                   top, "by what made it", terminal) +
          LineTable(trace, account, top, terminal);

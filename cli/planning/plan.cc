@@ -14,6 +14,7 @@
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/allocator_flags.h"
+#include "cli/planning/peak_place.h"
 #include "cli/planning/peak_text.h"
 #include "cli/planning/plan_device.h"
 #include "cli/planning/plan_times_off.h"
@@ -31,7 +32,6 @@
 #include "problems/ask.h"
 #include "problems/check/plan_check.h"
 #include "problems/plan/plan_on_trace.h"
-#include "problems/plan/rank_peak.h"
 #include "problems/planner.h"
 
 namespace acplan::cli {
@@ -106,22 +106,12 @@ std::string HostText(const Plan& plan) {
 // Returns the lines on where the peaks are: the operators, if a trace is given, else the
 // modules.
 std::string PeakPlaces(const graph::Trace* trace, const Plan& plan) {
-  std::string with_plan = plan.peak_module;
-  std::string baseline = plan.baseline.peak_module;
-  if (trace && !plan.offload &&
-      plan.memory.model == problems::MemoryModel::kTrace) {
-    const auto place =
-        [&](const std::vector<graph::CheckpointedModule>& modules,
-            const std::string& otherwise) {
-          const std::string text = PlaceText(
-              *trace,
-              problems::AccountForPeakOfRank(*trace, modules, plan.memory));
-          return text.empty() ? otherwise : text;
-        };
-    with_plan =
-        place(problems::CheckpointedModules(*trace, plan.modules), with_plan);
-    baseline = place({}, baseline);
-  }
+  const std::string with_plan =
+      PeakPlace(trace, plan, plan.memory, plan.peak_module);
+  const std::string baseline =
+      plan.offload
+          ? plan.baseline.peak_module
+          : PeakPlace(trace, {}, plan.memory, plan.baseline.peak_module);
   if (with_plan == baseline)
     return fmt::format("peak at         {}\n", baseline);
   return fmt::format("peak at         {}\n  without plan  {}\n", with_plan,

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/planning/peak_place.h"
 #include "cli/show/views.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -24,6 +25,7 @@ struct BaselineAnswer {
   problems::PlanEffect effect;  // on one rank
   problems::PlanEffect sharded;
   problems::StepTime time;
+  std::string peak_place;
 };
 
 BaselineAnswer Compute(const ProfileInput& input,
@@ -32,7 +34,7 @@ BaselineAnswer Compute(const ProfileInput& input,
   const graph::ModuleTree tree(profile);
   problems::MemoryOptions unsharded = memory;
   unsharded.world_size = 1;
-  return {
+  BaselineAnswer answer{
       .model = profile.model.name,
       .memory = memory,
       .baseline = ComputeBaseline(profile, tree, memory, input.TraceIfAny()),
@@ -40,7 +42,13 @@ BaselineAnswer Compute(const ProfileInput& input,
           ComputeEffect(profile, {}, unsharded, "pareto", input.TraceIfAny()),
       .sharded =
           ComputeEffect(profile, {}, memory, "pareto", input.TraceIfAny()),
-      .time = problems::ComputeStepTime(profile, tree)};
+      .time = problems::ComputeStepTime(profile, tree),
+      .peak_place = {}};
+  const std::string otherwise =
+      fmt::format("{} ({})", answer.baseline.peak_module,
+                  ToString(answer.effect.peak_phase));
+  answer.peak_place = PeakPlace(input.TraceIfAny(), {}, unsharded, otherwise);
+  return answer;
 }
 
 std::string ToJson(const BaselineAnswer& answer) {
@@ -62,7 +70,8 @@ std::string ToJson(const BaselineAnswer& answer) {
 }
 
 std::string ToText(const BaselineAnswer& answer, const Terminal& terminal) {
-  const auto& [model, memory, baseline, effect, sharded, time] = answer;
+  const auto& [model, memory, baseline, effect, sharded, time, peak_place] =
+      answer;
   using enum Table::Align;
   Table table({kLeft, kRight, kLeft});
   const auto bytes = [](double b) {
@@ -71,10 +80,9 @@ std::string ToText(const BaselineAnswer& answer, const Terminal& terminal) {
   table.AddRow({"baseline of " + graph::OneLine(model),
                 std::string(ToString(memory.model)),
                 memory.without_states ? "without states" : ""});
-  table.AddRow(
-      {"peak memory", bytes(static_cast<double>(baseline.peak_bytes)),
-       fmt::format("{} bytes, at {} ({})", FormatCount(baseline.peak_bytes),
-                   baseline.peak_module, ToString(effect.peak_phase))});
+  table.AddRow({"peak memory", bytes(static_cast<double>(baseline.peak_bytes)),
+                fmt::format("{} bytes, at {}", FormatCount(baseline.peak_bytes),
+                            peak_place)});
   table.AddRow({"  persistent", bytes(effect.persistent_bytes),
                 memory.model == problems::MemoryModel::kTorch
                     ? "parameters and gradients"

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cli/input/plan_input.h"
+#include "cli/planning/peak_place.h"
 #include "cli/show/views.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -30,6 +31,7 @@ struct Column {
   std::string path;  // none: the baseline
   Plan plan;
   PlanEffect effect;
+  std::string peak_place;
 };
 
 double Overhead(const Column& column, double runtime_ms) {
@@ -123,8 +125,7 @@ std::string ToTable(const std::vector<Column>& columns, double runtime_ms,
   row("holds", HoldsText);
   std::string text = table.ToString(terminal) + "\n";
   for (const Column& column : columns) {
-    text +=
-        fmt::format("{}: peak at {}\n", column.name, column.effect.peak_module);
+    text += fmt::format("{}: peak at {}\n", column.name, column.peak_place);
   }
   return text;
 }
@@ -137,8 +138,11 @@ std::string FileName(const std::string& path) {
 // their names differ.
 std::vector<Column> ReadColumns(const std::vector<std::string>& paths,
                                 const graph::Profile& profile) {
-  std::vector<Column> columns{
-      {.name = "baseline", .path = "", .plan = {}, .effect = {}}};
+  std::vector<Column> columns{{.name = "baseline",
+                               .path = "",
+                               .plan = {},
+                               .effect = {},
+                               .peak_place = {}}};
   std::set<std::string> names{"baseline"};
   bool differ = true;
   for (const std::string& path : paths) {
@@ -148,7 +152,8 @@ std::vector<Column> ReadColumns(const std::vector<std::string>& paths,
     columns.push_back({.name = differ ? FileName(path) : path,
                        .path = path,
                        .plan = ReadAnswer(path, profile),
-                       .effect = {}});
+                       .effect = {},
+                       .peak_place = {}});
   }
   return columns;
 }
@@ -168,7 +173,8 @@ void ShowPlans(const ShowFlags& flags, const ProfileInput& input,
                    {.name = fmt::format("{} ranks", memory.world_size),
                     .path = "",
                     .plan = {},
-                    .effect = {}});
+                    .effect = {},
+                    .peak_place = {}});
   }
   for (Column& column : columns) {
     problems::MemoryOptions options = memory;
@@ -177,6 +183,8 @@ void ShowPlans(const ShowFlags& flags, const ProfileInput& input,
       const ProfileInput own = WithSegmentsOf(input, column.plan, column.path);
       column.effect = ComputeEffect(own.profile, column.plan.modules, options,
                                     column.plan.tradeoff, own.TraceIfAny());
+      column.peak_place = PeakPlace(own.TraceIfAny(), column.plan, options,
+                                    column.effect.peak_module);
     } catch (const InputError& error) {
       throw NamingFile(error, column.path);
     }

@@ -253,7 +253,7 @@ std::string TableText(const FitTable& fit, const TrainQuestion& question,
       cells.resize(8);
       cells.emplace_back(row.IsUnknown()              ? "not known"
                          : row.search.strategies == 0 ? "no strategy"
-                                                      : "no");
+                                                      : "too large");
     }
     cells.insert(cells.begin(),
                  {fmt::to_string(row.Gpus()),

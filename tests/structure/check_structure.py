@@ -194,6 +194,7 @@ MAY_KNOW: dict[str, tuple[str, ...]] = {
         "problems",
         "cli/command.h",
         "cli/input",
+        "cli/planning/peak_place.h",
         "cli/terminal",
     ),
     "cli/module": (

@@ -9,6 +9,7 @@ writes docs/measured/stories.csv.
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from torch import nn
 from acplan._files.display import size
 from tables import Table, print_versions
 
-_MODELS = pathlib.Path(__file__).parents[3] / "data" / "training" / "models"
+_MODELS = pathlib.Path("../../data/training/models")
 _QWEN3 = json.dumps(
     {
         "model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072,
@@ -95,17 +96,20 @@ def _row(flags: tuple[str, ...]) -> tuple[object, ...]:
         cpu = sum(after[2:4]) - sum(times[2:4])
         data = json.loads(answer.read_text())
     fits = [
-        f"{fit['settings']} ({fit['changes']}): {fit['microbatch']} x {fit['accumulate']}, "
-        f"{size(fit['peak_bytes'])}, {fit['per_second']:.3g} a second"
+        f"{fit['settings']} ({fit['changes']}, {'traced' if fit['traced'] else 'estimated'}): "
+        f"{fit['microbatch']} x {fit['accumulate']}, {size(fit['peak_bytes'])}, "
+        f"{fit['per_second']:.3g} a second"
         for fit in data["fits"]
     ]
-    traced = len(data["fits"]) + sum(miss["traced"] for miss in data["misses"])
-    return f"{seconds:.0f}", f"{cpu:.0f}", traced, "; ".join(fits), data["verdict"]
+    traced = sum(row["traced"] for row in (*data["fits"], *data["misses"]))
+    answer = f"{data['verdict']} {data['about_estimates']}".strip()
+    typed = shlex.join(("what-fits", *flags))
+    return typed, f"{seconds:.0f}", f"{cpu:.0f}", traced, "; ".join(fits), answer
 
 
 def main(names: list[str]) -> None:
     print_versions("transformers", "diffusers", "peft")
-    columns = ("story", "seconds", "CPU seconds", "traced", "fits", "answer")
+    columns = ("story", "command", "seconds", "CPU seconds", "traced", "fits", "answer")
     table = Table("stories", columns, is_partial=bool(names))
     for name in names or _STORIES:
         table.add(name, *_row(_STORIES[name]))

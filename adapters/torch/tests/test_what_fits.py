@@ -1,6 +1,7 @@
 """acplan.what_fits: each answer is what a trace of exactly its settings simulates."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,11 @@ from torch import nn
 
 import acplan
 from acplan._advise.bench import Bench, Case, Limit
+from acplan._advise.candidates import Clock
 from acplan._advise.combinations import Combination, combinations
+from acplan._advise.estimates import Estimator
 from acplan._advise.levers import LEVERS, with_levers
+from acplan._advise.shortened import repeated_count, shortened
 from acplan._device.devices import DEVICES
 from acplan._step.training_step import TrainingStep
 
@@ -22,9 +26,9 @@ _LOSS = "loss: fused with the last layer"
 _FAST = {"time_limit": 0.2, "workspaces": False}
 
 
-def _llama() -> tuple[nn.Module, dict[str, Any]]:
+def _llama(layers: int = 1) -> tuple[nn.Module, dict[str, Any]]:
     config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=2,
+        hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=2,
         num_key_value_heads=2, vocab_size=512, use_cache=False,
     )  # fmt: skip
     with torch.device("meta"):
@@ -140,6 +144,72 @@ def test_if_nothing_fits_the_answer_says_what_would() -> None:
     assert not fits and "too much" in fits.verdict
     assert "the smallest card of the table on which it ends is the t4" in fits.verdict
     assert fits.verdict in str(fits)
+
+
+# Layers that are alike need the same bytes and milliseconds each.
+def test_estimates_are_those_of_a_trace_of_all_layers() -> None:
+    model, inputs = _llama(layers=5)
+    step = TrainingStep.from_arguments(model, (), {**inputs, "optimizer": "adamw-fused"})
+    combination = Combination(())
+    bench = Bench(step, _H100, Limit({"budget": "1GiB"}, 1 << 30), {"time_limit": 0.2}, False)
+    case = Case(combination, 4, bench.state_of(combination))
+    traced = bench.traced(case)
+    least = acplan.plan(traced, "min", time_limit=0.2)
+    roomy = Estimator(bench).estimate(combination, case.state)
+    assert roomy is not None and roomy.fits and roomy.added_ms == 0
+    between = (traced.peak_bytes + 2 * least.peak_bytes) // 3
+    tight = dataclasses.replace(bench, limit=Limit({"budget": between}, between))
+    family = Estimator(tight)
+    estimates = {
+        parts: family.estimate_in(combination, case.state, parts) for parts in tight.parts
+    }
+    estimate = estimates[4]
+    assert estimate is not None and estimate.fits
+    assert estimate.plain_bytes == pytest.approx(traced.peak_bytes, rel=0.001)
+    assert estimate.least_bytes == pytest.approx(least.peak_bytes, rel=0.05)
+    own_ms = sum(operator["runtime_ms"] for operator in traced.data["operators"])
+    assert estimate.step_ms == pytest.approx(4 * own_ms, rel=0.01)
+    own_plan = acplan.plan(traced, between, time_limit=0.2)
+    assert own_plan.recompute_ms > 0
+    assert 1 / 2.5 < estimate.added_ms / (4 * own_plan.recompute_ms) < 2.5
+    least_bytes = [e.least_bytes for parts in tight.parts if (e := estimates[parts])]
+    assert least_bytes == sorted(least_bytes, reverse=True)
+
+
+def test_settings_that_no_time_is_left_to_trace_are_marked_as_estimates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Clock, "is_over", lambda _, share=1.0, more=0.0: share == 1)
+    few = {("autocast bf16",), ("bf16 weights",)}
+    monkeypatch.setattr(
+        "acplan._advise.candidates.combinations",
+        lambda step, device: [c for c in combinations(step, device) if c.names in few],
+    )
+    model, inputs = _llama(layers=4)
+    count = len(list(model.modules()))
+    fits = acplan.what_fits(
+        model, device="h100", budget="1GiB", optimizer="adamw-fused", **_FAST, **inputs
+    )
+    traced = [fit for fit in fits.fits if fit.is_traced]
+    estimated = [fit for fit in fits.fits if not fit.is_traced]
+    assert traced and all(fit.plan is not None for fit in traced)
+    assert estimated and all(fit.plan is None and fit.lines for fit in estimated)
+    assert "traces of 1 and 2 of 4 layers" in str(fits) and " estimated\n" in str(fits)
+    assert f"and {len(estimated)} others by estimate" in fits.verdict
+    assert len(list(model.modules())) == count
+    assert {row["traced"] for row in fits.data["fits"]} == {True, False}
+
+
+def test_only_lists_of_layers_that_are_alike_are_cut() -> None:
+    model = nn.Sequential(
+        nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))),
+        nn.ModuleList([nn.Linear(4, n) for n in range(1, 6)]),
+    )
+    assert repeated_count(model) == 5 and repeated_count(model[1]) is None
+    step = TrainingStep.from_arguments(model, (torch.zeros(1, 4),), {})
+    cut = shortened(step, 2).model
+    assert [len(list(part.children())) for part in cut.children()] == [2, 5]
+    assert [len(list(part.children())) for part in model.children()] == [5, 5]
 
 
 def test_a_model_is_sharded_over_gpus_and_left_unchanged() -> None:

@@ -17,8 +17,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from acplan._advise.levers import METHOD, Lever, NotApplicable
-from acplan._advise.precision import copy_on_meta, half_weights
-from acplan._step.optimizers import OptimizerLike, innermost
+from acplan._advise.precision import copy_on_meta, half_weights, optimizer_for_others
 from acplan._step.training_step import TrainingStep
 
 _RANK = 16
@@ -102,16 +101,7 @@ def _with_adapters(step: TrainingStep) -> TrainingStep:
             low_cpu_mem_usage=True,
             autocast_adapter_dtype=step.parallel is None,
         )
-    return dataclasses.replace(step, model=model, optimizer=_of_adapters(step))
-
-
-def _of_adapters(step: TrainingStep) -> OptimizerLike:
-    """Returns the optimizer for other parameters than the model's own."""
-    if not isinstance(step.optimizer, torch.optim.Optimizer):
-        return step.optimizer
-    inner = innermost(step.optimizer)
-    kind: Any = type(inner)
-    return lambda parameters: kind(parameters, **inner.defaults)
+    return dataclasses.replace(step, model=model, optimizer=optimizer_for_others(step))
 
 
 class _FourBits(torch.nn.Linear):

@@ -86,6 +86,15 @@ class Bench:
 
     def attempt(self, case: Case) -> Attempt:
         """Traces the case, and plans it."""
+        traced = self.traced(case)
+        own_plan = self.plan_within(traced, self.limit.options)
+        if own_plan is not None:
+            return Attempt(case, traced, self._fit(case, traced, own_plan))
+        least = self.plan_within(traced, {"budget": "min"})
+        return Attempt(case, traced, None, 0 if least is None else least.peak_bytes)
+
+    def traced(self, case: Case) -> Trace:
+        """Returns the trace of the case."""
         levers = [*case.combination.levers]
         if case.parts > 1:
             levers.append(Lever("parts", "", split_microbatch(case.parts), "microbatch"))
@@ -93,7 +102,7 @@ class Bench:
         step = self.step if self.gpus == 1 else copy_on_meta(self.step)
         with with_levers(step, levers) as changed:
             model: Any = changed.model
-            traced = trace(
+            return trace(
                 model if changed.parallel is None else lambda: model,
                 *changed.args,
                 device=self.device,
@@ -102,11 +111,6 @@ class Bench:
                 progress=False,
                 **changed.options(),
             )
-        own_plan = self._plan(traced, self.limit.options)
-        if own_plan is not None:
-            return Attempt(case, traced, self._fit(case, traced, own_plan))
-        least = self._plan(traced, {"budget": "min"})
-        return Attempt(case, traced, None, 0 if least is None else least.peak_bytes)
 
     def offloaded(self, attempt: Attempt) -> Fit | None:
         """Returns the case with a plan that moves results to the host, if one fits."""
@@ -116,14 +120,14 @@ class Bench:
         if "device_memory" in self.limit.options:
             budget = int(_OF_DEVICE * budget)
         limits = {"budget": budget, "offload": f"{_LINK}GB/s"}
-        own_plan = self._plan(attempt.traced, limits)
+        own_plan = self.plan_within(attempt.traced, limits)
         return None if own_plan is None else self._fit(attempt.case, attempt.traced, own_plan)
 
     def ends_on(self, traced: Trace, card: str) -> bool:
         """Returns whether training with some plan of the trace ends on a card."""
-        return self._plan(traced, {"device_memory": card}) is not None
+        return self.plan_within(traced, {"device_memory": card}) is not None
 
-    def _plan(self, traced: Trace, limits: Mapping[str, Any]) -> Plan | None:
+    def plan_within(self, traced: Trace, limits: Mapping[str, Any]) -> Plan | None:
         """Returns a plan within the limits, or None if there is none."""
         options = dict(self.options)
         if "device_memory" not in limits:
@@ -135,17 +139,34 @@ class Bench:
                 raise
             return None
 
+    def estimated(self, case: Case, peak_bytes: int, step_ms: float, added_ms: float) -> Fit:
+        """Returns the case with estimates of an iteration without a plan and of what one adds,
+        in place of a trace."""
+        accumulate = case.parts * self.step.accumulate
+        figures = (accumulate, peak_bytes, step_ms + added_ms, added_ms)
+        return self._with_lines(case, None, figures)
+
+    def paging_ms(self, state: StateBytes) -> float:
+        """Returns the time that state in the host's memory takes, which comes and goes once an
+        iteration."""
+        return 2 * state.host / (_LINK * 1e9) * 1e3
+
     def _fit(self, case: Case, traced: Trace, own_plan: Plan) -> Fit:
         accumulate = traced.accumulate
-        added_ms = own_plan.recompute_ms + (own_plan.stall_ms or 0)
-        # State in the host's memory comes and goes once an iteration.
-        paging_ms = 2 * case.state.host / (_LINK * 1e9) * 1e3
-        step_ms = accumulate * (step_ms_of(traced) + added_ms) + paging_ms
+        added_ms = accumulate * (own_plan.recompute_ms + (own_plan.stall_ms or 0))
+        plain_ms = accumulate * step_ms_of(traced) + self.paging_ms(case.state)
+        figures = (accumulate, own_plan.peak_bytes, plain_ms + added_ms, added_ms)
+        return self._with_lines(case, own_plan, figures)
+
+    def _with_lines(
+        self, case: Case, own_plan: Plan | None, figures: tuple[int, int, float, float]
+    ) -> Fit:
+        accumulate, peak_bytes, step_ms, added_ms = figures
         microbatch = None if self.batch is None else self.batch // case.parts
-        samples = (microbatch or 1) * accumulate * self.gpus
+        per_second = 1000 * (microbatch or 1) * accumulate * self.gpus / step_ms
         fit = Fit(
-            case.combination, microbatch, accumulate, own_plan, step_ms,
-            1000 * samples / step_ms, (),
+            case.combination, microbatch, accumulate, own_plan, peak_bytes, step_ms, added_ms,
+            per_second, (),
         )  # fmt: skip
         return dataclasses.replace(fit, lines=tuple(self._lines(fit, case.parts)))
 
@@ -163,7 +184,7 @@ class Bench:
             )
         if self.gpus > 1:
             yield "fully_shard(block, mesh=mesh) for each block, then fully_shard(model, ...)"
-        if not fit.plan.modules:
+        if not fit.has_plan:
             yield from self._needs(fit)
             return
         options = {"device": repr(self.device.name)}
@@ -178,10 +199,10 @@ class Bench:
         yield from self._needs(fit)
 
     def _limit_text(self, fit: Fit) -> str:
-        if fit.plan.stall_ms is not None:
+        if fit.plan is not None and fit.plan.stall_ms is not None:
             return f'budget={fit.plan.budget_bytes}, offload="{_LINK}GB/s"'
         return ", ".join(f"{name}={value!r}" for name, value in self.limit.options.items())
 
     def _needs(self, fit: Fit) -> Iterator[str]:
-        if fit.plan.device is not None and fit.plan.device.needs:
+        if fit.plan is not None and fit.plan.device is not None and fit.plan.device.needs:
             yield f"the device needs: {fit.plan.device.needs}"

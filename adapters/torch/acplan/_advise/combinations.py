@@ -119,7 +119,7 @@ def _choices(
     for precision, optimizer in itertools.product(precisions, [plain, *bits]):
         yield (*precision, *optimizer)
     lora, qlora = adapter_levers(step)
-    for precision in precisions:
+    for precision in reversed(precisions):  # frozen weights lose nothing by their rounding
         yield (*precision, lora)
     if not is_sharded:
         yield (qlora,)

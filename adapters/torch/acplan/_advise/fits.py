@@ -16,24 +16,39 @@ _HEADINGS = {
     "rounding": "numbers are rounded more",
     "the method": "other parameters are trained",
 }
+_LINES_OF_ESTIMATES = "lines to type for these: fits[n].lines in Python, or the file of -o"
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """Settings with which the step fits, by a trace of exactly these and the plan for it."""
+    """Settings with which the step fits: by a trace of exactly these and the plan for it, or,
+    without a plan, by an estimate."""
 
     combination: Combination
     microbatch: int | None  # samples; None if the inputs have no batch in common
     accumulate: int
-    plan: Plan
+    plan: Plan | None
+    peak_bytes: int  # the most live bytes under the plan
     step_ms: float  # of an iteration, with what the plan adds
+    added_ms: float
     per_second: float  # samples on all GPUs; iterations if there is no batch
     lines: tuple[str, ...]  # what to write, in the order of a training script
 
     @property
     def settings(self) -> tuple[str, ...]:
         names = self.combination.names or ("as it is",)
-        return (*names, "offload") if self.plan.stall_ms is not None else names
+        is_offloaded = self.plan is not None and self.plan.stall_ms is not None
+        return (*names, "offload") if is_offloaded else names
+
+    @property
+    def is_traced(self) -> bool:
+        """True if the figures are those of a trace, False if they are estimates."""
+        return self.plan is not None
+
+    @property
+    def has_plan(self) -> bool:
+        """True if the settings need a plan."""
+        return self.added_ms > 0 if self.plan is None else bool(self.plan.modules)
 
     @property
     def change(self) -> str:
@@ -41,19 +56,13 @@ class Fit:
         return self.combination.change
 
     @property
-    def peak_bytes(self) -> int:
-        """The most live bytes under the plan."""
-        return self.plan.peak_bytes
-
-    @property
     def added_share(self) -> float:
         """The share of an iteration that the plan adds."""
-        own = self.accumulate * (self.plan.recompute_ms + (self.plan.stall_ms or 0))
-        return own / (self.step_ms - own)
+        return self.added_ms / (self.step_ms - self.added_ms)
 
     @property
     def row(self) -> dict[str, Any]:
-        device = self.plan.device
+        device = None if self.plan is None else self.plan.device
         return {
             "settings": ", ".join(self.settings),
             "changes": self.change,
@@ -63,6 +72,7 @@ class Fit:
             "reserved_bytes": None if device is None else device.reserved_bytes,
             "added_share": self.added_share,
             "per_second": self.per_second,
+            "traced": self.is_traced,
         }
 
     def __repr__(self) -> str:
@@ -95,7 +105,8 @@ class Miss:
 @dataclasses.dataclass(frozen=True)
 class Fits:
     """The answer of what_fits. `fits` has the settings that fit, by what they change in
-    training, the mildest first, and then by their rate; `misses` has the others."""
+    training, the mildest first, those that are traced before those that are estimated, and then
+    by their rate; `misses` has the others."""
 
     title: str  # the model, the device and the batch
     memory_bytes: int
@@ -103,6 +114,7 @@ class Fits:
     misses: tuple[Miss, ...]
     advice: str  # if nothing fits: what would
     unit: str  # of rates
+    about_estimates: str = ""  # where they come from, if there are any
 
     def __bool__(self) -> bool:
         return bool(self.fits)
@@ -123,20 +135,25 @@ class Fits:
             "memory_bytes": self.memory_bytes,
             "fits": [{**fit.row, "lines": list(fit.lines)} for fit in self.fits],
             "misses": [miss.row for miss in self.misses],
+            "about_estimates": self.about_estimates,
             "verdict": self.verdict,
         }
 
     @property
     def verdict(self) -> str:
         """One sentence: whether something fits."""
-        count = len(self.fits) + sum(miss.is_traced for miss in self.misses)
+        memory = size(self.memory_bytes)
         if self.fits:
-            most = max(self.fits, key=lambda fit: fit.per_second)
+            traced = [fit for fit in self.fits if fit.is_traced]
+            count = len(traced) + sum(miss.is_traced for miss in self.misses)
+            more = len(self.fits) - len(traced)
+            by_estimate = f", and {more} others by estimate" if more else ""
+            most = max(traced or self.fits, key=lambda fit: fit.per_second)
             return (
-                f"{len(self.fits)} of {count} traced settings fit in "
-                f"{size(self.memory_bytes)}; {', '.join(most.settings)} trains fastest."
+                f"{len(traced)} of {count} traced settings fit in {memory}{by_estimate}; "
+                f"{', '.join(most.settings)} trains fastest."
             )
-        return f"No settings fit in {size(self.memory_bytes)}: {self.advice}."
+        return f"No settings fit in {memory}: {self.advice}."
 
     def to_pandas(self) -> Any:
         return frame_of([fit.row for fit in self.fits])
@@ -152,22 +169,26 @@ class Fits:
         parts = [plain(self.title), self.verdict, ""]
         if self.fits:
             parts += [*_table_of(self.fits, self.unit), ""]
+            if self.about_estimates:
+                parts += [self.about_estimates, _LINES_OF_ESTIMATES, ""]
             for number, fit in enumerate(self.fits, 1):
-                parts += [*_numbered(number, fit.lines), ""]
+                if fit.is_traced:
+                    parts += [*_numbered(number, fit.lines), ""]
         parts += _misses_text(self.misses)
         return "\n".join(parts).rstrip() + "\n"
 
 
 def _table_of(fits: Sequence[Fit], unit: str) -> Iterator[str]:
-    heading = ("", "settings", "microbatch", "peak", "plan adds", unit)
+    heading = ("", "settings", "microbatch", "peak", "plan adds", unit, "figures")
     rows = [
         (
             str(number),
             ", ".join(fit.settings),
             _batch_text(fit),
             size(fit.peak_bytes),
-            f"{100 * fit.added_share:.1f}%" if fit.plan.modules else "no plan",
+            f"{100 * fit.added_share:.1f}%" if fit.has_plan else "no plan",
             f"{fit.per_second:.3g}",
+            "traced" if fit.is_traced else "estimated",
         )
         for number, fit in enumerate(fits, 1)
     ]

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
@@ -18,7 +19,7 @@ from acplan._advise.levers import (
     optimizer_setting,
 )
 from acplan._device.devices import Device
-from acplan._step.optimizers import innermost
+from acplan._step.optimizers import OptimizerLike, innermost
 from acplan._step.training_step import TrainingStep
 
 
@@ -116,6 +117,15 @@ def optimizer_class(step: TrainingStep) -> type[torch.optim.Optimizer]:
     if isinstance(step.optimizer, torch.optim.Optimizer):
         return type(innermost(step.optimizer))
     return type(optimizer_made_again(step)([torch.nn.Parameter(torch.zeros(1))]))
+
+
+def optimizer_for_others(step: TrainingStep) -> OptimizerLike:
+    """Returns the optimizer for other parameters than the model's own."""
+    if not isinstance(step.optimizer, torch.optim.Optimizer):
+        return step.optimizer
+    inner = innermost(step.optimizer)
+    kind: Any = type(inner)
+    return lambda parameters: kind(parameters, **inner.defaults)
 
 
 def fused_lever(step: TrainingStep) -> Lever:
