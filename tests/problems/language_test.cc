@@ -392,7 +392,8 @@ TEST_P(EveryPolicyOfALanguage, HasTheBestSingleChange) {
           }
           const BestChangeAnswer answer = FindBestChange(
               restricted, language, from.policy,
-              {.peak_bytes = from.peak_bytes, .recompute_ms = from.ms}, budget);
+              {.peak_bytes = from.peak_bytes, .recompute_ms = from.ms},
+              {.usable_bytes = budget});
           ASSERT_EQ(answer.best.has_value(), best != nullptr)
               << (best == nullptr
                       ? answer.best->change.words
@@ -423,7 +424,7 @@ TEST_P(EveryPolicyOfALanguage, HoldsMoreTheMoreItSaves) {
     const Step step(seed, GetParam().step);
     const RestrictedTrace restricted =
         Restrict(step.problem, {.takes_names = true}, BlocksOf(step.trace));
-    const TraceProblem& problem = restricted.trace_problem();
+    const TraceProblem& problem = restricted.TraceProblemOf({});
     for (const UnitChoice& choice : restricted.choices) {
       const size_t count = choice.ties.size();
       std::vector<HeldBytes> holdings(size_t{1} << std::min(count, kMostNames));

@@ -1,0 +1,116 @@
+#include "problems/language/changed_step.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "graph/trace/aggregate.h"
+#include "graph/trace/segments.h"
+#include "problems/language/module_parts.h"
+
+namespace acplan::problems {
+
+using graph::ModuleId;
+using graph::ModuleRun;
+using graph::StorageId;
+using graph::Trace;
+
+namespace {
+
+// Returns the runs of `length` blocks, the last of each parent's may be shorter; nothing if
+// one of them is none.
+std::optional<std::vector<ModuleRun>> RunsOf(
+    const Trace& trace, const std::vector<ModuleId>& blocks, int32_t length) {
+  std::vector<ModuleRun> runs;
+  size_t in_runs = 0;
+  for (const std::vector<ModuleId>& children : graph::LongestRuns(trace)) {
+    std::vector<ModuleId> members;
+    for (const ModuleId child : children) {
+      if (std::ranges::binary_search(blocks, child)) members.push_back(child);
+    }
+    if (members.size() < children.size()) continue;
+    in_runs += members.size();
+    const auto count = static_cast<int64_t>(members.size());
+    for (int64_t first = 0; first + 1 < count; first += length) {
+      runs.push_back(
+          {.first = members[first],
+           .last = members[std::min<int64_t>(first + length, count) - 1]});
+    }
+  }
+  if (in_runs < blocks.size() || runs.empty()) return std::nullopt;
+  return runs;
+}
+
+// Counts what autograd saves of the results of these parts as saved by their modules.
+void DiscardResults(Trace& trace, const std::vector<ModuleId>& modules) {
+  for (const graph::CallId c : trace.calls.ids()) {
+    const graph::TraceCall& call = trace.calls[c];
+    if (call.no_grad || !std::ranges::binary_search(modules, call.module)) {
+      continue;
+    }
+    std::set<StorageId> results;
+    for (const StorageId storage : call.outputs) {
+      if (!trace.storages[storage].IsOlderThan(call.start)) {
+        results.insert(storage);
+      }
+    }
+    for (graph::SavedTensor& saved : trace.saved) {
+      if (saved.packed < call.end || !results.contains(saved.storage)) continue;
+      saved.packed = call.end;
+      saved.call = c;
+    }
+  }
+  std::ranges::stable_sort(trace.saved, {}, &graph::SavedTensor::packed);
+}
+
+std::vector<ModuleId> SameModules(const Trace& from,
+                                  const std::vector<ModuleId>& modules,
+                                  const Trace& to) {
+  const graph::ModuleNames names(to);
+  std::vector<ModuleId> same;
+  for (const ModuleId module : modules) {
+    same.push_back(names.Find(from.modules[module].fqn));
+  }
+  return same;
+}
+
+}  // namespace
+
+StepChange ChangeOf(const BlockChoice& blocks) {
+  StepChange change;
+  if (blocks.kind == BlockKind::kRuns) change.run_length = blocks.period;
+  if (blocks.kind != BlockKind::kParts) return change;
+  for (const ModulePart& part : ModuleParts()) {
+    const bool is_chosen = std::ranges::find(blocks.parts, part.name) !=
+                           blocks.parts.end();
+    if (part.discards_output && is_chosen) {
+      change.discarded.emplace_back(part.name);
+    }
+  }
+  std::ranges::sort(change.discarded);
+  return change;
+}
+
+ChangedStep::ChangedStep(Trace changed_trace, const PlanningProblem& plain,
+                         const std::vector<ModuleId>& plain_blocks)
+    : trace(std::move(changed_trace)),
+      profile(graph::Aggregate(trace)),
+      tree(profile),
+      problem(BuildPlanningProblem(profile, tree, plain.options, &trace)),
+      blocks(SameModules(*plain.trace, plain_blocks, trace)) {}
+
+std::optional<Trace> WithChange(const Trace& trace,
+                                const std::vector<ModuleId>& blocks,
+                                const StepChange& change) {
+  if (change.run_length > 1) {
+    std::optional<std::vector<ModuleRun>> runs =
+        RunsOf(trace, blocks, change.run_length);
+    if (!runs) return std::nullopt;
+    return graph::WithSegments(trace, std::move(*runs));
+  }
+  Trace changed = trace;
+  DiscardResults(changed, ModulesOfParts(trace, blocks, change.discarded));
+  return changed;
+}
+
+}  // namespace acplan::problems
