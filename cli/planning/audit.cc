@@ -258,12 +258,11 @@ std::string AuditJson(const problems::Trainer& trainer, const Audit& audit,
     }
   }
   if (audit.device) {
-    root["device"] = {
-        {"allocator", audit.device->allocator},
-        {"optimizer_state",
-         audit.device->makes_state_first ? "first" : "update"},
-        {"reserved_bytes", audit.device->reserved_bytes},
-        {"least_device_bytes", audit.device->least_device_bytes}};
+    root["device"] = {{"allocator", audit.device->allocator},
+                      {"optimizer_state",
+                       audit.device->makes_state_first ? "first" : "update"},
+                      {"reserved_bytes", audit.device->reserved_bytes},
+                      {"least_device_bytes", audit.device->least_device_bytes}};
   }
   if (!needs.empty()) root["on_device"] = NeedsJson(needs);
   return graph::IndentedText(root);

@@ -44,15 +44,13 @@ struct EmitFlags {
 
 std::string EmitCommand(const EmitFlags& flags) {
   const bool is_for_device = flags.budget.empty();
-  std::string command =
-      fmt::format("acplan emit {} {} {} --for {}",
-                  graph::OneLine(flags.trace, 400),
-                  is_for_device ? "--device-memory" : "--budget",
-                  graph::OneLine(is_for_device
-                                     ? flags.search.allocator.device_memory
-                                     : flags.budget,
-                                 400),
-                  flags.trainer);
+  std::string command = fmt::format(
+      "acplan emit {} {} {} --for {}", graph::OneLine(flags.trace, 400),
+      is_for_device ? "--device-memory" : "--budget",
+      graph::OneLine(
+          is_for_device ? flags.search.allocator.device_memory : flags.budget,
+          400),
+      flags.trainer);
   const auto add = [&](const char* flag, const std::string& value) {
     if (!value.empty()) {
       command += fmt::format(" {} '{}'", flag, graph::OneLine(value, 400));
@@ -102,11 +100,12 @@ std::vector<std::string> Comments(const EmitFlags& flags,
                   graph::FormatBytes(emission.budget_bytes), CostText(plan)),
       fmt::format("{}; {}", ProofText(plan), GapText(emission))};
   if (!plan.device) return comments;
-  comments.push_back(fmt::format(
-      "on the device: {} reserved at most; the least device has {} (PyTorch {})",
-      graph::FormatBytes(plan.device->reserved_bytes),
-      graph::FormatBytes(plan.device->least_device_bytes),
-      plan.device->torch_version));
+  comments.push_back(
+      fmt::format("on the device: {} reserved at most; the least device has {} "
+                  "(PyTorch {})",
+                  graph::FormatBytes(plan.device->reserved_bytes),
+                  graph::FormatBytes(plan.device->least_device_bytes),
+                  plan.device->torch_version));
   std::istringstream settings(SettingsText(*plan.device));
   for (std::string line; std::getline(settings, line);) {
     comments.push_back(line);
@@ -117,8 +116,9 @@ std::vector<std::string> Comments(const EmitFlags& flags,
 std::string LeastOfTrainerText(const problems::Trainer& trainer,
                                const Emission& emission) {
   if (!emission.least) {
-    return fmt::format("no policy of {} that was tried ends on a device of {}\n",
-                       trainer.name, FormatBytesExactly(emission.budget_bytes)) +
+    return fmt::format(
+               "no policy of {} that was tried ends on a device of {}\n",
+               trainer.name, FormatBytesExactly(emission.budget_bytes)) +
            NoFitText(emission.least_device_bytes);
   }
   const problems::LanguageMinimum& least = *emission.least;
@@ -197,13 +197,12 @@ int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
   const problems::Question question =
       flags.search.planning.Question(input, tree, TrainerFlags::kSeconds);
   const Emission emission =
-      is_for_device
-          ? EmitForDevice(question,
-                          ParseDevice(flags.search.allocator, input,
-                                      question.options),
-                          trainer, flags.search.blocks)
-          : Emit(question, ParseBudget(flags.budget, "--budget"), trainer,
-                 flags.search.blocks);
+      is_for_device ? EmitForDevice(question,
+                                    ParseDevice(flags.search.allocator, input,
+                                                question.options),
+                                    trainer, flags.search.blocks)
+                    : Emit(question, ParseBudget(flags.budget, "--budget"),
+                           trainer, flags.search.blocks);
   if (!emission.notes.empty()) terminal.Warn(emission.notes.front());
   const bool is_found = emission.HasPolicy();
   std::string text;

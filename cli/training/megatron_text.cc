@@ -180,15 +180,16 @@ MegatronProgram ParseMegatronProgram(const std::string& name) {
   if (name.empty()) return MegatronProgram::kNone;
   if (name == "megatron") return MegatronProgram::kMegatron;
   if (name == "megatron-bridge") return MegatronProgram::kBridge;
-  throw InputError(fmt::format(
-      "--for: expected megatron or megatron-bridge, found {}",
-      graph::Quoted(name)));
+  throw InputError(
+      fmt::format("--for: expected megatron or megatron-bridge, found {}",
+                  graph::Quoted(name)));
 }
 
 void AddProgramTo(CLI::App& app, std::string& name, const std::string& effect) {
   app.add_option("--for", name,
-                 effect + ": megatron (flags of Megatron-LM) or "
-                          "megatron-bridge (YAML of NeMo's Megatron Bridge)")
+                 effect +
+                     ": megatron (flags of Megatron-LM) or "
+                     "megatron-bridge (YAML of NeMo's Megatron Bridge)")
       ->type_name("NAME");
 }
 
@@ -202,8 +203,8 @@ void RequireMegatron(const TrainingStrategy& strategy, std::string_view flag) {
         flag));
   }
   if (strategy.implementation == costmodel::Implementation::kEager) {
-    throw InputError(
-        fmt::format("{}: expected the implementation fused, found eager", flag));
+    throw InputError(fmt::format(
+        "{}: expected the implementation fused, found eager", flag));
   }
 }
 

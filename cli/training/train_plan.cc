@@ -109,7 +109,8 @@ ordered_json PlanFile(const std::vector<TrainingReport>& reports,
 // Returns the best recomputation in the words of a program, beside the plan.
 std::string ProgramText(const costmodel::MegatronAnswer& answer,
                         const TrainingReport& with_plan,
-                        const TrainQuestion& question, MegatronProgram program) {
+                        const TrainQuestion& question,
+                        MegatronProgram program) {
   const double budget = BudgetOf(question, answer.report.job);
   std::vector<std::string> comments =
       MegatronComments(answer, question.model, budget);
@@ -117,10 +118,9 @@ std::string ProgramText(const costmodel::MegatronAnswer& answer,
   comments.push_back(fmt::format(
       "{} of {} ways to recompute that it can say; {}",
       answer.fits ? "the fastest" : "does not fit: the smallest", answer.tried,
-      with_plan.Fits(budget)
-          ? fmt::format("the plan of train plan takes {}",
-                        HumanSeconds(with_plan.time.Total()))
-          : "no plan fits either"));
+      with_plan.Fits(budget) ? fmt::format("the plan of train plan takes {}",
+                                           HumanSeconds(with_plan.time.Total()))
+                             : "no plan fits either"));
   if (with_plan.Fits(budget) && with_plan.time.Total() > 0) {
     comments.back() += fmt::format(
         " ({:+.2f}%)", 100 * (with_plan.time.Total() / seconds - 1));

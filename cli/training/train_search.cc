@@ -309,9 +309,10 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   if (program != MegatronProgram::kNone) {
     return PrintForMegatron(flags, program, job, search, terminal);
   }
-  const std::string json = flags.json || !flags.output.empty()
-                               ? graph::IndentedText(SearchJson(job, search, question))
-                               : "";
+  const std::string json =
+      flags.json || !flags.output.empty()
+          ? graph::IndentedText(SearchJson(job, search, question))
+          : "";
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(
       flags.json

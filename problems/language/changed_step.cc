@@ -63,6 +63,25 @@ void DiscardResults(Trace& trace, const std::vector<ModuleId>& modules) {
   std::ranges::stable_sort(trace.saved, {}, &graph::SavedTensor::packed);
 }
 
+// Gives each of these modules that is a leaf a module inside, which is never called: plans
+// have no leaves among their units.
+void AddInnerModules(Trace& trace, const std::vector<ModuleId>& modules) {
+  graph::IndexedVector<ModuleId, graph::TraceModule> all;
+  graph::IndexedVector<ModuleId, ModuleId> new_ids;
+  for (const ModuleId module : trace.modules.ids()) {
+    new_ids.push_back(all.end_id());
+    all.push_back(trace.modules[module]);
+    const bool is_leaf = !HasChildren(trace, module);
+    if (!is_leaf || !std::ranges::binary_search(modules, module)) continue;
+    all.push_back(
+        {.fqn = trace.modules[module].fqn + ".result", .class_name = "Result"});
+  }
+  trace.modules = std::move(all);
+  for (graph::TraceCall& call : trace.calls) {
+    call.module = new_ids[call.module];
+  }
+}
+
 std::vector<ModuleId> SameModules(const Trace& from,
                                   const std::vector<ModuleId>& modules,
                                   const Trace& to) {
@@ -81,8 +100,8 @@ StepChange ChangeOf(const BlockChoice& blocks) {
   if (blocks.kind == BlockKind::kRuns) change.run_length = blocks.period;
   if (blocks.kind != BlockKind::kParts) return change;
   for (const ModulePart& part : ModuleParts()) {
-    const bool is_chosen = std::ranges::find(blocks.parts, part.name) !=
-                           blocks.parts.end();
+    const bool is_chosen =
+        std::ranges::find(blocks.parts, part.name) != blocks.parts.end();
     if (part.discards_output && is_chosen) {
       change.discarded.emplace_back(part.name);
     }
@@ -109,7 +128,10 @@ std::optional<Trace> WithChange(const Trace& trace,
     return graph::WithSegments(trace, std::move(*runs));
   }
   Trace changed = trace;
-  DiscardResults(changed, ModulesOfParts(trace, blocks, change.discarded));
+  const std::vector<ModuleId> modules =
+      ModulesOfParts(trace, blocks, change.discarded);
+  DiscardResults(changed, modules);
+  AddInnerModules(changed, modules);
   return changed;
 }
 

@@ -70,13 +70,13 @@ class Choices {
   bool HasStep(const BlockChoice& blocks) {
     const StepChange change = ChangeOf(blocks);
     if (change.IsNone() || restriction_.StepOf(blocks) != nullptr) return true;
-    std::optional<Trace> trace = WithChange(*restriction_.problem->trace,
-                                            restriction_.blocks, change);
+    std::optional<Trace> trace =
+        WithChange(*restriction_.problem->trace, restriction_.blocks, change);
     if (!trace) return false;
     restriction_.changed_steps.emplace_back(
-        change, std::make_shared<const ChangedStep>(std::move(*trace),
-                                                    *restriction_.problem,
-                                                    restriction_.blocks));
+        change,
+        std::make_shared<const ChangedStep>(
+            std::move(*trace), *restriction_.problem, restriction_.blocks));
     return true;
   }
 

@@ -100,8 +100,9 @@ struct UnitChoice {
 struct RestrictedTrace {
   const PlanningProblem* problem = nullptr;
   std::vector<graph::ModuleId> blocks = {};
-  std::vector<UnitChoice> choices = {};  // the first is that of no unit, if it may be said
-  std::vector<std::string> notes = {};   // choices that are left out, and why
+  std::vector<UnitChoice> choices =
+      {};  // the first is that of no unit, if it may be said
+  std::vector<std::string> notes = {};  // choices that are left out, and why
   // The steps of choices whose units are no modules of the trace.
   std::vector<std::pair<StepChange, std::shared_ptr<const ChangedStep>>>
       changed_steps = {};

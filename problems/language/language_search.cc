@@ -326,9 +326,9 @@ class LeastSearch {
 
   void Try(const UnitChoice& choice, const TieFlags& saves) {
     TrainerPolicy policy = PolicyOf(choice, saves);
-    const std::optional<graph::Simulation> use = SimulatedUse(
-        restriction_.TraceProblemOf(policy.blocks),
-        PlannedUnitsOf(restriction_, policy));
+    const std::optional<graph::Simulation> use =
+        SimulatedUse(restriction_.TraceProblemOf(policy.blocks),
+                     PlannedUnitsOf(restriction_, policy));
     if (!use || use->peak_bytes >= least_.peak_bytes) return;
     least_.peak_bytes = use->peak_bytes;
     least_.policy = std::move(policy);

@@ -23,13 +23,19 @@ bool IsOneOf(std::string_view name,
 // Returns whether a module has one of this name directly inside.
 bool HasChild(const Trace& trace, ModuleId module, std::string_view name) {
   const std::string& fqn = trace.modules[module].fqn;
-  for (ModuleId other = Next(module);
-       other < trace.modules.end_id() &&
-       IsInside(trace.modules[other].fqn, fqn);
+  for (ModuleId other = Next(module); other < trace.modules.end_id() &&
+                                      IsInside(trace.modules[other].fqn, fqn);
        other = Next(other)) {
     if (trace.modules[other].fqn.substr(fqn.size() + 1) == name) return true;
   }
   return false;
+}
+
+// Returns whether the modules of a part may be leaves, which are units only in a changed step
+// (changed_step.h).
+bool MayBeLeaf(std::string_view name) {
+  const auto part = std::ranges::find(ModuleParts(), name, &ModulePart::name);
+  return part != ModuleParts().end() && part->discards_output;
 }
 
 // Returns the name of the norm before a block's feed-forward part.
@@ -53,7 +59,8 @@ bool StandsFor(const Trace& trace, ModuleId block, ModuleId module,
   }
   const bool is_feedforward =
       IsOneOf(name, {"block_sparse_moe", "feed_forward", "mlp", "moe"});
-  if (part == "mlp") return is_feedforward && !HasChild(trace, module, "experts");
+  if (part == "mlp")
+    return is_feedforward && !HasChild(trace, module, "experts");
   return part == "moe" && is_feedforward && HasChild(trace, module, "experts");
 }
 
@@ -87,7 +94,8 @@ std::vector<ModuleId> ModulesOfParts(const Trace& trace,
          module = Next(module)) {
       const bool is_part =
           std::ranges::any_of(names, [&](const std::string& name) {
-            return StandsFor(trace, block, module, name);
+            return StandsFor(trace, block, module, name) &&
+                   (HasChildren(trace, module) || MayBeLeaf(name));
           });
       if (is_part && FirstCallWithGradients(trace, module) != graph::kNone) {
         modules.push_back(module);

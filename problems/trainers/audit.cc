@@ -36,11 +36,10 @@ void RefuseNested(const graph::Trace& trace,
   throw InputError(fmt::format(
       "{}: expected {} of which none is inside another one, as nested "
       "checkpoints are not simulated, found {}",
-      config.name(),
-      blocks.kind == BlockKind::kClasses ? "classes" : "modules",
-      fmt::join(blocks.kind == BlockKind::kClasses ? blocks.classes
-                                                   : blocks.parts,
-                ", ")));
+      config.name(), blocks.kind == BlockKind::kClasses ? "classes" : "modules",
+      fmt::join(
+          blocks.kind == BlockKind::kClasses ? blocks.classes : blocks.parts,
+          ", ")));
 }
 
 // axolotl refuses to save products with LoRA.
@@ -89,8 +88,7 @@ void Compare(const Question& question, const LanguageProblem& language,
   PolicyLimit policy_limit;
   audit.budget_bytes = need_bytes;
   if (const auto* budget = std::get_if<Budget>(&limit)) {
-    audit.budget_bytes =
-        budget->Bytes(language.problem().unplanned_peak_bytes);
+    audit.budget_bytes = budget->Bytes(language.problem().unplanned_peak_bytes);
   } else if (const auto* device = std::get_if<DeviceChoice>(&limit)) {
     audit.budget_bytes = device->memory_bytes;
     audit.device = DeviceOfPolicy(restriction, policy, *device, reserve_bytes);
@@ -133,10 +131,10 @@ Audit AuditConfig(const Question& question, const Trainer& trainer,
             .value_or("it refuses this one")));
   }
   audit.effect = *effect;
-  audit.reruns = RerunsByName(
-      restriction.TraceProblemOf(policy.blocks)
-          .simulator.Simulate(PlannedUnitsOf(restriction, policy)),
-      *question.trace);
+  audit.reruns =
+      RerunsByName(restriction.TraceProblemOf(policy.blocks)
+                       .simulator.Simulate(PlannedUnitsOf(restriction, policy)),
+                   *question.trace);
   audit.changed_step = restriction.StepOf(policy.blocks);
   audit.modules = ModulesOf(restriction, policy);
   audit.broken_rule = BrokenRuleOf(restriction, widened.language, policy);

@@ -129,9 +129,8 @@ Emission EmitForDevice(const Question& question, const DeviceChoice& choice,
   if (emission.solution.HasPolicy()) {
     const TrainerPolicy policy = emission.solution.policy;
     DescribePolicy(language, trainer, emission);
-    emission.plan.device =
-        DeviceOfPolicy(language.restriction, policy, choice,
-                       question.options.reserve_bytes);
+    emission.plan.device = DeviceOfPolicy(language.restriction, policy, choice,
+                                          question.options.reserve_bytes);
     const PolicySteps steps(language.restriction, policy);
     if (const auto broken = BrokenDeviceRule(steps.trace(), emission.plan)) {
       throw std::logic_error(*broken);

@@ -68,8 +68,8 @@ LanguageProblem BuildLanguageProblem(const Question& question,
                                      const Language& language,
                                      const std::string& blocks) {
   LanguageProblem built{.families = BuildFamilies(WithoutSkips(question))};
-  built.restriction = Restrict(built.problem(), language,
-                               BlocksOf(*question.trace, blocks));
+  built.restriction =
+      Restrict(built.problem(), language, BlocksOf(*question.trace, blocks));
   return built;
 }
 
@@ -80,9 +80,9 @@ void DescribePolicy(const LanguageProblem& language, const Trainer& trainer,
   emission.plan = CheckedPlan(restriction.ProblemOf(policy.blocks),
                               emission.budget_bytes, emission.solution);
   emission.units = UnitNames(restriction, policy.blocks);
-  emission.text = CheckedText(
-      trainer, policy,
-      ConfigNamesOf(*language.problem().trace, restriction.blocks));
+  emission.text =
+      CheckedText(trainer, policy,
+                  ConfigNamesOf(*language.problem().trace, restriction.blocks));
 }
 
 Emission Emit(const Question& question, const Budget& budget,

@@ -18,7 +18,8 @@ namespace {
 constexpr std::string_view kPolicyName = "remat_policy";
 
 // Returns patterns of the products in modules of these names.
-std::vector<std::string> ProductsOf(std::initializer_list<const char*> modules) {
+std::vector<std::string> ProductsOf(
+    std::initializer_list<const char*> modules) {
   std::vector<std::string> patterns;
   for (const char* module : modules) {
     patterns.push_back(fmt::format("*{}:aten.*mm.default", module));
@@ -37,25 +38,25 @@ std::vector<std::string> AttentionPlaces() {
 
 // Returns the values that operators of PyTorch's models stand for.
 std::vector<NamedValue> Values() {
-  return {{"context", AttentionPlaces()},
-          {"key_proj", ProductsOf({".k_proj", ".key", ".wk"})},
-          {"mlpwi", ProductsOf({"mlp.c_fc", ".fc1"})},
-          {"mlpwi_0", ProductsOf({".gate_proj", ".w1"})},
-          {"mlpwi_1", ProductsOf({".up_proj", ".w3"})},
-          {"mlpwo", ProductsOf({".down_proj", ".w2", "mlp.c_proj", ".fc2"})},
-          {"out_proj",
-           ProductsOf({".o_proj", "attn.out_proj", "attn.c_proj",
-                       "attention.wo"})},
-          {"qkv_proj", ProductsOf({".c_attn", ".qkv_proj", ".query_key_value"})},
-          {"query_proj", ProductsOf({".q_proj", ".query", ".wq"})},
-          {"value_proj", ProductsOf({".v_proj", ".value", ".wv"})}};
+  return {
+      {"context", AttentionPlaces()},
+      {"key_proj", ProductsOf({".k_proj", ".key", ".wk"})},
+      {"mlpwi", ProductsOf({"mlp.c_fc", ".fc1"})},
+      {"mlpwi_0", ProductsOf({".gate_proj", ".w1"})},
+      {"mlpwi_1", ProductsOf({".up_proj", ".w3"})},
+      {"mlpwo", ProductsOf({".down_proj", ".w2", "mlp.c_proj", ".fc2"})},
+      {"out_proj",
+       ProductsOf({".o_proj", "attn.out_proj", "attn.c_proj", "attention.wo"})},
+      {"qkv_proj", ProductsOf({".c_attn", ".qkv_proj", ".query_key_value"})},
+      {"query_proj", ProductsOf({".q_proj", ".query", ".wq"})},
+      {"value_proj", ProductsOf({".v_proj", ".value", ".wv"})}};
 }
 
 // The other names of the custom policy, which no operator stands for.
 constexpr std::array<std::string_view, 11> kOtherValues = {
-    "attention_out", "engram",      "indexer_cutoff_threshold",
-    "kv_proj",       "kv_wa_proj",  "mla_kv",
-    "mla_q",         "moe_mlpwi_0", "moe_mlpwi_1",
+    "attention_out", "engram",       "indexer_cutoff_threshold",
+    "kv_proj",       "kv_wa_proj",   "mla_kv",
+    "mla_q",         "moe_mlpwi_0",  "moe_mlpwi_1",
     "moe_mlpwo",     "query_wa_proj"};
 
 struct NamedPolicy {
@@ -77,9 +78,8 @@ std::vector<NamedPolicy> NamedPolicies() {
   return {{"full", {}},
           {"minimal", all},
           {"minimal_offloaded", all, true},
-          {"minimal_with_context",
-           with({"context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo",
-                 "out_proj"})},
+          {"minimal_with_context", with({"context", "mlpwi", "mlpwi_0",
+                                         "mlpwi_1", "mlpwo", "out_proj"})},
           {"none", {}},
           {"qkv_proj_offloaded", projections, true},
           {"save_dot_except_mlp", with({"out_proj"})},
@@ -90,9 +90,7 @@ std::vector<NamedPolicy> NamedPolicies() {
 }
 
 Language MaxTextLanguage() {
-  return {.may_have_no_unit = false,
-          .takes_names = true,
-          .values = Values()};
+  return {.may_have_no_unit = false, .takes_names = true, .values = Values()};
 }
 
 // Returns the places of the trace that a value has.
@@ -105,7 +103,8 @@ std::vector<std::string> PlacesOf(const NamedValue& value,
   return places;
 }
 
-std::string WriteMaxText(const TrainerPolicy& policy, const ConfigNames& names) {
+std::string WriteMaxText(const TrainerPolicy& policy,
+                         const ConfigNames& names) {
   if (policy.saved.empty()) return fmt::format("{}: full\n", kPolicyName);
   std::string text = fmt::format("{}: custom\n", kPolicyName);
   for (const NamedValue& value : Values()) {
@@ -113,7 +112,8 @@ std::string WriteMaxText(const TrainerPolicy& policy, const ConfigNames& names) 
     const bool is_saved =
         !places.empty() && std::ranges::includes(policy.saved, places);
     if (!places.empty()) {
-      text += fmt::format("{}: {}\n", value.name, is_saved ? "device" : "remat");
+      text +=
+          fmt::format("{}: {}\n", value.name, is_saved ? "device" : "remat");
     }
   }
   return text;
@@ -174,7 +174,8 @@ ConfigReading ReadMaxText(const Config& config, const ConfigNames& names) {
   }
   reading.policy.saved.assign(saved.begin(), saved.end());
   reading.notes.emplace_back(
-      "MaxText runs on JAX: the step is PyTorch's, which keeps queries and keys "
+      "MaxText runs on JAX: the step is PyTorch's, which keeps queries and "
+      "keys "
       "as products, before their rotation");
   return reading;
 }

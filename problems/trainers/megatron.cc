@@ -127,13 +127,14 @@ ConfigReading ReadMegatron(const Config& config, const ConfigNames& names) {
   const std::string prefix = PrefixOf(config);
   const std::string path = prefix + "recompute_granularity";
   ConfigReading reading;
-  for (const char* key : {"cpu_offloading", "fine_grained_activation_offloading",
-                          "distribute_saved_activations"}) {
+  for (const char* key :
+       {"cpu_offloading", "fine_grained_activation_offloading",
+        "distribute_saved_activations"}) {
     if (!config.IsTrue(prefix + key)) continue;
-    reading.notes.push_back(
-        prefix + key +
-        ": what is kept is elsewhere, which is not simulated: the peak is lower "
-        "than below");
+    reading.notes.push_back(prefix + key +
+                            ": what is kept is elsewhere, which is not "
+                            "simulated: the peak is lower "
+                            "than below");
   }
   if (config.IsTrue(prefix + "mtp_use_repeated_layer")) {
     reading.notes.push_back(prefix + "mtp_use_repeated_layer: not simulated");
@@ -154,7 +155,8 @@ ConfigReading ReadMegatron(const Config& config, const ConfigNames& names) {
   if (reading.policy.blocks.kind == BlockKind::kNone) return reading;
   reading.policy.stops_early = false;
   reading.notes.emplace_back(
-      "Megatron's checkpoints run again to their end; the peak can be higher by "
+      "Megatron's checkpoints run again to their end; the peak can be higher "
+      "by "
       "the gradient of a unit's result");
   return reading;
 }
@@ -172,8 +174,9 @@ bool IsLikeMegatron(const Config& config) {
 Trainer MegatronTrainer() {
   return {.name = "megatron",
           .version = "megatron-core 0.20.0",
-          .place = "the launch script; Megatron Bridge has the same keys in "
-                   "`model`",
+          .place =
+              "the launch script; Megatron Bridge has the same keys in "
+              "`model`",
           .language = {.blocks = {BlockKind::kAll, BlockKind::kFirst,
                                   BlockKind::kParts, BlockKind::kRuns},
                        .stops_early = false},

@@ -38,9 +38,8 @@ std::vector<std::string> SavedPatterns() {
 }
 
 Language NemoLanguage() {
-  return {.sets = {SavedPatterns()},
-          .product_period = 2,
-          .counts_grouped = true};
+  return {
+      .sets = {SavedPatterns()}, .product_period = 2, .counts_grouped = true};
 }
 
 std::string WriteNemo(const TrainerPolicy& policy, const ConfigNames&) {
@@ -52,16 +51,17 @@ std::string WriteNemo(const TrainerPolicy& policy, const ConfigNames&) {
 // Returns a value in lower case, with _ for -.
 std::string Plain(std::string text) {
   for (char& c : text) {
-    c = c == '-' ? '_'
-                 : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    c = c == '-'
+            ? '_'
+            : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   return text;
 }
 
 ConfigReading ReadNemo(const Config& config, const ConfigNames& names) {
-  const std::string key(FirstOf(
-      config, {"distributed.activation_checkpointing",
-               "distributed_config.activation_checkpointing"}));
+  const std::string key(
+      FirstOf(config, {"distributed.activation_checkpointing",
+                       "distributed_config.activation_checkpointing"}));
   ConfigReading reading;
   const std::string scope = Plain(config.Text(key + "_scope").value_or("all"));
   if (scope != "all") {

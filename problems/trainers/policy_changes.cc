@@ -106,10 +106,10 @@ class Changes {
       if (blocks == policy_.blocks) continue;
       std::optional<std::string> words = WordsOf(blocks);
       // From blocks to parts any set of parts is a change of one key, and back.
-      const bool has_names =
-          blocks.kind == BlockKind::kClasses ||
-          policy_.blocks.kind == BlockKind::kClasses ||
-          (blocks.kind == BlockKind::kParts && blocks.kind == policy_.blocks.kind);
+      const bool has_names = blocks.kind == BlockKind::kClasses ||
+                             policy_.blocks.kind == BlockKind::kClasses ||
+                             (blocks.kind == BlockKind::kParts &&
+                              blocks.kind == policy_.blocks.kind);
       if (has_names && blocks.kind != BlockKind::kNone) {
         words = WordsOfNames(policy_.blocks, blocks);
       }
@@ -240,9 +240,9 @@ bool IsBetter(const PolicyEffect& one, const PolicyEffect& other,
 
 std::optional<PolicyEffect> EffectOf(const RestrictedTrace& restriction,
                                      const TrainerPolicy& policy) {
-  const std::optional<graph::Simulation> use = SimulatedUse(
-      restriction.TraceProblemOf(policy.blocks),
-      PlannedUnitsOf(restriction, policy));
+  const std::optional<graph::Simulation> use =
+      SimulatedUse(restriction.TraceProblemOf(policy.blocks),
+                   PlannedUnitsOf(restriction, policy));
   if (!use) return std::nullopt;
   return PolicyEffect{
       .peak_bytes = use->peak_bytes,
@@ -264,9 +264,9 @@ std::optional<std::string> BrokenRuleOf(const RestrictedTrace& restriction,
   const PlanningProblem& problem = restriction.ProblemOf(policy.blocks);
   const graph::Trace& trace = *problem.trace;
   const SacOfModules sac_of_modules(*problem.profile);
-  const Ties ties(trace, sac_of_modules, language,
-                  UnitModules(trace, restriction.BlocksIn(policy.blocks),
-                              policy.blocks));
+  const Ties ties(
+      trace, sac_of_modules, language,
+      UnitModules(trace, restriction.BlocksIn(policy.blocks), policy.blocks));
   std::string broken = ties.BrokenRuleOf(policy.saved);
   if (!broken.empty()) return broken;
   // No rule about memory is broken within this budget.

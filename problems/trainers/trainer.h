@@ -22,8 +22,9 @@ struct ConfigNames {
   std::vector<std::string> classes = {};        // of all modules, ascending
   std::vector<std::string> block_classes = {};  // of blocks, ascending
   std::vector<std::string> modules = {};        // the names of all modules
-  std::vector<std::string> parts = {};   // of blocks (module_parts.h), ascending
-  std::vector<std::string> places = {};  // operators of blocks with their places
+  std::vector<std::string> parts = {};  // of blocks (module_parts.h), ascending
+  std::vector<std::string> places =
+      {};  // operators of blocks with their places
 };
 ConfigNames ConfigNamesOf(const graph::Trace& trace,
                           const std::vector<graph::ModuleId>& blocks);

@@ -32,8 +32,7 @@ ConfigReading ReadVeOmni(const Config& config, const ConfigNames&) {
     }
   }
   ConfigReading reading;
-  NoteCompile(config, {"train.torch_compile.enable"},
-              reading);
+  NoteCompile(config, {"train.torch_compile.enable"}, reading);
   const std::string offload = "train.accelerator.offload_config.";
   for (const char* name : {"enable_activation", "enable_async_activation"}) {
     if (!config.IsTrue(offload + name)) continue;
@@ -43,8 +42,9 @@ ConfigReading ReadVeOmni(const Config& config, const ConfigNames&) {
         "lower than below");
   }
   // The key of the first releases.
-  const bool is_on = config.IsTrue(
-      key + ".enable", config.IsTrue("train.enable_gradient_checkpointing", true));
+  const bool is_on =
+      config.IsTrue(key + ".enable",
+                    config.IsTrue("train.enable_gradient_checkpointing", true));
   if (!is_on) return reading;
   reading.policy = WholeBlocks();
   reading.policy.stops_early = config.IsTrue(key + ".early_stop", true);

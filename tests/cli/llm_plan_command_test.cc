@@ -59,6 +59,46 @@ TEST_F(LlmPlanTest, PlansWhatEachLayerKeeps) {
   EXPECT_EQ(layers, 32);
 }
 
+// Megatron-LM's flags, read back as a strategy, are the one that was chosen, and no other
+// recomputation that they can say is faster and fits.
+TEST_F(LlmPlanTest, PrintsMegatronsFlags) {
+  const json answer =
+      AcplanJson(PlanQuestion("train plan", {"--for", "megatron"}));
+  const json& chosen = answer["megatron"];
+  EXPECT_TRUE(chosen["fits"].get<bool>());
+  EXPECT_GE(chosen["iteration_s"], answer["iteration_s"]);
+  for (const char* other : {"full", "full:4", "selective:layernorm",
+                            "selective:layernorm+mlp", "selective:mlp"}) {
+    const json report =
+        AcplanJson(PlanQuestion("train show", {"--recompute", other}));
+    if (!report["fits"].get<bool>()) continue;
+    EXPECT_GE(report["iteration_s"], chosen["iteration_s"]) << other;
+  }
+  const std::string text =
+      AcplanOut(PlanQuestion("train plan", {"--for", "megatron"}));
+  EXPECT_EQ(text, chosen["text"]);
+  EXPECT_THAT(text, HasSubstr("    --pipeline-model-parallel-size 2\n"));
+  EXPECT_THAT(text, HasSubstr("    --recompute-granularity "));
+  const json again = AcplanJson(PlanQuestion(
+      "train show", {"--recompute", chosen["recompute"].get<std::string>()}));
+  EXPECT_EQ(again["iteration_s"], chosen["iteration_s"]);
+  const std::string bridge =
+      AcplanOut(PlanQuestion("train plan", {"--for", "megatron-bridge"}));
+  EXPECT_THAT(bridge, HasSubstr("\nmodel:\n  tensor_model_parallel_size: 1\n"));
+  EXPECT_EQ(Acplan(PlanQuestion("train plan", {"--for", "nemo"})).err,
+            "acplan: --for: expected megatron or megatron-bridge, found "
+            "\"nemo\"\n");
+}
+
+// A model whose layers the stages do not divide has a layout.
+TEST_F(LlmPlanTest, PrintsMegatronsLayout) {
+  const std::string text = AcplanOut(PlanQuestion(
+      "train plan", {"--set", "pipeline_model_parallel_layout=Et*15|t*17L",
+                     "--for", "megatron"}));
+  EXPECT_THAT(text, HasSubstr("--pipeline-model-parallel-layout "
+                              "\"Ettttttttttttttt|tttttttttttttttttL\""));
+}
+
 TEST_F(LlmPlanTest, ShowsItWithinAHundredColumns) {
   const std::string text = AcplanOut(PlanQuestion("train plan", {}));
   for (const char* part : {"recomputation plan", "recomputed operations",

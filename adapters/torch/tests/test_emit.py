@@ -61,14 +61,17 @@ def _trace(name: str) -> acplan.Trace:
 
 # The trainers of transformers' models, and those that wrap modules of any model.
 _CASES = [
-    *(("llama", trainer) for trainer in ("accelerate", "axolotl", "transformers", "trl")),
+    *(("llama", trainer) for trainer in ("accelerate", "axolotl", "nemo", "transformers")),
+    *(("llama", trainer) for trainer in ("trl", "veomni")),
     *(("net", trainer) for trainer in ("lightning", "torch", "torchtitan")),
 ]
 
 
 @pytest.mark.parametrize(("name", "trainer"), _CASES)
 def test_a_trainer_does_what_the_configuration_was_said_to_do(name: str, trainer: str) -> None:
-    if trainer in ("axolotl", "torchtitan", "trl") and not importlib.util.find_spec(trainer):
+    package = {"nemo": "nemo_automodel"}.get(trainer, trainer)
+    optional = ("axolotl", "nemo_automodel", "torchtitan", "trl")
+    if package in optional and not importlib.util.find_spec(package):
         pytest.skip(f"{trainer} is not installed")
     trace = _trace(name)
     options: dict[str, Any] = {"optimizer": "sgd"}
@@ -113,5 +116,47 @@ def test_blocks_that_do_not_stop_early_and_save_every_second_product_are_predict
     model, inputs = _case("net")
     measured = truth(model, inputs, trace, apply, emission["text"], optimizer="sgd")
     assert "aten.mm.default" in emission["saved"]
+    assert measured.reruns == collections.Counter(emission["reruns"])
+    assert measured.peak_bytes == emission["peak_bytes"]
+
+
+def _saving_places(layer: nn.Module, saved: list[str]) -> Any:
+    """Returns the contexts of a checkpoint that saves operators in these places of a layer."""
+    path: list[str] = []
+
+    def enter(name: str, module: nn.Module, args: Any) -> None:
+        if not name:
+            path.clear()  # a rerun may have ended inside of a module
+        path.append(name)
+
+    def leave(module: nn.Module, args: Any, out: Any) -> None:
+        path.pop()
+
+    for name, module in layer.named_modules():
+        module.register_forward_pre_hook(functools.partial(enter, name))
+        module.register_forward_hook(leave)
+
+    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        is_saved = f"{path[-1] if path else ''}:{operator}" in saved
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return functools.partial(create_selective_checkpoint_contexts, policy)
+
+
+def test_values_that_stay_are_predicted() -> None:
+    """Stands in for MaxText, which runs on JAX."""
+    trace = _trace("llama")
+    least = emitted(trace, "maxtext", "min", *_QUICK)["budget_bytes"]
+    emission = emitted(trace, "maxtext", str((least + trace.peak_bytes) // 2), *_QUICK)
+
+    def apply(model: nn.Module, text: str) -> None:
+        for name, layer in list(model.get_submodule("model.layers").named_children()):
+            contexts = _saving_places(layer, emission["saved"])
+            unit = checkpoint_wrapper(layer, context_fn=contexts)
+            model.set_submodule(f"model.layers.{name}", unit)
+
+    model, inputs = _case("llama")
+    measured = truth(model, inputs, trace, apply, emission["text"], optimizer="sgd")
+    assert any(place.startswith("mlp.") for place in emission["saved"])
     assert measured.reruns == collections.Counter(emission["reruns"])
     assert measured.peak_bytes == emission["peak_bytes"]

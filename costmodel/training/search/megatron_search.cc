@@ -18,10 +18,8 @@ namespace {
 std::vector<std::set<LayerPart>> PartsOfModel(
     const ModelShape& shape, const std::vector<StageContent>& stages) {
   std::vector<std::string_view> names = {"core_attn", "layernorm"};
-  const bool has_dense =
-      std::ranges::any_of(stages, [](const StageContent& stage) {
-        return stage.dense_layers > 0;
-      });
+  const bool has_dense = std::ranges::any_of(
+      stages, [](const StageContent& stage) { return stage.dense_layers > 0; });
   if (has_dense) names.emplace_back("mlp");
   if (shape.IsLatent()) names.emplace_back("mla_up_proj");
   if (shape.IsMoe()) {
@@ -83,12 +81,10 @@ MegatronAnswer BestOfMegatron(const TrainingJob& job, double budget) {
       TrainingReport report = ReportOfTraining(one, budget);
       const double bytes = report.memory.Worst().Total();
       const bool fits = report.Fits(budget);
-      const std::tuple order =
-          fits ? std::tuple(report.time.Total(), bytes)
-               : std::tuple(bytes, report.time.Total());
-      const bool is_better =
-          answer.tried == 0 || (fits && !answer.fits) ||
-          (fits == answer.fits && order < best_order);
+      const std::tuple order = fits ? std::tuple(report.time.Total(), bytes)
+                                    : std::tuple(bytes, report.time.Total());
+      const bool is_better = answer.tried == 0 || (fits && !answer.fits) ||
+                             (fits == answer.fits && order < best_order);
       ++answer.tried;
       if (!is_better) continue;
       best_order = order;
