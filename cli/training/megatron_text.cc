@@ -230,7 +230,7 @@ nlohmann::ordered_json MegatronJson(const costmodel::MegatronAnswer& answer,
           {"iteration_s", report.time.Total()},
           {"total_bytes", BytesJson(report.memory.Worst().Total())},
           {"fits", answer.fits},
-          {"tried", answer.tried},
+          {"tried", answer.tried_count},
           {"text", text}};
 }
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "costmodel/training/search/megatron_search.h"
+#include "costmodel/training/megatron_recomputation.h"
 #include "costmodel/training/training_report.h"
 
 namespace acplan::cli {

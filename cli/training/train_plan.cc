@@ -117,7 +117,8 @@ std::string ProgramText(const costmodel::MegatronAnswer& answer,
   const double seconds = answer.report.time.Total();
   comments.push_back(fmt::format(
       "{} of {} ways to recompute that it can say; {}",
-      answer.fits ? "the fastest" : "does not fit: the smallest", answer.tried,
+      answer.fits ? "the fastest" : "does not fit: the smallest",
+      answer.tried_count,
       with_plan.Fits(budget) ? fmt::format("the plan of train plan takes {}",
                                            HumanSeconds(with_plan.time.Total()))
                              : "no plan fits either"));

@@ -73,8 +73,10 @@ void AddInnerModules(Trace& trace, const std::vector<ModuleId>& modules) {
     all.push_back(trace.modules[module]);
     const bool is_leaf = !HasChildren(trace, module);
     if (!is_leaf || !std::ranges::binary_search(modules, module)) continue;
-    all.push_back(
-        {.fqn = trace.modules[module].fqn + ".result", .class_name = "Result"});
+    all.push_back({.fqn = trace.modules[module].fqn + ".result",
+                   .class_name = "Result",
+                   .parameters = {},
+                   .buffers = {}});
   }
   trace.modules = std::move(all);
   for (graph::TraceCall& call : trace.calls) {

@@ -17,10 +17,9 @@ namespace acplan::problems {
 // changed step.
 //
 // - Runs of blocks are segments (graph/trace/segments.h).
-// - A module that discards its result keeps as little of it as of all that it makes. What
-//   autograd saves of the result for others counts as saved by the module itself, when it
-//   ends. So the rules of checkpoints hold: nothing of it is kept, and the module runs again
-//   when backward first asks for it.
+// - A module that discards its result keeps nothing of it either. A tensor of the result that
+//   autograd saves for others counts as saved by the module itself, when it ends. So the rules
+//   of checkpoints hold: the module runs again when backward first asks for that tensor.
 //
 // Operators are those of the step, in the same order.
 

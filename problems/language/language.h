@@ -47,7 +47,7 @@ struct Language {
   // periods, kClasses for all sets of classes of modules with children of which none is
   // inside another, kParts for all such sets of parts, kRuns for all lengths above 1.
   std::vector<BlockKind> blocks = {BlockKind::kAll};
-  // Whether no unit is a choice, too.
+  // If true, no unit is a choice, too.
   bool may_have_no_unit = true;
   // Any set of names may be saved; if not, only one of `sets` or nothing.
   bool takes_names = false;

@@ -67,10 +67,11 @@ Question WithoutSkips(Question question) {
 LanguageProblem BuildLanguageProblem(const Question& question,
                                      const Language& language,
                                      const std::string& blocks) {
-  LanguageProblem built{.families = BuildFamilies(WithoutSkips(question))};
-  built.restriction =
-      Restrict(built.problem(), language, BlocksOf(*question.trace, blocks));
-  return built;
+  LanguageProblem language_problem{.families =
+                                       BuildFamilies(WithoutSkips(question))};
+  language_problem.restriction = Restrict(language_problem.problem(), language,
+                                          BlocksOf(*question.trace, blocks));
+  return language_problem;
 }
 
 void DescribePolicy(const LanguageProblem& language, const Trainer& trainer,

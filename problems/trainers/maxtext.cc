@@ -128,8 +128,8 @@ void NoteOffload(const std::string& what, ConfigReading& reading) {
 // Reads the values of a custom policy that stay.
 std::vector<std::string> ReadValues(const Config& config,
                                     ConfigReading& reading) {
-  std::vector<std::string> kept;
-  const auto is_kept = [&](const std::string& name) {
+  std::vector<std::string> value_names;
+  const auto is_value_names = [&](const std::string& name) {
     const std::string place = config.Text(name).value_or("remat");
     if (place == "offload") NoteOffload(name, reading);
     if (place != "device" && place != "offload" && place != "remat") {
@@ -138,14 +138,14 @@ std::vector<std::string> ReadValues(const Config& config,
     return place != "remat";
   };
   for (const NamedValue& value : Values()) {
-    if (is_kept(value.name)) kept.push_back(value.name);
+    if (is_kept(value.name)) value_names.push_back(value.name);
   }
   for (const std::string_view name : kOtherValues) {
     if (!is_kept(std::string(name))) continue;
     reading.notes.push_back(fmt::format(
         "{}: no operator of the trace stands for it; audited without", name));
   }
-  return kept;
+  return value_names;
 }
 
 ConfigReading ReadMaxText(const Config& config, const ConfigNames& names) {
@@ -153,21 +153,22 @@ ConfigReading ReadMaxText(const Config& config, const ConfigNames& names) {
   reading.policy = MaxTextLanguage().Saving({.kind = BlockKind::kAll});
   std::string mode = config.Text(kPolicyName).value_or("full");
   if (mode == "minimal_flash") mode = "minimal_with_context";
-  std::vector<std::string> kept;
+  std::vector<std::string> value_names;
   std::vector<std::string> modes = {"custom"};
   bool is_known = mode == "custom";
-  if (is_known) kept = ReadValues(config, reading);
-  for (const NamedPolicy& named : NamedPolicies()) {
-    modes.emplace_back(named.name);
-    if (named.name != mode) continue;
+  if (is_known) value_names = ReadValues(config, reading);
+  for (const NamedPolicy& policy : NamedPolicies()) {
+    modes.emplace_back(policy.name);
+    if (policy.name != mode) continue;
     is_known = true;
-    kept = named.saved;
-    if (named.is_offloaded) NoteOffload(mode, reading);
+    value_names = policy.saved;
+    if (policy.is_offloaded) NoteOffload(mode, reading);
   }
   if (!is_known) FailUnknownValue(config, kPolicyName, mode, modes);
   std::set<std::string> saved;
   for (const NamedValue& value : Values()) {
-    if (std::ranges::find(kept, value.name) == kept.end()) continue;
+    if (std::ranges::find(value_names, value.name) == value_names.end())
+      continue;
     for (std::string& place : PlacesOf(value, names)) {
       saved.insert(std::move(place));
     }

@@ -51,7 +51,7 @@ std::vector<PolicyChange> SingleChanges(const RestrictedTrace& restriction,
 // The limit on policies.
 struct PolicyLimit {
   int64_t usable_bytes = 0;
-  // What else a policy must fulfil, if anything.
+  // A further condition on policies, if there is one.
   std::function<bool(const TrainerPolicy&)> fits = {};
 
   bool Allows(const TrainerPolicy& policy, const PolicyEffect& effect) const {

@@ -59,29 +59,29 @@ TEST_F(LlmPlanTest, PlansWhatEachLayerKeeps) {
   EXPECT_EQ(layers, 32);
 }
 
-// Megatron-LM's flags, read back as a strategy, are the one that was chosen, and no other
+// Megatron-LM's flags, read back as a strategy, are the one that was megatron, and no other
 // recomputation that they can say is faster and fits.
 TEST_F(LlmPlanTest, PrintsMegatronsFlags) {
   const json answer =
       AcplanJson(PlanQuestion("train plan", {"--for", "megatron"}));
-  const json& chosen = answer["megatron"];
-  EXPECT_TRUE(chosen["fits"].get<bool>());
-  EXPECT_GE(chosen["iteration_s"], answer["iteration_s"]);
+  const json& megatron = answer["megatron"];
+  EXPECT_TRUE(megatron["fits"].get<bool>());
+  EXPECT_GE(megatron["iteration_s"], answer["iteration_s"]);
   for (const char* other : {"full", "full:4", "selective:layernorm",
                             "selective:layernorm+mlp", "selective:mlp"}) {
     const json report =
         AcplanJson(PlanQuestion("train show", {"--recompute", other}));
     if (!report["fits"].get<bool>()) continue;
-    EXPECT_GE(report["iteration_s"], chosen["iteration_s"]) << other;
+    EXPECT_GE(report["iteration_s"], megatron["iteration_s"]) << other;
   }
   const std::string text =
       AcplanOut(PlanQuestion("train plan", {"--for", "megatron"}));
-  EXPECT_EQ(text, chosen["text"]);
+  EXPECT_EQ(text, megatron["text"]);
   EXPECT_THAT(text, HasSubstr("    --pipeline-model-parallel-size 2\n"));
   EXPECT_THAT(text, HasSubstr("    --recompute-granularity "));
-  const json again = AcplanJson(PlanQuestion(
-      "train show", {"--recompute", chosen["recompute"].get<std::string>()}));
-  EXPECT_EQ(again["iteration_s"], chosen["iteration_s"]);
+  const json shown = AcplanJson(PlanQuestion(
+      "train show", {"--recompute", megatron["recompute"].get<std::string>()}));
+  EXPECT_EQ(shown["iteration_s"], megatron["iteration_s"]);
   const std::string bridge =
       AcplanOut(PlanQuestion("train plan", {"--for", "megatron-bridge"}));
   EXPECT_THAT(bridge, HasSubstr("\nmodel:\n  tensor_model_parallel_size: 1\n"));

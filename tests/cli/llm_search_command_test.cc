@@ -56,11 +56,11 @@ TEST_F(LlmSearchTest, RowsHaveTheirRanks) {
 // plans say that strategies can be.
 TEST_F(LlmSearchTest, PrintsMegatronsFlags) {
   const json search = AcplanJson(SearchWith({"--for", "megatron"}));
-  const json& chosen = search["megatron"];
-  EXPECT_TRUE(chosen["fits"].get<bool>());
-  EXPECT_GE(chosen["iteration_s"].get<double>(),
+  const json& megatron = search["megatron"];
+  EXPECT_TRUE(megatron["fits"].get<bool>());
+  EXPECT_GE(megatron["iteration_s"].get<double>(),
             search["bound_s"].get<double>() * (1 - 1e-9));
-  EXPECT_LE(chosen["rank"], search["best"].size());
+  EXPECT_LE(megatron["rank"], search["best"].size());
   const std::string text = AcplanOut(SearchWith({"--for", "megatron-bridge"}));
   EXPECT_THAT(text, HasSubstr("\nmodel:\n"));
   EXPECT_THAT(text, HasSubstr("(proven)"));

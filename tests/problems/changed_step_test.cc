@@ -50,9 +50,9 @@ TEST(RunsOfBlocks, AreTheBestOfAllLengths) {
         const std::string& fqn = trace.modules[module].fqn;
         const bool is_last = fqn == step.trace.modules[blocks.back()].fqn &&
                              (length == 1 || blocks.size() % length == 1);
+        // A trace without runs has the modules of the step.
         const bool is_block =
-            length == 1 &&
-            BlocksOf(trace).end() != std::ranges::find(BlocksOf(trace), module);
+            length == 1 && std::ranges::binary_search(blocks, module);
         if (trace.modules[module].IsSegment() || is_last || is_block) {
           units.push_back({.module = module, .stops_early = false});
         }
@@ -105,19 +105,20 @@ TEST(PartsOfBlocks, DiscardTheirResults) {
          ModulesOfParts(trace, restricted.blocks, policy.blocks.parts)) {
       leaves.push_back({.module = module, .stops_early = false});
     }
-    const graph::Simulation kept = graph::Simulate(trace, leaves);
+    const graph::Simulation keeping_use = graph::Simulate(trace, leaves);
     const auto& simulator = restricted.TraceProblemOf(policy.blocks).simulator;
     const auto units = PlannedUnitsOf(restricted, policy);
     const graph::Simulation use = simulator.Simulate(units);
-    ASSERT_GE(use.recompute_ms, kept.recompute_ms);
+    ASSERT_GE(use.recompute_ms, keeping_use.recompute_ms);
     for (const graph::OperatorId op :
          graph::OperatorsIn(0, trace.forward_end)) {
       // Nothing runs again in the forward pass.
       const graph::StepId at{IndexOf(op)};
-      ASSERT_LE(use.live_bytes[at], kept.live_bytes[at]) << "seed " << seed;
-      lower += use.live_bytes[at] < kept.live_bytes[at] ? 1 : 0;
+      ASSERT_LE(use.live_bytes[at], keeping_use.live_bytes[at])
+          << "seed " << seed;
+      lower += use.live_bytes[at] < keeping_use.live_bytes[at] ? 1 : 0;
     }
-    more_reruns += use.recompute_ms > kept.recompute_ms ? 1 : 0;
+    more_reruns += use.recompute_ms > keeping_use.recompute_ms ? 1 : 0;
   }
   EXPECT_GT(lower, 0);
   EXPECT_GT(more_reruns, 0);

@@ -221,7 +221,7 @@ class Enumeration {
       if (OverwritesSaved(*sac, saves[place++].decisions)) return;
     }
     const std::optional<graph::Simulation> use =
-        SimulatedUse(restricted_.trace_problem(), units);
+        SimulatedUse(restricted_.TraceProblemOf(policy.blocks), units);
     if (use) entries_.push_back({use->peak_bytes, use->recompute_ms, policy});
   }
 

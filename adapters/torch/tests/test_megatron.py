@@ -16,7 +16,8 @@ if not importlib.util.find_spec("megatron"):
 from megatron_gpt import MegatronGpt, inputs
 
 _QUICK = ("--time-limit", "0.1")
-# Of a layer's result, which a reentrant checkpoint holds while the layer runs again.
+# The gradient of a layer's result, which a reentrant checkpoint holds while the layer runs
+# again.
 _GRADIENT_BYTES = 2 * 128 * 256 * 4
 
 

@@ -183,7 +183,7 @@ def _nemo(model: nn.Module, text: str) -> None:
     mode = yaml.safe_load(text)["distributed"]["activation_checkpointing"]
     if not mode:
         return
-    # What AutoModel calls a language model's layers.
+    # AutoModel finds the layers of a language model in the same way.
     layers = [
         module
         for module in model.modules()

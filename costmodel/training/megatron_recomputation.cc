@@ -1,6 +1,6 @@
 // There are few such policies: as many as a stage has layers, and the sets of parts that the
 // model has. Each is computed.
-#include "costmodel/training/search/megatron_search.h"
+#include "costmodel/training/megatron_recomputation.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -83,9 +83,10 @@ MegatronAnswer BestOfMegatron(const TrainingJob& job, double budget) {
       const bool fits = report.Fits(budget);
       const std::tuple order = fits ? std::tuple(report.time.Total(), bytes)
                                     : std::tuple(bytes, report.time.Total());
-      const bool is_better = answer.tried == 0 || (fits && !answer.fits) ||
+      const bool is_better = answer.tried_count == 0 ||
+                             (fits && !answer.fits) ||
                              (fits == answer.fits && order < best_order);
-      ++answer.tried;
+      ++answer.tried_count;
       if (!is_better) continue;
       best_order = order;
       answer.fits = fits;
@@ -94,7 +95,7 @@ MegatronAnswer BestOfMegatron(const TrainingJob& job, double budget) {
       if (!refusal) refusal = error;
     }
   }
-  if (answer.tried == 0 && refusal) throw *refusal;
+  if (answer.tried_count == 0 && refusal) throw *refusal;
   return answer;
 }
 

@@ -13,7 +13,7 @@ namespace acplan::costmodel {
 struct MegatronAnswer {
   TrainingReport report = {};
   bool fits = false;
-  int64_t tried = 0;
+  int64_t tried_count = 0;
 };
 
 // Returns the report of the job with the recomputation that is fastest within `budget` bytes,
