@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 #include <utility>
 
+#include "graph/base/input_error.h"
 #include "graph/trace/aggregate.h"
 #include "graph/trace/segments.h"
 #include "problems/language/module_parts.h"
@@ -17,27 +19,26 @@ using graph::Trace;
 
 namespace {
 
-// Returns the runs of `length` blocks, the last of each parent's may be shorter; nothing if
-// one of them is none.
-std::optional<std::vector<ModuleRun>> RunsOf(
-    const Trace& trace, const std::vector<ModuleId>& blocks, int32_t length) {
+std::string_view ParentOf(std::string_view fqn) {
+  return fqn.substr(0, fqn.rfind('.'));
+}
+
+// Returns the runs of `length` blocks of each parent, of which the last may be shorter.
+std::vector<ModuleRun> RunsOf(const Trace& trace,
+                              const std::vector<ModuleId>& blocks,
+                              int32_t length) {
   std::vector<ModuleRun> runs;
-  size_t in_runs = 0;
-  for (const std::vector<ModuleId>& children : graph::LongestRuns(trace)) {
-    std::vector<ModuleId> members;
-    for (const ModuleId child : children) {
-      if (std::ranges::binary_search(blocks, child)) members.push_back(child);
+  for (size_t first = 0; first < blocks.size();) {
+    const std::string_view parent = ParentOf(trace.modules[blocks[first]].fqn);
+    size_t last = first;
+    while (last + 1 < blocks.size() &&
+           last + 1 < first + static_cast<size_t>(length) &&
+           ParentOf(trace.modules[blocks[last + 1]].fqn) == parent) {
+      ++last;
     }
-    if (members.size() < children.size()) continue;
-    in_runs += members.size();
-    const auto count = static_cast<int64_t>(members.size());
-    for (int64_t first = 0; first + 1 < count; first += length) {
-      runs.push_back(
-          {.first = members[first],
-           .last = members[std::min<int64_t>(first + length, count) - 1]});
-    }
+    if (last > first) runs.push_back({blocks[first], blocks[last]});
+    first = last + 1;
   }
-  if (in_runs < blocks.size() || runs.empty()) return std::nullopt;
   return runs;
 }
 
@@ -124,10 +125,13 @@ std::optional<Trace> WithChange(const Trace& trace,
                                 const std::vector<ModuleId>& blocks,
                                 const StepChange& change) {
   if (change.run_length > 1) {
-    std::optional<std::vector<ModuleRun>> runs =
-        RunsOf(trace, blocks, change.run_length);
-    if (!runs) return std::nullopt;
-    return graph::WithSegments(trace, std::move(*runs));
+    std::vector<ModuleRun> runs = RunsOf(trace, blocks, change.run_length);
+    if (runs.empty()) return std::nullopt;
+    try {
+      return graph::WithSegments(trace, std::move(runs));
+    } catch (const InputError&) {
+      return std::nullopt;
+    }
   }
   Trace changed = trace;
   const std::vector<ModuleId> modules =

@@ -46,6 +46,11 @@ class Choices {
       return;
     }
     const PlanningProblem& problem = restriction_.ProblemOf(blocks);
+    if (std::optional<std::string> refusal =
+            RandomRefusal(*problem.trace, language_, modules)) {
+      restriction_.notes.push_back(std::move(*refusal));
+      return;
+    }
     const Ties ties(*problem.trace, SacOfModules(*problem.profile), language_,
                     modules);
     UnitChoice choice{.policy = language_.Saving(blocks)};

@@ -66,6 +66,9 @@ struct Language {
   int32_t product_period = 1;
   bool counts_grouped = false;
   bool stops_early = true;
+  // Units that run again draw the random numbers of the forward pass. If not, units with
+  // random operators are no choices: gradients would be wrong.
+  bool replays_random = true;
 
   NameKind names() const {
     return values.empty() ? NameKind::kOperators : NameKind::kPlaces;

@@ -138,6 +138,25 @@ std::vector<graph::CheckpointedModule> PlannedUnits(
   return units;
 }
 
+std::optional<std::string> RandomRefusal(const Trace& trace,
+                                         const Language& language,
+                                         const std::vector<ModuleId>& units) {
+  if (language.replays_random) return std::nullopt;
+  for (const ModuleId unit : units) {
+    const graph::CallId call = FirstCallWithGradients(trace, unit);
+    for (const OperatorId op : trace.calls[call].Operators()) {
+      if (!trace.operators[op].random) continue;
+      return fmt::format(
+          "{}: {} draws other random numbers when it runs again, as the "
+          "trainer's checkpoints do not keep the random state: gradients are "
+          "wrong",
+          trace.modules[unit].fqn,
+          trace.operator_names[trace.operators[op].name]);
+    }
+  }
+  return std::nullopt;
+}
+
 Ties::Ties(const Trace& trace, const SacOfModules& sac_of_modules,
            const Language& language, const std::vector<ModuleId>& modules)
     : trace_(trace), language_(language) {

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "graph/base/input_error.h"
 #include "problems/language/language.h"
 
 namespace acplan::problems {
@@ -71,6 +72,14 @@ LanguageProblem BuildLanguageProblem(const Question& question,
                                        BuildFamilies(WithoutSkips(question))};
   language_problem.restriction = Restrict(language_problem.problem(), language,
                                           BlocksOf(*question.trace, blocks));
+  // Without units there is always a policy, if the language can say that.
+  if (language_problem.restriction.choices.empty()) {
+    throw InputError(fmt::format(
+        "expected blocks that the trainer can checkpoint, found none: {}",
+        language_problem.restriction.notes.empty()
+            ? "no block is called with gradients"
+            : language_problem.restriction.notes.front()));
+  }
   return language_problem;
 }
 

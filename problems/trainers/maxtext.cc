@@ -129,7 +129,7 @@ void NoteOffload(const std::string& what, ConfigReading& reading) {
 std::vector<std::string> ReadValues(const Config& config,
                                     ConfigReading& reading) {
   std::vector<std::string> value_names;
-  const auto is_value_names = [&](const std::string& name) {
+  const auto stays = [&](const std::string& name) {
     const std::string place = config.Text(name).value_or("remat");
     if (place == "offload") NoteOffload(name, reading);
     if (place != "device" && place != "offload" && place != "remat") {
@@ -138,10 +138,10 @@ std::vector<std::string> ReadValues(const Config& config,
     return place != "remat";
   };
   for (const NamedValue& value : Values()) {
-    if (is_kept(value.name)) value_names.push_back(value.name);
+    if (stays(value.name)) value_names.push_back(value.name);
   }
   for (const std::string_view name : kOtherValues) {
-    if (!is_kept(std::string(name))) continue;
+    if (!stays(std::string(name))) continue;
     reading.notes.push_back(fmt::format(
         "{}: no operator of the trace stands for it; audited without", name));
   }

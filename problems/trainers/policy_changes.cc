@@ -264,9 +264,10 @@ std::optional<std::string> BrokenRuleOf(const RestrictedTrace& restriction,
   const PlanningProblem& problem = restriction.ProblemOf(policy.blocks);
   const graph::Trace& trace = *problem.trace;
   const SacOfModules sac_of_modules(*problem.profile);
-  const Ties ties(
-      trace, sac_of_modules, language,
-      UnitModules(trace, restriction.BlocksIn(policy.blocks), policy.blocks));
+  const std::vector<graph::ModuleId> units =
+      UnitModules(trace, restriction.BlocksIn(policy.blocks), policy.blocks);
+  if (auto refusal = RandomRefusal(trace, language, units)) return refusal;
+  const Ties ties(trace, sac_of_modules, language, units);
   std::string broken = ties.BrokenRuleOf(policy.saved);
   if (!broken.empty()) return broken;
   // No rule about memory is broken within this budget.

@@ -79,9 +79,9 @@ TEST_F(LlmPlanTest, PrintsMegatronsFlags) {
   EXPECT_EQ(text, megatron["text"]);
   EXPECT_THAT(text, HasSubstr("    --pipeline-model-parallel-size 2\n"));
   EXPECT_THAT(text, HasSubstr("    --recompute-granularity "));
-  const json shown = AcplanJson(PlanQuestion(
+  const json report_of_it = AcplanJson(PlanQuestion(
       "train show", {"--recompute", megatron["recompute"].get<std::string>()}));
-  EXPECT_EQ(shown["iteration_s"], megatron["iteration_s"]);
+  EXPECT_EQ(report_of_it["iteration_s"], megatron["iteration_s"]);
   const std::string bridge =
       AcplanOut(PlanQuestion("train plan", {"--for", "megatron-bridge"}));
   EXPECT_THAT(bridge, HasSubstr("\nmodel:\n  tensor_model_parallel_size: 1\n"));

@@ -276,7 +276,7 @@ TEST_P(EveryPolicyOfALanguage, IsNoBetterThanTheAnswer) {
       const RestrictedTrace restricted =
           Restrict(step.problem, language, BlocksOf(step.trace));
       const auto entries = Enumeration(restricted, language).Find();
-      if (!entries) continue;
+      if (!entries || entries->empty()) continue;
       int64_t least = entries->front().peak_bytes;
       for (size_t k = 0; k < entries->size(); ++k) {
         least = std::min(least, (*entries)[k].peak_bytes);
@@ -358,7 +358,7 @@ TEST_P(EveryPolicyOfALanguage, HasTheBestSingleChange) {
           Restrict(step.problem, language, BlocksOf(step.trace));
       Enumeration enumeration(restricted, language);
       const auto entries = enumeration.Find();
-      if (!entries) continue;
+      if (!entries || entries->empty()) continue;
       for (size_t k = 0; k < entries->size(); k += 1 + entries->size() / 5) {
         const Enumeration::Entry& from = (*entries)[k];
         for (const int64_t budget : {from.peak_bytes, from.peak_bytes - 1}) {
