@@ -60,8 +60,8 @@ class MegatronGpt(nn.Module):
             ffn_hidden_size=11 * hidden // 4, normalization="RMSNorm", gated_linear_unit=True,
             activation_func=nn.functional.silu, add_bias_linear=False, hidden_dropout=0.0,
             attention_dropout=0.0, use_cpu_initialization=True, perform_initialization=False,
-            bias_activation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False,
-            gradient_accumulation_fusion=False,
+            bias_activation_fusion=False, bias_dropout_fusion=False,
+            masked_softmax_fusion=False, gradient_accumulation_fusion=False,
         )  # fmt: skip
         self.gpt = GPTModel(
             config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=512,

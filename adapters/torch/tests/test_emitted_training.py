@@ -130,7 +130,8 @@ def _by_trl(folder: pathlib.Path, text: str | None) -> Trained:
     own = {"gradient_checkpointing": False} if text is None else _arguments(text, "SFTConfig")
     tokenizer = _tokenizer()
     trainer = trl.SFTTrainer(
-        model=_llama(), processing_class=tokenizer, train_dataset=datasets.Dataset.from_list(rows),
+        model=_llama(), processing_class=tokenizer,
+        train_dataset=datasets.Dataset.from_list(rows),
         args=trl.SFTConfig(
             output_dir=str(folder), max_steps=_STEPS, per_device_train_batch_size=8,
             logging_steps=1, save_strategy="no", report_to="none", use_cpu=True,

@@ -1,4 +1,4 @@
-"""Flags of Megatron-LM that `acplan emit` prints and `acplan audit` reads, run by Megatron-Core."""
+"""Flags of Megatron-LM, as `acplan emit` prints and `acplan audit` reads them, in Megatron-Core."""
 
 import collections
 import functools
