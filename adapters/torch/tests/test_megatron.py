@@ -1,4 +1,4 @@
-"""Flags of Megatron-LM, as `acplan emit` prints and `acplan audit` reads them, in Megatron-Core."""
+"""Flags of Megatron-LM, as `acplan emit` and `acplan audit` have them, in Megatron-Core."""
 
 import collections
 import functools
