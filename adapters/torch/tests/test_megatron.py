@@ -35,10 +35,7 @@ def _without_views(reruns: dict[str, int]) -> dict[str, int]:
     [
         "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
-        "--recompute-granularity selective --recompute-modules core_attn",
         "--recompute-granularity selective --recompute-modules mlp",
-        "--recompute-granularity selective --recompute-modules layernorm",
-        "--recompute-granularity selective --recompute-modules core_attn layernorm mlp",
     ],
 )
 def test_megatron_does_what_the_audit_says(tmp_path: pathlib.Path, flags: str) -> None:
@@ -54,7 +51,7 @@ def test_megatron_does_what_the_audit_says(tmp_path: pathlib.Path, flags: str) -
     assert 0 <= measured.peak_bytes - audit.effect.peak_bytes <= _GRADIENT_BYTES
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("share", [0.5])
 def test_megatron_does_what_the_flags_were_said_to_do(share: float) -> None:
     least = emitted(_trace(), "megatron", "min", *_QUICK)["budget_bytes"]
     budget = round(least + share * (_trace().peak_bytes - least))
