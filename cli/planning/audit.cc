@@ -93,8 +93,13 @@ std::vector<problems::DeviceNeed> NeedsOfAudit(
     const graph::Trace& trace, const Audit& audit,
     const problems::Question& question) {
   if (!HasRun(&trace, question.options.memory)) return {};
-  return problems::NeedsOfPlan(trace, audit.modules,
-                               graph::AllocatorConfig().version);
+  // Segments are named after their blocks, so that the trace itself has them.
+  const bool has_other_trace =
+      audit.changed_step != nullptr &&
+      audit.reading.policy.blocks.kind != problems::BlockKind::kRuns;
+  return problems::NeedsOfPlan(
+      has_other_trace ? audit.changed_step->trace : trace, audit.modules,
+      graph::AllocatorConfig().version);
 }
 
 std::string RerunText(const PolicyEffect& effect) {
@@ -153,12 +158,16 @@ std::string UnitsText(const Audit& audit) {
   return text;
 }
 
-std::string BestChangeText(const Audit& audit) {
+std::string_view LimitName(const AuditFlags& flags) {
+  return flags.search.allocator.device_memory.empty() ? "budget" : "device";
+}
+
+std::string BestChangeText(const AuditFlags& flags, const Audit& audit) {
   if (!audit.change.best) {
     return audit.fits
                ? fmt::format("none of {} helps\n", audit.change.change_count)
-               : fmt::format("none of {} reaches the budget\n",
-                             audit.change.change_count);
+               : fmt::format("none of {} reaches the {}\n",
+                             audit.change.change_count, LimitName(flags));
   }
   return fmt::format("{} (the best of {})\n", audit.change.best->change.words,
                      audit.change.change_count);
@@ -175,7 +184,7 @@ std::string AuditText(const AuditFlags& flags, const problems::Trainer& trainer,
   text += fmt::format(
       "peak            {}{}, {}\n", graph::FormatBytes(audit.effect.peak_bytes),
       audit.fits ? ""
-                 : fmt::format(", more than the budget of {}",
+                 : fmt::format(", more than the {} of {}", LimitName(flags),
                                graph::FormatBytes(audit.budget_bytes)),
       RerunText(audit.effect));
   text += fmt::format("no checkpoints  peak {}\n",
@@ -183,14 +192,16 @@ std::string AuditText(const AuditFlags& flags, const problems::Trainer& trainer,
   if (!audit.best.text.empty()) {
     text += FoundRow("its language", audit.best.plan, audit);
   } else {
-    text += "its language    no policy found within the budget\n";
+    text += fmt::format("its language    no policy found within the {}\n",
+                        LimitName(flags));
   }
   if (audit.best.free_plan.HasPlan()) {
     text += FoundRow("acplan plan", audit.best.free_plan, audit);
   } else {
-    text += "acplan plan     no plan found within the budget\n";
+    text += fmt::format("acplan plan     no plan found within the {}\n",
+                        LimitName(flags));
   }
-  text += "single change   " + BestChangeText(audit);
+  text += "single change   " + BestChangeText(flags, audit);
   if (audit.change.best)
     text += PolicyRow("", audit.change.best->effect, audit);
   if (audit.broken_rule) {
@@ -246,8 +257,30 @@ std::string AuditJson(const problems::Trainer& trainer, const Audit& audit,
       root["change"]["text"] = audit.changed_text;
     }
   }
+  if (audit.device) {
+    root["device"] = {{"allocator", audit.device->allocator},
+                      {"optimizer_state",
+                       audit.device->makes_state_first ? "first" : "update"},
+                      {"reserved_bytes", audit.device->reserved_bytes},
+                      {"least_device_bytes", audit.device->least_device_bytes}};
+  }
   if (!needs.empty()) root["on_device"] = NeedsJson(needs);
   return graph::IndentedText(root);
+}
+
+// Returns the limit that the flags ask for.
+problems::AuditLimit LimitOf(const AuditFlags& flags, const ProfileInput& input,
+                             const problems::PlanOptions& options) {
+  const AllocatorFlags& allocator = flags.search.allocator;
+  if (flags.budget.empty() && allocator.FirstGiven().empty()) return {};
+  if (IsForDevice(flags.budget, allocator)) {
+    return ParseDevice(allocator, input, options);
+  }
+  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
+  if (budget.kind == problems::Budget::Kind::kMinimum) {
+    throw InputError("--budget: expected a size or a share, found min");
+  }
+  return budget;
 }
 
 int RunAudit(const AuditFlags& flags, const Terminal& terminal) {
@@ -255,11 +288,6 @@ int RunAudit(const AuditFlags& flags, const Terminal& terminal) {
   const problems::Trainer trainer =
       flags.trainer.empty() ? problems::DetectTrainer(config, "--for")
                             : problems::FindTrainer(flags.trainer, "--for");
-  std::optional<problems::Budget> budget;
-  if (!flags.budget.empty()) budget = ParseBudget(flags.budget, "--budget");
-  if (budget && budget->kind == problems::Budget::Kind::kMinimum) {
-    throw InputError("--budget: expected a size or a share, found min");
-  }
   ProfileInput input = ReadProfileOrTrace(flags.trace);
   if (!input.trace) {
     throw InputError(fmt::format("{}: expected a trace, found a profile",
@@ -271,7 +299,8 @@ int RunAudit(const AuditFlags& flags, const Terminal& terminal) {
   const problems::Question question =
       flags.search.planning.Question(input, tree, TrainerFlags::kSeconds);
   const Audit audit =
-      AuditConfig(question, trainer, config, flags.search.blocks, budget);
+      AuditConfig(question, trainer, config, flags.search.blocks,
+                  LimitOf(flags, input, question.options));
   const std::vector<problems::DeviceNeed> needs =
       NeedsOfAudit(*input.trace, audit, question);
   const std::string json = AuditJson(trainer, audit, needs);
@@ -281,8 +310,9 @@ int RunAudit(const AuditFlags& flags, const Terminal& terminal) {
                                                     needs, terminal),
                                           terminal));
   if (audit.fits) return kExitOk;
-  return terminal.Explain("the configuration needs more than the budget",
-                          kExitFailure);
+  return terminal.Explain(
+      fmt::format("the configuration needs more than the {}", LimitName(flags)),
+      kExitFailure);
 }
 
 }  // namespace
@@ -315,14 +345,16 @@ Command AddAuditCommand(CLI::App& program) {
                   "read only this function of a Python file, and the functions "
                   "of the file that it calls")
       ->type_name("NAME");
-  flags->search.AddTo(*app);
+  flags->search.AddTo(*app,
+                      "compare on a device with this memory, or on a GPU of "
+                      "this name: runs of steps on PyTorch's allocator decide");
   AddOutput(*app, flags->output, "write the audit as JSON here");
   app->add_flag("--json", flags->json, "print JSON and nothing else");
   app->footer(
       "Example:\n  acplan audit config.yaml --trace "
       "example:traces/gpt2_small\n"
-      "Exit status: 0 the configuration was judged, 1 it needs more than the "
-      "budget, 2 bad input.");
+      "Exit status: 0 the configuration was judged, 1 it does not fit in the "
+      "budget or the device, 2 bad input.");
   return {app, [flags](const Terminal& terminal) {
             return RunAudit(*flags, terminal);
           }};

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
+#include "cli/planning/plan_device.h"
 #include "cli/planning/trainer_flags.h"
 #include "cli/terminal/text.h"
 #include "graph/base/byte_size.h"
@@ -21,7 +23,7 @@
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 #include "graph/profile/module_tree.h"
-#include "problems/plan/plan_on_trace.h"
+#include "problems/trainers/device_emit.h"
 
 namespace acplan::cli {
 
@@ -41,9 +43,14 @@ struct EmitFlags {
 };
 
 std::string EmitCommand(const EmitFlags& flags) {
-  std::string command = fmt::format("acplan emit {} --budget {} --for {}",
-                                    graph::OneLine(flags.trace, 400),
-                                    flags.budget, flags.trainer);
+  const bool is_for_device = flags.budget.empty();
+  std::string command = fmt::format(
+      "acplan emit {} {} {} --for {}", graph::OneLine(flags.trace, 400),
+      is_for_device ? "--device-memory" : "--budget",
+      graph::OneLine(
+          is_for_device ? flags.search.allocator.device_memory : flags.budget,
+          400),
+      flags.trainer);
   const auto add = [&](const char* flag, const std::string& value) {
     if (!value.empty()) {
       command += fmt::format(" {} '{}'", flag, graph::OneLine(value, 400));
@@ -52,6 +59,10 @@ std::string EmitCommand(const EmitFlags& flags) {
   add("--blocks", flags.search.blocks);
   add("--reserve", flags.search.planning.reserve);
   add("--world-size", flags.search.planning.memory.world_size);
+  add("--allocator", flags.search.allocator.allocator);
+  add("--torch-version", flags.search.allocator.torch_version);
+  add("--optimizer-state", flags.search.allocator.optimizer_state);
+  add("--ddp", flags.search.allocator.ddp);
   return command;
 }
 
@@ -82,16 +93,34 @@ std::vector<std::string> Comments(const EmitFlags& flags,
                                   const problems::Trainer& trainer,
                                   const Emission& emission) {
   const Plan& plan = emission.plan;
-  return {
+  std::vector<std::string> comments = {
       EmitCommand(flags),
       fmt::format("for {}, in {}", trainer.version, trainer.place),
       fmt::format("peak {} of {}, {}", graph::FormatBytes(plan.peak_bytes),
                   graph::FormatBytes(emission.budget_bytes), CostText(plan)),
       fmt::format("{}; {}", ProofText(plan), GapText(emission))};
+  if (!plan.device) return comments;
+  comments.push_back(
+      fmt::format("on the device: {} reserved at most; the least device has {} "
+                  "(PyTorch {})",
+                  graph::FormatBytes(plan.device->reserved_bytes),
+                  graph::FormatBytes(plan.device->least_device_bytes),
+                  plan.device->torch_version));
+  std::istringstream settings(SettingsText(*plan.device));
+  for (std::string line; std::getline(settings, line);) {
+    comments.push_back(line);
+  }
+  return comments;
 }
 
 std::string LeastOfTrainerText(const problems::Trainer& trainer,
                                const Emission& emission) {
+  if (!emission.least) {
+    return fmt::format(
+               "no policy of {} that was tried ends on a device of {}\n",
+               trainer.name, FormatBytesExactly(emission.budget_bytes)) +
+           NoFitText(emission.least_device_bytes);
+  }
   const problems::LanguageMinimum& least = *emission.least;
   return fmt::format(
       "no policy of {} fits in {}; the least budget of its language is {}{}\n",
@@ -111,7 +140,7 @@ std::string EmissionJson(const EmitFlags& flags,
             {"checked_against", trainer.version},
             {"budget_bytes", emission.budget_bytes}};
   const Plan& plan = emission.plan;
-  const bool is_found = !emission.text.empty();
+  const bool is_found = emission.HasPolicy();
   root["status"] =
       is_found ? ToString(plan.status)
       : emission.solution.status == solver::SearchStatus::kInfeasible
@@ -123,12 +152,20 @@ std::string EmissionJson(const EmitFlags& flags,
     root["overhead"] = plan.overhead;
     root["bound_ms"] = plan.bound_ms;
     root["saved"] = emission.solution.policy.saved;
-    root["units"] = Json::array();
-    for (const graph::CheckpointedModule& unit : emission.solution.units) {
-      root["units"].push_back(trace.modules[unit.module].fqn);
-    }
+    root["units"] = emission.units;
     root["reruns"] = problems::RerunsByName(emission.solution.use, trace);
     root["text"] = emission.text;
+    if (plan.device) {
+      root["on_device"] = {
+          {"allocator", plan.device->allocator},
+          {"optimizer_state",
+           plan.device->makes_state_first ? "first" : "update"},
+          {"reserved_bytes", plan.device->reserved_bytes},
+          {"least_device_bytes", plan.device->least_device_bytes}};
+    }
+  }
+  if (emission.least_device_bytes) {
+    root["least_device_bytes"] = *emission.least_device_bytes;
   }
   if (emission.least) {
     root["least_budget_bytes"] =
@@ -148,7 +185,7 @@ std::string EmissionJson(const EmitFlags& flags,
 int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
   const problems::Trainer trainer =
       problems::FindTrainer(flags.trainer, "--for");
-  const problems::Budget budget = ParseBudget(flags.budget, "--budget");
+  const bool is_for_device = IsForDevice(flags.budget, flags.search.allocator);
   ProfileInput input = ReadProfileOrTrace(flags.trace);
   if (!input.trace) {
     throw InputError(fmt::format("{}: expected a trace, found a profile",
@@ -157,11 +194,17 @@ int RunEmit(const EmitFlags& flags, const Terminal& terminal) {
   // Languages and plans are compared by their recomputation.
   input.trace->host.reset();
   const graph::ModuleTree tree(input.profile);
+  const problems::Question question =
+      flags.search.planning.Question(input, tree, TrainerFlags::kSeconds);
   const Emission emission =
-      Emit(flags.search.planning.Question(input, tree, TrainerFlags::kSeconds),
-           budget, trainer, flags.search.blocks);
+      is_for_device ? EmitForDevice(question,
+                                    ParseDevice(flags.search.allocator, input,
+                                                question.options),
+                                    trainer, flags.search.blocks)
+                    : Emit(question, ParseBudget(flags.budget, "--budget"),
+                           trainer, flags.search.blocks);
   if (!emission.notes.empty()) terminal.Warn(emission.notes.front());
-  const bool is_found = !emission.text.empty();
+  const bool is_found = emission.HasPolicy();
   std::string text;
   if (is_found) {
     for (const std::string& line : Comments(flags, trainer, emission)) {
@@ -197,9 +240,11 @@ Command AddEmitCommand(CLI::App& program) {
          "--budget", flags->budget,
          "limit of a rank's peak memory: 1.6GiB, 1600MB, bytes; 75%: of the "
          "peak without a plan; min: the least that the trainer can reach")
-      ->type_name("SIZE")
-      ->required();
-  flags->search.AddTo(*app);
+      ->type_name("SIZE");
+  flags->search.AddTo(*app,
+                      "in place of a budget: the device memory that PyTorch "
+                      "may use, or the name of a GPU; runs of the policy's "
+                      "steps on PyTorch's allocator decide");
   AddOutput(*app, flags->output, "write the configuration here");
   app->add_flag("--json", flags->json,
                 "print the policy and its figures as JSON");

@@ -4,7 +4,7 @@
 
 namespace acplan::cli {
 
-void TrainerFlags::AddTo(CLI::App& app) {
+void TrainerFlags::AddTo(CLI::App& app, const std::string& of_device) {
   app.add_option("--blocks", blocks,
                  "shell pattern of the modules that the trainer checkpoints, "
                  "such as '*.layers.*' (default: the outermost modules with "
@@ -22,6 +22,9 @@ void TrainerFlags::AddTo(CLI::App& app) {
                      "no limit",
                      kSeconds))
       ->type_name("S");
+  allocator.AddTo(app, of_device);
+  allocator.AddOptimizerStateTo(app, "the one that recomputes less");
+  allocator.AddDdpTo(app);
 }
 
 }  // namespace acplan::cli

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/input/planning_flags.h"
+#include "cli/planning/allocator_flags.h"
 
 namespace acplan::cli {
 
@@ -13,9 +14,11 @@ struct TrainerFlags {
 
   std::string blocks;
   PlanningFlags planning;
+  AllocatorFlags allocator;
 
-  // Adds --blocks, --reserve, --world-size and --time-limit.
-  void AddTo(CLI::App& app);
+  // Adds --blocks, --reserve, --world-size, --time-limit, --device-memory and the flags of a
+  // run on a device; `of_device` describes --device-memory.
+  void AddTo(CLI::App& app, const std::string& of_device);
 };
 
 }  // namespace acplan::cli

@@ -11,6 +11,7 @@
 #include "cli/input/output_files.h"
 #include "cli/terminal/human_numbers.h"
 #include "cli/terminal/text.h"
+#include "cli/training/megatron_text.h"
 #include "cli/training/strategy_text.h"
 #include "cli/training/train_input.h"
 #include "cli/training/train_show_text.h"
@@ -33,6 +34,7 @@ using nlohmann::ordered_json;
 
 struct LlmPlanFlags {
   TrainFlags train;
+  std::string program;
   std::string output;
   bool json = false;
 };
@@ -104,6 +106,51 @@ ordered_json PlanFile(const std::vector<TrainingReport>& reports,
   return file;
 }
 
+// Returns the best recomputation in the words of a program, beside the plan.
+std::string ProgramText(const costmodel::MegatronAnswer& answer,
+                        const TrainingReport& with_plan,
+                        const TrainQuestion& question,
+                        MegatronProgram program) {
+  const double budget = BudgetOf(question, answer.report.job);
+  std::vector<std::string> comments =
+      MegatronComments(answer, question.model, budget);
+  const double seconds = answer.report.time.Total();
+  comments.push_back(fmt::format(
+      "{} of {} ways to recompute that it can say; {}",
+      answer.fits ? "the fastest" : "does not fit: the smallest",
+      answer.tried_count,
+      with_plan.Fits(budget) ? fmt::format("the plan of train plan takes {}",
+                                           HumanSeconds(with_plan.time.Total()))
+                             : "no plan fits either"));
+  if (with_plan.Fits(budget) && with_plan.time.Total() > 0) {
+    comments.back() += fmt::format(
+        " ({:+.2f}%)", 100 * (with_plan.time.Total() / seconds - 1));
+  }
+  return MegatronText(answer.report, program, comments);
+}
+
+int RunForProgram(const LlmPlanFlags& flags, MegatronProgram program,
+                  const std::vector<TrainingReport>& reports,
+                  const TrainQuestion& question, const Terminal& terminal) {
+  const TrainingReport& with_plan = reports.back();
+  const TrainingJob& job = with_plan.job;
+  RequireMegatron(job.strategy, "--for");
+  const costmodel::MegatronAnswer answer =
+      costmodel::BestOfMegatron(job, BudgetOf(question, job));
+  const std::string text = ProgramText(answer, with_plan, question, program);
+  ordered_json file = PlanFile(reports, question);
+  file["megatron"] = MegatronJson(answer, text);
+  const std::string json = graph::IndentedText(file);
+  if (!flags.output.empty() && answer.fits) {
+    graph::WriteFile(flags.output, json);
+  }
+  terminal.Print(flags.json ? json : text);
+  return answer.fits
+             ? kExitOk
+             : terminal.Explain("infeasible: nothing that it can say fits",
+                                kExitInfeasible);
+}
+
 int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
     RequireExtension(flags.output, {".json", ".json.gz"});
@@ -113,6 +160,10 @@ int RunLlmPlan(const LlmPlanFlags& flags, const Terminal& terminal) {
   const double budget = BudgetOf(question, job);
   const std::vector<TrainingReport> reports = ReportsOf(job, budget);
   const TrainingReport& with_plan = reports.back();
+  const MegatronProgram program = ParseMegatronProgram(flags.program);
+  if (program != MegatronProgram::kNone) {
+    return RunForProgram(flags, program, reports, question, terminal);
+  }
   const bool fits = with_plan.Fits(budget);
   const std::string json = graph::IndentedText(PlanFile(reports, question));
   if (!flags.output.empty() && fits) graph::WriteFile(flags.output, json);
@@ -133,6 +184,9 @@ Command AddTrainPlanCommand(CLI::App& program) {
       "plan",
       "Choose what each pipeline stage keeps and recomputes, optimally");
   flags->train.AddTo(*app, true);
+  AddProgramTo(*app, flags->program,
+               "print the strategy, with the best recomputation that this "
+               "program can say");
   AddOutput(*app, flags->output,
             "write the plan here if one fits (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print the plan as JSON");

@@ -14,9 +14,11 @@
 #include "cli/input/flags.h"
 #include "cli/input/output_files.h"
 #include "cli/input/planning_flags.h"
+#include "cli/terminal/human_numbers.h"
 #include "cli/terminal/text.h"
 #include "cli/training/confidence_text.h"
 #include "cli/training/limit_text.h"
+#include "cli/training/megatron_text.h"
 #include "cli/training/strategy_question.h"
 #include "cli/training/train_input.h"
 #include "cli/training/train_show_text.h"
@@ -37,6 +39,7 @@ struct LlmSearchFlags {
   TrainFlags train;
   std::string count = "10";
   std::string time_limit = "30";
+  std::string program;
   std::string output;
   bool is_robust = false;
   bool json = false;
@@ -91,8 +94,10 @@ std::string SearchText(const TrainingJob& job, const StrategySearch& search,
          MeasuredText(job, search, question);
 }
 
-std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
-                       const TrainQuestion& question, bool is_robust) {
+nlohmann::ordered_json SearchJson(const TrainingJob& job,
+                                  const StrategySearch& search,
+                                  const TrainQuestion& question,
+                                  bool is_robust) {
   nlohmann::ordered_json json = {{"format", "acplan.training_search"},
                                  {"version", 1},
                                  {"model", question.model},
@@ -117,7 +122,7 @@ std::string SearchJson(const TrainingJob& job, const StrategySearch& search,
   } else {
     json["measured"] = nullptr;
   }
-  return graph::IndentedText(json);
+  return json;
 }
 
 // Returns whether some strategy of the settings fits; the limit is `limit`, or
@@ -201,6 +206,88 @@ std::string WaysOutText(const LlmSearchFlags& flags, const TrainingJob& job,
          "adapters";
 }
 
+// Leaves out what Megatron-LM has no words for. Plans stay: no recomputation of the same
+// strategy is faster, so that a search with them is a bound.
+void KeepMegatron(const costmodel::StrategySettings& settings,
+                  costmodel::StrategySpace& space) {
+  using enum costmodel::PipelineSchedule;
+  for (const char* key : {"recompute", "granularity", "ac_mode"}) {
+    const auto setting = settings.find(key);
+    if (setting == settings.end()) continue;
+    throw InputError(fmt::format(
+        "{}: expected no recomputation with --for, which chooses it",
+        setting->second.place));
+  }
+  std::erase_if(space.schedules, [](costmodel::PipelineSchedule schedule) {
+    return schedule != kOneForwardOneBackward && schedule != kInterleaved;
+  });
+  std::erase(space.recomputation, costmodel::Recomputation::kOperators);
+}
+
+// The best strategy in Megatron's words among those that a search found.
+struct MegatronChoice {
+  costmodel::MegatronAnswer answer = {};
+  double budget = 0;
+  size_t rank = 0;  // from 1; 0: none fits
+};
+MegatronChoice ChooseForMegatron(const TrainingJob& job,
+                                 const StrategySearch& search,
+                                 const TrainQuestion& question) {
+  MegatronChoice choice;
+  for (size_t i = 0; i < search.best.size(); ++i) {
+    TrainingJob one = job;
+    one.strategy = search.best[i].strategy;
+    const double budget = BudgetOf(question, one);
+    costmodel::MegatronAnswer answer = costmodel::BestOfMegatron(one, budget);
+    const bool is_better =
+        answer.fits &&
+        (choice.rank == 0 ||
+         answer.report.time.Total() < choice.answer.report.time.Total());
+    if (is_better) choice = {std::move(answer), budget, i + 1};
+  }
+  return choice;
+}
+
+std::string ChoiceText(const MegatronChoice& choice,
+                       const StrategySearch& search, MegatronProgram program,
+                       const TrainQuestion& question) {
+  std::vector<std::string> comments =
+      MegatronComments(choice.answer, question.model, choice.budget);
+  const double seconds = choice.answer.report.time.Total();
+  comments.push_back(fmt::format(
+      "strategy {} of {} by the time with a free plan, which is {}; {}",
+      choice.rank, search.best.size(),
+      HumanSeconds(search.best[choice.rank - 1].seconds),
+      search.is_proven && seconds <= search.best.back().seconds
+          ? "no strategy is faster in Megatron's words (proven)"
+          : "not proven: others were not tried in Megatron's words (more with "
+            "-t)"));
+  return MegatronText(choice.answer.report, program, comments);
+}
+
+int PrintForMegatron(const LlmSearchFlags& flags, MegatronProgram program,
+                     const TrainingJob& job, const StrategySearch& search,
+                     const Terminal& terminal) {
+  const TrainQuestion question = flags.train.Question(job.cluster.gpu);
+  const MegatronChoice choice = ChooseForMegatron(job, search, question);
+  if (choice.rank == 0) {
+    return terminal.Complain(
+        fmt::format("none of the {} best strategies fits without a free plan; "
+                    "try more with -t",
+                    search.best.size()),
+        kExitInfeasible);
+  }
+  const std::string text = ChoiceText(choice, search, program, question);
+  nlohmann::ordered_json json =
+      SearchJson(job, search, question, flags.is_robust);
+  json["megatron"] = MegatronJson(choice.answer, text);
+  json["megatron"]["rank"] = choice.rank;
+  const std::string file = graph::IndentedText(json);
+  if (!flags.output.empty()) graph::WriteFile(flags.output, file);
+  terminal.Print(flags.json ? file : text);
+  return kExitOk;
+}
+
 int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   if (!flags.output.empty()) {
     RequireExtension(flags.output, {".json", ".json.gz"});
@@ -208,8 +295,13 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
   const int64_t count = ParseWhole(flags.count, "-t", 1, 10000);
   const double time_limit = ParseTimeLimit(flags.time_limit);
   const costmodel::StrategySettings settings = flags.train.ReadSettings();
-  const auto [job, space] = AskOfStrategies(
-      flags.train.ReadModel(terminal), settings, flags.train.ReadSystems());
+  const MegatronProgram program = ParseMegatronProgram(flags.program);
+  auto [job, space] = AskOfStrategies(flags.train.ReadModel(terminal), settings,
+                                      flags.train.ReadSystems());
+  if (program != MegatronProgram::kNone) {
+    RequireMegatron(job.strategy, "--for");
+    KeepMegatron(settings, space);
+  }
   const TrainQuestion question = flags.train.Question(job.cluster.gpu);
   const StrategySearch search = SearchStrategies(
       job, space, question.limit,
@@ -244,10 +336,13 @@ int RunLlmSearch(const LlmSearchFlags& flags, const Terminal& terminal) {
                     WaysOutText(flags, job, question, terminal)),
         kExitInfeasible);
   }
-  const std::string json =
-      flags.json || !flags.output.empty()
-          ? SearchJson(job, search, question, flags.is_robust)
-          : "";
+  if (program != MegatronProgram::kNone) {
+    return PrintForMegatron(flags, program, job, search, terminal);
+  }
+  const std::string json = flags.json || !flags.output.empty()
+                               ? graph::IndentedText(SearchJson(
+                                     job, search, question, flags.is_robust))
+                               : "";
   if (!flags.output.empty()) graph::WriteFile(flags.output, json);
   terminal.Print(flags.json ? json
                             : BrokenLines(SearchText(job, search, question,
@@ -271,6 +366,9 @@ Command AddTrainSearchCommand(CLI::App& program) {
   app->add_flag("--robust", flags->is_robust,
                 "rank strategies by their worst case, the end of the interval "
                 "of 80%, in place of the prediction");
+  AddProgramTo(*app, flags->program,
+               "print the best of these strategies with recomputation that "
+               "this program can say");
   AddOutput(*app, flags->output, "write the reports here (.json or .json.gz)");
   app->add_flag("--json", flags->json, "print JSON");
   app->footer(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "graph/base/input_error.h"
 #include "graph/profile/profile.h"
+#include "problems/language/module_parts.h"
 #include "problems/language/ties.h"
 
 // The choices of a language, and for each its ties (ties.h) with what they spare.
@@ -34,22 +36,24 @@ constexpr size_t kMostClasses = 10;
 class Choices {
  public:
   Choices(RestrictedTrace& restriction, const Language& language)
-      : restriction_(restriction),
-        language_(language),
-        trace_(*restriction.problem->trace),
-        sac_(*restriction.problem->profile) {}
+      : restriction_(restriction), language_(language) {}
 
   void Add(const BlockChoice& blocks) {
-    const std::vector<ModuleId> modules =
-        UnitModules(trace_, restriction_.blocks, blocks);
+    if (!HasStep(blocks)) return;
+    const std::vector<ModuleId> modules = ModulesOf(blocks);
     if (modules.empty() || HasNested(blocks, modules) ||
-        !units_.insert(modules).second) {
+        !units_.insert(UnitKey(blocks)).second) {
       return;
     }
-    Ties ties(trace_, sac_, language_, modules);
-    UnitChoice choice{.policy = {.blocks = blocks,
-                                 .product_period = language_.product_period,
-                                 .stops_early = language_.stops_early}};
+    const PlanningProblem& problem = restriction_.ProblemOf(blocks);
+    if (std::optional<std::string> refusal =
+            RandomRefusal(*problem.trace, language_, modules)) {
+      restriction_.notes.push_back(std::move(*refusal));
+      return;
+    }
+    const Ties ties(*problem.trace, SacOfModules(*problem.profile), language_,
+                    modules);
+    UnitChoice choice{.policy = language_.Saving(blocks)};
     const auto rerun_counts = RunsAgain(choice.policy);
     if (!rerun_counts) return;
     std::vector<OperatorTie> list = ties.Find();
@@ -66,19 +70,40 @@ class Choices {
   }
 
  private:
-  // Returns whether a module of the classes is inside of another one.
+  // Makes the step of a choice, if it is another one than the trace. Returns false if there
+  // is no such step.
+  bool HasStep(const BlockChoice& blocks) {
+    const StepChange change = ChangeOf(blocks);
+    if (change.IsNone() || restriction_.StepOf(blocks) != nullptr) return true;
+    std::optional<Trace> trace =
+        WithChange(*restriction_.problem->trace, restriction_.blocks, change);
+    if (!trace) return false;
+    restriction_.changed_steps.emplace_back(
+        change,
+        std::make_shared<const ChangedStep>(
+            std::move(*trace), *restriction_.problem, restriction_.blocks));
+    return true;
+  }
+
+  std::vector<ModuleId> ModulesOf(const BlockChoice& blocks) const {
+    return UnitModules(*restriction_.ProblemOf(blocks).trace,
+                       restriction_.BlocksIn(blocks), blocks);
+  }
+
+  // Returns what tells the units of choices apart: their names, and the parts that discard
+  // results.
+  std::vector<std::string> UnitKey(const BlockChoice& blocks) const {
+    std::vector<std::string> key = UnitNames(restriction_, blocks);
+    std::ranges::move(ChangeOf(blocks).discarded, std::back_inserter(key));
+    return key;
+  }
+
+  // Returns whether a module of the choice is inside of another one.
   bool HasNested(const BlockChoice& blocks,
                  const std::vector<ModuleId>& outermost) const {
-    if (blocks.kind != BlockKind::kClasses) return false;
-    size_t count = 0;
-    for (const ModuleId module : trace_.modules.ids()) {
-      if (std::ranges::binary_search(blocks.classes,
-                                     trace_.modules[module].class_name) &&
-          FirstCallWithGradients(trace_, module) != graph::kNone) {
-        ++count;
-      }
-    }
-    return count > outermost.size();
+    return CountOfUnits(*restriction_.ProblemOf(blocks).trace,
+                        restriction_.BlocksIn(blocks),
+                        blocks) > outermost.size();
   }
 
   using Reruns = graph::IndexedVector<OperatorId, int32_t>;
@@ -88,9 +113,9 @@ class Choices {
   std::optional<Reruns> RunsAgain(const TrainerPolicy& policy) {
     try {
       const graph::Simulation use =
-          restriction_.trace_problem().simulator.Simulate(
-              PlannedUnitsOf(restriction_, policy));
-      Reruns rerun_counts(trace_.operators.size(), 0);
+          restriction_.TraceProblemOf(policy.blocks)
+              .simulator.Simulate(PlannedUnitsOf(restriction_, policy));
+      Reruns rerun_counts(restriction_.problem->trace->operators.size(), 0);
       for (const graph::Simulation::Step& step : use.steps) {
         if (step.redone != graph::kNone) ++rerun_counts[step.op];
       }
@@ -129,17 +154,18 @@ class Choices {
   double MsOf(TrainerPolicy policy, const std::vector<std::string>& names,
               const Reruns& rerun_counts) const {
     policy.saved = names;
+    const Trace& trace = *restriction_.ProblemOf(policy.blocks).trace;
     double ms = 0;
     for (const graph::CheckpointedModule& unit :
-         UnitsOf(trace_, restriction_.blocks, policy)) {
-      for (const graph::CallId c : trace_.calls.ids()) {
-        const graph::TraceCall& call = trace_.calls[c];
+         UnitsOf(trace, restriction_.BlocksIn(policy.blocks), policy)) {
+      for (const graph::CallId c : trace.calls.ids()) {
+        const graph::TraceCall& call = trace.calls[c];
         if (call.module != unit.module || call.no_grad) continue;
         for (const OperatorId op : call.Operators()) {
           const auto place = static_cast<size_t>(call.PlaceOf(op));
           if (place < unit.decisions.size() &&
               graph::Keeps(unit.decisions[place])) {
-            ms += rerun_counts[op] * trace_.operators[op].runtime_ms;
+            ms += rerun_counts[op] * trace.operators[op].runtime_ms;
           }
         }
       }
@@ -205,9 +231,7 @@ class Choices {
 
   RestrictedTrace& restriction_;
   const Language& language_;
-  const Trace& trace_;
-  const SacOfModules sac_;
-  std::set<std::vector<ModuleId>> units_;
+  std::set<std::vector<std::string>> units_;
   std::optional<double> rerun_ms_;
 };
 
@@ -225,20 +249,24 @@ std::vector<std::string> ClassesOf(const Trace& trace) {
   return {classes.begin(), classes.end()};
 }
 
-void AddClasses(const Trace& trace, Choices& choices) {
-  const std::vector<std::string> classes = ClassesOf(trace);
-  const size_t count = std::min(classes.size(), kMostClasses);
+// Adds all sets of names, of which there may be many.
+void AddSubsets(BlockKind kind, const std::vector<std::string>& names,
+                std::vector<std::string> BlockChoice::*member,
+                Choices& choices) {
+  const size_t count = std::min(names.size(), kMostClasses);
   for (size_t set = 1; set < (size_t{1} << count); ++set) {
-    BlockChoice choice{.kind = BlockKind::kClasses};
+    BlockChoice choice{.kind = kind};
     for (size_t k = 0; k < count; ++k) {
-      if ((set >> k & 1) != 0) choice.classes.push_back(classes[k]);
+      if ((set >> k & 1) != 0) (choice.*member).push_back(names[k]);
     }
     choices.Add(choice);
   }
 }
 
-void AddChoices(BlockKind kind, int32_t count, const Trace& trace,
+void AddChoices(BlockKind kind, const RestrictedTrace& restriction,
                 Choices& choices) {
+  const Trace& trace = *restriction.problem->trace;
+  const auto count = static_cast<int32_t>(restriction.blocks.size());
   switch (kind) {
     case BlockKind::kAll:
       choices.Add({.kind = kind});
@@ -252,8 +280,17 @@ void AddChoices(BlockKind kind, int32_t count, const Trace& trace,
         choices.Add({.kind = kind, .period = n});
       }
       break;
+    case BlockKind::kRuns:
+      for (int32_t n = 2; n <= count; ++n) {
+        choices.Add({.kind = kind, .period = n});
+      }
+      break;
     case BlockKind::kClasses:
-      AddClasses(trace, choices);
+      AddSubsets(kind, ClassesOf(trace), &BlockChoice::classes, choices);
+      break;
+    case BlockKind::kParts:
+      AddSubsets(kind, PartsOf(trace, restriction.blocks), &BlockChoice::parts,
+                 choices);
       break;
     case BlockKind::kNone:
       break;
@@ -261,6 +298,38 @@ void AddChoices(BlockKind kind, int32_t count, const Trace& trace,
 }
 
 }  // namespace
+
+std::shared_ptr<const ChangedStep> RestrictedTrace::StepOf(
+    const BlockChoice& choice) const {
+  const StepChange change = ChangeOf(choice);
+  for (const auto& [other, step] : changed_steps) {
+    if (other == change) return step;
+  }
+  return nullptr;
+}
+
+const PlanningProblem& RestrictedTrace::ProblemOf(
+    const BlockChoice& choice) const {
+  const auto step = StepOf(choice);
+  return step == nullptr ? *problem : step->problem;
+}
+
+const std::vector<ModuleId>& RestrictedTrace::BlocksIn(
+    const BlockChoice& choice) const {
+  const auto step = StepOf(choice);
+  return step == nullptr ? blocks : step->blocks;
+}
+
+std::vector<std::string> UnitNames(const RestrictedTrace& restriction,
+                                   const BlockChoice& choice) {
+  const Trace& trace = *restriction.ProblemOf(choice).trace;
+  std::vector<std::string> names;
+  for (const ModuleId module :
+       UnitModules(trace, restriction.BlocksIn(choice), choice)) {
+    names.push_back(trace.modules[module].fqn);
+  }
+  return names;
+}
 
 bool HasLora(const Trace& trace) {
   return std::ranges::any_of(
@@ -272,9 +341,10 @@ bool HasLora(const Trace& trace) {
 
 std::vector<graph::CheckpointedModule> PlannedUnitsOf(
     const RestrictedTrace& restriction, const TrainerPolicy& policy) {
-  const Trace& trace = *restriction.problem->trace;
-  return PlannedUnits(trace, SacOfModules(*restriction.problem->profile),
-                      UnitsOf(trace, restriction.blocks, policy));
+  const PlanningProblem& problem = restriction.ProblemOf(policy.blocks);
+  return PlannedUnits(
+      *problem.trace, SacOfModules(*problem.profile),
+      UnitsOf(*problem.trace, restriction.BlocksIn(policy.blocks), policy));
 }
 
 TrainerPolicy PolicyOf(const UnitChoice& choice,
@@ -300,16 +370,15 @@ RestrictedTrace Restrict(const PlanningProblem& problem,
     return Restrict(problem, plain, std::move(blocks));
   }
   RestrictedTrace restriction{.problem = &problem, .blocks = std::move(blocks)};
-  restriction.choices.push_back({});
+  if (language.may_have_no_unit) restriction.choices.push_back({});
   Choices choices(restriction, language);
-  const auto count = static_cast<int32_t>(restriction.blocks.size());
   for (const BlockKind kind : language.blocks) {
-    if (kind != BlockKind::kClasses && count == 0) {
+    if (kind != BlockKind::kClasses && restriction.blocks.empty()) {
       throw InputError(
           "blocks: expected modules with numbers for names, as layers.0, found "
           "none; use --blocks");
     }
-    AddChoices(kind, count, *problem.trace, choices);
+    AddChoices(kind, restriction, choices);
   }
   return restriction;
 }

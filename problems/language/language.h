@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "graph/base/flag.h"
 #include "graph/profile/sac_statistics.h"
+#include "problems/language/changed_step.h"
 #include "problems/language/trainer_policy.h"
 #include "problems/planner.h"
 #include "problems/trace/problem/trace_problem.h"
@@ -35,14 +37,24 @@ namespace acplan::problems {
 // a view, save one of the operators that must be decided together and not the others
 // (random ones of a unit), save a result that is written to in place later, or that
 // PyTorch refuses.
+struct NamedValue {
+  std::string name;
+  std::vector<std::string> patterns;  // of names with places
+};
+
 struct Language {
   // The choices beside that of no unit. kFirst stands for all lengths, kEvery for all
   // periods, kClasses for all sets of classes of modules with children of which none is
-  // inside another.
+  // inside another, kParts for all such sets of parts, kRuns for all lengths above 1.
   std::vector<BlockKind> blocks = {BlockKind::kAll};
+  // If true, no unit is a choice, too.
+  bool may_have_no_unit = true;
   // Any set of names may be saved; if not, only one of `sets` or nothing.
   bool takes_names = false;
   std::vector<std::vector<std::string>> sets = {};  // shell patterns of names
+  // If there are any, what may be saved are these sets of names with places
+  // (NameKind::kPlaces), each as a whole; takes_names is then set.
+  std::vector<NamedValue> values = {};
   // Names, as shell patterns, that are saved wherever any name is.
   std::vector<std::string> always_saved = {};
   // Names, as shell patterns, that cannot be saved.
@@ -52,7 +64,23 @@ struct Language {
   // A name stands for all whose qualified names contain its own.
   bool matches_parts = false;
   int32_t product_period = 1;
+  bool counts_grouped = false;
   bool stops_early = true;
+  // Units that run again draw the random numbers of the forward pass. If not, units with
+  // random operators are no choices: gradients would be wrong.
+  bool replays_random = true;
+
+  NameKind names() const {
+    return values.empty() ? NameKind::kOperators : NameKind::kPlaces;
+  }
+  // Returns the policy of a choice that saves nothing.
+  TrainerPolicy Saving(BlockChoice choice) const {
+    return {.blocks = std::move(choice),
+            .names = names(),
+            .product_period = product_period,
+            .counts_grouped = counts_grouped,
+            .stops_early = stops_early};
+  }
 };
 
 struct OperatorTie {
@@ -75,13 +103,28 @@ struct UnitChoice {
 struct RestrictedTrace {
   const PlanningProblem* problem = nullptr;
   std::vector<graph::ModuleId> blocks = {};
-  std::vector<UnitChoice> choices = {};  // the first is that of no unit
-  std::vector<std::string> notes = {};   // choices that are left out, and why
+  std::vector<UnitChoice> choices =
+      {};  // the first is that of no unit, if it may be said
+  std::vector<std::string> notes = {};  // choices that are left out, and why
+  // The steps of choices whose units are no modules of the trace.
+  std::vector<std::pair<StepChange, std::shared_ptr<const ChangedStep>>>
+      changed_steps = {};
 
-  const TraceProblem& trace_problem() const {
-    return std::get<TraceProblem>(problem->formulation);
+  // Returns the step that has the units of a choice; null if that is the trace.
+  std::shared_ptr<const ChangedStep> StepOf(const BlockChoice& choice) const;
+
+  // Returns the problem and the blocks of the step that has the units of a choice.
+  const PlanningProblem& ProblemOf(const BlockChoice& choice) const;
+  const std::vector<graph::ModuleId>& BlocksIn(const BlockChoice& choice) const;
+
+  const TraceProblem& TraceProblemOf(const BlockChoice& choice) const {
+    return std::get<TraceProblem>(ProblemOf(choice).formulation);
   }
 };
+
+// Returns the names of the modules that a choice makes units.
+std::vector<std::string> UnitNames(const RestrictedTrace& restriction,
+                                   const BlockChoice& choice);
 
 // Returns the units of a policy in the form of a plan: like UnitsOf, but each unit whose
 // operators a plan decides has decisions, and operators in place on what is older than

@@ -65,7 +65,8 @@ class ChoiceMemory {
 
   // Returns the bytes held on a rank, at most those of the simulation.
   std::optional<HeldBytes> HoldingsOf(const TieFlags& saves) const {
-    const TraceProblem& problem = restriction_.trace_problem();
+    const TraceProblem& problem =
+        restriction_.TraceProblemOf(choice_.policy.blocks);
     try {
       HeldBytes holdings =
           HeldBytesOf(*problem.trace, problem.simulator,
@@ -221,7 +222,7 @@ class LanguageSearch {
     std::vector<graph::CheckpointedModule> units =
         PlannedUnitsOf(restriction_, policy);
     std::optional<graph::Simulation> use =
-        SimulatedUse(restriction_.trace_problem(), units);
+        SimulatedUse(restriction_.TraceProblemOf(policy.blocks), units);
     ++answer_.nodes;
     if (!use || use->peak_bytes > usable_bytes_ ||
         IsNoBetter(use->recompute_ms)) {
@@ -325,8 +326,9 @@ class LeastSearch {
 
   void Try(const UnitChoice& choice, const TieFlags& saves) {
     TrainerPolicy policy = PolicyOf(choice, saves);
-    const std::optional<graph::Simulation> use = SimulatedUse(
-        restriction_.trace_problem(), PlannedUnitsOf(restriction_, policy));
+    const std::optional<graph::Simulation> use =
+        SimulatedUse(restriction_.TraceProblemOf(policy.blocks),
+                     PlannedUnitsOf(restriction_, policy));
     if (!use || use->peak_bytes >= least_.peak_bytes) return;
     least_.peak_bytes = use->peak_bytes;
     least_.policy = std::move(policy);
@@ -374,7 +376,7 @@ LanguageSolution Simplified(const RestrictedTrace& restricted,
     std::vector<graph::CheckpointedModule> units =
         PlannedUnitsOf(restricted, policy);
     std::optional<graph::Simulation> use =
-        SimulatedUse(restricted.trace_problem(), units);
+        SimulatedUse(restricted.TraceProblemOf(policy.blocks), units);
     if (!memory.IsSayable(saves) || !use || use->peak_bytes > usable_bytes ||
         use->recompute_ms > most_ms) {
       saves[t] = true;

@@ -19,6 +19,11 @@ struct LanguageSolution {
   graph::Simulation use = {};  // of a rank
   double bound_ms = 0;         // no policy of the language recomputes less
   int64_t nodes = 0;           // simulated policies
+
+  bool HasPolicy() const {
+    return status == solver::SearchStatus::kOptimal ||
+           status == solver::SearchStatus::kFeasible;
+  }
 };
 
 // Searches within the limits; of these, time, nodes and the interrupt count. The answer is

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-// A tie begins as one name. Two names are joined where one group of operators of a unit
+// A tie begins as one name, or as all names of a value. Two names are joined where one group of operators of a unit
 // (graph/profile/sac_statistics.h) has both, because every plan decides a group together. A
 // tie is left out where a name of it is saved at a place that must not be: a view, or a
 // product in a group whose others are not saved. The remaining ties are free choices, but for
@@ -57,21 +57,22 @@ class NameSets {
   std::map<std::string, std::string> parent_;
 };
 
-// Calls `visit` with the name in the trace and the place of each operator of a module.
+// Calls `visit` with the name and the place in the call of each operator of a module.
 template <typename Visit>
-void ForEachOperator(const Trace& trace, ModuleId module, const Visit& visit) {
+void ForEachOperator(const Trace& trace, ModuleId module, NameKind kind,
+                     const Visit& visit) {
   const graph::TraceCall& call =
       trace.calls[FirstCallWithGradients(trace, module)];
   for (const OperatorId op : call.Operators()) {
-    visit(trace.operator_names[trace.operators[op].name], call.PlaceOf(op));
+    visit(NameOf(trace, module, op, kind), call.PlaceOf(op));
   }
 }
 
 // Joins the names whose operators are in one group of a module.
-void JoinGroups(const Trace& trace, ModuleId module,
+void JoinGroups(const Trace& trace, ModuleId module, NameKind kind,
                 const graph::OperatorGroups& groups, NameSets& sets) {
   std::vector<std::string> first(groups.groups.size());
-  ForEachOperator(trace, module, [&](const std::string& name, int place) {
+  ForEachOperator(trace, module, kind, [&](const std::string& name, int place) {
     std::string& other = first[IndexOf(groups.group_of[place])];
     if (other.empty()) {
       other = name;
@@ -137,6 +138,25 @@ std::vector<graph::CheckpointedModule> PlannedUnits(
   return units;
 }
 
+std::optional<std::string> RandomRefusal(const Trace& trace,
+                                         const Language& language,
+                                         const std::vector<ModuleId>& units) {
+  if (language.replays_random) return std::nullopt;
+  for (const ModuleId unit : units) {
+    const graph::CallId call = FirstCallWithGradients(trace, unit);
+    for (const OperatorId op : trace.calls[call].Operators()) {
+      if (!trace.operators[op].random) continue;
+      return fmt::format(
+          "{}: {} draws other random numbers when it runs again, as the "
+          "trainer's checkpoints do not keep the random state: gradients are "
+          "wrong",
+          trace.modules[unit].fqn,
+          trace.operator_names[trace.operators[op].name]);
+    }
+  }
+  return std::nullopt;
+}
+
 Ties::Ties(const Trace& trace, const SacOfModules& sac_of_modules,
            const Language& language, const std::vector<ModuleId>& modules)
     : trace_(trace), language_(language) {
@@ -148,7 +168,7 @@ Ties::Ties(const Trace& trace, const SacOfModules& sac_of_modules,
       continue;
     }
     units_.push_back({module, sac, graph::GroupOperators(*sac)});
-    ForEachOperator(trace, module,
+    ForEachOperator(trace, module, language.names(),
                     [&](const std::string& name, int) { names_.insert(name); });
   }
 }
@@ -157,7 +177,15 @@ std::vector<OperatorTie> Ties::Find() const {
   if (is_whole_ || !language_.takes_names) return {};
   NameSets sets(names_);
   for (const Unit& unit : units_) {
-    JoinGroups(trace_, unit.module, unit.groups, sets);
+    JoinGroups(trace_, unit.module, language_.names(), unit.groups, sets);
+  }
+  for (const NamedValue& value : language_.values) {
+    const std::string* first = nullptr;
+    for (const std::string& name : names_) {
+      if (!MatchesAny(name, value.patterns)) continue;
+      if (first != nullptr) sets.Join(name, *first);
+      first = &name;
+    }
   }
   std::map<std::string, OperatorTie> ties;
   for (const std::string& name : names_) {
@@ -180,10 +208,17 @@ std::string Ties::BrokenRuleOf(const std::vector<std::string>& saved) const {
     if (MatchesAny(name, language_.never_saved)) {
       return name + " cannot be saved in this language";
     }
+    const bool has_value =
+        std::ranges::any_of(language_.values, [&](const NamedValue& value) {
+          return MatchesAny(name, value.patterns);
+        });
+    if (!language_.values.empty() && !has_value) {
+      return name + " is none of the values that this language names";
+    }
   }
   if (is_whole_) return "a unit has no operators that can be saved";
-  const TrainerPolicy policy{.saved = saved,
-                             .product_period = language_.product_period};
+  TrainerPolicy policy = language_.Saving({});
+  policy.saved = saved;
   for (const Unit& unit : units_) {
     std::string broken = BrokenRule(*unit.sac, unit.groups,
                                     DecisionsOf(trace_, unit.module, policy));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -42,6 +43,12 @@ class SacOfModules {
 std::vector<graph::CheckpointedModule> PlannedUnits(
     const graph::Trace& trace, const SacOfModules& sac_of_modules,
     std::vector<graph::CheckpointedModule> units);
+
+// Returns why units must not run again: one of them draws random numbers that the language
+// does not replay; nothing if none does.
+std::optional<std::string> RandomRefusal(
+    const graph::Trace& trace, const Language& language,
+    const std::vector<graph::ModuleId>& units);
 
 // The ties of one choice of units.
 class Ties {

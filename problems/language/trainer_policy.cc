@@ -6,6 +6,7 @@
 
 #include "graph/base/flag.h"
 #include "graph/profile/sac_statistics.h"
+#include "problems/language/module_parts.h"
 
 namespace acplan::problems {
 
@@ -23,11 +24,6 @@ bool HasNumberForName(std::string_view fqn) {
              name, [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-bool IsInside(std::string_view fqn, std::string_view other) {
-  return fqn.size() > other.size() && fqn.starts_with(other) &&
-         fqn[other.size()] == '.';
-}
-
 // Returns the modules that pass the test and are in no other one. Modules are in
 // pre-order, so the one around a module comes right before those inside.
 template <typename Test>
@@ -43,7 +39,11 @@ std::vector<ModuleId> Outermost(const Trace& trace, const Test& is_one) {
   return modules;
 }
 
-bool IsProduct(std::string_view name) {
+bool IsProduct(std::string_view name, bool counts_grouped) {
+  if (counts_grouped && (name == "aten._grouped_mm.default" ||
+                         name == "aten._scaled_grouped_mm.default")) {
+    return true;
+  }
   return name == "aten.mm.default" || name == "aten.linear.default";
 }
 
@@ -56,13 +56,37 @@ bool IsChosen(const BlockChoice& choice, int32_t place) {
     case BlockKind::kEvery:
       return place % choice.period == 0;
     case BlockKind::kNone:
+    case BlockKind::kRuns:
     case BlockKind::kClasses:
+    case BlockKind::kParts:
       break;
   }
   return false;
 }
 
+// Returns the segments of a trace, and the blocks that are in none.
+std::vector<ModuleId> RunsAndBlocks(const Trace& trace,
+                                    const std::vector<ModuleId>& blocks) {
+  std::vector<ModuleId> modules;
+  ModuleId run_end{0};
+  for (const ModuleId module : trace.modules.ids()) {
+    const bool is_block = std::ranges::binary_search(blocks, module);
+    if (trace.modules[module].IsSegment()) {
+      run_end = trace.modules[module].run_end;
+      modules.push_back(module);
+    } else if (is_block && module >= run_end) {
+      modules.push_back(module);
+    }
+  }
+  return modules;
+}
+
 }  // namespace
+
+bool IsInside(std::string_view fqn, std::string_view other) {
+  return fqn.size() > other.size() && fqn.starts_with(other) &&
+         fqn[other.size()] == '.';
+}
 
 std::vector<ModuleId> BlocksOf(const Trace& trace, const std::string& pattern) {
   graph::IndexedVector<ModuleId, graph::Flag> is_called(trace.modules.size(),
@@ -88,11 +112,49 @@ std::vector<ModuleId> UnitModules(const Trace& trace,
              FirstCallWithGradients(trace, module) != graph::kNone;
     });
   }
+  if (choice.kind == BlockKind::kRuns) return RunsAndBlocks(trace, blocks);
+  if (choice.kind == BlockKind::kParts) {
+    const std::vector<ModuleId> parts =
+        ModulesOfParts(trace, blocks, choice.parts);
+    return Outermost(trace, [&](ModuleId module) {
+      return std::ranges::binary_search(parts, module);
+    });
+  }
   std::vector<ModuleId> modules;
   for (size_t k = 0; k < blocks.size(); ++k) {
     if (IsChosen(choice, static_cast<int32_t>(k))) modules.push_back(blocks[k]);
   }
   return modules;
+}
+
+size_t CountOfUnits(const Trace& trace, const std::vector<ModuleId>& blocks,
+                    const BlockChoice& choice) {
+  if (choice.kind == BlockKind::kParts) {
+    return ModulesOfParts(trace, blocks, choice.parts).size();
+  }
+  if (choice.kind != BlockKind::kClasses) {
+    return UnitModules(trace, blocks, choice).size();
+  }
+  size_t count = 0;
+  for (const ModuleId module : trace.modules.ids()) {
+    if (std::ranges::binary_search(choice.classes,
+                                   trace.modules[module].class_name) &&
+        FirstCallWithGradients(trace, module) != graph::kNone) {
+      ++count;
+    }
+  }
+  return count;
+}
+
+std::string NameOf(const Trace& trace, ModuleId unit, graph::OperatorId op,
+                   NameKind kind) {
+  const graph::TraceOperator& fact = trace.operators[op];
+  const std::string& name = trace.operator_names[fact.name];
+  if (kind == NameKind::kOperators) return name;
+  const std::string& fqn = trace.modules[trace.calls[fact.call].module].fqn;
+  const std::string& unit_fqn = trace.modules[unit].fqn;
+  return (IsInside(fqn, unit_fqn) ? fqn.substr(unit_fqn.size() + 1) : "") +
+         ":" + name;
 }
 
 std::vector<OperatorDecision> DecisionsOf(const Trace& trace, ModuleId module,
@@ -103,9 +165,10 @@ std::vector<OperatorDecision> DecisionsOf(const Trace& trace, ModuleId module,
   std::vector<OperatorDecision> decisions;
   int32_t products = 0;
   for (const graph::OperatorId op : trace.calls[call].Operators()) {
+    bool is_saved = std::ranges::binary_search(
+        policy.saved, NameOf(trace, module, op, policy.names));
     const std::string& name = trace.operator_names[trace.operators[op].name];
-    bool is_saved = std::ranges::binary_search(policy.saved, name);
-    if (IsProduct(name)) {
+    if (IsProduct(name, policy.counts_grouped)) {
       ++products;
       is_saved = is_saved && (policy.product_period == 1 ||
                               products % policy.product_period != 0);
@@ -142,7 +205,8 @@ CallId FirstCallWithGradients(const Trace& trace, ModuleId module) {
 
 std::string QualifiedName(std::string_view name) {
   const size_t dot = name.find('.');
-  if (dot == std::string_view::npos) return std::string(name);
+  const bool has_place = name.find(':') != std::string_view::npos;
+  if (dot == std::string_view::npos || has_place) return std::string(name);
   std::string_view rest = name.substr(dot + 1);
   if (rest.ends_with(".default")) rest.remove_suffix(8);
   return std::string(name.substr(0, dot)) + "::" + std::string(rest);

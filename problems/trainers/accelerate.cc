@@ -3,7 +3,8 @@
 #include "problems/trainers/names.h"
 #include "problems/trainers/trainer.h"
 
-// accelerate: with FSDP2, the modules of the classes that it wraps, all or none.
+// accelerate: with FSDP2, the modules of the classes that it wraps, all or none. Its
+// checkpoints do not keep the random state.
 
 namespace acplan::problems {
 namespace {
@@ -48,14 +49,15 @@ bool IsLikeAccelerate(const Config& config) {
 }  // namespace
 
 Trainer AccelerateTrainer() {
-  return {.name = "accelerate",
-          .version = "accelerate 1.15.0",
-          .place = "the YAML file of accelerate config",
-          .language = {.blocks = {BlockKind::kClasses}},
-          .format = ConfigFormat::kYaml,
-          .write = WriteAccelerate,
-          .read = ReadAccelerate,
-          .is_like = IsLikeAccelerate};
+  return {
+      .name = "accelerate",
+      .version = "accelerate 1.15.0",
+      .place = "the YAML file of accelerate config",
+      .language = {.blocks = {BlockKind::kClasses}, .replays_random = false},
+      .format = ConfigFormat::kYaml,
+      .write = WriteAccelerate,
+      .read = ReadAccelerate,
+      .is_like = IsLikeAccelerate};
 }
 
 }  // namespace acplan::problems

@@ -8,6 +8,7 @@
 #include "graph/base/input_error.h"
 #include "problems/language/language.h"
 #include "problems/language/ties.h"
+#include "problems/trainers/device_emit.h"
 
 namespace acplan::problems {
 namespace {
@@ -23,22 +24,22 @@ Language LanguageWith(const Trainer& trainer, const TrainerPolicy& policy) {
   return language;
 }
 
-void RefuseNested(const graph::Trace& trace, const BlockChoice& blocks,
-                  const Config& config) {
-  if (blocks.kind != BlockKind::kClasses) return;
-  size_t count = 0;
-  for (const graph::ModuleId module : trace.modules.ids()) {
-    const bool is_chosen =
-        std::ranges::binary_search(blocks.classes,
-                                   trace.modules[module].class_name) &&
-        FirstCallWithGradients(trace, module) != graph::kNone;
-    if (is_chosen) ++count;
+void RefuseNested(const graph::Trace& trace,
+                  const std::vector<graph::ModuleId>& block_modules,
+                  const BlockChoice& blocks, const Config& config) {
+  // Runs are of no trace yet, and never nested.
+  if (blocks.kind == BlockKind::kRuns ||
+      CountOfUnits(trace, block_modules, blocks) ==
+          UnitModules(trace, block_modules, blocks).size()) {
+    return;
   }
-  if (count == UnitModules(trace, {}, blocks).size()) return;
   throw InputError(fmt::format(
-      "{}: expected classes of which none is inside another one, as nested "
+      "{}: expected {} of which none is inside another one, as nested "
       "checkpoints are not simulated, found {}",
-      config.name(), fmt::join(blocks.classes, ", ")));
+      config.name(), blocks.kind == BlockKind::kClasses ? "classes" : "modules",
+      fmt::join(
+          blocks.kind == BlockKind::kClasses ? blocks.classes : blocks.parts,
+          ", ")));
 }
 
 // axolotl refuses to save products with LoRA.
@@ -65,26 +66,63 @@ std::string TextOf(const Trainer& trainer, const TrainerPolicy& policy,
   return trainer.read(config, names).policy == policy ? text : "";
 }
 
+// Runs of blocks that are not called one right after the other are no units.
+void RequireRuns(const RestrictedTrace& restriction, const BlockChoice& blocks,
+                 const Config& config) {
+  if (ChangeOf(blocks).IsNone() || restriction.StepOf(blocks) != nullptr) {
+    return;
+  }
+  throw InputError(fmt::format(
+      "{}: expected blocks that are called one right after the other, as runs "
+      "of {} are one unit each",
+      config.name(), blocks.period));
+}
+
+// Compares the policy with better ones within the limit.
+void Compare(const Question& question, const LanguageProblem& language,
+             const Trainer& trainer, const AuditLimit& limit, Audit& audit) {
+  const RestrictedTrace& restriction = language.restriction;
+  const TrainerPolicy& policy = audit.reading.policy;
+  const int64_t reserve_bytes = question.options.reserve_bytes;
+  const int64_t need_bytes = audit.effect.peak_bytes + reserve_bytes;
+  PolicyLimit policy_limit;
+  audit.budget_bytes = need_bytes;
+  if (const auto* budget = std::get_if<Budget>(&limit)) {
+    audit.budget_bytes = budget->Bytes(language.problem().unplanned_peak_bytes);
+  } else if (const auto* device = std::get_if<DeviceChoice>(&limit)) {
+    audit.budget_bytes = device->memory_bytes;
+    audit.device = DeviceOfPolicy(restriction, policy, *device, reserve_bytes);
+    policy_limit.fits = [&restriction, device,
+                         reserve_bytes](const TrainerPolicy& other) {
+      return DeviceOfPolicy(restriction, other, *device, reserve_bytes)
+          .has_value();
+    };
+  }
+  policy_limit.usable_bytes = audit.budget_bytes - reserve_bytes;
+  audit.fits = policy_limit.Allows(policy, audit.effect);
+  audit.change = FindBestChange(restriction, trainer.language, policy,
+                                audit.effect, policy_limit);
+}
+
 }  // namespace
 
 Audit AuditConfig(const Question& question, const Trainer& trainer,
                   const Config& config, const std::string& blocks,
-                  const std::optional<Budget>& budget) {
-  const Question plain = WithoutSkips(question);
-  const Families families = BuildFamilies(plain);
-  const PlanningProblem& problem = families.front().problem;
+                  const AuditLimit& limit) {
   const std::vector<graph::ModuleId> block_modules =
       BlocksOf(*question.trace, blocks);
   const ConfigNames names = ConfigNamesOf(*question.trace, block_modules);
-  Audit audit{.reading = trainer.read(config, names),
-              .baseline_bytes = problem.unplanned_peak_bytes};
+  Audit audit{.reading = trainer.read(config, names)};
   const TrainerPolicy& policy = audit.reading.policy;
   Trainer widened = trainer;
   widened.language = LanguageWith(trainer, policy);
-  RefuseNested(*question.trace, policy.blocks, config);
+  RefuseNested(*question.trace, block_modules, policy.blocks, config);
   RefuseNeverSaved(*question.trace, widened.language, policy, trainer, config);
-  const RestrictedTrace restriction =
-      Restrict(problem, widened.language, block_modules);
+  const LanguageProblem language =
+      BuildLanguageProblem(question, widened.language, blocks);
+  const RestrictedTrace& restriction = language.restriction;
+  RequireRuns(restriction, policy.blocks, config);
+  audit.baseline_bytes = language.problem().unplanned_peak_bytes;
   const std::optional<PolicyEffect> effect = EffectOf(restriction, policy);
   if (!effect) {
     throw InputError(fmt::format(
@@ -93,23 +131,23 @@ Audit AuditConfig(const Question& question, const Trainer& trainer,
             .value_or("it refuses this one")));
   }
   audit.effect = *effect;
-  audit.reruns = RerunsByName(restriction.trace_problem().simulator.Simulate(
-                                  PlannedUnitsOf(restriction, policy)),
-                              *question.trace);
+  audit.reruns =
+      RerunsByName(restriction.TraceProblemOf(policy.blocks)
+                       .simulator.Simulate(PlannedUnitsOf(restriction, policy)),
+                   *question.trace);
+  audit.changed_step = restriction.StepOf(policy.blocks);
   audit.modules = ModulesOf(restriction, policy);
   audit.broken_rule = BrokenRuleOf(restriction, widened.language, policy);
-  const int64_t reserve_bytes = problem.options.reserve_bytes;
-  const int64_t need_bytes = effect->peak_bytes + reserve_bytes;
-  audit.budget_bytes =
-      budget ? budget->Bytes(problem.unplanned_peak_bytes) : need_bytes;
-  audit.fits = need_bytes <= audit.budget_bytes;
-  audit.change = FindBestChange(restriction, widened.language, policy, *effect,
-                                audit.budget_bytes - reserve_bytes);
+  Compare(question, language, widened, limit, audit);
   if (audit.change.best) {
     audit.changed_text =
         TextOf(trainer, audit.change.best->change.policy, names);
   }
-  audit.best = Emit(question, {.bytes = audit.budget_bytes}, widened, blocks);
+  const auto* device = std::get_if<DeviceChoice>(&limit);
+  audit.best =
+      device != nullptr
+          ? EmitForDevice(question, *device, widened, blocks)
+          : Emit(question, {.bytes = audit.budget_bytes}, widened, blocks);
   return audit;
 }
 

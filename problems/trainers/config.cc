@@ -109,6 +109,14 @@ bool Config::IsOn(std::string_view path) const {
   return text != "false" && text != "None" && text != "none";
 }
 
+std::vector<std::string> Config::Keys(std::string_view path) const {
+  std::vector<std::string> keys;
+  const json* value = Find(path);
+  if (value == nullptr || !value->is_object()) return keys;
+  for (const auto& [key, item] : value->items()) keys.push_back(key);
+  return keys;
+}
+
 bool Config::Mentions(std::string_view word) const {
   return parsed_.words.contains(std::string(word));
 }

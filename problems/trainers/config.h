@@ -32,6 +32,9 @@ class Config {
   // Returns whether a path has a value other than null, false and "None": a table counts.
   bool IsOn(std::string_view path) const;
 
+  // Returns the keys of a table, in ascending order; none if there is no table.
+  std::vector<std::string> Keys(std::string_view path) const;
+
   // Returns whether the code of a Python file has a name, such as a class, or a command line
   // a word that belongs to no flag.
   bool Mentions(std::string_view word) const;

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "graph/base/input_error.h"
 #include "problems/language/language.h"
 
 namespace acplan::problems {
@@ -64,13 +65,42 @@ Question WithoutSkips(Question question) {
   return question;
 }
 
+LanguageProblem BuildLanguageProblem(const Question& question,
+                                     const Language& language,
+                                     const std::string& blocks) {
+  LanguageProblem language_problem{.families =
+                                       BuildFamilies(WithoutSkips(question))};
+  language_problem.restriction = Restrict(language_problem.problem(), language,
+                                          BlocksOf(*question.trace, blocks));
+  // Without units there is always a policy, if the language can say that.
+  if (language_problem.restriction.choices.empty()) {
+    throw InputError(fmt::format(
+        "expected blocks that the trainer can checkpoint, found none: {}",
+        language_problem.restriction.notes.empty()
+            ? "no block is called with gradients"
+            : language_problem.restriction.notes.front()));
+  }
+  return language_problem;
+}
+
+void DescribePolicy(const LanguageProblem& language, const Trainer& trainer,
+                    Emission& emission) {
+  const RestrictedTrace& restriction = language.restriction;
+  const TrainerPolicy& policy = emission.solution.policy;
+  emission.plan = CheckedPlan(restriction.ProblemOf(policy.blocks),
+                              emission.budget_bytes, emission.solution);
+  emission.units = UnitNames(restriction, policy.blocks);
+  emission.text =
+      CheckedText(trainer, policy,
+                  ConfigNamesOf(*language.problem().trace, restriction.blocks));
+}
+
 Emission Emit(const Question& question, const Budget& budget,
               const Trainer& trainer, const std::string& blocks) {
-  const Question plain = WithoutSkips(question);
-  const Families families = BuildFamilies(plain);
-  const PlanningProblem& problem = families.front().problem;
-  const RestrictedTrace restricted =
-      Restrict(problem, trainer.language, BlocksOf(*question.trace, blocks));
+  const LanguageProblem language =
+      BuildLanguageProblem(question, trainer.language, blocks);
+  const PlanningProblem& problem = language.problem();
+  const RestrictedTrace& restricted = language.restriction;
   const int64_t reserve_bytes = question.options.reserve_bytes;
   Emission emission{.notes = restricted.notes};
   if (budget.kind == Budget::Kind::kMinimum) {
@@ -82,18 +112,12 @@ Emission Emit(const Question& question, const Budget& budget,
   const int64_t usable_bytes = emission.budget_bytes - reserve_bytes;
   emission.solution =
       SolveLanguage(restricted, usable_bytes, question.options.limits);
-  const bool is_found = emission.solution.status == SearchStatus::kOptimal ||
-                        emission.solution.status == SearchStatus::kFeasible;
-  if (is_found) {
+  if (emission.solution.HasPolicy()) {
     const double most_ms = emission.solution.use.recompute_ms +
                            kSimplerShare * problem.baseline.runtime_ms;
     emission.solution = Simplified(restricted, usable_bytes, most_ms,
                                    std::move(emission.solution));
-    emission.plan =
-        CheckedPlan(problem, emission.budget_bytes, emission.solution);
-    emission.text =
-        CheckedText(trainer, emission.solution.policy,
-                    ConfigNamesOf(*question.trace, restricted.blocks));
+    DescribePolicy(language, trainer, emission);
   } else if (!emission.least) {
     emission.least = LeastOfLanguage(restricted, question.options.limits);
   }

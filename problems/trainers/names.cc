@@ -15,6 +15,14 @@ namespace {
 
 constexpr std::string_view kTorchOps = "torch.ops.";
 
+std::string WithNearest(const std::string& name,
+                        const std::vector<std::string>& known_names) {
+  const std::vector<std::string> near =
+      graph::NearestNames(name, known_names, 1);
+  return graph::Quoted(name) +
+         (near.empty() ? "" : "; nearest: " + near.front());
+}
+
 }  // namespace
 
 std::vector<std::string> AttentionPatterns() {
@@ -69,11 +77,15 @@ std::vector<std::string> ReadSaved(const Config& config, std::string_view path,
 void FailUnknown(const Config& config, std::string_view path,
                  const std::string& name,
                  const std::vector<std::string>& known_names) {
-  const std::vector<std::string> near =
-      graph::NearestNames(name, known_names, 1);
-  config.Fail(
-      path, "a name that the trace has there",
-      graph::Quoted(name) + (near.empty() ? "" : "; nearest: " + near.front()));
+  config.Fail(path, "a name that the trace has there",
+              WithNearest(name, known_names));
+}
+
+void FailUnknownValue(const Config& config, std::string_view path,
+                      const std::string& value,
+                      const std::vector<std::string>& values) {
+  config.Fail(path, fmt::format("one of {}", fmt::join(values, ", ")),
+              WithNearest(value, values));
 }
 
 TrainerPolicy WholeBlocks() { return {.blocks = {.kind = BlockKind::kAll}}; }

@@ -34,6 +34,12 @@ std::vector<std::string> ReadSaved(const Config& config, std::string_view path,
                               const std::string& name,
                               const std::vector<std::string>& known_names);
 
+// Throws InputError for a value of a configuration that is none of the trainer's own, with
+// the nearest.
+[[noreturn]] void FailUnknownValue(const Config& config, std::string_view path,
+                                   const std::string& value,
+                                   const std::vector<std::string>& values);
+
 // Returns a choice of all blocks, saving nothing.
 TrainerPolicy WholeBlocks();
 

@@ -32,6 +32,11 @@ std::vector<std::string> NamesWithout(const std::vector<std::string>& names,
   return rest;
 }
 
+// Returns the classes or parts of a choice.
+const std::vector<std::string>& NamesOf(const BlockChoice& blocks) {
+  return blocks.kind == BlockKind::kParts ? blocks.parts : blocks.classes;
+}
+
 std::string WordsOf(const BlockChoice& blocks) {
   switch (blocks.kind) {
     case BlockKind::kNone:
@@ -42,17 +47,20 @@ std::string WordsOf(const BlockChoice& blocks) {
       return fmt::format("checkpoint the first {} blocks", blocks.end);
     case BlockKind::kEvery:
       return fmt::format("checkpoint one block in {}", blocks.period);
+    case BlockKind::kRuns:
+      return fmt::format("checkpoint {} blocks together", blocks.period);
     case BlockKind::kClasses:
+    case BlockKind::kParts:
       break;
   }
-  return fmt::format("checkpoint {}", fmt::join(blocks.classes, ", "));
+  return fmt::format("checkpoint {}", fmt::join(NamesOf(blocks), ", "));
 }
 
-// Returns the words for one class more or less; nothing for other differences.
-std::optional<std::string> WordsOfClasses(const BlockChoice& from,
-                                          const BlockChoice& to) {
-  const auto more = NamesWithout(to.classes, from.classes);
-  const auto less = NamesWithout(from.classes, to.classes);
+// Returns the words for one class or part more or less; nothing for other differences.
+std::optional<std::string> WordsOfNames(const BlockChoice& from,
+                                        const BlockChoice& to) {
+  const auto more = NamesWithout(NamesOf(to), NamesOf(from));
+  const auto less = NamesWithout(NamesOf(from), NamesOf(to));
   if (more.size() + less.size() != 1) return std::nullopt;
   return more.empty() ? fmt::format("checkpoint {} no longer", less.front())
                       : fmt::format("checkpoint {} too", more.front());
@@ -97,10 +105,13 @@ class Changes {
       const BlockChoice& blocks = choice->policy.blocks;
       if (blocks == policy_.blocks) continue;
       std::optional<std::string> words = WordsOf(blocks);
-      const bool is_of_classes = blocks.kind == BlockKind::kClasses ||
-                                 policy_.blocks.kind == BlockKind::kClasses;
-      if (is_of_classes && blocks.kind != BlockKind::kNone) {
-        words = WordsOfClasses(policy_.blocks, blocks);
+      // From blocks to parts any set of parts is a change of one key, and back.
+      const bool has_names = blocks.kind == BlockKind::kClasses ||
+                             policy_.blocks.kind == BlockKind::kClasses ||
+                             (blocks.kind == BlockKind::kParts &&
+                              blocks.kind == policy_.blocks.kind);
+      if (has_names && blocks.kind != BlockKind::kNone) {
+        words = WordsOfNames(policy_.blocks, blocks);
       }
       if (words) Add(std::move(*words), OnOtherBlocks(*choice));
     }
@@ -109,9 +120,8 @@ class Changes {
   // Returns the policy on the units of another choice. Names that the language saves in any
   // case are added to saved ones.
   TrainerPolicy OnOtherBlocks(const UnitChoice& choice) const {
-    TrainerPolicy policy{.blocks = choice.policy.blocks};
-    if (policy.blocks.kind == BlockKind::kNone) return policy;
-    policy.product_period = language_.product_period;
+    if (choice.policy.blocks.kind == BlockKind::kNone) return {};
+    TrainerPolicy policy = language_.Saving(choice.policy.blocks);
     policy.stops_early = policy_.blocks.kind == BlockKind::kNone
                              ? language_.stops_early
                              : policy_.stops_early;
@@ -230,8 +240,9 @@ bool IsBetter(const PolicyEffect& one, const PolicyEffect& other,
 
 std::optional<PolicyEffect> EffectOf(const RestrictedTrace& restriction,
                                      const TrainerPolicy& policy) {
-  const std::optional<graph::Simulation> use = SimulatedUse(
-      restriction.trace_problem(), PlannedUnitsOf(restriction, policy));
+  const std::optional<graph::Simulation> use =
+      SimulatedUse(restriction.TraceProblemOf(policy.blocks),
+                   PlannedUnitsOf(restriction, policy));
   if (!use) return std::nullopt;
   return PolicyEffect{
       .peak_bytes = use->peak_bytes,
@@ -241,20 +252,22 @@ std::optional<PolicyEffect> EffectOf(const RestrictedTrace& restriction,
 
 std::vector<PlannedModule> ModulesOf(const RestrictedTrace& restriction,
                                      const TrainerPolicy& policy) {
-  const PlanningProblem& problem = *restriction.problem;
+  const PlanningProblem& problem = restriction.ProblemOf(policy.blocks);
   return DecodeUnits(*problem.profile, *problem.tree,
-                     restriction.trace_problem(),
+                     restriction.TraceProblemOf(policy.blocks),
                      PlannedUnitsOf(restriction, policy));
 }
 
 std::optional<std::string> BrokenRuleOf(const RestrictedTrace& restriction,
                                         const Language& language,
                                         const TrainerPolicy& policy) {
-  const PlanningProblem& problem = *restriction.problem;
+  const PlanningProblem& problem = restriction.ProblemOf(policy.blocks);
   const graph::Trace& trace = *problem.trace;
   const SacOfModules sac_of_modules(*problem.profile);
-  const Ties ties(trace, sac_of_modules, language,
-                  UnitModules(trace, restriction.blocks, policy.blocks));
+  const std::vector<graph::ModuleId> units =
+      UnitModules(trace, restriction.BlocksIn(policy.blocks), policy.blocks);
+  if (auto refusal = RandomRefusal(trace, language, units)) return refusal;
+  const Ties ties(trace, sac_of_modules, language, units);
   std::string broken = ties.BrokenRuleOf(policy.saved);
   if (!broken.empty()) return broken;
   // No rule about memory is broken within this budget.
@@ -274,20 +287,22 @@ BestChangeAnswer FindBestChange(const RestrictedTrace& restriction,
                                 const Language& language,
                                 const TrainerPolicy& policy,
                                 const PolicyEffect& effect,
-                                int64_t usable_bytes) {
+                                const PolicyLimit& limit) {
   const double same_ms = kSameShare * restriction.problem->baseline.runtime_ms;
-  const bool fits = effect.peak_bytes <= usable_bytes;
+  const bool fits = limit.Allows(policy, effect);
   BestChangeAnswer answer;
   for (PolicyChange& change : SingleChanges(restriction, language, policy)) {
     ++answer.change_count;
     const std::optional<PolicyEffect> changed =
         EffectOf(restriction, change.policy);
-    if (!changed || changed->peak_bytes > usable_bytes) continue;
+    if (!changed || changed->peak_bytes > limit.usable_bytes) continue;
     const bool is_better =
         answer.best ? IsBetter(*changed, answer.best->effect, same_ms)
                     : !fits || IsBetter(*changed, effect, same_ms);
-    if (!is_better || BrokenRuleOf(restriction, language, change.policy))
+    if (!is_better || BrokenRuleOf(restriction, language, change.policy) ||
+        !limit.Allows(change.policy, *changed)) {
       continue;
+    }
     answer.best = {.change = std::move(change), .effect = *changed};
   }
   return answer;

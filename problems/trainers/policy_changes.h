@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,6 +48,17 @@ std::vector<PolicyChange> SingleChanges(const RestrictedTrace& restriction,
                                         const Language& language,
                                         const TrainerPolicy& policy);
 
+// The limit on policies.
+struct PolicyLimit {
+  int64_t usable_bytes = 0;
+  // A further condition on policies, if there is one.
+  std::function<bool(const TrainerPolicy&)> fits = {};
+
+  bool Allows(const TrainerPolicy& policy, const PolicyEffect& effect) const {
+    return effect.peak_bytes <= usable_bytes && (!fits || fits(policy));
+  }
+};
+
 // The best single change of a policy.
 struct BestChange {
   PolicyChange change;
@@ -56,13 +68,13 @@ struct BestChangeAnswer {
   std::optional<BestChange> best = {};
   int64_t change_count = 0;  // of those that were tried
 };
-// Finds the change that recomputes least within a budget, and then has the lowest peak, among
+// Finds the change that recomputes least within a limit, and then has the lowest peak, among
 // those that keep the rules of plans; each one is simulated. A policy that fits is changed
 // only for less recomputation, or for a lower peak with as much. `effect` is the policy's.
 BestChangeAnswer FindBestChange(const RestrictedTrace& restriction,
                                 const Language& language,
                                 const TrainerPolicy& policy,
                                 const PolicyEffect& effect,
-                                int64_t usable_bytes);
+                                const PolicyLimit& limit);
 
 }  // namespace acplan::problems

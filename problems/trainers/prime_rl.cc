@@ -8,7 +8,8 @@
 #include "problems/trainers/trainer.h"
 
 // prime-rl: every n-th layer; in the mode "selective" it saves operators by their qualified
-// names or namespaces, and aten::topk in any case.
+// names or namespaces, and aten::topk in any case. Its checkpoints do not keep the random
+// state.
 
 namespace acplan::problems {
 namespace {
@@ -150,7 +151,8 @@ Trainer PrimeRlTrainer() {
           .place = "the trainer's TOML file",
           .language = {.blocks = {BlockKind::kEvery},
                        .takes_names = true,
-                       .always_saved = {std::string(kTopk)}},
+                       .always_saved = {std::string(kTopk)},
+                       .replays_random = false},
           .format = ConfigFormat::kToml,
           .write = WritePrimeRl,
           .read = ReadPrimeRl,

@@ -20,7 +20,9 @@ bool HasBlock(const BlockChoice& choice, size_t place) {
     case BlockKind::kEvery:
       return place % static_cast<size_t>(choice.period) == 0;
     case BlockKind::kNone:
+    case BlockKind::kRuns:
     case BlockKind::kClasses:
+    case BlockKind::kParts:
       break;
   }
   return false;

@@ -7,6 +7,7 @@
 #include "graph/base/input_error.h"
 #include "graph/base/message_text.h"
 #include "graph/base/nearest_names.h"
+#include "problems/language/module_parts.h"
 
 namespace acplan::problems {
 
@@ -19,15 +20,18 @@ ConfigNames ConfigNamesOf(const graph::Trace& trace,
     names.blocks.push_back(fqn.starts_with(root) ? fqn.substr(root.size())
                                                  : fqn);
   }
-  std::set<std::string> operators;
+  std::set<std::string> operators, places;
   for (const graph::ModuleId block : blocks) {
     const graph::CallId call = FirstCallWithGradients(trace, block);
     if (call == graph::kNone) continue;
     for (const graph::OperatorId op : trace.calls[call].Operators()) {
-      operators.insert(trace.operator_names[trace.operators[op].name]);
+      operators.insert(NameOf(trace, block, op, NameKind::kOperators));
+      places.insert(NameOf(trace, block, op, NameKind::kPlaces));
     }
   }
   names.operators.assign(operators.begin(), operators.end());
+  names.places.assign(places.begin(), places.end());
+  names.parts = PartsOf(trace, blocks);
   std::set<std::string> classes;
   for (const graph::TraceModule& module : trace.modules) {
     classes.insert(module.class_name);
@@ -43,9 +47,10 @@ ConfigNames ConfigNamesOf(const graph::Trace& trace,
 }
 
 std::vector<Trainer> Trainers() {
-  return {AccelerateTrainer(),   AxolotlTrainer(), LightningTrainer(),
-          PrimeRlTrainer(),      TorchTrainer(),   TorchtitanTrainer(),
-          TransformersTrainer(), TrlTrainer()};
+  return {AccelerateTrainer(),   AxolotlTrainer(),  LightningTrainer(),
+          MaxTextTrainer(),      MegatronTrainer(), NemoTrainer(),
+          PrimeRlTrainer(),      TorchTrainer(),    TorchtitanTrainer(),
+          TransformersTrainer(), TrlTrainer(),      VeOmniTrainer()};
 }
 
 std::string TrainerNames() {

@@ -22,6 +22,9 @@ struct ConfigNames {
   std::vector<std::string> classes = {};        // of all modules, ascending
   std::vector<std::string> block_classes = {};  // of blocks, ascending
   std::vector<std::string> modules = {};        // the names of all modules
+  std::vector<std::string> parts = {};  // of blocks (module_parts.h), ascending
+  std::vector<std::string> places =
+      {};  // operators of blocks with their places
 };
 ConfigNames ConfigNamesOf(const graph::Trace& trace,
                           const std::vector<graph::ModuleId>& blocks);
@@ -53,11 +56,15 @@ struct Trainer {
 Trainer AccelerateTrainer();
 Trainer AxolotlTrainer();
 Trainer LightningTrainer();
+Trainer MaxTextTrainer();
+Trainer MegatronTrainer();
+Trainer NemoTrainer();
 Trainer PrimeRlTrainer();
 Trainer TorchTrainer();
 Trainer TorchtitanTrainer();
 Trainer TransformersTrainer();
 Trainer TrlTrainer();
+Trainer VeOmniTrainer();
 
 // Returns all of them, in the order of their names.
 std::vector<Trainer> Trainers();

@@ -3,8 +3,8 @@
 #include "problems/trainers/names.h"
 #include "problems/trainers/trainer.h"
 
-// transformers: gradient checkpointing of its layers, all or none; with
-// every_n_layers, which emit does not write of itself, every n-th.
+// transformers: gradient checkpointing of its layers: all, none, or with every_n_layers
+// every n-th.
 
 namespace acplan::problems {
 namespace {
@@ -42,7 +42,7 @@ Trainer TransformersTrainer() {
   return {.name = "transformers",
           .version = "transformers 5.23.0",
           .place = "the training script",
-          .language = {},
+          .language = {.blocks = {BlockKind::kAll, BlockKind::kEvery}},
           .format = ConfigFormat::kPython,
           .write = WriteTransformers,
           .read = ReadTransformers,

@@ -90,6 +90,34 @@ TEST_F(AuditCommandTest, JudgesAConfigurationWithoutCheckpoints) {
               HasSubstr("none of 1 reaches the budget"));
 }
 
+TEST_F(AuditCommandTest, JudgesOnADevice) {
+  const json roomy =
+      AuditJson("a.yaml", kWholeBlocks, {"--device-memory", "11GiB"});
+  EXPECT_TRUE(roomy.at("fits").get<bool>());
+  EXPECT_LE(roomy.at("device").at("least_device_bytes"),
+            roomy.at("budget_bytes"));
+  EXPECT_LE(roomy.at("change").at("recompute_ms"), roomy.at("recompute_ms"));
+  // Its tensors fit in 6.4 GiB, but no run does.
+  const Outcome small =
+      Audit("a.yaml", kWholeBlocks, {"--device-memory", "6.35GiB"});
+  EXPECT_EQ(small.exit_code, 1);
+  EXPECT_THAT(small.out, HasSubstr("more than the device of 6.35 GiB"));
+}
+
+TEST_F(AuditCommandTest, JudgesMegatronsParts) {
+  const std::string text =
+      "--recompute-granularity full --recompute-method uniform "
+      "--recompute-num-layers 3\n";
+  const json runs = AuditJson("a.sh", text);
+  EXPECT_EQ(runs.at("trainer"), "megatron");
+  EXPECT_EQ(runs.at("units").size(), 4);
+  EXPECT_FALSE(runs.at("stops_early").get<bool>());
+  const json parts = AuditJson(
+      "b.sh", "--recompute-granularity selective --recompute-modules mlp\n");
+  EXPECT_EQ(parts.at("units").size(), 12);
+  EXPECT_LT(parts.at("recompute_ms"), runs.at("recompute_ms"));
+}
+
 TEST_F(AuditCommandTest, SaysWhatIsWrong) {
   // Dropout in attention is saved, and other dropout runs again.
   EXPECT_THAT(Audit("a.yaml", std::string(kWholeBlocks) +

@@ -68,10 +68,55 @@ TEST_F(EmitCommandTest, SaysTheLeastBudgetOfTheLanguage) {
   EXPECT_EQ(Emit({"--budget", below, "--for", "trl"}).exit_code, 3);
 }
 
+// Every language has an answer whose figures hold within its bound.
+TEST_F(EmitCommandTest, WritesForEveryTrainer) {
+  for (const char* trainer :
+       {"maxtext", "megatron", "nemo", "transformers", "veomni"}) {
+    const Outcome outcome =
+        Emit({"--budget", "9GiB", "--for", trainer, "--json"});
+    ASSERT_EQ(outcome.exit_code, 0) << trainer << outcome.err;
+    const json answer = json::parse(outcome.out);
+    EXPECT_EQ(answer.at("status"), "optimal") << trainer;
+    EXPECT_LE(answer.at("peak_bytes"), answer.at("budget_bytes"));
+    EXPECT_FALSE(answer.at("units").empty()) << trainer;
+  }
+  // Runs of blocks need less than blocks one by one.
+  const json runs =
+      json::parse(Emit({"--budget", "min", "--for", "megatron", "--json"}).out);
+  EXPECT_THAT(runs.at("text").get<std::string>(),
+              HasSubstr("--recompute-method uniform"));
+  EXPECT_THAT(runs.at("units").front().get<std::string>(), HasSubstr("h.0-"));
+}
+
+TEST_F(EmitCommandTest, FitsADevice) {
+  const auto answer = [&](const char* bytes) {
+    return Emit({"--device-memory", bytes, "--for", "axolotl", "--json"});
+  };
+  const json large = json::parse(answer("11GiB").out);
+  EXPECT_LE(large.at("on_device").at("least_device_bytes"),
+            large.at("budget_bytes"));
+  EXPECT_LT(large.at("peak_bytes"), large.at("budget_bytes"));
+  EXPECT_GE(large.at("recompute_ms"), large.at("bound_ms"));
+  const Outcome text =
+      Emit({"--device-memory", "11GiB", "--for", "axolotl", "--allocator",
+            "native", "--optimizer-state", "update"});
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("# on the device: "));
+  EXPECT_THAT(text.out, HasSubstr("--allocator 'native'"));
+  const Outcome small = answer("6GiB");
+  EXPECT_EQ(small.exit_code, 3);
+  EXPECT_THAT(
+      Emit({"--budget", "9GiB", "--device-memory", "9GiB", "--for", "trl"}).err,
+      HasSubstr("expected one of --budget and --device-memory"));
+  EXPECT_THAT(Emit({"--for", "trl"}).err,
+              HasSubstr("expected one of --budget and --device-memory"));
+}
+
 TEST_F(EmitCommandTest, RefusesWrongNames) {
   EXPECT_EQ(Emit({"--budget", "8GiB", "--for", "torchtian"}).err,
             "acplan: --for: expected one of accelerate, axolotl, lightning, "
-            "prime-rl, torch, torchtitan, transformers, trl, found "
+            "maxtext, megatron, nemo, prime-rl, torch, torchtitan, "
+            "transformers, trl, veomni, found "
             "\"torchtian\"; nearest: torchtitan\n");
   EXPECT_EQ(Emit({"--budget", "8GiB", "--for", "trl", "--blocks", "*.layers.*"})
                 .exit_code,

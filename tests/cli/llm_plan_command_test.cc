@@ -59,6 +59,47 @@ TEST_F(LlmPlanTest, PlansWhatEachLayerKeeps) {
   EXPECT_EQ(layers, 32);
 }
 
+// Megatron-LM's flags, read back as a strategy, are the one that was megatron, and no other
+// recomputation that they can say is faster and fits.
+TEST_F(LlmPlanTest, PrintsMegatronsFlags) {
+  const json answer =
+      AcplanJson(PlanQuestion("train plan", {"--for", "megatron"}));
+  const json& megatron = answer["megatron"];
+  EXPECT_TRUE(megatron["fits"].get<bool>());
+  EXPECT_GE(megatron["iteration_s"], answer["iteration_s"]);
+  for (const char* other : {"full", "full:4", "selective:layernorm",
+                            "selective:layernorm+mlp", "selective:mlp"}) {
+    const Outcome outcome =
+        Acplan(PlanQuestion("train show", {"--recompute", other, "--json"}));
+    if (outcome.exit_code != 0) continue;  // it does not fit
+    const json report = json::parse(outcome.out);
+    EXPECT_GE(report["iteration_s"], megatron["iteration_s"]) << other;
+  }
+  const std::string text =
+      AcplanOut(PlanQuestion("train plan", {"--for", "megatron"}));
+  EXPECT_EQ(text, megatron["text"]);
+  EXPECT_THAT(text, HasSubstr("    --pipeline-model-parallel-size 2\n"));
+  EXPECT_THAT(text, HasSubstr("    --recompute-granularity "));
+  const json report_of_it = AcplanJson(PlanQuestion(
+      "train show", {"--recompute", megatron["recompute"].get<std::string>()}));
+  EXPECT_EQ(report_of_it["iteration_s"], megatron["iteration_s"]);
+  const std::string bridge =
+      AcplanOut(PlanQuestion("train plan", {"--for", "megatron-bridge"}));
+  EXPECT_THAT(bridge, HasSubstr("\nmodel:\n  tensor_model_parallel_size: 1\n"));
+  EXPECT_EQ(Acplan(PlanQuestion("train plan", {"--for", "nemo"})).err,
+            "acplan: --for: expected megatron or megatron-bridge, found "
+            "\"nemo\"\n");
+}
+
+// A model whose layers the stages do not divide has a layout.
+TEST_F(LlmPlanTest, PrintsMegatronsLayout) {
+  const std::string text = AcplanOut(PlanQuestion(
+      "train plan", {"--set", "pipeline_model_parallel_layout=Et*15|t*17L",
+                     "--for", "megatron"}));
+  EXPECT_THAT(text, HasSubstr("--pipeline-model-parallel-layout "
+                              "\"Ettttttttttttttt|tttttttttttttttttL\""));
+}
+
 TEST_F(LlmPlanTest, ShowsItWithinAHundredColumns) {
   const std::string text = AcplanOut(PlanQuestion("train plan", {}));
   for (const char* part : {"recomputation plan", "recomputed operations",

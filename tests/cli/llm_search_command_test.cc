@@ -71,6 +71,23 @@ TEST_F(LlmSearchTest, SaysHowSureItIs) {
 }
 
 // A plan that is not proven has a mark in its row, which the legend explains.
+// The best strategy in Megatron's words is as train plan has it, and no slower than free
+// plans say that strategies can be.
+TEST_F(LlmSearchTest, PrintsMegatronsFlags) {
+  const json search = AcplanJson(SearchWith({"--for", "megatron"}));
+  const json& megatron = search["megatron"];
+  EXPECT_TRUE(megatron["fits"].get<bool>());
+  EXPECT_GE(megatron["iteration_s"].get<double>(),
+            search["bound_s"].get<double>() * (1 - 1e-9));
+  EXPECT_LE(megatron["rank"], search["best"].size());
+  const std::string text = AcplanOut(SearchWith({"--for", "megatron-bridge"}));
+  EXPECT_THAT(text, HasSubstr("\nmodel:\n"));
+  EXPECT_THAT(text, HasSubstr("(proven)"));
+  EXPECT_THAT(
+      Acplan(SearchWith({"--for", "megatron", "--recompute", "full"})).err,
+      HasSubstr("expected no recomputation with --for"));
+}
+
 TEST_F(LlmSearchTest, RowsSayWhatIsNotProven) {
   const std::string text = AcplanOut(
       {"train search", ACPLAN_DATA_DIR "/training/models/llama-3.1-70b.json",

@@ -12,9 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "graph/profile/module_tree.h"
 #include "graph/profile/profile.h"
-#include "graph/trace/aggregate.h"
 #include "graph/trace/trace.h"
 #include "problems/check/policy_rules.h"
 #include "problems/language/held_bytes.h"
@@ -23,8 +21,8 @@
 #include "problems/planner.h"
 #include "problems/trainers/policy_changes.h"
 #include "solver/infinity.h"
+#include "tests/problems/language_step.h"
 #include "tests/problems/trace/trace_case.h"
-#include "tests/support/random_step.h"
 #include "tests/support/repetitions.h"
 
 namespace acplan::problems {
@@ -36,27 +34,6 @@ using test_support::Repetitions;
 
 constexpr int kSteps = Repetitions(25);
 constexpr size_t kMostNames = 7;
-
-// A random step, and the problem of its plans that skip nothing.
-struct Step {
-  explicit Step(unsigned seed, const test_support::StepOptions& options)
-      : trace([&] {
-          std::mt19937 random(seed);
-          return test_support::RandomStep(random, options);
-        }()),
-        profile(graph::Aggregate(trace)),
-        tree(profile),
-        problem(BuildPlanningProblem(profile, tree,
-                                     {.memory = {.model = MemoryModel::kTrace}},
-                                     &trace)) {}
-  Step(const Step&) = delete;
-  Step& operator=(const Step&) = delete;
-
-  graph::Trace trace;
-  graph::Profile profile;
-  graph::ModuleTree tree;
-  PlanningProblem problem;
-};
 
 struct NamedLanguage {
   std::string name;
@@ -75,7 +52,12 @@ std::vector<NamedLanguage> Languages() {
             .always_saved = {"aten.add.Tensor"}}},
           {"set", {.sets = {{"aten.*mm.default", "aten.gelu.default"}}}},
           {"without", {.takes_names = true, .never_saved = {"aten.mm.*"}}},
-          {"classes", {.blocks = {BlockKind::kClasses}}}};
+          {"classes", {.blocks = {BlockKind::kClasses}}},
+          {"places",
+           {.may_have_no_unit = false,
+            .takes_names = true,
+            .values = {{"first", {"leaf0:*"}},
+                       {"products", {":aten.mm.default", "leaf1:*"}}}}}};
 }
 
 // The policies of a language, each once, by trying all names: the definition of a
@@ -95,7 +77,7 @@ class Enumeration {
 
   // Returns nothing if there are too many.
   std::optional<std::vector<Entry>> Find() {
-    Add({});
+    if (language_.may_have_no_unit) Add({});
     const auto count = static_cast<int32_t>(restricted_.blocks.size());
     for (const BlockKind kind : language_.blocks) {
       if (kind == BlockKind::kClasses) {
@@ -129,7 +111,7 @@ class Enumeration {
          UnitModules(trace_, restricted_.blocks, blocks)) {
       const graph::CallId call = FirstCallWithGradients(trace_, module);
       for (const graph::OperatorId op : trace_.calls[call].Operators()) {
-        names.insert(trace_.operator_names[trace_.operators[op].name]);
+        names.insert(NameOf(trace_, module, op, language_.names()));
       }
     }
     return names;
@@ -145,6 +127,19 @@ class Enumeration {
       });
     };
     if (saved.empty()) return true;
+    if (!language_.values.empty()) {
+      // Each value is saved as a whole, and nothing else is.
+      const auto is_of_saved_value = [&](const std::string& name) {
+        return std::ranges::any_of(language_.values, [&](const auto& value) {
+          return matches(name, value.patterns) &&
+                 std::ranges::all_of(names, [&](const std::string& other) {
+                   return !matches(other, value.patterns) ||
+                          saved.contains(other);
+                 });
+        });
+      };
+      return std::ranges::all_of(saved, is_of_saved_value);
+    }
     if (!language_.takes_names) {
       return std::ranges::any_of(language_.sets, [&](const auto& set) {
         return std::ranges::all_of(names, [&](const std::string& name) {
@@ -183,10 +178,9 @@ class Enumeration {
         if ((set >> k++ & 1) != 0) saved.insert(name);
       }
       if (!IsSayable(saved, names)) continue;
-      Add({.blocks = blocks,
-           .saved = {saved.begin(), saved.end()},
-           .product_period = language_.product_period,
-           .stops_early = language_.stops_early});
+      TrainerPolicy policy = language_.Saving(blocks);
+      policy.saved.assign(saved.begin(), saved.end());
+      Add(policy);
     }
     return true;
   }
@@ -227,7 +221,7 @@ class Enumeration {
       if (OverwritesSaved(*sac, saves[place++].decisions)) return;
     }
     const std::optional<graph::Simulation> use =
-        SimulatedUse(restricted_.trace_problem(), units);
+        SimulatedUse(restricted_.TraceProblemOf(policy.blocks), units);
     if (use) entries_.push_back({use->peak_bytes, use->recompute_ms, policy});
   }
 
@@ -276,13 +270,13 @@ TEST_P(EveryPolicyOfALanguage, IsNoBetterThanTheAnswer) {
   int unequal =
       0;  // answers that are neither no unit nor all of them, saving nothing
   for (unsigned seed = 0; seed < kSteps; ++seed) {
-    const Step step(seed, GetParam().step);
+    const LanguageStep step(seed, GetParam().step);
     for (const auto& [name, language] : Languages()) {
       SCOPED_TRACE(fmt::format("seed {}, {}", seed, name));
       const RestrictedTrace restricted =
           Restrict(step.problem, language, BlocksOf(step.trace));
       const auto entries = Enumeration(restricted, language).Find();
-      if (!entries) continue;
+      if (!entries || entries->empty()) continue;
       int64_t least = entries->front().peak_bytes;
       for (size_t k = 0; k < entries->size(); ++k) {
         least = std::min(least, (*entries)[k].peak_bytes);
@@ -357,14 +351,14 @@ TEST_P(EveryPolicyOfALanguage, HasTheBestSingleChange) {
   int change_count = 0;
   int name_count = 0;
   for (unsigned seed = 0; seed < kSteps; ++seed) {
-    const Step step(seed, GetParam().step);
+    const LanguageStep step(seed, GetParam().step);
     for (const auto& [name, language] : Languages()) {
       SCOPED_TRACE(fmt::format("seed {}, {}", seed, name));
       const RestrictedTrace restricted =
           Restrict(step.problem, language, BlocksOf(step.trace));
       Enumeration enumeration(restricted, language);
       const auto entries = enumeration.Find();
-      if (!entries) continue;
+      if (!entries || entries->empty()) continue;
       for (size_t k = 0; k < entries->size(); k += 1 + entries->size() / 5) {
         const Enumeration::Entry& from = (*entries)[k];
         for (const int64_t budget : {from.peak_bytes, from.peak_bytes - 1}) {
@@ -392,7 +386,8 @@ TEST_P(EveryPolicyOfALanguage, HasTheBestSingleChange) {
           }
           const BestChangeAnswer answer = FindBestChange(
               restricted, language, from.policy,
-              {.peak_bytes = from.peak_bytes, .recompute_ms = from.ms}, budget);
+              {.peak_bytes = from.peak_bytes, .recompute_ms = from.ms},
+              {.usable_bytes = budget});
           ASSERT_EQ(answer.best.has_value(), best != nullptr)
               << (best == nullptr
                       ? answer.best->change.words
@@ -420,10 +415,10 @@ TEST_P(EveryPolicyOfALanguage, HasTheBestSingleChange) {
 TEST_P(EveryPolicyOfALanguage, HoldsMoreTheMoreItSaves) {
   int compared = 0;
   for (unsigned seed = 0; seed < kSteps; ++seed) {
-    const Step step(seed, GetParam().step);
+    const LanguageStep step(seed, GetParam().step);
     const RestrictedTrace restricted =
         Restrict(step.problem, {.takes_names = true}, BlocksOf(step.trace));
-    const TraceProblem& problem = restricted.trace_problem();
+    const TraceProblem& problem = restricted.TraceProblemOf({});
     for (const UnitChoice& choice : restricted.choices) {
       const size_t count = choice.ties.size();
       std::vector<HeldBytes> holdings(size_t{1} << std::min(count, kMostNames));

@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "graph/base/input_error.h"
+#include "problems/language/ties.h"
 #include "problems/language/trainer_policy.h"
 #include "problems/trainers/config.h"
 #include "problems/trainers/trainer.h"
+#include "tests/problems/trainer_texts.h"
 
 // Configurations of trainers: what is written is read back to the same policy, and texts
 // as people write them mean what the trainers' documentation says.
@@ -19,37 +21,6 @@ namespace acplan::problems {
 namespace {
 
 using testing::HasSubstr;
-
-const ConfigNames kNames{
-    .blocks = {"layers.0", "layers.1", "layers.2", "layers.3"},
-    .operators = {"aten._scaled_dot_product_flash_attention.default",
-                  "aten.add.Tensor", "aten.addmm.default", "aten.mm.default",
-                  "aten.silu.default", "aten.topk.default"},
-    .classes = {"Attention", "Block", "Model"},
-    .block_classes = {"Block"},
-    .modules = {"", "layers.0", "layers.0.attention"}};
-
-ConfigReading ReadAs(std::string_view trainer, std::string_view text,
-                     ConfigFormat format, std::string_view function = "") {
-  return FindTrainer(trainer, "--for")
-      .read(Config(text, "file", format, function), kNames);
-}
-
-// Reads a text of the format that the trainer's configurations are written in.
-TrainerPolicy Read(std::string_view trainer, std::string_view text) {
-  return ReadAs(trainer, text, FindTrainer(trainer, "--for").format).policy;
-}
-
-std::string Complaint(std::string_view trainer, std::string_view text,
-                      std::optional<ConfigFormat> format = {}) {
-  try {
-    ReadAs(trainer, text,
-           format.value_or(FindTrainer(trainer, "--for").format));
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 std::vector<BlockChoice> ChoicesOf(BlockKind kind) {
   switch (kind) {
@@ -60,6 +31,11 @@ std::vector<BlockChoice> ChoicesOf(BlockKind kind) {
     case BlockKind::kClasses:
       return {{.kind = kind, .classes = {"Block"}},
               {.kind = kind, .classes = {"Attention", "Block"}}};
+    case BlockKind::kRuns:
+      return {{.kind = kind, .period = 2}, {.kind = kind, .period = 3}};
+    case BlockKind::kParts:
+      return {{.kind = kind, .parts = {"mlp"}},
+              {.kind = kind, .parts = {"layernorm", "moe"}}};
     case BlockKind::kAll:
     case BlockKind::kNone:
       break;
@@ -67,19 +43,32 @@ std::vector<BlockChoice> ChoicesOf(BlockKind kind) {
   return {{.kind = kind}};
 }
 
+// Returns the operators that one of the patterns matches.
+std::vector<std::string> MatchesOf(const std::vector<std::string>& patterns,
+                                   const std::vector<std::string>& names) {
+  std::vector<std::string> matches;
+  for (const std::string& name : names) {
+    if (MatchesAny(name, patterns)) matches.push_back(name);
+  }
+  return matches;
+}
+
 std::vector<TrainerPolicy> PoliciesOf(const Language& language) {
-  std::vector<TrainerPolicy> policies{{}};
+  std::vector<TrainerPolicy> policies;
+  if (language.may_have_no_unit) policies.emplace_back();
   for (const BlockKind kind : language.blocks) {
     for (const BlockChoice& choice : ChoicesOf(kind)) {
-      TrainerPolicy policy{.blocks = choice,
-                           .product_period = language.product_period,
-                           .stops_early = language.stops_early};
+      TrainerPolicy policy = language.Saving(choice);
       policies.push_back(policy);
       if (!language.sets.empty()) {
-        policy.saved = {"aten._scaled_dot_product_flash_attention.default"};
+        policy.saved = MatchesOf(language.sets.front(), kNames.operators);
         policies.push_back(policy);
       }
-      if (!language.takes_names) continue;
+      for (const NamedValue& value : language.values) {
+        policy.saved = MatchesOf(value.patterns, kNames.places);
+        policies.push_back(policy);
+      }
+      if (!language.takes_names || !language.values.empty()) continue;
       policy.saved = {"aten._scaled_dot_product_flash_attention.default",
                       "aten.add.Tensor", "aten.mm.default"};
       if (!language.always_saved.empty()) {

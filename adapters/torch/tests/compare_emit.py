@@ -33,7 +33,7 @@ _COLUMNS = (
 _BUDGETS = (0.7, 0.4, 0.1)
 # The time limit of each search of `acplan emit`.
 _SECONDS = "1"
-_OF_TRANSFORMERS = frozenset(("axolotl", "transformers", "trl"))
+_OF_TRANSFORMERS = frozenset(("axolotl", "nemo", "transformers", "trl", "veomni"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +80,19 @@ def _t5_inputs() -> dict[str, Any]:
     return {"input_ids": ids, "labels": ids}
 
 
+def _megatron_gpt() -> nn.Module:
+    # Only this model needs Megatron-Core.
+    from megatron_gpt import MegatronGpt
+
+    return MegatronGpt(layers=4, hidden=1024, length=1024)
+
+
+def _megatron_inputs() -> dict[str, Any]:
+    from megatron_gpt import inputs
+
+    return inputs(4, 1024)
+
+
 _WRAPPING = frozenset(("accelerate", "lightning", "torch"))
 MODELS = {
     "dense LLM": Model(
@@ -109,6 +122,7 @@ MODELS = {
         _WRAPPING | _OF_TRANSFORMERS,
     ),
     "LoRA": Model(_lora, tokens(4, 1024, 8192), _WRAPPING | _OF_TRANSFORMERS),
+    "Megatron-Core GPT": Model(_megatron_gpt, _megatron_inputs, frozenset(("megatron",))),
 }
 
 
@@ -141,7 +155,7 @@ def rows(name: str) -> Iterator[tuple[object, ...]]:
     whole = emitted(trace, "transformers", "min", "--time-limit", _SECONDS)["budget_bytes"]
     for share in _BUDGETS:
         budget = str(round(whole + share * (trace.peak_bytes - whole)))
-        for trainer in sorted({*TRAINERS, "prime-rl"}):
+        for trainer in sorted({*TRAINERS, "maxtext", "prime-rl"}):
             emission = emitted(trace, trainer, budget, "--time-limit", _SECONDS)
             first = (name, share, trainer, emission["status"], emission["budget_bytes"])
             plan_ms = emission["plan"].get("recompute_ms", "")

@@ -61,14 +61,17 @@ def _trace(name: str) -> acplan.Trace:
 
 # The trainers of transformers' models, and those that wrap modules of any model.
 _CASES = [
-    *(("llama", trainer) for trainer in ("accelerate", "axolotl", "transformers", "trl")),
+    *(("llama", trainer) for trainer in ("accelerate", "axolotl", "nemo", "transformers")),
+    *(("llama", trainer) for trainer in ("trl", "veomni")),
     *(("net", trainer) for trainer in ("lightning", "torch", "torchtitan")),
 ]
 
 
 @pytest.mark.parametrize(("name", "trainer"), _CASES)
 def test_a_trainer_does_what_the_configuration_was_said_to_do(name: str, trainer: str) -> None:
-    if trainer in ("axolotl", "torchtitan", "trl") and not importlib.util.find_spec(trainer):
+    package = {"nemo": "nemo_automodel"}.get(trainer, trainer)
+    optional = ("axolotl", "nemo_automodel", "torchtitan", "trl")
+    if package in optional and not importlib.util.find_spec(package):
         pytest.skip(f"{trainer} is not installed")
     trace = _trace(name)
     options: dict[str, Any] = {"optimizer": "sgd"}

@@ -171,13 +171,52 @@ def _lightning(model: nn.Module, text: str) -> None:
     fsdp._setup_activation_checkpointing(model, kwargs)
 
 
-# prime-rl is not on PyPI.
+def _megatron(model: nn.Module, text: str) -> None:
+    importlib.import_module("megatron_gpt").recompute(model, text)
+
+
+def _nemo(model: nn.Module, text: str) -> None:
+    yaml = importlib.import_module("yaml")
+    policies = importlib.import_module(
+        "nemo_automodel.components.distributed.activation_checkpointing"
+    )
+    mode = yaml.safe_load(text)["distributed"]["activation_checkpointing"]
+    if not mode:
+        return
+    # AutoModel finds the layers of a language model in the same way.
+    layers = [
+        module
+        for module in model.modules()
+        if any(cls.__name__ == "GradientCheckpointingLayer" for cls in type(module).__mro__)
+    ]
+    if mode == "selective":
+        policies.apply_selective_checkpointing_to_layers(model, layers, False)
+    else:
+        policies.apply_full_layer_checkpointing_to_layers(model, layers)
+
+
+def _veomni(model: nn.Module, text: str) -> None:
+    """Does what VeOmni's build_parallelize_model does, which needs a GPU."""
+    config = importlib.import_module("yaml").safe_load(text)["train"]["gradient_checkpointing"]
+    if config["enable"]:
+        options = {
+            "use_reentrant": config["enable_reentrant"],
+            "early_stop": config["early_stop"],
+        }
+        enable: Any = model.gradient_checkpointing_enable
+        enable(gradient_checkpointing_kwargs=options)
+
+
+# prime-rl is not on PyPI, and MaxText runs on JAX.
 TRAINERS: dict[str, Apply] = {
     "accelerate": _accelerate,
     "axolotl": _axolotl,
     "lightning": _lightning,
+    "megatron": _megatron,
+    "nemo": _nemo,
     "torch": _torch,
     "torchtitan": _torchtitan,
     "transformers": _transformers,
     "trl": _trl,
+    "veomni": _veomni,
 }

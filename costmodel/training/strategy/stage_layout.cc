@@ -181,6 +181,10 @@ std::vector<StageKind> KindsOfStages(const std::vector<StageContent>& stages) {
   return kinds;
 }
 
+std::vector<int64_t> PiecesOfChunks(const TrainingJob& job) {
+  return ChunkCounts(job, AllBlocks(job.shape));
+}
+
 std::vector<StageContent> DivideLayers(const TrainingJob& job) {
   const TrainingStrategy& s = job.strategy;
   const std::vector<StagePiece> blocks = AllBlocks(job.shape);

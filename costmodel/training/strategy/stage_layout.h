@@ -37,4 +37,8 @@ std::vector<StageKind> KindsOfStages(const std::vector<StageContent>& stages);
 // logits.
 std::vector<StageContent> DivideLayers(const TrainingJob& job);
 
+// Returns the numbers of embeddings, layers and logits in each chunk, in the order in which a
+// microbatch passes chunks, as DivideLayers divides them.
+std::vector<int64_t> PiecesOfChunks(const TrainingJob& job);
+
 }  // namespace acplan::costmodel

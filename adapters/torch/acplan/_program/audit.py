@@ -15,7 +15,10 @@ from acplan._program.budgets import Budget, size_value
 from acplan._program.own_checkpoints import OwnCheckpoints, own_checkpoints
 
 _OVER_BUDGET = 1
-_OPTIONS = ("blocks", "config_format", "function", "reserve", "time_limit", "world_size")
+_OPTIONS = (
+    "allocator", "blocks", "config_format", "ddp", "device_memory", "function",
+    "optimizer_state", "reserve", "time_limit", "torch_version", "world_size",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +114,9 @@ def audit(
              the traced model, with its checkpoints on (the trace is of the step without them).
     trainer: the trainer, if the keys of the configuration do not say which.
     budget:  the peak at which to compare; by default that of the configuration.
-    options: blocks, config_format, function, reserve, time_limit, world_size, as the flags of
-             `acplan audit`.
+    options: blocks, config_format, function, reserve, time_limit, world_size, and with
+             device_memory in place of a budget allocator, ddp, optimizer_state and
+             torch_version, as the flags of `acplan audit`.
     """
     if unknown := sorted(set(options) - set(_OPTIONS)):
         raise AcplanError(

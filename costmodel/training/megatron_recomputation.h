@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "costmodel/training/training_report.h"
+
+namespace acplan::costmodel {
+
+// Recomputation in the words of Megatron-Core: none, the first layers of each stage, or parts
+// of all layers.
+
+struct MegatronAnswer {
+  TrainingReport report = {};
+  bool fits = false;
+  int64_t tried_count = 0;
+};
+
+// Returns the report of the job with the recomputation that is fastest within `budget` bytes,
+// of all that these words can say; with the least memory if none fits. Ties by memory.
+// Throws InputError if the job is legal with none of them.
+MegatronAnswer BestOfMegatron(const TrainingJob& job, double budget);
+
+}  // namespace acplan::costmodel

@@ -1,0 +1,201 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "problems/language/ties.h"
+#include "problems/trainers/names.h"
+#include "problems/trainers/trainer.h"
+
+// MaxText: names of a layer's values that stay on the device. A name stands for the product
+// of the modules that compute the value in models of PyTorch. MaxText checkpoints layers in
+// any case.
+
+namespace acplan::problems {
+namespace {
+
+constexpr std::string_view kPolicyName = "remat_policy";
+
+// Returns patterns of the products in modules of these names.
+std::vector<std::string> ProductsOf(
+    std::initializer_list<const char*> modules) {
+  std::vector<std::string> patterns;
+  for (const char* module : modules) {
+    patterns.push_back(fmt::format("*{}:aten.*mm.default", module));
+    patterns.push_back(fmt::format("*{}:aten.linear.default", module));
+  }
+  return patterns;
+}
+
+std::vector<std::string> AttentionPlaces() {
+  std::vector<std::string> patterns;
+  for (const std::string& pattern : AttentionPatterns()) {
+    patterns.push_back("*:" + pattern);
+  }
+  return patterns;
+}
+
+// Returns the values that operators of PyTorch's models stand for.
+std::vector<NamedValue> Values() {
+  return {
+      {"context", AttentionPlaces()},
+      {"key_proj", ProductsOf({".k_proj", ".key", ".wk"})},
+      {"mlpwi", ProductsOf({"mlp.c_fc", ".fc1"})},
+      {"mlpwi_0", ProductsOf({".gate_proj", ".w1"})},
+      {"mlpwi_1", ProductsOf({".up_proj", ".w3"})},
+      {"mlpwo", ProductsOf({".down_proj", ".w2", "mlp.c_proj", ".fc2"})},
+      {"out_proj",
+       ProductsOf({".o_proj", "attn.out_proj", "attn.c_proj", "attention.wo"})},
+      {"qkv_proj", ProductsOf({".c_attn", ".qkv_proj", ".query_key_value"})},
+      {"query_proj", ProductsOf({".q_proj", ".query", ".wq"})},
+      {"value_proj", ProductsOf({".v_proj", ".value", ".wv"})}};
+}
+
+// The other names of the custom policy, which no operator stands for.
+constexpr std::array<std::string_view, 11> kOtherValues = {
+    "attention_out", "engram",       "indexer_cutoff_threshold",
+    "kv_proj",       "kv_wa_proj",   "mla_kv",
+    "mla_q",         "moe_mlpwi_0",  "moe_mlpwi_1",
+    "moe_mlpwo",     "query_wa_proj"};
+
+struct NamedPolicy {
+  std::string_view name;
+  std::vector<std::string> saved;
+  bool is_offloaded = false;
+};
+
+std::vector<NamedPolicy> NamedPolicies() {
+  const std::vector<std::string> projections = {"key_proj", "qkv_proj",
+                                                "query_proj", "value_proj"};
+  const auto with = [&](std::initializer_list<const char*> others) {
+    std::vector<std::string> names = projections;
+    names.insert(names.end(), others.begin(), others.end());
+    return names;
+  };
+  const std::vector<std::string> all =
+      with({"mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "out_proj"});
+  return {{"full", {}},
+          {"minimal", all},
+          {"minimal_offloaded", all, true},
+          {"minimal_with_context", with({"context", "mlpwi", "mlpwi_0",
+                                         "mlpwi_1", "mlpwo", "out_proj"})},
+          {"none", {}},
+          {"qkv_proj_offloaded", projections, true},
+          {"save_dot_except_mlp", with({"out_proj"})},
+          {"save_dot_except_mlpwi", with({"mlpwo", "out_proj"})},
+          {"save_dot_with_context_except_mlp", with({"context", "out_proj"})},
+          {"save_out_proj", {"out_proj"}},
+          {"save_qkv_proj", projections}};
+}
+
+Language MaxTextLanguage() {
+  return {.may_have_no_unit = false, .takes_names = true, .values = Values()};
+}
+
+// Returns the places of the trace that a value has.
+std::vector<std::string> PlacesOf(const NamedValue& value,
+                                  const ConfigNames& names) {
+  std::vector<std::string> places;
+  for (const std::string& place : names.places) {
+    if (MatchesAny(place, value.patterns)) places.push_back(place);
+  }
+  return places;
+}
+
+std::string WriteMaxText(const TrainerPolicy& policy,
+                         const ConfigNames& names) {
+  if (policy.saved.empty()) return fmt::format("{}: full\n", kPolicyName);
+  std::string text = fmt::format("{}: custom\n", kPolicyName);
+  for (const NamedValue& value : Values()) {
+    const std::vector<std::string> places = PlacesOf(value, names);
+    const bool is_saved =
+        !places.empty() && std::ranges::includes(policy.saved, places);
+    if (!places.empty()) {
+      text +=
+          fmt::format("{}: {}\n", value.name, is_saved ? "device" : "remat");
+    }
+  }
+  return text;
+}
+
+void NoteOffload(const std::string& what, ConfigReading& reading) {
+  reading.notes.push_back(what +
+                          ": values go to the host, which is not simulated: "
+                          "the peak is lower than below");
+}
+
+// Reads the values of a custom policy that stay.
+std::vector<std::string> ReadValues(const Config& config,
+                                    ConfigReading& reading) {
+  std::vector<std::string> value_names;
+  const auto stays = [&](const std::string& name) {
+    const std::string place = config.Text(name).value_or("remat");
+    if (place == "offload") NoteOffload(name, reading);
+    if (place != "device" && place != "offload" && place != "remat") {
+      FailUnknownValue(config, name, place, {"device", "offload", "remat"});
+    }
+    return place != "remat";
+  };
+  for (const NamedValue& value : Values()) {
+    if (stays(value.name)) value_names.push_back(value.name);
+  }
+  for (const std::string_view name : kOtherValues) {
+    if (!stays(std::string(name))) continue;
+    reading.notes.push_back(fmt::format(
+        "{}: no operator of the trace stands for it; audited without", name));
+  }
+  return value_names;
+}
+
+ConfigReading ReadMaxText(const Config& config, const ConfigNames& names) {
+  ConfigReading reading;
+  reading.policy = MaxTextLanguage().Saving({.kind = BlockKind::kAll});
+  std::string mode = config.Text(kPolicyName).value_or("full");
+  if (mode == "minimal_flash") mode = "minimal_with_context";
+  std::vector<std::string> value_names;
+  std::vector<std::string> modes = {"custom"};
+  bool is_known = mode == "custom";
+  if (is_known) value_names = ReadValues(config, reading);
+  for (const NamedPolicy& policy : NamedPolicies()) {
+    modes.emplace_back(policy.name);
+    if (policy.name != mode) continue;
+    is_known = true;
+    value_names = policy.saved;
+    if (policy.is_offloaded) NoteOffload(mode, reading);
+  }
+  if (!is_known) FailUnknownValue(config, kPolicyName, mode, modes);
+  std::set<std::string> saved;
+  for (const NamedValue& value : Values()) {
+    if (std::ranges::find(value_names, value.name) == value_names.end())
+      continue;
+    for (std::string& place : PlacesOf(value, names)) {
+      saved.insert(std::move(place));
+    }
+  }
+  reading.policy.saved.assign(saved.begin(), saved.end());
+  reading.notes.emplace_back(
+      "MaxText runs on JAX: the step is PyTorch's, which keeps queries and "
+      "keys "
+      "as products, before their rotation");
+  return reading;
+}
+
+bool IsLikeMaxText(const Config& config) {
+  return config.Has(kPolicyName) || config.Has("base_num_decoder_layers");
+}
+
+}  // namespace
+
+Trainer MaxTextTrainer() {
+  return {.name = "maxtext",
+          .version = "MaxText at commit e591f30c",
+          .place = "the YAML configuration",
+          .language = MaxTextLanguage(),
+          .format = ConfigFormat::kYaml,
+          .write = WriteMaxText,
+          .read = ReadMaxText,
+          .is_like = IsLikeMaxText};
+}
+
+}  // namespace acplan::problems

@@ -1,0 +1,148 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "problems/trainers/config.h"
+#include "problems/trainers/trainer.h"
+#include "tests/problems/trainer_texts.h"
+
+// Configurations of Megatron, NeMo, VeOmni and MaxText.
+
+namespace acplan::problems {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::string_view kMegatronScript = R"(#!/bin/bash
+GPT_ARGS=(
+    --num-layers 4 --use-mcore-models
+    --recompute-granularity full --recompute-method block
+    --recompute-num-layers 3   # of each stage
+)
+torchrun pretrain_gpt.py ${GPT_ARGS[@]} --tensor-model-parallel-size 2
+)";
+
+TEST(TrainersTest, ReadMegatronsScriptsAndWhatHandsThemOn) {
+  const auto read = [](std::string_view text, ConfigFormat format) {
+    return ReadAs("megatron", text, format);
+  };
+  const TrainerPolicy first =
+      read(kMegatronScript, ConfigFormat::kFlags).policy;
+  EXPECT_EQ(first.blocks, (BlockChoice{.kind = BlockKind::kFirst, .end = 3}));
+  EXPECT_FALSE(first.stops_early);
+  const ConfigReading parts = read(
+      "--recompute-activations --recompute-modules mlp layernorm core_attn",
+      ConfigFormat::kFlags);
+  EXPECT_EQ(parts.policy.blocks.parts,
+            (std::vector<std::string>{"layernorm", "mlp"}));
+  EXPECT_EQ(parts.notes.size(), 3);  // no core_attn, discarded, to the end
+  const ConfigReading yaml = read(
+      "model:\n  recompute_granularity: selective\n"
+      "  recompute_modules: [moe]\n  cpu_offloading: true\n",
+      ConfigFormat::kYaml);
+  EXPECT_EQ(yaml.policy.blocks.parts, std::vector<std::string>{"moe"});
+  EXPECT_THAT(yaml.notes.front(), HasSubstr("cpu_offloading"));
+  EXPECT_EQ(read("cfg.model.recompute_granularity = 'full'\n"
+                 "cfg.model.recompute_method = 'uniform'\n"
+                 "cfg.model.recompute_num_layers = 2\n",
+                 ConfigFormat::kPython)
+                .policy.blocks,
+            (BlockChoice{.kind = BlockKind::kRuns, .period = 2}));
+  EXPECT_EQ(read("--recompute-granularity full --recompute-method block "
+                 "--recompute-num-layers 9",
+                 ConfigFormat::kFlags)
+                .policy.blocks.kind,
+            BlockKind::kAll);
+  EXPECT_EQ(read("--num-layers 4", ConfigFormat::kFlags).policy.blocks.kind,
+            BlockKind::kNone);
+}
+
+TEST(TrainersTest, ReadNemoVeOmniAndMaxText) {
+  const TrainerPolicy nemo = Read("nemo",
+                                  "distributed:\n  strategy: fsdp2\n"
+                                  "  activation_checkpointing: Selective\n");
+  EXPECT_EQ(nemo.product_period, 2);
+  EXPECT_TRUE(nemo.counts_grouped);
+  EXPECT_EQ(nemo.saved,
+            (std::vector<std::string>{
+                "aten._scaled_dot_product_flash_attention.default",
+                "aten.addmm.default", "aten.mm.default", "aten.topk.default"}));
+  EXPECT_EQ(Read("nemo", "distributed: {activation_checkpointing: true}\n")
+                .blocks.kind,
+            BlockKind::kAll);
+  EXPECT_EQ(Read("nemo", "step_scheduler: {}\n").blocks.kind, BlockKind::kNone);
+  EXPECT_EQ(Read("veomni", "train: {lr: 1}\n").blocks.kind, BlockKind::kAll);
+  EXPECT_FALSE(
+      Read("veomni",
+           "train:\n  gradient_checkpointing:\n    early_stop: false\n")
+          .stops_early);
+  const ConfigReading maxtext =
+      ReadAs("maxtext",
+             "remat_policy: custom\nquery_proj: device\nmlpwi_0: offload\n"
+             "attention_out: device\nbase_num_decoder_layers: 4\n",
+             ConfigFormat::kYaml);
+  EXPECT_EQ(maxtext.policy.saved,
+            (std::vector<std::string>{"attention.q_proj:aten.mm.default",
+                                      "mlp.gate_proj:aten.mm.default"}));
+  EXPECT_EQ(maxtext.notes.size(), 3);
+  EXPECT_EQ(Read("maxtext", "remat_policy: save_qkv_proj\n").saved,
+            std::vector<std::string>{"attention.q_proj:aten.mm.default"});
+  EXPECT_TRUE(Read("maxtext", "run_name: x\n").saved.empty());
+}
+
+TEST(TrainersTest, OfLargeModelsAreDetectedByTheirKeys) {
+  const auto detect = [](std::string_view text, ConfigFormat format) {
+    return std::string(
+        DetectTrainer(Config(text, "file", format), "--for").name);
+  };
+  EXPECT_EQ(detect(kMegatronScript, ConfigFormat::kFlags), "megatron");
+  EXPECT_EQ(detect("remat_policy: full\n", ConfigFormat::kYaml), "maxtext");
+  EXPECT_EQ(detect("step_scheduler: {}\ndistributed: {strategy: ddp}\n",
+                   ConfigFormat::kYaml),
+            "nemo");
+  EXPECT_EQ(detect("train: {gradient_checkpointing: {enable: true}}\n",
+                   ConfigFormat::kYaml),
+            "veomni");
+}
+
+TEST(TrainersTest, OfLargeModelsNameTheNearestOfAWrongName) {
+  EXPECT_THAT(Complaint("megatron",
+                        "--recompute-granularity selective "
+                        "--recompute-modules layer_norm"),
+              HasSubstr("recompute_modules: expected one of core_attn, "
+                        "moe_act, layernorm, "));
+  EXPECT_THAT(Complaint("megatron",
+                        "--recompute-granularity selective "
+                        "--recompute-modules layer_norm"),
+              HasSubstr("found \"layer_norm\"; nearest: layernorm"));
+  EXPECT_THAT(Complaint("megatron",
+                        "--recompute-granularity selective "
+                        "--recompute-modules moe_act"),
+              HasSubstr("expected parts that are modules"));
+  EXPECT_EQ(Complaint("megatron", "--recompute-granularity ful"),
+            "file: recompute_granularity: expected one of full, selective, "
+            "found \"ful\"; nearest: full");
+  EXPECT_THAT(Complaint("megatron", "--recompute-granularity full"),
+              HasSubstr("recompute_method: expected one of block, uniform"));
+  EXPECT_THAT(
+      Complaint("nemo", "distributed: {activation_checkpointing: select}\n"),
+      HasSubstr("found \"select\"; nearest: selective"));
+  EXPECT_THAT(Complaint("nemo",
+                        "distributed: {activation_checkpointing: full, "
+                        "activation_checkpointing_scope: vision}\n"),
+              HasSubstr("activation_checkpointing_scope: expected all"));
+  EXPECT_THAT(Complaint("maxtext", "remat_policy: save_out\n"),
+              HasSubstr("found \"save_out\"; nearest: save_out_proj"));
+  EXPECT_THAT(Complaint("maxtext", "remat_policy: custom\ncontext: devise\n"),
+              HasSubstr("context: expected one of device, offload, remat, "
+                        "found \"devise\"; nearest: device"));
+  EXPECT_THAT(
+      Complaint("veomni",
+                "train: {gradient_checkpointing: {early_stopp: true}}\n"),
+      HasSubstr("found \"early_stopp\"; nearest: early_stop"));
+}
+
+}  // namespace
+}  // namespace acplan::problems
