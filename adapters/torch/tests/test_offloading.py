@@ -30,7 +30,7 @@ from acplan._apply import offload
 from acplan._apply.host_link import Buffer, Copy, Link, Queues
 from acplan._verify.simulated import simulate
 from models import _larger
-from offloading import Links, other_links, with_offload
+from offloading import Links, arguments_of, other_links, with_offload
 from random_steps import legal_plan, outcome, require_equal_outcomes
 from segments_of_traces import segments_by_chance
 from sharding_cases import operators_of
@@ -61,9 +61,13 @@ def _plan_of(data: dict[str, Any], seed: int) -> Plan:
         with_runs, names = segments_by_chance(data, chance)
         usable = [name for name in names if _is_unit(with_runs, name)]
         if usable:
-            return with_offload(plan_by_chance(with_runs, usable, chance), chance)
+            plan = plan_by_chance(with_runs, usable, chance)
+            return with_offload(plan, chance, arguments=arguments_of(with_runs))
     plan = plan_by_chance(data, units_by_chance(data, chance), chance)
-    return with_offload(plan, chance)
+    whole = tuple(
+        PlannedModule(unit.fqn) if chance.random() < 0.3 else unit for unit in plan.modules
+    )
+    return with_offload(Plan(whole), chance, arguments=arguments_of(data))
 
 
 @pytest.mark.parametrize("name", _MODELS)

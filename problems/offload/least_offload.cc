@@ -1,0 +1,116 @@
+#include "problems/offload/least_offload.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "problems/offload/cover_units.h"
+
+// If the host has room for all that may move, the least peak of some units is that of a
+// step in which all of it does: a storage that is away is at no step more than one that
+// stays, but for the steps between its return and its use. Otherwise a bisection finds the
+// least peak that a choice of what moves keeps.
+
+namespace acplan::problems {
+
+using graph::CheckpointedModule;
+using graph::Simulation;
+
+namespace {
+
+constexpr int kMostBisections = 16;
+// A unit is taken apart so many times at most.
+constexpr int kMostParts = 64;
+
+class LeastSearch {
+ public:
+  explicit LeastSearch(const LeastOffloadQuestion& question)
+      : question_(question) {}
+
+  void Try(const std::vector<CheckpointedModule>& units) {
+    if (question_.is_stopped()) return;
+    const std::optional<Simulation> use = Moved(units);
+    if (!use) return;
+    const int64_t bytes = LeastPeak(units, *use);
+    if (bytes >= best_.peak_bytes) return;
+    best_ = {.units = units, .peak_bytes = bytes};
+    use_ = *use;
+  }
+
+  // Takes the unit apart that runs again at the peak, as long as that lowers the peak.
+  void TakeApart() {
+    for (int k = 0; k < kMostParts; ++k) {
+      if (best_.units.empty() || question_.is_stopped()) return;
+      const graph::CallId redone = use_.steps[use_.peak_step].redone;
+      if (redone == graph::kNone) return;
+      const int64_t before = best_.peak_bytes;
+      const graph::ModuleId module =
+          question_.problem.trace->calls[redone].module;
+      Try(WithPartsOf(question_.problem, module, best_.units));
+      if (best_.peak_bytes == before) return;
+    }
+  }
+
+  const LeastOffload& best() const { return best_; }
+
+ private:
+  // Returns the step in which all moves that may.
+  std::optional<Simulation> Moved(
+      const std::vector<CheckpointedModule>& units) const {
+    const TraceProblem& problem = question_.problem;
+    return SimulatedUse(problem, WithAllOffloaded(problem, units));
+  }
+
+  int64_t LeastPeak(const std::vector<CheckpointedModule>& units,
+                    const Simulation& moved_run) const {
+    if (moved_run.offload.host_peak_bytes <=
+        question_.limits.host_memory_bytes) {
+      return moved_run.peak_bytes;
+    }
+    const TraceProblem& problem = question_.problem;
+    const std::optional<Simulation> saved_run = SimulatedUse(problem, units);
+    if (!saved_run) return INT64_MAX;
+    const MovableList movables =
+        MovablesOf(problem, WithAllOffloaded(problem, units), moved_run);
+    int64_t low = moved_run.peak_bytes;
+    int64_t high = saved_run->peak_bytes;
+    for (int k = 0; k < kMostBisections && low < high; ++k) {
+      const int64_t middle = low + (high - low) / 2;
+      const auto choice = ChooseWhatMoves(
+          {.problem = problem,
+           .movables = movables,
+           .saved_run = *saved_run,
+           .moved_run = moved_run,
+           .budget_bytes = middle,
+           .limits = question_.limits,
+           .most_stall_ms = std::numeric_limits<double>::infinity()});
+      (choice ? high : low) = choice ? middle : middle + 1;
+    }
+    return high;
+  }
+
+  const LeastOffloadQuestion& question_;
+  LeastOffload best_;
+  Simulation use_;  // of the best, with all moved
+};
+
+}  // namespace
+
+LeastOffload FindLeastOffload(
+    const LeastOffloadQuestion& question,
+    const std::vector<CheckpointedModule>& known_units) {
+  LeastSearch search(question);
+  search.Try(known_units);
+  for (const bool keeps_results : {false, true}) {
+    for (size_t skipped = 0; skipped < kCovers; ++skipped) {
+      search.Try(WithCover(question.problem, {},
+                           {.max_units = question.max_units,
+                            .keeps_results = keeps_results,
+                            .skipped_classes = skipped}));
+    }
+  }
+  search.TakeApart();
+  return search.best();
+}
+
+}  // namespace acplan::problems
