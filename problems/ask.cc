@@ -70,7 +70,8 @@ LoweredLeast Lowered(const Families& families, LeastOfFamilies least,
   if (lowered.budget.bytes >= least.least.budget.bytes) {
     return {.least = std::move(least)};
   }
-  LoweredLeast answer{.least = std::move(least), .units = lowered.units.modules};
+  LoweredLeast answer{.least = std::move(least),
+                      .units = lowered.units.modules};
   answer.least.least = std::move(lowered);
   return answer;
 }

@@ -138,9 +138,10 @@ LeastAnswer LeastWithOffload(const PlanningProblem& problem, LeastAnswer least,
   if (!is_better) return least;
   least.budget = {
       .bytes = found_units.peak_bytes + reserve,
-      .bound_bytes = std::min(
-          found_units.peak_bytes,
-          FindPeakFloorOfRank(*problem.trace, problem.options.memory).bytes) +
+      .bound_bytes =
+          std::min(found_units.peak_bytes,
+                   FindPeakFloorOfRank(*problem.trace, problem.options.memory)
+                       .bytes) +
           reserve,
       .stopped_by = solver::StoppedBy::kUnproven};
   least.has_plan = true;

@@ -20,9 +20,10 @@ namespace acplan::problems {
 // and no budget is proven infeasible; an answer without a plan says what fits
 // without offload. The search starts from `known_units` as well. Throws OptionError for
 // problems that are not on traces or may not skip.
-Plan WithOffload(const PlanningProblem& problem, Plan plan,
-                 const LinkLimits& link, const solver::SearchLimits& limits,
-                 const std::vector<graph::CheckpointedModule>& known_units = {});
+Plan WithOffload(
+    const PlanningProblem& problem, Plan plan, const LinkLimits& link,
+    const solver::SearchLimits& limits,
+    const std::vector<graph::CheckpointedModule>& known_units = {});
 
 // Returns the least answer that a search for plans with offload finds
 // (offload/least_offload.h): `least`, the answer without offload, or one that is smaller

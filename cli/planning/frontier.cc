@@ -229,13 +229,13 @@ std::string ToText(const FrontierAnswer& answer, const Terminal& terminal) {
     if (plan.status == PlanStatus::kFeasible && !plan.offload) {
       status += fmt::format(", gap {}", FormatPercentUp(plan.gap));
     }
-    table.AddRow({graph::FormatBytes(plan.budget_bytes), share,
-                  graph::FormatBytes(plan.peak_bytes),
-                  FormatMs(plan.recompute_ms) +
-                      (plan.offload ? " + " + FormatMs(plan.offload->stall_ms)
-                                    : ""),
-                  fmt::format("+{}", FormatPercentUp(plan.overhead)),
-                  fmt::format("{}", plan.modules.size()), status});
+    table.AddRow(
+        {graph::FormatBytes(plan.budget_bytes), share,
+         graph::FormatBytes(plan.peak_bytes),
+         FormatMs(plan.recompute_ms) +
+             (plan.offload ? " + " + FormatMs(plan.offload->stall_ms) : ""),
+         fmt::format("+{}", FormatPercentUp(plan.overhead)),
+         fmt::format("{}", plan.modules.size()), status});
   }
   return text + table.ToString(terminal) + "\n" + Summary(answer.plans) +
          NoteOn(Caveat(ProblemOf(answer).options.memory.model), terminal);
@@ -316,8 +316,8 @@ int RunFrontier(const FrontierFlags& flags, const Terminal& terminal) {
                            profile.modules.size()));
   const problems::Question question =
       flags.planning.Question(input, tree, kFrontierSeconds);
-  const FrontierAnswer answer =
-      FindPlans(question, budgets, flags.link.Parse(question.options), terminal);
+  const FrontierAnswer answer = FindPlans(
+      question, budgets, flags.link.Parse(question.options), terminal);
   for (const std::string& warning : ProblemOf(answer).warnings()) {
     terminal.Warn(warning);
   }

@@ -9,7 +9,8 @@ void LinkFlags::AddTo(CLI::App& app) {
   app.add_option(
          "--offload", offload,
          "allow saved results and arguments of units to wait in host memory, "
-         "over a link of RATE each way, such as 25GB/s; on traces, if operators "
+         "over a link of RATE each way, such as 25GB/s; on traces, if "
+         "operators "
          "may be skipped")
       ->type_name("RATE");
   app.add_option("--host-memory", host_memory,
@@ -33,8 +34,7 @@ std::optional<problems::LinkLimits> LinkFlags::Parse(
   link.bytes_per_second =
       static_cast<double>(graph::ParseByteRate(offload, "--offload"));
   if (!host_memory.empty()) {
-    link.host_memory_bytes =
-        graph::ParseByteSize(host_memory, "--host-memory");
+    link.host_memory_bytes = graph::ParseByteSize(host_memory, "--host-memory");
   }
   return link;
 }

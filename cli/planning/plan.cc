@@ -14,8 +14,8 @@
 #include "cli/input/planning_flags.h"
 #include "cli/input/profile_input.h"
 #include "cli/planning/allocator_flags.h"
-#include "cli/planning/peak_text.h"
 #include "cli/planning/link_flags.h"
+#include "cli/planning/peak_text.h"
 #include "cli/planning/plan_device.h"
 #include "cli/planning/plan_times_off.h"
 #include "cli/planning/plan_verdict.h"
@@ -371,8 +371,8 @@ int RunPlan(const PlanFlags& flags, const Terminal& terminal) {
   const graph::ModuleTree tree(profile);
   problems::Question question =
       flags.planning.Question(input, tree, kPlanSeconds);
-  question.times_off =
-      flags.times_off.Parse(question.options, flags.link.offload, flags.allocator);
+  question.times_off = flags.times_off.Parse(
+      question.options, flags.link.offload, flags.allocator);
   const Target target = ParseTarget(flags, input, question.options);
   terminal.Log(fmt::format("{}: {} modules; searching for a plan",
                            graph::OneLine(flags.profile, 400),

@@ -66,10 +66,11 @@ void RequireArguments(const CheckpointedModule& unit, const TraceCall& call,
   for (size_t k = 0; k < places.size(); ++k) {
     const bool ascends = k == 0 || places[k] > places[k - 1];
     if (places[k] >= 0 && places[k] < count && ascends) continue;
-    throw InputError(fmt::format(
-        "module '{}': expected ascending places of offloaded arguments, of the {} "
-        "tensors that a call is given by position, found {}",
-        trace.modules[call.module].fqn, count, places[k]));
+    throw InputError(
+        fmt::format("module '{}': expected ascending places of offloaded "
+                    "arguments, of the {} "
+                    "tensors that a call is given by position, found {}",
+                    trace.modules[call.module].fqn, count, places[k]));
   }
 }
 

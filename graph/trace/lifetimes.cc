@@ -137,11 +137,10 @@ class OriginalLives {
   }
 
   void HoldArgument(FrameId f, StorageId storage, StepId end) {
-    const bool is_moved =
-        std::ranges::any_of(frames_.list[f].unit->offloaded_arguments,
-                            [&](int32_t place) {
-                              return frames_.list[f].arguments[place] == storage;
-                            });
+    const bool is_moved = std::ranges::any_of(
+        frames_.list[f].unit->offloaded_arguments, [&](int32_t place) {
+          return frames_.list[f].arguments[place] == storage;
+        });
     if (is_moved) {
       HoldKept(f, storage, end);
     } else {

@@ -156,8 +156,7 @@ OffloadUse UseOf(const MovedStorages& moves, const PreparedTrace& prepared,
   // fetches go by descending frame. A call sends its arguments after all that happens
   // as the call before it ends.
   constexpr int kBeginOfCall = static_cast<int>(kDrop) + 1;
-  std::vector<
-      std::tuple<Moment, int, int32_t, MovedId, OffloadEvent::Kind>>
+  std::vector<std::tuple<Moment, int, int32_t, MovedId, OffloadEvent::Kind>>
       events;
   for (const MovedId k : moves.ids()) {
     const MovedStorage& now = moves[k];
@@ -170,14 +169,13 @@ OffloadUse UseOf(const MovedStorages& moves, const PreparedTrace& prepared,
     const bool is_argument = now.op == kNone;
     const auto add = [&](const Moment& moment, OffloadEvent::Kind kind) {
       const int32_t frame = IndexOf(now.frame);
-      const int order = kind == kSend && is_argument ? kBeginOfCall
-                                                     : static_cast<int>(kind);
+      const int order =
+          kind == kSend && is_argument ? kBeginOfCall : static_cast<int>(kind);
       events.emplace_back(moment, order, kind == kFetch ? -frame : frame, k,
                           kind);
     };
-    add({.step = is_argument
-                     ? layout.StepAt(frames.list[now.frame].call->start)
-                     : Next(layout.step_of_operator[now.op])},
+    add({.step = is_argument ? layout.StepAt(frames.list[now.frame].call->start)
+                             : Next(layout.step_of_operator[now.op])},
         kSend);
     if (now.release) add(*now.release, kRelease);
     if (now.fetch) add(*now.fetch, kFetch);

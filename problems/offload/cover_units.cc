@@ -175,8 +175,8 @@ std::vector<CheckpointedModule> WithPartsOf(
     if (candidate.parent == graph::kNone) continue;
     const graph::CallId outer = problem.candidates[candidate.parent].call;
     const graph::ModuleId part = trace.calls[candidate.call].module;
-    const bool is_part = trace.calls[outer].module == module &&
-                         taken_candidates.IsFree(part);
+    const bool is_part =
+        trace.calls[outer].module == module && taken_candidates.IsFree(part);
     if (!is_part) continue;
     std::optional<CheckpointedModule> unit =
         UnitOf(problem, candidate, /*keeps_results=*/false);

@@ -74,6 +74,7 @@ class LeastSearch {
         MovablesOf(problem, WithAllOffloaded(problem, units), moved_run);
     int64_t low = moved_run.peak_bytes;
     int64_t high = saved_run->peak_bytes;
+    std::vector<CheckpointedModule> moved_units = units;
     for (int k = 0; k < kMostBisections && low < high; ++k) {
       const int64_t middle = low + (high - low) / 2;
       const auto choice = ChooseWhatMoves(
@@ -85,8 +86,16 @@ class LeastSearch {
            .limits = question_.limits,
            .most_stall_ms = std::numeric_limits<double>::infinity()});
       (choice ? high : low) = choice ? middle : middle + 1;
+      if (!choice) continue;
+      moved_units = units;
+      for (const MovableId m : movables.ids()) {
+        if (choice->is_chosen[m]) Offload(movables[m], moved_units);
+      }
     }
-    return high;
+    const std::optional<Simulation> use = SimulatedUse(problem, moved_units);
+    const bool keeps_limit = use && use->offload.host_peak_bytes <=
+                                        question_.limits.host_memory_bytes;
+    return keeps_limit ? use->peak_bytes : saved_run->peak_bytes;
   }
 
   const LeastOffloadQuestion& question_;

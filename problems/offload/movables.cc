@@ -251,9 +251,8 @@ std::vector<CheckpointedModule> WithAllOffloaded(
     CheckpointedModule& unit = all[k];
     // Returns whether something holds for the storages in each call.
     const auto holds_in_calls = [&](auto&& holds) {
-      return std::ranges::all_of(calls[k], [&](graph::CallId c) {
-        return holds(trace.calls[c]);
-      });
+      return std::ranges::all_of(
+          calls[k], [&](graph::CallId c) { return holds(trace.calls[c]); });
     };
     for (int32_t place = 0; place < std::ssize(unit.decisions); ++place) {
       OperatorDecision& decision = unit.decisions[place];
@@ -269,8 +268,8 @@ std::vector<CheckpointedModule> WithAllOffloaded(
       if (may_go) decision = OperatorDecision::kOffload;
     }
     if (calls[k].empty()) continue;
-    const auto count = static_cast<int32_t>(
-        trace.calls[calls[k].front()].arguments.size());
+    const auto count =
+        static_cast<int32_t>(trace.calls[calls[k].front()].arguments.size());
     for (int32_t place = 0; place < count; ++place) {
       const bool may_go = holds_in_calls([&](const TraceCall& call) {
         if (place >= std::ssize(call.arguments)) return false;
@@ -298,11 +297,11 @@ MovableList MovablesOf(const TraceProblem& problem,
                        .is_argument = storage.op == graph::kNone};
     movable.place =
         movable.is_argument
-            ? *std::ranges::find(unit->offloaded_arguments, storage.storage,
-                                 [&](int32_t place) {
-                                   return trace.tensors[call.arguments[place]]
-                                       .storage;
-                                 })
+            ? *std::ranges::find(
+                  unit->offloaded_arguments, storage.storage,
+                  [&](int32_t place) {
+                    return trace.tensors[call.arguments[place]].storage;
+                  })
             : call.PlaceOf(storage.op);
     const auto [at, is_new] = movables.emplace(
         std::tuple(movable.unit, movable.is_argument, movable.place),

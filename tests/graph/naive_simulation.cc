@@ -144,8 +144,8 @@ class Player {
 
   static bool IsMovedArgument(const NaiveFrame& frame, StorageId storage) {
     return std::ranges::find(frame.moved_storages,
-                             std::pair<OperatorId, StorageId>(kNone, storage)) !=
-           frame.moved_storages.end();
+                             std::pair<OperatorId, StorageId>(
+                                 kNone, storage)) != frame.moved_storages.end();
   }
 
   void ListMoved(size_t f) {

@@ -149,7 +149,7 @@ def test_plans_of_acplan_are_exact_on_the_device_and_the_host(
 def _offloading_by_chance(net: nn.Module, seed: int) -> Plan:
     chance = random.Random(seed)
     while True:
-        plan = with_offload(legal_plan(net, chance.randrange(100)), chance, 0.8)
+        plan = with_offload(legal_plan(net, chance.randrange(100)), chance, 0.8, 1)
         if any(module.offloads for module in plan.modules):
             return plan
 
@@ -170,7 +170,7 @@ def test_steps_that_were_not_planned(name: str, links: Links) -> None:
 def test_random_modules_and_steps(links: Links) -> None:
     chance = random.Random(0)
     for links.kind in ["late", "streams"] * 5:
-        require_equal_outcomes(chance, lambda plan: with_offload(plan, chance))
+        require_equal_outcomes(chance, lambda plan: with_offload(plan, chance, arguments=1))
     assert links.request_count > 20
 
 
