@@ -29,7 +29,7 @@ class LeastSearch {
 
   void Try(const std::vector<CheckpointedModule>& units) {
     if (question_.is_stopped()) return;
-    const std::optional<Simulation> use = Moved(units);
+    const std::optional<Simulation> use = StepWithAllMoved(units);
     if (!use) return;
     const int64_t bytes = LeastPeak(units, *use);
     if (bytes >= best_.peak_bytes) return;
@@ -55,7 +55,7 @@ class LeastSearch {
 
  private:
   // Returns the step in which all moves that may.
-  std::optional<Simulation> Moved(
+  std::optional<Simulation> StepWithAllMoved(
       const std::vector<CheckpointedModule>& units) const {
     const TraceProblem& problem = question_.problem;
     return SimulatedUse(problem, WithAllOffloaded(problem, units));
@@ -111,11 +111,11 @@ LeastOffload FindLeastOffload(
   LeastSearch search(question);
   search.Try(known_units);
   for (const bool keeps_results : {false, true}) {
-    for (size_t skipped = 0; skipped < kCovers; ++skipped) {
+    for (size_t k = 0; k < kCovers; ++k) {
       search.Try(WithCover(question.problem, {},
                            {.max_units = question.max_units,
                             .keeps_results = keeps_results,
-                            .skipped_classes = skipped}));
+                            .skipped_classes = k}));
     }
   }
   search.TakeApart();

@@ -40,12 +40,12 @@ void OffloadSearch::Start(const std::vector<CheckpointedModule>& units) {
 }
 
 void OffloadSearch::StartFromCovers() {
-  for (size_t skipped = 0; skipped < kCovers; ++skipped) {
+  for (size_t k = 0; k < kCovers; ++k) {
     if (question_.is_stopped()) return;
     Try(WithCover(question_.problem, {},
                   {.max_units = question_.max_units,
                    .keeps_results = false,
-                   .skipped_classes = skipped}));
+                   .skipped_classes = k}));
   }
 }
 

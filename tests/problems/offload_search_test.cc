@@ -174,14 +174,14 @@ TEST(FindLeastOffload, FindsNothingThatIsNotThere) {
       });
     }
     if (!is_known) continue;
-    const auto known = std::ranges::min_element(plans->plans, {},
-                                                &TracePlans::Plan::peak_bytes);
+    const auto known_plan = std::ranges::min_element(
+        plans->plans, {}, &TracePlans::Plan::peak_bytes);
     const LeastOffload answer =
         FindLeastOffload({.problem = c.problem,
                           .limits = limits,
                           .max_units = c.options.max_units,
                           .is_stopped = [] { return false; }},
-                         known->modules);
+                         known_plan->modules);
     ++questions;
     EXPECT_GE(answer.peak_bytes, least);
     EXPECT_LE(answer.peak_bytes, plans->LeastPeakBytes());

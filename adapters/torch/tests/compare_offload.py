@@ -28,14 +28,14 @@ _MODELS = (
 # Bytes a second each way: PCIe 3 and 4 of 16 lanes as copies get them, and a quarter of
 # NVLink-C2C.
 _LINKS = {"12GB/s": 12e9, "25GB/s": 25e9, "100GB/s": 100e9}
-_OPTIONS = {"decisions": "save,recompute,skip", "segments": "auto", "time_limit": "4"}
+_OPTIONS = {"decisions": "save,recompute,skip", "segments": "auto", "time_limit": "8"}
 # The largest class of numbered modules, or one that is called more often and nearly as large.
 _NEARLY = 0.8
 
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """What a step does with a plan."""
+    """The figures of a step with a plan."""
 
     peak_bytes: int
     recompute_ms: float
@@ -78,7 +78,7 @@ def everything_moved(data: dict[str, Any]) -> Plan:
     """Returns the plan that moves the inputs of blocks, and all that autograd saves there."""
     modules = []
     for call in blocks_of(data):
-        kept = {
+        kept_storages = {
             saved["storage"]
             for saved in data["saved"]
             if call["start"] < saved["packed"] <= call["end"]
@@ -90,7 +90,7 @@ def everything_moved(data: dict[str, Any]) -> Plan:
             name = operator["name"]
             if operator.get("view"):
                 operators.append(Op(name, False))
-            elif creates & kept:
+            elif creates & kept_storages:
                 operators.append(Op(name, True, offload=True))
             else:
                 operators.append(Op(name, False, skip=True))
@@ -100,10 +100,10 @@ def everything_moved(data: dict[str, Any]) -> Plan:
     return Plan(tuple(modules))
 
 
-def play(trace: Trace, planned: Plan, rate: float) -> Played:
+def play(trace: Trace, setting_plan: Plan, rate: float) -> Played:
     """Plays a step with a plan. Raises AcplanError for a plan that is refused."""
     with question_folder() as folder:
-        planned.save(folder.path_of("plan"), model=trace.data["model"]["name"])
+        setting_plan.save(folder.path_of("plan"), model=trace.data["model"]["name"])
         data = read_json(folder.path_of("plan"))
         data["offload"] = {
             "bytes_per_second": rate, "host_bytes": 0, "sent_bytes": 0, "storages": 0,
@@ -120,10 +120,13 @@ def play(trace: Trace, planned: Plan, rate: float) -> Played:
     )  # fmt: skip
 
 
-def _of_plan(found: Plan) -> Played:
-    offload = found.data.get("offload") or {}
+def _of_plan(own_plan: Plan) -> Played:
+    offload = own_plan.data.get("offload") or {}
     return Played(
-        found.peak_bytes, found.recompute_ms, found.stall_ms or 0, offload.get("host_bytes", 0)
+        own_plan.peak_bytes,
+        own_plan.recompute_ms,
+        own_plan.stall_ms or 0,
+        offload.get("host_bytes", 0),
     )
 
 
@@ -145,9 +148,9 @@ def compare(name: str, flags: Table, least: Table) -> None:
         "everything moved": everything_moved(data),
     }
     for link, rate in _LINKS.items():
-        for setting, planned in settings.items():
+        for setting, setting_plan in settings.items():
             try:
-                theirs = play(trace, planned, rate)
+                theirs = play(trace, setting_plan, rate)
             except AcplanError as error:
                 flags.add(name, link, setting, f"refused: {error}"[:80])
                 continue
@@ -159,14 +162,18 @@ def compare(name: str, flags: Table, least: Table) -> None:
                 is_no_worse = ours.cost_ms <= theirs.cost_ms + 1e-6
                 cells.append("yes" if is_no_worse else "no")
             flags.add(name, link, setting, theirs.peak_bytes, *cells)
-    without = _best(trace, "min")
-    assert without is not None
-    cells = [str(without.peak_bytes), f"{without.recompute_ms:.3f}"]
+    least_plan = _best(trace, "min")
+    assert least_plan is not None
+    cells = [str(least_plan.peak_bytes), f"{least_plan.recompute_ms:.3f}"]
     for link in _LINKS:
-        found = _best(trace, "min", offload=link)
-        at_same = _best(trace, without.peak_bytes, offload=link)
-        assert found is not None and at_same is not None
-        cells += [str(found.peak_bytes), f"{found.cost_ms:.3f}", f"{at_same.cost_ms:.3f}"]
+        offload_plan = _best(trace, "min", offload=link)
+        at_same = _best(trace, least_plan.peak_bytes, offload=link)
+        assert offload_plan is not None and at_same is not None
+        cells += [
+            str(offload_plan.peak_bytes),
+            f"{offload_plan.cost_ms:.3f}",
+            f"{at_same.cost_ms:.3f}",
+        ]
     least.add(name, *cells)
 
 
@@ -179,7 +186,11 @@ def main(names: list[str]) -> None:
     )  # fmt: skip
     columns = ["trace", "least budget without offload", "recomputed ms"]
     for link in _LINKS:
-        columns += [f"{link}: least budget", f"{link}: ms there", f"{link}: ms without's budget"]
+        columns += [
+            f"{link}: least budget",
+            f"{link}: ms there",
+            f"{link}: ms without's budget",
+        ]
     least = Table("offload_least", columns, is_partial=bool(names))
     for name in names or _MODELS:
         compare(name, flags, least)

@@ -26,11 +26,11 @@ class _Unit(nn.Module):
         self.up = nn.Linear(8, 8)
         # Not the list, which a recomputation leaves as it was.
         self.tell, self.place = log.append, place
-        self.given: list[StorageWeakRef] = []
+        self.given_memory: list[StorageWeakRef] = []
 
     def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
         self.tell(f"unit {self.place}")
-        self.given.append(StorageWeakRef(x.untyped_storage()))
+        self.given_memory.append(StorageWeakRef(x.untyped_storage()))
         y = x if y is None else y
         return x + nn.functional.dropout(self.up(y).sin(), 0.2)
 
@@ -63,20 +63,18 @@ class _Written(_Net):
     after = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        given = x = x * 1
+        first_input = x = x * 1
         for place, unit in enumerate(self.units):
             x = unit(x)
             if place == self.after:
-                given.data.add_(0)  # not counted as a write
-                given.detach().add_(1)
+                first_input.data.add_(0)  # not counted as a write
+                first_input.detach().add_(1)
         return x
 
 
 def _plan(model: str, places: tuple[int, ...] = (0,)) -> Plan:
     return Plan(
-        tuple(
-            PlannedModule(f"{model}.units.{k}", offloaded_arguments=places) for k in range(3)
-        )
+        tuple(PlannedModule(f"{model}.units.{k}", offloaded_arguments=places) for k in range(3))
     )
 
 
@@ -134,10 +132,10 @@ def test_the_devices_memory_is_released(links: Links) -> None:
         model = apply(net, _plan("_Net", (0,) if is_offloaded else ()), strict=True)
         loss = model(torch.ones(2, 8) * 1).sum()
         # The last unit's argument goes when backward begins.
-        is_gone = [unit.given[0].expired() for unit in units]
+        is_gone = [unit.given_memory[0].expired() for unit in units]
         assert is_gone == ([True, True, False] if is_offloaded else [False] * 3)
         loss.backward()
-        assert all(unit.given[0].expired() for unit in units)
+        assert all(unit.given_memory[0].expired() for unit in units)
 
 
 def test_memory_that_others_hold_stays(links: Links) -> None:
@@ -145,12 +143,12 @@ def test_memory_that_others_hold_stays(links: Links) -> None:
     units = [*net.units]
     model = apply(net, _plan("_Net"), strict=True)
     x = torch.ones(2, 8)
-    kept = []
-    units[1].register_forward_pre_hook(lambda _, args: kept.append(args[0]))
+    seen_inputs = []
+    units[1].register_forward_pre_hook(lambda _, args: seen_inputs.append(args[0]))
     loss = model(x).sum()
-    assert [unit.given[0].expired() for unit in units[:2]] == [False, False]
+    assert [unit.given_memory[0].expired() for unit in units[:2]] == [False, False]
     loss.backward()
-    assert torch.equal(x, torch.ones(2, 8)) and kept
+    assert torch.equal(x, torch.ones(2, 8)) and seen_inputs
 
 
 def test_what_is_written_to_too_early_is_an_error(links: Links) -> None:
@@ -158,13 +156,13 @@ def test_what_is_written_to_too_early_is_an_error(links: Links) -> None:
     for after in (0, 1, 2):
         model = _Written([])
         model.after = after
-        planned = apply(model, _plan("_Written"), strict=True)
+        model_with_plan = apply(model, _plan("_Written"), strict=True)
         if after < 1:
             with pytest.raises(AcplanError, match="written to in place before the unit"):
-                _gradients(planned)
+                _gradients(model_with_plan)
         elif after > 1:
             # The host has had it since the end of unit 1.
-            assert _are_equal(_gradients(planned), expected)
+            assert _are_equal(_gradients(model_with_plan), expected)
 
 
 def test_a_second_backward(links: Links) -> None:

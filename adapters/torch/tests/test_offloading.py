@@ -441,7 +441,7 @@ def test_a_unit_called_in_another_one_keeps_all_on_the_device(links: Links) -> N
     _, inner = _offloading_products((0, 1))
     inner = dataclasses.replace(inner, fqn="_Calling.units.1")
     plan = Plan((PlannedModule("_Calling.units.0"), inner))
-    text = "called inside another unit: offloaded results stay on the device"
+    text = "called inside another unit: what the plan offloads stays on the device"
     x = torch.ones(2, 8)
     with pytest.raises(AcplanError, match=text):
         apply(_Calling(), plan, strict=True)(x)

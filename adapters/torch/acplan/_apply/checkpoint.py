@@ -48,9 +48,7 @@ def checkpoint_of(
     def call(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             # A constant, by which the compiler knows which units may share code.
-            in_compiler = functools.partial(
-                contexts_in_compiler, saved, offloads, strict
-            )
+            in_compiler = functools.partial(contexts_in_compiler, saved, offloads, strict)
             return checkpoint(
                 module, *args, use_reentrant=False, context_fn=in_compiler, **kwargs
             )

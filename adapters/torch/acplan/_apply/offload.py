@@ -126,7 +126,7 @@ class Argument:
     has_value = True
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        # Not an alias: made where no mode sees it, that would have a count of writes of its own.
+        # Not an alias: where no mode sees it made, that has a count of writes of its own.
         self.value: Any = tensor
         self.is_overwritten = False
         self._version = version_of(tensor)
@@ -246,7 +246,7 @@ class Freight:
         tape.forget_arguments(self._cargo.keys())
 
     def _arguments(self) -> Iterator[Argument]:
-        yield from (held for held in self._offloaded if isinstance(held, Argument))
+        yield from (item for item in self._offloaded if isinstance(item, Argument))
 
     def _away(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -264,8 +264,8 @@ class Freight:
         self._state = self._FETCHED
         if tape is None or not self._cargo:
             return
-        values = [saved.value for saved in (*tape.saved(), *self._arguments())]
-        leaves = tree_leaves(values)
+        items: list[Saved | Argument] = [*tape.saved(), *self._arguments()]
+        leaves = tree_leaves([item.value for item in items])
         needed_cargo = {leaf.cargo for leaf in leaves if type(leaf) is Away}
         self._close_but({key for key, cargo in self._cargo.items() if cargo in needed_cargo})
         with _unseen() as observers:

@@ -292,9 +292,7 @@ def _checkpoint_fn(
         return checkpoint_of(
             unit_plan.fqn, unit_plan.operators, strict, traffic, unit_plan.offloaded_arguments
         )
-    return whole_checkpoint_of(
-        unit_plan.fqn, strict, traffic, unit_plan.offloaded_arguments
-    )
+    return whole_checkpoint_of(unit_plan.fqn, strict, traffic, unit_plan.offloaded_arguments)
 
 
 def refuse_part(unit_plan: PlannedModule) -> None:
