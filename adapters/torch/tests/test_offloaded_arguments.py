@@ -9,7 +9,17 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from acplan import AcplanError, Plan, PlanMismatchWarning, PlannedModule, apply
+from acplan import (
+    AcplanError,
+    Plan,
+    PlanMismatchWarning,
+    PlannedModule,
+    apply,
+    frontier,
+    plan,
+    trace,
+    verify,
+)
 from offloading import Links, other_links
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -167,9 +177,9 @@ def test_what_is_written_to_too_early_is_an_error(links: Links) -> None:
 
 def test_a_second_backward(links: Links) -> None:
     results = []
-    for plan in (Plan(()), _plan("_Net")):
+    for own_plan in (Plan(()), _plan("_Net")):
         torch.manual_seed(0)
-        model = apply(_Net([]), plan)
+        model = apply(_Net([]), own_plan)
         x = torch.ones(2, 8, requires_grad=True)
         loss = model(x).square().sum()
         first = torch.autograd.grad(loss, x, retain_graph=True)[0]
@@ -209,3 +219,34 @@ def test_what_is_refused() -> None:
     inner = PlannedModule("_Net.units.0.up", offloaded_arguments=(0,))
     with pytest.raises(AcplanError, match="inside _Net.units.0"):
         apply(_Net([]), Plan((PlannedModule("_Net.units.0"), inner)))
+
+
+class _Long(_Net):
+    """Long blocks, whose inputs are much of what checkpoints keep."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.units = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)) for _ in range(8)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).square().sum()
+
+
+def test_the_least_budget_falls_and_is_exact() -> None:
+    model, inputs = _Long().to("meta"), torch.ones(4096, 8, device="meta")
+    traced = trace(model, inputs)
+    options = {"decisions": "save,recompute,skip", "segments": "none"}
+    on_device = plan(traced, "min", **options)
+    on_host = plan(traced, "min", offload="25GB/s", **options)
+    assert on_host.peak_bytes < on_device.peak_bytes
+    assert any(unit.offloaded_arguments for unit in on_host.modules)
+    result = verify(model, on_host, inputs, trace=traced)
+    assert result.first_difference() is None, result
+    assert on_host.peak_bytes == result.measured_bytes
+    limited = plan(traced, "min", offload="25GB/s", host_memory="256KiB", **options)
+    assert limited.data["offload"]["host_bytes"] <= 262144
+    points = frontier(traced, points=3, offload="25GB/s", **options)
+    assert points.rows[0]["peak_bytes"] <= on_device.peak_bytes
+    assert all(row["status"] in ("optimal", "feasible") for row in points.rows)
