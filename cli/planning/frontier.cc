@@ -147,7 +147,10 @@ std::string Drawing(const FrontierAnswer& answer, const Terminal& terminal) {
                   plan.recompute_ms / most_ms, proven ? optimal : feasible);
   }
   plot.AddLegend(optimal, "optimal");
-  if (has_feasible) plot.AddLegend(feasible, "stopped by a limit");
+  if (has_feasible) {
+    plot.AddLegend(feasible,
+                   MayOffload(answer) ? "not proven" : "stopped by a limit");
+  }
   if (terminal.IsScreen()) {
     return plot.ToString(
                terminal,
