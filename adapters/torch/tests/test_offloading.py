@@ -455,18 +455,22 @@ def test_a_unit_called_in_another_one_keeps_all_on_the_device(links: Links) -> N
 
 
 def test_under_the_compiler_all_stays_on_the_device(links: Links) -> None:
-    text = "under torch.compile, results that the plan offloads"
+    text = "under torch.compile, what the plan offloads"
     x = torch.ones(2, 8)
     torch._dynamo.reset()
     with pytest.raises(Exception, match=text):
         torch.compile(_run_planned([]), backend="aot_eager")(x)
     torch._dynamo.reset()
-    model, expected = apply(_Run([]), Plan(_offloading_products((1,)))), _Run([])
+    expected = _Run([])
     expected(x).sum().backward()
-    with pytest.warns(PlanMismatchWarning, match=text):
-        torch.compile(model, backend="aot_eager")(x).sum().backward()
-    for a, b in zip(model.parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad)
+    arguments = (PlannedModule("_Run.units.1", offloaded_arguments=(0,)),)
+    for units in (_offloading_products((1,)), arguments):
+        model = apply(_Run([]), Plan(units))
+        torch._dynamo.reset()
+        with pytest.warns(PlanMismatchWarning, match=text):
+            torch.compile(model, backend="aot_eager")(x).sum().backward()
+        for a, b in zip(model.parameters(), expected.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad)
     assert links.request_count == 0
 
 
@@ -476,7 +480,7 @@ def test_plan_files(tmp_path: pathlib.Path) -> None:
         Op("aten.cos.default", True),
         Op("aten.sin.default", True, offload=True),
     )
-    plan = Plan((PlannedModule("Net.a", operators),))
+    plan = Plan((PlannedModule("Net.a", operators, offloaded_arguments=(0, 2)),))
     plan.save(tmp_path / "plan.json", model="Net")
     assert Plan.load(tmp_path / "plan.json").modules == plan.modules
     with pytest.raises(AcplanError, match="save, recompute, skip, offload, found 'send'"):
