@@ -6,10 +6,10 @@
 
 #include "problems/offload/cover_units.h"
 
-// If the host has room for all that may move, the least peak of some units is that of a
-// step in which all of it does: a storage that is away is at no step more than one that
-// stays, but for the steps between its return and its use. Otherwise a bisection finds the
-// least peak that a choice of what moves keeps.
+// If the host has room for all that may move, the peak of some units is that of the step
+// in which all of it does, or nothing does if that is less: a storage that comes back takes
+// the device's memory before it is used. Otherwise a bisection finds the least peak that
+// the choice of what moves keeps.
 
 namespace acplan::problems {
 
@@ -30,8 +30,12 @@ class LeastSearch {
   void Try(const std::vector<CheckpointedModule>& units) {
     if (question_.is_stopped()) return;
     const std::optional<Simulation> use = StepWithAllMoved(units);
-    if (!use) return;
-    const int64_t bytes = LeastPeak(units, *use);
+    const std::optional<Simulation> saved_run =
+        SimulatedUse(question_.problem, units);
+    if (!use || !saved_run) return;
+    // What returns early may need more than what stays.
+    const int64_t bytes =
+        std::min(saved_run->peak_bytes, LeastPeak(units, *saved_run, *use));
     if (bytes >= best_.peak_bytes) return;
     best_ = {.units = units, .peak_bytes = bytes};
     use_ = *use;
@@ -62,25 +66,24 @@ class LeastSearch {
   }
 
   int64_t LeastPeak(const std::vector<CheckpointedModule>& units,
+                    const Simulation& saved_run,
                     const Simulation& moved_run) const {
     if (moved_run.offload.host_peak_bytes <=
         question_.limits.host_memory_bytes) {
       return moved_run.peak_bytes;
     }
     const TraceProblem& problem = question_.problem;
-    const std::optional<Simulation> saved_run = SimulatedUse(problem, units);
-    if (!saved_run) return INT64_MAX;
     const MovableList movables =
         MovablesOf(problem, WithAllOffloaded(problem, units), moved_run);
     int64_t low = moved_run.peak_bytes;
-    int64_t high = saved_run->peak_bytes;
+    int64_t high = saved_run.peak_bytes;
     std::vector<CheckpointedModule> moved_units = units;
     for (int k = 0; k < kMostBisections && low < high; ++k) {
       const int64_t middle = low + (high - low) / 2;
       const auto choice = ChooseWhatMoves(
           {.problem = problem,
            .movables = movables,
-           .saved_run = *saved_run,
+           .saved_run = saved_run,
            .moved_run = moved_run,
            .budget_bytes = middle,
            .limits = question_.limits,
@@ -95,7 +98,7 @@ class LeastSearch {
     const std::optional<Simulation> use = SimulatedUse(problem, moved_units);
     const bool keeps_limit = use && use->offload.host_peak_bytes <=
                                         question_.limits.host_memory_bytes;
-    return keeps_limit ? use->peak_bytes : saved_run->peak_bytes;
+    return keeps_limit ? use->peak_bytes : saved_run.peak_bytes;
   }
 
   const LeastOffloadQuestion& question_;
