@@ -33,7 +33,7 @@ class LeastSearch {
     const std::optional<Simulation> saved_run =
         SimulatedUse(question_.problem, units);
     if (!use || !saved_run) return;
-    // What returns early may need more than what stays.
+    // A storage that returns early may need more than one that stays.
     const int64_t bytes =
         std::min(saved_run->peak_bytes, LeastPeak(units, *saved_run, *use));
     if (bytes >= best_.peak_bytes) return;
